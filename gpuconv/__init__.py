@@ -1,0 +1,28 @@
+"""Conv, ConvTranspose and MaxPool exactly as ONNX specifies them, on NumPy and CuPy arrays."""
+
+from gpuconv._api import conv, conv_transpose, max_pool, to_device, to_host
+from gpuconv._errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CompileError,
+    DeviceError,
+    GpuconvError,
+    OutOfDeviceMemory,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "CompileError",
+    "DeviceError",
+    "GpuconvError",
+    "OutOfDeviceMemory",
+    "__version__",
+    "conv",
+    "conv_transpose",
+    "max_pool",
+    "to_device",
+    "to_host",
+]

@@ -1,0 +1,337 @@
+"""The public functions: check the call, choose the backend, run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _arrays, _dtypes, _geometry, cpu
+from gpuconv._errors import ArgumentTypeError, DeviceError
+
+_Ints = Iterable[int] | None
+
+
+def conv(
+    x: Any,
+    w: Any,
+    b: Any = None,
+    *,
+    auto_pad: str | bytes = "NOTSET",
+    dilations: _Ints = None,
+    group: int = 1,
+    kernel_shape: _Ints = None,
+    pads: _Ints = None,
+    strides: _Ints = None,
+    out: Any = None,
+) -> Any:
+    """Convolve as ONNX Conv does (opsets 1 to 22; specification section "Conv").
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+        Any spatial rank from 1 up; float16, bfloat16, float32 or float64. Never written.
+    w : array (M, C/group, k1, …, kn)
+        Same dtype as x; group divides C and M.
+    b : array (M,), optional
+        Added to every output of its channel.
+    auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
+        SAME gives ``ceil(D / stride)`` outputs per axis; UPPER puts the odd padding element at the end, LOWER at
+        the beginning, and the dilated kernel counts. Not together with pads other than zeros.
+    dilations, strides : sequence of int, one per spatial axis, default 1
+    group : int
+    kernel_shape : sequence of int, optional
+        Must equal ``w.shape[2:]``.
+    pads : sequence of int, default 0
+        All beginnings, then all ends, in elements; may exceed the kernel, may not be negative.
+    out : array (N, M, Q1, …, Qn), optional
+        Written in place and returned; must not share memory with an input.
+
+    Returns
+    -------
+    array (N, M, Q1, …, Qn)
+        Of x's dtype and library. float16 and bfloat16 are summed in float32 and rounded once, to nearest even;
+        overflow gives infinity. Padding takes no part: an infinite weight on padding adds nothing. A sum over
+        nothing (no channels, a window wholly in the padding) is the bias.
+
+    Raises
+    ------
+    ArgumentError
+        A ValueError: shapes or attributes that break a rule, which the message names with the numbers.
+    ArgumentTypeError
+        A TypeError: no array, an unknown dtype, mixed dtypes or libraries, attributes that are not integers.
+    DeviceError
+        CuPy arrays where no CUDA backend can run.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> x = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
+    >>> gpuconv.conv(x, np.ones((1, 1, 2, 2), np.float32), pads=[0, 0, 1, 1])[0, 0]
+    array([[ 8., 12.,  7.],
+           [20., 24., 13.],
+           [13., 15.,  8.]], dtype=float32)
+    """
+    backend = _arrays.backend_of("conv", x=x, w=w, b=b)
+    geometry = _geometry.conv(
+        x.shape,
+        w.shape,
+        None if b is None else b.shape,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+    )
+    _dtypes.check("conv", x=x, w=w, b=b)
+    _require_cpu("conv", backend)
+    y = _result("conv", out, geometry.y_shape, x.dtype, x=x, w=w, b=b)
+    cpu.conv(x, w, b, y, geometry)
+    return y
+
+
+def conv_transpose(
+    x: Any,
+    w: Any,
+    b: Any = None,
+    *,
+    auto_pad: str | bytes = "NOTSET",
+    dilations: _Ints = None,
+    group: int = 1,
+    kernel_shape: _Ints = None,
+    output_padding: _Ints = None,
+    output_shape: _Ints = None,
+    pads: _Ints = None,
+    strides: _Ints = None,
+    out: Any = None,
+) -> Any:
+    """Compute ONNX ConvTranspose, the gradient of Conv with respect to its input (opsets 1 to 22).
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+        Any spatial rank from 1 up; float16, bfloat16, float32 or float64. Never written.
+    w : array (C, M/group, k1, …, kn)
+        Same dtype as x; group divides C, and there are ``w.shape[1] * group`` output channels.
+    b : array (M,), optional
+        Added to every output of its channel.
+    auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
+        SAME gives ``D * stride`` outputs per axis. Odd total paddings (here and with output_shape) have their
+        smaller half first for SAME_UPPER and their larger half first for everything else, at every opset.
+    dilations, strides : sequence of int, one per spatial axis, default 1
+    group : int
+    kernel_shape : sequence of int, optional
+        Must equal ``w.shape[2:]``.
+    output_padding : sequence of int, default 0
+        Elements more at the end of each axis; 0, or less than the larger of stride and dilation.
+    output_shape : sequence of int, optional
+        Spatial extents of the result, with or without N and C in front; pads are then ignored. What exceeds the
+        natural extent stands at the end and is bias only.
+    pads : sequence of int, default 0
+        Elements cropped: all beginnings, then all ends.
+    out : array (N, M, Q1, …, Qn), optional
+        Written in place and returned; must not share memory with an input.
+
+    Returns
+    -------
+    array (N, M, Q1, …, Qn)
+        Of x's dtype and library, ``Q = stride * (D - 1) + output_padding + (k - 1) * dilation + 1 - pads`` unless
+        SAME or output_shape say otherwise. Rounding as in :func:`conv`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        As in :func:`conv`.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> x = np.array([[[1, 2, 3]]], np.float32)
+    >>> gpuconv.conv_transpose(x, np.array([[[1, 10]]], np.float32), strides=[2])
+    array([[[ 1., 10.,  2., 20.,  3., 30.]]], dtype=float32)
+    """
+    backend = _arrays.backend_of("conv_transpose", x=x, w=w, b=b)
+    geometry = _geometry.conv_transpose(
+        x.shape,
+        w.shape,
+        None if b is None else b.shape,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        output_padding=output_padding,
+        output_shape=output_shape,
+        pads=pads,
+        strides=strides,
+    )
+    _dtypes.check("conv_transpose", x=x, w=w, b=b)
+    _require_cpu("conv_transpose", backend)
+    y = _result("conv_transpose", out, geometry.y_shape, x.dtype, x=x, w=w, b=b)
+    cpu.conv_transpose(x, w, b, y, geometry)
+    return y
+
+
+def max_pool(
+    x: Any,
+    *,
+    kernel_shape: Iterable[int],
+    auto_pad: str | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: _Ints = None,
+    pads: _Ints = None,
+    storage_order: int = 0,
+    strides: _Ints = None,
+    return_indices: bool = False,
+    out: Any = None,
+) -> Any:
+    """Take the maximum of every window as ONNX MaxPool does (opsets 1 to 22).
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+        Any spatial rank from 1 up; float16, bfloat16, float32, float64, int8 or uint8. Never written.
+    kernel_shape : sequence of int, one per spatial axis
+    auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
+        As in :func:`conv`.
+    ceil_mode : {0, 1}
+        1 rounds the number of windows up, then drops a last one that starts past the input and the padding before
+        it. Applies with VALID too; changes nothing with SAME.
+    dilations, strides : sequence of int, one per spatial axis, default 1
+    pads : sequence of int, default 0
+        All beginnings, then all ends. Windows are clipped to the input: no pad value exists.
+    storage_order : {0, 1}
+        1 numbers the Indices column-major over the spatial axes (the offset of batch and channel is unchanged).
+    return_indices : bool
+        Also return the Indices, which are computed only when asked for.
+    out : array, or pair of arrays with return_indices, optional
+        Written in place and returned. Either entry of the pair may be None.
+
+    Returns
+    -------
+    y : array (N, C, Q1, …, Qn)
+        Of x's dtype and library. NaN propagates. A window without any element gives the lowest finite value.
+        Without return_indices a zero may have either sign and a NaN any payload; with it, y is the element at
+        its index, bit for bit.
+    indices : int64 array (N, C, Q1, …, Qn), with return_indices only
+        Position in x flattened, of the first maximum (first NaN, if any) in row-major order; the two zeros are
+        equal. -1 for a window without any element.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        As in :func:`conv`.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> x = np.array([[[3, 1, 4, 1, 5]]], np.float32)
+    >>> gpuconv.max_pool(x, kernel_shape=[2], strides=[2], ceil_mode=1, return_indices=True)
+    (array([[[3., 4., 5.]]], dtype=float32), array([[[0, 2, 4]]]))
+    """
+    backend = _arrays.backend_of("max_pool", x=x)
+    geometry = _geometry.max_pool(
+        x.shape,
+        kernel_shape=kernel_shape,
+        auto_pad=auto_pad,
+        ceil_mode=ceil_mode,
+        dilations=dilations,
+        pads=pads,
+        storage_order=storage_order,
+        strides=strides,
+    )
+    _dtypes.check("max_pool", x=x)
+    _require_cpu("max_pool", backend)
+    if not return_indices:
+        y = _result("max_pool", out, geometry.y_shape, x.dtype, x=x)
+        cpu.max_pool(x, y, None, geometry)
+        return y
+    out_y, out_indices = _pair(out)
+    y = _result("max_pool", out_y, geometry.y_shape, x.dtype, name="out[0]", x=x)
+    indices = _result("max_pool", out_indices, geometry.y_shape, np.dtype(np.int64), name="out[1]", x=x, y=y)
+    cpu.max_pool(x, y, indices, geometry)
+    return y, indices
+
+
+def to_device(a: Any) -> Any:
+    """Move an array to the current CUDA device, or return it as it is if it is there.
+
+    Parameters
+    ----------
+    a : NumPy or CuPy array
+        Any dtype, bfloat16 included.
+
+    Returns
+    -------
+    CuPy array
+        Same dtype, shape and memory order.
+
+    Raises
+    ------
+    ArgumentTypeError
+        Not an array of either library.
+    DeviceError
+        No CUDA device, or CuPy is not installed; the message says which.
+    OutOfDeviceMemory
+        The array does not fit.
+    """
+    if _arrays.backend_of("to_device", a=a) == "cuda":
+        return a
+    from gpuconv.cuda import device
+
+    return device.to_device(a)
+
+
+def to_host(a: Any) -> Any:
+    """Move an array to the host, or return it as it is if it is there.
+
+    Parameters
+    ----------
+    a : NumPy or CuPy array
+
+    Returns
+    -------
+    NumPy array
+        Same dtype, shape and memory order.
+
+    Raises
+    ------
+    ArgumentTypeError
+        Not an array of either library.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> a = np.zeros(3)
+    >>> gpuconv.to_host(a) is a
+    True
+    """
+    if _arrays.backend_of("to_host", a=a) == "numpy":
+        return a
+    from gpuconv.cuda import device
+
+    return device.to_host(a)
+
+
+def _require_cpu(operator: str, backend: str) -> None:
+    if backend == "cuda":
+        raise DeviceError(
+            f"{operator}: this version computes on the CPU only; pass NumPy arrays, "
+            "or move CuPy arrays with gpuconv.to_host"
+        )
+
+
+def _result(operator: str, out: Any, shape: tuple[int, ...], dtype: Any, name: str = "out", **inputs: Any) -> Any:
+    if out is None:
+        return np.empty(shape, dtype)
+    _arrays.check_out(operator, out, shape, dtype, name, **inputs)
+    return out
+
+
+def _pair(out: Any) -> tuple[Any, Any]:
+    if out is None:
+        return None, None
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise ArgumentTypeError("max_pool: with return_indices=True, out must be a pair (y, indices)")
+    return out

@@ -1,0 +1,57 @@
+"""The one table of element types: which operator takes which, and in what type it accumulates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpuconv._errors import ArgumentTypeError
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """One element type: NumPy's name, CUDA's name, the type its sums are made in."""
+
+    name: str
+    cuda: str
+    accumulator: str
+    itemsize: int
+    convolves: bool
+
+
+_TABLE = {
+    entry.name: entry
+    for entry in (
+        DType("float16", "__half", "float32", 2, True),
+        DType("bfloat16", "__nv_bfloat16", "float32", 2, True),
+        DType("float32", "float", "float32", 4, True),
+        DType("float64", "double", "float64", 8, True),
+        DType("int8", "signed char", "int8", 1, False),
+        DType("uint8", "unsigned char", "uint8", 1, False),
+    )
+}
+
+CONV_DTYPES = tuple(name for name, entry in _TABLE.items() if entry.convolves)
+MAX_POOL_DTYPES = tuple(_TABLE)
+_ALLOWED = {"conv": CONV_DTYPES, "conv_transpose": CONV_DTYPES, "max_pool": MAX_POOL_DTYPES}
+
+
+def check(operator: str, **arrays: Any) -> DType:
+    """Return the entry of the arrays' common dtype; ``None`` stands for an absent optional array."""
+    present = {name: array.dtype for name, array in arrays.items() if array is not None}
+    (first, dtype), *others = present.items()
+    entry = _TABLE.get(dtype.name)
+    if entry is None or dtype.name not in _ALLOWED[operator]:
+        allowed = ", ".join(_ALLOWED[operator])
+        raise ArgumentTypeError(f"{operator}: {first} has dtype {dtype}, but must be one of {allowed}")
+    for name, other in others:
+        if other != dtype:
+            raise ArgumentTypeError(
+                f"{operator}: {name} has dtype {other}, but {first} has {dtype}; all arrays must share one dtype"
+            )
+    if not dtype.isnative:
+        raise ArgumentTypeError(
+            f"{operator}: {first} has the byte order of another machine ({dtype.str}); "
+            f"pass {first}.astype({first}.dtype.newbyteorder('='))"
+        )
+    return entry

@@ -1,0 +1,488 @@
+"""The truth about attributes and shapes: integers in, frozen hashable geometries out.
+
+Everything is computed in Python integers with floor division, once for every backend, rank and dtype.
+The rules are those of the ONNX specifications (Conv, ConvTranspose and MaxPool, every opset); where they are
+silent or contradict themselves, the docstrings here say what holds. Letters: ``n`` input extent, ``k`` kernel,
+``s`` stride, ``d`` dilation, ``ek = (k - 1) * d + 1`` the extent that a dilated kernel covers.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from gpuconv._errors import ArgumentError, ArgumentTypeError
+
+Ints = tuple[int, ...]
+_INT64_MAX = 2**63 - 1
+_AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+
+@dataclass(frozen=True, slots=True)
+class ConvGeometry:
+    """Conv: output ``q`` meets input ``q * s + t * d - pads_begin`` through tap ``t``, axis by axis."""
+
+    x_shape: Ints
+    w_shape: Ints
+    y_shape: Ints
+    group: int
+    kernel_shape: Ints
+    strides: Ints
+    dilations: Ints
+    pads_begin: Ints
+    pads_end: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class ConvTransposeGeometry:
+    """ConvTranspose: input ``i`` reaches output ``i * s + t * d - pads_begin`` through tap ``t``, axis by axis.
+
+    Where ``y_shape`` extends past the last output that an input reaches, the rest is bias only.
+    """
+
+    x_shape: Ints
+    w_shape: Ints
+    y_shape: Ints
+    group: int
+    kernel_shape: Ints
+    strides: Ints
+    dilations: Ints
+    pads_begin: Ints
+    pads_end: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class MaxPoolGeometry:
+    """MaxPool: window ``q`` holds the inputs ``q * s + t * d - pads_begin`` that exist, axis by axis."""
+
+    x_shape: Ints
+    y_shape: Ints
+    kernel_shape: Ints
+    strides: Ints
+    dilations: Ints
+    pads_begin: Ints
+    pads_end: Ints
+    storage_order: int
+
+
+def tap_range(count: int, limit: int, stride: int, offset: int) -> tuple[int, int]:
+    """Return the half-open range of ``q`` in ``[0, count)`` with ``0 <= q * stride + offset < limit``."""
+    low = min(max(0, -(offset // stride)), count)
+    high = max(low, min(count, (limit - 1 - offset) // stride + 1))
+    return low, high
+
+
+def conv(
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    b_shape: Sequence[int] | None = None,
+    *,
+    auto_pad: str | bytes = "NOTSET",
+    dilations: Iterable[int] | None = None,
+    group: int = 1,
+    kernel_shape: Iterable[int] | None = None,
+    pads: Iterable[int] | None = None,
+    strides: Iterable[int] | None = None,
+) -> ConvGeometry:
+    """Geometry of Conv for x (N, C, D1…Dn), w (M, C/group, k1…kn) and b (M,).
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
+    """
+    name = "conv"
+    return _conv(
+        tuple(x_shape),
+        tuple(w_shape),
+        None if b_shape is None else tuple(b_shape),
+        _auto_pad(name, auto_pad),
+        _ints(name, "dilations", dilations),
+        _int(name, "group", group),
+        _ints(name, "kernel_shape", kernel_shape),
+        _ints(name, "pads", pads),
+        _ints(name, "strides", strides),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _conv(
+    x_shape: Ints,
+    w_shape: Ints,
+    b_shape: Ints | None,
+    auto_pad: str,
+    dilations: Ints | None,
+    group: int,
+    kernel_shape: Ints | None,
+    pads: Ints | None,
+    strides: Ints | None,
+) -> ConvGeometry:
+    name = "conv"
+    rank = _spatial_rank(name, x_shape)
+    kernel = _kernel_of_weight(name, x_shape, w_shape, kernel_shape)
+    stride = _positive(name, "strides", strides, rank)
+    dilation = _positive(name, "dilations", dilations, rank)
+    begin, end = _explicit_pads(name, pads, auto_pad, rank)
+    _check_group(name, group)
+    out_channels, channels = w_shape[0], w_shape[1] * group
+    if x_shape[1] != channels:
+        raise ArgumentError(
+            f"{name}: x has {x_shape[1]} channels, but w expects {w_shape[1]} per group x group {group} = {channels} "
+            f"(x.shape={x_shape}, w.shape={w_shape})"
+        )
+    if out_channels % group:
+        raise ArgumentError(
+            f"{name}: w has {out_channels} output channels, which group {group} does not divide (w.shape={w_shape})"
+        )
+    _check_bias(name, b_shape, out_channels)
+    extents = [_extent(k, d) for k, d in zip(kernel, dilation, strict=True)]
+    if auto_pad.startswith("SAME"):
+        begin, end, out = _same(x_shape[2:], extents, stride, auto_pad)
+    else:
+        out = tuple(
+            (n + b + e - ek) // s + 1
+            for n, b, e, ek, s in zip(x_shape[2:], begin, end, extents, stride, strict=True)
+        )
+    y_shape = _output(name, (x_shape[0], out_channels, *out), x_shape, kernel, stride, dilation, begin, end)
+    return ConvGeometry(x_shape, w_shape, y_shape, group, kernel, stride, dilation, begin, end)
+
+
+def conv_transpose(
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    b_shape: Sequence[int] | None = None,
+    *,
+    auto_pad: str | bytes = "NOTSET",
+    dilations: Iterable[int] | None = None,
+    group: int = 1,
+    kernel_shape: Iterable[int] | None = None,
+    output_padding: Iterable[int] | None = None,
+    output_shape: Iterable[int] | None = None,
+    pads: Iterable[int] | None = None,
+    strides: Iterable[int] | None = None,
+) -> ConvTransposeGeometry:
+    """Geometry of ConvTranspose for x (N, C, D1…Dn), w (C, M/group, k1…kn) and b (M,).
+
+    The natural extent is ``s * (n - 1) + output_padding + ek - pads``. With ``output_shape`` the pads are ignored and
+    the total padding is what the natural extent without pads exceeds it by; with SAME it is what that exceeds
+    ``n * s`` by. SAME_UPPER puts the smaller half first, everything else the larger half. What the output has
+    more than the natural extent stands at its end, at every opset.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
+    """
+    name = "conv_transpose"
+    return _conv_transpose(
+        tuple(x_shape),
+        tuple(w_shape),
+        None if b_shape is None else tuple(b_shape),
+        _auto_pad(name, auto_pad),
+        _ints(name, "dilations", dilations),
+        _int(name, "group", group),
+        _ints(name, "kernel_shape", kernel_shape),
+        _ints(name, "output_padding", output_padding),
+        _ints(name, "output_shape", output_shape),
+        _ints(name, "pads", pads),
+        _ints(name, "strides", strides),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _conv_transpose(
+    x_shape: Ints,
+    w_shape: Ints,
+    b_shape: Ints | None,
+    auto_pad: str,
+    dilations: Ints | None,
+    group: int,
+    kernel_shape: Ints | None,
+    output_padding: Ints | None,
+    output_shape: Ints | None,
+    pads: Ints | None,
+    strides: Ints | None,
+) -> ConvTransposeGeometry:
+    name = "conv_transpose"
+    rank = _spatial_rank(name, x_shape)
+    kernel = _kernel_of_weight(name, x_shape, w_shape, kernel_shape)
+    stride = _positive(name, "strides", strides, rank)
+    dilation = _positive(name, "dilations", dilations, rank)
+    begin, end = _explicit_pads(name, pads, auto_pad, rank)
+    extra = _output_padding(name, output_padding, stride, dilation)
+    target = _output_shape(name, output_shape, rank)
+    _check_group(name, group)
+    channels, out_channels = w_shape[0], w_shape[1] * group
+    if x_shape[1] != channels:
+        raise ArgumentError(
+            f"{name}: x has {x_shape[1]} channels, but w expects {channels} (x.shape={x_shape}, w.shape={w_shape})"
+        )
+    if channels % group:
+        raise ArgumentError(
+            f"{name}: x has {channels} channels, which group {group} does not divide (x.shape={x_shape})"
+        )
+    _check_bias(name, b_shape, out_channels)
+    natural = tuple(
+        s * (n - 1) + o + _extent(k, d)
+        for n, s, o, k, d in zip(x_shape[2:], stride, extra, kernel, dilation, strict=True)
+    )
+    if target is None and auto_pad.startswith("SAME"):
+        target = tuple(n * s for n, s in zip(x_shape[2:], stride, strict=True))
+    if target is None:
+        target = tuple(v - b - e for v, b, e in zip(natural, begin, end, strict=True))
+    else:
+        begin, end = _split([v - t for v, t in zip(natural, target, strict=True)], small_first=auto_pad == "SAME_UPPER")
+    y_shape = _output(name, (x_shape[0], out_channels, *target), x_shape, kernel, stride, dilation, begin, end)
+    return ConvTransposeGeometry(x_shape, w_shape, y_shape, group, kernel, stride, dilation, begin, end)
+
+
+def max_pool(
+    x_shape: Sequence[int],
+    *,
+    kernel_shape: Iterable[int],
+    auto_pad: str | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Iterable[int] | None = None,
+    pads: Iterable[int] | None = None,
+    storage_order: int = 0,
+    strides: Iterable[int] | None = None,
+) -> MaxPoolGeometry:
+    """Geometry of MaxPool for x (N, C, D1…Dn).
+
+    With ceil_mode the last window is dropped where it would start past the input and its padding at the beginning;
+    it applies with VALID too, and changes nothing with SAME.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
+    """
+    name = "max_pool"
+    if kernel_shape is None:
+        raise ArgumentTypeError(f"{name}: kernel_shape is required, a sequence of one integer per spatial axis")
+    return _max_pool(
+        tuple(x_shape),
+        _ints(name, "kernel_shape", kernel_shape),
+        _auto_pad(name, auto_pad),
+        _int(name, "ceil_mode", ceil_mode),
+        _ints(name, "dilations", dilations),
+        _ints(name, "pads", pads),
+        _int(name, "storage_order", storage_order),
+        _ints(name, "strides", strides),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _max_pool(
+    x_shape: Ints,
+    kernel_shape: Ints,
+    auto_pad: str,
+    ceil_mode: int,
+    dilations: Ints | None,
+    pads: Ints | None,
+    storage_order: int,
+    strides: Ints | None,
+) -> MaxPoolGeometry:
+    name = "max_pool"
+    rank = _spatial_rank(name, x_shape)
+    kernel = _positive(name, "kernel_shape", kernel_shape, rank)
+    stride = _positive(name, "strides", strides, rank)
+    dilation = _positive(name, "dilations", dilations, rank)
+    begin, end = _explicit_pads(name, pads, auto_pad, rank)
+    _check_flag(name, "ceil_mode", ceil_mode)
+    _check_flag(name, "storage_order", storage_order)
+    extents = [_extent(k, d) for k, d in zip(kernel, dilation, strict=True)]
+    if auto_pad.startswith("SAME"):
+        begin, end, out = _same(x_shape[2:], extents, stride, auto_pad)
+    else:
+        out = tuple(
+            _windows(n, b, e, ek, s, ceil_mode)
+            for n, b, e, ek, s in zip(x_shape[2:], begin, end, extents, stride, strict=True)
+        )
+    y_shape = _output(name, (*x_shape[:2], *out), x_shape, kernel, stride, dilation, begin, end)
+    return MaxPoolGeometry(x_shape, y_shape, kernel, stride, dilation, begin, end, storage_order)
+
+
+def _windows(n: int, begin: int, end: int, extent: int, stride: int, ceil_mode: int) -> int:
+    room = n + begin + end - extent
+    if not ceil_mode:
+        return room // stride + 1
+    out = -(-room // stride) + 1
+    return out - 1 if (out - 1) * stride >= n + begin else out
+
+
+def _extent(kernel: int, dilation: int) -> int:
+    return (kernel - 1) * dilation + 1
+
+
+def _same(sizes: Ints, extents: list[int], strides: Ints, auto_pad: str) -> tuple[Ints, Ints, Ints]:
+    out = tuple(-(-n // s) for n, s in zip(sizes, strides, strict=True))
+    totals = [(o - 1) * s + ek - n for o, s, ek, n in zip(out, strides, extents, sizes, strict=True)]
+    begin, end = _split(totals, small_first=auto_pad == "SAME_UPPER")
+    return begin, end, out
+
+
+def _split(totals: list[int], *, small_first: bool) -> tuple[Ints, Ints]:
+    """Split each total padding (a negative one counts as 0) over the two ends of its axis."""
+    small = tuple(max(0, total) // 2 for total in totals)
+    large = tuple(max(0, total) - half for total, half in zip(totals, small, strict=True))
+    return (small, large) if small_first else (large, small)
+
+
+def _output(
+    name: str,
+    y_shape: Ints,
+    x_shape: Ints,
+    kernel: Ints,
+    strides: Ints,
+    dilations: Ints,
+    begin: Ints,
+    end: Ints,
+) -> Ints:
+    if min(y_shape) < 0:
+        raise ArgumentError(
+            f"{name}: the output would have the negative size {y_shape[2:]} for input {x_shape[2:]}, kernel {kernel}, "
+            f"strides {strides}, dilations {dilations} and pads {begin} before, {end} after; pad more or shrink the kernel"
+        )
+    if prod(y_shape) > _INT64_MAX // 8:
+        raise ArgumentError(f"{name}: the output shape {y_shape} has more elements than 64-bit byte offsets can address")
+    return y_shape
+
+
+def _spatial_rank(name: str, x_shape: Ints) -> int:
+    if len(x_shape) < 3:
+        raise ArgumentError(
+            f"{name}: x must have a batch, a channel and at least one spatial axis (N, C, D1, …), but x.shape={x_shape}"
+        )
+    return len(x_shape) - 2
+
+
+def _kernel_of_weight(name: str, x_shape: Ints, w_shape: Ints, kernel_shape: Ints | None) -> Ints:
+    if len(w_shape) != len(x_shape):
+        raise ArgumentError(
+            f"{name}: w must have as many axes as x, but w.shape={w_shape} has {len(w_shape)} and "
+            f"x.shape={x_shape} has {len(x_shape)}"
+        )
+    kernel = w_shape[2:]
+    if kernel_shape is not None:
+        _positive(name, "kernel_shape", kernel_shape, len(kernel))
+        if kernel_shape != kernel:
+            raise ArgumentError(f"{name}: kernel_shape={kernel_shape} differs from the weight's {kernel} (w.shape={w_shape})")
+    if min(kernel) < 1:
+        raise ArgumentError(f"{name}: every kernel extent must be at least 1, but w.shape={w_shape}")
+    return kernel
+
+
+def _check_group(name: str, group: int) -> None:
+    if group < 1:
+        raise ArgumentError(f"{name}: group must be at least 1, not {group}")
+
+
+def _check_bias(name: str, b_shape: Ints | None, out_channels: int) -> None:
+    if b_shape is not None and b_shape != (out_channels,):
+        raise ArgumentError(f"{name}: b must have shape ({out_channels},), one value per output channel, not {b_shape}")
+
+
+def _check_flag(name: str, attribute: str, value: int) -> None:
+    if value not in (0, 1):
+        raise ArgumentError(f"{name}: {attribute} must be 0 or 1, not {value}")
+
+
+def _output_padding(name: str, value: Ints | None, strides: Ints, dilations: Ints) -> Ints:
+    rank = len(strides)
+    extra = _nonnegative(name, "output_padding", value, rank)
+    for axis, (o, s, d) in enumerate(zip(extra, strides, dilations, strict=True)):
+        if o and o >= max(s, d):
+            raise ArgumentError(
+                f"{name}: output_padding must be 0 or less than the larger of stride and dilation, but on spatial axis {axis} "
+                f"it is {o} with stride {s} and dilation {d}"
+            )
+    return extra
+
+
+def _output_shape(name: str, value: Ints | None, rank: int) -> Ints | None:
+    """Keep the spatial entries: models in the wild also write N and C in front."""
+    if value is None:
+        return None
+    if len(value) not in (rank, rank + 2):
+        raise ArgumentError(
+            f"{name}: output_shape must have one entry per spatial axis ({rank}), or N and C in front of them "
+            f"({rank + 2}), not {len(value)}: {value}"
+        )
+    return _nonnegative(name, "output_shape", value[-rank:], rank)
+
+
+def _explicit_pads(name: str, pads: Ints | None, auto_pad: str, rank: int) -> tuple[Ints, Ints]:
+    both = _nonnegative(name, "pads", pads, 2 * rank)
+    if any(both) and auto_pad != "NOTSET":
+        raise ArgumentError(
+            f"{name}: pads={both} cannot be combined with auto_pad={auto_pad!r}; give one of them, or pads of zeros"
+        )
+    return both[:rank], both[rank:]
+
+
+def _positive(name: str, attribute: str, value: Ints | None, length: int) -> Ints:
+    if value is None:
+        return (1,) * length
+    _check_length(name, attribute, value, length)
+    if min(value) < 1:
+        raise ArgumentError(f"{name}: every entry of {attribute} must be at least 1, but {attribute}={value}")
+    return value
+
+
+def _nonnegative(name: str, attribute: str, value: Ints | None, length: int) -> Ints:
+    if value is None:
+        return (0,) * length
+    _check_length(name, attribute, value, length)
+    if min(value) < 0:
+        raise ArgumentError(f"{name}: no entry of {attribute} may be negative, but {attribute}={value}")
+    return value
+
+
+def _check_length(name: str, attribute: str, value: Ints, length: int) -> None:
+    if len(value) != length:
+        what = "two per spatial axis: all beginnings, then all ends" if attribute == "pads" else "one per spatial axis"
+        raise ArgumentError(f"{name}: {attribute} must have {length} entries ({what}), not {len(value)}: {value}")
+
+
+def _auto_pad(name: str, value: Any) -> str:
+    if isinstance(value, bytes):
+        value = value.decode("ascii", "replace")
+    if not isinstance(value, str):
+        raise ArgumentTypeError(f"{name}: auto_pad must be a string, not {type(value).__name__}")
+    if value not in _AUTO_PADS and value != "":
+        raise ArgumentError(f"{name}: auto_pad must be one of {', '.join(_AUTO_PADS)}, not {value!r}")
+    return value or "NOTSET"
+
+
+def _int(name: str, attribute: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{name}: {attribute} must be an integer, not {value!r}") from None
+    return _int64(name, attribute, number)
+
+
+def _ints(name: str, attribute: str, value: Any) -> Any:
+    """Return a tuple of Python integers, or None for None."""
+    if value is None:
+        return None
+    try:
+        numbers = tuple(map(operator.index, value))
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{name}: {attribute} must be a sequence of integers such as [1, 1], not {value!r}"
+        ) from None
+    for number in numbers:
+        _int64(name, attribute, number)
+    return numbers
+
+
+def _int64(name: str, attribute: str, number: int) -> int:
+    if not -_INT64_MAX <= number <= _INT64_MAX:
+        raise ArgumentError(f"{name}: {attribute} must fit in 64 bits, but holds {number}")
+    return number

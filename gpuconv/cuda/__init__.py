@@ -1,0 +1,1 @@
+"""The CUDA side. So far: finding a device and moving arrays; the kernels follow."""
