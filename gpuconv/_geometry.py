@@ -23,49 +23,47 @@ _AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
 @dataclass(frozen=True, slots=True)
-class ConvGeometry:
-    """Conv: output ``q`` meets input ``q * s + t * d - pads_begin`` through tap ``t``, axis by axis."""
+class Windows:
+    """What the three operators share: the extents, and how windows lie over the spatial axes."""
 
     x_shape: Ints
-    w_shape: Ints
     y_shape: Ints
-    group: int
     kernel_shape: Ints
     strides: Ints
     dilations: Ints
     pads_begin: Ints
     pads_end: Ints
 
+    @property
+    def offsets(self) -> tuple[Ints, ...]:
+        """Per spatial axis, the offset ``t * d - pads_begin`` of every tap ``t``."""
+        axes = zip(self.kernel_shape, self.dilations, self.pads_begin, strict=True)
+        return tuple(tuple(t * d - begin for t in range(k)) for k, d, begin in axes)
+
 
 @dataclass(frozen=True, slots=True)
-class ConvTransposeGeometry:
-    """ConvTranspose: input ``i`` reaches output ``i * s + t * d - pads_begin`` through tap ``t``, axis by axis.
+class ConvGeometry(Windows):
+    """Conv: output ``q`` meets input ``q * s + offset`` through the tap of that offset, axis by axis."""
+
+    w_shape: Ints
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConvTransposeGeometry(Windows):
+    """ConvTranspose: input ``i`` reaches output ``i * s + offset`` through the tap of that offset, axis by axis.
 
     Where ``y_shape`` extends past the last output that an input reaches, the rest is bias only.
     """
 
-    x_shape: Ints
     w_shape: Ints
-    y_shape: Ints
     group: int
-    kernel_shape: Ints
-    strides: Ints
-    dilations: Ints
-    pads_begin: Ints
-    pads_end: Ints
 
 
 @dataclass(frozen=True, slots=True)
-class MaxPoolGeometry:
-    """MaxPool: window ``q`` holds the inputs ``q * s + t * d - pads_begin`` that exist, axis by axis."""
+class MaxPoolGeometry(Windows):
+    """MaxPool: window ``q`` holds those of the inputs ``q * s + offset`` that exist, axis by axis."""
 
-    x_shape: Ints
-    y_shape: Ints
-    kernel_shape: Ints
-    strides: Ints
-    dilations: Ints
-    pads_begin: Ints
-    pads_end: Ints
     storage_order: int
 
 
@@ -148,7 +146,7 @@ def _conv(
             for n, b, e, ek, s in zip(x_shape[2:], begin, end, extents, stride, strict=True)
         )
     y_shape = _output(name, (x_shape[0], out_channels, *out), x_shape, kernel, stride, dilation, begin, end)
-    return ConvGeometry(x_shape, w_shape, y_shape, group, kernel, stride, dilation, begin, end)
+    return ConvGeometry(x_shape, y_shape, kernel, stride, dilation, begin, end, w_shape, group)
 
 
 def conv_transpose(
@@ -237,7 +235,7 @@ def _conv_transpose(
     else:
         begin, end = _split([v - t for v, t in zip(natural, target, strict=True)], small_first=auto_pad == "SAME_UPPER")
     y_shape = _output(name, (x_shape[0], out_channels, *target), x_shape, kernel, stride, dilation, begin, end)
-    return ConvTransposeGeometry(x_shape, w_shape, y_shape, group, kernel, stride, dilation, begin, end)
+    return ConvTransposeGeometry(x_shape, y_shape, kernel, stride, dilation, begin, end, w_shape, group)
 
 
 def max_pool(

@@ -1,0 +1,101 @@
+"""Convolution tap by tap over what exists: the way that is exact for every input and fits any memory.
+
+Each tap multiplies just the inputs that it meets, so no zero is ever multiplied: infinite or NaN weights over
+padding add nothing. The faster ways hand over to this one where their zeros would show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from math import isqrt
+
+import numpy as np
+
+from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, tap_range
+from gpuconv.cpu._workspace import Array, Box, boxes, limit, shrink, spans
+
+Slices = tuple[slice, ...]
+
+
+def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str) -> None:
+    """Write Conv into y."""
+    group = geometry.group
+    weights = w.reshape(group, -1, *w.shape[1:])  # (G, M/G, C/G, k_1, …)
+    _run(x, weights, b, y, geometry, accumulator, _conv_axis)
+
+
+def conv_transpose(
+    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvTransposeGeometry, accumulator: str
+) -> None:
+    """Write ConvTranspose into y."""
+    group = geometry.group
+    weights = w.reshape(group, w.shape[0] // group, *w.shape[1:]).swapaxes(1, 2)  # (G, M/G, C/G, k_1, …)
+    _run(x, weights, b, y, geometry, accumulator, _conv_transpose_axis)
+
+
+def _conv_axis(start: int, stop: int, extent: int, stride: int, offset: int) -> tuple[slice, slice]:
+    """Inputs met by the outputs ``start … stop`` of an axis, and which of those outputs meet one."""
+    offset += start * stride
+    low, high = tap_range(stop - start, extent, stride, offset)
+    return _spread(low, high, stride, offset), slice(low, high)
+
+
+def _conv_transpose_axis(start: int, stop: int, extent: int, stride: int, offset: int) -> tuple[slice, slice]:
+    offset -= start
+    low, high = tap_range(extent, stop - start, stride, offset)
+    return slice(low, high), _spread(low, high, stride, offset)
+
+
+def _spread(low: int, high: int, stride: int, offset: int) -> slice:
+    return slice(low * stride + offset, (high - 1) * stride + offset + 1, stride) if low < high else slice(0, 0)
+
+
+def _run(
+    x: Array,
+    weights: Array,
+    b: Array | None,
+    y: Array,
+    geometry: ConvGeometry | ConvTransposeGeometry,
+    accumulator: str,
+    axis_slices: Callable[[int, int, int, int, int], tuple[slice, slice]],
+) -> None:
+    group, out_channels, in_channels = weights.shape[:3]
+    item = np.dtype(accumulator).itemsize
+    channels = max(1, isqrt(limit() // (8 * item)))  # a block of weights takes an eighth of the limit
+    rows, columns = min(out_channels, channels), min(in_channels, channels)
+    chunk = shrink(y.shape[2:], max(1, limit() // (4 * item * (2 * rows + columns + 1))))
+    for image, g, (m0, m1), box in product(
+        range(x.shape[0]), range(group), list(spans(out_channels, rows)), list(boxes(y.shape[2:], chunk))
+    ):
+        total = np.zeros((m1 - m0, *(stop - start for start, stop in box)), accumulator)
+        source = x[image, g * in_channels : (g + 1) * in_channels]
+        for tap in product(*map(range, geometry.kernel_shape)):
+            reads, writes = _slices(box, tap, geometry, axis_slices)
+            if any(part.start >= part.stop for part in writes):
+                continue
+            for c0, c1 in spans(in_channels, columns):
+                block = source[(slice(c0, c1), *reads)].astype(accumulator)
+                matrix = weights[(g, slice(m0, m1), slice(c0, c1), *tap)].astype(accumulator)
+                part = np.matmul(matrix, block.reshape(c1 - c0, -1))
+                total[(slice(None), *writes)] += part.reshape(m1 - m0, *block.shape[1:])
+        first = g * out_channels
+        if b is not None:
+            bias = b[first + m0 : first + m1].astype(accumulator)
+            total += bias.reshape(-1, *(1,) * len(box))
+        y[(image, slice(first + m0, first + m1), *(slice(*span) for span in box))] = total
+
+
+def _slices(
+    box: Box,
+    tap: tuple[int, ...],
+    geometry: ConvGeometry | ConvTransposeGeometry,
+    axis_slices: Callable[[int, int, int, int, int], tuple[slice, slice]],
+) -> tuple[Slices, Slices]:
+    pairs = [
+        axis_slices(start, stop, extent, stride, offsets[t])
+        for (start, stop), extent, stride, offsets, t in zip(
+            box, geometry.x_shape[2:], geometry.strides, geometry.offsets, tap, strict=True
+        )
+    ]
+    return tuple(read for read, _ in pairs), tuple(write for _, write in pairs)

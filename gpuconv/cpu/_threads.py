@@ -1,0 +1,54 @@
+"""Threads for the work that BLAS does not parallelise by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import lru_cache
+from typing import TypeVar
+
+from gpuconv._errors import ArgumentError
+
+Item = TypeVar("Item")
+
+
+def count() -> int:
+    """Return how many threads to use: ``GPUCONV_NUM_THREADS``, or the processors this process may run on."""
+    text = os.environ.get("GPUCONV_NUM_THREADS", "")
+    if not text:
+        return _processors()
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentError(f"GPUCONV_NUM_THREADS must be a positive integer, not {text!r}")
+    return int(text)
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def run(function: Callable[[Item], None], items: Iterable[Item]) -> None:
+    """Call ``function`` on every item, side by side; the items must write to different places.
+
+    NumPy's loops release the interpreter lock. The first error is raised once every started item has ended.
+    """
+    work = list(items)
+    threads = min(count(), len(work))
+    if threads < 2:
+        for item in work:
+            function(item)
+        return
+    pool = _pool(threads, os.getpid())
+    futures = [pool.submit(copy_context().run, function, item) for item in work]  # NumPy's errstate goes along
+    errors = [error for error in (future.exception() for future in futures) if error is not None]
+    if errors:
+        raise errors[0]
+
+
+@lru_cache(maxsize=8)
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """One pool per thread count; the process number keeps a forked child from waiting on its parent's threads."""
+    return ThreadPoolExecutor(threads, thread_name_prefix=f"gpuconv-{process}")

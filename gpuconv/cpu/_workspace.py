@@ -1,0 +1,75 @@
+"""How much memory the NumPy backend may take beside inputs and output, and how a problem is cut to fit it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuconv._errors import ArgumentError
+
+Array = NDArray[Any]
+Ints = tuple[int, ...]
+Box = tuple[tuple[int, int], ...]
+
+_DEFAULT_LIMIT = 256 * 2**20
+_CACHE_BYTES = 8 * 2**20
+
+
+def limit() -> int:
+    """Return the bound on extra memory in bytes: ``GPUCONV_WORKSPACE_BYTES``, or 256 MiB."""
+    text = os.environ.get("GPUCONV_WORKSPACE_BYTES", "")
+    if not text:
+        return _DEFAULT_LIMIT
+    if not text.isdecimal() or int(text) < 2**14:
+        raise ArgumentError(f"GPUCONV_WORKSPACE_BYTES must be an integer of at least 16384 bytes, not {text!r}")
+    return int(text)
+
+
+def block_bytes() -> int:
+    """Return the size of one block of work: what stays in a processor's last cache, and well inside the limit."""
+    return min(_CACHE_BYTES, limit() // 4)
+
+
+def shrink(extents: Ints, volume: int) -> Ints:
+    """Cut extents, outermost axis first, until their product is at most ``volume`` (or every extent is 1)."""
+    box = list(extents)
+    for axis, extent in enumerate(box):
+        inner = prod(box[axis + 1 :])
+        if extent * inner <= volume:
+            break
+        parts = -(-extent // max(1, volume // max(1, inner)))
+        box[axis] = -(-extent // parts)
+    return tuple(box)
+
+
+def boxes(extents: Ints, chunk: Ints) -> Iterator[Box]:
+    """Cover ``extents`` with boxes of at most ``chunk``, in row-major order."""
+    return product(*(list(spans(extent, step)) for extent, step in zip(extents, chunk, strict=True)))
+
+
+def spans(extent: int, step: int) -> Iterator[tuple[int, int]]:
+    """Cover ``range(extent)`` with half-open spans of at most ``step``."""
+    for start in range(0, extent, max(1, step)):
+        yield start, min(start + step, extent)
+
+
+class Scratch(threading.local):
+    """Named buffers that each thread of one call uses again from block to block."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Array] = {}
+
+    def take(self, name: str, shape: Ints, dtype: Any) -> Array:
+        """Return an uninitialised array of this shape, in the memory that the name had before if it suffices."""
+        size = prod(shape)
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.size < size:
+            buffer = self._buffers[name] = np.empty(size, dtype)
+        return buffer[:size].reshape(shape)
