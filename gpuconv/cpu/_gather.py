@@ -1,37 +1,35 @@
 """Conv as a matrix product: the inputs of a block of outputs are gathered into a matrix, and BLAS multiplies it.
 
 ``y[m, p] = sum over k of w[m, k] * columns[k, p]`` with ``k = (channel, tap)`` and ``p = (image, output position)``.
-Blocks stay in cache and within the workspace. A 1x1 kernel needs no matrix of its own: the input is one.
+Blocks stay in cache and within the workspace, and run side by side. A 1x1 kernel needs no gathering: its input is
+the matrix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from gpuconv._geometry import ConvGeometry, tap_range
-from gpuconv.cpu import _threads
-from gpuconv.cpu._workspace import Array, Box, Ints, Scratch, block_bytes, boxes, limit, shrink, spans
+from gpuconv.cpu import _blas, _threads
+from gpuconv.cpu._workspace import Array, Box, Ints, Scratch, block_bytes, boxes, flat_index, limit, shrink, spans
 
-# OpenBLAS runs a product on the calling thread alone up to about these sizes, so that ours can run side by side.
-_SERIAL_GEMM = 64 * 64 * 64
-_SERIAL_GEMV = 9216
-_SIDE_BY_SIDE_BYTES = 512 * 2**10
+_TILE_BYTES = 2 * 2**20  # about what a core keeps to itself
+_WIDE = 256  # columns from which a product is efficient
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How much one block takes of each letter; ``side_by_side`` runs blocks on threads of ours."""
+    """How much one block takes of each letter."""
 
     groups: int
-    out_channels: int
+    rows: int
     images: int
     box: Ints
-    side_by_side: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,69 +39,66 @@ class _Block:
 
     @property
     def positions(self) -> Ints:
+        """Outputs per spatial axis."""
         return tuple(stop - start for start, stop in self.box)
 
 
-class _Padded(Exception):
-    """A zero of the padding may have met an infinite weight."""
-
-
-def fits(geometry: ConvGeometry, accumulator: str) -> bool:
-    """Tell whether the column of a single output fits into the workspace."""
-    return prod(geometry.w_shape[1:]) * np.dtype(accumulator).itemsize <= limit() // 8
+class _WeightsNotFinite(Exception):
+    """A zero of the padding may have met an infinite or NaN weight."""
 
 
 def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str) -> bool:
-    """Write Conv into y; return False where it must be done again tap by tap, because of weights not finite."""
-    group = geometry.group
-    weights = w.reshape(group, -1, *w.shape[1:])
-    plan = _plan(geometry, np.dtype(accumulator).itemsize, copies_weights=not _usable(w, accumulator))
-    scratch = Scratch()
-    for (g0, g1), (m0, m1) in product(
-        list(spans(group, plan.groups)), list(spans(weights.shape[1], plan.out_channels))
-    ):
-        part = weights[g0:g1, m0:m1].astype(accumulator, copy=False)
-        job = _Job(x, part.reshape(*part.shape[:2], -1), b, y, geometry, slice(g0, g1), m0, scratch)
-        blocks = list(_blocks(geometry, plan))
-        try:
-            if plan.side_by_side:
-                _threads.run(job.compute, blocks)
-            else:
-                for block in blocks:
-                    job.compute(block)
-        except _Padded:
-            return False
+    """Write Conv into y; return False where another way is needed: not enough workspace, or weights not finite."""
+    plan = _plan(geometry, np.dtype(accumulator).itemsize, owns_weights=w.dtype != accumulator)
+    if plan is None:
+        return False
+    weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])
+    blocks = [
+        _Block(slice(*images), box)
+        for images, box in product(spans(x.shape[0], plan.images), boxes(y.shape[2:], plan.box))
+    ]
+    with _blas.single_threaded() as alone:
+        for (g0, g1), (m0, m1) in product(spans(geometry.group, plan.groups), spans(weights.shape[1], plan.rows)):
+            part = weights[g0:g1, m0:m1].astype(accumulator, copy=False)
+            matrix = part.reshape(*part.shape[:2], prod(part.shape[2:]))
+            job = _Job(x, matrix, b, y, geometry, slice(g0, g1), m0, Scratch())
+            try:
+                _threads.run(job.compute, blocks, side_by_side=alone)
+            except _WeightsNotFinite:
+                return False
     return True
 
 
-def _usable(w: Array, accumulator: str) -> bool:
-    return w.dtype == accumulator and w.flags.c_contiguous
+def _plan(geometry: ConvGeometry, item: int, *, owns_weights: bool) -> _Plan | None:
+    """Choose the block, or return None where not even one output fits the workspace."""
+    images, group, threads = geometry.x_shape[0], geometry.group, _threads.count()
+    rows, depth, out = geometry.w_shape[0] // group, prod(geometry.w_shape[1:]), geometry.y_shape[2:]
+    budget = block_bytes() // threads
+    if _bytes(geometry, (1,) * len(out), rows) * item > max(budget, limit() // (8 * threads)):
+        return None
+    column = item * (depth + rows)
+    volume = max(_TILE_BYTES // column, min(_WIDE, budget // column), 1)
+    share = -(-images * prod(out) // threads)
+    box = shrink(out, min(volume, max(share, _WIDE)))
+    while _bytes(geometry, box, rows) * item > budget and prod(box) > 1:
+        box = shrink(out, prod(box) // 2)
+    together = min(images, _WIDE // prod(box)) if box == out else 1  # small images: several make one product
+    if owns_weights:
+        rows = min(rows, max(1, limit() // (8 * item * depth)))
+    groups = _TILE_BYTES // (item * (_bytes(geometry, box, rows) + rows * depth)) if together < 2 else 1
+    return _Plan(max(1, min(group, groups)), rows, max(1, together), box)
 
 
-def _plan(geometry: ConvGeometry, item: int, *, copies_weights: bool) -> _Plan:
-    images, group = geometry.x_shape[0], geometry.group
-    rows = max(1, geometry.w_shape[0] // group)
-    depth = max(1, prod(geometry.w_shape[1:]))
-    out = geometry.y_shape[2:]
-    serial = (_SERIAL_GEMM if rows > 1 else _SERIAL_GEMV) // (rows * depth)
-    if serial >= 64 and group > 1:
-        box = shrink(out, serial)
-        budget = min(_SIDE_BY_SIDE_BYTES, limit() // (4 * _threads.count()))
-        groups = max(1, budget // (item * (depth + rows) * max(1, prod(box))))
-        return _Plan(min(group, groups), rows, 1, box, side_by_side=True)
-    if copies_weights:
-        rows = min(rows, max(1, limit() // (4 * item * depth)))
-    volume = max(1, block_bytes() // (item * (depth + rows)))
-    box = shrink(out, volume)
-    together = max(1, min(volume, 256) // max(1, prod(out)))  # few positions an image: several make one product
-    return _Plan(1, rows, min(images, together) if box == out else 1, box, side_by_side=False)
+def _bytes(geometry: ConvGeometry, box: Ints, rows: int) -> int:
+    """Elements that one group of one image holds for a block: gathered, results, and what it is gathered from."""
+    depth, channels = prod(geometry.w_shape[1:]), geometry.w_shape[1]
+    return (depth + rows) * prod(box) + channels * prod(_reach(geometry, box))
 
 
-def _blocks(geometry: ConvGeometry, plan: _Plan) -> Iterator[_Block]:
-    for (n0, n1), box in product(
-        list(spans(geometry.x_shape[0], plan.images)), list(boxes(geometry.y_shape[2:], plan.box))
-    ):
-        yield _Block(slice(n0, n1), box)
+def _reach(geometry: ConvGeometry, box: Ints) -> Ints:
+    """Inputs per spatial axis that a box of outputs sees."""
+    axes = zip(box, geometry.strides, geometry.kernel_shape, geometry.dilations, strict=True)
+    return tuple((q - 1) * s + (k - 1) * d + 1 for q, s, k, d in axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +118,13 @@ class _Job:
         """Compute one block and store it."""
         columns = self._matrix(block)
         target = self._target(block)
-        if target is None:
+        result = target
+        if result is None:
             shape = (*self.weights.shape[:2], columns.shape[2])
             result = self.scratch.take("result", shape, self.weights.dtype)
-        else:
-            result = target
         np.matmul(self.weights, columns, out=result)
         if self.b is not None:
-            rows = self.b[self._channels].astype(result.dtype).reshape(*result.shape[:2], 1)
-            np.add(result, rows, out=result)
+            result += self.b[self._channels].astype(result.dtype).reshape(*result.shape[:2], 1)
         self._check(result)
         if target is None:
             self._store(result, block)
@@ -148,73 +141,93 @@ class _Job:
         y = self.y
         if y.dtype != self.weights.dtype or not y.flags.c_contiguous or block.images.stop - block.images.start > 1:
             return None
-        flat = y[block.images.start, self._channels].reshape(*self.weights.shape[:2], -1)
-        first = _flat_index([start for start, _ in block.box], y.shape[2:])
+        flat = y[block.images.start, self._channels].reshape(*self.weights.shape[:2], prod(y.shape[2:]))
+        first = flat_index(block.box, y.shape[2:])
         return flat[..., first : first + prod(block.positions)]
 
     def _store(self, result: Array, block: _Block) -> None:
         images = block.images.stop - block.images.start
-        values = result.reshape(-1, images, *block.positions).swapaxes(0, 1)
+        values = result.reshape(result.shape[0] * result.shape[1], images, *block.positions).swapaxes(0, 1)
         self.y[(block.images, self._channels, *(slice(*span) for span in block.box))] = values
 
     def _check(self, result: Array) -> None:
         padded = any(self.geometry.pads_begin) or any(self.geometry.pads_end)
         if padded and not np.isfinite(np.sum(result)) and not np.isfinite(self.weights).all():
-            raise _Padded
+            raise _WeightsNotFinite
 
     def _matrix(self, block: _Block) -> Array:
         """Return the block's inputs, (groups, depth, positions)."""
-        geometry = self.geometry
-        channels = geometry.w_shape[1]
-        span = slice(self.groups.start * channels, self.groups.stop * channels)
-        source = self.x[block.images, span]
-        groups, images = self.weights.shape[0], source.shape[0]
-        if self._is_matrix(images):
-            first = _flat_index([start for start, _ in block.box], geometry.y_shape[2:])
-            return source.reshape(groups, channels, -1)[..., first : first + prod(block.positions)]
-        shape = (groups, channels, *geometry.kernel_shape, images, *block.positions)
-        columns = self.scratch.take("columns", shape, self.weights.dtype)
+        geometry, channels = self.geometry, self.geometry.w_shape[1]
+        groups = self.weights.shape[0]
+        source = self.x[block.images, self.groups.start * channels : self.groups.stop * channels]
+        images = source.shape[0]
+        if images == 1 and self._is_matrix():
+            first = flat_index(block.box, geometry.y_shape[2:])
+            flat = source.reshape(groups, channels, prod(geometry.x_shape[2:]))
+            return flat[..., first : first + prod(block.positions)]
         # (images, groups * channels, …) -> (groups, channels, images, …)
         source = np.moveaxis(source.reshape(images, groups, channels, *source.shape[2:]), 0, 2)
-        for tap in product(*map(range, geometry.kernel_shape)):
-            offsets = [axis[t] for axis, t in zip(geometry.offsets, tap, strict=True)]
-            _copy_tap(source, columns[(slice(None), slice(None), *tap)], block.box, geometry.strides, offsets)
-        return columns.reshape(groups, self.weights.shape[2], -1)
+        shape = (groups, channels, *geometry.kernel_shape, images, *block.positions)
+        columns = self.scratch.take("columns", shape, self.weights.dtype)
+        inside, phases = self._inside(source, block)
+        _copy_windows(columns, inside, geometry, phases)
+        return columns.reshape(groups, self.weights.shape[2], images * prod(block.positions))
 
-    def _is_matrix(self, images: int) -> bool:
+    def _is_matrix(self) -> bool:
         geometry = self.geometry
         return (
-            images == 1
-            and self.x.dtype == self.weights.dtype
+            self.x.dtype == self.weights.dtype
             and self.x.flags.c_contiguous
-            and all(k == 1 for k in geometry.kernel_shape)
             and geometry.x_shape[2:] == geometry.y_shape[2:]
+            and max(geometry.kernel_shape) == max(geometry.strides) == 1
             and not any(geometry.pads_begin)
-            and all(s == 1 for s in geometry.strides)
         )
 
+    def _inside(self, source: Array, block: _Block) -> tuple[Array, int]:
+        """Return the inputs that a block sees, padded, and the phases that their last axis is split into.
 
-def _copy_tap(source: Array, target: Array, box: Box, strides: Ints, offsets: list[int]) -> None:
-    """Copy what one tap sees of the last axes of ``source``; zeros where it looks past an edge."""
-    reads: list[slice] = []
-    writes: list[slice] = []
-    first = source.ndim - len(box)
-    for axis, ((start, stop), stride, offset) in enumerate(zip(box, strides, offsets, strict=True), first):
-        offset += start * stride
-        low, high = tap_range(stop - start, source.shape[axis], stride, offset)
-        around = (slice(None),) * axis
-        if low > 0:
-            target[(*around, slice(0, low))] = 0
-        if high < stop - start:
-            target[(*around, slice(high, None))] = 0
-        reads.append(slice(low * stride + offset, max(0, (high - 1) * stride + offset + 1), stride))
-        writes.append(slice(low, high))
-    if all(part.start < part.stop for part in writes):
-        target[(..., *writes)] = source[(..., *reads)]
+        With a stride along the last axis, inputs a stride apart are put side by side first, (…, phase, W / phases),
+        if the kernel's taps then read each of them more than once.
+        """
+        geometry = self.geometry
+        starts = [a * s - p for (a, _), s, p in zip(block.box, geometry.strides, geometry.pads_begin, strict=True)]
+        reach = _reach(geometry, block.positions)
+        phases = geometry.strides[-1] if geometry.kernel_shape[-1] > geometry.strides[-1] else 1
+        extents = source.shape[3:]
+        within = all(a >= 0 and a + r <= n for a, r, n in zip(starts, reach, extents, strict=True))
+        if within and phases == 1 and source.dtype == self.weights.dtype:
+            return source[(..., *(slice(a, a + r) for a, r in zip(starts, reach, strict=True)))], 1
+        shape = (*source.shape[:3], *reach[:-1], phases, -(-reach[-1] // phases))
+        padded = self.scratch.take("padded", shape, self.weights.dtype)
+        padded.fill(0)
+        lead = [(*tap_range(r, n, 1, a), a) for a, r, n in zip(starts[:-1], reach[:-1], extents[:-1], strict=True)]
+        for phase in range(phases):
+            offset = starts[-1] + phase
+            low, high = tap_range(shape[-1], extents[-1], phases, offset)
+            if low < high and all(first < last for first, last, _ in lead):
+                reads = (*(slice(f + a, la + a) for f, la, a in lead), _every(low, high, phases, offset))
+                writes = (*(slice(f, la) for f, la, _ in lead), phase, slice(low, high))
+                padded[(..., *writes)] = source[(..., *reads)]
+        return (padded if phases > 1 else padded[..., 0, :]), phases
 
 
-def _flat_index(position: list[int], extents: Ints) -> int:
-    index = 0
-    for p, extent in zip(position, extents, strict=True):
-        index = index * extent + p
-    return index
+def _every(low: int, high: int, step: int, offset: int) -> slice:
+    return slice(low * step + offset, (high - 1) * step + offset + 1, step)
+
+
+def _copy_windows(columns: Array, inside: Array, geometry: ConvGeometry, phases: int) -> None:
+    """Copy into (groups, channels, k_1 … k_n, images, q_1 … q_n) what every tap sees of every output."""
+    rank = len(geometry.kernel_shape)
+    head, steps = inside.strides[:3], inside.strides[3 : 3 + rank]
+    if phases == 1:
+        taps = [d * step for d, step in zip(geometry.dilations, steps, strict=True)]
+        moves = [s * step for s, step in zip(geometry.strides, steps, strict=True)]
+        np.copyto(columns, as_strided(inside, columns.shape, (*head[:2], *taps, head[2], *moves), writeable=False))
+        return
+    taps = [d * step for d, step in zip(geometry.dilations[:-1], steps[:-1], strict=True)]
+    moves = [s * step for s, step in zip(geometry.strides[:-1], steps[:-1], strict=True)]
+    strides = (*head[:2], *taps, head[2], *moves, inside.strides[-1])
+    for tap in range(geometry.kernel_shape[-1]):
+        first, phase = divmod(tap * geometry.dilations[-1], phases)
+        target = columns[(slice(None),) * (1 + rank) + (tap,)]
+        np.copyto(target, as_strided(inside[..., phase, first:], target.shape, strides, writeable=False))

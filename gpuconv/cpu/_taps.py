@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from math import isqrt
+from math import isqrt, prod
 
 import numpy as np
 
@@ -21,7 +21,7 @@ Slices = tuple[slice, ...]
 def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str) -> None:
     """Write Conv into y."""
     group = geometry.group
-    weights = w.reshape(group, -1, *w.shape[1:])  # (G, M/G, C/G, k_1, …)
+    weights = w.reshape(group, w.shape[0] // group, *w.shape[1:])  # (G, M/G, C/G, k_1, …)
     _run(x, weights, b, y, geometry, accumulator, _conv_axis)
 
 
@@ -77,7 +77,7 @@ def _run(
             for c0, c1 in spans(in_channels, columns):
                 block = source[(slice(c0, c1), *reads)].astype(accumulator)
                 matrix = weights[(g, slice(m0, m1), slice(c0, c1), *tap)].astype(accumulator)
-                part = np.matmul(matrix, block.reshape(c1 - c0, -1))
+                part = np.matmul(matrix, block.reshape(c1 - c0, prod(block.shape[1:])))
                 total[(slice(None), *writes)] += part.reshape(m1 - m0, *block.shape[1:])
         first = g * out_channels
         if b is not None:

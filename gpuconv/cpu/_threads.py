@@ -30,13 +30,13 @@ def _processors() -> int:
     return os.cpu_count() or 1
 
 
-def run(function: Callable[[Item], None], items: Iterable[Item]) -> None:
-    """Call ``function`` on every item, side by side; the items must write to different places.
+def run(function: Callable[[Item], None], items: Iterable[Item], *, side_by_side: bool = True) -> None:
+    """Call ``function`` on every item, side by side if told so; the items must write to different places.
 
     NumPy's loops release the interpreter lock. The first error is raised once every started item has ended.
     """
     work = list(items)
-    threads = min(count(), len(work))
+    threads = min(count(), len(work)) if side_by_side else 1
     if threads < 2:
         for item in work:
             function(item)

@@ -60,6 +60,14 @@ def spans(extent: int, step: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, extent)
 
 
+def flat_index(box: Box, extents: Ints) -> int:
+    """Return the row-major position of a box's first element."""
+    index = 0
+    for (start, _), extent in zip(box, extents, strict=True):
+        index = index * extent + start
+    return index
+
+
 class Scratch(threading.local):
     """Named buffers that each thread of one call uses again from block to block."""
 
