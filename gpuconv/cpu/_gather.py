@@ -49,8 +49,9 @@ class _WeightsNotFinite(Exception):
 
 def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str) -> bool:
     """Write Conv into y; return False where another way is needed: not enough workspace, or weights not finite."""
-    plan = _plan(geometry, np.dtype(accumulator).itemsize, owns_weights=w.dtype != accumulator)
-    if plan is None:
+    padded = any(geometry.pads_begin) or any(geometry.pads_end)
+    plan = _plan(geometry, x.dtype == y.dtype == w.dtype == accumulator, np.dtype(accumulator).itemsize)
+    if plan is None or (padded and w.size <= y.size and not _finite(w)):
         return False
     weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])
     blocks = [
@@ -61,7 +62,7 @@ def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, 
         for (g0, g1), (m0, m1) in product(spans(geometry.group, plan.groups), spans(weights.shape[1], plan.rows)):
             part = weights[g0:g1, m0:m1].astype(accumulator, copy=False)
             matrix = part.reshape(*part.shape[:2], prod(part.shape[2:]))
-            job = _Job(x, matrix, b, y, geometry, slice(g0, g1), m0, Scratch())
+            job = _Job(x, matrix, b, y, geometry, slice(g0, g1), m0, padded and w.size > y.size, Scratch())
             try:
                 _threads.run(job.compute, blocks, side_by_side=alone)
             except _WeightsNotFinite:
@@ -69,30 +70,47 @@ def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, 
     return True
 
 
-def _plan(geometry: ConvGeometry, item: int, *, owns_weights: bool) -> _Plan | None:
-    """Choose the block, or return None where not even one output fits the workspace."""
+def _finite(array: Array) -> bool:
+    """Tell at the cost of one sum whether all is finite; only if the sum is not, element by element."""
+    return bool(np.isfinite(np.sum(array)) or np.isfinite(array).all())
+
+
+def _plan(geometry: ConvGeometry, plain: bool, item: int) -> _Plan | None:
+    """Choose the block, or return None where not even one output fits the workspace.
+
+    ``plain`` says that no operand has to be converted.
+    """
     images, group, threads = geometry.x_shape[0], geometry.group, _threads.count()
     rows, depth, out = geometry.w_shape[0] // group, prod(geometry.w_shape[1:]), geometry.y_shape[2:]
-    budget = block_bytes() // threads
-    if _bytes(geometry, (1,) * len(out), rows) * item > max(budget, limit() // (8 * threads)):
+    budget = limit() // (4 * threads * item)
+    if _elements(geometry, (1,) * len(out), rows) > budget:
         return None
-    column = item * (depth + rows)
-    volume = max(_TILE_BYTES // column, min(_WIDE, budget // column), 1)
+    column = (0 if plain and _pointwise(geometry) else depth) + (0 if plain else rows)
+    tile = _TILE_BYTES // item
     share = -(-images * prod(out) // threads)
-    box = shrink(out, min(volume, max(share, _WIDE)))
-    while _bytes(geometry, box, rows) * item > budget and prod(box) > 1:
+    box = shrink(out, max(_WIDE, min(tile // max(1, column), share)))
+    while _elements(geometry, box, rows) > budget and prod(box) > 1:
         box = shrink(out, prod(box) // 2)
     together = min(images, _WIDE // prod(box)) if box == out else 1  # small images: several make one product
-    if owns_weights:
-        rows = min(rows, max(1, limit() // (8 * item * depth)))
-    groups = _TILE_BYTES // (item * (_bytes(geometry, box, rows) + rows * depth)) if together < 2 else 1
+    if not plain:
+        rows = min(rows, max(1, budget // depth))
+    groups = tile // (_elements(geometry, box, rows) + rows * depth) if together < 2 and rows * group == geometry.w_shape[0] else 1
     return _Plan(max(1, min(group, groups)), rows, max(1, together), box)
 
 
-def _bytes(geometry: ConvGeometry, box: Ints, rows: int) -> int:
+def _elements(geometry: ConvGeometry, box: Ints, rows: int) -> int:
     """Elements that one group of one image holds for a block: gathered, results, and what it is gathered from."""
     depth, channels = prod(geometry.w_shape[1:]), geometry.w_shape[1]
     return (depth + rows) * prod(box) + channels * prod(_reach(geometry, box))
+
+
+def _pointwise(geometry: ConvGeometry) -> bool:
+    """Tell whether output position and input position are the same thing."""
+    return (
+        geometry.x_shape[2:] == geometry.y_shape[2:]
+        and max(geometry.kernel_shape) == max(geometry.strides) == 1
+        and not any(geometry.pads_begin)
+    )
 
 
 def _reach(geometry: ConvGeometry, box: Ints) -> Ints:
@@ -112,6 +130,7 @@ class _Job:
     geometry: ConvGeometry
     groups: slice
     first_row: int
+    suspicious: bool
     scratch: Scratch
 
     def compute(self, block: _Block) -> None:
@@ -151,8 +170,8 @@ class _Job:
         self.y[(block.images, self._channels, *(slice(*span) for span in block.box))] = values
 
     def _check(self, result: Array) -> None:
-        padded = any(self.geometry.pads_begin) or any(self.geometry.pads_end)
-        if padded and not np.isfinite(np.sum(result)) and not np.isfinite(self.weights).all():
+        """Padding meets a weight that is not finite only where the result is not finite either."""
+        if self.suspicious and not np.isfinite(np.sum(result)) and not _finite(self.weights):
             raise _WeightsNotFinite
 
     def _matrix(self, block: _Block) -> Array:
@@ -161,7 +180,7 @@ class _Job:
         groups = self.weights.shape[0]
         source = self.x[block.images, self.groups.start * channels : self.groups.stop * channels]
         images = source.shape[0]
-        if images == 1 and self._is_matrix():
+        if images == 1 and self.x.dtype == self.weights.dtype and self.x.flags.c_contiguous and _pointwise(geometry):
             first = flat_index(block.box, geometry.y_shape[2:])
             flat = source.reshape(groups, channels, prod(geometry.x_shape[2:]))
             return flat[..., first : first + prod(block.positions)]
@@ -172,16 +191,6 @@ class _Job:
         inside, phases = self._inside(source, block)
         _copy_windows(columns, inside, geometry, phases)
         return columns.reshape(groups, self.weights.shape[2], images * prod(block.positions))
-
-    def _is_matrix(self) -> bool:
-        geometry = self.geometry
-        return (
-            self.x.dtype == self.weights.dtype
-            and self.x.flags.c_contiguous
-            and geometry.x_shape[2:] == geometry.y_shape[2:]
-            and max(geometry.kernel_shape) == max(geometry.strides) == 1
-            and not any(geometry.pads_begin)
-        )
 
     def _inside(self, source: Array, block: _Block) -> tuple[Array, int]:
         """Return the inputs that a block sees, padded, and the phases that their last axis is split into.
@@ -199,16 +208,24 @@ class _Job:
             return source[(..., *(slice(a, a + r) for a, r in zip(starts, reach, strict=True)))], 1
         shape = (*source.shape[:3], *reach[:-1], phases, -(-reach[-1] // phases))
         padded = self.scratch.take("padded", shape, self.weights.dtype)
-        padded.fill(0)
         lead = [(*tap_range(r, n, 1, a), a) for a, r, n in zip(starts[:-1], reach[:-1], extents[:-1], strict=True)]
         for phase in range(phases):
             offset = starts[-1] + phase
             low, high = tap_range(shape[-1], extents[-1], phases, offset)
+            target = padded[..., phase, :]
+            _clear_around(target, [*((first, last) for first, last, _ in lead), (low, high)])
             if low < high and all(first < last for first, last, _ in lead):
                 reads = (*(slice(f + a, la + a) for f, la, a in lead), _every(low, high, phases, offset))
-                writes = (*(slice(f, la) for f, la, _ in lead), phase, slice(low, high))
-                padded[(..., *writes)] = source[(..., *reads)]
+                target[(..., *(slice(f, la) for f, la, _ in lead), slice(low, high))] = source[(..., *reads)]
         return (padded if phases > 1 else padded[..., 0, :]), phases
+
+
+def _clear_around(target: Array, inner: list[tuple[int, int]]) -> None:
+    """Set the last axes of ``target`` to zero outside of the inner ranges."""
+    for axis, (low, high) in enumerate(inner, target.ndim - len(inner)):
+        around = (slice(None),) * axis
+        target[(*around, slice(0, low))] = 0
+        target[(*around, slice(high, None))] = 0
 
 
 def _every(low: int, high: int, step: int, offset: int) -> slice:

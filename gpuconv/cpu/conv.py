@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry
-from gpuconv.cpu import _gather, _taps
+from gpuconv.cpu import _gather, _scatter, _taps
 from gpuconv.cpu._workspace import Array
 
 
 def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry) -> None:
     """Write Conv of x and w, plus b, into y."""
-    if y.size == 0:
+    if 0 in (x.size, w.size, y.size):
+        _scatter.fill_with_bias(y, b)
         return
     accumulator = _dtypes.check("conv", x=x).accumulator
     with np.errstate(all="ignore"):
-        if not _gather.conv(x, w, b, y, geometry, accumulator):
+        done = False
+        if _adds_less_than_it_gathers(geometry):
+            done = _scatter.run(_as_scatter(x, w, b, y, geometry, accumulator))
+        done = done or _gather.conv(x, w, b, y, geometry, accumulator)
+        if not done:
             _taps.conv(x, w, b, y, geometry, accumulator)
+
+
+def _adds_less_than_it_gathers(geometry: ConvGeometry) -> bool:
+    """Tell whether adding M values per tap costs less than copying C per tap (an addition about three copies)."""
+    rows, channels = geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
+    return max(geometry.strides) == 1 and prod(geometry.kernel_shape) > 1 and 3 * rows < channels
+
+
+def _as_scatter(
+    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str
+) -> _scatter.Problem:
+    """Input ``q + offset`` of a Conv with stride 1 reaches output ``q``: the offsets the other way round."""
+    group = geometry.group
+    weights = w.reshape(group, w.shape[0] // group, *w.shape[1:]).swapaxes(1, 2)  # (G, C/G, M/G, k_1, …)
+    offsets = tuple(tuple(-offset for offset in axis) for axis in geometry.offsets)
+    return _scatter.Problem(x, weights, b, y, geometry.strides, offsets, accumulator)

@@ -6,14 +6,19 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvTransposeGeometry
-from gpuconv.cpu import _taps
+from gpuconv.cpu import _scatter, _taps
 from gpuconv.cpu._workspace import Array
 
 
 def conv_transpose(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvTransposeGeometry) -> None:
     """Write ConvTranspose of x and w, plus b, into y."""
-    if y.size == 0:
+    if 0 in (x.size, w.size, y.size):
+        _scatter.fill_with_bias(y, b)
         return
     accumulator = _dtypes.check("conv_transpose", x=x).accumulator
+    group = geometry.group
+    weights = w.reshape(group, w.shape[0] // group, *w.shape[1:])  # (G, C/G, M/G, k_1, …)
+    problem = _scatter.Problem(x, weights, b, y, geometry.strides, geometry.offsets, accumulator)
     with np.errstate(all="ignore"):
-        _taps.conv_transpose(x, w, b, y, geometry, accumulator)
+        if not _scatter.run(problem):
+            _taps.conv_transpose(x, w, b, y, geometry, accumulator)
