@@ -10,8 +10,9 @@ from gpuconv._errors import ArgumentError, ArgumentTypeError
 
 
 def backend_of(operator: str, **arrays: Any) -> str:
-    """Return "numpy" or "cuda", the one library that all given arrays are from; None stands for an absent one."""
-    found = {name: _library(operator, name, array) for name, array in arrays.items() if array is not None}
+    """Return "numpy" or "cuda", the one library that all given arrays are from; None stands for an absent bias."""
+    present = {name: array for name, array in arrays.items() if array is not None or name != "b"}
+    found = {name: _library(operator, name, array) for name, array in present.items()}
     if len(set(found.values())) > 1:
         kinds = ", ".join(f"{name} is a {_LABEL[library]} array" for name, library in found.items())
         raise ArgumentTypeError(
@@ -53,7 +54,7 @@ def check_out(operator: str, out: Any, shape: tuple[int, ...], dtype: Any, name:
 def _check_host_memory(operator: str, name: str, out: np.ndarray[Any, Any], inputs: dict[str, Any]) -> None:
     if not out.flags.writeable:
         raise ArgumentError(f"{operator}: {name} is read-only; pass a writeable array")
-    if any(stride == 0 and size > 1 for stride, size in zip(out.strides, out.shape, strict=True)):
+    if out.size and any(stride == 0 and size > 1 for stride, size in zip(out.strides, out.shape, strict=True)):
         raise ArgumentError(f"{operator}: {name} repeats its own memory (strides {out.strides}); pass an array of its own")
     for other, array in inputs.items():
         if array is not None and _overlap(out, array):

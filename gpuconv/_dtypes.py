@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,24 +11,24 @@ from gpuconv._errors import ArgumentTypeError
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One element type: NumPy's name, CUDA's name, the type its sums are made in."""
+    """One element type: NumPy's name, CUDA's name, the type its sums are made in, its lowest finite value."""
 
     name: str
     cuda: str
     accumulator: str
-    itemsize: int
+    lowest: float
     convolves: bool
 
 
 _TABLE = {
     entry.name: entry
     for entry in (
-        DType("float16", "__half", "float32", 2, True),
-        DType("bfloat16", "__nv_bfloat16", "float32", 2, True),
-        DType("float32", "float", "float32", 4, True),
-        DType("float64", "double", "float64", 8, True),
-        DType("int8", "signed char", "int8", 1, False),
-        DType("uint8", "unsigned char", "uint8", 1, False),
+        DType("float16", "__half", "float32", -65504.0, True),
+        DType("bfloat16", "__nv_bfloat16", "float32", -255.0 * 2.0**120, True),
+        DType("float32", "float", "float32", -(2.0**128 - 2.0**104), True),
+        DType("float64", "double", "float64", -sys.float_info.max, True),
+        DType("int8", "signed char", "int8", -128, False),
+        DType("uint8", "unsigned char", "uint8", 0, False),
     )
 }
 
@@ -55,3 +56,8 @@ def check(operator: str, **arrays: Any) -> DType:
             f"pass {first}.astype({first}.dtype.newbyteorder('='))"
         )
     return entry
+
+
+def lowest(dtype: Any) -> float:
+    """Return the lowest finite value of a dtype: what a window without any element gives."""
+    return _TABLE[dtype.name].lowest

@@ -95,9 +95,9 @@ def conv(
     """
     name = "conv"
     return _conv(
-        tuple(x_shape),
-        tuple(w_shape),
-        None if b_shape is None else tuple(b_shape),
+        _shape(x_shape),
+        _shape(w_shape),
+        None if b_shape is None else _shape(b_shape),
         _auto_pad(name, auto_pad),
         _ints(name, "dilations", dilations),
         _int(name, "group", group),
@@ -177,9 +177,9 @@ def conv_transpose(
     """
     name = "conv_transpose"
     return _conv_transpose(
-        tuple(x_shape),
-        tuple(w_shape),
-        None if b_shape is None else tuple(b_shape),
+        _shape(x_shape),
+        _shape(w_shape),
+        None if b_shape is None else _shape(b_shape),
         _auto_pad(name, auto_pad),
         _ints(name, "dilations", dilations),
         _int(name, "group", group),
@@ -263,7 +263,7 @@ def max_pool(
     if kernel_shape is None:
         raise ArgumentTypeError(f"{name}: kernel_shape is required, a sequence of one integer per spatial axis")
     return _max_pool(
-        tuple(x_shape),
+        _shape(x_shape),
         _ints(name, "kernel_shape", kernel_shape),
         _auto_pad(name, auto_pad),
         _int(name, "ceil_mode", ceil_mode),
@@ -349,6 +349,11 @@ def _output(
     if prod(y_shape) > _INT64_MAX // 8:
         raise ArgumentError(f"{name}: the output shape {y_shape} has more elements than 64-bit byte offsets can address")
     return y_shape
+
+
+def _shape(shape: Iterable[int]) -> Ints:
+    """Return Python integers, which unlike NumPy's do not overflow."""
+    return tuple(map(operator.index, shape))
 
 
 def _spatial_rank(name: str, x_shape: Ints) -> int:

@@ -1,0 +1,156 @@
+"""The command line: ``gpuconv info | check | run``, also as ``python -m gpuconv``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import metadata
+from typing import Any, NoReturn
+
+import numpy as np
+
+import gpuconv
+from gpuconv import _check, _run
+from gpuconv._terminal import CommandError, printable
+from gpuconv.cuda import device
+
+_FAILED = 2
+_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, 1 where ``check`` fails, 2 for an error, 130 for Ctrl-C.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The words after the program's name; by default those of this process.
+    """
+    try:
+        arguments = _parser().parse_args(argv)
+        code: int = arguments.command(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, `head` say, has what it wanted
+        _settle_stdout()
+        return _BROKEN_PIPE
+    except KeyboardInterrupt:
+        return _fail("interrupted", _INTERRUPTED)
+    except (CommandError, gpuconv.GpuconvError) as error:
+        return _fail(str(error))
+    except MemoryError as error:
+        return _fail(f"not enough memory ({error})")
+    except OSError as error:  # a full disk behind stdout, for one
+        return _fail(str(error))
+
+
+def _fail(message: str, code: int = _FAILED) -> int:
+    _settle_stdout()
+    if sys.stderr is not None:
+        print(f"gpuconv: error: {printable(message)}", file=sys.stderr)
+    return code
+
+
+def _settle_stdout() -> None:
+    """Write what stdout still holds, or let it go nowhere: Python tries again when it exits, and complains."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with its errors on one line like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise CommandError(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="gpuconv", description=gpuconv.__doc__)
+    parser.add_argument("--version", action="version", version=f"gpuconv {gpuconv.__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="COMMAND")
+
+    info = commands.add_parser("info", help="versions, devices and limits", description="Print what gpuconv finds.")
+    info.set_defaults(command=_info)
+
+    about = "Compare the named cases and ONNX's own tests with their expected results."
+    check = commands.add_parser("check", help="compare this installation with expected results", description=about)
+    check.add_argument("--backend", choices=["cpu", "cuda"], help="only this one (default: all that are present)")
+    check.add_argument("--filter", default="", metavar="TEXT", help="only checks whose name contains TEXT")
+    check.set_defaults(command=_check.command)
+
+    about = "Run a model once and describe what comes out."
+    run = commands.add_parser("run", help="run an ONNX model", description=about)
+    run.add_argument(
+        "model", metavar="MODEL", help="path, or onnx:NAME for a network of the onnx package, as onnx:light_resnet50"
+    )
+    run.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="values of one input; can be repeated (default: random)",
+    )
+    run.add_argument("--output-dir", metavar="DIR", help="write each output to DIR/NAME.npy")
+    run.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: cpu")
+    run.add_argument("--profile", action="store_true", help="print the time of every node")
+    run.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the random inputs (default: 0)")
+    run.set_defaults(command=_run.command)
+    return parser
+
+
+def _seed(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must not be negative")
+    return number
+
+
+def _info(_: argparse.Namespace) -> int:
+    lines = dict(_facts())
+    width = max(map(len, lines)) + 2
+    for name, text in lines.items():
+        print(f"{name + ':':{width}}{text}")
+    return 0
+
+
+def _facts() -> Iterator[tuple[str, str]]:
+    from gpuconv.cpu import _threads, _workspace
+
+    yield "gpuconv", gpuconv.__version__
+    yield "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield "NumPy", f"{np.__version__}, BLAS: {_blas()}"
+    yield "CuPy", _version("cupy-cuda13x", "cupy-cuda12x", "cupy")
+    yield "onnx", _version("onnx")
+    yield "ml_dtypes", _version("ml_dtypes")
+    yield "CPU threads", f"{_threads.count()} (GPUCONV_NUM_THREADS)"
+    yield "CPU workspace", f"{_workspace.limit()} bytes at most (GPUCONV_WORKSPACE_BYTES)"
+    reason = device.unavailable_reason()
+    yield "CUDA device", "present" if reason is None else f"none: {reason}"
+    missing = _check.cuda_missing()
+    yield "backends", "cpu, cuda" if missing is None else f"cpu (no cuda: {missing})"
+
+
+def _blas() -> str:
+    build: Any = np.show_config(mode="dicts")
+    blas = build.get("Build Dependencies", {}).get("blas", {})
+    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
+
+
+def _version(*distributions: str) -> str:
+    for name in distributions:
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return "not installed"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""The inputs of a model for ``gpuconv run``: from .npy files, and random where none is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuconv._terminal import CommandError
+
+_UNKNOWN_EXTENT = 1
+_MAGIC = b"\x93NUMPY"
+
+
+def pairs(texts: Sequence[str]) -> dict[str, str]:
+    """Split every NAME=FILE of the command line; raise CommandError for what is not one, or comes twice."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, file = text.partition("=")
+        if not (name and file):
+            raise CommandError(f"--input {text}: must be NAME=FILE.npy")
+        if name in found:
+            raise CommandError(f"--input {name}: given twice")
+        found[name] = file
+    return found
+
+
+def make(declared: Sequence[Any], files: Mapping[str, str], seed: int) -> tuple[dict[str, Any], list[str]]:
+    """Return an array for every input that needs one, by name, and a line about each.
+
+    Parameters
+    ----------
+    declared : sequence of gpuconv.onnx.inputs.Input
+    files : mapping of input name to path of a .npy file
+        Inputs without a file get random values: normal for floats, 0 or 1 for integers and booleans. Extents without
+        a number are those that a file has under the same name, or 1.
+    seed : int
+        Equal seeds give equal values to each input, whatever the others are.
+
+    Raises
+    ------
+    CommandError
+        An unknown name, a file that is missing or no .npy, an input that cannot be made up.
+    """
+    specs = {spec.name: spec for spec in declared}
+    _check_names(specs, files)
+    arrays: dict[str, Any] = {}
+    lines: list[str] = []
+    extents: dict[str, int] = {}
+    for name, file in files.items():
+        arrays[name] = _read(specs[name], file)
+        named = zip(specs[name].shape or (), arrays[name].shape, strict=False)
+        extents.update((dim, extent) for dim, extent in named if isinstance(dim, str))
+        lines.append(f"input {name}: {_kind(arrays[name])}, from {file}")
+    for position, spec in enumerate(declared):
+        if spec.required and spec.name not in arrays:
+            arrays[spec.name] = _random(spec, extents, np.random.default_rng([seed, position]))
+            lines.append(
+                f"input {spec.name}: {_kind(arrays[spec.name])}, random (seed {seed}){_guessed(spec, extents)}"
+            )
+    return arrays, lines
+
+
+def _check_names(specs: Mapping[str, Any], files: Mapping[str, str]) -> None:
+    for name in files:
+        if name not in specs:
+            inputs = ", ".join(str(spec) for spec in specs.values() if spec.required)
+            raise CommandError(f"--input {name}: the model has no such input; it has {inputs or 'none'}")
+
+
+def _kind(array: Any) -> str:
+    return f"{array.dtype.name} {array.shape}"
+
+
+def _read(spec: Any, file: str) -> Any:
+    what = f"--input {spec.name}={file}"
+    try:
+        with open(file, "rb") as stream:
+            if stream.read(len(_MAGIC)) != _MAGIC:
+                raise CommandError(f"{what}: not a .npy file")
+            stream.seek(0)
+            array = np.lib.format.read_array(stream, allow_pickle=False)
+    except OSError as error:
+        raise CommandError(f"{what}: {error.strerror or error}") from None
+    except ValueError as error:  # truncated, pickled, or with a damaged header
+        raise CommandError(f"{what}: {error}") from None
+    if spec.dtype == "bfloat16" and array.dtype == np.dtype("V2"):
+        import ml_dtypes
+
+        return array.view(ml_dtypes.bfloat16)  # the format has no name for it and says "two bytes"
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _random(spec: Any, extents: Mapping[str, int], generator: np.random.Generator) -> Any:
+    if spec.shape is None or not spec.dtype:
+        raise CommandError(f"the input {spec} is not a tensor, which only Python can give (gpuconv.onnx.backend)")
+    if spec.dtype == "object":
+        raise CommandError(
+            f"no random values can be made for the input {spec}; give it with --input {spec.name}=FILE.npy"
+        )
+    shape = [extents.get(dim, _UNKNOWN_EXTENT) if not isinstance(dim, int) else dim for dim in spec.shape]
+    dtype = _dtype(spec.dtype)
+    if dtype.kind in "biu":
+        return generator.integers(0, 2, shape).astype(dtype)
+    return generator.standard_normal(shape, np.float64 if dtype == np.float64 else np.float32).astype(dtype)
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError:  # bfloat16 and its like, of which NumPy knows nothing
+        import ml_dtypes
+
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
+
+
+def _guessed(spec: Any, extents: Mapping[str, int]) -> str:
+    free = [dim or "?" for dim in spec.shape if not isinstance(dim, int) and dim not in extents]
+    return f"; of unknown extent, so {_UNKNOWN_EXTENT}: {', '.join(free)}" if free else ""

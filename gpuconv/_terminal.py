@@ -1,0 +1,61 @@
+"""What the commands share: their one error, a progress line, plain text and tables."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+_SECONDS_BETWEEN_UPDATES = 0.1
+
+
+class CommandError(Exception):
+    """A command cannot do what was asked; the message is the one line that the user sees."""
+
+
+class Progress:
+    """One line on stderr, rewritten in place where stderr is a terminal; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr is not None and sys.stderr.isatty()
+        self._next = 0.0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._write("")
+
+    def show(self, text: str) -> None:
+        """Replace the line, at most ten times a second."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _SECONDS_BETWEEN_UPDATES
+            self._write(text)
+
+    def _write(self, text: str) -> None:
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write("\r\x1b[K" + printable(text)[:width])
+            sys.stderr.flush()
+
+
+def printable(text: str) -> str:
+    """Put a text on one line, with control characters escaped: names in models are anybody's."""
+    one_line = " ".join(text.split())
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in one_line)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Lay out rows under a header: the first ``left`` columns to the left, all others to the right."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+
+    def cell(text: str, column: int) -> str:
+        return text.ljust(widths[column]) if column < left else text.rjust(widths[column])
+
+    return "\n".join("  ".join(cell(text, column) for column, text in enumerate(line)).rstrip() for line in lines)

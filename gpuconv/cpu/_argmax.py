@@ -1,0 +1,107 @@
+"""Positions of window maxima: the first in row-major order, whatever the order of the reduction."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv._dtypes import lowest
+from gpuconv._geometry import MaxPoolGeometry
+from gpuconv.cpu import _order, _windows
+from gpuconv.cpu._windows import Axis
+from gpuconv.cpu._workspace import Array, Ints, Scratch
+
+_NOTHING = np.iinfo(np.int64).min
+_LOW_HALF = 0xFFFFFFFF
+
+
+def positions(source: Array, axes: list[Axis], scratch: Scratch) -> Array:
+    """Return each window's position in its plane of ``source``, row-major, int64; -1 for a window of nothing.
+
+    Up to 32 bits, key and reversed position make one integer whose maximum is the first of the greatest. Of 64-bit
+    keys, key and position are carried along side by side.
+    """
+    if source.dtype.itemsize == 8:
+        return _carried(source, axes, scratch)
+    packed = _packed(source, scratch)
+    found = _windows.reduce(packed, axes, _NOTHING, scratch)
+    result = scratch.take("positions", found.shape, np.int64)
+    np.bitwise_and(found, _LOW_HALF, out=result)
+    np.subtract(_LOW_HALF, result, out=result)
+    for axis in axes:
+        for q in axis.empty():
+            result[axis.at(slice(q, q + 1))] = -1
+    return result
+
+
+def _packed(source: Array, scratch: Scratch) -> Array:
+    """Return (key << 32) + (2^32 - 1 - position) of every element."""
+    packed = scratch.take("packed", source.shape, np.int64)
+    halves = packed.view(np.int32).reshape(*source.shape, 2)
+    high = halves[..., 1 if np.little_endian else 0]
+    np.copyto(high, _order.keys(source, scratch) if _order.is_float(source.dtype) else source)
+    plane = source.shape[2:]
+    low = halves[..., 0 if np.little_endian else 1]
+    np.copyto(low.view(np.uint32), np.arange(_LOW_HALF, _LOW_HALF - prod(plane), -1).reshape(plane), casting="unsafe")
+    return packed
+
+
+def _carried(source: Array, axes: list[Axis], scratch: Scratch) -> Array:
+    """Reduce the last axis first and keep what came first unless it is exceeded: row-major order by itself."""
+    plane = source.shape[2:]
+    best = _order.keys(source, scratch)
+    where = np.broadcast_to(np.arange(prod(plane)).reshape(plane), source.shape)
+    for axis in reversed(axes):
+        shape = (*best.shape[: axis.position], axis.count, *best.shape[axis.position + 1 :])
+        name = f"axis {axis.position}"
+        values, places = scratch.take(f"{name} keys", shape, np.int64), scratch.take(f"{name} places", shape, np.int64)
+        values.fill(_NOTHING)
+        places.fill(-1)
+        for reads, writes in axis.taps():
+            candidates, into = best[axis.at(reads)], axis.at(writes)
+            better = candidates > values[into]
+            np.copyto(values[into], candidates, where=better)
+            np.copyto(places[into], where[axis.at(reads)], where=better)
+        best, where = values, places
+    return where
+
+
+def store(
+    x: Array,
+    y: Array,
+    indices: Array,
+    place: tuple[slice, ...],
+    positions: Array,
+    starts: list[int],
+    source: Array,
+    geometry: MaxPoolGeometry,
+) -> None:
+    """Write the elements at ``positions`` of a block into y, and their positions in the whole of x into indices."""
+    images, channels, plane = source.shape[0], source.shape[1], source.shape[2:]
+    first = np.arange(images * channels).reshape(images, channels, *(1,) * len(plane)) * prod(plane)
+    target = y[place]
+    np.copyto(target, source.reshape(-1).take(positions + first, mode="clip"))
+    whole = geometry.x_shape[2:]
+    nothing = positions < 0 if positions.min() < 0 else None
+    offsets = positions if plane == whole and not geometry.storage_order else _moved(positions, plane, starts, geometry)
+    planes = np.arange(place[0].start, place[0].stop)[:, None] * geometry.x_shape[1] + np.arange(
+        place[1].start, place[1].stop
+    )
+    np.add(offsets, planes.reshape(images, channels, *(1,) * len(plane)) * prod(whole), out=indices[place])
+    if nothing is not None:
+        target[nothing] = lowest(x.dtype)
+        indices[place][nothing] = -1
+
+
+def _moved(positions: Array, plane: Ints, starts: list[int], geometry: MaxPoolGeometry) -> Array:
+    """Number row-major positions of a part of a plane as the whole plane's, in its storage order."""
+    whole = geometry.x_shape[2:]
+    steps: Any = [prod(whole[:axis]) if geometry.storage_order else prod(whole[axis + 1 :]) for axis in range(len(whole))]
+    result = np.zeros(positions.shape, np.int64)
+    rest = positions
+    for axis in reversed(range(len(plane))):
+        rest, coordinate = np.divmod(rest, plane[axis])
+        result += (coordinate + starts[axis]) * steps[axis]
+    return result

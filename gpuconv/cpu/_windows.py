@@ -1,0 +1,109 @@
+"""Maxima over windows, one axis after the other: the sum of the kernel's extents in passes, not their product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuconv._geometry import tap_range
+from gpuconv.cpu._workspace import Array, Ints, Scratch
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Windows along one axis of a block: output ``q`` holds the inputs ``q * stride + offset`` that exist."""
+
+    position: int
+    count: int
+    extent: int
+    stride: int
+    offsets: Ints
+
+    def at(self, part: slice) -> tuple[slice, ...]:
+        """Return the index of a part of this axis, and all of those before it."""
+        return (*(slice(None),) * self.position, part)
+
+    def taps(self) -> list[tuple[slice, slice]]:
+        """Return, for every tap that meets an input, which inputs it reads and for which outputs."""
+        pairs = []
+        for offset in self.offsets:
+            low, high = tap_range(self.count, self.extent, self.stride, offset)
+            if low < high:
+                first = low * self.stride + offset
+                reads = slice(first, first + (high - low - 1) * self.stride + 1, self.stride)
+                pairs.append((reads, slice(low, high)))
+        return pairs
+
+    def empty(self) -> list[int]:
+        """Return the outputs whose window holds nothing."""
+        missing = np.ones(self.count, bool)
+        for _, writes in self.taps():
+            missing[writes] = False
+        return [int(q) for q in np.flatnonzero(missing)]
+
+    @property
+    def trivial(self) -> bool:
+        """Tell whether every output is its input."""
+        return self.offsets == (0,) and self.stride == 1 and self.count == self.extent
+
+
+def reduce(source: Array, axes: list[Axis], identity: Any, scratch: Scratch, target: Array | None = None) -> Array:
+    """Return the maxima of all windows over ``axes``, in ``target`` if given, else in scratch memory.
+
+    A window that holds nothing gives ``identity``, which no other value may fall below.
+    """
+    steps = [axis for axis in axes if not axis.trivial]
+    for number, axis in enumerate(steps):
+        result = target if number == len(steps) - 1 else None
+        if result is None:
+            shape = (*source.shape[: axis.position], axis.count, *source.shape[axis.position + 1 :])
+            result = scratch.take(f"maxima {number % 2}", shape, source.dtype)
+        count = len(axis.offsets)
+        if (count.bit_length() + 2) * axis.stride < count:
+            _reduce_by_doubling(source, result, axis, identity, scratch)
+        else:
+            _reduce_by_taps(source, result, axis, identity)
+        source = result
+    if not steps and target is not None:
+        np.copyto(target, source)
+        return target
+    return source
+
+
+def _reduce_by_taps(source: Array, result: Array, axis: Axis, identity: Any) -> None:
+    taps = axis.taps()
+    whole = [reads for reads, writes in taps if writes == slice(0, axis.count)]
+    parts = [(reads, writes) for reads, writes in taps if writes != slice(0, axis.count)]
+    if len(whole) > 1:
+        np.maximum(source[axis.at(whole[0])], source[axis.at(whole[1])], out=result)
+    elif whole:
+        np.copyto(result, source[axis.at(whole[0])])
+    else:
+        result[...] = identity
+    for reads, writes in [*((reads, slice(0, axis.count)) for reads in whole[2:]), *parts]:
+        place = result[axis.at(writes)]
+        np.maximum(place, source[axis.at(reads)], out=place)
+
+
+def _reduce_by_doubling(source: Array, result: Array, axis: Axis, identity: Any, scratch: Scratch) -> None:
+    """Windows of 1, 2, 4, … taps at every input, each the maximum of two of half its taps."""
+    count, step, first = len(axis.offsets), axis.offsets[1] - axis.offsets[0], axis.offsets[0]
+    length = (axis.count - 1) * axis.stride + (count - 1) * step + 1
+    shape = (*source.shape[: axis.position], length, *source.shape[axis.position + 1 :])
+    maxima, other = (scratch.take(name, shape, source.dtype) for name in ("doubled 0", "doubled 1"))
+    low, high = tap_range(length, axis.extent, 1, first)
+    maxima[axis.at(slice(0, low))] = identity
+    maxima[axis.at(slice(low, high))] = source[axis.at(slice(low + first, high + first))]
+    maxima[axis.at(slice(high, None))] = identity
+    width = 1
+    while 2 * width < count:
+        length -= width * step
+        left, right = maxima[axis.at(slice(0, length))], maxima[axis.at(slice(width * step, length + width * step))]
+        np.maximum(left, right, out=other[axis.at(slice(0, length))])
+        maxima, other = other, maxima
+        width *= 2
+    last, shift = (axis.count - 1) * axis.stride + 1, (count - width) * step
+    left = maxima[axis.at(slice(0, last, axis.stride))]
+    np.maximum(left, maxima[axis.at(slice(shift, shift + last, axis.stride))], out=result)

@@ -1,0 +1,229 @@
+"""Whole models: our operators for Conv, ConvTranspose and MaxPool, onnx's reference evaluator for everything else.
+
+The module is a backend in the sense of ``onnx.backend.base``: its functions are those that onnx's test runner calls.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.backend.base
+from onnx import ModelProto, NodeProto, OperatorSetIdProto
+
+from gpuconv._errors import ArgumentError, DeviceError
+from gpuconv.cuda import device as cuda_device
+from gpuconv.onnx import model as models
+from gpuconv.onnx import nodes
+from gpuconv.onnx.inputs import Input, bind, declared
+from gpuconv.onnx.reference import CudaEvaluator, Evaluator, Observer
+
+_EVALUATORS = {"CPU": Evaluator, "CUDA": CudaEvaluator, "CUDA:0": CudaEvaluator}
+
+
+class Rep(onnx.backend.base.BackendRep):
+    """A model that is ready to run, as often as needed."""
+
+    def __init__(self, evaluator: Evaluator, inputs: list[Input]) -> None:
+        self.inputs = inputs
+        self.output_names: list[str] = list(evaluator.output_names)
+        self._evaluator = evaluator
+        self._outputs = onnx.backend.base.namedtupledict("Outputs", self.output_names)
+
+    def run(self, inputs: Any, *, observer: Observer | None = None, **kwargs: Any) -> Any:
+        """Compute the model's outputs.
+
+        Parameters
+        ----------
+        inputs : sequence of arrays, dict of str to array, or one array
+            In the order of the graph's inputs, those with an initializer left out, or by name; by name those with
+            an initializer may be given too. One array stands for the only input.
+        observer : callable, optional
+            Called after each node with (NodeProto, index, number of nodes, seconds).
+        **kwargs
+            Ignored, as onnx's interface asks for.
+
+        Returns
+        -------
+        tuple
+            One value per output of the graph, which may also be had by its name: ``outputs["y"]``.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            An input is missing, unknown, or has another dtype or shape than the graph declares; or one of our
+            operators refuses its inputs, where the message names the node.
+        GpuconvError
+            Another operator failed in the reference evaluator; the message names the node.
+        """
+        values = bind(self.inputs, inputs)
+        with np.errstate(all="ignore"):  # infinities and NaNs are results of a model, not worth a warning
+            return self._outputs(*self._evaluator.run(None, values, observer=observer))
+
+
+class Backend(onnx.backend.base.Backend):
+    """gpuconv as an ``onnx.backend.base.Backend``."""
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Tell whether models can run on a device: "CPU" always, "CUDA" and "CUDA:0" where there is one."""
+        return device == "CPU" or (device in _EVALUATORS and cuda_device.unavailable_reason() is None)
+
+    @classmethod
+    def is_compatible(cls, model: Any, device: str = "CPU", **kwargs: Any) -> bool:
+        """Tell whether :meth:`prepare` would accept a model."""
+        try:
+            cls.prepare(model, device, **kwargs)
+        except (ArgumentError, DeviceError):
+            return False
+        return True
+
+    @classmethod
+    def prepare(cls, model: ModelProto | bytes | str | os.PathLike[str], device: str = "CPU", **kwargs: Any) -> Rep:
+        """Read and check a model.
+
+        Parameters
+        ----------
+        model : ModelProto, bytes or path
+            External data is read from beside the path.
+        device : {"CPU", "CUDA", "CUDA:0"}
+            Where Conv, ConvTranspose and MaxPool are computed; all other operators run in NumPy.
+        **kwargs
+            Ignored, as onnx's interface asks for.
+
+        Returns
+        -------
+        Rep
+
+        Raises
+        ------
+        ArgumentError
+            The file cannot be read, it is no valid model, one of our nodes uses what its opset lacks, or the
+            evaluator does not know an operator.
+        ArgumentTypeError
+            The model is none of the types above.
+        DeviceError
+            There is no CUDA device; the message says why.
+
+        Examples
+        --------
+        >>> import numpy as np, onnx
+        >>> from gpuconv.onnx import backend
+        >>> model = onnx.parser.parse_model('''
+        ... <ir_version: 10, opset_import: ["" : 22]>
+        ... pool (float[1, 1, N] x) => (float[1, 1, M] y) { y = MaxPool <kernel_shape = [3]> (x) }
+        ... ''')
+        >>> backend.prepare(model).run([np.array([[[3, 1, 2, 5]]], np.float32)])["y"]
+        array([[[3., 5.]]], dtype=float32)
+        """
+        evaluator_class = _evaluator_class(device)
+        loaded = models.load(model)
+        return Rep(_evaluator(evaluator_class, loaded), declared(loaded.graph))
+
+    @classmethod
+    def run_node(  # type: ignore[override]  # the keywords that onnx's **kwargs stands for
+        cls,
+        node: NodeProto,
+        inputs: Any,
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
+        *,
+        opset_version: int | None = None,
+        opset_imports: Iterable[OperatorSetIdProto] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Compute one node.
+
+        Parameters
+        ----------
+        node : onnx.NodeProto
+            Of any operator and domain that onnx's reference evaluator knows.
+        inputs : sequence of arrays, dict of str to array, or one array
+            One per input of the node whose name is not "".
+        device : {"CPU", "CUDA", "CUDA:0"}
+            As in :meth:`prepare`.
+        outputs_info : sequence of (dtype, shape), optional
+            What the outputs must turn out to be.
+        opset_version : int, optional
+            Version of the default domain; without it, and without opset_imports, the newest that onnx knows.
+        opset_imports : iterable of OperatorSetIdProto, optional
+            Versions of all domains, instead of opset_version.
+        **kwargs
+            Ignored, as onnx's interface asks for.
+
+        Returns
+        -------
+        tuple
+            One value per output, which may also be had by its name.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError, DeviceError
+            As :meth:`prepare` and :meth:`Rep.run` do; outputs that differ from outputs_info too.
+        """
+        evaluator_class = _evaluator_class(device)
+        node = models.with_default_domain(node)
+        opsets = _opsets(node, opset_version, opset_imports)
+        models.check_node(node, opsets)
+        names = list(dict.fromkeys(filter(None, node.input)))
+        values = bind([Input(name) for name in names], inputs)
+        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+        graph = onnx.helper.make_graph([node], "node", [_value_info(*item) for item in values.items()], outputs)
+        rep = Rep(_evaluator(evaluator_class, graph, opsets=opsets), [Input(name) for name in names])
+        result = rep.run(values)
+        for name, value, info in zip(rep.output_names, result, outputs_info or (), strict=False):
+            _check_output(node, name, value, *info)
+        return result
+
+
+def _evaluator_class(device: str) -> type[Evaluator]:
+    if device not in _EVALUATORS:
+        raise ArgumentError(f"device must be one of {', '.join(_EVALUATORS)}, not {device!r}")
+    reason = None if device == "CPU" else cuda_device.unavailable_reason()
+    if reason is not None:
+        raise DeviceError(f"no CUDA device was found ({reason}); use device='CPU'")
+    return _EVALUATORS[device]
+
+
+def _evaluator(evaluator_class: type[Evaluator], proto: Any, **options: Any) -> Evaluator:
+    try:
+        return evaluator_class(proto, **options)
+    except ArgumentError:
+        raise
+    except Exception as error:  # sparse initializers, attributes: whatever else the evaluator cannot do
+        reason = textwrap.shorten(f"{type(error).__name__}: {error}", 300)
+        raise ArgumentError(f"onnx's reference evaluator cannot run the model: {reason}") from error
+
+
+def _opsets(node: NodeProto, version: int | None, imports: Iterable[OperatorSetIdProto] | None) -> dict[str, int]:
+    newest = onnx.defs.onnx_opset_version()
+    opsets = {node.domain: 1, "": newest if version is None else version}
+    for entry in imports or ():
+        opsets["" if entry.domain == "ai.onnx" else entry.domain] = entry.version
+    nodes.check_opset(opsets[""])
+    return opsets
+
+
+def _value_info(name: str, value: Any) -> onnx.ValueInfoProto:
+    if not isinstance(value, np.ndarray):
+        return onnx.ValueInfoProto(name=name)
+    return onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+
+
+def _check_output(node: NodeProto, name: str, value: Any, dtype: Any, shape: tuple[int, ...]) -> None:
+    if value.dtype != dtype or value.shape != tuple(shape):
+        raise ArgumentError(
+            f"{nodes.describe(node)}: outputs_info expects {name!r} of dtype {np.dtype(dtype)} and shape "
+            f"{tuple(shape)}, but it has dtype {value.dtype} and shape {value.shape}"
+        )
+
+
+is_compatible = Backend.is_compatible
+prepare = Backend.prepare
+run_model = Backend.run_model
+run_node = Backend.run_node
+supports_device = Backend.supports_device

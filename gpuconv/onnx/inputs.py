@@ -1,0 +1,124 @@
+"""What a graph declares about its inputs, and the check of what comes for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, ValueInfoProto
+
+from gpuconv._errors import ArgumentError, ArgumentTypeError
+from gpuconv.onnx.model import element_type
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input of a graph. An empty dtype and a missing shape stand for anything."""
+
+    name: str
+    dtype: str = ""
+    shape: tuple[int | str | None, ...] | None = None  # numbers, names, and None for any extent
+    required: bool = True
+
+    def __str__(self) -> str:
+        known = [self.dtype] if self.dtype else []
+        known += [_dims(self.shape)] if self.shape is not None else []
+        return f"{self.name!r} ({' '.join(known)})" if known else repr(self.name)
+
+
+def declared(graph: GraphProto) -> list[Input]:
+    """Return the inputs of a graph in order; those with an initializer are not required."""
+    values = {tensor.name for tensor in graph.initializer}
+    return [Input(value.name, element_type(value), _shape(value), value.name not in values) for value in graph.input]
+
+
+def _shape(value: ValueInfoProto) -> tuple[int | str | None, ...] | None:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param or None
+        for dim in tensor.shape.dim
+    )
+
+
+def _dims(shape: tuple[int | str | None, ...]) -> str:
+    text = ", ".join("?" if dim is None else str(dim) for dim in shape)
+    return f"({text},)" if len(shape) == 1 else f"({text})"
+
+
+def bind(inputs: list[Input], given: Any) -> dict[str, Any]:
+    """Pair what came with the inputs by position or by name, and check it.
+
+    Raises
+    ------
+    ArgumentError
+        An input is missing or unknown, their number is wrong, or a shape is not the declared one. Dimensions of the
+        same name must have the same extent.
+    ArgumentTypeError
+        Not an array, or not of the declared dtype.
+    """
+    values = dict(given) if isinstance(given, Mapping) else _by_position(inputs, given)
+    by_name = {spec.name: spec for spec in inputs}
+    for name in values:
+        if name not in by_name:
+            raise ArgumentError(f"run: there is no input {name!r}; {_listing(inputs)}")
+    missing = [spec for spec in inputs if spec.required and spec.name not in values]
+    if missing:
+        came = ", ".join(map(repr, values)) or "nothing"
+        raise ArgumentError(f"run: the input {missing[0]} is missing, only {came} came; {_listing(inputs)}")
+    extents: dict[str, tuple[int, str]] = {}
+    for name, value in values.items():
+        if by_name[name].dtype:
+            values[name] = _checked(by_name[name], value, extents)
+    return values
+
+
+def _by_position(inputs: list[Input], given: Any) -> dict[str, Any]:
+    required = [spec.name for spec in inputs if spec.required]
+    items = list(given) if isinstance(given, list | tuple) else [given]
+    if len(items) != len(required):
+        raise ArgumentError(f"run: {len(items)} input(s) came, but there must be {len(required)}; {_listing(inputs)}")
+    return dict(zip(required, items, strict=True))
+
+
+def _listing(inputs: list[Input]) -> str:
+    required = [spec for spec in inputs if spec.required]
+    return f"the inputs are {', '.join(map(str, required))}" if required else "no inputs are needed"
+
+
+def _checked(spec: Input, value: Any, extents: dict[str, tuple[int, str]]) -> Any:
+    if not isinstance(value, np.ndarray | np.generic):
+        kind = type(value)
+        raise ArgumentTypeError(
+            f"run: the input {spec} must be a NumPy array, not {kind.__module__}.{kind.__qualname__}"
+        )
+    text = spec.dtype == "object" and value.dtype.kind in "UST"
+    if value.dtype.name != spec.dtype and not text:
+        raise ArgumentTypeError(
+            f"run: the input {spec} came with dtype {value.dtype}; convert it with .astype({spec.dtype!r})"
+        )
+    if not value.dtype.isnative:
+        raise ArgumentTypeError(f"run: the input {spec} has the byte order of another machine ({value.dtype.str})")
+    if spec.shape is not None:
+        _check_shape(spec, spec.shape, value.shape, extents)
+    return np.asarray(value)
+
+
+def _check_shape(
+    spec: Input, wanted: tuple[int | str | None, ...], shape: tuple[int, ...], extents: dict[str, tuple[int, str]]
+) -> None:
+    if len(shape) != len(wanted):
+        raise ArgumentError(f"run: the input {spec} must have {len(wanted)} axes, but came with shape {shape}")
+    for axis, (want, extent) in enumerate(zip(wanted, shape, strict=True)):
+        if isinstance(want, str):
+            first, where = extents.setdefault(want, (extent, f"axis {axis} of {spec.name!r}"))
+            if extent != first:
+                raise ArgumentError(
+                    f"run: the input {spec} came with shape {shape}, but axis {axis} must be {first}, "
+                    f"as {want!r} is on {where}"
+                )
+        elif want is not None and want != extent:
+            raise ArgumentError(f"run: the input {spec} came with shape {shape}, but axis {axis} must be {want}")

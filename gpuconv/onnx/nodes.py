@@ -1,0 +1,260 @@
+"""A node and its opset in, the keywords of the public functions out: what opsets differ in is known here only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnx import AttributeProto, GraphProto, NodeProto
+
+import gpuconv
+from gpuconv._errors import ArgumentError, GpuconvError
+
+_INT, _INTS, _STRING = AttributeProto.INT, AttributeProto.INTS, AttributeProto.STRING
+_TYPE_NAMES = {number: name for name, number in AttributeProto.AttributeType.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """What a node of one operator may hold; every number is the opset that brought the feature."""
+
+    function: Callable[..., Any]
+    inputs: tuple[str, ...]
+    required_inputs: int
+    outputs: dict[str, int]
+    attributes: Mapping[str, tuple[int, int]]  # name: (AttributeProto type, opset)
+    dtypes: dict[str, int]  # only those that came later than the operator
+
+
+_WINDOW = {"auto_pad": (_STRING, 1), "kernel_shape": (_INTS, 1), "pads": (_INTS, 1), "strides": (_INTS, 1)}
+_CONV = {**_WINDOW, "dilations": (_INTS, 1), "group": (_INT, 1)}
+_OPERATORS = {
+    "Conv": _Operator(gpuconv.conv, ("X", "W", "B"), 2, {"Y": 1}, _CONV, {"bfloat16": 22}),
+    "ConvTranspose": _Operator(
+        gpuconv.conv_transpose,
+        ("X", "W", "B"),
+        2,
+        {"Y": 1},
+        {**_CONV, "output_padding": (_INTS, 1), "output_shape": (_INTS, 1)},
+        {"bfloat16": 22},
+    ),
+    "MaxPool": _Operator(
+        gpuconv.max_pool,
+        ("X",),
+        1,
+        {"Y": 1, "Indices": 8},
+        {**_WINDOW, "storage_order": (_INT, 8), "ceil_mode": (_INT, 10), "dilations": (_INTS, 10)},
+        {"int8": 12, "uint8": 12, "bfloat16": 22},
+    ),
+}
+
+
+def supported(node: NodeProto) -> bool:
+    """Tell whether gpuconv computes this node: Conv, ConvTranspose and MaxPool of the default domain.
+
+    Examples
+    --------
+    >>> import onnx
+    >>> supported(onnx.helper.make_node("Conv", ["x", "w"], ["y"]))
+    True
+    """
+    return node.domain in ("", "ai.onnx") and node.op_type in _OPERATORS
+
+
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """Graphs inside the attributes of a node such as If, Loop or Scan."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+
+
+def describe(node: NodeProto) -> str:
+    """Name a node as error messages do: by its name, or else by its first output.
+
+    Examples
+    --------
+    >>> import onnx
+    >>> describe(onnx.helper.make_node("Conv", ["x", "w"], ["y"]))
+    "Conv node with output 'y'"
+    """
+    if node.name:
+        return f"{node.op_type} node {node.name!r}"
+    return f"{node.op_type} node with output {next(filter(None, node.output), '')!r}"
+
+
+def renamed(node: NodeProto, error: GpuconvError, function: str) -> GpuconvError:
+    """Put the node in the place of the function's name that an error's message begins with."""
+    return type(error)(f"{describe(node)}: {str(error).removeprefix(f'{function}: ')}")
+
+
+def check_opset(opset: int) -> None:
+    """Refuse an opset of the default domain that the installed onnx does not know.
+
+    Raises
+    ------
+    ArgumentError
+        The opset is less than 1, or newer than the newest one of the installed onnx.
+    """
+    newest = onnx.defs.onnx_opset_version()
+    if opset < 1:
+        raise ArgumentError(f"the model imports opset {opset} of the default domain, but the oldest one is 1")
+    if opset > newest:
+        raise ArgumentError(
+            f"the model imports opset {opset} of the default domain, but the installed onnx {onnx.__version__} "
+            f"knows opsets up to {newest}; update onnx"
+        )
+
+
+def keywords(node: NodeProto, opset: int) -> dict[str, Any]:
+    """Translate a node's attributes and outputs into keywords of the public function.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        One for which :func:`supported` holds. Attributes that refer to those of a function (``ref_attr_name``) are
+        checked and left out: their values are known only when the function is called.
+    opset : int
+        Version of the default domain that the model (or function) imports.
+
+    Returns
+    -------
+    dict
+        Keywords of gpuconv.conv, conv_transpose or max_pool; for max_pool ``return_indices`` is always among them.
+
+    Raises
+    ------
+    ArgumentError
+        The node has a feature that its opset lacks, an unknown, repeated or mistyped attribute, no kernel_shape
+        (MaxPool), or a wrong number of inputs or outputs. The message names the node.
+
+    Examples
+    --------
+    >>> import onnx
+    >>> node = onnx.helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2])
+    >>> keywords(node, 12)
+    {'kernel_shape': [2, 2], 'return_indices': False}
+    """
+    check_opset(opset)
+    _check_inputs(node)
+    _check_outputs(node, opset)
+    result: dict[str, Any] = {}
+    seen: set[str] = set()
+    for attribute in node.attribute:
+        _check_attribute(node, attribute, opset, seen)
+        seen.add(attribute.name)
+        if not attribute.ref_attr_name:
+            result[attribute.name] = _value(node, attribute)
+    if node.op_type == "MaxPool":
+        if "kernel_shape" not in seen:
+            raise ArgumentError(f"{describe(node)}: attribute kernel_shape is required, one integer per spatial axis")
+        result["return_indices"] = len(node.output) > 1 and node.output[1] != ""
+    return result
+
+
+def check_dtype(node: NodeProto, opset: int, dtype: str) -> None:
+    """Refuse an element type, by its NumPy name, that the operator takes only in later opsets.
+
+    Types that no opset takes are left to the public functions.
+
+    Raises
+    ------
+    ArgumentError
+        The message names the node, the type, the opset it needs and the one there is.
+    """
+    _require(node, f"X of type {dtype}", _OPERATORS[node.op_type].dtypes.get(dtype, 1), opset)
+
+
+def call(node: NodeProto, opset: int, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
+    """Compute a node on arrays of either library.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        One that :func:`keywords` accepted.
+    opset : int
+        Version of the default domain, which element types depend on.
+    inputs : tuple of arrays
+        One per input of the node; None for an optional one that is absent.
+    keywords : dict
+        As :func:`keywords` returned them, completed with the values of attributes that refer to a function's.
+
+    Returns
+    -------
+    tuple of arrays
+        One per output; MaxPool's Indices only where the node has that output.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        Those of the public functions; the message names the node.
+    """
+    operator = _OPERATORS[node.op_type]
+    for name, value in zip(operator.inputs[: operator.required_inputs], inputs, strict=False):
+        if value is None:
+            raise ArgumentError(f"{describe(node)}: input {name} is required, but nothing came for it")
+    check_dtype(node, opset, str(getattr(inputs[0], "dtype", "")))
+    try:
+        result = operator.function(*inputs, **keywords)
+    except GpuconvError as error:
+        raise renamed(node, error, operator.function.__name__) from error
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _require(node: NodeProto, feature: str, needed: int, opset: int) -> None:
+    if opset < needed:
+        raise ArgumentError(
+            f"{describe(node)}: {feature} needs opset {needed}, but the model imports opset {opset}; "
+            f"convert the model to opset {needed} or later"
+        )
+
+
+def _check_inputs(node: NodeProto) -> None:
+    operator = _OPERATORS[node.op_type]
+    low, high, count = operator.required_inputs, len(operator.inputs), len(node.input)
+    if not low <= count <= high:
+        wanted = f"{low} to {high} inputs" if low < high else f"{low} input"
+        raise ArgumentError(f"{describe(node)}: must have {wanted} ({', '.join(operator.inputs)}), not {count}")
+    for name, value in zip(operator.inputs[:low], node.input, strict=False):
+        if not value:
+            raise ArgumentError(f"{describe(node)}: input {name} is required and cannot be left out")
+
+
+def _check_outputs(node: NodeProto, opset: int) -> None:
+    outputs = _OPERATORS[node.op_type].outputs
+    if not 1 <= len(node.output) <= len(outputs):
+        raise ArgumentError(
+            f"{describe(node)}: has {len(node.output)} outputs, but {node.op_type} gives {', '.join(outputs)} only"
+        )
+    for (name, since), value in zip(outputs.items(), node.output, strict=False):
+        if value:
+            _require(node, f"the output {name}", since, opset)
+
+
+def _check_attribute(node: NodeProto, attribute: AttributeProto, opset: int, seen: set[str]) -> None:
+    name, known = attribute.name, _OPERATORS[node.op_type].attributes
+    if name not in known:
+        raise ArgumentError(
+            f"{describe(node)}: {name!r} is no attribute of {node.op_type}, which has {', '.join(sorted(known))}"
+        )
+    expected, since = known[name]
+    _require(node, f"the attribute {name}", since, opset)
+    if attribute.type != expected:
+        raise ArgumentError(
+            f"{describe(node)}: attribute {name} must be of type {_TYPE_NAMES[expected]}, "
+            f"not {_TYPE_NAMES.get(attribute.type, attribute.type)}"
+        )
+    if name in seen:
+        raise ArgumentError(f"{describe(node)}: attribute {name} is given twice; keep one of them")
+
+
+def _value(node: NodeProto, attribute: AttributeProto) -> Any:
+    if attribute.type == _INT:
+        return attribute.i
+    if attribute.type == _INTS:
+        return list(attribute.ints)
+    try:
+        return attribute.s.decode()
+    except UnicodeDecodeError:
+        raise ArgumentError(f"{describe(node)}: attribute {attribute.name} must be text, not {attribute.s!r}") from None
