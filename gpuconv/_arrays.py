@@ -15,9 +15,7 @@ def backend_of(operator: str, **arrays: Any) -> str:
     found = {name: _library(operator, name, array) for name, array in present.items()}
     if len(set(found.values())) > 1:
         kinds = ", ".join(f"{name} is a {_LABEL[library]} array" for name, library in found.items())
-        raise ArgumentTypeError(
-            f"{operator}: {kinds}; move them to one side with gpuconv.to_device or gpuconv.to_host"
-        )
+        raise ArgumentTypeError(f"{operator}: {kinds}; move them to one side with gpuconv.to_device or gpuconv.to_host")
     return next(iter(found.values()))
 
 
@@ -55,7 +53,9 @@ def _check_host_memory(operator: str, name: str, out: np.ndarray[Any, Any], inpu
     if not out.flags.writeable:
         raise ArgumentError(f"{operator}: {name} is read-only; pass a writeable array")
     if out.size and any(stride == 0 and size > 1 for stride, size in zip(out.strides, out.shape, strict=True)):
-        raise ArgumentError(f"{operator}: {name} repeats its own memory (strides {out.strides}); pass an array of its own")
+        raise ArgumentError(
+            f"{operator}: {name} repeats its own memory (strides {out.strides}); pass an array of its own"
+        )
     for other, array in inputs.items():
         if array is not None and _overlap(out, array):
             raise ArgumentError(f"{operator}: {name} shares memory with {other}; pass an array of its own")
@@ -63,6 +63,6 @@ def _check_host_memory(operator: str, name: str, out: np.ndarray[Any, Any], inpu
 
 def _overlap(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> bool:
     try:
-        return np.shares_memory(first, second, max_work=10_000)
+        return np.shares_memory(first, second, max_work=10_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True

@@ -142,8 +142,7 @@ def _conv(
         begin, end, out = _same(x_shape[2:], extents, stride, auto_pad)
     else:
         out = tuple(
-            (n + b + e - ek) // s + 1
-            for n, b, e, ek, s in zip(x_shape[2:], begin, end, extents, stride, strict=True)
+            (n + b + e - ek) // s + 1 for n, b, e, ek, s in zip(x_shape[2:], begin, end, extents, stride, strict=True)
         )
     y_shape = _output(name, (x_shape[0], out_channels, *out), x_shape, kernel, stride, dilation, begin, end)
     return ConvGeometry(x_shape, y_shape, kernel, stride, dilation, begin, end, w_shape, group)
@@ -347,7 +346,9 @@ def _output(
             f"strides {strides}, dilations {dilations} and pads {begin} before, {end} after; pad more or shrink the kernel"
         )
     if prod(y_shape) > _INT64_MAX // 8:
-        raise ArgumentError(f"{name}: the output shape {y_shape} has more elements than 64-bit byte offsets can address")
+        raise ArgumentError(
+            f"{name}: the output shape {y_shape} has more elements than 64-bit byte offsets can address"
+        )
     return y_shape
 
 
@@ -374,7 +375,9 @@ def _kernel_of_weight(name: str, x_shape: Ints, w_shape: Ints, kernel_shape: Int
     if kernel_shape is not None:
         _positive(name, "kernel_shape", kernel_shape, len(kernel))
         if kernel_shape != kernel:
-            raise ArgumentError(f"{name}: kernel_shape={kernel_shape} differs from the weight's {kernel} (w.shape={w_shape})")
+            raise ArgumentError(
+                f"{name}: kernel_shape={kernel_shape} differs from the weight's {kernel} (w.shape={w_shape})"
+            )
     if min(kernel) < 1:
         raise ArgumentError(f"{name}: every kernel extent must be at least 1, but w.shape={w_shape}")
     return kernel

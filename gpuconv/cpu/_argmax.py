@@ -98,7 +98,9 @@ def store(
 def _moved(positions: Array, plane: Ints, starts: list[int], geometry: MaxPoolGeometry) -> Array:
     """Number row-major positions of a part of a plane as the whole plane's, in its storage order."""
     whole = geometry.x_shape[2:]
-    steps: Any = [prod(whole[:axis]) if geometry.storage_order else prod(whole[axis + 1 :]) for axis in range(len(whole))]
+    steps: Any = [
+        prod(whole[:axis]) if geometry.storage_order else prod(whole[axis + 1 :]) for axis in range(len(whole))
+    ]
     result = np.zeros(positions.shape, np.int64)
     rest = positions
     for axis in reversed(range(len(plane))):

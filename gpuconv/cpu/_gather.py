@@ -16,7 +16,18 @@ from numpy.lib.stride_tricks import as_strided
 
 from gpuconv._geometry import ConvGeometry, tap_range
 from gpuconv.cpu import _blas, _threads
-from gpuconv.cpu._workspace import Array, Box, Ints, Scratch, block_bytes, boxes, flat_index, limit, shrink, spans
+from gpuconv.cpu._workspace import (
+    Array,
+    Box,
+    Ints,
+    Scratch,
+    boxes,
+    flat_index,
+    last_axes,
+    limit,
+    shrink,
+    spans,
+)
 
 _TILE_BYTES = 2 * 2**20  # about what a core keeps to itself
 _WIDE = 256  # columns from which a product is efficient
@@ -94,7 +105,11 @@ def _plan(geometry: ConvGeometry, plain: bool, item: int) -> _Plan | None:
     together = min(images, _WIDE // prod(box)) if box == out else 1  # small images: several make one product
     if not plain:
         rows = min(rows, max(1, budget // depth))
-    groups = tile // (_elements(geometry, box, rows) + rows * depth) if together < 2 and rows * group == geometry.w_shape[0] else 1
+    groups = (
+        tile // (_elements(geometry, box, rows) + rows * depth)
+        if together < 2 and rows * group == geometry.w_shape[0]
+        else 1
+    )
     return _Plan(max(1, min(group, groups)), rows, max(1, together), box)
 
 
@@ -205,7 +220,7 @@ class _Job:
         extents = source.shape[3:]
         within = all(a >= 0 and a + r <= n for a, r, n in zip(starts, reach, extents, strict=True))
         if within and phases == 1 and source.dtype == self.weights.dtype:
-            return source[(..., *(slice(a, a + r) for a, r in zip(starts, reach, strict=True)))], 1
+            return source[last_axes(slice(a, a + r) for a, r in zip(starts, reach, strict=True))], 1
         shape = (*source.shape[:3], *reach[:-1], phases, -(-reach[-1] // phases))
         padded = self.scratch.take("padded", shape, self.weights.dtype)
         lead = [(*tap_range(r, n, 1, a), a) for a, r, n in zip(starts[:-1], reach[:-1], extents[:-1], strict=True)]
@@ -216,7 +231,8 @@ class _Job:
             _clear_around(target, [*((first, last) for first, last, _ in lead), (low, high)])
             if low < high and all(first < last for first, last, _ in lead):
                 reads = (*(slice(f + a, la + a) for f, la, a in lead), _every(low, high, phases, offset))
-                target[(..., *(slice(f, la) for f, la, _ in lead), slice(low, high))] = source[(..., *reads)]
+                writes = (*(slice(f, la) for f, la, _ in lead), slice(low, high))
+                target[last_axes(writes)] = source[last_axes(reads)]
         return (padded if phases > 1 else padded[..., 0, :]), phases
 
 

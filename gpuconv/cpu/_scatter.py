@@ -16,9 +16,9 @@ from math import prod
 import numpy as np
 
 from gpuconv.cpu import _blas, _threads
-from gpuconv.cpu._workspace import Array, Box, Ints, Scratch, boxes, limit, shrink, spans
+from gpuconv.cpu._workspace import Array, Box, Ints, Scratch, boxes, first_axes, last_axes, limit, shrink, spans
 
-_TILE_BYTES = 2 * 2**20
+_TILE_BYTES = 8 * 2**20
 _WIDE = 256
 
 
@@ -80,7 +80,7 @@ def _coarse(problem: Problem) -> Ints:
 
 
 def _matrix(problem: Problem, groups: slice, rows: slice) -> Array:
-    """Return the weights of these groups and output channels as (groups, rows * taps, C/G), without a copy if possible."""
+    """Return the weights of these groups and output channels as (groups, rows * taps, C/G); a view if possible."""
     part = problem.weights[groups, :, rows].astype(problem.accumulator, copy=False)
     return part.reshape(*part.shape[:2], prod(part.shape[2:])).swapaxes(1, 2)
 
@@ -97,26 +97,25 @@ def _plan(problem: Problem) -> _Plan | None:
         rows = -(-rows // 2)
     if _elements(problem, (1,) * len(extents), rows) > budget or channels * prod(kernel) > budget:
         return None
-    tile = _TILE_BYTES // item
+    tile = min(_TILE_BYTES // item, budget)
     share = -(-images * prod(extents) // threads)
-    box = shrink(extents, max(_WIDE, min(4 * tile // (rows * prod(kernel)), share)))
+    box = shrink(extents, max(_WIDE, min(tile // (rows * prod(kernel)), share)))
     while _elements(problem, box, rows) > budget and prod(box) > 1:
         box = shrink(extents, prod(box) // 2)
     each = _elements(problem, box, rows)
-    together = max(1, min(images, _WIDE // prod(box), budget // each)) if box == extents else 1
-    groups = tile // (each + rows * channels * prod(kernel)) if together < 2 and rows == problem.weights.shape[2] else 1
+    together = max(1, min(-(-images // threads), tile // each)) if box == extents else 1
+    groups = tile // (each * together) if rows == problem.weights.shape[2] else 1
     return _Plan(max(1, min(group, groups)), rows, together, box)
 
 
 def _elements(problem: Problem, box: Ints, rows: int) -> int:
-    """Elements that one group of one image holds for a block: inputs, products, and sums of every phase."""
+    """Elements that one group of one image holds for a block: inputs, products, and sums of a phase."""
     _, channels, _, *kernel = problem.weights.shape
     inputs = prod(
         min(n, u + max(o) // s - min(o) // s)
         for n, u, o, s in zip(problem.x.shape[2:], box, problem.offsets, problem.strides, strict=True)
     )
-    phases = prod(len({o % s for o in axis}) for axis, s in zip(problem.offsets, problem.strides, strict=True))
-    return inputs * (channels + rows * prod(kernel)) + rows * phases * prod(box)
+    return int(inputs * (channels + rows * prod(kernel)) + rows * prod(box))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +131,20 @@ class _Job:
     def compute(self, block: _Block) -> None:
         """Compute one block and store it."""
         problem = self.problem
-        outputs = tuple(
-            slice(a * s, min(b * s, n))
-            for (a, b), s, n in zip(block.box, problem.strides, problem.y.shape[2:], strict=True)
-        )
+        sizes = zip(block.box, problem.strides, problem.y.shape[2:], strict=True)
+        outputs = [slice(a * s, min(b * s, n)) for (a, b), s, n in sizes]
         target = problem.y[(block.images, self._channels, *outputs)]
-        inputs = [
-            (max(0, a - max(o) // s), min(n, b - min(o) // s))
-            for (a, b), o, s, n in zip(block.box, problem.offsets, problem.strides, problem.x.shape[2:], strict=True)
-        ]
         bias = None if problem.b is None else problem.b[self._channels]
+        inputs = self._inputs(block.box)
         phases = list(_phases(problem))
-        if len(phases) < prod(problem.strides) or any(first >= last for first, last in inputs):
+        if inputs is None or len(phases) < prod(problem.strides):
             fill_with_bias(target, bias)
-        if all(first < last for first, last in inputs):
-            parts = self._parts(block.images, inputs)
-            for phase, taps in phases:
-                self._add_phase(target, parts, bias, phase, taps, block.box, inputs)
+        if inputs is None:
+            return
+        parts = self._parts(block.images, inputs)
+        for phase, taps in phases:
+            every = (slice(p, None, s) for p, s in zip(phase, problem.strides, strict=True))
+            _store(target[last_axes(every)], parts, bias, self._placed(taps, block.box, inputs), self.scratch)
 
     @property
     def _channels(self) -> slice:
@@ -157,64 +153,75 @@ class _Job:
         first = self.groups.start * per_group + self.rows.start
         return slice(first, first + (self.groups.stop - self.groups.start) * (self.rows.stop - self.rows.start))
 
-    def _parts(self, images: slice, inputs: list[tuple[int, int]]) -> Array:
-        """Return the products of every tap, (groups * rows, k_1, …, images, p_1, …)."""
+    def _inputs(self, box: Box) -> Box | None:
+        """Return the inputs that reach a box of outputs, or None where none does."""
         problem = self.problem
-        channels = problem.weights.shape[1]
+        sizes = zip(box, problem.offsets, problem.strides, problem.x.shape[2:], strict=True)
+        inputs = tuple((max(0, a - max(o) // s), min(n, b - min(o) // s)) for (a, b), o, s, n in sizes)
+        return inputs if all(first < last for first, last in inputs) else None
+
+    def _parts(self, images: slice, inputs: Box) -> Array:
+        """Return the products of every tap, (images, groups, rows, k_1, …, p_1, …)."""
+        problem = self.problem
+        channels, kernel = problem.weights.shape[1], problem.weights.shape[3:]
         count, groups = images.stop - images.start, self.matrix.shape[0]
         span = slice(self.groups.start * channels, self.groups.stop * channels)
-        source = problem.x[(images, span, *(slice(*ends) for ends in inputs))]
+        source = problem.x[(images, span, *(slice(*ends) for ends in inputs))].astype(problem.accumulator, copy=False)
         positions = source.shape[2:]
-        source = np.moveaxis(source.reshape(count, groups, channels, *positions), 0, 2)
-        columns = source.astype(problem.accumulator, copy=False).reshape(groups, channels, count * prod(positions))
-        parts = self.scratch.take("parts", (*self.matrix.shape[:2], columns.shape[2]), problem.accumulator)
-        np.matmul(self.matrix, columns, out=parts)
-        kernel = problem.weights.shape[3:]
-        return parts.reshape(parts.shape[0] * parts.shape[1] // prod(kernel), *kernel, count, *positions)
-
-    def _add_phase(
-        self,
-        target: Array,
-        parts: Array,
-        bias: Array | None,
-        phase: Ints,
-        taps: list[Ints],
-        box: Box,
-        inputs: list[tuple[int, int]],
-    ) -> None:
-        """Add up the taps of one phase and store the sums, every stride-th output of ``target``."""
-        places = target[(..., *(slice(p, None, s) for p, s in zip(phase, self.problem.strides, strict=True)))]
-        rank = len(phase)
-        count, extents = places.shape[0], places.shape[2:]
-        sums: Array | None = None
-        for tap in taps:
-            reads, writes = [], []
-            for axis, t in enumerate(tap):
-                shift = self.problem.offsets[axis][t] // self.problem.strides[axis] - box[axis][0]
-                first, last = inputs[axis]
-                low, high = max(0, first + shift), min(extents[axis], last + shift)
-                reads.append(slice(low - shift - first, max(low, high) - shift - first))
-                writes.append(slice(low, max(low, high)))
-            part = parts[(slice(None), *tap)][(..., *reads)]
-            if sums is None and part.shape[-rank:] == extents:
-                if len(taps) == 1:
-                    sums = part
-                    break
-                sums = self.scratch.take("sums", (parts.shape[0], count, *extents), parts.dtype)
-                np.copyto(sums, part)
-                continue
-            if sums is None:
-                sums = self.scratch.take("sums", (parts.shape[0], count, *extents), parts.dtype)
-                sums.fill(0)
-            place = sums[(..., *writes)]
-            np.add(place, part, out=place)
-        assert sums is not None
-        sums = sums.swapaxes(0, 1)
-        if bias is None:
-            places[...] = sums
+        rows = self.matrix.shape[1]
+        if count > 1 and prod(positions) < _WIDE:  # small images side by side make one wide product
+            columns = np.moveaxis(source.reshape(count, groups, channels, prod(positions)), 0, 2)
+            shape: Ints = (groups, rows, count, prod(positions))
+            parts = self.scratch.take("parts", shape, problem.accumulator)
+            self._multiply(columns.reshape(groups, channels, shape[2] * shape[3]), parts.reshape(*shape[:2], -1))
+            parts = np.moveaxis(parts, 2, 0)
         else:
-            wide = bias.astype(parts.dtype).reshape(-1, *(1,) * rank)
-            np.add(sums, wide, out=places, casting="same_kind")
+            parts = self.scratch.take("parts", (count, groups, rows, prod(positions)), problem.accumulator)
+            self._multiply(source.reshape(count, groups, channels, prod(positions)), parts)
+        return parts.reshape(count, groups, rows // prod(kernel), *kernel, *positions)
+
+    def _multiply(self, columns: Array, parts: Array) -> None:
+        if columns.shape[-2] == 1:
+            np.multiply(self.matrix, columns, out=parts)  # faster than a product of matrices this thin
+        else:
+            np.matmul(self.matrix, columns, out=parts)
+
+    def _placed(self, taps: list[Ints], box: Box, inputs: Box) -> list[tuple[Ints, Ints]]:
+        """Return for every tap of one phase the output that its first input reaches, counted from the box."""
+        problem = self.problem
+        axes = list(zip(problem.offsets, problem.strides, box, inputs, strict=True))
+        return [
+            (tap, tuple(o[t] // s + first - a for t, (o, s, (a, _), (first, _)) in zip(tap, axes, strict=True)))
+            for tap in taps
+        ]
+
+
+def _store(places: Array, parts: Array, bias: Array | None, taps: list[tuple[Ints, Ints]], scratch: Scratch) -> None:
+    """Add up the taps of one phase and write the sums to ``places`` (images, channels, u_1, …)."""
+    extents = places.shape[2:]
+    sums = scratch.take("sums", (*parts.shape[:3], *extents), parts.dtype)
+    started = False
+    for tap, starts in taps:
+        part = parts[first_axes(slice(None), slice(None), slice(None), tap)]
+        sizes = list(zip(starts, part.shape[3:], extents, strict=True))
+        reads = last_axes(slice(max(0, -start), max(0, n - start)) for start, _, n in sizes)
+        writes = last_axes(slice(max(0, start), max(0, start + size)) for start, size, _ in sizes)
+        if not started and all(start <= 0 and start + size >= n for start, size, n in sizes):
+            if len(taps) == 1:
+                sums = part[reads]
+            else:
+                np.copyto(sums, part[reads])
+        else:
+            if not started:
+                sums.fill(0)
+            np.add(sums[writes], part[reads], out=sums[writes])
+        started = True
+    sums = sums.reshape(places.shape)
+    if bias is None:
+        places[...] = sums
+    else:
+        wide = bias.astype(parts.dtype).reshape(-1, *(1,) * len(extents))
+        np.add(sums, wide, out=places, casting="same_kind")
 
 
 def _phases(problem: Problem) -> Iterator[tuple[Ints, list[Ints]]]:

@@ -13,7 +13,7 @@ from math import isqrt, prod
 import numpy as np
 
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, tap_range
-from gpuconv.cpu._workspace import Array, Box, boxes, limit, shrink, spans
+from gpuconv.cpu._workspace import Array, Box, boxes, first_axes, last_axes, limit, shrink, spans
 
 Slices = tuple[slice, ...]
 
@@ -75,15 +75,15 @@ def _run(
             if any(part.start >= part.stop for part in writes):
                 continue
             for c0, c1 in spans(in_channels, columns):
-                block = source[(slice(c0, c1), *reads)].astype(accumulator)
-                matrix = weights[(g, slice(m0, m1), slice(c0, c1), *tap)].astype(accumulator)
+                block = source[c0:c1][last_axes(reads)].astype(accumulator)
+                matrix = weights[first_axes(g, slice(m0, m1), slice(c0, c1), tap)].astype(accumulator)
                 part = np.matmul(matrix, block.reshape(c1 - c0, prod(block.shape[1:])))
-                total[(slice(None), *writes)] += part.reshape(m1 - m0, *block.shape[1:])
+                total[last_axes(writes)] += part.reshape(m1 - m0, *block.shape[1:])
         first = g * out_channels
         if b is not None:
             bias = b[first + m0 : first + m1].astype(accumulator)
             total += bias.reshape(-1, *(1,) * len(box))
-        y[(image, slice(first + m0, first + m1), *(slice(*span) for span in box))] = total
+        y[first_axes(image, slice(first + m0, first + m1), tuple(slice(*span) for span in box))] = total
 
 
 def _slices(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from math import prod
 from typing import Any
@@ -19,7 +19,6 @@ Ints = tuple[int, ...]
 Box = tuple[tuple[int, int], ...]
 
 _DEFAULT_LIMIT = 256 * 2**20
-_CACHE_BYTES = 8 * 2**20
 
 
 def limit() -> int:
@@ -30,11 +29,6 @@ def limit() -> int:
     if not text.isdecimal() or int(text) < 2**14:
         raise ArgumentError(f"GPUCONV_WORKSPACE_BYTES must be an integer of at least 16384 bytes, not {text!r}")
     return int(text)
-
-
-def block_bytes() -> int:
-    """Return the size of one block of work: what stays in a processor's last cache, and well inside the limit."""
-    return min(_CACHE_BYTES, limit() // 4)
 
 
 def shrink(extents: Ints, volume: int) -> Ints:
@@ -66,6 +60,16 @@ def flat_index(box: Box, extents: Ints) -> int:
     for (start, _), extent in zip(box, extents, strict=True):
         index = index * extent + start
     return index
+
+
+def last_axes(parts: Iterable[slice]) -> Any:
+    """Return the index of these parts of the last axes."""
+    return (..., *parts)
+
+
+def first_axes(*parts: slice | int | tuple[slice | int, ...]) -> Any:
+    """Return the index of these parts of the first axes, tuples spelled out."""
+    return tuple(one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
 
 
 class Scratch(threading.local):

@@ -60,7 +60,9 @@ def _inputs(geometry: MaxPoolGeometry, box: Ints) -> int:
 def _compute(
     x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometry, scratch: Scratch, block: _Block
 ) -> None:
-    starts, inputs, axes = [], [], []
+    starts: list[int] = []
+    inputs: list[slice] = []
+    axes: list[Axis] = []
     for (a, b), s, o, n in zip(block.box, geometry.strides, geometry.offsets, geometry.x_shape[2:], strict=True):
         first, last = min(n, max(0, a * s + o[0])), max(0, min(n, (b - 1) * s + o[-1] + 1))
         starts.append(first)
@@ -83,8 +85,7 @@ def _compute(
 def _values(source: Array, target: Array, axes: list[Axis], scratch: Scratch) -> None:
     dtype: Any = source.dtype
     if dtype.itemsize == 2:  # NumPy's own maxima of 16-bit floats go through float32, one by one
-        least = np.iinfo(np.int16).min
-        maxima = _windows.reduce(_order.keys(source, scratch), axes, least, scratch)
+        maxima = _windows.reduce(_order.keys(source, scratch), axes, np.iinfo(np.int16).min, scratch)
         np.copyto(target, _order.values(maxima, dtype, scratch))
     else:
         least = -np.inf if _order.is_float(dtype) else lowest(dtype)

@@ -1,5 +1,6 @@
 """Whole models: our operators for Conv, ConvTranspose and MaxPool, onnx's reference evaluator for everything else.
 
+Where that evaluator is wrong about an operator of ordinary networks, :mod:`gpuconv.onnx.corrections` takes its place.
 The module is a backend in the sense of ``onnx.backend.base``: its functions are those that onnx's test runner calls.
 """
 
