@@ -97,7 +97,7 @@ def _plan(geometry: ConvGeometry, plain: bool, item: int) -> _Plan | None:
     if _elements(geometry, (1,) * len(out), rows) > budget:
         return None
     column = (0 if plain and _pointwise(geometry) else depth) + (0 if plain else rows)
-    tile = _TILE_BYTES // item
+    tile = min(_TILE_BYTES // item, budget)
     share = -(-images * prod(out) // threads)
     box = shrink(out, max(_WIDE, min(tile // max(1, column), share)))
     while _elements(geometry, box, rows) > budget and prod(box) > 1:

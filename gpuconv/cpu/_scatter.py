@@ -102,6 +102,8 @@ def _plan(problem: Problem) -> _Plan | None:
     box = shrink(extents, max(_WIDE, min(tile // (rows * prod(kernel)), share)))
     while _elements(problem, box, rows) > budget and prod(box) > 1:
         box = shrink(extents, prod(box) // 2)
+    if box != extents and _inputs_reached(problem, box) > 3 * prod(box):
+        return None  # neighbouring blocks would compute most products again
     each = _elements(problem, box, rows)
     together = max(1, min(-(-images // threads), tile // each)) if box == extents else 1
     groups = tile // (each * together) if rows == problem.weights.shape[2] else 1
@@ -111,11 +113,13 @@ def _plan(problem: Problem) -> _Plan | None:
 def _elements(problem: Problem, box: Ints, rows: int) -> int:
     """Elements that one group of one image holds for a block: inputs, products, and sums of a phase."""
     _, channels, _, *kernel = problem.weights.shape
-    inputs = prod(
-        min(n, u + max(o) // s - min(o) // s)
-        for n, u, o, s in zip(problem.x.shape[2:], box, problem.offsets, problem.strides, strict=True)
-    )
-    return int(inputs * (channels + rows * prod(kernel)) + rows * prod(box))
+    return int(_inputs_reached(problem, box) * (channels + rows * prod(kernel)) + rows * prod(box))
+
+
+def _inputs_reached(problem: Problem, box: Ints) -> int:
+    """Inputs of one channel that reach a box of outputs, at most."""
+    axes = zip(problem.x.shape[2:], box, problem.offsets, problem.strides, strict=True)
+    return int(prod(min(n, u + max(o) // s - min(o) // s) for n, u, o, s in axes))
 
 
 @dataclass(frozen=True, slots=True)

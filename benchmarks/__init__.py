@@ -1,0 +1,1 @@
+"""How fast gpuconv is on the layers of known networks: ``python -m benchmarks --help``."""

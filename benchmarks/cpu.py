@@ -1,0 +1,148 @@
+"""gpuconv on NumPy against ONNX Runtime on the CPU: every layer in float32, same process, in turns.
+
+The ratio is ONNX Runtime's time over ours (medians): 1 or more means that gpuconv is faster. Operands of Conv and
+ConvTranspose are small integers held in float32, so both sides must agree exactly, whatever order they sum in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from functools import partial
+from math import exp, log
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import gpuconv
+from benchmarks import layers, machine, peers, timing
+from benchmarks.layers import Layer
+
+Row = dict[str, Any]
+# class: least geometric mean, least single ratio
+AIMS: dict[str, tuple[float | None, float | None]] = {
+    "dense Conv": (0.8, 0.4),
+    "ConvTranspose": (0.7, None),
+    "MaxPool values": (0.3, None),
+    "MaxPool with Indices": (1.0, None),
+}
+_HEAD = f"{'layer':22} {'x':>22} {'ours ms':>9} {'ORT ms':>9} {'ratio':>6} {'GFLOP/s':>8} {'extra MB':>9}"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure the chosen layers, print the tables, write the JSON; 1 where a result was wrong."""
+    chosen = layers.select(layers.load(), arguments.filter, arguments.op)
+    rows = []
+    print(_HEAD)
+    for number, layer in enumerate(chosen, 1):
+        _progress(f"[{number}/{len(chosen)}] {layer.id}")
+        rows.append(_measure(layer, arguments))
+        _progress("")
+        print(_line(rows[-1]), flush=True)
+    classes = _summary(rows)
+    machine.write(arguments.json, _record(arguments, rows, classes))
+    return int(any(row.get("wrong") for row in rows))
+
+
+def _measure(layer: Layer, arguments: argparse.Namespace) -> Row:
+    if "fp32" not in layer.dtypes:
+        return {"layer": asdict(layer), "left_out": "it has no float32 form"}
+    small = layers.scaled(layer, arguments.gflop * 1e9)
+    x, weights = _operands(small)
+    ours = partial(_ours, small, x, weights)
+    peer = partial(peers.OnnxRuntime(small, weights, arguments.threads, bool(arguments.spin)), x)
+    row: Row = {"layer": asdict(layer), "class": layer.kind, "x": small.x, "y": small.y_shape, "flops": small.flops}
+    # The first call, so that scratch memory which later calls keep and use again counts too.
+    result, row["extra_bytes"] = timing.extra_memory(ours)
+    row["wrong"] = _difference(result, peer())
+    del result
+    others = machine.Others()
+    our_times, peer_times = timing.alternate(ours, peer, arguments.seconds)
+    row |= {"our_seconds": our_times, "ort_seconds": peer_times, "busy_cores": others.cores()}
+    row |= {"our_median": median(our_times), "ort_median": median(peer_times)}
+    return row | {"ratio": row["ort_median"] / row["our_median"]}
+
+
+def _operands(layer: Layer) -> tuple[Any, dict[str, Any]]:
+    """Make x, and the weights by name: none for MaxPool, whose x is continuous so that no two elements tie."""
+    rng = np.random.default_rng(0)
+    if layer.op == "MaxPool":
+        return rng.standard_normal(layer.x, np.float32), {}
+    shapes = {"w": layer.w_shape, "b": (layer.k_out,)}
+    weights = {name: rng.integers(-4, 5, shape).astype(np.float32) for name, shape in shapes.items()}
+    return rng.integers(-4, 5, layer.x).astype(np.float32), weights
+
+
+def _ours(layer: Layer, x: Any, weights: dict[str, Any]) -> list[Any]:
+    if layer.op == "MaxPool":
+        result = gpuconv.max_pool(x, return_indices=layer.indices, **layer.attributes())
+        return list(result) if layer.indices else [result]
+    call = gpuconv.conv if layer.op == "Conv" else gpuconv.conv_transpose
+    return [call(x, weights["w"], weights["b"], **layer.attributes())]
+
+
+def _difference(ours: list[Any], peer: list[Any]) -> str:
+    """Say where two results differ; nothing where they are equal."""
+    for name, a, b in zip(("y", "indices"), ours, peer, strict=False):
+        if a.shape != b.shape:
+            return f"{name} has shape {a.shape}, not {b.shape}"
+        wrong = int(np.count_nonzero(a != b))
+        if wrong:
+            return f"{name} differs in {wrong} of {a.size} elements, by up to {np.abs(a - b).max():.3g}"
+    return ""
+
+
+def _line(row: Row) -> str:
+    name = row["layer"]["id"]
+    if "left_out" in row:
+        return f"{name:22} left out: {row['left_out']}"
+    milliseconds = f"{row['our_median'] * 1e3:9.3f} {row['ort_median'] * 1e3:9.3f}"
+    rate, extra = row["flops"] / row["our_median"] / 1e9, row["extra_bytes"] / 1e6
+    line = f"{name:22} {'x'.join(map(str, row['x'])):>22} {milliseconds} {row['ratio']:6.2f} {rate:8.1f} {extra:9.2f}"
+    if row["busy_cores"] > 0.1:
+        line += f"  disturbed: other processes kept {row['busy_cores']:.1f} cores busy"
+    return f"{line}  WRONG: {row['wrong']}" if row["wrong"] else line
+
+
+def _summary(rows: list[Row]) -> dict[str, Row]:
+    """Print geometric mean and minimum of every class beside its aim, and return them; wrong results count as 0."""
+    classes = {}
+    print(f"\n{'class':22} {'layers':>6} {'mean':>6} {'min':>6}  {'slowest layer':22} aim")
+    for name in layers.CLASSES:
+        ratios = {r["layer"]["id"]: 0.0 if r["wrong"] else r["ratio"] for r in rows if r.get("class") == name}
+        if ratios:
+            classes[name] = _class_summary(name, ratios)
+    return classes
+
+
+def _class_summary(name: str, ratios: dict[str, float]) -> Row:
+    slowest = min(ratios, key=lambda layer: ratios[layer])
+    least = ratios[slowest]
+    mean = exp(sum(map(log, ratios.values())) / len(ratios)) if least else 0.0
+    mean_aim, least_aim = AIMS.get(name, (None, None))
+    met = mean >= (mean_aim or 0) and least >= (least_aim or 0)
+    texts = [f"mean >= {mean_aim}"] * (mean_aim is not None) + [f"min >= {least_aim}"] * (least_aim is not None)
+    verdict = f"{', '.join(texts)}: {'met' if met else 'NOT MET'}" if texts else ""
+    print(f"{name:22} {len(ratios):6} {mean:6.2f} {least:6.2f}  {slowest:22} {verdict}")
+    return {"layers": len(ratios), "mean": mean, "min": least, "slowest": slowest, "aim": texts, "met": met}
+
+
+def _record(arguments: argparse.Namespace, rows: list[Row], classes: dict[str, Row]) -> Row:
+    return {
+        "command": machine.command(),
+        "machine": machine.describe(["numpy", "onnx", "onnxruntime"]),
+        "blas": np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"],
+        "opset": peers.newest_opset(),
+        "threads": arguments.threads,
+        "ort_allow_spinning": bool(arguments.spin),
+        "gpuconv": gpuconv.__version__,
+        "classes": classes,
+        "rows": rows,
+    }
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,143 @@
+"""The layers of layers.json: their shapes, work, class, and the rule that scales them to a CPU."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from gpuconv import _geometry
+
+Ints = tuple[int, ...]
+CLASSES = ("dense Conv", "depthwise Conv", "grouped Conv", "ConvTranspose", "MaxPool values", "MaxPool with Indices")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One node of a network; fields as in layers.json, in ONNX's order of axes."""
+
+    id: str
+    net: str
+    op: str
+    x: Ints
+    kernel: Ints
+    strides: Ints
+    pads: Ints
+    dilations: Ints
+    dtypes: tuple[str, ...]
+    k_out: int = 0
+    group: int = 1
+    output_padding: Ints = ()
+    ceil_mode: int = 0
+    indices: bool = False
+    note: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The class whose mean this layer counts in, one of CLASSES."""
+        if self.op == "MaxPool":
+            return "MaxPool with Indices" if self.indices else "MaxPool values"
+        if self.op == "ConvTranspose":
+            return "ConvTranspose"
+        if self.group == 1:
+            return "dense Conv"
+        return "depthwise Conv" if self.group == self.x[1] else "grouped Conv"
+
+    @property
+    def w_shape(self) -> Ints:
+        """Shape of the weight; empty for MaxPool."""
+        channels = self.x[1]
+        if self.op == "MaxPool":
+            return ()
+        if self.op == "ConvTranspose":
+            return (channels, self.k_out // self.group, *self.kernel)
+        return (self.k_out, channels // self.group, *self.kernel)
+
+    @property
+    def y_shape(self) -> Ints:
+        """Shape of the output."""
+        keywords = self.attributes()
+        if self.op == "MaxPool":
+            return _geometry.max_pool(self.x, **keywords).y_shape
+        if self.op == "ConvTranspose":
+            return _geometry.conv_transpose(self.x, self.w_shape, None, **keywords).y_shape
+        return _geometry.conv(self.x, self.w_shape, None, **keywords).y_shape
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions, or comparisons for MaxPool; padding counts."""
+        taps = prod(self.kernel)
+        if self.op == "MaxPool":
+            return prod(self.y_shape) * taps
+        if self.op == "ConvTranspose":
+            return 2 * prod(self.x) * (self.k_out // self.group) * taps
+        return 2 * prod(self.y_shape) * (self.x[1] // self.group) * taps
+
+    def nbytes(self, itemsize: int = 4) -> int:
+        """Bytes of x and of the outputs (the weight is not what scales)."""
+        y = prod(self.y_shape)
+        return (prod(self.x) + y) * itemsize + (8 * y if self.indices else 0)
+
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the ONNX node, which are the keywords of gpuconv too."""
+        result: dict[str, Any] = {
+            "kernel_shape": self.kernel,
+            "strides": self.strides,
+            "pads": self.pads,
+            "dilations": self.dilations,
+        }
+        if self.op == "MaxPool":
+            return {**result, "ceil_mode": self.ceil_mode}
+        if self.op == "ConvTranspose":
+            result["output_padding"] = self.output_padding
+        return {**result, "group": self.group}
+
+
+def load() -> list[Layer]:
+    """Read layers.json."""
+    entries = json.loads((Path(__file__).parent / "layers.json").read_text(encoding="utf-8"))["layers"]
+    return [_layer(entry) for entry in entries]
+
+
+def select(layers: list[Layer], name: str = "", op: str | None = None) -> list[Layer]:
+    """Keep the layers whose id contains name and, where op is given, of that operator."""
+    return [layer for layer in layers if name in layer.id and op in (None, layer.op)]
+
+
+def scaled(layer: Layer, flops: float = 2e9, nbytes: float = 24e6) -> Layer:
+    """Scale a layer to a CPU.
+
+    While its work exceeds `flops`, or x and the outputs exceed `nbytes`: halve the batch; once that is 1, halve
+    (rounding up) every spatial extent that keeps four times its window's reach; stop where nothing is left to
+    halve. Channels, kernel, strides, dilations, pads and group never change.
+    """
+    while layer.flops > flops or layer.nbytes() > nbytes:
+        smaller = _halved(layer)
+        if smaller == layer:
+            break
+        layer = smaller
+    return layer
+
+
+def _layer(entry: dict[str, Any]) -> Layer:
+    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in entry.items()}
+    return Layer(**fields)
+
+
+def _halved(layer: Layer) -> Layer:
+    batch, channels, *extents = layer.x
+    if batch > 1:
+        return replace(layer, x=(batch // 2, channels, *extents))
+    halves = [-(-extent // 2) for extent in extents]
+    kept = [h if h >= 4 * r else e for e, h, r in zip(extents, halves, _reach(layer), strict=True)]
+    return replace(layer, x=(1, channels, *kept))
+
+
+def _reach(layer: Layer) -> list[int]:
+    """Inputs per axis that one output depends on, or the stride where that is more."""
+    windows = [(k - 1) * d + 1 for k, d in zip(layer.kernel, layer.dilations, strict=True)]
+    if layer.op == "ConvTranspose":
+        return [-(-window // s) for window, s in zip(windows, layer.strides, strict=True)]
+    return [max(window, s) for window, s in zip(windows, layer.strides, strict=True)]

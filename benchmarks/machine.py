@@ -1,0 +1,65 @@
+"""What a result was measured on, and how it is written down."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+
+def describe(packages: Iterable[str] = ("numpy",)) -> dict[str, Any]:
+    """Machine and versions: CPU model, cores this process may use, Python, packages."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{package: metadata.version(package) for package in packages},
+    }
+
+
+class Others:
+    """The cores that other processes keep busy, on average since this object was made (0 where it can't be known)."""
+
+    def __init__(self) -> None:
+        self._wall, self._busy = time.perf_counter(), _others_seconds()
+
+    def cores(self) -> float:
+        """Return the average until now; anything much above 0 makes a measurement doubtful."""
+        return max(0.0, (_others_seconds() - self._busy) / (time.perf_counter() - self._wall))
+
+
+def command() -> str:
+    """The command line that runs this measurement again (where its numbers went does not matter)."""
+    words = iter(sys.argv[1:])
+    kept = [word for word in words if not word.startswith("--json=") and not (word == "--json" and next(words, True))]
+    return shlex.join(["python", "-m", "benchmarks", *kept])
+
+
+def write(path: Path | None, result: dict[str, Any]) -> None:
+    """Write a result as JSON, if a file was asked for."""
+    if path is not None:
+        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _others_seconds() -> float:
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    user, nice, system, _idle, _wait, *interrupts_and_steal = map(int, stat.read_text().split("\n", 1)[0].split()[1:9])
+    ticks = user + nice + system + sum(interrupts_and_steal)
+    return ticks / os.sysconf("SC_CLK_TCK") - time.process_time()

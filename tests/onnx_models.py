@@ -1,0 +1,89 @@
+"""Small ONNX models for the tests of gpuconv.onnx."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+
+NEWEST = onnx.defs.onnx_opset_version()
+
+
+def floats(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Any:
+    """Seeded random values of any float dtype, bfloat16 included."""
+    return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(dtype)
+
+
+def value(name: str, dtype: Any = np.float32, shape: int | Sequence[int | str | None] = 3) -> ValueInfoProto:
+    """Declare a tensor; a number for its shape is that of axes of any extent."""
+    dims = [None] * shape if isinstance(shape, int) else shape
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), dims)
+
+
+def tensors(folder: Path, kind: str) -> list[Any]:
+    """Read the arrays of kind "input" or "output" from one of ONNX's folders of test data."""
+    count = len(list(folder.glob(f"{kind}_*.pb")))
+    return [numpy_helper.to_array(onnx.load_tensor(folder / f"{kind}_{n}.pb")) for n in range(count)]
+
+
+def data_of(test: Any) -> tuple[ModelProto, list[tuple[list[Any], list[Any]]]]:
+    """Return the model of one of ONNX's test cases, and its inputs and outputs; older versions keep them in files."""
+    if test.model is not None:
+        return test.model, [(list(inputs), list(outputs)) for inputs, outputs in test.data_sets]
+    folder = Path(test.model_dir)
+    data = [(tensors(item, "input"), tensors(item, "output")) for item in sorted(folder.glob("test_data_set_*"))]
+    return onnx.load(folder / "model.onnx"), data
+
+
+def model(
+    nodes: Sequence[NodeProto],
+    inputs: Sequence[ValueInfoProto | str],
+    outputs: Sequence[ValueInfoProto | str],
+    opset: int = NEWEST,
+    weights: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> ModelProto:
+    """Make a model; inputs and outputs given by name only are float32 tensors of three axes."""
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [value(item) if isinstance(item, str) else item for item in inputs],
+        [value(item) if isinstance(item, str) else item for item in outputs],
+        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
+    )
+    imports = [helper.make_opsetid("", opset), *fields.pop("domains", ())]
+    return helper.make_model(graph, opset_imports=imports, **{"ir_version": 8, **fields})
+
+
+def pool(
+    opset: int = NEWEST,
+    dtype: Any = np.float32,
+    outputs: Sequence[str] = ("y",),
+    ir_version: int = 8,
+    **attributes: Any,
+) -> ModelProto:
+    """Make a model of one MaxPool of kernel 2, named "pool", over x of shape (1, 1, N)."""
+    node = helper.make_node("MaxPool", ["x"], outputs, **{"kernel_shape": [2], "name": "pool", **attributes})
+    declared = [value(name, kind) for name, kind in zip(outputs, (dtype, np.int64), strict=False)]
+    proto = model([node], [value("x", dtype, (1, 1, "N"))], declared, opset, ir_version=ir_version)
+    if ir_version < 3:
+        proto.ClearField("opset_import")
+    return proto
+
+
+def network(opset: int) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """Conv, Relu, MaxPool with Indices, ConvTranspose without bias, Add: Y and Indices come out."""
+    weights = {"w": floats(4, 3, 3, 3, seed=1), "b": floats(4, seed=2), "v": floats(4, 2, 2, 2, seed=3)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], name="first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["p", "i"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("ConvTranspose", ["p", "v", ""], ["t"], strides=[2, 2]),
+        helper.make_node("Add", ["t", "t"], ["y"]),
+    ]
+    inputs = [value("x", shape=("N", 3, "H", "W"))]
+    return model(nodes, inputs, [value("y", shape=4), value("i", np.int64, 4)], opset, weights), weights

@@ -1,0 +1,204 @@
+"""Random problems: shapes and attributes.
+
+Every generator takes a `random.Random`. Hypothesis hands in one that it can shrink (`problems`), the corpus of the
+mutation engine and the seeded tests hand in a seeded one, so that all of them meet the same kinds of problems.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+# The default run draws the same problems every time; GPUCONV_EXAMPLES=20000, or GPUCONV_PROFILE=thousands, new ones.
+_QUIET: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+settings.register_profile("modest", max_examples=30, derandomize=True, **_QUIET)
+settings.register_profile("thousands", max_examples=int(os.environ.get("GPUCONV_EXAMPLES", "5000")), **_QUIET)
+_PROFILE = os.environ.get("GPUCONV_PROFILE", "thousands" if "GPUCONV_EXAMPLES" in os.environ else "modest")
+
+
+def checked(share: float = 1.0) -> settings:
+    """Settings of a property that takes its share of the profile's number of examples."""
+    profile = settings.get_profile(_PROFILE)
+    return settings(profile, max_examples=max(1, int(profile.max_examples * share)))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One call without its values; `w_shape` is None for MaxPool, `b_shape` None without a bias."""
+
+    operator: str
+    x_shape: tuple[int, ...]
+    w_shape: tuple[int, ...] | None = None
+    b_shape: tuple[int, ...] | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int:
+        return len(self.x_shape) - 2
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...] | None, ...]:
+        """What the geometry functions take by position."""
+        return (self.x_shape,) if self.w_shape is None else (self.x_shape, self.w_shape, self.b_shape)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial axis of a window."""
+
+    n: int
+    k: int
+    s: int
+    d: int
+    begin: int
+    end: int
+
+    @property
+    def reach(self) -> int:
+        return (self.k - 1) * self.d + 1
+
+
+# What keeps the work of a problem small whatever its rank: the largest kernel and the largest surplus of the input.
+_KERNEL = {1: 5, 2: 4, 3: 3, 4: 2, 5: 2}
+_SURPLUS = {1: 9, 2: 5, 3: 3, 4: 2, 5: 2}
+
+
+def _seldom(random: Random) -> bool:
+    return random.randint(0, 15) == 15
+
+
+def _pads(random: Random, reach: int) -> int:
+    return random.choice((0, 0, 0, 1, 1, 2, reach - 1, reach, reach + 2))
+
+
+def window_axis(random: Random, rank: int) -> Axis:
+    """An axis of Conv or MaxPool; seldom one with less room than the kernel needs, never with a negative output."""
+    k, s, d = random.randint(1, _KERNEL[rank]), random.randint(1, 3), random.choice((1, 1, 2, 3))
+    reach = (k - 1) * d + 1
+    begin, end = _pads(random, reach), _pads(random, reach)
+    least = reach - begin - end - (s if _seldom(random) else 0)
+    n = max(0, least) + random.randint(0, _SURPLUS[rank])
+    return Axis(n if _seldom(random) else max(1, n), k, s, d, begin, end)
+
+
+def transposed_axis(random: Random, rank: int) -> tuple[Axis, int]:
+    """An axis of ConvTranspose and its output_padding; what is cropped never exceeds what there is."""
+    k, s, d = random.randint(1, _KERNEL[rank]), random.randint(1, 3), random.choice((1, 1, 2, 3))
+    more = random.choice((0, 0, random.randint(0, max(s, d) - 1)))
+    n = 0 if _seldom(random) else random.randint(1, _SURPLUS[rank])
+    canvas = s * (n - 1) + (k - 1) * d + 1 + more
+    if canvas < 0:
+        n, canvas = 1, canvas + s
+    left = canvas if _seldom(random) else max(0, canvas - 1)
+    begin = random.randint(0, min(left, 4))
+    return Axis(n, k, s, d, begin, random.randint(0, min(left - begin, 4))), more
+
+
+def _listed(axes: Sequence[Axis]) -> dict[str, Any]:
+    return {
+        "kernel_shape": [a.k for a in axes],
+        "strides": [a.s for a in axes],
+        "dilations": [a.d for a in axes],
+        "pads": [a.begin for a in axes] + [a.end for a in axes],
+    }
+
+
+def _with_auto_pad(random: Random, attributes: dict[str, Any], axes: Sequence[Axis]) -> dict[str, Any]:
+    """Sometimes another auto_pad, with no pads or pads of zeros; VALID only where the input covers the kernel."""
+    valid = ["VALID", b"VALID"] if all(a.n >= a.reach for a in axes) else []
+    mode = random.choice(["NOTSET", "NOTSET", "", b"NOTSET", "SAME_UPPER", "SAME_LOWER", b"SAME_LOWER", *valid])
+    if mode in ("NOTSET", "", b"NOTSET"):
+        return attributes if random.randint(0, 1) else {**attributes, "auto_pad": mode}
+    return {**attributes, "auto_pad": mode, "pads": random.choice([None, [0] * 2 * len(axes)])}
+
+
+def _without_some(random: Random, attributes: dict[str, Any], neutral: dict[str, Any]) -> dict[str, Any]:
+    """Leave out attributes that have their default value, each as likely as not."""
+    return {k: v for k, v in attributes.items() if k not in neutral or v != neutral[k] or random.randint(0, 1)}
+
+
+def _defaults(rank: int) -> dict[str, Any]:
+    return {"strides": [1] * rank, "dilations": [1] * rank, "pads": [0] * 2 * rank, "output_padding": [0] * rank}
+
+
+def _rank(random: Random) -> int:
+    return random.choice((2, 1, 1, 2, 2, 3, 3, 4, 5))
+
+
+def _channels(random: Random) -> tuple[int, int, int]:
+    """The group, and the channels of each group on either side; now and then depthwise, now and then none."""
+    group = random.choice((1, 1, 1, 2, 3))
+    c, m = (0 if _seldom(random) else random.choice((1, 1, 2, 3, 4)) for _ in range(2))
+    return group, c, m
+
+
+def _batch(random: Random) -> int:
+    return 0 if _seldom(random) else random.choice((1, 1, 2, 3))
+
+
+def conv_problem(random: Random, rank: int | None = None) -> Problem:
+    rank = rank or _rank(random)
+    axes = [window_axis(random, rank) for _ in range(rank)]
+    group, c, m = _channels(random)
+    attributes = _with_auto_pad(random, _listed(axes), axes)
+    neutral = {**_defaults(rank), "kernel_shape": attributes["kernel_shape"]}
+    return Problem(
+        "conv",
+        (_batch(random), c * group, *(a.n for a in axes)),
+        (m * group, c, *(a.k for a in axes)),
+        random.choice((None, (m * group,))),
+        {**_without_some(random, attributes, neutral), "group": group},
+    )
+
+
+def _with_output_shape(random: Random, attributes: dict[str, Any], axes: Sequence[Axis]) -> dict[str, Any]:
+    """Sometimes an output_shape around the natural one, with or without N and C in front."""
+    if random.randint(0, 3) < 3:
+        return attributes
+    natural = [a.s * (a.n - 1) + a.reach for a in axes]
+    shape = [max(0, size + random.randint(-4, 3)) for size in natural]
+    return {**attributes, "output_shape": random.choice(([], [7, -9])) + shape}
+
+
+def conv_transpose_problem(random: Random, rank: int | None = None) -> Problem:
+    rank = rank or _rank(random)
+    axes, more = zip(*(transposed_axis(random, rank) for _ in range(rank)), strict=True)
+    group, c, m = _channels(random)
+    attributes = {**_listed(axes), "output_padding": list(more)}
+    # Where the pads alone made it legal to crop, VALID (which crops nothing) is legal too.
+    attributes = _with_output_shape(random, _with_auto_pad(random, attributes, axes), axes)
+    neutral = {**_defaults(rank), "kernel_shape": attributes["kernel_shape"]}
+    return Problem(
+        "conv_transpose",
+        (_batch(random), c * group, *(a.n for a in axes)),
+        (c * group, m, *(a.k for a in axes)),
+        random.choice((None, (m * group,))),
+        {**_without_some(random, attributes, neutral), "group": group},
+    )
+
+
+def max_pool_problem(random: Random, rank: int | None = None) -> Problem:
+    rank = rank or _rank(random)
+    axes = [window_axis(random, rank) for _ in range(rank)]
+    attributes = _with_auto_pad(random, _listed(axes), axes)
+    attributes |= {"ceil_mode": random.randint(0, 1), "storage_order": random.randint(0, 1)}
+    neutral = {**_defaults(rank), "ceil_mode": 0, "storage_order": 0}
+    x_shape = (_batch(random), 0 if _seldom(random) else random.choice((1, 2, 3)), *(a.n for a in axes))
+    return Problem("max_pool", x_shape, attributes=_without_some(random, attributes, neutral))
+
+
+GENERATORS: dict[str, Callable[..., Problem]] = {
+    "conv": conv_problem,
+    "conv_transpose": conv_transpose_problem,
+    "max_pool": max_pool_problem,
+}
+
+
+def problems(operator: str, rank: int | None = None) -> st.SearchStrategy[Problem]:
+    return st.randoms(use_true_random=False).map(lambda random: GENERATORS[operator](random, rank))

@@ -1,0 +1,61 @@
+"""Every named case in every dtype it is for, through the public functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import assert_same
+
+import gpuconv
+from gpuconv import _cases
+from gpuconv._cases import CASES, Case
+
+
+def _rows(*operators: str) -> list[Any]:
+    return [
+        pytest.param(case, dtype, id=f"{case.name}-{dtype}")
+        for case in CASES
+        if case.op in operators
+        for dtype in case.dtypes
+    ]
+
+
+@pytest.mark.parametrize(("case", "dtype"), _rows("conv", "conv_transpose"))
+def test_sums_are_exact_up_to_their_one_rounding(case: Case, dtype: str) -> None:
+    (expected,) = _cases.expected(case, dtype)
+    actual = getattr(gpuconv, case.op)(**_cases.inputs(case, dtype), **case.attributes)
+    assert_same(actual, expected, bits=False)
+
+
+@pytest.mark.parametrize(("case", "dtype"), _rows("max_pool"))
+def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, dtype: str) -> None:
+    expected_y, expected_indices = _cases.expected(case, dtype)
+    y, indices = gpuconv.max_pool(**_cases.inputs(case, dtype), **case.attributes, return_indices=True)
+    assert_same(y, expected_y)
+    assert_same(indices, expected_indices)
+
+
+@pytest.mark.parametrize(("case", "dtype"), _rows("max_pool"))
+def test_maxima_alone_are_equal_as_values(case: Case, dtype: str) -> None:
+    expected_y, _ = _cases.expected(case, dtype)
+    assert_same(gpuconv.max_pool(**_cases.inputs(case, dtype), **case.attributes), expected_y, bits=False)
+
+
+def test_the_names_of_the_cases_are_unique() -> None:
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose", "max_pool"])
+def test_some_case_of_every_operator_has_each_dtype(operator: str) -> None:
+    dtypes = {dtype for case in CASES if case.op == operator for dtype in case.dtypes}
+    assert dtypes == set(_cases.ALL if operator == "max_pool" else _cases.FLOATS)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_does_not_change_its_inputs(case: Case) -> None:
+    arrays = _cases.inputs(case, case.dtypes[0])
+    before = {name: array.tobytes() for name, array in arrays.items()}
+    np.asarray(getattr(gpuconv, case.op)(**arrays, **case.attributes))
+    assert {name: array.tobytes() for name, array in arrays.items()} == before

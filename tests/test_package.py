@@ -1,0 +1,139 @@
+"""The package as a whole: what importing it costs, its public names, its documents, and every example in them."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import inspect
+import io
+import pkgutil
+import re
+import runpy
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import gpuconv
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+MODULES = sorted(module.name for module in pkgutil.walk_packages(gpuconv.__path__, "gpuconv."))
+
+
+def _imported_with(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("statement", ["import gpuconv", "import gpuconv.__main__"])
+def test_numpy_is_all_that_an_import_needs(statement: str) -> None:
+    imported = _imported_with(statement)
+    assert "numpy" in imported
+    assert not imported & {"cupy", "onnx", "ml_dtypes", "cuda"}
+
+
+def test_public_names() -> None:
+    assert sorted(gpuconv.__all__) == [
+        "ArgumentError",
+        "ArgumentTypeError",
+        "CompileError",
+        "DeviceError",
+        "GpuconvError",
+        "OutOfDeviceMemory",
+        "__version__",
+        "conv",
+        "conv_transpose",
+        "max_pool",
+        "to_device",
+        "to_host",
+    ]
+    public = {name for name, value in vars(gpuconv).items() if name[0] != "_" and not inspect.ismodule(value)}
+    assert public == set(gpuconv.__all__) - {"__version__"}
+
+
+def test_errors_are_what_python_calls_them() -> None:
+    assert issubclass(gpuconv.ArgumentError, gpuconv.GpuconvError | ValueError)
+    for error, builtin in [
+        (gpuconv.ArgumentError, ValueError),
+        (gpuconv.ArgumentTypeError, TypeError),
+        (gpuconv.DeviceError, RuntimeError),
+        (gpuconv.CompileError, gpuconv.DeviceError),
+        (gpuconv.OutOfDeviceMemory, MemoryError),
+    ]:
+        assert issubclass(error, builtin)
+        assert issubclass(error, gpuconv.GpuconvError)
+
+
+@pytest.mark.parametrize("name", [name for name in gpuconv.__all__ if callable(getattr(gpuconv, name))])
+def test_public_names_are_documented(name: str) -> None:
+    thing = getattr(gpuconv, name)
+    text = inspect.getdoc(thing)
+    assert text
+    if inspect.isfunction(thing):
+        for section in ("Parameters", "Returns", "Raises"):
+            assert f"{section}\n---" in text, section
+        for parameter in inspect.signature(thing).parameters:
+            assert re.search(rf"^(\w+, )*{parameter}(, \w+)*( :|, )", text, re.MULTILINE), parameter
+
+
+def test_the_version_is_the_one_that_is_installed() -> None:
+    try:
+        installed = metadata.version("gpuconv")
+    except metadata.PackageNotFoundError:
+        pytest.skip("gpuconv is not installed here, but read from the checkout")
+    assert installed == gpuconv.__version__
+
+
+def test_the_changelog_knows_the_version() -> None:
+    assert f"## {gpuconv.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name: str) -> None:
+    failed, _ = doctest.testmod(importlib.import_module(name))
+    assert not failed
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_snippets_of_the_readme(snippet: str) -> None:
+    expected = re.findall(r"^#> (.*)$", snippet, re.MULTILINE)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(snippet, "README.md", "exec"), {})
+    assert expected
+    assert printed.getvalue().splitlines() == expected
+
+
+@pytest.mark.parametrize("command", ["try", "tests"])
+def test_the_readme_has_its_two_commands(command: str) -> None:
+    block = README.partition(f"<!-- command: {command} -->\n")[2]
+    fence, line, end = block.splitlines()[:3]
+    assert (fence, end) == ("```sh", "```")
+    assert line.startswith("python3 -m venv .venv && .venv/bin/pip install ")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out
+
+
+def _sources() -> list[Path]:
+    suffixes = {".py", ".md", ".toml"}
+    found = [path for path in ROOT.glob("*") if path.suffix in suffixes]
+    for folder in ("gpuconv", "tests", "examples", "benchmarks", ".ci"):
+        found += [path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes or folder == ".ci"]
+    return sorted(found)
+
+
+def test_no_file_depends_on_one_machine() -> None:
+    personal = re.compile(r"""(?<![\w.}])/(?:home|root|tmp|work|Users)/""")
+    for path in _sources():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            assert not personal.search(line), f"{path}:{number}: {line}"
