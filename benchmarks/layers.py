@@ -106,7 +106,7 @@ def select(layers: list[Layer], name: str = "", op: str | None = None) -> list[L
     return [layer for layer in layers if name in layer.id and op in (None, layer.op)]
 
 
-def scaled(layer: Layer, flops: float = 2e9, nbytes: float = 24e6) -> Layer:
+def scaled(layer: Layer, flops: float = 2e9, nbytes: float = 48e6) -> Layer:
     """Scale a layer to a CPU.
 
     While its work exceeds `flops`, or x and the outputs exceed `nbytes`: halve the batch; once that is 1, halve

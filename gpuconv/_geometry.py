@@ -35,10 +35,10 @@ class Windows:
     pads_end: Ints
 
     @property
-    def offsets(self) -> tuple[Ints, ...]:
+    def offsets(self) -> tuple[range, ...]:
         """Per spatial axis, the offset ``t * d - pads_begin`` of every tap ``t``."""
         axes = zip(self.kernel_shape, self.dilations, self.pads_begin, strict=True)
-        return tuple(tuple(t * d - begin for t in range(k)) for k, d, begin in axes)
+        return tuple(range(-begin, k * d - begin, d) for k, d, begin in axes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,10 +85,8 @@ def _read(spec: Any, file: str) -> Any:
         raise CommandError(f"{what}: {error.strerror or error}") from None
     except ValueError as error:  # truncated, pickled, or with a damaged header
         raise CommandError(f"{what}: {error}") from None
-    if spec.dtype == "bfloat16" and array.dtype == np.dtype("V2"):
-        import ml_dtypes
-
-        return array.view(ml_dtypes.bfloat16)  # the format has no name for it and says "two bytes"
+    if array.dtype.kind == "V" and spec.dtype and array.dtype.itemsize == np.dtype(spec.dtype).itemsize:
+        return array.view(spec.dtype)  # the format has no name for bfloat16 and its like, and says "two bytes"
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
@@ -100,20 +98,10 @@ def _random(spec: Any, extents: Mapping[str, int], generator: np.random.Generato
             f"no random values can be made for the input {spec}; give it with --input {spec.name}=FILE.npy"
         )
     shape = [extents.get(dim, _UNKNOWN_EXTENT) if not isinstance(dim, int) else dim for dim in spec.shape]
-    dtype = _dtype(spec.dtype)
+    dtype = np.dtype(spec.dtype)  # bfloat16 too, as onnx has imported ml_dtypes
     if dtype.kind in "biu":
         return generator.integers(0, 2, shape).astype(dtype)
     return generator.standard_normal(shape, np.float64 if dtype == np.float64 else np.float32).astype(dtype)
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    try:
-        return np.dtype(name)
-    except TypeError:  # bfloat16 and its like, of which NumPy knows nothing
-        import ml_dtypes
-
-        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return dtype
 
 
 def _guessed(spec: Any, extents: Mapping[str, int]) -> str:

@@ -90,9 +90,10 @@ def _cells(value: Any) -> list[str]:
     if not isinstance(value, np.ndarray):
         return [type(value).__name__, "-", "-", "-", "-"]
     kind = [value.dtype.name, str(value.shape)]
-    if value.size == 0 or (value.dtype.kind not in "biuf" and value.dtype.name != "bfloat16"):
+    small = value.dtype.type.__module__.startswith("ml_dtypes")  # bfloat16 and its like
+    if value.size == 0 or not (small or value.dtype.kind in "biuf"):
         return [*kind, "-", "-", "-"]
-    numbers = value.astype(np.float32) if value.dtype.name == "bfloat16" else value
+    numbers = value.astype(np.float32) if small else value
     with np.errstate(all="ignore"):
         found = numbers.min(), numbers.mean(dtype=np.float64), numbers.max()
     return [*kind, *(f"{float(number):.6g}" for number in found)]

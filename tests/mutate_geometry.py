@@ -12,7 +12,7 @@ import copy
 import dataclasses
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -89,8 +89,7 @@ def _replacements(node: ast.AST) -> Iterator[ast.AST]:
                 for other in _COMPARISONS[type(op)]:
                     yield _changed(node, ops=[*ops[:i], other(), *ops[i + 1 :]])
         case ast.BinOp(op=op):
-            for other in _OPERATORS.get(type(op), ()):
-                yield _changed(node, op=other())
+            yield from (_changed(node, op=other()) for other in _OPERATORS.get(type(op), ()))
             if isinstance(op, ast.FloorDiv):
                 yield _ceiled(node)
         case ast.UnaryOp(operand=operand):
@@ -103,13 +102,18 @@ def _replacements(node: ast.AST) -> Iterator[ast.AST]:
             yield _changed(node, lower=upper, upper=lower)
         case ast.Name(id=name, ctx=ast.Load()) if name in _NAMES:
             yield _changed(node, id=_NAMES[name])
-        case ast.Constant(value=bool()):
-            yield _changed(node, value=not node.value)
-        case ast.Constant(value=int(number)):
-            for other in _CONSTANTS.get(number, ()):
-                yield _changed(node, value=other)
-        case ast.Constant(value=str(text)) if text.isupper():
-            yield _changed(node, value="SAME_LOWER" if text != "SAME_LOWER" else "SAME_UPPER")
+        case ast.Constant(value=value):
+            yield from (_changed(node, value=other) for other in _other_constants(value))
+
+
+def _other_constants(value: Any) -> Iterable[Any]:
+    if isinstance(value, bool):
+        return (not value,)
+    if isinstance(value, int):
+        return _CONSTANTS.get(value, ())
+    if isinstance(value, str) and value.isupper():
+        return ("SAME_UPPER" if value == "SAME_LOWER" else "SAME_LOWER",)
+    return ()
 
 
 def _changed(node: ast.AST, **fields: Any) -> ast.AST:
@@ -195,6 +199,10 @@ def _ask_fields(problem: Problem) -> Ask:
     return ask
 
 
+def _ask_output(problem: Problem) -> Ask:
+    return lambda module: _ask_fields(problem)(module)["y_shape"]
+
+
 def _problem_of(case: _cases.Case) -> Problem:
     bias = _cases.inputs(case, case.dtypes[-1]).get("b")
     b_shape = None if bias is None else bias.shape
@@ -242,7 +250,7 @@ def corpus() -> list[tuple[Ask, Any]]:
     asked = [(_ask_fields(problem), answer(problem)) for problem in _problems()]
     asked += [(_ask_fields(row.problem), (KINDS[row.kind], row.message)) for row in REFUSALS]
     asked += [(_ask_range(*arguments), _range_by_trying(*arguments)) for arguments in _ranges()]
-    return asked + [(lambda module, ask=_ask_fields(p): ask(module)["y_shape"], y) for p, y in _at_the_limits()]
+    return asked + [(_ask_output(problem), y_shape) for problem, y_shape in _at_the_limits()]
 
 
 def _answered(ask: Ask, module: types.ModuleType) -> Any:

@@ -1,7 +1,7 @@
 """ONNX Runtime, PyTorch and ONNX's shape inference as third parties, each where it may judge.
 
-Each `…_may_judge` says which problems a peer gets right by everybody's reading; contested rules, and the problems on which
-a peer hangs or crashes, stay away from it. Torch and ONNX Runtime are imported where they are first asked.
+Each `…_may_judge` says which problems a peer gets right by everybody's reading; contested rules, and the problems on
+which a peer hangs or crashes, stay away from it. Each peer is imported where it is first asked.
 """
 
 from __future__ import annotations

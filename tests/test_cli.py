@@ -141,6 +141,14 @@ def test_check_needs_a_device_for_cuda(error: Run) -> None:
     assert "the cuda backend cannot be checked here" in error("check", "--backend", "cuda")
 
 
+def test_cuda_is_a_backend_where_kernels_and_a_device_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuconv.cuda.conv", None, raising=False)
+    monkeypatch.setattr("gpuconv.cuda.device.unavailable_reason", lambda: "no driver")
+    assert _check.cuda_missing() == "no CUDA device was found (no driver)"
+    monkeypatch.setattr("gpuconv.cuda.device.unavailable_reason", lambda: None)
+    assert _check.cuda_missing() is None
+
+
 def test_check_names_a_wrong_result(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     case = next(case for case in _cases.CASES if case.op == "conv" and case.values == "integers")
     (right,) = _cases.expected(case, "float32")
@@ -194,9 +202,9 @@ def test_check_compares_a_second_backend_with_the_cpu(monkeypatch: pytest.Monkey
     monkeypatch.setattr(gpuconv, "to_device", lambda a: a)
     monkeypatch.setattr(backend, "prepare", lambda model, device: prepare(model, device="CPU"))
     out = ok("check", "--filter", "2d")
-    for backend_name in ("cpu", "cuda"):
-        assert re.search(rf"^conv +{backend_name} ", out, re.MULTILINE)
-        assert re.search(rf"^PyTorch models +{backend_name} ", out, re.MULTILINE)
+    for side in ("cpu", "cuda"):
+        assert re.search(rf"^conv +{side} ", out, re.MULTILINE)
+        assert re.search(rf"^PyTorch models +{side} ", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("change", [0.001, np.nan])

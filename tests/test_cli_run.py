@@ -48,6 +48,16 @@ def test_run_takes_the_other_byte_order(ok: Run, pool: str, tmp_path: Path) -> N
     assert re.search(r"^y +float32 +\(1, 1, 2\) +1 +2 +3$", ok("run", pool, "--input", f"x={tmp_path}/x.npy"), re.M)
 
 
+def test_an_input_with_an_initial_value_can_be_given_and_need_not_be(ok: Run, save_model: Run, tmp_path: Path) -> None:
+    model = save_model("net (float[2] x, float[2] b = {1, 2}) => (float[2] y) { y = Sub (b, x) }")
+    for name in "xb":
+        np.save(tmp_path / f"{name}.npy", np.array([10, 20], np.float32))
+    given = ["--input", f"x={tmp_path}/x.npy"]
+    assert re.search(r"^y +float32 +\(2,\) +-18 +-13.5 +-9$", ok("run", model, *given), re.MULTILINE)
+    given += ["--input", f"b={tmp_path}/b.npy"]
+    assert re.search(r"^y +float32 +\(2,\) +0 +0 +0$", ok("run", model, *given), re.MULTILINE)
+
+
 def test_names_of_extents_hold_for_random_inputs_too(ok: Run, tmp_path: Path, save_model: Run) -> None:
     model = save_model("net (float[N, 2] a, float[N, M] b) => (float[N, K] y) { y = Concat <axis = 1> (a, b) }")
     np.save(tmp_path / "a.npy", np.zeros((3, 2), np.float32))
@@ -55,7 +65,7 @@ def test_names_of_extents_hold_for_random_inputs_too(ok: Run, tmp_path: Path, sa
     assert "input b: float32 (3, 1), random (seed 0); of unknown extent, so 1: M" in out
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16", "double", "uint8", "int64", "bool"])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "double", "uint8", "int64", "bool", "int4"])
 def test_random_inputs_of_every_type(ok: Run, save_model: Run, kind: str) -> None:
     model = save_model(f"net ({kind}[2, 3] x) => ({kind}[2, 3] y) {{ y = Identity (x) }}")
     name = {"double": "float64"}.get(kind, kind)

@@ -47,7 +47,9 @@ def test_out_is_filled_and_returned(operator: str, layout: str, data: Any) -> No
     assert_same(out, expected, bits=False)
 
 
-@pytest.mark.parametrize("layouts", [("fortran", "strided"), ("contiguous", "reversed"), ("unaligned", "channels last")])
+@pytest.mark.parametrize(
+    "layouts", [("fortran", "strided"), ("contiguous", "reversed"), ("unaligned", "channels last")]
+)
 @checked()
 @given(data=st.data())
 def test_a_pair_is_filled_and_returned(layouts: tuple[str, str], data: Any) -> None:

@@ -7,6 +7,7 @@ import doctest
 import importlib
 import inspect
 import io
+import os
 import pkgutil
 import re
 import runpy
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import gpuconv
+from gpuconv.cuda import device
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -122,6 +124,21 @@ def test_the_readme_has_its_two_commands(command: str) -> None:
 def test_examples_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out
+
+
+@pytest.mark.skipif(device.unavailable_reason() is None, reason="a CUDA device is here")
+@pytest.mark.parametrize(("required", "outcome"), [("0", "1 skipped"), ("1", "1 error")])
+def test_the_marker_gpu_skips_unless_a_gpu_is_required(tmp_path: Path, required: str, outcome: str) -> None:
+    (tmp_path / "test_one.py").write_text("import pytest\n@pytest.mark.gpu\ndef test_it():\n    pass\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "conftest", "-c", str(ROOT / "pyproject.toml"), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "GPUCONV_REQUIRE_GPU": required},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert outcome in done.stdout
+    assert "CuPy" in done.stdout or "CUDA" in done.stdout
 
 
 def _sources() -> list[Path]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +12,17 @@ from gpuconv._geometry import MaxPoolGeometry
 from gpuconv.cpu import _order, _windows
 from gpuconv.cpu._windows import Axis
 from gpuconv.cpu._workspace import Array, Ints, Scratch
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of x (images, channels, …), and where in x it begins."""
+
+    image: int
+    channel: int
+    starts: Ints
+    source: Array
+
 
 _NOTHING = np.iinfo(np.int64).min
 _LOW_HALF = 0xFFFFFFFF
@@ -68,42 +79,45 @@ def _carried(source: Array, axes: list[Axis], scratch: Scratch) -> Array:
     return where
 
 
-def store(
-    x: Array,
-    y: Array,
-    indices: Array,
-    place: tuple[slice, ...],
-    positions: Array,
-    starts: list[int],
-    source: Array,
-    geometry: MaxPoolGeometry,
-) -> None:
-    """Write the elements at ``positions`` of a block into y, and their positions in the whole of x into indices."""
+def store(y: Array, indices: Array, part: Part, positions: Array, geometry: MaxPoolGeometry) -> None:
+    """Write the elements at ``positions`` of a part of x into y, and their positions in the whole of x into indices."""
+    source, whole = part.source, geometry.x_shape[2:]
     images, channels, plane = source.shape[0], source.shape[1], source.shape[2:]
-    first = np.arange(images * channels).reshape(images, channels, *(1,) * len(plane)) * prod(plane)
-    target = y[place]
-    np.copyto(target, source.reshape(-1).take(positions + first, mode="clip"))
-    whole = geometry.x_shape[2:]
-    nothing = positions < 0 if positions.min() < 0 else None
-    offsets = positions if plane == whole and not geometry.storage_order else _moved(positions, plane, starts, geometry)
-    planes = np.arange(place[0].start, place[0].stop)[:, None] * geometry.x_shape[1] + np.arange(
-        place[1].start, place[1].stop
-    )
-    np.add(offsets, planes.reshape(images, channels, *(1,) * len(plane)) * prod(whole), out=indices[place])
-    if nothing is not None:
-        target[nothing] = lowest(x.dtype)
-        indices[place][nothing] = -1
+    column = (images, channels, *(1,) * len(plane))
+    first = np.arange(images * channels).reshape(column) * prod(plane)
+    np.copyto(y, source.reshape(-1).take(positions + first, mode="clip"))
+    offsets = positions
+    if plane != whole or geometry.storage_order:
+        offsets = _moved(positions, plane, part.starts, geometry)
+    planes = np.arange(part.image, part.image + images)[:, None] * geometry.x_shape[1]
+    planes = planes + np.arange(part.channel, part.channel + channels)
+    np.add(offsets, planes.reshape(column) * prod(whole), out=indices)
+    if positions.min() < 0:
+        nothing = positions < 0
+        y[nothing] = lowest(y.dtype)
+        indices[nothing] = -1
 
 
-def _moved(positions: Array, plane: Ints, starts: list[int], geometry: MaxPoolGeometry) -> Array:
+def merge(y: Array, indices: Array, more: Array, more_indices: Array) -> None:
+    """Take over what a later part of the window has found, where it exceeds what the parts before it have."""
+    better = more_indices >= 0
+    better &= (indices < 0) | (_comparable(more) > _comparable(y))
+    np.copyto(y, more, where=better)
+    np.copyto(indices, more_indices, where=better)
+
+
+def _comparable(values: Array) -> Array:
+    return _order.keys(values, Scratch()) if _order.is_float(values.dtype) else values
+
+
+def _moved(positions: Array, plane: Ints, starts: Ints, geometry: MaxPoolGeometry) -> Array:
     """Number row-major positions of a part of a plane as the whole plane's, in its storage order."""
     whole = geometry.x_shape[2:]
-    steps: Any = [
-        prod(whole[:axis]) if geometry.storage_order else prod(whole[axis + 1 :]) for axis in range(len(whole))
-    ]
+    rank = len(whole)
+    steps = [prod(whole[:axis]) if geometry.storage_order else prod(whole[axis + 1 :]) for axis in range(rank)]
     result = np.zeros(positions.shape, np.int64)
     rest = positions
-    for axis in reversed(range(len(plane))):
+    for axis in reversed(range(rank)):
         rest, coordinate = np.divmod(rest, plane[axis])
         result += (coordinate + starts[axis]) * steps[axis]
     return result

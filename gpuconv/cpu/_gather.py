@@ -252,14 +252,16 @@ def _copy_windows(columns: Array, inside: Array, geometry: ConvGeometry, phases:
     """Copy into (groups, channels, k_1 … k_n, images, q_1 … q_n) what every tap sees of every output."""
     rank = len(geometry.kernel_shape)
     head, steps = inside.strides[:3], inside.strides[3 : 3 + rank]
+    positions = columns.shape[-rank:]
+    # An axis of one element may have a stride or a dilation past any array; where it leads does not matter.
+    taps = [
+        d * step if k > 1 else 0 for d, k, step in zip(geometry.dilations, geometry.kernel_shape, steps, strict=False)
+    ]
+    moves = [s * step if q > 1 else 0 for s, q, step in zip(geometry.strides, positions, steps, strict=False)]
     if phases == 1:
-        taps = [d * step for d, step in zip(geometry.dilations, steps, strict=True)]
-        moves = [s * step for s, step in zip(geometry.strides, steps, strict=True)]
         np.copyto(columns, as_strided(inside, columns.shape, (*head[:2], *taps, head[2], *moves), writeable=False))
         return
-    taps = [d * step for d, step in zip(geometry.dilations[:-1], steps[:-1], strict=True)]
-    moves = [s * step for s, step in zip(geometry.strides[:-1], steps[:-1], strict=True)]
-    strides = (*head[:2], *taps, head[2], *moves, inside.strides[-1])
+    strides = (*head[:2], *taps[:-1], head[2], *moves[:-1], inside.strides[-1])
     for tap in range(geometry.kernel_shape[-1]):
         first, phase = divmod(tap * geometry.dilations[-1], phases)
         target = columns[(slice(None),) * (1 + rank) + (tap,)]

@@ -8,7 +8,7 @@ spread out once. Only what exists is multiplied, so every input is exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -31,7 +31,7 @@ class Problem:
     b: Array | None
     y: Array
     strides: Ints
-    offsets: tuple[Ints, ...]
+    offsets: tuple[Sequence[int], ...]
     accumulator: str
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv._geometry import tap_range
-from gpuconv.cpu._workspace import Array, Ints, Scratch
+from gpuconv.cpu._workspace import Array, Scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +19,17 @@ class Axis:
     count: int
     extent: int
     stride: int
-    offsets: Ints
+    offsets: range
 
     def at(self, part: slice) -> tuple[slice, ...]:
         """Return the index of a part of this axis, and all of those before it."""
         return (*(slice(None),) * self.position, part)
 
     def taps(self) -> list[tuple[slice, slice]]:
-        """Return, for every tap that meets an input, which inputs it reads and for which outputs."""
+        """Return which inputs every tap reads, and for which outputs; of a huge window, output by output."""
+        if len(self.offsets) > self.count * self.extent:
+            single = ((q, tap) for q in range(self.count) for tap in range(*self._inside(q)))
+            return [(_one(q * self.stride + self.offsets[tap]), _one(q)) for q, tap in single]
         pairs = []
         for offset in self.offsets:
             low, high = tap_range(self.count, self.extent, self.stride, offset)
@@ -37,16 +40,22 @@ class Axis:
         return pairs
 
     def empty(self) -> list[int]:
-        """Return the outputs whose window holds nothing."""
-        missing = np.ones(self.count, bool)
-        for _, writes in self.taps():
-            missing[writes] = False
-        return [int(q) for q in np.flatnonzero(missing)]
+        """Return the outputs whose window holds nothing: none of those whose first or last tap holds something."""
+        ends = [range(*tap_range(self.count, self.extent, self.stride, self.offsets[end])) for end in (0, -1)]
+        return [q for q in range(self.count) if q not in ends[0] and q not in ends[1] and not range(*self._inside(q))]
+
+    def _inside(self, q: int) -> tuple[int, int]:
+        """Return the taps of output ``q`` that meet an input."""
+        return tap_range(len(self.offsets), self.extent, self.offsets.step, q * self.stride + self.offsets[0])
 
     @property
     def trivial(self) -> bool:
         """Tell whether every output is its input."""
-        return self.offsets == (0,) and self.stride == 1 and self.count == self.extent
+        return self.offsets == range(1) and self.stride == 1 and self.count == self.extent
+
+
+def _one(index: int) -> slice:
+    return slice(index, index + 1)
 
 
 def reduce(source: Array, axes: list[Axis], identity: Any, scratch: Scratch, target: Array | None = None) -> Array:
@@ -89,7 +98,7 @@ def _reduce_by_taps(source: Array, result: Array, axis: Axis, identity: Any) -> 
 
 def _reduce_by_doubling(source: Array, result: Array, axis: Axis, identity: Any, scratch: Scratch) -> None:
     """Windows of 1, 2, 4, … taps at every input, each the maximum of two of half its taps."""
-    count, step, first = len(axis.offsets), axis.offsets[1] - axis.offsets[0], axis.offsets[0]
+    count, step, first = len(axis.offsets), axis.offsets.step, axis.offsets[0]
     length = (axis.count - 1) * axis.stride + (count - 1) * step + 1
     shape = (*source.shape[: axis.position], length, *source.shape[axis.position + 1 :])
     maxima, other = (scratch.take(name, shape, source.dtype) for name in ("doubled 0", "doubled 1"))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv._dtypes import lowest
-from gpuconv._geometry import MaxPoolGeometry
+from gpuconv._geometry import MaxPoolGeometry, tap_range
 from gpuconv.cpu import _argmax, _order, _threads, _windows
 from gpuconv.cpu._windows import Axis
 from gpuconv.cpu._workspace import Array, Box, Ints, Scratch, boxes, limit, shrink, spans
@@ -21,65 +21,131 @@ _TOUCHED = 6  # bytes at work per byte of input: its keys, their signs, maxima o
 _TOUCHED_INDICES = 48  # bytes at work per element of input: keys, an integer with the position, two sets of maxima
 
 
+Offsets = tuple[range, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class _Block:
     images: slice
     channels: slice
     box: Box
 
+    @property
+    def place(self) -> Any:
+        """Index of the block's outputs."""
+        return (self.images, self.channels, *(slice(*span) for span in self.box))
+
 
 def max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometry) -> None:
     """Write the maxima of x into y and their positions, where asked for, into indices."""
     if y.size == 0:
         return
-    touched = _TOUCHED * x.dtype.itemsize if indices is None else _TOUCHED_INDICES
-    blocks = _blocks(geometry, max(1, min(_TILE_BYTES, limit() // (2 * _threads.count())) // touched))
+    volume = _volume(_TOUCHED_INDICES if indices is not None else _TOUCHED * x.dtype.itemsize)
+    windows = _windows_within(geometry, volume)
+    if len(windows) > 1:  # parts of a window are put together by their positions
+        volume = _volume(_TOUCHED_INDICES)
+        windows = _windows_within(geometry, volume)
+    job = partial(_compute, x, y, indices, geometry, windows, Scratch())
     with np.errstate(all="ignore"):
-        _threads.run(partial(_compute, x, y, indices, geometry, Scratch()), blocks)
+        _threads.run(job, _blocks(geometry, volume))
+
+
+def _volume(touched: int) -> int:
+    """Return how many inputs a block may see, for so many bytes at work per input."""
+    return max(1, min(_TILE_BYTES, limit() // (2 * _threads.count())) // touched)
 
 
 def _blocks(geometry: MaxPoolGeometry, volume: int) -> list[_Block]:
     """Cut the outputs so that a block sees about ``volume`` inputs."""
-    images, channels, *out = geometry.y_shape
-    box = tuple(out)
-    while _inputs(geometry, box) > volume and prod(box) > 1:
-        box = shrink(tuple(out), prod(box) // 2)
-    planes = max(1, volume // max(1, _inputs(geometry, box)))
+    images, channels, *extents = geometry.y_shape
+    out = box = tuple(extents)
+    while _inputs(geometry, box, geometry.offsets) > volume and prod(box) > 1:
+        box = shrink(out, prod(box) // 2)
+    planes = max(1, volume // max(1, _inputs(geometry, box, geometry.offsets)))
     deep, many = min(channels, planes), max(1, planes // channels)
     return [
         _Block(slice(*n), slice(*c), part)
-        for n, c, part in product(spans(images, many), spans(channels, deep), boxes(tuple(out), box))
+        for n, c, part in product(spans(images, many), spans(channels, deep), boxes(out, box))
     ]
 
 
-def _inputs(geometry: MaxPoolGeometry, box: Ints) -> int:
-    axes = zip(box, geometry.strides, geometry.offsets, geometry.x_shape[2:], strict=True)
+def _windows_within(geometry: MaxPoolGeometry, volume: int) -> list[Offsets]:
+    """Cut the window, in row-major order, where that of a single output already sees more than ``volume`` inputs."""
+    kernel = chunk = geometry.kernel_shape
+    one = (1,) * len(kernel)
+    cut = geometry.offsets
+    while _inputs(geometry, one, cut) > volume and prod(chunk) > 1:
+        chunk = shrink(kernel, prod(chunk) // 2)
+        cut = tuple(axis[:taps] for axis, taps in zip(geometry.offsets, chunk, strict=True))
+    return [
+        tuple(axis[first:last] for axis, (first, last) in zip(geometry.offsets, box, strict=True))
+        for box in boxes(kernel, chunk)
+    ]
+
+
+def _inputs(geometry: MaxPoolGeometry, box: Ints, offsets: Offsets) -> int:
+    axes = zip(box, geometry.strides, offsets, geometry.x_shape[2:], strict=True)
     return prod(min(n, (q - 1) * s + o[-1] - o[0] + 1) for q, s, o, n in axes)
 
 
 def _compute(
-    x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometry, scratch: Scratch, block: _Block
+    x: Array,
+    y: Array,
+    indices: Array | None,
+    geometry: MaxPoolGeometry,
+    windows: list[Offsets],
+    scratch: Scratch,
+    block: _Block,
 ) -> None:
+    target = y[block.place]
+    if len(windows) == 1:
+        places = None if indices is None else indices[block.place]
+        _pool(x, target, places, geometry, windows[0], scratch, block)
+        return
+    places = np.empty(target.shape, np.int64) if indices is None else indices[block.place]
+    more, more_places = np.empty_like(target), np.empty_like(places)
+    _pool(x, target, places, geometry, windows[0], scratch, block)
+    for window in windows[1:]:
+        _pool(x, more, more_places, geometry, window, scratch, block)
+        _argmax.merge(target, places, more, more_places)
+
+
+def _pool(
+    x: Array,
+    target: Array,
+    places: Array | None,
+    geometry: MaxPoolGeometry,
+    window: Offsets,
+    scratch: Scratch,
+    block: _Block,
+) -> None:
+    """Pool one block through one part of the window."""
     starts: list[int] = []
     inputs: list[slice] = []
     axes: list[Axis] = []
-    for (a, b), s, o, n in zip(block.box, geometry.strides, geometry.offsets, geometry.x_shape[2:], strict=True):
+    for (a, b), s, o, n in zip(block.box, geometry.strides, window, geometry.x_shape[2:], strict=True):
         first, last = min(n, max(0, a * s + o[0])), max(0, min(n, (b - 1) * s + o[-1] + 1))
         starts.append(first)
         inputs.append(slice(first, last))
-        offsets = tuple(offset + a * s - first for offset in o)
-        axes.append(Axis(2 + len(axes), b - a, max(0, last - first), s, offsets))
+        axes.append(_axis(2 + len(axes), b - a, max(0, last - first), s, a * s - first, o))
     source = x[(block.images, block.channels, *inputs)]
-    place = (block.images, block.channels, *(slice(*span) for span in block.box))
     if source.size == 0:
-        y[place] = lowest(x.dtype)
-        if indices is not None:
-            indices[place] = -1
-    elif indices is None:
-        _values(source, y[place], axes, scratch)
+        target[...] = lowest(x.dtype)
+        if places is not None:
+            places[...] = -1
+    elif places is None:
+        _values(source, target, axes, scratch)
     else:
-        positions = _argmax.positions(source, axes, scratch)
-        _argmax.store(x, y, indices, place, positions, starts, source, geometry)
+        part = _argmax.Part(block.images.start, block.channels.start, tuple(starts), source)
+        _argmax.store(target, places, part, _argmax.positions(source, axes, scratch), geometry)
+
+
+def _axis(position: int, count: int, extent: int, stride: int, start: int, offsets: range) -> Axis:
+    """Describe the windows of one axis of a block, without taps that lie outside of it for every output."""
+    shift = (count - 1) * stride
+    low, high = tap_range(len(offsets), extent + shift, offsets.step, offsets[0] + start + shift)
+    inside = offsets[low : max(high, low + 1)]
+    return Axis(position, count, extent, stride, range(inside.start + start, inside.stop + start, inside.step))
 
 
 def _values(source: Array, target: Array, axes: list[Axis], scratch: Scratch) -> None:

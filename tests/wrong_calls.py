@@ -1,0 +1,257 @@
+"""Every wrong call of a public function, with the exact type of its error and the whole message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from refusals import REFUSALS, Refusal
+
+import gpuconv
+from gpuconv import ArgumentError, ArgumentTypeError, DeviceError
+
+ONE_LIBRARY = "move them to one side with gpuconv.to_device or gpuconv.to_host"
+FLOATS = "float16, bfloat16, float32, float64"
+
+
+def array(*shape: int, dtype: Any = np.float32) -> Any:
+    """An array of any size that takes the memory of one element."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def elsewhere(module: str, *shape: int, name: str = "ndarray") -> Any:
+    """An object that another library might hand in as its array."""
+    members = {
+        "__module__": module,
+        "shape": shape,
+        "dtype": np.dtype(np.float32),
+        "__array__": lambda *_: np.zeros(shape),
+    }
+    return type(name, (), members)()
+
+
+X, W, Y = array(1, 4, 5, 6), array(4, 4, 3, 2), (1, 4, 3, 5)
+CUPY_X, CUPY_W = elsewhere("cupy", 1, 4, 5, 6), elsewhere("cupy.ndarray", 4, 4, 3, 2)
+SWAPPED = np.dtype(np.float32).newbyteorder("S")
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A call that must raise, the exact type of its error, and the message."""
+
+    name: str
+    call: Callable[[], Any]
+    error: type[Exception]
+    message: str
+
+
+def _refused(row: Refusal) -> Wrong:
+    arrays = [None if shape is None else array(*shape) for shape in row.problem.shapes]
+    function = getattr(gpuconv, row.problem.operator)
+    error = ArgumentError if row.kind == "value" else ArgumentTypeError
+    return Wrong(row.name, lambda: function(*arrays, **row.problem.attributes), error, row.message)
+
+
+def _no_array(name: str, thing: Any, kind: str) -> list[Wrong]:
+    rest = f"must be a NumPy or CuPy array, not {kind}"
+    return [
+        Wrong(f"{name} for x", lambda: gpuconv.conv(thing, W), ArgumentTypeError, f"conv: x {rest}"),
+        Wrong(
+            f"{name} for w", lambda: gpuconv.conv_transpose(X, thing), ArgumentTypeError, f"conv_transpose: w {rest}"
+        ),
+        Wrong(
+            f"{name} to pool",
+            lambda: gpuconv.max_pool(thing, kernel_shape=[1]),
+            ArgumentTypeError,
+            f"max_pool: x {rest}",
+        ),
+        Wrong(f"{name} to the device", lambda: gpuconv.to_device(thing), ArgumentTypeError, f"to_device: a {rest}"),
+        Wrong(f"{name} to the host", lambda: gpuconv.to_host(thing), ArgumentTypeError, f"to_host: a {rest}"),
+    ]
+
+
+NO_ARRAYS = [
+    *_no_array("a list", [[[1.0]]], "builtins.list"),
+    *_no_array("a number", 1.0, "builtins.float"),
+    *_no_array("None", None, "builtins.NoneType"),
+    *_no_array("a NumPy scalar", np.float32(1), "numpy.float32"),
+    *_no_array("a masked array", np.ma.zeros((1, 4, 5, 6)), "numpy.ma.MaskedArray"),
+    *_no_array("a torch tensor", elsewhere("torch", 1, 4, 5, 6, name="Tensor"), "torch.Tensor"),
+    *_no_array("an ndarray of another library", elsewhere("cupyx", 1, 4, 5, 6), "cupyx.ndarray"),
+    *_no_array("a sparse matrix of CuPy's", elsewhere("cupy.sparse", 1, 4, name="csr"), "cupy.sparse.csr"),
+    Wrong(
+        "a list for b",
+        lambda: gpuconv.conv(X, W, [0.0] * 4),
+        ArgumentTypeError,
+        "conv: b must be a NumPy or CuPy array, not builtins.list",
+    ),
+    Wrong(
+        "a list for out",
+        lambda: gpuconv.conv(X, W, out=[]),
+        ArgumentTypeError,
+        "conv: out must be a NumPy or CuPy array, not builtins.list",
+    ),
+    Wrong(
+        "a pair for out without indices",
+        lambda: gpuconv.max_pool(X, kernel_shape=[3, 2], out=(None, None)),
+        ArgumentTypeError,
+        "max_pool: out must be a NumPy or CuPy array, not builtins.tuple",
+    ),
+]
+
+LIBRARIES = [
+    Wrong(
+        "CuPy's x and NumPy's w",
+        lambda: gpuconv.conv(CUPY_X, W),
+        ArgumentTypeError,
+        f"conv: x is a CuPy array, w is a NumPy array; {ONE_LIBRARY}",
+    ),
+    Wrong(
+        "NumPy's x and w and CuPy's b",
+        lambda: gpuconv.conv_transpose(X, W, CUPY_X),
+        ArgumentTypeError,
+        f"conv_transpose: x is a NumPy array, w is a NumPy array, b is a CuPy array; {ONE_LIBRARY}",
+    ),
+    Wrong(
+        "CuPy's out for NumPy's x",
+        lambda: gpuconv.max_pool(X, kernel_shape=[3, 2], out=CUPY_X),
+        ArgumentTypeError,
+        f"max_pool: out is a CuPy array, x is a NumPy array; {ONE_LIBRARY}",
+    ),
+    *(
+        Wrong(
+            f"CuPy arrays for {operator}",
+            call,
+            DeviceError,
+            f"{operator}: this version computes on the CPU only; pass NumPy arrays, "
+            "or move CuPy arrays with gpuconv.to_host",
+        )
+        for operator, call in (
+            ("conv", lambda: gpuconv.conv(CUPY_X, CUPY_W)),
+            ("conv_transpose", lambda: gpuconv.conv_transpose(CUPY_X, CUPY_W)),
+            ("max_pool", lambda: gpuconv.max_pool(CUPY_X, kernel_shape=[1, 1])),
+        )
+    ),
+]
+
+
+def _dtype(operator: str, dtype: Any, shown: str) -> Wrong:
+    x, w = array(1, 4, 5, 6, dtype=dtype), array(4, 4, 3, 2, dtype=dtype)
+    if operator == "max_pool":
+        message = f"max_pool: x has dtype {shown}, but must be one of {FLOATS}, int8, uint8"
+        return Wrong(
+            f"{shown} for max_pool", lambda: gpuconv.max_pool(x, kernel_shape=[1, 1]), ArgumentTypeError, message
+        )
+    message = f"{operator}: x has dtype {shown}, but must be one of {FLOATS}"
+    return Wrong(f"{shown} for {operator}", lambda: getattr(gpuconv, operator)(x, w), ArgumentTypeError, message)
+
+
+DTYPES = [
+    *(
+        _dtype(operator, dtype, dtype)
+        for operator in ("conv", "conv_transpose", "max_pool")
+        for dtype in ("complex64", "int32", "int64", "bool", "object", "datetime64[s]")
+    ),
+    *(_dtype(operator, dtype, dtype) for operator in ("conv", "conv_transpose") for dtype in ("int8", "uint8")),
+    Wrong(
+        "w of another dtype",
+        lambda: gpuconv.conv(X, array(4, 4, 3, 2, dtype=np.float64)),
+        ArgumentTypeError,
+        "conv: w has dtype float64, but x has float32; all arrays must share one dtype",
+    ),
+    Wrong(
+        "b of another dtype",
+        lambda: gpuconv.conv_transpose(X, W, array(4, dtype=np.float16)),
+        ArgumentTypeError,
+        "conv_transpose: b has dtype float16, but x has float32; all arrays must share one dtype",
+    ),
+    Wrong(
+        "the byte order of another machine",
+        lambda: gpuconv.max_pool(X.astype(SWAPPED), kernel_shape=[1, 1]),
+        ArgumentTypeError,
+        f"max_pool: x has the byte order of another machine ({SWAPPED.str}); pass x.astype(x.dtype.newbyteorder('='))",
+    ),
+    Wrong(
+        "two byte orders",
+        lambda: gpuconv.conv(X, W.astype(SWAPPED)),
+        ArgumentTypeError,
+        f"conv: w has dtype {SWAPPED}, but x has float32; all arrays must share one dtype",
+    ),
+]
+
+
+def _shared(out: Any) -> Any:
+    return out.reshape(-1)[: X.size].reshape(X.shape)
+
+
+def _out(name: str, out: Any, message: str, error: type[Exception] = ArgumentError, x: Any = X) -> Wrong:
+    return Wrong(f"out {name}", lambda: gpuconv.conv(x, W, out=out), error, f"conv: out {message}")
+
+
+def _pair(name: str, out: Any, message: str, error: type[Exception] = ArgumentError) -> Wrong:
+    def call() -> Any:
+        return gpuconv.max_pool(X, kernel_shape=[3, 2], return_indices=True, out=out)
+
+    return Wrong(f"the pair {name}", call, error, f"max_pool: {message}")
+
+
+BUFFER = np.zeros(200, np.float32)
+PAIR = "with return_indices=True, out must be a pair (y, indices)"
+LONGS = np.zeros(Y, np.int64)
+OUTS = [
+    _out(
+        "of another shape",
+        np.zeros((1, 4, 5, 3), np.float32),
+        "must have the result's shape (1, 4, 3, 5), not (1, 4, 5, 3)",
+    ),
+    _out("of another rank", np.zeros(60, np.float32), "must have the result's shape (1, 4, 3, 5), not (60,)"),
+    _out("of another dtype", np.zeros(Y), "must have the result's dtype float32, not float64", ArgumentTypeError),
+    _out(
+        "in another byte order",
+        np.zeros(Y, SWAPPED),
+        f"must have the result's dtype float32, not {SWAPPED}",
+        ArgumentTypeError,
+    ),
+    _out(
+        "that is read-only",
+        np.asarray(np.zeros(Y, np.float32).data.toreadonly()),
+        "is read-only; pass a writeable array",
+    ),
+    _out(
+        "that repeats its memory",
+        np.lib.stride_tricks.as_strided(BUFFER, Y, (0, 4, 0, 16)),
+        "repeats its own memory (strides (0, 4, 0, 16)); pass an array of its own",
+    ),
+    _out(
+        "that is part of x", BUFFER[:60].reshape(Y), "shares memory with x; pass an array of its own", x=_shared(BUFFER)
+    ),
+    _pair("that is one array", np.zeros(Y, np.float32), PAIR, ArgumentTypeError),
+    _pair("of three", (None, None, None), PAIR, ArgumentTypeError),
+    _pair("that is a list", [None, None], PAIR, ArgumentTypeError),
+    _pair(
+        "with y of another dtype",
+        (LONGS, None),
+        "out[0] must have the result's dtype float32, not int64",
+        ArgumentTypeError,
+    ),
+    _pair(
+        "with indices of another dtype",
+        (None, LONGS.astype(np.int32)),
+        "out[1] must have the result's dtype int64, not int32",
+        ArgumentTypeError,
+    ),
+    _pair(
+        "with indices of another shape",
+        (None, LONGS[0]),
+        "out[1] must have the result's shape (1, 4, 3, 5), not (4, 3, 5)",
+    ),
+    _pair(
+        "of two views of one memory",
+        (LONGS.view(np.float32)[..., ::2], LONGS),
+        "out[1] shares memory with y; pass an array of its own",
+    ),
+]
+
+WRONGS = [*map(_refused, REFUSALS), *NO_ARRAYS, *LIBRARIES, *DTYPES, *OUTS]
