@@ -104,7 +104,7 @@ def test_examples_in_docstrings(name: str) -> None:
 
 @pytest.mark.parametrize("snippet", SNIPPETS)
 def test_snippets_of_the_readme(snippet: str) -> None:
-    expected = re.findall(r"^#> (.*)$", snippet, re.MULTILINE)
+    expected = re.findall(r"^# (.*)$", snippet, re.MULTILINE)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(snippet, "README.md", "exec"), {})

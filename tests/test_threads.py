@@ -1,0 +1,102 @@
+"""Threads of ours, and BLAS held at one thread meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from operands import filled
+
+import gpuconv
+from gpuconv.cpu import _blas, _threads
+
+
+def _blas_threads() -> int:
+    functions = _blas._functions()
+    if functions is None:
+        pytest.skip("this NumPy's BLAS cannot be asked for its threads")
+    return functions[0]()
+
+
+def test_every_item_is_done_and_the_first_error_is_raised_after_all() -> None:
+    done: list[int] = []
+
+    def work(item: int) -> None:
+        done.append(item)
+        if item % 3 == 1:
+            raise ValueError(f"item {item}")
+
+    with pytest.raises(ValueError, match="item 1"):
+        _threads.run(work, range(8))
+    assert sorted(done) == list(range(8)) or _threads.count() == 1
+
+
+def test_errstate_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCONV_NUM_THREADS", "2")
+    seen: list[dict[str, str]] = []
+    with np.errstate(all="ignore"):
+        _threads.run(lambda _: seen.append(dict(np.geterr())), range(4))
+    assert seen == [dict.fromkeys(("divide", "over", "under", "invalid"), "ignore")] * 4
+
+
+@pytest.mark.parametrize("text", ["0", "-2", "two", "1.5"])
+def test_a_thread_count_must_be_a_positive_integer(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCONV_NUM_THREADS", text)
+    with pytest.raises(gpuconv.ArgumentError) as caught:
+        gpuconv.conv(*filled("conv", (1, 2, 9), (2, 2, 3), {}, "float32")[0])
+    assert str(caught.value) == f"GPUCONV_NUM_THREADS must be a positive integer, not {text!r}"
+
+
+def test_blas_gets_its_threads_back_from_the_last_holder() -> None:
+    before = _blas_threads()
+    with _blas.single_threaded():
+        assert _blas_threads() == 1
+        with _blas.single_threaded():
+            assert _blas_threads() == 1
+        assert _blas_threads() == 1
+    assert _blas_threads() == before
+
+
+def test_blas_gets_its_threads_back_after_an_error() -> None:
+    before = _blas_threads()
+    with pytest.raises(KeyError), _blas.single_threaded():
+        raise KeyError
+    assert _blas_threads() == before
+
+
+@pytest.mark.parametrize("threads", ["1", "2", "5"])
+def test_results_are_exact_with_any_number_of_threads(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays, attributes = filled("conv", (3, 40, 37, 35), (50, 40, 3, 3), {"pads": [1, 1, 1, 1]}, "float32")
+    expected = gpuconv.conv(*arrays, **attributes)
+    monkeypatch.setenv("GPUCONV_NUM_THREADS", threads)
+    assert np.array_equal(gpuconv.conv(*arrays, **attributes), expected)  # sums of integers: exact in any order
+
+
+def test_results_are_exact_where_blas_cannot_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays, attributes = filled("conv", (3, 40, 37, 35), (50, 40, 3, 3), {"pads": [1, 1, 1, 1]}, "float32")
+    expected = gpuconv.conv(*arrays, **attributes)
+    monkeypatch.setattr(_blas, "_functions", lambda: None)
+    assert np.array_equal(gpuconv.conv(*arrays, **attributes), expected)
+
+
+def test_calls_from_many_threads_do_not_disturb_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCONV_NUM_THREADS", "2")
+    before = _blas_threads()
+    problems = [filled("conv", (2, 8 + n, 20, 21), (6, 8 + n, 3, 3), {}, "float32") for n in range(6)]
+    expected = [gpuconv.conv(*arrays, **attributes) for arrays, attributes in problems]
+    results: list[Any] = [None] * len(problems)
+
+    def work(n: int) -> None:
+        arrays, attributes = problems[n]
+        for _ in range(5):
+            results[n] = gpuconv.conv(*arrays, **attributes)
+
+    users = [threading.Thread(target=work, args=(n,)) for n in range(len(problems))]
+    for user in users:
+        user.start()
+    for user in users:
+        user.join()
+    assert all(np.array_equal(a, b) for a, b in zip(results, expected, strict=True))
+    assert _blas_threads() == before
