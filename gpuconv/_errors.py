@@ -1,4 +1,4 @@
-"""The one tree of errors: values are ``ValueError``\\ s, types are ``TypeError``\\ s, devices are ``RuntimeError``\\ s."""
+"""The one tree of errors; of values (``ValueError``), of types (``TypeError``), of devices (``RuntimeError``)."""
 
 
 class GpuconvError(Exception):

@@ -343,7 +343,8 @@ def _output(
     if min(y_shape) < 0:
         raise ArgumentError(
             f"{name}: the output would have the negative size {y_shape[2:]} for input {x_shape[2:]}, kernel {kernel}, "
-            f"strides {strides}, dilations {dilations} and pads {begin} before, {end} after; pad more or shrink the kernel"
+            f"strides {strides}, dilations {dilations} and pads {begin} before, {end} after; "
+            "pad more or shrink the kernel"
         )
     if prod(y_shape) > _INT64_MAX // 8:
         raise ArgumentError(
@@ -404,8 +405,8 @@ def _output_padding(name: str, value: Ints | None, strides: Ints, dilations: Int
     for axis, (o, s, d) in enumerate(zip(extra, strides, dilations, strict=True)):
         if o and o >= max(s, d):
             raise ArgumentError(
-                f"{name}: output_padding must be 0 or less than the larger of stride and dilation, but on spatial axis {axis} "
-                f"it is {o} with stride {s} and dilation {d}"
+                f"{name}: output_padding must be 0 or less than the larger of stride and dilation, "
+                f"but on spatial axis {axis} it is {o} with stride {s} and dilation {d}"
             )
     return extra
 
