@@ -18,10 +18,11 @@ from gpuconv._geometry import ConvGeometry, tap_range
 from gpuconv.cpu import _blas, _threads
 from gpuconv.cpu._workspace import (
     Array,
-    Box,
+    Block,
     Ints,
+    Plan,
     Scratch,
-    boxes,
+    blocks,
     flat_index,
     last_axes,
     limit,
@@ -31,27 +32,6 @@ from gpuconv.cpu._workspace import (
 
 _TILE_BYTES = 2 * 2**20  # about what a core keeps to itself
 _WIDE = 256  # columns from which a product is efficient
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How much one block takes of each letter."""
-
-    groups: int
-    rows: int
-    images: int
-    box: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    images: slice
-    box: Box
-
-    @property
-    def positions(self) -> Ints:
-        """Outputs per spatial axis."""
-        return tuple(stop - start for start, stop in self.box)
 
 
 class _WeightsNotFinite(Exception):
@@ -65,17 +45,14 @@ def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, 
     if plan is None or (padded and w.size <= y.size and not _finite(w)):
         return False
     weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])
-    blocks = [
-        _Block(slice(*images), box)
-        for images, box in product(spans(x.shape[0], plan.images), boxes(y.shape[2:], plan.box))
-    ]
+    work = blocks(x.shape[0], y.shape[2:], plan)
     with _blas.single_threaded() as alone:
         for (g0, g1), (m0, m1) in product(spans(geometry.group, plan.groups), spans(weights.shape[1], plan.rows)):
             part = weights[g0:g1, m0:m1].astype(accumulator, copy=False)
             matrix = part.reshape(*part.shape[:2], prod(part.shape[2:]))
             job = _Job(x, matrix, b, y, geometry, slice(g0, g1), m0, padded and w.size > y.size, Scratch())
             try:
-                _threads.run(job.compute, blocks, side_by_side=alone)
+                _threads.run(job.compute, work, side_by_side=alone)
             except _WeightsNotFinite:
                 return False
     return True
@@ -86,7 +63,7 @@ def _finite(array: Array) -> bool:
     return bool(np.isfinite(np.sum(array)) or np.isfinite(array).all())
 
 
-def _plan(geometry: ConvGeometry, plain: bool, item: int) -> _Plan | None:
+def _plan(geometry: ConvGeometry, plain: bool, item: int) -> Plan | None:
     """Choose the block, or return None where not even one output fits the workspace.
 
     ``plain`` says that no operand has to be converted.
@@ -110,7 +87,7 @@ def _plan(geometry: ConvGeometry, plain: bool, item: int) -> _Plan | None:
         if together < 2 and rows * group == geometry.w_shape[0]
         else 1
     )
-    return _Plan(max(1, min(group, groups)), rows, max(1, together), box)
+    return Plan(max(1, min(group, groups)), rows, max(1, together), box)
 
 
 def _elements(geometry: ConvGeometry, box: Ints, rows: int) -> int:
@@ -148,7 +125,7 @@ class _Job:
     suspicious: bool
     scratch: Scratch
 
-    def compute(self, block: _Block) -> None:
+    def compute(self, block: Block) -> None:
         """Compute one block and store it."""
         columns = self._matrix(block)
         target = self._target(block)
@@ -170,7 +147,7 @@ class _Job:
         first = self.groups.start * per_group + self.first_row
         return slice(first, first + self.weights.shape[0] * self.weights.shape[1])
 
-    def _target(self, block: _Block) -> Array | None:
+    def _target(self, block: Block) -> Array | None:
         """Return the block's place in y as a matrix, where y can be written in place."""
         y = self.y
         if y.dtype != self.weights.dtype or not y.flags.c_contiguous or block.images.stop - block.images.start > 1:
@@ -179,7 +156,7 @@ class _Job:
         first = flat_index(block.box, y.shape[2:])
         return flat[..., first : first + prod(block.positions)]
 
-    def _store(self, result: Array, block: _Block) -> None:
+    def _store(self, result: Array, block: Block) -> None:
         images = block.images.stop - block.images.start
         values = result.reshape(result.shape[0] * result.shape[1], images, *block.positions).swapaxes(0, 1)
         self.y[(block.images, self._channels, *(slice(*span) for span in block.box))] = values
@@ -189,7 +166,7 @@ class _Job:
         if self.suspicious and not np.isfinite(np.sum(result)) and not _finite(self.weights):
             raise _WeightsNotFinite
 
-    def _matrix(self, block: _Block) -> Array:
+    def _matrix(self, block: Block) -> Array:
         """Return the block's inputs, (groups, depth, positions)."""
         geometry, channels = self.geometry, self.geometry.w_shape[1]
         groups = self.weights.shape[0]
@@ -207,7 +184,7 @@ class _Job:
         _copy_windows(columns, inside, geometry, phases)
         return columns.reshape(groups, self.weights.shape[2], images * prod(block.positions))
 
-    def _inside(self, source: Array, block: _Block) -> tuple[Array, int]:
+    def _inside(self, source: Array, block: Block) -> tuple[Array, int]:
         """Return the inputs that a block sees, padded, and the phases that their last axis is split into.
 
         With a stride along the last axis, inputs a stride apart are put side by side first, (…, phase, W / phases),

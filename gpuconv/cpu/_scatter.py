@@ -16,7 +16,20 @@ from math import prod
 import numpy as np
 
 from gpuconv.cpu import _blas, _threads
-from gpuconv.cpu._workspace import Array, Box, Ints, Scratch, boxes, first_axes, last_axes, limit, shrink, spans
+from gpuconv.cpu._workspace import (
+    Array,
+    Block,
+    Box,
+    Ints,
+    Plan,
+    Scratch,
+    blocks,
+    first_axes,
+    last_axes,
+    limit,
+    shrink,
+    spans,
+)
 
 _TILE_BYTES = 8 * 2**20
 _WIDE = 256
@@ -35,37 +48,17 @@ class Problem:
     accumulator: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    groups: int
-    rows: int
-    images: int
-    box: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Outputs ``u`` of every phase, of some images."""
-
-    images: slice
-    box: Box
-
-
 def run(problem: Problem) -> bool:
     """Write the result into y; return False where the workspace is too small for this way."""
     plan = _plan(problem)
     if plan is None:
         return False
-    group, _, out_channels = problem.weights.shape[:3]
-    extents = _coarse(problem)
-    blocks = [
-        _Block(slice(*images), box)
-        for images, box in product(spans(problem.x.shape[0], plan.images), boxes(extents, plan.box))
-    ]
+    work = blocks(problem.x.shape[0], _coarse(problem), plan)
+    groups, _, rows = problem.weights.shape[:3]
     with _blas.single_threaded() as alone:
-        for (g0, g1), (m0, m1) in product(spans(group, plan.groups), spans(out_channels, plan.rows)):
-            job = _Job(problem, _matrix(problem, slice(g0, g1), slice(m0, m1)), slice(g0, g1), slice(m0, m1), Scratch())
-            _threads.run(job.compute, blocks, side_by_side=alone)
+        for g, m in product(spans(groups, plan.groups), spans(rows, plan.rows)):
+            job = _Job(problem, _matrix(problem, slice(*g), slice(*m)), slice(*g), slice(*m), Scratch())
+            _threads.run(job.compute, work, side_by_side=alone)
     return True
 
 
@@ -85,7 +78,7 @@ def _matrix(problem: Problem, groups: slice, rows: slice) -> Array:
     return part.reshape(*part.shape[:2], prod(part.shape[2:])).swapaxes(1, 2)
 
 
-def _plan(problem: Problem) -> _Plan | None:
+def _plan(problem: Problem) -> Plan | None:
     """Choose the block, or return None where not even one output per phase fits the workspace."""
     item, threads = np.dtype(problem.accumulator).itemsize, _threads.count()
     budget = limit() // (4 * threads * item)
@@ -107,7 +100,7 @@ def _plan(problem: Problem) -> _Plan | None:
     each = _elements(problem, box, rows)
     together = max(1, min(-(-images // threads), tile // each)) if box == extents else 1
     groups = tile // (each * together) if rows == problem.weights.shape[2] else 1
-    return _Plan(max(1, min(group, groups)), rows, together, box)
+    return Plan(max(1, min(group, groups)), rows, together, box)
 
 
 def _elements(problem: Problem, box: Ints, rows: int) -> int:
@@ -132,7 +125,7 @@ class _Job:
     rows: slice
     scratch: Scratch
 
-    def compute(self, block: _Block) -> None:
+    def compute(self, block: Block) -> None:
         """Compute one block and store it."""
         problem = self.problem
         sizes = zip(block.box, problem.strides, problem.y.shape[2:], strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
@@ -70,6 +71,34 @@ def last_axes(parts: Iterable[slice]) -> Any:
 def first_axes(*parts: slice | int | tuple[slice | int, ...]) -> Any:
     """Return the index of these parts of the first axes, tuples spelled out."""
     return tuple(one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much one block of a convolution takes: groups, output channels of a group, images, positions."""
+
+    groups: int
+    rows: int
+    images: int
+    box: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The images and positions of one block."""
+
+    images: slice
+    box: Box
+
+    @property
+    def positions(self) -> Ints:
+        """Extent along every axis."""
+        return tuple(stop - start for start, stop in self.box)
+
+
+def blocks(images: int, extents: Ints, plan: Plan) -> list[Block]:
+    """Cut all images and positions as planned."""
+    return [Block(slice(*span), box) for span, box in product(spans(images, plan.images), boxes(extents, plan.box))]
 
 
 class Scratch(threading.local):
