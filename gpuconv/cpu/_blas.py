@@ -7,17 +7,31 @@ around the products, and do not wait for each other; threads inside BLAS meet at
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from threading import Lock
+from typing import TypeVar
 
 import numpy as np
+
+from gpuconv.cpu import _threads
+
+Item = TypeVar("Item")
 
 _NAMES = ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads")
 _lock = Lock()
 _users = 0
 _before = 1
+
+
+def run(function: Callable[[Item], None], items: Sequence[Item]) -> None:
+    """Do items that are mostly a product side by side; too few for all threads: one by one, on BLAS's threads."""
+    if 2 * len(items) <= _threads.count():
+        _threads.run(function, items, side_by_side=False)
+        return
+    with single_threaded() as alone:
+        _threads.run(function, items, side_by_side=alone)
 
 
 @contextmanager

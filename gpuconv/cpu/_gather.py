@@ -22,6 +22,8 @@ from gpuconv.cpu._workspace import (
     Ints,
     Plan,
     Scratch,
+    Span,
+    balance,
     blocks,
     flat_index,
     last_axes,
@@ -31,7 +33,7 @@ from gpuconv.cpu._workspace import (
 )
 
 _TILE_BYTES = 2 * 2**20  # about what a core keeps to itself
-_WIDE = 256  # columns from which a product is efficient
+_WIDE = 512  # columns from which a product is efficient
 
 
 class _WeightsNotFinite(Exception):
@@ -41,20 +43,29 @@ class _WeightsNotFinite(Exception):
 def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str) -> bool:
     """Write Conv into y; return False where another way is needed: not enough workspace, or weights not finite."""
     padded = any(geometry.pads_begin) or any(geometry.pads_end)
-    plan = _plan(geometry, x.dtype == y.dtype == w.dtype == accumulator, np.dtype(accumulator).itemsize)
+    converts = w.dtype != accumulator or not w.flags.c_contiguous
+    item = np.dtype(accumulator).itemsize
+    plan = _plan(geometry, x.dtype == y.dtype == accumulator, converts, item)
     if plan is None or (padded and w.size <= y.size and not _finite(w)):
         return False
+    if converts and w.size * item <= limit() // 8:
+        w, converts = np.ascontiguousarray(w, accumulator), False
     weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])
+    scratch = Scratch()
+
+    def job(groups: Span, rows: Span) -> _Job:
+        part = weights[slice(*groups), slice(*rows)].astype(accumulator, copy=False)
+        matrix = part.reshape(*part.shape[:2], prod(part.shape[2:]))
+        return _Job(x, matrix, b, y, geometry, slice(*groups), rows[0], padded and w.size > y.size, scratch)
+
+    parts = list(product(spans(geometry.group, plan.groups), spans(weights.shape[1], plan.rows)))
     work = blocks(x.shape[0], y.shape[2:], plan)
-    with _blas.single_threaded() as alone:
-        for (g0, g1), (m0, m1) in product(spans(geometry.group, plan.groups), spans(weights.shape[1], plan.rows)):
-            part = weights[g0:g1, m0:m1].astype(accumulator, copy=False)
-            matrix = part.reshape(*part.shape[:2], prod(part.shape[2:]))
-            job = _Job(x, matrix, b, y, geometry, slice(g0, g1), m0, padded and w.size > y.size, Scratch())
-            try:
-                _threads.run(job.compute, work, side_by_side=alone)
-            except _WeightsNotFinite:
-                return False
+    try:
+        for some in [[part] for part in parts] if converts else [parts]:
+            items = list(product([job(*part) for part in some], work))
+            _blas.run(lambda pair: pair[0].compute(pair[1]), items)
+    except _WeightsNotFinite:
+        return False
     return True
 
 
@@ -63,14 +74,14 @@ def _finite(array: Array) -> bool:
     return bool(np.isfinite(np.sum(array)) or np.isfinite(array).all())
 
 
-def _plan(geometry: ConvGeometry, plain: bool, item: int) -> Plan | None:
+def _plan(geometry: ConvGeometry, plain: bool, converts: bool, item: int) -> Plan | None:
     """Choose the block, or return None where not even one output fits the workspace.
 
-    ``plain`` says that no operand has to be converted.
+    ``plain`` says that x and y are of the accumulator's type, ``converts`` that weights have to be copied.
     """
     images, group, threads = geometry.x_shape[0], geometry.group, _threads.count()
     rows, depth, out = geometry.w_shape[0] // group, prod(geometry.w_shape[1:]), geometry.y_shape[2:]
-    budget = limit() // (4 * threads * item)
+    budget = limit() // (2 * threads * item)
     if _elements(geometry, (1,) * len(out), rows) > budget:
         return None
     column = (0 if plain and _pointwise(geometry) else depth) + (0 if plain else rows)
@@ -79,14 +90,13 @@ def _plan(geometry: ConvGeometry, plain: bool, item: int) -> Plan | None:
     box = shrink(out, max(_WIDE, min(tile // max(1, column), share)))
     while _elements(geometry, box, rows) > budget and prod(box) > 1:
         box = shrink(out, prod(box) // 2)
+    if converts:
+        rows = min(rows, max(1, budget // (4 * depth)))
+    whole = rows * group == geometry.w_shape[0]
     together = min(images, _WIDE // prod(box)) if box == out else 1  # small images: several make one product
-    if not plain:
-        rows = min(rows, max(1, budget // depth))
-    groups = (
-        tile // (_elements(geometry, box, rows) + rows * depth)
-        if together < 2 and rows * group == geometry.w_shape[0]
-        else 1
-    )
+    if together < 2 and group == 1:
+        box = balance(box, out, images, threads, _WIDE // 2)
+    groups = tile // (_elements(geometry, box, rows) + rows * depth) if together < 2 and whole else 1
     return Plan(max(1, min(group, groups)), rows, max(1, together), box)
 
 

@@ -23,6 +23,7 @@ from gpuconv.cpu._workspace import (
     Ints,
     Plan,
     Scratch,
+    balance,
     blocks,
     first_axes,
     last_axes,
@@ -55,10 +56,12 @@ def run(problem: Problem) -> bool:
         return False
     work = blocks(problem.x.shape[0], _coarse(problem), plan)
     groups, _, rows = problem.weights.shape[:3]
-    with _blas.single_threaded() as alone:
-        for g, m in product(spans(groups, plan.groups), spans(rows, plan.rows)):
-            job = _Job(problem, _matrix(problem, slice(*g), slice(*m)), slice(*g), slice(*m), Scratch())
-            _threads.run(job.compute, work, side_by_side=alone)
+    parts = [(slice(*g), slice(*m)) for g, m in product(spans(groups, plan.groups), spans(rows, plan.rows))]
+    scratch = Scratch()
+    fits = problem.weights.size * np.dtype(problem.accumulator).itemsize <= limit() // 8
+    for some in [parts] if fits else [[part] for part in parts]:  # weights may have to be copied
+        jobs = [_Job(problem, _matrix(problem, *part), *part, scratch) for part in some]
+        _blas.run(lambda pair: pair[0].compute(pair[1]), list(product(jobs, work)))
     return True
 
 
@@ -81,14 +84,14 @@ def _matrix(problem: Problem, groups: slice, rows: slice) -> Array:
 def _plan(problem: Problem) -> Plan | None:
     """Choose the block, or return None where not even one output per phase fits the workspace."""
     item, threads = np.dtype(problem.accumulator).itemsize, _threads.count()
-    budget = limit() // (4 * threads * item)
+    budget = limit() // (2 * threads * item)
     images = problem.x.shape[0]
     group, channels, rows, *kernel = problem.weights.shape
     extents = _coarse(problem)
-    rows = min(rows, max(1, budget // (channels * prod(kernel))))
+    rows = min(rows, max(1, budget // (4 * channels * prod(kernel))))
     while _elements(problem, (1,) * len(extents), rows) > budget and rows > 1:
         rows = -(-rows // 2)
-    if _elements(problem, (1,) * len(extents), rows) > budget or channels * prod(kernel) > budget:
+    if _elements(problem, (1,) * len(extents), rows) > budget or 4 * channels * prod(kernel) > budget:
         return None
     tile = min(_TILE_BYTES // item, budget)
     share = -(-images * prod(extents) // threads)
@@ -97,6 +100,7 @@ def _plan(problem: Problem) -> Plan | None:
         box = shrink(extents, prod(box) // 2)
     if box != extents and _inputs_reached(problem, box) > 3 * prod(box):
         return None  # neighbouring blocks would compute most products again
+    box = balance(box, extents, images, threads, _WIDE) if group == 1 else box
     each = _elements(problem, box, rows)
     together = max(1, min(-(-images // threads), tile // each)) if box == extents else 1
     groups = tile // (each * together) if rows == problem.weights.shape[2] else 1

@@ -17,7 +17,8 @@ from gpuconv._errors import ArgumentError
 
 Array = NDArray[Any]
 Ints = tuple[int, ...]
-Box = tuple[tuple[int, int], ...]
+Span = tuple[int, int]
+Box = tuple[Span, ...]
 
 _DEFAULT_LIMIT = 256 * 2**20
 
@@ -42,6 +43,26 @@ def shrink(extents: Ints, volume: int) -> Ints:
         parts = -(-extent // max(1, volume // max(1, inner)))
         box[axis] = -(-extent // parts)
     return tuple(box)
+
+
+def balance(box: Ints, extents: Ints, others: int, threads: int, least: int) -> Ints:
+    """Cut a box a little smaller where the threads would otherwise not finish together.
+
+    There are ``others`` times as many boxes as cover ``extents``; none gets much smaller than ``least`` positions.
+    """
+    cut = [axis for axis, (size, extent) in enumerate(zip(box, extents, strict=True)) if 1 < size < extent]
+    cut = cut or [axis for axis, size in enumerate(box) if size > 1]
+    if not cut:
+        return box
+    axis = cut[0]
+    whole = others * prod(-(-n // size) for i, (n, size) in enumerate(zip(extents, box, strict=True)) if i != axis)
+    parts = fewest = -(-extents[axis] // box[axis])
+    if whole * fewest < 4 * threads:
+        while whole * parts % threads and parts < extents[axis]:
+            parts += 1
+        if prod(box) * fewest < least * parts:
+            parts = fewest
+    return (*box[:axis], -(-extents[axis] // parts), *box[axis + 1 :])
 
 
 def boxes(extents: Ints, chunk: Ints) -> Iterator[Box]:
