@@ -17,6 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 from gpuconv._geometry import ConvGeometry, tap_range
 from gpuconv.cpu import _blas, _threads
 from gpuconv.cpu._workspace import (
+    SCRATCH,
     Array,
     Block,
     Ints,
@@ -32,7 +33,7 @@ from gpuconv.cpu._workspace import (
     spans,
 )
 
-_TILE_BYTES = 2 * 2**20  # about what a core keeps to itself
+_TILE_BYTES = 4 * 2**20  # stays in cache, and is worth a turn of the interpreter
 _WIDE = 512  # columns from which a product is efficient
 
 
@@ -51,7 +52,7 @@ def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, 
     if converts and w.size * item <= limit() // 8:
         w, converts = np.ascontiguousarray(w, accumulator), False
     weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])
-    scratch = Scratch()
+    scratch = SCRATCH
 
     def job(groups: Span, rows: Span) -> _Job:
         part = weights[slice(*groups), slice(*rows)].astype(accumulator, copy=False)
@@ -88,16 +89,20 @@ def _plan(geometry: ConvGeometry, plain: bool, converts: bool, item: int) -> Pla
     tile = min(_TILE_BYTES // item, budget)
     share = -(-images * prod(out) // threads)
     box = shrink(out, max(_WIDE, min(tile // max(1, column), share)))
-    while _elements(geometry, box, rows) > budget and prod(box) > 1:
-        box = shrink(out, prod(box) // 2)
+    # Small images: several make one product; of many small groups, several make one call instead.
+    together = max(1, min(images, _WIDE // prod(box))) if box == out and group == 1 else 1
+    if -(-images // threads) * prod(out) >= _WIDE // 4:  # enough for every thread to have a product of its own
+        together = min(together, -(-images // threads))
+    if together == group == 1:
+        box = balance(box, out, images, threads, _WIDE // 2)
+    while _elements(geometry, box, rows) * together > budget:
+        box = shrink(out, prod(box) // 2) if together == 1 else box
+        together = max(1, together // 2)
     if converts:
         rows = min(rows, max(1, budget // (4 * depth)))
     whole = rows * group == geometry.w_shape[0]
-    together = min(images, _WIDE // prod(box)) if box == out else 1  # small images: several make one product
-    if together < 2 and group == 1:
-        box = balance(box, out, images, threads, _WIDE // 2)
-    groups = tile // (_elements(geometry, box, rows) + rows * depth) if together < 2 and whole else 1
-    return Plan(max(1, min(group, groups)), rows, max(1, together), box)
+    groups = tile // (_elements(geometry, box, rows) + rows * depth) if whole else 1
+    return Plan(max(1, min(group, groups)), rows, together, box)
 
 
 def _elements(geometry: ConvGeometry, box: Ints, rows: int) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 
 from gpuconv.cpu import _blas, _threads
 from gpuconv.cpu._workspace import (
+    SCRATCH,
     Array,
     Block,
     Box,
@@ -32,7 +33,7 @@ from gpuconv.cpu._workspace import (
     spans,
 )
 
-_TILE_BYTES = 8 * 2**20
+_TILE_BYTES = 16 * 2**20
 _WIDE = 256
 
 
@@ -57,7 +58,7 @@ def run(problem: Problem) -> bool:
     work = blocks(problem.x.shape[0], _coarse(problem), plan)
     groups, _, rows = problem.weights.shape[:3]
     parts = [(slice(*g), slice(*m)) for g, m in product(spans(groups, plan.groups), spans(rows, plan.rows))]
-    scratch = Scratch()
+    scratch = SCRATCH
     fits = problem.weights.size * np.dtype(problem.accumulator).itemsize <= limit() // 8
     for some in [parts] if fits else [[part] for part in parts]:  # weights may have to be copied
         jobs = [_Job(problem, _matrix(problem, *part), *part, scratch) for part in some]
@@ -96,11 +97,12 @@ def _plan(problem: Problem) -> Plan | None:
     tile = min(_TILE_BYTES // item, budget)
     share = -(-images * prod(extents) // threads)
     box = shrink(extents, max(_WIDE, min(tile // (rows * prod(kernel)), share)))
+    if group == 1:
+        box = balance(box, extents, images, threads, _WIDE)
     while _elements(problem, box, rows) > budget and prod(box) > 1:
         box = shrink(extents, prod(box) // 2)
     if box != extents and _inputs_reached(problem, box) > 3 * prod(box):
         return None  # neighbouring blocks would compute most products again
-    box = balance(box, extents, images, threads, _WIDE) if group == 1 else box
     each = _elements(problem, box, rows)
     together = max(1, min(-(-images // threads), tile // each)) if box == extents else 1
     groups = tile // (each * together) if rows == problem.weights.shape[2] else 1

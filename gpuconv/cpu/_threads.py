@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from functools import lru_cache
 from typing import TypeVar
@@ -50,5 +52,20 @@ def run(function: Callable[[Item], None], items: Iterable[Item], *, side_by_side
 
 @lru_cache(maxsize=8)
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """One pool per thread count; the process number keeps a forked child from waiting on its parent's threads."""
-    return ThreadPoolExecutor(threads, thread_name_prefix=f"gpuconv-{process}")
+    """One pool per thread count; the process number keeps a forked child from waiting on its parent's threads.
+
+    Where there is a thread for every processor, each has its own, as in other libraries with threads of theirs.
+    Otherwise systems may wake a thread on the processor of the one that woke it, where it waits for a turn.
+    """
+    free = _processor_list() if threads == _processors() else []
+
+    def settle() -> None:
+        if free:
+            with suppress(OSError):  # the process may have been confined to fewer processors meanwhile
+                os.sched_setaffinity(threading.get_native_id(), {free.pop()})
+
+    return ThreadPoolExecutor(threads, thread_name_prefix=f"gpuconv-{process}", initializer=settle)
+
+
+def _processor_list() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []

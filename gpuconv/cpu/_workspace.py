@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ def shrink(extents: Ints, volume: int) -> Ints:
 
 
 def balance(box: Ints, extents: Ints, others: int, threads: int, least: int) -> Ints:
-    """Cut a box a little smaller where the threads would otherwise not finish together.
+    """Cut a box, or a little larger one, so that the threads finish together.
 
     There are ``others`` times as many boxes as cover ``extents``; none gets much smaller than ``least`` positions.
     """
@@ -56,13 +56,14 @@ def balance(box: Ints, extents: Ints, others: int, threads: int, least: int) -> 
         return box
     axis = cut[0]
     whole = others * prod(-(-n // size) for i, (n, size) in enumerate(zip(extents, box, strict=True)) if i != axis)
-    parts = fewest = -(-extents[axis] // box[axis])
-    if whole * fewest < 4 * threads:
-        while whole * parts % threads and parts < extents[axis]:
-            parts += 1
-        if prod(box) * fewest < least * parts:
-            parts = fewest
-    return (*box[:axis], -(-extents[axis] // parts), *box[axis + 1 :])
+    step = threads // gcd(whole, threads)  # the fewest parts that come out even
+    parts = extents[axis] / box[axis]
+    if whole * parts >= 4 * threads or step > extents[axis]:
+        return box
+    even = max(1, round(parts / step)) * step
+    if prod(box) * parts < least * even:
+        return box
+    return (*box[:axis], -(-extents[axis] // even), *box[axis + 1 :])
 
 
 def boxes(extents: Ints, chunk: Ints) -> Iterator[Box]:
@@ -123,15 +124,27 @@ def blocks(images: int, extents: Ints, plan: Plan) -> list[Block]:
 
 
 class Scratch(threading.local):
-    """Named buffers that each thread of one call uses again from block to block."""
+    """Named buffers that each thread uses again from block to block and from call to call.
+
+    Memory that a thread has given back has to be mapped anew, page by page, which costs more than what is done in
+    it. What is kept from call to call is bounded.
+    """
+
+    _KEPT_BYTES = 24 * 2**20
 
     def __init__(self) -> None:
-        self._buffers: dict[str, Array] = {}
+        self._buffers: dict[tuple[str, str], Array] = {}
 
     def take(self, name: str, shape: Ints, dtype: Any) -> Array:
         """Return an uninitialised array of this shape, in the memory that the name had before if it suffices."""
-        size = prod(shape)
-        buffer = self._buffers.get(name)
+        size, key = prod(shape), (name, np.dtype(dtype).str)
+        buffer = self._buffers.get(key)
         if buffer is None or buffer.size < size:
-            buffer = self._buffers[name] = np.empty(size, dtype)
+            self._buffers.pop(key, None)
+            buffer = np.empty(size, dtype)
+            if buffer.nbytes + sum(kept.nbytes for kept in self._buffers.values()) <= self._KEPT_BYTES:
+                self._buffers[key] = buffer
         return buffer[:size].reshape(shape)
+
+
+SCRATCH = Scratch()

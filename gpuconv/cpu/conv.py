@@ -28,15 +28,15 @@ def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry) 
 
 
 def _adds_less_than_it_gathers(geometry: ConvGeometry) -> bool:
-    """Tell whether adding M values per tap costs less than copying C per tap (an addition about three copies).
+    """Tell whether adding M values per tap costs less than copying C per tap (an addition about two copies).
 
     Not where the kernel's reach is long beside the image: blocks would multiply too many inputs more than once.
     """
     rows, channels = geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
-    if max(geometry.strides) > 1 or prod(geometry.kernel_shape) == 1 or 3 * rows >= channels:
+    if max(geometry.strides) > 1 or prod(geometry.kernel_shape) == 1 or 2 * rows > channels:
         return False
     axes = zip(geometry.y_shape[2:], geometry.kernel_shape, geometry.dilations, strict=True)
-    return prod(1 + (k - 1) * d / q for q, k, d in axes) < 1.5
+    return prod(1 + (k - 1) * d / q for q, k, d in axes) < 1.1
 
 
 def _as_scatter(

@@ -14,9 +14,9 @@ from gpuconv._dtypes import lowest
 from gpuconv._geometry import MaxPoolGeometry, tap_range
 from gpuconv.cpu import _argmax, _order, _threads, _windows
 from gpuconv.cpu._windows import Axis
-from gpuconv.cpu._workspace import Array, Box, Ints, Scratch, boxes, limit, shrink, spans
+from gpuconv.cpu._workspace import SCRATCH, Array, Box, Ints, Scratch, boxes, limit, shrink, spans
 
-_TILE_BYTES = 2**23
+_TILE_BYTES = 2**24
 _TOUCHED = 6  # bytes at work per byte of input: its keys, their signs, maxima of one axis and the next
 _TOUCHED_INDICES = 48  # bytes at work per element of input: keys, an integer with the position, two sets of maxima
 
@@ -45,7 +45,7 @@ def max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometr
     if len(windows) > 1:  # parts of a window are put together by their positions
         volume = _volume(_TOUCHED_INDICES)
         windows = _windows_within(geometry, volume)
-    job = partial(_compute, x, y, indices, geometry, windows, Scratch())
+    job = partial(_compute, x, y, indices, geometry, windows, SCRATCH)
     with np.errstate(all="ignore"):
         _threads.run(job, _blocks(geometry, volume))
 
