@@ -195,66 +195,41 @@ class _Job:
         source = np.moveaxis(source.reshape(images, groups, channels, *source.shape[2:]), 0, 2)
         shape = (groups, channels, *geometry.kernel_shape, images, *block.positions)
         columns = self.scratch.take("columns", shape, self.weights.dtype)
-        inside, phases = self._inside(source, block)
-        _copy_windows(columns, inside, geometry, phases)
+        _copy_windows(columns, self._inside(source, block), geometry)
         return columns.reshape(groups, self.weights.shape[2], images * prod(block.positions))
 
-    def _inside(self, source: Array, block: Block) -> tuple[Array, int]:
-        """Return the inputs that a block sees, padded, and the phases that their last axis is split into.
-
-        With a stride along the last axis, inputs a stride apart are put side by side first, (…, phase, W / phases),
-        if the kernel's taps then read each of them more than once.
-        """
+    def _inside(self, source: Array, block: Block) -> Array:
+        """Return the inputs that a block sees: a view where none of them is padding, else a copy with zeros."""
         geometry = self.geometry
         starts = [a * s - p for (a, _), s, p in zip(block.box, geometry.strides, geometry.pads_begin, strict=True)]
         reach = _reach(geometry, block.positions)
-        phases = geometry.strides[-1] if geometry.kernel_shape[-1] > geometry.strides[-1] else 1
-        extents = source.shape[3:]
-        within = all(a >= 0 and a + r <= n for a, r, n in zip(starts, reach, extents, strict=True))
-        if within and phases == 1 and source.dtype == self.weights.dtype:
-            return source[last_axes(slice(a, a + r) for a, r in zip(starts, reach, strict=True))], 1
-        shape = (*source.shape[:3], *reach[:-1], phases, -(-reach[-1] // phases))
-        padded = self.scratch.take("padded", shape, self.weights.dtype)
-        lead = [(*tap_range(r, n, 1, a), a) for a, r, n in zip(starts[:-1], reach[:-1], extents[:-1], strict=True)]
-        for phase in range(phases):
-            offset = starts[-1] + phase
-            low, high = tap_range(shape[-1], extents[-1], phases, offset)
-            target = padded[..., phase, :]
-            _clear_around(target, [*((first, last) for first, last, _ in lead), (low, high)])
-            if low < high and all(first < last for first, last, _ in lead):
-                reads = (*(slice(f + a, la + a) for f, la, a in lead), _every(low, high, phases, offset))
-                writes = (*(slice(f, la) for f, la, _ in lead), slice(low, high))
-                target[last_axes(writes)] = source[last_axes(reads)]
-        return (padded if phases > 1 else padded[..., 0, :]), phases
+        sizes = list(zip(starts, reach, source.shape[3:], strict=True))
+        if all(a >= 0 and a + r <= n for a, r, n in sizes) and source.dtype == self.weights.dtype:
+            inside: Array = source[last_axes(slice(a, a + r) for a, r, _ in sizes)]
+            return inside
+        padded = self.scratch.take("padded", (*source.shape[:3], *reach), self.weights.dtype)
+        writes = [slice(*tap_range(r, n, 1, a)) for a, r, n in sizes]
+        _clear_around(padded, writes)
+        if all(part.start < part.stop for part in writes):
+            reads = (slice(part.start + a, part.stop + a) for part, a in zip(writes, starts, strict=True))
+            padded[last_axes(writes)] = source[last_axes(reads)]
+        return padded
 
 
-def _clear_around(target: Array, inner: list[tuple[int, int]]) -> None:
-    """Set the last axes of ``target`` to zero outside of the inner ranges."""
-    for axis, (low, high) in enumerate(inner, target.ndim - len(inner)):
-        around = (slice(None),) * axis
-        target[(*around, slice(0, low))] = 0
-        target[(*around, slice(high, None))] = 0
+def _clear_around(target: Array, inner: list[slice]) -> None:
+    """Set the last axes of ``target`` to zero outside of the inner parts."""
+    for axis, part in enumerate(inner, target.ndim - len(inner)):
+        for border in (slice(0, part.start), slice(part.stop, None)):
+            target[(*(slice(None),) * axis, border)] = 0
 
 
-def _every(low: int, high: int, step: int, offset: int) -> slice:
-    return slice(low * step + offset, (high - 1) * step + offset + 1, step)
-
-
-def _copy_windows(columns: Array, inside: Array, geometry: ConvGeometry, phases: int) -> None:
+def _copy_windows(columns: Array, inside: Array, geometry: ConvGeometry) -> None:
     """Copy into (groups, channels, k_1 … k_n, images, q_1 … q_n) what every tap sees of every output."""
-    rank = len(geometry.kernel_shape)
-    head, steps = inside.strides[:3], inside.strides[3 : 3 + rank]
-    positions = columns.shape[-rank:]
+    steps, positions = inside.strides[3:], columns.shape[3 + len(geometry.kernel_shape) :]
     # An axis of one element may have a stride or a dilation past any array; where it leads does not matter.
     taps = [
-        d * step if k > 1 else 0 for d, k, step in zip(geometry.dilations, geometry.kernel_shape, steps, strict=False)
+        d * step if k > 1 else 0 for d, k, step in zip(geometry.dilations, geometry.kernel_shape, steps, strict=True)
     ]
-    moves = [s * step if q > 1 else 0 for s, q, step in zip(geometry.strides, positions, steps, strict=False)]
-    if phases == 1:
-        np.copyto(columns, as_strided(inside, columns.shape, (*head[:2], *taps, head[2], *moves), writeable=False))
-        return
-    strides = (*head[:2], *taps[:-1], head[2], *moves[:-1], inside.strides[-1])
-    for tap in range(geometry.kernel_shape[-1]):
-        first, phase = divmod(tap * geometry.dilations[-1], phases)
-        target = columns[(slice(None),) * (1 + rank) + (tap,)]
-        np.copyto(target, as_strided(inside[..., phase, first:], target.shape, strides, writeable=False))
+    moves = [s * step if q > 1 else 0 for s, q, step in zip(geometry.strides, positions, steps, strict=True)]
+    strides = (*inside.strides[:2], *taps, inside.strides[2], *moves)
+    np.copyto(columns, as_strided(inside, columns.shape, strides, writeable=False))
