@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,19 +37,18 @@ def output_folder(path: str | None) -> Iterator[OutputFolder | None]:
         return
     folder = Path(path)
     new = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    temporary = folder / f".gpuconv-{secrets.token_hex(8)}"  # named before it exists: Ctrl-C may come in between
     try:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(prefix=".gpuconv-", dir=folder))
+            temporary.mkdir(mode=0o700)
         except (FileExistsError, NotADirectoryError):
             raise CommandError(f"--output-dir {path}: not a directory") from None
         except OSError as error:
             raise CommandError(f"--output-dir {path}: {error.strerror}") from None
-        try:
-            yield OutputFolder(folder, temporary)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        yield OutputFolder(folder, temporary)
     finally:
+        shutil.rmtree(temporary, ignore_errors=True)
         for parent in new:
             with suppress(OSError):  # one with results in it stays
                 parent.rmdir()
