@@ -37,7 +37,7 @@ def test_an_output_folder_that_cannot_be_written_is_an_error(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(_outputs.tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(_outputs.Path, "mkdir", refuse)
     out = tmp_path / "a" / "b"
     assert error("run", pool, "--output-dir", out) == f"--output-dir {out}: Permission denied"
     assert not (tmp_path / "a").exists()
