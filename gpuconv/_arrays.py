@@ -52,13 +52,24 @@ def check_out(operator: str, out: Any, shape: tuple[int, ...], dtype: Any, name:
 def _check_host_memory(operator: str, name: str, out: np.ndarray[Any, Any], inputs: dict[str, Any]) -> None:
     if not out.flags.writeable:
         raise ArgumentError(f"{operator}: {name} is read-only; pass a writeable array")
-    if out.size and any(stride == 0 and size > 1 for stride, size in zip(out.strides, out.shape, strict=True)):
+    if _repeats_itself(out):
         raise ArgumentError(
             f"{operator}: {name} repeats its own memory (strides {out.strides}); pass an array of its own"
         )
     for other, array in inputs.items():
         if array is not None and _overlap(out, array):
             raise ArgumentError(f"{operator}: {name} shares memory with {other}; pass an array of its own")
+
+
+def _repeats_itself(array: np.ndarray[Any, Any]) -> bool:
+    """Tell whether steps along some axis are shorter than what the axes inside of it span."""
+    span = array.itemsize
+    axes = zip(array.strides, array.shape, strict=True)
+    for stride, size in sorted((abs(stride), size) for stride, size in axes if size > 1 and array.size):
+        if stride < span:
+            return True
+        span += stride * (size - 1)
+    return False
 
 
 def _overlap(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> bool:

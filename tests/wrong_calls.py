@@ -225,6 +225,11 @@ OUTS = [
         "repeats its own memory (strides (0, 4, 0, 16)); pass an array of its own",
     ),
     _out(
+        "whose rows overlap",
+        np.lib.stride_tricks.as_strided(BUFFER, Y, (240, 60, 16, 4)),
+        "repeats its own memory (strides (240, 60, 16, 4)); pass an array of its own",
+    ),
+    _out(
         "that is part of x", BUFFER[:60].reshape(Y), "shares memory with x; pass an array of its own", x=_shared(BUFFER)
     ),
     _pair("that is one array", np.zeros(Y, np.float32), PAIR, ArgumentTypeError),
