@@ -22,7 +22,6 @@ from gpuconv.cpu._workspace import (
     Block,
     Ints,
     Plan,
-    Scratch,
     Span,
     balance,
     blocks,
@@ -52,12 +51,11 @@ def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, 
     if converts and w.size * item <= limit() // 8:
         w, converts = np.ascontiguousarray(w, accumulator), False
     weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])
-    scratch = SCRATCH
 
     def job(groups: Span, rows: Span) -> _Job:
         part = weights[slice(*groups), slice(*rows)].astype(accumulator, copy=False)
         matrix = part.reshape(*part.shape[:2], prod(part.shape[2:]))
-        return _Job(x, matrix, b, y, geometry, slice(*groups), rows[0], padded and w.size > y.size, scratch)
+        return _Job(x, matrix, b, y, geometry, slice(*groups), rows[0], padded and w.size > y.size)
 
     parts = list(product(spans(geometry.group, plan.groups), spans(weights.shape[1], plan.rows)))
     work = blocks(x.shape[0], y.shape[2:], plan)
@@ -138,7 +136,6 @@ class _Job:
     groups: slice
     first_row: int
     suspicious: bool
-    scratch: Scratch
 
     def compute(self, block: Block) -> None:
         """Compute one block and store it."""
@@ -147,7 +144,7 @@ class _Job:
         result = target
         if result is None:
             shape = (*self.weights.shape[:2], columns.shape[2])
-            result = self.scratch.take("result", shape, self.weights.dtype)
+            result = SCRATCH.take("result", shape, self.weights.dtype)
         np.matmul(self.weights, columns, out=result)
         if self.b is not None:
             result += self.b[self._channels].astype(result.dtype).reshape(*result.shape[:2], 1)
@@ -194,7 +191,7 @@ class _Job:
         # (images, groups * channels, …) -> (groups, channels, images, …)
         source = np.moveaxis(source.reshape(images, groups, channels, *source.shape[2:]), 0, 2)
         shape = (groups, channels, *geometry.kernel_shape, images, *block.positions)
-        columns = self.scratch.take("columns", shape, self.weights.dtype)
+        columns = SCRATCH.take("columns", shape, self.weights.dtype)
         _copy_windows(columns, self._inside(source, block), geometry)
         return columns.reshape(groups, self.weights.shape[2], images * prod(block.positions))
 
@@ -207,7 +204,7 @@ class _Job:
         if all(a >= 0 and a + r <= n for a, r, n in sizes) and source.dtype == self.weights.dtype:
             inside: Array = source[last_axes(slice(a, a + r) for a, r, _ in sizes)]
             return inside
-        padded = self.scratch.take("padded", (*source.shape[:3], *reach), self.weights.dtype)
+        padded = SCRATCH.take("padded", (*source.shape[:3], *reach), self.weights.dtype)
         writes = [slice(*tap_range(r, n, 1, a)) for a, r, n in sizes]
         _clear_around(padded, writes)
         if all(part.start < part.stop for part in writes):

@@ -23,7 +23,6 @@ from gpuconv.cpu._workspace import (
     Box,
     Ints,
     Plan,
-    Scratch,
     balance,
     blocks,
     first_axes,
@@ -58,10 +57,9 @@ def run(problem: Problem) -> bool:
     work = blocks(problem.x.shape[0], _coarse(problem), plan)
     groups, _, rows = problem.weights.shape[:3]
     parts = [(slice(*g), slice(*m)) for g, m in product(spans(groups, plan.groups), spans(rows, plan.rows))]
-    scratch = SCRATCH
     fits = problem.weights.size * np.dtype(problem.accumulator).itemsize <= limit() // 8
     for some in [parts] if fits else [[part] for part in parts]:  # weights may have to be copied
-        jobs = [_Job(problem, _matrix(problem, *part), *part, scratch) for part in some]
+        jobs = [_Job(problem, _matrix(problem, *part), *part) for part in some]
         _blas.run(lambda pair: pair[0].compute(pair[1]), list(product(jobs, work)))
     return True
 
@@ -129,7 +127,6 @@ class _Job:
     matrix: Array
     groups: slice
     rows: slice
-    scratch: Scratch
 
     def compute(self, block: Block) -> None:
         """Compute one block and store it."""
@@ -147,7 +144,7 @@ class _Job:
         parts = self._parts(block.images, inputs)
         for phase, taps in phases:
             every = (slice(p, None, s) for p, s in zip(phase, problem.strides, strict=True))
-            _store(target[last_axes(every)], parts, bias, self._placed(taps, block.box, inputs), self.scratch)
+            _store(target[last_axes(every)], parts, bias, self._placed(taps, block.box, inputs))
 
     @property
     def _channels(self) -> slice:
@@ -175,11 +172,11 @@ class _Job:
         if count > 1 and prod(positions) < _WIDE:  # small images side by side make one wide product
             columns = np.moveaxis(source.reshape(count, groups, channels, prod(positions)), 0, 2)
             shape: Ints = (groups, rows, count, prod(positions))
-            parts = self.scratch.take("parts", shape, problem.accumulator)
+            parts = SCRATCH.take("parts", shape, problem.accumulator)
             self._multiply(columns.reshape(groups, channels, shape[2] * shape[3]), parts.reshape(*shape[:2], -1))
             parts = np.moveaxis(parts, 2, 0)
         else:
-            parts = self.scratch.take("parts", (count, groups, rows, prod(positions)), problem.accumulator)
+            parts = SCRATCH.take("parts", (count, groups, rows, prod(positions)), problem.accumulator)
             self._multiply(source.reshape(count, groups, channels, prod(positions)), parts)
         return parts.reshape(count, groups, rows // prod(kernel), *kernel, *positions)
 
@@ -199,10 +196,10 @@ class _Job:
         ]
 
 
-def _store(places: Array, parts: Array, bias: Array | None, taps: list[tuple[Ints, Ints]], scratch: Scratch) -> None:
+def _store(places: Array, parts: Array, bias: Array | None, taps: list[tuple[Ints, Ints]]) -> None:
     """Add up the taps of one phase and write the sums to ``places`` (images, channels, u_1, …)."""
     extents = places.shape[2:]
-    sums = scratch.take("sums", (*parts.shape[:3], *extents), parts.dtype)
+    sums = SCRATCH.take("sums", (*parts.shape[:3], *extents), parts.dtype)
     started = False
     for tap, starts in taps:
         part = parts[first_axes(slice(None), slice(None), slice(None), tap)]

@@ -38,8 +38,8 @@ def run(function: Callable[[Item], None], items: Iterable[Item], *, side_by_side
     NumPy's loops release the interpreter lock. The first error is raised once every started item has ended.
     """
     work = list(items)
-    threads = min(count(), len(work)) if side_by_side else 1
-    if threads < 2:
+    threads = count()
+    if not side_by_side or min(threads, len(work)) < 2:
         for item in work:
             function(item)
         return
