@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ _LABEL = {"numpy": "NumPy", "cuda": "CuPy"}
 
 
 def _library(operator: str, name: str, array: Any) -> str:
-    if isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray):
+    if isinstance(array, np.ndarray) and not _is_masked(array):
         return "numpy"
     if is_cupy(array):
         return "cuda"
@@ -31,6 +32,12 @@ def _library(operator: str, name: str, array: Any) -> str:
     raise ArgumentTypeError(
         f"{operator}: {name} must be a NumPy or CuPy array, not {kind.__module__}.{kind.__qualname__}"
     )
+
+
+def _is_masked(array: Any) -> bool:
+    """Tell whether a mask comes with an array; where numpy.ma is not imported, and it takes its time, none can."""
+    masked = sys.modules.get("numpy.ma")
+    return masked is not None and isinstance(array, masked.MaskedArray)
 
 
 def is_cupy(array: Any) -> bool:

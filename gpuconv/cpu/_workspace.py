@@ -141,6 +141,7 @@ class Scratch(threading.local):
         buffer = self._buffers.get(key)
         if buffer is None or buffer.size < size:
             self._buffers.pop(key, None)
+            del buffer  # before there is another: only one of them counts against the limit
             buffer = np.empty(size, dtype)
             if buffer.nbytes + sum(kept.nbytes for kept in self._buffers.values()) <= self._KEPT_BYTES:
                 self._buffers[key] = buffer
