@@ -28,6 +28,8 @@ from gpuconv.cpu._workspace import (
     flat_index,
     last_axes,
     limit,
+    pieces,
+    share_rows,
     shrink,
     spans,
 )
@@ -100,6 +102,8 @@ def _plan(geometry: ConvGeometry, plain: bool, converts: bool, item: int) -> Pla
         rows = min(rows, max(1, budget // (4 * depth)))
     whole = rows * group == geometry.w_shape[0]
     groups = tile // (_elements(geometry, box, rows) + rows * depth) if whole else 1
+    if group == 1:
+        rows = share_rows(rows, -(-images // together) * pieces(box, out), threads)
     return Plan(max(1, min(group, groups)), rows, together, box)
 
 

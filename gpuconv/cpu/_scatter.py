@@ -28,6 +28,8 @@ from gpuconv.cpu._workspace import (
     first_axes,
     last_axes,
     limit,
+    pieces,
+    share_rows,
     shrink,
     spans,
 )
@@ -104,6 +106,8 @@ def _plan(problem: Problem) -> Plan | None:
     each = _elements(problem, box, rows)
     together = max(1, min(-(-images // threads), tile // each)) if box == extents else 1
     groups = tile // (each * together) if rows == problem.weights.shape[2] else 1
+    if group == 1:
+        rows = share_rows(rows, -(-images // together) * pieces(box, extents), threads)
     return Plan(max(1, min(group, groups)), rows, together, box)
 
 

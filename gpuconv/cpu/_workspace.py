@@ -55,7 +55,7 @@ def balance(box: Ints, extents: Ints, others: int, threads: int, least: int) -> 
     if not cut:
         return box
     axis = cut[0]
-    whole = others * prod(-(-n // size) for i, (n, size) in enumerate(zip(extents, box, strict=True)) if i != axis)
+    whole = others * pieces(box, extents) // -(-extents[axis] // box[axis])
     step = threads // gcd(whole, threads)  # the fewest parts that come out even
     parts = extents[axis] / box[axis]
     if whole * parts >= 4 * threads or step > extents[axis]:
@@ -64,6 +64,16 @@ def balance(box: Ints, extents: Ints, others: int, threads: int, least: int) -> 
     if prod(box) * parts < least * even:
         return box
     return (*box[:axis], -(-extents[axis] // even), *box[axis + 1 :])
+
+
+def share_rows(rows: int, pieces: int, threads: int) -> int:
+    """Cut the output channels too where there are fewer pieces of work than threads."""
+    return rows if pieces >= threads else max(min(rows, 16), -(-rows * pieces // threads))
+
+
+def pieces(box: Ints, extents: Ints) -> int:
+    """Return how many boxes cover ``extents``."""
+    return prod(-(-extent // size) for extent, size in zip(extents, box, strict=True))
 
 
 def boxes(extents: Ints, chunk: Ints) -> Iterator[Box]:
