@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,30 @@ def _blas_threads() -> int:
     return functions[0]()
 
 
-def test_every_item_is_done_and_the_first_error_is_raised_after_all() -> None:
+@pytest.mark.parametrize("threads", ["1", "2", "7"])
+def test_every_item_is_done_once(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCONV_NUM_THREADS", threads)
+    done: list[int] = []
+    _threads.run(done.append, range(500))
+    assert sorted(done) == list(range(500))
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_an_error_ends_the_work_and_is_raised(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCONV_NUM_THREADS", threads)
     done: list[int] = []
 
     def work(item: int) -> None:
-        done.append(item)
-        if item % 3 == 1:
+        if item == 3:
             raise ValueError(f"item {item}")
+        time.sleep(0.001)
+        done.append(item)
 
-    with pytest.raises(ValueError, match="item 1"):
-        _threads.run(work, range(8))
-    assert sorted(done) == list(range(8)) or _threads.count() == 1
+    with pytest.raises(ValueError, match="item 3"):
+        _threads.run(work, range(1000))
+    assert len(done) < 100
+    _threads.run(done.append, [1000])  # the pool works on
+    assert done[-1] == 1000
 
 
 def test_errstate_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -35,16 +36,29 @@ def _processors() -> int:
 def run(function: Callable[[Item], None], items: Iterable[Item], *, side_by_side: bool = True) -> None:
     """Call ``function`` on every item, side by side if told so; the items must write to different places.
 
-    NumPy's loops release the interpreter lock. The first error is raised once every started item has ended.
+    NumPy's loops release the interpreter lock. After an error no item is started; it is raised once those that
+    were have ended.
     """
-    work = list(items)
-    threads = count()
-    if not side_by_side or min(threads, len(work)) < 2:
-        for item in work:
-            function(item)
+    work = deque(items)
+    threads = min(count(), len(work)) if side_by_side else 1
+
+    def drain() -> None:
+        while True:
+            try:
+                item = work.popleft()
+            except IndexError:
+                return
+            try:
+                function(item)
+            except BaseException:
+                work.clear()
+                raise
+
+    if threads < 2:
+        drain()
         return
-    pool = _pool(threads, os.getpid())
-    futures = [pool.submit(copy_context().run, function, item) for item in work]  # NumPy's errstate goes along
+    pool = _pool(count(), os.getpid())
+    futures = [pool.submit(copy_context().run, drain) for _ in range(threads)]  # NumPy's errstate goes along
     errors = [error for error in (future.exception() for future in futures) if error is not None]
     if errors:
         raise errors[0]
