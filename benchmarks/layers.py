@@ -106,12 +106,13 @@ def select(layers: list[Layer], name: str = "", op: str | None = None) -> list[L
     return [layer for layer in layers if name in layer.id and op in (None, layer.op)]
 
 
-def scaled(layer: Layer, flops: float = 2e9, nbytes: float = 48e6) -> Layer:
+def scaled(layer: Layer, flops: float = 2e9, nbytes: float = 32e6) -> Layer:
     """Scale a layer to a CPU.
 
     While its work exceeds `flops`, or x and the outputs exceed `nbytes`: halve the batch; once that is 1, halve
     (rounding up) every spatial extent that keeps four times its window's reach; stop where nothing is left to
-    halve. Channels, kernel, strides, dilations, pads and group never change.
+    halve. Channels, kernel, strides, dilations, pads and group never change. Beyond about 32 MB an array is mapped
+    anew for every call, and the time would be the system's rather than either side's.
     """
     while layer.flops > flops or layer.nbytes() > nbytes:
         smaller = _halved(layer)
