@@ -58,6 +58,11 @@ def check(operator: str, **arrays: Any) -> DType:
     return entry
 
 
+def accumulator(dtype: Any) -> str:
+    """Return the name of the type that sums of a dtype are made in."""
+    return _TABLE[dtype.name].accumulator
+
+
 def lowest(dtype: Any) -> float:
     """Return the lowest finite value of a dtype: what a window without any element gives."""
     return _TABLE[dtype.name].lowest

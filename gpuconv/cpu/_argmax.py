@@ -41,9 +41,7 @@ def positions(source: Array, axes: list[Axis], scratch: Scratch) -> Array:
     result = scratch.take("positions", found.shape, np.int64)
     np.bitwise_and(found, _LOW_HALF, out=result)
     np.subtract(_LOW_HALF, result, out=result)
-    for axis in axes:
-        for q in axis.empty():
-            result[axis.at(slice(q, q + 1))] = -1
+    _windows.fill_empty(result, axes, -1)
     return result
 
 

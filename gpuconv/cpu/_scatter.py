@@ -34,8 +34,8 @@ from gpuconv.cpu._workspace import (
     spans,
 )
 
-_TILE_BYTES = 16 * 2**20
-_WIDE = 256
+_TILE_BYTES = 16 * 2**20  # many small steps over phases and taps: worth more at a time than stays in a core's cache
+_WIDE = 256  # columns from which a product is efficient
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _matrix(problem: Problem, groups: slice, rows: slice) -> Array:
 
 
 def _plan(problem: Problem) -> Plan | None:
-    """Choose the block, or return None where not even one output per phase fits the workspace."""
+    """Choose the block, or return None where the workspace is too small for any, or only for wasteful ones."""
     item, threads = np.dtype(problem.accumulator).itemsize, _threads.count()
     budget = limit() // (2 * threads * item)
     images = problem.x.shape[0]

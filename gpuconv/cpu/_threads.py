@@ -21,16 +21,17 @@ def count() -> int:
     """Return how many threads to use: ``GPUCONV_NUM_THREADS``, or the processors this process may run on."""
     text = os.environ.get("GPUCONV_NUM_THREADS", "")
     if not text:
-        return _processors()
+        return len(_processors())
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentError(f"GPUCONV_NUM_THREADS must be a positive integer, not {text!r}")
     return int(text)
 
 
-def _processors() -> int:
+def _processors() -> list[int]:
+    """Return the processors that this process may run on, by number."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def run(function: Callable[[Item], None], items: Iterable[Item], *, side_by_side: bool = True) -> None:
@@ -71,7 +72,8 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     Where there is a thread for every processor, each has its own, as in other libraries with threads of theirs.
     Otherwise systems may wake a thread on the processor of the one that woke it, where it waits for a turn.
     """
-    free = _processor_list() if threads == _processors() else []
+    processors = _processors()
+    free = processors if threads == len(processors) and hasattr(os, "sched_setaffinity") else []
 
     def settle() -> None:
         if free:
@@ -79,7 +81,3 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
                 os.sched_setaffinity(threading.get_native_id(), {free.pop()})
 
     return ThreadPoolExecutor(threads, thread_name_prefix=f"gpuconv-{process}", initializer=settle)
-
-
-def _processor_list() -> list[int]:
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []

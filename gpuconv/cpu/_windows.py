@@ -58,6 +58,13 @@ def _one(index: int) -> slice:
     return slice(index, index + 1)
 
 
+def fill_empty(target: Array, axes: list[Axis], value: float) -> None:
+    """Set the outputs whose window holds nothing."""
+    for axis in axes:
+        for q in axis.empty():
+            target[axis.at(_one(q))] = value
+
+
 def reduce(source: Array, axes: list[Axis], identity: Any, scratch: Scratch, target: Array | None = None) -> Array:
     """Return the maxima of all windows over ``axes``, in ``target`` if given, else in scratch memory.
 

@@ -17,7 +17,7 @@ def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry) 
     if 0 in (x.size, w.size, y.size):
         _scatter.fill_with_bias(y, b)
         return
-    accumulator = _dtypes.check("conv", x=x).accumulator
+    accumulator = _dtypes.accumulator(x.dtype)
     with np.errstate(all="ignore"):
         done = False
         if _adds_less_than_it_gathers(geometry):

@@ -15,7 +15,7 @@ def conv_transpose(x: Array, w: Array, b: Array | None, y: Array, geometry: Conv
     if 0 in (x.size, w.size, y.size):
         _scatter.fill_with_bias(y, b)
         return
-    accumulator = _dtypes.check("conv_transpose", x=x).accumulator
+    accumulator = _dtypes.accumulator(x.dtype)
     group = geometry.group
     weights = w.reshape(group, w.shape[0] // group, *w.shape[1:])  # (G, C/G, M/G, k_1, …)
     problem = _scatter.Problem(x, weights, b, y, geometry.strides, geometry.offsets, accumulator)

@@ -20,7 +20,6 @@ _TILE_BYTES = 2**24
 _TOUCHED = 6  # bytes at work per byte of input: its keys, their signs, maxima of one axis and the next
 _TOUCHED_INDICES = 48  # bytes at work per element of input: keys, an integer with the position, two sets of maxima
 
-
 Offsets = tuple[range, ...]
 
 
@@ -156,6 +155,4 @@ def _values(source: Array, target: Array, axes: list[Axis], scratch: Scratch) ->
     else:
         least = -np.inf if _order.is_float(dtype) else lowest(dtype)
         _windows.reduce(source, axes, least, scratch, target)
-    for axis in axes:
-        for q in axis.empty():
-            target[axis.at(slice(q, q + 1))] = lowest(dtype)
+    _windows.fill_empty(target, axes, lowest(dtype))
