@@ -58,6 +58,11 @@ def check(operator: str, **arrays: Any) -> DType:
     return entry
 
 
+def entry(name: str) -> DType:
+    """Return the entry of a dtype by NumPy's name for it."""
+    return _TABLE[name]
+
+
 def accumulator(dtype: Any) -> str:
     """Return the name of the type that sums of a dtype are made in."""
     return _TABLE[dtype.name].accumulator

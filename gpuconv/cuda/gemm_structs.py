@@ -1,0 +1,86 @@
+"""Layouts of the structs of Conv, ConvTranspose and the packing of weights, field by field as in ``kernels_cu``."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gpuconv.cuda import params
+
+
+@cache
+def correlation(wide: bool, rank: int) -> np.dtype[Any]:
+    """Return the layout of ``Correlation<Index, NDIM>``."""
+    index, axes, divider = params.index(wide), (rank,), params.divider(wide)
+    return params.layout(
+        [
+            *((name, params.POINTER) for name in ("x", "weights", "b", "y")),
+            *((name, index) for name in ("channels", "filters", "pixels", "pitch", "all_rows")),
+            ("x_batch", index),
+            ("x_channel", index),
+            ("x_extent", index, axes),
+            ("x_stride", index, axes),
+            ("y_batch", index),
+            ("y_channel", index),
+            ("y_stride", index, axes),
+            ("b_stride", index),
+            ("stride", index, axes),
+            ("extent", divider, axes),
+            ("by_channel", divider),
+            ("m_tiles", params.divider(False)),
+            ("n_tiles", params.divider(False)),
+        ]
+    )
+
+
+@cache
+def taps(wide: bool, rank: int) -> np.dtype[Any]:
+    """Return the layout of ``Taps<Index, NDIM>``."""
+    index, axes = params.index(wide), (rank,)
+    return params.layout(
+        [
+            *((name, index, axes) for name in ("start", "advance", "row")),
+            ("count", params.divider(wide), axes),
+            ("first_row", index),
+            ("rows", index),
+            ("limit", index, axes),
+            ("y_first", index),
+        ]
+    )
+
+
+@cache
+def transposed_axis(wide: bool) -> np.dtype[Any]:
+    """Return the layout of ``TransposedAxis<Index>``."""
+    index = params.index(wide)
+    names = ("stride", "pad", "dilation", "kernel", "common", "inverse", "extent", "row", "y_stride")
+    return params.layout([*((name, index) for name in names), ("phases", params.divider(wide))])
+
+
+@cache
+def operands(operator: str, wide: bool, rank: int) -> np.dtype[Any]:
+    """Return the layout of ``ConvParams<Index, NDIM>`` or ``ConvTransposeParams<Index, NDIM>``."""
+    common = ("common", correlation(wide, rank))
+    if operator == "conv":
+        return params.layout([common, ("taps", taps(wide, rank))])
+    return params.layout([common, ("axes", transposed_axis(wide), (rank,)), ("phases", params.divider(False))])
+
+
+@cache
+def packing(wide: bool, rank: int) -> np.dtype[Any]:
+    """Return the layout of ``PackParams<Index, NDIM>``."""
+    index, divider = params.index(wide), params.divider(wide)
+    return params.layout(
+        [
+            ("w", params.POINTER),
+            ("packed", params.POINTER),
+            *((name, index) for name in ("filters", "channels", "pitch", "rows", "w_group", "w_filter", "w_channel")),
+            ("w_stride", index, (rank,)),
+            ("by_tap", divider),
+            ("taps", divider, (rank,)),
+            ("m_squares", params.divider(False)),
+            ("row_squares", params.divider(False)),
+        ]
+    )

@@ -1,0 +1,107 @@
+"""Structs passed to kernels by value: NumPy layouts that mirror those of ``kernels_cu/include``.
+
+``Index`` in CUDA is ``int`` here where ``wide`` is false, else ``long long``. The generated entry of every kernel
+asserts the size and every offset of its layout, so that the two sides cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gpuconv._errors import ArgumentError
+
+POINTER = "<u8"
+INDEX_LIMIT = 2**31 - 2**16  # of a byte extent or a coordinate in 32 bits; the rest is room to round up to tiles
+_WIDE_LIMIT = 2**63 - 2**32
+
+
+def index(wide: bool) -> str:
+    """Return the NumPy type of ``Index``."""
+    return "<i8" if wide else "<i4"
+
+
+def index_name(wide: bool) -> str:
+    """Return the CUDA name of ``Index``."""
+    return "long long" if wide else "int"
+
+
+@lru_cache(maxsize=2)
+def divider(wide: bool) -> np.dtype[Any]:
+    """Return the layout of ``Divider<Index>``."""
+    if wide:
+        return layout([("divisor", "<i8")])
+    return layout([("divisor", "<u4"), ("multiplier", "<u4"), ("shift", "<u4")])
+
+
+def division(divisor: int, wide: bool) -> tuple[int, ...]:
+    """Return the fields of the ``Divider`` for one divisor; 0 stands for an empty axis, whose numbers are never split.
+
+    In 32 bits the quotient of n is ``(high word of n * multiplier + n) >> shift``: Granlund and Montgomery, "Division
+    by invariant integers using multiplication" (PLDI 1994), for n below 2**31.
+    """
+    divisor = max(divisor, 1)
+    if wide:
+        return (divisor,)
+    shift = (divisor - 1).bit_length()
+    return divisor, (2**32 * (2**shift - divisor)) // divisor + 1, shift
+
+
+def divisions(divisors: Sequence[int], wide: bool) -> list[tuple[int, ...]]:
+    """Return the fields of one ``Divider`` per axis."""
+    return [division(divisor, wide) for divisor in divisors]
+
+
+def layout(fields: Sequence[tuple[Any, ...]]) -> np.dtype[Any]:
+    """Return the layout of a C struct with these fields, ``(name, type)`` or ``(name, type, (length,))``."""
+    return np.dtype(list(fields), align=True)
+
+
+def pack(dtype: np.dtype[Any], values: Mapping[str, Any]) -> bytes:
+    """Return the struct's bytes; pointers may be left out, every other field must be given.
+
+    Structs inside are mappings or tuples, arrays of structs sequences of those.
+    """
+    struct = np.zeros((), dtype)
+    _fill(struct, values)
+    return struct.tobytes()
+
+
+def _fill(struct: np.ndarray[Any, Any], values: Mapping[str, Any]) -> None:
+    names = struct.dtype.names or ()
+    missing = [name for name in names if name not in values and struct.dtype[name] != np.dtype(POINTER)]
+    if missing or not set(values) <= set(names):
+        raise KeyError(f"fields missing: {missing}, fields unknown: {sorted(set(values) - set(names))}")
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            _fill(struct[name], value)
+        elif isinstance(value, Sequence) and value and isinstance(value[0], Mapping):
+            for axis, entry in enumerate(value):
+                _fill(struct[name][axis : axis + 1].reshape(()), entry)
+        else:
+            struct[name] = value
+
+
+def pointers(dtype: np.dtype[Any], roles: Mapping[str, str], base: int = 0) -> tuple[tuple[str, int], ...]:
+    """Return where each array's address belongs: ``roles`` maps pointer fields to the arrays' names."""
+    assert dtype.fields is not None
+    return tuple((role, base + dtype.fields[name][1]) for name, role in roles.items())
+
+
+def needs_wide(operator: str, magnitudes: Sequence[int]) -> bool:
+    """Tell whether byte extents and coordinates need 64-bit indices.
+
+    Raises
+    ------
+    ArgumentError
+        Where even 64 bits are not enough to compute with them.
+    """
+    largest = max(magnitudes, default=0)
+    if largest >= _WIDE_LIMIT:
+        raise ArgumentError(
+            f"{operator}: coordinates up to {largest} do not fit into the 64-bit indices of CUDA kernels"
+        )
+    return largest >= INDEX_LIMIT

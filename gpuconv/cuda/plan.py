@@ -1,0 +1,108 @@
+"""What a call launches: frozen descriptions that need no device, made once per problem and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One instantiation of a kernel template.
+
+    Attributes
+    ----------
+    name : str
+        Of the ``extern "C"`` entry, as profilers show it: ``conv_float32_2d_128x128x16``.
+    source : str
+        File in ``kernels_cu``.
+    function : str
+        The ``__device__`` template that the entry calls with its one parameter.
+    arguments : tuple of str
+        The template's arguments, in C++.
+    parameter : str
+        C++ type of the one parameter, a struct passed by value.
+    layout : numpy.dtype
+        The struct's mirror.
+    threads, blocks_per_sm : int
+        ``__launch_bounds__``.
+    """
+
+    name: str
+    source: str
+    function: str
+    arguments: tuple[str, ...]
+    parameter: str
+    layout: np.dtype[Any]
+    threads: int
+    blocks_per_sm: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch but for the arrays' addresses.
+
+    Attributes
+    ----------
+    variant : Variant
+    grid : tuple of int
+        Blocks along x, y, z. All blocks have ``variant.threads`` threads along x.
+    shared_bytes : int
+        Dynamic shared memory.
+    parameters : bytes
+        The struct, with pointers of zero.
+    pointers : tuple of (str, int)
+        Which array's address belongs at which byte offset: "x", "w", "b", "y", "indices" or "workspace".
+    """
+
+    variant: Variant
+    grid: tuple[int, int, int]
+    shared_bytes: int
+    parameters: bytes
+    pointers: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All launches of one call, in order, and the reasons for them.
+
+    Attributes
+    ----------
+    operator : str
+    launches : tuple of Launch
+        Empty where the result has no elements.
+    workspace_bytes : int
+        Of memory that lives from the first launch to the last.
+    workspace_use : str
+        What it holds, for error messages.
+    reasons : tuple of str
+        One line each, for people.
+    """
+
+    operator: str
+    launches: tuple[Launch, ...]
+    workspace_bytes: int
+    workspace_use: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan must know of a device.
+
+    Attributes
+    ----------
+    architecture : str
+        As NVRTC names it: ``sm_80``, ``sm_90a``.
+    multiprocessors : int
+    shared_bytes_per_block : int
+        Dynamic shared memory that a block can ask for.
+    shared_bytes_per_multiprocessor : int
+    """
+
+    architecture: str
+    multiprocessors: int
+    shared_bytes_per_block: int
+    shared_bytes_per_multiprocessor: int

@@ -1,0 +1,24 @@
+// Conv as an implicit GEMM on the cores' own multipliers, for every rank, stride, dilation, padding and group.
+//
+// A block makes one tile of output channels x pixels of one group (include/implicit_gemm.cuh). Tiles run over M first:
+// neighbouring blocks read the same activations, and the packed weights, small, stay in the L2 cache.
+#include "implicit_gemm.cuh"
+
+template <class Index, int NDIM> struct ConvParams {
+    Correlation<Index, NDIM> common;
+    Taps<Index, NDIM> taps;
+};
+
+template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
+          bool UNIFORM_TAP>
+__device__ __forceinline__ void conv_implicit_gemm(const ConvParams<Index, NDIM>& p)
+{
+    extern __shared__ __align__(16) unsigned char shared[];
+    Tile<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false> tile(p.common, p.taps, shared);
+    tile.run([&](Index& group, Index& m_tile, Index& n_tile) {
+        int m, n;
+        group = p.common.n_tiles.split(p.common.m_tiles.split(block_number(), m), n);
+        m_tile = m;
+        n_tile = n;
+    });
+}

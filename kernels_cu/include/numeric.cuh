@@ -1,0 +1,23 @@
+// Element types: how they are widened to the accumulator's type, and rounded from it once.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+__device__ __forceinline__ float widen(__half value) { return __half2float(value); }
+__device__ __forceinline__ float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ __forceinline__ float widen(float value) { return value; }
+__device__ __forceinline__ double widen(double value) { return value; }
+
+// Rounds to nearest even; overflow gives infinity.
+template <class T, class Acc> __device__ __forceinline__ T narrow(Acc value) { return T(value); }
+template <> __device__ __forceinline__ __half narrow<__half, float>(float value) { return __float2half_rn(value); }
+template <> __device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16, float>(float value)
+{
+    return __float2bfloat16_rn(value);
+}
+
+// A product with zero is NaN for infinities and NaN alone.
+template <class Acc> __device__ __forceinline__ bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }
+
+__device__ __forceinline__ float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+__device__ __forceinline__ double multiply_add(double a, double b, double c) { return __fma_rn(a, b, c); }
