@@ -73,11 +73,12 @@ class Tile:
 _LARGE = Tile(128, 128, 16, 8, 8, 2, 0.86, rowwise=False)
 _MIDDLE = Tile(64, 64, 16, 8, 4, 4, 0.78, wide=True)
 _FLAT = Tile(16, 128, 16, 4, 4, 4, 0.3, uniform=False)
+_FLAT_HALF = Tile(16, 128, 8, 4, 4, 4, 0.3, uniform=False)  # what it gathers waits in registers: half as much of it
 _MIDDLE_DOUBLE = Tile(64, 64, 16, 8, 4, 2, 0.7, wide=True)
 _FLAT_DOUBLE = Tile(16, 128, 16, 4, 4, 3, 0.3, uniform=False)
 _TILES = {
-    "float16": (_MIDDLE, _FLAT),
-    "bfloat16": (_MIDDLE, _FLAT),
+    "float16": (_MIDDLE, _FLAT_HALF),
+    "bfloat16": (_MIDDLE, _FLAT_HALF),
     "float32": (_LARGE, _MIDDLE, _FLAT),
     "float64": (_MIDDLE_DOUBLE, _FLAT_DOUBLE),
 }
@@ -235,16 +236,14 @@ class _Problem:
         return tuple(max(0, q - 1) * s + pad + (k - 1) * d for q, s, pad, k, d in axes)
 
     def wide(self) -> bool:
-        """Tell whether anything needs 64-bit indices."""
-        size = self.accumulator_bytes  # of x, w and y at most
+        """Tell whether anything needs 64-bit indices. Offsets count elements: pointers move by them in 64 bits."""
         reach = [max(pair) for pair in zip(self.coordinates(), self.x_shape[2:], strict=True)]
-        w_extents = (self.group, self.filters, self.channels, *self.taps)
         magnitudes = [
-            size * _extent((*self.x_shape[:2], *reach), self.x_strides),
-            size * _extent(self.y_shape, self.y_strides),
-            size * _extent(w_extents, self.w_strides),
-            size * self.group * self.rows * self.pitch,
-            size * self.filters * self.group * abs(self.b_stride or 0),
+            _extent((*self.x_shape[:2], *reach), self.x_strides),
+            _extent(self.y_shape, self.y_strides),
+            _extent((self.group, self.filters, self.channels, *self.taps), self.w_strides),
+            self.group * self.rows * self.pitch,
+            self.filters * self.group * abs(self.b_stride or 0),
             self.pixels,
             *reach,
             *(s * max(s, d) for s, d in zip(self.strides, self.dilations, strict=False)),  # none for Conv
@@ -305,7 +304,7 @@ def _blocks(problem: _Problem, tile: Tile) -> int:
 
 
 def _width_reason(wide: bool) -> str:
-    return f"{64 if wide else 32}-bit indices: byte extents and coordinates {'reach' if wide else 'are below'} 2**31"
+    return f"{64 if wide else 32}-bit indices: offsets and coordinates {'reach' if wide else 'are below'} 2**31"
 
 
 def _tap_reason(problem: _Problem, tile: Tile, uniform: bool) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from gpuconv._errors import ArgumentError
 
 POINTER = "<u8"
-INDEX_LIMIT = 2**31 - 2**16  # of a byte extent or a coordinate in 32 bits; the rest is room to round up to tiles
+INDEX_LIMIT = 2**31 - 2**16  # of an offset or a coordinate in 32 bits; the rest is room to round up to tiles
 _WIDE_LIMIT = 2**63 - 2**32
 
 
@@ -92,7 +92,7 @@ def pointers(dtype: np.dtype[Any], roles: Mapping[str, str], base: int = 0) -> t
 
 
 def needs_wide(operator: str, magnitudes: Sequence[int]) -> bool:
-    """Tell whether byte extents and coordinates need 64-bit indices.
+    """Tell whether offsets and coordinates of these magnitudes need 64-bit indices.
 
     Raises
     ------

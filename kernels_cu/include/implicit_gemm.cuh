@@ -279,10 +279,10 @@ struct Tile {
             for (int i = 0; i < kChunksM; ++i) {
 #pragma unroll
                 for (int row = 0; row < kVector; ++row) {
-                    Vector vector;
+                    Vector part;
 #pragma unroll
-                    for (int k = 0; k < kVector; ++k) vector.values[k] = sums[i * kVector + row][j * kVector + k];
-                    *reinterpret_cast<Vector*>(piece + (lane_m() * kVector + row) * kColumns + lane_n() * kVector) = vector;
+                    for (int k = 0; k < kVector; ++k) part.values[k] = sums[i * kVector + row][j * kVector + k];
+                    store_shared(piece + (lane_m() * kVector + row) * kColumns + lane_n() * kVector, part.values);
                 }
                 __syncwarp();
                 const Index m = chunk_row(i);

@@ -34,3 +34,21 @@ template <int KEEP> __device__ __forceinline__ void copy_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(KEEP) : "memory");
 }
+
+// Stores 16 bytes to shared memory at once; written as a plain assignment, some become four stores with bank conflicts.
+__device__ __forceinline__ void store_shared(void* target, const float (&v)[4])
+{
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(target)), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
+}
+__device__ __forceinline__ void store_shared(void* target, const double (&v)[2])
+{
+    asm volatile("st.shared.v2.f64 [%0], {%1, %2};" ::"r"(shared_address(target)), "d"(v[0]), "d"(v[1]) : "memory");
+}
+
+// The larger one, NaN if either is NaN; +0 is larger than -0.
+__device__ __forceinline__ float max_nan(float a, float b)
+{
+    float result;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}
