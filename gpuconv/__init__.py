@@ -9,6 +9,7 @@ from gpuconv._errors import (
     GpuconvError,
     OutOfDeviceMemory,
 )
+from gpuconv._explain import explain
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,7 @@ __all__ = [
     "__version__",
     "conv",
     "conv_transpose",
+    "explain",
     "max_pool",
     "to_device",
     "to_host",

@@ -11,10 +11,11 @@ from gpuconv._errors import ArgumentTypeError
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One element type: NumPy's name, CUDA's name, the type its sums are made in, its lowest finite value."""
+    """One element type: names in NumPy and CUDA, bytes, the type its sums are made in, its lowest finite value."""
 
     name: str
     cuda: str
+    itemsize: int
     accumulator: str
     lowest: float
     convolves: bool
@@ -23,18 +24,26 @@ class DType:
 _TABLE = {
     entry.name: entry
     for entry in (
-        DType("float16", "__half", "float32", -65504.0, True),
-        DType("bfloat16", "__nv_bfloat16", "float32", -255.0 * 2.0**120, True),
-        DType("float32", "float", "float32", -(2.0**128 - 2.0**104), True),
-        DType("float64", "double", "float64", -sys.float_info.max, True),
-        DType("int8", "signed char", "int8", -128, False),
-        DType("uint8", "unsigned char", "uint8", 0, False),
+        DType("float16", "__half", 2, "float32", -65504.0, True),
+        DType("bfloat16", "__nv_bfloat16", 2, "float32", -255.0 * 2.0**120, True),
+        DType("float32", "float", 4, "float32", -(2.0**128 - 2.0**104), True),
+        DType("float64", "double", 8, "float64", -sys.float_info.max, True),
+        DType("int8", "signed char", 1, "int8", -128, False),
+        DType("uint8", "unsigned char", 1, "uint8", 0, False),
     )
 }
 
 CONV_DTYPES = tuple(name for name, entry in _TABLE.items() if entry.convolves)
 MAX_POOL_DTYPES = tuple(_TABLE)
 _ALLOWED = {"conv": CONV_DTYPES, "conv_transpose": CONV_DTYPES, "max_pool": MAX_POOL_DTYPES}
+
+
+OPERATORS = tuple(_ALLOWED)
+
+
+def allowed(operator: str) -> tuple[str, ...] | None:
+    """Return the names of the dtypes that an operator takes, or None for an unknown operator."""
+    return _ALLOWED.get(operator)
 
 
 def check(operator: str, **arrays: Any) -> DType:

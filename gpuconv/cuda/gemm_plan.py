@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
-import numpy as np
-
 from gpuconv import _dtypes
 from gpuconv._errors import ArgumentError
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
@@ -63,7 +61,7 @@ class Tile:
 
     def shared_bytes(self, accumulator: str) -> int:
         """Return the bytes of the buffers in shared memory."""
-        return _STAGES * self.block_k * (self.block_m + self.block_n) * np.dtype(accumulator).itemsize
+        return _STAGES * self.block_k * (self.block_m + self.block_n) * _dtypes.entry(accumulator).itemsize
 
     def __str__(self) -> str:
         return f"{self.block_m}x{self.block_n}x{self.block_k}"
@@ -193,7 +191,7 @@ class _Problem:
 
     @property
     def accumulator_bytes(self) -> int:
-        return np.dtype(_dtypes.entry(self.dtype).accumulator).itemsize
+        return _dtypes.entry(_dtypes.entry(self.dtype).accumulator).itemsize
 
     @property
     def rank(self) -> int:
@@ -282,7 +280,8 @@ def _choose(problem: _Problem, wide: bool, limits: Limits) -> tuple[Tile, bool, 
     costs = {tile: _cost(problem, tile, uniform, limits) for tile, uniform in forms.items() if uniform or tile.rowwise}
     best = min(costs, key=lambda tile: costs[tile])
     lines = (
-        f"tile {tile}: {_blocks(problem, tile)} blocks, modelled at {cost / costs[best]:.2f} of the best time"
+        f"tile {tile}: {_blocks(problem, tile)} blocks, "
+        + ("chosen" if tile == best else f"modelled to take {cost / costs[best]:.2f} of the chosen one's time")
         for tile, cost in costs.items()
     )
     return best, forms[best], tuple(lines)

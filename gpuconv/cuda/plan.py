@@ -64,7 +64,7 @@ class Launch:
     pointers: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """All launches of one call, in order, and the reasons for them.
 
@@ -86,6 +86,9 @@ class Plan:
     workspace_bytes: int
     workspace_use: str
     reasons: tuple[str, ...]
+
+    def __repr__(self) -> str:  # without the parameters' bytes
+        return f"<Plan of {self.operator}: {', '.join(launch.variant.name for launch in self.launches) or 'no launch'}>"
 
 
 @dataclass(frozen=True, slots=True)

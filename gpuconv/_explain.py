@@ -1,0 +1,155 @@
+"""What a call would launch, and why, in words; nothing here needs a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from gpuconv import _dtypes, _geometry
+from gpuconv._errors import ArgumentError, ArgumentTypeError
+from gpuconv._geometry import Ints
+
+if TYPE_CHECKING:  # imported where they are used: importing gpuconv does not need them
+    from gpuconv.cuda.floor import Geometry, Work
+    from gpuconv.cuda.limits import Representative
+    from gpuconv.cuda.plan import Launch, Plan
+
+
+def explain(
+    operator: str,
+    x_shape: Sequence[int],
+    w_shape: Sequence[int] | None = None,
+    *,
+    dtype: Any = "float32",
+    arch: str = "sm_90",
+    bias: bool = False,
+    return_indices: bool = False,
+    **attributes: Any,
+) -> Plan:
+    """Print what a call on CUDA arrays launches, and why; no device is needed.
+
+    Parameters
+    ----------
+    operator : {"conv", "conv_transpose", "max_pool"}
+    x_shape, w_shape : sequence of int
+        Shapes of the call's arrays, which are taken to be C-contiguous; no ``w_shape`` for MaxPool.
+    dtype : str or dtype
+        Of the arrays.
+    arch : str
+        Architecture of the GPU, as ``"sm_90"``. Multiprocessors, memory and clock are those of one well-known device of
+        it, by its datasheet.
+    bias : bool
+        Whether there is a ``b``.
+    return_indices : bool
+        Whether MaxPool gives Indices.
+    **attributes
+        The call's other keywords, as ``pads=[1, 1, 1, 1]``.
+
+    Returns
+    -------
+    Plan
+        What was printed: every launch with its kernel, grid, shared memory and parameters.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        As the call itself; also an unknown operator, dtype or architecture.
+
+    Examples
+    --------
+    >>> import gpuconv
+    >>> plan = gpuconv.explain("max_pool", (8, 64, 112, 112), kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    max_pool float32 on sm_90a: 132 multiprocessors as on H200
+      x (8, 64, 112, 112) -> y (8, 64, 56, 56)
+      floor      6.7 us: 32.1 MB at 4.80 TB/s
+      launch 1   max_pool_float32_2d: grid 6272, 256 threads
+      because    max_pool_float32_2d: one output a thread, 1605632 outputs in 6272 blocks of 256 threads; 32-bit \
+indices, the largest number being 6422527
+    """
+    from gpuconv.cuda.limits import representative
+
+    device = representative(arch)
+    name = _dtype_name(operator, dtype)
+    geometry, plan = _planned(operator, x_shape, w_shape, name, device, bias, return_indices, attributes)
+    print("\n".join(_lines(geometry, plan, name, device, bias, return_indices)))
+    return plan
+
+
+def _dtype_name(operator: str, dtype: Any) -> str:
+    allowed = _dtypes.allowed(operator)
+    if allowed is None:
+        raise ArgumentError(f"explain: operator must be one of {', '.join(_dtypes.OPERATORS)}, not {operator!r}")
+    name = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
+    if name not in allowed:
+        raise ArgumentTypeError(f"{operator}: dtype must be one of {', '.join(allowed)}, not {name}")
+    return name
+
+
+def _planned(
+    operator: str,
+    x_shape: Sequence[int],
+    w_shape: Sequence[int] | None,
+    dtype: str,
+    device: Representative,
+    bias: bool,
+    indices: bool,
+    attributes: dict[str, Any],
+) -> tuple[Geometry, Plan]:
+    from gpuconv.cuda import gemm_plan, pool_plan
+
+    try:
+        if operator == "max_pool":
+            pool = _geometry.max_pool(x_shape, **{"kernel_shape": None, **attributes})
+            x_strides, y_strides = _contiguous(pool.x_shape), _contiguous(pool.y_shape)
+            places = y_strides if indices else None
+            return pool, pool_plan.for_max_pool(pool, dtype, x_strides, y_strides, places, device.limits)
+        if w_shape is None:
+            raise ArgumentTypeError(f"{operator}: w_shape is required, as (16, 3, 3, 3)")
+        geometry: Any = getattr(_geometry, operator)(x_shape, w_shape, **attributes)
+    except TypeError as error:
+        if isinstance(error, ArgumentTypeError):
+            raise
+        raise ArgumentTypeError(f"{operator}: {error}") from None
+    make: Any = gemm_plan.for_conv if operator == "conv" else gemm_plan.for_conv_transpose
+    strides = (_contiguous(shape) for shape in (geometry.x_shape, geometry.w_shape))
+    return geometry, make(geometry, dtype, *strides, 1 if bias else None, _contiguous(geometry.y_shape), device.limits)
+
+
+def _contiguous(shape: Ints) -> Ints:
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _lines(
+    geometry: Geometry, plan: Plan, dtype: str, device: Representative, bias: bool, indices: bool
+) -> Iterator[str]:
+    from gpuconv.cuda import floor
+
+    limits = device.limits
+    yield f"{plan.operator} {dtype} on {limits.architecture}: {limits.multiprocessors} multiprocessors as on {device.name}"
+    operands = [f"x {geometry.x_shape}"]
+    if not isinstance(geometry, _geometry.MaxPoolGeometry):
+        operands.append(f"w {geometry.w_shape}")
+    yield f"  {', '.join(operands)} -> y {geometry.y_shape}"
+    yield f"  floor      {_floor(floor.work(geometry, dtype, bias=bias, indices=indices), device, dtype)}"
+    for number, launch in enumerate(plan.launches, 1):
+        yield f"  launch {number}   {_launch(launch)}"
+    if plan.workspace_bytes:
+        yield f"  workspace  {plan.workspace_bytes} bytes for {plan.workspace_use}"
+    for number, reason in enumerate(plan.reasons):
+        yield f"  {'because' if number == 0 else '':9}  {reason}"
+
+
+def _floor(work: Work, device: Representative, dtype: str) -> str:
+    rate = device.rate(_dtypes.entry(dtype).accumulator)
+    seconds = work.seconds(rate, device.bandwidth)
+    text = f"{work.bytes / 1e6:.1f} MB at {device.bandwidth / 1e12:.2f} TB/s"
+    if work.flops:
+        text = f"{work.flops / 1e9:.2f} GFLOP at {rate / 1e12:.1f} TFLOP/s, or {text}"
+    return f"{seconds * 1e6:.1f} us: {text}"
+
+
+def _launch(launch: Launch) -> str:
+    grid = " x ".join(str(size) for size in launch.grid if size > 1) or "1"
+    text = f"{launch.variant.name}: grid {grid}, {launch.variant.threads} threads"
+    return f"{text}, {launch.shared_bytes} bytes of shared memory" if launch.shared_bytes else text

@@ -1,0 +1,63 @@
+"""The least that a device must do for a problem: arithmetic, and bytes that cross its memory bus once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from gpuconv import _dtypes
+from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, MaxPoolGeometry, tap_range
+
+Geometry = ConvGeometry | ConvTransposeGeometry | MaxPoolGeometry
+_MOST_PAIRS = 10**6  # of outputs and taps along one axis that are looked at one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What no kernel can do without.
+
+    Attributes
+    ----------
+    flops : int
+        Two per multiply-add; taps in the padding count as well. Comparisons of MaxPool do not count.
+    bytes : int
+        Inputs that any output meets, weights, bias, outputs and Indices, each once.
+    """
+
+    flops: int
+    bytes: int
+
+    def seconds(self, rate: float, bandwidth: float) -> float:
+        """Return the longer of the two times, at a rate of operations and of bytes per second."""
+        return max(self.flops / rate, self.bytes / bandwidth)
+
+
+def work(geometry: Geometry, dtype: str, *, bias: bool = False, indices: bool = False) -> Work:
+    """Return the least work of one call."""
+    size = _dtypes.entry(dtype).itemsize
+    outputs = prod(geometry.y_shape)
+    inputs = prod(geometry.x_shape[:2]) * prod(_met(geometry, axis) for axis in range(len(geometry.kernel_shape)))
+    if isinstance(geometry, MaxPoolGeometry):
+        return Work(0, size * (inputs + outputs) + 8 * outputs * indices)
+    weights = prod(geometry.w_shape) + geometry.y_shape[1] * bias
+    # A weight meets every output pixel in Conv, every input pixel in ConvTranspose.
+    pixels = geometry.y_shape if isinstance(geometry, ConvGeometry) else geometry.x_shape
+    flops = 2 * prod(geometry.w_shape) * pixels[0] * prod(pixels[2:])
+    return Work(flops, size * (inputs + weights + outputs))
+
+
+def _met(geometry: Geometry, axis: int) -> int:
+    """Return how many coordinates of an input axis meet an output through some tap."""
+    n, out, stride = geometry.x_shape[2 + axis], geometry.y_shape[2 + axis], geometry.strides[axis]
+    offsets = geometry.offsets[axis]
+    if isinstance(geometry, ConvTransposeGeometry):
+        if n * len(offsets) > _MOST_PAIRS:
+            return n
+        return sum(any(0 <= i * stride + offset < out for offset in offsets) for i in range(n))
+    if out * len(offsets) > _MOST_PAIRS:
+        return n
+    met: set[int] = set()
+    for offset in offsets:
+        low, high = tap_range(out, n, stride, offset)
+        met.update(range(low * stride + offset, high * stride + offset, stride))
+    return len(met)

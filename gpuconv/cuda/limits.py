@@ -1,0 +1,70 @@
+"""One well-known device per architecture, by its datasheet: what plans and floors assume where no device is asked."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpuconv._errors import ArgumentError
+from gpuconv.cuda.plan import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Representative:
+    """A device by its datasheet.
+
+    Attributes
+    ----------
+    name : str
+    limits : Limits
+    clock : float
+        Boost clock of the multiprocessors, in Hz.
+    lanes, double_lanes : int
+        Multiply-adds of a multiprocessor per clock, in float32 and in float64 without tensor cores.
+    bandwidth : float
+        Of the memory, in bytes per second.
+    """
+
+    name: str
+    limits: Limits
+    clock: float
+    lanes: int
+    double_lanes: int
+    bandwidth: float
+
+    def rate(self, accumulator: str) -> float:
+        """Return the floating-point operations per second of the cores' own multipliers, two per multiply-add."""
+        lanes = self.double_lanes if accumulator == "float64" else self.lanes
+        return 2 * lanes * self.clock * self.limits.multiprocessors
+
+
+def _limits(architecture: str, multiprocessors: int, kilobytes: int) -> Limits:
+    """Shared memory of a multiprocessor in KiB; a block gets all of it but one."""
+    return Limits(architecture, multiprocessors, (kilobytes - 1) * 1024, kilobytes * 1024)
+
+
+_TABLE = {
+    80: Representative("A100", _limits("sm_80", 108, 164), 1.41e9, 64, 32, 2.04e12),
+    86: Representative("RTX 3090", _limits("sm_86", 82, 100), 1.695e9, 128, 2, 0.936e12),
+    87: Representative("Jetson AGX Orin", _limits("sm_87", 16, 164), 1.3e9, 128, 2, 0.205e12),
+    89: Representative("RTX 4090", _limits("sm_89", 128, 100), 2.52e9, 128, 2, 1.008e12),
+    90: Representative("H200", _limits("sm_90a", 132, 228), 1.98e9, 128, 64, 4.8e12),
+    100: Representative("B200", _limits("sm_100a", 148, 228), 1.965e9, 128, 64, 8.0e12),
+    120: Representative("RTX 5090", _limits("sm_120a", 170, 100), 2.407e9, 128, 2, 1.792e12),
+}
+
+
+def representative(architecture: str) -> Representative:
+    """Return the device that stands for an architecture: ``sm_90``, ``sm_90a``, ``90``.
+
+    Raises
+    ------
+    ArgumentError
+        For an architecture that has none; the message lists those that have.
+    """
+    match = re.fullmatch(r"(?:sm_)?(\d+)[af]?", str(architecture))
+    found = _TABLE.get(int(match[1])) if match else None
+    if found is None:
+        known = ", ".join(f"sm_{number}" for number in _TABLE)
+        raise ArgumentError(f"explain: arch must be one of {known}, not {architecture!r}")
+    return found
