@@ -1,4 +1,4 @@
-"""The command line: ``gpuconv info | check | run``, also as ``python -m gpuconv``."""
+"""The command line: ``gpuconv info | check | run | compile``, also as ``python -m gpuconv``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 import gpuconv
-from gpuconv import _check, _run
+from gpuconv import _check, _compile, _run
 from gpuconv._terminal import CommandError, printable
 from gpuconv.cuda import device
 
@@ -104,6 +104,21 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--profile", action="store_true", help="print the time of every node")
     run.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the random inputs (default: 0)")
     run.set_defaults(command=_run.command)
+
+    about = "Compile the CUDA kernels ahead of time; no device is needed. A kernel that is there already is left alone."
+    build = commands.add_parser("compile", help="compile the CUDA kernels ahead of time", description=about)
+    build.add_argument(
+        "--arch",
+        default="",
+        metavar="NAME,…",
+        help="as sm_80,sm_90a (default: that of the device, without one sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a)",
+    )
+    build.add_argument(
+        "--output-dir", metavar="DIR", help="write to DIR, for later use as GPUCONV_CACHE_DIR (default: the cache)"
+    )
+    build.add_argument("--filter", default="", metavar="TEXT", help="only kernels whose name contains TEXT")
+    build.add_argument("-j", "--jobs", type=_positive, metavar="N", help="threads (default: one per processor)")
+    build.set_defaults(command=_compile.command)
     return parser
 
 
@@ -111,6 +126,13 @@ def _seed(text: str) -> int:
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError("must not be negative")
+    return number
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be positive")
     return number
 
 
@@ -124,6 +146,7 @@ def _info(_: argparse.Namespace) -> int:
 
 def _facts() -> Iterator[tuple[str, str]]:
     from gpuconv.cpu import _threads, _workspace
+    from gpuconv.cuda import cache
 
     yield "gpuconv", gpuconv.__version__
     yield "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
@@ -135,8 +158,19 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "CPU workspace", f"{_workspace.limit()} bytes at most (GPUCONV_WORKSPACE_BYTES)"
     reason = device.unavailable_reason()
     yield "CUDA device", "present" if reason is None else f"none: {reason}"
+    yield "NVRTC", _nvrtc()
+    yield "kernel cache", f"{cache.folder() or 'a temporary folder'} (GPUCONV_CACHE_DIR)"
     missing = _check.cuda_missing()
     yield "backends", "cpu, cuda" if missing is None else f"cpu (no cuda: {missing})"
+
+
+def _nvrtc() -> str:
+    from gpuconv.cuda import nvrtc
+
+    try:
+        return f"{nvrtc.version()}, headers in {nvrtc.headers()}"
+    except gpuconv.CompileError as error:
+        return f"none: {error}"
 
 
 def _blas() -> str:

@@ -126,7 +126,8 @@ def _lines(
     from gpuconv.cuda import floor
 
     limits = device.limits
-    yield f"{plan.operator} {dtype} on {limits.architecture}: {limits.multiprocessors} multiprocessors as on {device.name}"
+    like = f"{limits.multiprocessors} multiprocessors as on {device.name}"
+    yield f"{plan.operator} {dtype} on {limits.architecture}: {like}"
     operands = [f"x {geometry.x_shape}"]
     if not isinstance(geometry, _geometry.MaxPoolGeometry):
         operands.append(f"w {geometry.w_shape}")

@@ -1,0 +1,115 @@
+"""``gpuconv compile``: every kernel for the architectures asked for, ahead of time and without a device."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import gpuconv
+from gpuconv._errors import CompileError
+from gpuconv._terminal import CommandError, Progress, printable, table
+from gpuconv.cpu import _threads
+from gpuconv.cuda import cache, device
+from gpuconv.cuda import compile as compiler
+from gpuconv.cuda.plan import Variant
+
+_EVERYWHERE = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+_FAILURES_SHOWN = 20
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of all variants for one architecture."""
+
+    architecture: str
+    built: int = 0
+    present: int = 0
+    spilling: int = 0
+    spilled_bytes: int = 0
+    seconds: float = 0.0
+    failures: list[str] = field(default_factory=list)
+
+    def count(self, built: compiler.Built) -> None:
+        """Note a variant that compiled."""
+        if built.seconds is None:
+            self.present += 1
+        else:
+            self.built += 1
+        report = compiler.read(built.log)
+        spilled = report.spill_stores + report.spill_loads if report is not None else 0
+        self.spilling += spilled > 0
+        self.spilled_bytes += spilled
+
+    def row(self) -> list[str]:
+        """Return the table's cells."""
+        counts = [self.built + self.present + len(self.failures), self.built, self.present, len(self.failures)]
+        spills = f"{self.spilling} ({self.spilled_bytes} bytes)" if self.spilling else "0"
+        return [self.architecture, *map(str, counts), f"{self.seconds:.1f}", spills]
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Build what ``--arch`` and ``--filter`` leave, print the table, return 0 if everything compiled."""
+    variants = _variants(arguments.filter)
+    architectures = _architectures(arguments.arch)
+    folder = Path(arguments.output_dir).absolute() if arguments.output_dir else cache.folder()
+    if folder is None:
+        raise CommandError("compile: there is no folder for caches here; give one by --output-dir or GPUCONV_CACHE_DIR")
+    jobs = arguments.jobs or _threads.count()
+    with Progress() as progress:
+        tallies = [_build_all(variants, name, folder, jobs, progress) for name in architectures]
+    return _print(tallies, folder)
+
+
+def _variants(wanted: str) -> list[Variant]:
+    from gpuconv.cuda.variants import all_variants  # not before it is needed: the plans of every problem
+
+    found = [variant for variant in all_variants() if wanted in variant.name]
+    if not found:
+        raise CommandError(f"compile: no kernel's name contains {wanted!r}")
+    return found
+
+
+def _architectures(text: str) -> list[str]:
+    if text:
+        return list(dict.fromkeys(compiler.checked(name.strip()) for name in text.split(",")))
+    if device.unavailable_reason() is None:
+        return [device.limits(device.current_device()).architecture]
+    return list(_EVERYWHERE)
+
+
+def _build_all(variants: list[Variant], architecture: str, folder: Path, jobs: int, progress: Progress) -> Tally:
+    tally, start = Tally(architecture), time.perf_counter()
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        running = {pool.submit(compiler.build, variant, architecture, folder): variant for variant in variants}
+        for number, future in enumerate(as_completed(running), 1):
+            progress.show(f"{architecture} {number}/{len(variants)} {running[future].name}")
+            try:
+                tally.count(future.result())
+            except CompileError as error:
+                tally.failures.append(str(error))
+    finally:  # after an error, or Ctrl-C, what has not begun does not begin
+        pool.shutdown(cancel_futures=True)
+    tally.seconds = time.perf_counter() - start
+    return tally
+
+
+def _print(tallies: Sequence[Tally], folder: Path) -> int:
+    header = ["architecture", "kernels", "built", "there already", "failed", "seconds", "spilling"]
+    print(table(header, [tally.row() for tally in tallies]))
+    failures = [failure for tally in tallies for failure in tally.failures]
+    for failure in failures[:_FAILURES_SHOWN]:
+        print(f"FAILED {printable(failure.partition(chr(10))[0])}")
+    if len(failures) > _FAILURES_SHOWN:
+        print(f"… and {len(failures) - _FAILURES_SHOWN} more failures; --filter shows them by name")
+    total = sum(tally.built + tally.present for tally in tallies)
+    if failures:
+        print(failures[0].partition("\n")[2].rstrip())
+        print(f"gpuconv {gpuconv.__version__}: {len(failures)} of {total + len(failures)} kernels do NOT compile")
+        return 1
+    print(f"gpuconv {gpuconv.__version__}: all {total} kernels are there, found by GPUCONV_CACHE_DIR={folder}")
+    return 0
