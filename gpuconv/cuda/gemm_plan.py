@@ -226,16 +226,16 @@ class _Problem:
         return tuple(self.channels * prod(self.taps[axis + 1 :]) for axis in range(self.rank))
 
     def coordinates(self) -> Ints:
-        """Return a bound of every input coordinate that a kernel computes, also of those outside of x."""
+        """Return a bound of the input coordinates on each axis, also of those outside of x, and of their parts."""
         if self.phases:
             axes = zip(self.columns, self.strides, self.pads, self.taps, self.dilations, strict=True)
             return tuple(q + s + pad + 2 * (k - 1) * d for q, s, pad, k, d in axes)
         axes = zip(self.columns, self.column_strides, self.pads, self.taps, self.dilations, strict=True)
-        return tuple(max(0, q - 1) * s + pad + (k - 1) * d for q, s, pad, k, d in axes)
+        return tuple(max(q * s, pad, (k - 1) * d, q * s - pad + (k - 1) * d) for q, s, pad, k, d in axes)
 
     def wide(self) -> bool:
         """Tell whether anything needs 64-bit indices. Offsets count elements: pointers move by them in 64 bits."""
-        reach = [max(pair) for pair in zip(self.coordinates(), self.x_shape[2:], strict=True)]
+        reach = [1 + max(pair) for pair in zip(self.coordinates(), self.x_shape[2:], strict=True)]
         magnitudes = [
             _extent((*self.x_shape[:2], *reach), self.x_strides),
             _extent(self.y_shape, self.y_strides),
@@ -250,7 +250,7 @@ class _Problem:
 
 
 def _extent(shape: Ints, strides: Ints) -> int:
-    return sum(size * abs(stride) for size, stride in zip(shape, strides, strict=True))
+    return sum(max(0, size - 1) * abs(stride) for size, stride in zip(shape, strides, strict=True))
 
 
 # ---------------------------------------------------------------- plans
