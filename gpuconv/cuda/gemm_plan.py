@@ -231,7 +231,8 @@ class _Problem:
             axes = zip(self.columns, self.strides, self.pads, self.taps, self.dilations, strict=True)
             return tuple(q + s + pad + 2 * (k - 1) * d for q, s, pad, k, d in axes)
         axes = zip(self.columns, self.column_strides, self.pads, self.taps, self.dilations, strict=True)
-        return tuple(max(q * s, pad, (k - 1) * d, q * s - pad + (k - 1) * d) for q, s, pad, k, d in axes)
+        parts = (((q - 1) * s, pad, (k - 1) * d) for q, s, pad, k, d in axes)
+        return tuple(max(last, pad, reach, last - pad + reach) for last, pad, reach in parts)
 
     def wide(self) -> bool:
         """Tell whether anything needs 64-bit indices. Offsets count elements: pointers move by them in 64 bits."""
