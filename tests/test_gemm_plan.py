@@ -251,7 +251,7 @@ def test_pads_beyond_32_bits_widen_the_coordinates() -> None:
 
 def test_coordinates_beyond_64_bits_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"^conv: coordinates up to \d+ do not fit into the 64-bit indices"):
-        plan("conv", (1, 1, 4), (1, 1, 2), dilations=[2**62], pads=[2**62, 2**62], strides=[2**62])
+        plan("conv", (1, 1, 4), (1, 1, 2), dilations=[2**62], pads=[2**62, 2**63 - 1], strides=[2**62])
 
 
 # ---------------------------------------------------------------- variants

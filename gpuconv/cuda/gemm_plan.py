@@ -236,7 +236,7 @@ class _Problem:
 
     def wide(self) -> bool:
         """Tell whether anything needs 64-bit indices. Offsets count elements: pointers move by them in 64 bits."""
-        reach = [1 + max(pair) for pair in zip(self.coordinates(), self.x_shape[2:], strict=True)]
+        reach = [max(at + 1, extent) for at, extent in zip(self.coordinates(), self.x_shape[2:], strict=True)]
         magnitudes = [
             _extent((*self.x_shape[:2], *reach), self.x_strides),
             _extent(self.y_shape, self.y_strides),
