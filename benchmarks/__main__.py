@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks cpu | import``."""
+"""The command line: ``python -m benchmarks cpu | gpu | host | import``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks import imports
 
@@ -22,11 +23,38 @@ def _parser() -> argparse.ArgumentParser:
     cpu.add_argument("--threads", type=int, default=2, help="threads of each side (default %(default)s)")
     cpu.add_argument("--gflop", type=float, default=2.0, help="scale layers down to this work (default %(default)s)")
     cpu.add_argument("--spin", type=int, choices=[0, 1], default=1, help="ONNX Runtime's allow_spinning (default 1)")
+    _add_gpu(commands)
+    host = commands.add_parser("host", help="host time of a warm call on CUDA arrays; no device is needed")
+    host.add_argument("--profile", action="store_true", help="also print where the time goes")
     start = commands.add_parser("import", help="time of `import gpuconv` beyond that of `import numpy`")
     start.add_argument("--processes", type=int, default=10, help="fresh processes (default %(default)s)")
-    for command in (cpu, start):
+    for command in (cpu, host, start):
         command.add_argument("--json", type=Path, metavar="FILE", help="write every number to FILE")
     return parser
+
+
+def _add_gpu(commands: Any) -> None:
+    gpu = commands.add_parser("gpu", help="gpuconv on a CUDA device against PyTorch (cuDNN), in every dtype")
+    gpu.add_argument("--filter", default="", metavar="SUB", help="only layers whose name contains SUB")
+    gpu.add_argument("--op", choices=["Conv", "ConvTranspose", "MaxPool"], help="only this operator")
+    dtypes = ["bfloat16", "float32", "float16", "float64", "int8", "uint8"]
+    gpu.add_argument("--dtype", choices=dtypes, help="only this dtype")
+    gpu.add_argument("--layout", choices=["NCHW", "channels_last"], help="only this memory layout")
+    gpu.add_argument(
+        "--budget", type=_seconds, default=420.0, help="seconds after which nothing more is begun (default %(default)s)"
+    )
+    gpu.add_argument(
+        "--json", type=Path, metavar="FILE", help="where the numbers go (default: gpu.json in $OUT or results)"
+    )
+    gpu.add_argument("--picture", type=Path, metavar="FILE", help="where the picture goes (default: gpu.png beside)")
+    gpu.add_argument("--resume", action="store_true", help="keep what the JSON file holds and measure what it lacks")
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"a number of seconds above 0, not {text}")
+    return value
 
 
 def main() -> int:
@@ -34,6 +62,14 @@ def main() -> int:
     arguments = _parser().parse_args()
     if arguments.command == "import":
         return imports.run(arguments)
+    if arguments.command == "host":
+        from benchmarks import host
+
+        return host.run(arguments)
+    if arguments.command == "gpu":
+        from benchmarks import gpu
+
+        return gpu.run(arguments)
     # Both are read once, when NumPy and gpuconv are imported: hence before that, and the late import.
     os.environ["GPUCONV_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(arguments.threads)
     from benchmarks import cpu

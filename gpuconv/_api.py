@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv import _arrays, _dtypes, _geometry, cpu
-from gpuconv._errors import ArgumentTypeError, DeviceError
+from gpuconv import _arrays, _dtypes, _geometry, _memory, cpu, cuda
+from gpuconv._errors import ArgumentTypeError
 
 _Ints = Iterable[int] | None
 
@@ -31,7 +31,11 @@ def conv(
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
-        Any spatial rank from 1 up; float16, bfloat16, float32 or float64. Never written.
+        Any spatial rank from 1 up; float16, bfloat16, float32 or float64. Never written. NumPy arrays are computed
+        on the CPU and CuPy arrays on their CUDA device, which must be the current one, in order with CuPy's current
+        stream and without waiting for it. Arrays of other libraries that share their memory by DLPack or by
+        ``__cuda_array_interface__`` count as the NumPy or CuPy arrays that they can be seen as without a copy; they
+        must live until the result is complete if their library works on another stream.
     w : array (M, C/group, k1, …, kn)
         Same dtype as x; group divides C and M.
     b : array (M,), optional
@@ -62,7 +66,11 @@ def conv(
     ArgumentTypeError
         A TypeError: no array, an unknown dtype, mixed dtypes or libraries, attributes that are not integers.
     DeviceError
-        CuPy arrays where no CUDA backend can run.
+        CuPy arrays that are not on the current device, or a device that is too old or refuses.
+    OutOfDeviceMemory
+        The result or the workspace does not fit on the device.
+    CompileError
+        A kernel did not compile; the message holds the compiler's log.
 
     Examples
     --------
@@ -73,7 +81,12 @@ def conv(
            [20., 24., 13.],
            [13., 15.,  8.]], dtype=float32)
     """
-    backend = _arrays.backend_of("conv", x=x, w=w, b=b)
+    library, x, w, b = _arrays.resolve("conv", x, w, b)
+    if out is not None:
+        _arrays.check_out("conv", "out", out, library, x)
+    if library == "cuda":
+        attributes = auto_pad, dilations, group, kernel_shape, pads, strides
+        return cuda.run("conv", (x, w) if b is None else (x, w, b), (out,), attributes)[0]
     geometry = _geometry.conv(
         x.shape,
         w.shape,
@@ -86,7 +99,6 @@ def conv(
         strides=strides,
     )
     _dtypes.check("conv", x=x, w=w, b=b)
-    _require_cpu("conv", backend)
     y = _result("conv", out, geometry.y_shape, x.dtype, x=x, w=w, b=b)
     cpu.conv(x, w, b, y, geometry)
     return y
@@ -152,7 +164,12 @@ def conv_transpose(
     >>> gpuconv.conv_transpose(x, np.array([[[1, 10]]], np.float32), strides=[2])
     array([[[ 1., 10.,  2., 20.,  3., 30.]]], dtype=float32)
     """
-    backend = _arrays.backend_of("conv_transpose", x=x, w=w, b=b)
+    library, x, w, b = _arrays.resolve("conv_transpose", x, w, b)
+    if out is not None:
+        _arrays.check_out("conv_transpose", "out", out, library, x)
+    if library == "cuda":
+        attributes = auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides
+        return cuda.run("conv_transpose", (x, w) if b is None else (x, w, b), (out,), attributes)[0]
     geometry = _geometry.conv_transpose(
         x.shape,
         w.shape,
@@ -167,7 +184,6 @@ def conv_transpose(
         strides=strides,
     )
     _dtypes.check("conv_transpose", x=x, w=w, b=b)
-    _require_cpu("conv_transpose", backend)
     y = _result("conv_transpose", out, geometry.y_shape, x.dtype, x=x, w=w, b=b)
     cpu.conv_transpose(x, w, b, y, geometry)
     return y
@@ -230,7 +246,15 @@ def max_pool(
     >>> gpuconv.max_pool(x, kernel_shape=[2], strides=[2], ceil_mode=1, return_indices=True)
     (array([[[3., 4., 5.]]], dtype=float32), array([[[0, 2, 4]]]))
     """
-    backend = _arrays.backend_of("max_pool", x=x)
+    library, x = _arrays.resolve_one("max_pool", "x", x)
+    outs: tuple[Any, ...] = _pair(out) if return_indices else (out,)
+    for name, array in zip(("out[0]", "out[1]") if return_indices else ("out",), outs, strict=True):
+        if array is not None:
+            _arrays.check_out("max_pool", name, array, library, x)
+    if library == "cuda":
+        attributes = auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides
+        results = cuda.run("max_pool", (x,), outs, attributes)
+        return tuple(results) if return_indices else results[0]
     geometry = _geometry.max_pool(
         x.shape,
         kernel_shape=kernel_shape,
@@ -242,14 +266,12 @@ def max_pool(
         strides=strides,
     )
     _dtypes.check("max_pool", x=x)
-    _require_cpu("max_pool", backend)
     if not return_indices:
         y = _result("max_pool", out, geometry.y_shape, x.dtype, x=x)
         cpu.max_pool(x, y, None, geometry)
         return y
-    out_y, out_indices = _pair(out)
-    y = _result("max_pool", out_y, geometry.y_shape, x.dtype, name="out[0]", x=x)
-    indices = _result("max_pool", out_indices, geometry.y_shape, np.dtype(np.int64), name="out[1]", x=x, y=y)
+    y = _result("max_pool", outs[0], geometry.y_shape, x.dtype, name="out[0]", x=x)
+    indices = _result("max_pool", outs[1], geometry.y_shape, np.dtype(np.int64), name="out[1]", x=x, y=y)
     cpu.max_pool(x, y, indices, geometry)
     return y, indices
 
@@ -259,28 +281,28 @@ def to_device(a: Any) -> Any:
 
     Parameters
     ----------
-    a : NumPy or CuPy array
-        Any dtype, bfloat16 included.
+    a : NumPy or CuPy array, or one of another library that shares its memory by DLPack or __cuda_array_interface__
+        Any dtype that CuPy has, bfloat16 included. A CuPy array may be on another device.
 
     Returns
     -------
     CuPy array
-        Same dtype, shape and memory order.
+        Same dtype, shape and memory order (the axes from the longest step to the shortest, without gaps). A CUDA
+        array of another library is not copied.
 
     Raises
     ------
     ArgumentTypeError
-        Not an array of either library.
+        Not an array, or of a dtype that CuPy has not.
     DeviceError
         No CUDA device, or CuPy is not installed; the message says which.
     OutOfDeviceMemory
         The array does not fit.
     """
-    if _arrays.backend_of("to_device", a=a) == "cuda":
+    library, a = _arrays.resolve_one("to_device", "a", a)
+    if library == "cuda" and cuda.runtime.device_of(a) == cuda.runtime.current_device():
         return a
-    from gpuconv.cuda import device
-
-    return device.to_device(a)
+    return cuda.runtime.to_device(a)
 
 
 def to_host(a: Any) -> Any:
@@ -288,17 +310,20 @@ def to_host(a: Any) -> Any:
 
     Parameters
     ----------
-    a : NumPy or CuPy array
+    a : NumPy or CuPy array, or one of another library that shares its memory by DLPack or __cuda_array_interface__
 
     Returns
     -------
     NumPy array
-        Same dtype, shape and memory order.
+        Same dtype, shape and memory order, complete when the call returns. An array of another library that is on
+        the host already is not copied.
 
     Raises
     ------
     ArgumentTypeError
-        Not an array of either library.
+        Not an array.
+    DeviceError
+        It is on a CUDA device, but CuPy finds none.
 
     Examples
     --------
@@ -307,25 +332,17 @@ def to_host(a: Any) -> Any:
     >>> gpuconv.to_host(a) is a
     True
     """
-    if _arrays.backend_of("to_host", a=a) == "numpy":
-        return a
-    from gpuconv.cuda import device
-
-    return device.to_host(a)
+    library, a = _arrays.resolve_one("to_host", "a", a)
+    return a if library == "numpy" else cuda.runtime.to_host(a)
 
 
-def _require_cpu(operator: str, backend: str) -> None:
-    if backend == "cuda":
-        raise DeviceError(
-            f"{operator}: this version computes on the CPU only; pass NumPy arrays, "
-            "or move CuPy arrays with gpuconv.to_host"
-        )
-
-
-def _result(operator: str, out: Any, shape: tuple[int, ...], dtype: Any, name: str = "out", **inputs: Any) -> Any:
+def _result(operator: str, out: Any, shape: tuple[int, ...], dtype: Any, name: str = "out", **others: Any) -> Any:
     if out is None:
         return np.empty(shape, dtype)
-    _arrays.check_out(operator, out, shape, dtype, name, **inputs)
+    _memory.check_result(operator, name, out, shape, dtype)
+    for other, array in others.items():
+        if array is not None:
+            _memory.refuse_overlap(operator, name, out, other, array)
     return out
 
 

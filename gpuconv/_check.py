@@ -15,7 +15,6 @@ import numpy as np
 import gpuconv
 from gpuconv import _cases, cuda
 from gpuconv._terminal import CommandError, Progress, printable, table
-from gpuconv.cuda import device
 
 _FAILURES_SHOWN = 20
 
@@ -88,9 +87,7 @@ class Report:
 
 def cuda_missing() -> str | None:
     """Return why the CUDA backend cannot compute here, or None where it can."""
-    if not hasattr(cuda, "conv"):
-        return "this version computes on the CPU only"
-    reason = device.unavailable_reason()
+    reason = cuda.runtime.unavailable_reason()
     return None if reason is None else f"no CUDA device was found ({reason})"
 
 

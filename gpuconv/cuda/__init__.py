@@ -1,1 +1,122 @@
-"""The CUDA side. So far: finding a device and moving arrays; the kernels follow."""
+"""The CUDA backend: the three operators on device arrays.
+
+A call is looked up by everything but its arrays' addresses and contents. Only where it is not found are its geometry,
+its dtypes and its plan worked out, and its kernels compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _dtypes, _geometry, _memory
+from gpuconv.cuda import device
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.prepared import Prepared, Result, check_devices, contiguous_strides, element_strides
+
+__all__ = ["run", "runtime"]
+
+runtime: Any = device  # what the backend calls; the tests' emulator offers the same functions
+_MOST_PREPARED = 4096
+
+
+_NAMES = {
+    "conv": ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"),
+    "conv_transpose": (
+        *("auto_pad", "dilations", "group", "kernel_shape"),
+        *("output_padding", "output_shape", "pads", "strides"),
+    ),
+    "max_pool": ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "storage_order", "strides"),
+}
+
+
+def run(operator: str, inputs: tuple[Any, ...], outs: tuple[Any, ...], attributes: tuple[Any, ...]) -> list[Any]:
+    """Run an operator on arrays of the current device.
+
+    Parameters
+    ----------
+    operator : {"conv", "conv_transpose", "max_pool"}
+    inputs : tuple of arrays
+        x; x and w; or x, w and b.
+    outs : tuple of arrays or None
+        What y and, with a second entry, the Indices are written into; None for a new array.
+    attributes : tuple
+        In alphabetical order, as the public functions take them.
+    """
+    here = runtime
+    key = [operator, here.current_device(), *map(here.layout, inputs)]
+    for out in outs:
+        if out is not None:
+            key += (here.layout(out), getattr(out.flags, "writeable", True))
+        else:
+            key.append(None)
+    try:
+        for value in attributes:
+            kind = type(value)
+            if value is None or kind is int or kind is str:
+                key.append(value)
+            elif kind is list or kind is tuple:
+                key.append(bytes(value))  # of small integers only, and the quickest way to tell that they are
+            else:
+                raise ValueError
+    except (TypeError, ValueError):  # larger integers, unusual types, or what is no integer at all
+        attributes = tuple(tuple(value) if isinstance(value, Iterator) else value for value in attributes)
+        try:
+            key.append(tuple(map(_settled, attributes)))
+        except TypeError:  # the geometry says which
+            return _prepare(here, operator, inputs, outs, attributes).run(inputs, outs)
+    found: Prepared | None = here.prepared.get(tuple(key))
+    if found is None:
+        found = _prepare(here, operator, inputs, outs, attributes)
+        if len(here.prepared) >= _MOST_PREPARED:
+            here.prepared.clear()
+        here.prepared[tuple(key)] = found
+    return found.run(inputs, outs)
+
+
+def _settled(value: Any) -> Any:
+    """Return an attribute as the key has it: 1.0 equals 1, but is none of the integers that it may stand for."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    return tuple(map(index, value)) if hasattr(value, "__iter__") else index(value)
+
+
+def _prepare(
+    here: Any, operator: str, inputs: tuple[Any, ...], outs: tuple[Any, ...], attributes: tuple[Any, ...]
+) -> Prepared:
+    """Check a call as the NumPy backend does, then where its arrays are; plan it, and load its kernels."""
+    geometry: Any = getattr(_geometry, operator)(
+        *(array.shape for array in inputs), **dict(zip(_NAMES[operator], attributes, strict=True))
+    )
+    arrays = dict(zip("xwb", inputs, strict=False))
+    dtype = _dtypes.check(operator, **arrays).name
+    names = ("out",) if len(outs) == 1 else ("out[0]", "out[1]")
+    given = {name: out for name, out in zip(names, outs, strict=True) if out is not None}
+    current = here.current_device()
+    check_devices(operator, current, {name: here.device_of(array) for name, array in {**arrays, **given}.items()})
+    kinds = zip(("y", "indices"), (inputs[0].dtype, np.dtype(np.int64)), names, strict=False)
+    results = [Result(role, name, geometry.y_shape, kind) for role, kind, name in kinds]
+    for result, out in zip(results, outs, strict=True):
+        if out is not None:
+            _memory.check_result(operator, result.name, out, result.shape, result.dtype)
+    strides = {name: element_strides(operator, name, array) for name, array in {**arrays, **given}.items()}
+    made = [strides.get(name) or contiguous_strides(geometry.y_shape) for name in names]
+    plan = _plan(operator, geometry, dtype, strides, made, here.limits(current))
+    return Prepared(here, current, plan, arrays, results, outs)
+
+
+def _plan(
+    operator: str, geometry: Any, dtype: str, strides: dict[str, Any], made: list[tuple[int, ...]], limits: Limits
+) -> Plan:
+    from gpuconv.cuda import gemm_plan, pool_plan  # which the CPU does not need
+
+    if operator == "max_pool":
+        return pool_plan.for_max_pool(geometry, dtype, strides["x"], made[0], made[1] if made[1:] else None, limits)
+    make = gemm_plan.for_conv if operator == "conv" else gemm_plan.for_conv_transpose
+    b_stride = strides["b"][0] if "b" in strides else None
+    return make(geometry, dtype, strides["x"], strides["w"], b_stride, made[0], limits)

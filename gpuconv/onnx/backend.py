@@ -16,8 +16,8 @@ import onnx
 import onnx.backend.base
 from onnx import ModelProto, NodeProto, OperatorSetIdProto
 
+from gpuconv import cuda
 from gpuconv._errors import ArgumentError, DeviceError
-from gpuconv.cuda import device as cuda_device
 from gpuconv.onnx import model as models
 from gpuconv.onnx import nodes
 from gpuconv.onnx.inputs import Input, bind, declared
@@ -72,7 +72,7 @@ class Backend(onnx.backend.base.Backend):
     @classmethod
     def supports_device(cls, device: str) -> bool:
         """Tell whether models can run on a device: "CPU" always, "CUDA" and "CUDA:0" where there is one."""
-        return device == "CPU" or (device in _EVALUATORS and cuda_device.unavailable_reason() is None)
+        return device == "CPU" or (device in _EVALUATORS and cuda.runtime.unavailable_reason() is None)
 
     @classmethod
     def is_compatible(cls, model: Any, device: str = "CPU", **kwargs: Any) -> bool:
@@ -184,7 +184,7 @@ class Backend(onnx.backend.base.Backend):
 def _evaluator_class(device: str) -> type[Evaluator]:
     if device not in _EVALUATORS:
         raise ArgumentError(f"device must be one of {', '.join(_EVALUATORS)}, not {device!r}")
-    reason = None if device == "CPU" else cuda_device.unavailable_reason()
+    reason = None if device == "CPU" else cuda.runtime.unavailable_reason()
     if reason is not None:
         raise DeviceError(f"no CUDA device was found ({reason}); use device='CPU'")
     return _EVALUATORS[device]

@@ -1,0 +1,202 @@
+"""A call that is ready to run: everything but the arrays' addresses is settled, once per problem and device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate, starmap
+from operator import mul, or_
+from typing import Any
+
+from gpuconv import _memory
+from gpuconv._errors import ArgumentError, DeviceError
+from gpuconv.cuda.plan import Launch, Plan
+
+# Of one call: its structs' words that are addresses, with the position of whose address that is; its launches.
+_Slots = tuple[list[tuple[memoryview, int, int]], list[Callable[[], None]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a call makes: its role in the plan, its name in messages, what it is."""
+
+    role: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class Prepared:
+    """One operator on arrays of fixed shapes, strides and dtypes on one device.
+
+    Parameters
+    ----------
+    runtime : module
+        gpuconv.cuda.device, or what stands for it.
+    device : int
+        The current one, which all arrays are on.
+    plan : Plan
+    inputs : dict of str to array
+        By their roles in the plan; only where they lie is looked at, not what they hold.
+    results : sequence of Result
+    outs : sequence of arrays or None
+        What the caller provides to write into, one per result; their shapes and dtypes are right.
+    """
+
+    def __init__(
+        self,
+        runtime: Any,
+        device: int,
+        plan: Plan,
+        inputs: dict[str, Any],
+        results: Sequence[Result],
+        outs: Sequence[Any],
+    ) -> None:
+        self.plan = plan
+        self._runtime = runtime
+        self._device = device
+        self._inputs = [(name, _memory.Place(array)) for name, array in inputs.items()]
+        self._outs = [None if out is None else _memory.Place(out) for out in outs]
+        self._has_outs = any(self._outs)
+        self._misaligned = next(iter(inputs.values())).itemsize - 1
+        self._results = [(r.shape, r.dtype.type, f"{plan.operator}: {r.role} of shape {r.shape}") for r in results]
+        self._names = [(result.role, result.name) for result in results]
+        use = f"{plan.operator}: the workspace ({plan.workspace_use})"
+        self._workspace = (plan.workspace_bytes, use) if plan.workspace_bytes else None
+        roles = [*inputs, *(result.role for result in results), "workspace"]
+        self._steps = [_Step(runtime, device, launch, roles) for launch in plan.launches]
+        self._slots: list[_Slots] = []  # of calls that are over; pop and append are atomic
+
+    def run(self, inputs: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+        """Launch the operator on the current stream and return its results, which are written when that gets there.
+
+        Raises
+        ------
+        ArgumentError
+            An address breaks its dtype's alignment, or an ``out`` shares memory with another array.
+        DeviceError, OutOfDeviceMemory
+        """
+        runtime = self._runtime
+        addresses = [*map(runtime.address, inputs)]
+        if reduce(or_, addresses) & self._misaligned:
+            self._refuse_alignment(addresses)
+        if self._has_outs:
+            pairs = zip(self._results, outs, strict=True)
+            results = [runtime.empty(*made) if out is None else out for made, out in pairs]
+            addresses += map(runtime.result_address, results)
+            self._check_outs(addresses)
+        else:
+            results = [*starmap(runtime.empty, self._results)]
+            addresses += map(runtime.result_address, results)
+        workspace = None
+        if self._workspace:
+            workspace = runtime.workspace(*self._workspace)
+            addresses.append(runtime.result_address(workspace))
+        runtime.keep(workspace, results[0])
+        try:
+            words, launches = self._slots.pop()
+        except IndexError:  # the first call, or other threads are at work on this problem
+            words, launches = self._new_slots()
+        for struct, word, position in words:
+            struct[word] = addresses[position]
+        try:
+            for launch in launches:
+                launch()
+        except RuntimeError as error:
+            raise self._refused_launch(error) from error
+        self._slots.append((words, launches))
+        return results
+
+    def _new_slots(self) -> _Slots:
+        """Return memory for the parameters of one call at a time."""
+        words, launches = [], []
+        for step in self._steps:
+            struct, launch = step.slot()
+            words += [(struct, word, position) for word, position in step.pointers]
+            launches.append(launch)
+        return words, launches
+
+    def _refused_launch(self, error: RuntimeError) -> Exception:
+        names = ", ".join(launch.variant.name for launch in self.plan.launches)
+        return DeviceError(
+            f"{self.plan.operator}: the driver of device {self._device} refused to launch {names}: {error}"
+        )
+
+    def _refuse_alignment(self, addresses: list[int]) -> None:
+        for (name, _), address in zip(self._inputs, addresses, strict=False):
+            if address & self._misaligned:
+                raise ArgumentError(_alignment(self.plan.operator, name, self._misaligned + 1, f"address {address:#x}"))
+
+    def _check_outs(self, addresses: list[int]) -> None:
+        """Compare ranges of addresses, and element by element only where they meet."""
+        operator = self.plan.operator
+        taken = [(name, place, at) for (name, place), at in zip(self._inputs, addresses, strict=False)]
+        made = zip(self._names, self._outs, addresses[len(taken) :], strict=False)
+        for (role, name), place, at in made:
+            if place is None:
+                continue
+            if at % place.itemsize:
+                raise ArgumentError(_alignment(operator, name, place.itemsize, f"address {at:#x}"))
+            for other, its_place, its_at in taken:
+                if at + place.low < its_at + its_place.high and its_at + its_place.low < at + place.high:
+                    _memory.refuse_overlap(operator, name, place.at(at), other, its_place.at(its_at))
+            taken.append((role, place, at))
+
+
+class _Step:
+    """One launch of the plan, with its kernel loaded."""
+
+    __slots__ = ("_handle", "_launch", "_runtime", "pointers")
+
+    def __init__(self, runtime: Any, device: int, launch: Launch, roles: list[str]) -> None:
+        self._runtime = runtime
+        self._launch = launch
+        self._handle = runtime.load(launch.variant, device, launch.shared_bytes)
+        self.pointers = [(offset // 8, roles.index(role)) for role, offset in launch.pointers]
+
+    def slot(self) -> tuple[memoryview, Callable[[], None]]:
+        """Return the words of a struct for one launch at a time, and the launch."""
+        launch = self._launch
+        slot = self._runtime.parameters(launch.parameters)
+        threads, shared_bytes = launch.variant.threads, launch.shared_bytes
+        call = self._runtime.bind(self._handle, launch.grid, threads, shared_bytes, slot)
+        return memoryview(slot.buffer).cast("B").cast("Q"), call
+
+
+def element_strides(operator: str, name: str, array: Any) -> tuple[int, ...]:
+    """Return an array's strides in elements, in which kernels count; those of a new array where it has no elements.
+
+    Raises
+    ------
+    ArgumentError
+        They are not whole numbers of elements.
+    """
+    if 0 in array.shape:
+        return contiguous_strides(array.shape)
+    if any(stride % array.itemsize for stride in array.strides):
+        raise ArgumentError(_alignment(operator, name, array.itemsize, f"strides {array.strides}"))
+    return tuple(stride // array.itemsize for stride in array.strides)
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a new array."""
+    steps = accumulate(reversed(shape[1:]), mul, initial=1)
+    return tuple(steps)[::-1]
+
+
+def check_devices(operator: str, device: int, places: dict[str, int]) -> None:
+    """Raise DeviceError unless every named array is on the current device."""
+    if any(place != device for place in places.values()):
+        found = ", ".join(f"{name} on device {place}" for name, place in places.items())
+        target = next(place for place in places.values() if place != device)
+        advice = (
+            f"call it inside `with cupy.cuda.Device({target}):`"
+            if len(set(places.values())) == 1
+            else "copy them to one device with gpuconv.to_device, called inside `with cupy.cuda.Device(n):`"
+        )
+        raise DeviceError(f"{operator}: the current device is {device}, but there is {found}; {advice}")
+
+
+def _alignment(operator: str, name: str, itemsize: int, what: str) -> str:
+    return f"{operator}: {name} is not aligned to its elements of {itemsize} bytes ({what}); pass {name}.copy()"

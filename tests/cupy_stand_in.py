@@ -1,0 +1,311 @@
+"""What gpuconv.cuda.device uses of CuPy, on the memory of the host: it records every launch, and fails when told to.
+
+with cupy_stand_in() as cupy:
+    y = gpuconv.conv(gpuconv.to_device(x), gpuconv.to_device(w))  # nothing is computed
+    cupy.launches[0].parameters  # the bytes that the driver would have copied
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from gpuconv.cuda import compile as compiler
+from gpuconv.cuda import device
+from gpuconv.cuda.plan import Variant
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch as the driver would have seen it."""
+
+    name: str
+    device: int
+    stream: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    parameters: bytes
+
+
+class DriverError(RuntimeError):
+    """Stands for CuPy's CUDARuntimeError and CUDADriverError."""
+
+
+class OutOfMemoryError(MemoryError):
+    """Stands for CuPy's error of this name."""
+
+
+class Memory:
+    """A piece of device memory: some of the host's, or what another library owns."""
+
+    def __init__(self, ptr: int, device_id: int, owner: Any) -> None:
+        self.ptr, self.device_id, self.mem = ptr, device_id, owner
+
+
+class Stream:
+    """A stream: CuPy's null stream has no device."""
+
+    def __init__(self, standin: StandIn, ptr: int, device_id: int, capturing: bool = False) -> None:
+        self.ptr, self.device_id, self.waits = ptr, device_id, []
+        self._standin, self._capturing = standin, capturing
+
+    def is_capturing(self) -> bool:
+        self._standin.queries += 1
+        return self._capturing
+
+    def wait_event(self, event: Any) -> None:
+        self.waits.append(event.recorded)
+
+    def __enter__(self) -> Stream:
+        self._before = self._standin.streams.get(self._standin.current)
+        self._standin.streams[self._standin.current] = self
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._standin.streams[self._standin.current] = self._before or self._standin.null
+
+
+class StandIn:
+    """The state behind the module, and the module's attributes.
+
+    Attributes
+    ----------
+    launches : list of Launch
+    capabilities : list of str, one per device
+    no_driver, refusal : str or None
+        What the driver says to any question, and to a launch.
+    memory_left : int
+        Bytes; a larger allocation fails.
+    allocations : list of int
+        Bytes, in order.
+    """
+
+    def __init__(self, capabilities: list[str]) -> None:
+        self.capabilities = capabilities
+        self.no_driver: str | None = None
+        self.refusal: str | None = None
+        self.memory_left = 2**40
+        self.launches: list[Launch] = []
+        self.loads: list[tuple[str, int]] = []
+        self.shared_limits: list[tuple[str, int]] = []
+        self.allocations: list[int] = []
+        self.synchronisations = self.queries = 0
+        self.null = Stream(self, 0, -1)
+        self.streams: dict[int, Stream] = {}
+        self._of_thread = threading.local()
+        self.module = self._module()
+
+    @property
+    def current(self) -> int:
+        """The calling thread's device."""
+        return getattr(self._of_thread, "device", 0)
+
+    def stream(self, ptr: int, device_id: int = 0, capturing: bool = False) -> Stream:
+        return Stream(self, ptr, device_id, capturing)
+
+    def allocate(self, nbytes: int) -> Memory:
+        if nbytes > self.memory_left:
+            raise OutOfMemoryError(f"Out of memory allocating {nbytes:,} bytes")
+        self.allocations.append(nbytes)
+        room = np.zeros(nbytes + 512, np.uint8)  # CuPy's pool gives addresses of whole 512 bytes
+        return Memory(-(-room.ctypes.data // 512) * 512, self.current, room)
+
+    def _module(self) -> Any:
+        standin = self
+
+        class ndarray(_Array):  # noqa: N801  # as CuPy calls it
+            __module__ = "cupy"
+
+            def __new__(cls, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None) -> Any:
+                self = super().__new__(cls)
+                size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+                self.data = standin.allocate(size) if memptr is None else memptr
+                self.base = None
+                self.host = _host_array(tuple(shape), np.dtype(dtype), self.data.ptr, strides)
+                return self
+
+            def get(self) -> Any:
+                standin.synchronisations += 1
+                return self.host.copy(order="C")
+
+        class Device:
+            def __init__(self, number: int) -> None:
+                self.number = number
+                self.compute_capability = standin.capabilities[number]
+                self.attributes = {
+                    "MultiProcessorCount": 132,
+                    "MaxSharedMemoryPerBlockOptin": 232448,
+                    "MaxSharedMemoryPerMultiprocessor": 233472,
+                }
+
+            def __enter__(self) -> None:
+                self.before, standin._of_thread.device = standin.current, self.number
+
+            def __exit__(self, *_: Any) -> None:
+                standin._of_thread.device = self.before
+
+        def from_dlpack(tensor: Any) -> Any:
+            stream = standin.streams.get(standin.current, standin.null)
+            capsule = tensor.__dlpack__(stream=stream.ptr or 1)
+            memory = Memory(capsule["ptr"], tensor.__dlpack_device__()[1], capsule)
+            return ndarray(capsule["shape"], capsule["dtype"], memory, capsule["strides"])
+
+        def event_record(event: Any, stream: int) -> None:
+            event.recorded = stream
+
+        def asarray(host: Any) -> Any:
+            new = ndarray(host.shape, host.dtype)
+            new.host[...] = host
+            return new
+
+        runtime = SimpleNamespace(
+            getDeviceCount=standin.count_devices,
+            getDevice=lambda: standin.current,
+            eventRecord=event_record,
+        )
+        cuda = SimpleNamespace(
+            runtime=runtime,
+            Device=Device,
+            get_current_stream=lambda: standin.streams.get(standin.current, standin.null),
+            alloc=standin.allocate,
+            function=SimpleNamespace(CPointer=lambda address: address),
+            Event=lambda disable_timing: _Event(),
+            UnownedMemory=lambda ptr, size, owner, number: Memory(ptr, max(number, 0), owner),
+            MemoryPointer=lambda memory, offset: memory,
+        )
+        return SimpleNamespace(
+            ndarray=ndarray,
+            cuda=cuda,
+            asarray=asarray,
+            ascontiguousarray=lambda a: a if a.flags.c_contiguous else asarray(a.host),
+            from_dlpack=from_dlpack,
+            RawModule=lambda path: SimpleNamespace(get_function=lambda name: _RawKernel(standin, Path(path), name)),
+        )
+
+    def count_devices(self) -> int:
+        if self.no_driver:
+            raise DriverError(self.no_driver)
+        return len(self.capabilities)
+
+
+class _Event:
+    recorded: int | None = None
+
+    @property
+    def ptr(self) -> Any:
+        return self
+
+
+class _Array:
+    """The members of cupy.ndarray that gpuconv uses, on a NumPy array of the same memory."""
+
+    data: Memory
+    host: Any
+    base: Any
+
+    shape = property(lambda self: self.host.shape)
+    strides = property(lambda self: self.host.strides)
+    dtype = property(lambda self: self.host.dtype)
+    ndim = property(lambda self: self.host.ndim)
+    size = property(lambda self: self.host.size)
+    itemsize = property(lambda self: self.host.itemsize)
+    nbytes = property(lambda self: self.host.nbytes)
+
+    @property
+    def flags(self) -> Any:
+        return SimpleNamespace(c_contiguous=self.host.flags.c_contiguous)  # CuPy's know nothing of writing
+
+    def _view(self, host: Any) -> Any:
+        memory = Memory(host.ctypes.data, self.data.device_id, self.data.mem)
+        view = type(self)(host.shape, host.dtype, memory, host.strides)
+        view.base = self if self.base is None else self.base
+        return view
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._view(self.host[key])
+
+    def view(self, dtype: Any) -> Any:
+        return self._view(self.host.view(dtype))
+
+    def transpose(self, axes: Any) -> Any:
+        return self._view(self.host.transpose(axes))
+
+    def reshape(self, shape: Any) -> Any:
+        return self._view(self.host.reshape(shape))
+
+    def copy(self) -> Any:
+        new = type(self)(self.host.shape, self.host.dtype)
+        new.host[...] = self.host
+        return new
+
+
+class _RawKernel:
+    def __init__(self, standin: StandIn, path: Path, name: str) -> None:
+        self._standin, self._name = standin, name
+        self._nbytes = json.loads(path.read_text())[name]
+        standin.loads.append((name, standin.current))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "max_dynamic_shared_size_bytes":
+            self._standin.shared_limits.append((self._name, value))
+        super().__setattr__(name, value)
+
+    @property
+    def kernel(self) -> Any:
+        return self._launch
+
+    def _launch(self, grid: Any, block: Any, arguments: Any, shared_bytes: int) -> None:
+        if self._standin.refusal:
+            raise DriverError(self._standin.refusal)
+        (pointer,) = arguments
+        parameters = ctypes.string_at(pointer, self._nbytes)
+        stream = self._standin.streams.get(self._standin.current, self._standin.null)
+        launch = Launch(self._name, self._standin.current, stream.ptr, grid, block, shared_bytes, parameters)
+        self._standin.launches.append(launch)
+
+
+def _host_array(shape: tuple[int, ...], dtype: np.dtype[Any], address: int, strides: Any) -> Any:
+    interface = {
+        "version": 3,
+        "shape": shape,
+        "typestr": f"|V{dtype.itemsize}",
+        "data": (address, False),
+        "strides": strides,
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=interface)).view(dtype)
+
+
+@contextmanager
+def cupy_stand_in(folder: Path, capabilities: tuple[str, ...] = ("90",)) -> Iterator[StandIn]:
+    """Let gpuconv.cuda.device find a stand-in for CuPy, with one device of each capability; compiling is left out."""
+    standin, compiling = StandIn(list(capabilities)), threading.Lock()
+
+    def cubin(variant: Variant, architecture: str) -> Path:
+        path = folder / f"{variant.name}-{architecture}.json"
+        with compiling:
+            if not path.exists():
+                path.write_text(json.dumps({variant.name: variant.layout.itemsize}))
+        return path
+
+    caches = [mock.patch.dict(cache, clear=True) for cache in (device.prepared, device._limits, device._kernels)]
+    patches = [mock.patch.dict(sys.modules, cupy=standin.module), mock.patch.object(compiler, "cubin", cubin), *caches]
+    patches.append(mock.patch("gpuconv.cuda.nvrtc.capabilities", return_value=((8, 0), (9, 0))))
+    for patch in patches:
+        patch.start()
+    try:
+        yield standin
+    finally:
+        for patch in reversed(patches):
+            patch.stop()
