@@ -1,4 +1,6 @@
-"""Pytest settings that need code: the marker `gpu`, one thread for each of several test processes, the command line."""
+"""Pytest settings that need code: the markers `gpu` and `emulator`, one thread for each of several test processes, the
+command line.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +12,49 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before NumPy is imported: its BLAS re
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import emulator
 import pytest
+from emulator import tally
 
 from gpuconv.__main__ import main
 from gpuconv.cuda import device
 
+# By marker: the variable that makes skipping a failure, and what tells why tests must be skipped.
+NEEDS: dict[str, tuple[str, Callable[[], str | None]]] = {
+    "gpu": ("GPUCONV_REQUIRE_GPU", device.unavailable_reason),
+    "emulator": ("GPUCONV_REQUIRE_EMULATOR", emulator.unavailable_reason),
+}
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test marked `gpu` where no device is, with the reason; fail it there with GPUCONV_REQUIRE_GPU=1."""
-    if item.get_closest_marker("gpu") is None:
-        return
-    reason = device.unavailable_reason()
-    if reason is None:
-        return
-    if os.environ.get("GPUCONV_REQUIRE_GPU") == "1":
-        pytest.fail(f"GPUCONV_REQUIRE_GPU=1, but {reason}", pytrace=False)
-    pytest.skip(reason)
+    """Skip a test whose marker names something that is not there, with the reason; fail it where that is required."""
+    for marker, (variable, unavailable_reason) in NEEDS.items():
+        reason = unavailable_reason() if item.get_closest_marker(marker) else None
+        if reason is None:
+            continue
+        if os.environ.get(variable) == "1":
+            pytest.fail(f"{variable}=1, but {reason}", pytrace=False)
+        pytest.skip(reason)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let a worker of pytest-xdist tell what it emulated."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["emulator"] = list(tally.launches.items())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add what a worker of pytest-xdist emulated."""
+    tally.add_all(getattr(node, "workeroutput", {}).get("emulator", ()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    line = tally.summary()
+    if line is not None:
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture

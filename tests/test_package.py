@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from emulator import emulated_cuda
 
 import gpuconv
 from gpuconv.cuda import device
@@ -51,6 +52,7 @@ def test_public_names() -> None:
         "__version__",
         "conv",
         "conv_transpose",
+        "explain",
         "max_pool",
         "to_device",
         "to_host",
@@ -81,7 +83,7 @@ def test_public_names_are_documented(name: str) -> None:
         for section in ("Parameters", "Returns", "Raises"):
             assert f"{section}\n---" in text, section
         for parameter in inspect.signature(thing).parameters:
-            assert re.search(rf"^(\w+, )*{parameter}(, \w+)*( :|, )", text, re.MULTILINE), parameter
+            assert re.search(rf"^(\w+, )*(\*\*)?{parameter}(, \w+)*( :|, |$)", text, re.MULTILINE), parameter
 
 
 def test_the_version_is_the_one_that_is_installed() -> None:
@@ -102,11 +104,14 @@ def test_examples_in_docstrings(name: str) -> None:
     assert not failed
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS)
+@pytest.mark.parametrize(
+    "snippet", [pytest.param(text, marks=pytest.mark.emulator if "emulator" in text else ()) for text in SNIPPETS]
+)
 def test_snippets_of_the_readme(snippet: str) -> None:
-    expected = re.findall(r"^# (.*)$", snippet, re.MULTILINE)
+    on_device = snippet.startswith("# a CUDA device, or the emulator\n")
+    expected = re.findall(r"^# (.*)$", snippet, re.MULTILINE)[on_device:]
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    with contextlib.redirect_stdout(printed), emulated_cuda() if on_device else contextlib.nullcontext():
         exec(compile(snippet, "README.md", "exec"), {})
     assert expected
     assert printed.getvalue().splitlines() == expected
@@ -142,9 +147,9 @@ def test_the_marker_gpu_skips_unless_a_gpu_is_required(tmp_path: Path, required:
 
 
 def _sources() -> list[Path]:
-    suffixes = {".py", ".md", ".toml"}
+    suffixes = {".py", ".md", ".toml", ".cu", ".cuh", ".cpp", ".hpp"}
     found = [path for path in ROOT.glob("*") if path.suffix in suffixes]
-    for folder in ("gpuconv", "tests", "examples", "benchmarks", ".ci"):
+    for folder in ("gpuconv", "kernels_cu", "tests", "examples", "benchmarks", ".ci"):
         found += [path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes or folder == ".ci"]
     return sorted(found)
 

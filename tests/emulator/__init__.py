@@ -1,0 +1,27 @@
+"""Runs CUDA kernels on a CPU, from their PTX, with every access to memory and every synchronisation checked.
+
+with emulated_cuda(architecture="sm_90a") as emulated:
+    y = gpuconv.conv(x, w)  # NumPy arrays, the CUDA backend
+"""
+
+from __future__ import annotations
+
+from emulator.compile import compile_ptx, unavailable_reason
+from emulator.device import emulated_cuda
+from emulator.engine import EmulatorError, Module, Options, module
+from emulator.memory import Array, TensorMap, empty
+from emulator.operands import UnsupportedPtx
+
+__all__ = [
+    "Array",
+    "EmulatorError",
+    "Module",
+    "Options",
+    "TensorMap",
+    "UnsupportedPtx",
+    "compile_ptx",
+    "empty",
+    "emulated_cuda",
+    "module",
+    "unavailable_reason",
+]

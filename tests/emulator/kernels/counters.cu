@@ -1,0 +1,30 @@
+// Accesses whose wavefronts and sectors are known by hand; blocks of 32 threads.
+extern "C" __global__ void column_of_32(float* y)  // all 32 lanes in one bank
+{
+    __shared__ float tile[32 * 32];
+    tile[threadIdx.x * 32] = threadIdx.x;
+    __syncwarp();
+    y[threadIdx.x] = tile[threadIdx.x * 32];
+}
+
+extern "C" __global__ void column_of_33(float* y)  // one lane in each bank
+{
+    __shared__ float tile[32 * 33];
+    tile[threadIdx.x * 33] = threadIdx.x;
+    __syncwarp();
+    y[threadIdx.x] = tile[threadIdx.x * 33];
+}
+
+extern "C" __global__ void vectors(float4* y)  // 8 lanes at once, each with 4 banks
+{
+    __shared__ float4 tile[32];
+    tile[threadIdx.x] = make_float4(1, 2, 3, 4);
+    __syncwarp();
+    y[threadIdx.x] = tile[threadIdx.x];
+}
+
+extern "C" __global__ void strided(const float* x, float* y)  // every lane's float is in a sector of its own
+{
+    const float value = x[threadIdx.x * 8];
+    y[threadIdx.x] = value;
+}

@@ -1,0 +1,105 @@
+"""PTX text in tokens, and the declarations of variables and parameters."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from emulator.operands import UnsupportedPtx
+
+WIDTH = {
+    **dict.fromkeys(("b8", "u8", "s8"), 1),
+    **dict.fromkeys(("b16", "u16", "s16", "f16", "bf16"), 2),
+    **dict.fromkeys(("b32", "u32", "s32", "f32", "f16x2", "bf16x2", "tf32"), 4),
+    **dict.fromkeys(("b64", "u64", "s64", "f64"), 8),
+    "b128": 16,
+    "pred": 0,
+}
+TOKEN = re.compile(
+    r'"[^"]*"|0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?|\d+U?'
+    r"|[%$A-Za-z_.][\w$.%]*(?:::[\w$.]+)*|[{}\[\](),;:|!@+\-<>=]"
+)
+# Directives that end with their line, not with a semicolon.
+LINE_DIRECTIVES = (".loc", ".file", ".version", ".target", ".address_size", ".pragma", ".noreturn", ".explicitcluster")
+LINE_DIRECTIVES += (".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".reqnctapercluster", ".maxclusterrank")
+
+
+def immediate_bits(token: str) -> int:
+    if token[:2] in ("0f", "0F", "0d", "0D"):
+        return int(token[2:], 16)
+    return int(token.rstrip("U"), 0)
+
+
+def tokens_of(text: str) -> list[str]:
+    text = text.split("\t.section\t.debug")[0].split("\n.section")[0]
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    lines = []
+    for line in text.split("\n"):
+        plain = line.split("//")[0].strip()
+        lines.append(plain.rstrip(";") + " ;" if plain.startswith(LINE_DIRECTIVES) else plain)
+    return TOKEN.findall("\n".join(lines))
+
+
+class Reader:
+    def __init__(self, tokens: list[str]) -> None:
+        self.tokens = tokens
+        self.position = 0
+
+    def peek(self) -> str | None:
+        return self.tokens[self.position] if self.position < len(self.tokens) else None
+
+    def next(self) -> str:
+        self.position += 1
+        return self.tokens[self.position - 1]
+
+    def expect(self, wanted: str) -> None:
+        got = self.next()
+        if got != wanted:
+            context = " ".join(self.tokens[max(0, self.position - 8) : self.position + 4])
+            raise UnsupportedPtx(f"PTX syntax: expected {wanted!r}, got {got!r} near {context}")
+
+    def until(self, end: str) -> list[str]:
+        """Return the tokens before `end`, and skip it."""
+        first = self.position
+        last = self.tokens.index(end, first)
+        self.position = last + 1
+        return self.tokens[first:last]
+
+
+@dataclass
+class Variable:
+    name: str
+    size: int
+    alignment: int
+    data: bytes
+    unsized: bool
+
+
+def read_variable(reader: Reader) -> Variable:
+    """Read what follows the state space: `.align 16 .b8 name[256] = {…};`, up to the end of an array's size."""
+    alignment = width = 0
+    while (token := reader.next()).startswith("."):
+        if token == ".align":
+            alignment = int(reader.next())
+        elif token == ".ptr":
+            while reader.peek() in (".align", ".global", ".shared", ".const", ".local"):
+                if reader.next() == ".align":
+                    reader.next()
+        elif token[1:] in WIDTH:
+            width = WIDTH[token[1:]]
+    count, unsized = 1, False
+    if reader.peek() == "[":
+        size = reader.until("]")
+        unsized = len(size) == 1
+        count = 0 if unsized else int(size[1], 0)
+    return Variable(token, width * count, alignment or width, bytes(width), unsized)
+
+
+def initial_data(reader: Reader, variable: Variable) -> bytes:
+    """Read what may follow a variable's size, up to the semicolon."""
+    width = len(variable.data)
+    data = bytearray(variable.size)
+    values = [token for token in reader.until(";") if token not in ("=", "{", "}", ",")]
+    for number, value in enumerate(values):
+        data[number * width : (number + 1) * width] = immediate_bits(value).to_bytes(8, "little")[:width]
+    return bytes(data)

@@ -1,0 +1,74 @@
+"""Every named case in every dtype through the CUDA backend, its kernels executed in the emulator with all checks on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
+import numpy as np
+import pytest
+from emulated import architecture, indices
+from emulator import emulated_cuda
+from oracle import assert_same
+
+import gpuconv
+from gpuconv import _cases
+from gpuconv._cases import CASES, Case
+
+pytestmark = pytest.mark.emulator
+
+
+@pytest.fixture(params=["32-bit", "64-bit"])
+def wide(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "64-bit")
+
+
+@contextmanager
+def cuda(case: Case, dtype: str, wide: bool) -> Iterator[Any]:
+    """The emulated device, on which all kernels have indices of the width that was asked for."""
+    with indices(wide), emulated_cuda(architecture(dtype, len(case.x_shape) - 2)) as emulated:
+        yield emulated
+    assert all(launch.variant.name.endswith("_wide") == wide for launch in emulated.launches)
+
+
+def _rows(*operators: str) -> list[Any]:
+    return [
+        pytest.param(case, dtype, id=f"{case.name}-{dtype}")
+        for case in CASES
+        if case.op in operators
+        for dtype in case.dtypes
+    ]
+
+
+@pytest.mark.parametrize(("case", "dtype"), _rows("conv", "conv_transpose"))
+def test_sums_are_exact_up_to_their_one_rounding(case: Case, dtype: str, wide: bool) -> None:
+    (expected,) = _cases.expected(case, dtype)
+    arrays = _cases.inputs(case, dtype)
+    with cuda(case, dtype, wide) as emulated:
+        actual = getattr(gpuconv, case.op)(**arrays, **case.attributes)
+    assert_same(actual, expected, bits=False)
+    assert bool(emulated.launches) == bool(expected.size)
+
+
+@pytest.mark.parametrize(("case", "dtype"), _rows("max_pool"))
+def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, dtype: str, wide: bool) -> None:
+    expected_y, expected_indices = _cases.expected(case, dtype)
+    arrays = _cases.inputs(case, dtype)
+    with cuda(case, dtype, wide) as emulated:
+        y, places = gpuconv.max_pool(**arrays, **case.attributes, return_indices=True)
+        values = gpuconv.max_pool(**arrays, **case.attributes)
+    assert_same(y, expected_y)
+    assert_same(places, expected_indices)
+    assert_same(values, expected_y, bits=False)
+    assert len(emulated.launches) == (2 if expected_y.size else 0)
+
+
+def test_the_numpy_backend_serves_again_afterwards() -> None:
+    x = np.ones((1, 1, 4), np.float32)
+    with emulated_cuda() as emulated:
+        gpuconv.max_pool(x, kernel_shape=[2])
+        before = len(emulated.launches)
+    gpuconv.max_pool(x, kernel_shape=[2])
+    assert (before, len(emulated.launches)) == (1, 1)

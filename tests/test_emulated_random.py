@@ -1,0 +1,91 @@
+"""Random problems through the CUDA backend in the emulator: many tiles, every layout, every architecture.
+
+The default run takes some 300 problems of each operator; GPUCONV_EXAMPLES=5000 takes thousands, and new ones each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import oracle
+import pytest
+from emulated import varied_cuda
+from hypothesis import given
+from hypothesis import strategies as st
+from operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, POOL_DTYPES, operands, pool_kinds
+from oracle import assert_close, assert_same
+from strategies import GENERATORS, Problem, checked, problems
+
+import gpuconv
+
+pytestmark = pytest.mark.emulator
+
+seeds = st.integers(0, 2**32 - 1)
+layouts = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned"}))  # which CUDA arrays cannot be
+convolutions = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+conv_dtypes = pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
+pool_dtypes = pytest.mark.parametrize("dtype", POOL_DTYPES, ids=str)
+
+
+def computed(problem: Problem, arrays: list[Any], seed: int, **more: Any) -> Any:
+    with varied_cuda(arrays[0].dtype, problem.rank, seed):
+        return getattr(gpuconv, problem.operator)(*arrays, **problem.attributes, **more)
+
+
+def exact(problem: Problem, arrays: list[Any]) -> oracle.Exact:
+    return getattr(oracle, problem.operator)(*arrays, **problem.attributes)
+
+
+@convolutions
+@conv_dtypes
+@checked(1.3)
+@given(data=st.data(), kinds=st.sampled_from(CONV_KINDS), seed=seeds, layout=layouts)
+def test_sums_of_every_kind_in_every_layout(
+    operator: str, dtype: Any, data: Any, kinds: Any, seed: int, layout: str
+) -> None:
+    problem = data.draw(problems(operator))
+    arrays = operands(problem, kinds, seed, dtype, layout)
+    assert_close(computed(problem, arrays, seed), exact(problem, arrays), dtype)
+
+
+def _many_channels(operator: str) -> Callable[[Random], Problem]:
+    """Problems with several tiles in M, and channels that do and do not fill the slices of K."""
+
+    def problem(random: Random) -> Problem:
+        found = GENERATORS[operator](random, random.choice((1, 2, 2, 3)))
+        group = random.choice((1, 1, 2))
+        c = random.choice((16, 32, 48, 5, 17, 20))
+        m = random.choice((1, 3, 20, 40, 64, 70, 130, 200, 300)) // group or 1
+        x_shape = (min(found.x_shape[0], 2), c * group, *found.x_shape[2:])
+        w_shape = (m * group, c) if operator == "conv" else (c * group, m)
+        attributes = {**found.attributes, "group": group}
+        b_shape = random.choice((None, (m * group,)))
+        w_shape = (*w_shape, *found.w_shape[2:]) if found.w_shape else None
+        return Problem(operator, x_shape, w_shape, b_shape, attributes)
+
+    return problem
+
+
+@convolutions
+@conv_dtypes
+@checked(1.3)
+@given(data=st.data(), seed=seeds)
+def test_sums_over_many_channels_into_many(operator: str, dtype: Any, data: Any, seed: int) -> None:
+    problem = data.draw(st.randoms(use_true_random=False).map(_many_channels(operator)))
+    arrays = operands(problem, data.draw(st.sampled_from(CONV_KINDS[:5])), seed, dtype)
+    assert_close(computed(problem, arrays, seed), exact(problem, arrays), dtype)
+
+
+@pool_dtypes
+@checked(1.7)
+@given(data=st.data(), seed=seeds, layout=layouts)
+def test_maxima_and_indices_agree_bit_for_bit(dtype: Any, data: Any, seed: int, layout: str) -> None:
+    problem = data.draw(problems("max_pool"))
+    arrays = operands(problem, [data.draw(st.sampled_from(pool_kinds(dtype)))], seed, dtype, layout)
+    expected_y, expected_indices = oracle.max_pool(*arrays, **problem.attributes)
+    y, indices = computed(problem, arrays, seed, return_indices=True)
+    assert_same(y, expected_y)
+    assert_same(indices, expected_indices)
+    assert_same(computed(problem, arrays, seed), expected_y, bits=False)

@@ -1,0 +1,123 @@
+"""TMA, mbarriers and wgmma of sm_90a: right where nothing is forgotten, reported where something is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+from emulator import Array, EmulatorError, TensorMap, compile_ptx, empty, module
+
+pytestmark = pytest.mark.emulator
+
+
+def tma(name: str, *defines: str) -> Any:
+    return module(compile_ptx("tma", "sm_90a", defines))[name]
+
+
+def rows(count: int) -> tuple[Array, TensorMap]:
+    array = empty((count, 32), np.float32, "global tile")
+    return array, TensorMap(array, (32, 32), swizzle=0)
+
+
+@pytest.mark.parametrize("late_async", [True, False])
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_tile_that_reaches_beyond_its_tensor_is_cut_off_and_filled_with_zeros(seed: int, late_async: bool) -> None:
+    array, tensor_map = rows(30)
+    tma("stores_a_tile")(1, 128, [tensor_map], seed=seed, late_async=late_async)
+    assert (array.data.ravel() == np.arange(960)).all()
+    y = empty(1024, np.float32, "y")
+    tma("loads_a_tile")(1, 128, [tensor_map, y], seed=seed, late_async=late_async)
+    assert (y.data == np.where(np.arange(1024) < 960, np.arange(1024), 0)).all()
+
+
+@pytest.mark.parametrize(
+    ("define", "message"),
+    [("NO_FENCE", r"without fence\.proxy\.async"), ("NO_BARRIER", "shared memory race: read after write")],
+)
+def test_a_tile_must_be_fenced_and_complete_before_it_is_stored(define: str, message: str) -> None:
+    with pytest.raises(EmulatorError, match=message):
+        tma("stores_a_tile", define)(1, 128, [rows(32)[1]])
+
+
+@pytest.mark.parametrize(
+    ("define", "message"), [("NO_WAIT", "in flight"), ("NO_FENCE", "initialisation was not fenced")]
+)
+def test_a_tile_must_be_waited_for_at_a_fenced_mbarrier(define: str, message: str) -> None:
+    array, tensor_map = rows(32)
+    tma("stores_a_tile")(1, 128, [tensor_map])
+    with pytest.raises(EmulatorError, match=message):
+        tma("loads_a_tile", define)(1, 128, [tensor_map, empty(1024, np.float32, "y")])
+    assert (array.data.ravel() == np.arange(1024)).all()
+
+
+def test_a_tile_without_values_cannot_be_loaded() -> None:
+    with pytest.raises(EmulatorError, match="uninitialised global read of global tile"):
+        tma("loads_a_tile")(1, 128, [rows(32)[1], empty(1024, np.float32, "y")])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"box": (32, 512)}, "box dimensions"),
+        ({"box": (32, 3), "swizzle": 0}, "multiple of 16"),
+        ({"box": (8, 64)}, "swizzle span"),
+        ({"box": (8, 8), "steps": (9, 1)}, "element strides"),
+    ],
+)
+def test_tensor_maps_are_refused_as_the_driver_does(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TensorMap(Array(np.zeros((64, 64), np.float32), "x"), **arguments)
+
+
+# ---------------------------------------------------------------- a whole convolution
+
+# N, C, H, W, K, R, S, strides, pads (the same at both ends), dilations
+CONVOLUTIONS = {
+    "unit strides": (2, 64, 9, 11, 40, 3, 3, (1, 1), (1, 1), (1, 1)),
+    "channels that do not fill a step": (2, 40, 9, 11, 40, 3, 3, (2, 2), (1, 1), (1, 1)),
+    "unequal strides, pads and dilations": (1, 128, 9, 11, 70, 3, 2, (1, 2), (2, 1), (2, 1)),
+    "several blocks": (3, 64, 8, 8, 70, 5, 5, (2, 2), (2, 2), (1, 1)),
+}
+
+
+def convolve(problem: str, *defines: str, **options: Any) -> None:
+    n, c, h, w, k, r, s, strides, pads, dilations = CONVOLUTIONS[problem]
+    generator = np.random.default_rng(0)
+    x, weights = generator.integers(-3, 4, (n, c, h, w)), generator.integers(-3, 4, (k, c, r, s))
+    exact = oracle.conv(
+        x.astype(np.float64), weights.astype(np.float64), strides=strides, pads=(*pads, *pads), dilations=dilations
+    )
+    p, q = exact.value.shape[2:]
+    x_nhwc = Array(x.transpose(0, 2, 3, 1).astype(ml_dtypes.bfloat16, order="C"), "x", writable=False)
+    w_krsc = Array(
+        weights.transpose(0, 2, 3, 1).reshape(k, -1).astype(ml_dtypes.bfloat16, order="C"), "w", writable=False
+    )
+    y = empty((n, p, q, k), ml_dtypes.bfloat16, "y")
+    lower = (-pads[1], -pads[0])
+    upper = (pads[1] - (s - 1) * dilations[1], pads[0] - (r - 1) * dilations[0])
+    x_map = TensorMap(x_nhwc, im2col=(lower, upper, 64, 64), steps=(1, *strides, 1))
+    parameters = np.array([n, c, h, w, k, r, s, p, q, *strides, *pads, *dilations], np.int32)
+    grid = (-(-n * p * q // 64), -(-k // 64))
+    program = module(compile_ptx("conv_wgmma", "sm_90a", defines))["conv_wgmma"]
+    program(grid, 160, [x_map, TensorMap(w_krsc, (64, 64)), y, parameters], shared_bytes=3 * 16384, **options)
+    oracle.assert_close(y.data.transpose(0, 3, 1, 2), exact, ml_dtypes.bfloat16)
+
+
+@pytest.mark.parametrize("late_async", [True, False])
+@pytest.mark.parametrize("problem", CONVOLUTIONS)
+def test_a_convolution_with_tma_and_wgmma_is_right(problem: str, late_async: bool) -> None:
+    for seed in (0, 7):
+        convolve(problem, seed=seed, late_async=late_async)
+
+
+def test_a_stage_must_not_be_released_before_wgmma_has_read_it() -> None:
+    with pytest.raises(EmulatorError, match="shared memory race: write after read"):
+        convolve("unit strides", "RELEASES_EARLY")
+
+
+def test_waiting_for_more_bytes_than_come_is_a_deadlock() -> None:
+    with pytest.raises(EmulatorError, match="deadlock"):
+        convolve("unit strides", "EXPECTS_TOO_MUCH")
