@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import toolchain
 from emulator import EmulatorError, emulated_cuda, tally
-from emulator.device import LARGEST_GRID, LIMITS, EmulatedDevice
+from emulator.device import LARGEST_GRID, EmulatedDevice
 
 import gpuconv
 from gpuconv import cuda
 from gpuconv.cuda import device, params, sources
+from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Variant
 
 pytestmark = pytest.mark.emulator
@@ -204,7 +205,7 @@ def test_what_the_driver_refuses_is_refused(
 
 
 def test_no_block_gets_more_shared_memory_than_the_device_has(emulated: EmulatedDevice) -> None:
-    largest = LIMITS["sm_90a"].shared_bytes_per_block
+    largest = representative("sm_90a").limits.shared_bytes_per_block
     assert emulated.load(COPY, 0, largest).shared_bytes == largest
     with pytest.raises(EmulatorError, match=f"{largest + 1} bytes of dynamic shared memory are more than"):
         emulated.load(COPY, 0, largest + 1)

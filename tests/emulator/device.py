@@ -19,18 +19,9 @@ from emulator.memory import UNWRITTEN, Array, Union, without_values
 from gpuconv import cuda
 from gpuconv._errors import OutOfDeviceMemory
 from gpuconv.cuda import compile as compiler
+from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Limits, Variant
 
-# Multiprocessors, and bytes of shared memory per block and per multiprocessor, of a typical device.
-LIMITS = {
-    "sm_80": Limits("sm_80", 108, 166_912, 167_936),
-    "sm_86": Limits("sm_86", 82, 101_376, 102_400),
-    "sm_89": Limits("sm_89", 128, 101_376, 102_400),
-    "sm_90a": Limits("sm_90a", 132, 232_448, 233_472),
-    "sm_100a": Limits("sm_100a", 148, 232_448, 233_472),
-    "sm_103a": Limits("sm_103a", 148, 232_448, 233_472),
-    "sm_120a": Limits("sm_120a", 170, 101_376, 102_400),
-}
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
 LARGEST_BLOCK = 1024
 DEFAULT_SHARED_BYTES = 48 * 1024  # that a block gets without asking
@@ -119,6 +110,7 @@ class EmulatedDevice:
 
     def __init__(self, architecture: str, options: Options) -> None:
         self.architecture = architecture
+        self._limits = representative(architecture).limits
         self.options = options
         self.prepared: dict[Any, Any] = {}
         self.launches: list[LaunchRecord] = []
@@ -180,11 +172,11 @@ class EmulatedDevice:
         return array.shape, array.strides, array.dtype
 
     def limits(self, device: int) -> Limits:
-        return LIMITS[self.architecture]
+        return self._limits
 
     def load(self, variant: Variant, device: int, shared_bytes: int) -> Handle:
         program = module(compiler.ptx(variant, self.architecture))[variant.name]
-        if shared_bytes > LIMITS[self.architecture].shared_bytes_per_block:
+        if shared_bytes > self._limits.shared_bytes_per_block:
             raise EmulatorError(
                 f"{variant.name}: {shared_bytes} bytes of dynamic shared memory are more than a block can have"
             )
@@ -219,7 +211,7 @@ class EmulatedDevice:
         decoded = kernel.program.kernel
         static = decoded.static_shared_bytes
         asked = kernel.shared_bytes if kernel.shared_bytes > DEFAULT_SHARED_BYTES else DEFAULT_SHARED_BYTES - static
-        largest = min(asked, LIMITS[self.architecture].shared_bytes_per_block - static)
+        largest = min(asked, self._limits.shared_bytes_per_block - static)
         if len(parameters) != decoded.parameter_bytes:
             wrong = f"a struct of {len(parameters)} bytes, but the kernel takes {decoded.parameter_bytes}"
         elif not all(1 <= size <= limit for size, limit in zip(grid, LARGEST_GRID, strict=True)):
