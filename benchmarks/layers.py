@@ -56,14 +56,19 @@ class Layer:
         return (self.k_out, channels // self.group, *self.kernel)
 
     @property
-    def y_shape(self) -> Ints:
-        """Shape of the output."""
+    def geometry(self) -> _geometry.ConvGeometry | _geometry.ConvTransposeGeometry | _geometry.MaxPoolGeometry:
+        """Geometry of the node."""
         keywords = self.attributes()
         if self.op == "MaxPool":
-            return _geometry.max_pool(self.x, **keywords).y_shape
+            return _geometry.max_pool(self.x, **keywords)
         if self.op == "ConvTranspose":
-            return _geometry.conv_transpose(self.x, self.w_shape, None, **keywords).y_shape
-        return _geometry.conv(self.x, self.w_shape, None, **keywords).y_shape
+            return _geometry.conv_transpose(self.x, self.w_shape, None, **keywords)
+        return _geometry.conv(self.x, self.w_shape, None, **keywords)
+
+    @property
+    def y_shape(self) -> Ints:
+        """Shape of the output."""
+        return self.geometry.y_shape
 
     @property
     def flops(self) -> int:

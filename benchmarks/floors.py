@@ -1,0 +1,62 @@
+"""The least time that a layer can take on a GPU: its fewest bytes at the rate of a copy, its work at a stated rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.layers import Layer
+from gpuconv.cuda import floor
+
+# layers.json's names of dtypes, in the order in which they are measured
+DTYPES = {
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "fp16": "float16",
+    "int8": "int8",
+    "uint8": "uint8",
+    "fp64": "float64",
+}
+# Operations per second of one H200: 16-bit matrix products as measured there; float32 and float64 without tricks.
+RATES = {"bfloat16": 790e12, "float16": 790e12, "float32": 60e12, "float64": 60e12}
+RATES_OF = "NVIDIA H200"
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What a layer cannot do without.
+
+    Attributes
+    ----------
+    nbytes : int
+        Every element that matters read once, every result written once.
+    flops : int
+        None of MaxPool's count: its comparisons hide behind memory.
+    memory_seconds, math_seconds : float
+    """
+
+    nbytes: int
+    flops: int
+    memory_seconds: float
+    math_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """The larger of the two times."""
+        return max(self.memory_seconds, self.math_seconds)
+
+    @property
+    def bound(self) -> str:
+        """Which of the two it is."""
+        return "math" if self.math_seconds > self.memory_seconds else "memory"
+
+
+def of(layer: Layer, dtype: str, bandwidth: float) -> Floor:
+    """Return the floor of a layer in a dtype; ``bandwidth`` counts bytes read and bytes written, per second."""
+    work = floor.work(layer.geometry, dtype, bias=layer.op != "MaxPool", indices=layer.indices)
+    return Floor(work.bytes, work.flops, work.bytes / bandwidth, work.flops / rate(layer, dtype) if work.flops else 0.0)
+
+
+def rate(layer: Layer, dtype: str) -> float:
+    """Operations per second: with one input channel a group, matrix units have nothing to multiply."""
+    alone = layer.group > 1 and layer.x[1] == layer.group
+    return RATES["float32"] if alone and dtype != "float64" else RATES[dtype]

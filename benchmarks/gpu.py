@@ -1,0 +1,272 @@
+"""gpuconv on a GPU against PyTorch (cuDNN): every layer in every dtype and layout, same process, in turns.
+
+The ratio is PyTorch's time over ours (medians): 1 or more means that gpuconv is faster. PyTorch searches cuDNN's
+algorithms without a limit, before anything is timed, and may not use TF32, so that float32 is float32 on both sides.
+In channels_last x, w and the results of both sides are so. Beside each time stands the floor: the fewest bytes at the
+rate of a copy measured here, or the work at a stated rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import gpuconv
+from benchmarks import floors, gpu_layer, gpu_peers, gpu_summary, gpu_timing, layers, machine, picture
+from benchmarks.gpu_layer import Machine, Row
+from benchmarks.layers import Layer
+from gpuconv.cuda import device
+
+_RESERVE = 5.0  # seconds left below which no row is begun
+_QUERY = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,power.draw,pstate"
+_BROKEN = "the process ended during this measurement"
+
+
+class DeviceLost(Exception):
+    """A kernel of this process broke its use of the device; a new process can go on."""
+
+
+class Unavailable(Exception):
+    """There is nothing to measure on; the message says what is missing."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure until the budget is spent.
+
+    Returns 1 where a result of ours was wrong, 2 where there is nothing to measure on, 3 where the device was lost.
+    """
+    started = time.monotonic()
+    try:
+        torch, cupy = _libraries()
+    except Unavailable as reason:
+        print(f"python -m benchmarks gpu: {reason}", file=sys.stderr)
+        return 2
+    json_path, picture_path = output(arguments.json, "gpu.json"), output(arguments.picture, "gpu.png")
+    rows = _resumed(json_path) if arguments.resume else []
+    done = {(row["layer"]["id"], row["dtype"], row["layout"]) for row in rows}
+    todo = plan(arguments.filter, arguments.op, arguments.dtype, arguments.layout)
+    todo = [entry for entry in todo if (entry[0].id, *entry[1:]) not in done]
+    with _settled(torch, cupy):
+        here = _machine(torch, cupy)
+        record = _record(here, arguments)
+        print(gpu_summary.HEAD)
+        try:
+            record["complete"] = _measure_all(here, todo, rows, record, json_path, started + arguments.budget)
+            lost = False
+        except DeviceLost:
+            record["complete"], lost = False, True
+    record["clocks_after"] = clocks()
+    _save(json_path, record, rows)
+    code = _report(rows, record, json_path, picture_path)
+    return 3 if lost else code
+
+
+def output(given: Path | None, name: str) -> Path:
+    """Return where to write a file: as asked for, else in the folder OUT, else in benchmarks/results."""
+    if given is not None:
+        return given
+    folder = Path(os.environ["OUT"]) if os.environ.get("OUT") else Path(__file__).parent / "results"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / name
+
+
+def plan(
+    name: str = "", op: str | None = None, dtype: str | None = None, layout: str | None = None
+) -> list[tuple[Layer, str, str]]:
+    """Return what to measure, as (layer, dtype, layout): all layers in a dtype and layout, the usual ones first."""
+    chosen = layers.select(layers.load(), name, op)
+    passes = [(short, form) for form in gpu_peers.LAYOUTS for short in floors.DTYPES]
+    return [
+        (layer, floors.DTYPES[short], form)
+        for short, form in passes
+        for layer in chosen
+        if short in layer.dtypes
+        and form in gpu_peers.layouts(layer)
+        and dtype in (None, floors.DTYPES[short])
+        and layout in (None, form)
+    ]
+
+
+def clocks() -> dict[str, str] | None:
+    """Return what nvidia-smi reads of the first device, or None where it is not there."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader", "--id=0"]
+    try:
+        text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return dict(zip(_QUERY.split(","), map(str.strip, text.strip().split(",")), strict=False))
+
+
+def _libraries() -> tuple[Any, Any]:
+    reason = device.unavailable_reason()
+    if reason is not None:
+        raise Unavailable(f"no GPU to measure on: {reason}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch = import_module("torch")
+    except ImportError as error:
+        raise Unavailable(f"PyTorch, which gpuconv is measured against, cannot be imported: {error}") from error
+    if not torch.cuda.is_available():
+        raise Unavailable(f"PyTorch {torch.__version__} finds no CUDA device")
+    return torch, import_module("cupy")
+
+
+class _Stream:
+    """PyTorch's stream as CuPy takes it."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._pointer
+
+
+@contextmanager
+def _settled(torch: Any, cupy: Any) -> Iterator[None]:
+    """Set PyTorch up as the module's text says, and both libraries on one stream."""
+    cudnn = torch.backends.cudnn
+    cudnn.benchmark, cudnn.benchmark_limit, cudnn.allow_tf32 = True, 0, False
+    torch.backends.cuda.matmul.allow_tf32 = False
+    stream = torch.cuda.Stream()
+    with torch.no_grad(), torch.cuda.stream(stream), cupy.cuda.Stream.from_external(_Stream(stream.cuda_stream)):
+        yield
+
+
+def _machine(torch: Any, cupy: Any) -> Machine:
+    return Machine(torch, cupy, "cuda:0", cupy.cuda.Device(0).attributes["L2CacheSize"], _bandwidth(torch))
+
+
+def _bandwidth(torch: Any, nbytes: int = 2**31) -> float:
+    """Return bytes read and written per second by a copy of random numbers."""
+    source = torch.randint(-128, 128, (nbytes,), dtype=torch.int8, device="cuda:0")
+    target = torch.empty_like(source)
+    target.copy_(source)
+    seconds = min(gpu_timing.seconds_of(torch, lambda: target.copy_(source), repeats=5) for _ in range(3))
+    return 2 * nbytes / seconds
+
+
+def _product_rate(torch: Any, size: int = 8192) -> float:
+    a, b = (torch.randn(size, size, dtype=torch.bfloat16, device="cuda:0") for _ in range(2))
+    torch.mm(a, b)
+    return 2 * size**3 / min(gpu_timing.seconds_of(torch, lambda: torch.mm(a, b), repeats=5) for _ in range(3))
+
+
+def _record(here: Machine, arguments: argparse.Namespace) -> Row:
+    torch, properties = here.torch, here.torch.cuda.get_device_properties(0)
+    return {
+        "command": machine.command(),
+        "machine": machine.describe(["numpy"])
+        | {"gpu": properties.name, "multiprocessors": properties.multi_processor_count, "l2_bytes": here.cache_bytes}
+        | {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+        | {"cupy": here.cupy.__version__, "nvrtc": _version("nvidia-cuda-nvrtc")},
+        "clocks_before": clocks(),
+        "copy_bytes_per_second": here.bandwidth,
+        "bfloat16_product_flops_per_second": _product_rate(torch),
+        "stated_rates": {"of": floors.RATES_OF, **floors.RATES},
+        "torch_settings": {"cudnn.benchmark": True, "cudnn.benchmark_limit": 0, "allow_tf32": False},
+        "timing": f"graph replay over sets of operands and results of {gpu_timing.CACHES} times the L2 cache",
+        "gpuconv": gpuconv.__version__,
+        "budget_seconds": arguments.budget,
+        "tiny_host_seconds": _tiny(here),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _tiny(here: Machine) -> dict[str, dict[str, float]]:
+    """Return the host's time for calls whose kernels take none to speak of: ours and PyTorch's, by operator."""
+    result: dict[str, dict[str, float]] = {}
+    for op in ("Conv", "ConvTranspose", "MaxPool"):
+        layer = Layer("tiny", "", op, (1, 8, 8, 8), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), ("fp32",), k_out=8)
+        tensors = gpu_peers.operands(here.torch, layer, "float32", "NCHW", here.device)
+        arrays = [here.adopt(tensor) for tensor in tensors]
+        calls = {"ours": (gpu_layer.ours(layer), arrays), "torch": (gpu_peers.peer(here.torch, layer), tensors)}
+        result[op] = {}
+        for side, (call, given) in calls.items():
+            call(*given)
+            result[op][side] = gpu_timing.host_seconds(here.torch, partial(call, *given), 1e-5)
+    return result
+
+
+def _measure_all(
+    here: Machine, todo: list[tuple[Layer, str, str]], rows: list[Row], record: Row, path: Path, deadline: float
+) -> bool:
+    """Measure in order, writing the file around every row; False where the budget ended it."""
+    for number, (layer, dtype, layout) in enumerate(todo):
+        if deadline - time.monotonic() < _RESERVE:
+            print(f"the budget is spent: {len(todo) - number} of {len(todo)} measurements are left out")
+            return False
+        begun = gpu_layer.describe(layer, dtype, layout, here.bandwidth)
+        _save(path, record, [*rows, begun | {"wrong": _BROKEN}])
+        try:
+            row = gpu_layer.measure(here, layer, dtype, layout)
+        except Exception as error:  # ours failed: that is a result; the others are still wanted
+            text = (str(error).strip().splitlines() or [""])[0]
+            row = begun | {"wrong": f"{type(error).__name__}: {text[:300]}"}
+        rows.append(row)
+        print(gpu_summary.line(row), flush=True)
+        _save(path, record, rows)
+        if not _alive(here):
+            print("the device does not answer any more after this; run again with --resume in a new process")
+            raise DeviceLost
+        here.torch.cuda.empty_cache()
+        here.cupy.get_default_memory_pool().free_all_blocks()
+    return True
+
+
+def _alive(here: Machine) -> bool:
+    """An illegal access leaves a process without a device until it ends."""
+    try:
+        here.torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _resumed(path: Path) -> list[Row]:
+    import json
+
+    return list(json.loads(path.read_text(encoding="utf-8"))["rows"]) if path.exists() else []
+
+
+def _save(path: Path, record: Row, rows: list[Row]) -> None:
+    partial = path.with_name(path.name + ".part")  # whoever ends this process leaves a whole file
+    machine.write(partial, record | {"classes": gpu_summary.classes(rows), "rows": rows})
+    os.replace(partial, path)
+
+
+def _report(rows: list[Row], record: Row, json_path: Path, picture_path: Path) -> int:
+    try:
+        picture.draw(rows, picture_path, f"gpuconv {gpuconv.__version__} on {record['machine']['gpu']}")
+        drawn = f", {picture_path}"
+    except ImportError as error:
+        drawn = f"; no picture: {error}"
+    print(f"\nwritten: {json_path}{drawn}")
+    bandwidth, product = record["copy_bytes_per_second"], record["bfloat16_product_flops_per_second"]
+    print(f"copy {bandwidth / 1e12:.2f} TB/s, bfloat16 product {product / 1e12:.0f} TFLOP/s")
+    for op, sides in record["tiny_host_seconds"].items():
+        print(f"host, tiny {op}: ours {sides['ours'] * 1e6:.1f} us, torch {sides['torch'] * 1e6:.1f} us")
+    print("\n".join(gpu_summary.table(gpu_summary.classes(rows))))
+    wrong = [f"{row['layer']['id']} {row['dtype']} {row['layout']}" for row in rows if row["wrong"]]
+    if wrong:
+        print(f"{len(wrong)} of {len(rows)} results are WRONG: {', '.join(wrong[:10])}")
+    return int(bool(wrong))

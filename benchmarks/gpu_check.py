@@ -1,0 +1,129 @@
+"""Whether both sides of a measurement computed the layer: samples against float64, and each other in full."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks import gpu_peers, samples
+from benchmarks.layers import Layer
+
+_COUNT = 256
+# Of PyTorch: it may sum by other algorithms, so only that it computed the same thing; in units of sum |x||w| + |b|.
+_PEER = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 1e-3, "float64": 1e-9}
+# ||ours - peer|| / ||peer||: both round, and the peer may have rounded more than once
+_APART = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 1e-3, "float64": 1e-9}
+
+
+@dataclass
+class Verdict:
+    """What a comparison found.
+
+    Attributes
+    ----------
+    wrong : str
+        What is wrong with ours; nothing if it is right.
+    peer_wrong : str
+        Likewise for the peer, which then is no measure.
+    our_worst, peer_worst : float or None
+        The largest error of the samples in units of the bound, which is that of one rounding and an IEEE sum.
+    apart : float or None
+        ||ours - peer|| / ||peer|| over all results.
+    """
+
+    wrong: str = ""
+    peer_wrong: str = ""
+    our_worst: float | None = None
+    peer_worst: float | None = None
+    apart: float | None = None
+
+
+def compare(torch: Any, layer: Layer, dtype: str, operands: Any, ours: list[Any], peer: list[Any] | None) -> Verdict:
+    """Compare tensors: all of the operands, our results and, if there are any, the peer's."""
+    wrong = _form(torch, layer, dtype, ours)
+    if wrong:
+        return Verdict(wrong)
+    if layer.op == "MaxPool":
+        return _compare_maxima(torch, layer, operands[0], ours, peer)
+    return _compare_sums(torch, layer, dtype, operands, ours[0], peer[0] if peer else None)
+
+
+def _form(torch: Any, layer: Layer, dtype: str, ours: list[Any]) -> str:
+    kinds = [getattr(torch, dtype), torch.int64]
+    for name, array, kind in zip(("y", "indices"), ours, kinds, strict=False):
+        if (tuple(array.shape), array.dtype) != (layer.y_shape, kind):
+            return f"{name} is {array.dtype} {tuple(array.shape)}, not {kind} {layer.y_shape}"
+    return ""
+
+
+def taker(torch: Any) -> samples.Take:
+    """Return a function that picks elements of a tensor, as a NumPy array of float64 (of int64 for integers)."""
+
+    def take(array: Any, index: tuple[Any, ...]) -> Any:
+        places = tuple(torch.as_tensor(np.array(i), device=array.device) for i in index)
+        kind = torch.float64 if array.dtype.is_floating_point else torch.int64
+        return array[places].to(kind).cpu().numpy()
+
+    return take
+
+
+def _compare_sums(torch: Any, layer: Layer, dtype: str, operands: Any, ours: Any, peer: Any) -> Verdict:
+    take, at = taker(torch), samples.positions(layer, _COUNT)
+    exact = samples.sums(layer, take, *operands, at)
+    verdict = Verdict(our_worst=_worst(take(ours, at), exact.values, exact.bound(dtype)))
+    if not verdict.our_worst <= 1:
+        verdict.wrong = f"of {len(at[0])} samples the worst is off by {verdict.our_worst:.3g} times its bound"
+    if peer is None:
+        return verdict
+    found = take(peer, at)
+    verdict.peer_worst = _worst(found, exact.values, exact.bound(dtype))
+    far = _worst(found, exact.values, _PEER[dtype] * exact.magnitudes + 1e-30)
+    if tuple(peer.shape) != layer.y_shape or not far <= 1:
+        verdict.peer_wrong = (
+            f"PyTorch's result of shape {tuple(peer.shape)} is another, off by {far:.3g} times its bound"
+        )
+        return verdict
+    verdict.apart = distance(torch, ours, peer)
+    if not verdict.wrong and not verdict.apart <= _APART[dtype]:
+        verdict.wrong = f"all results differ from PyTorch's by {verdict.apart:.3g} of their norm"
+    return verdict
+
+
+def _worst(found: Any, exact: Any, bound: Any) -> float:
+    """Return the largest error in units of the bound; a NaN is the largest."""
+    error = abs(found - exact) / bound
+    return float(np.where(np.isnan(error), np.inf, error).max())
+
+
+def distance(torch: Any, ours: Any, peer: Any) -> float:
+    """Return ||ours - peer|| / ||peer||, image by image so that the copies in float64 stay small."""
+    squares = [torch.zeros((), dtype=torch.float64, device=peer.device) for _ in range(2)]
+    for a, b in zip(ours, peer, strict=True):
+        wide = b.double()
+        squares[0] += (a.double() - wide).square().sum()
+        squares[1] += wide.square().sum()
+    apart, size = (float(square) ** 0.5 for square in squares)
+    return apart / size if size else apart
+
+
+def _compare_maxima(torch: Any, layer: Layer, x: Any, ours: list[Any], peer: list[Any] | None) -> Verdict:
+    take, at = taker(torch), samples.positions(layer, _COUNT)
+    values, indices = samples.maxima(layer, take, x, at)
+    verdict = Verdict()
+    off = int(np.count_nonzero(take(ours[0], at) != values))
+    if off:
+        verdict.wrong = f"{off} of {len(at[0])} sampled maxima are wrong"
+    elif layer.indices and (off := int(np.count_nonzero(take(ours[1], at) != indices))):
+        verdict.wrong = f"{off} of {len(at[0])} sampled indices are wrong"
+    if peer is None:
+        return verdict
+    off = int(np.count_nonzero(take(peer[0], at) != values))
+    if off:
+        verdict.peer_wrong = f"{off} of {len(at[0])} sampled maxima of PyTorch's are wrong"
+    elif not torch.equal(ours[0], peer[0]):
+        verdict.wrong = verdict.wrong or "the maxima differ from PyTorch's"
+    elif layer.indices and not torch.equal(ours[1], gpu_peers.onnx_indices(torch, layer, peer[1])):
+        verdict.wrong = verdict.wrong or "the indices differ from PyTorch's"
+    return verdict

@@ -1,0 +1,98 @@
+"""What the rows of a GPU measurement come to: means of every class, and the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import exp, log
+from typing import Any
+
+from benchmarks import layers
+
+Row = dict[str, Any]
+HEAD = (
+    f"{'layer':22} {'dtype':>8} {'layout':>13} {'ours us':>10} {'torch us':>10} {'ratio':>6} {'floor us':>9} "
+    f"{'ours/fl':>8} {'torch/fl':>8} {'host us':>8} {'torch':>7}"
+)
+_TABLE = (
+    f"{'class':20} {'dtype':>8} {'layout':>13} {'layers':>6} {'ratio':>6} {'worst':>6}  {'worst layer':22} "
+    f"{'ours/fl':>8} {'torch/fl':>8}"
+)
+
+
+def mean(ratios: Iterable[float]) -> float:
+    """Return the geometric mean; 0 where any ratio is 0, or there is none."""
+    values = list(ratios)
+    return exp(sum(map(log, values)) / len(values)) if values and min(values) > 0 else 0.0
+
+
+def classes(rows: list[Row]) -> list[Row]:
+    """Return, for every class, dtype and layout, the mean and the worst ratio, and how far both are from the floor.
+
+    A wrong result of ours counts as ratio 0. What PyTorch does not compute, or computes otherwise, has no ratio.
+    """
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["class"], row["dtype"], row["layout"]), []).append(row)
+    order = sorted(groups, key=lambda group: layers.CLASSES.index(group[0]))  # dtypes as they were measured
+    return [_summary(*group, groups[group]) for group in order]
+
+
+def _summary(kind: str, dtype: str, layout: str, rows: list[Row]) -> Row:
+    ratios = {row["layer"]["id"]: ratio for row in rows if (ratio := ratio_of(row)) is not None}
+    worst = min(ratios, key=lambda layer: ratios[layer], default=None)
+    return {
+        "class": kind,
+        "dtype": dtype,
+        "layout": layout,
+        "layers": len(rows),
+        "wrong": sum(1 for row in rows if row["wrong"]),
+        "compared": len(ratios),
+        "mean": mean(ratios.values()) if ratios else None,
+        "min": ratios[worst] if worst is not None else None,
+        "slowest": worst,
+        "our_floors": mean(row["our_median"] / row["floor_seconds"] for row in rows if "our_median" in row) or None,
+        "peer_floors": mean(row["peer_median"] / row["floor_seconds"] for row in rows if "peer_median" in row) or None,
+    }
+
+
+def ratio_of(row: Row) -> float | None:
+    """Return PyTorch's time over ours, 0 if ours is wrong, None if there is nothing to compare with."""
+    if row["wrong"]:
+        return 0.0
+    return None if row.get("peer_wrong") else row.get("ratio")
+
+
+def line(row: Row) -> str:
+    """Return a row's line in the table whose head is HEAD."""
+    start = f"{row['layer']['id']:22} {row['dtype']:>8} {row['layout']:>13}"
+    floor = row["floor_seconds"]
+    ours, peer = row.get("our_median"), row.get("peer_median")
+    text = (
+        f"{start} {_micro(ours, 10)} {_micro(peer, 10)} {_number(row.get('ratio'), 6)} {_micro(floor, 9)} "
+        f"{_number(ours and ours / floor, 8)} {_number(peer and peer / floor, 8)} "
+        f"{_micro(row.get('our_host_seconds'), 8)} {_micro(row.get('peer_host_seconds'), 7)}"
+    )
+    notes = [f"not by a graph: {row[way]}" for way in ("our_way", "peer_way") if row.get(way, "graph") != "graph"]
+    notes += [f"torch: {row[name]}" for name in ("peer_error", "peer_wrong") if name in row]
+    notes += [f"WRONG: {row['wrong']}"] if row["wrong"] else []
+    return "  ".join([text, *notes])
+
+
+def table(summaries: list[Row]) -> list[str]:
+    """Return the lines of the table of classes."""
+    return [_TABLE, *map(_class_line, summaries)]
+
+
+def _class_line(summary: Row) -> str:
+    start = f"{summary['class']:20} {summary['dtype']:>8} {summary['layout']:>13} {summary['layers']:6}"
+    ratios = f"{_number(summary['mean'], 6)} {_number(summary['min'], 6)}  {summary['slowest'] or '-':22}"
+    floors = f"{_number(summary['our_floors'], 8)} {_number(summary['peer_floors'], 8)}"
+    return f"{start} {ratios} {floors}" + (f"  {summary['wrong']} WRONG" if summary["wrong"] else "")
+
+
+def _micro(seconds: float | None, width: int) -> str:
+    return _number(None if seconds is None else seconds * 1e6, width)
+
+
+def _number(value: float | None, width: int) -> str:
+    return f"{'-':>{width}}" if value is None else f"{value:{width}.2f}"

@@ -1,0 +1,98 @@
+"""The exact results of a layer at some of its outputs, in float64, from its definition.
+
+Arrays are only indexed, by a function that is given along: that of the library they are in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from benchmarks.layers import Layer
+
+Take = Callable[[Any, tuple[Any, ...]], Any]  # an array's elements at arrays of indices, as a NumPy array
+# bits of the significand and exponent of the smallest subnormal
+_FORMATS = {"float16": (11, -24), "bfloat16": (8, -133), "float32": (24, -149), "float64": (53, -1074)}
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums of Conv or ConvTranspose: their values, the sums of magnitudes, and the number of terms."""
+
+    values: Any
+    magnitudes: Any
+    terms: int
+
+    def bound(self, dtype: str) -> Any:
+        """Return what a result may be off by: any order of summation in the accumulator's type, one rounding."""
+        bits, smallest = _FORMATS[dtype]
+        unit = 2.0**-53 if dtype == "float64" else 2.0**-24
+        rounding = 2.0**-bits if bits < 24 else 0.0
+        return (self.terms + 1) * unit * self.magnitudes + rounding * abs(self.values) + 2.0 ** (smallest - 1)
+
+
+def positions(layer: Layer, count: int, seed: int = 0) -> tuple[Any, ...]:
+    """Return indices of the first and the last output and of ``count`` random ones."""
+    random = np.random.default_rng(seed)
+    return tuple(np.concatenate([[0, size - 1], random.integers(0, size, count)]) for size in layer.y_shape)
+
+
+def sums(layer: Layer, take: Take, x: Any, w: Any, b: Any, at: tuple[Any, ...]) -> Sums:
+    """Return the results of Conv or ConvTranspose at these positions."""
+    image, filters, *places = at
+    coordinates, inside = _windows(layer, places)
+    depth, width = layer.x[1] // layer.group, layer.k_out // layer.group
+    channels = (filters // width * depth)[:, None] + np.arange(depth)
+    taps = [t.reshape(1, 1, -1) for t in np.indices(layer.kernel)]
+    seen = take(x, (image[:, None, None], channels[:, :, None], *(c[:, None] for c in coordinates)))
+    if layer.op == "Conv":
+        weights = take(w, (filters[:, None, None], np.arange(depth)[None, :, None], *taps))
+    else:
+        weights = take(w, (channels[:, :, None], (filters % width)[:, None, None], *taps))
+    products = np.where(inside[:, None], seen, 0.0) * weights
+    bias = take(b, (filters,))
+    return Sums(products.sum((1, 2)) + bias, abs(products).sum((1, 2)) + abs(bias), depth * prod(layer.kernel) + 1)
+
+
+def maxima(layer: Layer, take: Take, x: Any, at: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Return the values and Indices of MaxPool at these positions; no window may be without any element."""
+    image, channel, *places = at
+    coordinates, inside = _windows(layer, places)
+    seen = take(x, (image[:, None], channel[:, None], *coordinates))
+    first = np.where(inside, seen, -np.inf).argmax(1)[:, None]
+    extents = layer.x[2:]
+    plane = np.ravel_multi_index([np.take_along_axis(c, first, 1) for c in coordinates], extents)
+    indices = (image * layer.x[1] + channel) * prod(extents) + plane[:, 0]
+    return np.take_along_axis(seen, first, 1)[:, 0], indices
+
+
+def _windows(layer: Layer, places: list[Any]) -> tuple[list[Any], Any]:
+    """Return the input's coordinates for every output and tap in row-major order, and which lie inside of it."""
+    rank = len(layer.kernel)
+    axes = [_axis(layer, axis, place) for axis, place in enumerate(places)]
+    count, taps = len(places[0]), prod(layer.kernel)
+
+    def spread(values: Any, axis: int) -> Any:
+        shape = [count, *(size if a == axis else 1 for a, size in enumerate(layer.kernel))]
+        return np.broadcast_to(values.reshape(shape), (count, *layer.kernel)).reshape(count, taps)
+
+    coordinates = [spread(axes[axis][0], axis) for axis in range(rank)]
+    return coordinates, np.logical_and.reduce([spread(axes[axis][1], axis) for axis in range(rank)])
+
+
+def _axis(layer: Layer, axis: int, place: Any) -> tuple[Any, Any]:
+    """Return coordinates and whether they are inside of the input, (outputs, taps) of one axis; 0 for those outside."""
+    stride, pad, extent = layer.strides[axis], layer.pads[axis], layer.x[2 + axis]
+    taps = np.arange(layer.kernel[axis]) * layer.dilations[axis]
+    if layer.op == "ConvTranspose":
+        coordinate, rest = np.divmod(place[:, None] + pad - taps, stride)
+        inside = rest == 0
+    else:
+        coordinate = place[:, None] * stride + taps - pad
+        inside = np.ones_like(coordinate, bool)
+    inside = inside & (coordinate >= 0) & (coordinate < extent)
+    return np.where(inside, coordinate, 0), inside

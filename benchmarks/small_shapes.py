@@ -1,0 +1,171 @@
+"""Small problems for compute-sanitizer, which slows kernels down a hundredfold: every kernel, and nothing large.
+
+    compute-sanitizer --tool racecheck python -m benchmarks.small_shapes
+
+Every array has device memory of its own, so that memcheck sees the step from one into the next. Results must equal
+those of the NumPy backend: values are small integers, so that any order of summation gives the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import gpuconv
+from gpuconv import cuda
+from gpuconv.cuda import device, params
+
+_FLOATS = ("float32", "bfloat16", "float16", "float64")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One call without its dtype; ``w`` is empty for MaxPool."""
+
+    operator: str
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    attributes: dict[str, Any]
+
+
+def _pads(*numbers: int) -> dict[str, Any]:
+    return {"pads": list(numbers)}
+
+
+def _pool(x: tuple[int, ...], kernel: list[int], **attributes: Any) -> Problem:
+    return Problem("max_pool", x, (), {"kernel_shape": kernel, **attributes})
+
+
+# Fewer channels or pixels than a tile, just as many, one more; one tap a slice of K (16 divides the channels) or many.
+PROBLEMS = (
+    Problem("conv", (2, 3, 21), (5, 3, 3), {**_pads(1, 2), "strides": [2]}),
+    Problem("conv", (1, 32, 40), (65, 32, 2), {"dilations": [3]}),
+    Problem("conv", (2, 3, 9, 8), (4, 3, 3, 3), _pads(1, 0, 2, 1)),
+    Problem("conv", (1, 16, 9, 8), (20, 16, 3, 3), {**_pads(1, 1, 1, 1), "strides": [2, 2]}),
+    Problem("conv", (3, 33, 7, 11), (70, 33, 2, 3), {"dilations": [2, 1]}),
+    Problem("conv", (1, 12, 9, 9), (12, 1, 3, 3), {"group": 12}),
+    Problem("conv", (2, 32, 8, 9), (64, 16, 3, 3), {"group": 2, **_pads(1, 1, 1, 1)}),
+    Problem("conv", (1, 1, 3, 3), (1, 1, 3, 3), _pads(9, 9, 9, 9)),
+    Problem("conv", (1, 4, 5, 6, 7), (6, 4, 2, 3, 2), {**_pads(1, 0, 1, 0, 2, 1), "strides": [1, 2, 2]}),
+    Problem("conv", (1, 16, 4, 5, 6), (66, 16, 2, 2, 2), {}),
+    Problem("conv_transpose", (2, 3, 21), (3, 5, 3), {**_pads(1, 2), "strides": [2]}),
+    Problem("conv_transpose", (1, 32, 40), (32, 65, 4), {"strides": [3], "dilations": [2]}),
+    Problem("conv_transpose", (2, 3, 9, 8), (3, 4, 3, 3), _pads(1, 0, 2, 1)),
+    Problem("conv_transpose", (1, 16, 9, 8), (16, 20, 4, 4), {**_pads(1, 1, 1, 1), "strides": [2, 2]}),
+    Problem("conv_transpose", (1, 33, 7, 11), (33, 70, 2, 2), {"strides": [2, 2]}),
+    Problem("conv_transpose", (1, 12, 9, 9), (12, 1, 3, 3), {"group": 12, "strides": [2, 1]}),
+    Problem("conv_transpose", (2, 32, 8, 9), (32, 40, 3, 3), {"group": 2, "strides": [3, 2], "output_padding": [1, 0]}),
+    Problem("conv_transpose", (1, 4, 5, 6, 7), (4, 6, 2, 3, 2), {"strides": [1, 2, 3], "dilations": [2, 1, 2]}),
+    Problem("conv_transpose", (1, 16, 4, 5, 6), (16, 66, 2, 2, 2), {"strides": [2, 2, 2]}),
+    # As many pixels as keep every multiprocessor of a large device busy, for the tiles that are chosen only then.
+    *(
+        Problem(operator, (1, channels, *pixels), w + (1,) * len(pixels), {})
+        for channels, filters, extents in (
+            (16, 128, ((16896,), (132, 128), (4, 33, 128))),
+            (3, 64, ((8448,), (66, 128), (4, 33, 64))),
+        )
+        for pixels in extents
+        for operator, w in (("conv", (filters, channels)), ("conv_transpose", (channels, filters)))
+    ),
+    _pool((2, 3, 50), [3], strides=[2], pads=[1, 1]),
+    _pool((1, 2, 9), [2], dilations=[4], pads=[3, 4]),
+    _pool((2, 3, 9, 8), [3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+    _pool((1, 5, 16, 17), [2, 2], strides=[2, 2], ceil_mode=1),
+    _pool((1, 2, 6, 6), [5, 5], pads=[2, 2, 2, 2], storage_order=1),
+    _pool((1, 3, 20, 64), [3, 3], pads=[1, 1, 1, 1]),
+    _pool((1, 2, 30, 33), [13, 13], pads=[6, 6, 6, 6]),
+    _pool((2, 2, 5, 6, 7), [2, 3, 2], pads=[1, 0, 1, 0, 1, 1], strides=[1, 2, 3], dilations=[2, 1, 2]),
+    _pool((1, 2, 3, 4), [2, 2], pads=[4, 2, 3, 2], strides=[2, 2]),
+)
+
+
+def calls() -> Iterator[tuple[Problem, str, bool]]:
+    """Yield every problem in every dtype, with 32-bit and then with 64-bit indices."""
+    for wide in (False, True):
+        for problem in PROBLEMS:
+            for dtype in (*_FLOATS, "int8", "uint8") if problem.operator == "max_pool" else _FLOATS:
+                yield problem, dtype, wide
+
+
+def operands(problem: Problem, dtype: str) -> list[Any]:
+    """Return x, or x, w and b, of small integers; bfloat16 needs ml_dtypes."""
+    random = np.random.default_rng(0)
+    if problem.operator == "max_pool":
+        shapes = [problem.x]
+    else:
+        group = problem.attributes.get("group", 1)
+        filters = problem.w[0] if problem.operator == "conv" else problem.w[1] * group
+        shapes = [problem.x, problem.w, (filters,)]
+    lowest = 0 if dtype == "uint8" else -3
+    return [random.integers(lowest, 4, shape).astype(_numpy(dtype)) for shape in shapes]
+
+
+def _numpy(dtype: str) -> Any:
+    if dtype != "bfloat16":
+        return np.dtype(dtype)
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def compute(problem: Problem, arrays: list[Any]) -> list[Any]:
+    """Call the public function; of MaxPool both with and without the Indices."""
+    function = getattr(gpuconv, problem.operator)
+    if problem.operator != "max_pool":
+        return [function(*arrays, **problem.attributes)]
+    pair = function(*arrays, **problem.attributes, return_indices=True)
+    return [*pair, function(*arrays, **problem.attributes)]
+
+
+def main() -> int:
+    """Run everything that the seconds allow; 1 where a result differs, 2 where there is no device."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.small_shapes", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="begin nothing after (default %(default)s)")
+    arguments = parser.parse_args()
+    reason = device.unavailable_reason()
+    if reason is not None:
+        print(f"small_shapes: no GPU to run on: {reason}", file=sys.stderr)
+        return 2
+    import cupy  # type: ignore[import-not-found]
+
+    cupy.cuda.set_allocator(None)
+    deadline, ran, todo = time.monotonic() + arguments.seconds, 0, list(calls())
+    wrong: list[str] = []
+    kernels: set[str] = set()
+    for problem, dtype, wide in todo:
+        if time.monotonic() > deadline:
+            print(f"{len(todo) - ran} calls are left out: {arguments.seconds:g} s are over")
+            break
+        wrong += _differences(problem, dtype, wide, kernels)
+        ran += 1
+    for text in wrong:
+        print(f"WRONG: {text}")
+    print(f"{ran} calls of {len(kernels)} kernels, {len(wrong)} results wrong")
+    return int(bool(wrong))
+
+
+def _differences(problem: Problem, dtype: str, wide: bool, kernels: set[str]) -> list[str]:
+    """Say where results differ, and add the names of the kernels that ran."""
+    arrays = operands(problem, dtype)
+    expected = compute(problem, arrays)
+    limit = 1 if wide else params.INDEX_LIMIT
+    prepared: dict[Any, Any] = {}  # instead of calls prepared with the other width
+    with mock.patch.object(params, "INDEX_LIMIT", limit), mock.patch.object(cuda.runtime, "prepared", prepared):
+        found = compute(problem, [gpuconv.to_device(array) for array in arrays])
+    kernels |= {launch.variant.name for call in prepared.values() for launch in call.plan.launches}
+    return [
+        f"{problem} {dtype} {'64' if wide else '32'}-bit: {np.count_nonzero(host != e)} of {e.size} elements"
+        for host, e in zip(map(gpuconv.to_host, found), expected, strict=True)
+        if not np.array_equal(host, e)
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

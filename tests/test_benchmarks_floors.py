@@ -1,0 +1,177 @@
+"""What a GPU measurement is held against: floors, samples of exact results, means. No device is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isclose
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from benchmarks import floors, gpu_summary, gpu_timing, layers, samples
+from benchmarks.layers import Layer
+
+LAYERS = {layer.id: layer for layer in layers.load()}
+
+# By hand, at 4.3e12 bytes a second: layer, dtype, (x read + y + w + b) elements, bytes, flops, microseconds, bound.
+FLOORS = [
+    # 32x3x224x224 all read; 32x64x112x112; 64x3x7x7 + 64
+    ("resnet50.conv1", "bfloat16", 61_032_960, 7_552_892_928, 14.194, "memory"),
+    ("resnet50.conv1", "float32", 122_065_920, 7_552_892_928, 125.882, "math"),
+    # a 1x1 kernel with stride 2 reads 14x14 of 28x28
+    ("resnet50.l3.down", "bfloat16", 20_318_208, 6_576_668_672, 8.325, "math"),
+    # depthwise: float32's rate in every dtype, 8.67 us
+    ("mobilenetv2.dw3", "bfloat16", 115_608_384, 520_224_768, 26.886, "memory"),
+    # 8x64x360x480, a quarter as many values, and 8 bytes of index for each of those
+    ("segnet.pool1.idx", "bfloat16", 398_131_200, 0, 92.589, "memory"),
+    ("unet.up2x2", "float32", 102_761_472, 17_179_869_184, 286.331, "math"),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "nbytes", "flops", "micro", "bound"), FLOORS)
+def test_floors_are_those_computed_by_hand(
+    name: str, dtype: str, nbytes: int, flops: int, micro: float, bound: str
+) -> None:
+    floor = floors.of(LAYERS[name], dtype, 4.3e12)
+    assert (floor.nbytes, floor.flops, floor.bound) == (nbytes, flops, bound)
+    assert isclose(floor.seconds * 1e6, micro, abs_tol=5e-4)
+
+
+def test_every_dtype_of_the_layers_has_a_floor() -> None:
+    assert {short for layer in LAYERS.values() for short in layer.dtypes} == set(floors.DTYPES)
+    for layer in LAYERS.values():
+        for short in layer.dtypes:
+            assert floors.of(layer, floors.DTYPES[short], 1e12).seconds > 0
+
+
+# ---------------------------------------------------------------- exact results at some outputs
+
+
+def take(array: Any, index: tuple[Any, ...]) -> Any:
+    return array[index].astype(np.int64 if array.dtype.kind in "iu" else np.float64)
+
+
+def operands(layer: Layer) -> list[Any]:
+    random = np.random.default_rng(1)
+    shapes = [layer.x] if layer.op == "MaxPool" else [layer.x, layer.w_shape, (layer.k_out,)]
+    return [random.integers(-4, 5, shape).astype(np.float32) for shape in shapes]
+
+
+def small(layer: Layer) -> Layer:
+    """Scaled down, also in its channels, with more than one image and extents of no round number."""
+    layer = layers.scaled(layer, 1e6, 1e5)
+    channels = layer.x[1] if layer.group == layer.x[1] else min(layer.x[1], 6 * layer.group)
+    k_out = layer.k_out and (channels if layer.group == layer.x[1] else max(2 * layer.group, 1))
+    return replace(layer, x=(2, channels, *(min(extent, 70) + 1 for extent in layer.x[2:])), k_out=k_out)
+
+
+@pytest.mark.parametrize("layer", [layer for layer in LAYERS.values() if layer.op != "MaxPool"], ids=lambda x: x.id)
+def test_sampled_sums_are_those_of_the_numpy_backend(layer: Layer) -> None:
+    layer = small(layer)
+    x, w, b = operands(layer)
+    y = (gpuconv.conv if layer.op == "Conv" else gpuconv.conv_transpose)(x, w, b, **layer.attributes())
+    at = samples.positions(layer, 40)
+    found = samples.sums(layer, take, x, w, b, at)
+    np.testing.assert_array_equal(found.values, y[at])
+    assert (found.magnitudes >= abs(found.values)).all()
+
+
+@pytest.mark.parametrize("layer", [layer for layer in LAYERS.values() if layer.op == "MaxPool"], ids=lambda x: x.id)
+def test_sampled_maxima_are_those_of_the_numpy_backend(layer: Layer) -> None:
+    layer = small(layer)
+    (x,) = operands(layer)  # few values: many ties
+    y, indices = gpuconv.max_pool(x, return_indices=True, **layer.attributes())
+    at = samples.positions(layer, 60)
+    values, places = samples.maxima(layer, take, x, at)
+    np.testing.assert_array_equal(values, y[at])
+    np.testing.assert_array_equal(places, indices[at])
+
+
+def test_samples_hold_the_corners_and_stay_inside() -> None:
+    layer = LAYERS["resnet50.conv1"]
+    at = samples.positions(layer, 500)
+    assert [index[0] for index in at] == [0, 0, 0, 0]
+    assert [index[1] for index in at] == [31, 63, 111, 111]
+    assert all(index.min() >= 0 and index.max() < size for index, size in zip(at, layer.y_shape, strict=True))
+
+
+def test_the_bound_of_a_sum() -> None:
+    sums = samples.Sums(np.array([8.0, -2.0]), np.array([16.0, 2.0]), terms=7)
+    np.testing.assert_allclose(sums.bound("float32"), 8 * 2.0**-24 * np.array([16.0, 2.0]), rtol=1e-12)
+    expected = 8 * 2.0**-24 * np.array([16.0, 2.0]) + 2.0**-11 * np.array([8.0, 2.0]) + 2.0**-25
+    np.testing.assert_allclose(sums.bound("float16"), expected, rtol=1e-12)
+
+
+# ---------------------------------------------------------------- rotation
+
+
+def test_sets_are_larger_than_the_cache_three_times() -> None:
+    cache = 60 * 2**20
+    for nbytes in (10_000, 10**6, 7 * 10**7, 10**8, 10**9):
+        count = gpu_timing.sets(nbytes, cache)
+        assert count == 512 or count * nbytes >= 3 * cache > (count - 1) * nbytes
+    assert gpu_timing.sets(10**9, cache) == 1
+    assert gpu_timing.sets(1, cache) == 512
+
+
+@pytest.mark.parametrize("sets", [1, 3, 40, 512])
+@pytest.mark.parametrize("seconds", [1e-6, 2e-5, 1e-3, 0.2])
+def test_a_replay_goes_round_all_sets_and_takes_neither_long_nor_no_time(sets: int, seconds: float) -> None:
+    calls = gpu_timing.calls(sets, seconds)
+    assert calls >= 1
+    if sets * seconds <= 60e-3:
+        assert calls % sets == 0
+        assert calls * seconds * (1 + 1e-9) >= 2e-3
+    else:
+        assert calls * seconds <= max(60e-3, seconds)
+
+
+def test_never_less_than_five_rounds() -> None:
+    assert [gpu_timing.rounds(seconds) for seconds in (1e-3, 0.25, 10.0)] == [7, 6, 5]
+
+
+# ---------------------------------------------------------------- means
+
+
+def row(name: str, kind: str, dtype: str = "float32", ratio: float | None = 1.0, **more: Any) -> dict[str, Any]:
+    timed = {} if ratio is None else {"ratio": ratio, "peer_median": ratio * 2e-5}
+    fixed = {"layer": {"id": name}, "class": kind, "dtype": dtype, "layout": "NCHW", "floor_seconds": 1e-5, "wrong": ""}
+    return {**fixed, "our_median": 2e-5, **timed, **more}
+
+
+def test_means_are_geometric_and_the_worst_layer_is_named() -> None:
+    rows = [row("a", "dense Conv", ratio=4.0), row("b", "dense Conv", ratio=0.25), row("c", "MaxPool values", ratio=2)]
+    dense, pool = gpu_summary.classes(rows)
+    assert (dense["class"], dense["layers"], dense["slowest"], dense["min"]) == ("dense Conv", 2, "b", 0.25)
+    assert isclose(dense["mean"], 1.0)
+    assert isclose(dense["our_floors"], 2.0)
+    assert isclose(dense["peer_floors"], 2.0)  # of 8 and 0.5
+    assert isclose(pool["mean"], 2.0)
+
+
+def test_a_wrong_result_counts_as_none_at_all_and_a_missing_peer_not_at_all() -> None:
+    wrong = row("a", "dense Conv", ratio=4.0, wrong="y differs")
+    (summary,) = gpu_summary.classes([wrong, row("b", "dense Conv")])
+    assert (summary["mean"], summary["min"], summary["wrong"], summary["slowest"]) == (0.0, 0.0, 1, "a")
+    alone = [row("a", "MaxPool values", "int8", ratio=None, peer_error="not implemented"), row("b", "MaxPool values")]
+    int8, float32 = gpu_summary.classes(alone)
+    assert (int8["dtype"], int8["mean"], int8["compared"], int8["peer_floors"]) == ("int8", None, 0, None)
+    assert isclose(int8["our_floors"], 2.0)
+    assert float32["compared"] == 1
+    assert gpu_summary.ratio_of(row("a", "dense Conv", peer_wrong="another shape")) is None
+
+
+def test_lines_show_what_there_is() -> None:
+    text = gpu_summary.line(
+        row("a", "dense Conv", ratio=0.5, our_host_seconds=3e-6, our_way="eager (RuntimeError: no)")
+    )
+    assert text.split()[:8] == ["a", "float32", "NCHW", "20.00", "10.00", "0.50", "10.00", "2.00"]
+    assert "not by a graph: eager (RuntimeError: no)" in text
+    broken = {**row("b", "dense Conv", ratio=None, wrong="it failed"), "our_median": None}
+    del broken["our_median"]
+    assert gpu_summary.line(broken).endswith("WRONG: it failed")
+    table = gpu_summary.table(gpu_summary.classes([broken, row("c", "MaxPool values", ratio=None)]))
+    assert table[1].endswith("1 WRONG")
+    assert table[2].split()[5:8] == ["-", "-", "-"]

@@ -1,0 +1,215 @@
+"""The GPU benchmark without a GPU: its plan, its files, its messages."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks import floors, gpu, gpu_layer, layers, picture
+from benchmarks.layers import Layer
+from gpuconv.cuda import device
+
+LAYERS = {layer.id: layer for layer in layers.load()}
+without_gpu = pytest.mark.skipif(device.unavailable_reason() is None, reason="there is a GPU")
+
+
+# ---------------------------------------------------------------- the plan and the command line
+
+
+def test_everything_is_measured_once_and_the_usual_first() -> None:
+    plan = gpu.plan()
+    assert len(set(plan)) == len(plan)
+    flat = [layer for layer in LAYERS.values() if len(layer.kernel) == 1]
+    nchw = sum(len(layer.dtypes) for layer in LAYERS.values())
+    assert len(plan) == 2 * nchw - sum(len(layer.dtypes) for layer in flat)  # no channels_last for one axis
+    passes = list(dict.fromkeys(entry[1:] for entry in plan))
+    assert passes[:3] == [("bfloat16", "NCHW"), ("float32", "NCHW"), ("float16", "NCHW")]
+    assert [layer.id for layer, dtype, layout in plan if (dtype, layout) == passes[0]] == list(LAYERS)
+
+
+def test_options_choose() -> None:
+    chosen = gpu.plan("resnet50", "Conv", "float16", "channels_last")
+    assert {(entry[1:]) for entry in chosen} == {("float16", "channels_last")}
+    assert {layer.id for layer, *_ in chosen} == {
+        layer.id
+        for layer in LAYERS.values()
+        if "resnet50" in layer.id and layer.op == "Conv" and "fp16" in layer.dtypes
+    }
+
+
+def benchmark(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "benchmarks", *words], capture_output=True, text=True, check=False)
+
+
+@without_gpu
+def test_without_a_gpu_it_says_so_in_one_sentence() -> None:
+    result = benchmark("gpu")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("python -m benchmarks gpu: no GPU to measure on: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["--budget", "0"], ["--budget", "nan"], ["--dtype", "float8"], ["--op", "Relu"]])
+def test_wrong_options_are_refused(words: list[str]) -> None:
+    result = benchmark("gpu", *words)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert words[0] in result.stderr.splitlines()[-1]
+
+
+def test_files_go_where_asked_else_to_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path / "new"))
+    assert gpu.output(Path("a.json"), "gpu.json") == Path("a.json")
+    assert gpu.output(None, "gpu.json") == tmp_path / "new" / "gpu.json"
+    assert (tmp_path / "new").is_dir()
+    monkeypatch.delenv("OUT")
+    assert gpu.output(None, "gpu.png") == Path(gpu.__file__).parent / "results" / "gpu.png"
+
+
+# ---------------------------------------------------------------- the run around the measurements
+
+
+class Broken(RuntimeError):
+    """Stands for an error of CUDA."""
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, dict[str, Any]]]:
+    """Run the benchmark with a measurement of the test's own; return its code and what it wrote."""
+    state = SimpleNamespace(alive=True)
+
+    def synchronize() -> None:
+        if not state.alive:
+            raise Broken("an illegal memory access was encountered")
+
+    torch = SimpleNamespace(cuda=SimpleNamespace(synchronize=synchronize, empty_cache=lambda: None))
+    cupy = SimpleNamespace(get_default_memory_pool=lambda: SimpleNamespace(free_all_blocks=lambda: None))
+    record = {
+        "machine": {"gpu": "none"},
+        "copy_bytes_per_second": 4e12,
+        "bfloat16_product_flops_per_second": 7e14,
+        "tiny_host_seconds": {"Conv": {"ours": 4e-6, "torch": 6e-6}},
+    }
+    monkeypatch.setattr(gpu, "_libraries", lambda: (torch, cupy))
+    monkeypatch.setattr(gpu, "_settled", lambda *_: nullcontext())
+    monkeypatch.setattr(gpu, "_machine", lambda *_: gpu_layer.Machine(torch, cupy, "none", 2**26, 4e12))
+    monkeypatch.setattr(gpu, "_record", lambda *_: dict(record))
+    path = tmp_path / "gpu.json"
+
+    def call(measure: Any, resume: bool = False, budget: float = 100.0) -> tuple[int, dict[str, Any]]:
+        state.alive = True
+        monkeypatch.setattr(gpu_layer, "measure", lambda *arguments: measure(state, *arguments))
+        chosen = {"filter": "segnet", "op": None, "dtype": None, "layout": "NCHW", "budget": budget}
+        arguments = argparse.Namespace(**chosen, json=path, picture=tmp_path / "gpu.png", resume=resume)
+        return gpu.run(arguments), json.loads(path.read_text())
+
+    return call
+
+
+def fake_row(layer: Layer, dtype: str, layout: str, **more: Any) -> dict[str, Any]:
+    timed = {"our_median": 2e-4, "peer_median": 3e-4, "ratio": 1.5}
+    return gpu_layer.describe(layer, dtype, layout, 4e12) | timed | more
+
+
+def test_rows_summary_and_machine_are_written(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    code, written = run(lambda state, machine, *entry: fake_row(*entry))
+    assert (code, written["complete"]) == (0, True)
+    assert [(row["layer"]["id"], row["dtype"]) for row in written["rows"]] == [
+        ("segnet.pool1.idx", "bfloat16"),
+        ("segnet.pool1.idx", "float32"),
+    ]
+    assert [(entry["dtype"], entry["mean"]) for entry in written["classes"]] == [("bfloat16", 1.5), ("float32", 1.5)]
+    shown = capsys.readouterr().out
+    assert "host, tiny Conv: ours 4.0 us, torch 6.0 us" in shown
+    assert "MaxPool with Indices" in shown.splitlines()[-1]
+
+
+def test_an_error_of_ours_is_a_wrong_row_and_the_next_is_measured(run: Any) -> None:
+    def measure(state: Any, machine: Any, layer: Layer, dtype: str, layout: str) -> dict[str, Any]:
+        if dtype == "bfloat16":
+            raise ValueError("it does not fit\nat all")
+        return fake_row(layer, dtype, layout)
+
+    code, written = run(measure)
+    assert code == 1
+    assert [row["wrong"] for row in written["rows"]] == ["ValueError: it does not fit", ""]
+
+
+def test_a_lost_device_ends_the_process_and_resuming_goes_on(run: Any) -> None:
+    seen = []
+
+    def measure(state: Any, machine: Any, layer: Layer, dtype: str, layout: str) -> dict[str, Any]:
+        seen.append(dtype)
+        if dtype == "bfloat16":
+            state.alive = False
+            raise Broken("an illegal memory access was encountered")
+        return fake_row(layer, dtype, layout)
+
+    code, written = run(measure)
+    assert (code, written["complete"], len(written["rows"])) == (3, False, 1)
+    code, written = run(measure, resume=True)
+    assert (code, written["complete"], seen) == (1, True, ["bfloat16", "float32"])
+    assert [row["wrong"] for row in written["rows"]] == ["Broken: an illegal memory access was encountered", ""]
+
+
+def test_a_measurement_that_ends_the_process_is_on_file_before(run: Any, tmp_path: Path) -> None:
+    def measure(state: Any, machine: Any, layer: Layer, dtype: str, layout: str) -> dict[str, Any]:
+        rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
+        assert (rows[-1]["dtype"], rows[-1]["wrong"]) == (dtype, "the process ended during this measurement")
+        return fake_row(layer, dtype, layout)
+
+    assert run(measure)[0] == 0
+
+
+def test_nothing_is_begun_after_the_budget(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    code, written = run(lambda *_: pytest.fail("measured"), budget=1.0)
+    assert (code, written["complete"], written["rows"]) == (0, False, [])
+    assert "the budget is spent: 2 of 2 measurements are left out" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- the picture
+
+
+def drawn_rows() -> list[dict[str, Any]]:
+    rows = []
+    for number, (name, short) in enumerate((name, short) for name in LAYERS for short in ("bf16", "fp32")):
+        dtype, layer = floors.DTYPES[short], LAYERS[name]
+        row = gpu_layer.describe(layer, dtype, "NCHW", 4.3e12)
+        floor = row["floor_seconds"]
+        rows.append(row | {"our_median": floor * (1 + number % 7), "peer_median": floor * (1 + number % 5)})
+    del rows[3]["peer_median"]
+    rows[4]["wrong"] = "y differs"
+    return [
+        *rows,
+        {**rows[0], "layout": "channels_last"},
+        gpu_layer.describe(LAYERS["yolo.spp5"], "float16", "NCHW", 1.0),
+    ]
+
+
+def test_the_picture_s_columns_are_dtypes_with_their_classes() -> None:
+    shown = picture.columns(drawn_rows())
+    assert list(shown) == ["bfloat16", "float32"]  # what was not timed is not drawn
+    for groups in shown.values():
+        assert [kind for kind, _ in groups] == list(layers.CLASSES)
+        assert sum(len(members) for _, members in groups) == len(LAYERS)
+        for _, members in groups:
+            times = [member["our_median"] / member["floor_seconds"] for member in members]
+            assert times == sorted(times)
+
+
+@pytest.mark.filterwarnings("default")  # matplotlib's own
+@pytest.mark.parametrize("rows", [drawn_rows(), []], ids=["rows", "no row"])
+def test_a_picture_is_saved(rows: list[Any], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture.draw(rows, tmp_path / "gpu.png", "test")
+    content = (tmp_path / "gpu.png").read_bytes()
+    assert content.startswith(b"\x89PNG\r\n")
+    assert len(content) > (60_000 if rows else 5_000)

@@ -1,0 +1,66 @@
+"""On a real device: random problems, in every layout, against exact arithmetic.
+
+GPUCONV_GPU_PROBLEMS is the number of problems of each operator and dtype (100 by default); they are always the same.
+"""
+
+from __future__ import annotations
+
+import os
+from random import Random
+from typing import Any
+
+import oracle
+import pytest
+from emulated import preferred_tile
+from on_device import ON_DEVICE, index_width, laid_out, returned
+from operands import CONV_DTYPES, CONV_KINDS, POOL_DTYPES, operands, pool_kinds
+from oracle import assert_close, assert_same
+from strategies import GENERATORS, Problem
+
+import gpuconv
+
+pytestmark = pytest.mark.gpu
+
+seeds = pytest.mark.parametrize("seed", range(int(os.environ.get("GPUCONV_GPU_PROBLEMS", "100"))))
+_RANKS = (2, 1, 3, 2, 1, 3, 2, 4)  # kernels for five axes would have to be compiled first; the named cases have them
+
+
+def drawn(operator: str, dtype: Any, seed: int) -> tuple[Problem, Random, str]:
+    random = Random(f"{operator} {dtype} {seed}")
+    return GENERATORS[operator](random, _RANKS[seed % len(_RANKS)]), random, ON_DEVICE[seed % len(ON_DEVICE)]
+
+
+def computed(problem: Problem, arrays: list[Any], seed: int, **more: Any) -> list[Any]:
+    """Compute with each of the tiles in turn, now and then with 64-bit indices."""
+    with index_width(wide=seed % 4 == 3), preferred_tile(seed):
+        return returned(getattr(gpuconv, problem.operator)(*arrays, **problem.attributes, **more))
+
+
+def on_both_sides(problem: Problem, kinds: Any, seed: int, dtype: Any, layout: str) -> tuple[list[Any], list[Any]]:
+    pairs = [
+        (None, None) if array is None else laid_out(array, layout) for array in operands(problem, kinds, seed, dtype)
+    ]
+    return [there for there, _ in pairs], [here for _, here in pairs]
+
+
+@seeds
+@pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+def test_random_sums_are_within_the_bound(operator: str, dtype: Any, seed: int) -> None:
+    problem, random, layout = drawn(operator, dtype, seed)
+    there, here = on_both_sides(problem, random.choice(CONV_KINDS), seed, dtype, layout)
+    (y,) = computed(problem, there, seed)
+    assert_close(y, getattr(oracle, operator)(*here, **problem.attributes), dtype)
+
+
+@seeds
+@pytest.mark.parametrize("dtype", POOL_DTYPES, ids=str)
+def test_random_maxima_agree_bit_for_bit(dtype: Any, seed: int) -> None:
+    problem, random, layout = drawn("max_pool", dtype, seed)
+    there, here = on_both_sides(problem, [random.choice(pool_kinds(dtype))], seed, dtype, layout)
+    expected_y, expected_indices = oracle.max_pool(*here, **problem.attributes)
+    y, indices = computed(problem, there, seed, return_indices=True)
+    assert_same(y, expected_y)
+    assert_same(indices, expected_indices)
+    (alone,) = computed(problem, there, seed)
+    assert_same(alone, expected_y, bits=False)
