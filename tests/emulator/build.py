@@ -8,6 +8,8 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -73,16 +75,30 @@ def build() -> Path:
     options = (*OPTIONS, *machine_options)
     folder = cache_folder()
     library = folder / f"engine-{_key(program, options, meaning)}.so"
-    if library.exists():
-        return library
-    handle, name = tempfile.mkstemp(dir=folder, suffix=".so.part")  # another process may do the same: the last one wins
+    with _alone(folder):
+        if not library.exists():
+            _compile(program, options, library)
+    return library
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time compile: of several that start together, all but the first find what it made."""
+    import fcntl  # which Windows lacks
+
+    with (folder / "engine.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed, however that comes about
+        yield
+
+
+def _compile(program: str, options: tuple[str, ...], library: Path) -> None:
+    handle, name = tempfile.mkstemp(dir=library.parent, suffix=".so.part")
     os.close(handle)
     try:
         subprocess.run([program, *options, "-o", name, str(HERE / "engine.cpp")], check=True)
         Path(name).replace(library)
     finally:
         Path(name).unlink(missing_ok=True)
-    return library
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,176 @@
+"""What the emulator counts for the main kernels, and the tool that records it:
+
+    python tests/kernel_counters.py --write
+
+Shared memory is served in wavefronts of one word from each of 32 banks, global memory in sectors of 32 bytes. Whoever
+records anew says in the commit why the numbers are others.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
+import numpy as np
+import records
+from emulator import emulated_cuda
+from emulator.counters import FIELDS, Counters
+
+import gpuconv
+from gpuconv import _dtypes
+from gpuconv.cuda import gemm_plan, sources
+from gpuconv.cuda.gemm_plan import Tile
+
+ARCHITECTURE = "sm_90a"
+PATH = Path(__file__).with_suffix(".json")
+TOOL = Path(__file__).name
+COLUMNS = "wavefronts of shared memory, sectors of global memory: how many, and how many would do for the same elements"
+WIDTHS = (32, 33, 40, 64)  # elements in a row; with 33, hardly a row begins where a sector does
+_BATCH, _HEIGHT, _CHANNELS_BETWEEN = 2, 5, 5  # channels that no slice of K is a multiple of
+_POOLED = (2, 3, 9, 40)
+Row = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form of one tile, with 32-bit indices."""
+
+    operator: str
+    dtype: str
+    tile: Tile
+    uniform: bool
+
+    def __str__(self) -> str:
+        return gemm_plan.variant(self.operator, self.dtype, False, 2, self.tile, self.uniform).name
+
+    def _shapes(self, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        channels, filters = self.tile.block_k if self.uniform else _CHANNELS_BETWEEN, self.tile.block_m
+        pair = (filters, channels) if self.operator == "conv" else (channels, filters)
+        return (_BATCH, channels, _HEIGHT, width), (*pair, 3, 3)
+
+    def titles(self, width: int) -> tuple[str, str]:
+        """Return the titles of the rows: of the kernel that packs the weights, and of the GEMM."""
+        x_shape, w_shape = self._shapes(width)
+        packing = gemm_plan.packing_variant(self.dtype, False, 2).name
+        return f"{packing} for {self.operator}, {_sizes(w_shape)}", f"{self}, 3x3 over {_sizes(x_shape)}"
+
+    def run(self, width: int) -> dict[str, Row]:
+        """Convolve with stride 1 and a border of zeros; return the rows of both kernels."""
+        x, w = (np.zeros(shape, self.dtype) for shape in self._shapes(width))
+        with patch.dict(gemm_plan._TILES, {self.dtype: (self.tile,)}), _counting() as emulated:
+            getattr(gpuconv, self.operator)(x, w, pads=(1, 1, 1, 1))
+        rows = dict(zip(self.titles(width), map(row, emulated.counters().values()), strict=True))
+        assert all(title.startswith(name) for title, name in zip(rows, emulated.counters(), strict=True))
+        return rows
+
+
+@dataclass(frozen=True)
+class Pool:
+    """MaxPool with one window, of the values alone or with their indices."""
+
+    dtype: str
+    window: int
+    stride: int
+    indices: bool
+
+    def __str__(self) -> str:
+        return f"max_pool_{self.dtype}_2d{'_indices' * self.indices}, {self.window}x{self.window}, stride {self.stride}"
+
+    def title(self) -> str:
+        """Return the row's title."""
+        return f"{self} over {_sizes(_POOLED)}"
+
+    def run(self) -> dict[str, Row]:
+        """Take the maxima, padded by one row on each side; return the kernel's row."""
+        window, strides, pads = (self.window,) * 2, (self.stride,) * 2, (1,) * 4
+        x = np.zeros(_POOLED, self.dtype)
+        with _counting() as emulated:
+            gpuconv.max_pool(x, kernel_shape=window, strides=strides, pads=pads, return_indices=self.indices)
+        ((name, counters),) = emulated.counters().items()
+        assert self.title().startswith(f"{name}, ")
+        return {self.title(): row(counters)}
+
+
+def _counting() -> Any:
+    """Leave out the checks, which other tests make, and which take time."""
+    return emulated_cuda(ARCHITECTURE, counters=True, check_shared=False, check_global=False)
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def forms() -> list[Form]:
+    """Return every form that there is for spatial rank 2."""
+    return [
+        Form(operator, dtype, tile, uniform)
+        for operator, (dtype, tiles) in product(("conv", "conv_transpose"), gemm_plan._TILES.items())
+        for tile, uniform in product(tiles, (True, False))
+        if (tile.uniform if uniform else tile.rowwise)
+    ]
+
+
+def pools() -> list[Pool]:
+    """Return the usual windows."""
+    windows = ((2, 2), (3, 2), (3, 1))
+    return [
+        Pool(dtype, *window, indices)
+        for dtype, window, indices in product(_dtypes.MAX_POOL_DTYPES, windows, (False, True))
+    ]
+
+
+def row(counters: Counters) -> Row:
+    """Return pairs: of all shared memory, all loads and stores of global memory, and the GEMM's loads of its inputs."""
+    weights = f"implicit_gemm.cuh:{_line_of_weights()})"
+    found: Row = {}
+    for key, line, counts in zip(counters.keys, counters.lines, counters.counts.tolist(), strict=True):
+        number = dict(zip(FIELDS, counts, strict=True))
+        if number["shared_requests"]:
+            _add(found, "shared", number["shared_wavefronts"], number["shared_ideal"])
+        if number["global_requests"]:
+            sectors = number["global_sectors"], number["global_ideal"]
+            _add(found, "stores" if key == "st.global" else "loads", *sectors)
+            if "implicit_gemm.cuh" in line and key != "st.global" and weights not in line:
+                _add(found, "inputs", *sectors)
+    return found
+
+
+def _add(row: Row, name: str, count: int, ideal: int) -> None:
+    before = row.get(name, [0, 0])
+    row[name] = [before[0] + count, before[1] + ideal]
+
+
+@lru_cache(maxsize=1)
+def _line_of_weights() -> int:
+    """Return the number of the one line that copies weights."""
+    text = sources.folder().joinpath("include", "implicit_gemm.cuh").read_text(encoding="utf-8")
+    (number,) = (number for number, line in enumerate(text.splitlines(), 1) if "copy_async<16>(" in line)
+    return number
+
+
+def everything() -> Iterator[tuple[str, Row]]:
+    """Yield all rows."""
+    for form, width in product(forms(), WIDTHS):
+        yield from form.run(width).items()
+    for pool in pools():
+        yield from pool.run().items()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", required=True, help=f"count everything, write {PATH.name}")
+    parser.parse_args()
+    rows = dict(everything())
+    records.write(PATH, COLUMNS, rows)
+    print(f"{len(rows)} rows: {PATH}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The table of what every kernel uses on every architecture, and the tool that makes it:
+
+    python tests/kernel_table.py --write
+
+Whoever makes it anew says in the commit why the numbers are others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import records
+
+from gpuconv import _dtypes, _geometry
+from gpuconv.cpu import _threads
+from gpuconv.cuda import compile as compiler
+from gpuconv.cuda import gemm_plan, pool_plan
+from gpuconv.cuda.limits import representative
+from gpuconv.cuda.plan import Launch, Plan, Variant
+from gpuconv.cuda.prepared import contiguous_strides
+from gpuconv.cuda.variants import all_variants
+
+ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+PATH = Path(__file__).with_suffix(".json")
+TOOL = Path(__file__).name
+COLUMNS = "per architecture: registers of a thread, bytes of static shared memory; spilled bytes and stack, if any"
+_RANKS = (1, 2, 3, 4)
+_LIMITS = representative("sm_90a").limits
+_FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
+
+# ---------------------------------------------------------------- the planner's kernels
+
+
+def launches() -> dict[str, Launch]:
+    """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
+    plans = [*_gemm_plans(), *_pool_plans()]
+    return {launch.variant.name: launch for plan in plans for launch in plan.launches}
+
+
+def _gemm_plans() -> Iterator[Plan]:
+    for dtype, rank, wide in product(_dtypes.CONV_DTYPES, _RANKS, (False, True)):
+        for tile in gemm_plan._TILES[dtype]:
+            if wide and not tile.wide:
+                continue
+            with patch.dict(gemm_plan._TILES, {dtype: (tile,)}):
+                for channels in (tile.block_k,) if not tile.rowwise else (tile.block_k, tile.block_k + 1):
+                    yield _gemm_plan("conv", dtype, rank, wide, channels)
+                    yield _gemm_plan("conv_transpose", dtype, rank, wide, channels)
+
+
+def _gemm_plan(operator: str, dtype: str, rank: int, wide: bool, channels: int) -> Plan:
+    x_shape, w_shape = (2, channels, *[3] * rank), (channels, channels, *[2] * rank)
+    geometry = getattr(_geometry, operator)(x_shape, w_shape, None)
+    make = gemm_plan.for_conv if operator == "conv" else gemm_plan.for_conv_transpose
+    return make(
+        geometry, dtype, _strides(x_shape, wide), contiguous_strides(w_shape), None, _strides(geometry.y_shape), _LIMITS
+    )
+
+
+def _pool_plans() -> Iterator[Plan]:
+    for dtype, rank, wide, indices in product(_dtypes.MAX_POOL_DTYPES, _RANKS, (False, True), (False, True)):
+        geometry = _geometry.max_pool((2, 3, *[4] * rank), kernel_shape=[2] * rank)
+        y_strides = _strides(geometry.y_shape)
+        x_strides = _strides(geometry.x_shape, wide)
+        yield pool_plan.for_max_pool(geometry, dtype, x_strides, y_strides, y_strides if indices else None, _LIMITS)
+
+
+def _strides(shape: tuple[int, ...], wide: bool = False) -> tuple[int, ...]:
+    first, *rest = contiguous_strides(shape)
+    return (_FAR if wide else first, *rest)
+
+
+# ---------------------------------------------------------------- the table
+
+
+def groups() -> dict[str, list[Variant]]:
+    """Return all variants by operator, dtype and spatial rank, as their names have them: ``conv_float32_2d``."""
+    found: dict[str, list[Variant]] = {}
+    for variant in all_variants():
+        found.setdefault(re.match(r".+?_\dd", variant.name)[0], []).append(variant)
+    return found
+
+
+def reports(variants: list[Variant], architecture: str, threads: int = 1) -> dict[str, compiler.Report]:
+    """Compile variants, kept only where GPUCONV_CACHE_DIR is set; return what the assembler says of each."""
+    with TemporaryDirectory() as temporary, ThreadPoolExecutor(threads) as pool:
+        folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
+        built = pool.map(lambda variant: compiler.build(variant, architecture, folder), variants)
+        return {variant.name: _report(one.log) for variant, one in zip(variants, built, strict=True)}
+
+
+def _report(log: str) -> compiler.Report:
+    found = compiler.read(log)
+    assert found is not None, log
+    return found
+
+
+def cell(report: compiler.Report) -> list[int]:
+    """Return what the table has of one kernel on one architecture."""
+    spilled = report.spill_stores + report.spill_loads
+    unwanted = [spilled, report.stack_bytes] if spilled or report.stack_bytes else []
+    return [report.registers, report.shared_bytes, *unwanted]
+
+
+def heads() -> dict[str, dict[str, Any]]:
+    """Return of every kernel what needs no compiler: its launch bounds and its dynamic shared memory."""
+    return {
+        name: {
+            "threads": launch.variant.threads,
+            "blocks_per_sm": launch.variant.blocks_per_sm,
+            "dynamic_shared": launch.shared_bytes,
+        }
+        for name, launch in launches().items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", required=True, help=f"compile every kernel, write {PATH.name}")
+    parser.parse_args()
+    first = heads()
+    rows = {variant.name: first[variant.name] for variant in all_variants()}
+    for architecture in ARCHITECTURES:
+        for name, report in reports(all_variants(), architecture, _threads.count()).items():
+            rows[name][architecture] = cell(report)
+    records.write(PATH, COLUMNS, rows)
+    print(f"{len(rows)} kernels for {len(ARCHITECTURES)} architectures: {PATH}")
+
+
+if __name__ == "__main__":
+    main()

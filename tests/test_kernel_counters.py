@@ -1,0 +1,96 @@
+"""No bank conflicts, and hardly more memory traffic than necessary: what the emulator counts for the main kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import kernel_counters
+import numpy as np
+import pytest
+import records
+from emulator.counters import FIELDS, Counters
+from kernel_counters import PATH, TOOL, WIDTHS, Form, Row
+
+from gpuconv import _dtypes
+
+pytestmark = pytest.mark.emulator
+
+MOST_SECTORS = 1.3  # of what is necessary
+MOST_OF_16_BIT = 1.6  # in rows of 33: 64 bytes that begin in the middle of a sector touch three of them instead of two
+Rows = Mapping[str, Row]
+
+
+@pytest.fixture(scope="module", params=kernel_counters.forms(), ids=str)
+def gemm(request: pytest.FixtureRequest) -> tuple[Form, Rows]:
+    """One form of one tile, and its rows and those of the kernel that packs the weights."""
+    form: Form = request.param
+    return form, {title: row for width in WIDTHS for title, row in form.run(width).items()}
+
+
+def test_no_bank_conflicts(gemm: tuple[Form, Rows]) -> None:
+    _, rows = gemm
+    conflicts = {title: row["shared"] for title, row in rows.items() if row["shared"][0] != row["shared"][1]}
+    assert not conflicts
+    assert all(row["shared"][0] > 0 for row in rows.values())
+
+
+def test_few_sectors_more_than_necessary(gemm: tuple[Form, Rows]) -> None:
+    form, rows = gemm
+    wide = _dtypes.entry(form.dtype).itemsize > 2
+    of_form = {title: row for title, row in rows.items() if title.startswith(str(form))}
+    assert len(of_form) == len(WIDTHS)
+    for title, row in of_form.items():
+        most = MOST_SECTORS if wide or not title.endswith("x33") else MOST_OF_16_BIT
+        for name in ("loads", "stores", "inputs") if wide else ("loads", "stores"):
+            sectors, ideal = row[name]
+            assert ideal <= sectors <= most * ideal, f"{title}: {name}"
+
+
+def test_gemm_counts_are_as_recorded(gemm: tuple[Form, Rows]) -> None:
+    assert_recorded(gemm[1])
+
+
+@pytest.mark.parametrize("pool", kernel_counters.pools(), ids=str)
+def test_max_pool_counts_are_as_recorded(pool: kernel_counters.Pool) -> None:
+    rows = pool.run()
+    assert all("shared" not in row for row in rows.values())  # and so without bank conflicts
+    assert_recorded(rows)
+
+
+def assert_recorded(rows: Rows) -> None:
+    records.require_compiler(PATH, TOOL)
+    recorded = records.read(PATH)
+    records.assert_same({title: recorded.get(title) for title in rows}, rows, PATH, TOOL)
+
+
+def test_no_row_is_of_a_kernel_that_is_gone() -> None:
+    gone = dict(records.read(PATH))
+    for key in ("compiler", "columns"):
+        gone.pop(key)
+    titles = {title for form in kernel_counters.forms() for width in WIDTHS for title in form.titles(width)}
+    titles |= {pool.title() for pool in kernel_counters.pools()}
+    assert set(gone) == titles
+
+
+def test_sums_are_by_kind_of_access() -> None:
+    weights = f"ptx.cuh:1 (inlined at implicit_gemm.cuh:{kernel_counters._line_of_weights()})"
+    accesses = [
+        ("cp.async", weights, {"shared_requests": 1, "shared_wavefronts": 5, "shared_ideal": 4}),
+        ("cp.async", weights, {"global_requests": 1, "global_sectors": 17, "global_ideal": 16}),
+        (
+            "cp.async",
+            "ptx.cuh:2 (inlined at implicit_gemm.cuh:1)",
+            {"global_requests": 1, "global_sectors": 3, "global_ideal": 2},
+        ),
+        ("ld.shared", "implicit_gemm.cuh:3", {"shared_requests": 2, "shared_wavefronts": 8, "shared_ideal": 8}),
+        ("st.global", "implicit_gemm.cuh:4", {"global_requests": 1, "global_sectors": 7, "global_ideal": 6}),
+        ("add.s32", "implicit_gemm.cuh:5", {"instructions": 9}),
+    ]
+    counts = np.array([[numbers.get(field, 0) for field in FIELDS] for _, _, numbers in accesses], np.uint64)
+    counters = Counters([key for key, _, _ in accesses], [line for _, line, _ in accesses], counts)
+    assert kernel_counters.row(counters) == {
+        "shared": [13, 12],
+        "loads": [20, 18],
+        "inputs": [3, 2],
+        "stores": [7, 6],
+    }

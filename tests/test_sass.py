@@ -1,0 +1,164 @@
+"""What the compiler makes of the main loops: multiplications, wide accesses to memory, no local memory."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import kernel_table
+import pytest
+import sass
+from sass import Instruction
+from toolchain import needs_nvrtc
+
+from gpuconv import _dtypes
+from gpuconv.cuda import compile as compiler
+from gpuconv.cuda import gemm_plan
+from gpuconv.cuda.gemm_plan import Tile
+from gpuconv.cuda.plan import Variant
+
+ARCHITECTURE = "sm_90a"
+OPERATORS = ("conv", "conv_transpose")
+FORMS = [
+    (dtype, tile, uniform)
+    for dtype, tiles in gemm_plan._TILES.items()
+    for tile in tiles
+    for uniform in (True, False)
+    if (tile.uniform if uniform else tile.rowwise)
+]
+over_forms = pytest.mark.parametrize(("dtype", "tile", "uniform"), FORMS, ids=str)
+needs_disassembler = pytest.mark.skipif(
+    sass.disassembler() is None and os.environ.get("GPUCONV_REQUIRE_EMULATOR") != "1",
+    reason="there is no nvdisasm; pip install nvidia-cuda-nvdisasm brings it",
+)
+
+
+@lru_cache(maxsize=64)
+def code(variant: Variant) -> list[Instruction]:
+    with TemporaryDirectory() as temporary:
+        folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
+        return sass.disassemble(compiler.build(variant, ARCHITECTURE, folder).path)
+
+
+def share(variant: Variant, tile: Tile) -> float:
+    """Return the multiplications' share of the instructions that one round of the main loop executes.
+
+    Where a loop inside it gathers only some of the inputs, it runs as often as it takes for all of them.
+    """
+    body = code(variant)
+    loop = sass.main_loop(body)
+    executed = len(loop)
+    for inner in sass.loops(body):
+        gathered = sum(gathers(body, inner, variant).values())
+        if inner != loop and set(inner) <= set(loop) and gathered:
+            executed += (tile.block_k * tile.block_n // tile.threads // gathered - 1) * len(inner)
+    return sass.multiplications(body, loop) / executed
+
+
+def gathers(body: list[Instruction], part: range, variant: Variant) -> dict[str, int]:
+    """Count the loads of single inputs in a part of the code."""
+    name = {2: "LDG.E.U16", 4: "LDGSTS.E", 8: "LDGSTS.E.64"}[itemsize(variant)]
+    found = sass.names(body, part, name.partition(".")[0])
+    return {name: found[name]} if found[name] else {}
+
+
+def itemsize(variant: Variant) -> int:
+    return next(_dtypes.entry(name).itemsize for name in _dtypes.CONV_DTYPES if f"_{name}_" in variant.name)
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_most_of_the_main_loop_multiplies(operator: str) -> None:
+    tile = gemm_plan._LARGE
+    variant = gemm_plan.variant(operator, "float32", False, 2, tile, True)
+    assert variant.name == f"{operator}_float32_2d_128x128x16_uniform"
+    body = code(variant)
+    loop = sass.main_loop(body)
+    assert sass.multiplications(body, loop) == tile.block_k * tile.thread_m * tile.thread_n
+    assert share(variant, tile) >= 0.8
+
+
+@needs_nvrtc
+@needs_disassembler
+@over_forms
+def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: Tile, uniform: bool) -> None:
+    first, *_ = gemm_plan._TILES[dtype]
+    best = share(gemm_plan.variant("conv", dtype, False, 2, first, True), first)
+    found = share(gemm_plan.variant("conv", dtype, False, 2, tile, uniform), tile) / best * first.efficiency
+    planned = tile.efficiency if uniform or not tile.uniform else tile.efficiency * gemm_plan._ROWWISE
+    assert found == pytest.approx(planned, abs=0.05)  # the plan compares tiles of one dtype: only their ratio counts
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("operator", OPERATORS)
+@over_forms
+def test_memory_is_accessed_in_the_widths_that_are_meant(operator: str, dtype: str, tile: Tile, uniform: bool) -> None:
+    variant = gemm_plan.variant(operator, dtype, False, 2, tile, uniform)
+    entry = _dtypes.entry(dtype)
+    vector = 16 // _dtypes.entry(entry.accumulator).itemsize
+    body = code(variant)
+    loop = sass.main_loop(body)
+    multiplied = tile.block_k * (tile.thread_m + tile.thread_n) // vector
+    weights = -(-tile.block_k * tile.block_m // vector // tile.threads)
+    all_gathers = tile.block_k * tile.block_n // tile.threads
+    loads = sass.names(body, loop, "LDG", "LDGSTS")
+    assert loads.pop("LDGSTS.E.BYPASS.128") == weights
+    assert loads == gathers(body, loop, variant)  # single inputs, and nothing else
+    assert sum(loads.values()) in ((all_gathers,) if uniform or entry.itemsize == 2 else (2, all_gathers))
+    if operator == "conv":  # ConvTranspose keeps its taps in shared memory too
+        assert sass.names(body, loop, "LDS") == {"LDS.128": multiplied}
+    else:
+        assert sass.names(body, loop, "LDS")["LDS.128"] >= multiplied
+    assert sum(sass.names(body, loop, "STS").values()) == (all_gathers if entry.itemsize == 2 else 0)
+    store = {2: "STG.E.U16", 4: "STG.E", 8: "STG.E.64"}[entry.itemsize]
+    outputs = tile.thread_m * tile.thread_n
+    assert sass.names(body, range(len(body)), "STG") == {
+        store: outputs + 1
+    }  # one more where outputs are computed again
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("group", [group for group in kernel_table.groups() if group.endswith("_2d")])
+def test_nothing_is_kept_in_local_memory(group: str) -> None:
+    for variant in kernel_table.groups()[group]:
+        body = code(variant)
+        assert sass.names(body, range(len(body)), "EXIT")  # it was read at all
+        assert not sass.names(body, range(len(body)), "LDL", "STL"), variant.name
+
+
+# ---------------------------------------------------------------- the tests' own tools
+
+TEXT = """
+.text.kernel:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+.L_x_3:
+        /*0010*/              @!P0 BRA `(.L_x_1) ;
+.L_x_2:
+        /*0020*/                   LDS.128 R4, [R2] ;
+        /*0030*/              @!PT LDS RZ, [RZ] ;
+        /*0040*/                   FFMA R8, R4, R5, R8 ;
+        /*0050*/               @P1 BRA `(.L_x_2) ;
+        /*0060*/                   FFMA R8, R4, R5, R8 ;
+        /*0070*/             @UP2  UIADD3 UR4, UR4, 0x1, URZ ;
+        /*0080*/               @P2 BRA `(.L_x_3) ;
+.L_x_1:
+        /*0090*/                   EXIT ;
+.L_x_9:
+        /*00a0*/                   BRA `(.L_x_9);
+"""
+
+
+def test_the_disassemblers_text_is_read() -> None:
+    body = sass.parse(TEXT)
+    assert [one.name for one in body][:4] == ["LDC", "BRA", "LDS.128", "LDS"]
+    assert body[1] == Instruction("BRA", "!P0", 9)
+    assert body[7] == Instruction("UIADD3", "UP2")
+    assert list(sass.loops(body)) == [range(2, 6), range(1, 9), range(10, 11)]
+    assert sass.main_loop(body) == range(1, 9)
+    assert sass.multiplications(body, range(1, 9)) == 2
+    assert sass.names(body, range(1, 9), "LDS") == {"LDS.128": 1}
