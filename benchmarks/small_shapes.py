@@ -70,6 +70,7 @@ PROBLEMS = (
         for channels, filters, extents in (
             (16, 128, ((16896,), (132, 128), (4, 33, 128))),
             (3, 64, ((8448,), (66, 128), (4, 33, 64))),
+            (1, 3, ((16896,), (132, 128), (4, 33, 128))),
         )
         for pixels in extents
         for operator, w in (("conv", (filters, channels)), ("conv_transpose", (channels, filters)))
