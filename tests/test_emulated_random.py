@@ -9,6 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import numpy as np
 import oracle
 import pytest
 from emulated import varied_cuda
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.emulator
 
 seeds = st.integers(0, 2**32 - 1)
 layouts = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned"}))  # which CUDA arrays cannot be
+outs = st.sampled_from((None, None, "fortran", "strided", "reversed", "channels last"))
 convolutions = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 conv_dtypes = pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
 pool_dtypes = pytest.mark.parametrize("dtype", POOL_DTYPES, ids=str)
@@ -34,6 +36,11 @@ def computed(problem: Problem, arrays: list[Any], seed: int, **more: Any) -> Any
         return getattr(gpuconv, problem.operator)(*arrays, **problem.attributes, **more)
 
 
+def new(layout: str | None, like: Any, dtype: Any) -> Any:
+    """An array for a result, None for the backend's own."""
+    return None if layout is None else LAYOUTS[layout](np.zeros(like.shape, dtype))
+
+
 def exact(problem: Problem, arrays: list[Any]) -> oracle.Exact:
     return getattr(oracle, problem.operator)(*arrays, **problem.attributes)
 
@@ -41,13 +48,14 @@ def exact(problem: Problem, arrays: list[Any]) -> oracle.Exact:
 @convolutions
 @conv_dtypes
 @checked(1.3)
-@given(data=st.data(), kinds=st.sampled_from(CONV_KINDS), seed=seeds, layout=layouts)
+@given(data=st.data(), kinds=st.sampled_from(CONV_KINDS), seed=seeds, layout=layouts, out=outs)
 def test_sums_of_every_kind_in_every_layout(
-    operator: str, dtype: Any, data: Any, kinds: Any, seed: int, layout: str
+    operator: str, dtype: Any, data: Any, kinds: Any, seed: int, layout: str, out: str | None
 ) -> None:
     problem = data.draw(problems(operator))
     arrays = operands(problem, kinds, seed, dtype, layout)
-    assert_close(computed(problem, arrays, seed), exact(problem, arrays), dtype)
+    expected = exact(problem, arrays)
+    assert_close(computed(problem, arrays, seed, out=new(out, expected.value, dtype)), expected, dtype)
 
 
 def _many_channels(operator: str) -> Callable[[Random], Problem]:
@@ -80,12 +88,15 @@ def test_sums_over_many_channels_into_many(operator: str, dtype: Any, data: Any,
 
 @pool_dtypes
 @checked(1.7)
-@given(data=st.data(), seed=seeds, layout=layouts)
-def test_maxima_and_indices_agree_bit_for_bit(dtype: Any, data: Any, seed: int, layout: str) -> None:
+@given(data=st.data(), seed=seeds, layout=layouts, out=outs, places=outs)
+def test_maxima_and_indices_agree_bit_for_bit(
+    dtype: Any, data: Any, seed: int, layout: str, out: str | None, places: str | None
+) -> None:
     problem = data.draw(problems("max_pool"))
     arrays = operands(problem, [data.draw(st.sampled_from(pool_kinds(dtype)))], seed, dtype, layout)
     expected_y, expected_indices = oracle.max_pool(*arrays, **problem.attributes)
-    y, indices = computed(problem, arrays, seed, return_indices=True)
+    pair = (new(out, expected_y, dtype), new(places or "contiguous", expected_indices, np.int64)) if out else None
+    y, indices = computed(problem, arrays, seed, return_indices=True, out=pair)
     assert_same(y, expected_y)
     assert_same(indices, expected_indices)
     assert_same(computed(problem, arrays, seed), expected_y, bits=False)

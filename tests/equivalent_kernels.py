@@ -1,0 +1,109 @@
+"""Mutants of the kernels that `mutate_kernels` need not notice: they are as right as the kernels. By reason."""
+
+from __future__ import annotations
+
+EQUIVALENT: dict[str, tuple[str, ...]] = {
+    "A buffer fewer is enough to be right; it only hides less of the time that copies take.": (
+        "include/implicit_gemm.cuh: static constexpr int kStages = 3;  [3 -> 2]",
+    ),
+    "Columns that do not exist read those of column 0, or nothing, and are never written.": (
+        "include/implicit_gemm.cuh: exists = mine.exists;  [statement deleted]",
+        "include/correlation.cuh: result.n = unravel<NDIM>(result.exists ? column : Index(0), p.extent, result.q);  [? -> || true ?]",  # noqa: E501
+        "include/correlation.cuh: result.n = unravel<NDIM>(result.exists ? column : Index(0), p.extent, result.q);  [0 -> 1]",  # noqa: E501
+    ),
+    "One axis more than there are is undefined; the compiler makes the same of it, or repairs more.": (
+        "include/implicit_gemm.cuh: for (int axis = 0; axis < NDIM; ++axis) {  [< -> <=]",
+        "include/implicit_gemm.cuh: for (int axis = 0; axis < NDIM; ++axis) {  [< -> <=] no. 4",
+        "max_pool.cu: if constexpr (AXIS + 1 < NDIM) {  [< -> <=]",
+        "max_pool.cu: if constexpr (AXIS + 1 < NDIM) {  [+ -> -]",
+        "max_pool.cu: if constexpr (AXIS + 1 < NDIM) {  [1 -> 0]",
+    ),
+    "Conv's taps are those of a single phase: the general form gives the same rows and outputs.": (
+        "include/implicit_gemm.cuh: if constexpr (!PHASED) return k;  [statement deleted]",
+        "conv_implicit_gemm.cu: Tile<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false> tile(p.common, p.taps, shared);  [false -> true]",  # noqa: E501
+    ),
+    "Tiles have as many channels as pixels, or a single row for all threads.": (
+        "include/implicit_gemm.cuh: const unsigned target = shared_address(input_stage(stage) + row * BLOCK_N + threadIdx.x % BLOCK_N);  [BLOCK_N -> BLOCK_M]",  # noqa: E501
+    ),
+    "It only spares the compiler a comparison that always holds.": (
+        "include/implicit_gemm.cuh: if (kWeightVectors % kThreads != 0 && vector >= kWeightVectors) break;  [0 -> 1]",
+    ),
+    "A vector of channels begins below M just where it begins below M rounded up to whole vectors.": (
+        "include/implicit_gemm.cuh: bool found = m0 + m < p.pitch;  [pitch -> filters]",
+    ),
+    "Slices that nobody multiplies are fetched too, into buffers that are free.": (
+        "include/implicit_gemm.cuh: if (stage < slices) {  [< -> <=]",
+        "include/implicit_gemm.cuh: if (stage < slices) {  [stage < slices -> true || (stage < slices)]",
+        "include/implicit_gemm.cuh: const bool more = left > kStages - 1;  [> -> >=]",
+        "include/implicit_gemm.cuh: const bool more = left > kStages - 1;  [1 -> 2]",
+        "include/implicit_gemm.cuh: if (more) fetch(filled);  [more -> true || (more)]",
+        "include/implicit_gemm.cuh: if (more) deposit(filled);  [more -> true || (more)]",
+    ),
+    "It waits longer than it must.": (
+        "include/implicit_gemm.cuh: copy_async_wait<kStages - 2>();  [2 -> 3]",
+    ),
+    "The groups that are still open hold no copies.": (
+        "include/implicit_gemm.cuh: copy_async_wait<0>();  [0 -> 1]",
+        "include/implicit_gemm.cuh: copy_async_wait<0>();  [statement deleted]",
+    ),
+    "Outputs that need no repair are computed again, to the same values.": (
+        "include/implicit_gemm.cuh: bool suspect = false;  [false -> true]",
+        "include/implicit_gemm.cuh: if (!is_finite(widen(y[offset + m * p.y_channel])))  [!is_finite(widen(y[offset + m * p.y_channel])) -> true || (!is_finite(widen(y[offset + m * p.y_channel])))]",  # noqa: E501
+        "include/implicit_gemm.cuh: bool whole = true;  [true -> false]",
+        "include/implicit_gemm.cuh: const Index last = first + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [- -> +]",  # noqa: E501
+        "include/implicit_gemm.cuh: const Index last = first + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [1 -> 0]",  # noqa: E501
+        "include/numeric.cuh: template <class Acc> __device__ __forceinline__ bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }  [* -> +]",  # noqa: E501
+        "include/numeric.cuh: template <class Acc> __device__ __forceinline__ bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }  [0 -> 1]",  # noqa: E501
+        "include/numeric.cuh: template <class Acc> __device__ __forceinline__ bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }  [0 -> 1] no. 2",  # noqa: E501
+    ),
+    "An uninitialised number is undefined; the compiler repairs more.": (
+        "include/implicit_gemm.cuh: const Index last = first + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [first -> last]",  # noqa: E501
+    ),
+    "Asking again, after the main loop, only spares registers during it.": (
+        "include/implicit_gemm.cuh: position(group, m_tile, n_tile);  [m_tile -> n_tile] no. 2",
+        "include/implicit_gemm.cuh: position(group, m_tile, n_tile);  [statement deleted] no. 2",
+        "include/implicit_gemm.cuh: stand(group, m_tile, n_tile);  [statement deleted] no. 2",
+    ),
+    "The padding of packed weights may hold anything, but something.": (
+        "pack_weights.cu: square[i][along] = found ? widen(w[offset + m * p.w_filter]) : Acc(0);  [0 -> 1]",
+    ),
+    "It only keeps lanes off each other's banks of shared memory.": (
+        "pack_weights.cu: __shared__ Acc square[kSquare][kSquare + 1];  [1 -> 2]",
+        "pack_weights.cu: __shared__ Acc square[kSquare][kSquare + 1];  [1 -> 0]",
+    ),
+    "Of equal values either is the maximum: zeros of both signs are equal.": (
+        "include/order.cuh: template <class T> __device__ __forceinline__ T larger(T a, T b) { return b > a || b != b ? b : a; }  [> -> >=]",  # noqa: E501
+    ),
+    "No leading zeros of 0 are 32, so that the shift is 0 for 1 without being told.": (
+        "conv_transpose.cu: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [<= -> <]",
+        "conv_transpose.cu: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [? -> && false ?]",
+        "conv_transpose.cu: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [1 -> 0]",
+    ),
+    "The sum exceeds the difference by twice the divisor: only bits beyond 32 differ.": (
+        "conv_transpose.cu: const unsigned long long excess = (1ull << shift) - divisor;  [- -> +]",
+    ),
+    "Numbers below 2^31 leave room for a multiplier that is larger by one.": (
+        "conv_transpose.cu: return {unsigned(divisor), unsigned((excess << 32) / divisor) + 1, unsigned(shift)};  [1 -> 2]",  # noqa: E501
+    ),
+    "What the stride has in common with the dilation divides it, and whole strides are whole periods of taps.": (
+        "conv_transpose.cu: const bool meets = rest % a.common == 0;  [rest -> sum]",
+        "conv_transpose.cu: const Index first = Index(static_cast<long long>(rest / a.common) * a.inverse % period);  [rest -> sum]",  # noqa: E501
+    ),
+    "Where there are no taps, there is nothing to divide.": (
+        "conv_transpose.cu: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [? -> && false ?]",
+        "conv_transpose.cu: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [0 -> 1]",
+        "conv_transpose.cu: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 2]",
+        "conv_transpose.cu: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 0]",
+    ),
+    "Any one thread of the block will do.": (
+        "conv_transpose.cu: if (threadIdx.x == 0) {  [0 -> 1]",
+    ),
+    "Taps are taken in batches of any size.": (
+        "max_pool.cu: constexpr int kBatch = 3;  [3 -> 4]",
+        "max_pool.cu: constexpr int kBatch = 3;  [3 -> 2]",
+    ),
+    "The place of a maximum without elements is never used.": (
+        "max_pool.cu: Maximum<T, Index, INDICES> maximum{lowest<T>(), -1};  [1 -> 2]",
+        "max_pool.cu: Maximum<T, Index, INDICES> maximum{lowest<T>(), -1};  [1 -> 0]",
+    ),
+}  # fmt: skip

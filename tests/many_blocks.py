@@ -1,0 +1,222 @@
+"""One problem for each form of the kernels, large enough for several blocks each way.
+
+Small shapes hide mistakes: where height and width, or the strides, pads and dilations of two axes, are equal, or one
+block makes all outputs, a kernel may take one for the other. These problems have unequal ones, at least three blocks
+of output channels and three of pixels (MaxPool: three of outputs), and slices of K for every buffer and some more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import oracle
+from emulated import indices, preferred_tile
+from emulator import emulated_cuda
+from operands import LAYOUTS, values
+from oracle import assert_close, assert_same
+from strategies import Problem
+
+import gpuconv
+
+Ints = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ManyBlocks:
+    """A problem with its values, and the kernel that must make it.
+
+    Attributes
+    ----------
+    kernel : str
+        Name of the last kernel launched.
+    problem : Problem
+    kinds : tuple of str
+        Of the values of x, w and b, see `operands`; or of those below.
+    layout : str
+        Of the inputs.
+    out : str
+        Layout of the result, which the caller provides then; Indices have another one. None: a new array.
+    tile : int
+        Of the planner's tiles for the dtype.
+    """
+
+    kernel: str
+    problem: Problem
+    kinds: tuple[str, ...]
+    layout: str
+    out: str | None
+    tile: int
+
+    @property
+    def dtype(self) -> Any:
+        return np.dtype(next(name for name in _DTYPES if f"_{name}_" in self.kernel))
+
+    @property
+    def wide(self) -> bool:
+        return self.kernel.endswith("_wide")
+
+
+_DTYPES = ("bfloat16", "float16", "float32", "float64", "uint8", "int8")
+
+
+def _seldom_infinite(generator: np.random.Generator, shape: Ints) -> Any:
+    """Small integers and, one in 60, infinities: many sums stay finite, some for want of one tap inside the input."""
+    return np.where(generator.random(shape) < 1 / 60, np.inf, generator.integers(-4, 5, shape))
+
+
+def _filled(kind: str, seed: int, shape: Ints, dtype: Any) -> Any:
+    if kind == "seldom infinite":
+        return _seldom_infinite(np.random.default_rng(seed), shape).astype(dtype)
+    return values(kind, seed, shape, dtype)
+
+
+_INTEGERS = ("integers", "integers", "integers")
+_INFINITE_WEIGHTS = ("integers", "seldom infinite", "integers")
+_INFINITE_INPUTS = ("seldom infinite", "integers", "integers")
+
+
+def _gemm(
+    kernel: str,
+    x: Ints,
+    w: Ints,
+    *,
+    kinds: tuple[str, ...] = _INTEGERS,
+    layout: str = "contiguous",
+    out: str | None = None,
+    tile: int = 0,
+    bias: bool = True,
+    **attributes: Any,
+) -> ManyBlocks:
+    operator = "conv_transpose" if kernel.startswith("conv_transpose") else "conv"
+    filters = w[0] if operator == "conv" else w[1] * attributes.get("group", 1)
+    b = (filters,) if bias else None
+    return ManyBlocks(kernel, Problem(operator, x, w, b, attributes), kinds, layout, out, tile)
+
+
+def _pool(
+    kernel: str, x: Ints, kind: str, layout: str = "contiguous", out: str | None = None, **attributes: Any
+) -> ManyBlocks:
+    return ManyBlocks(kernel, Problem("max_pool", x, attributes=attributes), (kind,), layout, out, 0)
+
+
+_CONV_2D: dict[str, Any] = {"strides": [2, 1], "pads": [1, 2, 0, 1], "dilations": [1, 2]}
+_CONV_2D_TURNED: dict[str, Any] = {"strides": [1, 2], "pads": [0, 2, 2, 1], "dilations": [3, 1]}
+_CONV_3D: dict[str, Any] = {"strides": [1, 3, 2], "pads": [1, 2, 0, 0, 1, 2], "dilations": [2, 1, 3]}
+_TRANSPOSE_2D: dict[str, Any] = {
+    "strides": [2, 3], "pads": [1, 2, 0, 3], "dilations": [1, 2], "output_padding": [1, 0],
+}  # fmt: skip
+_TRANSPOSE_SHARED: dict[str, Any] = {"strides": [4, 2], "pads": [3, 0, 1, 2], "dilations": [6, 3]}
+_TRANSPOSE_3D: dict[str, Any] = {"strides": [2, 1, 3], "pads": [1, 0, 2, 0, 1, 1], "dilations": [3, 2, 1]}
+
+CONVS = (
+    _gemm("conv_float32_2d_16x128x16", (3, 13, 19, 11), (40, 13, 3, 2), tile=2, out="channels last",
+          **_CONV_2D),
+    _gemm("conv_float32_2d_64x64x16_uniform", (2, 32, 9, 23), (140, 32, 2, 3), tile=1, **_CONV_2D_TURNED),
+    _gemm("conv_float16_2d_64x64x16_uniform", (2, 32, 13, 19), (280, 16, 2, 3), group=2, kinds=_INFINITE_WEIGHTS,
+          **_CONV_2D),
+    _gemm("conv_float32_2d_16x128x16", (3, 2, 19, 11), (80, 1, 3, 2), group=2, kinds=_INFINITE_WEIGHTS, tile=2,
+          layout="reversed", **_CONV_2D),
+    _gemm("conv_float32_2d_128x128x16_uniform", (2, 16, 18, 26), (300, 16, 3, 2), layout="fortran", out="strided",
+          **_CONV_2D_TURNED),
+    _gemm("conv_float32_3d_64x64x16_wide", (2, 10, 5, 13, 12), (280, 5, 2, 3, 2), group=2, kinds=_INFINITE_INPUTS,
+          layout="reversed", out="fortran", tile=1, **_CONV_3D),
+    _gemm("conv_float16_2d_16x128x8", (2, 7, 16, 19), (45, 7, 2, 3), tile=1, kinds=_INFINITE_INPUTS,
+          layout="channels last", **_CONV_2D_TURNED),
+    _gemm("conv_bfloat16_1d_64x64x16_uniform_wide", (2, 48, 95), (150, 48, 2), layout="strided", bias=False,
+          strides=[1], pads=[2, 1], dilations=[3]),
+    _gemm("conv_bfloat16_1d_16x128x8", (3, 5, 120), (33, 5, 7), tile=1, strides=[1], pads=[5, 4], dilations=[2],
+          kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_float64_2d_16x128x16", (3, 13, 11, 19), (37, 13, 2, 3), tile=1, layout="broadcast", **_CONV_2D),
+    _gemm("conv_float64_2d_64x64x16_uniform_wide", (2, 32, 9, 21), (130, 32, 2, 3), kinds=_INFINITE_WEIGHTS,
+          out="reversed", **_CONV_2D_TURNED),
+    _gemm("conv_float16_3d_64x64x16", (2, 5, 5, 13, 12), (140, 5, 2, 3, 2), kinds=_INFINITE_WEIGHTS, **_CONV_3D),
+)  # fmt: skip
+TRANSPOSED = (
+    _gemm("conv_transpose_float32_2d_64x64x16_uniform", (2, 32, 7, 11), (32, 140, 3, 4), tile=1, out="fortran",
+          **_TRANSPOSE_2D),
+    _gemm("conv_transpose_float32_2d_16x128x16", (2, 2, 9, 16), (2, 40, 4, 17), group=2, tile=2,
+          kinds=_INFINITE_WEIGHTS, layout="reversed", **_TRANSPOSE_2D),
+    _gemm("conv_transpose_float16_2d_16x128x8", (2, 9, 8, 17), (9, 37, 5, 6), tile=1, kinds=_INFINITE_INPUTS,
+          layout="fortran", **_TRANSPOSE_SHARED),
+    _gemm("conv_transpose_float16_2d_64x64x16_uniform", (1, 32, 7, 10), (32, 130, 5, 4), group=2, layout="strided",
+          out="channels last", kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_SHARED),
+    _gemm("conv_transpose_float64_3d_64x64x16_wide", (1, 7, 4, 5, 7), (7, 140, 3, 2, 2), kinds=_INFINITE_INPUTS,
+          layout="reversed", out="strided", **_TRANSPOSE_3D),
+    _gemm("conv_transpose_float32_1d_64x64x16_uniform_wide", (2, 48, 70), (48, 130, 7), tile=1, bias=False,
+          strides=[3], pads=[2, 3], dilations=[2], kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_transpose_bfloat16_1d_16x128x8", (2, 11, 140), (11, 35, 9), tile=1, strides=[2], pads=[4, 3],
+          dilations=[2], layout="channels last"),
+    _gemm("conv_transpose_bfloat16_2d_64x64x16_wide", (2, 5, 7, 11), (5, 140, 3, 13), kinds=_INFINITE_WEIGHTS,
+          out="reversed", **_TRANSPOSE_2D),
+)  # fmt: skip
+
+_POOL_2D: dict[str, Any] = {"kernel_shape": [3, 4], "strides": [2, 1], "pads": [4, 3, 3, 2], "dilations": [1, 2]}
+_POOL_2D_TURNED: dict[str, Any] = {
+    "kernel_shape": [4, 2], "strides": [1, 3], "pads": [11, 1, 4, 2], "dilations": [3, 2], "ceil_mode": 1,
+}  # fmt: skip
+_POOL_3D: dict[str, Any] = {
+    "kernel_shape": [2, 3, 5], "strides": [1, 2, 1], "pads": [4, 3, 2, 0, 2, 4], "dilations": [2, 3, 1],
+    "storage_order": 1,
+}  # fmt: skip
+
+POOLS = (
+    _pool("max_pool_float32_2d", (2, 3, 21, 14), "ties", out="channels last", **_POOL_2D),
+    _pool("max_pool_float32_2d_wide", (2, 3, 9, 52), "nonfinite", "reversed", **_POOL_2D_TURNED),
+    _pool("max_pool_float16_2d", (3, 2, 13, 40), "nonfinite", "channels last", **_POOL_2D_TURNED),
+    _pool("max_pool_bfloat16_2d_wide", (3, 2, 20, 15), "nonfinite", "strided", "reversed", **_POOL_2D),
+    _pool("max_pool_float64_3d", (2, 2, 5, 12, 9), "nonfinite", "fortran", "strided", **_POOL_3D),
+    _pool("max_pool_int8_3d_wide", (2, 2, 5, 12, 9), "any integer", **_POOL_3D),
+    _pool("max_pool_uint8_1d", (2, 3, 150), "any integer", "broadcast", kernel_shape=[5], strides=[1], pads=[9, 8],
+          dilations=[2]),
+    _pool("max_pool_float16_1d_wide", (2, 3, 150), "lowest", kernel_shape=[7], strides=[1], pads=[20, 8],
+          dilations=[3]),
+)  # fmt: skip
+
+GEMMS = (*CONVS, *TRANSPOSED)
+ALL: tuple[ManyBlocks, ...] = (*GEMMS, *POOLS)
+
+
+@cache
+def arrays(one: ManyBlocks) -> list[Any]:
+    """x, w and b, as far as the problem has them."""
+    shapes = zip(one.problem.shapes, one.kinds, strict=False)
+    return [
+        None if shape is None else LAYOUTS[one.layout](_filled(kind, seed, shape, one.dtype))
+        for seed, (shape, kind) in enumerate(shapes)
+    ]
+
+
+@cache
+def _expected(one: ManyBlocks) -> Any:
+    function: Callable[..., Any] = getattr(oracle, one.problem.operator)
+    return function(*arrays(one), **one.problem.attributes)
+
+
+def _new(shape: Ints, dtype: Any, layout: str | None) -> Any:
+    return None if layout is None else LAYOUTS[layout](np.zeros(shape, dtype))
+
+
+def run(one: ManyBlocks, architecture: str, **options: Any) -> Any:
+    """Raise AssertionError where a result is wrong, EmulatorError where a check finds something; return the device."""
+    expected, operands, attributes = _expected(one), arrays(one), one.problem.attributes
+    pooling = one.problem.operator == "max_pool"
+    shape = expected[0].shape if pooling else expected.value.shape
+    out = _new(shape, one.dtype, one.out)
+    places = None if one.out is None else _new(shape, np.int64, "fortran" if one.out == "reversed" else "reversed")
+    with indices(one.wide), preferred_tile(one.tile), emulated_cuda(architecture, **options) as emulated:
+        if pooling:
+            pair = None if places is None else (out, places)
+            both = gpuconv.max_pool(*operands, **attributes, return_indices=True, out=pair)
+            both = [array.copy() for array in both]
+        y = getattr(gpuconv, one.problem.operator)(*operands, **attributes, out=out)
+    if pooling:
+        assert_same(y, expected[0], bits=False)
+        for found, right in zip(both, expected, strict=True):
+            assert_same(found, right)
+    else:
+        assert_close(y, expected, one.dtype)
+    return emulated

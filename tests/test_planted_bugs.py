@@ -1,0 +1,234 @@
+"""Bugs planted into the kernels themselves: the emulator names each one's kind and its line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import oracle
+import pytest
+from emulated import preferred_tile
+from emulator import EmulatorError, emulated_cuda
+from mutate_kernels import changed_kernels
+from operands import filled, values
+
+import gpuconv
+from gpuconv.cuda import sources
+
+pytestmark = pytest.mark.emulator
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Broken kernels stay out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUCONV_CACHE_DIR", str(tmp_path_factory.mktemp("broken")))
+        yield
+
+
+IMPLICIT, TRANSPOSE = "include/implicit_gemm.cuh", "conv_transpose.cu"
+PACK, POOL = "pack_weights.cu", "max_pool.cu"
+OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
+
+
+def text_of(path: str) -> str:
+    text: str = sources.folder().joinpath(*path.split("/")).read_text(encoding="utf-8")
+    return text
+
+
+def exchanged(path: str, old: str, new: str) -> str:
+    """A kernel's text with a bug; what it replaces must be there exactly once."""
+    text = text_of(path)
+    assert text.count(old) == 1, f"{path} has {text.count(old)} times, not once: {old}"
+    return text.replace(old, new)
+
+
+def arrays(dtype: str = "float32", c: int = 20, m: int = 70) -> tuple[Any, Any]:
+    (x, w, _), _ = filled("conv", (1, c, 11, 13), (m, c, 3, 2), {}, dtype)
+    return x, w
+
+
+def rows(dtype: str = "float32") -> Any:
+    """A Conv of several tiles each way, without a bias, whose taps are found row by row."""
+    with preferred_tile(1 if dtype == "float16" else 2):
+        return gpuconv.conv(*arrays(dtype), pads=[2, 1, 2, 1])
+
+
+def slices(dtype: str = "float32") -> Any:
+    """The same of one tap per slice of K, and of enough slices to fill every buffer twice."""
+    with preferred_tile(1):
+        return gpuconv.conv(*arrays(dtype, c=80), pads=[2, 1, 2, 1])
+
+
+def infinite() -> Any:
+    """A Conv with infinite weights on the padding."""
+    x, w = values("integers", 1, (1, 2, 9, 8), "float32"), values("nonfinite", 2, (70, 2, 3, 3), "float32")
+    return gpuconv.conv(x, w, pads=[1, 1, 1, 1])
+
+
+def transposed() -> Any:
+    (x, w, _), attributes = filled("conv_transpose", (1, 20, 9, 8), (20, 70, 3, 4), {"strides": [2, 3]}, "float32")
+    return gpuconv.conv_transpose(x, w, **attributes)
+
+
+def pool() -> Any:
+    """A MaxPool of 912 outputs in four blocks."""
+    return gpuconv.max_pool(values("integers", 1, (2, 3, 150), "float32"), kernel_shape=[3], pads=[2, 2])
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One bug.
+
+    Attributes
+    ----------
+    name, path : str
+    old, new : str
+        What stands in the file, and the bug.
+    call : callable
+        Meets it.
+    message : str
+        What the emulator must say, a regular expression.
+    at : str
+        What stands in the line that it must name, where it names one.
+    """
+
+    name: str
+    path: str
+    old: str
+    new: str
+    call: Callable[[], Any]
+    message: str
+    at: str
+
+
+FIND = "origin[axis] + tap[axis] * taps.advance[axis];\n"
+FIND_INSIDE = FIND + "            found = found && inside(coordinate, p.x_extent[axis]);\n"
+ARRIVED = "__syncthreads();     // the slice has arrived"
+TURNED = "__syncwarp();\n                const Index m = chunk_row(i);"
+TURNED_BACK = "__syncwarp();\n            }\n        }\n        return suspect;"
+CLIP = "const Index end = stop < p.x_extent[axis] ? stop : p.x_extent[axis];"
+NO_MORE = "if (output >= p.outputs) return;"
+
+BUGS = (
+    Bug("taps in the padding are read", IMPLICIT, FIND_INSIDE, FIND, rows,
+        OUT_OF_BOUNDS.format("read"), "if constexpr (kAsync) copy_async<sizeof(T)>"),
+    Bug("taps in the padding are read, in 16 bits", IMPLICIT, FIND_INSIDE, FIND, lambda: slices("float16"),
+        OUT_OF_BOUNDS.format("read"), "else gathered[which] = found ? *source"),
+    Bug("no barrier between filling and multiplying", IMPLICIT, ARRIVED, "// the slice has arrived", slices,
+        "shared memory race", "rows[i] = *reinterpret_cast<const Vector*>"),
+    Bug("one copy too few is waited for", IMPLICIT, "copy_async_wait<kStages - 2>", "copy_async_wait<kStages - 1>",
+        slices, "an asynchronous copy is in flight", "rows[i] = *reinterpret_cast<const Vector*>"),
+    Bug("weights are not fetched", IMPLICIT, "fetch_weights(stage, tap_row(next_tap) + next_channel);", ";", slices,
+        "uninitialised shared memory read", "rows[i] = *reinterpret_cast<const Vector*>"),
+    Bug("16-bit elements stay in registers", IMPLICIT, "deposit(stage);\n            }", "}", lambda: slices("float16"),
+        "uninitialised shared memory read", "columns[j] = *reinterpret_cast<const Vector*>"),
+    Bug("16-bit elements go to the buffer in use", IMPLICIT, "if (more) deposit(filled);", "if (more) deposit(stage);",
+        lambda: slices("float16"), "shared memory race: write after read", "target[i * kThreads] = widen(gathered[i])"),
+    Bug("lanes read a piece that others still write", IMPLICIT, TURNED, TURNED.replace("__syncwarp();", ""), rows,
+        "shared memory race: read after write", "const Acc sum = piece["),
+    Bug("lanes write a piece that others still read", IMPLICIT, TURNED_BACK, TURNED_BACK.replace("__syncwarp();", ""),
+        slices, "shared memory race: write after read", "store_shared(piece"),
+    Bug("channels that are none are written", IMPLICIT, "!exists || m + row >= p.filters", "!exists", rows,
+        OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
+    Bug("the last channel is not written", IMPLICIT, "m + row >= p.filters", "m + row + 1 >= p.filters", rows,
+        "elements of y, of shape .*, were never written", ""),
+    Bug("tiles overlap", IMPLICIT, "m0 = m_tile * BLOCK_M;", "m0 = m_tile * (BLOCK_M - 4);", rows,
+        "race between blocks on y", "= narrow<T>(sum);"),
+    Bug("what is repaired reads the padding", IMPLICIT, "if (found) sum = multiply_add", "sum = multiply_add",
+        infinite, OUT_OF_BOUNDS.format("read"), "sum = multiply_add(weights"),
+    Bug("channels that are none are repaired", IMPLICIT, "m < end && m < p.filters", "m < end", infinite,
+        OUT_OF_BOUNDS.format("read"), "if (!is_finite(widen(y["),
+    Bug("the padding of packed weights is left out", PACK, "m >= p.pitch", "m >= p.filters", rows,
+        "uninitialised global read of weights", "weights + packed * p.pitch"),
+    Bug("no barrier where weights are turned round", PACK, "__syncthreads();", "", rows,
+        "shared memory race", "= square[along][i]"),
+    Bug("the square of weights is too small", PACK, "square[kSquare][kSquare + 1]", "square[kSquare - 1][kSquare + 1]",
+        rows, "outside every variable", "square[i][along] = found"),
+    Bug("channels that are none are packed", PACK, " && m < p.filters", "", rows,
+        OUT_OF_BOUNDS.format("read"), "square[i][along] = found"),
+    Bug("taps are used before they are there", TRANSPOSE, "__syncthreads();", "", transposed,
+        "shared memory race: read after write", "taps.count[axis] = divider"),
+    Bug("one thread waits for the others", TRANSPOSE, "taps.rows = rows;\n    }\n    __syncthreads();",
+        "taps.rows = rows;\n    __syncthreads();\n    }", transposed,
+        "reached by only some lanes", "__syncthreads();"),
+    Bug("outputs between the phases are taken for its own", TRANSPOSE, "(a.extent - phase - 1) / a.stride + 1",
+        "a.extent", transposed, OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
+    Bug("windows end one element late", POOL, CLIP, CLIP.replace(";", " + 1;"), pool,
+        OUT_OF_BOUNDS.format("read"), "elements[tap] = tap == 0 || tap < left"),
+    Bug("windows begin one element early", POOL, "divisor) - 1 - before", "divisor) - 2 - before", pool,
+        OUT_OF_BOUNDS.format("read"), "elements[tap] = tap == 0 || tap < left"),
+    Bug("outputs that are none have windows", POOL, NO_MORE, "", pool,
+        OUT_OF_BOUNDS.format("read"), "elements[tap] = tap == 0 || tap < left"),
+    Bug("the last output is left out", POOL, NO_MORE, NO_MORE.replace("p.outputs", "p.outputs - 1"), pool,
+        "1 of 912 elements of y, of shape .*, were never written", ""),
+    Bug("two blocks make one output", POOL, "* kThreads + Index(threadIdx.x)", "* (kThreads - 1) + Index(threadIdx.x)",
+        pool, "race between blocks on y", "dot(q, p.y_stride)] = maximum.value"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
+    text = exchanged(bug.path, bug.old, bug.new)
+    with pytest.raises(EmulatorError, match=bug.message) as caught, changed_kernels({bug.path: text}), emulated_cuda():
+        bug.call()
+    if bug.at:
+        assert re.search(rf"\b({'|'.join(lines_of(bug.at, {bug.path: text}))})\b", str(caught.value)), caught.value
+
+
+def lines_of(part: str, changed: dict[str, str]) -> list[str]:
+    """Where a part of a line stands in the kernels, as reports write it."""
+    texts = {path: text_of(path) for path in (IMPLICIT, TRANSPOSE, PACK, POOL)} | changed
+    return [
+        rf"{re.escape(path.removeprefix('include/'))}:{number}"
+        for path, text in texts.items()
+        for number, line in enumerate(text.split("\n"), 1)
+        if part in line
+    ]
+
+
+@pytest.mark.parametrize("call", sorted({bug.call for bug in BUGS}, key=lambda call: call.__qualname__))
+def test_without_a_bug_nothing_is_reported(call: Callable[[], Any]) -> None:
+    with emulated_cuda() as emulated:
+        call()
+    assert min(launch.grid[0] for launch in emulated.launches[-1:]) >= 3
+
+
+# ---------------------------------------------------------------- bugs that some checks alone find
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new"),
+    [
+        (PACK, "m >= p.pitch", "m >= p.filters"),  # nobody looks at what comes of the padding
+        (IMPLICIT, TURNED_BACK, TURNED_BACK.replace("__syncwarp();", "")),  # the emulated warp runs in step
+        (IMPLICIT, "exists = mine.exists;", "exists = true;"),  # not even the checks: equivalent
+    ],
+)
+def test_without_its_checks_the_emulator_sees_results_alone(path: str, old: str, new: str) -> None:
+    x, w = arrays()
+    options = {"check_shared": False, "check_global": False}
+    with changed_kernels({path: exchanged(path, old, new)}), emulated_cuda(**options):
+        y = gpuconv.conv(x, w, pads=[2, 1, 2, 1])
+    oracle.assert_close(y, oracle.conv(x, w, pads=[2, 1, 2, 1]), "float32")
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new"),
+    [
+        (IMPLICIT, "if (write(sums, group)) repair(group);", "write(sums, group);"),
+        (IMPLICIT, "!locate(at, offset) || !clipped(at)", "true"),
+        (IMPLICIT, "suspect = suspect || !is_finite(sum);", ""),
+        (IMPLICIT, "m += kRowStep)\n", "m += 2 * kRowStep)\n"),
+        (IMPLICIT, "for (Index k = 0; k < taps.rows; ++k)", "for (Index k = 1; k < taps.rows; ++k)"),
+    ],
+)
+def test_a_missing_repair_shows_in_the_results(path: str, old: str, new: str) -> None:
+    x, w = values("integers", 1, (1, 2, 9, 8), "float32"), values("nonfinite", 2, (70, 2, 3, 3), "float32")
+    exact = oracle.conv(x, w, pads=[1, 1, 1, 1])
+    with changed_kernels({path: exchanged(path, old, new)}), emulated_cuda():
+        y = gpuconv.conv(x, w, pads=[1, 1, 1, 1])
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        oracle.assert_close(y, exact, "float32")

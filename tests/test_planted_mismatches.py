@@ -1,0 +1,111 @@
+"""Kernels and the host's side that do not fit together: it does not compile, or the emulator or a result shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+from emulated import preferred_tile
+from emulator import EmulatorError, emulated_cuda
+from operands import filled
+
+import gpuconv
+from gpuconv import CompileError
+from gpuconv.cuda import gemm_plan, gemm_structs, params
+
+pytestmark = pytest.mark.emulator
+
+OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Broken kernels stay out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUCONV_CACHE_DIR", str(tmp_path_factory.mktemp("broken")))
+        yield
+
+
+@pytest.fixture
+def fresh_layouts() -> Iterator[None]:
+    gemm_structs.operands.cache_clear()
+    yield
+    gemm_structs.operands.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_layouts")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda names: [{"x_batch": "x_channel", "x_channel": "x_batch"}.get(name, name) for name in names],
+         "common.x_(batch|channel) is not at byte"),
+        (lambda names: names[:-1], "does not have the [0-9]+ bytes of its NumPy layout"),
+        (lambda names: [name.replace("pixels", "pixel") for name in names], 'has no member "pixel"'),
+    ],
+)  # fmt: skip
+def test_a_layout_that_differs_from_the_struct_does_not_compile(
+    change: Callable[[Any], Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(wide: bool, rank: int) -> Any:
+        right = correlation(wide, rank)
+        kinds = [(right[name].base, right[name].shape) for name in right.names]
+        return params.layout([(name, *kind) for name, kind in zip(change(right.names), kinds, strict=False)])
+
+    correlation = gemm_structs.correlation
+    monkeypatch.setattr(gemm_structs, "correlation", other)
+    layout = gemm_structs.operands("conv", False, 2)
+    variant = gemm_plan.variant("conv", "float32", False, 2, gemm_plan._TILES["float32"][1], True)
+    assert variant.layout == layout
+    with pytest.raises(CompileError, match=message), emulated_cuda() as emulated:
+        emulated.load(variant, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "message"),
+    [
+        ("x_batch", lambda fields: fields["x_channel"], None),
+        ("x_channel", lambda fields: fields["x_batch"], OUT_OF_BOUNDS.format("read") + ".*(of x|at address)"),
+        ("x_extent", lambda fields: [n + 1 for n in fields["x_extent"]], None),
+        ("filters", lambda fields: fields["filters"] + 1, OUT_OF_BOUNDS.format("(read|write)")),
+        ("pixels", lambda fields: fields["pixels"] - 1, "140 of .* elements of y, of shape .*, were never written"),
+        ("all_rows", lambda fields: fields["all_rows"] + 1, None),
+        ("pitch", lambda fields: fields["pitch"] - 1, "misaligned cp.async"),
+    ],
+)
+def test_a_wrong_number_in_the_struct_is_noticed(
+    name: str, other: Callable[[Any], Any], message: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a report, or else (`message` None) by one or by a wrong result."""
+    right = gemm_plan._common_fields
+    monkeypatch.setattr(gemm_plan, "_common_fields", lambda *given: {**right(*given), name: other(right(*given))})
+    attributes = {"group": 2, "pads": [1, 1, 1, 1]}
+    (x, w, _), _ = filled("conv", (2, 6, 11, 13), (140, 3, 3, 2), attributes, "float32")
+    exact = oracle.conv(x, w, **attributes)
+    with pytest.raises(AssertionError, match=message):
+        oracle.assert_close(emulated_conv(x, w, **attributes), exact, "float32")
+
+
+def emulated_conv(x: Any, w: Any, **attributes: Any) -> Any:
+    with emulated_cuda():
+        return gpuconv.conv(x, w, **attributes)
+
+
+def test_buffers_that_the_launch_does_not_provide_are_out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm_plan, "_STAGES", 2)
+    (x, w, _), _ = filled("conv", (1, 80, 11, 13), (70, 80, 3, 2), {}, "float32")
+    with pytest.raises(EmulatorError, match=r"shared memory out of bounds: .* bytes at offset"), preferred_tile(1):
+        emulated_conv(x, w)
+
+
+def test_a_plan_with_too_few_blocks_leaves_elements_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = gemm_plan._blocks
+    monkeypatch.setattr(gemm_plan, "_blocks", lambda problem, tile: right(problem, tile) - 1)
+    (x, w, _), _ = filled("conv", (1, 20, 11, 13), (70, 20, 3, 2), {}, "float32")
+    with pytest.raises(EmulatorError, match=r"elements of y, of shape .*, were never written"):
+        emulated_conv(x, w)
+    x = np.ones((1, 1, 4), np.float32)
+    with emulated_cuda():  # nothing of the broken plan stays behind
+        assert (gpuconv.max_pool(x, kernel_shape=[2]) == 1).all()
