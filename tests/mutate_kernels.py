@@ -216,7 +216,7 @@ def _kind(message: str) -> str:
     """A report's first words, without names and numbers."""
     if "were never written" in message:
         return "never written"
-    return re.sub(r"^\S+: ", "", message).split("\n")[0].split(":")[0][:40]
+    return re.sub(r"^\S+: | at address.*", "", message.split("\n")[0]).split(":")[0][:40]
 
 
 def _kernels(path: str) -> list[str]:
