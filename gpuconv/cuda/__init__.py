@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuconv import _dtypes, _geometry, _memory
 from gpuconv.cuda import device
-from gpuconv.cuda.plan import Limits, Plan
-from gpuconv.cuda.prepared import Prepared, Result, check_devices, contiguous_strides, element_strides
+
+if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
+    from gpuconv.cuda.plan import Limits, Plan
+    from gpuconv.cuda.prepared import Prepared
 
 __all__ = ["run", "runtime"]
 
@@ -90,6 +92,8 @@ def _prepare(
     here: Any, operator: str, inputs: tuple[Any, ...], outs: tuple[Any, ...], attributes: tuple[Any, ...]
 ) -> Prepared:
     """Check a call as the NumPy backend does, then where its arrays are; plan it, and load its kernels."""
+    from gpuconv.cuda.prepared import Prepared, Result, check_devices, contiguous_strides, element_strides
+
     geometry: Any = getattr(_geometry, operator)(
         *(array.shape for array in inputs), **dict(zip(_NAMES[operator], attributes, strict=True))
     )
@@ -113,7 +117,7 @@ def _prepare(
 def _plan(
     operator: str, geometry: Any, dtype: str, strides: dict[str, Any], made: list[tuple[int, ...]], limits: Limits
 ) -> Plan:
-    from gpuconv.cuda import gemm_plan, pool_plan  # which the CPU does not need
+    from gpuconv.cuda import gemm_plan, pool_plan
 
     if operator == "max_pool":
         return pool_plan.for_max_pool(geometry, dtype, strides["x"], made[0], made[1] if made[1:] else None, limits)

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuconv._errors import ArgumentTypeError, DeviceError, OutOfDeviceMemory
-from gpuconv.cuda.plan import Limits, Variant
+
+if TYPE_CHECKING:
+    from gpuconv.cuda.plan import Limits, Variant
 
 prepared: dict[Any, Any] = {}  # the calls that are ready to run on this runtime, by everything that tells them apart
 _limits: dict[int, Limits] = {}
@@ -76,6 +78,7 @@ def limits(device: int) -> Limits:
         It is older than the oldest that is supported.
     """
     from gpuconv.cuda import compile as compiler
+    from gpuconv.cuda.plan import Limits
 
     found = _limits.get(device)
     if found is None:
