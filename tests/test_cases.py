@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
+from case_rows import case_rows
 from oracle import assert_same
 
 import gpuconv
@@ -13,23 +12,14 @@ from gpuconv import _cases
 from gpuconv._cases import CASES, Case
 
 
-def _rows(*operators: str) -> list[Any]:
-    return [
-        pytest.param(case, dtype, id=f"{case.name}-{dtype}")
-        for case in CASES
-        if case.op in operators
-        for dtype in case.dtypes
-    ]
-
-
-@pytest.mark.parametrize(("case", "dtype"), _rows("conv", "conv_transpose"))
+@pytest.mark.parametrize(("case", "dtype"), case_rows("conv", "conv_transpose"))
 def test_sums_are_exact_up_to_their_one_rounding(case: Case, dtype: str) -> None:
     (expected,) = _cases.expected(case, dtype)
     actual = getattr(gpuconv, case.op)(**_cases.inputs(case, dtype), **case.attributes)
     assert_same(actual, expected, bits=False)
 
 
-@pytest.mark.parametrize(("case", "dtype"), _rows("max_pool"))
+@pytest.mark.parametrize(("case", "dtype"), case_rows("max_pool"))
 def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, dtype: str) -> None:
     expected_y, expected_indices = _cases.expected(case, dtype)
     y, indices = gpuconv.max_pool(**_cases.inputs(case, dtype), **case.attributes, return_indices=True)
@@ -37,7 +27,7 @@ def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, dtype: str) -> N
     assert_same(indices, expected_indices)
 
 
-@pytest.mark.parametrize(("case", "dtype"), _rows("max_pool"))
+@pytest.mark.parametrize(("case", "dtype"), case_rows("max_pool"))
 def test_maxima_alone_are_equal_as_values(case: Case, dtype: str) -> None:
     expected_y, _ = _cases.expected(case, dtype)
     assert_same(gpuconv.max_pool(**_cases.inputs(case, dtype), **case.attributes), expected_y, bits=False)

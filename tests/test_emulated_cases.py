@@ -9,13 +9,14 @@ from typing import Any
 import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
 import numpy as np
 import pytest
+from case_rows import case_rows
 from emulated import architecture, indices
 from emulator import emulated_cuda
 from oracle import assert_same
 
 import gpuconv
 from gpuconv import _cases
-from gpuconv._cases import CASES, Case
+from gpuconv._cases import Case
 
 pytestmark = pytest.mark.emulator
 
@@ -33,16 +34,7 @@ def cuda(case: Case, dtype: str, wide: bool) -> Iterator[Any]:
     assert all(launch.variant.name.endswith("_wide") == wide for launch in emulated.launches)
 
 
-def _rows(*operators: str) -> list[Any]:
-    return [
-        pytest.param(case, dtype, id=f"{case.name}-{dtype}")
-        for case in CASES
-        if case.op in operators
-        for dtype in case.dtypes
-    ]
-
-
-@pytest.mark.parametrize(("case", "dtype"), _rows("conv", "conv_transpose"))
+@pytest.mark.parametrize(("case", "dtype"), case_rows("conv", "conv_transpose"))
 def test_sums_are_exact_up_to_their_one_rounding(case: Case, dtype: str, wide: bool) -> None:
     (expected,) = _cases.expected(case, dtype)
     arrays = _cases.inputs(case, dtype)
@@ -52,7 +44,7 @@ def test_sums_are_exact_up_to_their_one_rounding(case: Case, dtype: str, wide: b
     assert bool(emulated.launches) == bool(expected.size)
 
 
-@pytest.mark.parametrize(("case", "dtype"), _rows("max_pool"))
+@pytest.mark.parametrize(("case", "dtype"), case_rows("max_pool"))
 def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, dtype: str, wide: bool) -> None:
     expected_y, expected_indices = _cases.expected(case, dtype)
     arrays = _cases.inputs(case, dtype)

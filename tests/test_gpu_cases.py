@@ -6,26 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from case_rows import case_rows
 from on_device import imported, index_width, moved, returned
 from oracle import assert_same
 
 import gpuconv
 from gpuconv import _cases
 from gpuconv.__main__ import main
-from gpuconv._cases import CASES, Case
+from gpuconv._cases import Case
 
 pytestmark = pytest.mark.gpu
 
 widths = pytest.mark.parametrize("wide", [False, True], ids=["32-bit", "64-bit"])
-
-
-def _rows(*operators: str) -> list[Any]:
-    return [
-        pytest.param(case, dtype, id=f"{case.name}-{dtype}")
-        for case in CASES
-        if case.op in operators
-        for dtype in case.dtypes
-    ]
 
 
 def computed(case: Case, dtype: str, wide: bool, **more: Any) -> list[Any]:
@@ -38,7 +30,7 @@ def computed(case: Case, dtype: str, wide: bool, **more: Any) -> list[Any]:
 
 
 @widths
-@pytest.mark.parametrize(("case", "dtype"), _rows("conv", "conv_transpose"))
+@pytest.mark.parametrize(("case", "dtype"), case_rows("conv", "conv_transpose"))
 def test_sums_are_exact_up_to_their_one_rounding(case: Case, dtype: str, wide: bool) -> None:
     (expected,) = _cases.expected(case, dtype)
     (actual,) = computed(case, dtype, wide)
@@ -46,7 +38,7 @@ def test_sums_are_exact_up_to_their_one_rounding(case: Case, dtype: str, wide: b
 
 
 @widths
-@pytest.mark.parametrize(("case", "dtype"), _rows("max_pool"))
+@pytest.mark.parametrize(("case", "dtype"), case_rows("max_pool"))
 def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, dtype: str, wide: bool) -> None:
     y, indices = computed(case, dtype, wide, return_indices=True)
     expected_y, expected_indices = _cases.expected(case, dtype)
@@ -55,7 +47,7 @@ def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, dtype: str, wide
 
 
 @widths
-@pytest.mark.parametrize(("case", "dtype"), _rows("max_pool"))
+@pytest.mark.parametrize(("case", "dtype"), case_rows("max_pool"))
 def test_maxima_alone_are_equal_as_values(case: Case, dtype: str, wide: bool) -> None:
     (y,) = computed(case, dtype, wide)
     assert_same(y, _cases.expected(case, dtype)[0], bits=False)

@@ -1,0 +1,18 @@
+"""The named cases as rows of a parametrised test: one for each dtype that a case is for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuconv._cases import CASES
+
+
+def case_rows(*operators: str) -> list[Any]:
+    return [
+        pytest.param(case, dtype, id=f"{case.name}-{dtype}")
+        for case in CASES
+        if case.op in operators
+        for dtype in case.dtypes
+    ]
