@@ -131,7 +131,7 @@ def _time(call: Callable[[], Any]) -> list[float]:
 
 def _print(samples: dict[str, list[float]], launches: int, busy: float) -> None:
     print(f"CuPy itself, on a CUDA runtime and driver that do nothing; allocator stubbed; {launches} launches a call")
-    print(f"microseconds of the thread, {_SAMPLES} batches of {_BATCH} calls; other processes kept {busy:.1f} cores busy")
+    print(f"microseconds of the thread, {_SAMPLES} batches of {_BATCH} calls; others kept {busy:.1f} cores busy")
     print(f"{'':38}{'median':>8}{'10 %':>8}{'90 %':>8}")
     for name, values in samples.items():
         low, high = _percentiles(values)
