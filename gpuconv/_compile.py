@@ -86,12 +86,15 @@ def _build_all(variants: list[Variant], architecture: str, folder: Path, jobs: i
     pool = ThreadPoolExecutor(jobs)
     try:
         running = {pool.submit(compiler.build, variant, architecture, folder): variant for variant in variants}
+        failed: dict[str, str] = {}
         for number, future in enumerate(as_completed(running), 1):
-            progress.show(f"{architecture} {number}/{len(variants)} {running[future].name}")
+            name = running[future].name
+            progress.show(f"{architecture} {number}/{len(variants)} {name}")
             try:
                 tally.count(future.result())
             except CompileError as error:
-                tally.failures.append(str(error))
+                failed[name] = str(error)
+        tally.failures += [failed[variant.name] for variant in variants if variant.name in failed]
     finally:  # after an error, or Ctrl-C, what has not begun does not begin
         pool.shutdown(cancel_futures=True)
     tally.seconds = time.perf_counter() - start
@@ -108,7 +111,8 @@ def _print(tallies: Sequence[Tally], folder: Path) -> int:
         print(f"… and {len(failures) - _FAILURES_SHOWN} more failures; --filter shows them by name")
     total = sum(tally.built + tally.present for tally in tallies)
     if failures:
-        print(failures[0].partition("\n")[2].rstrip())
+        logs = [log for failure in failures if (log := failure.partition("\n")[2].rstrip())]
+        print("\n".join(logs[:1]))
         print(f"gpuconv {gpuconv.__version__}: {len(failures)} of {total + len(failures)} kernels do NOT compile")
         return 1
     print(f"gpuconv {gpuconv.__version__}: all {total} kernels are there, found by GPUCONV_CACHE_DIR={folder}")
