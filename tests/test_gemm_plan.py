@@ -324,7 +324,7 @@ def test_of_equally_quick_candidates_the_first_is_taken() -> None:
     candidates = [
         Candidate(f"kernel {n}", seconds, partial(made.__getitem__, n)) for n, seconds in enumerate((2e-6, 1e-6, 1e-6))
     ]
-    chosen = choice.choose(candidates)
+    chosen = choice.choose(None, candidates, HOPPER)
     assert chosen.workspace_bytes == 1
     assert chosen.reasons == (
         "kernel 0: modelled 2.0 us, 2.00 of the chosen one's",

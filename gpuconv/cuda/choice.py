@@ -1,12 +1,15 @@
-"""One problem, several kernels that solve it: the one with the least modelled time is taken."""
+"""One problem, several kernels that solve it: the quickest is taken, as measured or else as modelled."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import Any
 
-from gpuconv.cuda.plan import Plan
+from gpuconv.cuda import tuned
+from gpuconv.cuda.plan import Limits, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +38,17 @@ def _quickest(candidates: Sequence[Candidate]) -> Candidate:
     return min(candidates, key=lambda candidate: candidate.seconds)
 
 
-_pick: Pick = _quickest
+_pick: ContextVar[Pick | None] = ContextVar("_pick", default=None)
 
 
 @contextmanager
 def picking(pick: Pick) -> Iterator[None]:
-    """Let ``pick`` choose instead of the model, in all threads, for what is planned meanwhile."""
-    global _pick
-    before, _pick = _pick, pick
+    """Let ``pick`` choose instead of measurements and the model for what this thread plans meanwhile."""
+    token = _pick.set(pick)
     try:
         yield
     finally:
-        _pick = before
+        _pick.reset(token)
 
 
 def every_candidate() -> Iterator[AbstractContextManager[None]]:
@@ -63,13 +65,28 @@ def every_candidate() -> Iterator[AbstractContextManager[None]]:
         number += 1
 
 
-def choose(candidates: Iterable[Candidate]) -> Plan:
-    """Return the plan of the quickest candidate, of equally quick ones the first's; all are among its reasons."""
+def choose(problem: Any, candidates: Iterable[Candidate], limits: Limits) -> Plan:
+    """Return the plan of the candidate that was measured to be the quickest, or else of the one modelled to be.
+
+    Of equally quick ones the first is taken; all are among the plan's reasons.
+
+    Parameters
+    ----------
+    problem : dataclass
+        All that the candidates depend on.
+    candidates : iterable of Candidate
+        At least one.
+    limits : Limits
+    """
     found = list(candidates)
-    best = _pick(found)
+    pick = _pick.get()
+    measured = tuned.find(limits.name, problem) if pick is None else None
+    best = next((one for one in found if one.name == measured), None)
+    why = "chosen" if best is None else f"chosen, as measured on {limits.name}"
+    best = best or (pick or _quickest)(found)
     lines = (
         f"{one.name}: modelled {one.seconds * 1e6:.1f} us, "
-        + ("chosen" if one is best else f"{one.seconds / best.seconds:.2f} of the chosen one's")
+        + (why if one is best else f"{one.seconds / best.seconds:.2f} of the chosen one's")
         for one in found
     )
     plan = best.make()

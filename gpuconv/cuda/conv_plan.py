@@ -54,7 +54,7 @@ def plan(problem: Problem, limits: Limits) -> Plan:
     """Plan what both operators come down to."""
     if 0 in problem.y_shape:
         return Plan(problem.operator, (), 0, "", ("the result has no elements: nothing is launched",))
-    return choice.choose(candidates(problem, limits))
+    return choice.choose(problem, candidates(problem, limits), limits)
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
