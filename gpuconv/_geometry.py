@@ -232,9 +232,7 @@ def _conv_transpose(
             f"{name}: x has {x_shape[1]} channels, but w expects {channels} (x.shape={given}, w.shape={w_shape})"
         )
     if channels % group:
-        raise ArgumentError(
-            f"{name}: x has {channels} channels, which group {group} does not divide (x.shape={given})"
-        )
+        raise ArgumentError(f"{name}: x has {channels} channels, which group {group} does not divide (x.shape={given})")
     _check_bias(name, b_shape, out_channels)
     natural = tuple(
         s * (n - 1) + o + _extent(k, d)
