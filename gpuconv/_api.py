@@ -11,6 +11,7 @@ import numpy as np
 from gpuconv import _arrays, _dtypes, _geometry, _layout, _memory, _precision, cpu, cuda
 from gpuconv._errors import ArgumentError, ArgumentTypeError
 from gpuconv._packed import PackedWeights
+from gpuconv._precision import CURRENT
 
 _Ints = Iterable[int] | None
 
@@ -98,7 +99,7 @@ def conv(
         _arrays.check_out("conv", "out", out, library, x)
     if library == "cuda":
         attributes = auto_pad, dilations, group, kernel_shape, pads, strides
-        precision = _precision.CURRENT.get() if precision is None else precision
+        precision = CURRENT.get() if precision is None else precision
         inputs = (x, w) if b is None else (x, w, b)
         return cuda.run("conv", inputs, (out,), attributes, layout, precision, packed)[0]
     geometry = _geometry.conv(
@@ -195,7 +196,7 @@ def conv_transpose(
         _arrays.check_out("conv_transpose", "out", out, library, x)
     if library == "cuda":
         attributes = auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides
-        precision = _precision.CURRENT.get() if precision is None else precision
+        precision = CURRENT.get() if precision is None else precision
         inputs = (x, w) if b is None else (x, w, b)
         return cuda.run("conv_transpose", inputs, (out,), attributes, layout, precision, packed)[0]
     geometry = _geometry.conv_transpose(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, starmap
+from itertools import accumulate
 from operator import mul
 from typing import Any
 
@@ -96,8 +96,11 @@ class Prepared:
             addresses += map(runtime.result_address, results)
             self._check_outs(addresses)
         else:
-            results = [*starmap(runtime.empty, self._results)]
-            addresses += map(runtime.result_address, results)
+            results = []
+            for made in self._results:
+                result = runtime.empty(*made)
+                results.append(result)
+                addresses.append(runtime.result_address(result))
         workspace = None
         if self._workspace:
             workspace = runtime.workspace(*self._workspace)
