@@ -14,7 +14,19 @@ import pytest
 from wrong_calls import LONGS, WRONGS, W, Wrong, X, Y, array
 
 import gpuconv
-from gpuconv import ArgumentError, ArgumentTypeError, DeviceError, _api, _arrays, _dtypes, _geometry, _memory
+from gpuconv import (
+    ArgumentError,
+    ArgumentTypeError,
+    DeviceError,
+    _api,
+    _arrays,
+    _dtypes,
+    _geometry,
+    _layout,
+    _memory,
+    _packed,
+    _precision,
+)
 from gpuconv.cuda import device
 
 every_wrong_call = pytest.mark.parametrize("wrong", WRONGS, ids=lambda wrong: wrong.name)
@@ -59,7 +71,10 @@ def _raised_at(wrong: Wrong) -> tuple[str, int]:
     return str(innermost.path), innermost.lineno + 1
 
 
-@pytest.mark.parametrize("module", [_api, _arrays, _dtypes, _geometry, _memory], ids=lambda module: module.__name__)
+MODULES = (_api, _arrays, _dtypes, _geometry, _layout, _memory, _packed, _precision)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_every_raise_statement_is_reached_by_a_wrong_call(module: ModuleType) -> None:
     reached = [_raised_at(wrong) for wrong in WRONGS]
     missed = {
