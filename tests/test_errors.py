@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulator import emulated_cuda
 from wrong_calls import LONGS, WRONGS, W, Wrong, X, Y, array
 
 import gpuconv
@@ -38,6 +39,19 @@ def test_the_error_has_its_type_and_names_the_rule_and_the_numbers(wrong: Wrong)
         wrong.call()
     assert type(caught.value) is wrong.error
     assert str(caught.value) == wrong.message
+
+
+_SAME_ON_CUDA = [wrong for wrong in WRONGS if not re.search("(NumPy|CuPy) array", wrong.message)]
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("wrong", _SAME_ON_CUDA, ids=lambda wrong: wrong.name)
+def test_the_cuda_backend_says_the_same(wrong: Wrong) -> None:
+    with emulated_cuda() as emulated, pytest.raises(wrong.error) as caught:
+        wrong.call()
+    assert type(caught.value) is wrong.error
+    assert str(caught.value) == wrong.message
+    assert emulated.launches == []
 
 
 @every_wrong_call

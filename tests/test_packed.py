@@ -18,7 +18,7 @@ import pytest
 from case_rows import one_row_a_case
 from cupy_stand_in import Launch, StandIn, cupy_stand_in
 from emulated import architecture, indices
-from emulator import emulated_cuda
+from emulator import EmulatorError, emulated_cuda
 from operands import values
 from oracle import assert_same
 
@@ -358,3 +358,13 @@ def test_packed_weights_and_other_things_share_a_workspace(cupy: StandIn) -> Non
         cupy.memory_left = 1500
         with pytest.raises(gpuconv.OutOfDeviceMemory, match=r"the workspace \(the packed weights and partial sums\)"):
             gpuconv.conv(x, w, b)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_emulator_knows_the_parts_of_a_workspace(packed: bool) -> None:
+    x, w = values("integers", 1, (2, 4, 6, 7), np.float32), values("integers", 2, (5, 4, 3, 2), np.float32)
+    with mock.patch.object(conv_plan, "plan", _with_partial_sums), emulated_cuda() as emulated:
+        with pytest.raises(EmulatorError, match="uninitialised global read of b"):
+            gpuconv.conv(x, gpuconv.pack(w) if packed else w, np.ones(5, np.float32))
+        assert packs(emulated.launches) == [True], "it was the second launch"
