@@ -358,7 +358,9 @@ def pack(w: Any, operator: str = "conv") -> PackedWeights:
             f"pack: w must have two axes of channels and at least one spatial axis, but w.shape={w.shape}"
         )
     if library == "cuda":
-        return PackedWeights(operator, cuda.snapshot(w))
+        cuda.check_place("pack", "w", w)
+        copy = partial(cuda.runtime.copied, w, f"pack: a copy of w of shape {w.shape}")
+        return PackedWeights(operator, cuda.complete("pack", copy))
     snapshot = np.array(w, order="C", subok=False)
     snapshot.flags.writeable = False
     return PackedWeights(operator, snapshot)
@@ -387,12 +389,15 @@ def to_device(a: Any) -> Any:
     OutOfDeviceMemory
         The array does not fit.
     """
-    if type(a) is PackedWeights:
-        return a.on(to_device)
-    library, a = _arrays.resolve_one("to_device", "a", a)
-    if library == "cuda" and cuda.runtime.device_of(a) == cuda.runtime.current_device():
-        return a
-    return cuda.runtime.to_device(a)
+    weights = a if type(a) is PackedWeights else None
+    library, array = _arrays.resolve_one(
+        "to_device", "a", a if weights is None else weights.array_for(weights.operator)
+    )
+    if library == "cuda" and cuda.runtime.device_of(array) == cuda.runtime.current_device():
+        return array if weights is None else weights
+    if weights is None:
+        return cuda.runtime.to_device(array)
+    return PackedWeights(weights.operator, cuda.complete("to_device", partial(cuda.runtime.to_device, array)))
 
 
 def to_host(a: Any) -> Any:
@@ -423,10 +428,12 @@ def to_host(a: Any) -> Any:
     >>> gpuconv.to_host(a) is a
     True
     """
-    if type(a) is PackedWeights:
-        return a.on(to_host)
-    library, a = _arrays.resolve_one("to_host", "a", a)
-    return a if library == "numpy" else cuda.runtime.to_host(a)
+    weights = a if type(a) is PackedWeights else None
+    library, array = _arrays.resolve_one("to_host", "a", a if weights is None else weights.array_for(weights.operator))
+    if library == "numpy":
+        return array if weights is None else weights
+    copy = cuda.runtime.to_host(array)
+    return copy if weights is None else PackedWeights(weights.operator, copy)
 
 
 def _result(operator: str, out: Any, shape: tuple[int, ...], dtype: Any, name: str = "out", **others: Any) -> Any:

@@ -236,13 +236,13 @@ def _drop(_: Any) -> None:
 
 def is_capturing() -> bool:
     """Tell whether the current stream captures a graph instead of running what it is given."""
-    stream = sys.modules["cupy"].cuda.get_current_stream()
+    stream = _cupy().cuda.get_current_stream()
     return bool(stream.ptr > _LEGACY_STREAM and stream.is_capturing())
 
 
 def wait() -> None:
     """Return when everything in the current stream is done."""
-    sys.modules["cupy"].cuda.get_current_stream().synchronize()
+    _cupy().cuda.get_current_stream().synchronize()
 
 
 # ---------------------------------------------------------------- transfer
