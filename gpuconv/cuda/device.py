@@ -249,9 +249,12 @@ def wait() -> None:
 
 
 def copied(array: Any, purpose: str) -> Any:
-    """Return a copy of an array of the current device, C-contiguous; errors as in :func:`empty`."""
+    """Return a copy of an array of the current device, C-contiguous, bit for bit; errors as in :func:`empty`.
+
+    Elements go as integers: CuPy's own kernels flush subnormals.
+    """
     try:
-        return array.copy()
+        return array.view(np.dtype(f"u{array.itemsize}")).copy().view(array.dtype)
     except MemoryError as error:
         raise _out_of_memory(purpose, array.nbytes, error) from error
 
