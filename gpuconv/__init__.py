@@ -12,6 +12,7 @@ from gpuconv._errors import (
 from gpuconv._explain import explain
 from gpuconv._packed import PackedWeights
 from gpuconv._precision import precision
+from gpuconv._tune import tune
 
 __version__ = "0.1.0"
 
@@ -32,4 +33,5 @@ __all__ = [
     "precision",
     "to_device",
     "to_host",
+    "tune",
 ]
