@@ -13,6 +13,7 @@ from gpuconv._explain import explain
 from gpuconv._packed import PackedWeights
 from gpuconv._precision import precision
 from gpuconv._transfer import pack, to_device, to_host
+from gpuconv._tune import tune
 
 __version__ = "0.1.0"
 
@@ -33,4 +34,5 @@ __all__ = [
     "precision",
     "to_device",
     "to_host",
+    "tune",
 ]

@@ -21,13 +21,13 @@ if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
     from gpuconv.cuda.plan import Limits, Plan
     from gpuconv.cuda.prepared import Prepared
 
-__all__ = ["check_place", "complete", "run", "runtime"]
+__all__ = ["NAMES", "check_place", "complete", "prepare", "run", "runtime"]
 
 runtime: Any = device  # what the backend calls; the tests' emulator offers the same functions
 _MOST_PREPARED = 4096
 
 
-_NAMES = {
+NAMES = {
     "conv": ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"),
     "conv_transpose": (
         *("auto_pad", "dilations", "group", "kernel_shape"),
@@ -82,13 +82,13 @@ def run(
         try:
             key.append(tuple(map(_settled, attributes)))
         except TypeError:  # the geometry says which
-            return _prepare(here, operator, inputs, outs, attributes, layout, precision).run(inputs, outs)
+            return prepare(here, operator, inputs, outs, attributes, layout, precision).run(inputs, outs)
     try:
         found: Prepared | None = here.prepared.get(tuple(key))
     except TypeError:  # a layout or a precision that cannot be one
         found = None
     if found is None:
-        found = _prepare(here, operator, inputs, outs, attributes, layout, precision)
+        found = prepare(here, operator, inputs, outs, attributes, layout, precision)
         if len(here.prepared) >= _MOST_PREPARED:
             here.prepared.clear()
         here.prepared[tuple(key)] = found
@@ -129,7 +129,7 @@ def _settled(value: Any) -> Any:
     return tuple(map(index, value)) if hasattr(value, "__iter__") else index(value)
 
 
-def _prepare(
+def prepare(
     here: Any,
     operator: str,
     inputs: tuple[Any, ...],
@@ -142,7 +142,7 @@ def _prepare(
     from gpuconv.cuda.prepared import Prepared, Result, check_devices, contiguous_strides, element_strides
 
     shapes = (array.shape for array in inputs)
-    named = dict(zip(_NAMES[operator], attributes, strict=True))
+    named = dict(zip(NAMES[operator], attributes, strict=True))
     geometry: Any = getattr(_geometry, operator)(*shapes, **named, layout=layout)
     arrays = dict(zip("xwb", inputs, strict=False))
     dtype = _dtypes.check(operator, **arrays).name

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import accumulate
 from math import prod
 from operator import attrgetter
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -243,6 +244,32 @@ def is_capturing() -> bool:
 def wait() -> None:
     """Return when everything in the current stream is done."""
     _cupy().cuda.get_current_stream().synchronize()
+
+
+# ---------------------------------------------------------------- time
+
+_SAMPLES = 11
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    """Return the time on the device of a call: the median of some, before each of which other data fill the L2 cache.
+
+    The host gets ahead of the device while that is filled, so that its own time does not count.
+    """
+    cupy = _cupy()
+    stream = cupy.cuda.get_current_stream()
+    nbytes = 2 * cupy.cuda.Device(current_device()).attributes["L2CacheSize"]
+    other = workspace(nbytes, "tune: what fills the L2 cache").data
+    begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+    found = []
+    for sample in range(_SAMPLES):
+        other.memset_async(sample, nbytes, stream)
+        begin.record(stream)
+        run()
+        end.record(stream)
+        end.synchronize()
+        found.append(cupy.cuda.get_elapsed_time(begin, end) / 1e3)
+    return float(median(found[1:]))  # the first call may have had to wait for its memory
 
 
 # ---------------------------------------------------------------- transfer
