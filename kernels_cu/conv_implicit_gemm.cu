@@ -2,6 +2,7 @@
 //
 // A block makes one tile of output channels x pixels of one group (include/implicit_gemm.cuh). Tiles run over M first:
 // neighbouring blocks read the same activations, and the packed weights, small, stay in the L2 cache.
+#include "ffma.cuh"
 #include "implicit_gemm.cuh"
 
 template <class Index, int NDIM> struct ConvParams {
@@ -14,11 +15,12 @@ template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, i
 __device__ __forceinline__ void conv_implicit_gemm(const ConvParams<Index, NDIM>& p)
 {
     extern __shared__ __align__(16) unsigned char shared[];
-    Tile<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false> tile(p.common, p.taps, shared);
-    tile.run([&](Index& group, Index& m_tile, Index& n_tile) {
+    using Multiplier = Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false>;
+    const auto position = [&](Index& group, Index& m_tile, Index& n_tile) {
         int m, n;
         group = p.common.n_tiles.split(p.common.m_tiles.split(block_number(), m), n);
         m_tile = m;
         n_tile = n;
-    });
+    };
+    make_tile<T, Acc, false>(Multiplier(p.common, p.taps, shared), p.common, p.taps, shared, position);
 }

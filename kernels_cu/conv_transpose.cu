@@ -4,6 +4,7 @@
 // with (phase + pad - t * d) divisible by s, each at the input q + (phase + pad - t * d) / s: a correlation of stride 1.
 // Its taps are t = first + j * s / gcd(s, d), or none, and input coordinates fall by d / gcd(s, d) from one to the next.
 // A block makes one tile of one phase (include/implicit_gemm.cuh); phases of the same pixels run next to each other.
+#include "ffma.cuh"
 #include "implicit_gemm.cuh"
 
 // One axis of the whole problem.
@@ -55,8 +56,8 @@ template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, i
 __device__ __forceinline__ void conv_transpose(const ConvTransposeParams<Index, NDIM>& p)
 {
     extern __shared__ __align__(16) unsigned char shared[];
-    using Block = Tile<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>;
-    Taps<Index, NDIM>& taps = *reinterpret_cast<Taps<Index, NDIM>*>(shared + Block::kSharedBytes);
+    using Multiplier = Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>;
+    Taps<Index, NDIM>& taps = *reinterpret_cast<Taps<Index, NDIM>*>(shared + Multiplier::kSharedBytes);
     const auto position = [&](Index& group, Index& m_tile, Index& n_tile) {
         int m, phase, n;
         group = p.common.n_tiles.split(p.phases.split(p.common.m_tiles.split(block_number(), m), phase), n);
@@ -77,6 +78,5 @@ __device__ __forceinline__ void conv_transpose(const ConvTransposeParams<Index, 
         taps.rows = rows;
     }
     __syncthreads();
-    Block tile(p.common, taps, shared);
-    tile.run(position);
+    make_tile<T, Acc, true>(Multiplier(p.common, taps, shared), p.common, taps, shared, position);
 }

@@ -128,7 +128,7 @@ def pools() -> list[Pool]:
 
 def row(counters: Counters) -> Row:
     """Return pairs: of all shared memory, all loads and stores of global memory, and the GEMM's loads of its inputs."""
-    weights = f"implicit_gemm.cuh:{_line_of_weights()})"
+    weights = f"ffma.cuh:{_line_of_weights()})"
     found: Row = {}
     for key, line, counts in zip(counters.keys, counters.lines, counters.counts.tolist(), strict=True):
         number = dict(zip(FIELDS, counts, strict=True))
@@ -137,7 +137,7 @@ def row(counters: Counters) -> Row:
         if number["global_requests"]:
             sectors = number["global_sectors"], number["global_ideal"]
             _add(found, "stores" if key == "st.global" else "loads", *sectors)
-            if "implicit_gemm.cuh" in line and key != "st.global" and weights not in line:
+            if "ffma.cuh" in line and key != "st.global" and weights not in line:
                 _add(found, "inputs", *sectors)
     return found
 
@@ -150,7 +150,7 @@ def _add(row: Row, name: str, count: int, ideal: int) -> None:
 @lru_cache(maxsize=1)
 def _line_of_weights() -> int:
     """Return the number of the one line that copies weights."""
-    text = sources.folder().joinpath("include", "implicit_gemm.cuh").read_text(encoding="utf-8")
+    text = sources.folder().joinpath("include", "ffma.cuh").read_text(encoding="utf-8")
     (number,) = (number for number, line in enumerate(text.splitlines(), 1) if "copy_async<16>(" in line)
     return number
 

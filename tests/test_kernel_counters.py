@@ -73,18 +73,18 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
 
 
 def test_sums_are_by_kind_of_access() -> None:
-    weights = f"ptx.cuh:1 (inlined at implicit_gemm.cuh:{kernel_counters._line_of_weights()})"
+    weights = f"ptx.cuh:1 (inlined at ffma.cuh:{kernel_counters._line_of_weights()})"
     accesses = [
         ("cp.async", weights, {"shared_requests": 1, "shared_wavefronts": 5, "shared_ideal": 4}),
         ("cp.async", weights, {"global_requests": 1, "global_sectors": 17, "global_ideal": 16}),
         (
             "cp.async",
-            "ptx.cuh:2 (inlined at implicit_gemm.cuh:1)",
+            "ptx.cuh:2 (inlined at ffma.cuh:1)",
             {"global_requests": 1, "global_sectors": 3, "global_ideal": 2},
         ),
-        ("ld.shared", "implicit_gemm.cuh:3", {"shared_requests": 2, "shared_wavefronts": 8, "shared_ideal": 8}),
-        ("st.global", "implicit_gemm.cuh:4", {"global_requests": 1, "global_sectors": 7, "global_ideal": 6}),
-        ("add.s32", "implicit_gemm.cuh:5", {"instructions": 9}),
+        ("ld.shared", "ffma.cuh:3", {"shared_requests": 2, "shared_wavefronts": 8, "shared_ideal": 8}),
+        ("st.global", "ffma.cuh:4", {"global_requests": 1, "global_sectors": 7, "global_ideal": 6}),
+        ("add.s32", "ffma.cuh:5", {"instructions": 9}),
     ]
     counts = np.array([[numbers.get(field, 0) for field in FIELDS] for _, _, numbers in accesses], np.uint64)
     counters = Counters([key for key, _, _ in accesses], [line for _, line, _ in accesses], counts)
