@@ -96,7 +96,7 @@ def _planned(
     indices: bool,
     attributes: dict[str, Any],
 ) -> tuple[Geometry, Plan]:
-    from gpuconv.cuda import gemm_plan, pool_plan
+    from gpuconv.cuda import conv_plan, pool_plan
 
     try:
         if operator == "max_pool":
@@ -111,7 +111,7 @@ def _planned(
         if isinstance(error, ArgumentTypeError):
             raise
         raise ArgumentTypeError(f"{operator}: {error}") from None
-    make: Any = gemm_plan.for_conv if operator == "conv" else gemm_plan.for_conv_transpose
+    make: Any = conv_plan.for_conv if operator == "conv" else conv_plan.for_conv_transpose
     strides = (_contiguous(shape) for shape in (geometry.x_shape, geometry.w_shape))
     return geometry, make(geometry, dtype, *strides, 1 if bias else None, _contiguous(geometry.y_shape), device.limits)
 

@@ -173,6 +173,7 @@ class StandIn:
         runtime = SimpleNamespace(
             getDeviceCount=standin.count_devices,
             getDevice=lambda: standin.current,
+            getDeviceProperties=lambda number: {"name": f"Stand-in {standin.capabilities[number]}".encode()},
             eventRecord=event_record,
         )
         cuda = SimpleNamespace(

@@ -1,17 +1,17 @@
-"""How the tests run the CUDA backend in the emulator: which architecture, index width and tile a problem gets."""
+"""How the tests run the CUDA backend in the emulator: which architecture, index width and kernel a problem gets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import numpy as np
 from emulator import emulated_cuda
 
-from gpuconv.cuda import gemm_plan, params
+from gpuconv.cuda import choice, params
+from gpuconv.cuda.choice import Candidate
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8")
@@ -34,27 +34,31 @@ def indices(wide: bool) -> Iterator[None]:
 
 
 @contextmanager
-def preferred_tile(number: int) -> Iterator[None]:
-    """Let the planner of Conv and ConvTranspose take one of its tiles wherever that is a candidate at all."""
-    before = dict(gemm_plan._TILES)
-    for dtype, tiles in before.items():
-        chosen = tiles[number % len(tiles)]
-        gemm_plan._TILES[dtype] = tuple(
-            replace(tile, efficiency=1e6 * tile.efficiency) if tile is chosen else tile for tile in tiles
-        )
-    try:
+def preferred(text: str) -> Iterator[None]:
+    """Let planners take the quickest of the candidates with this in their names, wherever there is one."""
+
+    def pick(candidates: Sequence[Candidate]) -> Candidate:
+        found = [one for one in candidates if text in one.name] or candidates
+        return min(found, key=lambda one: one.seconds)
+
+    with choice.picking(pick):
         yield
-    finally:
-        gemm_plan._TILES.update(before)
+
+
+@contextmanager
+def some_candidate(number: int) -> Iterator[None]:
+    """Let planners take one of the candidates that a problem has, another one for each number."""
+    with choice.picking(lambda candidates: candidates[number % len(candidates)]):
+        yield
 
 
 @contextmanager
 def varied_cuda(dtype: Any, rank: int, seed: int) -> Iterator[Any]:
-    """The emulated device; width, tile, schedule and the time of asynchronous copies follow the seed."""
+    """The emulated device; width, kernel, schedule and the time of asynchronous copies follow the seed."""
     random = Random(seed)
     with (
         indices(wide=random.random() < 0.3),
-        preferred_tile(random.randrange(3)),
+        some_candidate(random.randrange(12)),
         emulated_cuda(architecture(dtype, rank), seed=seed, late_async=random.random() < 0.7) as emulated,
     ):
         yield emulated

@@ -16,14 +16,14 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 
 import records
 
 from gpuconv import _dtypes, _geometry
 from gpuconv.cpu import _threads
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import gemm_plan, pool_plan
+from gpuconv.cuda import conv_plan, correlation, pool_plan
+from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Launch, Plan, Variant
 from gpuconv.cuda.prepared import contiguous_strides
@@ -34,6 +34,7 @@ PATH = Path(__file__).with_suffix(".json")
 TOOL = Path(__file__).name
 COLUMNS = "per architecture: registers of a thread, bytes of static shared memory; spilled bytes and stack, if any"
 _RANKS = (1, 2, 3, 4)
+_CHANNELS = (16, 17)  # of a group: with one tap per slice of K, and with several
 _LIMITS = representative("sm_90a").limits
 _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 
@@ -47,23 +48,20 @@ def launches() -> dict[str, Launch]:
 
 
 def _gemm_plans() -> Iterator[Plan]:
-    for dtype, rank, wide in product(_dtypes.CONV_DTYPES, _RANKS, (False, True)):
-        for tile in gemm_plan._TILES[dtype]:
-            if wide and not tile.wide:
-                continue
-            with patch.dict(gemm_plan._TILES, {dtype: (tile,)}):
-                for channels in (tile.block_k,) if not tile.rowwise else (tile.block_k, tile.block_k + 1):
-                    yield _gemm_plan("conv", dtype, rank, wide, channels)
-                    yield _gemm_plan("conv_transpose", dtype, rank, wide, channels)
+    operators = ("conv", "conv_transpose")
+    for operator, dtype, rank, wide, channels in product(
+        operators, _dtypes.CONV_DTYPES, _RANKS, (False, True), _CHANNELS
+    ):
+        for candidate in conv_plan.candidates(_problem(operator, dtype, rank, wide, channels), _LIMITS):
+            yield candidate.make()
 
 
-def _gemm_plan(operator: str, dtype: str, rank: int, wide: bool, channels: int) -> Plan:
+def _problem(operator: str, dtype: str, rank: int, wide: bool, channels: int) -> Problem:
     x_shape, w_shape = (2, channels, *[3] * rank), (channels, channels, *[2] * rank)
     geometry = getattr(_geometry, operator)(x_shape, w_shape, None)
-    make = gemm_plan.for_conv if operator == "conv" else gemm_plan.for_conv_transpose
-    return make(
-        geometry, dtype, _strides(x_shape, wide), contiguous_strides(w_shape), None, _strides(geometry.y_shape), _LIMITS
-    )
+    make = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
+    x_strides = _strides(x_shape, wide)
+    return make(geometry, dtype, x_strides, contiguous_strides(w_shape), None, _strides(geometry.y_shape))
 
 
 def _pool_plans() -> Iterator[Plan]:

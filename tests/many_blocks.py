@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import oracle
-from emulated import indices, preferred_tile
+from emulated import indices, preferred
 from emulator import emulated_cuda
 from operands import LAYOUTS, values
 from oracle import assert_close, assert_same
@@ -40,8 +40,6 @@ class ManyBlocks:
         Of the inputs.
     out : str
         Layout of the result, which the caller provides then; Indices have another one. None: a new array.
-    tile : int
-        Of the planner's tiles for the dtype.
     """
 
     kernel: str
@@ -49,7 +47,6 @@ class ManyBlocks:
     kinds: tuple[str, ...]
     layout: str
     out: str | None
-    tile: int
 
     @property
     def dtype(self) -> Any:
@@ -87,20 +84,19 @@ def _gemm(
     kinds: tuple[str, ...] = _INTEGERS,
     layout: str = "contiguous",
     out: str | None = None,
-    tile: int = 0,
     bias: bool = True,
     **attributes: Any,
 ) -> ManyBlocks:
     operator = "conv_transpose" if kernel.startswith("conv_transpose") else "conv"
     filters = w[0] if operator == "conv" else w[1] * attributes.get("group", 1)
     b = (filters,) if bias else None
-    return ManyBlocks(kernel, Problem(operator, x, w, b, attributes), kinds, layout, out, tile)
+    return ManyBlocks(kernel, Problem(operator, x, w, b, attributes), kinds, layout, out)
 
 
 def _pool(
     kernel: str, x: Ints, kind: str, layout: str = "contiguous", out: str | None = None, **attributes: Any
 ) -> ManyBlocks:
-    return ManyBlocks(kernel, Problem("max_pool", x, attributes=attributes), (kind,), layout, out, 0)
+    return ManyBlocks(kernel, Problem("max_pool", x, attributes=attributes), (kind,), layout, out)
 
 
 _CONV_2D: dict[str, Any] = {"strides": [2, 1], "pads": [1, 2, 0, 1], "dilations": [1, 2]}
@@ -113,42 +109,42 @@ _TRANSPOSE_SHARED: dict[str, Any] = {"strides": [4, 2], "pads": [3, 0, 1, 2], "d
 _TRANSPOSE_3D: dict[str, Any] = {"strides": [2, 1, 3], "pads": [1, 0, 2, 0, 1, 1], "dilations": [3, 2, 1]}
 
 CONVS = (
-    _gemm("conv_float32_2d_16x128x16", (3, 13, 19, 11), (40, 13, 3, 2), tile=2, out="channels last",
+    _gemm("conv_float32_2d_16x128x16", (3, 13, 19, 11), (40, 13, 3, 2), out="channels last",
           **_CONV_2D),
-    _gemm("conv_float32_2d_64x64x16_uniform", (2, 32, 9, 23), (140, 32, 2, 3), tile=1, **_CONV_2D_TURNED),
+    _gemm("conv_float32_2d_64x64x16_uniform", (2, 32, 9, 23), (140, 32, 2, 3), **_CONV_2D_TURNED),
     _gemm("conv_float16_2d_64x64x16_uniform", (2, 32, 13, 19), (280, 16, 2, 3), group=2, kinds=_INFINITE_WEIGHTS,
           **_CONV_2D),
-    _gemm("conv_float32_2d_16x128x16", (3, 2, 19, 11), (80, 1, 3, 2), group=2, kinds=_INFINITE_WEIGHTS, tile=2,
+    _gemm("conv_float32_2d_16x128x16", (3, 2, 19, 11), (80, 1, 3, 2), group=2, kinds=_INFINITE_WEIGHTS,
           layout="reversed", **_CONV_2D),
     _gemm("conv_float32_2d_128x128x16_uniform", (2, 16, 18, 26), (300, 16, 3, 2), layout="fortran", out="strided",
           **_CONV_2D_TURNED),
     _gemm("conv_float32_3d_64x64x16_wide", (2, 10, 5, 13, 12), (280, 5, 2, 3, 2), group=2, kinds=_INFINITE_INPUTS,
-          layout="reversed", out="fortran", tile=1, **_CONV_3D),
-    _gemm("conv_float16_2d_16x128x8", (2, 7, 16, 19), (45, 7, 2, 3), tile=1, kinds=_INFINITE_INPUTS,
+          layout="reversed", out="fortran", **_CONV_3D),
+    _gemm("conv_float16_2d_16x128x8", (2, 7, 16, 19), (45, 7, 2, 3), kinds=_INFINITE_INPUTS,
           layout="channels last", **_CONV_2D_TURNED),
     _gemm("conv_bfloat16_1d_64x64x16_uniform_wide", (2, 48, 95), (150, 48, 2), layout="strided", bias=False,
           strides=[1], pads=[2, 1], dilations=[3]),
-    _gemm("conv_bfloat16_1d_16x128x8", (3, 5, 120), (33, 5, 7), tile=1, strides=[1], pads=[5, 4], dilations=[2],
+    _gemm("conv_bfloat16_1d_16x128x8", (3, 5, 120), (33, 5, 7), strides=[1], pads=[5, 4], dilations=[2],
           kinds=_INFINITE_WEIGHTS),
-    _gemm("conv_float64_2d_16x128x16", (3, 13, 11, 19), (37, 13, 2, 3), tile=1, layout="broadcast", **_CONV_2D),
+    _gemm("conv_float64_2d_16x128x16", (3, 13, 11, 19), (37, 13, 2, 3), layout="broadcast", **_CONV_2D),
     _gemm("conv_float64_2d_64x64x16_uniform_wide", (2, 32, 9, 21), (130, 32, 2, 3), kinds=_INFINITE_WEIGHTS,
           out="reversed", **_CONV_2D_TURNED),
     _gemm("conv_float16_3d_64x64x16", (2, 5, 5, 13, 12), (140, 5, 2, 3, 2), kinds=_INFINITE_WEIGHTS, **_CONV_3D),
 )  # fmt: skip
 TRANSPOSED = (
-    _gemm("conv_transpose_float32_2d_64x64x16_uniform", (2, 32, 7, 11), (32, 140, 3, 4), tile=1, out="fortran",
+    _gemm("conv_transpose_float32_2d_64x64x16_uniform", (2, 32, 7, 11), (32, 140, 3, 4), out="fortran",
           **_TRANSPOSE_2D),
-    _gemm("conv_transpose_float32_2d_16x128x16", (2, 2, 9, 16), (2, 40, 4, 17), group=2, tile=2,
+    _gemm("conv_transpose_float32_2d_16x128x16", (2, 2, 9, 16), (2, 40, 4, 17), group=2,
           kinds=_INFINITE_WEIGHTS, layout="reversed", **_TRANSPOSE_2D),
-    _gemm("conv_transpose_float16_2d_16x128x8", (2, 9, 8, 17), (9, 37, 5, 6), tile=1, kinds=_INFINITE_INPUTS,
+    _gemm("conv_transpose_float16_2d_16x128x8", (2, 9, 8, 17), (9, 37, 5, 6), kinds=_INFINITE_INPUTS,
           layout="fortran", **_TRANSPOSE_SHARED),
     _gemm("conv_transpose_float16_2d_64x64x16_uniform", (1, 32, 7, 10), (32, 130, 5, 4), group=2, layout="strided",
           out="channels last", kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_SHARED),
     _gemm("conv_transpose_float64_3d_64x64x16_wide", (1, 7, 4, 5, 7), (7, 140, 3, 2, 2), kinds=_INFINITE_INPUTS,
           layout="reversed", out="strided", **_TRANSPOSE_3D),
-    _gemm("conv_transpose_float32_1d_64x64x16_uniform_wide", (2, 48, 70), (48, 130, 7), tile=1, bias=False,
+    _gemm("conv_transpose_float32_1d_64x64x16_uniform_wide", (2, 48, 70), (48, 130, 7), bias=False,
           strides=[3], pads=[2, 3], dilations=[2], kinds=_INFINITE_WEIGHTS),
-    _gemm("conv_transpose_bfloat16_1d_16x128x8", (2, 11, 140), (11, 35, 9), tile=1, strides=[2], pads=[4, 3],
+    _gemm("conv_transpose_bfloat16_1d_16x128x8", (2, 11, 140), (11, 35, 9), strides=[2], pads=[4, 3],
           dilations=[2], layout="channels last"),
     _gemm("conv_transpose_bfloat16_2d_64x64x16_wide", (2, 5, 7, 11), (5, 140, 3, 13), kinds=_INFINITE_WEIGHTS,
           out="reversed", **_TRANSPOSE_2D),
@@ -207,7 +203,7 @@ def run(one: ManyBlocks, architecture: str, **options: Any) -> Any:
     shape = expected[0].shape if pooling else expected.value.shape
     out = _new(shape, one.dtype, one.out)
     places = None if one.out is None else _new(shape, np.int64, "fortran" if one.out == "reversed" else "reversed")
-    with indices(one.wide), preferred_tile(one.tile), emulated_cuda(architecture, **options) as emulated:
+    with indices(one.wide), preferred(one.kernel), emulated_cuda(architecture, **options) as emulated:
         if pooling:
             pair = None if places is None else (out, places)
             both = gpuconv.max_pool(*operands, **attributes, return_indices=True, out=pair)

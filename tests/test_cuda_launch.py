@@ -18,7 +18,7 @@ from emulator import emulated_cuda
 
 import gpuconv
 from gpuconv import _cases, _geometry, cuda
-from gpuconv.cuda import device, gemm_plan
+from gpuconv.cuda import conv_plan, device
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_the_launch_is_the_plans(cupy: StandIn) -> None:
     gpuconv.conv(x, w)
     geometry = _geometry.conv(x.shape, w.shape)
     strides = (168, 42, 7, 1), (24, 6, 2, 1), None, (120, 24, 6, 1)
-    plan = gemm_plan.for_conv(geometry, "float32", *strides, device.limits(0))
+    plan = conv_plan.for_conv(geometry, "float32", *strides, device.limits(0))
     assert len(plan.launches) == len(cupy.launches)
     for planned, sent in zip(plan.launches, cupy.launches, strict=True):
         assert (sent.name, sent.grid, sent.shared_bytes) == (planned.variant.name, planned.grid, planned.shared_bytes)

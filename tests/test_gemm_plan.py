@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from random import Random
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 from strategies import GENERATORS
 
 from gpuconv import ArgumentError, _geometry
-from gpuconv.cuda import gemm_plan, params
+from gpuconv.cuda import choice, conv_plan, params
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.limits import nearest
 from gpuconv.cuda.plan import Launch, Limits, Plan
 from gpuconv.cuda.variants import all_variants
 
@@ -36,7 +39,7 @@ def plan(
     **attributes: Any,
 ) -> Plan:
     geometry: Any = getattr(_geometry, operator)(x_shape, w_shape, **attributes)
-    make: Any = gemm_plan.for_conv if operator == "conv" else gemm_plan.for_conv_transpose
+    make: Any = conv_plan.for_conv if operator == "conv" else conv_plan.for_conv_transpose
     x_strides = x_strides or contiguous(x_shape)
     b_stride = 1 if bias else None
     return make(geometry, dtype, x_strides, contiguous(w_shape), b_stride, contiguous(geometry.y_shape), limits)
@@ -215,7 +218,7 @@ def test_the_workspace_holds_the_packed_weights(dtype: str, filters: int, pitch:
 def test_tiles_follow_the_problem(channels: int, filters: int, side: int, tile: str) -> None:
     made = plan("conv", (8, channels, side, side), (filters, channels, 3, 3), pads=[1, 1, 1, 1])
     assert made.launches[-1].variant.name == f"conv_float32_2d_{tile}"
-    assert sum("chosen" in reason and "modelled" not in reason for reason in made.reasons) == 1
+    assert sum(reason.endswith(", chosen") for reason in made.reasons) == 1
 
 
 def test_a_tile_that_the_device_has_no_shared_memory_for_is_no_candidate() -> None:
@@ -293,3 +296,39 @@ def test_a_struct_is_packed_only_whole() -> None:
         params.pack(layout, {"n": 1})
     with pytest.raises(KeyError, match="fields unknown"):
         params.pack(layout, {"n": 1, "by": params.divisions((2, 3), False), "m": 1})
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def test_every_candidate_gets_its_turn() -> None:
+    problem: tuple[Ints, Ints] = (8, 16, 9, 9), (20, 16, 3, 3)
+    names = []
+    for turn in choice.every_candidate():
+        with turn:
+            names.append(plan("conv", *problem).launches[-1].variant.name)
+    assert names == [f"conv_float32_2d_{tile}" for tile in ("128x128x16_uniform", "64x64x16_uniform", "16x128x16")]
+    assert plan("conv", *problem).launches[-1].variant.name == "conv_float32_2d_64x64x16_uniform"
+
+
+def test_an_architecture_without_a_known_device_is_modelled_as_the_one_below() -> None:
+    assert [nearest(name).limits.architecture for name in ("sm_103a", "sm_70", "compute_130")] == [
+        "sm_100a",
+        "sm_80",
+        "sm_120a",
+    ]
+
+
+def test_of_equally_quick_candidates_the_first_is_taken() -> None:
+    made = [Plan("conv", (), number, "", ("own reason",)) for number in range(3)]
+    candidates = [
+        Candidate(f"kernel {n}", seconds, partial(made.__getitem__, n)) for n, seconds in enumerate((2e-6, 1e-6, 1e-6))
+    ]
+    chosen = choice.choose(None, candidates, HOPPER)
+    assert chosen.workspace_bytes == 1
+    assert chosen.reasons == (
+        "kernel 0: modelled 2.0 us, 2.00 of the chosen one's",
+        "kernel 1: modelled 1.0 us, chosen",
+        "kernel 2: modelled 1.0 us, 1.00 of the chosen one's",
+        "own reason",
+    )

@@ -11,7 +11,7 @@ from typing import Any
 
 import oracle
 import pytest
-from emulated import preferred_tile
+from emulated import some_candidate
 from on_device import ON_DEVICE, index_width, laid_out, returned
 from operands import CONV_DTYPES, CONV_KINDS, POOL_DTYPES, operands, pool_kinds
 from oracle import assert_close, assert_same
@@ -31,8 +31,8 @@ def drawn(operator: str, dtype: Any, seed: int) -> tuple[Problem, Random, str]:
 
 
 def computed(problem: Problem, arrays: list[Any], seed: int, **more: Any) -> list[Any]:
-    """Compute with each of the tiles in turn, now and then with 64-bit indices."""
-    with index_width(wide=seed % 4 == 3), preferred_tile(seed):
+    """Compute with each of the candidates in turn, now and then with 64-bit indices."""
+    with index_width(wide=seed % 4 == 3), some_candidate(seed):
         return returned(getattr(gpuconv, problem.operator)(*arrays, **problem.attributes, **more))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import oracle
 import pytest
-from emulated import preferred_tile
+from emulated import preferred
 from emulator import EmulatorError, emulated_cuda
 from mutate_kernels import changed_kernels
 from operands import filled, values
@@ -53,13 +53,13 @@ def arrays(dtype: str = "float32", c: int = 20, m: int = 70) -> tuple[Any, Any]:
 
 def rows(dtype: str = "float32") -> Any:
     """A Conv of several tiles each way, without a bias, whose taps are found row by row."""
-    with preferred_tile(1 if dtype == "float16" else 2):
+    with preferred("16x128"):
         return gpuconv.conv(*arrays(dtype), pads=[2, 1, 2, 1])
 
 
 def slices(dtype: str = "float32") -> Any:
     """The same of one tap per slice of K, and of enough slices to fill every buffer twice."""
-    with preferred_tile(1):
+    with preferred("64x64x16"):
         return gpuconv.conv(*arrays(dtype, c=80), pads=[2, 1, 2, 1])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-from emulated import preferred_tile
+from emulated import preferred
 from emulator import EmulatorError, emulated_cuda
 from operands import filled
 
@@ -96,7 +96,7 @@ def emulated_conv(x: Any, w: Any, **attributes: Any) -> Any:
 def test_buffers_that_the_launch_does_not_provide_are_out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm_plan, "_STAGES", 2)
     (x, w, _), _ = filled("conv", (1, 80, 11, 13), (70, 80, 3, 2), {}, "float32")
-    with pytest.raises(EmulatorError, match=r"shared memory out of bounds: .* bytes at offset"), preferred_tile(1):
+    with pytest.raises(EmulatorError, match=r"shared memory out of bounds: .* bytes at offset"), preferred("64x64x16"):
         emulated_conv(x, w)
 
 

@@ -117,10 +117,10 @@ def _prepare(
 def _plan(
     operator: str, geometry: Any, dtype: str, strides: dict[str, Any], made: list[tuple[int, ...]], limits: Limits
 ) -> Plan:
-    from gpuconv.cuda import gemm_plan, pool_plan
+    from gpuconv.cuda import conv_plan, pool_plan
 
     if operator == "max_pool":
         return pool_plan.for_max_pool(geometry, dtype, strides["x"], made[0], made[1] if made[1:] else None, limits)
-    make = gemm_plan.for_conv if operator == "conv" else gemm_plan.for_conv_transpose
+    make = conv_plan.for_conv if operator == "conv" else conv_plan.for_conv_transpose
     b_stride = strides["b"][0] if "b" in strides else None
     return make(geometry, dtype, strides["x"], strides["w"], b_stride, made[0], limits)

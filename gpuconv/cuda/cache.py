@@ -71,8 +71,8 @@ def store(folder: Path, title: str, key: str, suffix: str, content: bytes, log: 
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{title}.{_digest(content)[:16]}{suffix}"
-    _write(path, content)
-    _write(_manifest(folder, title, key), json.dumps(_description(key, path.name, content, log), indent=1).encode())
+    write(path, content)
+    write(_manifest(folder, title, key), json.dumps(_description(key, path.name, content, log), indent=1).encode())
     return Entry(path, log)
 
 
@@ -89,7 +89,8 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _write(path: Path, content: bytes) -> None:
+def write(path: Path, content: bytes) -> None:
+    """Write a file that others see whole or not at all; OSError where that fails."""
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # not mkstemp: others may read what the umask lets them
     try:
         with open(temporary, "xb") as file:

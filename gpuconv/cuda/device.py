@@ -89,6 +89,7 @@ def limits(device: int) -> Limits:
             multiprocessors=attributes["MultiProcessorCount"],
             shared_bytes_per_block=attributes["MaxSharedMemoryPerBlockOptin"],
             shared_bytes_per_multiprocessor=attributes["MaxSharedMemoryPerMultiprocessor"],
+            name=_cupy().cuda.runtime.getDeviceProperties(device)["name"].decode(errors="replace"),
         )
     return found
 

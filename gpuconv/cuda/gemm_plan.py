@@ -1,27 +1,29 @@
-"""Plans of Conv and ConvTranspose: two launches, one that packs the weights and one that makes the tiles.
+"""Conv and ConvTranspose as implicit GEMM on the cores' own multipliers: the kernels that accept every problem.
 
-The structs mirror those of ``kernels_cu/include/correlation.cuh`` and of the kernels; strides count elements. Letters:
-M output channels and C input channels of one group, K = (tap, channel) the rows of the GEMM.
+Two launches, one that packs the weights and one that makes the tiles. The structs mirror those of
+``kernels_cu/include/correlation.cuh`` and of the kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import gcd, prod
 from typing import Any
 
 from gpuconv import _dtypes
 from gpuconv._errors import ArgumentError
-from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
-from gpuconv.cuda import gemm_structs, params
+from gpuconv._geometry import Ints
+from gpuconv.cuda import gemm_structs, model, params
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 _STAGES = 3
 _ROWWISE = 0.75  # of the multiplications' share, where the tap of every row must be found
 _SQUARE = 32  # of pack_weights.cu
 _MOST_BLOCKS = 2**31 - 1
-_Geometry = ConvGeometry | ConvTransposeGeometry
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,224 +85,60 @@ _TILES = {
 }
 
 
-def for_conv(
-    geometry: ConvGeometry,
-    dtype: str,
-    x_strides: Ints,
-    w_strides: Ints,
-    b_stride: int | None,
-    y_strides: Ints,
-    limits: Limits,
-) -> Plan:
-    """Plan Conv for arrays with these strides in elements (``b_stride`` None without a bias).
+# ---------------------------------------------------------------- plans
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield a candidate for every tile that the device has room for.
 
     Raises
     ------
     ArgumentError
         The problem needs more than 64-bit indices or more blocks than a grid has.
     """
-    n, out_channels, *out = geometry.y_shape
-    problem = _Problem(
-        operator="conv",
-        dtype=dtype,
-        group=geometry.group,
-        channels=geometry.w_shape[1],
-        filters=out_channels // geometry.group,
-        taps=geometry.kernel_shape,
-        batch=n,
-        x_shape=geometry.x_shape,
-        y_shape=geometry.y_shape,
-        x_strides=x_strides,
-        y_strides=y_strides,
-        w_strides=(w_strides[0] * (out_channels // geometry.group), *w_strides),
-        b_stride=b_stride,
-        columns=tuple(out),
-        column_strides=tuple(1 if q == 1 else s for q, s in zip(out, geometry.strides, strict=True)),
-        dilations=_dilations(geometry),
-        pads=geometry.pads_begin,
-        phases=(),
-        strides=(),
-    )
-    return _plan(problem, limits)
+    wide = problem.wide(problem.group * problem.rows * pitch(problem))
+    for tile in _TILES[problem.dtype]:
+        room = tile.shared_bytes(_accumulator(problem)) <= limits.shared_bytes_per_block
+        uniform = tile.uniform and problem.channels > 0 and problem.channels % tile.block_k == 0
+        if room and (uniform or tile.rowwise) and (tile.wide or not wide):
+            kernel = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
+            make = partial(_plan, problem, tile, uniform, wide)
+            yield Candidate(kernel.name, _seconds(problem, tile, uniform, limits), make)
 
 
-def for_conv_transpose(
-    geometry: ConvTransposeGeometry,
-    dtype: str,
-    x_strides: Ints,
-    w_strides: Ints,
-    b_stride: int | None,
-    y_strides: Ints,
-    limits: Limits,
-) -> Plan:
-    """Plan ConvTranspose; parameters and errors as in :func:`for_conv`."""
-    n, out_channels, *out = geometry.y_shape
-    channels = geometry.w_shape[0] // geometry.group
-    strides = tuple(1 if size <= 1 else s for size, s in zip(geometry.x_shape[2:], geometry.strides, strict=True))
-    problem = _Problem(
-        operator="conv_transpose",
-        dtype=dtype,
-        group=geometry.group,
-        channels=channels,
-        filters=out_channels // geometry.group,
-        taps=geometry.kernel_shape,
-        batch=n,
-        x_shape=geometry.x_shape,
-        y_shape=geometry.y_shape,
-        x_strides=x_strides,
-        y_strides=y_strides,
-        w_strides=(w_strides[0] * channels, w_strides[1], w_strides[0], *w_strides[2:]),
-        b_stride=b_stride,
-        columns=tuple(-(-size // s) for size, s in zip(out, strides, strict=True)),
-        column_strides=(1,) * len(out),
-        dilations=_dilations(geometry),
-        pads=geometry.pads_begin,
-        phases=tuple(min(size, s) for size, s in zip(out, strides, strict=True)),
-        strides=strides,
-    )
-    return _plan(problem, limits)
+def _accumulator(problem: Problem) -> str:
+    return _dtypes.entry(problem.dtype).accumulator
 
 
-def _dilations(geometry: _Geometry) -> Ints:
-    """A single tap has no distance to another."""
-    return tuple(1 if k == 1 else d for k, d in zip(geometry.kernel_shape, geometry.dilations, strict=True))
+def pitch(problem: Problem) -> int:
+    """M rounded up to 16 bytes of the accumulator's type."""
+    vector = 16 // _dtypes.entry(_accumulator(problem)).itemsize
+    return -(-problem.filters // vector) * vector
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    """What both operators come down to; ``w_strides`` are those of group, filter, channel and taps."""
-
-    operator: str
-    dtype: str
-    group: int
-    channels: int
-    filters: int
-    taps: Ints
-    batch: int
-    x_shape: Ints
-    y_shape: Ints
-    x_strides: Ints
-    y_strides: Ints
-    w_strides: Ints
-    b_stride: int | None
-    columns: Ints
-    column_strides: Ints
-    dilations: Ints
-    pads: Ints
-    phases: Ints
-    strides: Ints
-
-    @property
-    def accumulator_bytes(self) -> int:
-        return _dtypes.entry(_dtypes.entry(self.dtype).accumulator).itemsize
-
-    @property
-    def rank(self) -> int:
-        return len(self.taps)
-
-    @property
-    def rows(self) -> int:
-        return prod(self.taps) * self.channels
-
-    @property
-    def pitch(self) -> int:
-        """M rounded up to 16 bytes of the accumulator's type."""
-        vector = 16 // self.accumulator_bytes
-        return -(-self.filters // vector) * vector
-
-    @property
-    def pixels(self) -> int:
-        return self.batch * prod(self.columns)
-
-    @property
-    def workspace_bytes(self) -> int:
-        return self.group * self.rows * self.pitch * self.accumulator_bytes
-
-    @property
-    def y_column_strides(self) -> Ints:
-        """Strides of y from one column to the next: ConvTranspose's columns lie a stride apart."""
-        steps = self.strides or (1,) * self.rank
-        return tuple(step * stride for step, stride in zip(steps, self.y_strides[2:], strict=True))
-
-    def tap_rows(self) -> Ints:
-        """Rows of the packed weights from one tap to the next, axis by axis."""
-        return tuple(self.channels * prod(self.taps[axis + 1 :]) for axis in range(self.rank))
-
-    def coordinates(self) -> Ints:
-        """Return a bound of the input coordinates on each axis, also of those outside of x, and of their parts."""
-        if self.phases:
-            axes = zip(self.columns, self.strides, self.pads, self.taps, self.dilations, strict=True)
-            return tuple(q + s + pad + 2 * (k - 1) * d for q, s, pad, k, d in axes)
-        axes = zip(self.columns, self.column_strides, self.pads, self.taps, self.dilations, strict=True)
-        parts = (((q - 1) * s, pad, (k - 1) * d) for q, s, pad, k, d in axes)
-        return tuple(max(last, pad, reach, last - pad + reach) for last, pad, reach in parts)
-
-    def wide(self) -> bool:
-        """Tell whether anything needs 64-bit indices. Offsets count elements: pointers move by them in 64 bits."""
-        reach = [max(at + 1, extent) for at, extent in zip(self.coordinates(), self.x_shape[2:], strict=True)]
-        magnitudes = [
-            _extent((*self.x_shape[:2], *reach), self.x_strides),
-            _extent(self.y_shape, self.y_strides),
-            _extent((self.group, self.filters, self.channels, *self.taps), self.w_strides),
-            self.group * self.rows * self.pitch,
-            self.filters * self.group * abs(self.b_stride or 0),
-            self.pixels,
-            *reach,
-            *(s * max(s, d) for s, d in zip(self.strides, self.dilations, strict=False)),  # none for Conv
-        ]
-        return params.needs_wide(self.operator, magnitudes)
-
-
-def _extent(shape: Ints, strides: Ints) -> int:
-    return sum(max(0, size - 1) * abs(stride) for size, stride in zip(shape, strides, strict=True))
-
-
-# ---------------------------------------------------------------- plans
-
-
-def _plan(problem: _Problem, limits: Limits) -> Plan:
-    use = "the packed weights"
-    if 0 in problem.y_shape:
-        return Plan(problem.operator, (), 0, use, ("the result has no elements: nothing is launched",))
-    wide = problem.wide()
-    tile, uniform, reasons = _choose(problem, wide, limits)
+def _plan(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Plan:
     launches = [_gemm(problem, tile, uniform, wide)]
     if problem.rows:
         launches.insert(0, _packing(problem, wide))
-    reasons = (*reasons, _tap_reason(problem, tile, uniform), _width_reason(wide))
-    return Plan(problem.operator, tuple(launches), problem.workspace_bytes, use, reasons)
+    size = problem.group * problem.rows * pitch(problem) * _dtypes.entry(_accumulator(problem)).itemsize
+    reasons = (_tap_reason(problem, tile, uniform), _width_reason(wide))
+    return Plan(problem.operator, tuple(launches), size, "the packed weights", reasons)
 
 
-def _choose(problem: _Problem, wide: bool, limits: Limits) -> tuple[Tile, bool, tuple[str, ...]]:
-    """Take the tile whose busiest multiprocessor has the least to do; return also whether slices of K have one tap."""
-    accumulator = _dtypes.entry(problem.dtype).accumulator
-    forms = {
-        tile: tile.uniform and problem.channels > 0 and problem.channels % tile.block_k == 0
-        for tile in _TILES[problem.dtype]
-        if tile.shared_bytes(accumulator) <= limits.shared_bytes_per_block and (tile.wide or not wide)
-    }
-    costs = {tile: _cost(problem, tile, uniform, limits) for tile, uniform in forms.items() if uniform or tile.rowwise}
-    best = min(costs, key=lambda tile: costs[tile])
-    lines = (
-        f"tile {tile}: {_blocks(problem, tile)} blocks, "
-        + ("chosen" if tile == best else f"modelled to take {cost / costs[best]:.2f} of the chosen one's time")
-        for tile, cost in costs.items()
-    )
-    return best, forms[best], tuple(lines)
-
-
-def _cost(problem: _Problem, tile: Tile, uniform: bool, limits: Limits) -> float:
-    """Instructions of the busiest multiprocessor, up to a factor: finding taps row by row takes its share too."""
-    rounds = -(-_blocks(problem, tile) // limits.multiprocessors)
+def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> float:
+    """Model the time: finding taps row by row takes its share of the instructions too."""
     efficiency = tile.efficiency if uniform or not tile.uniform else tile.efficiency * _ROWWISE
-    return rounds * tile.block_m * tile.block_n / efficiency
+    multiplications = tile.block_m * tile.block_n * problem.rows / prod(problem.phases)
+    blocks = _blocks(problem, tile)
+    busy = model.arithmetic(blocks, multiplications, _accumulator(problem), efficiency, limits)
+    return model.overlapped(busy, model.memory(problem.bytes, limits)) + (model.LAUNCH if problem.rows else 0.0)
 
 
-def _counts(problem: _Problem, tile: Tile) -> tuple[int, int]:
+def _counts(problem: Problem, tile: Tile) -> tuple[int, int]:
     return -(-problem.filters // tile.block_m), -(-problem.pixels // tile.block_n)
 
 
-def _blocks(problem: _Problem, tile: Tile) -> int:
+def _blocks(problem: Problem, tile: Tile) -> int:
     return prod(_counts(problem, tile)) * prod(problem.phases) * problem.group
 
 
@@ -308,7 +146,7 @@ def _width_reason(wide: bool) -> str:
     return f"{64 if wide else 32}-bit indices: offsets and coordinates {'reach' if wide else 'are below'} 2**31"
 
 
-def _tap_reason(problem: _Problem, tile: Tile, uniform: bool) -> str:
+def _tap_reason(problem: Problem, tile: Tile, uniform: bool) -> str:
     if uniform:
         return f"one tap per slice of K: {tile.block_k} divides the {problem.channels} channels of a group"
     return f"taps found row by row: {problem.channels} channels per group, slices of {tile.block_k}"
@@ -319,7 +157,7 @@ def _check_grid(operator: str, blocks: int) -> None:
         raise ArgumentError(f"{operator}: {blocks} blocks are more than the {_MOST_BLOCKS} of one CUDA launch")
 
 
-def _gemm(problem: _Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
+def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
     blocks = _blocks(problem, tile)
     _check_grid(problem.operator, blocks)
     chosen = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
@@ -341,13 +179,13 @@ def _gemm(problem: _Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
     return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
 
 
-def _common_fields(problem: _Problem, tile: Tile, wide: bool) -> Mapping[str, Any]:
+def _common_fields(problem: Problem, tile: Tile, wide: bool) -> Mapping[str, Any]:
     m_tiles, n_tiles = _counts(problem, tile)
     return {
         "channels": problem.channels,
         "filters": problem.filters,
         "pixels": problem.pixels,
-        "pitch": problem.pitch,
+        "pitch": pitch(problem),
         "all_rows": problem.rows,
         "x_batch": problem.x_strides[0],
         "x_channel": problem.x_strides[1],
@@ -365,7 +203,7 @@ def _common_fields(problem: _Problem, tile: Tile, wide: bool) -> Mapping[str, An
     }
 
 
-def _taps_fields(problem: _Problem, wide: bool) -> Mapping[str, Any]:
+def _taps_fields(problem: Problem, wide: bool) -> Mapping[str, Any]:
     return {
         "start": [-pad for pad in problem.pads],
         "advance": problem.dilations,
@@ -378,7 +216,7 @@ def _taps_fields(problem: _Problem, wide: bool) -> Mapping[str, Any]:
     }
 
 
-def _axis_fields(problem: _Problem, axis: int, wide: bool) -> Mapping[str, Any]:
+def _axis_fields(problem: Problem, axis: int, wide: bool) -> Mapping[str, Any]:
     stride, dilation = problem.strides[axis], problem.dilations[axis]
     common = gcd(stride, dilation)
     return {
@@ -395,8 +233,8 @@ def _axis_fields(problem: _Problem, axis: int, wide: bool) -> Mapping[str, Any]:
     }
 
 
-def _packing(problem: _Problem, wide: bool) -> Launch:
-    squares = (-(-problem.pitch // _SQUARE), -(-problem.rows // _SQUARE))
+def _packing(problem: Problem, wide: bool) -> Launch:
+    squares = (-(-pitch(problem) // _SQUARE), -(-problem.rows // _SQUARE))
     blocks = prod(squares) * problem.group
     _check_grid(problem.operator, blocks)
     chosen = packing_variant(problem.dtype, wide, problem.rank)
@@ -404,7 +242,7 @@ def _packing(problem: _Problem, wide: bool) -> Launch:
     fields = {
         "filters": problem.filters,
         "channels": problem.channels,
-        "pitch": problem.pitch,
+        "pitch": pitch(problem),
         "rows": problem.rows,
         "w_group": w_group,
         "w_filter": w_filter,

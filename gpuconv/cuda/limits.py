@@ -54,6 +54,12 @@ _TABLE = {
 }
 
 
+def nearest(architecture: str) -> Representative:
+    """Return the device of an architecture; of one that has none, as ``sm_103a``, that of the next lower one."""
+    number = int("".join(filter(str.isdigit, architecture)))
+    return _TABLE[max((known for known in _TABLE if known <= number), default=min(_TABLE))]
+
+
 def representative(architecture: str) -> Representative:
     """Return the device that stands for an architecture: ``sm_90``, ``sm_90a``, ``90``.
 

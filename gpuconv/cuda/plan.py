@@ -103,9 +103,12 @@ class Limits:
     shared_bytes_per_block : int
         Dynamic shared memory that a block can ask for.
     shared_bytes_per_multiprocessor : int
+    name : str
+        Of the device, as the driver says; empty where none is asked.
     """
 
     architecture: str
     multiprocessors: int
     shared_bytes_per_block: int
     shared_bytes_per_multiprocessor: int
+    name: str = ""

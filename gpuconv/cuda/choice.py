@@ -1,0 +1,93 @@
+"""One problem, several kernels that solve it: the quickest is taken, as measured or else as modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuconv.cuda import tuned
+from gpuconv.cuda.plan import Limits, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to solve a problem.
+
+    Attributes
+    ----------
+    name : str
+        Of the kernel that makes the result.
+    seconds : float
+        What it takes, by the model.
+    make : callable
+        Returns its plan, with the reasons that concern it alone.
+    """
+
+    name: str
+    seconds: float
+    make: Callable[[], Plan]
+
+
+Pick = Callable[[Sequence[Candidate]], Candidate]
+
+
+def _quickest(candidates: Sequence[Candidate]) -> Candidate:
+    return min(candidates, key=lambda candidate: candidate.seconds)
+
+
+_pick: ContextVar[Pick | None] = ContextVar("_pick", default=None)
+
+
+@contextmanager
+def picking(pick: Pick) -> Iterator[None]:
+    """Let ``pick`` choose instead of measurements and the model for what this thread plans meanwhile."""
+    token = _pick.set(pick)
+    try:
+        yield
+    finally:
+        _pick.reset(token)
+
+
+def every_candidate() -> Iterator[AbstractContextManager[None]]:
+    """Yield contexts in which the first, the second ... candidate is picked, until each of a problem's had its turn."""
+    number, most = 0, 1
+
+    def pick(candidates: Sequence[Candidate]) -> Candidate:
+        nonlocal most
+        most = max(most, len(candidates))
+        return candidates[number % len(candidates)]
+
+    while number < most:
+        yield picking(pick)
+        number += 1
+
+
+def choose(problem: Any, candidates: Iterable[Candidate], limits: Limits) -> Plan:
+    """Return the plan of the candidate that was measured to be the quickest, or else of the one modelled to be.
+
+    Of equally quick ones the first is taken; all are among the plan's reasons.
+
+    Parameters
+    ----------
+    problem : dataclass
+        All that the candidates depend on.
+    candidates : iterable of Candidate
+        At least one.
+    limits : Limits
+    """
+    found = list(candidates)
+    pick = _pick.get()
+    measured = tuned.find(limits.name, problem) if pick is None else None
+    best = next((one for one in found if one.name == measured), None)
+    why = "chosen" if best is None else f"chosen, as measured on {limits.name}"
+    best = best or (pick or _quickest)(found)
+    lines = (
+        f"{one.name}: modelled {one.seconds * 1e6:.1f} us, "
+        + (why if one is best else f"{one.seconds / best.seconds:.2f} of the chosen one's")
+        for one in found
+    )
+    plan = best.make()
+    return replace(plan, reasons=(*lines, *plan.reasons))

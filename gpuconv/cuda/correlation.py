@@ -1,0 +1,219 @@
+"""The problem that Conv and ConvTranspose both come down to: a correlation, in phases where strides part its outputs.
+
+Letters: M output channels (``filters``) and C input channels of one group, K = (tap, channel) the rows of the GEMM.
+Strides of arrays count elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from gpuconv import _dtypes
+from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
+from gpuconv.cuda import params
+
+Geometry = ConvGeometry | ConvTransposeGeometry
+PRECISIONS = ("ieee", "tf32", "3xtf32")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One call of Conv or ConvTranspose, for arrays of these strides.
+
+    Attributes
+    ----------
+    operator : {"conv", "conv_transpose"}
+    dtype : str
+    precision : {"ieee", "tf32", "3xtf32"}
+        Of float32 products.
+    group, channels, filters, batch : int
+        Channels and filters are those of one group.
+    taps : tuple of int
+        The kernel's extents.
+    x_shape, y_shape, x_strides, y_strides : tuple of int
+    w_strides : tuple of int
+        Those of group, filter, channel and taps.
+    b_stride : int or None
+        None without a bias.
+    columns : tuple of int
+        Output pixels per axis; of ConvTranspose those of the fullest phase.
+    column_strides : tuple of int
+        Input coordinates from one column to the next.
+    dilations, pads : tuple of int
+        ``pads`` at the beginnings.
+    phases : tuple of int
+        Of ConvTranspose's outputs per axis; empty for Conv, which has one.
+    strides : tuple of int
+        Of ConvTranspose; empty for Conv, whose strides are those of the columns.
+    """
+
+    operator: str
+    dtype: str
+    precision: str
+    group: int
+    channels: int
+    filters: int
+    taps: Ints
+    batch: int
+    x_shape: Ints
+    y_shape: Ints
+    x_strides: Ints
+    y_strides: Ints
+    w_strides: Ints
+    b_stride: int | None
+    columns: Ints
+    column_strides: Ints
+    dilations: Ints
+    pads: Ints
+    phases: Ints
+    strides: Ints
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of x, w and y."""
+        return _dtypes.entry(self.dtype).itemsize
+
+    @property
+    def rank(self) -> int:
+        """Spatial axes."""
+        return len(self.taps)
+
+    @property
+    def rows(self) -> int:
+        """K."""
+        return prod(self.taps) * self.channels
+
+    @property
+    def pixels(self) -> int:
+        """Columns of the GEMM, of one phase."""
+        return self.batch * prod(self.columns)
+
+    @property
+    def multiplications(self) -> int:
+        """Of the whole call, with those that meet the padding. Each tap of ConvTranspose belongs to one phase."""
+        return self.group * self.filters * self.rows * self.pixels
+
+    @property
+    def bytes(self) -> int:
+        """Of all arrays, each once."""
+        weights = self.group * self.filters * self.rows
+        return self.itemsize * (prod(self.x_shape) + weights + prod(self.y_shape))
+
+    @property
+    def y_column_strides(self) -> Ints:
+        """Strides of y from one column to the next: ConvTranspose's columns lie a stride apart."""
+        steps = self.strides or (1,) * self.rank
+        return tuple(step * stride for step, stride in zip(steps, self.y_strides[2:], strict=True))
+
+    def tap_rows(self) -> Ints:
+        """Rows of the packed weights from one tap to the next, axis by axis."""
+        return tuple(self.channels * prod(self.taps[axis + 1 :]) for axis in range(self.rank))
+
+    def coordinates(self) -> Ints:
+        """Return a bound of the input coordinates on each axis, also of those outside of x, and of their parts."""
+        if self.phases:
+            axes = zip(self.columns, self.strides, self.pads, self.taps, self.dilations, strict=True)
+            return tuple(q + s + pad + 2 * (k - 1) * d for q, s, pad, k, d in axes)
+        axes = zip(self.columns, self.column_strides, self.pads, self.taps, self.dilations, strict=True)
+        parts = (((q - 1) * s, pad, (k - 1) * d) for q, s, pad, k, d in axes)
+        return tuple(max(last, pad, reach, last - pad + reach) for last, pad, reach in parts)
+
+    def wide(self, packed: int = 0) -> bool:
+        """Tell whether anything needs 64-bit indices. Offsets count elements: pointers move by them in 64 bits.
+
+        ``packed`` is the number of elements that the weights have where a kernel packs them.
+
+        Raises
+        ------
+        ArgumentError
+            Even 64 bits are not enough.
+        """
+        reach = [max(at + 1, extent) for at, extent in zip(self.coordinates(), self.x_shape[2:], strict=True)]
+        magnitudes = [
+            _extent((*self.x_shape[:2], *reach), self.x_strides),
+            _extent(self.y_shape, self.y_strides),
+            _extent((self.group, self.filters, self.channels, *self.taps), self.w_strides),
+            packed,
+            self.filters * self.group * abs(self.b_stride or 0),
+            self.pixels,
+            *reach,
+            *(s * max(s, d) for s, d in zip(self.strides, self.dilations, strict=False)),  # none for Conv
+        ]
+        return params.needs_wide(self.operator, magnitudes)
+
+
+def of_conv(
+    geometry: ConvGeometry,
+    dtype: str,
+    x_strides: Ints,
+    w_strides: Ints,
+    b_stride: int | None,
+    y_strides: Ints,
+    precision: str = "ieee",
+) -> Problem:
+    """Return the problem of one Conv."""
+    out_channels, *out = geometry.y_shape[1:]
+    filters = out_channels // geometry.group
+    return Problem(
+        operator="conv",
+        channels=geometry.w_shape[1],
+        filters=filters,
+        w_strides=(w_strides[0] * filters, *w_strides),
+        columns=tuple(out),
+        column_strides=tuple(1 if q == 1 else s for q, s in zip(out, geometry.strides, strict=True)),
+        phases=(),
+        strides=(),
+        **_shared(geometry, dtype, x_strides, b_stride, y_strides, precision),
+    )
+
+
+def of_conv_transpose(
+    geometry: ConvTransposeGeometry,
+    dtype: str,
+    x_strides: Ints,
+    w_strides: Ints,
+    b_stride: int | None,
+    y_strides: Ints,
+    precision: str = "ieee",
+) -> Problem:
+    """Return the problem of one ConvTranspose."""
+    out_channels, *out = geometry.y_shape[1:]
+    channels = geometry.w_shape[0] // geometry.group
+    strides = tuple(1 if size <= 1 else s for size, s in zip(geometry.x_shape[2:], geometry.strides, strict=True))
+    return Problem(
+        operator="conv_transpose",
+        channels=channels,
+        filters=out_channels // geometry.group,
+        w_strides=(w_strides[0] * channels, w_strides[1], w_strides[0], *w_strides[2:]),
+        columns=tuple(-(-size // s) for size, s in zip(out, strides, strict=True)),
+        column_strides=(1,) * len(out),
+        phases=tuple(min(size, s) for size, s in zip(out, strides, strict=True)),
+        strides=strides,
+        **_shared(geometry, dtype, x_strides, b_stride, y_strides, precision),
+    )
+
+
+def _shared(
+    geometry: Geometry, dtype: str, x_strides: Ints, b_stride: int | None, y_strides: Ints, precision: str
+) -> dict[str, Any]:
+    return {
+        "dtype": dtype,
+        "precision": precision if dtype == "float32" else "ieee",
+        "group": geometry.group,
+        "taps": geometry.kernel_shape,
+        "batch": geometry.x_shape[0],
+        "x_shape": geometry.x_shape,
+        "y_shape": geometry.y_shape,
+        "x_strides": x_strides,
+        "y_strides": y_strides,
+        "b_stride": b_stride,
+        # A single tap has no distance to another.
+        "dilations": tuple(1 if k == 1 else d for k, d in zip(geometry.kernel_shape, geometry.dilations, strict=True)),
+        "pads": geometry.pads_begin,
+    }
+
+
+def _extent(shape: Ints, strides: Ints) -> int:
+    return sum(max(0, size - 1) * abs(stride) for size, stride in zip(shape, strides, strict=True))

@@ -1,0 +1,44 @@
+"""Modelled times of kernels, for choosing among them: arithmetic of the busiest multiprocessor, or memory.
+
+Rates are those of the well-known device of the architecture (limits.py). A model orders candidates, no more.
+"""
+
+from __future__ import annotations
+
+from gpuconv.cuda.limits import nearest
+from gpuconv.cuda.plan import Limits
+
+LAUNCH = 2e-6  # seconds that each launch after the first adds; assumed
+_EXPOSED = 0.2  # share of the shorter one that does not hide behind the longer one; assumed
+_BANDWIDTH = 0.85  # share of the memory's bandwidth that a kernel without arithmetic comes to; assumed
+
+
+def arithmetic(blocks: int, multiplications: float, accumulator: str, efficiency: float, limits: Limits) -> float:
+    """Return the seconds of the busiest multiprocessor's multiply-adds on the cores' own multipliers.
+
+    Parameters
+    ----------
+    blocks : int
+        Of the launch, dealt out evenly.
+    multiplications : float
+        Of each block, with those that its tile makes in vain.
+    accumulator : str
+        Type of the sums.
+    efficiency : float
+        Share of the multipliers' cycles that the kernel fills.
+    """
+    device = nearest(limits.architecture)
+    rate = device.rate(accumulator) / device.limits.multiprocessors
+    rounds = -(-blocks // limits.multiprocessors)
+    return rounds * 2 * multiplications / (rate * efficiency)
+
+
+def memory(count: int, limits: Limits) -> float:
+    """Return the seconds in which so many bytes cross the memory bus, on a device with these multiprocessors."""
+    device = nearest(limits.architecture)
+    return count / (_BANDWIDTH * device.bandwidth * limits.multiprocessors / device.limits.multiprocessors)
+
+
+def overlapped(first: float, second: float) -> float:
+    """Return the time of two things that go on together, not perfectly."""
+    return max(first, second) + _EXPOSED * min(first, second)

@@ -1,0 +1,71 @@
+"""Choices that were measured: which kernel was the quickest for a problem, on a kind of device.
+
+They are kept in one small file among the compiled kernels. A file that is not as written here counts as empty.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from gpuconv.cuda import cache
+
+_FORMAT = 1
+_NAME = "choices.json"
+_Choices = dict[str, dict[str, str]]
+_read: dict[Path, _Choices] = {}  # once per process, so that a plan stays what it was
+_lock = Lock()
+
+
+def key(problem: Any) -> str:
+    """Return all that tells one problem from others: the fields of a dataclass, in words."""
+    return ", ".join(f"{field.name} {getattr(problem, field.name)}" for field in fields(problem))
+
+
+def find(device: str, problem: Any) -> str | None:
+    """Return the name of the kernel that was measured to be the quickest on a device of this name."""
+    folder = cache.folder()
+    if folder is None or not device:
+        return None
+    with _lock:
+        if folder not in _read:
+            _read[folder] = _load(folder)
+        return _read[folder].get(device, {}).get(key(problem))
+
+
+def store(device: str, problem: Any, kernel: str) -> Path | None:
+    """Remember a choice, in this process and for later ones; return the file, or None where there is no folder.
+
+    Of two processes that store at the same time one's choice may be lost, which costs another measurement.
+
+    Raises
+    ------
+    OSError
+        Where the file cannot be written; in this process the choice holds all the same.
+    """
+    folder = cache.folder()
+    if folder is None:
+        return None
+    with _lock:
+        choices = _load(folder)
+        choices.setdefault(device, {})[key(problem)] = kernel
+        _read.setdefault(folder, {}).setdefault(device, {})[key(problem)] = kernel
+        folder.mkdir(parents=True, exist_ok=True)
+        cache.write(folder / _NAME, json.dumps({"format": _FORMAT, "choices": choices}, indent=1).encode())
+    return folder / _NAME
+
+
+def _load(folder: Path) -> _Choices:
+    try:
+        content = json.loads((folder / _NAME).read_bytes())
+        if content["format"] != _FORMAT:
+            return {}
+        return {
+            str(device): {str(problem): str(kernel) for problem, kernel in kernels.items()}
+            for device, kernels in content["choices"].items()
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):  # all that a file can hold
+        return {}
