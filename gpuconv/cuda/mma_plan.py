@@ -210,7 +210,7 @@ def _arithmetic(problem: Problem) -> Arithmetic:
 def _plan(problem: Problem, tile: Tile, form: Form) -> Plan:
     launches = (_packing(problem, tile, form), _gemm(problem, tile, form))
     size = _packed_bytes(problem, tile, form)
-    return Plan(problem.operator, launches, size, "the packed weights", (_reason(problem, form),))
+    return Plan(problem.operator, launches, 0, "", (_reason(problem, form),), packed_bytes=size)
 
 
 def _reason(problem: Problem, form: Form) -> str:
@@ -284,7 +284,7 @@ def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
     gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(problem.operator, problem.dtype, problem.precision, tile, form)
     fields = gemm_fields.operands(problem, _counts(problem, tile), _weights(problem, tile, form), False)
-    roles = {"x": "x", "y": "y", "weights": "workspace"}
+    roles = {"x": "x", "y": "y", "weights": "packed"}
     if problem.b_stride is not None:
         roles["b"] = "b"
     pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
@@ -316,7 +316,7 @@ def _packing(problem: Problem, tile: Tile, form: Form) -> Launch:
         "extent": params.divisions(problem.taps, False),
         "outer_taps": taps,
     }
-    pointers = params.pointers(chosen.layout, {"w": "w", "packed": "workspace"})
+    pointers = params.pointers(chosen.layout, {"w": "w", "packed": "packed"})
     return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
 
 

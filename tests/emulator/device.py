@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -249,8 +251,28 @@ class EmulatedDevice:
         self._call().results.append(result)
         return address
 
-    def keep(self, workspace: Workspace | None, result: Any) -> None:
+    def parts(self, workspace: Workspace, sizes: Sequence[int]) -> list[int]:
+        ends = accumulate(sizes, initial=0)
+        pieces = [workspace.data[start:][:nbytes] for start, nbytes in zip(ends, sizes, strict=False)]
+        return [self._add(Array(piece, "the workspace", initialised=False)) for piece in pieces]
+
+    def keep(self, memory: Any, result: Any) -> None:
         """Do nothing: there are no graphs."""
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def wait(self) -> None:
+        """Do nothing: launches return when they are done."""
+
+    def copied(self, array: Any, purpose: str) -> Any:
+        return array.copy(order="C")
+
+    def seconds(self, run: Callable[[], Any]) -> float:
+        """Return a time that depends on nothing but the launches: a nanosecond per thread."""
+        before = len(self.launches)
+        run()
+        return sum(record.threads * prod(record.grid) for record in self.launches[before:]) / 1e9
 
     def to_device(self, array: Any) -> Any:
         return np.array(array, order="K")
