@@ -2,7 +2,8 @@
 // channels per row of the implicit GEMM, padded with zeros to 16 bytes.
 //
 // A block turns a square of kSquare output channels x kSquare (channel, tap) pairs round in shared memory, so that it
-// reads along the taps, which lie next to each other in w, and writes along the output channels.
+// reads along the taps, which lie next to each other in w, and writes along the output channels. All blocks together
+// also set the tickets (include/split_k.cuh) of the launch that follows to zero, where it has any.
 #include "geometry.cuh"
 #include "numeric.cuh"
 
@@ -14,6 +15,8 @@ template <class Index, int NDIM> struct PackParams {
     Divider<Index> by_tap;                            // taps
     Divider<Index> taps[NDIM];
     Divider<int> m_squares, row_squares;
+    int* tickets;
+    int ticket_count;
 };
 
 template <class T, class Acc, class Index, int NDIM>
@@ -21,6 +24,7 @@ __device__ __forceinline__ void pack_weights(const PackParams<Index, NDIM>& p)
 {
     constexpr int kSquare = 32, kThreads = 256, kStep = kThreads / kSquare;
     __shared__ Acc square[kSquare][kSquare + 1];
+    for (int ticket = blockIdx.x * kThreads + threadIdx.x; ticket < p.ticket_count; ticket += gridDim.x * kThreads) p.tickets[ticket] = 0;
     int m_square, row_square;
     const int group = p.row_squares.split(p.m_squares.split(blockIdx.x, m_square), row_square);
     const int along = threadIdx.x % kSquare, across = threadIdx.x / kSquare;

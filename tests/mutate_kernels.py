@@ -48,6 +48,8 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "include/order.cuh": many_blocks.POOLS,
     "pack_weights.cu": many_blocks.GEMMS,
     "conv_implicit_gemm.cu": many_blocks.CONVS,
+    "conv_split.cu": many_blocks.SPLIT,
+    "include/split_k.cuh": many_blocks.SPLIT,
     "conv_transpose.cu": many_blocks.TRANSPOSED,
     "include/correlation.cuh": many_blocks.GEMMS,
     "include/gather.cuh": many_blocks.GEMMS,

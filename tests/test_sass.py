@@ -15,7 +15,7 @@ from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv import _dtypes
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import gemm_plan
+from gpuconv.cuda import gemm_plan, split_plan
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
 
@@ -86,6 +86,15 @@ def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: T
     found = share(gemm_plan.variant("conv", dtype, False, 2, tile, uniform), tile) / best * first.efficiency
     planned = tile.efficiency if uniform or not tile.uniform else tile.efficiency * gemm_plan._ROWWISE
     assert found == pytest.approx(planned, abs=0.05)  # the plan compares tiles of one dtype: only their ratio counts
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", split_plan._TILES)
+def test_splits_cost_the_main_loop_nothing(dtype: str) -> None:
+    tile = split_plan._TILES[dtype]
+    whole = share(gemm_plan.variant("conv", dtype, False, 2, tile, True), tile)
+    assert share(split_plan.variant(dtype, 2, tile), tile) == pytest.approx(whole, abs=0.02)
 
 
 @needs_nvrtc

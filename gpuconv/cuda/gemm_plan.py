@@ -98,7 +98,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """
     wide = problem.wide(problem.group * problem.rows * pitch(problem))
     for tile in _TILES[problem.dtype]:
-        room = tile.shared_bytes(_accumulator(problem)) <= limits.shared_bytes_per_block
+        room = tile.shared_bytes(accumulator(problem)) <= limits.shared_bytes_per_block
         uniform = tile.uniform and problem.channels > 0 and problem.channels % tile.block_k == 0
         if room and (uniform or tile.rowwise) and (tile.wide or not wide):
             kernel = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
@@ -106,31 +106,35 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
             yield Candidate(kernel.name, _seconds(problem, tile, uniform, limits), make)
 
 
-def _accumulator(problem: Problem) -> str:
+def accumulator(problem: Problem) -> str:
+    """Return the dtype of the sums."""
     return _dtypes.entry(problem.dtype).accumulator
 
 
 def pitch(problem: Problem) -> int:
     """M rounded up to 16 bytes of the accumulator's type."""
-    vector = 16 // _dtypes.entry(_accumulator(problem)).itemsize
+    vector = 16 // _dtypes.entry(accumulator(problem)).itemsize
     return -(-problem.filters // vector) * vector
 
 
 def _plan(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Plan:
     launches = [_gemm(problem, tile, uniform, wide)]
     if problem.rows:
-        launches.insert(0, _packing(problem, wide))
-    size = problem.group * problem.rows * pitch(problem) * _dtypes.entry(_accumulator(problem)).itemsize
-    reasons = (_tap_reason(problem, tile, uniform), _width_reason(wide))
-    return Plan(problem.operator, tuple(launches), 0, "", reasons, packed_bytes=size)
+        launches.insert(0, packing(problem, wide))
+    why = reasons(problem, tile, uniform, wide)
+    return Plan(problem.operator, tuple(launches), 0, "", why, packed_bytes=packed_bytes(problem))
+
+
+def packed_bytes(problem: Problem) -> int:
+    """Return the bytes of the packed weights."""
+    return problem.group * problem.rows * pitch(problem) * _dtypes.entry(accumulator(problem)).itemsize
 
 
 def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> float:
     """Model the time: finding taps row by row takes its share of the instructions too."""
     efficiency = tile.efficiency if uniform or not tile.uniform else tile.efficiency * _ROWWISE
     multiplications = tile.block_m * tile.block_n * problem.rows / prod(problem.phases)
-    blocks = _blocks(problem, tile)
-    busy = model.arithmetic(blocks, multiplications, _accumulator(problem), efficiency, limits)
+    busy = model.arithmetic(blocks(problem, tile), multiplications, accumulator(problem), efficiency, limits)
     return model.overlapped(busy, model.memory(problem.bytes, limits)) + (model.LAUNCH if problem.rows else 0.0)
 
 
@@ -138,8 +142,14 @@ def _counts(problem: Problem, tile: Tile) -> tuple[int, int]:
     return -(-problem.filters // tile.block_m), -(-problem.pixels // tile.block_n)
 
 
-def _blocks(problem: Problem, tile: Tile) -> int:
+def blocks(problem: Problem, tile: Tile) -> int:
+    """Return how many blocks make all tiles."""
     return prod(_counts(problem, tile)) * prod(problem.phases) * problem.group
+
+
+def reasons(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> tuple[str, str]:
+    """Say why it is this form of the kernel."""
+    return _tap_reason(problem, tile, uniform), _width_reason(wide)
 
 
 def _width_reason(wide: bool) -> str:
@@ -158,15 +168,9 @@ def _check_grid(operator: str, blocks: int) -> None:
 
 
 def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
-    blocks = _blocks(problem, tile)
-    _check_grid(problem.operator, blocks)
+    number = blocks(problem, tile)
+    _check_grid(problem.operator, number)
     chosen = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
-    fields: dict[str, Any] = {"common": _common_fields(problem, tile, wide)}
-    if problem.operator == "conv":
-        fields["taps"] = _taps_fields(problem, wide)
-    else:
-        fields["axes"] = [_axis_fields(problem, axis, wide) for axis in range(problem.rank)]
-        fields["phases"] = params.division(prod(problem.phases), False)
     roles = {"x": "x", "y": "y"}
     if problem.rows:
         roles["weights"] = "packed"
@@ -176,7 +180,16 @@ def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
     if problem.phases:
         shared += gemm_structs.taps(wide, problem.rank).itemsize
     pointers = params.pointers(gemm_structs.correlation(wide, problem.rank), roles)
-    return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
+    return Launch(chosen, (number, 1, 1), shared, params.pack(chosen.layout, fields(problem, tile, wide)), pointers)
+
+
+def fields(problem: Problem, tile: Tile, wide: bool) -> dict[str, Any]:
+    """Return the fields of ``ConvParams`` or ``ConvTransposeParams``, without pointers."""
+    common = {"common": _common_fields(problem, tile, wide)}
+    if problem.operator == "conv":
+        return {**common, "taps": _taps_fields(problem, wide)}
+    axes = [_axis_fields(problem, axis, wide) for axis in range(problem.rank)]
+    return {**common, "axes": axes, "phases": params.division(prod(problem.phases), False)}
 
 
 def _common_fields(problem: Problem, tile: Tile, wide: bool) -> Mapping[str, Any]:
@@ -233,7 +246,8 @@ def _axis_fields(problem: Problem, axis: int, wide: bool) -> Mapping[str, Any]:
     }
 
 
-def _packing(problem: Problem, wide: bool) -> Launch:
+def packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
+    """Return the launch that packs the weights and sets the tickets of the launch after it, if there are any, to 0."""
     squares = (-(-pitch(problem) // _SQUARE), -(-problem.rows // _SQUARE))
     blocks = prod(squares) * problem.group
     _check_grid(problem.operator, blocks)
@@ -252,8 +266,10 @@ def _packing(problem: Problem, wide: bool) -> Launch:
         "taps": params.divisions(problem.taps, wide),
         "m_squares": params.division(squares[0], False),
         "row_squares": params.division(squares[1], False),
+        "ticket_count": tickets,
     }
-    pointers = params.pointers(chosen.layout, {"w": "w", "packed": "packed"})
+    roles = {"w": "w", "packed": "packed"} | ({"tickets": "workspace"} if tickets else {})
+    pointers = params.pointers(chosen.layout, roles)
     return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
 
 

@@ -69,6 +69,20 @@ def operands(operator: str, wide: bool, rank: int) -> np.dtype[Any]:
 
 
 @cache
+def splits() -> np.dtype[Any]:
+    """Return the layout of ``Splits``."""
+    numbers = [("count", params.divider(False)), ("ticket_bytes", "<i4"), ("part", "<i4")]
+    return params.layout([("workspace", params.POINTER), *numbers])
+
+
+@cache
+def split_operands(rank: int) -> np.dtype[Any]:
+    """Return the layout of ``ConvSplitParams<int, NDIM>``."""
+    common = ("common", correlation(False, rank))
+    return params.layout([common, ("taps", taps(False, rank)), ("splits", splits())])
+
+
+@cache
 def packing(wide: bool, rank: int) -> np.dtype[Any]:
     """Return the layout of ``PackParams<Index, NDIM>``."""
     index, divider = params.index(wide), params.divider(wide)
@@ -82,5 +96,7 @@ def packing(wide: bool, rank: int) -> np.dtype[Any]:
             ("taps", divider, (rank,)),
             ("m_squares", params.divider(False)),
             ("row_squares", params.divider(False)),
+            ("tickets", params.POINTER),
+            ("ticket_count", "<i4"),
         ]
     )

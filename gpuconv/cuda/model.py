@@ -10,6 +10,8 @@ from gpuconv.cuda.plan import Limits
 
 LAUNCH = 2e-6  # seconds that each launch after the first adds; assumed
 _EXPOSED = 0.2  # share of the shorter one that does not hide behind the longer one; assumed
+_ADDING = 1.5e-6  # seconds from a block's last sum until another one reads it; assumed
+_CACHED = 64  # bytes of the L2 cache that a multiprocessor reads or writes per clock; assumed
 _BANDWIDTH = 0.85  # share of the memory's bandwidth that a kernel without arithmetic comes to; assumed
 
 
@@ -31,6 +33,11 @@ def arithmetic(blocks: int, multiplications: float, accumulator: str, efficiency
     rate = device.rate(accumulator) / device.limits.multiprocessors
     rounds = -(-blocks // limits.multiprocessors)
     return rounds * 2 * multiplications / (rate * efficiency)
+
+
+def adding_up(count: int, limits: Limits) -> float:
+    """Return the seconds in which a multiprocessor leaves and reads so many bytes of sums that are to be added up."""
+    return _ADDING + count / (_CACHED * nearest(limits.architecture).clock)
 
 
 def memory(count: int, limits: Limits) -> float:
