@@ -2,10 +2,10 @@
 // channels per row of the implicit GEMM, padded with zeros to 16 bytes.
 //
 // A block turns a square of kSquare output channels x kSquare (channel, tap) pairs round in shared memory, so that it
-// reads along the taps, which lie next to each other in w, and writes along the output channels. All blocks together
-// also set the tickets (include/split_k.cuh) of the launch that follows to zero, where it has any.
+// reads along the taps, which lie next to each other in w, and writes along the output channels.
 #include "geometry.cuh"
 #include "numeric.cuh"
+#include "tickets.cuh"
 
 template <class Index, int NDIM> struct PackParams {
     const void* w;
@@ -15,8 +15,7 @@ template <class Index, int NDIM> struct PackParams {
     Divider<Index> by_tap;                            // taps
     Divider<Index> taps[NDIM];
     Divider<int> m_squares, row_squares;
-    int* tickets;
-    int ticket_count;
+    Tickets tickets;
 };
 
 template <class T, class Acc, class Index, int NDIM>
@@ -24,7 +23,7 @@ __device__ __forceinline__ void pack_weights(const PackParams<Index, NDIM>& p)
 {
     constexpr int kSquare = 32, kThreads = 256, kStep = kThreads / kSquare;
     __shared__ Acc square[kSquare][kSquare + 1];
-    for (int ticket = blockIdx.x * kThreads + threadIdx.x; ticket < p.ticket_count; ticket += gridDim.x * kThreads) p.tickets[ticket] = 0;
+    p.tickets.clear();
     int m_square, row_square;
     const int group = p.row_squares.split(p.m_squares.split(blockIdx.x, m_square), row_square);
     const int along = threadIdx.x % kSquare, across = threadIdx.x / kSquare;

@@ -49,9 +49,8 @@ class Form:
     split: bool = False
 
     def __str__(self) -> str:
-        if self.split:
-            return split_plan.variant(self.dtype, 2, self.tile).name
-        return gemm_plan.variant(self.operator, self.dtype, False, 2, self.tile, self.uniform).name
+        whole = gemm_plan.variant(self.operator, self.dtype, False, 2, self.tile, self.uniform)
+        return split_plan.variant(whole).name if self.split else whole.name
 
     def _shapes(self, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         channels, filters = self.tile.block_k if self.uniform else _CHANNELS_BETWEEN, self.tile.block_m
@@ -119,7 +118,7 @@ def forms() -> list[Form]:
         for tile, uniform in product(tiles, (True, False))
         if (tile.uniform if uniform else tile.rowwise)
     ]
-    return whole + [Form("conv", dtype, tile, True, split=True) for dtype, tile in split_plan._TILES.items()]
+    return [*whole, Form("conv", "float32", gemm_plan._MIDDLE, True, split=True)]
 
 
 def pools() -> list[Pool]:

@@ -132,10 +132,10 @@ CONVS = (
     _gemm("conv_float16_3d_64x64x16", (2, 5, 5, 13, 12), (140, 5, 2, 3, 2), kinds=_INFINITE_WEIGHTS, **_CONV_3D),
 )  # fmt: skip
 SPLIT = (
-    _gemm("conv_split_float32_2d_64x64x16", (2, 32, 9, 23), (140, 32, 2, 3), out="strided", **_CONV_2D_TURNED),
-    _gemm("conv_split_float16_2d_64x64x16", (2, 64, 13, 19), (280, 32, 3, 2), group=2, kinds=_INFINITE_WEIGHTS,
-          layout="channels last", **_CONV_2D),
-    _gemm("conv_split_float64_3d_64x64x16", (2, 16, 5, 13, 12), (140, 16, 2, 3, 2), kinds=_INFINITE_INPUTS,
+    _gemm("conv_split_float32_2d_64x64x16_uniform", (2, 32, 9, 23), (140, 32, 2, 3), out="strided", **_CONV_2D_TURNED),
+    _gemm("conv_split_float16_3d_mma_64x64x32_scalar", (2, 64, 13, 19), (280, 32, 3, 2), group=2,
+          kinds=_INFINITE_WEIGHTS, layout="channels last", **_CONV_2D),
+    _gemm("conv_split_float64_3d_mma_64x64x16_scalar", (2, 16, 5, 13, 12), (140, 16, 2, 3, 2), kinds=_INFINITE_INPUTS,
           layout="reversed", out="fortran", **_CONV_3D),
 )  # fmt: skip
 TRANSPOSED = (
@@ -179,6 +179,7 @@ POOLS = (
           dilations=[3]),
 )  # fmt: skip
 
+TENSOR = SPLIT[1:]
 GEMMS = (*CONVS, *SPLIT, *TRANSPOSED)
 ALL: tuple[ManyBlocks, ...] = (*GEMMS, *POOLS)
 

@@ -33,7 +33,7 @@ def test_the_last_block_of_a_tile_adds_up() -> None:
     made = split(*SMALL, pads=[1] * 4, bias=True)
     assert made is not None
     pack, gemm = made.launches
-    assert fields(pack)["ticket_count"] == 4
+    assert fields(pack)["tickets"]["count"] == 4
     splits = fields(gemm)["splits"]
     count = splits["count"]
     assert splits == {"workspace": 0, "count": count, "ticket_bytes": 16, "part": 0}
@@ -48,7 +48,7 @@ def test_calls_that_share_packed_weights_add_up_in_a_second_launch() -> None:
     made = split(*SMALL, pads=[1] * 4)
     assert made is not None
     pack, sums, totals = made.sharing
-    assert (pack.packs, fields(pack)["ticket_count"]) == (True, 0)
+    assert (pack.packs, fields(pack)["tickets"]["count"]) == (True, 0)
     assert [fields(launch)["splits"]["part"] for launch in (sums, totals)] == [1, 2]
     assert sums.grid == made.launches[-1].grid
     assert totals.grid == (4, 1, 1)
@@ -92,7 +92,7 @@ def bits(share: bool, **options: Any) -> bytes:
     x, w, b = operands()
     with preferred("conv_split"), emulated_cuda(**options) as emulated:
         y = gpuconv.conv(x, gpuconv.pack(w) if share else w, b, pads=[1] * 4)
-    names = [launch.variant.name.removesuffix("_float32_2d_64x64x16") for launch in emulated.launches]
+    names = [launch.variant.name.removesuffix("_float32_2d_64x64x16_uniform") for launch in emulated.launches]
     assert names == ["pack_weights_float32_2d", *["conv_split"] * (1 + share)]
     assert emulated.launches[1].grid[0] > emulated.launches[-1].grid[0] or not share
     oracle.assert_close(y, oracle.conv(x, w, b, pads=[1] * 4), "float32")

@@ -76,10 +76,9 @@ def splits() -> np.dtype[Any]:
 
 
 @cache
-def split_operands(rank: int) -> np.dtype[Any]:
-    """Return the layout of ``ConvSplitParams<int, NDIM>``."""
-    common = ("common", correlation(False, rank))
-    return params.layout([common, ("taps", taps(False, rank)), ("splits", splits())])
+def tickets() -> np.dtype[Any]:
+    """Return the layout of ``Tickets``."""
+    return params.layout([("first", params.POINTER), ("count", "<i4")])
 
 
 @cache
@@ -96,7 +95,24 @@ def packing(wide: bool, rank: int) -> np.dtype[Any]:
             ("taps", divider, (rank,)),
             ("m_squares", params.divider(False)),
             ("row_squares", params.divider(False)),
-            ("tickets", params.POINTER),
-            ("ticket_count", "<i4"),
+            ("tickets", tickets()),
+        ]
+    )
+
+
+@cache
+def fragments() -> np.dtype[Any]:
+    """Return the layout of ``PackFragmentsParams<3>``."""
+    divider = params.divider(False)
+    return params.layout(
+        [
+            ("w", params.POINTER),
+            ("packed", params.POINTER),
+            *((name, "<i4") for name in ("filters", "channels", "taps", "w_group", "w_filter", "w_channel")),
+            ("w_stride", "<i4", (3,)),
+            *((name, divider) for name in ("tap_parts", "rows", "columns", "depths", "by_channel")),
+            ("extent", divider, (3,)),
+            ("outer_taps", "<i4"),
+            ("tickets", tickets()),
         ]
     )

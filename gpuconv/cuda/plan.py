@@ -89,6 +89,10 @@ class Plan:
         :class:`gpuconv.PackedWeights` keep them; for any other call they are workspace.
     sharing : tuple of Launch
         What calls that share packed weights launch instead of ``launches``; empty: the same.
+    problem : dataclass or None
+        What it solves, as measured choices know it; None where there was nothing to choose.
+    kernel : str
+        The candidate's name.
     """
 
     operator: str
@@ -98,6 +102,8 @@ class Plan:
     reasons: tuple[str, ...]
     packed_bytes: int = 0
     sharing: tuple[Launch, ...] = ()
+    problem: Any = None
+    kernel: str = ""
 
     def __repr__(self) -> str:  # without the parameters' bytes
         return f"<Plan of {self.operator}: {', '.join(launch.variant.name for launch in self.launches) or 'no launch'}>"

@@ -9,126 +9,100 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from gpuconv import _dtypes
-from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_plan, gemm_structs, model, params
+import numpy as np
+
+from gpuconv.cuda import gemm_plan, gemm_structs, mma_plan, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.gemm_plan import Tile
+from gpuconv.cuda.gemm_fields import Divisible
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 _COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # of splits
 _ALL, _SUMS, _TOTALS = range(3)  # of what a launch makes, as in split_k.cuh
-_RANKS = (1, 2, 3)
-_TILES: dict[str, Tile] = {
-    "float16": gemm_plan._MIDDLE_HALF,
-    "bfloat16": gemm_plan._MIDDLE_HALF,
-    "float32": gemm_plan._MIDDLE,
-    "float64": gemm_plan._MIDDLE_DOUBLE,
-}
 
 
 # ---------------------------------------------------------------- plans
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield one candidate, with as many splits as the model takes for best, unless there are tiles enough."""
-    tile = _TILES[problem.dtype]
-    accepted = problem.operator == "conv" and problem.rank in _RANKS and problem.precision == "ieee"
-    if not accepted or problem.channels == 0 or problem.channels % tile.block_k:
-        return
-    room = tile.shared_bytes(gemm_plan.accumulator(problem)) <= limits.shared_bytes_per_block
-    few = gemm_plan.blocks(problem, tile) <= limits.multiprocessors
-    counts = [count for count in _COUNTS if count <= _slices(problem, tile)]
-    if not (room and few and counts) or problem.wide(problem.group * problem.rows * gemm_plan.pitch(problem)):
-        return
-    seconds = {count: _seconds(problem, tile, count, limits) for count in counts}
-    best = min(counts, key=seconds.__getitem__)
-    name = variant(problem.dtype, problem.rank, tile).name
-    yield Candidate(name, seconds[best], partial(_plan, problem, tile, best, limits))
+    """Yield kernels with as many splits each as the model takes for best, unless there are tiles enough."""
+    for family in (gemm_plan, mma_plan):
+        for whole in family.divisible(problem, limits):
+            counts = [count for count in _COUNTS if count <= whole.slices]
+            room = whole.plan.launches[-1].shared_bytes <= limits.shared_bytes_per_block
+            if not (room and counts and whole.tiles <= limits.multiprocessors):
+                continue
+            seconds = {count: _seconds(problem, whole, count, limits) for count in counts}
+            best = min(counts, key=seconds.__getitem__)
+            name = variant(whole.plan.launches[-1].variant).name
+            yield Candidate(name, seconds[best], partial(_plan, whole, best, limits))
 
 
-def _slices(problem: Problem, tile: Tile) -> int:
-    return problem.rows // tile.block_k
-
-
-def _sums_bytes(problem: Problem, tile: Tile) -> int:
-    """Of one split of a tile."""
-    return tile.block_m * tile.block_n * _dtypes.entry(gemm_plan.accumulator(problem)).itemsize
-
-
-def _seconds(problem: Problem, tile: Tile, count: int, limits: Limits) -> float:
+def _seconds(problem: Problem, whole: Divisible, count: int, limits: Limits) -> float:
     """Model the time: each block's share of K, and the last one's adding up."""
-    tiles = gemm_plan.blocks(problem, tile)
-    multiplications = tile.block_m * tile.block_n * tile.block_k * -(-_slices(problem, tile) // count)
-    busy = model.arithmetic(tiles * count, multiplications, gemm_plan.accumulator(problem), tile.efficiency, limits)
-    left, read = (-(-number // limits.multiprocessors) for number in (tiles * count, tiles))
-    adding = model.adding_up((left + read * count) * _sums_bytes(problem, tile), limits)
+    blocks = whole.tiles * count
+    left, read = (-(-number // limits.multiprocessors) for number in (blocks, whole.tiles))
+    adding = model.adding_up((left + read * count) * whole.sums_bytes, limits)
+    busy = whole.busy(blocks, -(-whole.slices // count))
     return model.overlapped(busy, model.memory(problem.bytes, limits)) + adding + model.LAUNCH
 
 
-def _plan(problem: Problem, tile: Tile, count: int, limits: Limits) -> Plan:
-    tiles = gemm_plan.blocks(problem, tile)
-    tickets = -(-tiles // 4) * 16
-    all_at_once = (gemm_plan.packing(problem, False, tiles), _launch(problem, tile, count, _ALL))
-    sharing = (
-        gemm_plan.packing(problem, False),
-        _launch(problem, tile, count, _SUMS),
-        _launch(problem, tile, count, _TOTALS),
+def _plan(whole: Divisible, count: int, limits: Limits) -> Plan:
+    pack, _ = whole.plan.launches
+    few = f"{whole.tiles} tiles are few for {limits.multiprocessors} multiprocessors"
+    return replace(
+        whole.plan,
+        launches=(whole.packing(whole.tiles), _launch(whole, count, _ALL)),
+        workspace_bytes=_ticket_bytes(whole) + whole.tiles * count * whole.sums_bytes,
+        workspace_use="sums of the splits",
+        reasons=(f"each tile's K in {count} splits: {few}", *whole.plan.reasons),
+        sharing=(pack, _launch(whole, count, _SUMS), _launch(whole, count, _TOTALS)),
     )
-    reasons = (
-        f"each tile's K in {count} splits: {tiles} tiles are few for {limits.multiprocessors} multiprocessors",
-        *gemm_plan.reasons(problem, tile, uniform=True, wide=False),
+
+
+def _ticket_bytes(whole: Divisible) -> int:
+    return -(-whole.tiles // 4) * 16
+
+
+def _launch(whole: Divisible, count: int, part: int) -> Launch:
+    """Return the launch of the whole tiles, changed into one of splits: its struct is the same up to these."""
+    launch = whole.plan.launches[-1]
+    chosen = variant(launch.variant)
+    begin = params.offset(chosen.layout, "splits")
+    fields = {"count": params.division(count, False), "ticket_bytes": _ticket_bytes(whole), "part": part}
+    return Launch(
+        chosen,
+        (whole.tiles * (1 if part == _TOTALS else count), 1, 1),
+        launch.shared_bytes,
+        launch.parameters.ljust(begin, b"\0") + params.pack(gemm_structs.splits(), fields),
+        (*launch.pointers, *params.pointers(gemm_structs.splits(), {"workspace": "workspace"}, begin)),
     )
-    size = tickets + tiles * count * _sums_bytes(problem, tile)
-    packed = gemm_plan.packed_bytes(problem)
-    return Plan(problem.operator, all_at_once, size, "sums of the splits", reasons, packed, sharing)
-
-
-def _launch(problem: Problem, tile: Tile, count: int, part: int) -> Launch:
-    chosen = variant(problem.dtype, problem.rank, tile)
-    tiles = gemm_plan.blocks(problem, tile)
-    fields = {
-        **gemm_plan.fields(problem, tile, False),
-        "splits": {"count": params.division(count, False), "ticket_bytes": -(-tiles // 4) * 16, "part": part},
-    }
-    roles = {"x": "x", "weights": "packed", "y": "y"}
-    if problem.b_stride is not None:
-        roles["b"] = "b"
-    pointers = (
-        *params.pointers(gemm_structs.correlation(False, problem.rank), roles),
-        *params.pointers(gemm_structs.splits(), {"workspace": "workspace"}, _offset(chosen, "splits")),
-    )
-    blocks = tiles if part == _TOTALS else tiles * count
-    shared = tile.shared_bytes(gemm_plan.accumulator(problem))
-    return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
-
-
-def _offset(chosen: Variant, field: str) -> int:
-    assert chosen.layout.fields is not None
-    return int(chosen.layout.fields[field][1])
 
 
 # ---------------------------------------------------------------- variants
 
 
-def variant(dtype: str, rank: int, tile: Tile) -> Variant:
-    """Return the kernel of one tile, with 32-bit indices."""
-    whole = gemm_plan.variant("conv", dtype, False, rank, tile, True)
+def variant(whole: Variant) -> Variant:
+    """Return the kernel that makes a part of a tile, of one that makes all of it."""
     return replace(
         whole,
-        name=f"conv_split_{dtype}_{rank}d_{tile}",
+        name=whole.name.replace("conv_", "conv_split_", 1),
         source="conv_split.cu",
-        function="conv_split",
-        arguments=whole.arguments[:-1],
-        parameter=f"ConvSplitParams<int, {rank}>",
-        layout=gemm_structs.split_operands(rank),
+        function="conv_split_mma" if whole.function == "conv_mma" else "conv_split",
+        parameter=whole.parameter.replace("ConvParams", "ConvSplitParams"),
+        layout=_layout(whole.layout),
     )
 
 
-def variants(ranks: Ints = _RANKS) -> Iterator[Variant]:
-    """Yield every variant that a plan of these spatial ranks can name."""
-    for dtype, tile in _TILES.items():
-        for rank in ranks:
-            yield variant(dtype, rank, tile)
+def _layout(whole: np.dtype[Any]) -> np.dtype[Any]:
+    assert whole.fields is not None
+    assert whole.names is not None
+    return params.layout([*((name, whole.fields[name][0]) for name in whole.names), ("splits", gemm_structs.splits())])
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan can name."""
+    for family in (gemm_plan, mma_plan):
+        yield from map(variant, family.divisible_variants())

@@ -4,11 +4,12 @@
 // adds them up is the same thread of another block, whatever it is that the multiplier lets it make. They are added in
 // the order of the splits: results do not depend on which block is the last.
 //
-// The last block of a tile to arrive adds its sums up. It knows that it is the last by the tile's ticket, a count of
-// arrivals that was set to zero by an earlier launch. Without an earlier launch there are no tickets: then a second
+// The last block of a tile to arrive adds its sums up. It knows that it is the last by the tile's ticket (tickets.cuh),
+// which an earlier launch has set to zero. Without an earlier launch there are no tickets: then a second
 // launch, with one block for each tile, adds up what the first one left.
 #pragma once
 #include "implicit_gemm.cuh"
+#include "tickets.cuh"
 
 struct Splits {
     enum Part { ALL, SUMS, TOTALS };     // what a launch makes
@@ -18,19 +19,6 @@ struct Splits {
     int ticket_bytes;            // of all tickets, a multiple of 16
     int part;
 };
-
-// Returns, to all threads of a block, whether all others had arrived before; then what they wrote is known.
-__device__ __forceinline__ bool last_to_arrive(int* ticket, int all)
-{
-    __syncthreads();             // all threads have written
-    bool last = false;
-    if (threadIdx.x == 0) {
-        __threadfence();
-        last = atomicAdd(ticket, 1) == all - 1;
-        __threadfence();
-    }
-    return __syncthreads_or(last);
-}
 
 // One tile's sums in the workspace.
 template <class Acc, int SUMS, int THREADS> struct Parts {
@@ -114,5 +102,5 @@ __device__ __forceinline__ void make_split_tile(Multiplier& multiplier, const Co
     multiplier.stand(group, m_tile * Multiplier::kBlockM);
     const Epilogue<Multiplier, T, Acc, Index, NDIM, PHASED> epilogue{
         p, taps, multiplier, group, m_tile * Multiplier::kBlockM, n_tile * Multiplier::kBlockN};
-    if (epilogue.write(shared)) epilogue.repair(multiplier.x);
+    if (epilogue.write(shared)) epilogue.repair();
 }
