@@ -57,14 +57,14 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
             Window<int, 3> window;
             window.place(p, taps, pixel(p, column0 + i));
             const int first = window.exists ? window.origin[0] : kNoPixel;
-            pixels[i] = {window.image + distance(window.origin), {first, window.origin[1], window.origin[2]}};
+            store(pixels + i, window.image + distance(window.origin), first, window.origin[1], window.origin[2]);
         }
         if constexpr (!kUniformTap) {
             for (int k = threadIdx.x; k < slices * BLOCK_K; k += THREADS) {
                 int channel, tap[3], away[3];
                 split_row(p, taps, k, tap, channel);
                 advance_by(tap, away);
-                rows[k] = {distance(away) + channel * p.x_channel, {k < taps.rows ? away[0] : kNoRow, away[1], away[2]}};
+                store(rows + k, distance(away) + channel * p.x_channel, k < taps.rows ? away[0] : kNoRow, away[1], away[2]);
             }
         }
         aligned = reinterpret_cast<unsigned long long>(x) % 16 == 0;
@@ -88,6 +88,10 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
             next.channel = (slices - number * of_tap) * BLOCK_K;
             find_pixels();
         }
+    }
+    static __device__ __forceinline__ void store(Standing* entry, int offset, int first, int second, int third)
+    {
+        store_shared(shared_address(entry), make_uint4(offset, first, second, third));
     }
     __device__ __forceinline__ int distance(const int (&coordinates)[3]) const
     {
