@@ -167,3 +167,21 @@ __device__ __forceinline__ float max_nan(float a, float b)
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
     return result;
 }
+
+// The same of two 16-bit numbers at once.
+__device__ __forceinline__ unsigned max_nan_f16x2(unsigned a, unsigned b)
+{
+    unsigned result;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+__device__ __forceinline__ unsigned max_nan_bf16x2(unsigned a, unsigned b)
+{
+    unsigned result;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+
+// What the lane before, or after, this one has; all lanes of the warp take part. Of 4 or 8 bytes.
+template <class T> __device__ __forceinline__ T lane_before(T value) { return __shfl_up_sync(0xffffffff, value, 1); }
+template <class T> __device__ __forceinline__ T lane_after(T value) { return __shfl_down_sync(0xffffffff, value, 1); }
