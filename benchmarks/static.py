@@ -52,8 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
         planned = with_occupancy(static_plan.planned(case, device), kernels, device.limits.architecture)
         rows[str(case)] = planned | {"emulated": static_traffic.counted(case, device)}
         _progress("")
-        print(static_summary.line(case, rows[str(case)], kernels), flush=True)
-    classes = static_summary.classes(rows)
+        print(static_summary.line(rows[str(case)], kernels), flush=True)
+    classes = static_summary.classes(rows.values())
     print("\n".join(["", *static_summary.table(classes)]))
     machine.write(arguments.json, _head(device) | {"kernels": kernels, "classes": classes, "rows": rows})
     if arguments.write:
@@ -103,7 +103,7 @@ def _occupancy(launch: Row, kernel: Row, architecture: str) -> Row:
 def write(device: Representative, kernels: dict[str, Row], rows: dict[str, Row]) -> None:
     """Write the file, and the table in README."""
     records.write(PATH, _head(device), {f"kernel {name}": kernel for name, kernel in kernels.items()} | rows)
-    static_summary.write_readme(static_summary.classes(rows))
+    static_summary.write_readme(static_summary.classes(rows.values()))
 
 
 def read() -> tuple[Row, dict[str, Row], dict[str, Row]]:
