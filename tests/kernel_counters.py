@@ -25,7 +25,7 @@ from emulator.counters import FIELDS, Counters
 
 import gpuconv
 from gpuconv import _dtypes
-from gpuconv.cuda import gemm_plan, sources
+from gpuconv.cuda import gemm_plan, mma_plan, sources
 from gpuconv.cuda.gemm_plan import Tile
 
 ARCHITECTURE = "sm_90a"
@@ -69,6 +69,42 @@ class Form:
         rows = dict(zip(self.titles(width), map(row, emulated.counters().values()), strict=True))
         assert all(title.startswith(name) for title, name in zip(rows, emulated.counters(), strict=True))
         return rows
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """One form of one tile on tensor cores, of Conv."""
+
+    dtype: str
+    precision: str
+    tile: mma_plan.Tile
+    form: mma_plan.Form
+
+    def __str__(self) -> str:
+        return mma_plan.variant("conv", self.dtype, self.precision, self.tile, self.form).name
+
+    def _shapes(self, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        channels = _CHANNELS_BETWEEN if self.form.rowwise else self.form.block_k
+        return (_BATCH, channels, _HEIGHT, width), (self.tile.block_m, channels, 3, 3)
+
+    def titles(self, width: int) -> tuple[str, str]:
+        """Return the titles of the rows: of the kernel that packs the weights, and of the GEMM."""
+        x_shape, w_shape = self._shapes(width)
+        packing = mma_plan.packing_variant(self.dtype, self.precision).name
+        return f"{packing} for {self}, {_sizes(w_shape)}", f"{self}, 3x3 over {_sizes(x_shape)}"
+
+    def counters(self, width: int) -> dict[str, Counters]:
+        """Convolve with stride 1 and a border of zeros; return what both kernels did."""
+        x, w = (np.zeros(shape, self.dtype) for shape in self._shapes(width))
+        if self.form.gather == "vector":
+            x = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
+        with preferred(str(self)), gpuconv.precision(self.precision), _counting() as emulated:
+            gpuconv.conv(x, w, pads=(1, 1, 1, 1))
+        return emulated.counters()
+
+    def run(self, width: int) -> dict[str, Row]:
+        """Return the rows of both kernels."""
+        return dict(zip(self.titles(width), map(row, self.counters(width).values()), strict=True))
 
 
 @dataclass(frozen=True)
@@ -117,6 +153,15 @@ def forms() -> list[Form]:
     ]
 
 
+def tensor_forms() -> list[TensorForm]:
+    """Return every form that there is on tensor cores."""
+    return [
+        TensorForm(*operands, tile, form)
+        for operands, arithmetic in mma_plan._ARITHMETIC.items()
+        for tile, form in mma_plan._kernels(arithmetic)
+    ]
+
+
 def pools() -> list[Pool]:
     """Return the usual windows."""
     windows = ((2, 2), (3, 2), (3, 1))
@@ -128,9 +173,9 @@ def pools() -> list[Pool]:
 
 def row(counters: Counters) -> Row:
     """Return pairs: of all shared memory, all loads and stores of global memory, and the GEMM's loads of its inputs."""
-    weights = f"implicit_gemm.cuh:{_line_of_weights()})"
+    weights = f"ffma.cuh:{_line_of_weights()})"
     of_inputs = [
-        "implicit_gemm.cuh" in line and key != "st.global" and weights not in line
+        "ffma.cuh" in line and key != "st.global" and weights not in line
         for key, line in zip(counters.keys, counters.lines, strict=True)
     ]
     columns = [FIELDS.index(field) for field in ("global_sectors", "global_ideal")]
@@ -141,7 +186,7 @@ def row(counters: Counters) -> Row:
 @lru_cache(maxsize=1)
 def _line_of_weights() -> int:
     """Return the number of the one line that copies weights."""
-    text = sources.folder().joinpath("include", "implicit_gemm.cuh").read_text(encoding="utf-8")
+    text = sources.folder().joinpath("include", "ffma.cuh").read_text(encoding="utf-8")
     (number,) = (number for number, line in enumerate(text.splitlines(), 1) if "copy_async<16>(" in line)
     return number
 
@@ -150,6 +195,8 @@ def everything() -> Iterator[tuple[str, Row]]:
     """Yield all rows."""
     for form, width in product(forms(), WIDTHS):
         yield from form.run(width).items()
+    for tensor_form in tensor_forms():
+        yield from tensor_form.run(WIDTHS[0]).items()
     for pool in pools():
         yield from pool.run().items()
 
