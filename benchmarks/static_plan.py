@@ -84,7 +84,7 @@ def planned(case: Case, device: Representative) -> Row:
     """Return what the planner says, with times in microseconds."""
     chooser = Chooser()
     found = plan(case, device, chooser)
-    least = _floor(case, device)
+    memory, least = _floor(case, device)
     modelled = chooser.picked.seconds if chooser.picked else None
     return {
         "layer": case.layer.id,
@@ -96,15 +96,19 @@ def planned(case: Case, device: Representative) -> Row:
             for launch in found.launches
         ],
         "workspace_bytes": found.packed_bytes + found.workspace_bytes,
+        "bound": "memory" if least == memory else "math",
         "floor_us": _micro(least),
         "modelled_us": modelled and _micro(modelled),
         "over_floor": modelled and float(f"{modelled / least:.4g}"),
     }
 
 
-def _floor(case: Case, device: Representative) -> float:
+def _floor(case: Case, device: Representative) -> tuple[float, float]:
+    """Return the seconds of the fewest bytes, and the larger one of these and those of the arithmetic."""
     work = floor.work(case.layer.geometry, case.dtype, bias=case.layer.op != "MaxPool", indices=case.layer.indices)
-    return work.seconds(device.rate(_dtypes.entry(case.dtype).accumulator), device.bandwidth)
+    cores = device.rate(_dtypes.entry(case.dtype).accumulator)
+    rate = cores if floors.alone(case.layer) else device.peak(case.dtype, case.precision)
+    return work.bytes / device.bandwidth, work.seconds(rate, device.bandwidth)
 
 
 def _micro(seconds: float) -> float:

@@ -22,7 +22,7 @@ _SHORT = {
 }
 HEAD = (
     f"{'layer':20} {'dtype':8} {'layout':6} {'kernel':44} {'+':>1} {'regs':>4} {'smem':>6} {'blk':>3} {'occ':>4} | "
-    f"{'mul':>4} {'glob':>4} {'shrd':>4} {'int':>4} | {'load':>5} {'store':>5} {'wave':>5} {'moved':>6} | "
+    f"{'mul':>4} {'cmp':>4} {'glob':>4} {'shrd':>4} {'int':>4} | {'load':>5} {'store':>5} {'wave':>5} {'moved':>6} | "
     f"{'model us':>9} {'floor us':>9} {'ratio':>6}  emulated as"
 )
 _TABLE = (
@@ -49,7 +49,7 @@ def line(row: Row, kernels: dict[str, Row]) -> str:
     kernel, traffic = kernels[launch["kernel"]], row["emulated"]["kernels"][launch["kernel"]]
     kinds = kernel["instructions"]
     count = sum(kinds.values())
-    shares = [kinds.get(kind, 0) / count for kind in ("multiply", "global load", "shared load", "integer")]
+    shares = [kinds.get(kind, 0) / count for kind in ("multiply", "compare", "global load", "shared load", "integer")]
     pairs = [traffic.get(name) for name in ("loads", "stores", "shared")]
     shapes = "x".join(map(str, row["emulated"]["x"]))
     filters = f" w {'x'.join(map(str, row['emulated']['w']))}" if "w" in row["emulated"] else ""

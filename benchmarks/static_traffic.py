@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 import emulator
 
 Row = dict[str, Any]
-WORK = {"Conv": 2e7, "ConvTranspose": 2e7, "MaxPool": 1e6}  # operations; some tenths of a second
+WORK = {"Conv": 1e7, "ConvTranspose": 1e7, "MaxPool": 1e6}  # operations; some tenths of a second
 _HOST_THREADS = 2
 _SECTOR = 32  # bytes
 

@@ -11,7 +11,7 @@ import pytest
 import records
 from toolchain import needs_disassembler, needs_nvrtc
 
-from benchmarks import layers, occupancy, sass, shrink, static, static_kernels, static_plan, static_summary
+from benchmarks import layers, occupancy, sass, shrink, static, static_aims, static_kernels, static_plan, static_summary
 from benchmarks import static_traffic as traffic
 from benchmarks.layers import Layer
 from benchmarks.sass import Instruction
@@ -224,6 +224,26 @@ def row(layer: str, kind: str, dtype: str, ratio: float | None, layout: str = "N
     return {"layer": layer, "class": kind, "dtype": dtype, "layout": layout, "over_floor": ratio}
 
 
+def test_a_line_shows_the_kernel_that_does_the_work() -> None:
+    kernels = {
+        "pack": {"threads": 256, "registers": 20, "static_shared_bytes": 0, "multiplications": {}},
+        "gemm": {"threads": 128, "registers": 99, "static_shared_bytes": 16, "multiplications": {"FFMA": 60}},
+    }
+    kernels["gemm"] |= {"instructions": {"multiply": 60, "shared load": 25, "integer": 15}, "spilled_bytes": 0}
+    one = {"shared_bytes": 2048, "blocks_per_sm": 4, "occupancy": 0.25}
+    planned = row("vgg", "dense Conv", "tf32", 1.5, "NHWC") | {"floor_us": 20.0, "modelled_us": 30.0}
+    planned["launches"] = [{"kernel": name, "grid": [9, 1, 1]} | one for name in kernels]
+    traffic = {"gemm": {"loads": [30, 20], "shared": [8, 8]}, "pack": {"stores": [1, 1]}}
+    planned["emulated"] = {"x": [1, 8, 4, 4], "w": [2, 8, 3, 3], "moved": 2.5, "kernels": traffic}
+    assert static_summary.line(planned, kernels).split() == [
+        *["vgg", "tf32", "NHWC", "gemm", "1", "99", "2064", "4", "25%", "|"],
+        *["60%", "0%", "0%", "25%", "15%", "|", "1.50", "-", "1.00", "2.50", "|"],
+        *["30.00", "20.00", "1.50", "1x8x4x4", "w", "2x8x3x3"],
+    ]
+    kernels["gemm"]["spilled_bytes"] = 8
+    assert static_summary.line(planned, kernels).endswith("SPILLS 8 bytes")
+
+
 def test_classes_have_geometric_means() -> None:
     rows = [
         row("a", "dense Conv", "float32", 4.0),
@@ -239,6 +259,30 @@ def test_classes_have_geometric_means() -> None:
         "|---|---|---|---|---|---|",
         "| dense Conv |  | 3.00 (3.00 to 3.00) | 2.00 (1.00 to 4.00) |  |  |",
     ]
+
+
+def test_what_misses_the_aims_is_named() -> None:
+    kernels = {
+        "gemm": {"multiplications": {"HMMA": 6}, "instructions": {"multiply": 6, "integer": 4}},
+        "lean": {"multiplications": {"HMMA": 9}, "instructions": {"multiply": 9, "integer": 1}},
+        "pool": {"multiplications": {}, "instructions": {"integer": 9}},
+    }
+
+    def emulated(bound: str, width: int, kernel: str, **traffic: list[int]) -> dict[str, Any]:
+        return {"bound": bound, "emulated": {"x": [1, 1, width], "kernels": {kernel: traffic}}}
+
+    rows = {
+        "a": emulated("memory", 32, "pool", loads=[24, 20], stores=[12, 10], shared=[12, 8]),  # just 1.2
+        "b": emulated("memory", 32, "pool", loads=[25, 20], stores=[12, 10], shared=[11, 8]),
+        "c": emulated("memory", 31, "pool", loads=[90, 20]),
+        "d": emulated("math", 32, "gemm", loads=[90, 20], shared=[8, 8]),
+    }
+    assert static_aims.beyond(rows, kernels) == [
+        "bank conflicts: 1 of 3 kernels; pool 1.50",
+        "more than 1.2 of the ideal sectors: 1 of 2 rows bound by memory; b 1.23",
+        "more than 0.15 address work: 1 of 2 kernels with tensor cores; gemm 0.40",
+    ]
+    assert static_aims.beyond({}, {})[0] == "bank conflicts: 0 of 0 kernels"
 
 
 def test_readme_keeps_what_stands_around_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
