@@ -63,7 +63,7 @@ def _fewer_groups(layer: Layer) -> Iterator[Layer]:
     batch, channels, *extents = layer.x
     if layer.op == "MaxPool" and channels > 1:
         yield replace(layer, x=(batch, -(-channels // 2), *extents))
-    elif layer.group > 1:
+    elif layer.group >= 4:  # a single group would be another class
         count = layer.group // 2
         x = (batch, channels // layer.group * count, *extents)
         yield replace(layer, group=count, x=x, k_out=layer.k_out // layer.group * count)
