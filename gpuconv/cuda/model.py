@@ -52,7 +52,7 @@ def tensor(blocks: int, multiplications: float, lanes: int, issued: float, limit
         Instructions of a warp for every one that multiplies fragments.
     """
     device = nearest(limits.architecture)
-    fragment = (2048, 1024, 512)[lanes]  # multiply-adds of an instruction
+    fragment = (2048, 1024, 2048)[lanes]  # multiply-adds of an instruction
     cycles = max(fragment / (_TENSOR * device.tensor_lanes[lanes]), issued / 4)  # four warps issue at a time
     rounds = -(-blocks // limits.multiprocessors)
     return rounds * multiplications / fragment * cycles / device.clock

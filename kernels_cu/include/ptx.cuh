@@ -19,6 +19,15 @@ __device__ __forceinline__ void keep(int& number) { asm volatile("" : "+r"(numbe
 __device__ __forceinline__ void keep(unsigned& number) { asm volatile("" : "+r"(number)); }
 template <class T> __device__ __forceinline__ void keep(T*& pointer) { asm volatile("" : "+l"(pointer)); }
 
+// The 16 bits of one element in global memory; such loads keep the order of the program.
+__device__ __forceinline__ unsigned load_half(const void* source)
+{
+    unsigned bits;
+    asm volatile("ld.global.u16 %0, [%1];" : "=r"(bits) : "l"(source));
+    return bits;
+}
+
+
 __device__ __forceinline__ uint4 load_shared(unsigned address)
 {
     uint4 v;
