@@ -9,6 +9,14 @@ __device__ __forceinline__ int block_number()
     return number;
 }
 
+// The thread's number in its block, likewise.
+__device__ __forceinline__ int thread_number()
+{
+    int number;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
+    return number;
+}
+
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -43,6 +51,16 @@ __device__ __forceinline__ void store_shared(void* target, const float (&v)[4])
 __device__ __forceinline__ void store_shared(void* target, const double (&v)[2])
 {
     asm volatile("st.shared.v2.f64 [%0], {%1, %2};" ::"r"(shared_address(target)), "d"(v[0]), "d"(v[1]) : "memory");
+}
+
+// Loads 16 bytes from shared memory at once; a plain load of which some elements are not used becomes several narrow ones.
+__device__ __forceinline__ void load_shared(const void* source, float (&v)[4])
+{
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(shared_address(source)));
+}
+__device__ __forceinline__ void load_shared(const void* source, double (&v)[2])
+{
+    asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(v[0]), "=d"(v[1]) : "r"(shared_address(source)));
 }
 
 // The larger one, NaN if either is NaN; +0 is larger than -0.
