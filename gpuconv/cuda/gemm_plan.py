@@ -122,7 +122,7 @@ def _plan(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Plan:
         launches.insert(0, _packing(problem, wide))
     size = problem.group * problem.rows * pitch(problem) * _dtypes.entry(_accumulator(problem)).itemsize
     reasons = (_tap_reason(problem, tile, uniform), _width_reason(wide))
-    return Plan(problem.operator, tuple(launches), size, "the packed weights", reasons)
+    return Plan(problem.operator, tuple(launches), 0, "", reasons, packed_bytes=size)
 
 
 def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> float:
@@ -169,7 +169,7 @@ def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
         fields["phases"] = params.division(prod(problem.phases), False)
     roles = {"x": "x", "y": "y"}
     if problem.rows:
-        roles["weights"] = "workspace"
+        roles["weights"] = "packed"
     if problem.b_stride is not None:
         roles["b"] = "b"
     shared = tile.shared_bytes(_dtypes.entry(problem.dtype).accumulator)
@@ -253,7 +253,7 @@ def _packing(problem: Problem, wide: bool) -> Launch:
         "m_squares": params.division(squares[0], False),
         "row_squares": params.division(squares[1], False),
     }
-    pointers = params.pointers(chosen.layout, {"w": "w", "packed": "workspace"})
+    pointers = params.pointers(chosen.layout, {"w": "w", "packed": "packed"})
     return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
 
 
