@@ -253,13 +253,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
 
     // ---- sums
 
-    // Read from shared memory as a whole, whichever of the elements are used: lanes are 16 bytes apart.
-    static __device__ __forceinline__ Vector load_whole(const Acc* source)
-    {
-        Vector result;
-        load_shared(source, result.values);
-        return result;
-    }
+    // Of a window's first and last vector the compiler loads only what is used, in the same number of wavefronts.
     static __device__ __forceinline__ Vector load(const Acc* source) { return *reinterpret_cast<const Vector*>(source); }
 
     // One input row of the unrolled form meets every row of the kernel that an output row has there.
@@ -271,7 +265,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
 #pragma unroll
         for (int phase = 0; phase < kPhases; ++phase)
 #pragma unroll
-            for (int v = 0; v < kVectors; ++v) window[phase][v] = load_whole(x + phase * p.phase_pitch + v * kVector);
+            for (int v = 0; v < kVectors; ++v) window[phase][v] = load(x + phase * p.phase_pitch + v * kVector);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             const int kh = i - r * STRIDE;
@@ -327,16 +321,16 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
     {
         Vector window[2];
         if constexpr (!LINE) {
-            window[0] = load_whole(x);
-            window[1] = load_whole(x + kVector);
+            window[0] = load(x);
+            window[1] = load(x + kVector);
         }
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             if (!ALL_ROWS && !LINE && !inside(i - r, kernel_rows())) continue;
-            const Vector weight = load_whole(weights - (LINE ? 0 : r * kVector));
+            const Vector weight = load(weights - (LINE ? 0 : r * kVector));
             if constexpr (LINE) {
-                window[0] = load_whole(x + r * width() * kVector);
-                window[1] = load_whole(x + r * width() * kVector + kVector);
+                window[0] = load(x + r * width() * kVector);
+                window[1] = load(x + r * width() * kVector + kVector);
             }
 #pragma unroll
             for (int k = 0; k < kVector; ++k) {

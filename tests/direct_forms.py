@@ -17,7 +17,7 @@ Ints = tuple[int, ...]
 
 def name(form: Form, dtype: Any) -> str:
     """Return the name of a form's kernel."""
-    return direct_plan.variant(np.dtype(dtype).name, form).name
+    return direct_plan.variant(str(dtype), form).name
 
 
 def family(form: Form) -> str:
@@ -34,12 +34,12 @@ def usual(form: Form, width: int = 40, height: int = 20) -> tuple[Ints, Ints, di
     filters = 16 if form.filters == GROUPED else 3
     attributes: dict[str, Any] = {"group": group}
     if form.line:
-        return (2, channels, width), (filters, channels // group, 4), {**attributes, "pads": [3, 0]}
+        return (2, channels, 16 * width), (filters, channels // group, 4), {**attributes, "pads": [3, 0]}
     kernel = (form.kernel,) * 2 if form.kernel else (9, 6) if form.stride else (3, 3)
     if form.stride == 0:
         attributes |= {"dilations": [2, 2], "pads": [2, 2, 2, 2]}
     else:
-        attributes |= {"strides": [form.stride] * 2, "pads": [k // 2 for k in kernel] * 2}
+        attributes |= {"strides": [form.stride] * 2, "pads": [k // 2 for k in kernel] + [(k - 1) // 2 for k in kernel]}
     rows, columns = (extent * (form.stride or 1) for extent in (height, width))
     return (2, channels, rows, columns), (filters, channels // group, *kernel), attributes
 

@@ -49,6 +49,7 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "pack_weights.cu": many_blocks.GEMMS,
     "conv_implicit_gemm.cu": many_blocks.CONVS,
     "conv_transpose.cu": many_blocks.TRANSPOSED,
+    "conv_direct.cu": many_blocks.DIRECT,
     "include/correlation.cuh": many_blocks.GEMMS,
     "include/implicit_gemm.cuh": many_blocks.GEMMS,
     "include/numeric.cuh": many_blocks.GEMMS,

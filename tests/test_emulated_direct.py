@@ -73,7 +73,7 @@ def test_padding_takes_no_part(form: Form) -> None:
     x, w = np.ones(x_shape, np.float32), np.ones(w_shape, np.float32)
     w.reshape(len(w), -1)[:, 0] = (np.inf, np.nan, -np.inf, 1)[: len(w)] * (len(w) // 4 or 1)
     problem = Problem("conv", x_shape, w_shape, None, attributes)
-    y = computed(problem, [x, w], direct_forms.name(form, np.float32), 0)
+    y = computed(problem, [x, w], direct_forms.name(form, "float32"), 0)
     assert_close(y, oracle.conv(x, w, **attributes), "float32")
     assert np.isfinite(y).any()
     assert not np.isfinite(y).all()

@@ -97,17 +97,17 @@ class Form:
 
 
 FORMS = (
-    Form(1, 7, 3, 1, False, 72, 0.83),
-    Form(1, 7, 3, 2, False, 96, 0.64),
-    Form(1, 7, 5, 1, False, 96, 0.91),
-    Form(1, 7, 5, 2, False, 112, 0.8),
-    Form(1, 7, 7, 1, False, 128, 0.94),
-    Form(1, 7, 7, 2, False, 128, 0.88),
-    Form(1, 7, 0, 1, False, 80, 0.7),
-    Form(1, 8, 0, 1, True, 96, 0.72),
+    Form(1, 7, 3, 1, False, 72, 0.84),
+    Form(1, 7, 3, 2, False, 96, 0.72),
+    Form(1, 7, 5, 1, False, 96, 0.92),
+    Form(1, 7, 5, 2, False, 112, 0.85),
+    Form(1, 7, 7, 1, False, 128, 0.95),
+    Form(1, 7, 7, 2, False, 128, 0.91),
+    Form(1, 7, 0, 1, False, 80, 0.69),
+    Form(1, 8, 0, 1, True, 96, 0.77),
     Form(1, 1, 0, 0, False, 64, 0.15),
     Form(GROUPED, 3, 3, 1, False, 128, 0.91),
-    Form(GROUPED, 3, 3, 2, False, 128, 0.85),
+    Form(GROUPED, 3, 3, 2, False, 128, 0.88),
     Form(GROUPED, 1, 0, 0, False, 80, 0.38),
 )
 
@@ -325,11 +325,12 @@ def _tiles(work: Work, form: Form) -> Iterator[Tile]:
     needed = [-(-extent // each) for extent, each in zip(work.y_extent, _each(work, form, vector), strict=True)]
     filter_tiles = -(-work.filters // form.filters)
     steps = [step for step in _STEPS if step < work.channels]
-    least = (1, 1, 1 if form.stride else _WARP)  # neighbours that make neighbours
-    counts = [
-        [one for one in _counts(count) if one >= min(few, count)] for count, few in zip(needed, least, strict=True)
-    ]
-    for d, h, w in product(*counts):
+    depths, rows, columns = map(_counts, needed)
+    if form.stride == 0:  # neighbours make neighbours
+        columns = [count for count in columns if count >= min(_WARP, needed[2])]
+    elif form.stride == 2:  # of odd numbers, no pitch lets the next row begin in the bank that comes next
+        columns = sorted({count + count % 2 for count in columns})
+    for d, h, w in product(depths, rows, columns):
         if w * h * d > THREADS:
             continue
         for filters in (1, 2, 4, 8):

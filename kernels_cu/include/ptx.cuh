@@ -53,16 +53,6 @@ __device__ __forceinline__ void store_shared(void* target, const double (&v)[2])
     asm volatile("st.shared.v2.f64 [%0], {%1, %2};" ::"r"(shared_address(target)), "d"(v[0]), "d"(v[1]) : "memory");
 }
 
-// Loads 16 bytes from shared memory at once; a plain load of which some elements are not used becomes several narrow ones.
-__device__ __forceinline__ void load_shared(const void* source, float (&v)[4])
-{
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(shared_address(source)));
-}
-__device__ __forceinline__ void load_shared(const void* source, double (&v)[2])
-{
-    asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(v[0]), "=d"(v[1]) : "r"(shared_address(source)));
-}
-
 // The larger one, NaN if either is NaN; +0 is larger than -0.
 __device__ __forceinline__ float max_nan(float a, float b)
 {
