@@ -4,7 +4,9 @@
 // with (phase + pad - t * d) divisible by s, each at the input q + (phase + pad - t * d) / s: a correlation of stride 1.
 // Its taps are t = first + j * s / gcd(s, d), or none, and input coordinates fall by d / gcd(s, d) from one to the next.
 // A block makes one tile of one phase (include/implicit_gemm.cuh); phases of the same pixels run next to each other.
+#include "ffma.cuh"
 #include "implicit_gemm.cuh"
+#include "mma.cuh"
 
 // One axis of the whole problem.
 template <class Index> struct TransposedAxis {
@@ -50,13 +52,11 @@ __device__ __forceinline__ Index phase_taps(const TransposedAxis<Index>& a, Inde
     return count;
 }
 
-template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
-          bool UNIFORM_TAP>
-__device__ __forceinline__ void conv_transpose(const ConvTransposeParams<Index, NDIM>& p)
+template <class T, class Acc, class Multiplier, class Index, int NDIM>
+__device__ __forceinline__ void make_phase(const ConvTransposeParams<Index, NDIM>& p)
 {
-    extern __shared__ __align__(16) unsigned char shared[];
-    using Block = Tile<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>;
-    Taps<Index, NDIM>& taps = *reinterpret_cast<Taps<Index, NDIM>*>(shared + Block::kSharedBytes);
+    extern __shared__ __align__(128) unsigned char shared[];
+    Taps<Index, NDIM>& taps = *reinterpret_cast<Taps<Index, NDIM>*>(shared + Multiplier::kSharedBytes);
     const auto position = [&](Index& group, Index& m_tile, Index& n_tile) {
         int m, phase, n;
         group = p.common.n_tiles.split(p.phases.split(p.common.m_tiles.split(block_number(), m), phase), n);
@@ -77,6 +77,21 @@ __device__ __forceinline__ void conv_transpose(const ConvTransposeParams<Index, 
         taps.rows = rows;
     }
     __syncthreads();
-    Block tile(p.common, taps, shared);
-    tile.run(position);
+    make_tile<T, Acc, true>(Multiplier(p.common, taps, shared), p.common, taps, shared, position);
+}
+
+// On the cores' own multipliers.
+template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
+          bool UNIFORM_TAP>
+__device__ __forceinline__ void conv_transpose(const ConvTransposeParams<Index, NDIM>& p)
+{
+    make_phase<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>>(p);
+}
+
+// On tensor cores, up to three spatial axes.
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER>
+__device__ __forceinline__ void conv_transpose_mma(const ConvTransposeParams<int, 3>& p)
+{
+    using Multiplier = Mma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, GATHER, true>;
+    make_phase<typename Arithmetic::Element, typename Arithmetic::Acc, Multiplier>(p);
 }

@@ -4,40 +4,39 @@ from __future__ import annotations
 
 EQUIVALENT: dict[str, tuple[str, ...]] = {
     "A buffer fewer is enough to be right; it only hides less of the time that copies take.": (
-        "include/implicit_gemm.cuh: static constexpr int kStages = 3;  [3 -> 2]",
+        "include/ffma.cuh: static constexpr int kStages = 3;  [3 -> 2]",
     ),
     "Columns that do not exist read those of column 0, or nothing, and are never written.": (
-        "include/implicit_gemm.cuh: exists = mine.exists;  [statement deleted]",
+        "include/gather.cuh: exists = at.exists;  [statement deleted]",
         "include/correlation.cuh: result.n = unravel<NDIM>(result.exists ? column : Index(0), p.extent, result.q);  [? -> || true ?]",  # noqa: E501
         "include/correlation.cuh: result.n = unravel<NDIM>(result.exists ? column : Index(0), p.extent, result.q);  [0 -> 1]",  # noqa: E501
     ),
     "One axis more than there are is undefined; the compiler makes the same of it, or repairs more.": (
-        "include/implicit_gemm.cuh: for (int axis = 0; axis < NDIM; ++axis) {  [< -> <=]",
-        "include/implicit_gemm.cuh: for (int axis = 0; axis < NDIM; ++axis) {  [< -> <=] no. 4",
+        "include/gather.cuh: for (int axis = 0; axis < NDIM; ++axis) {  [< -> <=] no. 2",
         "max_pool.cu: if constexpr (AXIS + 1 < NDIM) {  [< -> <=]",
         "max_pool.cu: if constexpr (AXIS + 1 < NDIM) {  [+ -> -]",
         "max_pool.cu: if constexpr (AXIS + 1 < NDIM) {  [1 -> 0]",
     ),
     "Conv's taps are those of a single phase: the general form gives the same rows and outputs.": (
-        "include/implicit_gemm.cuh: if constexpr (!PHASED) return k;  [statement deleted]",
-        "conv_implicit_gemm.cu: Tile<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false> tile(p.common, p.taps, shared);  [false -> true]",  # noqa: E501
+        "include/ffma.cuh: if constexpr (!PHASED) return k;  [statement deleted]",
+        "conv_implicit_gemm.cu: make_tile<T, Acc, false>(Multiplier(p.common, p.taps, shared), p.common, p.taps, shared, position);  [false -> true]",  # noqa: E501
     ),
     "Tiles have as many channels as pixels, or a single row for all threads.": (
-        "include/implicit_gemm.cuh: const unsigned target = shared_address(input_stage(stage) + row * BLOCK_N + threadIdx.x % BLOCK_N);  [BLOCK_N -> BLOCK_M]",  # noqa: E501
+        "include/ffma.cuh: const unsigned target = shared_address(input_stage(stage) + row * BLOCK_N + threadIdx.x % BLOCK_N);  [BLOCK_N -> BLOCK_M]",  # noqa: E501
     ),
     "It only spares the compiler a comparison that always holds.": (
-        "include/implicit_gemm.cuh: if (kWeightVectors % kThreads != 0 && vector >= kWeightVectors) break;  [0 -> 1]",
+        "include/ffma.cuh: if (kWeightVectors % kThreads != 0 && vector >= kWeightVectors) break;  [0 -> 1]",
     ),
     "A vector of channels begins below M just where it begins below M rounded up to whole vectors.": (
-        "include/implicit_gemm.cuh: bool found = m0 + m < p.pitch;  [pitch -> filters]",
+        "include/ffma.cuh: bool found = m0 + m < p.pitch;  [pitch -> filters]",
     ),
     "Slices that nobody multiplies are fetched too, into buffers that are free.": (
         "include/implicit_gemm.cuh: if (stage < slices) {  [< -> <=]",
         "include/implicit_gemm.cuh: if (stage < slices) {  [stage < slices -> true || (stage < slices)]",
         "include/implicit_gemm.cuh: const bool more = left > kStages - 1;  [> -> >=]",
         "include/implicit_gemm.cuh: const bool more = left > kStages - 1;  [1 -> 2]",
-        "include/implicit_gemm.cuh: if (more) fetch(filled);  [more -> true || (more)]",
-        "include/implicit_gemm.cuh: if (more) deposit(filled);  [more -> true || (more)]",
+        "include/implicit_gemm.cuh: if (more) multiplier.fetch(filled);  [more -> true || (more)]",
+        "include/implicit_gemm.cuh: if (more) multiplier.deposit(filled);  [more -> true || (more)]",
     ),
     "It waits longer than it must.": (
         "include/implicit_gemm.cuh: copy_async_wait<kStages - 2>();  [2 -> 3]",
@@ -47,22 +46,19 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "include/implicit_gemm.cuh: copy_async_wait<0>();  [statement deleted]",
     ),
     "Outputs that need no repair are computed again, to the same values.": (
-        "include/implicit_gemm.cuh: bool suspect = false;  [false -> true]",
-        "include/implicit_gemm.cuh: if (!is_finite(widen(y[offset + m * p.y_channel])))  [!is_finite(widen(y[offset + m * p.y_channel])) -> true || (!is_finite(widen(y[offset + m * p.y_channel])))]",  # noqa: E501
-        "include/implicit_gemm.cuh: bool whole = true;  [true -> false]",
-        "include/implicit_gemm.cuh: const Index last = first + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [- -> +]",  # noqa: E501
-        "include/implicit_gemm.cuh: const Index last = first + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [1 -> 0]",  # noqa: E501
+        "include/epilogue.cuh: bool suspect = false;  [false -> true]",
+        "include/epilogue.cuh: if (!is_finite(widen(y[offset + m * p.y_channel])))  [!is_finite(widen(y[offset + m * p.y_channel])) -> true || (!is_finite(widen(y[offset + m * p.y_channel])))]",  # noqa: E501
+        "include/gather.cuh: bool whole = true;  [true -> false]",
+        "include/gather.cuh: const Index last = origin[axis] + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [- -> +]",  # noqa: E501
+        "include/gather.cuh: const Index last = origin[axis] + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [1 -> 0]",  # noqa: E501
         "include/numeric.cuh: template <class Acc> __device__ __forceinline__ bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }  [* -> +]",  # noqa: E501
         "include/numeric.cuh: template <class Acc> __device__ __forceinline__ bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }  [0 -> 1]",  # noqa: E501
         "include/numeric.cuh: template <class Acc> __device__ __forceinline__ bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }  [0 -> 1] no. 2",  # noqa: E501
     ),
-    "An uninitialised number is undefined; the compiler repairs more.": (
-        "include/implicit_gemm.cuh: const Index last = first + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [first -> last]",  # noqa: E501
-    ),
     "Asking again, after the main loop, only spares registers during it.": (
         "include/implicit_gemm.cuh: position(group, m_tile, n_tile);  [m_tile -> n_tile] no. 2",
         "include/implicit_gemm.cuh: position(group, m_tile, n_tile);  [statement deleted] no. 2",
-        "include/implicit_gemm.cuh: stand(group, m_tile, n_tile);  [statement deleted] no. 2",
+        "include/implicit_gemm.cuh: multiplier.stand(group, m_tile * Multiplier::kBlockM);  [statement deleted] no. 2",
     ),
     "The padding of packed weights may hold anything, but something.": (
         "pack_weights.cu: square[i][along] = found ? widen(w[offset + m * p.w_filter]) : Acc(0);  [0 -> 1]",

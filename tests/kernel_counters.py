@@ -26,7 +26,7 @@ from emulator.counters import FIELDS, Counters
 
 import gpuconv
 from gpuconv import _dtypes
-from gpuconv.cuda import gemm_plan, sources
+from gpuconv.cuda import gemm_plan, mma_plan, sources, split_plan
 from gpuconv.cuda.direct_tile import Form as DirectForm
 from gpuconv.cuda.gemm_plan import Tile
 
@@ -42,15 +42,17 @@ Row = dict[str, list[int]]
 
 @dataclass(frozen=True)
 class Form:
-    """One form of one tile, with 32-bit indices."""
+    """One form of one tile, with 32-bit indices; ``split`` where several blocks make a tile."""
 
     operator: str
     dtype: str
     tile: Tile
     uniform: bool
+    split: bool = False
 
     def __str__(self) -> str:
-        return gemm_plan.variant(self.operator, self.dtype, False, 2, self.tile, self.uniform).name
+        whole = gemm_plan.variant(self.operator, self.dtype, False, 2, self.tile, self.uniform)
+        return split_plan.variant(whole).name if self.split else whole.name
 
     def _shapes(self, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         channels, filters = self.tile.block_k if self.uniform else _CHANNELS_BETWEEN, self.tile.block_m
@@ -61,7 +63,8 @@ class Form:
         """Return the titles of the rows: of the kernel that packs the weights, and of the GEMM."""
         x_shape, w_shape = self._shapes(width)
         packing = gemm_plan.packing_variant(self.dtype, False, 2).name
-        return f"{packing} for {self.operator}, {_sizes(w_shape)}", f"{self}, 3x3 over {_sizes(x_shape)}"
+        use = f"{self.operator} in splits" if self.split else self.operator
+        return f"{packing} for {use}, {_sizes(w_shape)}", f"{self}, 3x3 over {_sizes(x_shape)}"
 
     def run(self, width: int) -> dict[str, Row]:
         """Convolve with stride 1 and a border of zeros; return the rows of both kernels."""
@@ -105,6 +108,42 @@ class Direct:
 
 
 @dataclass(frozen=True)
+class TensorForm:
+    """One form of one tile on tensor cores, of Conv."""
+
+    dtype: str
+    precision: str
+    tile: mma_plan.Tile
+    form: mma_plan.Form
+
+    def __str__(self) -> str:
+        return mma_plan.variant("conv", self.dtype, self.precision, self.tile, self.form).name
+
+    def _shapes(self, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        channels = _CHANNELS_BETWEEN if self.form.rowwise else self.form.block_k
+        return (_BATCH, channels, _HEIGHT, width), (self.tile.block_m, channels, 3, 3)
+
+    def titles(self, width: int) -> tuple[str, str]:
+        """Return the titles of the rows: of the kernel that packs the weights, and of the GEMM."""
+        x_shape, w_shape = self._shapes(width)
+        packing = mma_plan.packing_variant(self.dtype, self.precision).name
+        return f"{packing} for {self}, {_sizes(w_shape)}", f"{self}, 3x3 over {_sizes(x_shape)}"
+
+    def counters(self, width: int) -> dict[str, Counters]:
+        """Convolve with stride 1 and a border of zeros; return what both kernels did."""
+        x, w = (np.zeros(shape, self.dtype) for shape in self._shapes(width))
+        if self.form.gather == "vector":
+            x = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
+        with preferred(str(self)), gpuconv.precision(self.precision), _counting() as emulated:
+            gpuconv.conv(x, w, pads=(1, 1, 1, 1))
+        return emulated.counters()
+
+    def run(self, width: int) -> dict[str, Row]:
+        """Return the rows of both kernels."""
+        return dict(zip(self.titles(width), map(row, self.counters(width).values()), strict=True))
+
+
+@dataclass(frozen=True)
 class Pool:
     """MaxPool with one window, of the values alone or with their indices."""
 
@@ -142,11 +181,21 @@ def _sizes(shape: tuple[int, ...]) -> str:
 
 def forms() -> list[Form]:
     """Return every form that there is for spatial rank 2."""
-    return [
+    whole = [
         Form(operator, dtype, tile, uniform)
         for operator, (dtype, tiles) in product(("conv", "conv_transpose"), gemm_plan._TILES.items())
         for tile, uniform in product(tiles, (True, False))
         if (tile.uniform if uniform else tile.rowwise)
+    ]
+    return [*whole, Form("conv", "float32", gemm_plan._MIDDLE, True, split=True)]
+
+
+def tensor_forms() -> list[TensorForm]:
+    """Return every form that there is on tensor cores."""
+    return [
+        TensorForm(*operands, tile, form)
+        for operands, arithmetic in mma_plan._ARITHMETIC.items()
+        for tile, form in mma_plan._kernels(arithmetic)
     ]
 
 
@@ -166,9 +215,9 @@ def pools() -> list[Pool]:
 
 def row(counters: Counters) -> Row:
     """Return pairs: of all shared memory, all loads and stores of global memory, and the GEMM's loads of its inputs."""
-    weights = f"implicit_gemm.cuh:{_line_of_weights()})"
+    weights = f"ffma.cuh:{_line_of_weights()})"
     of_inputs = [
-        "implicit_gemm.cuh" in line and key != "st.global" and weights not in line
+        "ffma.cuh" in line and key != "st.global" and weights not in line
         for key, line in zip(counters.keys, counters.lines, strict=True)
     ]
     columns = [FIELDS.index(field) for field in ("global_sectors", "global_ideal")]
@@ -179,7 +228,7 @@ def row(counters: Counters) -> Row:
 @lru_cache(maxsize=1)
 def _line_of_weights() -> int:
     """Return the number of the one line that copies weights."""
-    text = sources.folder().joinpath("include", "implicit_gemm.cuh").read_text(encoding="utf-8")
+    text = sources.folder().joinpath("include", "ffma.cuh").read_text(encoding="utf-8")
     (number,) = (number for number, line in enumerate(text.splitlines(), 1) if "copy_async<16>(" in line)
     return number
 
@@ -188,6 +237,8 @@ def everything() -> Iterator[tuple[str, Row]]:
     """Yield all rows."""
     for form, width in product(forms(), WIDTHS):
         yield from form.run(width).items()
+    for tensor_form in tensor_forms():
+        yield from tensor_form.run(WIDTHS[0]).items()
     for one in (*directs(), *pools()):
         yield from one.run().items()
 

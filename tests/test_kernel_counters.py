@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import records
 from emulator.counters import FIELDS, Counters
-from kernel_counters import PATH, TOOL, WIDTHS, Form, Row
+from kernel_counters import PATH, TOOL, WIDTHS, Form, Row, TensorForm
 
 from gpuconv import _dtypes
 
@@ -67,6 +67,28 @@ def test_direct_sums_read_little_more_than_necessary(direct: kernel_counters.Dir
     assert_recorded({title: row})
 
 
+@pytest.mark.parametrize("form", kernel_counters.tensor_forms(), ids=str)
+def test_tensor_cores_are_fed_without_bank_conflicts(form: TensorForm) -> None:
+    packed, made = (kernel_counters.row(one) for one in form.counters(WIDTHS[0]).values())
+    assert made["shared"][0] == made["shared"][1] > 0
+    most = MOST_OF_16_BIT if form.form.gather == "scalar" and form.dtype.endswith("16") else MOST_SECTORS
+    assert made["loads"][0] <= most * made["loads"][1]
+    assert made["stores"][0] == made["stores"][1]
+    if not form.form.rowwise:
+        assert packed["loads"][0] <= MOST_SECTORS * packed["loads"][1]
+    assert_recorded(dict(zip(form.titles(WIDTHS[0]), (packed, made), strict=True)))
+
+
+@pytest.mark.parametrize("form", kernel_counters.tensor_forms(), ids=str)
+def test_tensor_cores_multiply_whole_slices_and_nothing_else(form: TensorForm) -> None:
+    _, made = form.counters(WIDTHS[0]).values()
+    (n, channels, *spatial), (filters, *_) = form._shapes(WIDTHS[0])
+    rows = -(-9 * channels // form.form.block_k) * form.form.block_k
+    pixels = -(-n * spatial[0] * spatial[1] // form.tile.block_n) * form.tile.block_n
+    products = 3 if form.precision == "3xtf32" else 1
+    assert made.counts[:, FIELDS.index("mma_macs")].sum() == filters * pixels * rows * products
+
+
 @pytest.mark.parametrize("pool", kernel_counters.pools(), ids=str)
 def test_max_pool_counts_are_as_recorded(pool: kernel_counters.Pool) -> None:
     rows = pool.run()
@@ -86,23 +108,24 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
         gone.pop(key)
     titles = {title for form in kernel_counters.forms() for width in WIDTHS for title in form.titles(width)}
     titles |= {direct.title() for direct in kernel_counters.directs()}
+    titles |= {title for form in kernel_counters.tensor_forms() for title in form.titles(WIDTHS[0])}
     titles |= {pool.title() for pool in kernel_counters.pools()}
     assert set(gone) == titles
 
 
 def test_sums_are_by_kind_of_access() -> None:
-    weights = f"ptx.cuh:1 (inlined at implicit_gemm.cuh:{kernel_counters._line_of_weights()})"
+    weights = f"ptx.cuh:1 (inlined at ffma.cuh:{kernel_counters._line_of_weights()})"
     accesses = [
         ("cp.async", weights, {"shared_requests": 1, "shared_wavefronts": 5, "shared_ideal": 4}),
         ("cp.async", weights, {"global_requests": 1, "global_sectors": 17, "global_ideal": 16}),
         (
             "cp.async",
-            "ptx.cuh:2 (inlined at implicit_gemm.cuh:1)",
+            "ptx.cuh:2 (inlined at ffma.cuh:1)",
             {"global_requests": 1, "global_sectors": 3, "global_ideal": 2},
         ),
-        ("ld.shared", "implicit_gemm.cuh:3", {"shared_requests": 2, "shared_wavefronts": 8, "shared_ideal": 8}),
-        ("st.global", "implicit_gemm.cuh:4", {"global_requests": 1, "global_sectors": 7, "global_ideal": 6}),
-        ("add.s32", "implicit_gemm.cuh:5", {"instructions": 9}),
+        ("ld.shared", "ffma.cuh:3", {"shared_requests": 2, "shared_wavefronts": 8, "shared_ideal": 8}),
+        ("st.global", "ffma.cuh:4", {"global_requests": 1, "global_sectors": 7, "global_ideal": 6}),
+        ("add.s32", "ffma.cuh:5", {"instructions": 9}),
     ]
     counts = np.array([[numbers.get(field, 0) for field in FIELDS] for _, _, numbers in accesses], np.uint64)
     counters = Counters([key for key, _, _ in accesses], [line for _, line, _ in accesses], counts)

@@ -8,10 +8,10 @@ import many_blocks
 import numpy as np
 import pytest
 from emulated import architecture
-from many_blocks import ALL, DIRECT, GEMMS, POOLS, ManyBlocks
+from many_blocks import ALL, DIRECT, GEMMS, POOLS, TENSOR, ManyBlocks
 
 from gpuconv import _dtypes
-from gpuconv.cuda import direct_tile, gemm_plan
+from gpuconv.cuda import direct_tile, gemm_plan, mma_plan
 
 pytestmark = pytest.mark.emulator
 
@@ -31,7 +31,9 @@ def test_many_blocks_are_right(one: ManyBlocks) -> None:
     assert min(_blocks(emulated.launches[-1])) >= 3
 
 
-@pytest.mark.parametrize("one", [one for one in (*GEMMS, *POOLS) if one.problem.rank > 1], ids=lambda one: one.kernel)
+@pytest.mark.parametrize(
+    "one", [one for one in (*GEMMS, *TENSOR, *POOLS) if one.problem.rank > 1], ids=lambda one: one.kernel
+)
 def test_no_two_axes_are_alike(one: ManyBlocks) -> None:
     attributes, rank = one.problem.attributes, one.problem.rank
     kernel = attributes.get("kernel_shape") or one.problem.shapes[1][2:]  # type: ignore[index]
@@ -51,4 +53,9 @@ def test_every_tile_of_every_dtype_is_there() -> None:
     assert {one.kernel.split("d_")[-1] for one in DIRECT} == {str(form) for form in direct_tile.FORMS}
     met = {f"{one.dtype} {one.kernel.split('d_')[-1].removesuffix('_wide')}" for one in GEMMS}
     assert forms <= met
+    kernels = {one.kernel.replace("bfloat16", "float16") for one in TENSOR}
+    forms = {
+        f"{form.gather} {tile.block_m}" for tiles in mma_plan._TILES.values() for tile in tiles for form in tile.forms
+    }
+    assert forms <= {f"{name.split('_')[-1]} {name.split('_')[-2].split('x')[0]}" for name in kernels}
     assert {one.kernel.split("_")[2] for one in POOLS} == set(_dtypes.MAX_POOL_DTYPES)

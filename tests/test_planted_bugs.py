@@ -29,8 +29,10 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 IMPLICIT, TRANSPOSE = "include/implicit_gemm.cuh", "conv_transpose.cu"
+FFMA, GATHER, EPILOGUE = "include/ffma.cuh", "include/gather.cuh", "include/epilogue.cuh"
 PACK, POOL = "pack_weights.cu", "max_pool.cu"
 DIRECT = "conv_direct.cu"
+SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
 
@@ -59,7 +61,7 @@ def rows(dtype: str = "float32") -> Any:
 
 def slices(dtype: str = "float32") -> Any:
     """The same of one tap per slice of K, and of enough slices to fill every buffer twice."""
-    with preferred("64x64x16"):
+    with preferred(f"conv_{dtype}_2d_64x64x16"):
         return gpuconv.conv(*arrays(dtype, c=80), pads=[2, 1, 2, 1])
 
 
@@ -67,6 +69,13 @@ def infinite() -> Any:
     """A Conv with infinite weights on the padding."""
     x, w = values("integers", 1, (1, 2, 9, 8), "float32"), values("nonfinite", 2, (70, 2, 3, 3), "float32")
     return gpuconv.conv(x, w, pads=[1, 1, 1, 1])
+
+
+def in_splits(share: bool = False) -> Any:
+    """A Conv whose tiles are made by several blocks each."""
+    x, w = arrays(c=80)
+    with preferred("conv_split"):
+        return gpuconv.conv(x, gpuconv.pack(w) if share else w, pads=[2, 1, 2, 1])
 
 
 def transposed() -> Any:
@@ -144,40 +153,46 @@ class Bug:
 FIND = "origin[axis] + tap[axis] * taps.advance[axis];\n"
 FIND_INSIDE = FIND + "            found = found && inside(coordinate, p.x_extent[axis]);\n"
 ARRIVED = "__syncthreads();     // the slice has arrived"
-TURNED = "__syncwarp();\n                const Index m = chunk_row(i);"
+TURNED = "__syncwarp();\n                const Index m = first_row(i);"
 TURNED_BACK = "__syncwarp();\n            }\n        }\n        return suspect;"
 TURNED_LANES = "store_shared(piece + (place + place / 8) * kVector, part);\n                __syncwarp();"
+PUBLISHED = "        __threadfence();\n        last = "
+LEARNT = "all - 1;\n        __threadfence();"
+PARTS_RACE = "race between blocks on workspace"
 CLIP = "const Index end = stop < p.x_extent[axis] ? stop : p.x_extent[axis];"
 NO_MORE = "if (output >= p.outputs) return;"
 
 BUGS = (
-    Bug("taps in the padding are read", IMPLICIT, FIND_INSIDE, FIND, rows,
+    Bug("taps in the padding are read", GATHER, FIND_INSIDE, FIND, rows,
         OUT_OF_BOUNDS.format("read"), "if constexpr (kAsync) copy_async<sizeof(T)>"),
-    Bug("taps in the padding are read, in 16 bits", IMPLICIT, FIND_INSIDE, FIND, lambda: slices("float16"),
+    Bug("taps in the padding are read, in 16 bits", GATHER, FIND_INSIDE, FIND, lambda: slices("float16"),
         OUT_OF_BOUNDS.format("read"), "else gathered[which] = found ? *source"),
     Bug("no barrier between filling and multiplying", IMPLICIT, ARRIVED, "// the slice has arrived", slices,
         "shared memory race", "rows[i] = *reinterpret_cast<const Vector*>"),
     Bug("one copy too few is waited for", IMPLICIT, "copy_async_wait<kStages - 2>", "copy_async_wait<kStages - 1>",
         slices, "an asynchronous copy is in flight", "rows[i] = *reinterpret_cast<const Vector*>"),
-    Bug("weights are not fetched", IMPLICIT, "fetch_weights(stage, tap_row(next_tap) + next_channel);", ";", slices,
+    Bug("weights are not fetched", FFMA, "fetch_weights(stage, tap_row(taps, next.tap) + next.channel);", ";", slices,
         "uninitialised shared memory read", "rows[i] = *reinterpret_cast<const Vector*>"),
-    Bug("16-bit elements stay in registers", IMPLICIT, "deposit(stage);\n            }", "}", lambda: slices("float16"),
+    Bug("16-bit elements stay in registers", IMPLICIT, "multiplier.deposit(stage);\n        }", "}",
+        lambda: slices("float16"),
         "uninitialised shared memory read", "columns[j] = *reinterpret_cast<const Vector*>"),
-    Bug("16-bit elements go to the buffer in use", IMPLICIT, "if (more) deposit(filled);", "if (more) deposit(stage);",
+    Bug("16-bit elements go to the buffer in use", IMPLICIT, "if (more) multiplier.deposit(filled);",
+        "if (more) multiplier.deposit(stage);",
         lambda: slices("float16"), "shared memory race: write after read", "target[i * kThreads] = widen(gathered[i])"),
-    Bug("lanes read a piece that others still write", IMPLICIT, TURNED, TURNED.replace("__syncwarp();", ""), rows,
+    Bug("lanes read a piece that others still write", EPILOGUE, TURNED, TURNED.replace("__syncwarp();", ""), rows,
         "shared memory race: read after write", "const Acc sum = piece["),
-    Bug("lanes write a piece that others still read", IMPLICIT, TURNED_BACK, TURNED_BACK.replace("__syncwarp();", ""),
+    Bug("lanes write a piece that others still read", EPILOGUE, TURNED_BACK, TURNED_BACK.replace("__syncwarp();", ""),
         slices, "shared memory race: write after read", "store_shared(piece"),
-    Bug("channels that are none are written", IMPLICIT, "!exists || m + row >= p.filters", "!exists", rows,
+    Bug("channels that are none are written", EPILOGUE, "!exists || m + row >= p.filters", "!exists", rows,
         OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
-    Bug("the last channel is not written", IMPLICIT, "m + row >= p.filters", "m + row + 1 >= p.filters", rows,
+    Bug("the last channel is not written", EPILOGUE, "m + row >= p.filters", "m + row + 1 >= p.filters", rows,
         "elements of y, of shape .*, were never written", ""),
-    Bug("tiles overlap", IMPLICIT, "m0 = m_tile * BLOCK_M;", "m0 = m_tile * (BLOCK_M - 4);", rows,
+    Bug("tiles overlap", IMPLICIT, "group, m_tile * Multiplier::kBlockM,", "group, m_tile * (Multiplier::kBlockM - 4),",
+        rows,
         "race between blocks on y", "= narrow<T>(sum);"),
-    Bug("what is repaired reads the padding", IMPLICIT, "if (found) sum = multiply_add", "sum = multiply_add",
-        infinite, OUT_OF_BOUNDS.format("read"), "sum = multiply_add(weights"),
-    Bug("channels that are none are repaired", IMPLICIT, "m < end && m < p.filters", "m < end", infinite,
+    Bug("what is repaired reads the padding", EPILOGUE, "if (found) sum = multiply_add", "sum = multiply_add",
+        infinite, OUT_OF_BOUNDS.format("read"), "sum = multiply_add(multiplier.weight"),
+    Bug("channels that are none are repaired", EPILOGUE, "m < end && m < p.filters", "m < end", infinite,
         OUT_OF_BOUNDS.format("read"), "if (!is_finite(widen(y["),
     Bug("the padding of packed weights is left out", PACK, "m >= p.pitch", "m >= p.filters", rows,
         "uninitialised global read of weights", "weights + packed * p.pitch"),
@@ -194,6 +209,22 @@ BUGS = (
         "reached by only some lanes", "__syncthreads();"),
     Bug("outputs between the phases are taken for its own", TRANSPOSE, "(a.extent - phase - 1) / a.stride + 1",
         "a.extent", transposed, OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
+    Bug("a block's sums are not published", TICKETS, PUBLISHED, PUBLISHED.replace("__threadfence();", ""), in_splits,
+        PARTS_RACE, "load_l2(source"),
+    Bug("the last block does not look at memory anew", TICKETS, LEARNT, LEARNT.replace("__threadfence();", ""),
+        in_splits, PARTS_RACE, "load_l2(source"),
+    Bug("a block arrives before its threads have written", TICKETS, "__syncthreads();             //", "//", in_splits,
+        PARTS_RACE, "load_l2(source"),
+    Bug("the last but one adds up", TICKETS, "== all - 1", "== all - 2", in_splits,
+        "uninitialised global read of workspace", "load_l2(source"),
+    Bug("tickets are counted by two at once", TICKETS, "atomicAdd(ticket, 1)", "(*ticket)++", in_splits,
+        PARTS_RACE, "last = (*ticket)++"),
+    Bug("tickets are not set to zero", TICKETS, "first[i] = 0;", ";", in_splits,
+        "uninitialised global read of workspace", "atomicAdd(ticket"),
+    Bug("tiles keep their sums in one place", SPLIT, "static_cast<long long>(tile)", "static_cast<long long>(tile / 2)",
+        in_splits, PARTS_RACE, "store_l2(target"),
+    Bug("a split too many is added up", SPLIT, "split < splits;", "split <= splits;", lambda: in_splits(share=True),
+        "global memory out of bounds: read of 16 bytes", "load_l2(source"),
     Bug("windows end one element late", POOL, CLIP, CLIP.replace(";", " + 1;"), pool,
         OUT_OF_BOUNDS.format("read"), "elements[tap] = tap == 0 || tap < left"),
     Bug("windows begin one element early", POOL, "divisor) - 1 - before", "divisor) - 2 - before", pool,
@@ -244,7 +275,10 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 
 def lines_of(part: str, changed: dict[str, str]) -> list[str]:
     """Where a part of a line stands in the kernels, as reports write it."""
-    texts = {path: text_of(path) for path in (IMPLICIT, TRANSPOSE, PACK, POOL, DIRECT)} | changed
+    texts = {
+        path: text_of(path)
+        for path in (IMPLICIT, FFMA, GATHER, EPILOGUE, TRANSPOSE, PACK, POOL, SPLIT, TICKETS, DIRECT)
+    } | changed
     return [
         rf"{re.escape(path.removeprefix('include/'))}:{number}"
         for path, text in texts.items()
@@ -267,8 +301,8 @@ def test_without_a_bug_nothing_is_reported(call: Callable[[], Any]) -> None:
     ("path", "old", "new"),
     [
         (PACK, "m >= p.pitch", "m >= p.filters"),  # nobody looks at what comes of the padding
-        (IMPLICIT, TURNED_BACK, TURNED_BACK.replace("__syncwarp();", "")),  # the emulated warp runs in step
-        (IMPLICIT, "exists = mine.exists;", "exists = true;"),  # not even the checks: equivalent
+        (EPILOGUE, TURNED_BACK, TURNED_BACK.replace("__syncwarp();", "")),  # the emulated warp runs in step
+        (GATHER, "exists = at.exists;", "exists = true;"),  # not even the checks: equivalent
     ],
 )
 def test_without_its_checks_the_emulator_sees_results_alone(path: str, old: str, new: str) -> None:
@@ -282,11 +316,11 @@ def test_without_its_checks_the_emulator_sees_results_alone(path: str, old: str,
 @pytest.mark.parametrize(
     ("path", "old", "new"),
     [
-        (IMPLICIT, "if (write(sums, group)) repair(group);", "write(sums, group);"),
-        (IMPLICIT, "!locate(at, offset) || !clipped(at)", "true"),
-        (IMPLICIT, "suspect = suspect || !is_finite(sum);", ""),
-        (IMPLICIT, "m += kRowStep)\n", "m += 2 * kRowStep)\n"),
-        (IMPLICIT, "for (Index k = 0; k < taps.rows; ++k)", "for (Index k = 1; k < taps.rows; ++k)"),
+        (IMPLICIT, "if (epilogue.write(shared)) epilogue.repair();", "epilogue.write(shared);"),
+        (EPILOGUE, "!locate(at, offset) || ", "true || "),
+        (EPILOGUE, "suspect = suspect || !is_finite(sum);", ""),
+        (EPILOGUE, "m += kRowStep)\n", "m += 2 * kRowStep)\n"),
+        (EPILOGUE, "for (Index k = 0; k < taps.rows", "for (Index k = 1; k < taps.rows"),
     ],
 )
 def test_a_missing_repair_shows_in_the_results(path: str, old: str, new: str) -> None:

@@ -14,7 +14,7 @@ from operands import filled
 
 import gpuconv
 from gpuconv import CompileError
-from gpuconv.cuda import gemm_plan, gemm_structs, params
+from gpuconv.cuda import gemm_fields, gemm_plan, gemm_structs, params
 
 pytestmark = pytest.mark.emulator
 
@@ -79,8 +79,8 @@ def test_a_wrong_number_in_the_struct_is_noticed(
     name: str, other: Callable[[Any], Any], message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a report, or else (`message` None) by one or by a wrong result."""
-    right = gemm_plan._common_fields
-    monkeypatch.setattr(gemm_plan, "_common_fields", lambda *given: {**right(*given), name: other(right(*given))})
+    right = gemm_fields.common
+    monkeypatch.setattr(gemm_fields, "common", lambda *given: {**right(*given), name: other(right(*given))})
     attributes = {"group": 2, "pads": [1, 1, 1, 1]}
     (x, w, _), _ = filled("conv", (2, 6, 11, 13), (140, 3, 3, 2), attributes, "float32")
     exact = oracle.conv(x, w, **attributes)
@@ -101,8 +101,8 @@ def test_buffers_that_the_launch_does_not_provide_are_out_of_bounds(monkeypatch:
 
 
 def test_a_plan_with_too_few_blocks_leaves_elements_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = gemm_plan._blocks
-    monkeypatch.setattr(gemm_plan, "_blocks", lambda problem, tile: right(problem, tile) - 1)
+    right = gemm_plan.blocks
+    monkeypatch.setattr(gemm_plan, "blocks", lambda problem, tile: right(problem, tile) - 1)
     (x, w, _), _ = filled("conv", (1, 20, 11, 13), (70, 20, 3, 2), {}, "float32")
     with pytest.raises(EmulatorError, match=r"elements of y, of shape .*, were never written"):
         emulated_conv(x, w)

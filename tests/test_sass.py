@@ -16,7 +16,7 @@ from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv import _dtypes
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import direct_plan, direct_tile, gemm_plan
+from gpuconv.cuda import direct_plan, direct_tile, gemm_plan, mma_plan, split_plan
 from gpuconv.cuda.direct_tile import Form
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
@@ -89,6 +89,20 @@ def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: T
     found = share(gemm_plan.variant("conv", dtype, False, 2, tile, uniform), tile) / best * first.efficiency
     planned = tile.efficiency if uniform or not tile.uniform else tile.efficiency * gemm_plan._ROWWISE
     assert found == pytest.approx(planned, abs=0.05)  # the plan compares tiles of one dtype: only their ratio counts
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("part", ["float32_2d", "float16_3d", "float64_3d"])
+def test_splits_cost_the_main_loop_hardly_anything(part: str) -> None:
+    for whole in (*gemm_plan.divisible_variants(), *mma_plan.divisible_variants()):
+        if part in whole.name:
+            bodies = [code(variant) for variant in (whole, split_plan.variant(whole))]
+            loops = [sass.main_loop(body) for body in bodies]
+            kinds = "FFMA", "HMMA", "DMMA", "LDGSTS", "LDG", "LDS", "LDSM"
+            counted = [sass.names(body, loop, *kinds) for body, loop in zip(bodies, loops, strict=True)]
+            assert counted[0] == counted[1], whole.name
+            assert len(loops[1]) <= 1.1 * len(loops[0]), whole.name
 
 
 @needs_nvrtc

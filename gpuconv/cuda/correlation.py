@@ -106,10 +106,6 @@ class Problem:
         steps = self.strides or (1,) * self.rank
         return tuple(step * stride for step, stride in zip(steps, self.y_strides[2:], strict=True))
 
-    def tap_rows(self) -> Ints:
-        """Rows of the packed weights from one tap to the next, axis by axis."""
-        return tuple(self.channels * prod(self.taps[axis + 1 :]) for axis in range(self.rank))
-
     def coordinates(self) -> Ints:
         """Return a bound of the input coordinates on each axis, also of those outside of x, and of their parts."""
         if self.phases:

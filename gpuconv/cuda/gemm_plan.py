@@ -6,24 +6,23 @@ Two launches, one that packs the weights and one that makes the tiles. The struc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from math import gcd, prod
-from typing import Any
+from math import prod
 
 from gpuconv import _dtypes
-from gpuconv._errors import ArgumentError
 from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_structs, model, params
+from gpuconv.cuda import gemm_fields, gemm_structs, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.gemm_fields import Divisible, PackedWeights
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 _STAGES = 3
 _ROWWISE = 0.75  # of the multiplications' share, where the tap of every row must be found
 _SQUARE = 32  # of pack_weights.cu
-_MOST_BLOCKS = 2**31 - 1
+SPLIT_RANKS = (1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +105,28 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
             yield Candidate(kernel.name, _seconds(problem, tile, uniform, limits), make)
 
 
+def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
+    """Yield a plan for one tile in float32, if it takes the problem, that several blocks could make."""
+    tile = _MIDDLE
+    accepted = problem.operator == "conv" and (problem.dtype, problem.precision) == ("float32", "ieee")
+    if not accepted or problem.rank > SPLIT_RANKS[-1] or problem.rows == 0 or problem.channels % tile.block_k:
+        return
+    if not problem.wide(problem.group * problem.rows * pitch(problem)):
+        slice_of_tile = tile.block_m * tile.block_n * tile.block_k
+
+        def busy(blocks: int, slices: int) -> float:
+            return model.arithmetic(blocks, slices * slice_of_tile, "float32", tile.efficiency, limits)
+
+        yield Divisible(
+            plan=_plan(problem, tile, True, False),
+            tiles=_blocks(problem, tile),
+            slices=problem.rows // tile.block_k,
+            sums_bytes=tile.block_m * tile.block_n * 4,
+            busy=busy,
+            packing=partial(_packing, problem, False),
+        )
+
+
 def _accumulator(problem: Problem) -> str:
     return _dtypes.entry(problem.dtype).accumulator
 
@@ -152,21 +173,12 @@ def _tap_reason(problem: Problem, tile: Tile, uniform: bool) -> str:
     return f"taps found row by row: {problem.channels} channels per group, slices of {tile.block_k}"
 
 
-def _check_grid(operator: str, blocks: int) -> None:
-    if blocks > _MOST_BLOCKS:
-        raise ArgumentError(f"{operator}: {blocks} blocks are more than the {_MOST_BLOCKS} of one CUDA launch")
-
-
 def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
     blocks = _blocks(problem, tile)
-    _check_grid(problem.operator, blocks)
+    gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
-    fields: dict[str, Any] = {"common": _common_fields(problem, tile, wide)}
-    if problem.operator == "conv":
-        fields["taps"] = _taps_fields(problem, wide)
-    else:
-        fields["axes"] = [_axis_fields(problem, axis, wide) for axis in range(problem.rank)]
-        fields["phases"] = params.division(prod(problem.phases), False)
+    weights = PackedWeights(pitch(problem), problem.rows, problem.channels)
+    fields = gemm_fields.operands(problem, _counts(problem, tile), weights, wide)
     roles = {"x": "x", "y": "y"}
     if problem.rows:
         roles["weights"] = "packed"
@@ -179,64 +191,10 @@ def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
     return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
 
 
-def _common_fields(problem: Problem, tile: Tile, wide: bool) -> Mapping[str, Any]:
-    m_tiles, n_tiles = _counts(problem, tile)
-    return {
-        "channels": problem.channels,
-        "filters": problem.filters,
-        "pixels": problem.pixels,
-        "pitch": pitch(problem),
-        "all_rows": problem.rows,
-        "x_batch": problem.x_strides[0],
-        "x_channel": problem.x_strides[1],
-        "x_extent": problem.x_shape[2:],
-        "x_stride": problem.x_strides[2:],
-        "y_batch": problem.y_strides[0],
-        "y_channel": problem.y_strides[1],
-        "y_stride": problem.y_column_strides,
-        "b_stride": problem.b_stride or 0,
-        "stride": problem.column_strides,
-        "extent": params.divisions(problem.columns, wide),
-        "by_channel": params.division(problem.channels, wide),
-        "m_tiles": params.division(m_tiles, False),
-        "n_tiles": params.division(n_tiles, False),
-    }
-
-
-def _taps_fields(problem: Problem, wide: bool) -> Mapping[str, Any]:
-    return {
-        "start": [-pad for pad in problem.pads],
-        "advance": problem.dilations,
-        "row": problem.tap_rows(),
-        "count": params.divisions(problem.taps, wide),
-        "first_row": 0,
-        "rows": problem.rows,
-        "limit": problem.columns,
-        "y_first": 0,
-    }
-
-
-def _axis_fields(problem: Problem, axis: int, wide: bool) -> Mapping[str, Any]:
-    stride, dilation = problem.strides[axis], problem.dilations[axis]
-    common = gcd(stride, dilation)
-    return {
-        "stride": stride,
-        "pad": problem.pads[axis],
-        "dilation": dilation,
-        "kernel": problem.taps[axis],
-        "common": common,
-        "inverse": pow(dilation // common, -1, stride // common),
-        "extent": problem.y_shape[2 + axis],
-        "row": problem.tap_rows()[axis],
-        "y_stride": problem.y_strides[2 + axis],
-        "phases": params.division(problem.phases[axis], wide),
-    }
-
-
-def _packing(problem: Problem, wide: bool) -> Launch:
+def _packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
     squares = (-(-pitch(problem) // _SQUARE), -(-problem.rows // _SQUARE))
     blocks = prod(squares) * problem.group
-    _check_grid(problem.operator, blocks)
+    gemm_fields.check_grid(problem.operator, blocks)
     chosen = packing_variant(problem.dtype, wide, problem.rank)
     w_group, w_filter, w_channel, *w_stride = problem.w_strides
     fields = {
@@ -253,8 +211,7 @@ def _packing(problem: Problem, wide: bool) -> Launch:
         "m_squares": params.division(squares[0], False),
         "row_squares": params.division(squares[1], False),
     }
-    pointers = params.pointers(chosen.layout, {"w": "w", "packed": "packed"})
-    return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+    return gemm_fields.packing_launch(chosen, blocks, fields, tickets)
 
 
 # ---------------------------------------------------------------- variants
@@ -293,6 +250,12 @@ def packing_variant(dtype: str, wide: bool, rank: int) -> Variant:
 
 
 _ACCUMULATOR = {"float32": "float", "float64": "double"}
+
+
+def divisible_variants() -> Iterator[Variant]:
+    """Yield the kernels of plans that several blocks could make."""
+    for rank in SPLIT_RANKS:
+        yield variant("conv", "float32", False, rank, _MIDDLE, True)
 
 
 def variants(ranks: Ints = (1, 2, 3, 4)) -> Iterator[Variant]:

@@ -69,6 +69,19 @@ def operands(operator: str, wide: bool, rank: int) -> np.dtype[Any]:
 
 
 @cache
+def splits() -> np.dtype[Any]:
+    """Return the layout of ``Splits``."""
+    numbers = [("count", params.divider(False)), ("ticket_bytes", "<i4"), ("part", "<i4")]
+    return params.layout([("workspace", params.POINTER), *numbers])
+
+
+@cache
+def tickets() -> np.dtype[Any]:
+    """Return the layout of ``Tickets``."""
+    return params.layout([("first", params.POINTER), ("count", "<i4")])
+
+
+@cache
 def packing(wide: bool, rank: int) -> np.dtype[Any]:
     """Return the layout of ``PackParams<Index, NDIM>``."""
     index, divider = params.index(wide), params.divider(wide)
@@ -82,5 +95,24 @@ def packing(wide: bool, rank: int) -> np.dtype[Any]:
             ("taps", divider, (rank,)),
             ("m_squares", params.divider(False)),
             ("row_squares", params.divider(False)),
+            ("tickets", tickets()),
+        ]
+    )
+
+
+@cache
+def fragments() -> np.dtype[Any]:
+    """Return the layout of ``PackFragmentsParams<3>``."""
+    divider = params.divider(False)
+    return params.layout(
+        [
+            ("w", params.POINTER),
+            ("packed", params.POINTER),
+            *((name, "<i4") for name in ("filters", "channels", "taps", "w_group", "w_filter", "w_channel")),
+            ("w_stride", "<i4", (3,)),
+            *((name, divider) for name in ("tap_parts", "rows", "columns", "depths", "by_channel")),
+            ("extent", divider, (3,)),
+            ("outer_taps", "<i4"),
+            ("tickets", tickets()),
         ]
     )

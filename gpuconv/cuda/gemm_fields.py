@@ -1,0 +1,144 @@
+"""What the structs of Conv and ConvTranspose hold, whichever kernel multiplies: ``include/correlation.cuh``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any
+
+from gpuconv._errors import ArgumentError
+from gpuconv._geometry import Ints
+from gpuconv.cuda import gemm_structs, params
+from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.plan import Launch, Plan, Variant
+
+_MOST_BLOCKS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeights:
+    """How a kernel finds its weights.
+
+    Attributes
+    ----------
+    pitch : int
+        From one row to the next, in the kernel's own units.
+    all_rows : int
+        Rows of one group.
+    channels : int
+        Rows of the GEMM from one tap to the next.
+    """
+
+    pitch: int
+    all_rows: int
+    channels: int
+
+    def tap_rows(self, taps: Ints) -> Ints:
+        """Rows of the GEMM from one tap to the next, axis by axis."""
+        return tuple(self.channels * prod(taps[axis + 1 :]) for axis in range(len(taps)))
+
+
+@dataclass(frozen=True, slots=True)
+class Divisible:
+    """Tiles that several blocks each could make.
+
+    Attributes
+    ----------
+    plan : Plan
+        With a block for each tile: a launch that packs the weights, and one that makes the tiles.
+    tiles, slices : int
+        Slices of K of each tile.
+    sums_bytes : int
+        Of a tile's sums.
+    busy : callable
+        Takes a number of blocks and the slices of each, returns the modelled seconds of their arithmetic.
+    packing : callable
+        Takes a number of tickets, returns the launch that packs the weights and sets these to zero.
+    """
+
+    plan: Plan
+    tiles: int
+    slices: int
+    sums_bytes: int
+    busy: Callable[[int, int], float]
+    packing: Callable[[int], Launch]
+
+
+def packing_launch(chosen: Variant, blocks: int, fields: Mapping[str, Any], tickets: int) -> Launch:
+    """Return a launch that packs weights and sets tickets at the workspace's beginning, if there are any, to zero."""
+    pointers = params.pointers(chosen.layout, {"w": "w", "packed": "packed"})
+    if tickets:
+        begin = params.offset(chosen.layout, "tickets")
+        pointers += params.pointers(gemm_structs.tickets(), {"first": "workspace"}, begin)
+    parameters = params.pack(chosen.layout, {**fields, "tickets": {"count": tickets}})
+    return Launch(chosen, (blocks, 1, 1), 0, parameters, pointers)
+
+
+def operands(problem: Problem, tiles: tuple[int, int], weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
+    """Return the fields of ``ConvParams`` or ``ConvTransposeParams``; ``tiles`` counts those along M and the pixels."""
+    shared = common(problem, tiles, weights, wide)
+    if problem.operator == "conv":
+        return {"common": shared, "taps": _taps(problem, weights, wide)}
+    axes = [_axis(problem, axis, weights, wide) for axis in range(problem.rank)]
+    return {"common": shared, "axes": axes, "phases": params.division(prod(problem.phases), False)}
+
+
+def check_grid(operator: str, blocks: int) -> None:
+    """Raise ArgumentError for more blocks than one launch can have."""
+    if blocks > _MOST_BLOCKS:
+        raise ArgumentError(f"{operator}: {blocks} blocks are more than the {_MOST_BLOCKS} of one CUDA launch")
+
+
+def common(problem: Problem, tiles: tuple[int, int], weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
+    """Return the fields of ``Correlation``."""
+    return {
+        "channels": problem.channels,
+        "filters": problem.filters,
+        "pixels": problem.pixels,
+        "pitch": weights.pitch,
+        "all_rows": weights.all_rows,
+        "x_batch": problem.x_strides[0],
+        "x_channel": problem.x_strides[1],
+        "x_extent": problem.x_shape[2:],
+        "x_stride": problem.x_strides[2:],
+        "y_batch": problem.y_strides[0],
+        "y_channel": problem.y_strides[1],
+        "y_stride": problem.y_column_strides,
+        "b_stride": problem.b_stride or 0,
+        "stride": problem.column_strides,
+        "extent": params.divisions(problem.columns, wide),
+        "by_channel": params.division(problem.channels, wide),
+        "m_tiles": params.division(tiles[0], False),
+        "n_tiles": params.division(tiles[1], False),
+    }
+
+
+def _taps(problem: Problem, weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
+    return {
+        "start": [-pad for pad in problem.pads],
+        "advance": problem.dilations,
+        "row": weights.tap_rows(problem.taps),
+        "count": params.divisions(problem.taps, wide),
+        "first_row": 0,
+        "rows": problem.rows,
+        "limit": problem.columns,
+        "y_first": 0,
+    }
+
+
+def _axis(problem: Problem, axis: int, weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
+    stride, dilation = problem.strides[axis], problem.dilations[axis]
+    common = gcd(stride, dilation)
+    return {
+        "stride": stride,
+        "pad": problem.pads[axis],
+        "dilation": dilation,
+        "kernel": problem.taps[axis],
+        "common": common,
+        "inverse": pow(dilation // common, -1, stride // common),
+        "extent": problem.y_shape[2 + axis],
+        "row": weights.tap_rows(problem.taps)[axis],
+        "y_stride": problem.y_strides[2 + axis],
+        "phases": params.division(problem.phases[axis], wide),
+    }

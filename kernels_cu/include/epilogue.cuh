@@ -1,0 +1,111 @@
+// From sums to outputs: bias, one rounding, y in any strides; outputs that padding may have spoilt are made again.
+//
+// Sums come from the multiplier in chunks of kRows x kColumns per warp, by way of a piece of shared memory, so that a
+// warp's lanes write neighbours of a row. Of a multiplier the epilogue needs
+//
+//     kRows, kColumns, kPitch       of a chunk; elements from one of its rows to the next in the piece
+//     kChunksM, kChunksN            a warp's chunks
+//     chunk_row(i), chunk_column(j) where they begin in the block's tile
+//     put(piece, i, j)              lays one into the piece
+//     weight(row, m)                one of the packed weights
+//     kExact                        its products are those of IEEE arithmetic
+//
+// Padding is a zero in the gathered tile. Zero times an infinite or NaN weight would be NaN where the padding must add
+// nothing; since infinities and NaN stick, only outputs that are not finite can be wrong, and these are computed again
+// one by one (`repair`). Multipliers that round or split their factors spoil others that are not finite too.
+#pragma once
+#include "gather.cuh"
+#include "numeric.cuh"
+
+template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHASED> struct Epilogue {
+    static constexpr int kRows = Multiplier::kRows, kColumns = Multiplier::kColumns, kPitch = Multiplier::kPitch;
+    static constexpr int kRowStep = 32 / kColumns;       // rows that a warp writes at once
+    static constexpr int kPiece = kRows * kPitch;
+
+    const Correlation<Index, NDIM>& p;
+    const Taps<Index, NDIM>& taps;
+    const Multiplier& multiplier;
+    Index group, m0, column0;    // of the block's tile
+
+    // Where a column stands in y, without its channel; false where there is no such output.
+    __device__ __forceinline__ bool locate(const Pixel<Index, NDIM>& at, Index& offset) const
+    {
+        bool exists = at.exists;
+        offset = taps.y_first + at.n * p.y_batch;
+#pragma unroll
+        for (int axis = 0; axis < NDIM; ++axis) {
+            if constexpr (PHASED) exists = exists && at.q[axis] < taps.limit[axis];
+            offset += at.q[axis] * p.y_stride[axis];
+        }
+        return exists;
+    }
+    __device__ __forceinline__ T* output() const { return static_cast<T*>(p.y) + group * p.filters * p.y_channel; }
+    __device__ __forceinline__ Acc bias(Index m) const
+    {
+        return p.b == nullptr ? Acc(0) : widen(static_cast<const T*>(p.b)[(group * p.filters + m) * p.b_stride]);
+    }
+    __device__ __forceinline__ Index column(int j) const { return column0 + multiplier.chunk_column(j) + threadIdx.x % kColumns; }
+    __device__ __forceinline__ Index first_row(int i) const { return m0 + multiplier.chunk_row(i) + threadIdx.x % 32 / kColumns; }
+
+    // Adds the bias, rounds, writes; returns whether this thread wrote something that is not finite.
+    __device__ __forceinline__ bool write(void* shared) const
+    {
+        Acc* piece = static_cast<Acc*>(shared) + threadIdx.x / 32 * kPiece;
+        T* y = output();
+        bool suspect = false;
+#pragma unroll
+        for (int j = 0; j < Multiplier::kChunksN; ++j) {
+            Index offset;
+            const bool exists = locate(pixel(p, column(j)), offset);
+#pragma unroll
+            for (int i = 0; i < Multiplier::kChunksM; ++i) {
+                multiplier.put(piece, i, j);
+                __syncwarp();
+                const Index m = first_row(i);
+#pragma unroll
+                for (int row = 0; row < kRows; row += kRowStep) {
+                    if (!exists || m + row >= p.filters) continue;
+                    const Acc sum = piece[(row + threadIdx.x % 32 / kColumns) * kPitch + threadIdx.x % kColumns] + bias(m + row);
+                    suspect = suspect || !is_finite(sum);
+                    y[offset + (m + row) * p.y_channel] = narrow<T>(sum);
+                }
+                __syncwarp();
+            }
+        }
+        return suspect;
+    }
+
+    // Computes again, over the taps inside x alone, what this thread wrote to windows that reach into the padding.
+    __device__ __forceinline__ void repair() const
+    {
+        const T* x = static_cast<const T*>(p.x) + group * p.channels * p.x_channel;
+        T* y = output();
+#pragma unroll 1
+        for (int j = 0; j < Multiplier::kChunksN; ++j) {
+            const Pixel<Index, NDIM> at = pixel(p, column(j));
+            Window<Index, NDIM> window;
+            window.place(p, taps, at);
+            Index offset;
+            if (!locate(at, offset) || (Multiplier::kExact && !window.clipped(p, taps))) continue;
+#pragma unroll 1
+            for (int i = 0; i < Multiplier::kChunksM; ++i) {
+#pragma unroll 1
+                for (Index m = first_row(i), end = m + kRows; m < end && m < p.filters; m += kRowStep)
+                    if (!is_finite(widen(y[offset + m * p.y_channel])))
+                        y[offset + m * p.y_channel] = narrow<T>(sum_inside(window, x, m) + bias(m));
+            }
+        }
+    }
+    __device__ __forceinline__ Acc sum_inside(const Window<Index, NDIM>& window, const T* x, Index m) const
+    {
+        Acc sum = 0;
+#pragma unroll 1
+        for (Index k = 0; k < taps.rows && sum == sum; ++k) {   // a NaN stays one
+            Index channel, tap[NDIM], offset;
+            split_row(p, taps, k, tap, channel);
+            const bool found = window.find(p, taps, tap, offset);
+            if (found) sum = multiply_add(multiplier.weight(tap_row(taps, tap) + channel, m), widen(x[offset + channel * p.x_channel]), sum);
+        }
+        return sum;
+    }
+};
