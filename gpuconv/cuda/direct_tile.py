@@ -103,7 +103,7 @@ FORMS = (
     Form(1, 7, 5, 2, False, 112, 0.85),
     Form(1, 7, 7, 1, False, 128, 0.95),
     Form(1, 7, 7, 2, False, 128, 0.91),
-    Form(1, 7, 0, 1, False, 80, 0.69),
+    Form(1, 7, 0, 1, False, 96, 0.69),
     Form(1, 8, 0, 1, True, 96, 0.77),
     Form(1, 1, 0, 0, False, 64, 0.15),
     Form(GROUPED, 3, 3, 1, False, 128, 0.91),
