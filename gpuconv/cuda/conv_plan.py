@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
 from gpuconv.cuda import choice, correlation, gemm_plan, mma_plan
@@ -54,7 +55,9 @@ def plan(problem: Problem, limits: Limits) -> Plan:
     """Plan what both operators come down to."""
     if 0 in problem.y_shape:
         return Plan(problem.operator, (), 0, "", ("the result has no elements: nothing is launched",))
-    return choice.choose(problem, candidates(problem, limits), limits)
+    chosen = choice.choose(problem, candidates(problem, limits), limits)
+    refused = [why for family in FAMILIES if (why := family.refusal(problem)) is not None]
+    return replace(chosen, reasons=(*chosen.reasons, *refused))
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:

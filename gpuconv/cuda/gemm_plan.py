@@ -104,6 +104,11 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
             yield Candidate(kernel.name, _seconds(problem, tile, uniform, limits), make)
 
 
+def refusal(problem: Problem) -> str | None:
+    """Return why no kernel takes a problem, or None: they take all."""
+    return None
+
+
 def _accumulator(problem: Problem) -> str:
     return _dtypes.entry(problem.dtype).accumulator
 
