@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
@@ -19,7 +20,8 @@ from oracle import assert_close
 from strategies import Problem, checked, problems
 
 import gpuconv
-from gpuconv import _geometry
+from gpuconv import _cases, _geometry
+from gpuconv._cases import Case
 from gpuconv.cuda import choice, conv_plan, mma_plan
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.limits import representative
@@ -112,6 +114,20 @@ def test_integers_over_many_channels_are_exact(
     assert all(label in launch.variant.name or "pack" in launch.variant.name for launch in emulated.launches)
     exact = getattr(oracle, operator)(*arrays, **problem.attributes)
     assert np.array_equal(y, exact.value.astype(dtype))
+
+
+@pytest.mark.parametrize("case", [case for case in _cases.CASES if case.op != "max_pool"], ids=lambda case: case.name)
+def test_every_named_case(case: Case) -> None:
+    """In float64, and by turns in one of the 16-bit types and in one of the ways of float32."""
+    seed = zlib.crc32(case.name.encode())
+    for dtype, precision, label in (ARITHMETIC[seed % 2], ARITHMETIC[2 + seed % 2], ARITHMETIC[4]):
+        if dtype.name not in case.dtypes:
+            continue
+        arrays = _cases.inputs(case, dtype.name)
+        with tensor_cores(dtype, precision, label, seed):
+            y = getattr(gpuconv, case.op)(**arrays, **case.attributes)
+        problem = Problem(case.op, case.x_shape, case.w_shape, None, dict(case.attributes))
+        assert_within(y, [arrays.get(name) for name in ("x", "w", "b")], problem, precision)
 
 
 # ---------------------------------------------------------------- special values
