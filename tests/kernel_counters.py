@@ -25,7 +25,7 @@ from emulator.counters import FIELDS, Counters
 
 import gpuconv
 from gpuconv import _dtypes
-from gpuconv.cuda import gemm_plan, mma_plan, sources
+from gpuconv.cuda import gemm_plan, mma_plan, sources, split_plan
 from gpuconv.cuda.gemm_plan import Tile
 
 ARCHITECTURE = "sm_90a"
@@ -35,20 +35,23 @@ COLUMNS = "wavefronts of shared memory, sectors of global memory: how many, and 
 WIDTHS = (32, 33, 40, 64)  # elements in a row; with 33, hardly a row begins where a sector does
 _BATCH, _HEIGHT, _CHANNELS_BETWEEN = 2, 5, 5  # channels that no slice of K is a multiple of
 _POOLED = (2, 3, 9, 40)
+_ROWS = (1, 3, 36, 112)
 Row = dict[str, list[int]]
 
 
 @dataclass(frozen=True)
 class Form:
-    """One form of one tile, with 32-bit indices."""
+    """One form of one tile, with 32-bit indices; ``split`` where several blocks make a tile."""
 
     operator: str
     dtype: str
     tile: Tile
     uniform: bool
+    split: bool = False
 
     def __str__(self) -> str:
-        return gemm_plan.variant(self.operator, self.dtype, False, 2, self.tile, self.uniform).name
+        whole = gemm_plan.variant(self.operator, self.dtype, False, 2, self.tile, self.uniform)
+        return split_plan.variant(whole).name if self.split else whole.name
 
     def _shapes(self, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         channels, filters = self.tile.block_k if self.uniform else _CHANNELS_BETWEEN, self.tile.block_m
@@ -59,7 +62,8 @@ class Form:
         """Return the titles of the rows: of the kernel that packs the weights, and of the GEMM."""
         x_shape, w_shape = self._shapes(width)
         packing = gemm_plan.packing_variant(self.dtype, False, 2).name
-        return f"{packing} for {self.operator}, {_sizes(w_shape)}", f"{self}, 3x3 over {_sizes(x_shape)}"
+        use = f"{self.operator} in splits" if self.split else self.operator
+        return f"{packing} for {use}, {_sizes(w_shape)}", f"{self}, 3x3 over {_sizes(x_shape)}"
 
     def run(self, width: int) -> dict[str, Row]:
         """Convolve with stride 1 and a border of zeros; return the rows of both kernels."""
@@ -109,28 +113,35 @@ class TensorForm:
 
 @dataclass(frozen=True)
 class Pool:
-    """MaxPool with one window, of the values alone or with their indices."""
+    """MaxPool by one kernel with one window, of the values alone or with their indices."""
 
     dtype: str
+    kernel: str
     window: int
     stride: int
+    pad: int
     indices: bool
+    x_shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return f"max_pool_{self.dtype}_{self.kernel}{'_indices' * self.indices}"
 
     def __str__(self) -> str:
-        return f"max_pool_{self.dtype}_2d{'_indices' * self.indices}, {self.window}x{self.window}, stride {self.stride}"
+        return f"{self.name}, {self.window}x{self.window}, stride {self.stride}"
 
     def title(self) -> str:
         """Return the row's title."""
-        return f"{self} over {_sizes(_POOLED)}"
+        return f"{self} over {_sizes(self.x_shape)}"
 
     def run(self) -> dict[str, Row]:
-        """Take the maxima, padded by one row on each side; return the kernel's row."""
-        window, strides, pads = (self.window,) * 2, (self.stride,) * 2, (1,) * 4
-        x = np.zeros(_POOLED, self.dtype)
-        with _counting() as emulated:
+        """Take the maxima, padded alike on each side; return the kernel's row."""
+        window, strides, pads = (self.window,) * 2, (self.stride,) * 2, (self.pad,) * 4
+        x = np.zeros(self.x_shape, self.dtype)
+        with preferred(self.name), _counting() as emulated:
             gpuconv.max_pool(x, kernel_shape=window, strides=strides, pads=pads, return_indices=self.indices)
         ((name, counters),) = emulated.counters().items()
-        assert self.title().startswith(f"{name}, ")
+        assert name == self.name
         return {self.title(): row(counters)}
 
 
@@ -145,12 +156,13 @@ def _sizes(shape: tuple[int, ...]) -> str:
 
 def forms() -> list[Form]:
     """Return every form that there is for spatial rank 2."""
-    return [
+    whole = [
         Form(operator, dtype, tile, uniform)
         for operator, (dtype, tiles) in product(("conv", "conv_transpose"), gemm_plan._TILES.items())
         for tile, uniform in product(tiles, (True, False))
         if (tile.uniform if uniform else tile.rowwise)
     ]
+    return [*whole, Form("conv", "float32", gemm_plan._MIDDLE, True, split=True)]
 
 
 def tensor_forms() -> list[TensorForm]:
@@ -162,12 +174,22 @@ def tensor_forms() -> list[TensorForm]:
     ]
 
 
+# Kernel, window, stride, pad, x: one output a thread; rows as in ResNet, rows of an odd length, planes as in SPP.
+_POOLS = (
+    *(("2d", window, stride, 1, _POOLED) for window, stride in ((2, 2), (3, 2), (3, 1))),
+    ("3d_vectors_2x2", 2, 2, 0, _ROWS),
+    ("3d_vectors_3x2", 3, 2, 1, _ROWS),
+    ("3d_vectors_3x1", 3, 1, 1, _ROWS),
+    ("3d_bands", 3, 2, 0, (2, 3, 21, 111)),
+    ("2d_planes", 5, 1, 2, (2, 3, 20, 20)),
+)
+
+
 def pools() -> list[Pool]:
     """Return the usual windows."""
-    windows = ((2, 2), (3, 2), (3, 1))
     return [
-        Pool(dtype, *window, indices)
-        for dtype, window, indices in product(_dtypes.MAX_POOL_DTYPES, windows, (False, True))
+        Pool(dtype, *form, indices, x_shape)
+        for dtype, (*form, x_shape), indices in product(_dtypes.MAX_POOL_DTYPES, _POOLS, (False, True))
     ]
 
 

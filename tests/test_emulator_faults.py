@@ -42,6 +42,37 @@ def test_a_fault_is_reported(name: str, blocks: int, threads: int, dtype: str, m
         kernel(name)(blocks, threads, [y])
 
 
+MEETS_BACK = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry meets_back(.param .u64 y)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [y];
+    mov.u32 %r1, %tid.x;
+    setp.lt.u32 %p1, %r1, 8;
+    @%p1 bra $far;
+$meet:
+    bar.sync 0;
+    mul.wide.u32 %rd2, %r1, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    st.global.u32 [%rd3], %r1;
+    ret;
+$far:
+    bra.uni $meet;
+}
+"""
+
+
+def test_lanes_that_come_to_a_barrier_from_behind_it_are_waited_for() -> None:
+    y = zeros(32, np.int32)
+    module(MEETS_BACK)["meets_back"](1, 32, [y])
+    assert y.data.tolist() == list(range(32))
+
+
 def test_a_report_names_the_source_line_the_block_and_the_thread() -> None:
     with pytest.raises(
         EmulatorError, match=r"at faults\.cu:12 .*\[st\.global\.v4.*\n  block \(0,0,0\) warp 0 thread 1"
@@ -109,6 +140,58 @@ def test_the_same_kernels_without_their_faults_are_right(seed: int, late_async: 
     x, copied = Array(np.arange(64, dtype=np.float32), "x"), zeros(64)
     kernel("copies_asynchronously", "SYNCHRONISED")(1, 16, [x, copied], **options)
     assert (copied.data == (np.arange(64) + 32) % 64).all()
+
+
+# ---------------------------------------------------------------- blocks that wait for no one, but know who is last
+
+RACE = "global memory race between blocks on parts"
+
+
+def add_parts(name: str, *defines: str, width: int = 64, **options: Any) -> Any:
+    ticket, parts, y = zeros(1, np.int32), zeros(5 * width, np.int32), zeros(width, np.int32)
+    parts.name = "parts"
+    kernel(name, *defines)(5, width, [ticket, parts, y], **options)
+    return y.data
+
+
+@pytest.mark.parametrize(
+    "defines",
+    [
+        ("PUBLISHES=",),
+        ("LEARNS=",),
+        ("ALL_WROTE=",),
+        ("PUBLISHES=__threadfence_block()",),
+        ("LEARNS=__threadfence_block()",),
+        ("ARRIVES(T)=(atomicAdd(T,0),4)",),  # it does not know whether it is the last one
+    ],
+    ids=str,
+)
+def test_parts_of_other_blocks_are_not_known_yet(defines: tuple[str, ...]) -> None:
+    with pytest.raises(EmulatorError, match=RACE):
+        add_parts("last_block_adds", *defines, seed=1)
+
+
+@pytest.mark.parametrize("options", [{"seed": seed} for seed in range(5)] + [{"threads": 3}], ids=str)
+def test_the_last_block_knows_all_parts(options: dict[str, int]) -> None:
+    expected = 1000 + 5 * ((np.arange(64) + 1) % 64)
+    assert (add_parts("last_block_adds", **options) == expected).all()
+    assert (add_parts("last_warp_adds", "SYNCHRONISED", width=32, **options) == 5).all()
+
+
+def test_a_fence_is_of_the_thread_that_makes_it() -> None:
+    with pytest.raises(EmulatorError, match=RACE):
+        add_parts("last_warp_adds", width=32)
+
+
+def test_blocks_run_in_the_order_of_the_seed() -> None:
+    orders = set()
+    for seed in range(4):
+        y = zeros(8, np.int32)
+        kernel("notes_its_turn")(8, 1, [zeros(1, np.int32), y], seed=seed)
+        assert sorted(y.data) == list(range(8))
+        orders.add(tuple(y.data.tolist()))
+    assert tuple(range(8)) in orders  # without a seed
+    assert len(orders) == 4
 
 
 @pytest.mark.parametrize("threads", [2, 3])

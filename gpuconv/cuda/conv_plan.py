@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
-from gpuconv.cuda import choice, correlation, gemm_plan, mma_plan
+from gpuconv.cuda import choice, correlation, gemm_plan, mma_plan, split_plan
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Limits, Plan, Variant
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
-FAMILIES = (gemm_plan, mma_plan)
+FAMILIES = (gemm_plan, mma_plan, split_plan)
 
 
 def for_conv(
@@ -56,8 +56,8 @@ def plan(problem: Problem, limits: Limits) -> Plan:
     if 0 in problem.y_shape:
         return Plan(problem.operator, (), 0, "", ("the result has no elements: nothing is launched",))
     chosen = choice.choose(problem, candidates(problem, limits), limits)
-    refused = [why for family in FAMILIES if (why := family.refusal(problem)) is not None]
-    return replace(chosen, reasons=(*chosen.reasons, *refused))
+    refused = mma_plan.refusal(problem)
+    return chosen if refused is None else replace(chosen, reasons=(*chosen.reasons, refused))
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:

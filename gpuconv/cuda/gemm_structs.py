@@ -69,6 +69,19 @@ def operands(operator: str, wide: bool, rank: int) -> np.dtype[Any]:
 
 
 @cache
+def splits() -> np.dtype[Any]:
+    """Return the layout of ``Splits``."""
+    numbers = [("count", params.divider(False)), ("ticket_bytes", "<i4"), ("part", "<i4")]
+    return params.layout([("workspace", params.POINTER), *numbers])
+
+
+@cache
+def tickets() -> np.dtype[Any]:
+    """Return the layout of ``Tickets``."""
+    return params.layout([("first", params.POINTER), ("count", "<i4")])
+
+
+@cache
 def packing(wide: bool, rank: int) -> np.dtype[Any]:
     """Return the layout of ``PackParams<Index, NDIM>``."""
     index, divider = params.index(wide), params.divider(wide)
@@ -82,6 +95,7 @@ def packing(wide: bool, rank: int) -> np.dtype[Any]:
             ("taps", divider, (rank,)),
             ("m_squares", params.divider(False)),
             ("row_squares", params.divider(False)),
+            ("tickets", tickets()),
         ]
     )
 
@@ -99,5 +113,6 @@ def fragments() -> np.dtype[Any]:
             *((name, divider) for name in ("tap_parts", "rows", "columns", "depths", "by_channel")),
             ("extent", divider, (3,)),
             ("outer_taps", "<i4"),
+            ("tickets", tickets()),
         ]
     )

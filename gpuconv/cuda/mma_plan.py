@@ -15,7 +15,7 @@ from gpuconv._geometry import Ints
 from gpuconv.cuda import gemm_fields, gemm_structs, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.gemm_fields import PackedWeights
+from gpuconv.cuda.gemm_fields import Divisible, PackedWeights
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 RANK = 3
@@ -24,6 +24,7 @@ _TABLE_ROWS = 1024  # rows of K that fit the table of the form that finds the ta
 _TAPS = 64  # of a block of pack_fragments.cu
 _FRAGMENT = 16 * 32  # bytes: 16 output channels by 32 bytes of K
 _STANDING = 16  # bytes of an entry of a table
+_DIVISIBLE = 64, 64  # tiles that several blocks may make
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,35 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
             yield Candidate(name, _seconds(lifted, tile, form, limits), partial(_plan, lifted, tile, form))
 
 
+def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
+    """Yield plans for tiles that several blocks could make."""
+    if problem.operator != "conv" or refusal(problem) is not None:
+        return
+    lifted, arithmetic = with_three_axes(problem), _arithmetic(problem)
+    for tile, form in _divisible_kernels(arithmetic):
+        if not accepts(lifted, form) or lifted.wide(_packed_bytes(lifted, tile, form)):
+            continue
+        slice_of_tile = tile.block_m * tile.block_n * form.block_k * arithmetic.products
+        yield Divisible(
+            plan=_plan(lifted, tile, form),
+            tiles=_blocks(lifted, tile),
+            slices=_slices(lifted, form),
+            sums_bytes=tile.block_m * tile.block_n * (8 if problem.dtype == "float64" else 4),
+            busy=partial(_busy, slice_of_tile, arithmetic.lanes, _besides(problem, tile, form), limits),
+            packing=partial(_packing, lifted, tile, form),
+        )
+
+
+def _busy(slice_of_tile: int, lanes: int, besides: float, limits: Limits, blocks: int, slices: int) -> float:
+    return model.tensor(blocks, slices * slice_of_tile, lanes, besides, limits)
+
+
+def _divisible_kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
+    for tile, form in _kernels(arithmetic):
+        if (tile.block_m, tile.block_n) == _DIVISIBLE and not form.rowwise:
+            yield tile, form
+
+
 def _kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
     for tile in _TILES[arithmetic.cuda]:
         for form in tile.forms:
@@ -225,9 +255,15 @@ def _seconds(problem: Problem, tile: Tile, form: Form, limits: Limits) -> float:
     arithmetic = _arithmetic(problem)
     rows = _slices(problem, form) * form.block_k / prod(problem.phases)
     multiplications = tile.block_m * tile.block_n * rows * arithmetic.products
-    besides = max(form.issued / 4, _wavefronts(problem, tile, form))  # four warps issue at a time
-    busy = model.tensor(_blocks(problem, tile), multiplications, arithmetic.lanes, besides, limits)
+    busy = model.tensor(
+        _blocks(problem, tile), multiplications, arithmetic.lanes, _besides(problem, tile, form), limits
+    )
     return model.overlapped(busy, model.memory(problem.bytes, limits)) + model.LAUNCH
+
+
+def _besides(problem: Problem, tile: Tile, form: Form) -> float:
+    """Cycles of a multiprocessor for all else that goes with one multiplication; four warps issue at a time."""
+    return max(form.issued / 4, _wavefronts(problem, tile, form))
 
 
 def _wavefronts(problem: Problem, tile: Tile, form: Form) -> float:
@@ -304,7 +340,7 @@ def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
     return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
 
 
-def _packing(problem: Problem, tile: Tile, form: Form) -> Launch:
+def _packing(problem: Problem, tile: Tile, form: Form, tickets: int = 0) -> Launch:
     chosen = packing_variant(problem.dtype, problem.precision)
     weights, depths, columns = _weights(problem, tile, form), _depths(problem, form), _columns(problem, tile)
     taps = 1 if form.rowwise else prod(problem.taps)
@@ -328,8 +364,7 @@ def _packing(problem: Problem, tile: Tile, form: Form) -> Launch:
         "extent": params.divisions(problem.taps, False),
         "outer_taps": taps,
     }
-    pointers = params.pointers(chosen.layout, {"w": "w", "packed": "packed"})
-    return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+    return gemm_fields.packing_launch(chosen, blocks, fields, tickets)
 
 
 # ---------------------------------------------------------------- variants
@@ -376,3 +411,10 @@ def variants() -> Iterator[Variant]:
             yield variant("conv", dtype, precision, tile, form)
             if not form.rowwise:
                 yield variant("conv_transpose", dtype, precision, tile, form)
+
+
+def divisible_variants() -> Iterator[Variant]:
+    """Yield the kernels of plans that several blocks could make."""
+    for (dtype, precision), arithmetic in _ARITHMETIC.items():
+        for tile, form in _divisible_kernels(arithmetic):
+            yield variant("conv", dtype, precision, tile, form)

@@ -10,6 +10,9 @@ from gpuconv.cuda.plan import Limits
 
 LAUNCH = 2e-6  # seconds that each launch after the first adds; assumed
 _EXPOSED = 0.2  # share of the shorter one that does not hide behind the longer one; assumed
+_ISSUED = 128  # instructions, counted by thread, that a multiprocessor issues in one clock
+_ADDING = 1.5e-6  # seconds from a block's last sum until another one reads it; assumed
+_CACHED = 64  # bytes of the L2 cache that a multiprocessor reads or writes per clock; assumed
 _TENSOR = 0.6  # share of the tensor cores' rate that mma.sync comes to; assumed
 _BANDWIDTH = 0.85  # share of the memory's bandwidth that a kernel without arithmetic comes to; assumed
 
@@ -55,10 +58,21 @@ def tensor(blocks: int, multiplications: float, lanes: int, besides: float, limi
     return rounds * multiplications / fragment * cycles / device.clock
 
 
+def adding_up(count: int, limits: Limits) -> float:
+    """Return the seconds in which a multiprocessor leaves and reads so many bytes of sums that are to be added up."""
+    return _ADDING + count / (_CACHED * nearest(limits.architecture).clock)
+
+
 def memory(count: int, limits: Limits) -> float:
     """Return the seconds in which so many bytes cross the memory bus, on a device with these multiprocessors."""
     device = nearest(limits.architecture)
     return count / (_BANDWIDTH * device.bandwidth * limits.multiprocessors / device.limits.multiprocessors)
+
+
+def instructions(count: float, limits: Limits) -> float:
+    """Return the seconds in which the multiprocessors issue so many instructions, counted by thread."""
+    device = nearest(limits.architecture)
+    return count / (_ISSUED * device.clock * limits.multiprocessors)
 
 
 def overlapped(first: float, second: float) -> float:

@@ -142,6 +142,24 @@ __device__ __forceinline__ unsigned round_tf32(float value)
 
 // ---- comparing
 
+// 16 bytes of global memory past the L1 cache, which does not see what other multiprocessors write.
+__device__ __forceinline__ void load_l2(const float* source, float (&v)[4])
+{
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "l"(source) : "memory");
+}
+__device__ __forceinline__ void load_l2(const double* source, double (&v)[2])
+{
+    asm volatile("ld.global.cg.v2.f64 {%0, %1}, [%2];" : "=d"(v[0]), "=d"(v[1]) : "l"(source) : "memory");
+}
+__device__ __forceinline__ void store_l2(float* target, const float (&v)[4])
+{
+    asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(target), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
+}
+__device__ __forceinline__ void store_l2(double* target, const double (&v)[2])
+{
+    asm volatile("st.global.cg.v2.f64 [%0], {%1, %2};" ::"l"(target), "d"(v[0]), "d"(v[1]) : "memory");
+}
+
 // The larger one, NaN if either is NaN; +0 is larger than -0.
 __device__ __forceinline__ float max_nan(float a, float b)
 {
@@ -149,3 +167,21 @@ __device__ __forceinline__ float max_nan(float a, float b)
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
     return result;
 }
+
+// The same of two 16-bit numbers at once.
+__device__ __forceinline__ unsigned max_nan_f16x2(unsigned a, unsigned b)
+{
+    unsigned result;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+__device__ __forceinline__ unsigned max_nan_bf16x2(unsigned a, unsigned b)
+{
+    unsigned result;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+
+// What the lane before, or after, this one has; all lanes of the warp take part. Of 4 or 8 bytes.
+template <class T> __device__ __forceinline__ T lane_before(T value) { return __shfl_up_sync(0xffffffff, value, 1); }
+template <class T> __device__ __forceinline__ T lane_after(T value) { return __shfl_down_sync(0xffffffff, value, 1); }

@@ -71,6 +71,10 @@ inline void reset(Warp& warp)
     warp.wgmma_fenced = false;
     warp.fence_clock = 0;
     warp.fence_clocks.clear();
+    warp.published.clear();
+    warp.published_by = {};
+    warp.heard.clear();
+    warp.heard_by = 0;
     warp.last_array = nullptr;
 }
 
@@ -117,8 +121,11 @@ inline Next control(Warp& warp, const Instr& instr, Fragment& fragment, u32 mask
     if (instr.kind == Kind::BRANCH) {
         const int target = int(instr.attribute[0]);
         if (mask == fragment.mask) {
+            const bool back = target <= fragment.pc;
             fragment.pc = target;
-            return Next::GO_ON;
+            if (!back || stuck.empty()) return Next::GO_ON;
+            warp.fragments.push_back(fragment);  // it may come to lanes that wait for it before where it was
+            return Next::FRAGMENT_ENDS;
         }
         warp.fragments.push_back({fragment.pc + 1, fragment.mask & ~mask});
         warp.fragments.push_back({target, mask});
@@ -219,6 +226,7 @@ inline void reset(Block& block)
     block.mbarriers.clear();
     block.tma.clear();
     block.tma_clock = 0;
+    block.acquired.clear();
     for (auto& barrier : block.named) barrier = {};
     for (Warp* warp : block.warps) reset(*warp);
 }
