@@ -12,7 +12,7 @@ import pytest
 from emulated import preferred
 from emulator import EmulatorError, emulated_cuda
 from mutate_kernels import changed_kernels
-from operands import filled, values
+from operands import LAYOUTS, filled, values
 
 import gpuconv
 from gpuconv.cuda import sources
@@ -30,8 +30,10 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 IMPLICIT, TRANSPOSE = "include/implicit_gemm.cuh", "conv_transpose.cu"
 FFMA, GATHER, EPILOGUE = "include/ffma.cuh", "include/gather.cuh", "include/epilogue.cuh"
-PACK, POOL = "pack_weights.cu", "max_pool.cu"
+MMA, SLICE, FRAGMENTS = "include/mma.cuh", "include/slice_inputs.cuh", "include/fragments.cuh"
+PACK, PACK_FRAGMENTS, POOL = "pack_weights.cu", "pack_fragments.cu", "max_pool.cu"
 DIRECT = "conv_direct.cu"
+PAST_CHUNKS = "global memory out of bounds: read of 16 bytes"
 SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
@@ -63,6 +65,22 @@ def slices(dtype: str = "float32") -> Any:
     """The same of one tap per slice of K, and of enough slices to fill every buffer twice."""
     with preferred(f"conv_{dtype}_2d_64x64x16"):
         return gpuconv.conv(*arrays(dtype, c=80), pads=[2, 1, 2, 1])
+
+
+def halves(form: str, c: int = 40) -> Callable[[], Any]:
+    """A Conv in float16 on tensor cores, of several tiles and slices, in one form of one tile."""
+
+    def call() -> Any:
+        x, w = arrays("float16", c=c)
+        if form.endswith("vector"):
+            x = LAYOUTS["channels last"](x)
+        with preferred(f"mma_{form}"):
+            return gpuconv.conv(x, w, pads=[2, 1, 2, 1])
+
+    return call
+
+
+VECTOR, SCALAR, ROWWISE = halves("64x64x64_vector"), halves("64x64x32_scalar"), halves("64x64x32_rowwise", c=3)
 
 
 def infinite() -> Any:
@@ -209,6 +227,28 @@ BUGS = (
         "reached by only some lanes", "__syncthreads();"),
     Bug("outputs between the phases are taken for its own", TRANSPOSE, "(a.extent - phase - 1) / a.stride + 1",
         "a.extent", transposed, OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
+    Bug("tensor cores: taps in the padding are copied", SLICE, "meets(at, away) ? p.channels - first : 0",
+        "p.channels - first", VECTOR, PAST_CHUNKS, "copy_async<16>((target"),
+    Bug("tensor cores: channels that are none are copied", SLICE, "(WHOLE ? 0 : k * kChunk) < channels[i]",
+        "0 < channels[i]", VECTOR, PAST_CHUNKS, "copy_async<16>((target"),
+    Bug("tensor cores: taps in the padding are read, row by row", SLICE, "meets(mine, away.coordinate)", "true",
+        ROWWISE, OUT_OF_BOUNDS.format("read"), "load_half(source)"),
+    Bug("tensor cores: one copy too few is waited for", IMPLICIT, "copy_async_wait<kStages - 2>",
+        "copy_async_wait<kStages - 1>", VECTOR, "an asynchronous copy is in flight", "a[i][k][part] = load_shared"),
+    Bug("tensor cores: no barrier between filling and multiplying", IMPLICIT, ARRIVED, "// the slice has arrived",
+        SCALAR, "shared memory race", "a[i][k][part] = load_shared"),
+    Bug("tensor cores: weights are not copied", MMA, "copy_async<16>(target + i, next_weights + i, 16);", ";", SCALAR,
+        "uninitialised shared memory read", "a[i][k][part] = load_shared"),
+    Bug("tensor cores: 16-bit elements stay in registers", IMPLICIT, "if (more) multiplier.deposit(filled);", "",
+        SCALAR, "uninitialised shared memory read", "load_matrices(words"),
+    Bug("tensor cores: the table of pixels is read before it is there", SLICE, "keep(place);\n        __syncthreads();",
+        "keep(place);", SCALAR, "shared memory race: read after write", "const Standing at = pixels["),
+    Bug("tensor cores: a warp's chunk overlaps the next one's", MMA, "WARP_M + i * kRows", "WARP_M + i * (kRows - 1)",
+        SCALAR, "race between blocks on y|were never written|race", ""),
+    Bug("fragments: no barrier where weights are turned round", PACK_FRAGMENTS, "__syncthreads();", "", SCALAR,
+        "shared memory race", "Arithmetic::part(tile["),
+    Bug("fragments: channels that are none are packed", PACK_FRAGMENTS, "channel < p.channels && ", "", SCALAR,
+        OUT_OF_BOUNDS.format("read"), "found ? w[offset]"),
     Bug("a block's sums are not published", TICKETS, PUBLISHED, PUBLISHED.replace("__threadfence();", ""), in_splits,
         PARTS_RACE, "load_l2(source"),
     Bug("the last block does not look at memory anew", TICKETS, LEARNT, LEARNT.replace("__threadfence();", ""),
@@ -275,10 +315,8 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 
 def lines_of(part: str, changed: dict[str, str]) -> list[str]:
     """Where a part of a line stands in the kernels, as reports write it."""
-    texts = {
-        path: text_of(path)
-        for path in (IMPLICIT, FFMA, GATHER, EPILOGUE, TRANSPOSE, PACK, POOL, SPLIT, TICKETS, DIRECT)
-    } | changed
+    gemm = (IMPLICIT, FFMA, GATHER, EPILOGUE, MMA, SLICE, FRAGMENTS, TRANSPOSE, SPLIT, TICKETS)
+    texts = {path: text_of(path) for path in (*gemm, PACK, PACK_FRAGMENTS, POOL, DIRECT)} | changed
     return [
         rf"{re.escape(path.removeprefix('include/'))}:{number}"
         for path, text in texts.items()
@@ -355,3 +393,22 @@ def test_an_infinite_weight_on_the_padding_shows_in_the_results(old: str, new: s
             except AssertionError:
                 wrong += 1
     assert wrong
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "call"),
+    [
+        (FRAGMENTS, "return lane / 4 + element", "return lane % 8 + element", SCALAR),
+        (FRAGMENTS, "lane % 4 * kWordElements + element % kWordElements", "lane % 4 + element % kWordElements", SCALAR),
+        (MMA, "load_pixels(b_stage ^ depth * 32, b)", "load_pixels(b_stage ^ depth * 16, b)", SCALAR),
+        (MMA, "lane() / 16 * 8 + lane() % 8", "lane() % 8", VECTOR),
+        (SLICE, "copy_async<16>((target ^ k * 16)", "copy_async<16>((target + k * 16)", VECTOR),
+        (SLICE, "(gathered[i + 2 * k + 1] << 16)", "(gathered[i + 2 * k] << 16)", SCALAR),
+        (MMA, "store_shared(target, pair);", "store_shared(target + 8, pair);", VECTOR),
+    ],
+)
+def test_elements_in_a_wrong_place_show(path: str, old: str, new: str, call: Callable[[], Any]) -> None:
+    x, w = arrays("float16", c=40)
+    exact = oracle.conv(x, w, pads=[2, 1, 2, 1])
+    with pytest.raises(AssertionError), changed_kernels({path: exchanged(path, old, new)}), emulated_cuda():
+        oracle.assert_close(call(), exact, "float16", "tensor cores")

@@ -56,8 +56,17 @@ def plan(problem: Problem, limits: Limits) -> Plan:
     if 0 in problem.y_shape:
         return Plan(problem.operator, (), 0, "", ("the result has no elements: nothing is launched",))
     found = choice.choose(problem, candidates(problem, limits), limits)
-    why = direct_plan.refusal(problem)
-    return found if why is None else replace(found, reasons=(*found.reasons, f"no direct sum: {why}"))
+    return replace(found, reasons=(*found.reasons, *_refusals(problem)))
+
+
+def _refusals(problem: Problem) -> Iterator[str]:
+    """Yield why families have no candidate, where that is not plain."""
+    direct = direct_plan.refusal(problem)
+    if direct is not None:
+        yield f"no direct sum: {direct}"
+    tensor = mma_plan.refusal(problem)
+    if tensor is not None:
+        yield tensor
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
