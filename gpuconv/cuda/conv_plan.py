@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
-from gpuconv.cuda import choice, correlation, gemm_plan, mma_plan, split_plan
+from gpuconv.cuda import choice, correlation, direct_plan, gemm_plan, mma_plan, split_plan
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Limits, Plan, Variant
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
-FAMILIES = (gemm_plan, mma_plan, split_plan)
+FAMILIES = (gemm_plan, mma_plan, split_plan, direct_plan)
 
 
 def for_conv(
@@ -54,7 +55,18 @@ def plan(problem: Problem, limits: Limits) -> Plan:
     """Plan what both operators come down to."""
     if 0 in problem.y_shape:
         return Plan(problem.operator, (), 0, "", ("the result has no elements: nothing is launched",))
-    return choice.choose(problem, candidates(problem, limits), limits)
+    found = choice.choose(problem, candidates(problem, limits), limits)
+    return replace(found, reasons=(*found.reasons, *_refusals(problem)))
+
+
+def _refusals(problem: Problem) -> Iterator[str]:
+    """Yield why families have no candidate, where that is not plain."""
+    direct = direct_plan.refusal(problem)
+    if direct is not None:
+        yield f"no direct sum: {direct}"
+    tensor = mma_plan.refusal(problem)
+    if tensor is not None:
+        yield tensor
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
