@@ -68,6 +68,11 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
         }
         return channels_last ? __any_sync(0xffffffff, suspect) : suspect;
     }
+    __device__ __forceinline__ static bool store(T& target, Acc sum)
+    {
+        target = narrow<T>(sum);
+        return !is_finite(sum);
+    }
     // Lanes write neighbouring columns, kRowStep rows at once.
     __device__ __forceinline__ bool write_pixels(const Acc* piece, bool exists, Index offset, Index m) const
     {
@@ -77,8 +82,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
         for (int row = 0; row < kRows; row += kRowStep) {
             if (!exists || m + row >= p.filters) continue;
             const Acc sum = piece[(row + threadIdx.x % 32 / kColumns) * kPitch + threadIdx.x % kColumns] + bias(m + row);
-            suspect = suspect || !is_finite(sum);
-            y[offset + (m + row) * p.y_channel] = narrow<T>(sum);
+            suspect = store(y[offset + (m + row) * p.y_channel], sum) || suspect;
         }
         return suspect;
     }
@@ -96,8 +100,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
             const Index its = __shfl_sync(0xffffffff, offset, at);
             if (!__shfl_sync(0xffffffff, exists, at) || m >= p.filters) continue;
             const Acc sum = piece[row * kPitch + at] + added;
-            suspect = suspect || !is_finite(sum);
-            y[its] = narrow<T>(sum);
+            suspect = store(y[its], sum) || suspect;
         }
         return suspect;
     }
