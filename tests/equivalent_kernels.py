@@ -71,25 +71,25 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "include/order.cuh: template <class T> __device__ __forceinline__ T larger(T a, T b) { return b > a || b != b ? b : a; }  [> -> >=]",  # noqa: E501
     ),
     "No leading zeros of 0 are 32, so that the shift is 0 for 1 without being told.": (
-        "conv_transpose.cu: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [<= -> <]",
-        "conv_transpose.cu: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [? -> && false ?]",
-        "conv_transpose.cu: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [1 -> 0]",
+        "include/phases.cuh: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [<= -> <]",
+        "include/phases.cuh: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [? -> && false ?]",
+        "include/phases.cuh: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [1 -> 0]",
     ),
     "The sum exceeds the difference by twice the divisor: only bits beyond 32 differ.": (
-        "conv_transpose.cu: const unsigned long long excess = (1ull << shift) - divisor;  [- -> +]",
+        "include/phases.cuh: const unsigned long long excess = (1ull << shift) - divisor;  [- -> +]",
     ),
     "Numbers below 2^31 leave room for a multiplier that is larger by one.": (
-        "conv_transpose.cu: return {unsigned(divisor), unsigned((excess << 32) / divisor) + 1, unsigned(shift)};  [1 -> 2]",  # noqa: E501
+        "include/phases.cuh: return {unsigned(divisor), unsigned((excess << 32) / divisor) + 1, unsigned(shift)};  [1 -> 2]",  # noqa: E501
     ),
     "What the stride has in common with the dilation divides it, and whole strides are whole periods of taps.": (
-        "conv_transpose.cu: const bool meets = rest % a.common == 0;  [rest -> sum]",
-        "conv_transpose.cu: const Index first = Index(static_cast<long long>(rest / a.common) * a.inverse % period);  [rest -> sum]",  # noqa: E501
+        "include/phases.cuh: const bool meets = rest % a.common == 0;  [rest -> sum]",
+        "include/phases.cuh: const Index first = Index(static_cast<long long>(rest / a.common) * a.inverse % period);  [rest -> sum]",  # noqa: E501
     ),
     "Where there are no taps, there is nothing to divide.": (
-        "conv_transpose.cu: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [? -> && false ?]",
-        "conv_transpose.cu: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [0 -> 1]",
-        "conv_transpose.cu: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 2]",
-        "conv_transpose.cu: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 0]",
+        "include/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [? -> && false ?]",
+        "include/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [0 -> 1]",
+        "include/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 2]",
+        "include/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 0]",
     ),
     "Any one thread of the block will do.": (
         "conv_transpose.cu: if (threadIdx.x == 0) {  [0 -> 1]",

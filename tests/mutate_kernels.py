@@ -49,6 +49,7 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "pack_weights.cu": many_blocks.GEMMS,
     "conv_implicit_gemm.cu": many_blocks.CONVS,
     "conv_transpose.cu": many_blocks.TRANSPOSED,
+    "include/phases.cuh": many_blocks.TRANSPOSED,
     "include/correlation.cuh": many_blocks.GEMMS,
     "include/gather.cuh": many_blocks.GEMMS,
     "include/ffma.cuh": many_blocks.GEMMS,
@@ -195,7 +196,7 @@ def mutants(path: str) -> list[Mutant]:
 def _trials(path: str, **options: Any) -> Iterator[Callable[[], Any]]:
     for one in FILES[path]:
         yield partial(many_blocks.run, one, ARCHITECTURE, max_steps=MAX_STEPS, **options)
-    if path in ("conv_transpose.cu", "include/geometry.cuh"):
+    if path in ("include/phases.cuh", "include/geometry.cuh"):
         yield from (partial(division.check, wide, side) for wide in (False, True) for side in division.PREPARED)
 
 

@@ -28,7 +28,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-IMPLICIT, TRANSPOSE = "include/implicit_gemm.cuh", "conv_transpose.cu"
+IMPLICIT, TRANSPOSE, PHASES = "include/implicit_gemm.cuh", "conv_transpose.cu", "include/phases.cuh"
 FFMA, GATHER, EPILOGUE = "include/ffma.cuh", "include/gather.cuh", "include/epilogue.cuh"
 PACK, POOL = "pack_weights.cu", "max_pool.cu"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
@@ -153,10 +153,10 @@ BUGS = (
         OUT_OF_BOUNDS.format("read"), "square[i][along] = found"),
     Bug("taps are used before they are there", TRANSPOSE, "__syncthreads();", "", transposed,
         "shared memory race: read after write", "taps.count[axis] = divider"),
-    Bug("one thread waits for the others", TRANSPOSE, "taps.rows = rows;\n    }\n    __syncthreads();",
-        "taps.rows = rows;\n    __syncthreads();\n    }", transposed,
+    Bug("one thread waits for the others", TRANSPOSE, "fill_taps(p, phase, taps);\n    }\n    __syncthreads();",
+        "fill_taps(p, phase, taps);\n    __syncthreads();\n    }", transposed,
         "reached by only some lanes", "__syncthreads();"),
-    Bug("outputs between the phases are taken for its own", TRANSPOSE, "(a.extent - phase - 1) / a.stride + 1",
+    Bug("outputs between the phases are taken for its own", PHASES, "(a.extent - phase - 1) / a.stride + 1",
         "a.extent", transposed, OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
     Bug("windows end one element late", POOL, CLIP, CLIP.replace(";", " + 1;"), pool,
         OUT_OF_BOUNDS.format("read"), "elements[tap] = tap == 0 || tap < left"),
@@ -182,7 +182,9 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 
 def lines_of(part: str, changed: dict[str, str]) -> list[str]:
     """Where a part of a line stands in the kernels, as reports write it."""
-    texts = {path: text_of(path) for path in (IMPLICIT, FFMA, GATHER, EPILOGUE, TRANSPOSE, PACK, POOL)} | changed
+    texts = {
+        path: text_of(path) for path in (IMPLICIT, FFMA, GATHER, EPILOGUE, TRANSPOSE, PHASES, PACK, POOL)
+    } | changed
     return [
         rf"{re.escape(path.removeprefix('include/'))}:{number}"
         for path, text in texts.items()
