@@ -48,17 +48,19 @@ def launches() -> dict[str, Launch]:
 
 
 def _gemm_plans() -> Iterator[Plan]:
-    operators = ("conv", "conv_transpose")
-    for operator, dtype, rank, wide, channels in product(
+    operators = (("conv", 1), ("conv_transpose", 1), ("conv_transpose", 2))
+    for (operator, stride), dtype, rank, wide, channels in product(
         operators, _dtypes.CONV_DTYPES, _RANKS, (False, True), _CHANNELS
     ):
-        for candidate in conv_plan.candidates(_problem(operator, dtype, rank, wide, channels), _LIMITS):
+        problem = _problem(operator, dtype, rank, wide, channels, stride)
+        for candidate in conv_plan.candidates(problem, _LIMITS):
             yield candidate.make()
 
 
-def _problem(operator: str, dtype: str, rank: int, wide: bool, channels: int) -> Problem:
+def _problem(operator: str, dtype: str, rank: int, wide: bool, channels: int, stride: int) -> Problem:
+    """With stride 2, ConvTranspose has phases, and its outputs do not overlap."""
     x_shape, w_shape = (2, channels, *[3] * rank), (channels, channels, *[2] * rank)
-    geometry = getattr(_geometry, operator)(x_shape, w_shape, None)
+    geometry = getattr(_geometry, operator)(x_shape, w_shape, None, strides=[stride] * rank)
     make = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
     x_strides = _strides(x_shape, wide)
     return make(geometry, dtype, x_strides, contiguous_strides(w_shape), None, _strides(geometry.y_shape))

@@ -54,7 +54,7 @@ def test_phases_come_by_falling_number_of_taps(wide: bool) -> None:
 def _run(kernel: Any, geometry: Any, wide: bool) -> Any:
     strides = map(contiguous_strides, (geometry.x_shape, geometry.w_shape))
     problem = correlation.of_conv_transpose(geometry, "float32", *strides, None, contiguous_strides(geometry.y_shape))
-    fields = params.pack(gemm_structs.transposed_axis(wide), gemm_plan._axis_fields(problem, 0, wide))
+    fields = params.pack(gemm_structs.transposed_axis(wide), gemm_plan.axis_fields(problem, 0, wide))
     axis = Array(np.frombuffer(fields, np.uint8).copy(), "axis", writable=False)
     results = empty(2 * problem.phases[0], params.index(wide), "results")
     kernel(1, 32, [axis, results])

@@ -23,6 +23,7 @@ from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 _STAGES = 3
 _ROWWISE = 0.75  # of the multiplications' share, where the tap of every row must be found
 _SQUARE = 32  # of pack_weights.cu
+_SECTOR = 32  # bytes that cross the memory bus together
 _MOST_BLOCKS = 2**31 - 1
 
 
@@ -98,7 +99,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """
     wide = problem.wide(problem.group * problem.rows * pitch(problem))
     for tile in _TILES[problem.dtype]:
-        room = tile.shared_bytes(_accumulator(problem)) <= limits.shared_bytes_per_block
+        room = tile.shared_bytes(accumulator(problem)) <= limits.shared_bytes_per_block
         uniform = tile.uniform and problem.channels > 0 and problem.channels % tile.block_k == 0
         if room and (uniform or tile.rowwise) and (tile.wide or not wide):
             kernel = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
@@ -106,81 +107,106 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
             yield Candidate(kernel.name, _seconds(problem, tile, uniform, limits), make)
 
 
-def _accumulator(problem: Problem) -> str:
+def tiles(dtype: str) -> tuple[Tile, ...]:
+    """Return the tiles that there are for elements of a type."""
+    return _TILES[dtype]
+
+
+def accumulator(problem: Problem) -> str:
+    """Return the type of the sums."""
     return _dtypes.entry(problem.dtype).accumulator
 
 
 def pitch(problem: Problem) -> int:
-    """M rounded up to 16 bytes of the accumulator's type."""
-    vector = 16 // _dtypes.entry(_accumulator(problem)).itemsize
+    """Return M rounded up to 16 bytes of the accumulator's type."""
+    vector = 16 // _dtypes.entry(accumulator(problem)).itemsize
     return -(-problem.filters // vector) * vector
 
 
 def _plan(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Plan:
-    launches = [_gemm(problem, tile, uniform, wide)]
-    if problem.rows:
-        launches.insert(0, _packing(problem, wide))
-    size = problem.group * problem.rows * pitch(problem) * _dtypes.entry(_accumulator(problem)).itemsize
-    reasons = (_tap_reason(problem, tile, uniform), _width_reason(wide))
-    return Plan(problem.operator, tuple(launches), size, "the packed weights", reasons)
+    reasons = (tap_reason(problem, tile, uniform), _width_reason(wide))
+    return with_packing(problem, wide, _gemm(problem, tile, uniform, wide), reasons)
+
+
+def with_packing(problem: Problem, wide: bool, launch: Launch, reasons: tuple[str, ...]) -> Plan:
+    """Return the plan of a launch on packed weights, after the one that packs them."""
+    launches = (packing(problem, wide), launch) if problem.rows else (launch,)
+    size = problem.group * problem.rows * pitch(problem) * _dtypes.entry(accumulator(problem)).itemsize
+    return Plan(problem.operator, launches, size, "the packed weights", reasons)
 
 
 def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> float:
-    """Model the time: finding taps row by row takes its share of the instructions too."""
-    efficiency = tile.efficiency if uniform or not tile.uniform else tile.efficiency * _ROWWISE
+    """Model the time: a phase of ConvTranspose alone writes every stride-th element of a row, in whole sectors."""
     multiplications = tile.block_m * tile.block_n * problem.rows / prod(problem.phases)
     blocks = _blocks(problem, tile)
-    busy = model.arithmetic(blocks, multiplications, _accumulator(problem), efficiency, limits)
-    return model.overlapped(busy, model.memory(problem.bytes, limits)) + (model.LAUNCH if problem.rows else 0.0)
+    busy = model.arithmetic(blocks, multiplications, accumulator(problem), efficiency(tile, uniform), limits)
+    apart = min(problem.phases[-1], _SECTOR // problem.itemsize) if problem.phases else 1
+    written = problem.itemsize * prod(problem.y_shape)
+    memory = model.memory(problem.bytes + (apart - 1) * written, limits)
+    return model.overlapped(busy, memory) + (model.LAUNCH if problem.rows else 0.0)
 
 
-def _counts(problem: Problem, tile: Tile) -> tuple[int, int]:
+def efficiency(tile: Tile, uniform: bool) -> float:
+    """Return a tile's share of multiplications: finding taps row by row takes its share of the instructions too."""
+    return tile.efficiency if uniform or not tile.uniform else tile.efficiency * _ROWWISE
+
+
+def counts(problem: Problem, tile: Tile) -> tuple[int, int]:
+    """Return the tiles along M and along N, of one group and phase."""
     return -(-problem.filters // tile.block_m), -(-problem.pixels // tile.block_n)
 
 
 def _blocks(problem: Problem, tile: Tile) -> int:
-    return prod(_counts(problem, tile)) * prod(problem.phases) * problem.group
+    return prod(counts(problem, tile)) * prod(problem.phases) * problem.group
 
 
 def _width_reason(wide: bool) -> str:
     return f"{64 if wide else 32}-bit indices: offsets and coordinates {'reach' if wide else 'are below'} 2**31"
 
 
-def _tap_reason(problem: Problem, tile: Tile, uniform: bool) -> str:
+def tap_reason(problem: Problem, tile: Tile, uniform: bool) -> str:
+    """Say how the taps of a slice of K are found, and why."""
     if uniform:
         return f"one tap per slice of K: {tile.block_k} divides the {problem.channels} channels of a group"
     return f"taps found row by row: {problem.channels} channels per group, slices of {tile.block_k}"
 
 
-def _check_grid(operator: str, blocks: int) -> None:
+def check_grid(operator: str, blocks: int) -> None:
+    """Raise ArgumentError where these are more blocks than a grid has."""
     if blocks > _MOST_BLOCKS:
         raise ArgumentError(f"{operator}: {blocks} blocks are more than the {_MOST_BLOCKS} of one CUDA launch")
 
 
 def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
     blocks = _blocks(problem, tile)
-    _check_grid(problem.operator, blocks)
+    check_grid(problem.operator, blocks)
     chosen = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
-    fields: dict[str, Any] = {"common": _common_fields(problem, tile, wide)}
+    fields: dict[str, Any] = {"common": common_fields(problem, tile, wide)}
     if problem.operator == "conv":
-        fields["taps"] = _taps_fields(problem, wide)
+        fields["taps"] = taps_fields(problem, wide)
     else:
-        fields["axes"] = [_axis_fields(problem, axis, wide) for axis in range(problem.rank)]
+        fields["axes"] = [axis_fields(problem, axis, wide) for axis in range(problem.rank)]
         fields["phases"] = params.division(prod(problem.phases), False)
-    roles = {"x": "x", "y": "y"}
-    if problem.rows:
-        roles["weights"] = "workspace"
-    if problem.b_stride is not None:
-        roles["b"] = "b"
     shared = tile.shared_bytes(_dtypes.entry(problem.dtype).accumulator)
     if problem.phases:
         shared += gemm_structs.taps(wide, problem.rank).itemsize
-    pointers = params.pointers(gemm_structs.correlation(wide, problem.rank), roles)
+    pointers = params.pointers(gemm_structs.correlation(wide, problem.rank), roles(problem))
     return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
 
 
-def _common_fields(problem: Problem, tile: Tile, wide: bool) -> Mapping[str, Any]:
-    m_tiles, n_tiles = _counts(problem, tile)
+def roles(problem: Problem) -> dict[str, str]:
+    """Return the array that each pointer of ``Correlation`` leads to, of those that there are."""
+    found = {"x": "x", "y": "y"}
+    if problem.rows:
+        found["weights"] = "workspace"
+    if problem.b_stride is not None:
+        found["b"] = "b"
+    return found
+
+
+def common_fields(problem: Problem, tile: Tile, wide: bool) -> Mapping[str, Any]:
+    """Return the fields of ``Correlation``."""
+    m_tiles, n_tiles = counts(problem, tile)
     return {
         "channels": problem.channels,
         "filters": problem.filters,
@@ -203,7 +229,8 @@ def _common_fields(problem: Problem, tile: Tile, wide: bool) -> Mapping[str, Any
     }
 
 
-def _taps_fields(problem: Problem, wide: bool) -> Mapping[str, Any]:
+def taps_fields(problem: Problem, wide: bool) -> Mapping[str, Any]:
+    """Return the fields of ``Taps`` of a single phase."""
     return {
         "start": [-pad for pad in problem.pads],
         "advance": problem.dilations,
@@ -216,7 +243,8 @@ def _taps_fields(problem: Problem, wide: bool) -> Mapping[str, Any]:
     }
 
 
-def _axis_fields(problem: Problem, axis: int, wide: bool) -> Mapping[str, Any]:
+def axis_fields(problem: Problem, axis: int, wide: bool) -> Mapping[str, Any]:
+    """Return the fields of ``TransposedAxis``."""
     stride, dilation = problem.strides[axis], problem.dilations[axis]
     common = gcd(stride, dilation)
     return {
@@ -233,10 +261,11 @@ def _axis_fields(problem: Problem, axis: int, wide: bool) -> Mapping[str, Any]:
     }
 
 
-def _packing(problem: Problem, wide: bool) -> Launch:
+def packing(problem: Problem, wide: bool) -> Launch:
+    """Return the launch that packs the weights."""
     squares = (-(-pitch(problem) // _SQUARE), -(-problem.rows // _SQUARE))
     blocks = prod(squares) * problem.group
-    _check_grid(problem.operator, blocks)
+    check_grid(problem.operator, blocks)
     chosen = packing_variant(problem.dtype, wide, problem.rank)
     w_group, w_filter, w_channel, *w_stride = problem.w_strides
     fields = {
@@ -259,6 +288,8 @@ def _packing(problem: Problem, wide: bool) -> Launch:
 
 # ---------------------------------------------------------------- variants
 
+ACCUMULATOR = {"float32": "float", "float64": "double"}  # in CUDA
+
 
 def variant(operator: str, dtype: str, wide: bool, rank: int, tile: Tile, uniform: bool) -> Variant:
     """Return the tile kernel of one operator."""
@@ -269,7 +300,7 @@ def variant(operator: str, dtype: str, wide: bool, rank: int, tile: Tile, unifor
         name=f"{operator}_{dtype}_{rank}d_{tile}{'_uniform' if uniform else ''}{'_wide' if wide else ''}",
         source=f"{source}.cu",
         function=source,
-        arguments=(entry.cuda, _ACCUMULATOR[entry.accumulator], index, *map(str, (rank, *sizes)), str(uniform).lower()),
+        arguments=(entry.cuda, ACCUMULATOR[entry.accumulator], index, *map(str, (rank, *sizes)), str(uniform).lower()),
         parameter=f"{struct}<{index}, {rank}>",
         layout=gemm_structs.operands(operator, wide, rank),
         threads=tile.threads,
@@ -284,15 +315,12 @@ def packing_variant(dtype: str, wide: bool, rank: int) -> Variant:
         name=f"pack_weights_{dtype}_{rank}d{'_wide' if wide else ''}",
         source="pack_weights.cu",
         function="pack_weights",
-        arguments=(entry.cuda, _ACCUMULATOR[entry.accumulator], index, str(rank)),
+        arguments=(entry.cuda, ACCUMULATOR[entry.accumulator], index, str(rank)),
         parameter=f"PackParams<{index}, {rank}>",
         layout=gemm_structs.packing(wide, rank),
         threads=256,
         blocks_per_sm=4,
     )
-
-
-_ACCUMULATOR = {"float32": "float", "float64": "double"}
 
 
 def variants(ranks: Ints = (1, 2, 3, 4)) -> Iterator[Variant]:

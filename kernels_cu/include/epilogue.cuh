@@ -16,6 +16,14 @@
 #include "gather.cuh"
 #include "numeric.cuh"
 
+// How far things of several parts lie apart in shared memory, in whole 16 bytes, so that lanes that read COLUMNS
+// neighbours crosswise, every PARTS-th from the same part, find them in different banks.
+template <int COLUMNS, class Acc> __device__ __forceinline__ int spread(int parts)
+{
+    constexpr int kVector = 16 / sizeof(Acc);
+    return (COLUMNS - 1) / (parts * kVector) * kVector + kVector;
+}
+
 template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHASED> struct Epilogue {
     static constexpr int kRows = Multiplier::kRows, kColumns = Multiplier::kColumns, kPitch = Multiplier::kPitch;
     static constexpr int kRowStep = 32 / kColumns;       // rows that a warp writes at once

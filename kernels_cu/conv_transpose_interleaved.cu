@@ -1,0 +1,19 @@
+// ConvTranspose with a stride along W: a block makes all phases along W of its pixels (include/interleaved.cuh), and one of
+// the phases along the other axes, of which those with the most taps come first.
+#include "ffma.cuh"
+#include "interleaved.cuh"
+
+template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
+          bool UNIFORM_TAP>
+__device__ __forceinline__ void conv_transpose_interleaved(const ConvTransposeParams<Index, NDIM>& p)
+{
+    extern __shared__ __align__(16) unsigned char shared[];
+    using Multiplier = Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>;
+    make_interleaved<Multiplier, T, Acc>(p, shared, [&](Index& group, Index& m_tile, Index& n_tile) {
+        int m, phase, n;
+        group = p.common.n_tiles.split(p.phases.split(p.common.m_tiles.split(block_number(), m), phase), n);
+        m_tile = m;
+        n_tile = n;
+        return Index(phase);
+    });
+}
