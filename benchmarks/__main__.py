@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks cpu | gpu | host | import``."""
+"""The command line: ``python -m benchmarks cpu | gpu | static | host | import``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     cpu = commands.add_parser("cpu", help="gpuconv on NumPy against ONNX Runtime on the CPU, float32")
-    cpu.add_argument("--filter", default="", metavar="SUB", help="only layers whose name contains SUB")
+    cpu.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
     cpu.add_argument("--op", choices=["Conv", "ConvTranspose", "MaxPool"], help="only this operator")
     cpu.add_argument(
         "--seconds", type=float, default=1.0, help="time for the rounds of one layer (default %(default)s)"
@@ -24,18 +24,22 @@ def _parser() -> argparse.ArgumentParser:
     cpu.add_argument("--gflop", type=float, default=2.0, help="scale layers down to this work (default %(default)s)")
     cpu.add_argument("--spin", type=int, choices=[0, 1], default=1, help="ONNX Runtime's allow_spinning (default 1)")
     _add_gpu(commands)
+    static = commands.add_parser("static", help="what can be said of the CUDA kernels without a GPU, layer by layer")
+    static.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
+    static.add_argument("--arch", default="sm_90a", help="architecture of the GPU (default %(default)s)")
+    static.add_argument("--write", action="store_true", help="also write results/static.json and README's table")
     host = commands.add_parser("host", help="host time of a warm call on CUDA arrays; no device is needed")
     host.add_argument("--profile", action="store_true", help="also print where the time goes")
     start = commands.add_parser("import", help="time of `import gpuconv` beyond that of `import numpy`")
     start.add_argument("--processes", type=int, default=10, help="fresh processes (default %(default)s)")
-    for command in (cpu, host, start):
+    for command in (cpu, static, host, start):
         command.add_argument("--json", type=Path, metavar="FILE", help="write every number to FILE")
     return parser
 
 
 def _add_gpu(commands: Any) -> None:
     gpu = commands.add_parser("gpu", help="gpuconv on a CUDA device against PyTorch (cuDNN), in every dtype")
-    gpu.add_argument("--filter", default="", metavar="SUB", help="only layers whose name contains SUB")
+    gpu.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
     gpu.add_argument("--op", choices=["Conv", "ConvTranspose", "MaxPool"], help="only this operator")
     dtypes = ["bfloat16", "float32", "float16", "float64", "int8", "uint8"]
     gpu.add_argument("--dtype", choices=dtypes, help="only this dtype")
@@ -66,6 +70,10 @@ def main() -> int:
         from benchmarks import host
 
         return host.run(arguments)
+    if arguments.command == "static":
+        from benchmarks import static
+
+        return static.run(arguments)
     if arguments.command == "gpu":
         from benchmarks import gpu
 

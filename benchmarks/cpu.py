@@ -33,7 +33,7 @@ _HEAD = f"{'layer':22} {'x':>22} {'ours ms':>9} {'ORT ms':>9} {'ratio':>6} {'GFL
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure the chosen layers, print the tables, write the JSON; 1 where a result was wrong."""
-    chosen = layers.select(layers.load(), arguments.filter, arguments.op)
+    chosen = layers.select(layers.load(), arguments.layers, arguments.op)
     rows = []
     print(_HEAD)
     for number, layer in enumerate(chosen, 1):

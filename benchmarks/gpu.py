@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuconv
-from benchmarks import floors, gpu_layer, gpu_peers, gpu_summary, gpu_timing, layers, machine, picture
+from benchmarks import floors, gpu_kernels, gpu_layer, gpu_peers, gpu_summary, gpu_timing, layers, machine, picture
 from benchmarks.gpu_layer import Machine, Row
 from benchmarks.layers import Layer
 from gpuconv.cuda import device
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     json_path, picture_path = output(arguments.json, "gpu.json"), output(arguments.picture, "gpu.png")
     rows = _resumed(json_path) if arguments.resume else []
     done = {(row["layer"]["id"], row["dtype"], row["layout"]) for row in rows}
-    todo = plan(arguments.filter, arguments.op, arguments.dtype, arguments.layout)
+    todo = plan(arguments.layers, arguments.op, arguments.dtype, arguments.layout)
     todo = [entry for entry in todo if (entry[0].id, *entry[1:]) not in done]
     with _settled(torch, cupy):
         here = _machine(torch, cupy)
@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             record["complete"] = _measure_all(here, todo, rows, record, json_path, started + arguments.budget)
             lost = False
+            _name_kernels(here, rows, started + arguments.budget)
         except DeviceLost:
             record["complete"], lost = False, True
     record["clocks_after"] = clocks()
@@ -233,6 +234,13 @@ def _measure_all(
     return True
 
 
+def _name_kernels(here: Machine, rows: list[Row], deadline: float) -> None:
+    try:
+        gpu_kernels.add_names(here.torch, here.device, rows, deadline)
+    except Exception as error:  # the times are there, and they count
+        print(f"PyTorch's kernels have no names here: {type(error).__name__}: {str(error)[:200]}")
+
+
 def _alive(here: Machine) -> bool:
     """An illegal access leaves a process without a device until it ends."""
     try:
@@ -256,7 +264,8 @@ def _save(path: Path, record: Row, rows: list[Row]) -> None:
 
 def _report(rows: list[Row], record: Row, json_path: Path, picture_path: Path) -> int:
     try:
-        picture.draw(rows, picture_path, f"gpuconv {gpuconv.__version__} on {record['machine']['gpu']}")
+        title = f"gpuconv {gpuconv.__version__} on {record['machine']['gpu']}"
+        picture.draw(rows, picture_path, title, record["copy_bytes_per_second"])
         drawn = f", {picture_path}"
     except ImportError as error:
         drawn = f"; no picture: {error}"
@@ -266,6 +275,8 @@ def _report(rows: list[Row], record: Row, json_path: Path, picture_path: Path) -
     for op, sides in record["tiny_host_seconds"].items():
         print(f"host, tiny {op}: ours {sides['ours'] * 1e6:.1f} us, torch {sides['torch'] * 1e6:.1f} us")
     print("\n".join(gpu_summary.table(gpu_summary.classes(rows))))
+    if (sentence := gpu_kernels.winograd(rows)) is not None:
+        print(sentence)
     wrong = [f"{row['layer']['id']} {row['dtype']} {row['layout']}" for row in rows if row["wrong"]]
     if wrong:
         print(f"{len(wrong)} of {len(rows)} results are WRONG: {', '.join(wrong[:10])}")

@@ -14,8 +14,8 @@ HEAD = (
     f"{'ours/fl':>8} {'torch/fl':>8} {'host us':>8} {'torch':>7}"
 )
 _TABLE = (
-    f"{'class':20} {'dtype':>8} {'layout':>13} {'layers':>6} {'ratio':>6} {'worst':>6}  {'worst layer':22} "
-    f"{'ours/fl':>8} {'torch/fl':>8}"
+    f"{'class':20} {'dtype':>8} {'layout':>13} {'layers':>6} {'ratio':>6} {'worst':>6} {'best':>6} {'% of floor':>10} "
+    f"{'torch':>5}  worst layer, best layer"
 )
 
 
@@ -26,7 +26,7 @@ def mean(ratios: Iterable[float]) -> float:
 
 
 def classes(rows: list[Row]) -> list[Row]:
-    """Return, for every class, dtype and layout, the mean and the worst ratio, and how far both are from the floor.
+    """Return, for every class, dtype and layout, the mean, worst and best ratio, and how far both are from the floor.
 
     A wrong result of ours counts as ratio 0. What PyTorch does not compute, or computes otherwise, has no ratio.
     """
@@ -39,7 +39,7 @@ def classes(rows: list[Row]) -> list[Row]:
 
 def _summary(kind: str, dtype: str, layout: str, rows: list[Row]) -> Row:
     ratios = {row["layer"]["id"]: ratio for row in rows if (ratio := ratio_of(row)) is not None}
-    worst = min(ratios, key=lambda layer: ratios[layer], default=None)
+    worst, best = (pick(ratios, key=lambda layer: ratios[layer], default=None) for pick in (min, max))
     return {
         "class": kind,
         "dtype": dtype,
@@ -50,6 +50,8 @@ def _summary(kind: str, dtype: str, layout: str, rows: list[Row]) -> Row:
         "mean": mean(ratios.values()) if ratios else None,
         "min": ratios[worst] if worst is not None else None,
         "slowest": worst,
+        "max": ratios[best] if best is not None else None,
+        "fastest": best,
         "our_floors": mean(row["our_median"] / row["floor_seconds"] for row in rows if "our_median" in row) or None,
         "peer_floors": mean(row["peer_median"] / row["floor_seconds"] for row in rows if "peer_median" in row) or None,
     }
@@ -85,9 +87,15 @@ def table(summaries: list[Row]) -> list[str]:
 
 def _class_line(summary: Row) -> str:
     start = f"{summary['class']:20} {summary['dtype']:>8} {summary['layout']:>13} {summary['layers']:6}"
-    ratios = f"{_number(summary['mean'], 6)} {_number(summary['min'], 6)}  {summary['slowest'] or '-':22}"
-    floors = f"{_number(summary['our_floors'], 8)} {_number(summary['peer_floors'], 8)}"
-    return f"{start} {ratios} {floors}" + (f"  {summary['wrong']} WRONG" if summary["wrong"] else "")
+    ratios = " ".join(_number(summary[name], 6) for name in ("mean", "min", "max"))
+    floors = f"{_percent(summary['our_floors'], 10)} {_percent(summary['peer_floors'], 5)}"
+    names = f"{summary['slowest'] or '-'}, {summary['fastest'] or '-'}"
+    return f"{start} {ratios} {floors}  {names}" + (f"  {summary['wrong']} WRONG" if summary["wrong"] else "")
+
+
+def _percent(floors: float | None, width: int) -> str:
+    """How much of a time is its floor, given how many floors it is."""
+    return f"{'-':>{width}}" if floors is None else f"{100 / floors:{width}.0f}"
 
 
 def _micro(seconds: float | None, width: int) -> str:

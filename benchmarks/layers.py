@@ -137,11 +137,11 @@ def _halved(layer: Layer) -> Layer:
     if batch > 1:
         return replace(layer, x=(batch // 2, channels, *extents))
     halves = [-(-extent // 2) for extent in extents]
-    kept = [h if h >= 4 * r else e for e, h, r in zip(extents, halves, _reach(layer), strict=True)]
+    kept = [h if h >= 4 * r else e for e, h, r in zip(extents, halves, reach(layer), strict=True)]
     return replace(layer, x=(1, channels, *kept))
 
 
-def _reach(layer: Layer) -> list[int]:
+def reach(layer: Layer) -> list[int]:
     """Inputs per axis that one output depends on, or the stride where that is more."""
     windows = [(k - 1) * d + 1 for k, d in zip(layer.kernel, layer.dilations, strict=True)]
     if layer.op == "ConvTranspose":

@@ -1,32 +1,42 @@
-"""A picture of a GPU measurement: every layer's time over its floor, ours and PyTorch's, class by class."""
+"""A picture of a GPU measurement: every layer's speed-up over PyTorch, class by class, and a roofline per dtype."""
 
 from __future__ import annotations
 
+from math import log10
 from pathlib import Path
 from typing import Any
 
-from benchmarks import layers
+from benchmarks import floors, layers
 
 Row = dict[str, Any]
-_OURS, _PEER, _FLOOR = "#0b6e4f", "#e08e45", "#444444"
+Members = list[dict[str, Row]]  # a layer's rows by layout
+_COLOURS = {"NCHW": "#0b6e4f", "channels_last": "#8cc5a2"}
+_PEER, _WRONG, _ROOF = "#e08e45", "#b00020", "#444444"
 
 
-def columns(rows: list[Row], layout: str = "NCHW") -> dict[str, list[tuple[str, list[Row]]]]:
-    """Return what to draw: by dtype, the classes with their timed layers, the farthest from its floor last."""
-    result: dict[str, list[tuple[str, list[Row]]]] = {}
-    drawn = [row for row in rows if row["layout"] == layout and "our_median" in row]
+def columns(rows: list[Row]) -> dict[str, list[tuple[str, Members]]]:
+    """Return what to draw: by dtype, the classes with their timed layers, the one with the least speed-up first."""
+    result: dict[str, list[tuple[str, Members]]] = {}
+    drawn = [row for row in rows if "our_median" in row]
     for dtype in dict.fromkeys(row["dtype"] for row in drawn):
         groups = []
         for kind in layers.CLASSES:
-            members = [row for row in drawn if (row["class"], row["dtype"]) == (kind, dtype)]
+            members: dict[str, dict[str, Row]] = {}
+            for row in drawn:
+                if (row["class"], row["dtype"]) == (kind, dtype):
+                    members.setdefault(row["layer"]["id"], {})[row["layout"]] = row
             if members:
-                groups.append((kind, sorted(members, key=lambda row: row["our_median"] / row["floor_seconds"])))
+                groups.append((kind, sorted(members.values(), key=_least)))
         result[dtype] = groups
     return result
 
 
-def draw(rows: list[Row], path: Path, title: str) -> None:
-    """Draw the rows of the layout NCHW and save them as PNG.
+def _least(member: dict[str, Row]) -> float:
+    return min(row.get("ratio", float("inf")) for row in member.values())
+
+
+def draw(rows: list[Row], path: Path, title: str, bandwidth: float) -> None:
+    """Draw the rows and save them as PNG; ``bandwidth`` is that of a copy, in bytes a second.
 
     Raises
     ------
@@ -39,40 +49,73 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
     from matplotlib import pyplot
 
     shown = columns(rows)
+    count = max(1, len(shown))
     height = 2 + 0.19 * max((sum(len(m) + 1.5 for _, m in groups) for groups in shown.values()), default=1)
-    figure, axes = pyplot.subplots(1, max(1, len(shown)), figsize=(1 + 5.5 * max(1, len(shown)), height), squeeze=False)
-    for axis, (dtype, groups) in zip(axes[0], shown.items(), strict=False):
-        _column(axis, dtype, groups)
+    size, heights = (1 + 5.5 * count, height + 4.5), (height, 4.5)
+    figure, axes = pyplot.subplots(2, count, figsize=size, height_ratios=heights, squeeze=False, layout="constrained")
+    for number, (dtype, groups) in enumerate(shown.items()):
+        _speed_ups(axes[0][number], dtype, groups)
+        _roofline(
+            axes[1][number],
+            dtype,
+            [row for _, members in groups for member in members for row in member.values()],
+            bandwidth,
+        )
     figure.suptitle(
-        f"{title}\ntime over the floor (1 = as fast as memory and arithmetic allow), log scale", fontsize=10
+        f"{title}\nabove: PyTorch's time over gpuconv's, and percent of the floor; below: rooflines", fontsize=10
     )
-    figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
 
-def _column(axis: Any, dtype: str, groups: list[tuple[str, list[Row]]]) -> None:
+def _speed_ups(axis: Any, dtype: str, groups: list[tuple[str, Members]]) -> None:
     place, ticks, names = 0.0, [], []
     for kind, members in groups:
         axis.text(1.02, place, kind, fontsize=8, fontweight="bold", va="center")
         place += 1
-        for row in members:
-            floor = row["floor_seconds"]
-            axis.barh(place - 0.2, row["our_median"] / floor, 0.4, color="#b00020" if row["wrong"] else _OURS)
-            if "peer_median" in row:
-                axis.barh(place + 0.2, row["peer_median"] / floor, 0.4, color=_PEER)
+        for member in members:
+            for number, row in enumerate(member.values()):
+                _bar(axis, place + 0.4 * number - 0.2 * (len(member) - 1), row)
             ticks.append(place)
-            names.append(row["layer"]["id"])
+            names.append(next(iter(member.values()))["layer"]["id"])
             place += 1
         place += 0.5
     axis.set_yticks(ticks, names, fontsize=6)
     axis.set_ylim(place, -1)
-    axis.set_xscale("log")
-    axis.set_xlim(0.5, max(10.0, *(row["our_median"] / row["floor_seconds"] for _, m in groups for row in m)) * 1.3)
+    axis.set_xscale("log", base=2)
+    ratios = [row["ratio"] for _, members in groups for member in members for row in member.values() if "ratio" in row]
+    axis.set_xlim(min(0.25, *ratios, 1.0) / 1.2, 1.7 * max(4.0, *ratios, 1.0))
     axis.xaxis.set_major_formatter("{x:g}")
-    axis.xaxis.set_minor_formatter("")
-    axis.axvline(1, color=_FLOOR, linewidth=1)
+    axis.axvline(1, color=_ROOF, linewidth=1)
     axis.set_title(dtype, fontsize=9)
-    axis.barh([0], [0], color=_OURS, label="gpuconv")
-    axis.barh([0], [0], color=_PEER, label="PyTorch")
+    for layout, colour in _COLOURS.items():
+        axis.barh([0], [0], color=colour, label=layout)
     axis.legend(fontsize=7, loc="upper right")
+
+
+def _bar(axis: Any, place: float, row: Row) -> None:
+    """Draw a bar from 1 to the speed-up; without a peer there is only the text."""
+    ratio, share = row.get("ratio", 1.0), row["floor_seconds"] / row["our_median"]
+    colour = _WRONG if row["wrong"] else _COLOURS[row["layout"]]
+    axis.barh(place, ratio - 1, 0.38, left=1, color=colour)
+    axis.text(max(ratio, 1.0) * 1.03, place, f"{share:.0%}", fontsize=5, va="center")
+
+
+def _roofline(axis: Any, dtype: str, rows: list[Row], bandwidth: float) -> None:
+    """Draw operations per second over operations per byte, for both sides, under the roofs of memory and arithmetic."""
+    intensities = [row["flops"] / row["floor_bytes"] for row in rows]
+    ends = [10 ** (log10(min(intensities)) - 0.2), 10 ** (log10(max(intensities)) + 0.2)]
+    axis.loglog(ends, [bandwidth * end / 1e12 for end in ends], color=_ROOF, linewidth=1)
+    for kind, roof in {"": floors.RATES.get(dtype), " depthwise": floors.RATES["float32"]}.items():
+        if roof is not None and (not kind or floors.RATES[dtype] != roof):
+            axis.axhline(roof / 1e12, color=_ROOF, linewidth=1, linestyle=":" if kind else "-")
+    for median, colour, label in (("peer_median", _PEER, "PyTorch"), ("our_median", _COLOURS["NCHW"], "gpuconv")):
+        points = [
+            (x, row["flops"] / row[median] / 1e12) for x, row in zip(intensities, rows, strict=True) if median in row
+        ]
+        if points:
+            axis.scatter(*zip(*points, strict=True), s=9, color=colour, label=label)
+    axis.set_xlabel("operations per byte of the fewest", fontsize=7)
+    axis.set_ylabel("10¹² operations per second", fontsize=7)
+    axis.tick_params(labelsize=6)
+    axis.legend(fontsize=7, loc="lower right")

@@ -1,6 +1,6 @@
 """Conv, ConvTranspose and MaxPool exactly as ONNX specifies them, on NumPy and CuPy arrays."""
 
-from gpuconv._api import conv, conv_transpose, max_pool, to_device, to_host
+from gpuconv._api import conv, conv_transpose, max_pool, pack, to_device, to_host
 from gpuconv._errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -10,6 +10,8 @@ from gpuconv._errors import (
     OutOfDeviceMemory,
 )
 from gpuconv._explain import explain
+from gpuconv._packed import PackedWeights
+from gpuconv._precision import precision
 
 __version__ = "0.1.0"
 
@@ -20,11 +22,14 @@ __all__ = [
     "DeviceError",
     "GpuconvError",
     "OutOfDeviceMemory",
+    "PackedWeights",
     "__version__",
     "conv",
     "conv_transpose",
     "explain",
     "max_pool",
+    "pack",
+    "precision",
     "to_device",
     "to_host",
 ]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpuconv import _arrays, _dtypes, _geometry, _memory, cpu, cuda
-from gpuconv._errors import ArgumentTypeError
+from gpuconv import _arrays, _dtypes, _geometry, _layout, _memory, _precision, cpu, cuda
+from gpuconv._errors import ArgumentError, ArgumentTypeError
+from gpuconv._packed import PackedWeights
+from gpuconv._precision import CURRENT
 
 _Ints = Iterable[int] | None
 
@@ -22,7 +25,9 @@ def conv(
     dilations: _Ints = None,
     group: int = 1,
     kernel_shape: _Ints = None,
+    layout: str = "NCHW",
     pads: _Ints = None,
+    precision: str | None = None,
     strides: _Ints = None,
     out: Any = None,
 ) -> Any:
@@ -36,8 +41,8 @@ def conv(
         stream and without waiting for it. Arrays of other libraries that share their memory by DLPack or by
         ``__cuda_array_interface__`` count as the NumPy or CuPy arrays that they can be seen as without a copy; they
         must live until the result is complete if their library works on another stream.
-    w : array (M, C/group, k1, …, kn)
-        Same dtype as x; group divides C and M.
+    w : array (M, C/group, k1, …, kn), or PackedWeights
+        Same dtype as x; group divides C and M. :func:`pack` makes weights that many calls share.
     b : array (M,), optional
         Added to every output of its channel.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
@@ -47,17 +52,22 @@ def conv(
     group : int
     kernel_shape : sequence of int, optional
         Must equal ``w.shape[2:]``.
+    layout : {"NCHW", "NHWC"}
+        Where x, out and the result have their channels: "NHWC" is (N, D1, …, Dn, C), last at every spatial rank.
+        Weights, bias and attributes are the same.
     pads : sequence of int, default 0
         All beginnings, then all ends, in elements; may exceed the kernel, may not be negative.
+    precision : {"ieee", "tf32", "3xtf32"}, optional
+        Of float32 products on CUDA devices; by default that of the context, which :func:`precision` sets and explains.
     out : array (N, M, Q1, …, Qn), optional
         Written in place and returned; must not share memory with an input.
 
     Returns
     -------
     array (N, M, Q1, …, Qn)
-        Of x's dtype and library. float16 and bfloat16 are summed in float32 and rounded once, to nearest even;
-        overflow gives infinity. Padding takes no part: an infinite weight on padding adds nothing. A sum over
-        nothing (no channels, a window wholly in the padding) is the bias.
+        Of x's dtype and library, C-contiguous where out does not say otherwise. float16 and bfloat16 are summed in
+        float32 and rounded once, to nearest even; overflow gives infinity. Padding takes no part: an infinite weight
+        on padding adds nothing. A sum over nothing (no channels, a window wholly in the padding) is the bias.
 
     Raises
     ------
@@ -81,12 +91,17 @@ def conv(
            [20., 24., 13.],
            [13., 15.,  8.]], dtype=float32)
     """
+    packed = None
+    if type(w) is PackedWeights:
+        packed, w = w, w.array_for("conv")
     library, x, w, b = _arrays.resolve("conv", x, w, b)
     if out is not None:
         _arrays.check_out("conv", "out", out, library, x)
     if library == "cuda":
         attributes = auto_pad, dilations, group, kernel_shape, pads, strides
-        return cuda.run("conv", (x, w) if b is None else (x, w, b), (out,), attributes)[0]
+        precision = CURRENT.get() if precision is None else precision
+        inputs = (x, w) if b is None else (x, w, b)
+        return cuda.run("conv", inputs, (out,), attributes, layout, precision, packed)[0]
     geometry = _geometry.conv(
         x.shape,
         w.shape,
@@ -95,12 +110,15 @@ def conv(
         dilations=dilations,
         group=group,
         kernel_shape=kernel_shape,
+        layout=layout,
         pads=pads,
         strides=strides,
     )
     _dtypes.check("conv", x=x, w=w, b=b)
-    y = _result("conv", out, geometry.y_shape, x.dtype, x=x, w=w, b=b)
-    cpu.conv(x, w, b, y, geometry)
+    if precision is not None:
+        _precision.check("conv", precision)
+    y = _result("conv", out, _layout.as_given(layout, geometry.y_shape), x.dtype, x=x, w=w, b=b)
+    cpu.conv(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry)
     return y
 
 
@@ -113,9 +131,11 @@ def conv_transpose(
     dilations: _Ints = None,
     group: int = 1,
     kernel_shape: _Ints = None,
+    layout: str = "NCHW",
     output_padding: _Ints = None,
     output_shape: _Ints = None,
     pads: _Ints = None,
+    precision: str | None = None,
     strides: _Ints = None,
     out: Any = None,
 ) -> Any:
@@ -125,7 +145,7 @@ def conv_transpose(
     ----------
     x : array (N, C, D1, …, Dn)
         Any spatial rank from 1 up; float16, bfloat16, float32 or float64. Never written.
-    w : array (C, M/group, k1, …, kn)
+    w : array (C, M/group, k1, …, kn), or PackedWeights
         Same dtype as x; group divides C, and there are ``w.shape[1] * group`` output channels.
     b : array (M,), optional
         Added to every output of its channel.
@@ -136,6 +156,8 @@ def conv_transpose(
     group : int
     kernel_shape : sequence of int, optional
         Must equal ``w.shape[2:]``.
+    layout : {"NCHW", "NHWC"}
+        As in :func:`conv`.
     output_padding : sequence of int, default 0
         Elements more at the end of each axis; 0, or less than the larger of stride and dilation.
     output_shape : sequence of int, optional
@@ -143,6 +165,8 @@ def conv_transpose(
         natural extent stands at the end and is bias only.
     pads : sequence of int, default 0
         Elements cropped: all beginnings, then all ends.
+    precision : {"ieee", "tf32", "3xtf32"}, optional
+        As in :func:`conv`.
     out : array (N, M, Q1, …, Qn), optional
         Written in place and returned; must not share memory with an input.
 
@@ -164,12 +188,17 @@ def conv_transpose(
     >>> gpuconv.conv_transpose(x, np.array([[[1, 10]]], np.float32), strides=[2])
     array([[[ 1., 10.,  2., 20.,  3., 30.]]], dtype=float32)
     """
+    packed = None
+    if type(w) is PackedWeights:
+        packed, w = w, w.array_for("conv_transpose")
     library, x, w, b = _arrays.resolve("conv_transpose", x, w, b)
     if out is not None:
         _arrays.check_out("conv_transpose", "out", out, library, x)
     if library == "cuda":
         attributes = auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides
-        return cuda.run("conv_transpose", (x, w) if b is None else (x, w, b), (out,), attributes)[0]
+        precision = CURRENT.get() if precision is None else precision
+        inputs = (x, w) if b is None else (x, w, b)
+        return cuda.run("conv_transpose", inputs, (out,), attributes, layout, precision, packed)[0]
     geometry = _geometry.conv_transpose(
         x.shape,
         w.shape,
@@ -178,14 +207,17 @@ def conv_transpose(
         dilations=dilations,
         group=group,
         kernel_shape=kernel_shape,
+        layout=layout,
         output_padding=output_padding,
         output_shape=output_shape,
         pads=pads,
         strides=strides,
     )
     _dtypes.check("conv_transpose", x=x, w=w, b=b)
-    y = _result("conv_transpose", out, geometry.y_shape, x.dtype, x=x, w=w, b=b)
-    cpu.conv_transpose(x, w, b, y, geometry)
+    if precision is not None:
+        _precision.check("conv_transpose", precision)
+    y = _result("conv_transpose", out, _layout.as_given(layout, geometry.y_shape), x.dtype, x=x, w=w, b=b)
+    cpu.conv_transpose(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry)
     return y
 
 
@@ -196,6 +228,7 @@ def max_pool(
     auto_pad: str | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: _Ints = None,
+    layout: str = "NCHW",
     pads: _Ints = None,
     storage_order: int = 0,
     strides: _Ints = None,
@@ -215,6 +248,8 @@ def max_pool(
         1 rounds the number of windows up, then drops a last one that starts past the input and the padding before
         it. Applies with VALID too; changes nothing with SAME.
     dilations, strides : sequence of int, one per spatial axis, default 1
+    layout : {"NCHW", "NHWC"}
+        As in :func:`conv`. Indices have the layout's shape, and count elements as if x were NCHW.
     pads : sequence of int, default 0
         All beginnings, then all ends. Windows are clipped to the input: no pad value exists.
     storage_order : {0, 1}
@@ -231,8 +266,8 @@ def max_pool(
         Without return_indices a zero may have either sign and a NaN any payload; with it, y is the element at
         its index, bit for bit.
     indices : int64 array (N, C, Q1, …, Qn), with return_indices only
-        Position in x flattened, of the first maximum (first NaN, if any) in row-major order; the two zeros are
-        equal. -1 for a window without any element.
+        Position in x (N, C, D1, …, Dn) flattened, of the first maximum (first NaN, if any) in row-major order; the
+        two zeros are equal. -1 for a window without any element.
 
     Raises
     ------
@@ -253,7 +288,7 @@ def max_pool(
             _arrays.check_out("max_pool", name, array, library, x)
     if library == "cuda":
         attributes = auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides
-        results = cuda.run("max_pool", (x,), outs, attributes)
+        results = cuda.run("max_pool", (x,), outs, attributes, layout)
         return tuple(results) if return_indices else results[0]
     geometry = _geometry.max_pool(
         x.shape,
@@ -261,32 +296,85 @@ def max_pool(
         auto_pad=auto_pad,
         ceil_mode=ceil_mode,
         dilations=dilations,
+        layout=layout,
         pads=pads,
         storage_order=storage_order,
         strides=strides,
     )
     _dtypes.check("max_pool", x=x)
+    shape, view = _layout.as_given(layout, geometry.y_shape), partial(_layout.view, layout)
     if not return_indices:
-        y = _result("max_pool", out, geometry.y_shape, x.dtype, x=x)
-        cpu.max_pool(x, y, None, geometry)
+        y = _result("max_pool", out, shape, x.dtype, x=x)
+        cpu.max_pool(view(x), view(y), None, geometry)
         return y
-    y = _result("max_pool", outs[0], geometry.y_shape, x.dtype, name="out[0]", x=x)
-    indices = _result("max_pool", outs[1], geometry.y_shape, np.dtype(np.int64), name="out[1]", x=x, y=y)
-    cpu.max_pool(x, y, indices, geometry)
+    y = _result("max_pool", outs[0], shape, x.dtype, name="out[0]", x=x)
+    indices = _result("max_pool", outs[1], shape, np.dtype(np.int64), name="out[1]", x=x, y=y)
+    cpu.max_pool(view(x), view(y), view(indices), geometry)
     return y, indices
 
 
+def pack(w: Any, operator: str = "conv") -> PackedWeights:
+    """Take a snapshot of weights for many calls, which then pack them only once.
+
+    Every call of :func:`conv` and :func:`conv_transpose` on CUDA arrays brings its weights into the order in which its
+    kernels read them. With packed weights the first call of each kind does so, and waits until it is done; later ones
+    on any stream and in any thread use what is there. A call captured in a graph uses it too, or, where no such call
+    came before, packs whenever the graph is launched. On the CPU packed weights are plain weights.
+
+    Parameters
+    ----------
+    w : array, or what shares its memory by DLPack or ``__cuda_array_interface__``
+        As the operator takes it; on the CPU, or on the current CUDA device. Changing it later has no effect.
+    operator : {"conv", "conv_transpose"}
+        Which of the two the weights are for.
+
+    Returns
+    -------
+    PackedWeights
+        On the device of w; :func:`to_device` and :func:`to_host` move it.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        An unknown operator; no array, of a dtype that the operator does not take, or without spatial axes.
+    DeviceError, OutOfDeviceMemory
+        As in :func:`conv`; also while the current stream captures a graph.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> weights = gpuconv.pack(np.ones((4, 3, 3, 3), np.float32))
+    >>> weights
+    <PackedWeights for conv: numpy float32 (4, 3, 3, 3)>
+    >>> gpuconv.conv(np.ones((1, 3, 8, 8), np.float32), weights).shape
+    (1, 4, 6, 6)
+    """
+    if operator not in ("conv", "conv_transpose"):
+        raise ArgumentError(f"pack: operator must be conv or conv_transpose, not {operator!r}")
+    library, w = _arrays.resolve_one("pack", "w", w)
+    _dtypes.check(operator, w=w)
+    if w.ndim < 3:
+        raise ArgumentError(
+            f"pack: w must have two axes of channels and at least one spatial axis, but w.shape={w.shape}"
+        )
+    if library == "cuda":
+        return PackedWeights(operator, cuda.snapshot(w))
+    snapshot = np.array(w, order="C", subok=False)
+    snapshot.flags.writeable = False
+    return PackedWeights(operator, snapshot)
+
+
 def to_device(a: Any) -> Any:
-    """Move an array to the current CUDA device, or return it as it is if it is there.
+    """Move an array or packed weights to the current CUDA device, or return them as they are if they are there.
 
     Parameters
     ----------
     a : NumPy or CuPy array, or one of another library that shares its memory by DLPack or __cuda_array_interface__
-        Any dtype that CuPy has, bfloat16 included. A CuPy array may be on another device.
+        Any dtype that CuPy has, bfloat16 included. A CuPy array may be on another device. Or PackedWeights.
 
     Returns
     -------
-    CuPy array
+    CuPy array, or PackedWeights
         Same dtype, shape and memory order (the axes from the longest step to the shortest, without gaps). A CUDA
         array of another library is not copied.
 
@@ -299,6 +387,8 @@ def to_device(a: Any) -> Any:
     OutOfDeviceMemory
         The array does not fit.
     """
+    if type(a) is PackedWeights:
+        return a.on(to_device)
     library, a = _arrays.resolve_one("to_device", "a", a)
     if library == "cuda" and cuda.runtime.device_of(a) == cuda.runtime.current_device():
         return a
@@ -306,15 +396,16 @@ def to_device(a: Any) -> Any:
 
 
 def to_host(a: Any) -> Any:
-    """Move an array to the host, or return it as it is if it is there.
+    """Move an array or packed weights to the host, or return them as they are if they are there.
 
     Parameters
     ----------
     a : NumPy or CuPy array, or one of another library that shares its memory by DLPack or __cuda_array_interface__
+        Or PackedWeights.
 
     Returns
     -------
-    NumPy array
+    NumPy array, or PackedWeights
         Same dtype, shape and memory order, complete when the call returns. An array of another library that is on
         the host already is not copied.
 
@@ -332,6 +423,8 @@ def to_host(a: Any) -> Any:
     >>> gpuconv.to_host(a) is a
     True
     """
+    if type(a) is PackedWeights:
+        return a.on(to_host)
     library, a = _arrays.resolve_one("to_host", "a", a)
     return a if library == "numpy" else cuda.runtime.to_host(a)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from gpuconv import _dtypes, _geometry
+from gpuconv import _dtypes, _geometry, _layout, _precision
 from gpuconv._errors import ArgumentError, ArgumentTypeError
 from gpuconv._geometry import Ints
 
@@ -14,6 +15,19 @@ if TYPE_CHECKING:  # imported where they are used: importing gpuconv does not ne
     from gpuconv.cuda.floor import Geometry, Work
     from gpuconv.cuda.limits import Representative
     from gpuconv.cuda.plan import Launch, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What a plan depends on, but for shapes and attributes."""
+
+    operator: str
+    dtype: str
+    device: Representative
+    bias: bool
+    indices: bool
+    layout: str
+    precision: str
 
 
 def explain(
@@ -24,6 +38,8 @@ def explain(
     dtype: Any = "float32",
     arch: str = "sm_90",
     bias: bool = False,
+    layout: str = "NCHW",
+    precision: str | None = None,
     return_indices: bool = False,
     **attributes: Any,
 ) -> Plan:
@@ -33,7 +49,7 @@ def explain(
     ----------
     operator : {"conv", "conv_transpose", "max_pool"}
     x_shape, w_shape : sequence of int
-        Shapes of the call's arrays, which are taken to be C-contiguous; no ``w_shape`` for MaxPool.
+        Shapes of the call's arrays, which are taken to be C-contiguous, x in the layout; no ``w_shape`` for MaxPool.
     dtype : str or dtype
         Of the arrays.
     arch : str
@@ -41,6 +57,9 @@ def explain(
         it, by its datasheet.
     bias : bool
         Whether there is a ``b``.
+    layout : {"NCHW", "NHWC"}
+    precision : {"ieee", "tf32", "3xtf32"}, optional
+        That of the context by default; not for MaxPool.
     return_indices : bool
         Whether MaxPool gives Indices.
     **attributes
@@ -69,10 +88,11 @@ indices, the largest number being 6422527
     """
     from gpuconv.cuda.limits import representative
 
-    device = representative(arch)
-    name = _dtype_name(operator, dtype)
-    geometry, plan = _planned(operator, x_shape, w_shape, name, device, bias, return_indices, attributes)
-    print("\n".join(_lines(geometry, plan, name, device, bias, return_indices)))
+    device, name = representative(arch), _dtype_name(operator, dtype)
+    precise = _precision.CURRENT.get() if precision is None else _precision.check(operator, precision)
+    call = _Call(operator, name, device, bias, return_indices, layout, precise)
+    geometry, plan = _planned(call, x_shape, w_shape, attributes)
+    print("\n".join(_lines(call, geometry, plan)))
     return plan
 
 
@@ -87,56 +107,58 @@ def _dtype_name(operator: str, dtype: Any) -> str:
 
 
 def _planned(
-    operator: str,
-    x_shape: Sequence[int],
-    w_shape: Sequence[int] | None,
-    dtype: str,
-    device: Representative,
-    bias: bool,
-    indices: bool,
-    attributes: dict[str, Any],
+    call: _Call, x_shape: Sequence[int], w_shape: Sequence[int] | None, attributes: dict[str, Any]
 ) -> tuple[Geometry, Plan]:
     from gpuconv.cuda import conv_plan, pool_plan
 
+    operator, limits = call.operator, call.device.limits
     try:
         if operator == "max_pool":
-            pool = _geometry.max_pool(x_shape, **{"kernel_shape": None, **attributes})
-            x_strides, y_strides = _contiguous(pool.x_shape), _contiguous(pool.y_shape)
-            places = y_strides if indices else None
-            return pool, pool_plan.for_max_pool(pool, dtype, x_strides, y_strides, places, device.limits)
+            pool = _geometry.max_pool(x_shape, **{"kernel_shape": None, "layout": call.layout, **attributes})
+            x_strides, y_strides = _new(call.layout, pool.x_shape), _new(call.layout, pool.y_shape)
+            places = y_strides if call.indices else None
+            return pool, pool_plan.for_max_pool(pool, call.dtype, x_strides, y_strides, places, limits)
         if w_shape is None:
             raise ArgumentTypeError(f"{operator}: w_shape is required, as (16, 3, 3, 3)")
-        geometry: Any = getattr(_geometry, operator)(x_shape, w_shape, **attributes)
+        geometry: Any = getattr(_geometry, operator)(x_shape, w_shape, layout=call.layout, **attributes)
     except TypeError as error:
         if isinstance(error, ArgumentTypeError):
             raise
         raise ArgumentTypeError(f"{operator}: {error}") from None
     make: Any = conv_plan.for_conv if operator == "conv" else conv_plan.for_conv_transpose
-    strides = (_contiguous(shape) for shape in (geometry.x_shape, geometry.w_shape))
-    return geometry, make(geometry, dtype, *strides, 1 if bias else None, _contiguous(geometry.y_shape), device.limits)
+    x_strides, y_strides = _new(call.layout, geometry.x_shape), _new(call.layout, geometry.y_shape)
+    w_strides, b_stride = _new("NCHW", geometry.w_shape), 1 if call.bias else None
+    return geometry, make(geometry, call.dtype, x_strides, w_strides, b_stride, y_strides, limits, call.precision)
 
 
-def _contiguous(shape: Ints) -> Ints:
-    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+def _new(layout: str, shape: Ints) -> Ints:
+    """Return the strides of a new array of the layout, in the order N, C, D1, … like its shape."""
+    given = _layout.as_given(layout, shape)
+    return _layout.channels_second(layout, tuple(prod(given[axis + 1 :]) for axis in range(len(given))))
 
 
-def _lines(
-    geometry: Geometry, plan: Plan, dtype: str, device: Representative, bias: bool, indices: bool
-) -> Iterator[str]:
+def _lines(call: _Call, geometry: Geometry, plan: Plan) -> Iterator[str]:
     from gpuconv.cuda import floor
 
-    limits = device.limits
-    like = f"{limits.multiprocessors} multiprocessors as on {device.name}"
-    yield f"{plan.operator} {dtype} on {limits.architecture}: {like}"
-    operands = [f"x {geometry.x_shape}"]
-    if not isinstance(geometry, _geometry.MaxPoolGeometry):
-        operands.append(f"w {geometry.w_shape}")
-    yield f"  {', '.join(operands)} -> y {geometry.y_shape}"
-    yield f"  floor      {_floor(floor.work(geometry, dtype, bias=bias, indices=indices), device, dtype)}"
+    device, dtype = call.device, call.dtype
+    weights = None if isinstance(geometry, _geometry.MaxPoolGeometry) else geometry.w_shape
+    how = [plan.operator, dtype]
+    if weights is not None and dtype == "float32" and call.precision != "ieee":
+        how.append(call.precision)
+    if call.layout != "NCHW":
+        how.append(call.layout)
+    like = f"{device.limits.multiprocessors} multiprocessors as on {device.name}"
+    yield f"{' '.join(how)} on {device.limits.architecture}: {like}"
+    operands = [f"x {_layout.as_given(call.layout, geometry.x_shape)}"]
+    if weights is not None:
+        operands.append(f"w {weights}")
+    yield f"  {', '.join(operands)} -> y {_layout.as_given(call.layout, geometry.y_shape)}"
+    yield f"  floor      {_floor(floor.work(geometry, dtype, bias=call.bias, indices=call.indices), device, dtype)}"
     for number, launch in enumerate(plan.launches, 1):
         yield f"  launch {number}   {_launch(launch)}"
-    if plan.workspace_bytes:
-        yield f"  workspace  {plan.workspace_bytes} bytes for {plan.workspace_use}"
+    for nbytes, use in ((plan.packed_bytes, "the packed weights"), (plan.workspace_bytes, plan.workspace_use)):
+        if nbytes:
+            yield f"  workspace  {nbytes} bytes for {use}"
     for number, reason in enumerate(plan.reasons):
         yield f"  {'because' if number == 0 else '':9}  {reason}"
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+from gpuconv import _layout
 from gpuconv._errors import ArgumentError, ArgumentTypeError
 
 Ints = tuple[int, ...]
@@ -83,10 +84,13 @@ def conv(
     dilations: Iterable[int] | None = None,
     group: int = 1,
     kernel_shape: Iterable[int] | None = None,
+    layout: str = "NCHW",
     pads: Iterable[int] | None = None,
     strides: Iterable[int] | None = None,
 ) -> ConvGeometry:
     """Geometry of Conv for x (N, C, D1…Dn), w (M, C/group, k1…kn) and b (M,).
+
+    ``x_shape`` alone follows ``layout``: the geometry has N, C, D1…Dn always.
 
     Raises
     ------
@@ -102,6 +106,7 @@ def conv(
         _ints(name, "dilations", dilations),
         _int(name, "group", group),
         _ints(name, "kernel_shape", kernel_shape),
+        _layout.check(name, layout),
         _ints(name, "pads", pads),
         _ints(name, "strides", strides),
     )
@@ -109,19 +114,21 @@ def conv(
 
 @lru_cache(maxsize=4096)
 def _conv(
-    x_shape: Ints,
+    given: Ints,
     w_shape: Ints,
     b_shape: Ints | None,
     auto_pad: str,
     dilations: Ints | None,
     group: int,
     kernel_shape: Ints | None,
+    layout: str,
     pads: Ints | None,
     strides: Ints | None,
 ) -> ConvGeometry:
     name = "conv"
-    rank = _spatial_rank(name, x_shape)
-    kernel = _kernel_of_weight(name, x_shape, w_shape, kernel_shape)
+    rank = _spatial_rank(name, given, layout)
+    x_shape = _layout.channels_second(layout, given)
+    kernel = _kernel_of_weight(name, given, w_shape, kernel_shape)
     stride = _positive(name, "strides", strides, rank)
     dilation = _positive(name, "dilations", dilations, rank)
     begin, end = _explicit_pads(name, pads, auto_pad, rank)
@@ -130,7 +137,7 @@ def _conv(
     if x_shape[1] != channels:
         raise ArgumentError(
             f"{name}: x has {x_shape[1]} channels, but w expects {w_shape[1]} per group x group {group} = {channels} "
-            f"(x.shape={x_shape}, w.shape={w_shape})"
+            f"(x.shape={given}, w.shape={w_shape})"
         )
     if out_channels % group:
         raise ArgumentError(
@@ -144,7 +151,7 @@ def _conv(
         out = tuple(
             (n + b + e - ek) // s + 1 for n, b, e, ek, s in zip(x_shape[2:], begin, end, extents, stride, strict=True)
         )
-    y_shape = _output(name, (x_shape[0], out_channels, *out), x_shape, kernel, stride, dilation, begin, end)
+    y_shape = _output(name, (x_shape[0], out_channels, *out), x_shape, kernel, stride, dilation, begin, end, layout)
     return ConvGeometry(x_shape, y_shape, kernel, stride, dilation, begin, end, w_shape, group)
 
 
@@ -157,12 +164,15 @@ def conv_transpose(
     dilations: Iterable[int] | None = None,
     group: int = 1,
     kernel_shape: Iterable[int] | None = None,
+    layout: str = "NCHW",
     output_padding: Iterable[int] | None = None,
     output_shape: Iterable[int] | None = None,
     pads: Iterable[int] | None = None,
     strides: Iterable[int] | None = None,
 ) -> ConvTransposeGeometry:
     """Geometry of ConvTranspose for x (N, C, D1…Dn), w (C, M/group, k1…kn) and b (M,).
+
+    ``x_shape`` alone follows ``layout``: the geometry has N, C, D1…Dn always.
 
     The natural extent is ``s * (n - 1) + output_padding + ek - pads``. With ``output_shape`` the pads are ignored and
     the total padding is what the natural extent without pads exceeds it by; with SAME it is what that exceeds
@@ -183,6 +193,7 @@ def conv_transpose(
         _ints(name, "dilations", dilations),
         _int(name, "group", group),
         _ints(name, "kernel_shape", kernel_shape),
+        _layout.check(name, layout),
         _ints(name, "output_padding", output_padding),
         _ints(name, "output_shape", output_shape),
         _ints(name, "pads", pads),
@@ -192,21 +203,23 @@ def conv_transpose(
 
 @lru_cache(maxsize=4096)
 def _conv_transpose(
-    x_shape: Ints,
+    given: Ints,
     w_shape: Ints,
     b_shape: Ints | None,
     auto_pad: str,
     dilations: Ints | None,
     group: int,
     kernel_shape: Ints | None,
+    layout: str,
     output_padding: Ints | None,
     output_shape: Ints | None,
     pads: Ints | None,
     strides: Ints | None,
 ) -> ConvTransposeGeometry:
     name = "conv_transpose"
-    rank = _spatial_rank(name, x_shape)
-    kernel = _kernel_of_weight(name, x_shape, w_shape, kernel_shape)
+    rank = _spatial_rank(name, given, layout)
+    x_shape = _layout.channels_second(layout, given)
+    kernel = _kernel_of_weight(name, given, w_shape, kernel_shape)
     stride = _positive(name, "strides", strides, rank)
     dilation = _positive(name, "dilations", dilations, rank)
     begin, end = _explicit_pads(name, pads, auto_pad, rank)
@@ -216,12 +229,10 @@ def _conv_transpose(
     channels, out_channels = w_shape[0], w_shape[1] * group
     if x_shape[1] != channels:
         raise ArgumentError(
-            f"{name}: x has {x_shape[1]} channels, but w expects {channels} (x.shape={x_shape}, w.shape={w_shape})"
+            f"{name}: x has {x_shape[1]} channels, but w expects {channels} (x.shape={given}, w.shape={w_shape})"
         )
     if channels % group:
-        raise ArgumentError(
-            f"{name}: x has {channels} channels, which group {group} does not divide (x.shape={x_shape})"
-        )
+        raise ArgumentError(f"{name}: x has {channels} channels, which group {group} does not divide (x.shape={given})")
     _check_bias(name, b_shape, out_channels)
     natural = tuple(
         s * (n - 1) + o + _extent(k, d)
@@ -233,7 +244,7 @@ def _conv_transpose(
         target = tuple(v - b - e for v, b, e in zip(natural, begin, end, strict=True))
     else:
         begin, end = _split([v - t for v, t in zip(natural, target, strict=True)], small_first=auto_pad == "SAME_UPPER")
-    y_shape = _output(name, (x_shape[0], out_channels, *target), x_shape, kernel, stride, dilation, begin, end)
+    y_shape = _output(name, (x_shape[0], out_channels, *target), x_shape, kernel, stride, dilation, begin, end, layout)
     return ConvTransposeGeometry(x_shape, y_shape, kernel, stride, dilation, begin, end, w_shape, group)
 
 
@@ -244,11 +255,14 @@ def max_pool(
     auto_pad: str | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: Iterable[int] | None = None,
+    layout: str = "NCHW",
     pads: Iterable[int] | None = None,
     storage_order: int = 0,
     strides: Iterable[int] | None = None,
 ) -> MaxPoolGeometry:
     """Geometry of MaxPool for x (N, C, D1…Dn).
+
+    ``x_shape`` alone follows ``layout``: the geometry has N, C, D1…Dn always.
 
     With ceil_mode the last window is dropped where it would start past the input and its padding at the beginning;
     it applies with VALID too, and changes nothing with SAME.
@@ -267,6 +281,7 @@ def max_pool(
         _auto_pad(name, auto_pad),
         _int(name, "ceil_mode", ceil_mode),
         _ints(name, "dilations", dilations),
+        _layout.check(name, layout),
         _ints(name, "pads", pads),
         _int(name, "storage_order", storage_order),
         _ints(name, "strides", strides),
@@ -275,17 +290,19 @@ def max_pool(
 
 @lru_cache(maxsize=4096)
 def _max_pool(
-    x_shape: Ints,
+    given: Ints,
     kernel_shape: Ints,
     auto_pad: str,
     ceil_mode: int,
     dilations: Ints | None,
+    layout: str,
     pads: Ints | None,
     storage_order: int,
     strides: Ints | None,
 ) -> MaxPoolGeometry:
     name = "max_pool"
-    rank = _spatial_rank(name, x_shape)
+    rank = _spatial_rank(name, given, layout)
+    x_shape = _layout.channels_second(layout, given)
     kernel = _positive(name, "kernel_shape", kernel_shape, rank)
     stride = _positive(name, "strides", strides, rank)
     dilation = _positive(name, "dilations", dilations, rank)
@@ -300,7 +317,7 @@ def _max_pool(
             _windows(n, b, e, ek, s, ceil_mode)
             for n, b, e, ek, s in zip(x_shape[2:], begin, end, extents, stride, strict=True)
         )
-    y_shape = _output(name, (*x_shape[:2], *out), x_shape, kernel, stride, dilation, begin, end)
+    y_shape = _output(name, (*x_shape[:2], *out), x_shape, kernel, stride, dilation, begin, end, layout)
     return MaxPoolGeometry(x_shape, y_shape, kernel, stride, dilation, begin, end, storage_order)
 
 
@@ -339,6 +356,7 @@ def _output(
     dilations: Ints,
     begin: Ints,
     end: Ints,
+    layout: str,
 ) -> Ints:
     if min(y_shape) < 0:
         raise ArgumentError(
@@ -348,7 +366,8 @@ def _output(
         )
     if prod(y_shape) > _INT64_MAX // 8:
         raise ArgumentError(
-            f"{name}: the output shape {y_shape} has more elements than 64-bit byte offsets can address"
+            f"{name}: the output shape {_layout.as_given(layout, y_shape)} has more elements than 64-bit byte offsets "
+            "can address"
         )
     return y_shape
 
@@ -358,11 +377,13 @@ def _shape(shape: Iterable[int]) -> Ints:
     return tuple(map(operator.index, shape))
 
 
-def _spatial_rank(name: str, x_shape: Ints) -> int:
+def _spatial_rank(name: str, x_shape: Ints, layout: str) -> int:
     if len(x_shape) < 3:
-        raise ArgumentError(
-            f"{name}: x must have a batch, a channel and at least one spatial axis (N, C, D1, …), but x.shape={x_shape}"
-        )
+        if layout == "NCHW":
+            needed = "a batch, a channel and at least one spatial axis (N, C, D1, …)"
+        else:
+            needed = "a batch, at least one spatial axis and a channel (N, D1, …, C)"
+        raise ArgumentError(f"{name}: x must have {needed}, but x.shape={x_shape}")
     return len(x_shape) - 2
 
 

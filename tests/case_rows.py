@@ -16,3 +16,12 @@ def case_rows(*operators: str) -> list[Any]:
         if case.op in operators
         for dtype in case.dtypes
     ]
+
+
+def one_row_a_case(*operators: str) -> list[Any]:
+    """One dtype for each case, another one from case to case: all of them come up."""
+    rows = []
+    for number, case in enumerate(case for case in CASES if not operators or case.op in operators):
+        dtype = case.dtypes[number % len(case.dtypes)]
+        rows.append(pytest.param(case, dtype, id=f"{case.name}-{dtype}"))
+    return rows

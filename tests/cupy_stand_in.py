@@ -65,6 +65,9 @@ class Stream:
         self._standin.queries += 1
         return self._capturing
 
+    def synchronize(self) -> None:
+        self._standin.synchronisations += 1
+
     def wait_event(self, event: Any) -> None:
         self.waits.append(event.recorded)
 

@@ -30,7 +30,7 @@ from gpuconv.cuda.gemm_plan import Tile
 
 ARCHITECTURE = "sm_90a"
 PATH = Path(__file__).with_suffix(".json")
-TOOL = Path(__file__).name
+TOOL = f"tests/{Path(__file__).name}"
 COLUMNS = "wavefronts of shared memory, sectors of global memory: how many, and how many would do for the same elements"
 WIDTHS = (32, 33, 40, 64)  # elements in a row; with 33, hardly a row begins where a sector does
 _BATCH, _HEIGHT, _CHANNELS_BETWEEN = 2, 5, 5  # channels that no slice of K is a multiple of
@@ -129,22 +129,13 @@ def pools() -> list[Pool]:
 def row(counters: Counters) -> Row:
     """Return pairs: of all shared memory, all loads and stores of global memory, and the GEMM's loads of its inputs."""
     weights = f"ffma.cuh:{_line_of_weights()})"
-    found: Row = {}
-    for key, line, counts in zip(counters.keys, counters.lines, counters.counts.tolist(), strict=True):
-        number = dict(zip(FIELDS, counts, strict=True))
-        if number["shared_requests"]:
-            _add(found, "shared", number["shared_wavefronts"], number["shared_ideal"])
-        if number["global_requests"]:
-            sectors = number["global_sectors"], number["global_ideal"]
-            _add(found, "stores" if key == "st.global" else "loads", *sectors)
-            if "ffma.cuh" in line and key != "st.global" and weights not in line:
-                _add(found, "inputs", *sectors)
-    return found
-
-
-def _add(row: Row, name: str, count: int, ideal: int) -> None:
-    before = row.get(name, [0, 0])
-    row[name] = [before[0] + count, before[1] + ideal]
+    of_inputs = [
+        "ffma.cuh" in line and key != "st.global" and weights not in line
+        for key, line in zip(counters.keys, counters.lines, strict=True)
+    ]
+    columns = [FIELDS.index(field) for field in ("global_sectors", "global_ideal")]
+    inputs = [int(count) for count in counters.counts[of_inputs][:, columns].sum(0)]
+    return counters.traffic() | ({"inputs": inputs} if any(inputs) else {})
 
 
 @lru_cache(maxsize=1)
@@ -168,7 +159,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", required=True, help=f"count everything, write {PATH.name}")
     parser.parse_args()
     rows = dict(everything())
-    records.write(PATH, COLUMNS, rows)
+    records.write(PATH, {"columns": COLUMNS}, rows)
     print(f"{len(rows)} rows: {PATH}")
 
 

@@ -31,7 +31,7 @@ from gpuconv.cuda.variants import all_variants
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 PATH = Path(__file__).with_suffix(".json")
-TOOL = Path(__file__).name
+TOOL = f"tests/{Path(__file__).name}"
 COLUMNS = "per architecture: registers of a thread, bytes of static shared memory; spilled bytes and stack, if any"
 _RANKS = (1, 2, 3, 4)
 _CHANNELS = (16, 17)  # of a group: with one tap per slice of K, and with several
@@ -132,7 +132,7 @@ def main() -> None:
     for architecture in ARCHITECTURES:
         for name, report in reports(all_variants(), architecture, _threads.count()).items():
             rows[name][architecture] = cell(report)
-    records.write(PATH, COLUMNS, rows)
+    records.write(PATH, {"columns": COLUMNS}, rows)
     print(f"{len(rows)} kernels for {len(ARCHITECTURES)} architectures: {PATH}")
 
 

@@ -59,6 +59,8 @@ def of_every_operator(operator: str) -> list[Refusal]:
         ("a pad below 64 bits", "pads", [-(2**63), 0, 0, 0], f"pads must fit in 64 bits, but holds {-(2**63)}"),
         ("an unknown auto_pad", "auto_pad", "SAME", f"auto_pad must be one of {NAMES}, not 'SAME'"),
         ("an auto_pad in small letters", "auto_pad", b"valid", f"auto_pad must be one of {NAMES}, not 'valid'"),
+        ("an unknown layout", "layout", "NCWH", "layout must be one of NCHW, NHWC, not 'NCWH'"),
+        ("a layout in small letters", "layout", "nhwc", "layout must be one of NCHW, NHWC, not 'nhwc'"),
         ("an auto_pad beyond ASCII", "auto_pad", b"\xff", f"auto_pad must be one of {NAMES}, not '\ufffd'"),
     ]
     types = [
@@ -79,6 +81,9 @@ def of_every_operator(operator: str) -> list[Refusal]:
         ),
         ("auto_pad None", "auto_pad", None, "auto_pad must be a string, not NoneType"),
         ("a number for auto_pad", "auto_pad", 1, "auto_pad must be a string, not int"),
+        ("layout None", "layout", None, "layout must be a string, not NoneType"),
+        ("bytes for layout", "layout", b"NHWC", "layout must be a string, not bytes"),
+        ("a list for layout", "layout", ["NHWC"], "layout must be a string, not list"),
     ]
     return [
         *(row(name, operator, message, **{key: value}) for name, key, value, message in rows),
@@ -103,9 +108,21 @@ def _contradictions(operator: str) -> list[Refusal]:
 
 
 def _too_few_axes(operator: str) -> list[Refusal]:
-    sentence = "x must have a batch, a channel and at least one spatial axis (N, C, D1, …), but x.shape="
+    needed = {
+        "NCHW": "a batch, a channel and at least one spatial axis (N, C, D1, …)",
+        "NHWC": "a batch, at least one spatial axis and a channel (N, D1, …, C)",
+    }
     return [
-        row(f"x with {len(shape)} axes", operator, f"{sentence}{shape}", x=shape, w=shape, kernel_shape=[1])
+        row(
+            f"x with {len(shape)} axes, {layout}",
+            operator,
+            f"x must have {axes}, but x.shape={shape}",
+            x=shape,
+            w=shape,
+            kernel_shape=[1],
+            layout=layout,
+        )
+        for layout, axes in needed.items()
         for shape in ((), (4,), (1, 4))
     ]
 
@@ -117,6 +134,14 @@ def of_both_convolutions(operator: str) -> list[Refusal]:
             operator,
             "w must have as many axes as x, but w.shape=(4, 4, 3) has 3 and x.shape=(1, 4, 5, 6) has 4",
             w=(4, 4, 3),
+        ),
+        row(
+            "w with fewer axes than x, which is NHWC",
+            operator,
+            "w must have as many axes as x, but w.shape=(4, 4, 3) has 3 and x.shape=(1, 5, 6, 4) has 4",
+            x=(1, 5, 6, 4),
+            w=(4, 4, 3),
+            layout="NHWC",
         ),
         row(
             "w with more axes than x",

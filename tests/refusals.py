@@ -35,6 +35,15 @@ _CONV = [
         group=2,
     ),
     row(
+        "too few channels, NHWC",
+        "conv",
+        "x has 3 channels, but w expects 4 per group x group 2 = 8 (x.shape=(1, 30, 32, 3), w.shape=(16, 4, 3, 3))",
+        x=(1, 30, 32, 3),
+        w=(16, 4, 3, 3),
+        group=2,
+        layout="NHWC",
+    ),
+    row(
         "channels of x for a w without",
         "conv",
         "x has 4 channels, but w expects 0 per group x group 1 = 0 (x.shape=(1, 4, 5, 6), w.shape=(4, 0, 3, 2))",
@@ -70,9 +79,32 @@ _CONV = [
         x=(1, 1, 2**59),
         w=(2, 1, 1),
     ),
+    row(
+        "an output past 64-bit byte offsets, NHWC",
+        "conv",
+        f"the output shape (1, {2**59}, 2) has more elements than 64-bit byte offsets can address",
+        x=(1, 2**59, 1),
+        w=(2, 1, 1),
+        layout="NHWC",
+    ),
 ]
 
 _CONV_TRANSPOSE = [
+    row(
+        "too few channels, NHWC",
+        "conv_transpose",
+        "x has 3 channels, but w expects 4 (x.shape=(1, 5, 6, 3), w.shape=(4, 4, 3, 2))",
+        x=(1, 5, 6, 3),
+        layout="NHWC",
+    ),
+    row(
+        "a group that does not divide C, NHWC",
+        "conv_transpose",
+        "x has 4 channels, which group 3 does not divide (x.shape=(1, 5, 6, 4))",
+        x=(1, 5, 6, 4),
+        group=3,
+        layout="NHWC",
+    ),
     row(
         "too few channels",
         "conv_transpose",
@@ -168,6 +200,15 @@ _CONV_TRANSPOSE = [
         w=(1, 1, 1),
         output_shape=[2**60],
     ),
+    row(
+        "an output past 64-bit byte offsets, NHWC",
+        "conv_transpose",
+        f"the output shape (1, {2**59}, 2) has more elements than 64-bit byte offsets can address",
+        x=(1, 1, 1),
+        w=(1, 2, 1),
+        output_shape=[2**59],
+        layout="NHWC",
+    ),
 ]
 
 _MAX_POOL = [
@@ -205,6 +246,14 @@ _MAX_POOL = [
         f"the output shape (2, 1, {2**59}) has more elements than 64-bit byte offsets can address",
         x=(2, 1, 2**59),
         kernel_shape=[1],
+    ),
+    row(
+        "an output past 64-bit byte offsets, NHWC",
+        "max_pool",
+        f"the output shape (2, {2**58}, 3) has more elements than 64-bit byte offsets can address",
+        x=(2, 2**58, 3),
+        kernel_shape=[1],
+        layout="NHWC",
     ),
 ]
 

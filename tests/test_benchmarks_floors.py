@@ -146,6 +146,8 @@ def test_means_are_geometric_and_the_worst_layer_is_named() -> None:
     dense, pool = gpu_summary.classes(rows)
     assert (dense["class"], dense["layers"], dense["slowest"], dense["min"]) == ("dense Conv", 2, "b", 0.25)
     assert isclose(dense["mean"], 1.0)
+    assert (dense["fastest"], dense["max"]) == ("a", 4.0)
+    assert gpu_summary.table([dense])[1].split()[-5:] == ["4.00", "50", "50", "b,", "a"]  # percent of the floor
     assert isclose(dense["our_floors"], 2.0)
     assert isclose(dense["peer_floors"], 2.0)  # of 8 and 0.5
     assert isclose(pool["mean"], 2.0)

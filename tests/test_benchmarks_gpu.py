@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import floors, gpu, gpu_layer, layers, picture
+from benchmarks import floors, gpu, gpu_kernels, gpu_layer, gpu_peers, layers, picture
 from benchmarks.layers import Layer
 from gpuconv.cuda import device
 
@@ -107,7 +108,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[
     def call(measure: Any, resume: bool = False, budget: float = 100.0) -> tuple[int, dict[str, Any]]:
         state.alive = True
         monkeypatch.setattr(gpu_layer, "measure", lambda *arguments: measure(state, *arguments))
-        chosen = {"filter": "segnet", "op": None, "dtype": None, "layout": "NCHW", "budget": budget}
+        chosen = {"layers": "segnet", "op": None, "dtype": None, "layout": "NCHW", "budget": budget}
         arguments = argparse.Namespace(**chosen, json=path, picture=tmp_path / "gpu.png", resume=resume)
         return gpu.run(arguments), json.loads(path.read_text())
 
@@ -175,6 +176,62 @@ def test_nothing_is_begun_after_the_budget(run: Any, capsys: pytest.CaptureFixtu
     assert "the budget is spent: 2 of 2 measurements are left out" in capsys.readouterr().out
 
 
+# ---------------------------------------------------------------- the names of PyTorch's kernels
+
+
+class Profile:
+    """What stands for PyTorch's profiler: it has seen these (name, device) pairs."""
+
+    def __init__(self, seen: list[tuple[str, str]]) -> None:
+        self._events = [SimpleNamespace(name=name, device_type=device) for name, device in seen]
+
+    def __enter__(self) -> Profile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def events(self) -> list[SimpleNamespace]:
+        return self._events
+
+
+def profiled_torch(seen: list[tuple[str, str]]) -> Any:
+    profiler = SimpleNamespace(
+        profile=lambda activities: Profile(seen), ProfilerActivity=SimpleNamespace(CUDA="of the device")
+    )
+    device_type = SimpleNamespace(CUDA="cuda", CPU="cpu")
+    cuda = SimpleNamespace(synchronize=lambda: None)
+    return SimpleNamespace(profiler=profiler, autograd=SimpleNamespace(DeviceType=device_type), cuda=cuda)
+
+
+def test_kernels_that_pytorch_ran_are_named_once() -> None:
+    seen = [
+        ("cudaLaunchKernel", "cpu"),
+        ("Memset (Device)", "cuda"),
+        ("winograd_3x3", "cuda"),
+        ("winograd_3x3", "cuda"),
+    ]
+    ran: list[int] = []
+    assert gpu_kernels.names(profiled_torch([*seen, ("bias", "cuda")]), lambda: ran.append(1)) == [
+        "winograd_3x3",
+        "bias",
+    ]
+    assert len(ran) == 2  # before the profiler is on, too
+
+
+def test_sums_in_float32_get_names_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_peers, "operands", lambda *_: ())
+    monkeypatch.setattr(gpu_peers, "peer", lambda *_: lambda: None)
+    pairs = [("resnet50.l1.3x3", "float32"), ("resnet50.l1.3x3", "bfloat16"), ("resnet.pool", "float32")]
+    rows = [fake_row(LAYERS[name], dtype, "NCHW") for name, dtype in pairs]
+    torch = profiled_torch([("cudnn::Winograd", "cuda")])
+    gpu_kernels.add_names(torch, "none", rows, time.monotonic() - 1)
+    assert gpu_kernels.winograd(rows) is None
+    gpu_kernels.add_names(torch, "none", rows, time.monotonic() + 60)
+    assert [row.get("peer_kernels") for row in rows] == [["cudnn::Winograd"], None, None]
+    assert str(gpu_kernels.winograd(rows)).endswith("Winograd in 1 of 1 layers of Conv and ConvTranspose")
+
+
 # ---------------------------------------------------------------- the picture
 
 
@@ -184,8 +241,9 @@ def drawn_rows() -> list[dict[str, Any]]:
         dtype, layer = floors.DTYPES[short], LAYERS[name]
         row = gpu_layer.describe(layer, dtype, "NCHW", 4.3e12)
         floor = row["floor_seconds"]
-        rows.append(row | {"our_median": floor * (1 + number % 7), "peer_median": floor * (1 + number % 5)})
-    del rows[3]["peer_median"]
+        times = {"our_median": floor * (1 + number % 7), "peer_median": floor * (1 + number % 5)}
+        rows.append(row | times | {"ratio": times["peer_median"] / times["our_median"]})
+    del rows[3]["peer_median"], rows[3]["ratio"]
     rows[4]["wrong"] = "y differs"
     return [
         *rows,
@@ -201,15 +259,17 @@ def test_the_picture_s_columns_are_dtypes_with_their_classes() -> None:
         assert [kind for kind, _ in groups] == list(layers.CLASSES)
         assert sum(len(members) for _, members in groups) == len(LAYERS)
         for _, members in groups:
-            times = [member["our_median"] / member["floor_seconds"] for member in members]
-            assert times == sorted(times)
+            ratios = [member["NCHW"].get("ratio", float("inf")) for member in members]
+            assert ratios == sorted(ratios)
+    (first,) = (member for _, members in shown["bfloat16"] for member in members if len(member) == 2)
+    assert list(first) == ["NCHW", "channels_last"]
 
 
 @pytest.mark.filterwarnings("default")  # matplotlib's own
 @pytest.mark.parametrize("rows", [drawn_rows(), []], ids=["rows", "no row"])
 def test_a_picture_is_saved(rows: list[Any], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    picture.draw(rows, tmp_path / "gpu.png", "test")
+    picture.draw(rows, tmp_path / "gpu.png", "test", 4.3e12)
     content = (tmp_path / "gpu.png").read_bytes()
     assert content.startswith(b"\x89PNG\r\n")
     assert len(content) > (60_000 if rows else 5_000)

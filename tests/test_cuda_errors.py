@@ -151,11 +151,9 @@ def test_a_workspace_that_does_not_fit(cupy: StandIn) -> None:
     x, w = arrays(cupy)
     y = gpuconv.conv(x, w)
     (prepared,) = device.prepared.values()
-    cupy.memory_left = prepared.plan.workspace_bytes - 1
+    cupy.memory_left = prepared.plan.packed_bytes - 1
     message = refused(OutOfDeviceMemory, lambda: gpuconv.conv(x, w, out=y))
-    assert message.startswith(
-        f"conv: the workspace ({prepared.plan.workspace_use}) needs {prepared.plan.workspace_bytes} bytes, "
-    )
+    assert message.startswith(f"conv: the workspace (the packed weights) needs {prepared.plan.packed_bytes} bytes, ")
     cupy.memory_left = 2**40
     works(cupy)
 

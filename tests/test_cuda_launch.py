@@ -59,10 +59,10 @@ def test_addresses_stand_where_the_plan_says(cupy: StandIn) -> None:
     x, w, b = operands(cupy)
     y = gpuconv.conv(x, w, b, pads=[1, 1, 1, 1])
     pack, gemm = cupy.launches
-    workspace = pointers(pack)["workspace"]
-    assert pointers(pack) == {"w": w.data.ptr, "workspace": workspace}
-    assert pointers(gemm) == {"x": x.data.ptr, "b": b.data.ptr, "workspace": workspace, "y": y.data.ptr}
-    assert workspace % 256 == 0
+    packed = pointers(pack)["packed"]
+    assert pointers(pack) == {"w": w.data.ptr, "packed": packed}
+    assert pointers(gemm) == {"x": x.data.ptr, "b": b.data.ptr, "packed": packed, "y": y.data.ptr}
+    assert packed % 256 == 0
     assert (y.shape, y.dtype) == ((2, 5, 6, 8), np.float32)
 
 
@@ -133,10 +133,10 @@ def test_a_second_call_looks_nothing_up_but_the_prepared_call(cupy: StandIn) -> 
     other_x, other_w, other_b = operands(cupy)
     with mock.patch.object(cuda, "_prepare", side_effect=AssertionError("prepared again")):
         y = gpuconv.conv(other_x, other_w, other_b, strides=(2, 1))
-    assert pointers(cupy.launches[-1]) | {"workspace": 0} == {
+    assert pointers(cupy.launches[-1]) | {"packed": 0} == {
         "x": other_x.data.ptr,
         "b": other_b.data.ptr,
-        "workspace": 0,
+        "packed": 0,
         "y": y.data.ptr,
     }
 

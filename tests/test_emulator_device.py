@@ -252,7 +252,8 @@ INTERFACE = (
         "parameters",
         "bind",
     ),
-    *("empty", "workspace", "address", "result_address", "keep", "to_device", "to_host"),
+    *("empty", "workspace", "parts", "address", "result_address", "keep"),
+    *("is_capturing", "wait", "copied", "to_device", "to_host"),
 )
 
 

@@ -11,10 +11,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulator import emulated_cuda
 from wrong_calls import LONGS, WRONGS, W, Wrong, X, Y, array
 
 import gpuconv
-from gpuconv import ArgumentError, ArgumentTypeError, DeviceError, _api, _arrays, _dtypes, _geometry, _memory
+from gpuconv import (
+    ArgumentError,
+    ArgumentTypeError,
+    DeviceError,
+    _api,
+    _arrays,
+    _dtypes,
+    _geometry,
+    _layout,
+    _memory,
+    _packed,
+    _precision,
+)
 from gpuconv.cuda import device
 
 every_wrong_call = pytest.mark.parametrize("wrong", WRONGS, ids=lambda wrong: wrong.name)
@@ -26,6 +39,19 @@ def test_the_error_has_its_type_and_names_the_rule_and_the_numbers(wrong: Wrong)
         wrong.call()
     assert type(caught.value) is wrong.error
     assert str(caught.value) == wrong.message
+
+
+_SAME_ON_CUDA = [wrong for wrong in WRONGS if not re.search("(NumPy|CuPy) array", wrong.message)]
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("wrong", _SAME_ON_CUDA, ids=lambda wrong: wrong.name)
+def test_the_cuda_backend_says_the_same(wrong: Wrong) -> None:
+    with emulated_cuda() as emulated, pytest.raises(wrong.error) as caught:
+        wrong.call()
+    assert type(caught.value) is wrong.error
+    assert str(caught.value) == wrong.message
+    assert emulated.launches == []
 
 
 @every_wrong_call
@@ -59,7 +85,10 @@ def _raised_at(wrong: Wrong) -> tuple[str, int]:
     return str(innermost.path), innermost.lineno + 1
 
 
-@pytest.mark.parametrize("module", [_api, _arrays, _dtypes, _geometry, _memory], ids=lambda module: module.__name__)
+MODULES = (_api, _arrays, _dtypes, _geometry, _layout, _memory, _packed, _precision)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_every_raise_statement_is_reached_by_a_wrong_call(module: ModuleType) -> None:
     reached = [_raised_at(wrong) for wrong in WRONGS]
     missed = {

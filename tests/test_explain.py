@@ -24,7 +24,7 @@ def test_every_part_of_the_plan_is_printed(capsys: pytest.CaptureFixture[str]) -
         f"{gemm.variant.name}: grid {gemm.grid[0]}, {gemm.variant.threads} threads, {gemm.shared_bytes} bytes"
         in printed
     )
-    assert f"workspace  {plan.workspace_bytes} bytes for the packed weights" in printed
+    assert f"workspace  {plan.packed_bytes} bytes for the packed weights" in printed
     assert all(reason in printed for reason in plan.reasons)
     assert repr(plan) == f"<Plan of conv: {pack.variant.name}, {gemm.variant.name}>"
 

@@ -126,8 +126,8 @@ def test_the_structs_of_a_small_conv() -> None:
         },
     }
     assert gemm.grid == (2, 1, 1)  # one tile of either group
-    assert [role for role, _ in pack.pointers] == ["w", "workspace"]
-    assert dict(gemm.pointers) == {"x": 0, "workspace": 8, "b": 16, "y": 24}
+    assert [role for role, _ in pack.pointers] == ["w", "packed"]
+    assert dict(gemm.pointers) == {"x": 0, "packed": 8, "b": 16, "y": 24}
 
 
 def test_the_axes_of_a_small_conv_transpose() -> None:
@@ -193,16 +193,16 @@ def test_an_empty_result_launches_nothing() -> None:
 def test_a_sum_over_no_channels_packs_nothing() -> None:
     made = plan("conv", (1, 0, 8), (4, 0, 3), bias=True)
     (gemm,) = made.launches
-    assert made.workspace_bytes == 0
+    assert made.packed_bytes == made.workspace_bytes == 0
     assert [role for role, _ in gemm.pointers] == ["x", "y", "b"]
 
 
 @pytest.mark.parametrize(
     ("dtype", "filters", "pitch", "size"), [("float16", 5, 8, 4), ("float32", 6, 8, 4), ("float64", 5, 6, 8)]
 )
-def test_the_workspace_holds_the_packed_weights(dtype: str, filters: int, pitch: int, size: int) -> None:
+def test_the_packed_weights_have_rows_of_whole_vectors(dtype: str, filters: int, pitch: int, size: int) -> None:
     made = plan("conv", (1, 6, 9), (2 * filters, 3, 5), group=2, dtype=dtype)
-    assert made.workspace_bytes == 2 * (3 * 5) * pitch * size
+    assert (made.packed_bytes, made.workspace_bytes) == (2 * (3 * 5) * pitch * size, 0)
 
 
 @pytest.mark.parametrize(

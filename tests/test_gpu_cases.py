@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from case_rows import case_rows
+from case_rows import case_rows, one_row_a_case
 from on_device import imported, index_width, moved, returned
 from oracle import assert_same
 
@@ -51,6 +51,27 @@ def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, dtype: str, wide
 def test_maxima_alone_are_equal_as_values(case: Case, dtype: str, wide: bool) -> None:
     (y,) = computed(case, dtype, wide)
     assert_same(y, _cases.expected(case, dtype)[0], bits=False)
+
+
+@pytest.mark.parametrize(("case", "dtype"), one_row_a_case())
+def test_channels_last_give_the_same(case: Case, dtype: str) -> None:
+    arrays = _cases.inputs(case, dtype)
+    arrays["x"] = np.ascontiguousarray(np.moveaxis(arrays["x"], 1, -1))
+    on_device = dict(zip(arrays, moved(list(arrays.values())), strict=True))
+    more = {"return_indices": True} if case.op == "max_pool" else {}
+    results = returned(getattr(gpuconv, case.op)(**on_device, **case.attributes, **more, layout="NHWC"))
+    for result, expected in zip(results, _cases.expected(case, dtype), strict=True):
+        assert_same(np.moveaxis(result, -1, 1), expected, bits=case.op == "max_pool")
+
+
+@pytest.mark.parametrize(("case", "dtype"), one_row_a_case("conv", "conv_transpose"))
+def test_packed_weights_give_the_same_each_time(case: Case, dtype: str) -> None:
+    arrays = _cases.inputs(case, dtype)
+    on_device = dict(zip(arrays, moved(list(arrays.values())), strict=True))
+    on_device["w"] = gpuconv.pack(on_device["w"], operator=case.op)
+    for _ in range(2):
+        (result,) = returned(getattr(gpuconv, case.op)(**on_device, **case.attributes))
+        assert_same(result, _cases.expected(case, dtype)[0], bits=False)
 
 
 def test_the_check_command_passes_on_cuda(capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,6 +173,67 @@ def test_a_graph_of_several_calls() -> None:
         assert_same(gpuconv.to_host(y), chain(x, w, b), bits=False)
 
 
+# ---------------------------------------------------------------- packed weights
+
+
+def packed(operator: str) -> tuple[list[Any], list[Any]]:
+    """Small integers on the host, and the same on the device with packed weights."""
+    arrays = made(operator, kind="integers")
+    x, w, b = moved(arrays)
+    return arrays, [x, gpuconv.pack(w, operator=operator), b]
+
+
+convolutions = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+
+
+@convolutions
+def test_weights_packed_on_a_busy_stream_serve_another(operator: str) -> None:
+    arrays, there = packed(operator)
+    busy, other = (cupy().cuda.Stream(non_blocking=True) for _ in range(2))
+    with busy:
+        keep_busy(0.3)
+        first = call(operator, there)
+    with other:
+        second = call(operator, there)
+    for stream, result in ((busy, first), (other, second)):
+        with stream:
+            assert_equal(result, arrays, operator)
+
+
+@convolutions
+def test_a_call_with_packed_weights_returns_while_the_device_is_busy(operator: str) -> None:
+    arrays, there = packed(operator)
+    stream = cupy().cuda.Stream(non_blocking=True)
+    with stream:
+        kept = call(operator, there)
+        del kept
+        stream.synchronize()
+        before = keep_busy(1.0)
+        result = call(operator, there)
+        assert not before.done, "the call waited for work that came before it"
+        assert_equal(result, arrays, operator)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["packed before", "packed by the graph"])
+@convolutions
+def test_a_captured_call_with_packed_weights_can_be_replayed(operator: str, before: bool) -> None:
+    stream = cupy().cuda.Stream(non_blocking=True)
+    (_, w, b), there = packed(operator)
+    with stream:
+        call(operator, moved([made(operator)[0], w, b]) if not before else there)  # its kernels are loaded
+        stream.begin_capture()
+        result = call(operator, there)
+        graph = stream.end_capture()
+        x, there = there[0], []  # the graph keeps the weights
+        for seed in range(3):
+            changed = made(operator, 10 * seed, "integers")[0]
+            x.set(changed)
+            taken = [cupy().full((size,), 3e38, np.float32) for size in (2**10, 40 * 16 * 24, 48 * 9 * 80, 2**18) * 8]
+            graph.launch(stream)
+            assert_equal(result, [changed, w, b], operator)
+            del taken
+
+
 # ---------------------------------------------------------------- several devices
 
 

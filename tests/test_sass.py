@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 
 import kernel_table
 import pytest
-import sass
-from sass import Instruction
-from toolchain import needs_nvrtc
+from toolchain import needs_disassembler, needs_nvrtc
 
+from benchmarks import sass
+from benchmarks.sass import Instruction
 from gpuconv import _dtypes
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import gemm_plan
@@ -29,10 +29,6 @@ FORMS = [
     if (tile.uniform if uniform else tile.rowwise)
 ]
 over_forms = pytest.mark.parametrize(("dtype", "tile", "uniform"), FORMS, ids=str)
-needs_disassembler = pytest.mark.skipif(
-    sass.disassembler() is None and os.environ.get("GPUCONV_REQUIRE_EMULATOR") != "1",
-    reason="there is no nvdisasm; pip install nvidia-cuda-nvdisasm brings it",
-)
 
 
 @lru_cache(maxsize=64)

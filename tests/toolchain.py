@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import sass
 from gpuconv import CompileError
 from gpuconv.cuda import cache, nvrtc, params, sources
 from gpuconv.cuda.plan import Variant
@@ -25,6 +26,9 @@ def _missing() -> str | None:
 _REASON = _missing()
 needs_nvrtc = pytest.mark.skipif(  # GPUCONV_REQUIRE_EMULATOR=1 lets the tests run into what is missing
     _REASON is not None and os.environ.get("GPUCONV_REQUIRE_EMULATOR") != "1", reason=str(_REASON)
+)
+needs_disassembler = pytest.mark.skipif(
+    sass.disassembler() is None and os.environ.get("GPUCONV_REQUIRE_EMULATOR") != "1", reason=sass.MISSING
 )
 
 LAYOUT = params.layout([("y", params.POINTER), ("factor", "<i4")])

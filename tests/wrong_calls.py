@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -268,4 +269,119 @@ OUTS = [
     ),
 ]
 
-WRONGS = [*map(_refused, REFUSALS), *NO_ARRAYS, *LIBRARIES, *DTYPES, *OUTS]
+PRECISIONS = "ieee, tf32, 3xtf32"
+PACKED = gpuconv.pack(np.zeros((4, 4, 3, 2), np.float32))
+TRANSPOSED = gpuconv.pack(np.zeros((4, 4, 3, 2), np.float32), operator="conv_transpose")
+X_LAST = array(1, 5, 6, 4)
+MODES = [
+    Wrong(
+        "a precision with a typo",
+        lambda: gpuconv.conv(X, W, precision="tf23"),
+        ArgumentError,
+        f"conv: precision must be one of {PRECISIONS}, not 'tf23'",
+    ),
+    Wrong(
+        "a number for precision",
+        lambda: gpuconv.conv_transpose(X, W, precision=3),
+        ArgumentTypeError,
+        "conv_transpose: precision must be a string, not int",
+    ),
+    Wrong(
+        "a list for precision",
+        lambda: gpuconv.conv(X, W, precision=["tf32"]),
+        ArgumentTypeError,
+        "conv: precision must be a string, not list",
+    ),
+    Wrong(
+        "a precision of a context with a typo",
+        lambda: gpuconv.precision("TF32"),
+        ArgumentError,
+        f"precision: precision must be one of {PRECISIONS}, not 'TF32'",
+    ),
+    Wrong(
+        "no precision for a context",
+        lambda: gpuconv.precision(None),
+        ArgumentTypeError,
+        "precision: precision must be a string, not NoneType",
+    ),
+    Wrong(
+        "out of the other layout",
+        lambda: gpuconv.conv(X_LAST, W, layout="NHWC", out=np.zeros(Y, np.float32)),
+        ArgumentError,
+        "conv: out must have the result's shape (1, 3, 5, 4), not (1, 4, 3, 5)",
+    ),
+    Wrong(
+        "a pair of the other layout",
+        lambda: gpuconv.max_pool(X_LAST, kernel_shape=[3, 2], layout="NHWC", return_indices=True, out=(None, LONGS)),
+        ArgumentError,
+        "max_pool: out[1] must have the result's shape (1, 3, 5, 4), not (1, 4, 3, 5)",
+    ),
+    Wrong(
+        "weights packed for ConvTranspose",
+        lambda: gpuconv.conv(X, TRANSPOSED),
+        ArgumentError,
+        "conv: w was packed for conv_transpose; pack it with gpuconv.pack(w, operator='conv')",
+    ),
+    Wrong(
+        "weights packed for Conv",
+        lambda: gpuconv.conv_transpose(X, PACKED),
+        ArgumentError,
+        "conv_transpose: w was packed for conv; pack it with gpuconv.pack(w, operator='conv_transpose')",
+    ),
+    Wrong(
+        "packed weights of another dtype",
+        lambda: gpuconv.conv(array(1, 4, 5, 6, dtype=np.float16), PACKED),
+        ArgumentTypeError,
+        "conv: w has dtype float32, but x has float16; all arrays must share one dtype",
+    ),
+    Wrong(
+        "packed weights of another shape",
+        lambda: gpuconv.conv(array(1, 3, 5, 6), PACKED),
+        ArgumentError,
+        "conv: x has 3 channels, but w expects 4 per group x group 1 = 4 (x.shape=(1, 3, 5, 6), w.shape=(4, 4, 3, 2))",
+    ),
+    Wrong(
+        "packed weights of NumPy's for CuPy's x",
+        lambda: with_cupy(gpuconv.conv, CUPY_X, PACKED),
+        ArgumentTypeError,
+        f"conv: x is a CuPy array, w is a NumPy array; {ONE_LIBRARY}",
+    ),
+    Wrong(
+        "packed weights for x",
+        lambda: gpuconv.conv(PACKED, W),
+        ArgumentTypeError,
+        "conv: x must be a NumPy or CuPy array, not gpuconv._packed.PackedWeights",
+    ),
+    Wrong(
+        "packing for MaxPool",
+        lambda: gpuconv.pack(W, operator="max_pool"),
+        ArgumentError,
+        "pack: operator must be conv or conv_transpose, not 'max_pool'",
+    ),
+    Wrong(
+        "packing a list",
+        lambda: gpuconv.pack([[[1.0]]]),
+        ArgumentTypeError,
+        "pack: w must be a NumPy or CuPy array, not builtins.list",
+    ),
+    Wrong(
+        "packing integers",
+        lambda: gpuconv.pack(array(4, 4, 3, dtype=np.int8)),
+        ArgumentTypeError,
+        f"conv: w has dtype int8, but must be one of {FLOATS}",
+    ),
+    Wrong(
+        "packing a matrix",
+        lambda: gpuconv.pack(array(4, 4)),
+        ArgumentError,
+        "pack: w must have two axes of channels and at least one spatial axis, but w.shape=(4, 4)",
+    ),
+    Wrong(
+        "pickling packed weights",
+        lambda: pickle.dumps(PACKED),
+        ArgumentTypeError,
+        "PackedWeights cannot be pickled or copied; keep w, and pack it where it is needed",
+    ),
+]
+
+WRONGS = [*map(_refused, REFUSALS), *NO_ARRAYS, *LIBRARIES, *DTYPES, *OUTS, *MODES]

@@ -16,28 +16,31 @@ from gpuconv.cpu._workspace import Array, Ints, Scratch
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of x (images, channels, …), and where in x it begins."""
+    """A part of x (images, channels, …), where in x it begins, and the order of axes that it is gone through in."""
 
     image: int
     channel: int
     starts: Ints
     source: Array
+    order: Ints
 
 
 _NOTHING = np.iinfo(np.int64).min
 _LOW_HALF = 0xFFFFFFFF
 
 
-def positions(source: Array, axes: list[Axis], scratch: Scratch) -> Array:
-    """Return each window's position in its plane of ``source``, row-major, int64; -1 for a window of nothing.
+def positions(part: Part, axes: list[Axis], scratch: Scratch) -> Array:
+    """Return each window's position in its plane of the part, row-major, int64; -1 for a window of nothing.
 
-    Up to 32 bits, key and reversed position make one integer whose maximum is the first of the greatest. Of 64-bit
-    keys, key and position are carried along side by side.
+    Here and in ``axes`` the axes are in the part's order. Up to 32 bits, key and reversed position make one integer
+    whose maximum is the first of the greatest. Of 64-bit keys, key and position are carried along side by side.
     """
+    plane = part.source.shape[2:]
+    numbers = np.arange(prod(plane)).reshape(1, 1, *plane).transpose(part.order)
+    source = part.source.transpose(part.order)
     if source.dtype.itemsize == 8:
-        return _carried(source, axes, scratch)
-    packed = _packed(source, scratch)
-    found = _windows.reduce(packed, axes, _NOTHING, scratch)
+        return _carried(source, numbers, axes, scratch)
+    found = _windows.reduce(_packed(source, numbers, scratch), axes, _NOTHING, scratch)
     result = scratch.take("positions", found.shape, np.int64)
     np.bitwise_and(found, _LOW_HALF, out=result)
     np.subtract(_LOW_HALF, result, out=result)
@@ -45,23 +48,21 @@ def positions(source: Array, axes: list[Axis], scratch: Scratch) -> Array:
     return result
 
 
-def _packed(source: Array, scratch: Scratch) -> Array:
+def _packed(source: Array, numbers: Array, scratch: Scratch) -> Array:
     """Return (key << 32) + (2^32 - 1 - position) of every element."""
     packed = scratch.take("packed", source.shape, np.int64)
     halves = packed.view(np.int32).reshape(*source.shape, 2)
     high = halves[..., 1 if np.little_endian else 0]
     np.copyto(high, _order.keys(source, scratch) if _order.is_float(source.dtype) else source)
-    plane = source.shape[2:]
     low = halves[..., 0 if np.little_endian else 1]
-    np.copyto(low.view(np.uint32), np.arange(_LOW_HALF, _LOW_HALF - prod(plane), -1).reshape(plane), casting="unsafe")
+    np.copyto(low.view(np.uint32), _LOW_HALF - numbers, casting="unsafe")
     return packed
 
 
-def _carried(source: Array, axes: list[Axis], scratch: Scratch) -> Array:
+def _carried(source: Array, numbers: Array, axes: list[Axis], scratch: Scratch) -> Array:
     """Reduce the last axis first and keep what came first unless it is exceeded: row-major order by itself."""
-    plane = source.shape[2:]
     best = _order.keys(source, scratch)
-    where = np.broadcast_to(np.arange(prod(plane)).reshape(plane), source.shape)
+    where = np.broadcast_to(numbers, source.shape)
     for axis in reversed(axes):
         shape = (*best.shape[: axis.position], axis.count, *best.shape[axis.position + 1 :])
         name = f"axis {axis.position}"
@@ -79,21 +80,28 @@ def _carried(source: Array, axes: list[Axis], scratch: Scratch) -> Array:
 
 def store(y: Array, indices: Array, part: Part, positions: Array, geometry: MaxPoolGeometry) -> None:
     """Write the elements at ``positions`` of a part of x into y, and their positions in the whole of x into indices."""
-    source, whole = part.source, geometry.x_shape[2:]
-    images, channels, plane = source.shape[0], source.shape[1], source.shape[2:]
-    column = (images, channels, *(1,) * len(plane))
-    first = np.arange(images * channels).reshape(column) * prod(plane)
-    np.copyto(y, source.reshape(-1).take(positions + first, mode="clip"))
+    plane, whole = part.source.shape[2:], geometry.x_shape[2:]
+    source, y, indices = (array.transpose(part.order) for array in (part.source, y, indices))
+    steps = [prod(source.shape[axis + 1 :]) for axis in range(source.ndim)]
+    images, channels, *_, last = (part.order.index(axis) for axis in range(source.ndim))
+    first = _along(images, source, steps[images]) + _along(channels, source, steps[channels])
+    np.copyto(y, source.reshape(-1).take(positions * steps[last] + first, mode="clip"))
     offsets = positions
     if plane != whole or geometry.storage_order:
         offsets = _moved(positions, plane, part.starts, geometry)
-    planes = np.arange(part.image, part.image + images)[:, None] * geometry.x_shape[1]
-    planes = planes + np.arange(part.channel, part.channel + channels)
-    np.add(offsets, planes.reshape(column) * prod(whole), out=indices)
+    planes = (part.image + _along(images, source, 1)) * geometry.x_shape[1] + part.channel
+    np.add(offsets, (planes + _along(channels, source, 1)) * prod(whole), out=indices)
     if positions.min() < 0:
         nothing = positions < 0
         y[nothing] = lowest(y.dtype)
         indices[nothing] = -1
+
+
+def _along(axis: int, source: Array, step: int) -> Array:
+    """Return 0, step, 2 * step … along one axis of an array."""
+    shape = [1] * source.ndim
+    shape[axis] = source.shape[axis]
+    return np.arange(0, step * source.shape[axis], step).reshape(shape)
 
 
 def merge(y: Array, indices: Array, more: Array, more_indices: Array) -> None:

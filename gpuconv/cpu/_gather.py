@@ -122,6 +122,11 @@ def _pointwise(geometry: ConvGeometry) -> bool:
     )
 
 
+def _flattens(array: Array) -> bool:
+    """Tell whether BLAS can read and write an image's channels and positions as a matrix: C-contiguous, or NHWC."""
+    return array.flags.c_contiguous or np.moveaxis(array, 1, -1).flags.c_contiguous
+
+
 def _reach(geometry: ConvGeometry, box: Ints) -> Ints:
     """Inputs per spatial axis that a box of outputs sees."""
     axes = zip(box, geometry.strides, geometry.kernel_shape, geometry.dilations, strict=True)
@@ -166,7 +171,9 @@ class _Job:
     def _target(self, block: Block) -> Array | None:
         """Return the block's place in y as a matrix, where y can be written in place."""
         y = self.y
-        if y.dtype != self.weights.dtype or not y.flags.c_contiguous or block.images.stop - block.images.start > 1:
+        if y.dtype != self.weights.dtype or block.images.stop - block.images.start > 1:
+            return None
+        if not (y.flags.c_contiguous or (self.weights.shape[1] > 1 and _flattens(y))):  # BLAS makes no rows with gaps
             return None
         flat = y[block.images.start, self._channels].reshape(*self.weights.shape[:2], prod(y.shape[2:]))
         first = flat_index(block.box, y.shape[2:])
@@ -188,7 +195,7 @@ class _Job:
         groups = self.weights.shape[0]
         source = self.x[block.images, self.groups.start * channels : self.groups.stop * channels]
         images = source.shape[0]
-        if images == 1 and self.x.dtype == self.weights.dtype and self.x.flags.c_contiguous and _pointwise(geometry):
+        if images == 1 and self.x.dtype == self.weights.dtype and _flattens(self.x) and _pointwise(geometry):
             first = flat_index(block.box, geometry.y_shape[2:])
             flat = source.reshape(groups, channels, prod(geometry.x_shape[2:]))
             return flat[..., first : first + prod(block.positions)]

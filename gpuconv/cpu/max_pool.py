@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -132,11 +132,21 @@ def _pool(
         target[...] = lowest(x.dtype)
         if places is not None:
             places[...] = -1
-    elif places is None:
-        _values(source, target, axes, scratch)
+        return
+    order = _order_of_axes(source)
+    turned = [replace(axis, position=order.index(axis.position)) for axis in axes]
+    if places is None:
+        _values(source.transpose(order), target.transpose(order), turned, scratch)
     else:
-        part = _argmax.Part(block.images.start, block.channels.start, tuple(starts), source)
-        _argmax.store(target, places, part, _argmax.positions(source, axes, scratch), geometry)
+        part = _argmax.Part(block.images.start, block.channels.start, tuple(starts), source, order)
+        _argmax.store(target, places, part, _argmax.positions(part, turned, scratch), geometry)
+
+
+def _order_of_axes(source: Array) -> Ints:
+    """Return the axes as they are or, where channels are neighbours in memory, with these last."""
+    axes = tuple(range(source.ndim))
+    last = source.shape[1] > 1 and abs(source.strides[1]) < min(abs(step) for step in source.strides[2:])
+    return (0, *axes[2:], 1) if last else axes
 
 
 def _axis(position: int, count: int, extent: int, stride: int, start: int, offsets: range) -> Axis:

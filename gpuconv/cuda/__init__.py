@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuconv import _dtypes, _geometry, _memory
+from gpuconv import _dtypes, _geometry, _layout, _memory, _precision
+from gpuconv._errors import DeviceError
 from gpuconv.cuda import device
 
 if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
+    from gpuconv._packed import PackedWeights
     from gpuconv.cuda.plan import Limits, Plan
     from gpuconv.cuda.prepared import Prepared
 
-__all__ = ["run", "runtime"]
+__all__ = ["run", "runtime", "snapshot"]
 
 runtime: Any = device  # what the backend calls; the tests' emulator offers the same functions
 _MOST_PREPARED = 4096
@@ -35,7 +37,15 @@ _NAMES = {
 }
 
 
-def run(operator: str, inputs: tuple[Any, ...], outs: tuple[Any, ...], attributes: tuple[Any, ...]) -> list[Any]:
+def run(
+    operator: str,
+    inputs: tuple[Any, ...],
+    outs: tuple[Any, ...],
+    attributes: tuple[Any, ...],
+    layout: str,
+    precision: str = "ieee",
+    packed: PackedWeights | None = None,
+) -> list[Any]:
     """Run an operator on arrays of the current device.
 
     Parameters
@@ -47,9 +57,12 @@ def run(operator: str, inputs: tuple[Any, ...], outs: tuple[Any, ...], attribute
         What y and, with a second entry, the Indices are written into; None for a new array.
     attributes : tuple
         In alphabetical order, as the public functions take them.
+    layout, precision : str
+    packed : PackedWeights, optional
+        Whose snapshot ``w`` is.
     """
     here = runtime
-    key = [operator, here.current_device(), *map(here.layout, inputs)]
+    key = [operator, here.current_device(), layout, precision, *map(here.layout, inputs)]
     for out in outs:
         if out is not None:
             key += (here.layout(out), getattr(out.flags, "writeable", True))
@@ -69,14 +82,34 @@ def run(operator: str, inputs: tuple[Any, ...], outs: tuple[Any, ...], attribute
         try:
             key.append(tuple(map(_settled, attributes)))
         except TypeError:  # the geometry says which
-            return _prepare(here, operator, inputs, outs, attributes).run(inputs, outs)
-    found: Prepared | None = here.prepared.get(tuple(key))
+            return _prepare(here, operator, inputs, outs, attributes, layout, precision).run(inputs, outs)
+    try:
+        found: Prepared | None = here.prepared.get(tuple(key))
+    except TypeError:  # a layout or a precision that cannot be one
+        found = None
     if found is None:
-        found = _prepare(here, operator, inputs, outs, attributes)
+        found = _prepare(here, operator, inputs, outs, attributes, layout, precision)
         if len(here.prepared) >= _MOST_PREPARED:
             here.prepared.clear()
         here.prepared[tuple(key)] = found
-    return found.run(inputs, outs)
+    return found.run(inputs, outs) if packed is None else found.run_packed(packed, inputs, outs)
+
+
+def snapshot(w: Any) -> Any:
+    """Return a copy of an array of the current device, C-contiguous and complete for every stream.
+
+    Raises
+    ------
+    DeviceError, OutOfDeviceMemory
+    """
+    from gpuconv.cuda.prepared import check_devices
+
+    check_devices("pack", runtime.current_device(), {"w": runtime.device_of(w)})
+    if runtime.is_capturing():
+        raise DeviceError("pack: the current stream captures a graph, which would copy w only later; pack it before")
+    copy = runtime.copied(w, f"pack: a copy of w of shape {w.shape}")
+    runtime.wait()
+    return copy
 
 
 def _settled(value: Any) -> Any:
@@ -89,33 +122,48 @@ def _settled(value: Any) -> Any:
 
 
 def _prepare(
-    here: Any, operator: str, inputs: tuple[Any, ...], outs: tuple[Any, ...], attributes: tuple[Any, ...]
+    here: Any,
+    operator: str,
+    inputs: tuple[Any, ...],
+    outs: tuple[Any, ...],
+    attributes: tuple[Any, ...],
+    layout: str,
+    precision: str,
 ) -> Prepared:
     """Check a call as the NumPy backend does, then where its arrays are; plan it, and load its kernels."""
     from gpuconv.cuda.prepared import Prepared, Result, check_devices, contiguous_strides, element_strides
 
-    geometry: Any = getattr(_geometry, operator)(
-        *(array.shape for array in inputs), **dict(zip(_NAMES[operator], attributes, strict=True))
-    )
+    shapes = (array.shape for array in inputs)
+    named = dict(zip(_NAMES[operator], attributes, strict=True))
+    geometry: Any = getattr(_geometry, operator)(*shapes, **named, layout=layout)
     arrays = dict(zip("xwb", inputs, strict=False))
     dtype = _dtypes.check(operator, **arrays).name
+    _precision.check(operator, precision)
     names = ("out",) if len(outs) == 1 else ("out[0]", "out[1]")
     given = {name: out for name, out in zip(names, outs, strict=True) if out is not None}
     current = here.current_device()
     check_devices(operator, current, {name: here.device_of(array) for name, array in {**arrays, **given}.items()})
     kinds = zip(("y", "indices"), (inputs[0].dtype, np.dtype(np.int64)), names, strict=False)
-    results = [Result(role, name, geometry.y_shape, kind) for role, kind, name in kinds]
+    shape = _layout.as_given(layout, geometry.y_shape)
+    results = [Result(role, name, shape, kind) for role, kind, name in kinds]
     for result, out in zip(results, outs, strict=True):
         if out is not None:
             _memory.check_result(operator, result.name, out, result.shape, result.dtype)
     strides = {name: element_strides(operator, name, array) for name, array in {**arrays, **given}.items()}
-    made = [strides.get(name) or contiguous_strides(geometry.y_shape) for name in names]
-    plan = _plan(operator, geometry, dtype, strides, made, here.limits(current))
+    made = [_layout.channels_second(layout, strides.get(name) or contiguous_strides(shape)) for name in names]
+    strides["x"] = _layout.channels_second(layout, strides["x"])
+    plan = _plan(operator, geometry, dtype, strides, made, here.limits(current), precision)
     return Prepared(here, current, plan, arrays, results, outs)
 
 
 def _plan(
-    operator: str, geometry: Any, dtype: str, strides: dict[str, Any], made: list[tuple[int, ...]], limits: Limits
+    operator: str,
+    geometry: Any,
+    dtype: str,
+    strides: dict[str, Any],
+    made: list[tuple[int, ...]],
+    limits: Limits,
+    precision: str,
 ) -> Plan:
     from gpuconv.cuda import conv_plan, pool_plan
 
@@ -123,4 +171,4 @@ def _plan(
         return pool_plan.for_max_pool(geometry, dtype, strides["x"], made[0], made[1] if made[1:] else None, limits)
     make = conv_plan.for_conv if operator == "conv" else conv_plan.for_conv_transpose
     b_stride = strides["b"][0] if "b" in strides else None
-    return make(geometry, dtype, strides["x"], strides["w"], b_stride, made[0], limits)
+    return make(geometry, dtype, strides["x"], strides["w"], b_stride, made[0], limits, precision)

@@ -34,7 +34,8 @@ class Candidate:
 Pick = Callable[[Sequence[Candidate]], Candidate]
 
 
-def _quickest(candidates: Sequence[Candidate]) -> Candidate:
+def quickest(candidates: Sequence[Candidate]) -> Candidate:
+    """Return the candidate with the least modelled time, of equal ones the first."""
     return min(candidates, key=lambda candidate: candidate.seconds)
 
 
@@ -83,7 +84,7 @@ def choose(problem: Any, candidates: Iterable[Candidate], limits: Limits) -> Pla
     measured = tuned.find(limits.name, problem) if pick is None else None
     best = next((one for one in found if one.name == measured), None)
     why = "chosen" if best is None else f"chosen, as measured on {limits.name}"
-    best = best or (pick or _quickest)(found)
+    best = best or (pick or quickest)(found)
     lines = (
         f"{one.name}: modelled {one.seconds * 1e6:.1f} us, "
         + (why if one is best else f"{one.seconds / best.seconds:.2f} of the chosen one's")

@@ -15,7 +15,6 @@ from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
 from gpuconv.cuda import params
 
 Geometry = ConvGeometry | ConvTransposeGeometry
-PRECISIONS = ("ieee", "tf32", "3xtf32")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ import importlib
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from math import prod
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -191,6 +192,12 @@ def workspace(nbytes: int, purpose: str) -> Workspace:
         raise _out_of_memory(purpose, nbytes, error) from error
 
 
+def parts(workspace: Workspace, sizes: Sequence[int]) -> list[int]:
+    """Return the addresses of parts of a workspace that have these bytes, one after the other."""
+    start: int = workspace.data.ptr
+    return [start + before for before in accumulate(sizes[:-1], initial=0)]
+
+
 def _out_of_memory(purpose: str, nbytes: int, error: Exception) -> OutOfDeviceMemory:
     return OutOfDeviceMemory(f"{purpose} needs {nbytes} bytes, which do not fit on device {current_device()} ({error})")
 
@@ -199,10 +206,10 @@ address = attrgetter("data.ptr")  # of the first element of an array that will b
 result_address = address  # of the first element of an array, or of a workspace, that will be written
 
 
-def keep(workspace: Workspace | None, result: Any) -> None:
-    """Before launches: while the current stream captures a graph, keep a workspace as long as a result's memory.
+def keep(memory: Any, result: Any) -> None:
+    """While the current stream captures a graph, keep memory (None for none) as long as that of a result.
 
-    The graph uses both whenever it is launched; nothing else would keep the workspace from being given away.
+    The graph uses both whenever it is launched; nothing else would keep a workspace, say, from being given away.
 
     Raises
     ------
@@ -218,16 +225,35 @@ def keep(workspace: Workspace | None, result: Any) -> None:
             f"the current stream belongs to device {stream.device_id}, but the arrays are on device {device}; "
             f"use a stream made inside `with cupy.cuda.Device({device}):`"
         )
-    if workspace is not None and stream.is_capturing():
+    if memory is not None and stream.is_capturing():
         owner = result if result.base is None else result.base
-        weakref.finalize(owner, _drop, workspace).atexit = False
+        weakref.finalize(owner, _drop, memory).atexit = False
 
 
-def _drop(_: Workspace) -> None:
-    """End the life of a workspace: the finalizer held the last reference to it."""
+def _drop(_: Any) -> None:
+    """End the life of memory: the finalizer held the last reference to it."""
+
+
+def is_capturing() -> bool:
+    """Tell whether the current stream captures a graph instead of running what it is given."""
+    stream = sys.modules["cupy"].cuda.get_current_stream()
+    return bool(stream.ptr > _LEGACY_STREAM and stream.is_capturing())
+
+
+def wait() -> None:
+    """Return when everything in the current stream is done."""
+    sys.modules["cupy"].cuda.get_current_stream().synchronize()
 
 
 # ---------------------------------------------------------------- transfer
+
+
+def copied(array: Any, purpose: str) -> Any:
+    """Return a copy of an array of the current device, C-contiguous; errors as in :func:`empty`."""
+    try:
+        return array.copy()
+    except MemoryError as error:
+        raise _out_of_memory(purpose, array.nbytes, error) from error
 
 
 def to_device(array: Any) -> Any:

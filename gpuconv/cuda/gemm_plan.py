@@ -132,7 +132,7 @@ def with_packing(problem: Problem, wide: bool, launch: Launch, reasons: tuple[st
     """Return the plan of a launch on packed weights, after the one that packs them."""
     launches = (packing(problem, wide), launch) if problem.rows else (launch,)
     size = problem.group * problem.rows * pitch(problem) * _dtypes.entry(accumulator(problem)).itemsize
-    return Plan(problem.operator, launches, size, "the packed weights", reasons)
+    return Plan(problem.operator, launches, 0, "", reasons, packed_bytes=size)
 
 
 def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> float:
@@ -198,7 +198,7 @@ def roles(problem: Problem) -> dict[str, str]:
     """Return the array that each pointer of ``Correlation`` leads to, of those that there are."""
     found = {"x": "x", "y": "y"}
     if problem.rows:
-        found["weights"] = "workspace"
+        found["weights"] = "packed"
     if problem.b_stride is not None:
         found["b"] = "b"
     return found
@@ -282,7 +282,7 @@ def packing(problem: Problem, wide: bool) -> Launch:
         "m_squares": params.division(squares[0], False),
         "row_squares": params.division(squares[1], False),
     }
-    pointers = params.pointers(chosen.layout, {"w": "w", "packed": "workspace"})
+    pointers = params.pointers(chosen.layout, {"w": "w", "packed": "packed"})
     return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
 
 

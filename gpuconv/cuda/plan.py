@@ -54,7 +54,7 @@ class Launch:
     parameters : bytes
         The struct, with pointers of zero.
     pointers : tuple of (str, int)
-        Which array's address belongs at which byte offset: "x", "w", "b", "y", "indices" or "workspace".
+        Which array's address belongs at which byte offset: "x", "w", "b", "y", "indices", "packed" or "workspace".
     """
 
     variant: Variant
@@ -62,6 +62,11 @@ class Launch:
     shared_bytes: int
     parameters: bytes
     pointers: tuple[tuple[str, int], ...]
+
+    @property
+    def packs(self) -> bool:
+        """Whether it makes packed weights: of w and "packed" alone, so that what it makes serves other calls too."""
+        return {role for role, _ in self.pointers} == {"w", "packed"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -72,13 +77,16 @@ class Plan:
     ----------
     operator : str
     launches : tuple of Launch
-        Empty where the result has no elements.
+        Empty where the result has no elements. Those that pack weights stand first.
     workspace_bytes : int
         Of memory that lives from the first launch to the last.
     workspace_use : str
         What it holds, for error messages.
     reasons : tuple of str
         One line each, for people.
+    packed_bytes : int
+        Of packed weights, which the launches that pack write whole, from w alone. The calls that share
+        :class:`gpuconv.PackedWeights` keep them; for any other call they are workspace.
     """
 
     operator: str
@@ -86,6 +94,7 @@ class Plan:
     workspace_bytes: int
     workspace_use: str
     reasons: tuple[str, ...]
+    packed_bytes: int = 0
 
     def __repr__(self) -> str:  # without the parameters' bytes
         return f"<Plan of {self.operator}: {', '.join(launch.variant.name for launch in self.launches) or 'no launch'}>"

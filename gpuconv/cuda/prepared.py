@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, starmap
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from operator import mul
 from typing import Any
 
+import numpy as np
+
 from gpuconv import _memory
 from gpuconv._errors import ArgumentError, DeviceError
+from gpuconv._packed import PackedWeights
 from gpuconv.cuda.plan import Launch, Plan
 
 # Of one call: its structs' words that are addresses, with the position of whose address that is; its launches.
 _Slots = tuple[list[tuple[memoryview, int, int]], list[Callable[[], None]]]
+_ALIGNMENT = 512  # of each part of a workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +63,19 @@ class Prepared:
         self._outs = [None if out is None else _memory.Place(out) for out in outs]
         self._has_outs = any(self._outs)
         self._misaligned = next(iter(inputs.values())).itemsize - 1
+        self._made = results
         self._results = [(r.shape, r.dtype.type, f"{plan.operator}: {r.role} of shape {r.shape}") for r in results]
         self._names = [(result.role, result.name) for result in results]
-        use = f"{plan.operator}: the workspace ({plan.workspace_use})"
-        self._workspace = (plan.workspace_bytes, use) if plan.workspace_bytes else None
-        roles = [*inputs, *(result.role for result in results), "workspace"]
+        spaces = _spaces(plan)
+        uses = " and ".join(use for _, use, _ in spaces)
+        sizes = [nbytes for _, _, nbytes in spaces]
+        self._workspace = (sum(sizes), f"{plan.operator}: the workspace ({uses})") if spaces else None
+        self._parts = sizes[1:] and sizes
+        roles = [*inputs, *(result.role for result in results), *(role for role, _, _ in spaces)]
         self._steps = [_Step(runtime, device, launch, roles) for launch in plan.launches]
         self._slots: list[_Slots] = []  # of calls that are over; pop and append are atomic
+        self._order = _order(plan)
+        self._rest: Prepared | None = None  # of a call whose weights are packed
 
     def run(self, inputs: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
         """Launch the operator on the current stream and return its results, which are written when that gets there.
@@ -86,12 +96,18 @@ class Prepared:
             addresses += map(runtime.result_address, results)
             self._check_outs(addresses)
         else:
-            results = [*starmap(runtime.empty, self._results)]
-            addresses += map(runtime.result_address, results)
+            results = []
+            for made in self._results:
+                result = runtime.empty(*made)
+                results.append(result)
+                addresses.append(runtime.result_address(result))
         workspace = None
         if self._workspace:
             workspace = runtime.workspace(*self._workspace)
-            addresses.append(runtime.result_address(workspace))
+            if self._parts:
+                addresses += runtime.parts(workspace, self._parts)
+            else:
+                addresses.append(runtime.result_address(workspace))
         runtime.keep(workspace, results[0])
         try:
             words, launches = self._slots.pop()
@@ -106,6 +122,55 @@ class Prepared:
             raise self._refused_launch(error) from error
         self._slots.append((words, launches))
         return results
+
+    def run_packed(self, weights: PackedWeights, inputs: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+        """Do the same without packing weights that have been packed, or packing them for later calls as well.
+
+        Whoever packs waits until that is done: no other stream has to wait for it, nor a graph. A graph that is being
+        captured packs for itself, since until it is launched nothing would be there for others.
+
+        Parameters
+        ----------
+        weights : PackedWeights
+            Of the array that stands for w among the inputs.
+        """
+        runtime = self._runtime
+        buffer = weights.buffer(self._order)
+        if not self._order or (buffer is None and runtime.is_capturing()):
+            results = self.run(inputs, outs)
+        else:
+            if buffer is None:
+                buffer = weights.add(self._order, self._pack)
+            if self._rest is None:
+                self._rest = self._without_packing(inputs, outs, buffer)
+            results = self._rest.run((*inputs, buffer), outs)
+        runtime.keep(weights, results[0])
+        return results
+
+    def _pack(self, w: Any) -> Any:
+        """Return the packed weights, complete for every stream."""
+        plan, runtime = self.plan, self._runtime
+        buffer = runtime.empty((plan.packed_bytes,), np.uint8, f"{plan.operator}: the packed weights")
+        addresses = runtime.address(w), runtime.result_address(buffer)
+        try:
+            for launch in plan.launches:
+                if launch.packs:
+                    step = _Step(runtime, self._device, launch, ["w", "packed"])
+                    struct, start = step.slot()
+                    for word, position in step.pointers:
+                        struct[word] = addresses[position]
+                    start()
+            runtime.wait()
+        except RuntimeError as error:
+            raise self._refused_launch(error) from error
+        return buffer
+
+    def _without_packing(self, inputs: Sequence[Any], outs: Sequence[Any], buffer: Any) -> Prepared:
+        launches = tuple(launch for launch in self.plan.launches if not launch.packs)
+        plan = replace(self.plan, launches=launches, packed_bytes=0)
+        names = [*(name for name, _ in self._inputs), "packed"]
+        arrays = dict(zip(names, (*inputs, buffer), strict=True))
+        return Prepared(self._runtime, self._device, plan, arrays, self._made, outs)
 
     def _new_slots(self) -> _Slots:
         """Return memory for the parameters of one call at a time."""
@@ -161,6 +226,22 @@ class _Step:
         threads, shared_bytes = launch.variant.threads, launch.shared_bytes
         call = self._runtime.bind(self._handle, launch.grid, threads, shared_bytes, slot)
         return memoryview(slot.buffer).cast("B").cast("Q"), call
+
+
+def _order(plan: Plan) -> tuple[Any, ...]:
+    """Return all that tells apart how plans pack weights; nothing where a plan does not."""
+    packing = [launch for launch in plan.launches if launch.packs]
+    return tuple((one.variant.name, one.grid, one.shared_bytes, one.parameters) for one in packing)
+
+
+def _spaces(plan: Plan) -> list[tuple[str, str, int]]:
+    """Return what a call keeps in its workspace: the role, the use, the bytes up to where the next one begins."""
+    spaces = [
+        ("packed", "the packed weights", plan.packed_bytes),
+        ("workspace", plan.workspace_use, plan.workspace_bytes),
+    ]
+    found = [space for space in spaces if space[2]]
+    return [(role, use, -(-nbytes // _ALIGNMENT) * _ALIGNMENT) for role, use, nbytes in found[:-1]] + found[-1:]
 
 
 def element_strides(operator: str, name: str, array: Any) -> tuple[int, ...]:

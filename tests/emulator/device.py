@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -249,8 +250,22 @@ class EmulatedDevice:
         self._call().results.append(result)
         return address
 
-    def keep(self, workspace: Workspace | None, result: Any) -> None:
+    def parts(self, workspace: Workspace, sizes: Sequence[int]) -> list[int]:
+        ends = accumulate(sizes, initial=0)
+        pieces = [workspace.data[start:][:nbytes] for start, nbytes in zip(ends, sizes, strict=False)]
+        return [self._add(Array(piece, "the workspace", initialised=False)) for piece in pieces]
+
+    def keep(self, memory: Any, result: Any) -> None:
         """Do nothing: there are no graphs."""
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def wait(self) -> None:
+        """Do nothing: launches return when they are done."""
+
+    def copied(self, array: Any, purpose: str) -> Any:
+        return array.copy(order="C")
 
     def to_device(self, array: Any) -> Any:
         return np.array(array, order="K")

@@ -1,4 +1,7 @@
-"""A kernel's machine code: its instructions and its main loop, by NVIDIA's disassembler (`nvidia-cuda-nvdisasm`)."""
+"""A kernel's machine code: its instructions, its main loop and what that consists of.
+
+By NVIDIA's disassembler (`nvidia-cuda-nvdisasm`); no device is needed.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,29 @@ from importlib import metadata
 from pathlib import Path
 
 MULTIPLICATIONS = ("FFMA", "DFMA")
+TENSOR = ("HMMA", "DMMA", "IMMA", "QMMA", "HGMMA")
+MISSING = "there is no nvdisasm; pip install nvidia-cuda-nvdisasm brings it"
+# What instructions are for, by the beginnings of their opcodes: the longest beginning that fits decides. Whatever is
+# not named here computes with integers: addresses, indices, bounds, or moves them (IMAD, IADD3, LEA, ISETP, MOV, LDC).
+_KINDS = {
+    "multiply": (*MULTIPLICATIONS, "FFMA2", *TENSOR),
+    "global load": ("LDG", "LDGSTS", "LD", "UTMALDG", "UBLKCP"),
+    "shared load": ("LDS", "LDSM"),
+    "store": ("ST", "STG", "STS", "STSM", "STL", "UTMASTG", "RED", "ATOM"),
+    "local load": ("LDL",),
+    "compare": ("FMNMX", "FSETP", "FSEL", "DSETP", "HMNMX2", "HSETP2", "VHMNMX", "VIMNMX", "FSET", "HSET2"),
+    "other floating point": ("FADD", "FMUL", "DADD", "DMUL", "HADD2", "HMUL2", "HFMA2", "F2F", "F2FP", "MUFU", "FCHK"),
+    "integer": ("LDC",),
+    "control": (
+        *("BRA", "BAR", "BSSY", "BSYNC", "BREAK", "CALL", "RET", "EXIT", "NOP", "WARPSYNC", "YIELD", "BPT"),
+        *("DEPBAR", "LDGDEPBAR", "MEMBAR", "ERRBAR", "SYNCS", "ARRIVES", "FENCE", "WARPGROUP", "ELECT"),
+    ),
+}
 _LABEL = re.compile(r"\s*(\.L_x_\d+):")
 _INSTRUCTION = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][A-Z0-9_.]*)([^;]*);")
 _TARGET = re.compile(r"`\((\.L_x_\d+)\)")
+_SHAPE = re.compile(r"\.(16|8)(8|16)(16|32|8|4)\b")  # of one warp's product: m, n, k
+_WARP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +63,22 @@ class Instruction:
     def opcode(self) -> str:
         return self.name.partition(".")[0]
 
+    @property
+    def kind(self) -> str:
+        """What it is for, in one word or two."""
+        fitting = [
+            (len(start), kind) for kind, starts in _KINDS.items() for start in starts if self.opcode.startswith(start)
+        ]
+        return max(fitting)[1] if fitting else "integer"
+
+    @property
+    def products(self) -> float:
+        """Multiply-adds of one thread; of tensor cores a thread's part of its warp's."""
+        if self.opcode not in TENSOR:
+            return {"FFMA": 1, "DFMA": 1, "FFMA2": 2}.get(self.opcode, 0)
+        shape = _SHAPE.search(self.name)
+        return int(shape[1]) * int(shape[2]) * int(shape[3]) / _WARP if shape else 2 * _WARP
+
 
 @lru_cache(maxsize=1)
 def disassembler() -> str | None:
@@ -54,7 +93,7 @@ def disassembler() -> str | None:
 def disassemble(cubin: Path) -> list[Instruction]:
     """Return the instructions of a cubin of one kernel."""
     program = disassembler()
-    assert program is not None, "there is no nvdisasm; pip install nvidia-cuda-nvdisasm brings it"
+    assert program is not None, MISSING
     done = subprocess.run([program, "-c", str(cubin)], check=True, capture_output=True, text=True)
     return parse(done.stdout)
 
@@ -86,12 +125,27 @@ def loops(code: Sequence[Instruction]) -> Iterator[range]:
 
 
 def main_loop(code: Sequence[Instruction]) -> range:
-    """Return the loop with the most multiplications; of loops around each other the innermost."""
-    return max(loops(code), key=lambda loop: (multiplications(code, loop), -len(loop)))
+    """Return where a kernel's work is done, whatever kernel it is.
+
+    That is the loop with the most multiplications; where a loop inside of it holds more than half of them, that one.
+    Without multiplications, loads from global memory count instead. Where no loop has as many as stand outside of all
+    loops, it is the whole kernel.
+    """
+    weights = [one.products for one in code]
+    if not any(weights):
+        weights = [float(one.kind == "global load") for one in code]
+    found = {loop: sum(weights[number] for number in loop) for loop in loops(code)}
+    inside = {number for loop in found for number in loop}
+    outside = sum(weight for number, weight in enumerate(weights) if number not in inside)
+    most = max(found, key=lambda loop: (found[loop], -len(loop)), default=None)
+    if most is None or found[most] <= outside:
+        return range(len(code))
+    heavy = [loop for loop in found if 2 * found[loop] > found[most] and set(loop) <= set(most)]
+    return min(heavy, key=len)
 
 
 def multiplications(code: Sequence[Instruction], part: Iterable[int]) -> int:
-    """Count the multiplications in a part of the code."""
+    """Count the multiplications by ordinary cores in a part of the code."""
     return sum(code[number].opcode in MULTIPLICATIONS for number in part)
 
 
@@ -99,3 +153,8 @@ def names(code: Sequence[Instruction], part: Iterable[int], *opcodes: str) -> Co
     """Count the names of the instructions with these opcodes that are ever executed."""
     chosen = (code[number] for number in part)
     return Counter(one.name for one in chosen if one.opcode in opcodes and one.predicate != "!PT")
+
+
+def kinds(code: Sequence[Instruction], part: Iterable[int]) -> Counter[str]:
+    """Count the kinds of the instructions in a part of the code."""
+    return Counter(code[number].kind for number in part)

@@ -1,0 +1,52 @@
+"""Which kernels PyTorch ran, by its profiler: Winograd, say, which multiplies less than the floor counts and errs more.
+
+After everything is timed, because a profiler that has been on may slow down what follows.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from benchmarks import gpu_peers, layers
+
+Row = dict[str, Any]
+_DTYPE = "float32"  # where algorithms differ in what they multiply
+
+
+def add_names(torch: Any, device: str, rows: list[Row], deadline: float) -> None:
+    """Add ``peer_kernels`` to the rows of sums in float32 that have a peer's time, until the deadline."""
+    known = {layer.id: layer for layer in layers.load()}
+    for row in rows:
+        if row["dtype"] != _DTYPE or "peer_median" not in row or "peer_kernels" in row:
+            continue
+        layer = known.get(row["layer"]["id"])
+        if layer is None or layer.op == "MaxPool" or time.monotonic() > deadline:
+            continue
+        operands = gpu_peers.operands(torch, layer, _DTYPE, row["layout"], device)
+        row["peer_kernels"] = names(torch, partial(gpu_peers.peer(torch, layer), *operands))
+
+
+def names(torch: Any, run: Callable[[], Any]) -> list[str]:
+    """Return the names of the kernels that a call runs on the device, each once, in order."""
+    run()  # finds the algorithm, where that was not done in this process
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            run()
+            torch.cuda.synchronize()
+    on_device = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    return list(dict.fromkeys(name for name in on_device if not name.startswith(("Memset", "Memcpy"))))
+
+
+def winograd(rows: list[Row]) -> str | None:
+    """Return a sentence on how many of the layers PyTorch computed by Winograd, or None where that is not known."""
+    named = [row["peer_kernels"] for row in rows if row.get("peer_kernels")]
+    if not named:
+        return None
+    count = sum(any("winograd" in name.lower() for name in names) for names in named)
+    return f"PyTorch's {_DTYPE} kernels: Winograd in {count} of {len(named)} layers of Conv and ConvTranspose"

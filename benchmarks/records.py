@@ -1,0 +1,46 @@
+"""Numbers that are kept in the repository, one line of JSON each row, and how what is found today differs from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpuconv.cuda import nvrtc
+
+Rows = Mapping[str, Any]
+
+
+def compiler() -> str:
+    """Return the compiler that rows depend on: another version may use other registers and other instructions."""
+    return f"NVRTC {nvrtc.version()}"
+
+
+def read(path: Path) -> Any:
+    """Return what `write` wrote."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write(path: Path, head: Rows, rows: Rows) -> None:
+    """Write rows, of today's compiler; ``head`` says what they are, and goes before them."""
+    entries = [("compiler", compiler()), *head.items(), *rows.items()]
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in entries]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8", newline="\n")
+
+
+def differences(recorded: Rows, found: Rows, title: str = "") -> list[str]:
+    """Name what is recorded and what is found, wherever they differ; inside of rows, which are dicts, by their keys."""
+    lines = []
+    for name in dict.fromkeys([*recorded, *found]):
+        old, new = recorded.get(name), found.get(name)
+        place = f"{title} {name}".lstrip()
+        if isinstance(old, dict) and isinstance(new, dict):
+            lines += differences(old, new, place)
+        elif old != new:
+            lines.append(f"{place}: recorded {_shown(old)}, found {_shown(new)}")
+    return lines
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else str(value)

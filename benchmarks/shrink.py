@@ -1,0 +1,69 @@
+"""Smaller layers that the same kernels take, for the emulator: fewer images, rows and channels, rows just as long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from benchmarks import layers
+from benchmarks.layers import Ints, Layer
+
+_ROW = 512  # elements; longer ones are cut
+_SAME = 128  # what is cut off a long row is a multiple of this, so that rows begin where they did in a sector
+
+
+def shrunk(layer: Layer, work: float, accepted: Callable[[Layer], bool]) -> Layer:
+    """Return a layer with no more operations than ``work``, or as few as can be had.
+
+    The first of these steps that is ``accepted`` is taken, again and again: half of the images; half of the slowest
+    spatial axis, as long as it keeps two windows; half of the groups; part of a long row; half of the channels; half of
+    the filters; half of the row.
+    """
+    while layer.flops > work:
+        smaller = next((one for one in _steps(layer) if one != layer and accepted(one)), None)
+        if smaller is None:
+            break
+        layer = smaller
+    return layer
+
+
+def _steps(layer: Layer) -> Iterator[Layer]:
+    batch, channels, *extents = layer.x
+    if batch > 1:
+        yield replace(layer, x=(batch // 2, channels, *extents))
+    for axis in range(len(extents) - 1):
+        yield _with_extent(layer, axis, -(-extents[axis] // 2))
+    if layer.group > 1 or layer.op == "MaxPool":
+        yield from _fewer_groups(layer)
+    row = extents[-1]
+    if row > _ROW:
+        yield _with_extent(layer, len(extents) - 1, row // _SAME // 2 * _SAME + row % _SAME)
+    if layer.op != "MaxPool" and (channels // layer.group) % 2 == 0:
+        yield replace(layer, x=(batch, channels // 2, *extents))
+    if layer.op != "MaxPool" and (layer.k_out // layer.group) % 2 == 0:
+        yield replace(layer, k_out=layer.k_out // 2)
+    yield _with_extent(layer, len(extents) - 1, -(-row // 2))
+
+
+def _with_extent(layer: Layer, axis: int, extent: int) -> Layer:
+    """Return the layer with another extent, or as it is where two windows would not fit any more."""
+    if extent < 2 * layers.reach(layer)[axis]:
+        return layer
+    x: Ints = (*layer.x[: 2 + axis], extent, *layer.x[3 + axis :])
+    return replace(layer, x=x)
+
+
+def _fewer_groups(layer: Layer) -> Iterator[Layer]:
+    """Yield the layer with half of its groups; of MaxPool every channel is one."""
+    batch, channels, *extents = layer.x
+    if layer.op == "MaxPool":
+        if channels > 1:
+            yield replace(layer, x=(batch, -(-channels // 2), *extents))
+        return
+    count = layer.group // 2
+    yield replace(
+        layer,
+        group=count,
+        x=(batch, channels // layer.group * count, *extents),
+        k_out=layer.k_out // layer.group * count,
+    )

@@ -1,0 +1,44 @@
+"""What the compiler made of kernels: registers, spills, and what the main loop of the machine code consists of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from benchmarks import sass
+from gpuconv.cuda import compile as compiler
+from gpuconv.cuda.plan import Variant
+
+Row = dict[str, Any]
+_THREADS = 2  # compilations at a time
+
+
+def described(variants: Iterable[Variant], architecture: str) -> dict[str, Row]:
+    """Return a row for every kernel, by its name; kernels are compiled unless they are in the cache."""
+    by_name = {variant.name: variant for variant in variants}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        rows = pool.map(partial(_described, architecture=architecture), by_name.values())
+        return dict(zip(by_name, rows, strict=True))
+
+
+def _described(variant: Variant, architecture: str) -> Row:
+    report = compiler.report(variant, architecture)
+    code = sass.disassemble(compiler.cubin(variant, architecture))
+    loop = sass.main_loop(code)
+    return {
+        "threads": variant.threads,
+        "registers": report.registers,
+        "spilled_bytes": report.spill_stores + report.spill_loads,
+        "stack_bytes": report.stack_bytes,
+        "static_shared_bytes": report.shared_bytes,
+        "main_loop": len(loop) if loop != range(len(code)) else None,
+        "multiplications": dict(sorted(_multiplications(code, loop).items())),
+        "instructions": dict(sorted(sass.kinds(code, loop).items())),
+    }
+
+
+def _multiplications(code: list[sass.Instruction], loop: range) -> Counter[str]:
+    return Counter(code[number].opcode for number in loop if code[number].kind == "multiply")

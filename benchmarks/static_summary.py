@@ -1,0 +1,121 @@
+"""The tables of what can be said without a GPU: by layer, by class, and the short one in README."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks import layers
+from benchmarks.gpu_summary import mean
+from benchmarks.static_plan import Case
+
+Row = dict[str, Any]
+README = Path(__file__).resolve().parents[1] / "README.md"
+_BEGIN, _END = "<!-- static table: begin -->\n", "<!-- static table: end -->\n"
+_SHORT = ("bfloat16", "float32", "float64")  # dtypes in README; float16 takes the kernels' same forms as bfloat16
+HEAD = (
+    f"{'layer':20} {'dtype':8} {'kernel':44} {'+':>1} {'regs':>4} {'smem':>6} {'blk':>3} {'occ':>4} | {'mul':>4} "
+    f"{'glob':>4} {'shrd':>4} {'int':>4} | {'load':>5} {'store':>5} {'wave':>5} {'moved':>6} | {'model us':>9} "
+    f"{'floor us':>9} {'ratio':>6}  emulated as"
+)
+_TABLE = f"{'class':20} {'dtype':>8} {'layers':>6} {'mean':>6} {'worst':>7} {'best':>6}  worst layer, best layer"
+
+
+def main_launch(row: Row, kernels: dict[str, Row]) -> Row:
+    """Return the launch that does the work: of those whose kernels multiply, or of all, the one with most threads."""
+
+    def size(launch: Row) -> tuple[bool, int]:
+        kernel = kernels[launch["kernel"]]
+        blocks = launch["grid"][0] * launch["grid"][1] * launch["grid"][2]
+        return bool(kernel["multiplications"]), blocks * kernel["threads"]
+
+    found: Row = max(row["launches"], key=size)
+    return found
+
+
+def line(case: Case, row: Row, kernels: dict[str, Row]) -> str:
+    """Return a row's line in the table whose head is HEAD; shares are of the main loop's instructions."""
+    launch = main_launch(row, kernels)
+    kernel, traffic = kernels[launch["kernel"]], row["emulated"]["kernels"][launch["kernel"]]
+    kinds = kernel["instructions"]
+    count = sum(kinds.values())
+    shares = [kinds.get(kind, 0) / count for kind in ("multiply", "global load", "shared load", "integer")]
+    pairs = [traffic.get(name) for name in ("loads", "stores", "shared")]
+    shapes = "x".join(map(str, row["emulated"]["x"]))
+    filters = f" w {'x'.join(map(str, row['emulated']['w']))}" if "w" in row["emulated"] else ""
+    spilled = f"  SPILLS {kernel['spilled_bytes']} bytes" if kernel["spilled_bytes"] else ""
+    return (
+        f"{case.layer.id:20} {case.dtype:8} {launch['kernel']:44} {len(row['launches']) - 1:1} {kernel['registers']:4} "
+        f"{launch['shared_bytes'] + kernel['static_shared_bytes']:6} {launch['blocks_per_sm']:3} "
+        f"{launch['occupancy']:4.0%} | {' '.join(f'{share:4.0%}' for share in shares)} | "
+        f"{' '.join(map(_ratio, pairs))} {row['emulated']['moved']:6.2f} | {_number(row['modelled_us'], 9)} "
+        f"{row['floor_us']:9.2f} {_number(row['over_floor'], 6)}  {shapes}{filters}{spilled}"
+    )
+
+
+def _ratio(pair: list[int] | None) -> str:
+    return f"{pair[0] / pair[1]:5.2f}" if pair else f"{'-':>5}"
+
+
+def _number(value: float | None, width: int) -> str:
+    return f"{'-':>{width}}" if value is None else f"{value:{width}.2f}"
+
+
+def classes(rows: dict[str, Row]) -> list[Row]:
+    """Return, for every class and dtype, mean, worst and best of the modelled time over the floor."""
+    groups: dict[tuple[str, str], dict[str, float]] = {}
+    for title, row in rows.items():
+        layer, dtype = title.rsplit(" ", 1)
+        if row["over_floor"] is not None:
+            groups.setdefault((row["class"], dtype), {})[layer] = row["over_floor"]
+    order = sorted(groups, key=lambda group: layers.CLASSES.index(group[0]))
+    return [_summary(*group, groups[group]) for group in order]
+
+
+def _summary(kind: str, dtype: str, ratios: dict[str, float]) -> Row:
+    worst, best = (pick(ratios, key=lambda layer: ratios[layer]) for pick in (max, min))
+    return {
+        "class": kind,
+        "dtype": dtype,
+        "layers": len(ratios),
+        "mean": mean(ratios.values()),
+        "worst": ratios[worst],
+        "best": ratios[best],
+        "worst_layer": worst,
+        "best_layer": best,
+    }
+
+
+def table(summaries: list[Row]) -> list[str]:
+    """Return the lines of the table of classes."""
+    return [
+        _TABLE,
+        *(
+            f"{one['class']:20} {one['dtype']:>8} {one['layers']:6} {one['mean']:6.2f} {one['worst']:7.2f} "
+            f"{one['best']:6.2f}  {one['worst_layer']}, {one['best_layer']}"
+            for one in summaries
+        ),
+    ]
+
+
+def markdown(summaries: list[Row]) -> str:
+    """Return README's table: a row for every class, each dtype's mean and the range."""
+    cells = {(one["class"], one["dtype"]): one for one in summaries}
+    kinds = list(dict.fromkeys(one["class"] for one in summaries))
+    lines = [f"| class | {' | '.join(_SHORT)} |", "|---" * (1 + len(_SHORT)) + "|"]
+    lines += [f"| {kind} | {' | '.join(_cell(cells.get((kind, dtype))) for dtype in _SHORT)} |" for kind in kinds]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(summary: Row | None) -> str:
+    if summary is None:
+        return ""
+    return f"{summary['mean']:.2f} ({summary['best']:.2f} to {summary['worst']:.2f})"
+
+
+def write_readme(summaries: list[Row]) -> None:
+    """Put the table where README has its place."""
+    text = README.read_text(encoding="utf-8")
+    before, _, rest = text.partition(_BEGIN)
+    after = rest.partition(_END)[2]
+    README.write_text(f"{before}{_BEGIN}{markdown(summaries)}{_END}{after}", encoding="utf-8", newline="\n")

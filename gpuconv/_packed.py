@@ -1,0 +1,75 @@
+"""Weights that calls share in the order in which kernels read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import Any, NoReturn
+
+from gpuconv._errors import ArgumentError, ArgumentTypeError
+
+
+class PackedWeights:
+    """Weights of many calls, made by :func:`pack` and taken by its operator in place of ``w``.
+
+    A snapshot: whatever is written into the array that it was made of has no effect. Calls on CUDA arrays bring weights
+    into the order in which their kernels read them, each time anew; with packed weights only once for every such order
+    that comes up. What was made is kept here, shared by all calls and threads, and goes with this object, which like
+    any array must live until the results that it is used for are complete.
+
+    Attributes
+    ----------
+    operator : str
+    shape, ndim, dtype
+        Those of the weights.
+    nbytes : int
+        Memory taken: the snapshot and what calls have packed so far.
+    """
+
+    __slots__ = ("__weakref__", "_array", "_buffers", "_lock", "_operator")
+
+    def __init__(self, operator: str, array: Any) -> None:
+        self._operator, self._array = operator, array  # the array is nobody else's
+        self._buffers: dict[Hashable, Any] = {}
+        self._lock = Lock()
+
+    operator = property(lambda self: self._operator)
+    shape = property(lambda self: self._array.shape)
+    ndim = property(lambda self: self._array.ndim)
+    dtype = property(lambda self: self._array.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(array.nbytes) for array in (self._array, *self._buffers.copy().values()))
+
+    def __repr__(self) -> str:
+        kind = type(self._array).__module__.partition(".")[0]
+        return f"<PackedWeights for {self._operator}: {kind} {self.dtype} {self.shape}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentTypeError("PackedWeights cannot be pickled or copied; keep w, and pack it where it is needed")
+
+    def array_for(self, operator: str) -> Any:
+        """Return the snapshot, which must not be written; raise ArgumentError for another operator's weights."""
+        if operator != self._operator:
+            raise ArgumentError(
+                f"{operator}: w was packed for {self._operator}; pack it with gpuconv.pack(w, operator={operator!r})"
+            )
+        return self._array
+
+    def on(self, move: Callable[[Any], Any]) -> PackedWeights:
+        """Return these weights where ``move`` brings the snapshot, with nothing packed yet; the same if it stays."""
+        moved = move(self._array)
+        return self if moved is self._array else PackedWeights(self._operator, moved)
+
+    def buffer(self, order: Hashable) -> Any | None:
+        """Return what was packed in an order, complete for every stream, or None."""
+        return self._buffers.get(order)
+
+    def add(self, order: Hashable, make: Callable[[Any], Any]) -> Any:
+        """Return what ``make`` packs from the snapshot in an order, or what another thread has packed meanwhile."""
+        with self._lock:
+            found = self._buffers.get(order)
+            if found is None:
+                found = self._buffers[order] = make(self._array)
+        return found

@@ -1,0 +1,70 @@
+"""How exact the products of float32 are: said by each call, or by the context that it is made in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from gpuconv._errors import ArgumentError, ArgumentTypeError
+
+PRECISIONS = ("ieee", "tf32", "3xtf32")
+CURRENT: ContextVar[str] = ContextVar("gpuconv.precision", default=PRECISIONS[0])
+
+
+def check(operator: str, precision: Any) -> str:
+    """Return a precision that is one; raise ArgumentError, ArgumentTypeError for anything else."""
+    if not isinstance(precision, str):
+        raise ArgumentTypeError(f"{operator}: precision must be a string, not {type(precision).__name__}")
+    if precision not in PRECISIONS:
+        raise ArgumentError(f"{operator}: precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+    return precision
+
+
+def precision(value: str) -> AbstractContextManager[None]:
+    """Set the precision of calls that do not say their own, for a block of code or for a function.
+
+    The setting belongs to the thread or the asynchronous task that makes it. Blocks nest, and the end of one restores
+    what was before, also after an error. A thread that is started meanwhile begins with "ieee".
+
+    Parameters
+    ----------
+    value : {"ieee", "tf32", "3xtf32"}
+        What becomes of float32 operands of :func:`conv` and :func:`conv_transpose` on CUDA devices. "ieee" multiplies
+        them as they are. "tf32" lets tensor cores multiply 11 of their 24 significant bits, "3xtf32" two such parts of
+        each in three products, which nearly makes up for it. It is the least that is asked for: what a kernel makes
+        may be more exact. NumPy arrays and other dtypes do not depend on it.
+
+    Returns
+    -------
+    context manager
+        Also a decorator of functions, other than asynchronous ones and generators.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Not one of the three.
+
+    Notes
+    -----
+    For K terms whose magnitudes add up to S the error is at most (K + 1)·u·S with "ieee", where u = 2⁻²⁴. Tensor cores
+    make it 2u for u, and 2·2⁻¹¹·S more with "tf32", 2·2⁻²¹·S more with "3xtf32".
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> x, w = np.ones((1, 3, 8), np.float32), np.ones((4, 3, 3), np.float32)
+    >>> with gpuconv.precision("tf32"):
+    ...     y = gpuconv.conv(x, w)  # as conv(x, w, precision="tf32")
+    """
+    return _precision(check("precision", value))
+
+
+@contextmanager
+def _precision(value: str) -> Iterator[None]:
+    token = CURRENT.set(value)
+    try:
+        yield
+    finally:
+        CURRENT.reset(token)

@@ -1,0 +1,272 @@
+"""The table of what can be said of speed without a GPU: the committed one is that of today's kernels."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import records
+from toolchain import needs_disassembler, needs_nvrtc
+
+from benchmarks import layers, occupancy, sass, shrink, static, static_kernels, static_plan, static_summary
+from benchmarks import static_traffic as traffic
+from benchmarks.layers import Layer
+from benchmarks.sass import Instruction
+from benchmarks.static_plan import Case
+from gpuconv.cuda.limits import representative
+from gpuconv.cuda.variants import all_variants
+
+DEVICE = representative(static.ARCHITECTURE)
+TOOL = "-m benchmarks static"
+CASES = static_plan.cases()
+HEAD, KERNELS, ROWS = static.read()
+OF_KERNELS = ("blocks_per_sm", "occupancy")  # of launches: what follows from registers
+# The first layer of every class in every dtype; float16 has the same kernels as bfloat16 but for its conversions.
+FEW = list({(case.layer.kind, case.dtype): case for case in reversed(CASES) if case.dtype != "float16"}.values())
+
+
+def assert_recorded(recorded: dict[str, Any], found: dict[str, Any]) -> None:
+    records.assert_same(recorded, found, static.PATH, TOOL)
+
+
+# ---------------------------------------------------------------- the committed file
+
+
+def test_every_layer_is_planned_as_the_file_says() -> None:
+    found = {str(case): static_plan.planned(case, DEVICE) for case in CASES}
+    recorded = {name: _planned(row) for name, row in ROWS.items()}
+    assert_recorded(recorded, found)
+
+
+def _planned(row: dict[str, Any]) -> dict[str, Any]:
+    launches = [{key: one[key] for key in one if key not in OF_KERNELS} for one in row["launches"]]
+    return {key: row[key] for key in row if key != "emulated"} | {"launches": launches}
+
+
+def test_occupancy_follows_from_the_registers_in_the_file() -> None:
+    known = [case for case in CASES if {one["kernel"] for one in ROWS[str(case)]["launches"]} <= set(KERNELS)]
+    assert len(known) == len(CASES)
+    for case in known:
+        row = {key: value for key, value in ROWS[str(case)].items() if key != "emulated"}
+        assert static.with_occupancy(_planned(row), KERNELS, static.ARCHITECTURE) == row, case
+
+
+def test_the_file_has_the_kernels_that_its_rows_launch_and_no_other() -> None:
+    assert set(KERNELS) == {launch["kernel"] for row in ROWS.values() for launch in row["launches"]}
+    assert set(KERNELS) <= {variant.name for variant in all_variants()}
+    assert HEAD["architecture"] == static.ARCHITECTURE
+
+
+def test_no_kernel_spills() -> None:
+    assert not [name for name, kernel in KERNELS.items() if kernel["spilled_bytes"] or kernel["stack_bytes"]]
+
+
+def test_readme_has_the_table_of_the_file() -> None:
+    assert static_summary.markdown(static_summary.classes(ROWS)) in static_summary.README.read_text(encoding="utf-8")
+
+
+@needs_nvrtc
+@needs_disassembler
+def test_kernels_of_a_few_layers_are_as_recorded() -> None:
+    records.require_compiler(static.PATH, TOOL)
+    found = static_kernels.described(static.variants(FEW, DEVICE), static.ARCHITECTURE)
+    assert_recorded({name: KERNELS.get(name) for name in found}, found)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("case", FEW, ids=str)
+def test_traffic_of_a_few_layers_is_as_recorded(case: Case) -> None:
+    records.require_compiler(static.PATH, TOOL)
+    assert_recorded({str(case): ROWS[str(case)]["emulated"]}, {str(case): traffic.counted(case, DEVICE)})
+
+
+def test_few_are_of_every_class() -> None:
+    assert {case.layer.kind for case in FEW} == set(layers.CLASSES)
+
+
+# ---------------------------------------------------------------- smaller layers
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.dtype == "float32"], ids=str)
+def test_smaller_layers_take_the_same_kernels_and_little_work(case: Case) -> None:
+    small = traffic.scaled(case, DEVICE)
+    assert small.layer.flops <= traffic.WORK[case.layer.op]
+    assert small.layer.kind == case.layer.kind
+    assert [getattr(small.layer, name) for name in ("kernel", "strides", "pads", "dilations")] == [
+        getattr(case.layer, name) for name in ("kernel", "strides", "pads", "dilations")
+    ]
+    kernels = {launch["kernel"] for launch in ROWS[str(case)]["launches"]}
+    chooser = static_plan.Chooser()
+    static_plan.plan(case, DEVICE, chooser)
+    name = chooser.picked.name if chooser.picked else None
+    plan = static_plan.plan(small, DEVICE, static_plan.Chooser(name))
+    assert {launch.variant.name for launch in plan.launches} == kernels
+
+
+def test_rows_stay_as_long_as_images_rows_and_channels_can_be_fewer() -> None:
+    layer = Layer("a", "", "Conv", (8, 64, 40, 300), (3, 3), (1, 1), (1,) * 4, (1, 1), ("fp32",), k_out=64)
+    small = shrink.shrunk(layer, 3e7, lambda _: True)
+    assert (small.x[0], small.x[3]) == (1, 300)
+    assert small.flops <= 3e7
+    long = Layer("b", "", "Conv", (1, 8, 50_003), (3,), (1,), (1, 1), (1,), ("fp32",), k_out=8)
+    small = shrink.shrunk(long, 1e6, lambda _: True)
+    assert small.x[2] < 5000
+    assert (small.x[2] - 50_003) % 128 == 0  # rows begin where they did within 128 elements
+
+
+def test_what_is_not_accepted_is_not_taken() -> None:
+    layer = Layer("a", "", "Conv", (8, 64, 40, 300), (3, 3), (1, 1), (1,) * 4, (1, 1), ("fp32",), k_out=64)
+    assert shrink.shrunk(layer, 1.0, lambda _: False) == layer
+    small = shrink.shrunk(layer, 1.0, lambda smaller: smaller.x[1] % 16 == 0)
+    assert small.x[:2] == (1, 16)
+    grouped = Layer("g", "", "Conv", (1, 64, 8, 8), (3, 3), (1, 1), (1,) * 4, (1, 1), ("fp32",), k_out=128, group=16)
+    small = shrink.shrunk(grouped, 1.0, lambda smaller: smaller.group >= 4 and smaller.x[1] == 4 * smaller.group)
+    assert (small.group, small.x[1]) == (4, 16)
+
+
+# ---------------------------------------------------------------- occupancy, by hand
+
+
+@pytest.mark.parametrize(
+    ("architecture", "threads", "registers", "shared", "blocks"),
+    [
+        ("sm_90a", 256, 127, 49152, 2),  # 128 registers x 256 threads: two blocks have all 65536
+        ("sm_90a", 256, 32, 0, 8),  # 2048 threads
+        ("sm_86", 256, 32, 0, 6),  # 1536
+        ("sm_90a", 32, 16, 0, 32),  # blocks
+        ("sm_86", 32, 16, 0, 16),
+        ("sm_89", 32, 16, 0, 24),
+        ("sm_90a", 128, 32, 57 * 1024, 3),  # 58 KiB with the system's 1: 3 of 4 would be 232
+        ("sm_90a", 128, 32, 56 * 1024, 4),  # 57 KiB x 4 = 228
+        ("sm_90a", 128, 99, 24576, 4),  # 104 registers: 4 warps on each scheduler, 16 in all
+        ("sm_120a", 128, 255, 0, 2),
+    ],
+)
+def test_blocks_of_a_multiprocessor(architecture: str, threads: int, registers: int, shared: int, blocks: int) -> None:
+    assert occupancy.blocks(architecture, threads, registers, shared) == blocks
+
+
+# ---------------------------------------------------------------- main loops
+
+
+def code(*lines: str) -> list[Instruction]:
+    """Read instructions; ``BRA 3`` goes to number 3."""
+    return [
+        Instruction("BRA", "", int(line.split()[1])) if line.startswith("BRA") else Instruction(line) for line in lines
+    ]
+
+
+def test_kinds_of_instructions() -> None:
+    expected = {
+        "multiply": ["FFMA", "HMMA.16816.F32.BF16", "DMMA.8x8x4", "FFMA2", "DFMA"],
+        "global load": ["LDG.E.128", "LDGSTS.E.BYPASS.128", "LD.E"],
+        "shared load": ["LDS.128", "LDSM.16.MT88.4"],
+        "store": ["STG.E", "STS.128", "ST.E"],
+        "local load": ["LDL"],
+        "compare": ["FMNMX", "VIMNMX.S32", "FSETP.GT.AND", "HMNMX2"],
+        "integer": ["IMAD.WIDE", "LEA.HI.X", "LDC.64", "ULDC", "ISETP.GE.AND", "SHF.L.U32", "MOV", "R2UR", "LOP3.LUT"],
+        "control": ["BRA", "BAR.SYNC.DEFER_BLOCKING", "DEPBAR.LE", "LDGDEPBAR", "EXIT", "NOP"],
+    }
+    assert {kind: [Instruction(name).kind for name in names] for kind, names in expected.items()} == {
+        kind: [kind] * len(names) for kind, names in expected.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "products"),
+    [("FFMA", 1), ("FFMA2", 2), ("HMMA.16816.F32.BF16", 64), ("HMMA.1688.F32.TF32", 32), ("DMMA.884", 8), ("IMAD", 0)],
+)
+def test_products_of_an_instruction(name: str, products: int) -> None:
+    assert Instruction(name).products == products
+
+
+def test_the_main_loop_multiplies_most_and_is_the_innermost_that_does() -> None:
+    # 0-6 goes round 1-4, which has 2 of 3 multiplications; 8-9 has one; 7 stands outside.
+    body = code("FFMA", "LDG.E", "FFMA", "FFMA", "BRA 1", "IADD3", "BRA 0", "FFMA", "FFMA", "BRA 8")
+    assert sass.main_loop(body) == range(1, 5)
+    even = code("FFMA", "LDG.E", "FFMA", "BRA 1", "BRA 0")  # the inner one has no more than half
+    assert sass.main_loop(even) == range(5)
+    tensor = code("FFMA", "FFMA", "FFMA", "BRA 0", "HMMA.16816.F32", "BRA 4")
+    assert sass.main_loop(tensor) == range(4, 6)
+
+
+def test_without_multiplications_the_loop_loads_most_or_is_everything() -> None:
+    assert sass.main_loop(code("LDG.E", "FMNMX", "BRA 1", "LDG.E", "LDG.E", "LDG.E", "BRA 3")) == range(3, 7)
+    unrolled = code("LDG.E", "LDG.E", "FMNMX", "LDG.E", "BRA 3", "EXIT")
+    assert sass.main_loop(unrolled) == range(6)
+    assert sass.main_loop(code("FFMA", "EXIT", "BRA 2")) == range(3)
+
+
+# ---------------------------------------------------------------- tables and the command line
+
+
+def row(kind: str, ratio: float | None) -> dict[str, Any]:
+    return {"class": kind, "over_floor": ratio}
+
+
+def test_classes_have_geometric_means() -> None:
+    rows = {
+        "a float32": row("dense Conv", 4.0),
+        "b float32": row("dense Conv", 1.0),
+        "b bfloat16": row("dense Conv", 3.0),
+    }
+    of_float32, of_bfloat16 = static_summary.classes(rows)
+    assert (of_float32["mean"], of_float32["worst"], of_float32["best"]) == (pytest.approx(2.0), 4.0, 1.0)
+    assert (of_float32["worst_layer"], of_float32["best_layer"], of_float32["layers"]) == ("a", "b", 2)
+    assert static_summary.markdown([of_float32, of_bfloat16]).splitlines() == [
+        "| class | bfloat16 | float32 | float64 |",
+        "|---|---|---|---|",
+        "| dense Conv | 3.00 (3.00 to 3.00) | 2.00 (1.00 to 4.00) |  |",
+    ]
+
+
+def test_readme_keeps_what_stands_around_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "README.md"
+    path.write_text("before\n<!-- static table: begin -->\nold\n<!-- static table: end -->\nafter\n")
+    monkeypatch.setattr(static_summary, "README", path)
+    static_summary.write_readme(static_summary.classes({"a float64": row("MaxPool values", 1.5)}))
+    lines = path.read_text().splitlines()
+    assert (lines[:2], lines[-2:]) == (
+        ["before", "<!-- static table: begin -->"],
+        ["<!-- static table: end -->", "after"],
+    )
+    assert lines[4] == "| MaxPool values |  |  | 1.50 (1.50 to 1.50) |"
+
+
+def test_the_work_is_done_by_the_launch_that_multiplies() -> None:
+    kernels = {"pack": {"multiplications": {}, "threads": 256}, "gemm": {"multiplications": {"FFMA": 9}, "threads": 32}}
+    launches = [{"kernel": "pack", "grid": [99, 1, 1]}, {"kernel": "gemm", "grid": [1, 1, 1]}]
+    assert static_summary.main_launch({"launches": launches}, kernels)["kernel"] == "gemm"
+    kernels["gemm"]["multiplications"] = {}
+    assert static_summary.main_launch({"launches": launches}, kernels)["kernel"] == "pack"
+
+
+def benchmark(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "benchmarks", *words], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--layers", "lstm"], "no layer's name contains 'lstm'"),
+        (["--layers", "resnet", "--write"], "--write is for all layers and sm_90a"),
+        (["--arch", "sm_86", "--write"], "--write is for all layers and sm_90a"),
+        (["--arch", "sm_70"], "arch must be one of"),
+    ],
+)
+def test_wrong_options_are_refused(words: list[str], reason: str) -> None:
+    result = benchmark("static", *words)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("python -m benchmarks static: ")
+    assert reason in result.stderr
+
+
+def test_without_the_disassembler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "unavailable_reason", lambda: None)
+    monkeypatch.setattr(sass, "disassembler", lambda: None)
+    with pytest.raises(static.ArgumentError, match="pip install nvidia-cuda-nvdisasm brings it"):
+        static._device("sm_90a")
