@@ -25,7 +25,7 @@ from emulator.counters import FIELDS, Counters
 
 import gpuconv
 from gpuconv import _dtypes
-from gpuconv.cuda import gemm_plan, sources
+from gpuconv.cuda import depth_to_space_plan, gemm_plan, interleaved_plan, sources
 from gpuconv.cuda.gemm_plan import Tile
 
 ARCHITECTURE = "sm_90a"
@@ -69,6 +69,37 @@ class Form:
         rows = dict(zip(self.titles(width), map(row, emulated.counters().values()), strict=True))
         assert all(title.startswith(name) for title, name in zip(rows, emulated.counters(), strict=True))
         return rows
+
+
+@dataclass(frozen=True)
+class WholeRows:
+    """One kernel of ConvTranspose that writes whole rows of y, with a stride along W."""
+
+    kernel: str
+    dtype: str
+    filters: int
+    stride: int
+
+    def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        disjoint = depth_to_space_plan.NAME in self.kernel
+        taps = (2, self.stride) if disjoint else (3, self.stride + 1)
+        channels = 16 if disjoint or self.kernel.endswith("_uniform") else _CHANNELS_BETWEEN
+        return (_BATCH, channels, _HEIGHT, WIDTHS[0]), (channels, self.filters, *taps)
+
+    def title(self) -> str:
+        """Return the row's title."""
+        x_shape, w_shape = self._shapes()
+        return f"{self.kernel}, {_sizes(w_shape[2:])}, stride 2x{self.stride} over {_sizes(x_shape)}"
+
+    def run(self) -> dict[str, Row]:
+        """Make rows of y that begin where a sector does; return the kernel's row."""
+        x, w = (np.zeros(shape, self.dtype) for shape in self._shapes())
+        more = w.shape[3] - self.stride  # that the last input reaches to
+        with preferred(self.kernel), _counting() as emulated:
+            gpuconv.conv_transpose(x, w, strides=(2, self.stride), pads=(0, 0, 0, more))
+        name, counters = list(emulated.counters().items())[-1]
+        assert name == self.kernel
+        return {self.title(): row(counters)}
 
 
 @dataclass(frozen=True)
@@ -117,6 +148,17 @@ def forms() -> list[Form]:
     ]
 
 
+def whole_rows() -> list[WholeRows]:
+    """Return every such kernel, with the strides that are a power of two and not."""
+    interleaved = ((interleaved_plan.variant(*form).name, *form[:2]) for form in interleaved_plan.forms())
+    disjoint = ((depth_to_space_plan.variant(*form).name, *form) for form in depth_to_space_plan.forms())
+    return [
+        WholeRows(name, dtype, tile.block_m, stride)
+        for name, dtype, tile in (*interleaved, *disjoint)
+        for stride in (2, 3)
+    ]
+
+
 def pools() -> list[Pool]:
     """Return the usual windows."""
     windows = ((2, 2), (3, 2), (3, 1))
@@ -150,8 +192,8 @@ def everything() -> Iterator[tuple[str, Row]]:
     """Yield all rows."""
     for form, width in product(forms(), WIDTHS):
         yield from form.run(width).items()
-    for pool in pools():
-        yield from pool.run().items()
+    for one in (*whole_rows(), *pools()):
+        yield from one.run().items()
 
 
 def main() -> None:

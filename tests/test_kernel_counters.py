@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import records
 from emulator.counters import FIELDS, Counters
-from kernel_counters import PATH, TOOL, WIDTHS, Form, Row
+from kernel_counters import PATH, TOOL, WIDTHS, Form, Row, WholeRows
 
 from gpuconv import _dtypes
 
@@ -17,6 +17,8 @@ pytestmark = pytest.mark.emulator
 
 MOST_SECTORS = 1.3  # of what is necessary
 MOST_OF_16_BIT = 1.6  # in rows of 33: 64 bytes that begin in the middle of a sector touch three of them instead of two
+MOST_SECTORS_OF_WHOLE_ROWS = 1.2
+MOST_WAVEFRONTS_OF_WHOLE_ROWS = 1.12  # no number of banks can be shared out to three phases evenly
 Rows = Mapping[str, Row]
 
 
@@ -50,6 +52,16 @@ def test_gemm_counts_are_as_recorded(gemm: tuple[Form, Rows]) -> None:
     assert_recorded(gemm[1])
 
 
+@pytest.mark.parametrize("one", kernel_counters.whole_rows(), ids=WholeRows.title)
+def test_conv_transpose_writes_whole_rows(one: WholeRows) -> None:
+    rows = one.run()
+    ((title, row),) = rows.items()
+    for name, most in (("stores", MOST_SECTORS_OF_WHOLE_ROWS), ("shared", MOST_WAVEFRONTS_OF_WHOLE_ROWS)):
+        found, ideal = row[name]
+        assert 0 < ideal <= found <= most * ideal, f"{title}: {name}"
+    assert_recorded(rows)
+
+
 @pytest.mark.parametrize("pool", kernel_counters.pools(), ids=str)
 def test_max_pool_counts_are_as_recorded(pool: kernel_counters.Pool) -> None:
     rows = pool.run()
@@ -68,7 +80,7 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
     for key in ("compiler", "columns"):
         gone.pop(key)
     titles = {title for form in kernel_counters.forms() for width in WIDTHS for title in form.titles(width)}
-    titles |= {pool.title() for pool in kernel_counters.pools()}
+    titles |= {one.title() for one in (*kernel_counters.whole_rows(), *kernel_counters.pools())}
     assert set(gone) == titles
 
 

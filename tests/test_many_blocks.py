@@ -8,10 +8,10 @@ import many_blocks
 import numpy as np
 import pytest
 from emulated import architecture
-from many_blocks import ALL, GEMMS, POOLS, ManyBlocks
+from many_blocks import ALL, DISJOINT, GEMMS, INTERLEAVED, POOLS, ManyBlocks
 
 from gpuconv import _dtypes
-from gpuconv.cuda import gemm_plan
+from gpuconv.cuda import depth_to_space_plan, gemm_plan, interleaved_plan
 
 pytestmark = pytest.mark.emulator
 
@@ -36,7 +36,8 @@ def test_no_two_axes_are_alike(one: ManyBlocks) -> None:
     attributes, rank = one.problem.attributes, one.problem.rank
     kernel = attributes.get("kernel_shape") or one.problem.shapes[1][2:]  # type: ignore[index]
     begin, end = attributes["pads"][:rank], attributes["pads"][rank:]
-    for numbers in (one.problem.x_shape[2:], kernel, attributes["strides"], attributes["dilations"], begin, end):
+    dilations = [attributes["dilations"]] * (one not in DISJOINT)  # which have none
+    for numbers in (one.problem.x_shape[2:], kernel, attributes["strides"], begin, end, *dilations):
         assert len(set(numbers)) > 1, numbers
 
 
@@ -51,3 +52,12 @@ def test_every_tile_of_every_dtype_is_there() -> None:
     met = {f"{one.dtype} {one.kernel.split('d_')[-1].removesuffix('_wide')}" for one in GEMMS}
     assert forms <= met
     assert {one.kernel.split("_")[2] for one in POOLS} == set(_dtypes.MAX_POOL_DTYPES)
+
+
+def test_every_tile_that_writes_whole_rows_is_there_and_every_dtype() -> None:
+    interleaved, disjoint = list(interleaved_plan.forms()), list(depth_to_space_plan.forms())
+    tiles = {f"{tile}{'_uniform' if uniform else ''}" for _, tile, uniform in interleaved}
+    assert tiles == {one.kernel.split("_3d_")[1] for one in INTERLEAVED}
+    assert {str(tile) for _, tile in disjoint} == {one.kernel.split("_3d_")[1] for one in DISJOINT}
+    for found, forms in ((INTERLEAVED, interleaved), (DISJOINT, disjoint)):
+        assert {str(one.dtype) for one in found} == {form[0] for form in forms}

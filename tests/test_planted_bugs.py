@@ -30,6 +30,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 IMPLICIT, TRANSPOSE, PHASES = "include/implicit_gemm.cuh", "conv_transpose.cu", "include/phases.cuh"
 FFMA, GATHER, EPILOGUE = "include/ffma.cuh", "include/gather.cuh", "include/epilogue.cuh"
+INTERLEAVED, BLOCKS = "include/interleaved.cuh", "include/depth_to_space.cuh"
+DEPTH_TO_SPACE = "conv_transpose_depth_to_space.cu"
 PACK, POOL = "pack_weights.cu", "max_pool.cu"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
@@ -74,6 +76,30 @@ def transposed() -> Any:
     return gpuconv.conv_transpose(x, w, **attributes)
 
 
+INFINITE_PHASES = values("integers", 1, (1, 2, 9, 8), "float32"), values("nonfinite", 2, (2, 70, 3, 5), "float32")
+PHASES_ALONG_W: dict[str, Any] = {"strides": [1, 2], "pads": [1, 1, 1, 1]}
+
+
+def interleaved() -> Any:
+    """A ConvTranspose of three phases along W and two along H, several tiles each way."""
+    with preferred("interleaved_float32_3d_64x64x16"):
+        return transposed()
+
+
+def infinite_phases() -> Any:
+    """The same of infinite weights on the padding, in two phases."""
+    with preferred("interleaved"):
+        return gpuconv.conv_transpose(*INFINITE_PHASES, **PHASES_ALONG_W)
+
+
+def disjoint() -> Any:
+    """A ConvTranspose whose kernel is its stride, with rows of weights of no whole vectors, cut off at the borders."""
+    attributes = {"strides": [1, 5], "pads": [1, 2, 0, 1]}
+    (x, w, _), _ = filled("conv_transpose", (1, 20, 9, 30), (20, 9, 1, 5), attributes, "float32")
+    with preferred("depth_to_space_float32_3d_16x128x16"):
+        return gpuconv.conv_transpose(x, w, **attributes)
+
+
 def pool() -> Any:
     """A MaxPool of 912 outputs in four blocks."""
     return gpuconv.max_pool(values("integers", 1, (2, 3, 150), "float32"), kernel_shape=[3], pads=[2, 2])
@@ -108,6 +134,9 @@ class Bug:
 FIND = "origin[axis] + tap[axis] * taps.advance[axis];\n"
 FIND_INSIDE = FIND + "            found = found && inside(coordinate, p.x_extent[axis]);\n"
 ARRIVED = "__syncthreads();     // the slice has arrived"
+FILLED = "__syncthreads();\n#pragma unroll 1\n    for (int phase"
+LAID = "__syncwarp();\n        const bool suspect = all.write"
+MOVED = "__syncthreads();\n#pragma unroll 1\n        for (int i = threadIdx.x; i < kBlockN"
 TURNED = "__syncwarp();\n                const Index m = first_row(i);"
 TURNED_BACK = "__syncwarp();\n            }\n        }\n        return suspect;"
 CLIP = "const Index end = stop < p.x_extent[axis] ? stop : p.x_extent[axis];"
@@ -158,6 +187,30 @@ BUGS = (
         "reached by only some lanes", "__syncthreads();"),
     Bug("outputs between the phases are taken for its own", PHASES, "(a.extent - phase - 1) / a.stride + 1",
         "a.extent", transposed, OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
+    Bug("taps of phases that are none are filled", INTERLEAVED, "if (threadIdx.x >= phases.divisor) return;", "",
+        interleaved, "shared memory out of bounds", "taps."),
+    Bug("phases are multiplied before their taps are there", INTERLEAVED, FILLED,
+        FILLED.replace("__syncthreads();", ""), interleaved, "shared memory race", "taps"),
+    Bug("lanes read planes that others still write", INTERLEAVED, LAID, LAID.replace("__syncwarp();", ""), interleaved,
+        "shared memory race: read after write", "const Acc sum = sums[row * kPitch]"),
+    Bug("planes take the place of buffers in use", INTERLEAVED, "shared + kBuffers + (phase - 1)",
+        "shared + (phase - 1)", interleaved, "shared memory race|uninitialised|in flight", ""),
+    Bug("lanes that wrote nothing suspect leave", INTERLEAVED, "if (!__any_sync(~0u, suspect)) return;",
+        "if (!suspect) return;", infinite_phases, "reached by only some lanes", "__syncwarp();    // lanes repair"),
+    Bug("channels that are none are interleaved", INTERLEAVED, "if (m + row >= p.common.filters) continue;", "",
+        interleaved, OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
+    Bug("sums are moved before they are there", BLOCKS, MOVED, MOVED.replace("__syncthreads();", ""), disjoint,
+        "shared memory race: read after write", "narrow<T>(sums[row * pitch]"),
+    Bug("outputs that the padding cuts off are written", BLOCKS, "exists && inside(origin[axis] + found.tap[axis],",
+        "exists && inside(0,", disjoint, OUT_OF_BOUNDS.format("write") + "|race between blocks", "= narrow<T>(sums"),
+    Bug("rows that are none are moved", BLOCKS, " && m0 + row < p.common.filters; row +=", "; row +=", disjoint,
+        "uninitialised shared memory read", "found"),
+    Bug("channels that are none are gathered", DEPTH_TO_SPACE, " && this->next_k + row + step < this->taps.rows;", ";",
+        disjoint, OUT_OF_BOUNDS.format("read"), "if constexpr (kAsync) copy_async<sizeof(T)>"),
+    Bug("weights are read past the end of their row", DEPTH_TO_SPACE, "k < left ? sizeof(Acc) : 0", "sizeof(Acc)",
+        disjoint, OUT_OF_BOUNDS.format("read"), "copy_async<sizeof(Acc)>(target + k"),
+    Bug("single weights are read as vectors", DEPTH_TO_SPACE, "% 16 == 0 && this->p.pitch % kVector == 0", "% 16 == 0",
+        disjoint, "misaligned|out of bounds", "copy_async<16>(target"),
     Bug("windows end one element late", POOL, CLIP, CLIP.replace(";", " + 1;"), pool,
         OUT_OF_BOUNDS.format("read"), "elements[tap] = tap == 0 || tap < left"),
     Bug("windows begin one element early", POOL, "divisor) - 1 - before", "divisor) - 2 - before", pool,
@@ -178,6 +231,11 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
         bug.call()
     if bug.at:
         assert re.search(rf"\b({'|'.join(lines_of(bug.at, {bug.path: text}))})\b", str(caught.value)), caught.value
+
+
+PATHS = (
+    IMPLICIT, FFMA, GATHER, EPILOGUE, TRANSPOSE, PHASES, INTERLEAVED, BLOCKS, DEPTH_TO_SPACE, PACK, POOL,
+)  # fmt: skip
 
 
 def lines_of(part: str, changed: dict[str, str]) -> list[str]:
@@ -234,5 +292,21 @@ def test_a_missing_repair_shows_in_the_results(path: str, old: str, new: str) ->
     exact = oracle.conv(x, w, pads=[1, 1, 1, 1])
     with changed_kernels({path: exchanged(path, old, new)}), emulated_cuda():
         y = gpuconv.conv(x, w, pads=[1, 1, 1, 1])
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        oracle.assert_close(y, exact, "float32")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("if (!__any_sync(~0u, suspect)) return;", "return;"),
+        ("suspect = suspect || !is_finite(sum);", ""),
+        ("for (phase = int(all.phases.divisor) - 1; phase >= 0; --phase)", "for (phase = 1; phase > 0; --phase)"),
+    ],
+)
+def test_a_missing_repair_of_interleaved_phases_shows_in_the_results(old: str, new: str) -> None:
+    exact = oracle.conv_transpose(*INFINITE_PHASES, **PHASES_ALONG_W)
+    with changed_kernels({INTERLEAVED: exchanged(INTERLEAVED, old, new)}), emulated_cuda():
+        y = infinite_phases()
     with pytest.raises(AssertionError, match="elements are wrong"):
         oracle.assert_close(y, exact, "float32")
