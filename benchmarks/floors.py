@@ -16,8 +16,16 @@ DTYPES = {
     "uint8": "uint8",
     "fp64": "float64",
 }
-# Operations per second of one H200: 16-bit matrix products as measured there; float32 and float64 without tricks.
-RATES = {"bfloat16": 790e12, "float16": 790e12, "float32": 60e12, "float64": 60e12}
+# Operations per second of one H200: 16-bit matrix products as measured there; float32 and float64 without tricks; TF32
+# by the datasheet half as fast as 16 bits, and three products of it for one of 3xTF32.
+RATES = {
+    "bfloat16": 790e12,
+    "float16": 790e12,
+    "float32": 60e12,
+    "float64": 60e12,
+    "tf32": 395e12,
+    "3xtf32": 395e12 / 3,
+}
 RATES_OF = "NVIDIA H200"
 
 
@@ -50,13 +58,19 @@ class Floor:
         return "math" if self.math_seconds > self.memory_seconds else "memory"
 
 
-def of(layer: Layer, dtype: str, bandwidth: float) -> Floor:
+def label(dtype: str, precision: str) -> str:
+    """Return the name of a dtype, of float32 in another precision than IEEE's that of the precision."""
+    return dtype if precision == "ieee" else precision
+
+
+def of(layer: Layer, dtype: str, bandwidth: float, precision: str = "ieee") -> Floor:
     """Return the floor of a layer in a dtype; ``bandwidth`` counts bytes read and bytes written, per second."""
     work = floor.work(layer.geometry, dtype, bias=layer.op != "MaxPool", indices=layer.indices)
-    return Floor(work.bytes, work.flops, work.bytes / bandwidth, work.flops / rate(layer, dtype) if work.flops else 0.0)
+    seconds = work.flops / rate(layer, label(dtype, precision)) if work.flops else 0.0
+    return Floor(work.bytes, work.flops, work.bytes / bandwidth, seconds)
 
 
-def rate(layer: Layer, dtype: str) -> float:
+def rate(layer: Layer, label: str) -> float:
     """Operations per second: with one input channel a group, matrix units have nothing to multiply."""
     alone = layer.group > 1 and layer.x[1] == layer.group
-    return RATES["float32"] if alone and dtype != "float64" else RATES[dtype]
+    return RATES["float32"] if alone and label != "float64" else RATES[label]

@@ -1,9 +1,11 @@
 """gpuconv on a GPU against PyTorch (cuDNN): every layer in every dtype and layout, same process, in turns.
 
 The ratio is PyTorch's time over ours (medians): 1 or more means that gpuconv is faster. PyTorch searches cuDNN's
-algorithms without a limit, before anything is timed, and may not use TF32, so that float32 is float32 on both sides.
-In channels_last x, w and the results of both sides are so. Beside each time stands the floor: the fewest bytes at the
-rate of a copy measured here, or the work at a stated rate.
+algorithms without a limit, before anything is timed, and may use TF32 only where ours does (precision="tf32"), so that
+float32 is float32 on both sides; "3xtf32" is held against float32 proper, and the errors of both are shown. For
+PyTorch's channels_last ours has layout="NHWC": the same memory. Weights are packed in every call of ours, which counts;
+the time with weights packed before (`gpuconv.pack`) is shown apart. Beside each time stands the floor: the fewest bytes
+at the rate of a copy measured here, or the work at a stated rate.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 
 import gpuconv
 from benchmarks import floors, gpu_kernels, gpu_layer, gpu_peers, gpu_summary, gpu_timing, layers, machine, picture
-from benchmarks.gpu_layer import Machine, Row
+from benchmarks.gpu_layer import Case, Machine, Row
 from benchmarks.layers import Layer
 from gpuconv.cuda import device
 
@@ -54,9 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     json_path, picture_path = output(arguments.json, "gpu.json"), output(arguments.picture, "gpu.png")
     rows = _resumed(json_path) if arguments.resume else []
-    done = {(row["layer"]["id"], row["dtype"], row["layout"]) for row in rows}
+    done = {(row["layer"]["id"], row["dtype"], row["layout"], row["precision"]) for row in rows}
     todo = plan(arguments.layers, arguments.op, arguments.dtype, arguments.layout)
-    todo = [entry for entry in todo if (entry[0].id, *entry[1:]) not in done]
+    todo = [case for case in todo if (case.layer.id, *case[1:]) not in done]
     with _settled(torch, cupy):
         here = _machine(torch, cupy)
         record = _record(here, arguments)
@@ -82,19 +84,19 @@ def output(given: Path | None, name: str) -> Path:
     return folder / name
 
 
-def plan(
-    name: str = "", op: str | None = None, dtype: str | None = None, layout: str | None = None
-) -> list[tuple[Layer, str, str]]:
-    """Return what to measure, as (layer, dtype, layout): all layers in a dtype and layout, the usual ones first."""
+def plan(name: str = "", op: str | None = None, dtype: str | None = None, layout: str | None = None) -> list[Case]:
+    """Return what to measure: all layers in a dtype or precision and a layout, the usual ones first."""
     chosen = layers.select(layers.load(), name, op)
-    passes = [(short, form) for form in gpu_peers.LAYOUTS for short in floors.DTYPES]
+    modes = [(short, "ieee") for short in floors.DTYPES] + [("fp32", "tf32"), ("fp32", "3xtf32")]
     return [
-        (layer, floors.DTYPES[short], form)
-        for short, form in passes
+        Case(layer, floors.DTYPES[short], form, precision)
+        for form in gpu_peers.LAYOUTS
+        for short, precision in modes
         for layer in chosen
         if short in layer.dtypes
+        and (precision == "ieee" or layer.op != "MaxPool")
         and form in gpu_peers.layouts(layer)
-        and dtype in (None, floors.DTYPES[short])
+        and dtype in (None, floors.label(floors.DTYPES[short], precision))
         and layout in (None, form)
     ]
 
@@ -178,7 +180,7 @@ def _record(here: Machine, arguments: argparse.Namespace) -> Row:
         "copy_bytes_per_second": here.bandwidth,
         "bfloat16_product_flops_per_second": _product_rate(torch),
         "stated_rates": {"of": floors.RATES_OF, **floors.RATES},
-        "torch_settings": {"cudnn.benchmark": True, "cudnn.benchmark_limit": 0, "allow_tf32": False},
+        "torch_settings": {"cudnn.benchmark": True, "cudnn.benchmark_limit": 0, "allow_tf32": "for tf32 only"},
         "timing": f"graph replay over sets of operands and results of {gpu_timing.CACHES} times the L2 cache",
         "gpuconv": gpuconv.__version__,
         "budget_seconds": arguments.budget,
@@ -200,7 +202,10 @@ def _tiny(here: Machine) -> dict[str, dict[str, float]]:
         layer = Layer("tiny", "", op, (1, 8, 8, 8), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), ("fp32",), k_out=8)
         tensors = gpu_peers.operands(here.torch, layer, "float32", "NCHW", here.device)
         arrays = [here.adopt(tensor) for tensor in tensors]
-        calls = {"ours": (gpu_layer.ours(layer), arrays), "torch": (gpu_peers.peer(here.torch, layer), tensors)}
+        calls = {
+            "ours": (gpu_layer.ours(Case(layer, "float32")), arrays),
+            "torch": (gpu_peers.peer(here.torch, layer), tensors),
+        }
         result[op] = {}
         for side, (call, given) in calls.items():
             call(*given)
@@ -208,18 +213,16 @@ def _tiny(here: Machine) -> dict[str, dict[str, float]]:
     return result
 
 
-def _measure_all(
-    here: Machine, todo: list[tuple[Layer, str, str]], rows: list[Row], record: Row, path: Path, deadline: float
-) -> bool:
+def _measure_all(here: Machine, todo: list[Case], rows: list[Row], record: Row, path: Path, deadline: float) -> bool:
     """Measure in order, writing the file around every row; False where the budget ended it."""
-    for number, (layer, dtype, layout) in enumerate(todo):
+    for number, case in enumerate(todo):
         if deadline - time.monotonic() < _RESERVE:
             print(f"the budget is spent: {len(todo) - number} of {len(todo)} measurements are left out")
             return False
-        begun = gpu_layer.describe(layer, dtype, layout, here.bandwidth)
+        begun = gpu_layer.describe(case, here.bandwidth)
         _save(path, record, [*rows, begun | {"wrong": _BROKEN}])
         try:
-            row = gpu_layer.measure(here, layer, dtype, layout)
+            row = gpu_layer.measure(here, case)
         except Exception as error:  # ours failed: that is a result; the others are still wanted
             text = (str(error).strip().splitlines() or [""])[0]
             row = begun | {"wrong": f"{type(error).__name__}: {text[:300]}"}
@@ -277,7 +280,7 @@ def _report(rows: list[Row], record: Row, json_path: Path, picture_path: Path) -
     print("\n".join(gpu_summary.table(gpu_summary.classes(rows))))
     if (sentence := gpu_kernels.winograd(rows)) is not None:
         print(sentence)
-    wrong = [f"{row['layer']['id']} {row['dtype']} {row['layout']}" for row in rows if row["wrong"]]
+    wrong = [f"{row['layer']['id']} {gpu_summary.label(row)} {row['layout']}" for row in rows if row["wrong"]]
     if wrong:
         print(f"{len(wrong)} of {len(rows)} results are WRONG: {', '.join(wrong[:10])}")
     return int(bool(wrong))

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import gpu_peers, samples
+from benchmarks import floors, gpu_peers, samples
 from benchmarks.layers import Layer
 
 _COUNT = 256
+_TINY = 1e-30  # where a sum has no magnitude
 # Of PyTorch: it may sum by other algorithms, so only that it computed the same thing; in units of sum |x||w| + |b|.
-_PEER = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 1e-3, "float64": 1e-9}
+_PEER = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 1e-3, "float64": 1e-9, "tf32": 5e-3, "3xtf32": 1e-3}
 # ||ours - peer|| / ||peer||: both round, and the peer may have rounded more than once
-_APART = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 1e-3, "float64": 1e-9}
+_APART = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 1e-3, "float64": 1e-9, "tf32": 5e-3, "3xtf32": 1e-3}
 
 
 @dataclass
@@ -28,7 +29,9 @@ class Verdict:
     peer_wrong : str
         Likewise for the peer, which then is no measure.
     our_worst, peer_worst : float or None
-        The largest error of the samples in units of the bound, which is that of one rounding and an IEEE sum.
+        The largest error of the samples in units of our bound (`samples.Sums.bound`).
+    our_deviation, peer_deviation : float or None
+        The largest error of the samples in units of sum |x||w| + |b|.
     apart : float or None
         ||ours - peer|| / ||peer|| over all results.
     """
@@ -37,17 +40,27 @@ class Verdict:
     peer_wrong: str = ""
     our_worst: float | None = None
     peer_worst: float | None = None
+    our_deviation: float | None = None
+    peer_deviation: float | None = None
     apart: float | None = None
 
 
-def compare(torch: Any, layer: Layer, dtype: str, operands: Any, ours: list[Any], peer: list[Any] | None) -> Verdict:
+def compare(
+    torch: Any,
+    layer: Layer,
+    dtype: str,
+    operands: Any,
+    ours: list[Any],
+    peer: list[Any] | None,
+    precision: str = "ieee",
+) -> Verdict:
     """Compare tensors: all of the operands, our results and, if there are any, the peer's."""
     wrong = _form(torch, layer, dtype, ours)
     if wrong:
         return Verdict(wrong)
     if layer.op == "MaxPool":
         return _compare_maxima(torch, layer, operands[0], ours, peer)
-    return _compare_sums(torch, layer, dtype, operands, ours[0], peer[0] if peer else None)
+    return _compare_sums(torch, layer, (dtype, precision), operands, ours[0], peer[0] if peer else None)
 
 
 def _form(torch: Any, layer: Layer, dtype: str, ours: list[Any]) -> str:
@@ -69,24 +82,26 @@ def taker(torch: Any) -> samples.Take:
     return take
 
 
-def _compare_sums(torch: Any, layer: Layer, dtype: str, operands: Any, ours: Any, peer: Any) -> Verdict:
-    take, at = taker(torch), samples.positions(layer, _COUNT)
+def _compare_sums(torch: Any, layer: Layer, kind: tuple[str, str], operands: Any, ours: Any, peer: Any) -> Verdict:
+    take, at, label = taker(torch), samples.positions(layer, _COUNT), floors.label(*kind)
     exact = samples.sums(layer, take, *operands, at)
-    verdict = Verdict(our_worst=_worst(take(ours, at), exact.values, exact.bound(dtype)))
+    size, bound, found = exact.magnitudes + _TINY, exact.bound(*kind), take(ours, at)
+    verdict = Verdict(our_worst=_worst(found, exact.values, bound), our_deviation=_worst(found, exact.values, size))
     if not verdict.our_worst <= 1:
         verdict.wrong = f"of {len(at[0])} samples the worst is off by {verdict.our_worst:.3g} times its bound"
     if peer is None:
         return verdict
     found = take(peer, at)
-    verdict.peer_worst = _worst(found, exact.values, exact.bound(dtype))
-    far = _worst(found, exact.values, _PEER[dtype] * exact.magnitudes + 1e-30)
+    verdict.peer_worst = _worst(found, exact.values, bound)
+    verdict.peer_deviation = _worst(found, exact.values, size)
+    far = verdict.peer_deviation / _PEER[label]
     if tuple(peer.shape) != layer.y_shape or not far <= 1:
         verdict.peer_wrong = (
             f"PyTorch's result of shape {tuple(peer.shape)} is another, off by {far:.3g} times its bound"
         )
         return verdict
     verdict.apart = distance(torch, ours, peer)
-    if not verdict.wrong and not verdict.apart <= _APART[dtype]:
+    if not verdict.wrong and not verdict.apart <= _APART[label]:
         verdict.wrong = f"all results differ from PyTorch's by {verdict.apart:.3g} of their norm"
     return verdict
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from benchmarks import gpu_peers, layers
+from benchmarks import gpu_peers, gpu_summary, layers
 
 Row = dict[str, Any]
 _DTYPE = "float32"  # where algorithms differ in what they multiply
@@ -21,7 +21,7 @@ def add_names(torch: Any, device: str, rows: list[Row], deadline: float) -> None
     """Add ``peer_kernels`` to the rows of sums in float32 that have a peer's time, until the deadline."""
     known = {layer.id: layer for layer in layers.load()}
     for row in rows:
-        if row["dtype"] != _DTYPE or "peer_median" not in row or "peer_kernels" in row:
+        if gpu_summary.label(row) != _DTYPE or "peer_median" not in row or "peer_kernels" in row:
             continue
         layer = known.get(row["layer"]["id"])
         if layer is None or layer.op == "MaxPool" or time.monotonic() > deadline:

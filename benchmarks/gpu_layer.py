@@ -1,4 +1,7 @@
-"""One layer in one dtype and memory layout: both sides checked, then timed."""
+"""One layer in one dtype, memory layout and precision: both sides checked, then timed.
+
+Ours packs the weights in every call, which counts; beside it stands the time with weights that are packed already.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import prod
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import gpuconv
 from benchmarks import floors, gpu_check, gpu_peers, gpu_timing
@@ -17,6 +20,25 @@ from benchmarks.layers import Layer
 from gpuconv import _dtypes
 
 Row = dict[str, Any]
+
+
+class Case(NamedTuple):
+    """What a row is about.
+
+    Attributes
+    ----------
+    layer : Layer
+    dtype : str
+    layout : {"NCHW", "channels_last"}
+        In PyTorch's words; ours calls the other one NHWC.
+    precision : {"ieee", "tf32", "3xtf32"}
+        Of ours. PyTorch may use TF32 for "tf32" only.
+    """
+
+    layer: Layer
+    dtype: str
+    layout: str = "NCHW"
+    precision: str = "ieee"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +72,37 @@ class Machine:
         return pool, self.cupy.cuda.using_allocator(pool.malloc)
 
 
-def ours(layer: Layer) -> Callable[..., list[Any]]:
-    """Return the layer as a function of x, w, b and ``out``, by gpuconv's public functions."""
-    attributes = layer.attributes()
+def ours(case: Case) -> Callable[..., list[Any]]:
+    """Return the case as a function of x, w and b, by gpuconv's public functions; x and results are of its layout."""
+    layer = case.layer
+    keywords = layer.attributes() | {"layout": "NCHW" if case.layout == "NCHW" else "NHWC"}
 
-    def pool(x: Any, w: None, b: None, out: Any = None) -> list[Any]:
-        result = gpuconv.max_pool(x, return_indices=layer.indices, out=out, **attributes)
+    def pool(x: Any, w: None, b: None) -> list[Any]:
+        result = gpuconv.max_pool(x, return_indices=layer.indices, **keywords)
         return list(result) if layer.indices else [result]
 
     if layer.op == "MaxPool":
         return pool
     function = gpuconv.conv if layer.op == "Conv" else gpuconv.conv_transpose
-    return lambda x, w, b, out=None: [function(x, w, b, out=out, **attributes)]
+    return lambda x, w, b: [function(x, w, b, precision=case.precision, **keywords)]
 
 
-def describe(layer: Layer, dtype: str, layout: str, bandwidth: float) -> Row:
+def packed(case: Case, w: Any) -> Any:
+    """Return weights as calls share them."""
+    return gpuconv.pack(w, "conv" if case.layer.op == "Conv" else "conv_transpose")
+
+
+def describe(case: Case, bandwidth: float) -> Row:
     """Return the part of a row that needs no measurement."""
-    floor = floors.of(layer, dtype, bandwidth)
+    floor = floors.of(case.layer, case.dtype, bandwidth, case.precision)
     return {
-        "layer": asdict(layer),
-        "class": layer.kind,
-        "dtype": dtype,
-        "layout": layout,
-        "y": layer.y_shape,
-        "flops": layer.flops,
+        "layer": asdict(case.layer),
+        "class": case.layer.kind,
+        "dtype": case.dtype,
+        "layout": case.layout,
+        "precision": case.precision,
+        "y": case.layer.y_shape,
+        "flops": case.layer.flops,
         "floor_bytes": floor.nbytes,
         "floor_seconds": floor.seconds,
         "bound": floor.bound,
@@ -81,23 +110,28 @@ def describe(layer: Layer, dtype: str, layout: str, bandwidth: float) -> Row:
     }
 
 
-def measure(machine: Machine, layer: Layer, dtype: str, layout: str) -> Row:
-    """Check and time a layer; what goes wrong on either side is in the row."""
+def measure(machine: Machine, case: Case) -> Row:
+    """Check and time a case; what goes wrong on either side is in the row."""
+    with gpu_peers.tf32(machine.torch, case.precision == "tf32"):
+        return _measured(machine, case)
+
+
+def _measured(machine: Machine, case: Case) -> Row:
     started = time.perf_counter()
-    row = describe(layer, dtype, layout, machine.bandwidth)
-    operands = gpu_peers.operands(machine.torch, layer, dtype, layout, machine.device)
-    peer = gpu_peers.peer(machine.torch, layer)
+    row = describe(case, machine.bandwidth)
+    operands = gpu_peers.operands(machine.torch, case.layer, case.dtype, case.layout, machine.device)
+    peer = gpu_peers.peer(machine.torch, case.layer)
     try:
         expected = peer(*operands)
         machine.torch.cuda.synchronize()
     except (RuntimeError, NotImplementedError) as error:
         expected, row["peer_error"] = None, _first_line(error)
-    result = _poisoned_call(machine, layer, dtype, layout, operands)
-    verdict = gpu_check.compare(machine.torch, layer, dtype, operands, result, expected)
+    result = _poisoned_call(machine, case, operands)
+    verdict = gpu_check.compare(machine.torch, case.layer, case.dtype, operands, result, expected, case.precision)
     row |= {name: value for name, value in asdict(verdict).items() if value not in (None, "")}
     row["wrong"] = verdict.wrong
     del result, expected, operands
-    row |= _timed(machine, layer, dtype, layout, with_peer="peer_error" not in row)
+    row |= _timed(machine, case, with_peer="peer_error" not in row)
     row["row_seconds"] = time.perf_counter() - started
     return row
 
@@ -107,63 +141,64 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:200]}"
 
 
-def _outs(machine: Machine, layer: Layer, dtype: str, layout: str) -> Any:
-    """Return channels_last arrays for our results, which otherwise are new and C-contiguous."""
-    if layout == "NCHW":
-        return None
-    torch = machine.torch
-    form = gpu_peers.memory_format(torch, layer, layout)
-    kinds = (getattr(torch, dtype), torch.int64)[: 1 + layer.indices]
-    arrays = [torch.empty(layer.y_shape, dtype=kind, device=machine.device, memory_format=form) for kind in kinds]
-    outs = tuple(map(machine.adopt, arrays))
-    return outs if layer.indices else outs[0]
+def _given(machine: Machine, case: Case, operands: tuple[Any, ...]) -> list[Any]:
+    """Return PyTorch's operands as ours has them: x of the layout, in the same memory; w as ever."""
+    x, w, b = operands
+    x = x if case.layout == "NCHW" else x.movedim(1, -1)
+    return [machine.adopt(x), machine.adopt(None if w is None else w.contiguous()), machine.adopt(b)]
 
 
-def _poisoned_call(machine: Machine, layer: Layer, dtype: str, layout: str, operands: tuple[Any, ...]) -> list[Any]:
-    """Call ours in memory of ones (NaN, or -1), so that what is not written shows; return tensors."""
-    outs = _outs(machine, layer, dtype, layout)
-    taken = []
-    for number, itemsize in enumerate((_dtypes.entry(dtype).itemsize, 8)[: 1 + layer.indices]):
+def _poisoned_call(machine: Machine, case: Case, operands: tuple[Any, ...]) -> list[Any]:
+    """Call ours in memory of ones (NaN, or -1), so that what is not written shows; return tensors in NCHW's order."""
+    layer, taken = case.layer, []
+    for itemsize in (_dtypes.entry(case.dtype).itemsize, 8)[: 1 + layer.indices]:
         nbytes = prod(layer.y_shape) * itemsize
-        if outs is None:
-            taken.append(machine.cupy.cuda.alloc(nbytes))
-        else:
-            taken.append((outs[number] if layer.indices else outs).data)
+        taken.append(machine.cupy.cuda.alloc(nbytes))
         taken[-1].memset_async(0xFF, nbytes)
-    del taken  # where there is no out, CuPy's pool gives this memory to the results next
-    results = ours(layer)(*map(machine.adopt, operands), outs)
-    return [machine.torch.from_dlpack(result) for result in results]
+    del taken  # CuPy's pool gives this memory to the results next
+    results = map(machine.torch.from_dlpack, ours(case)(*_given(machine, case, operands)))
+    return [result if case.layout == "NCHW" else result.movedim(-1, 1) for result in results]
 
 
-def _timed(machine: Machine, layer: Layer, dtype: str, layout: str, with_peer: bool) -> Row:
-    torch = machine.torch
-    itemsize = _dtypes.entry(dtype).itemsize
+def _timed(machine: Machine, case: Case, with_peer: bool) -> Row:
+    torch, layer = machine.torch, case.layer
+    itemsize = _dtypes.entry(case.dtype).itemsize
     count = gpu_timing.sets(layer.nbytes(itemsize) + prod(layer.w_shape) * itemsize, machine.cache_bytes)
-    tensors = [gpu_peers.operands(torch, layer, dtype, layout, machine.device, seed) for seed in range(count)]
-    outs = [_outs(machine, layer, dtype, layout) for _ in range(count)]
-    arrays = [(*map(machine.adopt, three), out) for three, out in zip(tensors, outs, strict=True)]
-    call, peer = ours(layer), gpu_peers.peer(torch, layer)
+    tensors = [gpu_peers.operands(torch, layer, case.dtype, case.layout, machine.device, seed) for seed in range(count)]
+    sides = {"our": _Side(ours(case), [_given(machine, case, three) for three in tensors])}
+    if layer.op != "MaxPool":
+        shared = [[x, packed(case, w), b] for x, w, b in sides["our"].operands]
+        sides["packed"] = _Side(ours(case), shared)
+    if with_peer:
+        sides["peer"] = _Side(gpu_peers.peer(torch, layer), tensors)
     pool, memory = machine.pool()
-    once = partial(call, *arrays[0])
-    estimate = _estimate(torch, once)
-    sides = [gpu_timing.prepare(torch, call, arrays, estimate, memory)]
-    row: Row = {"sets": count, "our_calls": sides[0].calls, "our_way": sides[0].how}
-    row["our_host_seconds"] = gpu_timing.host_seconds(torch, once, estimate)
+    row: Row = {"sets": count}
+    replays = []
+    for name, side in sides.items():
+        once = partial(side.call, *side.operands[0])
+        for operands in side.operands[1:] if name == "packed" else ():
+            side.call(*operands)  # packs, which a capture would repeat
+        estimate = _estimate(torch, once)
+        replays.append(
+            gpu_timing.prepare(torch, side.call, side.operands, estimate, None if name == "peer" else memory)
+        )
+        row |= {f"{name}_calls": replays[-1].calls, f"{name}_way": replays[-1].how}
+        row[f"{name}_host_seconds"] = gpu_timing.host_seconds(torch, once, estimate)
+    for name, seconds in zip(sides, gpu_timing.alternate(torch, replays), strict=True):
+        row |= {f"{name}_seconds": seconds, f"{name}_median": median(seconds)}
     if with_peer:
-        peer_once = partial(peer, *tensors[0])
-        peer_estimate = _estimate(torch, peer_once)
-        sides.insert(0, gpu_timing.prepare(torch, peer, tensors, peer_estimate))
-        row |= {"peer_calls": sides[0].calls, "peer_way": sides[0].how}
-        row["peer_host_seconds"] = gpu_timing.host_seconds(torch, peer_once, peer_estimate)
-    *peer_times, our_times = gpu_timing.alternate(torch, sides)
-    row |= {"our_seconds": our_times, "our_median": median(our_times)}
-    if with_peer:
-        row |= {"peer_seconds": peer_times[0], "peer_median": median(peer_times[0])}
         row["ratio"] = row["peer_median"] / row["our_median"]
     torch.cuda.synchronize()
-    del sides, arrays, outs, once
+    del replays, sides, tensors, once, side
     pool.free_all_blocks()
     return row
+
+
+class _Side(NamedTuple):
+    """What is timed: a function, and sets of its operands."""
+
+    call: Callable[..., Any]
+    operands: list[Any]
 
 
 def _estimate(torch: Any, run: Callable[[], Any]) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import prod
 from typing import Any
 
@@ -96,6 +97,17 @@ def _max_pool(torch: Any, layer: Layer) -> Call:
 
 def _lowest(torch: Any, dtype: Any) -> float:
     return -float("inf") if dtype.is_floating_point else int(torch.iinfo(dtype).min)
+
+
+@contextmanager
+def tf32(torch: Any, allowed: bool) -> Iterator[None]:
+    """Let PyTorch multiply float32 by TF32, or not."""
+    cudnn = torch.backends.cudnn
+    before, cudnn.allow_tf32 = cudnn.allow_tf32, allowed
+    try:
+        yield
+    finally:
+        cudnn.allow_tf32 = before
 
 
 def onnx_indices(torch: Any, layer: Layer, indices: Any) -> Any:

@@ -6,15 +6,16 @@ from collections.abc import Iterable
 from math import exp, log
 from typing import Any
 
-from benchmarks import layers
+from benchmarks import floors, layers
 
 Row = dict[str, Any]
 HEAD = (
     f"{'layer':22} {'dtype':>8} {'layout':>13} {'ours us':>10} {'torch us':>10} {'ratio':>6} {'floor us':>9} "
-    f"{'ours/fl':>8} {'torch/fl':>8} {'host us':>8} {'torch':>7}"
+    f"{'ours/fl':>8} {'torch/fl':>8} {'packed us':>9} {'host us':>8} {'torch':>7} {'error':>7} {'torch':>7}"
 )
 _TABLE = (
-    f"{'class':20} {'dtype':>8} {'layout':>13} {'layers':>6} {'ratio':>6} {'worst':>6} {'best':>6} {'% of floor':>10} "
+    f"{'class':20} {'dtype':>8} {'layout':>13} {'layers':>6} {'ratio':>6} {'worst':>6} {'best':>6} {'packed':>6} "
+    f"{'% of floor':>10} "
     f"{'torch':>5}  worst layer, best layer"
 )
 
@@ -26,13 +27,13 @@ def mean(ratios: Iterable[float]) -> float:
 
 
 def classes(rows: list[Row]) -> list[Row]:
-    """Return, for every class, dtype and layout, the mean, worst and best ratio, and how far both are from the floor.
+    """Return, for every class, label and layout, the mean, worst and best ratio, and how far both are from the floor.
 
     A wrong result of ours counts as ratio 0. What PyTorch does not compute, or computes otherwise, has no ratio.
     """
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row["class"], row["dtype"], row["layout"]), []).append(row)
+        groups.setdefault((row["class"], label(row), row["layout"]), []).append(row)
     order = sorted(groups, key=lambda group: layers.CLASSES.index(group[0]))  # dtypes as they were measured
     return [_summary(*group, groups[group]) for group in order]
 
@@ -52,9 +53,19 @@ def _summary(kind: str, dtype: str, layout: str, rows: list[Row]) -> Row:
         "slowest": worst,
         "max": ratios[best] if best is not None else None,
         "fastest": best,
+        "packed_mean": mean(row["peer_median"] / row["packed_median"] for row in rows if _comparable(row)) or None,
         "our_floors": mean(row["our_median"] / row["floor_seconds"] for row in rows if "our_median" in row) or None,
         "peer_floors": mean(row["peer_median"] / row["floor_seconds"] for row in rows if "peer_median" in row) or None,
     }
+
+
+def label(row: Row) -> str:
+    """Return the dtype of a row, or its precision."""
+    return floors.label(row["dtype"], row["precision"])
+
+
+def _comparable(row: Row) -> bool:
+    return bool(ratio_of(row)) and "packed_median" in row
 
 
 def ratio_of(row: Row) -> float | None:
@@ -66,13 +77,15 @@ def ratio_of(row: Row) -> float | None:
 
 def line(row: Row) -> str:
     """Return a row's line in the table whose head is HEAD."""
-    start = f"{row['layer']['id']:22} {row['dtype']:>8} {row['layout']:>13}"
+    start = f"{row['layer']['id']:22} {label(row):>8} {row['layout']:>13}"
     floor = row["floor_seconds"]
     ours, peer = row.get("our_median"), row.get("peer_median")
     text = (
         f"{start} {_micro(ours, 10)} {_micro(peer, 10)} {_number(row.get('ratio'), 6)} {_micro(floor, 9)} "
         f"{_number(ours and ours / floor, 8)} {_number(peer and peer / floor, 8)} "
-        f"{_micro(row.get('our_host_seconds'), 8)} {_micro(row.get('peer_host_seconds'), 7)}"
+        f"{_micro(row.get('packed_median'), 9)} {_micro(row.get('our_host_seconds'), 8)} "
+        f"{_micro(row.get('peer_host_seconds'), 7)} "
+        f"{_error(row.get('our_deviation'))} {_error(row.get('peer_deviation'))}"
     )
     notes = [f"not by a graph: {row[way]}" for way in ("our_way", "peer_way") if row.get(way, "graph") != "graph"]
     notes += [f"torch: {row[name]}" for name in ("peer_error", "peer_wrong") if name in row]
@@ -87,7 +100,7 @@ def table(summaries: list[Row]) -> list[str]:
 
 def _class_line(summary: Row) -> str:
     start = f"{summary['class']:20} {summary['dtype']:>8} {summary['layout']:>13} {summary['layers']:6}"
-    ratios = " ".join(_number(summary[name], 6) for name in ("mean", "min", "max"))
+    ratios = " ".join(_number(summary[name], 6) for name in ("mean", "min", "max", "packed_mean"))
     floors = f"{_percent(summary['our_floors'], 10)} {_percent(summary['peer_floors'], 5)}"
     names = f"{summary['slowest'] or '-'}, {summary['fastest'] or '-'}"
     return f"{start} {ratios} {floors}  {names}" + (f"  {summary['wrong']} WRONG" if summary["wrong"] else "")
@@ -96,6 +109,10 @@ def _class_line(summary: Row) -> str:
 def _percent(floors: float | None, width: int) -> str:
     """How much of a time is its floor, given how many floors it is."""
     return f"{'-':>{width}}" if floors is None else f"{100 / floors:{width}.0f}"
+
+
+def _error(deviation: float | None) -> str:
+    return f"{'-':>7}" if deviation is None else f"{deviation:7.1e}"
 
 
 def _micro(seconds: float | None, width: int) -> str:

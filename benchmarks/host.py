@@ -84,12 +84,19 @@ def _calls(cupy: Any) -> tuple[Callable[[], Any], dict[str, Callable[[], Any]]]:
     def call() -> Any:
         return gpuconv.conv(x, w, b, pads=[1, 1, 1, 1], strides=[1, 1])
 
+    weights = gpuconv.PackedWeights("conv", w)  # without the copy that pack makes: there is no memory behind w
+
+    def packed() -> Any:
+        return gpuconv.conv(x, weights, b, pads=[1, 1, 1, 1], strides=[1, 1])
+
     call()
+    packed()
     ((key, prepared),) = device.prepared.items()
     inputs, outs, kind = (x, w, b), (None,), np.dtype(np.float32).type
     ((words, launches),) = prepared._slots
     workspace = device.workspace(512, "")
     return call, {
+        "the same with packed weights": packed,
         "  libraries of the arrays": lambda: _arrays.resolve("conv", x, w, b),
         "  look-up, with a key that is there": lambda: device.prepared[key],
         "  running it: all below": lambda: prepared.run(inputs, outs),

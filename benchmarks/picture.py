@@ -6,7 +6,7 @@ from math import log10
 from pathlib import Path
 from typing import Any
 
-from benchmarks import floors, layers
+from benchmarks import floors, gpu_summary, layers
 
 Row = dict[str, Any]
 Members = list[dict[str, Row]]  # a layer's rows by layout
@@ -18,12 +18,12 @@ def columns(rows: list[Row]) -> dict[str, list[tuple[str, Members]]]:
     """Return what to draw: by dtype, the classes with their timed layers, the one with the least speed-up first."""
     result: dict[str, list[tuple[str, Members]]] = {}
     drawn = [row for row in rows if "our_median" in row]
-    for dtype in dict.fromkeys(row["dtype"] for row in drawn):
+    for dtype in dict.fromkeys(gpu_summary.label(row) for row in drawn):
         groups = []
         for kind in layers.CLASSES:
             members: dict[str, dict[str, Row]] = {}
             for row in drawn:
-                if (row["class"], row["dtype"]) == (kind, dtype):
+                if (row["class"], gpu_summary.label(row)) == (kind, dtype):
                     members.setdefault(row["layer"]["id"], {})[row["layout"]] = row
             if members:
                 groups.append((kind, sorted(members.values(), key=_least)))

@@ -17,6 +17,7 @@ from benchmarks.layers import Layer
 Take = Callable[[Any, tuple[Any, ...]], Any]  # an array's elements at arrays of indices, as a NumPy array
 # bits of the significand and exponent of the smallest subnormal
 _FORMATS = {"float16": (11, -24), "bfloat16": (8, -133), "float32": (24, -149), "float64": (53, -1074)}
+_LEFT_OUT = {"tf32": 2.0**-11, "3xtf32": 2.0**-21}  # of a factor, at most; as gpuconv.precision says
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,19 @@ class Sums:
     magnitudes: Any
     terms: int
 
-    def bound(self, dtype: str) -> Any:
-        """Return what a result may be off by: any order of summation in the accumulator's type, one rounding."""
+    def bound(self, dtype: str, precision: str = "ieee") -> Any:
+        """Return what a result may be off by: any order of summation in the accumulator's type, one rounding.
+
+        Tensor cores may round sums twice as coarsely, and TF32 leaves bits of the factors out.
+        """
         bits, smallest = _FORMATS[dtype]
         unit = 2.0**-53 if dtype == "float64" else 2.0**-24
+        factors = 0.0
+        if precision != "ieee":
+            unit, factors = 2 * unit, 2 * _LEFT_OUT[precision]
         rounding = 2.0**-bits if bits < 24 else 0.0
-        return (self.terms + 1) * unit * self.magnitudes + rounding * abs(self.values) + 2.0 ** (smallest - 1)
+        sums = ((self.terms + 1) * unit + factors) * self.magnitudes
+        return sums + rounding * abs(self.values) + 2.0 ** (smallest - 1)
 
 
 def positions(layer: Layer, count: int, seed: int = 0) -> tuple[Any, ...]:

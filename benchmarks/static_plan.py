@@ -76,7 +76,7 @@ def planned(case: Case, device: Representative) -> Row:
             {"kernel": launch.variant.name, "grid": list(launch.grid), "shared_bytes": launch.shared_bytes}
             for launch in found.launches
         ],
-        "workspace_bytes": found.workspace_bytes,
+        "workspace_bytes": found.packed_bytes + found.workspace_bytes,
         "floor_us": _micro(least),
         "modelled_us": modelled and _micro(modelled),
         "over_floor": modelled and float(f"{modelled / least:.4g}"),

@@ -1,6 +1,6 @@
 """Conv, ConvTranspose and MaxPool exactly as ONNX specifies them, on NumPy and CuPy arrays."""
 
-from gpuconv._api import conv, conv_transpose, max_pool, pack, to_device, to_host
+from gpuconv._api import conv, conv_transpose, max_pool
 from gpuconv._errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -12,6 +12,8 @@ from gpuconv._errors import (
 from gpuconv._explain import explain
 from gpuconv._packed import PackedWeights
 from gpuconv._precision import precision
+from gpuconv._transfer import pack, to_device, to_host
+from gpuconv._tune import tune
 
 __version__ = "0.1.0"
 
@@ -32,4 +34,5 @@ __all__ = [
     "precision",
     "to_device",
     "to_host",
+    "tune",
 ]

@@ -153,7 +153,7 @@ def _lines(call: _Call, geometry: Geometry, plan: Plan) -> Iterator[str]:
     if weights is not None:
         operands.append(f"w {weights}")
     yield f"  {', '.join(operands)} -> y {_layout.as_given(call.layout, geometry.y_shape)}"
-    yield f"  floor      {_floor(floor.work(geometry, dtype, bias=call.bias, indices=call.indices), device, dtype)}"
+    yield f"  floor      {_floor(call, floor.work(geometry, dtype, bias=call.bias, indices=call.indices))}"
     for number, launch in enumerate(plan.launches, 1):
         yield f"  launch {number}   {_launch(launch)}"
     for nbytes, use in ((plan.packed_bytes, "the packed weights"), (plan.workspace_bytes, plan.workspace_use)):
@@ -163,8 +163,9 @@ def _lines(call: _Call, geometry: Geometry, plan: Plan) -> Iterator[str]:
         yield f"  {'because' if number == 0 else '':9}  {reason}"
 
 
-def _floor(work: Work, device: Representative, dtype: str) -> str:
-    rate = device.rate(_dtypes.entry(dtype).accumulator)
+def _floor(call: _Call, work: Work) -> str:
+    device = call.device
+    rate = device.peak(call.dtype, call.precision)
     seconds = work.seconds(rate, device.bandwidth)
     text = f"{work.bytes / 1e6:.1f} MB at {device.bandwidth / 1e12:.2f} TB/s"
     if work.flops:

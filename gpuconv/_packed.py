@@ -57,11 +57,6 @@ class PackedWeights:
             )
         return self._array
 
-    def on(self, move: Callable[[Any], Any]) -> PackedWeights:
-        """Return these weights where ``move`` brings the snapshot, with nothing packed yet; the same if it stays."""
-        moved = move(self._array)
-        return self if moved is self._array else PackedWeights(self._operator, moved)
-
     def buffer(self, order: Hashable) -> Any | None:
         """Return what was packed in an order, complete for every stream, or None."""
         return self._buffers.get(order)

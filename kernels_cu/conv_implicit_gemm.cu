@@ -1,21 +1,20 @@
-// Conv as an implicit GEMM on the cores' own multipliers, for every rank, stride, dilation, padding and group.
+// Conv as an implicit GEMM, for every rank, stride, dilation, padding and group.
 //
 // A block makes one tile of output channels x pixels of one group (include/implicit_gemm.cuh). Tiles run over M first:
 // neighbouring blocks read the same activations, and the packed weights, small, stay in the L2 cache.
 #include "ffma.cuh"
 #include "implicit_gemm.cuh"
+#include "mma.cuh"
 
 template <class Index, int NDIM> struct ConvParams {
     Correlation<Index, NDIM> common;
     Taps<Index, NDIM> taps;
 };
 
-template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
-          bool UNIFORM_TAP>
-__device__ __forceinline__ void conv_implicit_gemm(const ConvParams<Index, NDIM>& p)
+template <class T, class Acc, class Multiplier, class Index, int NDIM>
+__device__ __forceinline__ void convolve(const ConvParams<Index, NDIM>& p)
 {
-    extern __shared__ __align__(16) unsigned char shared[];
-    using Multiplier = Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false>;
+    extern __shared__ __align__(128) unsigned char shared[];
     const auto position = [&](Index& group, Index& m_tile, Index& n_tile) {
         int m, n;
         group = p.common.n_tiles.split(p.common.m_tiles.split(block_number(), m), n);
@@ -23,4 +22,20 @@ __device__ __forceinline__ void conv_implicit_gemm(const ConvParams<Index, NDIM>
         n_tile = n;
     };
     make_tile<T, Acc, false>(Multiplier(p.common, p.taps, shared), p.common, p.taps, shared, position);
+}
+
+// On the cores' own multipliers.
+template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
+          bool UNIFORM_TAP>
+__device__ __forceinline__ void conv_implicit_gemm(const ConvParams<Index, NDIM>& p)
+{
+    convolve<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false>>(p);
+}
+
+// On tensor cores, up to three spatial axes.
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER>
+__device__ __forceinline__ void conv_mma(const ConvParams<int, 3>& p)
+{
+    using Multiplier = Mma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, GATHER, false>;
+    convolve<typename Arithmetic::Element, typename Arithmetic::Acc, Multiplier>(p);
 }

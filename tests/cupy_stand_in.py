@@ -53,6 +53,9 @@ class Memory:
     def __init__(self, ptr: int, device_id: int, owner: Any) -> None:
         self.ptr, self.device_id, self.mem = ptr, device_id, owner
 
+    def memset_async(self, value: int, size: int, stream: Stream) -> None:
+        assert self.mem.nbytes >= size
+
 
 class Stream:
     """A stream: CuPy's null stream has no device."""
@@ -91,6 +94,8 @@ class StandIn:
         What the driver says to any question, and to a launch.
     memory_left : int
         Bytes; a larger allocation fails.
+    times : dict of str to float
+        Milliseconds that kernels take.
     allocations : list of int
         Bytes, in order.
     """
@@ -100,6 +105,7 @@ class StandIn:
         self.no_driver: str | None = None
         self.refusal: str | None = None
         self.memory_left = 2**40
+        self.times: dict[str, float] = {}
         self.launches: list[Launch] = []
         self.loads: list[tuple[str, int]] = []
         self.shared_limits: list[tuple[str, int]] = []
@@ -151,6 +157,7 @@ class StandIn:
                     "MultiProcessorCount": 132,
                     "MaxSharedMemoryPerBlockOptin": 232448,
                     "MaxSharedMemoryPerMultiprocessor": 233472,
+                    "L2CacheSize": 50 * 2**20,
                 }
 
             def __enter__(self) -> None:
@@ -185,7 +192,8 @@ class StandIn:
             get_current_stream=lambda: standin.streams.get(standin.current, standin.null),
             alloc=standin.allocate,
             function=SimpleNamespace(CPointer=lambda address: address),
-            Event=lambda disable_timing: _Event(),
+            Event=lambda disable_timing=False: _Event(standin),
+            get_elapsed_time=standin.milliseconds,
             UnownedMemory=lambda ptr, size, owner, number: Memory(ptr, max(number, 0), owner),
             MemoryPointer=lambda memory, offset: memory,
         )
@@ -198,6 +206,10 @@ class StandIn:
             RawModule=lambda path: SimpleNamespace(get_function=lambda name: _RawKernel(standin, Path(path), name)),
         )
 
+    def milliseconds(self, begin: _Event, end: _Event) -> float:
+        """Return the sum over the launches between of what `times` has for their kernels, or else 1."""
+        return float(sum(self.times.get(launch.name, 1.0) for launch in self.launches[begin.launches : end.launches]))
+
     def count_devices(self) -> int:
         if self.no_driver:
             raise DriverError(self.no_driver)
@@ -206,6 +218,16 @@ class StandIn:
 
 class _Event:
     recorded: int | None = None
+    launches = 0
+
+    def __init__(self, standin: StandIn) -> None:
+        self._standin = standin
+
+    def record(self, stream: Stream) -> None:
+        self.recorded, self.launches = stream.ptr, len(self._standin.launches)
+
+    def synchronize(self) -> None:
+        self._standin.synchronisations += 1
 
     @property
     def ptr(self) -> Any:

@@ -25,7 +25,7 @@ from emulator.counters import FIELDS, Counters
 
 import gpuconv
 from gpuconv import _dtypes
-from gpuconv.cuda import depth_to_space_plan, gemm_plan, interleaved_plan, sources
+from gpuconv.cuda import depth_to_space_plan, gemm_plan, interleaved_plan, mma_plan, sources
 from gpuconv.cuda.gemm_plan import Tile
 
 ARCHITECTURE = "sm_90a"
@@ -103,6 +103,42 @@ class WholeRows:
 
 
 @dataclass(frozen=True)
+class TensorForm:
+    """One form of one tile on tensor cores, of Conv."""
+
+    dtype: str
+    precision: str
+    tile: mma_plan.Tile
+    form: mma_plan.Form
+
+    def __str__(self) -> str:
+        return mma_plan.variant("conv", self.dtype, self.precision, self.tile, self.form).name
+
+    def _shapes(self, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        channels = _CHANNELS_BETWEEN if self.form.rowwise else self.form.block_k
+        return (_BATCH, channels, _HEIGHT, width), (self.tile.block_m, channels, 3, 3)
+
+    def titles(self, width: int) -> tuple[str, str]:
+        """Return the titles of the rows: of the kernel that packs the weights, and of the GEMM."""
+        x_shape, w_shape = self._shapes(width)
+        packing = mma_plan.packing_variant(self.dtype, self.precision).name
+        return f"{packing} for {self}, {_sizes(w_shape)}", f"{self}, 3x3 over {_sizes(x_shape)}"
+
+    def counters(self, width: int) -> dict[str, Counters]:
+        """Convolve with stride 1 and a border of zeros; return what both kernels did."""
+        x, w = (np.zeros(shape, self.dtype) for shape in self._shapes(width))
+        if self.form.gather == "vector":
+            x = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
+        with preferred(str(self)), gpuconv.precision(self.precision), _counting() as emulated:
+            gpuconv.conv(x, w, pads=(1, 1, 1, 1))
+        return emulated.counters()
+
+    def run(self, width: int) -> dict[str, Row]:
+        """Return the rows of both kernels."""
+        return dict(zip(self.titles(width), map(row, self.counters(width).values()), strict=True))
+
+
+@dataclass(frozen=True)
 class Pool:
     """MaxPool with one window, of the values alone or with their indices."""
 
@@ -159,6 +195,15 @@ def whole_rows() -> list[WholeRows]:
     ]
 
 
+def tensor_forms() -> list[TensorForm]:
+    """Return every form that there is on tensor cores."""
+    return [
+        TensorForm(*operands, tile, form)
+        for operands, arithmetic in mma_plan._ARITHMETIC.items()
+        for tile, form in mma_plan._kernels(arithmetic)
+    ]
+
+
 def pools() -> list[Pool]:
     """Return the usual windows."""
     windows = ((2, 2), (3, 2), (3, 1))
@@ -192,6 +237,8 @@ def everything() -> Iterator[tuple[str, Row]]:
     """Yield all rows."""
     for form, width in product(forms(), WIDTHS):
         yield from form.run(width).items()
+    for tensor_form in tensor_forms():
+        yield from tensor_form.run(WIDTHS[0]).items()
     for one in (*whole_rows(), *pools()):
         yield from one.run().items()
 

@@ -20,6 +20,7 @@ from typing import Any
 import records
 
 from gpuconv import _dtypes, _geometry
+from gpuconv._precision import PRECISIONS
 from gpuconv.cpu import _threads
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import conv_plan, correlation, pool_plan
@@ -52,18 +53,26 @@ def _gemm_plans() -> Iterator[Plan]:
     for (operator, stride), dtype, rank, wide, channels in product(
         operators, _dtypes.CONV_DTYPES, _RANKS, (False, True), _CHANNELS
     ):
-        problem = _problem(operator, dtype, rank, wide, channels, stride)
-        for candidate in conv_plan.candidates(problem, _LIMITS):
-            yield candidate.make()
+        for precision in PRECISIONS if dtype == "float32" else ("ieee",):
+            for channels_last in (False, True):
+                problem = _problem(operator, stride, dtype, rank, wide, channels, precision, channels_last)
+                for candidate in conv_plan.candidates(problem, _LIMITS):
+                    yield candidate.make()
 
 
-def _problem(operator: str, dtype: str, rank: int, wide: bool, channels: int, stride: int) -> Problem:
+def _problem(
+    operator: str, stride: int, dtype: str, rank: int, wide: bool, channels: int, precision: str, channels_last: bool
+) -> Problem:
     """With stride 2, ConvTranspose has phases, and its outputs do not overlap."""
     x_shape, w_shape = (2, channels, *[3] * rank), (channels, channels, *[2] * rank)
     geometry = getattr(_geometry, operator)(x_shape, w_shape, None, strides=[stride] * rank)
     make = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
     x_strides = _strides(x_shape, wide)
-    return make(geometry, dtype, x_strides, contiguous_strides(w_shape), None, _strides(geometry.y_shape))
+    if channels_last:
+        batch, *spatial, channel = _strides((2, *[3] * rank, channels), wide)
+        x_strides = (batch, channel, *spatial)
+    arrays = x_strides, contiguous_strides(w_shape), None, _strides(geometry.y_shape)
+    return make(geometry, dtype, *arrays, precision)
 
 
 def _pool_plans() -> Iterator[Plan]:

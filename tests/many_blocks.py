@@ -53,6 +53,15 @@ class ManyBlocks:
         return np.dtype(next(name for name in _DTYPES if f"_{name}_" in self.kernel))
 
     @property
+    def precision(self) -> str:
+        return next((name for name in ("3xtf32", "tf32") if f"_{name}_" in self.kernel), "ieee")
+
+    @property
+    def arithmetic(self) -> str:
+        """What the bound of the comparison is that of; see `oracle.ARITHMETIC`."""
+        return "tensor cores" if "_mma_" in self.kernel and self.dtype.itemsize == 2 else self.precision
+
+    @property
     def wide(self) -> bool:
         return self.kernel.endswith("_wide")
 
@@ -200,8 +209,49 @@ POOLS = (
           dilations=[3]),
 )  # fmt: skip
 
+# On tensor cores: whole slices of channels and parts of one, chunks of channels, the table of rows, phases.
+TENSOR = (
+    _gemm("conv_float16_3d_mma_128x128x64_vector", (2, 72, 13, 33), (300, 72, 3, 2), layout="channels last",
+          kinds=_INFINITE_WEIGHTS, **_CONV_2D_TURNED),
+    _gemm("conv_float16_3d_mma_128x128x32_scalar", (2, 40, 18, 26), (300, 40, 2, 3), layout="reversed", out="strided",
+          **_CONV_2D),
+    _gemm("conv_float16_3d_mma_64x64x32_rowwise", (2, 5, 5, 13, 18), (140, 5, 2, 3, 4), kinds=_INFINITE_WEIGHTS, **_CONV_3D),
+    _gemm("conv_float16_3d_mma_16x128x32_scalar", (2, 66, 19, 23), (70, 33, 3, 2), group=2, kinds=_INFINITE_INPUTS,
+          **_CONV_2D),
+    _gemm("conv_bfloat16_3d_mma_64x64x64_vector", (2, 144, 13, 19), (280, 72, 3, 2), group=2, layout="channels last",
+          out="channels last", **_CONV_2D),
+    _gemm("conv_bfloat16_3d_mma_64x64x32_scalar", (2, 33, 150), (140, 33, 5), strides=[2], pads=[3, 2], dilations=[3],
+          kinds=_INFINITE_WEIGHTS, bias=False),
+    _gemm("conv_bfloat16_3d_mma_16x128x64_vector", (3, 16, 300), (40, 16, 4), strides=[2], pads=[3, 2], dilations=[2],
+          layout="channels last", kinds=_INFINITE_INPUTS),
+    _gemm("conv_float32_3d_tf32_128x128x16_scalar", (2, 21, 18, 26), (300, 21, 3, 2), layout="fortran",
+          kinds=_INFINITE_INPUTS, **_CONV_2D_TURNED),
+    _gemm("conv_float32_3d_tf32_64x64x32_vector", (2, 36, 9, 23), (140, 36, 2, 3), layout="channels last",
+          kinds=_INFINITE_WEIGHTS, **_CONV_2D_TURNED),
+    _gemm("conv_float32_3d_tf32_64x64x16_rowwise", (2, 3, 19, 26), (140, 3, 5, 4), kinds=_INFINITE_WEIGHTS, **_CONV_2D),
+    _gemm("conv_float32_3d_3xtf32_128x128x16_vector", (2, 20, 18, 26), (300, 20, 3, 2), layout="channels last",
+          kinds=_INFINITE_WEIGHTS, **_CONV_2D_TURNED),
+    _gemm("conv_float32_3d_3xtf32_64x64x16_scalar", (2, 20, 5, 9, 12), (140, 20, 2, 3, 2), layout="strided",
+          kinds=_INFINITE_INPUTS, **_CONV_3D),
+    _gemm("conv_float64_3d_mma_64x64x16_scalar", (2, 20, 13, 19), (140, 20, 3, 2), kinds=_INFINITE_WEIGHTS,
+          layout="broadcast", **_CONV_2D),
+    _gemm("conv_float64_3d_mma_64x64x16_rowwise", (2, 3, 13, 26), (140, 3, 5, 4), out="fortran", **_CONV_2D),
+    _gemm("conv_transpose_float16_3d_mma_128x128x64_vector", (1, 72, 9, 31), (72, 300, 3, 4), layout="channels last",
+          **_TRANSPOSE_2D),
+    _gemm("conv_transpose_bfloat16_3d_mma_64x64x32_scalar", (2, 40, 7, 11), (40, 140, 5, 4),
+          out="channels last", **_TRANSPOSE_SHARED),
+    _gemm("conv_transpose_bfloat16_3d_mma_16x128x64_vector", (2, 80, 9, 23), (80, 40, 3, 4), group=2,
+          layout="channels last", **_TRANSPOSE_2D),
+    _gemm("conv_transpose_float32_3d_tf32_64x64x16_scalar", (2, 20, 4, 5, 7), (20, 140, 3, 2, 2), layout="reversed",
+          kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_3D),
+    _gemm("conv_transpose_float32_3d_3xtf32_128x128x16_scalar", (1, 20, 9, 31), (20, 300, 3, 4), bias=False,
+          **_TRANSPOSE_2D),
+    _gemm("conv_transpose_float64_3d_mma_64x64x16_scalar", (2, 20, 7, 13), (20, 140, 3, 4), kinds=_INFINITE_WEIGHTS,
+          **_TRANSPOSE_2D),
+)  # fmt: skip
+
 GEMMS = (*CONVS, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
-ALL: tuple[ManyBlocks, ...] = (*GEMMS, *POOLS)
+ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *POOLS)
 
 
 @cache
@@ -231,7 +281,8 @@ def run(one: ManyBlocks, architecture: str, **options: Any) -> Any:
     shape = expected[0].shape if pooling else expected.value.shape
     out = _new(shape, one.dtype, one.out)
     places = None if one.out is None else _new(shape, np.int64, "fortran" if one.out == "reversed" else "reversed")
-    with indices(one.wide), preferred(one.kernel), emulated_cuda(architecture, **options) as emulated:
+    settings = (indices(one.wide), preferred(one.kernel), gpuconv.precision(one.precision))
+    with settings[0], settings[1], settings[2], emulated_cuda(architecture, **options) as emulated:
         if pooling:
             pair = None if places is None else (out, places)
             both = gpuconv.max_pool(*operands, **attributes, return_indices=True, out=pair)
@@ -242,5 +293,5 @@ def run(one: ManyBlocks, architecture: str, **options: Any) -> Any:
         for found, right in zip(both, expected, strict=True):
             assert_same(found, right)
     else:
-        assert_close(y, expected, one.dtype)
+        assert_close(y, expected, one.dtype, one.arithmetic)
     return emulated

@@ -9,7 +9,7 @@ import numpy as np
 from emulator import Array, compile_ptx, empty, module
 
 from gpuconv import _geometry
-from gpuconv.cuda import correlation, gemm_plan, gemm_structs, params, sources
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, params, sources
 from gpuconv.cuda.prepared import contiguous_strides
 
 ENTRY = """
@@ -51,7 +51,8 @@ def check(wide: bool) -> None:
 def _run(kernel: Any, geometry: Any, wide: bool) -> Any:
     strides = map(contiguous_strides, (geometry.x_shape, geometry.w_shape))
     problem = correlation.of_conv_transpose(geometry, "float32", *strides, None, contiguous_strides(geometry.y_shape))
-    fields = params.pack(gemm_structs.transposed_axis(wide), gemm_plan.axis_fields(problem, 0, wide))
+    operands = gemm_fields.operands(problem, (1, 1), gemm_plan.packed_weights(problem), wide)
+    fields = params.pack(gemm_structs.transposed_axis(wide), operands["axes"][0])
     axis = Array(np.frombuffer(fields, np.uint8).copy(), "axis", writable=False)
     results = empty(2 * problem.phases[0], params.index(wide), "results")
     kernel(1, 32, [axis, results])

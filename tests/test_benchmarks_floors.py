@@ -39,6 +39,16 @@ def test_floors_are_those_computed_by_hand(
     assert isclose(floor.seconds * 1e6, micro, abs_tol=5e-4)
 
 
+def test_tf32_has_a_floor_of_its_own() -> None:
+    layer = LAYERS["unet.up2x2"]  # 17.18 GFLOP
+    for precision, micro in (("tf32", 43.493), ("3xtf32", 130.480)):
+        floor = floors.of(layer, "float32", 4.3e12, precision)
+        assert (floor.bound, floor.flops) == ("math", 17_179_869_184)
+        assert isclose(floor.seconds * 1e6, micro, abs_tol=5e-4)
+    assert floors.label("float32", "tf32") == "tf32"
+    assert floors.label("bfloat16", "ieee") == "bfloat16"
+
+
 def test_every_dtype_of_the_layers_has_a_floor() -> None:
     assert {short for layer in LAYERS.values() for short in layer.dtypes} == set(floors.DTYPES)
     for layer in LAYERS.values():
@@ -102,6 +112,10 @@ def test_the_bound_of_a_sum() -> None:
     np.testing.assert_allclose(sums.bound("float32"), 8 * 2.0**-24 * np.array([16.0, 2.0]), rtol=1e-12)
     expected = 8 * 2.0**-24 * np.array([16.0, 2.0]) + 2.0**-11 * np.array([8.0, 2.0]) + 2.0**-25
     np.testing.assert_allclose(sums.bound("float16"), expected, rtol=1e-12)
+    coarse = (8 * 2.0**-23 + 2 * 2.0**-11) * np.array([16.0, 2.0])
+    np.testing.assert_allclose(sums.bound("float32", "tf32"), coarse, rtol=1e-12)
+    close = (8 * 2.0**-23 + 2 * 2.0**-21) * np.array([16.0, 2.0])
+    np.testing.assert_allclose(sums.bound("float32", "3xtf32"), close, rtol=1e-12)
 
 
 # ---------------------------------------------------------------- rotation
@@ -137,7 +151,8 @@ def test_never_less_than_five_rounds() -> None:
 
 def row(name: str, kind: str, dtype: str = "float32", ratio: float | None = 1.0, **more: Any) -> dict[str, Any]:
     timed = {} if ratio is None else {"ratio": ratio, "peer_median": ratio * 2e-5}
-    fixed = {"layer": {"id": name}, "class": kind, "dtype": dtype, "layout": "NCHW", "floor_seconds": 1e-5, "wrong": ""}
+    fixed = {"layer": {"id": name}, "class": kind, "dtype": dtype, "layout": "NCHW", "floor_seconds": 1e-5}
+    fixed |= {"precision": "ieee", "wrong": ""}
     return {**fixed, "our_median": 2e-5, **timed, **more}
 
 
@@ -147,10 +162,12 @@ def test_means_are_geometric_and_the_worst_layer_is_named() -> None:
     assert (dense["class"], dense["layers"], dense["slowest"], dense["min"]) == ("dense Conv", 2, "b", 0.25)
     assert isclose(dense["mean"], 1.0)
     assert (dense["fastest"], dense["max"]) == ("a", 4.0)
-    assert gpu_summary.table([dense])[1].split()[-5:] == ["4.00", "50", "50", "b,", "a"]  # percent of the floor
+    assert gpu_summary.table([dense])[1].split()[-6:] == ["4.00", "-", "50", "50", "b,", "a"]  # percent of the floor
     assert isclose(dense["our_floors"], 2.0)
     assert isclose(dense["peer_floors"], 2.0)  # of 8 and 0.5
     assert isclose(pool["mean"], 2.0)
+    (summary,) = gpu_summary.classes([row("a", "dense Conv", ratio=2, packed_median=1e-5)])
+    assert isclose(summary["packed_mean"], 4.0)
 
 
 def test_a_wrong_result_counts_as_none_at_all_and_a_missing_peer_not_at_all() -> None:
@@ -166,9 +183,11 @@ def test_a_wrong_result_counts_as_none_at_all_and_a_missing_peer_not_at_all() ->
 
 
 def test_lines_show_what_there_is() -> None:
-    text = gpu_summary.line(
-        row("a", "dense Conv", ratio=0.5, our_host_seconds=3e-6, our_way="eager (RuntimeError: no)")
-    )
+    more = {"our_way": "eager (RuntimeError: no)", "our_deviation": 2.5e-7, "packed_median": 1.5e-5}
+    text = gpu_summary.line(row("a", "dense Conv", ratio=0.5, our_host_seconds=3e-6, **more))
+    assert text.split()[8:13] == ["1.00", "15.00", "3.00", "-", "2.5e-07"]
+    tf32 = gpu_summary.line(row("a", "dense Conv", precision="tf32"))
+    assert tf32.split()[:2] == ["a", "tf32"]
     assert text.split()[:8] == ["a", "float32", "NCHW", "20.00", "10.00", "0.50", "10.00", "2.00"]
     assert "not by a graph: eager (RuntimeError: no)" in text
     broken = {**row("b", "dense Conv", ratio=None, wrong="it failed"), "our_median": None}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks import floors, gpu, gpu_kernels, gpu_layer, gpu_peers, layers, picture
-from benchmarks.layers import Layer
+from benchmarks.gpu_layer import Case
 from gpuconv.cuda import device
 
 LAYERS = {layer.id: layer for layer in layers.load()}
@@ -31,16 +31,23 @@ def test_everything_is_measured_once_and_the_usual_first() -> None:
     assert len(set(plan)) == len(plan)
     flat = [layer for layer in LAYERS.values() if len(layer.kernel) == 1]
     nchw = sum(len(layer.dtypes) for layer in LAYERS.values())
-    assert len(plan) == 2 * nchw - sum(len(layer.dtypes) for layer in flat)  # no channels_last for one axis
-    passes = list(dict.fromkeys(entry[1:] for entry in plan))
-    assert passes[:3] == [("bfloat16", "NCHW"), ("float32", "NCHW"), ("float16", "NCHW")]
-    assert [layer.id for layer, dtype, layout in plan if (dtype, layout) == passes[0]] == list(LAYERS)
+    with_layout = {form: [case for case in plan if case.layout == form] for form in ("NCHW", "channels_last")}
+    ieee = {form: [case for case in cases if case.precision == "ieee"] for form, cases in with_layout.items()}
+    assert len(ieee["NCHW"]) == nchw
+    assert len(ieee["channels_last"]) == nchw - sum(len(layer.dtypes) for layer in flat)  # none for one axis
+    passes = list(dict.fromkeys(case[1:] for case in plan))
+    assert passes[:3] == [(dtype, "NCHW", "ieee") for dtype in ("bfloat16", "float32", "float16")]
+    assert [case.layer.id for case in plan if case[1:] == passes[0]] == list(LAYERS)
+    sums = [layer.id for layer in LAYERS.values() if layer.op != "MaxPool"]
+    for precision in ("tf32", "3xtf32"):
+        assert [case.layer.id for case in plan if case[1:] == ("float32", "NCHW", precision)] == sums
 
 
 def test_options_choose() -> None:
     chosen = gpu.plan("resnet50", "Conv", "float16", "channels_last")
-    assert {(entry[1:]) for entry in chosen} == {("float16", "channels_last")}
-    assert {layer.id for layer, *_ in chosen} == {
+    assert {case[1:] for case in chosen} == {("float16", "channels_last", "ieee")}
+    assert {case[1:] for case in gpu.plan(dtype="tf32", layout="NCHW")} == {("float32", "NCHW", "tf32")}
+    assert {case.layer.id for case in chosen} == {
         layer.id
         for layer in LAYERS.values()
         if "resnet50" in layer.id and layer.op == "Conv" and "fp16" in layer.dtypes
@@ -115,13 +122,13 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[
     return call
 
 
-def fake_row(layer: Layer, dtype: str, layout: str, **more: Any) -> dict[str, Any]:
+def fake_row(case: Case, **more: Any) -> dict[str, Any]:
     timed = {"our_median": 2e-4, "peer_median": 3e-4, "ratio": 1.5}
-    return gpu_layer.describe(layer, dtype, layout, 4e12) | timed | more
+    return gpu_layer.describe(case, 4e12) | timed | more
 
 
 def test_rows_summary_and_machine_are_written(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    code, written = run(lambda state, machine, *entry: fake_row(*entry))
+    code, written = run(lambda state, machine, case: fake_row(case))
     assert (code, written["complete"]) == (0, True)
     assert [(row["layer"]["id"], row["dtype"]) for row in written["rows"]] == [
         ("segnet.pool1.idx", "bfloat16"),
@@ -134,10 +141,10 @@ def test_rows_summary_and_machine_are_written(run: Any, capsys: pytest.CaptureFi
 
 
 def test_an_error_of_ours_is_a_wrong_row_and_the_next_is_measured(run: Any) -> None:
-    def measure(state: Any, machine: Any, layer: Layer, dtype: str, layout: str) -> dict[str, Any]:
-        if dtype == "bfloat16":
+    def measure(state: Any, machine: Any, case: Case) -> dict[str, Any]:
+        if case.dtype == "bfloat16":
             raise ValueError("it does not fit\nat all")
-        return fake_row(layer, dtype, layout)
+        return fake_row(case)
 
     code, written = run(measure)
     assert code == 1
@@ -147,12 +154,12 @@ def test_an_error_of_ours_is_a_wrong_row_and_the_next_is_measured(run: Any) -> N
 def test_a_lost_device_ends_the_process_and_resuming_goes_on(run: Any) -> None:
     seen = []
 
-    def measure(state: Any, machine: Any, layer: Layer, dtype: str, layout: str) -> dict[str, Any]:
-        seen.append(dtype)
-        if dtype == "bfloat16":
+    def measure(state: Any, machine: Any, case: Case) -> dict[str, Any]:
+        seen.append(case.dtype)
+        if case.dtype == "bfloat16":
             state.alive = False
             raise Broken("an illegal memory access was encountered")
-        return fake_row(layer, dtype, layout)
+        return fake_row(case)
 
     code, written = run(measure)
     assert (code, written["complete"], len(written["rows"])) == (3, False, 1)
@@ -162,10 +169,10 @@ def test_a_lost_device_ends_the_process_and_resuming_goes_on(run: Any) -> None:
 
 
 def test_a_measurement_that_ends_the_process_is_on_file_before(run: Any, tmp_path: Path) -> None:
-    def measure(state: Any, machine: Any, layer: Layer, dtype: str, layout: str) -> dict[str, Any]:
+    def measure(state: Any, machine: Any, case: Case) -> dict[str, Any]:
         rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
-        assert (rows[-1]["dtype"], rows[-1]["wrong"]) == (dtype, "the process ended during this measurement")
-        return fake_row(layer, dtype, layout)
+        assert (rows[-1]["dtype"], rows[-1]["wrong"]) == (case.dtype, "the process ended during this measurement")
+        return fake_row(case)
 
     assert run(measure)[0] == 0
 
@@ -222,13 +229,19 @@ def test_kernels_that_pytorch_ran_are_named_once() -> None:
 def test_sums_in_float32_get_names_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_peers, "operands", lambda *_: ())
     monkeypatch.setattr(gpu_peers, "peer", lambda *_: lambda: None)
-    pairs = [("resnet50.l1.3x3", "float32"), ("resnet50.l1.3x3", "bfloat16"), ("resnet.pool", "float32")]
-    rows = [fake_row(LAYERS[name], dtype, "NCHW") for name, dtype in pairs]
+    conv, pool = "resnet50.l1.3x3", "resnet.pool"
+    rows_of = [
+        (conv, "float32", "ieee"),
+        (conv, "float32", "tf32"),
+        (conv, "bfloat16", "ieee"),
+        (pool, "float32", "ieee"),
+    ]
+    rows = [fake_row(Case(LAYERS[name], dtype, "NCHW", precision)) for name, dtype, precision in rows_of]
     torch = profiled_torch([("cudnn::Winograd", "cuda")])
     gpu_kernels.add_names(torch, "none", rows, time.monotonic() - 1)
     assert gpu_kernels.winograd(rows) is None
     gpu_kernels.add_names(torch, "none", rows, time.monotonic() + 60)
-    assert [row.get("peer_kernels") for row in rows] == [["cudnn::Winograd"], None, None]
+    assert [row.get("peer_kernels") for row in rows] == [["cudnn::Winograd"], None, None, None]
     assert str(gpu_kernels.winograd(rows)).endswith("Winograd in 1 of 1 layers of Conv and ConvTranspose")
 
 
@@ -239,7 +252,7 @@ def drawn_rows() -> list[dict[str, Any]]:
     rows = []
     for number, (name, short) in enumerate((name, short) for name in LAYERS for short in ("bf16", "fp32")):
         dtype, layer = floors.DTYPES[short], LAYERS[name]
-        row = gpu_layer.describe(layer, dtype, "NCHW", 4.3e12)
+        row = gpu_layer.describe(Case(layer, dtype), 4.3e12)
         floor = row["floor_seconds"]
         times = {"our_median": floor * (1 + number % 7), "peer_median": floor * (1 + number % 5)}
         rows.append(row | times | {"ratio": times["peer_median"] / times["our_median"]})
@@ -248,7 +261,7 @@ def drawn_rows() -> list[dict[str, Any]]:
     return [
         *rows,
         {**rows[0], "layout": "channels_last"},
-        gpu_layer.describe(LAYERS["yolo.spp5"], "float16", "NCHW", 1.0),
+        gpu_layer.describe(Case(LAYERS["yolo.spp5"], "float16"), 1.0),
     ]
 
 

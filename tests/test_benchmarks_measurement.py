@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks import gpu_check, gpu_layer, gpu_peers, gpu_timing
+from benchmarks.gpu_layer import Case
 from benchmarks.layers import Layer
 
 
@@ -104,7 +105,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[gpu_layer.Machine]:
     ids=lambda layer: f"{layer.op}-{layer.pads}-{layer.group}",
 )
 def test_a_measurement_checks_and_times_both_sides(machine: gpu_layer.Machine, layer: Layer) -> None:
-    row = gpu_layer.measure(machine, layer, "float32", "NCHW")
+    row = gpu_layer.measure(machine, Case(layer, "float32"))
     assert (row["wrong"], "peer_wrong" in row, "peer_error" in row) == ("", False, False)
     assert row["our_way"].startswith("eager (NotImplementedError: a CPU has no graphs")
     assert len(row["our_seconds"]) == len(row["peer_seconds"]) >= 5
@@ -112,27 +113,58 @@ def test_a_measurement_checks_and_times_both_sides(machine: gpu_layer.Machine, l
     assert row["sets"] == gpu_timing.sets(layer.nbytes() + 4 * int(np.prod(layer.w_shape or 0)), 100_000) > 1
     if layer.op != "MaxPool":
         assert 0 <= row["our_worst"] <= 1
+        assert 0 < row["our_deviation"] < 1e-6
         assert row["apart"] < 1e-6
+        assert len(row["packed_seconds"]) == len(row["our_seconds"])
     json.dumps(row)
 
 
-def test_channels_last_results_of_ours_are_so_too(machine: gpu_layer.Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    strides = set()
+@pytest.mark.parametrize(
+    "layer", [tiny("Conv", group=2), tiny("ConvTranspose"), tiny("MaxPool", indices=True)], ids=lambda layer: layer.op
+)
+def test_for_channels_last_ours_has_the_same_memory_as_nhwc(
+    machine: gpu_layer.Machine, layer: Layer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
     ours = gpu_layer.ours
 
-    def watched(layer: Layer) -> Any:
-        return lambda x, w, b, out: strides.add((x.strides, out[0].strides)) or ours(layer)(x, w, b, out)
+    def watched(case: Case) -> Any:
+        call = ours(case)
+
+        def recorded(x: Any, w: Any, b: Any) -> list[Any]:
+            results = call(x, w, b)
+            seen.append((x, w, results))
+            return results
+
+        return recorded
 
     monkeypatch.setattr(gpu_layer, "ours", watched)
-    monkeypatch.setattr(gpu_layer, "_poisoned_call", unpoisoned)
-    row = gpu_layer.measure(machine, tiny("MaxPool", indices=True), "float32", "channels_last")
-    assert row["wrong"] == ""
-    assert strides == {((4 * 4 * 72, 4, 4 * 4 * 8, 4 * 4), (4 * 4 * 40, 4, 4 * 4 * 8, 4 * 4))}
+    row = gpu_layer.measure(machine, Case(layer, "float32", "channels_last"))
+    assert (row["wrong"], "peer_wrong" in row) == ("", False)
+    x, w, results = seen[0]
+    assert x.shape == (2, 9, 8, 4)
+    assert x.flags.c_contiguous
+    assert w is None or w.flags.c_contiguous
+    assert {result.shape for result in results} == {(2, *layer.y_shape[2:], layer.y_shape[1])}
 
 
-def unpoisoned(machine: Any, layer: Layer, dtype: str, layout: str, operands: Any) -> list[Any]:
-    outs = gpu_layer._outs(machine, layer, dtype, layout)
-    return [machine.torch.from_dlpack(y) for y in gpu_layer.ours(layer)(*map(machine.adopt, operands), outs)]
+def test_pytorch_may_use_tf32_where_ours_does(machine: gpu_layer.Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    cudnn = machine.torch.backends.cudnn
+    monkeypatch.setattr(cudnn, "allow_tf32", False)
+    allowed: list[bool] = []
+    peer = gpu_peers.peer
+
+    def watched(torch: Any, layer: Layer) -> Any:
+        call = peer(torch, layer)
+        return lambda *operands: allowed.append(cudnn.allow_tf32) or call(*operands)
+
+    monkeypatch.setattr(gpu_peers, "peer", watched)
+    for precision, expected in (("ieee", False), ("tf32", True), ("3xtf32", False)):
+        allowed.clear()
+        row = gpu_layer.measure(machine, Case(tiny("Conv"), "float32", "NCHW", precision))
+        assert (row["wrong"], row["precision"]) == ("", precision)
+        assert set(allowed) == {expected}
+    assert cudnn.allow_tf32 is False
 
 
 def test_what_pytorch_does_not_take_has_a_reason(machine: gpu_layer.Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +172,7 @@ def test_what_pytorch_does_not_take_has_a_reason(machine: gpu_layer.Machine, mon
         raise RuntimeError("\"max_pool2d\" not implemented for 'Char'\nmore")
 
     monkeypatch.setattr(gpu_peers, "peer", lambda *_: refuse)
-    row = gpu_layer.measure(machine, tiny("MaxPool"), "int8", "NCHW")
+    row = gpu_layer.measure(machine, Case(tiny("MaxPool"), "int8"))
     assert row["peer_error"] == "RuntimeError: \"max_pool2d\" not implemented for 'Char'"
     assert row["wrong"] == ""
     assert len(row["our_seconds"]) >= 5

@@ -131,7 +131,7 @@ def test_a_second_call_looks_nothing_up_but_the_prepared_call(cupy: StandIn) -> 
     x, w, b = operands(cupy)
     gpuconv.conv(x, w, b, strides=[2, 1])
     other_x, other_w, other_b = operands(cupy)
-    with mock.patch.object(cuda, "_prepare", side_effect=AssertionError("prepared again")):
+    with mock.patch.object(cuda, "prepare", side_effect=AssertionError("prepared again")):
         y = gpuconv.conv(other_x, other_w, other_b, strides=(2, 1))
     assert pointers(cupy.launches[-1]) | {"packed": 0} == {
         "x": other_x.data.ptr,

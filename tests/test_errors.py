@@ -27,6 +27,7 @@ from gpuconv import (
     _memory,
     _packed,
     _precision,
+    _transfer,
 )
 from gpuconv.cuda import device
 
@@ -85,7 +86,7 @@ def _raised_at(wrong: Wrong) -> tuple[str, int]:
     return str(innermost.path), innermost.lineno + 1
 
 
-MODULES = (_api, _arrays, _dtypes, _geometry, _layout, _memory, _packed, _precision)
+MODULES = (_api, _arrays, _dtypes, _geometry, _layout, _memory, _packed, _precision, _transfer)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import records
 from emulator.counters import FIELDS, Counters
-from kernel_counters import PATH, TOOL, WIDTHS, Form, Row, WholeRows
+from kernel_counters import PATH, TOOL, WIDTHS, Form, Row, TensorForm, WholeRows
 
 from gpuconv import _dtypes
 
@@ -62,6 +62,28 @@ def test_conv_transpose_writes_whole_rows(one: WholeRows) -> None:
     assert_recorded(rows)
 
 
+@pytest.mark.parametrize("form", kernel_counters.tensor_forms(), ids=str)
+def test_tensor_cores_are_fed_without_bank_conflicts(form: TensorForm) -> None:
+    packed, made = (kernel_counters.row(one) for one in form.counters(WIDTHS[0]).values())
+    assert made["shared"][0] == made["shared"][1] > 0
+    most = MOST_OF_16_BIT if form.form.gather == "scalar" and form.dtype.endswith("16") else MOST_SECTORS
+    assert made["loads"][0] <= most * made["loads"][1]
+    assert made["stores"][0] == made["stores"][1]
+    if not form.form.rowwise:
+        assert packed["loads"][0] <= MOST_SECTORS * packed["loads"][1]
+    assert_recorded(dict(zip(form.titles(WIDTHS[0]), (packed, made), strict=True)))
+
+
+@pytest.mark.parametrize("form", kernel_counters.tensor_forms(), ids=str)
+def test_tensor_cores_multiply_whole_slices_and_nothing_else(form: TensorForm) -> None:
+    _, made = form.counters(WIDTHS[0]).values()
+    (n, channels, *spatial), (filters, *_) = form._shapes(WIDTHS[0])
+    rows = -(-9 * channels // form.form.block_k) * form.form.block_k
+    pixels = -(-n * spatial[0] * spatial[1] // form.tile.block_n) * form.tile.block_n
+    products = 3 if form.precision == "3xtf32" else 1
+    assert made.counts[:, FIELDS.index("mma_macs")].sum() == filters * pixels * rows * products
+
+
 @pytest.mark.parametrize("pool", kernel_counters.pools(), ids=str)
 def test_max_pool_counts_are_as_recorded(pool: kernel_counters.Pool) -> None:
     rows = pool.run()
@@ -80,6 +102,7 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
     for key in ("compiler", "columns"):
         gone.pop(key)
     titles = {title for form in kernel_counters.forms() for width in WIDTHS for title in form.titles(width)}
+    titles |= {title for form in kernel_counters.tensor_forms() for title in form.titles(WIDTHS[0])}
     titles |= {one.title() for one in (*kernel_counters.whole_rows(), *kernel_counters.pools())}
     assert set(gone) == titles
 

@@ -8,10 +8,10 @@ import many_blocks
 import numpy as np
 import pytest
 from emulated import architecture
-from many_blocks import ALL, DISJOINT, GEMMS, INTERLEAVED, POOLS, ManyBlocks
+from many_blocks import ALL, DISJOINT, GEMMS, INTERLEAVED, POOLS, TENSOR, ManyBlocks
 
 from gpuconv import _dtypes
-from gpuconv.cuda import depth_to_space_plan, gemm_plan, interleaved_plan
+from gpuconv.cuda import depth_to_space_plan, gemm_plan, interleaved_plan, mma_plan
 
 pytestmark = pytest.mark.emulator
 
@@ -51,6 +51,11 @@ def test_every_tile_of_every_dtype_is_there() -> None:
     }
     met = {f"{one.dtype} {one.kernel.split('d_')[-1].removesuffix('_wide')}" for one in GEMMS}
     assert forms <= met
+    kernels = {one.kernel.replace("bfloat16", "float16") for one in TENSOR}
+    forms = {
+        f"{form.gather} {tile.block_m}" for tiles in mma_plan._TILES.values() for tile in tiles for form in tile.forms
+    }
+    assert forms <= {f"{name.split('_')[-1]} {name.split('_')[-2].split('x')[0]}" for name in kernels}
     assert {one.kernel.split("_")[2] for one in POOLS} == set(_dtypes.MAX_POOL_DTYPES)
 
 

@@ -150,7 +150,14 @@ def test_packed_weights_move_between_the_sides(cupy: StandIn) -> None:
     assert (here.operator, here.nbytes) == ("conv", 480), "the device's packing stays there"
     ones = np.ones((2, 4, 6, 7), np.float32)
     assert_same(gpuconv.conv(ones, here), gpuconv.conv(ones, w.host.copy()))
-    assert isinstance(gpuconv.to_device(here), PackedWeights)
+    before = cupy.synchronisations
+    back = gpuconv.to_device(here)
+    assert isinstance(back, PackedWeights)
+    assert cupy.synchronisations == before + 1, "every stream may read it"
+    with cupy.stream(7000, capturing=True):
+        assert gpuconv.to_device(back) is back
+        with pytest.raises(gpuconv.DeviceError, match=r"^to_device: the current stream captures a graph"):
+            gpuconv.to_device(here)
 
 
 def test_nbytes_counts_what_is_packed_and_goes_with_the_object(cupy: StandIn) -> None:
@@ -288,7 +295,7 @@ def test_a_stream_that_captures_cannot_pack(cupy: StandIn) -> None:
     with cupy.stream(7000, capturing=True), pytest.raises(gpuconv.DeviceError) as caught:
         gpuconv.pack(w)
     assert str(caught.value) == (
-        "pack: the current stream captures a graph, which would copy w only later; pack it before"
+        "pack: the current stream captures a graph, which would copy the weights only later; call it before the capture"
     )
     assert (len(cupy.allocations), cupy.synchronisations) == (before, 0)
 

@@ -14,7 +14,7 @@ from operands import filled
 
 import gpuconv
 from gpuconv import CompileError
-from gpuconv.cuda import gemm_plan, gemm_structs, params
+from gpuconv.cuda import gemm_fields, gemm_plan, gemm_structs, params
 
 pytestmark = pytest.mark.emulator
 
@@ -79,8 +79,8 @@ def test_a_wrong_number_in_the_struct_is_noticed(
     name: str, other: Callable[[Any], Any], message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a report, or else (`message` None) by one or by a wrong result."""
-    right = gemm_plan.common_fields
-    monkeypatch.setattr(gemm_plan, "common_fields", lambda *given: {**right(*given), name: other(right(*given))})
+    right = gemm_fields.common
+    monkeypatch.setattr(gemm_fields, "common", lambda *given: {**right(*given), name: other(right(*given))})
     attributes = {"group": 2, "pads": [1, 1, 1, 1]}
     (x, w, _), _ = filled("conv", (2, 6, 11, 13), (140, 3, 3, 2), attributes, "float32")
     exact = oracle.conv(x, w, **attributes)

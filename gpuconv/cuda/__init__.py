@@ -6,7 +6,7 @@ its dtypes and its plan worked out, and its kernels compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
     from gpuconv.cuda.plan import Limits, Plan
     from gpuconv.cuda.prepared import Prepared
 
-__all__ = ["run", "runtime", "snapshot"]
+__all__ = ["NAMES", "check_place", "complete", "prepare", "run", "runtime"]
 
 runtime: Any = device  # what the backend calls; the tests' emulator offers the same functions
 _MOST_PREPARED = 4096
 
 
-_NAMES = {
+NAMES = {
     "conv": ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"),
     "conv_transpose": (
         *("auto_pad", "dilations", "group", "kernel_shape"),
@@ -82,32 +82,40 @@ def run(
         try:
             key.append(tuple(map(_settled, attributes)))
         except TypeError:  # the geometry says which
-            return _prepare(here, operator, inputs, outs, attributes, layout, precision).run(inputs, outs)
+            return prepare(here, operator, inputs, outs, attributes, layout, precision).run(inputs, outs)
     try:
         found: Prepared | None = here.prepared.get(tuple(key))
     except TypeError:  # a layout or a precision that cannot be one
         found = None
     if found is None:
-        found = _prepare(here, operator, inputs, outs, attributes, layout, precision)
+        found = prepare(here, operator, inputs, outs, attributes, layout, precision)
         if len(here.prepared) >= _MOST_PREPARED:
             here.prepared.clear()
         here.prepared[tuple(key)] = found
     return found.run(inputs, outs) if packed is None else found.run_packed(packed, inputs, outs)
 
 
-def snapshot(w: Any) -> Any:
-    """Return a copy of an array of the current device, C-contiguous and complete for every stream.
+def check_place(operator: str, name: str, array: Any) -> None:
+    """Raise DeviceError unless an array is on the current device."""
+    from gpuconv.cuda.prepared import check_devices
+
+    check_devices(operator, runtime.current_device(), {name: runtime.device_of(array)})
+
+
+def complete(operator: str, make: Callable[[], Any]) -> Any:
+    """Return a copy that ``make`` makes in the current stream, when it is complete for every stream.
 
     Raises
     ------
-    DeviceError, OutOfDeviceMemory
+    DeviceError
+        The stream captures a graph.
     """
-    from gpuconv.cuda.prepared import check_devices
-
-    check_devices("pack", runtime.current_device(), {"w": runtime.device_of(w)})
     if runtime.is_capturing():
-        raise DeviceError("pack: the current stream captures a graph, which would copy w only later; pack it before")
-    copy = runtime.copied(w, f"pack: a copy of w of shape {w.shape}")
+        raise DeviceError(
+            f"{operator}: the current stream captures a graph, which would copy the weights only later; "
+            "call it before the capture"
+        )
+    copy = make()
     runtime.wait()
     return copy
 
@@ -121,7 +129,7 @@ def _settled(value: Any) -> Any:
     return tuple(map(index, value)) if hasattr(value, "__iter__") else index(value)
 
 
-def _prepare(
+def prepare(
     here: Any,
     operator: str,
     inputs: tuple[Any, ...],
@@ -134,7 +142,7 @@ def _prepare(
     from gpuconv.cuda.prepared import Prepared, Result, check_devices, contiguous_strides, element_strides
 
     shapes = (array.shape for array in inputs)
-    named = dict(zip(_NAMES[operator], attributes, strict=True))
+    named = dict(zip(NAMES[operator], attributes, strict=True))
     geometry: Any = getattr(_geometry, operator)(*shapes, **named, layout=layout)
     arrays = dict(zip("xwb", inputs, strict=False))
     dtype = _dtypes.check(operator, **arrays).name

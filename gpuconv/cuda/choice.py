@@ -91,4 +91,4 @@ def choose(problem: Any, candidates: Iterable[Candidate], limits: Limits) -> Pla
         for one in found
     )
     plan = best.make()
-    return replace(plan, reasons=(*lines, *plan.reasons))
+    return replace(plan, reasons=(*lines, *plan.reasons), problem=problem, kernel=best.name)

@@ -14,6 +14,7 @@ from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
 from gpuconv.cuda import params
 
+_SECTOR = 32  # bytes that cross the memory bus together
 Geometry = ConvGeometry | ConvTransposeGeometry
 
 
@@ -101,14 +102,16 @@ class Problem:
         return self.itemsize * (prod(self.x_shape) + weights + prod(self.y_shape))
 
     @property
+    def bytes_by_phase(self) -> int:
+        """The same where each phase is written alone: every stride-th element of a row, in whole sectors."""
+        apart = min(self.phases[-1], _SECTOR // self.itemsize) if self.phases else 1
+        return self.bytes + (apart - 1) * self.itemsize * prod(self.y_shape)
+
+    @property
     def y_column_strides(self) -> Ints:
         """Strides of y from one column to the next: ConvTranspose's columns lie a stride apart."""
         steps = self.strides or (1,) * self.rank
         return tuple(step * stride for step, stride in zip(steps, self.y_strides[2:], strict=True))
-
-    def tap_rows(self) -> Ints:
-        """Rows of the packed weights from one tap to the next, axis by axis."""
-        return tuple(self.channels * prod(self.taps[axis + 1 :]) for axis in range(self.rank))
 
     def coordinates(self) -> Ints:
         """Return a bound of the input coordinates on each axis, also of those outside of x, and of their parts."""

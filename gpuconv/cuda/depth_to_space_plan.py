@@ -12,7 +12,7 @@ from functools import partial
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_plan, gemm_structs, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_plan import Tile
@@ -131,18 +131,20 @@ def _seconds(problem: Problem, rows: Problem, tile: Tile, limits: Limits) -> flo
 
 def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
     blocks = _blocks(rows, tile)
-    gemm_plan.check_grid(rows.operator, blocks)
+    gemm_fields.check_grid(rows.operator, blocks)
     chosen = variant(rows.dtype, tile)
     deep, natural = correlation.in_three_axes(problem), _natural(rows)
     numbers = zip(deep.pads, deep.y_shape[2:], deep.y_strides[2:], params.divisions(deep.taps, False), strict=True)
-    common = gemm_plan.common_fields(rows, tile, False)
+    weights = gemm_plan.packed_weights(rows)
+    if natural:
+        weights = replace(weights, pitch=rows.filters)
     fields = {
-        "common": {**common, "pitch": rows.filters} if natural else common,
-        "taps": gemm_plan.taps_fields(rows, False),
+        "common": gemm_fields.common(rows, gemm_plan.counts(rows, tile), weights, False),
+        "taps": gemm_fields.taps(rows, weights, False),
         "axes": [dict(zip(("pad", "extent", "y_stride", "taps"), axis, strict=True)) for axis in numbers],
         "out_channels": problem.filters,
     }
-    roles = gemm_plan.roles(rows) | ({"weights": "w"} if natural else {})
+    roles = gemm_fields.roles(rows) | ({"weights": "w"} if natural else {})
     pointers = params.pointers(gemm_structs.correlation(False, 3), roles)
     grid = (blocks, 1, 1)
     launch = Launch(chosen, grid, _shared_bytes(rows, tile), params.pack(chosen.layout, fields), pointers)

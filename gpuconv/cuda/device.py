@@ -15,6 +15,7 @@ from functools import partial
 from itertools import accumulate
 from math import prod
 from operator import attrgetter
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -236,22 +237,51 @@ def _drop(_: Any) -> None:
 
 def is_capturing() -> bool:
     """Tell whether the current stream captures a graph instead of running what it is given."""
-    stream = sys.modules["cupy"].cuda.get_current_stream()
+    stream = _cupy().cuda.get_current_stream()
     return bool(stream.ptr > _LEGACY_STREAM and stream.is_capturing())
 
 
 def wait() -> None:
     """Return when everything in the current stream is done."""
-    sys.modules["cupy"].cuda.get_current_stream().synchronize()
+    _cupy().cuda.get_current_stream().synchronize()
+
+
+# ---------------------------------------------------------------- time
+
+_SAMPLES = 11
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    """Return the time on the device of a call: the median of some, before each of which other data fill the L2 cache.
+
+    The host gets ahead of the device while that is filled, so that its own time does not count.
+    """
+    cupy = _cupy()
+    stream = cupy.cuda.get_current_stream()
+    nbytes = 2 * cupy.cuda.Device(current_device()).attributes["L2CacheSize"]
+    other = workspace(nbytes, "tune: what fills the L2 cache").data
+    begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+    found = []
+    for sample in range(_SAMPLES):
+        other.memset_async(sample, nbytes, stream)
+        begin.record(stream)
+        run()
+        end.record(stream)
+        end.synchronize()
+        found.append(cupy.cuda.get_elapsed_time(begin, end) / 1e3)
+    return float(median(found[1:]))  # the first call may have had to wait for its memory
 
 
 # ---------------------------------------------------------------- transfer
 
 
 def copied(array: Any, purpose: str) -> Any:
-    """Return a copy of an array of the current device, C-contiguous; errors as in :func:`empty`."""
+    """Return a copy of an array of the current device, C-contiguous, bit for bit; errors as in :func:`empty`.
+
+    Elements go as integers: CuPy's own kernels flush subnormals.
+    """
     try:
-        return array.copy()
+        return array.view(np.dtype(f"u{array.itemsize}")).copy().view(array.dtype)
     except MemoryError as error:
         raise _out_of_memory(purpose, array.nbytes, error) from error
 

@@ -6,25 +6,22 @@ Two launches, one that packs the weights and one that makes the tiles. The struc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from math import gcd, prod
-from typing import Any
+from math import prod
 
 from gpuconv import _dtypes
-from gpuconv._errors import ArgumentError
 from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_structs, model, params
+from gpuconv.cuda import gemm_fields, gemm_structs, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 _STAGES = 3
 _ROWWISE = 0.75  # of the multiplications' share, where the tap of every row must be found
 _SQUARE = 32  # of pack_weights.cu
-_SECTOR = 32  # bytes that cross the memory bus together
-_MOST_BLOCKS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +133,10 @@ def with_packing(problem: Problem, wide: bool, launch: Launch, reasons: tuple[st
 
 
 def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> float:
-    """Model the time: a phase of ConvTranspose alone writes every stride-th element of a row, in whole sectors."""
     multiplications = tile.block_m * tile.block_n * problem.rows / prod(problem.phases)
     blocks = _blocks(problem, tile)
     busy = model.arithmetic(blocks, multiplications, accumulator(problem), efficiency(tile, uniform), limits)
-    apart = min(problem.phases[-1], _SECTOR // problem.itemsize) if problem.phases else 1
-    written = problem.itemsize * prod(problem.y_shape)
-    memory = model.memory(problem.bytes + (apart - 1) * written, limits)
+    memory = model.memory(problem.bytes_by_phase, limits)
     return model.overlapped(busy, memory) + (model.LAUNCH if problem.rows else 0.0)
 
 
@@ -171,101 +165,28 @@ def tap_reason(problem: Problem, tile: Tile, uniform: bool) -> str:
     return f"taps found row by row: {problem.channels} channels per group, slices of {tile.block_k}"
 
 
-def check_grid(operator: str, blocks: int) -> None:
-    """Raise ArgumentError where these are more blocks than a grid has."""
-    if blocks > _MOST_BLOCKS:
-        raise ArgumentError(f"{operator}: {blocks} blocks are more than the {_MOST_BLOCKS} of one CUDA launch")
-
-
 def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
     blocks = _blocks(problem, tile)
-    check_grid(problem.operator, blocks)
+    gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
-    fields: dict[str, Any] = {"common": common_fields(problem, tile, wide)}
-    if problem.operator == "conv":
-        fields["taps"] = taps_fields(problem, wide)
-    else:
-        fields["axes"] = [axis_fields(problem, axis, wide) for axis in range(problem.rank)]
-        fields["phases"] = params.division(prod(problem.phases), False)
+    fields = gemm_fields.operands(problem, counts(problem, tile), packed_weights(problem), wide)
     shared = tile.shared_bytes(_dtypes.entry(problem.dtype).accumulator)
     if problem.phases:
         shared += gemm_structs.taps(wide, problem.rank).itemsize
-    pointers = params.pointers(gemm_structs.correlation(wide, problem.rank), roles(problem))
+    pointers = params.pointers(gemm_structs.correlation(wide, problem.rank), gemm_fields.roles(problem))
     return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
 
 
-def roles(problem: Problem) -> dict[str, str]:
-    """Return the array that each pointer of ``Correlation`` leads to, of those that there are."""
-    found = {"x": "x", "y": "y"}
-    if problem.rows:
-        found["weights"] = "packed"
-    if problem.b_stride is not None:
-        found["b"] = "b"
-    return found
-
-
-def common_fields(problem: Problem, tile: Tile, wide: bool) -> Mapping[str, Any]:
-    """Return the fields of ``Correlation``."""
-    m_tiles, n_tiles = counts(problem, tile)
-    return {
-        "channels": problem.channels,
-        "filters": problem.filters,
-        "pixels": problem.pixels,
-        "pitch": pitch(problem),
-        "all_rows": problem.rows,
-        "x_batch": problem.x_strides[0],
-        "x_channel": problem.x_strides[1],
-        "x_extent": problem.x_shape[2:],
-        "x_stride": problem.x_strides[2:],
-        "y_batch": problem.y_strides[0],
-        "y_channel": problem.y_strides[1],
-        "y_stride": problem.y_column_strides,
-        "b_stride": problem.b_stride or 0,
-        "stride": problem.column_strides,
-        "extent": params.divisions(problem.columns, wide),
-        "by_channel": params.division(problem.channels, wide),
-        "m_tiles": params.division(m_tiles, False),
-        "n_tiles": params.division(n_tiles, False),
-    }
-
-
-def taps_fields(problem: Problem, wide: bool) -> Mapping[str, Any]:
-    """Return the fields of ``Taps`` of a single phase."""
-    return {
-        "start": [-pad for pad in problem.pads],
-        "advance": problem.dilations,
-        "row": problem.tap_rows(),
-        "count": params.divisions(problem.taps, wide),
-        "first_row": 0,
-        "rows": problem.rows,
-        "limit": problem.columns,
-        "y_first": 0,
-    }
-
-
-def axis_fields(problem: Problem, axis: int, wide: bool) -> Mapping[str, Any]:
-    """Return the fields of ``TransposedAxis``."""
-    stride, dilation = problem.strides[axis], problem.dilations[axis]
-    common = gcd(stride, dilation)
-    return {
-        "stride": stride,
-        "pad": problem.pads[axis],
-        "dilation": dilation,
-        "kernel": problem.taps[axis],
-        "common": common,
-        "inverse": pow(dilation // common, -1, stride // common),
-        "extent": problem.y_shape[2 + axis],
-        "row": problem.tap_rows()[axis],
-        "y_stride": problem.y_strides[2 + axis],
-        "phases": params.division(problem.phases[axis], wide),
-    }
+def packed_weights(problem: Problem) -> PackedWeights:
+    """Return how the kernel finds them."""
+    return PackedWeights(pitch(problem), problem.rows, problem.channels)
 
 
 def packing(problem: Problem, wide: bool) -> Launch:
     """Return the launch that packs the weights."""
     squares = (-(-pitch(problem) // _SQUARE), -(-problem.rows // _SQUARE))
     blocks = prod(squares) * problem.group
-    check_grid(problem.operator, blocks)
+    gemm_fields.check_grid(problem.operator, blocks)
     chosen = packing_variant(problem.dtype, wide, problem.rank)
     w_group, w_filter, w_channel, *w_stride = problem.w_strides
     fields = {

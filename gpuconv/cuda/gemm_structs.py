@@ -93,3 +93,20 @@ def packing(wide: bool, rank: int) -> np.dtype[Any]:
             ("row_squares", params.divider(False)),
         ]
     )
+
+
+@cache
+def fragments() -> np.dtype[Any]:
+    """Return the layout of ``PackFragmentsParams<3>``."""
+    divider = params.divider(False)
+    return params.layout(
+        [
+            ("w", params.POINTER),
+            ("packed", params.POINTER),
+            *((name, "<i4") for name in ("filters", "channels", "taps", "w_group", "w_filter", "w_channel")),
+            ("w_stride", "<i4", (3,)),
+            *((name, divider) for name in ("tap_parts", "rows", "columns", "depths", "by_channel")),
+            ("extent", divider, (3,)),
+            ("outer_taps", "<i4"),
+        ]
+    )

@@ -11,7 +11,7 @@ from functools import partial
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_plan, gemm_structs, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_plan import Tile
@@ -104,14 +104,14 @@ def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> flo
 
 def _plan(problem: Problem, tile: Tile, uniform: bool) -> Plan:
     blocks = _blocks(problem, tile)
-    gemm_plan.check_grid(problem.operator, blocks)
+    gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(problem.dtype, tile, uniform)
+    tiles = gemm_plan.counts(problem, tile)
     fields = {
-        "common": gemm_plan.common_fields(problem, tile, False),
-        "axes": [gemm_plan.axis_fields(problem, axis, False) for axis in range(3)],
+        **gemm_fields.operands(problem, tiles, gemm_plan.packed_weights(problem), False),
         "phases": params.division(prod(problem.phases[:-1]), False),
     }
-    pointers = params.pointers(gemm_structs.correlation(False, 3), gemm_plan.roles(problem))
+    pointers = params.pointers(gemm_structs.correlation(False, 3), gemm_fields.roles(problem))
     grid = (blocks, 1, 1)
     launch = Launch(chosen, grid, shared_bytes(problem, tile), params.pack(chosen.layout, fields), pointers)
     reasons = (

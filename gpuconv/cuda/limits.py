@@ -23,6 +23,9 @@ class Representative:
         Multiply-adds of a multiprocessor per clock, in float32 and in float64 without tensor cores.
     bandwidth : float
         Of the memory, in bytes per second.
+    tensor_lanes : tuple of int
+        Multiply-adds of a multiprocessor per clock on tensor cores, dense, with sums as wide as float32 or the factors:
+        of 16-bit, of TF32 and of float64 factors.
     """
 
     name: str
@@ -31,11 +34,21 @@ class Representative:
     lanes: int
     double_lanes: int
     bandwidth: float
+    tensor_lanes: tuple[int, int, int]
 
     def rate(self, accumulator: str) -> float:
         """Return the floating-point operations per second of the cores' own multipliers, two per multiply-add."""
         lanes = self.double_lanes if accumulator == "float64" else self.lanes
         return 2 * lanes * self.clock * self.limits.multiprocessors
+
+    def peak(self, dtype: str, precision: str = "ieee") -> float:
+        """Return the most operations per second that any of its units comes to, of factors of a dtype and precision."""
+        half, single, double = self.tensor_lanes
+        own = {"float64": self.double_lanes}.get(dtype, self.lanes)
+        tensor = {"float16": half, "bfloat16": half, "float64": double}.get(dtype, 0)
+        if dtype == "float32":
+            tensor = {"ieee": 0, "tf32": single, "3xtf32": single // 3}[precision]
+        return 2 * max(own, tensor) * self.clock * self.limits.multiprocessors
 
 
 def _limits(architecture: str, multiprocessors: int, kilobytes: int) -> Limits:
@@ -44,13 +57,13 @@ def _limits(architecture: str, multiprocessors: int, kilobytes: int) -> Limits:
 
 
 _TABLE = {
-    80: Representative("A100", _limits("sm_80", 108, 164), 1.41e9, 64, 32, 2.04e12),
-    86: Representative("RTX 3090", _limits("sm_86", 82, 100), 1.695e9, 128, 2, 0.936e12),
-    87: Representative("Jetson AGX Orin", _limits("sm_87", 16, 164), 1.3e9, 128, 2, 0.205e12),
-    89: Representative("RTX 4090", _limits("sm_89", 128, 100), 2.52e9, 128, 2, 1.008e12),
-    90: Representative("H200", _limits("sm_90a", 132, 228), 1.98e9, 128, 64, 4.8e12),
-    100: Representative("B200", _limits("sm_100a", 148, 228), 1.965e9, 128, 64, 8.0e12),
-    120: Representative("RTX 5090", _limits("sm_120a", 170, 100), 2.407e9, 128, 2, 1.792e12),
+    80: Representative("A100", _limits("sm_80", 108, 164), 1.41e9, 64, 32, 2.04e12, (1024, 512, 64)),
+    86: Representative("RTX 3090", _limits("sm_86", 82, 100), 1.695e9, 128, 2, 0.936e12, (256, 128, 2)),
+    87: Representative("Jetson AGX Orin", _limits("sm_87", 16, 164), 1.3e9, 128, 2, 0.205e12, (1024, 512, 2)),
+    89: Representative("RTX 4090", _limits("sm_89", 128, 100), 2.52e9, 128, 2, 1.008e12, (256, 128, 2)),
+    90: Representative("H200", _limits("sm_90a", 132, 228), 1.98e9, 128, 64, 4.8e12, (2048, 1024, 128)),
+    100: Representative("B200", _limits("sm_100a", 148, 228), 1.965e9, 128, 64, 8.0e12, (4096, 2048, 64)),
+    120: Representative("RTX 5090", _limits("sm_120a", 170, 100), 2.407e9, 128, 2, 1.792e12, (256, 128, 2)),
 }
 
 

@@ -10,6 +10,7 @@ from gpuconv.cuda.plan import Limits
 
 LAUNCH = 2e-6  # seconds that each launch after the first adds; assumed
 _EXPOSED = 0.2  # share of the shorter one that does not hide behind the longer one; assumed
+_TENSOR = 0.6  # share of the tensor cores' rate that mma.sync comes to; assumed
 _BANDWIDTH = 0.85  # share of the memory's bandwidth that a kernel without arithmetic comes to; assumed
 
 
@@ -31,6 +32,27 @@ def arithmetic(blocks: int, multiplications: float, accumulator: str, efficiency
     rate = device.rate(accumulator) / device.limits.multiprocessors
     rounds = -(-blocks // limits.multiprocessors)
     return rounds * 2 * multiplications / (rate * efficiency)
+
+
+def tensor(blocks: int, multiplications: float, lanes: int, issued: float, limits: Limits) -> float:
+    """Return the seconds of the busiest multiprocessor's multiply-adds on tensor cores, or of the instructions around.
+
+    Parameters
+    ----------
+    blocks : int
+        Of the launch, dealt out evenly.
+    multiplications : float
+        Of each block, with those that its tile makes in vain.
+    lanes : int
+        Which of the device's rates (limits.Representative.tensor_lanes).
+    issued : float
+        Instructions of a warp for every one that multiplies fragments.
+    """
+    device = nearest(limits.architecture)
+    fragment = (2048, 1024, 512)[lanes]  # multiply-adds of an instruction
+    cycles = max(fragment / (_TENSOR * device.tensor_lanes[lanes]), issued / 4)  # four warps issue at a time
+    rounds = -(-blocks // limits.multiprocessors)
+    return rounds * multiplications / fragment * cycles / device.clock
 
 
 def memory(count: int, limits: Limits) -> float:

@@ -87,6 +87,10 @@ class Plan:
     packed_bytes : int
         Of packed weights, which the launches that pack write whole, from w alone. The calls that share
         :class:`gpuconv.PackedWeights` keep them; for any other call they are workspace.
+    problem : dataclass or None
+        What it solves, as measured choices know it; None where there was nothing to choose.
+    kernel : str
+        The candidate's name.
     """
 
     operator: str
@@ -95,6 +99,8 @@ class Plan:
     workspace_use: str
     reasons: tuple[str, ...]
     packed_bytes: int = 0
+    problem: Any = None
+    kernel: str = ""
 
     def __repr__(self) -> str:  # without the parameters' bytes
         return f"<Plan of {self.operator}: {', '.join(launch.variant.name for launch in self.launches) or 'no launch'}>"

@@ -16,7 +16,7 @@ from gpuconv.cuda import cache
 _FORMAT = 1
 _NAME = "choices.json"
 _Choices = dict[str, dict[str, str]]
-_read: dict[Path, _Choices] = {}  # once per process, so that a plan stays what it was
+_read: dict[Path | None, _Choices] = {}  # once per process, so that a plan stays what it was
 _lock = Lock()
 
 
@@ -26,18 +26,19 @@ def key(problem: Any) -> str:
 
 
 def find(device: str, problem: Any) -> str | None:
-    """Return the name of the kernel that was measured to be the quickest on a device of this name."""
-    folder = cache.folder()
-    if folder is None or not device:
+    """Return the name of the kernel that was measured to be the quickest on a device of this name, if it has one."""
+    if not device:
         return None
+    folder = cache.folder()
     with _lock:
         if folder not in _read:
             _read[folder] = _load(folder)
-        return _read[folder].get(device, {}).get(key(problem))
+        found = _read[folder].get(device)
+        return found.get(key(problem)) if found else None
 
 
 def store(device: str, problem: Any, kernel: str) -> Path | None:
-    """Remember a choice, in this process and for later ones; return the file, or None where there is no folder.
+    """Remember a choice, in this process and for later ones; return the file, or None where there is no folder or name.
 
     Of two processes that store at the same time one's choice may be lost, which costs another measurement.
 
@@ -46,19 +47,23 @@ def store(device: str, problem: Any, kernel: str) -> Path | None:
     OSError
         Where the file cannot be written; in this process the choice holds all the same.
     """
-    folder = cache.folder()
-    if folder is None:
+    if not device:
         return None
+    folder = cache.folder()
     with _lock:
         choices = _load(folder)
-        choices.setdefault(device, {})[key(problem)] = kernel
-        _read.setdefault(folder, {}).setdefault(device, {})[key(problem)] = kernel
+        for known in (choices, _read.setdefault(folder, {})):
+            known.setdefault(device, {})[key(problem)] = kernel
+        if folder is None:
+            return None
         folder.mkdir(parents=True, exist_ok=True)
         cache.write(folder / _NAME, json.dumps({"format": _FORMAT, "choices": choices}, indent=1).encode())
     return folder / _NAME
 
 
-def _load(folder: Path) -> _Choices:
+def _load(folder: Path | None) -> _Choices:
+    if folder is None:
+        return {}
     try:
         content = json.loads((folder / _NAME).read_bytes())
         if content["format"] != _FORMAT:

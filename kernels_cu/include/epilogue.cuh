@@ -8,10 +8,11 @@
 //     chunk_row(i), chunk_column(j) where they begin in the block's tile
 //     put(piece, i, j)              lays one into the piece
 //     weight(row, m)                one of the packed weights
+//     kExact                        its products are those of IEEE arithmetic
 //
 // Padding is a zero in the gathered tile. Zero times an infinite or NaN weight would be NaN where the padding must add
 // nothing; since infinities and NaN stick, only outputs that are not finite can be wrong, and these are computed again
-// one by one (`repair`).
+// one by one (`repair`). Multipliers that round or split their factors spoil others that are not finite too.
 #pragma once
 #include "gather.cuh"
 #include "numeric.cuh"
@@ -83,8 +84,9 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
     }
 
     // Computes again, over the taps inside x alone, what this thread wrote to windows that reach into the padding.
-    __device__ __forceinline__ void repair(const T* x) const
+    __device__ __forceinline__ void repair() const
     {
+        const T* x = static_cast<const T*>(p.x) + group * p.channels * p.x_channel;
         T* y = output();
 #pragma unroll 1
         for (int j = 0; j < Multiplier::kChunksN; ++j) {
@@ -92,7 +94,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
             Window<Index, NDIM> window;
             window.place(p, taps, at);
             Index offset;
-            if (!locate(at, offset) || !window.clipped(p, taps)) continue;
+            if (!locate(at, offset) || (Multiplier::kExact && !window.clipped(p, taps))) continue;
 #pragma unroll 1
             for (int i = 0; i < Multiplier::kChunksM; ++i) {
 #pragma unroll 1
@@ -106,7 +108,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
     {
         Acc sum = 0;
 #pragma unroll 1
-        for (Index k = 0; k < taps.rows; ++k) {
+        for (Index k = 0; k < taps.rows && sum == sum; ++k) {   // a NaN stays one
             Index channel, tap[NDIM], offset;
             split_row(p, taps, k, tap, channel);
             const bool found = window.find(p, taps, tap, offset);

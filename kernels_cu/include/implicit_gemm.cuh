@@ -30,13 +30,13 @@ template <class Multiplier> __device__ __forceinline__ void accumulate(Multiplie
     for (int left = slices; left > 0; --left) {
         copy_async_wait<kStages - 2>();
         __syncthreads();     // the slice has arrived for all threads, and all have left the buffer that is filled next
-        const int filled = stage == 0 ? kStages - 1 : stage - 1;
+        const int filled = kStages == 2 ? stage ^ 1 : stage == 0 ? kStages - 1 : stage - 1;
         const bool more = left > kStages - 1;
         if (more) multiplier.fetch(filled);
         copy_async_commit();
         multiplier.multiply(stage);
         if (more) multiplier.deposit(filled);
-        stage = stage + 1 == kStages ? 0 : stage + 1;
+        stage = kStages == 2 ? filled : stage + 1 == kStages ? 0 : stage + 1;
     }
     copy_async_wait<0>();
     __syncthreads();         // the buffers are free for the epilogue
@@ -57,5 +57,5 @@ __device__ __forceinline__ void make_tile(Multiplier&& multiplier, const Correla
     multiplier.stand(group, m_tile * Multiplier::kBlockM);
     const Epilogue<Multiplier, T, Acc, Index, NDIM, PHASED> epilogue{
         p, taps, multiplier, group, m_tile * Multiplier::kBlockM, n_tile * Multiplier::kBlockN};
-    if (epilogue.write(shared)) epilogue.repair(multiplier.x);
+    if (epilogue.write(shared)) epilogue.repair();
 }

@@ -123,7 +123,7 @@ __device__ __forceinline__ void make_interleaved(const ConvTransposeParams<Index
         __syncwarp();    // lanes repair what others of their warp wrote
 #pragma unroll 1
         for (phase = int(all.phases.divisor) - 1; phase >= 0; --phase)
-            all.writer(multiplier, phase, group, m_tile, n_tile).repair(multiplier.x);
+            all.writer(multiplier, phase, group, m_tile, n_tile).repair();
         return;
     }
 }

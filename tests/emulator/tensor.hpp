@@ -263,6 +263,9 @@ inline void define_all_tensor(Table& table)
     table["mma.m16n8k8.f32.tf32.tf32.f32"] = {mma<tf32, float, 16, 8, 8>, Kind::CONVERGED};
     table["mma.m16n8k4.f32.tf32.tf32.f32"] = {mma<tf32, float, 16, 8, 4>, Kind::CONVERGED};
     table["mma.m8n8k4.f64.f64.f64.f64"] = {mma<double, double, 8, 8, 4>, Kind::CONVERGED};
+    table["mma.m16n8k4.f64.f64.f64.f64"] = {mma<double, double, 16, 8, 4>, Kind::CONVERGED};
+    table["mma.m16n8k8.f64.f64.f64.f64"] = {mma<double, double, 16, 8, 8>, Kind::CONVERGED};
+    table["mma.m16n8k16.f64.f64.f64.f64"] = {mma<double, double, 16, 8, 16>, Kind::CONVERGED};
     table["wgmma.f32.bf16"] = {wgmma<bf16>, Kind::CONVERGED};
     table["wgmma.f32.f16"] = {wgmma<f16>, Kind::CONVERGED};
     table["wgmma.f32.tf32"] = {wgmma<tf32>, Kind::CONVERGED};

@@ -1,0 +1,135 @@
+"""The public functions on arrays as wholes: move them between host and device, and pack weights."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _arrays, _dtypes, cuda
+from gpuconv._errors import ArgumentError
+from gpuconv._packed import PackedWeights
+
+
+def pack(w: Any, operator: str = "conv") -> PackedWeights:
+    """Take a snapshot of weights for many calls, which then pack them only once.
+
+    Every call of :func:`conv` and :func:`conv_transpose` on CUDA arrays brings its weights into the order in which its
+    kernels read them. With packed weights the first call of each kind does so, and waits until it is done; later ones
+    on any stream and in any thread use what is there. A call captured in a graph uses it too, or, where no such call
+    came before, packs whenever the graph is launched. On the CPU packed weights are plain weights.
+
+    Parameters
+    ----------
+    w : array, or what shares its memory by DLPack or ``__cuda_array_interface__``
+        As the operator takes it; on the CPU, or on the current CUDA device. Changing it later has no effect.
+    operator : {"conv", "conv_transpose"}
+        Which of the two the weights are for.
+
+    Returns
+    -------
+    PackedWeights
+        On the device of w; :func:`to_device` and :func:`to_host` move it.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        An unknown operator; no array, of a dtype that the operator does not take, or without spatial axes.
+    DeviceError, OutOfDeviceMemory
+        As in :func:`conv`; also while the current stream captures a graph.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> weights = gpuconv.pack(np.ones((4, 3, 3, 3), np.float32))
+    >>> weights
+    <PackedWeights for conv: numpy float32 (4, 3, 3, 3)>
+    >>> gpuconv.conv(np.ones((1, 3, 8, 8), np.float32), weights).shape
+    (1, 4, 6, 6)
+    """
+    if operator not in ("conv", "conv_transpose"):
+        raise ArgumentError(f"pack: operator must be conv or conv_transpose, not {operator!r}")
+    library, w = _arrays.resolve_one("pack", "w", w)
+    _dtypes.check(operator, w=w)
+    if w.ndim < 3:
+        raise ArgumentError(
+            f"pack: w must have two axes of channels and at least one spatial axis, but w.shape={w.shape}"
+        )
+    if library == "cuda":
+        cuda.check_place("pack", "w", w)
+        copy = partial(cuda.runtime.copied, w, f"pack: a copy of w of shape {w.shape}")
+        return PackedWeights(operator, cuda.complete("pack", copy))
+    snapshot = np.array(w, order="C", subok=False)
+    snapshot.flags.writeable = False
+    return PackedWeights(operator, snapshot)
+
+
+def to_device(a: Any) -> Any:
+    """Move an array or packed weights to the current CUDA device, or return them as they are if they are there.
+
+    Parameters
+    ----------
+    a : NumPy or CuPy array, or one of another library that shares its memory by DLPack or __cuda_array_interface__
+        Any dtype that CuPy has, bfloat16 included. A CuPy array may be on another device. Or PackedWeights.
+
+    Returns
+    -------
+    CuPy array, or PackedWeights
+        Same dtype, shape and memory order (the axes from the longest step to the shortest, without gaps). A CUDA
+        array of another library is not copied.
+
+    Raises
+    ------
+    ArgumentTypeError
+        Not an array, or of a dtype that CuPy has not.
+    DeviceError
+        No CUDA device, or CuPy is not installed; the message says which.
+    OutOfDeviceMemory
+        The array does not fit.
+    """
+    weights = a if type(a) is PackedWeights else None
+    library, array = _arrays.resolve_one(
+        "to_device", "a", a if weights is None else weights.array_for(weights.operator)
+    )
+    if library == "cuda" and cuda.runtime.device_of(array) == cuda.runtime.current_device():
+        return array if weights is None else weights
+    if weights is None:
+        return cuda.runtime.to_device(array)
+    return PackedWeights(weights.operator, cuda.complete("to_device", partial(cuda.runtime.to_device, array)))
+
+
+def to_host(a: Any) -> Any:
+    """Move an array or packed weights to the host, or return them as they are if they are there.
+
+    Parameters
+    ----------
+    a : NumPy or CuPy array, or one of another library that shares its memory by DLPack or __cuda_array_interface__
+        Or PackedWeights.
+
+    Returns
+    -------
+    NumPy array, or PackedWeights
+        Same dtype, shape and memory order, complete when the call returns. An array of another library that is on
+        the host already is not copied.
+
+    Raises
+    ------
+    ArgumentTypeError
+        Not an array.
+    DeviceError
+        It is on a CUDA device, but CuPy finds none.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> a = np.zeros(3)
+    >>> gpuconv.to_host(a) is a
+    True
+    """
+    weights = a if type(a) is PackedWeights else None
+    library, array = _arrays.resolve_one("to_host", "a", a if weights is None else weights.array_for(weights.operator))
+    if library == "numpy":
+        return array if weights is None else weights
+    copy = cuda.runtime.to_host(array)
+    return copy if weights is None else PackedWeights(weights.operator, copy)

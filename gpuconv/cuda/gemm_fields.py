@@ -1,0 +1,118 @@
+"""What the structs of Conv and ConvTranspose hold, whichever kernel multiplies: ``include/correlation.cuh``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any
+
+from gpuconv._errors import ArgumentError
+from gpuconv._geometry import Ints
+from gpuconv.cuda import params
+from gpuconv.cuda.correlation import Problem
+
+_MOST_BLOCKS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeights:
+    """How a kernel finds its weights.
+
+    Attributes
+    ----------
+    pitch : int
+        From one row to the next, in the kernel's own units.
+    all_rows : int
+        Rows of one group.
+    channels : int
+        Rows of the GEMM from one tap to the next.
+    """
+
+    pitch: int
+    all_rows: int
+    channels: int
+
+    def tap_rows(self, taps: Ints) -> Ints:
+        """Rows of the GEMM from one tap to the next, axis by axis."""
+        return tuple(self.channels * prod(taps[axis + 1 :]) for axis in range(len(taps)))
+
+
+def operands(problem: Problem, tiles: tuple[int, int], weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
+    """Return the fields of ``ConvParams`` or ``ConvTransposeParams``; ``tiles`` counts those along M and the pixels."""
+    shared = common(problem, tiles, weights, wide)
+    if problem.operator == "conv":
+        return {"common": shared, "taps": taps(problem, weights, wide)}
+    axes = [_axis(problem, axis, weights, wide) for axis in range(problem.rank)]
+    return {"common": shared, "axes": axes, "phases": params.division(prod(problem.phases), False)}
+
+
+def roles(problem: Problem) -> dict[str, str]:
+    """Return the array that each pointer of ``Correlation`` leads to, of those that there are."""
+    found = {"x": "x", "y": "y"}
+    if problem.rows:
+        found["weights"] = "packed"
+    if problem.b_stride is not None:
+        found["b"] = "b"
+    return found
+
+
+def check_grid(operator: str, blocks: int) -> None:
+    """Raise ArgumentError for more blocks than one launch can have."""
+    if blocks > _MOST_BLOCKS:
+        raise ArgumentError(f"{operator}: {blocks} blocks are more than the {_MOST_BLOCKS} of one CUDA launch")
+
+
+def common(problem: Problem, tiles: tuple[int, int], weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
+    """Return the fields of ``Correlation``."""
+    return {
+        "channels": problem.channels,
+        "filters": problem.filters,
+        "pixels": problem.pixels,
+        "pitch": weights.pitch,
+        "all_rows": weights.all_rows,
+        "x_batch": problem.x_strides[0],
+        "x_channel": problem.x_strides[1],
+        "x_extent": problem.x_shape[2:],
+        "x_stride": problem.x_strides[2:],
+        "y_batch": problem.y_strides[0],
+        "y_channel": problem.y_strides[1],
+        "y_stride": problem.y_column_strides,
+        "b_stride": problem.b_stride or 0,
+        "stride": problem.column_strides,
+        "extent": params.divisions(problem.columns, wide),
+        "by_channel": params.division(problem.channels, wide),
+        "m_tiles": params.division(tiles[0], False),
+        "n_tiles": params.division(tiles[1], False),
+    }
+
+
+def taps(problem: Problem, weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
+    """Return the fields of ``Taps`` of a single phase."""
+    return {
+        "start": [-pad for pad in problem.pads],
+        "advance": problem.dilations,
+        "row": weights.tap_rows(problem.taps),
+        "count": params.divisions(problem.taps, wide),
+        "first_row": 0,
+        "rows": problem.rows,
+        "limit": problem.columns,
+        "y_first": 0,
+    }
+
+
+def _axis(problem: Problem, axis: int, weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
+    stride, dilation = problem.strides[axis], problem.dilations[axis]
+    common = gcd(stride, dilation)
+    return {
+        "stride": stride,
+        "pad": problem.pads[axis],
+        "dilation": dilation,
+        "kernel": problem.taps[axis],
+        "common": common,
+        "inverse": pow(dilation // common, -1, stride // common),
+        "extent": problem.y_shape[2 + axis],
+        "row": weights.tap_rows(problem.taps)[axis],
+        "y_stride": problem.y_strides[2 + axis],
+        "phases": params.division(problem.phases[axis], wide),
+    }

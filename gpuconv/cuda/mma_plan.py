@@ -1,0 +1,338 @@
+"""Conv and ConvTranspose as implicit GEMM on tensor cores: float16, bfloat16, float64, and float32 in TF32 or 3xTF32.
+
+Two launches, one that packs the weights as fragments and one that makes the tiles. The kernels have three spatial axes:
+problems with fewer get axes of one element in front. Indices have 32 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+from gpuconv.cuda import correlation, gemm_fields, gemm_structs, model, params
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.gemm_fields import PackedWeights
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+
+RANK = 3
+_FARTHEST = 2**30  # coordinates and extents are below
+_TABLE_ROWS = 1024  # rows of K that fit the table of the form that finds the tap of every row
+_TAPS = 64  # of a block of pack_fragments.cu
+_FRAGMENT = 16 * 32  # bytes: 16 output channels by 32 bytes of K
+_STANDING = 16  # bytes of an entry of a table
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """One way to multiply.
+
+    Attributes
+    ----------
+    label : str
+        In names of kernels.
+    cuda : str
+        The class in ``fragments.cuh``.
+    lanes : int
+        Which of the device's rates is its own.
+    products : int
+        Multiplications on tensor cores for one of the problem's.
+    parts : int
+        Fragments that make up one of weights.
+    """
+
+    label: str
+    cuda: str
+    lanes: int
+    products: int = 1
+    parts: int = 1
+
+
+_ARITHMETIC = {
+    ("float16", "ieee"): Arithmetic("mma", "HalfProducts", 0),
+    ("bfloat16", "ieee"): Arithmetic("mma", "Bfloat16Products", 0),
+    ("float32", "tf32"): Arithmetic("tf32", "Tf32Products", 1),
+    ("float32", "3xtf32"): Arithmetic("3xtf32", "Tf32x3Products", 1, products=3, parts=2),
+    ("float64", "ieee"): Arithmetic("mma", "DoubleProducts", 2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a tile's inputs come into shared memory.
+
+    Attributes
+    ----------
+    gather : {"vector", "scalar", "rowwise"}
+        16 bytes of channels that lie side by side, single elements, or single elements that each have their own tap.
+    block_k, stages : int
+        Rows of a slice of K, and slices in shared memory.
+    issued : float
+        Instructions of a warp in the main loop for every one that multiplies fragments.
+    """
+
+    gather: str
+    block_k: int
+    stages: int
+    issued: float
+
+    @property
+    def rowwise(self) -> bool:
+        """K is filled up to whole slices as a whole, not tap by tap."""
+        return self.gather == "rowwise"
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The outputs of a block and of a warp, and the forms that the kernel comes in.
+
+    Attributes
+    ----------
+    block_m, block_n, warp_m, warp_n : int
+    blocks_per_sm : int
+        That the kernel's registers leave room for.
+    forms : tuple of Form
+    """
+
+    block_m: int
+    block_n: int
+    warp_m: int
+    warp_n: int
+    blocks_per_sm: int
+    forms: tuple[Form, ...]
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * 32
+
+
+_HALF = (
+    Tile(128, 128, 64, 64, 2, (Form("vector", 64, 2, 1.8), Form("scalar", 32, 3, 3.4))),
+    Tile(64, 64, 32, 32, 4, (Form("vector", 64, 3, 3.3), Form("scalar", 32, 4, 7.4), Form("rowwise", 32, 4, 18.0))),
+    Tile(16, 128, 16, 32, 4, (Form("vector", 64, 3, 9.0), Form("scalar", 32, 4, 18.0))),
+)
+_SINGLE = (
+    Tile(128, 128, 64, 64, 2, (Form("vector", 32, 2, 2.0), Form("scalar", 16, 3, 3.0))),
+    Tile(64, 64, 32, 32, 4, (Form("vector", 32, 3, 3.3), Form("scalar", 16, 4, 5.0), Form("rowwise", 16, 4, 12.0))),
+)
+_SPLIT = (
+    Tile(128, 128, 64, 64, 2, (Form("vector", 16, 3, 2.0), Form("scalar", 16, 3, 2.1))),
+    Tile(64, 64, 32, 32, 3, (Form("vector", 16, 4, 2.5), Form("scalar", 16, 4, 3.0), Form("rowwise", 16, 4, 6.0))),
+)
+_DOUBLE = (Tile(64, 64, 32, 32, 3, (Form("scalar", 16, 3, 17.0), Form("rowwise", 16, 3, 30.0))),)
+_TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT}
+_TILES["DoubleProducts"] = _DOUBLE
+
+
+# ---------------------------------------------------------------- what they accept
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield a candidate for every form of every tile that takes the problem."""
+    if refusal(problem) is not None:
+        return
+    lifted = correlation.in_three_axes(problem)
+    for tile, form in _kernels(_arithmetic(problem)):
+        room = _shared_bytes(lifted, tile, form) <= limits.shared_bytes_per_block
+        if room and accepts(lifted, form) and not lifted.wide(_packed_bytes(lifted, tile, form)):
+            name = variant(problem.operator, problem.dtype, problem.precision, tile, form).name
+            yield Candidate(name, _seconds(lifted, tile, form, limits), partial(_plan, lifted, tile, form))
+
+
+def _kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
+    for tile in _TILES[arithmetic.cuda]:
+        for form in tile.forms:
+            yield tile, form
+
+
+def refusal(problem: Problem) -> str | None:
+    """Return why no kernel of tensor cores takes a problem, or None."""
+    if (problem.dtype, problem.precision) not in _ARITHMETIC:
+        return f"no tensor cores: {problem.dtype} products are those of IEEE arithmetic unless precision is lower"
+    if problem.rank > RANK:
+        return f"no tensor cores: {problem.rank} spatial axes are more than {RANK}"
+    if problem.rows == 0:
+        return "no tensor cores: there is nothing to multiply"
+    far = max((*problem.coordinates(), *problem.x_shape[2:])) >= _FARTHEST
+    if far or problem.wide():
+        return "no tensor cores: offsets or coordinates need 64-bit indices"
+    return None
+
+
+def accepts(problem: Problem, form: Form) -> bool:
+    """Tell whether a form takes a problem: channels side by side in memory, or few of them, or any."""
+    if form.gather == "scalar":
+        return True
+    if form.rowwise:
+        few = problem.rows <= _TABLE_ROWS and problem.channels % form.block_k != 0
+        return few and problem.operator == "conv"
+    chunk = 16 // problem.itemsize
+    batch, channel, *spatial = problem.x_strides
+    steps = [batch, *(s for s, n in zip(spatial, problem.x_shape[2:], strict=True) if n > 1)]
+    return channel == 1 and problem.channels % chunk == 0 and all(step % chunk == 0 for step in steps)
+
+
+def _arithmetic(problem: Problem) -> Arithmetic:
+    return _ARITHMETIC[problem.dtype, problem.precision]
+
+
+# ---------------------------------------------------------------- plans
+
+
+def _plan(problem: Problem, tile: Tile, form: Form) -> Plan:
+    launches = (_packing(problem, tile, form), _gemm(problem, tile, form))
+    size = _packed_bytes(problem, tile, form)
+    return Plan(problem.operator, launches, 0, "", (_reason(problem, form),), packed_bytes=size)
+
+
+def _reason(problem: Problem, form: Form) -> str:
+    if form.rowwise:
+        return f"taps found row by row: {problem.channels} channels per group, slices of {form.block_k}"
+    filled = f"{problem.channels} channels of a group, filled up to {_channels_of_tap(problem, form)}"
+    copied = "16 bytes" if form.gather == "vector" else "one element"
+    return f"one tap per slice of K: {filled}; {copied} of x a copy"
+
+
+def _seconds(problem: Problem, tile: Tile, form: Form, limits: Limits) -> float:
+    arithmetic = _arithmetic(problem)
+    rows = _slices(problem, form) * form.block_k / prod(problem.phases)
+    multiplications = tile.block_m * tile.block_n * rows * arithmetic.products
+    busy = model.tensor(_blocks(problem, tile), multiplications, arithmetic.lanes, form.issued, limits)
+    return model.overlapped(busy, model.memory(problem.bytes_by_phase, limits)) + model.LAUNCH
+
+
+def _counts(problem: Problem, tile: Tile) -> tuple[int, int]:
+    return -(-problem.filters // tile.block_m), -(-problem.pixels // tile.block_n)
+
+
+def _blocks(problem: Problem, tile: Tile) -> int:
+    return prod(_counts(problem, tile)) * prod(problem.phases) * problem.group
+
+
+def _channels_of_tap(problem: Problem, form: Form) -> int:
+    """Rows of the GEMM from one tap to the next: whole slices, or no more than there are channels."""
+    return problem.channels if form.rowwise else -(-problem.channels // form.block_k) * form.block_k
+
+
+def _slices(problem: Problem, form: Form) -> int:
+    return -(-prod(problem.taps) * _channels_of_tap(problem, form) // form.block_k)
+
+
+def _depths(problem: Problem, form: Form) -> int:
+    """Fragments along K of a slice."""
+    return form.block_k * problem.itemsize // 32
+
+
+def _columns(problem: Problem, tile: Tile) -> int:
+    """Fragments along M, in whole tiles."""
+    return _counts(problem, tile)[0] * tile.block_m // 16
+
+
+def _weights(problem: Problem, tile: Tile, form: Form) -> PackedWeights:
+    """Slices, their bytes from one to the next."""
+    fragments = _columns(problem, tile) * _depths(problem, form)
+    pitch = fragments * _arithmetic(problem).parts * _FRAGMENT
+    return PackedWeights(pitch, _slices(problem, form), _channels_of_tap(problem, form))
+
+
+def _packed_bytes(problem: Problem, tile: Tile, form: Form) -> int:
+    weights = _weights(problem, tile, form)
+    return problem.group * weights.all_rows * weights.pitch
+
+
+def _shared_bytes(problem: Problem, tile: Tile, form: Form) -> int:
+    """Return the bytes of the slices, the table of pixels, that of rows, and the taps of a phase."""
+    size = problem.itemsize
+    weights = tile.block_m * form.block_k * size * _arithmetic(problem).parts
+    pixelwise = size == 2 or form.gather == "vector"
+    inputs = tile.block_n * form.block_k * size + (0 if pixelwise else 32 * form.block_k)
+    rows = _slices(problem, form) * form.block_k if form.rowwise else 0
+    taps = gemm_structs.taps(False, RANK).itemsize if problem.phases else 0
+    return form.stages * (weights + inputs) + (tile.block_n + rows) * _STANDING + taps
+
+
+def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
+    blocks = _blocks(problem, tile)
+    gemm_fields.check_grid(problem.operator, blocks)
+    chosen = variant(problem.operator, problem.dtype, problem.precision, tile, form)
+    fields = gemm_fields.operands(problem, _counts(problem, tile), _weights(problem, tile, form), False)
+    pointers = params.pointers(gemm_structs.correlation(False, RANK), gemm_fields.roles(problem))
+    shared = _shared_bytes(problem, tile, form)
+    return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
+
+
+def _packing(problem: Problem, tile: Tile, form: Form) -> Launch:
+    chosen = packing_variant(problem.dtype, problem.precision)
+    weights, depths, columns = _weights(problem, tile, form), _depths(problem, form), _columns(problem, tile)
+    taps = 1 if form.rowwise else prod(problem.taps)
+    rows, parts = weights.all_rows * depths // taps, -(-taps // _TAPS)
+    blocks = problem.group * columns * rows * parts
+    gemm_fields.check_grid(problem.operator, blocks)
+    w_group, w_filter, w_channel, *w_stride = problem.w_strides
+    fields = {
+        "filters": problem.filters,
+        "channels": problem.channels,
+        "taps": prod(problem.taps),
+        "w_group": w_group,
+        "w_filter": w_filter,
+        "w_channel": w_channel,
+        "w_stride": w_stride,
+        "tap_parts": params.division(parts, False),
+        "rows": params.division(rows, False),
+        "columns": params.division(columns, False),
+        "depths": params.division(depths, False),
+        "by_channel": params.division(weights.channels, False),
+        "extent": params.divisions(problem.taps, False),
+        "outer_taps": taps,
+    }
+    pointers = params.pointers(chosen.layout, {"w": "w", "packed": "packed"})
+    return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+
+
+# ---------------------------------------------------------------- variants
+
+
+def variant(operator: str, dtype: str, precision: str, tile: Tile, form: Form) -> Variant:
+    """Return the tile kernel of one operator."""
+    arithmetic = _ARITHMETIC[dtype, precision]
+    sizes = (tile.block_m, tile.block_n, form.block_k, tile.warp_m, tile.warp_n, form.stages)
+    struct, source = ("ConvParams", "conv_implicit_gemm") if operator == "conv" else ("ConvTransposeParams", operator)
+    shape = f"{tile.block_m}x{tile.block_n}x{form.block_k}"
+    return Variant(
+        name=f"{operator}_{dtype}_{RANK}d_{arithmetic.label}_{shape}_{form.gather}",
+        source=f"{source}.cu",
+        function=f"{operator}_mma",
+        arguments=(arithmetic.cuda, *map(str, sizes), f"Gather::k{form.gather.capitalize()}"),
+        parameter=f"{struct}<int, {RANK}>",
+        layout=gemm_structs.operands(operator, False, RANK),
+        threads=tile.threads,
+        blocks_per_sm=tile.blocks_per_sm,
+    )
+
+
+def packing_variant(dtype: str, precision: str) -> Variant:
+    """Return the kernel that packs weights as fragments."""
+    arithmetic = _ARITHMETIC[dtype, precision]
+    return Variant(
+        name=f"pack_fragments_{dtype}_{RANK}d_{arithmetic.label}",
+        source="pack_fragments.cu",
+        function="pack_fragments",
+        arguments=(arithmetic.cuda,),
+        parameter=f"PackFragmentsParams<{RANK}>",
+        layout=gemm_structs.fragments(),
+        threads=256,
+        blocks_per_sm=4,
+    )
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan can name."""
+    for (dtype, precision), arithmetic in _ARITHMETIC.items():
+        yield packing_variant(dtype, precision)
+        for tile, form in _kernels(arithmetic):
+            yield variant("conv", dtype, precision, tile, form)
+            if not form.rowwise:
+                yield variant("conv_transpose", dtype, precision, tile, form)

@@ -1,0 +1,216 @@
+// How the inputs of a slice of K come into shared memory, for the tensor cores.
+//
+//  - Pixel by pixel, 64 or 128 bytes of K each, as ldmatrix reads them: their 16-byte chunks stand in another order for
+//    each of eight pixels, so that eight pixels have a chunk in different banks. Chunks are copied whole where channels lie
+//    next to each other in x (Gather::kVector), else made of single 16-bit elements that pass through registers.
+//  - Row of K by row of K, for wider elements, which are copied one by one.
+//
+// Where the block's pixels stand in x is in a table in shared memory, read where a new tap begins. Gather::kRowwise is for
+// few channels: K is not padded tap by tap, and a second table has what a row's tap and channel add.
+#pragma once
+#include "gather.cuh"
+#include "ptx.cuh"
+
+enum class Gather { kScalar, kVector, kRowwise };
+
+// Place and input coordinates of a pixel's first tap, or how far a row of K is from these. Coordinates stay below 2^30;
+// the first one of what does not exist is so far outside of x that its sum with any other is outside too.
+struct alignas(16) Standing { int offset, coordinate[3]; };
+
+template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct SliceInputs {
+    enum : int { kNoPixel = -0x7fffffff - 1, kNoRow = -0x40000000 };
+    static constexpr bool kVector = GATHER == Gather::kVector, kUniformTap = GATHER != Gather::kRowwise;
+    static constexpr bool kPixelwise = kVector || sizeof(T) == 2, kAsync = kVector || sizeof(T) > 2;
+    static constexpr int kPitch = kPixelwise ? BLOCK_K * sizeof(T) : BLOCK_N * sizeof(T) + 32;   // bytes of a pixel, of a row of K
+    static constexpr int kBytes = kPitch * (kPixelwise ? BLOCK_N : BLOCK_K);
+    static constexpr int kChunk = 16 / sizeof(T), kChunks = BLOCK_K / kChunk;   // elements of a chunk, chunks of a pixel
+    static constexpr int kShares = kVector ? 4 : THREADS / BLOCK_N;             // threads of a pixel
+    static constexpr int kPixelStep = THREADS / kShares, kPixels = BLOCK_N / kPixelStep;   // of a thread
+    static constexpr int kElements = BLOCK_K / kShares;                         // of one pixel, of one thread
+    // A thread's elements of a pixel are consecutive ones for chunks, else every so many.
+    static constexpr int kRun = kPixelwise ? kElements : 1, kRunStep = kPixelwise ? 1 : kShares;
+    static_assert(!kPixelwise || kChunks == 4 || kChunks == 8);
+    static_assert(kPixels >= 1 && (kVector || kPixels == 1) && kElements % (kPixelwise ? kChunk : 1) == 0);
+    static_assert(!kVector || kPixelStep % 8 == 0);
+
+    const Correlation<int, 3>& p;
+    const Taps<int, 3>& taps;
+    Standing *pixels, *rows;     // the tables
+    const T* x;                  // of this block's group
+    int aligned;                 // whether to chunks
+    Cursor<int, 3> next;         // of the slice to be fetched next, or
+    int next_k;                  // its first row
+    int offset[kPixels];         // of this thread's pixels, at the tap of the slice to be fetched next
+    int channels[kPixels];       // that they have there: none outside of x
+    Standing mine;               // of this thread's pixel, where every row has its own tap
+    unsigned place;              // of this thread's first element or chunk in a buffer
+    unsigned short gathered[kAsync ? 1 : kElements];
+
+    __device__ __forceinline__ SliceInputs(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void* tables)
+        : p(p), taps(taps), pixels(static_cast<Standing*>(tables)), rows(pixels + BLOCK_N)
+    {
+    }
+    __device__ __forceinline__ void stand(int group) { x = static_cast<const T*>(p.x) + group * p.channels * p.x_channel; }
+    __device__ __forceinline__ void start(int column0, int slices)
+    {
+        for (int i = threadIdx.x; i < BLOCK_N; i += THREADS) {
+            Window<int, 3> window;
+            window.place(p, taps, pixel(p, column0 + i));
+            const int first = window.exists ? window.origin[0] : kNoPixel;
+            store(pixels + i, window.image + distance(window.origin), first, window.origin[1], window.origin[2]);
+        }
+        if constexpr (!kUniformTap) {
+            for (int k = threadIdx.x; k < slices * BLOCK_K; k += THREADS) {
+                int channel, tap[3], away[3];
+                split_row(p, taps, k, tap, channel);
+                advance_by(tap, away);
+                store(rows + k, distance(away) + channel * p.x_channel, k < taps.rows ? away[0] : kNoRow, away[1], away[2]);
+            }
+        }
+        aligned = reinterpret_cast<unsigned long long>(x) % 16 == 0;
+        keep(aligned);
+        keep(x);
+        next.start();
+        next_k = 0;
+        place = kPixelwise ? chunk(first_pixel(), kVector ? share() : share() * (kElements / kChunk))
+                           : share() * kPitch + first_pixel() * sizeof(T);
+        keep(place);
+        __syncthreads();
+        if constexpr (!kUniformTap) mine = pixels[first_pixel()];
+    }
+    static __device__ __forceinline__ void store(Standing* entry, int offset, int first, int second, int third)
+    {
+        store_shared(shared_address(entry), make_uint4(offset, first, second, third));
+    }
+    __device__ __forceinline__ int distance(const int (&coordinates)[3]) const
+    {
+        return coordinates[0] * p.x_stride[0] + coordinates[1] * p.x_stride[1] + coordinates[2] * p.x_stride[2];
+    }
+    __device__ __forceinline__ void advance_by(const int (&tap)[3], int (&coordinates)[3]) const
+    {
+#pragma unroll
+        for (int axis = 0; axis < 3; ++axis) coordinates[axis] = tap[axis] * taps.advance[axis];
+    }
+    __device__ __forceinline__ bool meets(const Standing& at, const int (&away)[3]) const
+    {
+        return inside(at.coordinate[0] + away[0], p.x_extent[0]) & inside(at.coordinate[1] + away[1], p.x_extent[1]) &
+               inside(at.coordinate[2] + away[2], p.x_extent[2]);
+    }
+
+    // ---- places in a buffer
+
+    // This thread's first pixel, and its share of each.
+    __device__ __forceinline__ int first_pixel() const { return kVector ? threadIdx.x / kShares : threadIdx.x % BLOCK_N; }
+    __device__ __forceinline__ int share() const { return kVector ? threadIdx.x % kShares : threadIdx.x / BLOCK_N; }
+    // A chunk of a pixel; another chunk's place differs in some bits alone. Of neighbours, one has its first half of chunks
+    // where the other has its second.
+    static __device__ __forceinline__ unsigned chunk(int pixel, int number)
+    {
+        return pixel * kPitch + (number ^ (pixel / 2 % 4 + (kChunks == 8 ? pixel % 2 * 4 : 0))) * 16;
+    }
+
+    // ---- one slice
+
+    // Whether the slice to be fetched next begins a tap.
+    __device__ __forceinline__ bool begins() const { return kUniformTap && next.channel == 0; }
+    // Starts to fill a buffer with the next slice.
+    __device__ __forceinline__ void fetch(unsigned target)
+    {
+        if constexpr (kUniformTap) {
+            if (begins()) find_pixels();
+            if constexpr (kVector) fetch_chunks(target + place);
+            else if (next.channel + BLOCK_K <= p.channels) fetch_elements<true>(target + place);
+            else fetch_elements<false>(target + place);
+            next.advance(p, taps, BLOCK_K);
+        } else {
+            fetch_rows(target + place);
+            next_k += BLOCK_K;
+        }
+    }
+    __device__ __forceinline__ void find_pixels()
+    {
+        int away[3];
+        advance_by(next.tap, away);
+        const int further = distance(away) + share() * (kVector ? kChunk : kRun * p.x_channel);
+        const int first = share() * (kVector ? kChunk : kRun);
+#pragma unroll
+        for (int i = 0; i < kPixels; ++i) {
+            const Standing at = pixels[first_pixel() + i * kPixelStep];
+            channels[i] = meets(at, away) ? p.channels - first : 0;
+            offset[i] = at.offset + further;
+        }
+    }
+    __device__ __forceinline__ void fetch_chunks(unsigned target)
+    {
+        if (!aligned) fetch_unaligned(target);
+        else if (next.channel + BLOCK_K <= p.channels) copy_chunks<true>(target);
+        else copy_chunks<false>(target);
+    }
+    template <bool WHOLE> __device__ __forceinline__ void copy_chunks(unsigned target)
+    {
+#pragma unroll
+        for (int i = 0; i < kPixels; ++i) {
+            const T* source = x + (offset[i] + next.channel);
+#pragma unroll
+            for (int k = 0; k < kChunks; k += kShares) {
+                const bool exists = next.channel + (WHOLE ? 0 : k * kChunk) < channels[i];
+                copy_async<16>((target ^ k * 16) + i * kPixelStep * kPitch, source + k * kChunk, exists ? 16 : 0);
+            }
+        }
+    }
+    __device__ __forceinline__ void fetch_unaligned(unsigned target)
+    {
+#pragma unroll 1
+        for (int k = 0; k < BLOCK_K / kShares; ++k) {
+            const int chunk = k / kChunk * kShares, element = k % kChunk, further = next.channel + chunk * kChunk;
+#pragma unroll
+            for (int i = 0; i < kPixels; ++i)
+                store_shared((target ^ chunk * 16) + i * kPixelStep * kPitch + element * sizeof(T),
+                             further < channels[i] ? x[offset[i] + further + element] : T(0.f));
+        }
+    }
+    template <bool WHOLE> __device__ __forceinline__ void fetch_elements(unsigned target)
+    {
+        const char* source = reinterpret_cast<const char*>(x + (offset[0] + next.channel * p.x_channel));
+        const int left = channels[0] - next.channel;
+        if constexpr (WHOLE && !kAsync) {
+            if (left <= 0) {
+#pragma unroll
+                for (int i = 0; i < kElements; ++i) gathered[i] = 0;
+                return;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kElements; ++i) {
+            const char* from = source + static_cast<long long>(p.x_channel) * (i * kRunStep * int(sizeof(T)));
+            move(target, i, from, WHOLE ? kAsync ? left > 0 : true : i * kRunStep < left);
+        }
+    }
+    __device__ __forceinline__ void fetch_rows(unsigned target)
+    {
+        const Standing* row = rows + next_k + share() * kRun;
+#pragma unroll
+        for (int i = 0; i < kElements; ++i) {
+            const Standing away = row[kRunStep * i];
+            move(target, i, reinterpret_cast<const char*>(x + mine.offset + away.offset), meets(mine, away.coordinate));
+        }
+    }
+    __device__ __forceinline__ void move(unsigned target, int which, const char* source, bool exists)
+    {
+        if constexpr (kAsync) copy_async<sizeof(T)>(target + which * kRunStep * kPitch, source, exists ? sizeof(T) : 0);
+        else gathered[which] = exists ? *reinterpret_cast<const unsigned short*>(source) : 0;
+    }
+    // Puts 16-bit elements, in chunks, where copies of wider ones go by themselves.
+    __device__ __forceinline__ void deposit(unsigned target) const
+    {
+        if constexpr (!kAsync) {
+#pragma unroll
+            for (int i = 0; i < kElements; i += kChunk) {
+                unsigned words[4];
+#pragma unroll
+                for (int k = 0; k < 4; ++k) words[k] = gathered[i + 2 * k] | unsigned(gathered[i + 2 * k + 1]) << 16;
+                store_shared((target + place) ^ i / kChunk * 16, make_uint4(words[0], words[1], words[2], words[3]));
+            }
+        }
+    }
+};
