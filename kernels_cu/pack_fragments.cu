@@ -6,6 +6,7 @@
 // reads along the taps, which lie next to each other in w, and writes 512 neighbouring bytes per warp.
 #include "fragments.cuh"
 #include "geometry.cuh"
+#include "tickets.cuh"
 
 template <int NDIM> struct PackFragmentsParams {
     const void* w;
@@ -19,6 +20,7 @@ template <int NDIM> struct PackFragmentsParams {
     Divider<int> by_channel;                          // rows of the GEMM from tap to tap
     Divider<int> extent[NDIM];                        // taps along each axis
     int outer_taps;                                   // with their own rows of fragments: all, or 1
+    Tickets tickets;
 };
 
 template <class Arithmetic> __device__ __forceinline__ void pack_fragments(const PackFragmentsParams<3>& p)
@@ -27,6 +29,7 @@ template <class Arithmetic> __device__ __forceinline__ void pack_fragments(const
     using Place = FragmentPlace<T>;
     constexpr int kThreads = 256, kTaps = 64, kTile = 16 * Place::kDepth, kPitch = kTile + 4 / sizeof(T) + (sizeof(T) == 8);
     __shared__ T tile[kTaps * kPitch];
+    p.tickets.clear();
     int part, row, column;
     const int group = p.columns.split(p.rows.split(p.tap_parts.split(blockIdx.x, part), row), column);
     const int first_tap = part * kTaps, taps = min(kTaps, p.outer_taps - first_tap);

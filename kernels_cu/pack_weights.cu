@@ -5,6 +5,7 @@
 // reads along the taps, which lie next to each other in w, and writes along the output channels.
 #include "geometry.cuh"
 #include "numeric.cuh"
+#include "tickets.cuh"
 
 template <class Index, int NDIM> struct PackParams {
     const void* w;
@@ -14,6 +15,7 @@ template <class Index, int NDIM> struct PackParams {
     Divider<Index> by_tap;                            // taps
     Divider<Index> taps[NDIM];
     Divider<int> m_squares, row_squares;
+    Tickets tickets;
 };
 
 template <class T, class Acc, class Index, int NDIM>
@@ -21,6 +23,7 @@ __device__ __forceinline__ void pack_weights(const PackParams<Index, NDIM>& p)
 {
     constexpr int kSquare = 32, kThreads = 256, kStep = kThreads / kSquare;
     __shared__ Acc square[kSquare][kSquare + 1];
+    p.tickets.clear();
     int m_square, row_square;
     const int group = p.row_squares.split(p.m_squares.split(blockIdx.x, m_square), row_square);
     const int along = threadIdx.x % kSquare, across = threadIdx.x / kSquare;

@@ -25,7 +25,7 @@ from emulator.counters import FIELDS, Counters
 
 import gpuconv
 from gpuconv import _dtypes
-from gpuconv.cuda import depth_to_space_plan, gemm_plan, interleaved_plan, mma_plan, sources
+from gpuconv.cuda import depth_to_space_plan, gemm_plan, interleaved_plan, mma_plan, sources, split_plan
 from gpuconv.cuda.gemm_plan import Tile
 
 ARCHITECTURE = "sm_90a"
@@ -40,15 +40,17 @@ Row = dict[str, list[int]]
 
 @dataclass(frozen=True)
 class Form:
-    """One form of one tile, with 32-bit indices."""
+    """One form of one tile, with 32-bit indices; ``split`` where several blocks make a tile."""
 
     operator: str
     dtype: str
     tile: Tile
     uniform: bool
+    split: bool = False
 
     def __str__(self) -> str:
-        return gemm_plan.variant(self.operator, self.dtype, False, 2, self.tile, self.uniform).name
+        whole = gemm_plan.variant(self.operator, self.dtype, False, 2, self.tile, self.uniform)
+        return split_plan.variant(whole).name if self.split else whole.name
 
     def _shapes(self, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         channels, filters = self.tile.block_k if self.uniform else _CHANNELS_BETWEEN, self.tile.block_m
@@ -59,7 +61,8 @@ class Form:
         """Return the titles of the rows: of the kernel that packs the weights, and of the GEMM."""
         x_shape, w_shape = self._shapes(width)
         packing = gemm_plan.packing_variant(self.dtype, False, 2).name
-        return f"{packing} for {self.operator}, {_sizes(w_shape)}", f"{self}, 3x3 over {_sizes(x_shape)}"
+        use = f"{self.operator} in splits" if self.split else self.operator
+        return f"{packing} for {use}, {_sizes(w_shape)}", f"{self}, 3x3 over {_sizes(x_shape)}"
 
     def run(self, width: int) -> dict[str, Row]:
         """Convolve with stride 1 and a border of zeros; return the rows of both kernels."""
@@ -176,12 +179,13 @@ def _sizes(shape: tuple[int, ...]) -> str:
 
 def forms() -> list[Form]:
     """Return every form that there is for spatial rank 2."""
-    return [
+    whole = [
         Form(operator, dtype, tile, uniform)
         for operator, (dtype, tiles) in product(("conv", "conv_transpose"), gemm_plan._TILES.items())
         for tile, uniform in product(tiles, (True, False))
         if (tile.uniform if uniform else tile.rowwise)
     ]
+    return [*whole, Form("conv", "float32", gemm_plan._MIDDLE, True, split=True)]
 
 
 def whole_rows() -> list[WholeRows]:

@@ -140,6 +140,13 @@ CONVS = (
           out="reversed", **_CONV_2D_TURNED),
     _gemm("conv_float16_3d_64x64x16", (2, 5, 5, 13, 12), (140, 5, 2, 3, 2), kinds=_INFINITE_WEIGHTS, **_CONV_3D),
 )  # fmt: skip
+SPLIT = (
+    _gemm("conv_split_float32_2d_64x64x16_uniform", (2, 32, 9, 23), (140, 32, 2, 3), out="strided", **_CONV_2D_TURNED),
+    _gemm("conv_split_float16_3d_mma_64x64x32_scalar", (2, 64, 13, 19), (280, 32, 3, 2), group=2,
+          kinds=_INFINITE_WEIGHTS, layout="channels last", **_CONV_2D),
+    _gemm("conv_split_float64_3d_mma_64x64x16_scalar", (2, 16, 5, 13, 12), (140, 16, 2, 3, 2), kinds=_INFINITE_INPUTS,
+          layout="reversed", out="fortran", **_CONV_3D),
+)  # fmt: skip
 TRANSPOSED = (
     _gemm("conv_transpose_float32_2d_64x64x16_uniform", (2, 32, 7, 11), (32, 140, 3, 4), out="fortran",
           **_TRANSPOSE_2D),
@@ -250,7 +257,7 @@ TENSOR = (
           **_TRANSPOSE_2D),
 )  # fmt: skip
 
-GEMMS = (*CONVS, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
+GEMMS = (*CONVS, *SPLIT, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
 ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *POOLS)
 
 

@@ -111,6 +111,58 @@ def test_the_same_kernels_without_their_faults_are_right(seed: int, late_async: 
     assert (copied.data == (np.arange(64) + 32) % 64).all()
 
 
+# ---------------------------------------------------------------- blocks that wait for no one, but know who is last
+
+RACE = "global memory race between blocks on parts"
+
+
+def add_parts(name: str, *defines: str, width: int = 64, **options: Any) -> Any:
+    ticket, parts, y = zeros(1, np.int32), zeros(5 * width, np.int32), zeros(width, np.int32)
+    parts.name = "parts"
+    kernel(name, *defines)(5, width, [ticket, parts, y], **options)
+    return y.data
+
+
+@pytest.mark.parametrize(
+    "defines",
+    [
+        ("PUBLISHES=",),
+        ("LEARNS=",),
+        ("ALL_WROTE=",),
+        ("PUBLISHES=__threadfence_block()",),
+        ("LEARNS=__threadfence_block()",),
+        ("ARRIVES(T)=(atomicAdd(T,0),4)",),  # it does not know whether it is the last one
+    ],
+    ids=str,
+)
+def test_parts_of_other_blocks_are_not_known_yet(defines: tuple[str, ...]) -> None:
+    with pytest.raises(EmulatorError, match=RACE):
+        add_parts("last_block_adds", *defines, seed=1)
+
+
+@pytest.mark.parametrize("options", [{"seed": seed} for seed in range(5)] + [{"threads": 3}], ids=str)
+def test_the_last_block_knows_all_parts(options: dict[str, int]) -> None:
+    expected = 1000 + 5 * ((np.arange(64) + 1) % 64)
+    assert (add_parts("last_block_adds", **options) == expected).all()
+    assert (add_parts("last_warp_adds", "SYNCHRONISED", width=32, **options) == 5).all()
+
+
+def test_a_fence_is_of_the_thread_that_makes_it() -> None:
+    with pytest.raises(EmulatorError, match=RACE):
+        add_parts("last_warp_adds", width=32)
+
+
+def test_blocks_run_in_the_order_of_the_seed() -> None:
+    orders = set()
+    for seed in range(4):
+        y = zeros(8, np.int32)
+        kernel("notes_its_turn")(8, 1, [zeros(1, np.int32), y], seed=seed)
+        assert sorted(y.data) == list(range(8))
+        orders.add(tuple(y.data.tolist()))
+    assert tuple(range(8)) in orders  # without a seed
+    assert len(orders) == 4
+
+
 @pytest.mark.parametrize("threads", [2, 3])
 def test_several_host_threads_give_the_same(threads: int) -> None:
     total = zeros(32)

@@ -89,6 +89,7 @@ def test_the_structs_of_a_small_conv() -> None:
         "taps": [2, 3],
         "m_squares": 1,
         "row_squares": 1,
+        "tickets": {"first": 0, "count": 0},
     }
     assert fields(gemm) == {
         "common": {
@@ -210,16 +211,17 @@ def test_the_packed_weights_have_rows_of_whole_vectors(dtype: str, filters: int,
 @pytest.mark.parametrize(
     ("channels", "filters", "side", "tile"),
     [
-        (256, 256, 112, "128x128x16_uniform"),  # enough for every multiprocessor
-        (256, 64, 112, "64x64x16_uniform"),  # half of the large tile would be empty
-        (3, 64, 112, "64x64x16"),  # slices of K hold several taps
-        (256, 256, 7, "64x64x16_uniform"),  # few pixels: smaller tiles, on more multiprocessors
-        (32, 1, 256, "16x128x16"),
+        (256, 256, 112, "float32_2d_128x128x16_uniform"),  # enough for every multiprocessor
+        (256, 64, 112, "float32_2d_64x64x16_uniform"),  # half of the large tile would be empty
+        (3, 64, 112, "float32_2d_64x64x16"),  # slices of K hold several taps
+        (256, 256, 21, "float32_2d_64x64x16_uniform"),  # few pixels: smaller tiles, on more multiprocessors
+        (256, 256, 7, "split_float32_2d_64x64x16_uniform"),  # still fewer: several blocks a tile
+        (32, 1, 256, "float32_2d_16x128x16"),
     ],
 )
 def test_tiles_follow_the_problem(channels: int, filters: int, side: int, tile: str) -> None:
     made = plan("conv", (8, channels, side, side), (filters, channels, 3, 3), pads=[1, 1, 1, 1])
-    assert made.launches[-1].variant.name == f"conv_float32_2d_{tile}"
+    assert made.launches[-1].variant.name == f"conv_{tile}"
     assert sum(reason.endswith(", chosen") for reason in made.reasons) == 1
 
 
@@ -309,7 +311,8 @@ def test_every_candidate_gets_its_turn() -> None:
     for turn in choice.every_candidate():
         with turn:
             names.append(plan("conv", *problem).launches[-1].variant.name)
-    assert names == [f"conv_float32_2d_{tile}" for tile in ("128x128x16_uniform", "64x64x16_uniform", "16x128x16")]
+    whole = [f"conv_float32_2d_{tile}" for tile in ("128x128x16_uniform", "64x64x16_uniform", "16x128x16")]
+    assert names == [*whole, "conv_split_float32_2d_64x64x16_uniform"]
     assert plan("conv", *problem).launches[-1].variant.name == "conv_float32_2d_64x64x16_uniform"
 
 

@@ -69,7 +69,7 @@ def test_a_case_through_the_kernels_twice(case: Case, dtype: str) -> None:
         inputs["w"] = gpuconv.pack(inputs["w"], operator=case.op)
         for _ in range(2):
             assert_same(getattr(gpuconv, case.op)(**inputs, **case.attributes), expected, bits=False)
-        assert len(packs(emulated.launches)) <= 3
+        assert len(packs(emulated.launches)) <= 5  # one that packs, then two calls of one or two launches
         assert sum(packs(emulated.launches)) <= 1
 
 

@@ -33,6 +33,7 @@ FFMA, GATHER, EPILOGUE = "include/ffma.cuh", "include/gather.cuh", "include/epil
 INTERLEAVED, BLOCKS = "include/interleaved.cuh", "include/depth_to_space.cuh"
 DEPTH_TO_SPACE = "conv_transpose_depth_to_space.cu"
 PACK, POOL = "pack_weights.cu", "max_pool.cu"
+SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
 
@@ -61,7 +62,7 @@ def rows(dtype: str = "float32") -> Any:
 
 def slices(dtype: str = "float32") -> Any:
     """The same of one tap per slice of K, and of enough slices to fill every buffer twice."""
-    with preferred("64x64x16"):
+    with preferred(f"conv_{dtype}_2d_64x64x16"):
         return gpuconv.conv(*arrays(dtype, c=80), pads=[2, 1, 2, 1])
 
 
@@ -69,6 +70,13 @@ def infinite() -> Any:
     """A Conv with infinite weights on the padding."""
     x, w = values("integers", 1, (1, 2, 9, 8), "float32"), values("nonfinite", 2, (70, 2, 3, 3), "float32")
     return gpuconv.conv(x, w, pads=[1, 1, 1, 1])
+
+
+def in_splits(share: bool = False) -> Any:
+    """A Conv whose tiles are made by several blocks each."""
+    x, w = arrays(c=80)
+    with preferred("conv_split"):
+        return gpuconv.conv(x, gpuconv.pack(w) if share else w, pads=[2, 1, 2, 1])
 
 
 def transposed() -> Any:
@@ -139,6 +147,9 @@ LAID = "__syncwarp();\n        const bool suspect = all.write"
 MOVED = "__syncthreads();\n#pragma unroll 1\n        for (int i = threadIdx.x; i < kBlockN"
 TURNED = "__syncwarp();\n                const Index m = first_row(i);"
 TURNED_BACK = "__syncwarp();\n            }\n        }\n        return suspect;"
+PUBLISHED = "        __threadfence();\n        last = "
+LEARNT = "all - 1;\n        __threadfence();"
+PARTS_RACE = "race between blocks on workspace"
 CLIP = "const Index end = stop < p.x_extent[axis] ? stop : p.x_extent[axis];"
 NO_MORE = "if (output >= p.outputs) return;"
 
@@ -213,6 +224,22 @@ BUGS = (
         disjoint, OUT_OF_BOUNDS.format("read"), "copy_async<sizeof(Acc)>(target + k"),
     Bug("single weights are read as vectors", DEPTH_TO_SPACE, "% 16 == 0 && this->p.pitch % kVector == 0", "% 16 == 0",
         disjoint, "misaligned|out of bounds", "copy_async<16>(target"),
+    Bug("a block's sums are not published", TICKETS, PUBLISHED, PUBLISHED.replace("__threadfence();", ""), in_splits,
+        PARTS_RACE, "load_l2(source"),
+    Bug("the last block does not look at memory anew", TICKETS, LEARNT, LEARNT.replace("__threadfence();", ""),
+        in_splits, PARTS_RACE, "load_l2(source"),
+    Bug("a block arrives before its threads have written", TICKETS, "__syncthreads();             //", "//", in_splits,
+        PARTS_RACE, "load_l2(source"),
+    Bug("the last but one adds up", TICKETS, "== all - 1", "== all - 2", in_splits,
+        "uninitialised global read of workspace", "load_l2(source"),
+    Bug("tickets are counted by two at once", TICKETS, "atomicAdd(ticket, 1)", "(*ticket)++", in_splits,
+        PARTS_RACE, "last = (*ticket)++"),
+    Bug("tickets are not set to zero", TICKETS, "first[i] = 0;", ";", in_splits,
+        "uninitialised global read of workspace", "atomicAdd(ticket"),
+    Bug("tiles keep their sums in one place", SPLIT, "static_cast<long long>(tile)", "static_cast<long long>(tile / 2)",
+        in_splits, PARTS_RACE, "store_l2(target"),
+    Bug("a split too many is added up", SPLIT, "split < splits;", "split <= splits;", lambda: in_splits(share=True),
+        "global memory out of bounds: read of 16 bytes", "load_l2(source"),
     Bug("windows end one element late", POOL, CLIP, CLIP.replace(";", " + 1;"), pool,
         OUT_OF_BOUNDS.format("read"), "elements[tap] = tap == 0 || tap < left"),
     Bug("windows begin one element early", POOL, "divisor) - 1 - before", "divisor) - 2 - before", pool,
@@ -237,14 +264,13 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 
 PATHS = (
     IMPLICIT, FFMA, GATHER, EPILOGUE, TRANSPOSE, PHASES, INTERLEAVED, BLOCKS, DEPTH_TO_SPACE, PACK, POOL,
+    SPLIT, TICKETS,
 )  # fmt: skip
 
 
 def lines_of(part: str, changed: dict[str, str]) -> list[str]:
     """Where a part of a line stands in the kernels, as reports write it."""
-    texts = {
-        path: text_of(path) for path in (IMPLICIT, FFMA, GATHER, EPILOGUE, TRANSPOSE, PHASES, PACK, POOL)
-    } | changed
+    texts = {path: text_of(path) for path in PATHS} | changed
     return [
         rf"{re.escape(path.removeprefix('include/'))}:{number}"
         for path, text in texts.items()

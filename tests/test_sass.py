@@ -15,7 +15,7 @@ from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv import _dtypes
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import depth_to_space_plan, gemm_plan, interleaved_plan
+from gpuconv.cuda import depth_to_space_plan, gemm_plan, interleaved_plan, mma_plan, split_plan
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
 
@@ -106,6 +106,20 @@ def test_kernels_that_write_whole_rows_multiply_as_much_as_the_plan_takes_them_t
     if tile in (first, *others):  # the plan compares it with the same tile of one phase
         planned = share(gemm_plan.variant("conv_transpose", dtype, False, 3, tile, uniform), tile) * scale
     assert share(variant, tile) * scale == pytest.approx(planned, abs=0.03)
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("part", ["float32_2d", "float16_3d", "float64_3d"])
+def test_splits_cost_the_main_loop_hardly_anything(part: str) -> None:
+    for whole in (*gemm_plan.divisible_variants(), *mma_plan.divisible_variants()):
+        if part in whole.name:
+            bodies = [code(variant) for variant in (whole, split_plan.variant(whole))]
+            loops = [sass.main_loop(body) for body in bodies]
+            kinds = "FFMA", "HMMA", "DMMA", "LDGSTS", "LDG", "LDS", "LDSM"
+            counted = [sass.names(body, loop, *kinds) for body, loop in zip(bodies, loops, strict=True)]
+            assert counted[0] == counted[1], whole.name
+            assert len(loops[1]) <= 1.1 * len(loops[0]), whole.name
 
 
 @needs_nvrtc

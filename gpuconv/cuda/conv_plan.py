@@ -6,13 +6,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
-from gpuconv.cuda import choice, correlation, depth_to_space_plan, gemm_plan, interleaved_plan, mma_plan
+from gpuconv.cuda import (
+    choice,
+    correlation,
+    depth_to_space_plan,
+    gemm_plan,
+    interleaved_plan,
+    mma_plan,
+    split_plan,
+)
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Limits, Plan, Variant
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
-FAMILIES = (gemm_plan, mma_plan, interleaved_plan, depth_to_space_plan)
+FAMILIES = (gemm_plan, mma_plan, split_plan, interleaved_plan, depth_to_space_plan)
 _OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
 from gpuconv._errors import ArgumentError
 from gpuconv._geometry import Ints
-from gpuconv.cuda import params
+from gpuconv.cuda import gemm_structs, params
 from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.plan import Launch, Plan, Variant
 
 _MOST_BLOCKS = 2**31 - 1
 
@@ -36,6 +37,42 @@ class PackedWeights:
     def tap_rows(self, taps: Ints) -> Ints:
         """Rows of the GEMM from one tap to the next, axis by axis."""
         return tuple(self.channels * prod(taps[axis + 1 :]) for axis in range(len(taps)))
+
+
+@dataclass(frozen=True, slots=True)
+class Divisible:
+    """Tiles that several blocks each could make.
+
+    Attributes
+    ----------
+    plan : Plan
+        With a block for each tile: a launch that packs the weights, and one that makes the tiles.
+    tiles, slices : int
+        Slices of K of each tile.
+    sums_bytes : int
+        Of a tile's sums.
+    busy : callable
+        Takes a number of blocks and the slices of each, returns the modelled seconds of their arithmetic.
+    packing : callable
+        Takes a number of tickets, returns the launch that packs the weights and sets these to zero.
+    """
+
+    plan: Plan
+    tiles: int
+    slices: int
+    sums_bytes: int
+    busy: Callable[[int, int], float]
+    packing: Callable[[int], Launch]
+
+
+def packing_launch(chosen: Variant, blocks: int, fields: Mapping[str, Any], tickets: int) -> Launch:
+    """Return a launch that packs weights and sets tickets at the workspace's beginning, if there are any, to zero."""
+    pointers = params.pointers(chosen.layout, {"w": "w", "packed": "packed"})
+    if tickets:
+        begin = params.offset(chosen.layout, "tickets")
+        pointers += params.pointers(gemm_structs.tickets(), {"first": "workspace"}, begin)
+    parameters = params.pack(chosen.layout, {**fields, "tickets": {"count": tickets}})
+    return Launch(chosen, (blocks, 1, 1), 0, parameters, pointers)
 
 
 def operands(problem: Problem, tiles: tuple[int, int], weights: PackedWeights, wide: bool) -> Mapping[str, Any]:

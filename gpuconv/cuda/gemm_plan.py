@@ -16,12 +16,13 @@ from gpuconv._geometry import Ints
 from gpuconv.cuda import gemm_fields, gemm_structs, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.gemm_fields import PackedWeights
+from gpuconv.cuda.gemm_fields import Divisible, PackedWeights
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 _STAGES = 3
 _ROWWISE = 0.75  # of the multiplications' share, where the tap of every row must be found
 _SQUARE = 32  # of pack_weights.cu
+SPLIT_RANKS = (1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,28 @@ def tiles(dtype: str) -> tuple[Tile, ...]:
     return _TILES[dtype]
 
 
+def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
+    """Yield a plan for one tile in float32, if it takes the problem, that several blocks could make."""
+    tile = _MIDDLE
+    accepted = problem.operator == "conv" and (problem.dtype, problem.precision) == ("float32", "ieee")
+    if not accepted or problem.rank > SPLIT_RANKS[-1] or problem.rows == 0 or problem.channels % tile.block_k:
+        return
+    if not problem.wide(problem.group * problem.rows * pitch(problem)):
+        slice_of_tile = tile.block_m * tile.block_n * tile.block_k
+
+        def busy(blocks: int, slices: int) -> float:
+            return model.arithmetic(blocks, slices * slice_of_tile, "float32", tile.efficiency, limits)
+
+        yield Divisible(
+            plan=_plan(problem, tile, True, False),
+            tiles=_blocks(problem, tile),
+            slices=problem.rows // tile.block_k,
+            sums_bytes=tile.block_m * tile.block_n * 4,
+            busy=busy,
+            packing=partial(packing, problem, False),
+        )
+
+
 def accumulator(problem: Problem) -> str:
     """Return the type of the sums."""
     return _dtypes.entry(problem.dtype).accumulator
@@ -182,7 +205,7 @@ def packed_weights(problem: Problem) -> PackedWeights:
     return PackedWeights(pitch(problem), problem.rows, problem.channels)
 
 
-def packing(problem: Problem, wide: bool) -> Launch:
+def packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
     """Return the launch that packs the weights."""
     squares = (-(-pitch(problem) // _SQUARE), -(-problem.rows // _SQUARE))
     blocks = prod(squares) * problem.group
@@ -203,8 +226,7 @@ def packing(problem: Problem, wide: bool) -> Launch:
         "m_squares": params.division(squares[0], False),
         "row_squares": params.division(squares[1], False),
     }
-    pointers = params.pointers(chosen.layout, {"w": "w", "packed": "packed"})
-    return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+    return gemm_fields.packing_launch(chosen, blocks, fields, tickets)
 
 
 # ---------------------------------------------------------------- variants
@@ -242,6 +264,12 @@ def packing_variant(dtype: str, wide: bool, rank: int) -> Variant:
         threads=256,
         blocks_per_sm=4,
     )
+
+
+def divisible_variants() -> Iterator[Variant]:
+    """Yield the kernels of plans that several blocks could make."""
+    for rank in SPLIT_RANKS:
+        yield variant("conv", "float32", False, rank, _MIDDLE, True)
 
 
 def variants(ranks: Ints = (1, 2, 3, 4)) -> Iterator[Variant]:

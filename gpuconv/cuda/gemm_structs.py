@@ -78,6 +78,19 @@ def depth_to_space() -> np.dtype[Any]:
 
 
 @cache
+def splits() -> np.dtype[Any]:
+    """Return the layout of ``Splits``."""
+    numbers = [("count", params.divider(False)), ("ticket_bytes", "<i4"), ("part", "<i4")]
+    return params.layout([("workspace", params.POINTER), *numbers])
+
+
+@cache
+def tickets() -> np.dtype[Any]:
+    """Return the layout of ``Tickets``."""
+    return params.layout([("first", params.POINTER), ("count", "<i4")])
+
+
+@cache
 def packing(wide: bool, rank: int) -> np.dtype[Any]:
     """Return the layout of ``PackParams<Index, NDIM>``."""
     index, divider = params.index(wide), params.divider(wide)
@@ -91,6 +104,7 @@ def packing(wide: bool, rank: int) -> np.dtype[Any]:
             ("taps", divider, (rank,)),
             ("m_squares", params.divider(False)),
             ("row_squares", params.divider(False)),
+            ("tickets", tickets()),
         ]
     )
 
@@ -108,5 +122,6 @@ def fragments() -> np.dtype[Any]:
             *((name, divider) for name in ("tap_parts", "rows", "columns", "depths", "by_channel")),
             ("extent", divider, (3,)),
             ("outer_taps", "<i4"),
+            ("tickets", tickets()),
         ]
     )

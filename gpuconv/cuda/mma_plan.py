@@ -14,7 +14,7 @@ from math import prod
 from gpuconv.cuda import correlation, gemm_fields, gemm_structs, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.gemm_fields import PackedWeights
+from gpuconv.cuda.gemm_fields import Divisible, PackedWeights
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 RANK = 3
@@ -23,6 +23,7 @@ _TABLE_ROWS = 1024  # rows of K that fit the table of the form that finds the ta
 _TAPS = 64  # of a block of pack_fragments.cu
 _FRAGMENT = 16 * 32  # bytes: 16 output channels by 32 bytes of K
 _STANDING = 16  # bytes of an entry of a table
+_DIVISIBLE = 64, 64  # tiles that several blocks may make
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,35 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
         if room and accepts(lifted, form) and not lifted.wide(_packed_bytes(lifted, tile, form)):
             name = variant(problem.operator, problem.dtype, problem.precision, tile, form).name
             yield Candidate(name, _seconds(lifted, tile, form, limits), partial(_plan, lifted, tile, form))
+
+
+def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
+    """Yield plans for tiles that several blocks could make."""
+    if problem.operator != "conv" or refusal(problem) is not None:
+        return
+    lifted, arithmetic = correlation.in_three_axes(problem), _arithmetic(problem)
+    for tile, form in _divisible_kernels(arithmetic):
+        if not accepts(lifted, form) or lifted.wide(_packed_bytes(lifted, tile, form)):
+            continue
+        slice_of_tile = tile.block_m * tile.block_n * form.block_k * arithmetic.products
+        yield Divisible(
+            plan=_plan(lifted, tile, form),
+            tiles=_blocks(lifted, tile),
+            slices=_slices(lifted, form),
+            sums_bytes=tile.block_m * tile.block_n * (8 if problem.dtype == "float64" else 4),
+            busy=partial(_busy, slice_of_tile, arithmetic.lanes, form.issued, limits),
+            packing=partial(_packing, lifted, tile, form),
+        )
+
+
+def _busy(slice_of_tile: int, lanes: int, issued: float, limits: Limits, blocks: int, slices: int) -> float:
+    return model.tensor(blocks, slices * slice_of_tile, lanes, issued, limits)
+
+
+def _divisible_kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
+    for tile, form in _kernels(arithmetic):
+        if (tile.block_m, tile.block_n) == _DIVISIBLE and not form.rowwise:
+            yield tile, form
 
 
 def _kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
@@ -264,7 +294,7 @@ def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
     return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
 
 
-def _packing(problem: Problem, tile: Tile, form: Form) -> Launch:
+def _packing(problem: Problem, tile: Tile, form: Form, tickets: int = 0) -> Launch:
     chosen = packing_variant(problem.dtype, problem.precision)
     weights, depths, columns = _weights(problem, tile, form), _depths(problem, form), _columns(problem, tile)
     taps = 1 if form.rowwise else prod(problem.taps)
@@ -288,8 +318,7 @@ def _packing(problem: Problem, tile: Tile, form: Form) -> Launch:
         "extent": params.divisions(problem.taps, False),
         "outer_taps": taps,
     }
-    pointers = params.pointers(chosen.layout, {"w": "w", "packed": "packed"})
-    return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+    return gemm_fields.packing_launch(chosen, blocks, fields, tickets)
 
 
 # ---------------------------------------------------------------- variants
@@ -336,3 +365,10 @@ def variants() -> Iterator[Variant]:
             yield variant("conv", dtype, precision, tile, form)
             if not form.rowwise:
                 yield variant("conv_transpose", dtype, precision, tile, form)
+
+
+def divisible_variants() -> Iterator[Variant]:
+    """Yield the kernels of plans that several blocks could make."""
+    for (dtype, precision), arithmetic in _ARITHMETIC.items():
+        for tile, form in _divisible_kernels(arithmetic):
+            yield variant("conv", dtype, precision, tile, form)

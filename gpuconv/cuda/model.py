@@ -10,6 +10,8 @@ from gpuconv.cuda.plan import Limits
 
 LAUNCH = 2e-6  # seconds that each launch after the first adds; assumed
 _EXPOSED = 0.2  # share of the shorter one that does not hide behind the longer one; assumed
+_ADDING = 1.5e-6  # seconds from a block's last sum until another one reads it; assumed
+_CACHED = 64  # bytes of the L2 cache that a multiprocessor reads or writes per clock; assumed
 _TENSOR = 0.6  # share of the tensor cores' rate that mma.sync comes to; assumed
 _BANDWIDTH = 0.85  # share of the memory's bandwidth that a kernel without arithmetic comes to; assumed
 
@@ -53,6 +55,11 @@ def tensor(blocks: int, multiplications: float, lanes: int, issued: float, limit
     cycles = max(fragment / (_TENSOR * device.tensor_lanes[lanes]), issued / 4)  # four warps issue at a time
     rounds = -(-blocks // limits.multiprocessors)
     return rounds * multiplications / fragment * cycles / device.clock
+
+
+def adding_up(count: int, limits: Limits) -> float:
+    """Return the seconds in which a multiprocessor leaves and reads so many bytes of sums that are to be added up."""
+    return _ADDING + count / (_CACHED * nearest(limits.architecture).clock)
 
 
 def memory(count: int, limits: Limits) -> float:

@@ -85,10 +85,15 @@ def _fill(struct: np.ndarray[Any, Any], values: Mapping[str, Any]) -> None:
             struct[name] = value
 
 
+def offset(dtype: np.dtype[Any], field: str) -> int:
+    """Return where a field of a struct begins, in bytes."""
+    assert dtype.fields is not None
+    return int(dtype.fields[field][1])
+
+
 def pointers(dtype: np.dtype[Any], roles: Mapping[str, str], base: int = 0) -> tuple[tuple[str, int], ...]:
     """Return where each array's address belongs: ``roles`` maps pointer fields to the arrays' names."""
-    assert dtype.fields is not None
-    return tuple((role, base + dtype.fields[name][1]) for name, role in roles.items())
+    return tuple((role, base + offset(dtype, name)) for name, role in roles.items())
 
 
 def needs_wide(operator: str, magnitudes: Sequence[int]) -> bool:

@@ -87,6 +87,8 @@ class Plan:
     packed_bytes : int
         Of packed weights, which the launches that pack write whole, from w alone. The calls that share
         :class:`gpuconv.PackedWeights` keep them; for any other call they are workspace.
+    sharing : tuple of Launch
+        What calls that share packed weights launch instead of ``launches``; empty: the same.
     problem : dataclass or None
         What it solves, as measured choices know it; None where there was nothing to choose.
     kernel : str
@@ -99,6 +101,7 @@ class Plan:
     workspace_use: str
     reasons: tuple[str, ...]
     packed_bytes: int = 0
+    sharing: tuple[Launch, ...] = ()
     problem: Any = None
     kernel: str = ""
 

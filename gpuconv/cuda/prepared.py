@@ -153,7 +153,7 @@ class Prepared:
         buffer = runtime.empty((plan.packed_bytes,), np.uint8, f"{plan.operator}: the packed weights")
         addresses = runtime.address(w), runtime.result_address(buffer)
         try:
-            for launch in plan.launches:
+            for launch in plan.sharing or plan.launches:
                 if launch.packs:
                     step = _Step(runtime, self._device, launch, ["w", "packed"])
                     struct, start = step.slot()
@@ -166,8 +166,8 @@ class Prepared:
         return buffer
 
     def _without_packing(self, inputs: Sequence[Any], outs: Sequence[Any], buffer: Any) -> Prepared:
-        launches = tuple(launch for launch in self.plan.launches if not launch.packs)
-        plan = replace(self.plan, launches=launches, packed_bytes=0)
+        launches = tuple(launch for launch in self.plan.sharing or self.plan.launches if not launch.packs)
+        plan = replace(self.plan, launches=launches, packed_bytes=0, sharing=())
         names = [*(name for name, _ in self._inputs), "packed"]
         arrays = dict(zip(names, (*inputs, buffer), strict=True))
         return Prepared(self._runtime, self._device, plan, arrays, self._made, outs)
@@ -230,7 +230,7 @@ class _Step:
 
 def _order(plan: Plan) -> tuple[Any, ...]:
     """Return all that tells apart how plans pack weights; nothing where a plan does not."""
-    packing = [launch for launch in plan.launches if launch.packs]
+    packing = [launch for launch in plan.sharing or plan.launches if launch.packs]
     return tuple((one.variant.name, one.grid, one.shared_bytes, one.parameters) for one in packing)
 
 

@@ -112,6 +112,6 @@ __device__ __forceinline__ void make_blocks(const DepthToSpaceParams<Index, NDIM
     before.fill();
     multiplier.stand(before.group, before.m0);
     multiplier.start(before.column0);
-    accumulate(multiplier);
+    accumulate(multiplier, multiplier.slices());
     writer().write(multiplier, shared);
 }

@@ -71,6 +71,12 @@ struct Ffma {
 #pragma unroll
             for (int j = 0; j < THREAD_N; ++j) sums[i][j] = 0;
     }
+    // Goes to another slice than the first.
+    __device__ __forceinline__ void skip(int slices)
+    {
+        next_k = Index(slices) * BLOCK_K;
+        split_row(p, taps, next_k, next.tap, next.channel);
+    }
     __device__ __forceinline__ int slices() const { return int((taps.rows + BLOCK_K - 1) / BLOCK_K); }
 
     // ---- fetching a slice

@@ -14,10 +14,9 @@
 #include "epilogue.cuh"
 #include "ptx.cuh"
 
-template <class Multiplier> __device__ __forceinline__ void accumulate(Multiplier& multiplier)
+template <class Multiplier> __device__ __forceinline__ void accumulate(Multiplier& multiplier, int slices)
 {
     constexpr int kStages = Multiplier::kStages;
-    const int slices = multiplier.slices();
 #pragma unroll
     for (int stage = 0; stage < kStages - 1; ++stage) {
         if (stage < slices) {
@@ -52,7 +51,7 @@ __device__ __forceinline__ void make_tile(Multiplier&& multiplier, const Correla
     position(group, m_tile, n_tile);
     multiplier.stand(group, m_tile * Multiplier::kBlockM);
     multiplier.start(n_tile * Multiplier::kBlockN);
-    accumulate(multiplier);
+    accumulate(multiplier, multiplier.slices());
     position(group, m_tile, n_tile);
     multiplier.stand(group, m_tile * Multiplier::kBlockM);
     const Epilogue<Multiplier, T, Acc, Index, NDIM, PHASED> epilogue{

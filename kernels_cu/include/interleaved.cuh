@@ -114,7 +114,7 @@ __device__ __forceinline__ void make_interleaved(const ConvTransposeParams<Index
         position(group, m_tile, n_tile);
         multiplier.stand(group, m_tile * Multiplier::kBlockM);
         multiplier.start(n_tile * Multiplier::kBlockN);
-        accumulate(multiplier);
+        accumulate(multiplier, multiplier.slices());
         all.lay(multiplier, phase);
         if (phase > 0) continue;
         __syncwarp();

@@ -75,6 +75,12 @@ struct Mma {
 #pragma unroll
                 for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
     }
+    // Goes to another slice than the first; not of a phase.
+    __device__ __forceinline__ void skip(int slices)
+    {
+        inputs.skip(slices);
+        next_weights = slice_of(slices * BLOCK_K);
+    }
     __device__ __forceinline__ int slices() const
     {
         if constexpr (!Gathering::kUniformTap) return (taps.rows + BLOCK_K - 1) / BLOCK_K;

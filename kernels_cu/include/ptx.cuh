@@ -133,6 +133,24 @@ __device__ __forceinline__ unsigned round_tf32(float value)
 
 // ---- comparing
 
+// 16 bytes of global memory past the L1 cache, which does not see what other multiprocessors write.
+__device__ __forceinline__ void load_l2(const float* source, float (&v)[4])
+{
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "l"(source) : "memory");
+}
+__device__ __forceinline__ void load_l2(const double* source, double (&v)[2])
+{
+    asm volatile("ld.global.cg.v2.f64 {%0, %1}, [%2];" : "=d"(v[0]), "=d"(v[1]) : "l"(source) : "memory");
+}
+__device__ __forceinline__ void store_l2(float* target, const float (&v)[4])
+{
+    asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(target), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
+}
+__device__ __forceinline__ void store_l2(double* target, const double (&v)[2])
+{
+    asm volatile("st.global.cg.v2.f64 [%0], {%1, %2};" ::"l"(target), "d"(v[0]), "d"(v[1]) : "memory");
+}
+
 // The larger one, NaN if either is NaN; +0 is larger than -0.
 __device__ __forceinline__ float max_nan(float a, float b)
 {

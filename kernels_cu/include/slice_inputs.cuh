@@ -78,6 +78,17 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
         __syncthreads();
         if constexpr (!kUniformTap) mine = pixels[first_pixel()];
     }
+    // Goes to another slice than the first.
+    __device__ __forceinline__ void skip(int slices)
+    {
+        next_k = slices * BLOCK_K;
+        if constexpr (kUniformTap) {
+            const int of_tap = (p.channels + BLOCK_K - 1) / BLOCK_K, number = slices / of_tap;
+            unravel<3>(number, taps.count, next.tap);
+            next.channel = (slices - number * of_tap) * BLOCK_K;
+            find_pixels();
+        }
+    }
     static __device__ __forceinline__ void store(Standing* entry, int offset, int first, int second, int third)
     {
         store_shared(shared_address(entry), make_uint4(offset, first, second, third));

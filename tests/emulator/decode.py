@@ -207,8 +207,9 @@ def _barrier(context: Context, words: Words, operands: list[Operand]) -> Instruc
 
 
 def _fence(context: Context, words: Words, operands: list[Operand]) -> Instruction:
-    key = "fence.proxy" if "proxy" in words else "fence.mbarrier_init" if "mbarrier_init" in words else "nop"
-    return Instruction(key, [], [])
+    if "proxy" in words or "mbarrier_init" in words:
+        return Instruction("fence.proxy" if "proxy" in words else "fence.mbarrier_init", [], [])
+    return Instruction("fence.device" if {"gl", "gpu", "sys"} & set(words) else "nop", [], [])
 
 
 # ---------------------------------------------------------------- warps

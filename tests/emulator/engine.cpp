@@ -1,8 +1,8 @@
 // A functional model of CUDA's execution at the level of PTX, for tests on machines without a GPU.
 //
 // A kernel is a list of decoded instructions. Each warp is one interpreter: a register is an array of 32 lanes, so that
-// most instructions are one vector loop. Blocks run one after another (per host thread); the warps of a block are
-// interleaved by a seeded scheduler. Memory is checked, not trusted: bounds, alignment, initialisation and races.
+// most instructions are one vector loop. Blocks run one after another (per host thread), with a seed in any order; the
+// warps of a block are interleaved by a seeded scheduler. Memory is checked, not trusted: bounds, alignment, initialisation and races.
 #include "async.hpp"
 #include "execution.hpp"
 #include "floats.hpp"
@@ -49,7 +49,8 @@ public:
         Launch& launch = block_.launch;
         const u64 blocks = u64(launch.grid[0]) * launch.grid[1] * launch.grid[2];
         try {
-            for (u64 number; (number = next_++) < blocks;) {
+            for (u64 next; (next = next_++) < blocks;) {
+                const u64 number = launch.order.empty() ? next : launch.order[next];
                 block_.number = u32(number);
                 block_.index[0] = u32(number % launch.grid[0]);
                 block_.index[1] = u32(number / launch.grid[0] % launch.grid[1]);
@@ -188,8 +189,20 @@ static void add_arrays(Launch& launch, const LaunchDescription& given)
     std::sort(launch.arrays.begin(), launch.arrays.end(), [](const Array& a, const Array& b) { return a.base < b.base; });
 }
 
+// Blocks run in any order, but for grids so large that nobody listens to it.
+static void shuffle_blocks(Launch& launch)
+{
+    constexpr u64 MOST = 1 << 16;
+    const u64 blocks = u64(launch.grid[0]) * launch.grid[1] * launch.grid[2];
+    if (!launch.options.seed || blocks > MOST) return;
+    for (u64 number = 0; number < blocks; ++number) launch.order.push_back(u32(number));
+    std::mt19937_64 random(launch.options.seed);
+    std::shuffle(launch.order.begin(), launch.order.end(), random);
+}
+
 static std::string run(Launch& launch)
 {
+    shuffle_blocks(launch);
     std::atomic<u64> next{0};
     std::string failure;
     if (launch.options.threads <= 1) {
@@ -224,7 +237,7 @@ int emulator_launch(const Program* program, const LaunchDescription* given, char
     const Options options{int(given->host_threads), bool(given->check_shared), bool(given->check_global), bool(given->late_async),
                           given->counters != nullptr, given->seed, given->max_steps};
     Launch launch{*program, options, {}, {}, given->dynamic_shared, {given->parameters, given->parameters + given->parameter_bytes},
-                  {}, {}, std::vector<Counters>(program->code.size()), {}};
+                  {}, {}, std::vector<Counters>(program->code.size()), {}, {}, {}};
     std::copy(given->grid, given->grid + 3, launch.grid);
     std::copy(given->threads, given->threads + 3, launch.threads);
     add_arrays(launch, *given);

@@ -71,6 +71,10 @@ inline void reset(Warp& warp)
     warp.wgmma_fenced = false;
     warp.fence_clock = 0;
     warp.fence_clocks.clear();
+    warp.published.clear();
+    warp.published_by = {};
+    warp.heard.clear();
+    warp.heard_by = 0;
     warp.last_array = nullptr;
 }
 
@@ -219,6 +223,7 @@ inline void reset(Block& block)
     block.mbarriers.clear();
     block.tma.clear();
     block.tma_clock = 0;
+    block.acquired.clear();
     for (auto& barrier : block.named) barrier = {};
     for (Warp* warp : block.warps) reset(*warp);
 }

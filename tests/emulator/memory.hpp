@@ -52,19 +52,79 @@ inline bool state_check(Warp& warp, Array& array, u8* bytes, int count, bool wri
     return true;
 }
 
-inline void owner_check(Warp& warp, Array& array, Owner* owners, int count, bool write)
+// Blocks know of each other's accesses only by atomics with fences of the device: a fence, then an atomic on one side, an
+// atomic on the same variable that comes later, then a fence, on the other.
+inline bool after(Warp& warp, int its_warp, const Epoch& epoch, int lane)
+{
+    if (its_warp != warp.index) return epoch.clock < warp.clocks[its_warp];
+    return epoch.lanes >> lane & 1 || epoch.clock < warp.converged_clock;
+}
+
+inline u64 time_of_write(Warp& warp, int lane) { return u64(warp.clock()) << 32 | u64(warp.index) << 8 | u64(lane); }
+
+inline bool ordered_after_block(Warp& warp, u32 writer, u64 time, int lane)
+{
+    const u32 clock = u32(time >> 32), its_warp = u32(time >> 8) & 0xffffff;
+    for (const Acquired& acquired : warp.block.acquired) {
+        if (!after(warp, acquired.warp, acquired.since, lane)) continue;
+        const auto found = acquired.known.find(writer - 1);
+        if (found != acquired.known.end() && found->second[its_warp].covers(clock, int(time & 0xff))) return true;
+    }
+    return false;
+}
+
+inline void owner_check(Warp& warp, Array& array, Owner* owners, int count, bool write, int lane)
 {
     const u32 me = warp.block.number + 1;
     for (int i = 0; i < count; ++i) {
         const u32 writer = owners[i].writer.load(std::memory_order_relaxed);
         const u32 reader = owners[i].reader.load(std::memory_order_relaxed);
-        if ((writer && writer != me) || (write && reader && reader != me)) {
+        const bool late = writer && writer != me && !ordered_after_block(warp, writer, owners[i].time.load(std::memory_order_relaxed), lane);
+        if (late || (write && reader && reader != me)) {
             warp.report("global memory race between blocks on " + array.name);
             return;
         }
-        if (write) owners[i].writer.store(me, std::memory_order_relaxed);
-        else owners[i].reader.store(reader && reader != me ? ~0u : me, std::memory_order_relaxed);
+        if (write) {
+            owners[i].writer.store(me, std::memory_order_relaxed);
+            owners[i].time.store(time_of_write(warp, lane), std::memory_order_relaxed);
+        } else {
+            owners[i].reader.store(reader && reader != me ? ~0u : me, std::memory_order_relaxed);
+        }
     }
+}
+
+// What this warp, here and now, may tell others: its own accesses, those that it has synchronised with, other blocks'.
+inline Known knowledge(Warp& warp, u32 mask)
+{
+    Known all;
+    auto& mine = all[warp.block.number];
+    mine.resize(warp.block.warp_count);
+    for (int index = 0; index < warp.block.warp_count; ++index) mine[index] = {warp.clocks[index], index == warp.index ? mask : 0};
+    for (const Acquired& acquired : warp.block.acquired)
+        if (after(warp, acquired.warp, acquired.since, std::countr_zero(mask))) join(all, acquired.known);
+    return all;
+}
+
+inline void fence_device(Warp& warp, const Instr&, u32 mask)
+{
+    if (!warp.launch.options.check_global) return;
+    if (warp.heard_by & mask) warp.block.acquired.push_back({warp.index, {warp.clock(), warp.heard_by & mask}, warp.heard});
+    warp.heard_by &= ~mask;
+    if (!warp.heard_by) warp.heard.clear();
+    warp.published = knowledge(warp, mask);
+    warp.published_by = {warp.clock(), mask};
+    ++warp.clock();
+}
+
+// An atomic: what is published passes through its variable to those who see it later.
+inline void exchange_knowledge(Warp& warp, u64 variable, bool sees, int lane)
+{
+    Known& flag = warp.launch.flags[variable];
+    if (sees && !flag.empty()) {
+        join(warp.heard, flag);
+        warp.heard_by |= 1u << lane;
+    }
+    if (after(warp, warp.index, warp.published_by, lane)) join(flag, warp.published);
 }
 
 inline char* global_access(Warp& warp, u64 address, int bytes, bool write, int lane, bool atomic = false)
@@ -75,7 +135,7 @@ inline char* global_access(Warp& warp, u64 address, int bytes, bool write, int l
         u8* state = array.state ? array.state + offset : nullptr;
         bool known = !state || state_check(warp, array, state, bytes, write && !atomic);
         if (known && state && atomic) known = state_check(warp, array, state, bytes, true);
-        if (known && array.owners && !atomic) owner_check(warp, array, array.owners.get() + offset, bytes, write);
+        if (known && array.owners && !atomic) owner_check(warp, array, array.owners.get() + offset, bytes, write, lane);
     }
     return array.host + offset;
 }
@@ -352,6 +412,8 @@ template <class T, class F> Execute atomic(F)
             const T second = instr.operands > 3 ? warp.lanes<T>(instr.operand[3])[lane] : first;
             const T now = F{}(old, first, second);
             memcpy(memory, &now, sizeof(T));
+            if (!is_shared && warp.launch.options.check_global)
+                exchange_knowledge(warp, reinterpret_cast<u64>(memory), instr.operand[1] >= 0, lane);
             if (instr.operand[1] >= 0) warp.lanes<T>(instr.operand[1])[lane] = old;
         });
     };

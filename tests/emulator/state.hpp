@@ -116,6 +116,36 @@ enum ByteState : u8 { NOTHING, UNWRITTEN, WRITTEN, READ_ONLY };  // NOTHING: bet
 // Which block wrote a byte of global memory and which one read it: its number + 1; ~0 for several readers.
 struct Owner {
     std::atomic<u32> writer, reader;
+    std::atomic<u64> time;  // of the write: clock, warp, lane
+};
+
+// What of a warp's accesses to global memory is known elsewhere: all of earlier clocks, and some lanes' of this one.
+struct Epoch {
+    u32 clock = 0, lanes = 0;
+
+    bool covers(u32 at, int lane) const { return at < clock || (at == clock && lanes >> lane & 1); }
+    void join(const Epoch& other)
+    {
+        if (other.clock > clock) *this = other;
+        else if (other.clock == clock) lanes |= other.lanes;
+    }
+};
+using Known = std::map<u32, std::vector<Epoch>>;  // by block, of each of its warps
+
+inline void join(Known& known, const Known& others)
+{
+    for (const auto& [block, epochs] : others) {
+        auto& mine = known[block];
+        mine.resize(std::max(mine.size(), epochs.size()));
+        for (size_t warp = 0; warp < epochs.size(); ++warp) mine[warp].join(epochs[warp]);
+    }
+}
+
+// What a fence of one warp has let it, and whoever synchronises with it later, know of other blocks.
+struct Acquired {
+    int warp;
+    Epoch since;
+    Known known;
 };
 
 struct Array {
@@ -151,6 +181,8 @@ struct Launch {
     std::map<std::string, u64> reports;  // what was found, and how often
     std::vector<Counters> counters;      // of every instruction
     std::mutex lock;
+    std::map<u64, Known> flags{};        // what whoever reads an atomic variable and then fences will know, by address
+    std::vector<u32> order{};            // of the blocks; empty: as they are numbered
 
     void report(const std::string& what)
     {
@@ -211,6 +243,7 @@ struct Block {
     std::mt19937_64 random{};
     std::deque<std::function<void()>> tma{}; // copies in flight
     std::vector<Counters> counters{};
+    std::vector<Acquired> acquired{};
 
     int tma_agent() const { return warp_count; }
     int tensor_agent(int warp) const { return warp_count + 1 + warp / 4; }
@@ -254,6 +287,10 @@ struct Warp {
     bool wgmma_fenced = false;
     u32 fence_clock = 0;                    // its writes before are visible to the asynchronous proxy
     std::vector<u32> fence_clocks{};
+    Known published{};                      // by its last fence of the device, for those who see its atomics after it
+    Epoch published_by{};
+    Known heard{};                          // from atomics since, for the next one
+    u32 heard_by = 0;
     Array* last_array = nullptr;
 
     template <class T> T* lanes(int offset) { return reinterpret_cast<T*>(registers + offset); }

@@ -192,6 +192,7 @@ inline void define_all_warps(Table& table)
     table["bar.sync"] = {[](Warp& warp, const Instr& instr, u32) { arrive_at_barrier(warp, instr, 0, true); }, Kind::BARRIER};
     table["bar.arrive"] = {[](Warp& warp, const Instr& instr, u32) { arrive_at_barrier(warp, instr, 0, false); }, Kind::BARRIER};
     table["bar.red"] = {barrier_reduction, Kind::BARRIER};
+    table["fence.device"] = {fence_device};
     table["nop"] = {[](Warp&, const Instr&, u32) {}};
     table["trap"] = {[](Warp& warp, const Instr&, u32 mask) { warp.fail("trap or device-side assert", std::countr_zero(mask)); }};
     table["bra"] = {nullptr, Kind::BRANCH};

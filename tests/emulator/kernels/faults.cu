@@ -118,3 +118,55 @@ extern "C" __global__ void traps(int* y)
 {
     if (y[threadIdx.x] == 3) __trap();
 }
+
+// Every block writes its part; the last one to arrive adds them up.
+#ifndef PUBLISHES
+#define PUBLISHES __threadfence()
+#endif
+#ifndef LEARNS
+#define LEARNS __threadfence()
+#endif
+#ifndef ALL_WROTE
+#define ALL_WROTE __syncthreads()
+#endif
+#ifndef ARRIVES
+#define ARRIVES(TICKET) atomicAdd(TICKET, 1)
+#endif
+extern "C" __global__ void last_block_adds(int* ticket, int* parts, int* y)
+{
+    __shared__ int arrived;
+    parts[blockIdx.x * blockDim.x + threadIdx.x] = blockIdx.x * 100 + threadIdx.x;
+    ALL_WROTE;
+    if (threadIdx.x == 0) {
+        PUBLISHES;
+        arrived = ARRIVES(ticket);
+        LEARNS;
+    }
+    __syncthreads();
+    if (arrived != gridDim.x - 1) return;
+    int sum = 0;
+    for (int block = 0; block < gridDim.x; ++block) sum += parts[block * blockDim.x + (threadIdx.x + 1) % blockDim.x];
+    y[threadIdx.x] = sum;
+}
+
+// Blocks of one warp: what a shuffle says is not yet known of memory.
+extern "C" __global__ void last_warp_adds(int* ticket, int* parts, int* y)
+{
+    parts[blockIdx.x * 32 + threadIdx.x] = 1;
+    __syncwarp();
+    int arrived = 0;
+    if (threadIdx.x == 0) {
+        PUBLISHES;
+        arrived = ARRIVES(ticket);
+        LEARNS;
+    }
+#ifdef SYNCHRONISED
+    __syncwarp();
+#endif
+    if (__shfl_sync(~0u, arrived, 0) != gridDim.x - 1) return;
+    int sum = 0;
+    for (int block = 0; block < gridDim.x; ++block) sum += parts[block * 32 + threadIdx.x];
+    y[threadIdx.x] = sum;
+}
+
+extern "C" __global__ void notes_its_turn(int* turn, int* y) { y[blockIdx.x] = atomicAdd(turn, 1); }

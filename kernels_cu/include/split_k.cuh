@@ -1,0 +1,106 @@
+// Split K: several blocks make one tile, each from its own slices of K, and the sums are added up afterwards.
+//
+// Sums lie in the workspace as threads have them in registers, 16 bytes of a thread next to those of its neighbour: who
+// adds them up is the same thread of another block, whatever it is that the multiplier lets it make. They are added in
+// the order of the splits: results do not depend on which block is the last.
+//
+// The last block of a tile to arrive adds its sums up. It knows that it is the last by the tile's ticket (tickets.cuh),
+// which an earlier launch has set to zero. Without an earlier launch there are no tickets: then a second
+// launch, with one block for each tile, adds up what the first one left.
+#pragma once
+#include "implicit_gemm.cuh"
+#include "tickets.cuh"
+
+struct Splits {
+    enum Part { ALL, SUMS, TOTALS };     // what a launch makes
+
+    void* workspace;             // the tickets, then the sums: tile, split, 16 bytes, thread
+    Divider<int> count;          // splits of a tile
+    int ticket_bytes;            // of all tickets, a multiple of 16
+    int part;
+};
+
+// One tile's sums in the workspace.
+template <class Acc, int SUMS, int THREADS> struct Parts {
+    static constexpr int kVector = 16 / sizeof(Acc), kVectors = SUMS / kVector;
+
+    Acc* first;                  // this thread's, of the tile's first split
+
+    __device__ __forceinline__ Parts(const Splits& splits, int tile)
+        : first(reinterpret_cast<Acc*>(static_cast<char*>(splits.workspace) + splits.ticket_bytes)
+                + (static_cast<long long>(tile) * splits.count.divisor * kVectors * THREADS + threadIdx.x) * kVector)
+    {
+    }
+    __device__ __forceinline__ Acc* of(int split) const { return first + static_cast<long long>(split) * (SUMS * THREADS); }
+    __device__ __forceinline__ void leave(int split, const Acc (&sums)[SUMS]) const
+    {
+        Acc* target = of(split);
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i) {
+            Acc part[kVector];
+#pragma unroll
+            for (int k = 0; k < kVector; ++k) part[k] = sums[i * kVector + k];
+            store_l2(target + i * (THREADS * kVector), part);
+        }
+    }
+    __device__ __forceinline__ void add_up(int splits, Acc (&sums)[SUMS]) const
+    {
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) sums[i] = 0;
+#pragma unroll 1
+        for (int split = 0; split < splits; ++split) {
+            const Acc* source = of(split);
+            Acc parts[kVectors][kVector];
+#pragma unroll
+            for (int i = 0; i < kVectors; ++i) load_l2(source + i * (THREADS * kVector), parts[i]);
+#pragma unroll
+            for (int i = 0; i < SUMS; ++i) sums[i] += parts[i / kVector][i % kVector];
+        }
+    }
+};
+
+// The tile that a block is at, and which of its splits.
+__device__ __forceinline__ int split_tile(const Splits& splits, int& split)
+{
+    split = 0;
+    return splits.part == Splits::TOTALS ? block_number() : splits.count.split(block_number(), split);
+}
+
+// Sums over this block's slices of K.
+template <class Multiplier> __device__ __forceinline__ void accumulate_split(Multiplier& multiplier, int split, int splits)
+{
+    const int slices = multiplier.slices(), each = (slices + splits - 1) / splits;
+    const int before = each * split, left = slices - before;
+    multiplier.skip(before);
+    accumulate(multiplier, left < each ? left : each);
+}
+
+// Makes a tile as `make_tile` does, or this block's part of it. `position` gets the tile's number.
+template <class T, class Acc, bool PHASED, class Multiplier, class Index, int NDIM, class Position>
+__device__ __forceinline__ void make_split_tile(Multiplier& multiplier, const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps,
+                                                const Splits& splits, void* shared, Position&& position)
+{
+    constexpr int kSums = sizeof(multiplier.sums) / sizeof(Acc);
+    Acc (&sums)[kSums] = reinterpret_cast<Acc (&)[kSums]>(multiplier.sums);
+    const int count = int(splits.count.divisor);
+    int split;
+    Index group, m_tile, n_tile;
+    if (splits.part != Splits::TOTALS) {
+        position(split_tile(splits, split), group, m_tile, n_tile);
+        multiplier.stand(group, m_tile * Multiplier::kBlockM);
+        multiplier.start(n_tile * Multiplier::kBlockN);
+        accumulate_split(multiplier, split, count);
+    }
+    const int tile = split_tile(splits, split);
+    const Parts<Acc, kSums, Multiplier::kThreads> parts(splits, tile);
+    if (splits.part != Splits::TOTALS) {
+        parts.leave(split, sums);
+        if (splits.part == Splits::SUMS || !last_to_arrive(static_cast<int*>(splits.workspace) + tile, count)) return;
+    }
+    parts.add_up(count, sums);
+    position(tile, group, m_tile, n_tile);
+    multiplier.stand(group, m_tile * Multiplier::kBlockM);
+    const Epilogue<Multiplier, T, Acc, Index, NDIM, PHASED> epilogue{
+        p, taps, multiplier, group, m_tile * Multiplier::kBlockM, n_tile * Multiplier::kBlockN};
+    if (epilogue.write(shared)) epilogue.repair();
+}

@@ -1,0 +1,146 @@
+"""Conv whose tiles are made by several blocks each: when, with what, and the same bits whichever block is the last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+from emulated import indices, preferred
+from emulator import emulated_cuda
+from mutate_kernels import changed_kernels
+from test_gemm_plan import fields, plan
+from test_planted_bugs import SPLIT, exchanged
+
+import gpuconv
+from gpuconv.cuda import choice
+from gpuconv.cuda.plan import Plan
+
+SMALL = (1, 256, 7, 7), (256, 256, 3, 3)  # one tile of pixels, four of channels, 144 slices of K
+
+
+def split(x_shape: Any, w_shape: Any, operator: str = "conv", **more: Any) -> Plan | None:
+    with preferred("conv_split"):
+        made = plan(operator, x_shape, w_shape, **more)
+    return made if made.launches[-1].variant.name.startswith("conv_split") else None
+
+
+# ---------------------------------------------------------------- plans
+
+
+def test_the_last_block_of_a_tile_adds_up() -> None:
+    made = split(*SMALL, pads=[1] * 4, bias=True)
+    assert made is not None
+    pack, gemm = made.launches
+    assert fields(pack)["tickets"]["count"] == 4
+    splits = fields(gemm)["splits"]
+    count = splits["count"]
+    assert splits == {"workspace": 0, "count": count, "ticket_bytes": 16, "part": 0}
+    assert gemm.grid == (4 * count, 1, 1)
+    assert made.workspace_bytes == 16 + 4 * count * 64 * 64 * 4
+    assert [role for role, _ in pack.pointers] == ["w", "packed", "workspace"]
+    assert sorted(role for role, _ in gemm.pointers) == ["b", "packed", "workspace", "x", "y"]
+    assert f"each tile's K in {count} splits: 4 tiles are few for 132 multiprocessors" in made.reasons
+
+
+def test_calls_that_share_packed_weights_add_up_in_a_second_launch() -> None:
+    made = split(*SMALL, pads=[1] * 4)
+    assert made is not None
+    pack, sums, totals = made.sharing
+    assert (pack.packs, fields(pack)["tickets"]["count"]) == (True, 0)
+    assert [fields(launch)["splits"]["part"] for launch in (sums, totals)] == [1, 2]
+    assert sums.grid == made.launches[-1].grid
+    assert totals.grid == (4, 1, 1)
+    assert sums.variant == totals.variant == made.launches[-1].variant
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "more"),
+    [
+        ((1, 250, 7, 7), (256, 250, 3, 3), {}),  # slices of K have several taps
+        ((1, 16, 7, 7), (256, 16, 1, 1), {}),  # one slice
+        ((8, 256, 112, 112), (256, 256, 3, 3), {}),  # more tiles than multiprocessors
+        ((1, 32, 2, 3, 2, 2), (8, 32, 2, 2, 2, 2), {}),  # four axes
+        ((1, 256, 7, 7), (256, 256, 3, 3), {"operator": "conv_transpose"}),
+        ((1, 32, 9), (8, 32, 3), {"x_strides": (2**31, 9, 1)}),  # 64-bit indices
+    ],
+)
+def test_others_are_not_split(x_shape: Any, w_shape: Any, more: dict[str, Any]) -> None:
+    if "x_strides" in more:
+        x_shape = (2, *x_shape[1:])
+    assert split(x_shape, w_shape, **more) is None
+
+
+def test_the_fewer_the_tiles_the_more_the_splits() -> None:
+    made = [split((1, 256, side, side), (256, 256, 3, 3), pads=[1] * 4) for side in (7, 14, 56)]
+    counts = [plan and fields(plan.launches[-1])["splits"]["count"] for plan in made]
+    assert counts == [16, 8, None]  # of 4, 16 and 196 tiles for 132 multiprocessors
+
+
+# ---------------------------------------------------------------- results
+
+
+def operands(dtype: Any = np.float32) -> tuple[Any, Any, Any]:
+    random = np.random.default_rng(0)
+    shapes = (2, 64, 7, 9), (70, 64, 3, 3), (70,)
+    x, w, b = (random.standard_normal(shape).astype(dtype) for shape in shapes)
+    return x, w, b
+
+
+def bits(share: bool, **options: Any) -> bytes:
+    x, w, b = operands()
+    with preferred("conv_split"), emulated_cuda(**options) as emulated:
+        y = gpuconv.conv(x, gpuconv.pack(w) if share else w, b, pads=[1] * 4)
+    names = [launch.variant.name.removesuffix("_float32_2d_64x64x16_uniform") for launch in emulated.launches]
+    assert names == ["pack_weights_float32_2d", *["conv_split"] * (1 + share)]
+    assert emulated.launches[1].grid[0] > emulated.launches[-1].grid[0] or not share
+    oracle.assert_close(y, oracle.conv(x, w, b, pads=[1] * 4), "float32")
+    return bytes(y.tobytes())
+
+
+@pytest.mark.emulator
+def test_results_do_not_depend_on_the_order_of_blocks() -> None:
+    schedules: list[dict[str, Any]] = [{"seed": seed} for seed in range(4)] + [{"seed": 5, "threads": 2}]
+    assert len({bits(share, **options) for share in (False, True) for options in schedules}) == 1
+
+
+@pytest.mark.emulator
+def test_sums_in_the_order_of_arrival_show() -> None:
+    line = "const Acc* source = of(split);"
+    text = exchanged(SPLIT, line, line.replace("split)", "(split + block_number()) % splits)"))
+    with changed_kernels({SPLIT: text}):
+        assert len({bits(False, seed=seed) for seed in range(4)}) > 1
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("share", [False, True])
+def test_padding_adds_nothing_to_infinite_weights(share: bool) -> None:
+    x, w, _ = operands()
+    w[::3, ::5] = np.inf
+    with preferred("conv_split"), emulated_cuda(seed=1):
+        y = gpuconv.conv(x, gpuconv.pack(w) if share else w, pads=[1] * 4)
+    oracle.assert_close(y, oracle.conv(x, w, pads=[1] * 4), "float32")
+
+
+@pytest.mark.emulator
+def test_a_second_call_finds_its_tickets_at_zero() -> None:
+    x, w, b = operands()
+    with preferred("conv_split"), emulated_cuda(seed=2):
+        first, second = (gpuconv.conv(x, w, b) for _ in range(2))
+    assert (first == second).all()
+
+
+@pytest.mark.emulator
+def test_64_bit_problems_go_to_the_kernels_that_accept_every_problem() -> None:
+    with preferred("conv_split"), indices(wide=True), emulated_cuda() as emulated:
+        gpuconv.conv(*operands())
+    assert emulated.launches[-1].variant.name == "conv_float32_2d_64x64x16_uniform_wide"
+
+
+def test_every_candidate_is_offered_once() -> None:
+    names = []
+    for turn in choice.every_candidate():
+        with turn:
+            names.append(plan("conv", *SMALL).launches[-1].variant.name)
+    assert len(set(names)) == len(names) == 4
