@@ -181,6 +181,22 @@ INTERLEAVED = (
     _gemm("conv_transpose_interleaved_bfloat16_3d_64x64x16_uniform", (2, 48, 70), (48, 130, 7), strides=[2],
           pads=[2, 3], dilations=[3], kinds=_INFINITE_WEIGHTS),
 )  # fmt: skip
+INTERLEAVED_TENSOR = (
+    _gemm("conv_transpose_interleaved_float16_3d_mma_64x64x32_scalar", (1, 40, 4, 5, 9), (40, 140, 3, 2, 2),
+          kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_3D),
+    _gemm("conv_transpose_interleaved_bfloat16_3d_mma_16x128x64_vector", (2, 80, 9, 23), (80, 40, 3, 4), group=2,
+          layout="channels last", **_TRANSPOSE_SHARED),
+    _gemm("conv_transpose_interleaved_bfloat16_3d_mma_64x64x64_vector", (1, 72, 9, 17), (72, 140, 3, 4),
+          layout="channels last", kinds=_INFINITE_INPUTS, **_TRANSPOSE_SHARED),
+    _gemm("conv_transpose_interleaved_float16_3d_mma_16x128x32_scalar", (2, 33, 150), (33, 40, 5), strides=[2],
+          pads=[3, 2], dilations=[3], kinds=_INFINITE_WEIGHTS, bias=False),
+    _gemm("conv_transpose_interleaved_float32_3d_tf32_64x64x16_scalar", (2, 20, 9, 13), (20, 140, 3, 4),
+          layout="reversed", kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_SHARED),
+    _gemm("conv_transpose_interleaved_float32_3d_3xtf32_64x64x16_vector", (1, 20, 150), (20, 140, 4), strides=[2],
+          pads=[2, 1], dilations=[1], layout="channels last"),
+    _gemm("conv_transpose_interleaved_float64_3d_mma_64x64x16_scalar", (2, 20, 75), (20, 140, 5), strides=[2],
+          pads=[2, 3], dilations=[3], kinds=_INFINITE_WEIGHTS),
+)  # fmt: skip
 DISJOINT = (
     _gemm("conv_transpose_depth_to_space_float32_3d_64x128x16", (2, 53, 11, 17), (53, 30, 2, 3), strides=[2, 3],
           pads=[1, 2, 0, 4], dilations=[1, 1], kinds=_INFINITE_WEIGHTS, out="channels last"),
@@ -258,7 +274,7 @@ TENSOR = (
 )  # fmt: skip
 
 GEMMS = (*CONVS, *SPLIT, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
-ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *POOLS)
+ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *INTERLEAVED_TENSOR, *POOLS)
 
 
 @cache

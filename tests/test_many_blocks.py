@@ -8,7 +8,7 @@ import many_blocks
 import numpy as np
 import pytest
 from emulated import architecture
-from many_blocks import ALL, DISJOINT, GEMMS, INTERLEAVED, POOLS, TENSOR, ManyBlocks
+from many_blocks import ALL, DISJOINT, GEMMS, INTERLEAVED, INTERLEAVED_TENSOR, POOLS, TENSOR, ManyBlocks
 
 from gpuconv import _dtypes
 from gpuconv.cuda import depth_to_space_plan, gemm_plan, interleaved_plan, mma_plan
@@ -66,3 +66,15 @@ def test_every_tile_that_writes_whole_rows_is_there_and_every_dtype() -> None:
     assert {str(tile) for _, tile in disjoint} == {one.kernel.split("_3d_")[1] for one in DISJOINT}
     for found, forms in ((INTERLEAVED, interleaved), (DISJOINT, disjoint)):
         assert {str(one.dtype) for one in found} == {form[0] for form in forms}
+
+
+def test_every_arithmetic_of_tensor_cores_is_interleaved() -> None:
+    kernels = {interleaved_plan.tensor_variant(single).name for single in mma_plan.interleavable_variants()}
+    met = {one.kernel for one in INTERLEAVED_TENSOR}
+    assert met <= kernels
+    arithmetics = [{name.rpartition("_3d_")[2].partition("_")[0] for name in names} for names in (kernels, met)]
+    tiles = [
+        {name.replace("bfloat16", "float16").partition("_float16_")[2] for name in names} for names in (kernels, met)
+    ]
+    assert arithmetics[0] == arithmetics[1]
+    assert tiles[0] == tiles[1]

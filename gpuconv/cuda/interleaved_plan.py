@@ -10,10 +10,13 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
+import numpy as np
+
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, mma_plan, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.gemm_fields import Interleavable
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
@@ -43,6 +46,37 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
         if _has_room(problem, tile, limits) and (uniform or tile.rowwise):
             name = variant(problem.dtype, tile, uniform).name
             yield Candidate(name, _seconds(problem, tile, uniform, limits), partial(_plan, problem, tile, uniform))
+    for one in mma_plan.interleavable(problem, limits):
+        launch = _on_tensor_cores(problem, one)
+        if _fits(launch.shared_bytes, limits):
+            busy = one.busy(launch.grid[0], problem.phases[-1])
+            seconds = model.overlapped(busy, model.memory(problem.bytes, limits)) + model.LAUNCH
+            yield Candidate(launch.variant.name, seconds, partial(_plan_on_tensor_cores, problem, one, launch))
+
+
+def _on_tensor_cores(problem: Problem, one: Interleavable) -> Launch:
+    """Return the launch whose blocks make all phases along W, given that of single phases."""
+    phases, single = problem.phases[-1], one.plan.launches[-1]
+    size = _dtypes.entry(one.accumulator).itemsize
+    planes = ((phases - 1) * one.sums + phases * spread(phases, size, 32)) * size
+    struct = np.frombuffer(single.parameters, single.variant.layout).copy()
+    struct["phases"] = params.division(prod(problem.phases[:-1]), False)
+    return replace(
+        single,
+        variant=tensor_variant(single.variant),
+        grid=(single.grid[0] // phases, 1, 1),
+        shared_bytes=single.shared_bytes + planes + (phases - 1) * gemm_structs.taps(False, 3).itemsize,
+        parameters=struct.tobytes(),
+    )
+
+
+def _plan_on_tensor_cores(problem: Problem, one: Interleavable, launch: Launch) -> Plan:
+    reasons = (_reason(problem), *one.plan.reasons)
+    return replace(one.plan, launches=(*one.plan.launches[:-1], launch), reasons=reasons)
+
+
+def _reason(problem: Problem) -> str:
+    return f"all {problem.phases[-1]} phases along W in one block, which writes neighbours of a row"
 
 
 def refusal(problem: Problem, limits: Limits) -> str | None:
@@ -54,7 +88,10 @@ def refusal(problem: Problem, limits: Limits) -> str | None:
 
 
 def _has_room(problem: Problem, tile: Tile, limits: Limits) -> bool:
-    shared = shared_bytes(problem, tile)
+    return _fits(shared_bytes(problem, tile), limits)
+
+
+def _fits(shared: int, limits: Limits) -> bool:
     several = _LEAST_BLOCKS * (shared + _RESERVED)
     return shared <= limits.shared_bytes_per_block and several <= limits.shared_bytes_per_multiprocessor
 
@@ -78,15 +115,14 @@ def shared_bytes(problem: Problem, tile: Tile) -> int:
     phases = problem.phases[-1]
     accumulator = gemm_plan.accumulator(problem)
     size = _dtypes.entry(accumulator).itemsize
-    apart = spread(phases, size)
+    apart = spread(phases, size, 128 // size)
     planes = ((phases - 1) * tile.block_m * tile.block_n + phases * apart) * size
     return tile.shared_bytes(accumulator) + planes + phases * gemm_structs.taps(False, 3).itemsize
 
 
-def spread(parts: int, size: int) -> int:
+def spread(parts: int, size: int, columns: int) -> int:
     """Return how many elements of a size things of several parts lie apart, as ``spread`` of ``epilogue.cuh``."""
     vector = 16 // size
-    columns = 8 * vector
     return (columns - 1) // (parts * vector) * vector + vector
 
 
@@ -114,10 +150,7 @@ def _plan(problem: Problem, tile: Tile, uniform: bool) -> Plan:
     pointers = params.pointers(gemm_structs.correlation(False, 3), gemm_fields.roles(problem))
     grid = (blocks, 1, 1)
     launch = Launch(chosen, grid, shared_bytes(problem, tile), params.pack(chosen.layout, fields), pointers)
-    reasons = (
-        f"all {problem.phases[-1]} phases along W in one block, which writes neighbours of a row",
-        gemm_plan.tap_reason(problem, tile, uniform),
-    )
+    reasons = (_reason(problem), gemm_plan.tap_reason(problem, tile, uniform))
     return gemm_plan.with_packing(problem, False, launch, reasons)
 
 
@@ -138,8 +171,14 @@ def variant(dtype: str, tile: Tile, uniform: bool) -> Variant:
     )
 
 
+def tensor_variant(single: Variant) -> Variant:
+    """Return the kernel on tensor cores, given that of single phases."""
+    name = single.name.replace("conv_transpose", NAME)
+    return replace(single, name=name, source=f"{NAME}.cu", function=f"{NAME}_mma")
+
+
 def forms() -> Iterator[tuple[str, Tile, bool]]:
-    """Yield the dtype, the tile and whether each slice of K has one tap, of every kernel."""
+    """Yield the dtype, the tile and whether each slice of K has one tap, of every kernel on the cores' multipliers."""
     for dtype, tiles in _TILES.items():
         for tile in tiles:
             for uniform in (False, True):
@@ -151,3 +190,5 @@ def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
     for dtype, tile, uniform in forms():
         yield variant(dtype, tile, uniform)
+    for single in mma_plan.interleavable_variants():
+        yield tensor_variant(single)

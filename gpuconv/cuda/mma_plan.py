@@ -14,7 +14,7 @@ from math import prod
 from gpuconv.cuda import correlation, gemm_fields, gemm_structs, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.gemm_fields import Divisible, PackedWeights
+from gpuconv.cuda.gemm_fields import Divisible, Interleavable, PackedWeights
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 RANK = 3
@@ -23,6 +23,7 @@ _TABLE_ROWS = 1024  # rows of K that fit the table of the form that finds the ta
 _TAPS = 64  # of a block of pack_fragments.cu
 _FRAGMENT = 16 * 32  # bytes: 16 output channels by 32 bytes of K
 _STANDING = 16  # bytes of an entry of a table
+_INTERLEAVED_BELOW = 128  # channels of a tile
 _DIVISIBLE = 64, 64  # tiles that several blocks may make
 
 
@@ -162,7 +163,39 @@ def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
         )
 
 
-def _busy(slice_of_tile: int, lanes: int, issued: float, limits: Limits, blocks: int, slices: int) -> float:
+def interleavable(problem: Problem, limits: Limits) -> Iterator[Interleavable]:
+    """Yield plans for tiles whose sums of several phases fit into shared memory."""
+    if not problem.phases or refusal(problem) is not None:
+        return
+    lifted, arithmetic = correlation.in_three_axes(problem), _arithmetic(problem)
+    for tile, form in _interleavable_kernels(arithmetic):
+        if not accepts(lifted, form) or lifted.wide(_packed_bytes(lifted, tile, form)):
+            continue
+        slices = _slices(lifted, form) / prod(lifted.phases)
+        tile_of_phase = tile.block_m * tile.block_n * form.block_k * arithmetic.products * slices
+        accumulator = "float64" if problem.dtype == "float64" else "float32"
+        yield Interleavable(
+            plan=_plan(lifted, tile, form),
+            sums=tile.block_m * tile.block_n // 32 * _pitch_of_sums(problem.dtype, form),
+            accumulator=accumulator,
+            busy=partial(_busy, tile_of_phase, arithmetic.lanes, form.issued, limits),
+        )
+
+
+def _interleavable_kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
+    for tile, form in _kernels(arithmetic):
+        if tile.block_m < _INTERLEAVED_BELOW and not form.rowwise:
+            yield tile, form
+
+
+def _pitch_of_sums(dtype: str, form: Form) -> int:
+    """Return the elements from one row of 32 sums to the next, as ``kPitch`` of ``mma.cuh``."""
+    if form.gather == "vector" or dtype in ("float16", "bfloat16"):
+        return 32 + 8
+    return 32 + (2 if dtype == "float64" else 4)
+
+
+def _busy(slice_of_tile: float, lanes: int, issued: float, limits: Limits, blocks: int, slices: int) -> float:
     return model.tensor(blocks, slices * slice_of_tile, lanes, issued, limits)
 
 
@@ -355,6 +388,13 @@ def packing_variant(dtype: str, precision: str) -> Variant:
         threads=256,
         blocks_per_sm=4,
     )
+
+
+def interleavable_variants() -> Iterator[Variant]:
+    """Yield the kernels of plans whose blocks could make all phases along W."""
+    for (dtype, precision), arithmetic in _ARITHMETIC.items():
+        for tile, form in _interleavable_kernels(arithmetic):
+            yield variant("conv_transpose", dtype, precision, tile, form)
 
 
 def variants() -> Iterator[Variant]:
