@@ -80,13 +80,14 @@ class WholeRows:
 
     kernel: str
     dtype: str
+    precision: str
     filters: int
     stride: int
 
     def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         disjoint = depth_to_space_plan.NAME in self.kernel
         taps = (2, self.stride) if disjoint else (3, self.stride + 1)
-        channels = 16 if disjoint or self.kernel.endswith("_uniform") else _CHANNELS_BETWEEN
+        channels = _CHANNELS_BETWEEN if self.kernel.endswith(("x16", "x8")) and not disjoint else 16
         return (_BATCH, channels, _HEIGHT, WIDTHS[0]), (channels, self.filters, *taps)
 
     def title(self) -> str:
@@ -97,8 +98,10 @@ class WholeRows:
     def run(self) -> dict[str, Row]:
         """Make rows of y that begin where a sector does; return the kernel's row."""
         x, w = (np.zeros(shape, self.dtype) for shape in self._shapes())
+        if self.kernel.endswith("_vector"):
+            x = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
         more = w.shape[3] - self.stride  # that the last input reaches to
-        with preferred(self.kernel), _counting() as emulated:
+        with preferred(self.kernel), gpuconv.precision(self.precision), _counting() as emulated:
             gpuconv.conv_transpose(x, w, strides=(2, self.stride), pads=(0, 0, 0, more))
         name, counters = list(emulated.counters().items())[-1]
         assert name == self.kernel
@@ -190,12 +193,19 @@ def forms() -> list[Form]:
 
 def whole_rows() -> list[WholeRows]:
     """Return every such kernel, with the strides that are a power of two and not."""
-    interleaved = ((interleaved_plan.variant(*form).name, *form[:2]) for form in interleaved_plan.forms())
-    disjoint = ((depth_to_space_plan.variant(*form).name, *form) for form in depth_to_space_plan.forms())
+    interleaved = (
+        (interleaved_plan.variant(*form).name, form[0], "ieee", form[1]) for form in interleaved_plan.forms()
+    )
+    disjoint = (
+        (depth_to_space_plan.variant(*form).name, form[0], "ieee", form[1]) for form in depth_to_space_plan.forms()
+    )
+    single = ((mma_plan.variant("conv_transpose", *form), form) for form in mma_plan.interleavable_forms())
+    tensor = ((interleaved_plan.tensor_variant(one).name, *form[:3]) for one, form in single)
     return [
-        WholeRows(name, dtype, tile.block_m, stride)
-        for name, dtype, tile in (*interleaved, *disjoint)
+        WholeRows(name, dtype, precision, tile.block_m, stride)
+        for name, dtype, precision, tile in (*interleaved, *tensor, *disjoint)
         for stride in (2, 3)
+        if (stride, "float64_3d_mma" in name) != (3, True)  # for which there is no room
     ]
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.emulator
 MOST_SECTORS = 1.3  # of what is necessary
 MOST_OF_16_BIT = 1.6  # in rows of 33: 64 bytes that begin in the middle of a sector touch three of them instead of two
 MOST_SECTORS_OF_WHOLE_ROWS = 1.2
-MOST_WAVEFRONTS_OF_WHOLE_ROWS = 1.12  # no number of banks can be shared out to three phases evenly
+MOST_WAVEFRONTS_OF_WHOLE_ROWS = 1.16  # no number of banks can be shared out to three phases evenly
 Rows = Mapping[str, Row]
 
 

@@ -58,7 +58,7 @@ def _on_tensor_cores(problem: Problem, one: Interleavable) -> Launch:
     """Return the launch whose blocks make all phases along W, given that of single phases."""
     phases, single = problem.phases[-1], one.plan.launches[-1]
     size = _dtypes.entry(one.accumulator).itemsize
-    planes = ((phases - 1) * one.sums + phases * spread(phases, size, 32)) * size
+    planes = ((phases - 1) * one.sums + phases * spread(phases, size)) * size
     struct = np.frombuffer(single.parameters, single.variant.layout).copy()
     struct["phases"] = params.division(prod(problem.phases[:-1]), False)
     return replace(
@@ -115,15 +115,15 @@ def shared_bytes(problem: Problem, tile: Tile) -> int:
     phases = problem.phases[-1]
     accumulator = gemm_plan.accumulator(problem)
     size = _dtypes.entry(accumulator).itemsize
-    apart = spread(phases, size, 128 // size)
+    apart = spread(phases, size)
     planes = ((phases - 1) * tile.block_m * tile.block_n + phases * apart) * size
     return tile.shared_bytes(accumulator) + planes + phases * gemm_structs.taps(False, 3).itemsize
 
 
-def spread(parts: int, size: int, columns: int) -> int:
+def spread(parts: int, size: int) -> int:
     """Return how many elements of a size things of several parts lie apart, as ``spread`` of ``epilogue.cuh``."""
-    vector = 16 // size
-    return (columns - 1) // (parts * vector) * vector + vector
+    vector, banks = 16 // size, 128 // size
+    return (banks - 1) // (parts * vector) * vector + vector
 
 
 def _blocks(problem: Problem, tile: Tile) -> int:
@@ -190,5 +190,5 @@ def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
     for dtype, tile, uniform in forms():
         yield variant(dtype, tile, uniform)
-    for single in mma_plan.interleavable_variants():
-        yield tensor_variant(single)
+    for form in mma_plan.interleavable_forms():
+        yield tensor_variant(mma_plan.variant("conv_transpose", *form))

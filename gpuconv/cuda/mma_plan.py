@@ -390,11 +390,11 @@ def packing_variant(dtype: str, precision: str) -> Variant:
     )
 
 
-def interleavable_variants() -> Iterator[Variant]:
-    """Yield the kernels of plans whose blocks could make all phases along W."""
+def interleavable_forms() -> Iterator[tuple[str, str, Tile, Form]]:
+    """Yield dtype, precision, tile and form of the plans whose blocks could make all phases along W."""
     for (dtype, precision), arithmetic in _ARITHMETIC.items():
         for tile, form in _interleavable_kernels(arithmetic):
-            yield variant("conv_transpose", dtype, precision, tile, form)
+            yield dtype, precision, tile, form
 
 
 def variants() -> Iterator[Variant]:

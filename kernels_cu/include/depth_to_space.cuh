@@ -28,8 +28,8 @@ template <class Acc, class Index, int NDIM> struct alignas(16) OutputRow {
 
 template <class Multiplier, class T, class Acc, class Index, int NDIM> struct DepthToSpace {
     using Row = OutputRow<Acc, Index, NDIM>;
-    static constexpr int kBlockN = Multiplier::kBlockN, kColumns = 128 / sizeof(Acc);   // in all banks
-    static_assert(Multiplier::kBlockM * (kBlockN + kColumns / 2) * sizeof(Acc) <= Multiplier::kSharedBytes);
+    static constexpr int kBlockN = Multiplier::kBlockN;
+    static_assert(Multiplier::kBlockM * (kBlockN * sizeof(Acc) + 64) <= Multiplier::kSharedBytes);
 
     const DepthToSpaceParams<Index, NDIM>& p;
     Row* rows;
@@ -57,7 +57,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
     __device__ __forceinline__ void write(const Multiplier& multiplier, void* shared) const
     {
         const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);
-        const int pitch = kBlockN + spread<kColumns, Acc>(parts);
+        const int pitch = kBlockN + spread<Acc>(parts);
         Acc* sums = static_cast<Acc*>(shared);
 #pragma unroll
         for (int i = 0; i < Multiplier::kChunksM; ++i)

@@ -26,7 +26,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct In
     __device__ __forceinline__ Acc* plane(int phase) const
     {
         constexpr int kBuffers = Multiplier::kSharedBytes / sizeof(Acc);
-        return phase == 0 ? shared : shared + kBuffers + (phase - 1) * kPlane + phase * spread<kColumns, Acc>(phases.divisor);
+        return phase == 0 ? shared : shared + kBuffers + (phase - 1) * kPlane + phase * spread<Acc>(phases.divisor);
     }
     __device__ __forceinline__ Acc* piece(int phase, int i, int j) const
     {
