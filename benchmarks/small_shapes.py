@@ -71,18 +71,45 @@ PROBLEMS = (
     _pool((1, 5, 16, 17), [2, 2], strides=[2, 2], ceil_mode=1),
     _pool((1, 2, 6, 6), [5, 5], pads=[2, 2, 2, 2], storage_order=1),
     _pool((1, 3, 20, 64), [3, 3], pads=[1, 1, 1, 1]),
+    _pool((2, 3, 11, 48), [3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+    _pool((1, 3, 10, 48), [2, 2], strides=[2, 2]),
+    _pool((1, 2, 3, 1000), [1, 3], strides=[1, 3]),
     _pool((1, 2, 30, 33), [13, 13], pads=[6, 6, 6, 6]),
     _pool((2, 2, 5, 6, 7), [2, 3, 2], pads=[1, 0, 1, 0, 1, 1], strides=[1, 2, 3], dilations=[2, 1, 2]),
     _pool((1, 2, 3, 4), [2, 2], pads=[4, 2, 3, 2], strides=[2, 2]),
 )
 
 
+# On tensor cores: channels last, that is 16 bytes of channels a copy, and float32 that may be rounded.
+TENSOR = tuple(
+    Problem(operator, (2, 9, 8, channels) if layout == "NHWC" else (2, channels, 9, 8), w, {**attributes, **more})
+    for operator, channels, w, attributes in (
+        ("conv", 32, (20, 32, 3, 3), _pads(1, 1, 1, 1)),
+        ("conv", 3, (20, 3, 3, 3), {"strides": [2, 2]}),
+        ("conv_transpose", 32, (32, 20, 3, 3), {"strides": [2, 2]}),
+        ("conv_transpose", 3, (3, 20, 3, 3), {"strides": [2, 1]}),
+    )
+    for layout in ("NCHW", "NHWC")
+    for more in (
+        {"layout": layout},
+        {"layout": layout, "precision": "tf32"},
+        {"layout": layout, "precision": "3xtf32"},
+    )
+)
+
+
 def calls() -> Iterator[tuple[Problem, str, bool]]:
     """Yield every problem in every dtype, with 32-bit and then with 64-bit indices; each has several candidates."""
     for wide in (False, True):
-        for problem in PROBLEMS:
-            for dtype in (*_FLOATS, "int8", "uint8") if problem.operator == "max_pool" else _FLOATS:
+        for problem in (*PROBLEMS, *TENSOR):
+            for dtype in _dtypes_of(problem):
                 yield problem, dtype, wide
+
+
+def _dtypes_of(problem: Problem) -> tuple[str, ...]:
+    if "precision" in problem.attributes:
+        return ("float32",)
+    return (*_FLOATS, "int8", "uint8") if problem.operator == "max_pool" else _FLOATS
 
 
 def operands(problem: Problem, dtype: str) -> list[Any]:

@@ -82,9 +82,13 @@ def explain(
     max_pool float32 on sm_90a: 132 multiprocessors as on H200
       x (8, 64, 112, 112) -> y (8, 64, 56, 56)
       floor      6.7 us: 32.1 MB at 4.80 TB/s
-      launch 1   max_pool_float32_2d: grid 6272, 256 threads
-      because    max_pool_float32_2d: one output a thread, 1605632 outputs in 6272 blocks of 256 threads; 32-bit \
-indices, the largest number being 6422527
+      launch 1   max_pool_float32_3d_vectors_3x2: grid 1619, 128 threads
+      because    max_pool_float32_2d: modelled 12.4 us, 1.48 of the chosen one's
+                 max_pool_float32_3d_vectors_3x2: modelled 8.4 us, chosen
+                 max_pool_float32_3d_bands: modelled 9.7 us, 1.16 of the chosen one's
+                 max_pool_float32_3d_vectors_3x2: 2 x 4 outputs a thread, from rows of 28 vectors; 1605632 outputs \
+in 1619 blocks of 128 threads
+                 not by planes: windows more than one element apart
     """
     from gpuconv.cuda.limits import representative
 

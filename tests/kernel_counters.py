@@ -35,6 +35,7 @@ COLUMNS = "wavefronts of shared memory, sectors of global memory: how many, and 
 WIDTHS = (32, 33, 40, 64)  # elements in a row; with 33, hardly a row begins where a sector does
 _BATCH, _HEIGHT, _CHANNELS_BETWEEN = 2, 5, 5  # channels that no slice of K is a multiple of
 _POOLED = (2, 3, 9, 40)
+_ROWS = (1, 3, 36, 112)
 Row = dict[str, list[int]]
 
 
@@ -146,28 +147,35 @@ class TensorForm:
 
 @dataclass(frozen=True)
 class Pool:
-    """MaxPool with one window, of the values alone or with their indices."""
+    """MaxPool by one kernel with one window, of the values alone or with their indices."""
 
     dtype: str
+    kernel: str
     window: int
     stride: int
+    pad: int
     indices: bool
+    x_shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return f"max_pool_{self.dtype}_{self.kernel}{'_indices' * self.indices}"
 
     def __str__(self) -> str:
-        return f"max_pool_{self.dtype}_2d{'_indices' * self.indices}, {self.window}x{self.window}, stride {self.stride}"
+        return f"{self.name}, {self.window}x{self.window}, stride {self.stride}"
 
     def title(self) -> str:
         """Return the row's title."""
-        return f"{self} over {_sizes(_POOLED)}"
+        return f"{self} over {_sizes(self.x_shape)}"
 
     def run(self) -> dict[str, Row]:
-        """Take the maxima, padded by one row on each side; return the kernel's row."""
-        window, strides, pads = (self.window,) * 2, (self.stride,) * 2, (1,) * 4
-        x = np.zeros(_POOLED, self.dtype)
-        with _counting() as emulated:
+        """Take the maxima, padded alike on each side; return the kernel's row."""
+        window, strides, pads = (self.window,) * 2, (self.stride,) * 2, (self.pad,) * 4
+        x = np.zeros(self.x_shape, self.dtype)
+        with preferred(self.name), _counting() as emulated:
             gpuconv.max_pool(x, kernel_shape=window, strides=strides, pads=pads, return_indices=self.indices)
         ((name, counters),) = emulated.counters().items()
-        assert self.title().startswith(f"{name}, ")
+        assert name == self.name
         return {self.title(): row(counters)}
 
 
@@ -218,12 +226,22 @@ def tensor_forms() -> list[TensorForm]:
     ]
 
 
+# Kernel, window, stride, pad, x: one output a thread; rows as in ResNet, rows of an odd length, planes as in SPP.
+_POOLS = (
+    *(("2d", window, stride, 1, _POOLED) for window, stride in ((2, 2), (3, 2), (3, 1))),
+    ("3d_vectors_2x2", 2, 2, 0, _ROWS),
+    ("3d_vectors_3x2", 3, 2, 1, _ROWS),
+    ("3d_vectors_3x1", 3, 1, 1, _ROWS),
+    ("3d_bands", 3, 2, 0, (2, 3, 21, 111)),
+    ("2d_planes", 5, 1, 2, (2, 3, 20, 20)),
+)
+
+
 def pools() -> list[Pool]:
     """Return the usual windows."""
-    windows = ((2, 2), (3, 2), (3, 1))
     return [
-        Pool(dtype, *window, indices)
-        for dtype, window, indices in product(_dtypes.MAX_POOL_DTYPES, windows, (False, True))
+        Pool(dtype, *form, indices, x_shape)
+        for dtype, (*form, x_shape), indices in product(_dtypes.MAX_POOL_DTYPES, _POOLS, (False, True))
     ]
 
 

@@ -23,7 +23,7 @@ from gpuconv import _dtypes, _geometry
 from gpuconv._precision import PRECISIONS
 from gpuconv.cpu import _threads
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import conv_plan, correlation, pool_plan
+from gpuconv.cuda import conv_plan, correlation, pool_plan, pool_problem, pool_vectors
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Launch, Plan, Variant
@@ -77,10 +77,19 @@ def _problem(
 
 def _pool_plans() -> Iterator[Plan]:
     for dtype, rank, wide, indices in product(_dtypes.MAX_POOL_DTYPES, _RANKS, (False, True), (False, True)):
-        geometry = _geometry.max_pool((2, 3, *[4] * rank), kernel_shape=[2] * rank)
-        y_strides = _strides(geometry.y_shape)
-        x_strides = _strides(geometry.x_shape, wide)
-        yield pool_plan.for_max_pool(geometry, dtype, x_strides, y_strides, y_strides if indices else None, _LIMITS)
+        yield from _pools((2, 3, *[4] * rank), 2, 1, dtype, wide, indices)
+    for dtype, indices, (size, stride) in product(_dtypes.MAX_POOL_DTYPES, (False, True), pool_vectors.STRIPS):
+        yield from _pools((2, 3, 8, 32), size, stride, dtype, False, indices)
+
+
+def _pools(x_shape: tuple[int, ...], size: int, stride: int, dtype: str, wide: bool, indices: bool) -> Iterator[Plan]:
+    rank = len(x_shape) - 2
+    geometry = _geometry.max_pool(x_shape, kernel_shape=[size] * rank, strides=[stride] * rank)
+    y_strides = _strides(geometry.y_shape)
+    places = y_strides if indices else None
+    problem = pool_problem.Problem(geometry, dtype, _strides(x_shape, wide), y_strides, places)
+    for candidate in pool_plan.candidates(problem, _LIMITS):
+        yield candidate.make()
 
 
 def _strides(shape: tuple[int, ...], wide: bool = False) -> tuple[int, ...]:
