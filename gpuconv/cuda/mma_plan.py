@@ -164,7 +164,7 @@ def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
 
 
 def interleavable(problem: Problem, limits: Limits) -> Iterator[Interleavable]:
-    """Yield plans for tiles whose sums of several phases fit into shared memory."""
+    """Yield plans for tiles whose sums of several phases fit into shared memory, of inputs that lie by rows."""
     if not problem.phases or refusal(problem) is not None:
         return
     lifted, arithmetic = correlation.in_three_axes(problem), _arithmetic(problem)
@@ -176,7 +176,7 @@ def interleavable(problem: Problem, limits: Limits) -> Iterator[Interleavable]:
         accumulator = "float64" if problem.dtype == "float64" else "float32"
         yield Interleavable(
             plan=_plan(lifted, tile, form),
-            sums=tile.block_m * tile.block_n // 32 * _pitch_of_sums(problem.dtype, form),
+            sums=tile.block_m * tile.block_n // 32 * _pitch_of_sums(problem.dtype),
             accumulator=accumulator,
             busy=partial(_busy, tile_of_phase, arithmetic.lanes, form.issued, limits),
         )
@@ -184,13 +184,13 @@ def interleavable(problem: Problem, limits: Limits) -> Iterator[Interleavable]:
 
 def _interleavable_kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
     for tile, form in _kernels(arithmetic):
-        if tile.block_m < _INTERLEAVED_BELOW and not form.rowwise:
+        if tile.block_m < _INTERLEAVED_BELOW and form.gather == "scalar":
             yield tile, form
 
 
-def _pitch_of_sums(dtype: str, form: Form) -> int:
-    """Return the elements from one row of 32 sums to the next, as ``kPitch`` of ``mma.cuh``."""
-    if form.gather == "vector" or dtype in ("float16", "bfloat16"):
+def _pitch_of_sums(dtype: str) -> int:
+    """Return the elements from one row of 32 sums to the next: ``kPitch`` of ``mma.cuh`` in the scalar form."""
+    if dtype in ("float16", "bfloat16"):
         return 32 + 8
     return 32 + (2 if dtype == "float64" else 4)
 
