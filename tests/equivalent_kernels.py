@@ -47,6 +47,8 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Outputs that need no repair are computed again, to the same values.": (
         "include/epilogue.cuh: bool suspect = false;  [false -> true]",
+        "include/interleaved.cuh: bool suspect = false;  [false -> true]",
+        "include/interleaved.cuh: bool suspect = false;  [false -> true] no. 2",
         "include/epilogue.cuh: if (!is_finite(widen(y[offset + m * p.y_channel])))  [!is_finite(widen(y[offset + m * p.y_channel])) -> true || (!is_finite(widen(y[offset + m * p.y_channel])))]",  # noqa: E501
         "include/gather.cuh: bool whole = true;  [true -> false]",
         "include/gather.cuh: const Index last = origin[axis] + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [- -> +]",  # noqa: E501
@@ -57,6 +59,8 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Asking again, after the main loop, only spares registers during it.": (
         "include/implicit_gemm.cuh: position(group, m_tile, n_tile);  [m_tile -> n_tile] no. 2",
+        "include/interleaved.cuh: position(group, m_tile, n_tile);  [m_tile -> n_tile]",
+        "include/interleaved.cuh: position(group, m_tile, n_tile);  [statement deleted]",
         "include/implicit_gemm.cuh: position(group, m_tile, n_tile);  [statement deleted] no. 2",
         "include/implicit_gemm.cuh: multiplier.stand(group, m_tile * Multiplier::kBlockM);  [statement deleted] no. 2",
     ),
@@ -90,6 +94,28 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "include/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [0 -> 1]",
         "include/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 2]",
         "include/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 0]",
+    ),
+    "Which lane writes which row of a tile is all the same; only neighbours in y lie with other lanes.": (
+        "include/depth_to_space.cuh: __device__ __forceinline__ const Divider<Index>& taps_along_w() const { return p.axes[NDIM - 1].taps; }  [1 -> 2]",  # noqa: E501
+        "include/depth_to_space.cuh: taps_along_w().split(m0, before);  [m0 -> column0]",
+    ),
+    "Rows before the first of a tile are never written.": (
+        "include/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [? -> && false ?]",
+        "include/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [row -> tap]",
+        "include/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [0 -> 1] no. 2",
+    ),
+    "It only keeps lanes off each other's banks, and fits into the buffers.": (
+        "include/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [< -> >]",  # noqa: E501
+        "include/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [? -> || true ?]",  # noqa: E501
+        "include/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [? -> && false ?]",  # noqa: E501
+        "include/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [2 -> 3] no. 2",  # noqa: E501
+        "include/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [2 -> 1]",  # noqa: E501
+        "include/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [2 -> 1] no. 2",  # noqa: E501
+    ),
+    "The block has no fewer threads than the tile has rows, and rows beyond the last are never written.": (
+        "include/depth_to_space.cuh: for (int i = threadIdx.x; i < Multiplier::kBlockM && m0 + i < p.common.filters; i += Multiplier::kThreads) {  [+= -> =]",  # noqa: E501
+        "include/depth_to_space.cuh: for (int i = threadIdx.x; i < Multiplier::kBlockM && m0 + i < p.common.filters; i += Multiplier::kThreads) {  [filters -> pitch]",  # noqa: E501
+        "include/depth_to_space.cuh: for (int row = int(tap - before); row < Multiplier::kBlockM && m0 + row < p.common.filters; row += int(taps_along_w().divisor)) {  [filters -> pitch]",  # noqa: E501
     ),
     "Any one thread of the block will do.": (
         "conv_transpose.cu: if (threadIdx.x == 0) {  [0 -> 1]",
