@@ -17,6 +17,14 @@
 #include "gather.cuh"
 #include "numeric.cuh"
 
+// How far things of several parts lie apart in shared memory, in whole 16 bytes, so that lanes that read neighbours
+// crosswise, every PARTS-th from the same part, find as many as there is room for in different banks.
+template <class Acc> __device__ __forceinline__ int spread(int parts)
+{
+    constexpr int kVector = 16 / sizeof(Acc), kBanks = 128 / sizeof(Acc);
+    return (kBanks - 1) / (parts * kVector) * kVector + kVector;
+}
+
 template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHASED> struct Epilogue {
     static constexpr int kRows = Multiplier::kRows, kColumns = Multiplier::kColumns, kPitch = Multiplier::kPitch;
     static constexpr int kRowStep = 32 / kColumns;       // rows that a warp writes at once
