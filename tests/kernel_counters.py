@@ -16,6 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import direct_forms
 import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
 import numpy as np
 import records
@@ -27,6 +28,7 @@ import gpuconv
 from gpuconv import _dtypes
 from gpuconv.cuda import choice, depth_to_space_plan, gemm_plan, interleaved_plan, mma_plan, sources, split_plan
 from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.direct_tile import Form as DirectForm
 from gpuconv.cuda.gemm_plan import Tile
 
 ARCHITECTURE = "sm_90a"
@@ -106,6 +108,37 @@ class WholeRows:
         name, counters = list(emulated.counters().items())[-1]
         assert name == self.kernel
         return {self.title(): row(counters)}
+
+
+@dataclass(frozen=True)
+class Direct:
+    """One form of the direct sum over rows of one width, twice that for stride 2."""
+
+    dtype: str
+    form: DirectForm
+    width: int
+
+    def __str__(self) -> str:
+        return f"{direct_forms.name(self.form, self.dtype)}, {self.width} columns"
+
+    def title(self) -> str:
+        """Return the row's title."""
+        x_shape, w_shape, _ = direct_forms.usual(self.form, self.width)
+        return f"{direct_forms.name(self.form, self.dtype)}, {_sizes(w_shape)} over {_sizes(x_shape)}"
+
+    def run(self) -> dict[str, Row]:
+        """Convolve; "sums" are the loads from shared memory, beside what they took if each read whole vectors."""
+        x_shape, w_shape, attributes = direct_forms.usual(self.form, self.width)
+        name = direct_forms.name(self.form, self.dtype)
+        with preferred(name), _counting() as emulated:
+            gpuconv.conv(np.zeros(x_shape, self.dtype), np.zeros(w_shape, self.dtype), **attributes)
+        counters = emulated.counters()[name]
+        sums = [0, 0]
+        columns = [FIELDS.index("shared_wavefronts"), FIELDS.index("shared_requests")]
+        for key, counts in zip(counters.keys, counters.counts[:, columns].tolist(), strict=True):
+            if key == "ld.shared":
+                sums = [sums[0] + counts[0], sums[1] + 4 * counts[1]]
+        return {self.title(): row(counters) | {"sums": sums}}
 
 
 @dataclass(frozen=True)
@@ -228,6 +261,11 @@ def tensor_forms() -> list[TensorForm]:
     ]
 
 
+def directs() -> list[Direct]:
+    """Return every form with the two sizes of elements that matter most, in rows of whole vectors and others."""
+    return [Direct(*one) for one in product(("bfloat16", "float32"), direct_forms.FORMS, (33, 64))]
+
+
 # Kernel, window, stride, pad, x: one output a thread; rows as in ResNet, rows of an odd length, planes as in SPP.
 _POOLS = (
     *(("2d", window, stride, 1, _POOLED) for window, stride in ((2, 2), (3, 2), (3, 1))),
@@ -273,7 +311,7 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from form.run(width).items()
     for tensor_form in tensor_forms():
         yield from tensor_form.run(WIDTHS[0]).items()
-    for one in (*whole_rows(), *pools()):
+    for one in (*whole_rows(), *directs(), *pools()):
         yield from one.run().items()
 
 

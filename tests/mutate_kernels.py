@@ -63,6 +63,7 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "include/phases.cuh": (*many_blocks.TRANSPOSED, *many_blocks.INTERLEAVED),
     "include/interleaved.cuh": (*many_blocks.INTERLEAVED, *many_blocks.INTERLEAVED_TENSOR),
     "include/depth_to_space.cuh": many_blocks.DISJOINT,
+    "conv_direct.cu": many_blocks.DIRECT,
     "include/correlation.cuh": many_blocks.GEMMS,
     "include/gather.cuh": many_blocks.GEMMS,
     "include/ffma.cuh": many_blocks.GEMMS,

@@ -12,7 +12,7 @@ import pytest
 from emulated import preferred
 from emulator import EmulatorError, emulated_cuda
 from mutate_kernels import changed_kernels
-from operands import filled, values
+from operands import LAYOUTS, filled, values
 
 import gpuconv
 from gpuconv.cuda import sources
@@ -32,7 +32,10 @@ IMPLICIT, TRANSPOSE, PHASES = "include/implicit_gemm.cuh", "conv_transpose.cu", 
 FFMA, GATHER, EPILOGUE = "include/ffma.cuh", "include/gather.cuh", "include/epilogue.cuh"
 INTERLEAVED, BLOCKS = "include/interleaved.cuh", "include/depth_to_space.cuh"
 DEPTH_TO_SPACE = "conv_transpose_depth_to_space.cu"
-PACK, POOL = "pack_weights.cu", "max_pool.cu"
+MMA, SLICE, FRAGMENTS = "include/mma.cuh", "include/slice_inputs.cuh", "include/fragments.cuh"
+PACK, PACK_FRAGMENTS, POOL = "pack_weights.cu", "pack_fragments.cu", "max_pool.cu"
+DIRECT = "conv_direct.cu"
+PAST_CHUNKS = "global memory out of bounds: read of 16 bytes"
 SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
@@ -64,6 +67,22 @@ def slices(dtype: str = "float32") -> Any:
     """The same of one tap per slice of K, and of enough slices to fill every buffer twice."""
     with preferred(f"conv_{dtype}_2d_64x64x16"):
         return gpuconv.conv(*arrays(dtype, c=80), pads=[2, 1, 2, 1])
+
+
+def halves(form: str, c: int = 40) -> Callable[[], Any]:
+    """A Conv in float16 on tensor cores, of several tiles and slices, in one form of one tile."""
+
+    def call() -> Any:
+        x, w = arrays("float16", c=c)
+        if form.endswith("vector"):
+            x = LAYOUTS["channels last"](x)
+        with preferred(f"mma_{form}"):
+            return gpuconv.conv(x, w, pads=[2, 1, 2, 1])
+
+    return call
+
+
+VECTOR, SCALAR, ROWWISE = halves("64x64x64_vector"), halves("64x64x32_scalar"), halves("64x64x32_rowwise", c=3)
 
 
 def infinite() -> Any:
@@ -113,6 +132,42 @@ def pool() -> Any:
     return gpuconv.max_pool(values("integers", 1, (2, 3, 150), "float32"), kernel_shape=[3], pads=[2, 2])
 
 
+def depthwise() -> Any:
+    (x, w, _), _ = filled("conv", (3, 3, 22, 37), (3, 1, 3, 3), {"group": 3}, "float32")
+    with preferred("depthwise_float32_3d_3x3s1"):
+        return gpuconv.conv(x, w, group=3, pads=[2, 1, 1, 2])
+
+
+def whole_rows() -> Any:
+    (x, w, _), _ = filled("conv", (3, 3, 22, 36), (3, 1, 3, 3), {"group": 3}, "float16")
+    with preferred("depthwise_float16_3d_3x3s1"):
+        return gpuconv.conv(x, w, group=3, pads=[1, 1, 1, 1])
+
+
+def long_rows() -> Any:
+    (x, w, _), _ = filled("conv", (3, 3, 22, 37), (3, 1, 8, 6), {"group": 3}, "float32")
+    with preferred("depthwise_float32_3d_rows"):
+        return gpuconv.conv(x, w, group=3, pads=[2, 1, 1, 2])
+
+
+def stepwise() -> Any:
+    """A grouped Conv whose channels are staged step by step, with an infinite weight in the last step."""
+    (x, w, _), _ = filled("conv", (1, 64, 40, 41), (8, 32, 3, 3), {"group": 2}, "float32")
+    with preferred("grouped_float32_3d_3x3s1"):
+        return gpuconv.conv(x, w, group=2, pads=[1, 1, 1, 1])
+
+
+def infinite_direct() -> Any:
+    with preferred("depthwise_float32_3d_3x3s1"):
+        return gpuconv.conv(*infinite_corner(), group=2, pads=[1, 1, 1, 1])
+
+
+def infinite_corner() -> tuple[Any, Any]:
+    x, w = values("integers", 1, (3, 2, 22, 37), "float32"), values("integers", 2, (2, 1, 3, 3), "float32")
+    w[0, 0, 0, 0] = float("inf")
+    return x, w
+
+
 @dataclass(frozen=True)
 class Bug:
     """One bug.
@@ -145,8 +200,9 @@ ARRIVED = "__syncthreads();     // the slice has arrived"
 FILLED = "__syncthreads();\n#pragma unroll 1\n    for (int phase"
 LAID = "__syncwarp();\n        const bool suspect = all.write"
 MOVED = "__syncthreads();\n#pragma unroll 1\n        for (int i = threadIdx.x; i < kBlockN"
-TURNED = "__syncwarp();\n                const Index m = first_row(i);"
-TURNED_BACK = "__syncwarp();\n            }\n        }\n        return suspect;"
+TURNED = "__syncwarp();\n                if (channels_last)"
+TURNED_BACK = "__syncwarp();\n            }\n        }\n        return channels_last"
+TURNED_LANES = "store_shared(piece + (place + place / 8) * kVector, part);\n                __syncwarp();"
 PUBLISHED = "        __threadfence();\n        last = "
 LEARNT = "all - 1;\n        __threadfence();"
 PARTS_RACE = "race between blocks on workspace"
@@ -224,6 +280,28 @@ BUGS = (
         disjoint, OUT_OF_BOUNDS.format("read"), "copy_async<sizeof(Acc)>(target + k"),
     Bug("single weights are read as vectors", DEPTH_TO_SPACE, "% 16 == 0 && this->p.pitch % kVector == 0", "% 16 == 0",
         disjoint, "misaligned|out of bounds", "copy_async<16>(target"),
+    Bug("tensor cores: taps in the padding are copied", SLICE, "meets(at, away) ? p.channels - first : 0",
+        "p.channels - first", VECTOR, PAST_CHUNKS, "copy_async<16>((target"),
+    Bug("tensor cores: channels that are none are copied", SLICE, "(WHOLE ? 0 : k * kChunk) < channels[i]",
+        "0 < channels[i]", VECTOR, PAST_CHUNKS, "copy_async<16>((target"),
+    Bug("tensor cores: taps in the padding are read, row by row", SLICE, "meets(mine, away.coordinate)", "true",
+        ROWWISE, OUT_OF_BOUNDS.format("read"), "load_half(source)"),
+    Bug("tensor cores: one copy too few is waited for", IMPLICIT, "copy_async_wait<kStages - 2>",
+        "copy_async_wait<kStages - 1>", VECTOR, "an asynchronous copy is in flight", "a[i][k][part] = load_shared"),
+    Bug("tensor cores: no barrier between filling and multiplying", IMPLICIT, ARRIVED, "// the slice has arrived",
+        SCALAR, "shared memory race", "a[i][k][part] = load_shared"),
+    Bug("tensor cores: weights are not copied", MMA, "copy_async<16>(target + i, next_weights + i, 16);", ";", SCALAR,
+        "uninitialised shared memory read", "a[i][k][part] = load_shared"),
+    Bug("tensor cores: 16-bit elements stay in registers", IMPLICIT, "if (more) multiplier.deposit(filled);", "",
+        SCALAR, "uninitialised shared memory read", "load_matrices(words"),
+    Bug("tensor cores: the table of pixels is read before it is there", SLICE, "keep(place);\n        __syncthreads();",
+        "keep(place);", SCALAR, "shared memory race: read after write", "const Standing at = pixels["),
+    Bug("tensor cores: a warp's chunk overlaps the next one's", MMA, "WARP_M + i * kRows", "WARP_M + i * (kRows - 1)",
+        SCALAR, "race between blocks on y|were never written|race", ""),
+    Bug("fragments: no barrier where weights are turned round", PACK_FRAGMENTS, "__syncthreads();", "", SCALAR,
+        "shared memory race", "Arithmetic::part(tile["),
+    Bug("fragments: channels that are none are packed", PACK_FRAGMENTS, "channel < p.channels && ", "", SCALAR,
+        OUT_OF_BOUNDS.format("read"), "found ? w[offset]"),
     Bug("a block's sums are not published", TICKETS, PUBLISHED, PUBLISHED.replace("__threadfence();", ""), in_splits,
         PARTS_RACE, "load_l2(source"),
     Bug("the last block does not look at memory anew", TICKETS, LEARNT, LEARNT.replace("__threadfence();", ""),
@@ -250,6 +328,32 @@ BUGS = (
         "1 of 912 elements of y, of shape .*, were never written", ""),
     Bug("two blocks make one output", POOL, "* kThreads + Index(threadIdx.x)", "* (kThreads - 1) + Index(threadIdx.x)",
         pool, "race between blocks on y", "dot(q, p.y_stride)] = maximum.value"),
+    Bug("rows in the padding are copied", DIRECT, "found && i < left && inside(h, p.x_extent[1])", "found && i < left",
+        depthwise, OUT_OF_BOUNDS.format("read"), "elements[i] = real ?"),
+    Bug("columns in the padding are copied", DIRECT, " && inside(w, p.x_extent[2])", "", depthwise,
+        OUT_OF_BOUNDS.format("read"), "elements[i] = real ?"),
+    Bug("vectors of other rows than those of whole vectors", DIRECT, "p.x_width == kVector && aligned", "aligned",
+        depthwise, "misaligned", "elements[i] = real ?"),
+    Bug("the last rows are not staged", DIRECT, "int left = run.count;", "int left = run.count - 1;",
+        depthwise, "uninitialised shared memory read", "return *reinterpret_cast<const Vector*>(source)"),
+    Bug("no barrier between copying and summing", DIRECT, "finite = __syncthreads_and(stage(channel)) && finite;",
+        "finite = stage(channel) && finite;", depthwise, "shared memory race",
+        "return *reinterpret_cast<const Vector*>(source)"),
+    Bug("no barrier before the next channels", DIRECT, "if (channel > 0) __syncthreads();", "", stepwise,
+        "shared memory race", "*target = widen(values[0]);"),
+    Bug("weights are copied to where the warps turn their results round", DIRECT, "shared[p.weights + to] = value;",
+        "shared[p.weights - 8 + to] = value;", depthwise, "uninitialised shared memory read",
+        "return *reinterpret_cast<const Vector*>(source)"),
+    Bug("lanes read what others have not yet put down", DIRECT, TURNED_LANES, TURNED_LANES.replace("__syncwarp();", ""),
+        depthwise, "shared memory race: read after write", "y[targets[i] + further(f, r)] ="),
+    Bug("columns that are none are written", DIRECT, "j < columns ? left[i] : 0", "left[i]", depthwise,
+        "global memory|race between blocks|race on y", "y[targets[i] + further(f, r)] ="),
+    Bug("rows that are none are written in vectors", DIRECT, "exists && taken(r) < out.left", "exists", whole_rows,
+        OUT_OF_BOUNDS.format("write") + "|race between", "*reinterpret_cast<Packed*>(y + further(f, r)) = packed;"),
+    Bug("kernel rows that are none are read", DIRECT, "!ALL_ROWS && !LINE && !inside(i - r, kernel_rows())", "false",
+        long_rows, "uninitialised shared memory read|shared memory", "return *reinterpret_cast<const Vector*>(source)"),
+    Bug("a sum over the taps inside reads the padding", DIRECT,
+        " || !inside(at[1], p.x_extent[1])", "", infinite_direct, OUT_OF_BOUNDS.format("read"), "const T input = x["),
 )  # fmt: skip
 
 
@@ -264,7 +368,7 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 
 PATHS = (
     IMPLICIT, FFMA, GATHER, EPILOGUE, TRANSPOSE, PHASES, INTERLEAVED, BLOCKS, DEPTH_TO_SPACE, PACK, POOL,
-    SPLIT, TICKETS,
+    SPLIT, TICKETS, MMA, SLICE, FRAGMENTS, PACK_FRAGMENTS, DIRECT,
 )  # fmt: skip
 
 
@@ -310,7 +414,7 @@ def test_without_its_checks_the_emulator_sees_results_alone(path: str, old: str,
     [
         (IMPLICIT, "if (epilogue.write(shared)) epilogue.repair();", "epilogue.write(shared);"),
         (EPILOGUE, "!locate(at, offset) || ", "true || "),
-        (EPILOGUE, "suspect = suspect || !is_finite(sum);", ""),
+        (EPILOGUE, "return !is_finite(sum);", "return false;"),
         (EPILOGUE, "m += kRowStep)\n", "m += 2 * kRowStep)\n"),
         (EPILOGUE, "for (Index k = 0; k < taps.rows", "for (Index k = 1; k < taps.rows"),
     ],
@@ -338,3 +442,47 @@ def test_a_missing_repair_of_interleaved_phases_shows_in_the_results(old: str, n
         y = infinite_phases()
     with pytest.raises(AssertionError, match="elements are wrong"):
         oracle.assert_close(y, exact, "float32")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("if (finite) {", "if (true) {"),
+        ("finite = finite && is_finite(value);", ""),
+        ("_and(stage(channel)) && finite;", "_and(stage(channel));  // of the last channels alone"),
+        (" + p.start[2] + p.lead;", " + p.start[2];"),
+    ],
+)
+def test_an_infinite_weight_on_the_padding_shows_in_the_results(old: str, new: str) -> None:
+    x, w = infinite_corner()
+    stacked = values("integers", 1, (1, 64, 40, 41), "float32"), values("integers", 2, (8, 32, 3, 3), "float32")
+    stacked[1][0, 0, 0, 0] = float("inf")
+    wrong = 0
+    with changed_kernels({DIRECT: exchanged(DIRECT, old, new)}), emulated_cuda():
+        for form, pair in (("depthwise_float32_3d_3x3s1", (x, w)), ("grouped_float32_3d_3x3s1", stacked)):
+            with preferred(form):
+                y = gpuconv.conv(*pair, group=2, pads=[1, 1, 1, 1])
+            try:
+                oracle.assert_close(y, oracle.conv(*pair, group=2, pads=[1, 1, 1, 1]), "float32")
+            except AssertionError:
+                wrong += 1
+    assert wrong
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "call"),
+    [
+        (FRAGMENTS, "return lane / 4 + element", "return lane % 8 + element", SCALAR),
+        (FRAGMENTS, "lane % 4 * kWordElements + element % kWordElements", "lane % 4 + element % kWordElements", SCALAR),
+        (MMA, "load_pixels(b_stage ^ depth * 32, b)", "load_pixels(b_stage ^ depth * 16, b)", SCALAR),
+        (MMA, "lane() / 16 * 8 + lane() % 8", "lane() % 8", VECTOR),
+        (SLICE, "copy_async<16>((target ^ k * 16)", "copy_async<16>((target + k * 16)", VECTOR),
+        (SLICE, "(gathered[i + 2 * k + 1] << 16)", "(gathered[i + 2 * k] << 16)", SCALAR),
+        (MMA, "store_shared(target, pair);", "store_shared(target + 8, pair);", VECTOR),
+    ],
+)
+def test_elements_in_a_wrong_place_show(path: str, old: str, new: str, call: Callable[[], Any]) -> None:
+    x, w = arrays("float16", c=40)
+    exact = oracle.conv(x, w, pads=[2, 1, 2, 1])
+    with pytest.raises(AssertionError), changed_kernels({path: exchanged(path, old, new)}), emulated_cuda():
+        oracle.assert_close(call(), exact, "float16", "tensor cores")

@@ -10,6 +10,7 @@ from gpuconv.cuda import (
     choice,
     correlation,
     depth_to_space_plan,
+    direct_plan,
     gemm_plan,
     interleaved_plan,
     mma_plan,
@@ -20,7 +21,7 @@ from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Limits, Plan, Variant
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
-FAMILIES = (gemm_plan, mma_plan, split_plan, interleaved_plan, depth_to_space_plan)
+FAMILIES = (gemm_plan, mma_plan, split_plan, direct_plan, interleaved_plan, depth_to_space_plan)
 _OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan)
 
 
@@ -64,22 +65,28 @@ def plan(problem: Problem, limits: Limits) -> Plan:
     """Plan what both operators come down to."""
     if 0 in problem.y_shape:
         return Plan(problem.operator, (), 0, "", ("the result has no elements: nothing is launched",))
-    made = choice.choose(problem, candidates(problem, limits), limits)
-    return replace(made, reasons=(*made.reasons, *_refusals(problem, limits)))
+    found = choice.choose(problem, candidates(problem, limits), limits)
+    return replace(found, reasons=(*found.reasons, *_refusals(problem, limits)))
+
+
+def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
+    """Yield why families have no candidate, where that is not plain."""
+    direct = direct_plan.refusal(problem)
+    if direct is not None:
+        yield f"no direct sum: {direct}"
+    tensor = mma_plan.refusal(problem)
+    if tensor is not None:
+        yield tensor
+    for family in _OF_CONV_TRANSPOSE if problem.phases else ():
+        why = family.refusal(problem, limits)
+        if why is not None:
+            yield f"not by {family.NAME}: {why}"
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """Yield every way to solve a problem whose result has elements."""
     for family in FAMILIES:
         yield from family.candidates(problem, limits)
-
-
-def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
-    """Yield why families that could be quicker have no candidate."""
-    for family in _OF_CONV_TRANSPOSE if problem.phases else ():
-        why = family.refusal(problem, limits)
-        if why is not None:
-            yield f"not by {family.NAME}: {why}"
 
 
 def variants() -> Iterator[Variant]:

@@ -117,8 +117,8 @@ _HALF = (
     Tile(16, 128, 16, 32, 4, (Form("vector", 64, 3, 5.2), Form("scalar", 32, 4, 17.0))),
 )
 _SINGLE = (
-    Tile(128, 128, 64, 64, 2, (Form("vector", 32, 2, 2.2), Form("scalar", 16, 3, 2.8))),
-    Tile(64, 64, 32, 32, 4, (Form("vector", 32, 3, 3.9), Form("scalar", 16, 4, 5.6), Form("rowwise", 16, 4, 10.0))),
+    Tile(128, 128, 64, 64, 2, (Form("vector", 32, 2, 2.7), Form("scalar", 16, 3, 3.3))),
+    Tile(64, 64, 32, 32, 4, (Form("vector", 32, 3, 4.9), Form("scalar", 16, 4, 6.7), Form("rowwise", 16, 4, 11.2))),
 )
 _SPLIT = (
     Tile(128, 128, 64, 64, 2, (Form("vector", 16, 3, 1.9), Form("scalar", 16, 3, 2.0))),
@@ -158,7 +158,7 @@ def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
             tiles=_blocks(lifted, tile),
             slices=_slices(lifted, form),
             sums_bytes=tile.block_m * tile.block_n * (8 if problem.dtype == "float64" else 4),
-            busy=partial(_busy, slice_of_tile, arithmetic.lanes, form.issued, limits),
+            busy=partial(_busy, slice_of_tile, arithmetic.lanes, _besides(problem, tile, form), limits),
             packing=partial(_packing, lifted, tile, form),
         )
 
@@ -178,7 +178,7 @@ def interleavable(problem: Problem, limits: Limits) -> Iterator[Interleavable]:
             plan=_plan(lifted, tile, form),
             sums=tile.block_m * tile.block_n // 32 * _pitch_of_sums(problem.dtype),
             accumulator=accumulator,
-            busy=partial(_busy, tile_of_phase, arithmetic.lanes, form.issued, limits),
+            busy=partial(_busy, tile_of_phase, arithmetic.lanes, _besides(lifted, tile, form), limits),
         )
 
 
@@ -195,8 +195,8 @@ def _pitch_of_sums(dtype: str) -> int:
     return 32 + (2 if dtype == "float64" else 4)
 
 
-def _busy(slice_of_tile: float, lanes: int, issued: float, limits: Limits, blocks: int, slices: int) -> float:
-    return model.tensor(blocks, slices * slice_of_tile, lanes, issued, limits)
+def _busy(slice_of_tile: float, lanes: int, besides: float, limits: Limits, blocks: int, slices: int) -> float:
+    return model.tensor(blocks, slices * slice_of_tile, lanes, besides, limits)
 
 
 def _divisible_kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
@@ -263,8 +263,26 @@ def _seconds(problem: Problem, tile: Tile, form: Form, limits: Limits) -> float:
     arithmetic = _arithmetic(problem)
     rows = _slices(problem, form) * form.block_k / prod(problem.phases)
     multiplications = tile.block_m * tile.block_n * rows * arithmetic.products
-    busy = model.tensor(_blocks(problem, tile), multiplications, arithmetic.lanes, form.issued, limits)
+    busy = model.tensor(
+        _blocks(problem, tile), multiplications, arithmetic.lanes, _besides(problem, tile, form), limits
+    )
     return model.overlapped(busy, model.memory(problem.bytes_by_phase, limits)) + model.LAUNCH
+
+
+def _besides(problem: Problem, tile: Tile, form: Form) -> float:
+    """Cycles of a multiprocessor for all else that goes with one multiplication; four warps issue at a time."""
+    return max(form.issued / 4, _wavefronts(problem, tile, form))
+
+
+def _wavefronts(problem: Problem, tile: Tile, form: Form) -> float:
+    """128 bytes that go to or from shared memory, or to L1, for every instruction that multiplies fragments."""
+    arithmetic = _arithmetic(problem)
+    pixels, elements = tile.block_n / 8, 32 / problem.itemsize  # fragments; rows of K of each
+    loaded = (4 * arithmetic.parts * tile.warp_m / 16 + 2 * tile.warp_n / 8) / (tile.warp_m / 16 * tile.warp_n / 8)
+    filled = (4 * arithmetic.parts * tile.block_m / 16 + 2 * pixels) / (tile.block_m / 16 * pixels)
+    gathered = 0.0 if form.gather == "vector" else elements / 4 / (tile.block_m / 16)  # 32 pixels at a time
+    depths = 4 if arithmetic.cuda == "DoubleProducts" else 1  # of one instruction
+    return (loaded + filled + gathered) * depths / arithmetic.products
 
 
 def _counts(problem: Problem, tile: Tile) -> tuple[int, int]:
