@@ -48,6 +48,8 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "Outputs that need no repair are computed again, to the same values.": (
         "include/epilogue.cuh: bool suspect = false;  [false -> true]",
         "include/interleaved.cuh: bool suspect = false;  [false -> true]",
+        "include/interleaved.cuh: if (!__any_sync(~0u, suspect)) return;  [return; -> ;]",
+        "include/interleaved.cuh: if (!__any_sync(~0u, suspect)) return;  [!__any_sync(~0u, suspect) -> false && (!__any_sync(~0u, suspect))]",  # noqa: E501
         "include/interleaved.cuh: bool suspect = false;  [false -> true] no. 2",
         "include/epilogue.cuh: if (!is_finite(widen(y[offset + m * p.y_channel])))  [!is_finite(widen(y[offset + m * p.y_channel])) -> true || (!is_finite(widen(y[offset + m * p.y_channel])))]",  # noqa: E501
         "include/gather.cuh: bool whole = true;  [true -> false]",

@@ -79,37 +79,6 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Direct:
-    """One form of the direct sum over rows of one width, twice that for stride 2."""
-
-    dtype: str
-    form: DirectForm
-    width: int
-
-    def __str__(self) -> str:
-        return f"{direct_forms.name(self.form, self.dtype)}, {self.width} columns"
-
-    def title(self) -> str:
-        """Return the row's title."""
-        x_shape, w_shape, _ = direct_forms.usual(self.form, self.width)
-        return f"{direct_forms.name(self.form, self.dtype)}, {_sizes(w_shape)} over {_sizes(x_shape)}"
-
-    def run(self) -> dict[str, Row]:
-        """Convolve; "sums" are the loads from shared memory, beside what they took if each read whole vectors."""
-        x_shape, w_shape, attributes = direct_forms.usual(self.form, self.width)
-        name = direct_forms.name(self.form, self.dtype)
-        with preferred(name), _counting() as emulated:
-            gpuconv.conv(np.zeros(x_shape, self.dtype), np.zeros(w_shape, self.dtype), **attributes)
-        counters = emulated.counters()[name]
-        sums = [0, 0]
-        columns = [FIELDS.index("shared_wavefronts"), FIELDS.index("shared_requests")]
-        for key, counts in zip(counters.keys, counters.counts[:, columns].tolist(), strict=True):
-            if key == "ld.shared":
-                sums = [sums[0] + counts[0], sums[1] + 4 * counts[1]]
-        return {self.title(): row(counters) | {"sums": sums}}
-
-
-@dataclass(frozen=True)
 class WholeRows:
     """One kernel of ConvTranspose that writes whole rows of y, with a stride along W."""
 
@@ -139,6 +108,37 @@ class WholeRows:
         name, counters = list(emulated.counters().items())[-1]
         assert name == self.kernel
         return {self.title(): row(counters)}
+
+
+@dataclass(frozen=True)
+class Direct:
+    """One form of the direct sum over rows of one width, twice that for stride 2."""
+
+    dtype: str
+    form: DirectForm
+    width: int
+
+    def __str__(self) -> str:
+        return f"{direct_forms.name(self.form, self.dtype)}, {self.width} columns"
+
+    def title(self) -> str:
+        """Return the row's title."""
+        x_shape, w_shape, _ = direct_forms.usual(self.form, self.width)
+        return f"{direct_forms.name(self.form, self.dtype)}, {_sizes(w_shape)} over {_sizes(x_shape)}"
+
+    def run(self) -> dict[str, Row]:
+        """Convolve; "sums" are the loads from shared memory, beside what they took if each read whole vectors."""
+        x_shape, w_shape, attributes = direct_forms.usual(self.form, self.width)
+        name = direct_forms.name(self.form, self.dtype)
+        with preferred(name), _counting() as emulated:
+            gpuconv.conv(np.zeros(x_shape, self.dtype), np.zeros(w_shape, self.dtype), **attributes)
+        counters = emulated.counters()[name]
+        sums = [0, 0]
+        columns = [FIELDS.index("shared_wavefronts"), FIELDS.index("shared_requests")]
+        for key, counts in zip(counters.keys, counters.counts[:, columns].tolist(), strict=True):
+            if key == "ld.shared":
+                sums = [sums[0] + counts[0], sums[1] + 4 * counts[1]]
+        return {self.title(): row(counters) | {"sums": sums}}
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,7 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from form.run(width).items()
     for tensor_form in tensor_forms():
         yield from tensor_form.run(WIDTHS[0]).items()
-    for one in (*directs(), *whole_rows(), *pools()):
+    for one in (*whole_rows(), *directs(), *pools()):
         yield from one.run().items()
 
 

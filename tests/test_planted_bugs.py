@@ -30,12 +30,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 IMPLICIT, TRANSPOSE, PHASES = "include/implicit_gemm.cuh", "conv_transpose.cu", "include/phases.cuh"
 FFMA, GATHER, EPILOGUE = "include/ffma.cuh", "include/gather.cuh", "include/epilogue.cuh"
+INTERLEAVED, BLOCKS = "include/interleaved.cuh", "include/depth_to_space.cuh"
+DEPTH_TO_SPACE = "conv_transpose_depth_to_space.cu"
 MMA, SLICE, FRAGMENTS = "include/mma.cuh", "include/slice_inputs.cuh", "include/fragments.cuh"
 PACK, PACK_FRAGMENTS, POOL = "pack_weights.cu", "pack_fragments.cu", "max_pool.cu"
 DIRECT = "conv_direct.cu"
 PAST_CHUNKS = "global memory out of bounds: read of 16 bytes"
-INTERLEAVED, BLOCKS = "include/interleaved.cuh", "include/depth_to_space.cuh"
-DEPTH_TO_SPACE = "conv_transpose_depth_to_space.cu"
 SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
@@ -256,28 +256,6 @@ BUGS = (
         "reached by only some lanes", "__syncthreads();"),
     Bug("outputs between the phases are taken for its own", PHASES, "(a.extent - phase - 1) / a.stride + 1",
         "a.extent", transposed, OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
-    Bug("tensor cores: taps in the padding are copied", SLICE, "meets(at, away) ? p.channels - first : 0",
-        "p.channels - first", VECTOR, PAST_CHUNKS, "copy_async<16>((target"),
-    Bug("tensor cores: channels that are none are copied", SLICE, "(WHOLE ? 0 : k * kChunk) < channels[i]",
-        "0 < channels[i]", VECTOR, PAST_CHUNKS, "copy_async<16>((target"),
-    Bug("tensor cores: taps in the padding are read, row by row", SLICE, "meets(mine, away.coordinate)", "true",
-        ROWWISE, OUT_OF_BOUNDS.format("read"), "load_half(source)"),
-    Bug("tensor cores: one copy too few is waited for", IMPLICIT, "copy_async_wait<kStages - 2>",
-        "copy_async_wait<kStages - 1>", VECTOR, "an asynchronous copy is in flight", "a[i][k][part] = load_shared"),
-    Bug("tensor cores: no barrier between filling and multiplying", IMPLICIT, ARRIVED, "// the slice has arrived",
-        SCALAR, "shared memory race", "a[i][k][part] = load_shared"),
-    Bug("tensor cores: weights are not copied", MMA, "copy_async<16>(target + i, next_weights + i, 16);", ";", SCALAR,
-        "uninitialised shared memory read", "a[i][k][part] = load_shared"),
-    Bug("tensor cores: 16-bit elements stay in registers", IMPLICIT, "if (more) multiplier.deposit(filled);", "",
-        SCALAR, "uninitialised shared memory read", "load_matrices(words"),
-    Bug("tensor cores: the table of pixels is read before it is there", SLICE, "keep(place);\n        __syncthreads();",
-        "keep(place);", SCALAR, "shared memory race: read after write", "const Standing at = pixels["),
-    Bug("tensor cores: a warp's chunk overlaps the next one's", MMA, "WARP_M + i * kRows", "WARP_M + i * (kRows - 1)",
-        SCALAR, "race between blocks on y|were never written|race", ""),
-    Bug("fragments: no barrier where weights are turned round", PACK_FRAGMENTS, "__syncthreads();", "", SCALAR,
-        "shared memory race", "Arithmetic::part(tile["),
-    Bug("fragments: channels that are none are packed", PACK_FRAGMENTS, "channel < p.channels && ", "", SCALAR,
-        OUT_OF_BOUNDS.format("read"), "found ? w[offset]"),
     Bug("taps of phases that are none are filled", INTERLEAVED, "if (threadIdx.x >= phases.divisor) return;", "",
         interleaved, "shared memory out of bounds", "taps."),
     Bug("phases are multiplied before their taps are there", INTERLEAVED, FILLED,
@@ -302,6 +280,28 @@ BUGS = (
         disjoint, OUT_OF_BOUNDS.format("read"), "copy_async<sizeof(Acc)>(target + k"),
     Bug("single weights are read as vectors", DEPTH_TO_SPACE, "% 16 == 0 && this->p.pitch % kVector == 0", "% 16 == 0",
         disjoint, "misaligned|out of bounds", "copy_async<16>(target"),
+    Bug("tensor cores: taps in the padding are copied", SLICE, "meets(at, away) ? p.channels - first : 0",
+        "p.channels - first", VECTOR, PAST_CHUNKS, "copy_async<16>((target"),
+    Bug("tensor cores: channels that are none are copied", SLICE, "(WHOLE ? 0 : k * kChunk) < channels[i]",
+        "0 < channels[i]", VECTOR, PAST_CHUNKS, "copy_async<16>((target"),
+    Bug("tensor cores: taps in the padding are read, row by row", SLICE, "meets(mine, away.coordinate)", "true",
+        ROWWISE, OUT_OF_BOUNDS.format("read"), "load_half(source)"),
+    Bug("tensor cores: one copy too few is waited for", IMPLICIT, "copy_async_wait<kStages - 2>",
+        "copy_async_wait<kStages - 1>", VECTOR, "an asynchronous copy is in flight", "a[i][k][part] = load_shared"),
+    Bug("tensor cores: no barrier between filling and multiplying", IMPLICIT, ARRIVED, "// the slice has arrived",
+        SCALAR, "shared memory race", "a[i][k][part] = load_shared"),
+    Bug("tensor cores: weights are not copied", MMA, "copy_async<16>(target + i, next_weights + i, 16);", ";", SCALAR,
+        "uninitialised shared memory read", "a[i][k][part] = load_shared"),
+    Bug("tensor cores: 16-bit elements stay in registers", IMPLICIT, "if (more) multiplier.deposit(filled);", "",
+        SCALAR, "uninitialised shared memory read", "load_matrices(words"),
+    Bug("tensor cores: the table of pixels is read before it is there", SLICE, "keep(place);\n        __syncthreads();",
+        "keep(place);", SCALAR, "shared memory race: read after write", "const Standing at = pixels["),
+    Bug("tensor cores: a warp's chunk overlaps the next one's", MMA, "WARP_M + i * kRows", "WARP_M + i * (kRows - 1)",
+        SCALAR, "race between blocks on y|were never written|race", ""),
+    Bug("fragments: no barrier where weights are turned round", PACK_FRAGMENTS, "__syncthreads();", "", SCALAR,
+        "shared memory race", "Arithmetic::part(tile["),
+    Bug("fragments: channels that are none are packed", PACK_FRAGMENTS, "channel < p.channels && ", "", SCALAR,
+        OUT_OF_BOUNDS.format("read"), "found ? w[offset]"),
     Bug("a block's sums are not published", TICKETS, PUBLISHED, PUBLISHED.replace("__threadfence();", ""), in_splits,
         PARTS_RACE, "load_l2(source"),
     Bug("the last block does not look at memory anew", TICKETS, LEARNT, LEARNT.replace("__threadfence();", ""),
@@ -367,8 +367,8 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 
 
 PATHS = (
-    IMPLICIT, FFMA, GATHER, EPILOGUE, MMA, SLICE, FRAGMENTS, TRANSPOSE, PHASES, INTERLEAVED, BLOCKS, DEPTH_TO_SPACE,
-    PACK, PACK_FRAGMENTS, POOL, SPLIT, TICKETS, DIRECT,
+    IMPLICIT, FFMA, GATHER, EPILOGUE, TRANSPOSE, PHASES, INTERLEAVED, BLOCKS, DEPTH_TO_SPACE, PACK, POOL,
+    SPLIT, TICKETS, MMA, SLICE, FRAGMENTS, PACK_FRAGMENTS, DIRECT,
 )  # fmt: skip
 
 
@@ -431,6 +431,22 @@ def test_a_missing_repair_shows_in_the_results(path: str, old: str, new: str) ->
 @pytest.mark.parametrize(
     ("old", "new"),
     [
+        ("if (!__any_sync(~0u, suspect)) return;", "return;"),
+        ("suspect = suspect || !is_finite(sum);", ""),
+        ("for (phase = int(all.phases.divisor) - 1; phase >= 0; --phase)", "for (phase = 1; phase > 0; --phase)"),
+    ],
+)
+def test_a_missing_repair_of_interleaved_phases_shows_in_the_results(old: str, new: str) -> None:
+    exact = oracle.conv_transpose(*INFINITE_PHASES, **PHASES_ALONG_W)
+    with changed_kernels({INTERLEAVED: exchanged(INTERLEAVED, old, new)}), emulated_cuda():
+        y = infinite_phases()
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        oracle.assert_close(y, exact, "float32")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
         ("if (finite) {", "if (true) {"),
         ("finite = finite && is_finite(value);", ""),
         ("_and(stage(channel)) && finite;", "_and(stage(channel));  // of the last channels alone"),
@@ -470,19 +486,3 @@ def test_elements_in_a_wrong_place_show(path: str, old: str, new: str, call: Cal
     exact = oracle.conv(x, w, pads=[2, 1, 2, 1])
     with pytest.raises(AssertionError), changed_kernels({path: exchanged(path, old, new)}), emulated_cuda():
         oracle.assert_close(call(), exact, "float16", "tensor cores")
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("if (!__any_sync(~0u, suspect)) return;", "return;"),
-        ("suspect = suspect || !is_finite(sum);", ""),
-        ("for (phase = int(all.phases.divisor) - 1; phase >= 0; --phase)", "for (phase = 1; phase > 0; --phase)"),
-    ],
-)
-def test_a_missing_repair_of_interleaved_phases_shows_in_the_results(old: str, new: str) -> None:
-    exact = oracle.conv_transpose(*INFINITE_PHASES, **PHASES_ALONG_W)
-    with changed_kernels({INTERLEAVED: exchanged(INTERLEAVED, old, new)}), emulated_cuda():
-        y = infinite_phases()
-    with pytest.raises(AssertionError, match="elements are wrong"):
-        oracle.assert_close(y, exact, "float32")

@@ -69,24 +69,24 @@ def plan(problem: Problem, limits: Limits) -> Plan:
     return replace(found, reasons=(*found.reasons, *_refusals(problem, limits)))
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield every way to solve a problem whose result has elements."""
-    for family in FAMILIES:
-        yield from family.candidates(problem, limits)
-
-
 def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
-    """Yield why families that could be quicker have no candidate."""
-    for family in _OF_CONV_TRANSPOSE if problem.phases else ():
-        why = family.refusal(problem, limits)
-        if why is not None:
-            yield f"not by {family.NAME}: {why}"
+    """Yield why families have no candidate, where that is not plain."""
     direct = direct_plan.refusal(problem)
     if direct is not None:
         yield f"no direct sum: {direct}"
     tensor = mma_plan.refusal(problem)
     if tensor is not None:
         yield tensor
+    for family in _OF_CONV_TRANSPOSE if problem.phases else ():
+        why = family.refusal(problem, limits)
+        if why is not None:
+            yield f"not by {family.NAME}: {why}"
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield every way to solve a problem whose result has elements."""
+    for family in FAMILIES:
+        yield from family.candidates(problem, limits)
 
 
 def variants() -> Iterator[Variant]:
