@@ -9,13 +9,14 @@ records anew says in the commit why the numbers are others.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import direct_forms
 import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
 import numpy as np
 import records
@@ -25,7 +26,9 @@ from emulator.counters import FIELDS, Counters
 
 import gpuconv
 from gpuconv import _dtypes
-from gpuconv.cuda import gemm_plan, mma_plan, sources, split_plan
+from gpuconv.cuda import choice, gemm_plan, mma_plan, sources, split_plan
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.direct_tile import Form as DirectForm
 from gpuconv.cuda.gemm_plan import Tile
 
 ARCHITECTURE = "sm_90a"
@@ -73,6 +76,37 @@ class Form:
         rows = dict(zip(self.titles(width), map(row, emulated.counters().values()), strict=True))
         assert all(title.startswith(name) for title, name in zip(rows, emulated.counters(), strict=True))
         return rows
+
+
+@dataclass(frozen=True)
+class Direct:
+    """One form of the direct sum over rows of one width, twice that for stride 2."""
+
+    dtype: str
+    form: DirectForm
+    width: int
+
+    def __str__(self) -> str:
+        return f"{direct_forms.name(self.form, self.dtype)}, {self.width} columns"
+
+    def title(self) -> str:
+        """Return the row's title."""
+        x_shape, w_shape, _ = direct_forms.usual(self.form, self.width)
+        return f"{direct_forms.name(self.form, self.dtype)}, {_sizes(w_shape)} over {_sizes(x_shape)}"
+
+    def run(self) -> dict[str, Row]:
+        """Convolve; "sums" are the loads from shared memory, beside what they took if each read whole vectors."""
+        x_shape, w_shape, attributes = direct_forms.usual(self.form, self.width)
+        name = direct_forms.name(self.form, self.dtype)
+        with preferred(name), _counting() as emulated:
+            gpuconv.conv(np.zeros(x_shape, self.dtype), np.zeros(w_shape, self.dtype), **attributes)
+        counters = emulated.counters()[name]
+        sums = [0, 0]
+        columns = [FIELDS.index("shared_wavefronts"), FIELDS.index("shared_requests")]
+        for key, counts in zip(counters.keys, counters.counts[:, columns].tolist(), strict=True):
+            if key == "ld.shared":
+                sums = [sums[0] + counts[0], sums[1] + 4 * counts[1]]
+        return {self.title(): row(counters) | {"sums": sums}}
 
 
 @dataclass(frozen=True)
@@ -138,11 +172,14 @@ class Pool:
         """Take the maxima, padded alike on each side; return the kernel's row."""
         window, strides, pads = (self.window,) * 2, (self.stride,) * 2, (self.pad,) * 4
         x = np.zeros(self.x_shape, self.dtype)
-        with preferred(self.name), _counting() as emulated:
+        with choice.picking(self._this), _counting() as emulated:
             gpuconv.max_pool(x, kernel_shape=window, strides=strides, pads=pads, return_indices=self.indices)
         ((name, counters),) = emulated.counters().items()
         assert name == self.name
         return {self.title(): row(counters)}
+
+    def _this(self, candidates: Sequence[Candidate]) -> Candidate:
+        return next(one for one in candidates if one.name == self.name)
 
 
 def _counting() -> Any:
@@ -172,6 +209,11 @@ def tensor_forms() -> list[TensorForm]:
         for operands, arithmetic in mma_plan._ARITHMETIC.items()
         for tile, form in mma_plan._kernels(arithmetic)
     ]
+
+
+def directs() -> list[Direct]:
+    """Return every form with the two sizes of elements that matter most, in rows of whole vectors and others."""
+    return [Direct(*one) for one in product(("bfloat16", "float32"), direct_forms.FORMS, (33, 64))]
 
 
 # Kernel, window, stride, pad, x: one output a thread; rows as in ResNet, rows of an odd length, planes as in SPP.
@@ -219,8 +261,8 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from form.run(width).items()
     for tensor_form in tensor_forms():
         yield from tensor_form.run(WIDTHS[0]).items()
-    for pool in pools():
-        yield from pool.run().items()
+    for one in (*directs(), *pools()):
+        yield from one.run().items()
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import direct_forms
 import records
 
 from gpuconv import _dtypes, _geometry
@@ -44,7 +45,7 @@ _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 
 def launches() -> dict[str, Launch]:
     """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
-    plans = [*_gemm_plans(), *_pool_plans()]
+    plans = [*_gemm_plans(), *_direct_plans(), *_pool_plans()]
     return {launch.variant.name: launch for plan in plans for launch in plan.launches}
 
 
@@ -58,6 +59,16 @@ def _gemm_plans() -> Iterator[Plan]:
                 problem = _problem(operator, dtype, rank, wide, channels, precision, channels_last)
                 for candidate in conv_plan.candidates(problem, _LIMITS):
                     yield candidate.make()
+
+
+def _direct_plans() -> Iterator[Plan]:
+    for dtype, form in product(_dtypes.CONV_DTYPES, direct_forms.FORMS):
+        x_shape, w_shape, attributes = direct_forms.usual(form)
+        geometry = _geometry.conv(x_shape, w_shape, None, **attributes)
+        x_strides, w_strides, y_strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
+        problem = correlation.of_conv(geometry, dtype, x_strides, w_strides, None, y_strides)
+        name = direct_forms.name(form, dtype)
+        yield from (one.make() for one in conv_plan.candidates(problem, _LIMITS) if one.name == name)
 
 
 def _problem(

@@ -188,6 +188,27 @@ POOLS = (
           dilations=[3]),
 )  # fmt: skip
 
+# Rows of whole vectors and others, tiles that end within the plane, all that the forms leave free as unequal as can be.
+DIRECT = (
+    _gemm("depthwise_float32_3d_3x3s1", (2, 5, 33, 150), (10, 1, 3, 3), group=5, pads=[1, 0, 2, 1]),
+    _gemm("depthwise_bfloat16_3d_3x3s1", (1, 3, 5, 20, 40), (3, 1, 2, 3, 3), group=3, strides=[2, 1, 1],
+          dilations=[3, 1, 1], pads=[2, 1, 1, 1, 1, 0], kinds=_INFINITE_INPUTS),
+    _gemm("depthwise_float16_3d_3x3s2", (2, 3, 40, 90), (9, 1, 3, 3), group=3, strides=[2, 2], pads=[1, 1, 0, 2],
+          kinds=_INFINITE_WEIGHTS),
+    _gemm("depthwise_float64_3d_5x5s1", (2, 3, 17, 38), (3, 1, 5, 5), group=3, pads=[2, 3, 1, 2], bias=False),
+    _gemm("depthwise_float32_3d_5x5s2", (3, 2, 31, 29), (2, 1, 5, 5), group=2, strides=[2, 2], pads=[2, 0, 1, 2]),
+    _gemm("depthwise_float32_3d_7x7s1", (3, 3, 18, 24), (3, 1, 7, 7), group=3, pads=[3, 3, 3, 3],
+          kinds=_INFINITE_WEIGHTS),
+    _gemm("depthwise_bfloat16_3d_7x7s2", (3, 2, 26, 44), (2, 1, 7, 7), group=2, strides=[2, 2], pads=[2, 3, 4, 2]),
+    _gemm("depthwise_float32_3d_rows", (2, 2, 23, 45), (4, 1, 9, 6), group=2, pads=[5, 3, 4, 1]),
+    _gemm("depthwise_float16_3d_line", (3, 2, 1100), (2, 1, 6), group=2, pads=[5, 0], kinds=_INFINITE_INPUTS),
+    _gemm("depthwise_float32_3d_taps", (2, 3, 5, 13, 36), (6, 1, 2, 3, 4), group=3, **_CONV_3D),
+    _gemm("grouped_float32_3d_3x3s1", (2, 15, 22, 30), (27, 5, 3, 3), group=3, pads=[0, 1, 2, 1]),
+    _gemm("grouped_float64_3d_3x3s2", (3, 8, 17, 20), (10, 4, 3, 3), group=2, strides=[2, 2], pads=[1, 1, 1, 1],
+          kinds=_INFINITE_WEIGHTS),
+    _gemm("grouped_float32_3d_taps", (2, 50, 9, 37), (40, 25, 3, 2), group=2, **_CONV_2D_TURNED),
+)  # fmt: skip
+
 # Windows that the faster kernels take: rows of whole vectors, with lanes that help on either side, on both, on none ...
 VECTOR_POOLS = (
     _pool("max_pool_float32_3d_vectors_3x2", (3, 7, 17, 40), "nonfinite", out="strided rows", kernel_shape=[3, 3],
@@ -204,6 +225,8 @@ VECTOR_POOLS = (
           pads=[1, 0, 0, 1], ceil_mode=1),
     _pool("max_pool_float32_3d_vectors_2x2", (2, 6, 3, 19, 28), "ties", "off the vectors", kernel_shape=[3, 2, 2],
           strides=[2, 2, 2], pads=[2, 1, 0, 1, 0, 0]),
+    _pool("max_pool_float16_3d_vectors_3x2", (11, 17, 9, 16), "nonfinite", kernel_shape=[3, 3], strides=[2, 2],
+          pads=[0, 1, 1, 2]),
     _pool("max_pool_float32_3d_vectors_3x1", (2, 7, 9, 44), "normal", kernel_shape=[3, 3], pads=[2, 1, 0, 1]),
     _pool("max_pool_uint8_3d_vectors_3x1", (5, 7, 13, 48), "the ends", "off the vectors", kernel_shape=[3, 3],
           pads=[2, 1, 0, 2]),
@@ -283,7 +306,7 @@ TENSOR = (
 
 GEMMS = (*CONVS, *SPLIT, *TRANSPOSED)
 FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS)
-ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *POOLS, *FAST_POOLS)
+ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *DIRECT, *POOLS, *FAST_POOLS)
 
 
 @cache

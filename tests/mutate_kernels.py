@@ -57,6 +57,7 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "include/split_k.cuh": many_blocks.SPLIT,
     "include/tickets.cuh": many_blocks.SPLIT,
     "conv_transpose.cu": many_blocks.TRANSPOSED,
+    "conv_direct.cu": many_blocks.DIRECT,
     "include/correlation.cuh": many_blocks.GEMMS,
     "include/gather.cuh": many_blocks.GEMMS,
     "include/ffma.cuh": many_blocks.GEMMS,

@@ -17,10 +17,12 @@ pytestmark = pytest.mark.emulator
 
 MOST_SECTORS = 1.3  # of what is necessary
 MOST_OF_16_BIT = 1.6  # in rows of 33: 64 bytes that begin in the middle of a sector touch three of them instead of two
+MOST_OF_VECTORS = 1.2  # of direct sums, whose rows are copied in vectors
+MOST_OF_ODD_ROWS = 1.75  # of direct sums in 16 bits, in rows of 33
 # Lanes two elements apart take two, of 4 or 8 bytes; the last lane of a row and the first one of the next may meet.
 MOST_OF_ROWS = 1.2  # sectors of MaxPool's loads and stores together
 MOST_OF_BYTES = 1.25  # whose rows begin and end in the middle of a sector
-MOST_WAVEFRONTS = {"3d_bands": 2.2, "2d_planes": 1.5}
+MOST_WAVEFRONTS = {"3d_bands": 2.2, "2d_planes": 1.6}
 Rows = Mapping[str, Row]
 
 
@@ -52,6 +54,21 @@ def test_few_sectors_more_than_necessary(gemm: tuple[Form, Rows]) -> None:
 
 def test_gemm_counts_are_as_recorded(gemm: tuple[Form, Rows]) -> None:
     assert_recorded(gemm[1])
+
+
+@pytest.mark.parametrize("direct", kernel_counters.directs(), ids=str)
+def test_direct_sums_read_little_more_than_necessary(direct: kernel_counters.Direct) -> None:
+    ((title, row),) = direct.run().items()
+    wavefronts, of_vectors = row["sums"]
+    assert 0 < wavefronts <= of_vectors
+    if not direct.form.kernel:  # whose windows use whole vectors
+        assert row["shared"][0] <= 1.2 * row["shared"][1]
+    whole = direct.width % 4 == 0 and direct.form.stride  # rows of whole vectors, copied as such
+    most = MOST_OF_VECTORS if whole else MOST_SECTORS if direct.dtype == "float32" else MOST_OF_ODD_ROWS
+    for name in ("loads", "stores"):
+        sectors, ideal = row[name]
+        assert ideal <= sectors <= most * ideal or direct.form.stride == 0, name
+    assert_recorded({title: row})
 
 
 @pytest.mark.parametrize("form", kernel_counters.tensor_forms(), ids=str)
@@ -105,6 +122,7 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
     for key in ("compiler", "columns"):
         gone.pop(key)
     titles = {title for form in kernel_counters.forms() for width in WIDTHS for title in form.titles(width)}
+    titles |= {direct.title() for direct in kernel_counters.directs()}
     titles |= {title for form in kernel_counters.tensor_forms() for title in form.titles(WIDTHS[0])}
     titles |= {pool.title() for pool in kernel_counters.pools()}
     assert set(gone) == titles

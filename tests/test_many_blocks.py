@@ -8,17 +8,17 @@ import many_blocks
 import numpy as np
 import pytest
 from emulated import architecture
-from many_blocks import ALL, GEMMS, POOLS, TENSOR, ManyBlocks
+from many_blocks import ALL, DIRECT, GEMMS, POOLS, TENSOR, ManyBlocks
 
 from gpuconv import _dtypes
-from gpuconv.cuda import gemm_plan, mma_plan
+from gpuconv.cuda import direct_tile, gemm_plan, mma_plan
 
 pytestmark = pytest.mark.emulator
 
 
 def _blocks(launch: Any) -> list[int]:
-    """Blocks each way: of output channels and of pixels, or of outputs."""
-    if launch.variant.name.startswith("max_pool"):
+    """Blocks each way: of output channels and of pixels, or of all outputs."""
+    if launch.variant.name.startswith("max_pool") or launch.variant.source == "conv_direct.cu":
         return [launch.grid[0]]
     common = np.frombuffer(launch.parameters, launch.variant.layout)["common"]
     return [int(common[name]["divisor"][0]) for name in ("m_tiles", "n_tiles")]
@@ -38,7 +38,9 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
 }
 
 
-@pytest.mark.parametrize("one", [one for one in ALL if one.problem.rank > 1], ids=lambda one: one.kernel)
+@pytest.mark.parametrize(
+    "one", [one for one in ALL if one.problem.rank > 1 and one not in DIRECT], ids=lambda one: one.kernel
+)
 def test_no_two_axes_are_alike(one: ManyBlocks) -> None:
     attributes, rank = one.problem.attributes, one.problem.rank
     numbers = {
@@ -62,6 +64,7 @@ def test_every_tile_of_every_dtype_is_there() -> None:
         for uniform in (False, True)
         if (tile.uniform if uniform else tile.rowwise)
     }
+    assert {one.kernel.split("d_")[-1] for one in DIRECT} == {str(form) for form in direct_tile.FORMS}
     met = {f"{one.dtype} {one.kernel.split('d_')[-1].removesuffix('_wide')}" for one in GEMMS}
     assert forms <= met
     kernels = {one.kernel.replace("bfloat16", "float16") for one in TENSOR}

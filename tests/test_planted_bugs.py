@@ -33,6 +33,7 @@ FFMA, GATHER, EPILOGUE = "include/ffma.cuh", "include/gather.cuh", "include/epil
 MMA, SLICE, FRAGMENTS = "include/mma.cuh", "include/slice_inputs.cuh", "include/fragments.cuh"
 PACK, PACK_FRAGMENTS, POOL = "pack_weights.cu", "pack_fragments.cu", "max_pool.cu"
 PAST_CHUNKS = "global memory out of bounds: read of 16 bytes"
+DIRECT = "conv_direct.cu"
 SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
@@ -105,6 +106,42 @@ def pool() -> Any:
     return gpuconv.max_pool(values("integers", 1, (2, 3, 150), "float32"), kernel_shape=[3], pads=[2, 2])
 
 
+def depthwise() -> Any:
+    (x, w, _), _ = filled("conv", (3, 3, 22, 37), (3, 1, 3, 3), {"group": 3}, "float32")
+    with preferred("depthwise_float32_3d_3x3s1"):
+        return gpuconv.conv(x, w, group=3, pads=[2, 1, 1, 2])
+
+
+def whole_rows() -> Any:
+    (x, w, _), _ = filled("conv", (3, 3, 22, 36), (3, 1, 3, 3), {"group": 3}, "float16")
+    with preferred("depthwise_float16_3d_3x3s1"):
+        return gpuconv.conv(x, w, group=3, pads=[1, 1, 1, 1])
+
+
+def long_rows() -> Any:
+    (x, w, _), _ = filled("conv", (3, 3, 22, 37), (3, 1, 8, 6), {"group": 3}, "float32")
+    with preferred("depthwise_float32_3d_rows"):
+        return gpuconv.conv(x, w, group=3, pads=[2, 1, 1, 2])
+
+
+def stepwise() -> Any:
+    """A grouped Conv whose channels are staged step by step, with an infinite weight in the last step."""
+    (x, w, _), _ = filled("conv", (1, 64, 40, 41), (8, 32, 3, 3), {"group": 2}, "float32")
+    with preferred("grouped_float32_3d_3x3s1"):
+        return gpuconv.conv(x, w, group=2, pads=[1, 1, 1, 1])
+
+
+def infinite_direct() -> Any:
+    with preferred("depthwise_float32_3d_3x3s1"):
+        return gpuconv.conv(*infinite_corner(), group=2, pads=[1, 1, 1, 1])
+
+
+def infinite_corner() -> tuple[Any, Any]:
+    x, w = values("integers", 1, (3, 2, 22, 37), "float32"), values("integers", 2, (2, 1, 3, 3), "float32")
+    w[0, 0, 0, 0] = float("inf")
+    return x, w
+
+
 @dataclass(frozen=True)
 class Bug:
     """One bug.
@@ -136,6 +173,7 @@ FIND_INSIDE = FIND + "            found = found && inside(coordinate, p.x_extent
 ARRIVED = "__syncthreads();     // the slice has arrived"
 TURNED = "__syncwarp();\n                const Index m = first_row(i);"
 TURNED_BACK = "__syncwarp();\n            }\n        }\n        return suspect;"
+TURNED_LANES = "store_shared(piece + (place + place / 8) * kVector, part);\n                __syncwarp();"
 PUBLISHED = "        __threadfence();\n        last = "
 LEARNT = "all - 1;\n        __threadfence();"
 PARTS_RACE = "race between blocks on workspace"
@@ -237,6 +275,32 @@ BUGS = (
         "1 of 912 elements of y, of shape .*, were never written", ""),
     Bug("two blocks make one output", POOL, "* kThreads + Index(threadIdx.x)", "* (kThreads - 1) + Index(threadIdx.x)",
         pool, "race between blocks on y", "dot(q, p.y_stride)] = maximum.value"),
+    Bug("rows in the padding are copied", DIRECT, "found && i < left && inside(h, p.x_extent[1])", "found && i < left",
+        depthwise, OUT_OF_BOUNDS.format("read"), "elements[i] = real ?"),
+    Bug("columns in the padding are copied", DIRECT, " && inside(w, p.x_extent[2])", "", depthwise,
+        OUT_OF_BOUNDS.format("read"), "elements[i] = real ?"),
+    Bug("vectors of other rows than those of whole vectors", DIRECT, "p.x_width == kVector && aligned", "aligned",
+        depthwise, "misaligned", "elements[i] = real ?"),
+    Bug("the last rows are not staged", DIRECT, "int left = run.count;", "int left = run.count - 1;",
+        depthwise, "uninitialised shared memory read", "return *reinterpret_cast<const Vector*>(source)"),
+    Bug("no barrier between copying and summing", DIRECT, "finite = __syncthreads_and(stage(channel)) && finite;",
+        "finite = stage(channel) && finite;", depthwise, "shared memory race",
+        "return *reinterpret_cast<const Vector*>(source)"),
+    Bug("no barrier before the next channels", DIRECT, "if (channel > 0) __syncthreads();", "", stepwise,
+        "shared memory race", "*target = widen(values[0]);"),
+    Bug("weights are copied to where the warps turn their results round", DIRECT, "shared[p.weights + to] = value;",
+        "shared[p.weights - 8 + to] = value;", depthwise, "uninitialised shared memory read",
+        "return *reinterpret_cast<const Vector*>(source)"),
+    Bug("lanes read what others have not yet put down", DIRECT, TURNED_LANES, TURNED_LANES.replace("__syncwarp();", ""),
+        depthwise, "shared memory race: read after write", "y[targets[i] + further(f, r)] ="),
+    Bug("columns that are none are written", DIRECT, "j < columns ? left[i] : 0", "left[i]", depthwise,
+        "global memory|race between blocks|race on y", "y[targets[i] + further(f, r)] ="),
+    Bug("rows that are none are written in vectors", DIRECT, "exists && taken(r) < out.left", "exists", whole_rows,
+        OUT_OF_BOUNDS.format("write") + "|race between", "*reinterpret_cast<Packed*>(y + further(f, r)) = packed;"),
+    Bug("kernel rows that are none are read", DIRECT, "!ALL_ROWS && !LINE && !inside(i - r, kernel_rows())", "false",
+        long_rows, "uninitialised shared memory read|shared memory", "return *reinterpret_cast<const Vector*>(source)"),
+    Bug("a sum over the taps inside reads the padding", DIRECT,
+        " || !inside(at[1], p.x_extent[1])", "", infinite_direct, OUT_OF_BOUNDS.format("read"), "const T input = x["),
 )  # fmt: skip
 
 
@@ -252,7 +316,7 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 def lines_of(part: str, changed: dict[str, str]) -> list[str]:
     """Where a part of a line stands in the kernels, as reports write it."""
     gemm = (IMPLICIT, FFMA, GATHER, EPILOGUE, MMA, SLICE, FRAGMENTS, TRANSPOSE, SPLIT, TICKETS)
-    texts = {path: text_of(path) for path in (*gemm, PACK, PACK_FRAGMENTS, POOL)} | changed
+    texts = {path: text_of(path) for path in (*gemm, PACK, PACK_FRAGMENTS, POOL, DIRECT)} | changed
     return [
         rf"{re.escape(path.removeprefix('include/'))}:{number}"
         for path, text in texts.items()
@@ -323,3 +387,28 @@ def test_elements_in_a_wrong_place_show(path: str, old: str, new: str, call: Cal
     exact = oracle.conv(x, w, pads=[2, 1, 2, 1])
     with pytest.raises(AssertionError), changed_kernels({path: exchanged(path, old, new)}), emulated_cuda():
         oracle.assert_close(call(), exact, "float16", "tensor cores")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("if (finite) {", "if (true) {"),
+        ("finite = finite && is_finite(value);", ""),
+        ("_and(stage(channel)) && finite;", "_and(stage(channel));  // of the last channels alone"),
+        (" + p.start[2] + p.lead;", " + p.start[2];"),
+    ],
+)
+def test_an_infinite_weight_on_the_padding_shows_in_the_results(old: str, new: str) -> None:
+    x, w = infinite_corner()
+    stacked = values("integers", 1, (1, 64, 40, 41), "float32"), values("integers", 2, (8, 32, 3, 3), "float32")
+    stacked[1][0, 0, 0, 0] = float("inf")
+    wrong = 0
+    with changed_kernels({DIRECT: exchanged(DIRECT, old, new)}), emulated_cuda():
+        for form, pair in (("depthwise_float32_3d_3x3s1", (x, w)), ("grouped_float32_3d_3x3s1", stacked)):
+            with preferred(form):
+                y = gpuconv.conv(*pair, group=2, pads=[1, 1, 1, 1])
+            try:
+                oracle.assert_close(y, oracle.conv(*pair, group=2, pads=[1, 1, 1, 1]), "float32")
+            except AssertionError:
+                wrong += 1
+    assert wrong

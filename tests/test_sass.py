@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import direct_forms
 import kernel_table
 import pytest
 from toolchain import needs_disassembler, needs_nvrtc
@@ -15,11 +16,22 @@ from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv import _dtypes
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import gemm_plan, mma_plan, pool_bands, pool_planes, pool_vectors, split_plan
+from gpuconv.cuda import (
+    direct_plan,
+    direct_tile,
+    gemm_plan,
+    mma_plan,
+    pool_bands,
+    pool_planes,
+    pool_vectors,
+    split_plan,
+)
+from gpuconv.cuda.direct_tile import Form
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
 
 ARCHITECTURE = "sm_90a"
+over_direct_forms = pytest.mark.parametrize("form", direct_tile.FORMS, ids=direct_forms.title)
 OPERATORS = ("conv", "conv_transpose")
 FORMS = [
     (dtype, tile, uniform)
@@ -170,6 +182,63 @@ def test_max_pool_loads_every_row_of_vectors_once_and_compares_short_elements_in
 def test_max_pool_copies_to_shared_memory_in_vectors(variant: Variant) -> None:
     body = code(variant)
     assert set(sass.names(body, range(len(body)), "LDGSTS")) == {"LDGSTS.E.BYPASS.128.ZFILL"}
+
+
+# ---------------------------------------------------------------- the direct sum
+
+
+def direct(form: Form, dtype: str = "float32") -> tuple[list[Instruction], range]:
+    """The code of one form, and its main loop."""
+    body = code(direct_plan.variant(dtype, form))
+    return body, sass.main_loop(body)
+
+
+@needs_nvrtc
+@needs_disassembler
+@over_direct_forms
+def test_direct_forms_are_as_efficient_as_the_plan_takes_them_to_be(form: Form) -> None:
+    body, loop = direct(form)
+    assert sass.multiplications(body, loop) / len(loop) == pytest.approx(form.efficiency, abs=0.04)
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+@over_direct_forms
+def test_unrolled_sums_read_every_vector_of_inputs_once(form: Form, dtype: str) -> None:
+    body, loop = direct(form, dtype)
+    if form.kernel:
+        vector = 16 // _dtypes.entry(_dtypes.entry(dtype).accumulator).itemsize
+        assert sass.multiplications(body, loop) == form.kernel**2 * form.filters * form.rows * vector
+        rows, lead = (form.rows - 1) * form.stride + form.kernel, -(form.kernel // 2) % vector
+        columns = (lead + (vector - 1) * form.stride + form.kernel - 1) // form.stride + 1
+        windows = rows * form.stride * -(-columns // vector)
+        loads = sass.names(body, loop, "LDS")
+        weights = form.kernel * -(-form.kernel * form.filters // vector)
+        assert windows <= sum(loads.values()) <= windows + weights  # some narrower than a vector
+    assert not sass.names(body, loop, "LDG", "STG", "STS", "LDL", "STL")
+
+
+@needs_nvrtc
+@needs_disassembler
+def test_most_of_a_7x7_sum_multiplies() -> None:
+    body, loop = direct(next(form for form in direct_tile.FORMS if (form.kernel, form.stride) == (7, 1)))
+    assert sass.multiplications(body, loop) / len(loop) >= 0.9
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+@over_direct_forms
+def test_rows_are_loaded_and_stored_in_vectors_where_they_consist_of_them(form: Form, dtype: str) -> None:
+    body, _ = direct(form, dtype)
+    loads = sass.names(body, range(len(body)), "LDG")
+    stores = sass.names(body, range(len(body)), "STG")
+    vector = {2: ".64", 4: ".128", 8: ".128"}[_dtypes.entry(dtype).itemsize]
+    if form.stride:
+        assert loads[f"LDG.E{vector}"] >= 4  # in flight together
+        assert stores[f"STG.E{vector}"] == form.filters * form.rows
+    assert not sass.names(body, range(len(body)), "LDL", "STL")
 
 
 # ---------------------------------------------------------------- the tests' own tools

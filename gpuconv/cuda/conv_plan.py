@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
-from gpuconv.cuda import choice, correlation, gemm_plan, mma_plan, split_plan
+from gpuconv.cuda import choice, correlation, direct_plan, gemm_plan, mma_plan, split_plan
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Limits, Plan, Variant
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
-FAMILIES = (gemm_plan, mma_plan, split_plan)
+FAMILIES = (gemm_plan, mma_plan, split_plan, direct_plan)
 
 
 def for_conv(
@@ -55,9 +55,10 @@ def plan(problem: Problem, limits: Limits) -> Plan:
     """Plan what both operators come down to."""
     if 0 in problem.y_shape:
         return Plan(problem.operator, (), 0, "", ("the result has no elements: nothing is launched",))
-    chosen = choice.choose(problem, candidates(problem, limits), limits)
-    refused = mma_plan.refusal(problem)
-    return chosen if refused is None else replace(chosen, reasons=(*chosen.reasons, refused))
+    found = choice.choose(problem, candidates(problem, limits), limits)
+    refusals = {"no direct sum": direct_plan.refusal(problem), "no tensor cores": mma_plan.refusal(problem)}
+    lines = (f"{what}: {why}" for what, why in refusals.items() if why is not None)
+    return replace(found, reasons=(*found.reasons, *lines))
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:

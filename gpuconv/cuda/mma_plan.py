@@ -182,14 +182,14 @@ def _kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
 def refusal(problem: Problem) -> str | None:
     """Return why no kernel of tensor cores takes a problem, or None."""
     if (problem.dtype, problem.precision) not in _ARITHMETIC:
-        return f"no tensor cores: {problem.dtype} products are those of IEEE arithmetic unless precision is lower"
+        return f"{problem.dtype} products are those of IEEE arithmetic unless precision is lower"
     if problem.rank > RANK:
-        return f"no tensor cores: {problem.rank} spatial axes are more than {RANK}"
+        return f"{problem.rank} spatial axes are more than {RANK}"
     if problem.rows == 0:
-        return "no tensor cores: there is nothing to multiply"
+        return "there is nothing to multiply"
     far = max((*problem.coordinates(), *problem.x_shape[2:])) >= _FARTHEST
     if far or problem.wide():
-        return "no tensor cores: offsets or coordinates need 64-bit indices"
+        return "offsets or coordinates need 64-bit indices"
     return None
 
 
