@@ -26,7 +26,7 @@ from emulator.counters import FIELDS, Counters
 
 import gpuconv
 from gpuconv import _dtypes
-from gpuconv.cuda import choice, gemm_plan, mma_plan, sources, split_plan
+from gpuconv.cuda import choice, depth_to_space_plan, gemm_plan, interleaved_plan, mma_plan, sources, split_plan
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.direct_tile import Form as DirectForm
 from gpuconv.cuda.gemm_plan import Tile
@@ -107,6 +107,38 @@ class Direct:
             if key == "ld.shared":
                 sums = [sums[0] + counts[0], sums[1] + 4 * counts[1]]
         return {self.title(): row(counters) | {"sums": sums}}
+
+
+@dataclass(frozen=True)
+class WholeRows:
+    """One kernel of ConvTranspose that writes whole rows of y, with a stride along W."""
+
+    kernel: str
+    dtype: str
+    precision: str
+    filters: int
+    stride: int
+
+    def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        disjoint = depth_to_space_plan.NAME in self.kernel
+        taps = (2, self.stride) if disjoint else (3, self.stride + 1)
+        channels = _CHANNELS_BETWEEN if self.kernel.endswith(("x16", "x8")) and not disjoint else 16
+        return (_BATCH, channels, _HEIGHT, WIDTHS[0]), (channels, self.filters, *taps)
+
+    def title(self) -> str:
+        """Return the row's title."""
+        x_shape, w_shape = self._shapes()
+        return f"{self.kernel}, {_sizes(w_shape[2:])}, stride 2x{self.stride} over {_sizes(x_shape)}"
+
+    def run(self) -> dict[str, Row]:
+        """Make rows of y that begin where a sector does; return the kernel's row."""
+        x, w = (np.zeros(shape, self.dtype) for shape in self._shapes())
+        more = w.shape[3] - self.stride  # that the last input reaches to
+        with preferred(self.kernel), gpuconv.precision(self.precision), _counting() as emulated:
+            gpuconv.conv_transpose(x, w, strides=(2, self.stride), pads=(0, 0, 0, more))
+        name, counters = list(emulated.counters().items())[-1]
+        assert name == self.kernel
+        return {self.title(): row(counters)}
 
 
 @dataclass(frozen=True)
@@ -202,6 +234,24 @@ def forms() -> list[Form]:
     return [*whole, Form("conv", "float32", gemm_plan._MIDDLE, True, split=True)]
 
 
+def whole_rows() -> list[WholeRows]:
+    """Return every such kernel, with the strides that are a power of two and not."""
+    interleaved = (
+        (interleaved_plan.variant(*form).name, form[0], "ieee", form[1]) for form in interleaved_plan.forms()
+    )
+    disjoint = (
+        (depth_to_space_plan.variant(*form).name, form[0], "ieee", form[1]) for form in depth_to_space_plan.forms()
+    )
+    single = ((mma_plan.variant("conv_transpose", *form), form) for form in mma_plan.interleavable_forms())
+    tensor = ((interleaved_plan.tensor_variant(one).name, *form[:3]) for one, form in single)
+    return [
+        WholeRows(name, dtype, precision, tile.block_m, stride)
+        for name, dtype, precision, tile in (*interleaved, *tensor, *disjoint)
+        for stride in (2, 3)
+        if (stride, "float64_3d_mma" in name) != (3, True)  # for which there is no room
+    ]
+
+
 def tensor_forms() -> list[TensorForm]:
     """Return every form that there is on tensor cores."""
     return [
@@ -261,7 +311,7 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from form.run(width).items()
     for tensor_form in tensor_forms():
         yield from tensor_form.run(WIDTHS[0]).items()
-    for one in (*directs(), *pools()):
+    for one in (*directs(), *whole_rows(), *pools()):
         yield from one.run().items()
 
 

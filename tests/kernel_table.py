@@ -50,13 +50,13 @@ def launches() -> dict[str, Launch]:
 
 
 def _gemm_plans() -> Iterator[Plan]:
-    operators = ("conv", "conv_transpose")
-    for operator, dtype, rank, wide, channels in product(
+    operators = (("conv", 1), ("conv_transpose", 1), ("conv_transpose", 2))
+    for (operator, stride), dtype, rank, wide, channels in product(
         operators, _dtypes.CONV_DTYPES, _RANKS, (False, True), _CHANNELS
     ):
         for precision in PRECISIONS if dtype == "float32" else ("ieee",):
             for channels_last in (False, True):
-                problem = _problem(operator, dtype, rank, wide, channels, precision, channels_last)
+                problem = _problem(operator, stride, dtype, rank, wide, channels, precision, channels_last)
                 for candidate in conv_plan.candidates(problem, _LIMITS):
                     yield candidate.make()
 
@@ -72,10 +72,11 @@ def _direct_plans() -> Iterator[Plan]:
 
 
 def _problem(
-    operator: str, dtype: str, rank: int, wide: bool, channels: int, precision: str, channels_last: bool
+    operator: str, stride: int, dtype: str, rank: int, wide: bool, channels: int, precision: str, channels_last: bool
 ) -> Problem:
+    """With stride 2, ConvTranspose has phases, and its outputs do not overlap."""
     x_shape, w_shape = (2, channels, *[3] * rank), (channels, channels, *[2] * rank)
-    geometry = getattr(_geometry, operator)(x_shape, w_shape, None)
+    geometry = getattr(_geometry, operator)(x_shape, w_shape, None, strides=[stride] * rank)
     make = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
     x_strides = _strides(x_shape, wide)
     if channels_last:

@@ -8,10 +8,10 @@ import many_blocks
 import numpy as np
 import pytest
 from emulated import architecture
-from many_blocks import ALL, DIRECT, GEMMS, POOLS, TENSOR, ManyBlocks
+from many_blocks import ALL, DIRECT, DISJOINT, GEMMS, INTERLEAVED, INTERLEAVED_TENSOR, POOLS, TENSOR, ManyBlocks
 
 from gpuconv import _dtypes
-from gpuconv.cuda import direct_tile, gemm_plan, mma_plan
+from gpuconv.cuda import depth_to_space_plan, direct_tile, gemm_plan, interleaved_plan, mma_plan
 
 pytestmark = pytest.mark.emulator
 
@@ -35,6 +35,7 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
     "_vectors_": {"kernel", "strides", "dilations"},
     "_bands": {"dilations"},
     "_planes": {"strides", "dilations"},
+    "_depth_to_space_": {"dilations"},
 }
 
 
@@ -73,3 +74,25 @@ def test_every_tile_of_every_dtype_is_there() -> None:
     }
     assert forms <= {f"{name.split('_')[-1]} {name.split('_')[-2].split('x')[0]}" for name in kernels}
     assert {one.kernel.split("_")[2] for one in POOLS} == set(_dtypes.MAX_POOL_DTYPES)
+
+
+def test_every_tile_that_writes_whole_rows_is_there_and_every_dtype() -> None:
+    interleaved, disjoint = list(interleaved_plan.forms()), list(depth_to_space_plan.forms())
+    tiles = {f"{tile}{'_uniform' if uniform else ''}" for _, tile, uniform in interleaved}
+    assert tiles == {one.kernel.split("_3d_")[1] for one in INTERLEAVED}
+    assert {str(tile) for _, tile in disjoint} == {one.kernel.split("_3d_")[1] for one in DISJOINT}
+    for found, forms in ((INTERLEAVED, interleaved), (DISJOINT, disjoint)):
+        assert {str(one.dtype) for one in found} == {form[0] for form in forms}
+
+
+def test_every_arithmetic_of_tensor_cores_is_interleaved() -> None:
+    singles = (mma_plan.variant("conv_transpose", *form) for form in mma_plan.interleavable_forms())
+    kernels = {interleaved_plan.tensor_variant(single).name for single in singles}
+    met = {one.kernel for one in INTERLEAVED_TENSOR}
+    assert met <= kernels
+    arithmetics = [{name.rpartition("_3d_")[2].partition("_")[0] for name in names} for names in (kernels, met)]
+    tiles = [
+        {name.replace("bfloat16", "float16").partition("_float16_")[2] for name in names} for names in (kernels, met)
+    ]
+    assert arithmetics[0] == arithmetics[1]
+    assert tiles[0] == tiles[1]

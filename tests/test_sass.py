@@ -17,9 +17,11 @@ from benchmarks.sass import Instruction
 from gpuconv import _dtypes
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import (
+    depth_to_space_plan,
     direct_plan,
     direct_tile,
     gemm_plan,
+    interleaved_plan,
     mma_plan,
     pool_bands,
     pool_planes,
@@ -40,6 +42,13 @@ FORMS = [
     for uniform in (True, False)
     if (tile.uniform if uniform else tile.rowwise)
 ]
+WholeRows = tuple[Variant, str, Tile, bool]
+WHOLE_ROWS: list[WholeRows] = [
+    *((interleaved_plan.variant(*form), *form) for form in interleaved_plan.forms()),
+    *((depth_to_space_plan.variant(dtype, tile), dtype, tile, True) for dtype, tile in depth_to_space_plan.forms()),
+]
+_IN_THREE_AXES = (interleaved_plan.NAME, depth_to_space_plan.NAME)
+GROUPS = [group for group in kernel_table.groups() if group.endswith("_2d") or group.startswith(_IN_THREE_AXES)]
 over_forms = pytest.mark.parametrize(("dtype", "tile", "uniform"), FORMS, ids=str)
 
 
@@ -102,6 +111,19 @@ def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: T
 
 @needs_nvrtc
 @needs_disassembler
+@pytest.mark.parametrize("form", WHOLE_ROWS, ids=lambda form: form[0].name)
+def test_kernels_that_write_whole_rows_multiply_as_much_as_the_plan_takes_them_to(form: WholeRows) -> None:
+    variant, dtype, tile, uniform = form
+    first, *others = gemm_plan._TILES[dtype]
+    scale = first.efficiency / share(gemm_plan.variant("conv", dtype, False, 2, first, True), first)
+    planned = gemm_plan.efficiency(tile, uniform)
+    if tile in (first, *others):  # the plan compares it with the same tile of one phase
+        planned = share(gemm_plan.variant("conv_transpose", dtype, False, 3, tile, uniform), tile) * scale
+    assert share(variant, tile) * scale == pytest.approx(planned, abs=0.03)
+
+
+@needs_nvrtc
+@needs_disassembler
 @pytest.mark.parametrize("part", ["float32_2d", "float16_3d", "float64_3d"])
 def test_splits_cost_the_main_loop_hardly_anything(part: str) -> None:
     for whole in (*gemm_plan.divisible_variants(), *mma_plan.divisible_variants()):
@@ -145,7 +167,7 @@ def test_memory_is_accessed_in_the_widths_that_are_meant(operator: str, dtype: s
 
 @needs_nvrtc
 @needs_disassembler
-@pytest.mark.parametrize("group", [group for group in kernel_table.groups() if group.endswith("_2d")])
+@pytest.mark.parametrize("group", GROUPS)
 def test_nothing_is_kept_in_local_memory(group: str) -> None:
     for variant in kernel_table.groups()[group]:
         body = code(variant)

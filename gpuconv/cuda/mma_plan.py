@@ -7,15 +7,14 @@ problems with fewer get axes of one element in front. Indices have 32 bits.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_fields, gemm_structs, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_structs, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.gemm_fields import Divisible, PackedWeights
+from gpuconv.cuda.gemm_fields import Divisible, Interleavable, PackedWeights
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 RANK = 3
@@ -24,6 +23,7 @@ _TABLE_ROWS = 1024  # rows of K that fit the table of the form that finds the ta
 _TAPS = 64  # of a block of pack_fragments.cu
 _FRAGMENT = 16 * 32  # bytes: 16 output channels by 32 bytes of K
 _STANDING = 16  # bytes of an entry of a table
+_INTERLEAVED_BELOW = 128  # channels of a tile
 _DIVISIBLE = 64, 64  # tiles that several blocks may make
 
 
@@ -136,7 +136,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """Yield a candidate for every form of every tile that takes the problem."""
     if refusal(problem) is not None:
         return
-    lifted = with_three_axes(problem)
+    lifted = correlation.in_three_axes(problem)
     for tile, form in _kernels(_arithmetic(problem)):
         room = _shared_bytes(lifted, tile, form) <= limits.shared_bytes_per_block
         if room and accepts(lifted, form) and not lifted.wide(_packed_bytes(lifted, tile, form)):
@@ -148,7 +148,7 @@ def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
     """Yield plans for tiles that several blocks could make."""
     if problem.operator != "conv" or refusal(problem) is not None:
         return
-    lifted, arithmetic = with_three_axes(problem), _arithmetic(problem)
+    lifted, arithmetic = correlation.in_three_axes(problem), _arithmetic(problem)
     for tile, form in _divisible_kernels(arithmetic):
         if not accepts(lifted, form) or lifted.wide(_packed_bytes(lifted, tile, form)):
             continue
@@ -163,7 +163,39 @@ def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
         )
 
 
-def _busy(slice_of_tile: int, lanes: int, besides: float, limits: Limits, blocks: int, slices: int) -> float:
+def interleavable(problem: Problem, limits: Limits) -> Iterator[Interleavable]:
+    """Yield plans for tiles whose sums of several phases fit into shared memory, of inputs that lie by rows."""
+    if not problem.phases or refusal(problem) is not None:
+        return
+    lifted, arithmetic = correlation.in_three_axes(problem), _arithmetic(problem)
+    for tile, form in _interleavable_kernels(arithmetic):
+        if not accepts(lifted, form) or lifted.wide(_packed_bytes(lifted, tile, form)):
+            continue
+        slices = _slices(lifted, form) / prod(lifted.phases)
+        tile_of_phase = tile.block_m * tile.block_n * form.block_k * arithmetic.products * slices
+        accumulator = "float64" if problem.dtype == "float64" else "float32"
+        yield Interleavable(
+            plan=_plan(lifted, tile, form),
+            sums=tile.block_m * tile.block_n // 32 * _pitch_of_sums(problem.dtype),
+            accumulator=accumulator,
+            busy=partial(_busy, tile_of_phase, arithmetic.lanes, _besides(lifted, tile, form), limits),
+        )
+
+
+def _interleavable_kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
+    for tile, form in _kernels(arithmetic):
+        if tile.block_m < _INTERLEAVED_BELOW and form.gather == "scalar":
+            yield tile, form
+
+
+def _pitch_of_sums(dtype: str) -> int:
+    """Return the elements from one row of 32 sums to the next: ``kPitch`` of ``mma.cuh`` in the scalar form."""
+    if dtype in ("float16", "bfloat16"):
+        return 32 + 8
+    return 32 + (2 if dtype == "float64" else 4)
+
+
+def _busy(slice_of_tile: float, lanes: int, besides: float, limits: Limits, blocks: int, slices: int) -> float:
     return model.tensor(blocks, slices * slice_of_tile, lanes, besides, limits)
 
 
@@ -182,14 +214,14 @@ def _kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
 def refusal(problem: Problem) -> str | None:
     """Return why no kernel of tensor cores takes a problem, or None."""
     if (problem.dtype, problem.precision) not in _ARITHMETIC:
-        return f"{problem.dtype} products are those of IEEE arithmetic unless precision is lower"
+        return f"no tensor cores: {problem.dtype} products are those of IEEE arithmetic unless precision is lower"
     if problem.rank > RANK:
-        return f"{problem.rank} spatial axes are more than {RANK}"
+        return f"no tensor cores: {problem.rank} spatial axes are more than {RANK}"
     if problem.rows == 0:
-        return "there is nothing to multiply"
+        return "no tensor cores: there is nothing to multiply"
     far = max((*problem.coordinates(), *problem.x_shape[2:])) >= _FARTHEST
     if far or problem.wide():
-        return "offsets or coordinates need 64-bit indices"
+        return "no tensor cores: offsets or coordinates need 64-bit indices"
     return None
 
 
@@ -204,30 +236,6 @@ def accepts(problem: Problem, form: Form) -> bool:
     batch, channel, *spatial = problem.x_strides
     steps = [batch, *(s for s, n in zip(spatial, problem.x_shape[2:], strict=True) if n > 1)]
     return channel == 1 and problem.channels % chunk == 0 and all(step % chunk == 0 for step in steps)
-
-
-def with_three_axes(problem: Problem) -> Problem:
-    """Return the problem with axes of one element in front of its own."""
-    ones, zeros = (1,) * (RANK - problem.rank), (0,) * (RANK - problem.rank)
-
-    def of_array(sizes: Ints, new: Ints, before: int = 2) -> Ints:
-        return (*sizes[:before], *new, *sizes[before:])
-
-    return replace(
-        problem,
-        taps=(*ones, *problem.taps),
-        x_shape=of_array(problem.x_shape, ones),
-        y_shape=of_array(problem.y_shape, ones),
-        x_strides=of_array(problem.x_strides, zeros),
-        y_strides=of_array(problem.y_strides, zeros),
-        w_strides=of_array(problem.w_strides, zeros, 3),
-        columns=(*ones, *problem.columns),
-        column_strides=(*ones, *problem.column_strides),
-        dilations=(*ones, *problem.dilations),
-        pads=(*zeros, *problem.pads),
-        phases=(*ones, *problem.phases) if problem.phases else (),
-        strides=(*ones, *problem.strides) if problem.strides else (),
-    )
 
 
 def _arithmetic(problem: Problem) -> Arithmetic:
@@ -258,7 +266,7 @@ def _seconds(problem: Problem, tile: Tile, form: Form, limits: Limits) -> float:
     busy = model.tensor(
         _blocks(problem, tile), multiplications, arithmetic.lanes, _besides(problem, tile, form), limits
     )
-    return model.overlapped(busy, model.memory(problem.bytes, limits)) + model.LAUNCH
+    return model.overlapped(busy, model.memory(problem.bytes_by_phase, limits)) + model.LAUNCH
 
 
 def _besides(problem: Problem, tile: Tile, form: Form) -> float:
@@ -332,10 +340,7 @@ def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
     gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(problem.operator, problem.dtype, problem.precision, tile, form)
     fields = gemm_fields.operands(problem, _counts(problem, tile), _weights(problem, tile, form), False)
-    roles = {"x": "x", "y": "y", "weights": "packed"}
-    if problem.b_stride is not None:
-        roles["b"] = "b"
-    pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
+    pointers = params.pointers(gemm_structs.correlation(False, RANK), gemm_fields.roles(problem))
     shared = _shared_bytes(problem, tile, form)
     return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
 
@@ -401,6 +406,13 @@ def packing_variant(dtype: str, precision: str) -> Variant:
         threads=256,
         blocks_per_sm=4,
     )
+
+
+def interleavable_forms() -> Iterator[tuple[str, str, Tile, Form]]:
+    """Yield dtype, precision, tile and form of the plans whose blocks could make all phases along W."""
+    for (dtype, precision), arithmetic in _ARITHMETIC.items():
+        for tile, form in _interleavable_kernels(arithmetic):
+            yield dtype, precision, tile, form
 
 
 def variants() -> Iterator[Variant]:
