@@ -129,7 +129,8 @@ def disjoint() -> Any:
 
 def pool() -> Any:
     """A MaxPool of 912 outputs in four blocks."""
-    return gpuconv.max_pool(values("integers", 1, (2, 3, 150), "float32"), kernel_shape=[3], pads=[2, 2])
+    with preferred("max_pool_float32_1d"):
+        return gpuconv.max_pool(values("integers", 1, (2, 3, 150), "float32"), kernel_shape=[3], pads=[2, 2])
 
 
 def depthwise() -> Any:
