@@ -48,6 +48,7 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "include/order.cuh": many_blocks.POOLS,
     "pack_weights.cu": many_blocks.GEMMS,
     "conv_implicit_gemm.cu": many_blocks.CONVS,
+    "conv_direct.cu": many_blocks.DIRECT,
     "conv_split.cu": many_blocks.SPLIT,
     "include/split_k.cuh": many_blocks.SPLIT,
     "include/tickets.cuh": many_blocks.SPLIT,

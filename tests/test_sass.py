@@ -15,7 +15,7 @@ from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv import _dtypes
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import gemm_plan, mma_plan, split_plan
+from gpuconv.cuda import direct_plan, gemm_plan, mma_plan, split_plan
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
 
@@ -86,6 +86,18 @@ def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: T
     found = share(gemm_plan.variant("conv", dtype, False, 2, tile, uniform), tile) / best * first.efficiency
     planned = tile.efficiency if uniform or not tile.uniform else tile.efficiency * gemm_plan._ROWWISE
     assert found == pytest.approx(planned, abs=0.05)  # the plan compares tiles of one dtype: only their ratio counts
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+def test_direct_kernels_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str) -> None:
+    for filters, planned in zip(direct_plan._FILTERS, direct_plan._EFFICIENCY[dtype], strict=True):
+        body = code(direct_plan.variant(dtype, filters))
+        loop = sass.main_loop(body)
+        assert sass.multiplications(body, loop) / len(loop) == pytest.approx(planned, abs=0.02)
+        load = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}[_dtypes.entry(dtype).itemsize]
+        assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: 12}  # four pixels' of three taps
 
 
 @needs_nvrtc
