@@ -82,9 +82,13 @@ def explain(
     max_pool float32 on sm_90a: 132 multiprocessors as on H200
       x (8, 64, 112, 112) -> y (8, 64, 56, 56)
       floor      6.7 us: 32.1 MB at 4.80 TB/s
-      launch 1   max_pool_float32_2d: grid 6272, 256 threads
-      because    max_pool_float32_2d: one output a thread, 1605632 outputs in 6272 blocks of 256 threads; 32-bit \
-indices, the largest number being 6422527
+      launch 1   max_pool_float32_3d_vectors_3x2: grid 1619, 128 threads
+      because    max_pool_float32_2d: modelled 12.4 us, 1.48 of the chosen one's
+                 max_pool_float32_3d_vectors_3x2: modelled 8.4 us, chosen
+                 max_pool_float32_3d_bands: modelled 9.7 us, 1.16 of the chosen one's
+                 max_pool_float32_3d_vectors_3x2: 2 x 4 outputs a thread, from rows of 28 vectors; 1605632 outputs \
+in 1619 blocks of 128 threads
+                 not by planes: windows more than one element apart
     """
     from gpuconv.cuda.limits import representative
 
@@ -153,7 +157,7 @@ def _lines(call: _Call, geometry: Geometry, plan: Plan) -> Iterator[str]:
     if weights is not None:
         operands.append(f"w {weights}")
     yield f"  {', '.join(operands)} -> y {_layout.as_given(call.layout, geometry.y_shape)}"
-    yield f"  floor      {_floor(floor.work(geometry, dtype, bias=call.bias, indices=call.indices), device, dtype)}"
+    yield f"  floor      {_floor(call, floor.work(geometry, dtype, bias=call.bias, indices=call.indices))}"
     for number, launch in enumerate(plan.launches, 1):
         yield f"  launch {number}   {_launch(launch)}"
     for nbytes, use in ((plan.packed_bytes, "the packed weights"), (plan.workspace_bytes, plan.workspace_use)):
@@ -163,8 +167,9 @@ def _lines(call: _Call, geometry: Geometry, plan: Plan) -> Iterator[str]:
         yield f"  {'because' if number == 0 else '':9}  {reason}"
 
 
-def _floor(work: Work, device: Representative, dtype: str) -> str:
-    rate = device.rate(_dtypes.entry(dtype).accumulator)
+def _floor(call: _Call, work: Work) -> str:
+    device = call.device
+    rate = device.peak(call.dtype, call.precision)
     seconds = work.seconds(rate, device.bandwidth)
     text = f"{work.bytes / 1e6:.1f} MB at {device.bandwidth / 1e12:.2f} TB/s"
     if work.flops:

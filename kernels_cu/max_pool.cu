@@ -24,23 +24,6 @@ template <class Index, int NDIM> struct MaxPoolParams {
     Divider<Index> dilation[NDIM], y_extent[NDIM], channels;
 };
 
-// The first maximum so far, and the number of its element where that is asked for.
-template <class T, class Index, bool INDICES> struct Maximum {
-    T value;
-    Index place;
-
-    __device__ __forceinline__ void take(T element, Index number)
-    {
-        if constexpr (INDICES) {
-            const bool better = exceeds(element, value);
-            value = better ? element : value;
-            place = better ? number : place;
-        } else {
-            value = larger(value, element);
-        }
-    }
-};
-
 // The coordinate of the first tap inside the input on each axis, and how many taps are inside.
 template <class Index, int NDIM> struct Window {
     Index first[NDIM], taps[NDIM];

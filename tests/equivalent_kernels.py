@@ -102,4 +102,26 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "max_pool.cu: Maximum<T, Index, INDICES> maximum{lowest<T>(), -1};  [1 -> 2]",
         "max_pool.cu: Maximum<T, Index, INDICES> maximum{lowest<T>(), -1};  [1 -> 0]",
     ),
+    "Registers have no element behind the last one: what reads or writes it is left out.": (
+        "max_pool_vectors.cu: for (int i = 0; i < COUNT; ++i) elements[AROUND + i] = own[i];  [< -> <=]",
+    ),
+    "Lanes that write nothing may load, and may load more.": (
+        "max_pool_vectors.cu: const int end = exists ? min(strip.slice + p.kernel, p.x_extent[0]) : 0;"
+        "  [? -> || true ?]",
+        "max_pool_vectors.cu: const int end = exists ? min(strip.slice + p.kernel, p.x_extent[0]) : 0;"
+        "  [0 -> 1] no. 2",
+    ),
+    "What is merged twice counts once.": (
+        "max_pool_bands.cu: for (int slice = 1; slice < band.slices; ++slice) maximum.merge(of_slice(slice));"
+        "  [1 -> 0]",
+    ),
+    "Without Indices nobody looks at places.": (
+        "max_pool_bands.cu: "
+        "const int place = INDICES ? ((band.slice + slice) * p.x_extent[1] + row) * p.x_extent[2] : 0;"
+        "  [? -> || true ?]",
+    ),
+    "Addresses are below 2**63.": (
+        "include/staging.cuh: return int(reinterpret_cast<unsigned long long>(address) % 16) / int(sizeof(T));"
+        "  [unsigned long long -> long long]",
+    ),
 }  # fmt: skip

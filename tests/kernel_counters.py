@@ -25,7 +25,7 @@ from emulator.counters import FIELDS, Counters
 
 import gpuconv
 from gpuconv import _dtypes
-from gpuconv.cuda import gemm_plan, mma_plan, sources, split_plan
+from gpuconv.cuda import direct_plan, gemm_plan, mma_plan, sources, split_plan
 from gpuconv.cuda.gemm_plan import Tile
 
 ARCHITECTURE = "sm_90a"
@@ -35,6 +35,7 @@ COLUMNS = "wavefronts of shared memory, sectors of global memory: how many, and 
 WIDTHS = (32, 33, 40, 64)  # elements in a row; with 33, hardly a row begins where a sector does
 _BATCH, _HEIGHT, _CHANNELS_BETWEEN = 2, 5, 5  # channels that no slice of K is a multiple of
 _POOLED = (2, 3, 9, 40)
+_ROWS = (1, 3, 36, 112)
 Row = dict[str, list[int]]
 
 
@@ -111,29 +112,60 @@ class TensorForm:
 
 
 @dataclass(frozen=True)
-class Pool:
-    """MaxPool with one window, of the values alone or with their indices."""
+class Direct:
+    """Conv of few output channels without a GEMM."""
 
     dtype: str
-    window: int
-    stride: int
-    indices: bool
+    filters: int
 
     def __str__(self) -> str:
-        return f"max_pool_{self.dtype}_2d{'_indices' * self.indices}, {self.window}x{self.window}, stride {self.stride}"
+        return direct_plan.variant(self.dtype, self.filters).name
+
+    def title(self, width: int) -> str:
+        """Return the row's title."""
+        return f"{self}, 3x3 over {_sizes((_BATCH, _CHANNELS_BETWEEN, _HEIGHT, width))}"
+
+    def run(self, width: int) -> dict[str, Row]:
+        """Convolve with stride 1 and a border of zeros; return the kernel's row."""
+        x = np.zeros((_BATCH, _CHANNELS_BETWEEN, _HEIGHT, width), self.dtype)
+        w = np.zeros((self.filters, _CHANNELS_BETWEEN, 3, 3), self.dtype)
+        with preferred(str(self)), _counting() as emulated:
+            gpuconv.conv(x, w, pads=(1, 1, 1, 1))
+        (counters,) = emulated.counters().values()
+        return {self.title(width): row(counters)}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """MaxPool by one kernel with one window, of the values alone or with their indices."""
+
+    dtype: str
+    kernel: str
+    window: int
+    stride: int
+    pad: int
+    indices: bool
+    x_shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return f"max_pool_{self.dtype}_{self.kernel}{'_indices' * self.indices}"
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.window}x{self.window}, stride {self.stride}"
 
     def title(self) -> str:
         """Return the row's title."""
-        return f"{self} over {_sizes(_POOLED)}"
+        return f"{self} over {_sizes(self.x_shape)}"
 
     def run(self) -> dict[str, Row]:
-        """Take the maxima, padded by one row on each side; return the kernel's row."""
-        window, strides, pads = (self.window,) * 2, (self.stride,) * 2, (1,) * 4
-        x = np.zeros(_POOLED, self.dtype)
-        with _counting() as emulated:
+        """Take the maxima, padded alike on each side; return the kernel's row."""
+        window, strides, pads = (self.window,) * 2, (self.stride,) * 2, (self.pad,) * 4
+        x = np.zeros(self.x_shape, self.dtype)
+        with preferred(self.name), _counting() as emulated:
             gpuconv.max_pool(x, kernel_shape=window, strides=strides, pads=pads, return_indices=self.indices)
         ((name, counters),) = emulated.counters().items()
-        assert self.title().startswith(f"{name}, ")
+        assert name == self.name
         return {self.title(): row(counters)}
 
 
@@ -157,6 +189,11 @@ def forms() -> list[Form]:
     return [*whole, Form("conv", "float32", gemm_plan._MIDDLE, True, split=True)]
 
 
+def directs() -> list[Direct]:
+    """Return every kernel without a GEMM."""
+    return [Direct(dtype, filters) for dtype, filters in product(_dtypes.CONV_DTYPES, direct_plan._FILTERS)]
+
+
 def tensor_forms() -> list[TensorForm]:
     """Return every form that there is on tensor cores."""
     return [
@@ -166,12 +203,22 @@ def tensor_forms() -> list[TensorForm]:
     ]
 
 
+# Kernel, window, stride, pad, x: one output a thread; rows as in ResNet, rows of an odd length, planes as in SPP.
+_POOLS = (
+    *(("2d", window, stride, 1, _POOLED) for window, stride in ((2, 2), (3, 2), (3, 1))),
+    ("3d_vectors_2x2", 2, 2, 0, _ROWS),
+    ("3d_vectors_3x2", 3, 2, 1, _ROWS),
+    ("3d_vectors_3x1", 3, 1, 1, _ROWS),
+    ("3d_bands", 3, 2, 0, (2, 3, 21, 111)),
+    ("2d_planes", 5, 1, 2, (2, 3, 20, 20)),
+)
+
+
 def pools() -> list[Pool]:
     """Return the usual windows."""
-    windows = ((2, 2), (3, 2), (3, 1))
     return [
-        Pool(dtype, *window, indices)
-        for dtype, window, indices in product(_dtypes.MAX_POOL_DTYPES, windows, (False, True))
+        Pool(dtype, *form, indices, x_shape)
+        for dtype, (*form, x_shape), indices in product(_dtypes.MAX_POOL_DTYPES, _POOLS, (False, True))
     ]
 
 
@@ -201,6 +248,8 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from form.run(width).items()
     for tensor_form in tensor_forms():
         yield from tensor_form.run(WIDTHS[0]).items()
+    for direct, width in product(directs(), WIDTHS):
+        yield from direct.run(width).items()
     for pool in pools():
         yield from pool.run().items()
 

@@ -23,7 +23,7 @@ from gpuconv import _dtypes, _geometry
 from gpuconv._precision import PRECISIONS
 from gpuconv.cpu import _threads
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import conv_plan, correlation, pool_plan
+from gpuconv.cuda import conv_plan, correlation, pool_plan, pool_problem, pool_vectors
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Launch, Plan, Variant
@@ -35,7 +35,8 @@ PATH = Path(__file__).with_suffix(".json")
 TOOL = f"tests/{Path(__file__).name}"
 COLUMNS = "per architecture: registers of a thread, bytes of static shared memory; spilled bytes and stack, if any"
 _RANKS = (1, 2, 3, 4)
-_CHANNELS = (16, 17)  # of a group: with one tap per slice of K, and with several
+# Input and output channels of a group: few output channels; with one tap per slice of K, and with several.
+_CHANNELS = ((2, 3), (2, 6), (16, 16), (17, 17))
 _LIMITS = representative("sm_90a").limits
 _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 
@@ -61,9 +62,11 @@ def _gemm_plans() -> Iterator[Plan]:
 
 
 def _problem(
-    operator: str, dtype: str, rank: int, wide: bool, channels: int, precision: str, channels_last: bool
+    operator: str, dtype: str, rank: int, wide: bool, pair: tuple[int, int], precision: str, channels_last: bool
 ) -> Problem:
-    x_shape, w_shape = (2, channels, *[3] * rank), (channels, channels, *[2] * rank)
+    channels, filters = pair
+    w_channels = (filters, channels) if operator == "conv" else pair
+    x_shape, w_shape = (2, channels, *[3] * rank), (*w_channels, *[2] * rank)
     geometry = getattr(_geometry, operator)(x_shape, w_shape, None)
     make = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
     x_strides = _strides(x_shape, wide)
@@ -76,10 +79,19 @@ def _problem(
 
 def _pool_plans() -> Iterator[Plan]:
     for dtype, rank, wide, indices in product(_dtypes.MAX_POOL_DTYPES, _RANKS, (False, True), (False, True)):
-        geometry = _geometry.max_pool((2, 3, *[4] * rank), kernel_shape=[2] * rank)
-        y_strides = _strides(geometry.y_shape)
-        x_strides = _strides(geometry.x_shape, wide)
-        yield pool_plan.for_max_pool(geometry, dtype, x_strides, y_strides, y_strides if indices else None, _LIMITS)
+        yield from _pools((2, 3, *[4] * rank), 2, 1, dtype, wide, indices)
+    for dtype, indices, (size, stride) in product(_dtypes.MAX_POOL_DTYPES, (False, True), pool_vectors.STRIPS):
+        yield from _pools((2, 3, 8, 32), size, stride, dtype, False, indices)
+
+
+def _pools(x_shape: tuple[int, ...], size: int, stride: int, dtype: str, wide: bool, indices: bool) -> Iterator[Plan]:
+    rank = len(x_shape) - 2
+    geometry = _geometry.max_pool(x_shape, kernel_shape=[size] * rank, strides=[stride] * rank)
+    y_strides = _strides(geometry.y_shape)
+    places = y_strides if indices else None
+    problem = pool_problem.Problem(geometry, dtype, _strides(x_shape, wide), y_strides, places)
+    for candidate in pool_plan.candidates(problem, _LIMITS):
+        yield candidate.make()
 
 
 def _strides(shape: tuple[int, ...], wide: bool = False) -> tuple[int, ...]:

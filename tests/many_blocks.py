@@ -197,13 +197,65 @@ POOLS = (
           dilations=[3]),
 )  # fmt: skip
 
+# Windows that the faster kernels take: rows of whole vectors, with lanes that help on either side, on both, on none ...
+VECTOR_POOLS = (
+    _pool("max_pool_float32_3d_vectors_3x2", (3, 7, 17, 40), "nonfinite", out="strided rows", kernel_shape=[3, 3],
+          strides=[2, 2], pads=[2, 1, 1, 0]),
+    _pool("max_pool_float16_3d_vectors_3x2", (2, 5, 2, 23, 88), "nonfinite", kernel_shape=[2, 3, 3], strides=[1, 2, 2],
+          pads=[1, 1, 0, 0, 2, 0], out="strided rows"),
+    _pool("max_pool_bfloat16_3d_vectors_3x1", (3, 9, 21, 48), "zeros", "strided rows", kernel_shape=[3, 3],
+          pads=[1, 2, 2, 0]),
+    _pool("max_pool_float64_3d_vectors_3x1", (2, 7, 3, 12, 16), "lowest", kernel_shape=[3, 3, 3], strides=[2, 1, 1],
+          pads=[1, 0, 1, 0, 2, 1]),
+    _pool("max_pool_int8_3d_vectors_3x2", (4, 11, 27, 80), "any integer", out="strided rows", kernel_shape=[3, 3],
+          strides=[2, 2], pads=[1, 0, 0, 2], ceil_mode=1),
+    _pool("max_pool_uint8_3d_vectors_2x2", (5, 7, 41, 112), "the ends", kernel_shape=[2, 2], strides=[2, 2],
+          pads=[1, 0, 0, 1], ceil_mode=1),
+    _pool("max_pool_float32_3d_vectors_2x2", (2, 6, 3, 19, 28), "ties", "off the vectors", kernel_shape=[3, 2, 2],
+          strides=[2, 2, 2], pads=[2, 1, 0, 1, 0, 0]),
+    _pool("max_pool_float32_3d_vectors_3x1", (2, 7, 9, 44), "normal", kernel_shape=[3, 3], pads=[2, 1, 0, 1]),
+    _pool("max_pool_uint8_3d_vectors_3x1", (5, 7, 13, 48), "the ends", "off the vectors", kernel_shape=[3, 3],
+          pads=[2, 1, 0, 2]),
+)  # fmt: skip
+# ... rows of any length, walked down; of several slices; long ones that are cut; planes together, or one by one.
+BAND_POOLS = (
+    _pool("max_pool_uint8_3d_bands", (2, 2, 105, 37), "the ends", kernel_shape=[2, 3], strides=[3, 1],
+          pads=[1, 2, 0, 1], out="strided rows"),
+    _pool("max_pool_int8_3d_bands", (3, 2, 70, 43), "any integer", kernel_shape=[3, 2], strides=[2, 1],
+          pads=[2, 1, 1, 0]),
+    _pool("max_pool_bfloat16_3d_bands", (7, 23, 12, 9), "nonfinite", kernel_shape=[2, 3], strides=[3, 2],
+          pads=[0, 1, 1, 0]),
+    _pool("max_pool_float32_3d_bands", (3, 5, 31, 17), "nonfinite", kernel_shape=[3, 2], strides=[1, 2],
+          pads=[2, 1, 0, 1], out="strided rows"),
+    _pool("max_pool_float16_3d_bands", (2, 3, 6, 23, 19), "nonfinite", kernel_shape=[2, 3, 3], strides=[2, 3, 1],
+          pads=[1, 0, 2, 0, 2, 1]),
+    _pool("max_pool_bfloat16_3d_bands", (2, 3, 45, 37), "zeros", "strided rows", kernel_shape=[2, 3], strides=[3, 2],
+          pads=[1, 2, 0, 1]),
+    _pool("max_pool_int8_3d_bands", (2, 2, 9, 5001), "any integer", kernel_shape=[2, 3], strides=[1, 2],
+          pads=[1, 2, 0, 1]),
+    _pool("max_pool_uint8_3d_bands", (2, 3, 64, 45), "any integer", kernel_shape=[1, 3], strides=[1, 2],
+          pads=[0, 1, 0, 2]),
+    _pool("max_pool_float64_3d_bands", (2, 3, 1901), "lowest", kernel_shape=[3], strides=[3], pads=[2, 1]),
+    _pool("max_pool_uint8_3d_bands", (2, 3, 3, 1203), "the ends", "strided rows", out="strided rows",
+          kernel_shape=[1, 3], strides=[1, 2], pads=[0, 1, 0, 2]),
+)  # fmt: skip
+PLANE_POOLS = (
+    _pool("max_pool_float32_2d_planes", (3, 5, 11, 14), "nonfinite", kernel_shape=[6, 5], pads=[3, 1, 5, 2],
+          out="strided rows"),
+    _pool("max_pool_float16_2d_planes", (2, 2, 19, 13), "nonfinite", "strided rows", kernel_shape=[3, 7],
+          pads=[0, 4, 1, 6]),
+    _pool("max_pool_bfloat16_2d_planes", (71, 23, 5, 7), "nonfinite", kernel_shape=[4, 2], pads=[3, 0, 2, 1]),
+    _pool("max_pool_int8_2d_planes", (2, 2, 40, 29), "any integer", kernel_shape=[1, 13], pads=[0, 9, 0, 12]),
+)  # fmt: skip
+
 # On tensor cores: whole slices of channels and parts of one, chunks of channels, the table of rows, phases.
 TENSOR = (
     _gemm("conv_float16_3d_mma_128x128x64_vector", (2, 72, 13, 33), (300, 72, 3, 2), layout="channels last",
           kinds=_INFINITE_WEIGHTS, **_CONV_2D_TURNED),
     _gemm("conv_float16_3d_mma_128x128x32_scalar", (2, 40, 18, 26), (300, 40, 2, 3), layout="reversed", out="strided",
           **_CONV_2D),
-    _gemm("conv_float16_3d_mma_64x64x32_rowwise", (2, 5, 5, 13, 18), (140, 5, 2, 3, 4), kinds=_INFINITE_WEIGHTS, **_CONV_3D),
+    _gemm("conv_float16_3d_mma_64x64x32_rowwise", (2, 5, 5, 13, 18), (140, 5, 2, 3, 4), kinds=_INFINITE_WEIGHTS,
+          **_CONV_3D),
     _gemm("conv_float16_3d_mma_16x128x32_scalar", (2, 66, 19, 23), (70, 33, 3, 2), group=2, kinds=_INFINITE_INPUTS,
           **_CONV_2D),
     _gemm("conv_bfloat16_3d_mma_64x64x64_vector", (2, 144, 13, 19), (280, 72, 3, 2), group=2, layout="channels last",
@@ -239,7 +291,8 @@ TENSOR = (
 )  # fmt: skip
 
 GEMMS = (*CONVS, *SPLIT, *DIRECT, *TRANSPOSED)
-ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *POOLS)
+FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS)
+ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *POOLS, *FAST_POOLS)
 
 
 @cache
@@ -268,7 +321,8 @@ def run(one: ManyBlocks, architecture: str, **options: Any) -> Any:
     pooling = one.problem.operator == "max_pool"
     shape = expected[0].shape if pooling else expected.value.shape
     out = _new(shape, one.dtype, one.out)
-    places = None if one.out is None else _new(shape, np.int64, "fortran" if one.out == "reversed" else "reversed")
+    other = {None: None, "reversed": "fortran", "strided rows": "off the vectors"}.get(one.out, "reversed")
+    places = _new(shape, np.int64, other)
     settings = (indices(one.wide), preferred(one.kernel), gpuconv.precision(one.precision))
     with settings[0], settings[1], settings[2], emulated_cuda(architecture, **options) as emulated:
         if pooling:

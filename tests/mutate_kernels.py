@@ -45,7 +45,12 @@ _KNOWN = {name for names in EQUIVALENT.values() for name in names}
 # The problems for each file, those first that notice most.
 FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "max_pool.cu": many_blocks.POOLS,
-    "include/order.cuh": many_blocks.POOLS,
+    "max_pool_vectors.cu": many_blocks.VECTOR_POOLS,
+    "max_pool_bands.cu": many_blocks.BAND_POOLS,
+    "max_pool_planes.cu": many_blocks.PLANE_POOLS,
+    "include/order.cuh": (*many_blocks.POOLS, *many_blocks.FAST_POOLS),
+    "include/packed.cuh": many_blocks.VECTOR_POOLS,
+    "include/staging.cuh": (*many_blocks.BAND_POOLS, *many_blocks.PLANE_POOLS),
     "pack_weights.cu": many_blocks.GEMMS,
     "conv_implicit_gemm.cu": many_blocks.CONVS,
     "conv_direct.cu": many_blocks.DIRECT,
@@ -63,7 +68,7 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "include/epilogue.cuh": many_blocks.GEMMS,
     "include/implicit_gemm.cuh": many_blocks.GEMMS,
     "include/numeric.cuh": many_blocks.GEMMS,
-    "include/ptx.cuh": (*many_blocks.GEMMS, *many_blocks.POOLS),
+    "include/ptx.cuh": (*many_blocks.GEMMS, *many_blocks.FAST_POOLS),
     "include/geometry.cuh": (*many_blocks.POOLS, *many_blocks.GEMMS),
 }
 

@@ -97,6 +97,21 @@ def _unaligned(array: Any) -> Any:
     return view
 
 
+def _strided_rows(array: Any) -> Any:
+    """Elements of a row are neighbours, rows are not."""
+    spread = np.zeros((*(2 * n for n in array.shape[:-1]), array.shape[-1] + 16), array.dtype)
+    view = spread[(*(slice(0, 2 * n, 2) for n in array.shape[:-1]), slice(0, array.shape[-1]))]
+    view[...] = array
+    return view
+
+
+def _off_the_vectors(array: Any) -> Any:
+    """Contiguous, from one element after a multiple of 16 bytes on, where NumPy's own arrays begin."""
+    view = np.zeros(array.size + 1, array.dtype)[1:].reshape(array.shape)
+    view[...] = array
+    return view
+
+
 def _read_only(array: Any) -> Any:
     copy = array.copy()
     copy.flags.writeable = False
@@ -115,6 +130,8 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "reversed": _reversed,
     "channels last": _channels_last,
     "unaligned": _unaligned,
+    "strided rows": _strided_rows,
+    "off the vectors": _off_the_vectors,
     "read-only": _read_only,
     "broadcast": _broadcast,
 }

@@ -12,19 +12,23 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-from emulated import varied_cuda
+from emulated import architecture, varied_cuda
+from emulator import emulated_cuda
 from hypothesis import given
 from hypothesis import strategies as st
 from operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, POOL_DTYPES, operands, pool_kinds
 from oracle import assert_close, assert_same
-from strategies import GENERATORS, Problem, checked, problems
+from strategies import GENERATORS, Problem, checked, problems, rows_pool_problem
 
 import gpuconv
+from gpuconv.cuda import choice
 
 pytestmark = pytest.mark.emulator
 
 seeds = st.integers(0, 2**32 - 1)
 layouts = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned"}))  # which CUDA arrays cannot be
+row_layouts = st.sampled_from(("contiguous", "contiguous", "strided rows", "off the vectors", "broadcast", "reversed"))
+row_outs = st.sampled_from((None, None, "strided rows", "off the vectors", "strided"))
 outs = st.sampled_from((None, None, "fortran", "strided", "reversed", "channels last"))
 convolutions = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 conv_dtypes = pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
@@ -100,3 +104,22 @@ def test_maxima_and_indices_agree_bit_for_bit(
     assert_same(y, expected_y)
     assert_same(indices, expected_indices)
     assert_same(computed(problem, arrays, seed), expected_y, bits=False)
+
+
+@pool_dtypes
+@checked(0.4)
+@given(random=st.randoms(use_true_random=False), seed=seeds, layout=row_layouts, out=row_outs)
+def test_maxima_of_rows_agree_bit_for_bit_whatever_the_kernel(
+    dtype: Any, random: Any, seed: int, layout: str, out: str | None
+) -> None:
+    problem = rows_pool_problem(random)
+    arrays = operands(problem, [random.choice(pool_kinds(dtype))], seed, dtype, layout)
+    expected_y, expected_indices = oracle.max_pool(*arrays, **problem.attributes)
+    for turn in choice.every_candidate():
+        pair = (new(out, expected_y, dtype), new(out, expected_indices, np.int64)) if out else None
+        with turn, emulated_cuda(architecture(dtype, problem.rank), seed=seed % 2**32):
+            y, indices = gpuconv.max_pool(*arrays, **problem.attributes, return_indices=True, out=pair)
+            values = gpuconv.max_pool(*arrays, **problem.attributes, out=new(out, expected_y, dtype))
+        assert_same(y, expected_y)
+        assert_same(indices, expected_indices)
+        assert_same(values, expected_y, bits=False)

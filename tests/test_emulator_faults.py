@@ -42,6 +42,37 @@ def test_a_fault_is_reported(name: str, blocks: int, threads: int, dtype: str, m
         kernel(name)(blocks, threads, [y])
 
 
+MEETS_BACK = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry meets_back(.param .u64 y)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [y];
+    mov.u32 %r1, %tid.x;
+    setp.lt.u32 %p1, %r1, 8;
+    @%p1 bra $far;
+$meet:
+    bar.sync 0;
+    mul.wide.u32 %rd2, %r1, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    st.global.u32 [%rd3], %r1;
+    ret;
+$far:
+    bra.uni $meet;
+}
+"""
+
+
+def test_lanes_that_come_to_a_barrier_from_behind_it_are_waited_for() -> None:
+    y = zeros(32, np.int32)
+    module(MEETS_BACK)["meets_back"](1, 32, [y])
+    assert y.data.tolist() == list(range(32))
+
+
 def test_a_report_names_the_source_line_the_block_and_the_thread() -> None:
     with pytest.raises(
         EmulatorError, match=r"at faults\.cu:12 .*\[st\.global\.v4.*\n  block \(0,0,0\) warp 0 thread 1"

@@ -97,3 +97,13 @@ def test_rates_follow_from_clock_and_lanes() -> None:
     assert hopper.rate("float32") == pytest.approx(66.9e12, rel=1e-3)
     assert hopper.rate("float64") == hopper.rate("float32") / 2
     assert representative("90") is hopper
+
+
+def test_the_peak_is_that_of_the_quickest_unit() -> None:
+    hopper, ada = representative("90"), representative("89")
+    assert hopper.peak("float32") == hopper.rate("float32")
+    assert hopper.peak("bfloat16") == 16 * hopper.rate("float32")  # 2048 multiply-adds a clock for 128
+    assert hopper.peak("float32", "tf32") == 8 * hopper.rate("float32")
+    assert hopper.peak("float32", "3xtf32") == pytest.approx(8 / 3 * hopper.rate("float32"), rel=1e-2)
+    assert hopper.peak("float64") == 2 * hopper.rate("float64")
+    assert ada.peak("float32", "3xtf32") == ada.rate("float32")  # whose tensor cores make a third of 128

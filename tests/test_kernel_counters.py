@@ -17,6 +17,10 @@ pytestmark = pytest.mark.emulator
 
 MOST_SECTORS = 1.3  # of what is necessary
 MOST_OF_16_BIT = 1.6  # in rows of 33: 64 bytes that begin in the middle of a sector touch three of them instead of two
+# Lanes two elements apart take two, of 4 or 8 bytes; the last lane of a row and the first one of the next may meet.
+MOST_OF_ROWS = 1.2  # sectors of MaxPool's loads and stores together
+MOST_OF_BYTES = 1.25  # whose rows begin and end in the middle of a sector
+MOST_WAVEFRONTS = {"3d_bands": 2.2, "2d_planes": 1.5}
 Rows = Mapping[str, Row]
 
 
@@ -72,11 +76,33 @@ def test_tensor_cores_multiply_whole_slices_and_nothing_else(form: TensorForm) -
     assert made.counts[:, FIELDS.index("mma_macs")].sum() == filters * pixels * rows * products
 
 
+@pytest.mark.parametrize("direct", kernel_counters.directs(), ids=str)
+def test_few_output_channels_are_made_of_whole_sectors(direct: kernel_counters.Direct) -> None:
+    rows = {title: row for width in WIDTHS for title, row in direct.run(width).items()}
+    for title, row in rows.items():
+        most = MOST_OF_16_BIT if direct.dtype.endswith("16") else MOST_SECTORS
+        for name in ("loads", "stores"):
+            assert row[name][0] <= most * row[name][1], f"{title}: {name}"
+        assert row["shared"][0] == row["shared"][1], title
+    assert_recorded(rows)
+
+
 @pytest.mark.parametrize("pool", kernel_counters.pools(), ids=str)
 def test_max_pool_counts_are_as_recorded(pool: kernel_counters.Pool) -> None:
     rows = pool.run()
-    assert all("shared" not in row for row in rows.values())  # and so without bank conflicts
+    assert_few(pool, rows[pool.title()])
     assert_recorded(rows)
+
+
+def assert_few(pool: kernel_counters.Pool, row: Row) -> None:
+    """Assert what kernels of rows are for: sectors read and written once, banks that are seldom asked twice."""
+    if pool.kernel == "2d":
+        assert "shared" not in row
+        return
+    sectors, ideal = np.add(row["loads"], row["stores"])
+    assert sectors <= (MOST_OF_BYTES if pool.dtype in ("int8", "uint8") else MOST_OF_ROWS) * ideal
+    wavefronts, ideal = row.get("shared", (0, 0))
+    assert wavefronts <= MOST_WAVEFRONTS.get(pool.kernel, 0) * ideal
 
 
 def assert_recorded(rows: Rows) -> None:
@@ -91,6 +117,7 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
         gone.pop(key)
     titles = {title for form in kernel_counters.forms() for width in WIDTHS for title in form.titles(width)}
     titles |= {title for form in kernel_counters.tensor_forms() for title in form.titles(WIDTHS[0])}
+    titles |= {direct.title(width) for direct in kernel_counters.directs() for width in WIDTHS}
     titles |= {pool.title() for pool in kernel_counters.pools()}
     assert set(gone) == titles
 

@@ -59,6 +59,7 @@ def test_public_names() -> None:
         "precision",
         "to_device",
         "to_host",
+        "tune",
     ]
     public = {name for name, value in vars(gpuconv).items() if name[0] != "_" and not inspect.ismodule(value)}
     assert public == set(gpuconv.__all__) - {"__version__"}

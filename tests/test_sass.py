@@ -15,7 +15,7 @@ from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv import _dtypes
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import direct_plan, gemm_plan, mma_plan, split_plan
+from gpuconv.cuda import direct_plan, gemm_plan, mma_plan, pool_bands, pool_planes, pool_vectors, split_plan
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
 
@@ -151,6 +151,37 @@ def test_nothing_is_kept_in_local_memory(group: str) -> None:
         body = code(variant)
         assert sass.names(body, range(len(body)), "EXIT")  # it was read at all
         assert not sass.names(body, range(len(body)), "LDL", "STL"), variant.name
+
+
+_WIDTHS = {16: "LDG.E.128", 8: "LDG.E.64", 4: "LDG.E", 2: "LDG.E.U16"}
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("indices", [False, True], ids=["values", "indices"])
+@pytest.mark.parametrize("dtype", _dtypes.MAX_POOL_DTYPES)
+def test_max_pool_loads_every_row_of_vectors_once_and_compares_short_elements_in_pairs(
+    dtype: str, indices: bool
+) -> None:
+    size, stride = 3, 2
+    body = code(pool_vectors.variant(dtype, indices, size, stride))
+    itemsize = _dtypes.entry(dtype).itemsize
+    width = _WIDTHS[min(16, 2 * stride * itemsize) if indices else 16]
+    rows = (pool_vectors.STRIPS[size, stride] - 1) * stride + size
+    loads = sass.names(body, range(len(body)), "LDG")
+    assert sum(loads.values()) == rows + 1  # one more where elements are loaded one by one
+    assert loads[width] >= rows
+    pairs = sum(sass.names(body, range(len(body)), "HMNMX2").values())
+    assert bool(pairs) == (itemsize <= 2 and not indices)
+    assert not sass.names(body, range(len(body)), "LDL", "STL")
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("variant", [pool_bands.variant("bfloat16", True), pool_planes.variant("int8", False)])
+def test_max_pool_copies_to_shared_memory_in_vectors(variant: Variant) -> None:
+    body = code(variant)
+    assert set(sass.names(body, range(len(body)), "LDGSTS")) == {"LDGSTS.E.BYPASS.128.ZFILL"}
 
 
 # ---------------------------------------------------------------- the tests' own tools

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,7 @@ def test_results_stay_right_whatever_is_chosen() -> None:
     (x, w, b), attributes = filled("conv_transpose", (1, 5, 6, 7), (5, 4, 3, 2), {"strides": [2, 1]}, "float32")
     expected = oracle.conv_transpose(x, w, b, **attributes)
     with emulated_cuda() as emulated:
+        emulated._limits = replace(emulated._limits, name="emulated")
         times = gpuconv.tune("conv_transpose", x, w, b, **attributes)
         assert len(times) > 1
         oracle.assert_close(gpuconv.conv_transpose(x, w, b, **attributes), expected, "float32")

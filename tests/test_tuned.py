@@ -45,7 +45,7 @@ def test_a_choice_holds_for_its_problem_and_device_only(folder: Path, monkeypatc
             "other",
         ]
         assert tuned.find("B", SECOND) is None
-        assert tuned.find("", FIRST) is None
+        assert (tuned.store("", FIRST, "nameless"), tuned.find("", FIRST)) == (None, None)
         another_process(monkeypatch)
     assert [path.name for path in folder.iterdir()] == ["choices.json"]
 

@@ -41,6 +41,15 @@ class Representative:
         lanes = self.double_lanes if accumulator == "float64" else self.lanes
         return 2 * lanes * self.clock * self.limits.multiprocessors
 
+    def peak(self, dtype: str, precision: str = "ieee") -> float:
+        """Return the most operations per second that any of its units comes to, of factors of a dtype and precision."""
+        half, single, double = self.tensor_lanes
+        own = {"float64": self.double_lanes}.get(dtype, self.lanes)
+        tensor = {"float16": half, "bfloat16": half, "float64": double}.get(dtype, 0)
+        if dtype == "float32":
+            tensor = {"ieee": 0, "tf32": single, "3xtf32": single // 3}[precision]
+        return 2 * max(own, tensor) * self.clock * self.limits.multiprocessors
+
 
 def _limits(architecture: str, multiprocessors: int, kilobytes: int) -> Limits:
     """Shared memory of a multiprocessor in KiB; a block gets all of it but one."""

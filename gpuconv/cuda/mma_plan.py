@@ -112,19 +112,19 @@ class Tile:
 
 
 _HALF = (
-    Tile(128, 128, 64, 64, 2, (Form("vector", 64, 2, 1.8), Form("scalar", 32, 3, 3.4))),
-    Tile(64, 64, 32, 32, 4, (Form("vector", 64, 3, 3.3), Form("scalar", 32, 4, 7.4), Form("rowwise", 32, 4, 18.0))),
-    Tile(16, 128, 16, 32, 4, (Form("vector", 64, 3, 9.0), Form("scalar", 32, 4, 18.0))),
+    Tile(128, 128, 64, 64, 2, (Form("vector", 64, 2, 1.7), Form("scalar", 32, 3, 3.1))),
+    Tile(64, 64, 32, 32, 4, (Form("vector", 64, 3, 2.9), Form("scalar", 32, 4, 6.4), Form("rowwise", 32, 4, 16.0))),
+    Tile(16, 128, 16, 32, 4, (Form("vector", 64, 3, 5.2), Form("scalar", 32, 4, 17.0))),
 )
 _SINGLE = (
-    Tile(128, 128, 64, 64, 2, (Form("vector", 32, 2, 2.0), Form("scalar", 16, 3, 3.0))),
-    Tile(64, 64, 32, 32, 4, (Form("vector", 32, 3, 3.3), Form("scalar", 16, 4, 5.0), Form("rowwise", 16, 4, 12.0))),
+    Tile(128, 128, 64, 64, 2, (Form("vector", 32, 2, 2.2), Form("scalar", 16, 3, 2.8))),
+    Tile(64, 64, 32, 32, 4, (Form("vector", 32, 3, 3.9), Form("scalar", 16, 4, 5.6), Form("rowwise", 16, 4, 10.0))),
 )
 _SPLIT = (
-    Tile(128, 128, 64, 64, 2, (Form("vector", 16, 3, 2.0), Form("scalar", 16, 3, 2.1))),
-    Tile(64, 64, 32, 32, 3, (Form("vector", 16, 4, 2.5), Form("scalar", 16, 4, 3.0), Form("rowwise", 16, 4, 6.0))),
+    Tile(128, 128, 64, 64, 2, (Form("vector", 16, 3, 1.9), Form("scalar", 16, 3, 2.0))),
+    Tile(64, 64, 32, 32, 3, (Form("vector", 16, 4, 3.2), Form("scalar", 16, 4, 3.4), Form("rowwise", 16, 4, 4.8))),
 )
-_DOUBLE = (Tile(64, 64, 32, 32, 3, (Form("scalar", 16, 3, 17.0), Form("rowwise", 16, 3, 30.0))),)
+_DOUBLE = (Tile(64, 64, 32, 32, 3, (Form("scalar", 16, 3, 16.5), Form("rowwise", 16, 3, 25.5))),)
 _TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT}
 _TILES["DoubleProducts"] = _DOUBLE
 

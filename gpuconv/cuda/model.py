@@ -10,6 +10,7 @@ from gpuconv.cuda.plan import Limits
 
 LAUNCH = 2e-6  # seconds that each launch after the first adds; assumed
 _EXPOSED = 0.2  # share of the shorter one that does not hide behind the longer one; assumed
+_ISSUED = 128  # instructions, counted by thread, that a multiprocessor issues in one clock
 _ADDING = 1.5e-6  # seconds from a block's last sum until another one reads it; assumed
 _CACHED = 64  # bytes of the L2 cache that a multiprocessor reads or writes per clock; assumed
 _TENSOR = 0.6  # share of the tensor cores' rate that mma.sync comes to; assumed
@@ -51,7 +52,7 @@ def tensor(blocks: int, multiplications: float, lanes: int, issued: float, limit
         Instructions of a warp for every one that multiplies fragments.
     """
     device = nearest(limits.architecture)
-    fragment = (2048, 1024, 512)[lanes]  # multiply-adds of an instruction
+    fragment = (2048, 1024, 2048)[lanes]  # multiply-adds of an instruction
     cycles = max(fragment / (_TENSOR * device.tensor_lanes[lanes]), issued / 4)  # four warps issue at a time
     rounds = -(-blocks // limits.multiprocessors)
     return rounds * multiplications / fragment * cycles / device.clock
@@ -66,6 +67,12 @@ def memory(count: int, limits: Limits) -> float:
     """Return the seconds in which so many bytes cross the memory bus, on a device with these multiprocessors."""
     device = nearest(limits.architecture)
     return count / (_BANDWIDTH * device.bandwidth * limits.multiprocessors / device.limits.multiprocessors)
+
+
+def instructions(count: float, limits: Limits) -> float:
+    """Return the seconds in which the multiprocessors issue so many instructions, counted by thread."""
+    device = nearest(limits.architecture)
+    return count / (_ISSUED * device.clock * limits.multiprocessors)
 
 
 def overlapped(first: float, second: float) -> float:

@@ -26,7 +26,9 @@ def key(problem: Any) -> str:
 
 
 def find(device: str, problem: Any) -> str | None:
-    """Return the name of the kernel that was measured to be the quickest on a device of this name."""
+    """Return the name of the kernel that was measured to be the quickest on a device of this name, if it has one."""
+    if not device:
+        return None
     folder = cache.folder()
     with _lock:
         if folder not in _read:
@@ -36,7 +38,7 @@ def find(device: str, problem: Any) -> str | None:
 
 
 def store(device: str, problem: Any, kernel: str) -> Path | None:
-    """Remember a choice, in this process and for later ones; return the file, or None where there is no folder.
+    """Remember a choice, in this process and for later ones; return the file, or None where there is no folder or name.
 
     Of two processes that store at the same time one's choice may be lost, which costs another measurement.
 
@@ -45,6 +47,8 @@ def store(device: str, problem: Any, kernel: str) -> Path | None:
     OSError
         Where the file cannot be written; in this process the choice holds all the same.
     """
+    if not device:
+        return None
     folder = cache.folder()
     with _lock:
         choices = _load(folder)

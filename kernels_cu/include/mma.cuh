@@ -56,13 +56,13 @@ struct Mma {
     }
     __device__ __forceinline__ void start(int column0)
     {
-        inputs.start(column0, slices());
-        next_weights = slice_of(0);
-        filled = buffers + first_weight();
-        a_place = buffers + warp_m() * kFragmentsM * kWeightColumn + lane() * 16;
+        inputs.start(column0, slices(), buffers);
+        next_weights = slice_of(PHASED ? taps.first_row : 0);
+        filled = buffers + Gathering::kBytes + first_weight();
+        a_place = buffers + Gathering::kBytes + warp_m() * kFragmentsM * kWeightColumn + lane() * 16;
         const int n = warp_n() * WARP_N;
         // Of ldmatrix, lanes address the chunks of two fragments: 8 pixels' first and second ones, and those of the next 8.
-        b_place = buffers + kWeightBytes +
+        b_place = buffers +
                   (kPixelwise ? Gathering::chunk(n + lane() / 16 * 8 + lane() % 8, lane() / 8 % 2)
                               : lane() % 4 * Gathering::kPitch + n * sizeof(T) + lane() / 4 * 16);
         keep(filled);
@@ -101,11 +101,9 @@ struct Mma {
     }
     __device__ __forceinline__ void fetch(int stage)
     {
-        if constexpr (PHASED) {
-            if (inputs.begins()) next_weights = slice_of(tap_row(taps, inputs.next.tap));
-        }
         fetch_weights(filled + stage * kStageBytes);
-        inputs.fetch(buffers + kWeightBytes + stage * kStageBytes);
+        const bool begins = inputs.fetch(stage * kStageBytes);
+        if (PHASED && begins) next_weights = slice_of(tap_row(taps, inputs.next.tap));
     }
     __device__ __forceinline__ void fetch_weights(unsigned target)
     {
@@ -115,7 +113,7 @@ struct Mma {
         }
         next_weights += p.pitch;
     }
-    __device__ __forceinline__ void deposit(int stage) const { inputs.deposit(buffers + kWeightBytes + stage * kStageBytes); }
+    __device__ __forceinline__ void deposit(int stage) const { inputs.deposit(stage * kStageBytes); }
 
     // ---- multiplying
 

@@ -36,3 +36,41 @@ template <class T> __device__ __forceinline__ T larger(T a, T b) { return b > a 
 __device__ __forceinline__ float larger(float a, float b) { return max_nan(a, b); }
 __device__ __forceinline__ __half larger(__half a, __half b) { return __hmax_nan(a, b); }
 __device__ __forceinline__ __nv_bfloat16 larger(__nv_bfloat16 a, __nv_bfloat16 b) { return __hmax_nan(a, b); }
+__device__ __forceinline__ signed char larger(signed char a, signed char b) { return max(int(a), int(b)); }
+__device__ __forceinline__ unsigned char larger(unsigned char a, unsigned char b) { return max(int(a), int(b)); }
+
+// The first maximum so far, and the number of its element where that is asked for.
+template <class T, class Index, bool INDICES> struct Maximum {
+    T value;
+    Index place;
+
+    // A later element, in the order of the numbers.
+    __device__ __forceinline__ void take(T element, Index number)
+    {
+        if constexpr (INDICES) {
+            const bool better = exceeds(element, value);
+            value = better ? element : value;
+            place = better ? number : place;
+        } else {
+            value = larger(value, element);
+        }
+    }
+    // The maximum of other elements, whatever their numbers: of equal ones the lower number stays.
+    __device__ __forceinline__ void merge(const Maximum& other)
+    {
+        if constexpr (INDICES) {
+            const bool equal = !exceeds(value, other.value) && other.place < place;
+            const bool better = exceeds(other.value, value) || equal;
+            value = better ? other.value : value;
+            place = better ? other.place : place;
+        } else {
+            value = larger(value, other.value);
+        }
+    }
+};
+
+// The maximum of no element: whatever is merged with it stays.
+template <class T, bool INDICES> __device__ __forceinline__ Maximum<T, int, INDICES> nothing()
+{
+    return {least<T>(), 0x7fffffff};
+}

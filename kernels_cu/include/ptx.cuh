@@ -19,6 +19,15 @@ __device__ __forceinline__ void keep(int& number) { asm volatile("" : "+r"(numbe
 __device__ __forceinline__ void keep(unsigned& number) { asm volatile("" : "+r"(number)); }
 template <class T> __device__ __forceinline__ void keep(T*& pointer) { asm volatile("" : "+l"(pointer)); }
 
+// The 16 bits of one element in global memory; such loads keep the order of the program.
+__device__ __forceinline__ unsigned load_half(const void* source)
+{
+    unsigned bits;
+    asm volatile("ld.global.u16 %0, [%1];" : "=r"(bits) : "l"(source));
+    return bits;
+}
+
+
 __device__ __forceinline__ uint4 load_shared(unsigned address)
 {
     uint4 v;
@@ -158,3 +167,21 @@ __device__ __forceinline__ float max_nan(float a, float b)
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
     return result;
 }
+
+// The same of two 16-bit numbers at once.
+__device__ __forceinline__ unsigned max_nan_f16x2(unsigned a, unsigned b)
+{
+    unsigned result;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+__device__ __forceinline__ unsigned max_nan_bf16x2(unsigned a, unsigned b)
+{
+    unsigned result;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+
+// What the lane before, or after, this one has; all lanes of the warp take part. Of 4 or 8 bytes.
+template <class T> __device__ __forceinline__ T lane_before(T value) { return __shfl_up_sync(0xffffffff, value, 1); }
+template <class T> __device__ __forceinline__ T lane_after(T value) { return __shfl_down_sync(0xffffffff, value, 1); }

@@ -37,21 +37,21 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
     const Taps<int, 3>& taps;
     Standing *pixels, *rows;     // the tables
     const T* x;                  // of this block's group
-    int aligned;                 // whether to chunks
+    int plain;                   // whether all chunks are aligned and whole
     Cursor<int, 3> next;         // of the slice to be fetched next, or
     int next_k;                  // its first row
-    int offset[kPixels];         // of this thread's pixels, at the tap of the slice to be fetched next
+    int offset[kPixels];         // of this thread's pixels, at the tap of that slice
     int channels[kPixels];       // that they have there: none outside of x
     Standing mine;               // of this thread's pixel, where every row has its own tap
-    unsigned place;              // of this thread's first element or chunk in a buffer
-    unsigned short gathered[kAsync ? 1 : kElements];
+    unsigned place;              // of this thread's first element or chunk in the first buffer
+    unsigned gathered[kAsync ? 1 : kElements];
 
     __device__ __forceinline__ SliceInputs(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void* tables)
         : p(p), taps(taps), pixels(static_cast<Standing*>(tables)), rows(pixels + BLOCK_N)
     {
     }
     __device__ __forceinline__ void stand(int group) { x = static_cast<const T*>(p.x) + group * p.channels * p.x_channel; }
-    __device__ __forceinline__ void start(int column0, int slices)
+    __device__ __forceinline__ void start(int column0, int slices, unsigned buffers)
     {
         for (int i = threadIdx.x; i < BLOCK_N; i += THREADS) {
             Window<int, 3> window;
@@ -67,16 +67,17 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
                 store(rows + k, distance(away) + channel * p.x_channel, k < taps.rows ? away[0] : kNoRow, away[1], away[2]);
             }
         }
-        aligned = reinterpret_cast<unsigned long long>(x) % 16 == 0;
-        keep(aligned);
+        plain = aligned() && p.channels % BLOCK_K == 0;
+        keep(plain);
         keep(x);
         next.start();
         next_k = 0;
-        place = kPixelwise ? chunk(first_pixel(), kVector ? share() : share() * (kElements / kChunk))
-                           : share() * kPitch + first_pixel() * sizeof(T);
+        place = buffers + (kPixelwise ? chunk(first_pixel(), kVector ? share() : share() * (kElements / kChunk))
+                                      : share() * kPitch + first_pixel() * sizeof(T));
         keep(place);
         __syncthreads();
-        if constexpr (!kUniformTap) mine = pixels[first_pixel()];
+        if constexpr (kUniformTap) find_pixels();
+        else mine = pixels[first_pixel()];
     }
     // Goes to another slice than the first.
     __device__ __forceinline__ void skip(int slices)
@@ -122,21 +123,22 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
 
     // ---- one slice
 
-    // Whether the slice to be fetched next begins a tap.
-    __device__ __forceinline__ bool begins() const { return kUniformTap && next.channel == 0; }
-    // Starts to fill a buffer with the next slice.
-    __device__ __forceinline__ void fetch(unsigned target)
+    __device__ __forceinline__ bool aligned() const { return reinterpret_cast<unsigned long long>(x) % 16 == 0; }
+    // Starts to fill the buffer so many bytes after the first with the next slice; returns whether the one after begins a tap.
+    __device__ __forceinline__ bool fetch(unsigned buffer)
     {
+        bool begins = false;
         if constexpr (kUniformTap) {
-            if (begins()) find_pixels();
-            if constexpr (kVector) fetch_chunks(target + place);
-            else if (next.channel + BLOCK_K <= p.channels) fetch_elements<true>(target + place);
-            else fetch_elements<false>(target + place);
-            next.advance(p, taps, BLOCK_K);
+            if constexpr (kVector) fetch_chunks(place + buffer);
+            else if (next.channel + BLOCK_K <= p.channels) fetch_elements<true>(place + buffer);
+            else fetch_elements<false>(place + buffer);
+            begins = next.advance(p, taps, BLOCK_K);
+            if (begins) find_pixels();
         } else {
-            fetch_rows(target + place);
+            fetch_rows(place + buffer);
             next_k += BLOCK_K;
         }
+        return begins;
     }
     __device__ __forceinline__ void find_pixels()
     {
@@ -153,9 +155,9 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
     }
     __device__ __forceinline__ void fetch_chunks(unsigned target)
     {
-        if (!aligned) fetch_unaligned(target);
-        else if (next.channel + BLOCK_K <= p.channels) copy_chunks<true>(target);
-        else copy_chunks<false>(target);
+        if (plain) copy_chunks<true>(target);
+        else if (aligned()) copy_chunks<false>(target);
+        else fetch_unaligned(target);
     }
     template <bool WHOLE> __device__ __forceinline__ void copy_chunks(unsigned target)
     {
@@ -209,18 +211,18 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
     __device__ __forceinline__ void move(unsigned target, int which, const char* source, bool exists)
     {
         if constexpr (kAsync) copy_async<sizeof(T)>(target + which * kRunStep * kPitch, source, exists ? sizeof(T) : 0);
-        else gathered[which] = exists ? *reinterpret_cast<const unsigned short*>(source) : 0;
+        else gathered[which] = exists ? load_half(source) : 0;
     }
     // Puts 16-bit elements, in chunks, where copies of wider ones go by themselves.
-    __device__ __forceinline__ void deposit(unsigned target) const
+    __device__ __forceinline__ void deposit(unsigned buffer) const
     {
         if constexpr (!kAsync) {
 #pragma unroll
             for (int i = 0; i < kElements; i += kChunk) {
                 unsigned words[4];
 #pragma unroll
-                for (int k = 0; k < 4; ++k) words[k] = gathered[i + 2 * k] | unsigned(gathered[i + 2 * k + 1]) << 16;
-                store_shared((target + place) ^ i / kChunk * 16, make_uint4(words[0], words[1], words[2], words[3]));
+                for (int k = 0; k < 4; ++k) words[k] = gathered[i + 2 * k] + (gathered[i + 2 * k + 1] << 16);
+                store_shared((place + buffer) ^ i / kChunk * 16, make_uint4(words[0], words[1], words[2], words[3]));
             }
         }
     }

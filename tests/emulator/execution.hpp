@@ -121,8 +121,11 @@ inline Next control(Warp& warp, const Instr& instr, Fragment& fragment, u32 mask
     if (instr.kind == Kind::BRANCH) {
         const int target = int(instr.attribute[0]);
         if (mask == fragment.mask) {
+            const bool back = target <= fragment.pc;
             fragment.pc = target;
-            return Next::GO_ON;
+            if (!back || stuck.empty()) return Next::GO_ON;
+            warp.fragments.push_back(fragment);  // it may come to lanes that wait for it before where it was
+            return Next::FRAGMENT_ENDS;
         }
         warp.fragments.push_back({fragment.pc + 1, fragment.mask & ~mask});
         warp.fragments.push_back({target, mask});

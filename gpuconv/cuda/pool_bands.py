@@ -1,0 +1,216 @@
+"""MaxPool with windows of up to three elements in height and width, by way of shared memory.
+
+The struct mirrors ``BandPoolParams`` of ``kernels_cu/max_pool_bands.cu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv.cuda import model, params, pool_general
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.pool_problem import MOST_BLOCKS, OPERATOR, Problem, Rows, pointers, rows_of, whole_vectors
+
+NAME = "bands"
+_THREADS, _WARP = 256, 32
+_MOST = 3  # kMost in max_pool_bands.cu
+_TILE_BYTES = 16 * 1024  # of x in shared memory; five blocks of it are in flight on a multiprocessor
+_LEAST_TILE_BYTES = 2 * 1024
+_MOST_WALK = 8
+_BLOCKS_PER_SM = 5  # 48 registers a thread
+_BLOCKS_WANTED = 4  # of each multiprocessor; for fewer of them, smaller ones
+# Instructions, with Indices or without: of an output, and of each row of x that it adds; estimated.
+_INSTRUCTIONS = {False: (50, 60), True: (60, 110)}
+_ALONG = 0.3  # share of an output's, where windows are no more than a row and threads go along it
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """What a block makes: planes, rows and columns of y, from so many rows and columns of x in each slice."""
+
+    planes: int
+    rows: int
+    columns: int
+    x_rows: int
+    x_columns: int
+    merged: bool
+
+    def shared(self, vector: int) -> tuple[int, int]:
+        """Return the elements from one slice to the next and from one row to the next."""
+        if self.merged:
+            return whole_vectors(self.planes * self.x_rows * self.x_columns, vector), self.x_columns
+        row = whole_vectors(self.x_columns, vector)
+        return self.x_rows * row, row
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield the kernel, if it accepts the problem."""
+    rows = _accepted(problem, limits)
+    if isinstance(rows, str):
+        return
+    indices = problem.indices_strides is not None
+    kernel = variant(problem.dtype, indices)
+    each: float
+    each, row = _INSTRUCTIONS[indices]
+    if rows.kernel[0] * rows.kernel[1] == 1:
+        each *= _ALONG
+    count = prod(problem.geometry.y_shape) * (each + row * rows.kernel[0] * min(rows.kernel[1], rows.stride[1]))
+    seconds = model.overlapped(model.instructions(count, limits), model.memory(problem.bytes, limits))
+    yield Candidate(kernel.name, seconds, lambda: _plan(problem, rows, kernel, limits))
+
+
+def refusal(problem: Problem, limits: Limits) -> str | None:
+    """Return why a problem is not accepted."""
+    rows = _accepted(problem, limits)
+    return rows if isinstance(rows, str) else None
+
+
+def _accepted(problem: Problem, limits: Limits) -> Rows | str:
+    rows = rows_of(problem)
+    if isinstance(rows, str):
+        return rows
+    if max(rows.kernel[1:]) > _MOST:
+        return f"windows of {rows.kernel[1]} x {rows.kernel[2]}"
+    if pool_general.needs_wide(problem):
+        return "64-bit indices"
+    tile = _tile(rows, problem.dtype, limits)
+    if _shared_bytes(rows, tile, problem.dtype) > limits.shared_bytes_per_block:
+        return "shared memory does not hold the rows of a window"
+    if prod(_grid(rows, tile)) > MOST_BLOCKS:
+        return "64-bit indices"
+    return rows
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def variant(dtype: str, indices: bool) -> Variant:
+    """Return the kernel for a dtype, with indices or without."""
+    return Variant(
+        name=f"max_pool_{dtype}_3d_bands" + "_indices" * indices,
+        source="max_pool_bands.cu",
+        function="max_pool_bands",
+        arguments=(_dtypes.entry(dtype).cuda, str(indices).lower()),
+        parameter="BandPoolParams",
+        layout=_layout(),
+        threads=_THREADS,
+        blocks_per_sm=_BLOCKS_PER_SM,
+    )
+
+
+def variants() -> list[Variant]:
+    """Return every kernel that a plan can name."""
+    return [variant(*row) for row in product(_dtypes.MAX_POOL_DTYPES, (False, True))]
+
+
+@cache
+def _layout() -> np.dtype[Any]:
+    index, divider = params.index(False), params.divider(False)
+    arrays = [
+        field
+        for name in ("x", "y", "indices")
+        for field in ((f"{name}_batch", index), (f"{name}_channel", index), (f"{name}_stride", index, (2,)))
+    ]
+    return params.layout(
+        [
+            *((name, params.POINTER) for name in ("x", "y", "indices")),
+            ("plane", "<i8"),
+            ("planes", index),
+            *((name, index, (3,)) for name in ("x_extent", "y_extent", "kernel", "stride", "pad")),
+            *arrays,
+            *((name, index) for name in ("tile_planes", "tile_rows", "walk", "merged")),
+            *((name, index) for name in ("slice_pitch", "row_pitch", "phase_step")),
+            *((name, divider) for name in ("channels", "depths", "bands", "column_tiles", "tile_columns", "groups")),
+        ]
+    )
+
+
+# ---------------------------------------------------------------- tiles
+
+
+def _tile(rows: Rows, dtype: str, limits: Limits) -> _Tile:
+    """Return the largest tile that leaves every multiprocessor some, down to a least size."""
+    size = _TILE_BYTES
+    while True:
+        tile = _tile_of(rows, size // _dtypes.entry(dtype).itemsize // rows.kernel[0])
+        size //= 2
+        if size < _LEAST_TILE_BYTES or prod(_grid(rows, tile)) >= _BLOCKS_WANTED * limits.multiprocessors:
+            return tile
+
+
+def _tile_of(rows: Rows, elements: int) -> _Tile:
+    """Return the largest tile whose slices have so many elements, or the least one."""
+    (_, height, width), (_, out_rows, out_columns) = rows.x_extent, rows.y_extent
+    (_, high, wide), (_, down, across) = rows.kernel, rows.stride
+    if rows.planes_are_neighbours and height * width <= elements:
+        return _Tile(min(rows.planes, elements // (height * width)), out_rows, out_columns, height, width, True)
+    columns = out_columns
+    if min(high, height) * width > elements:
+        columns = (elements // min(high, height) - wide) // across + 1
+        columns = min(max(columns // _WARP, 1) * _WARP, out_columns)
+    x_columns = min((columns - 1) * across + wide, width)
+    most = min(max((elements // x_columns - high) // down + 1, 1), out_rows)
+    bands = -(-out_rows // most)
+    tile_rows = -(-out_rows // bands)
+    merged = columns == out_columns and rows.rows_are_neighbours
+    x_rows = min((tile_rows - 1) * down + high, height)
+    return _Tile(1, tile_rows, columns, x_rows, width if merged else x_columns, merged)
+
+
+def _grid(rows: Rows, tile: _Tile) -> tuple[int, int, int, int]:
+    """Return the numbers of tiles: of planes, depths, bands and columns."""
+    _, out_rows, out_columns = rows.y_extent
+    return -(-rows.planes // tile.planes), rows.y_extent[0], -(-out_rows // tile.rows), -(-out_columns // tile.columns)
+
+
+def _walk(tile: _Tile) -> int:
+    """Return how many outputs below one another a thread makes: as many as leave every thread some."""
+    walk = min(tile.rows, _MOST_WALK)
+    while walk > 1 and tile.planes * -(-tile.rows // walk) * tile.columns < _THREADS:
+        walk = -(-walk // 2)
+    return walk
+
+
+def _shared_bytes(rows: Rows, tile: _Tile, dtype: str) -> int:
+    size = _dtypes.entry(dtype).itemsize
+    return tile.shared(16 // size)[0] * min(rows.kernel[0], rows.x_extent[0]) * size
+
+
+# ---------------------------------------------------------------- launches
+
+
+def _plan(problem: Problem, rows: Rows, kernel: Variant, limits: Limits) -> Plan:
+    tile = _tile(rows, problem.dtype, limits)
+    _, depths, bands, column_tiles = grid = _grid(rows, tile)
+    slice_pitch, row_pitch = tile.shared(16 // _dtypes.entry(problem.dtype).itemsize)
+    walk = _walk(tile)
+    counts = (rows.channels, depths, bands, column_tiles, tile.columns, -(-tile.rows // walk))
+    names = ("channels", "depths", "bands", "column_tiles", "tile_columns", "groups")
+    fields = rows.fields() | {
+        "plane": prod(problem.geometry.x_shape[2:]),
+        "tile_planes": tile.planes,
+        "tile_rows": tile.rows,
+        "walk": walk,
+        "merged": tile.merged,
+        "slice_pitch": slice_pitch,
+        "row_pitch": row_pitch,
+        "phase_step": 0 if tile.merged else rows.x_strides[3],
+        **{name: params.division(count, False) for name, count in zip(names, counts, strict=True)},
+    }
+    blocks, shared = prod(grid), _shared_bytes(rows, tile, problem.dtype)
+    packed = params.pack(kernel.layout, fields)
+    launch = Launch(kernel, (blocks, 1, 1), shared, packed, tuple(pointers(problem, kernel.layout)))
+    reason = (
+        f"{kernel.name}: {tile.planes} x {tile.rows} x {tile.columns} outputs a block of {_THREADS} threads, "
+        f"{walk} below one another a thread; rows of x in shared memory, {blocks} blocks"
+    )
+    return Plan(OPERATOR, (launch,), 0, "", (reason,))

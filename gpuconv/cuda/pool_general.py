@@ -1,0 +1,175 @@
+"""MaxPool with one output a thread: the kernel that accepts every problem.
+
+The struct mirrors ``MaxPoolParams`` of ``kernels_cu/max_pool.cu``; strides count elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv.cuda import model, params
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.pool_problem import MOST_BLOCKS, OPERATOR, Problem, pointers, span, used
+
+_THREADS = 256
+_BATCH = 3  # kBatch in max_pool.cu: numbers of places run up to so many taps past a window
+_RANKS = (1, 2, 3, 4)
+_INSTRUCTIONS = 100, 14  # of an output, and of each of its taps; estimated
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield the one kernel.
+
+    Raises
+    ------
+    ArgumentError
+        The problem needs more than 64-bit indices.
+    """
+    wide = needs_wide(problem)
+    kernel = variant(problem.dtype, wide, len(problem.axes), problem.indices_strides is not None)
+    each, tap = _INSTRUCTIONS
+    instructions = prod(problem.geometry.y_shape) * (each + tap * prod(problem.geometry.kernel_shape))
+    seconds = model.overlapped(model.instructions(instructions, limits), model.memory(problem.bytes, limits))
+    yield Candidate(kernel.name, seconds, lambda: _plan(problem, kernel, wide))
+
+
+def needs_wide(problem: Problem) -> bool:
+    """Tell whether the kernel needs 64-bit indices; those for rows of neighbours compute with no larger numbers."""
+    return params.needs_wide(OPERATOR, [_largest(problem)])
+
+
+def _largest(problem: Problem) -> int:
+    return max(_magnitudes(problem, _fields(problem)))
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def variant(dtype: str, wide: bool, ndim: int, indices: bool) -> Variant:
+    """Return the kernel for a dtype, an index width, a number of spatial axes, with indices or without."""
+    index = params.index_name(wide)
+    return Variant(
+        name=f"max_pool_{dtype}_{ndim}d" + "_indices" * indices + "_wide" * wide,
+        source="max_pool.cu",
+        function="max_pool",
+        arguments=(_dtypes.entry(dtype).cuda, index, str(ndim), str(indices).lower()),
+        parameter=f"MaxPoolParams<{index}, {ndim}>",
+        layout=_layout(wide, ndim),
+        threads=_THREADS,
+        blocks_per_sm=_blocks_per_sm(wide, ndim),
+    )
+
+
+def _blocks_per_sm(wide: bool, ndim: int) -> int:
+    """As many as leave a thread the registers that it uses: every axis has its strides, steps and window."""
+    few_axes = ndim <= 3
+    if wide:
+        return 4 if few_axes else 2  # 64 or 128 registers a thread
+    return 6 if few_axes else 4  # 40 or 64
+
+
+def variants() -> list[Variant]:
+    """Return every kernel that a plan can name, for one to four spatial axes."""
+    flags = (False, True)
+    return [variant(*row) for row in product(_dtypes.MAX_POOL_DTYPES, flags, _RANKS, flags)]
+
+
+# ---------------------------------------------------------------- launches
+
+
+def _plan(problem: Problem, kernel: Variant, wide: bool) -> Plan:
+    outputs = prod(problem.geometry.y_shape)
+    blocks = -(-outputs // _THREADS)
+    across = min(blocks, MOST_BLOCKS)
+    launch = Launch(
+        variant=kernel,
+        grid=(across, -(-blocks // across), 1),
+        shared_bytes=0,
+        parameters=params.pack(kernel.layout, _fields(problem) | _dividers(problem, wide)),
+        pointers=tuple(pointers(problem, kernel.layout)),
+    )
+    reason = (
+        f"{kernel.name}: one output a thread, {outputs} outputs in {blocks} blocks of {_THREADS} threads; "
+        f"{64 if wide else 32}-bit indices, the largest number being {_largest(problem)}"
+    )
+    return Plan(OPERATOR, (launch,), 0, "", (reason,))
+
+
+@cache
+def _layout(wide: bool, ndim: int) -> np.dtype[Any]:
+    index, divider, axes = params.index(wide), params.divider(wide), (ndim,)
+    arrays = [
+        field
+        for array in ("x", "y", "indices")
+        for field in ((f"{array}_batch", index), (f"{array}_channel", index), (f"{array}_stride", index, axes))
+    ]
+    return params.layout(
+        [
+            *((name, params.POINTER) for name in ("x", "y", "indices")),
+            ("plane", "<i8"),
+            ("outputs", index),
+            *((name, index, axes) for name in ("x_extent", "stride", "pad", "reach")),
+            *arrays,
+            *((name, index, axes) for name in ("place_stride", "x_step", "place_step")),
+            ("dilation", divider, axes),
+            ("y_extent", divider, axes),
+            ("channels", divider),
+        ]
+    )
+
+
+def _fields(problem: Problem) -> dict[str, Any]:
+    """Return the struct's numbers but for its dividers, which depend on the index width."""
+    geometry, axes = problem.geometry, problem.axes
+    x_strides = used(geometry.x_shape, problem.x_strides)
+    places = problem.place_strides
+    fields: dict[str, Any] = {
+        "plane": prod(geometry.x_shape[2:]),
+        "outputs": prod(geometry.y_shape),
+        "x_extent": [axis.extent for axis in axes],
+        "stride": [axis.stride for axis in axes],
+        "pad": [axis.pad for axis in axes],
+        "reach": [axis.reach for axis in axes],
+        "place_stride": list(places),
+        "x_step": [axis.step * stride for axis, stride in zip(axes, x_strides[2:], strict=True)],
+        "place_step": [axis.step * stride for axis, stride in zip(axes, places, strict=True)],
+    }
+    arrays = {"x": x_strides, "y": used(geometry.y_shape, problem.y_strides)}
+    arrays["indices"] = used(geometry.y_shape, problem.indices_strides or (0,) * len(geometry.y_shape))
+    for name, (batch, channel, *spatial) in arrays.items():
+        fields |= {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": spatial}
+    return fields
+
+
+def _dividers(problem: Problem, wide: bool) -> dict[str, Any]:
+    return {
+        "dilation": params.divisions([axis.dilation for axis in problem.axes], wide),
+        "y_extent": params.divisions(problem.geometry.y_shape[2:], wide),
+        "channels": params.division(problem.geometry.y_shape[1], wide),
+    }
+
+
+def _magnitudes(problem: Problem, fields: dict[str, Any]) -> Iterator[int]:
+    """Yield what must fit into an index.
+
+    Offsets count elements, not bytes: the kernel adds them to pointers, which is done in 64 bits. A broadcast array has
+    more elements than memory, and what counts there are their numbers within a plane (and ``plane``, always 64 bits).
+    """
+    geometry = problem.geometry
+    yield fields["outputs"]
+    for axis in problem.axes:
+        yield from axis.coordinates
+    yield span(geometry.x_shape, problem.x_strides)
+    yield span(geometry.y_shape, problem.y_strides)
+    yield from (abs(step) for step in fields["x_step"])
+    if problem.indices_strides is not None:
+        yield span(geometry.y_shape, problem.indices_strides)
+        yield fields["plane"] + _BATCH * max(fields["place_step"])

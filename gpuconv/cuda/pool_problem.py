@@ -1,0 +1,192 @@
+"""What MaxPool comes down to: its axes, and which of them the kernels for rows of neighbours take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv._geometry import Ints, MaxPoolGeometry, tap_range
+from gpuconv.cuda import floor
+
+OPERATOR = "max_pool"
+MOST_BLOCKS = 2**31 - 1  # along x
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One spatial axis: window ``q`` begins at ``q * stride - pad`` and covers ``reach`` elements.
+
+    Taps that lie outside of the input for every window are cut off, and what then has no effect (the stride of a single
+    window, the dilation of a single tap) is made small, so that it asks for no wider indices.
+    """
+
+    extent: int
+    windows: int
+    stride: int
+    pad: int
+    reach: int
+    dilation: int
+
+    @property
+    def step(self) -> int:
+        """Elements from one tap to the next where two can lie inside the input; else no more than the axis has."""
+        return min(self.dilation, self.extent)
+
+    @property
+    def coordinates(self) -> Ints:
+        """The largest numbers that the kernel computes on the way to the clipped window."""
+        last = (self.windows - 1) * self.stride
+        return last, abs(self.pad), last - self.pad + self.reach, self.reach, self.dilation
+
+
+def axis_of(extent: int, windows: int, kernel: int, stride: int, dilation: int, begin: int) -> Axis:
+    last = (windows - 1) * stride
+    low, high = tap_range(kernel, extent + last, dilation, last - begin)
+    if extent == 0 or low == high:
+        return Axis(extent, windows, 0, 0, 0, 1)
+    pad = begin - low * dilation
+    if high - low == 1:
+        dilation = 1
+    return Axis(extent, windows, stride if windows > 1 else 0, pad, (high - low - 1) * dilation + 1, dilation)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What the families of kernels look at."""
+
+    geometry: MaxPoolGeometry
+    dtype: str
+    x_strides: Ints
+    y_strides: Ints
+    indices_strides: Ints | None
+
+    @property
+    def axes(self) -> list[Axis]:
+        g = self.geometry
+        columns = (g.x_shape[2:], g.y_shape[2:], g.kernel_shape, g.strides, g.dilations, g.pads_begin)
+        return [axis_of(*numbers) for numbers in zip(*columns, strict=True)]
+
+    @property
+    def bytes(self) -> int:
+        """The least that crosses the memory bus."""
+        return floor.work(self.geometry, self.dtype, indices=self.indices_strides is not None).bytes
+
+    @property
+    def place_strides(self) -> Ints:
+        """Per spatial axis, from one element's number to the next one's; zeros where no numbers are asked for."""
+        extents = self.geometry.x_shape[2:]
+        if self.indices_strides is None:
+            return (0,) * len(extents)
+        if self.geometry.storage_order:
+            return tuple(prod(extents[:axis]) for axis in range(len(extents)))
+        return tuple(prod(extents[axis + 1 :]) for axis in range(len(extents)))
+
+
+def used(shape: Ints, strides: Ints) -> Ints:
+    """Strides without those of axes that are never stepped along, which may be anything."""
+    return tuple(0 if extent <= 1 else stride for extent, stride in zip(shape, strides, strict=True))
+
+
+def span(shape: Ints, strides: Sequence[int]) -> int:
+    """Return how many elements lie between the outermost ones of an array."""
+    return sum((extent - 1) * abs(stride) for extent, stride in zip(shape, strides, strict=True) if extent > 1)
+
+
+def pointers(problem: Problem, layout: np.dtype[Any]) -> Iterator[tuple[str, int]]:
+    assert layout.fields is not None
+    for name in ("x", "y") if problem.indices_strides is None else ("x", "y", "indices"):
+        yield name, layout.fields[name][1]
+
+
+# ---------------------------------------------------------------- rows of neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A problem over rows of neighbours, as the faster kernels see it.
+
+    Axes are depth, height and width, missing ones of one element; strides those of batch, channel, depth and height,
+    the width's being 1. Windows are not dilated, and none is empty.
+    """
+
+    x_extent: Ints
+    y_extent: Ints
+    kernel: Ints
+    stride: Ints
+    pad: Ints
+    x_strides: Ints
+    y_strides: Ints
+    indices_strides: Ints
+    images: int
+    channels: int
+
+    @property
+    def planes(self) -> int:
+        """Channels of all images."""
+        return self.images * self.channels
+
+    @property
+    def rows_are_neighbours(self) -> bool:
+        """Whether the rows of a slice lie one after another."""
+        return self.x_extent[1] == 1 or self.x_strides[3] == self.x_extent[2]
+
+    @property
+    def planes_are_neighbours(self) -> bool:
+        """Whether the planes, of one slice each, lie one after another."""
+        size = self.x_extent[1] * self.x_extent[2]
+        return (
+            self.x_extent[0] == 1
+            and self.rows_are_neighbours
+            and (self.channels == 1 or self.x_strides[1] == size)
+            and (self.images == 1 or self.x_strides[0] == size * self.channels)
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """Return what the structs of these kernels have in common, where they have it."""
+        found: dict[str, Any] = {"planes": self.planes}
+        for name in ("x_extent", "y_extent", "kernel", "stride", "pad"):
+            found[name] = list(getattr(self, name))
+        for name in ("x", "y", "indices"):
+            batch, channel, *spatial = getattr(self, f"{name}_strides")
+            found |= {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": spatial}
+        return found
+
+
+def rows_of(problem: Problem) -> Rows | str:
+    """Return a problem as rows of neighbours, or why it is none."""
+    geometry, axes = problem.geometry, problem.axes
+    if len(axes) > 3:
+        return f"{len(axes)} spatial axes"
+    if any(axis.reach == 0 or axis.pad >= axis.reach or _last(axis) >= axis.extent for axis in axes):
+        return "some windows are empty"
+    if any(axis.dilation > 1 for axis in axes):
+        return "dilated windows"
+    if any(axis.pad < 0 for axis in axes):
+        return "windows that begin inside the input"
+    if problem.indices_strides is not None and geometry.storage_order and sum(n > 1 for n in geometry.x_shape[2:]) > 1:
+        return "column-major numbers"
+    shapes = (geometry.x_shape, geometry.y_shape, geometry.y_shape)
+    given = (problem.x_strides, problem.y_strides, problem.indices_strides or (0,) * len(geometry.y_shape))
+    strides = [used(shape, one) for shape, one in zip(shapes, given, strict=True)]
+    for shape, one in list(zip(shapes, strides, strict=True))[: 2 if problem.indices_strides is None else 3]:
+        if shape[-1] > 1 and one[-1] != 1:
+            return f"neighbours of a row lie {one[-1]} elements apart"
+    missing = 3 - len(axes)
+    columns = [(axis.extent, axis.windows, axis.reach, max(axis.stride, 1), axis.pad) for axis in axes]
+    extents, windows, kernel, steps, pads = zip(*[(1, 1, 1, 1, 0)] * missing, *columns, strict=True)
+    x, y, places = ((*one[:2], *[0] * missing, *one[2:-1]) for one in strides)
+    return Rows(extents, windows, kernel, steps, pads, x, y, places, *geometry.x_shape[:2])
+
+
+def _last(axis: Axis) -> int:
+    """Where the last window begins."""
+    return (axis.windows - 1) * axis.stride - axis.pad
+
+
+def whole_vectors(run: int, vector: int) -> int:
+    """Elements of the vectors that a run touches at most, wherever it begins."""
+    return -(-(run + vector - 1) // vector) * vector

@@ -1,0 +1,171 @@
+"""MaxPool over rows of whole vectors: the windows of nearly every network.
+
+The struct mirrors ``VectorPoolParams`` of ``kernels_cu/max_pool_vectors.cu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv.cuda import model, params, pool_general
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.pool_problem import MOST_BLOCKS, OPERATOR, Problem, Rows, pointers, rows_of
+
+NAME = "vectors"
+_THREADS, _LANES = 128, 32
+STRIPS = {(2, 2): 4, (3, 2): 4, (3, 1): 4}  # rows of y that a thread makes, by the window's size and stride
+_BLOCKS_PER_SM = {False: 4, True: 5}  # with Indices or without: 128 or 96 registers a thread; of bytes 128
+# Instructions, with Indices or without: of a thread, and of each of its vectors (of bytes: without Indices); estimated.
+_INSTRUCTIONS = {False: (120, 35), True: (200, 85)}
+_OF_BYTES = 95
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield the kernel for the window, if there is one."""
+    rows = _accepted(problem)
+    if isinstance(rows, str):
+        return
+    indices = problem.indices_strides is not None
+    kernel = variant(problem.dtype, indices, *_window(rows))
+    threads = _blocks(rows, _vector(problem, rows)) * _THREADS
+    each, vector = _INSTRUCTIONS[indices]
+    if _dtypes.entry(problem.dtype).itemsize == 1 and not indices:
+        vector = _OF_BYTES
+    loads = (STRIPS[_window(rows)] * rows.stride[1] + rows.kernel[1] - rows.stride[1]) * rows.kernel[0]
+    seconds = model.overlapped(
+        model.instructions(threads * (each + vector * loads), limits), model.memory(problem.bytes, limits)
+    )
+    yield Candidate(kernel.name, seconds, lambda: _plan(problem, rows, kernel))
+
+
+def refusal(problem: Problem, limits: Limits) -> str | None:
+    """Return why a problem is not accepted."""
+    rows = _accepted(problem)
+    return rows if isinstance(rows, str) else None
+
+
+def _accepted(problem: Problem) -> Rows | str:
+    rows = rows_of(problem)
+    if isinstance(rows, str):
+        return rows
+    (_, height, width), (_, stride, across), pad = rows.kernel, rows.stride, rows.pad[2]
+    if height != width or stride != across or (height, stride) not in STRIPS or pad > width - across:
+        return f"windows of {height} x {width}, {stride} x {across} apart, padded by {pad}"
+    vector = _vector(problem, rows)
+    if rows.x_extent[2] % vector or any(one % vector for one in rows.x_strides):
+        return f"rows are not made of whole vectors of {vector} elements"
+    if pool_general.needs_wide(problem) or _blocks(rows, vector) > MOST_BLOCKS:
+        return "64-bit indices"
+    return rows
+
+
+def _vector(problem: Problem, rows: Rows) -> int:
+    """Elements of a vector: of 16 bytes or, with Indices, those of two outputs."""
+    most = 16 // _dtypes.entry(problem.dtype).itemsize
+    return most if problem.indices_strides is None else min(2 * rows.stride[2], most)
+
+
+def _window(rows: Rows) -> tuple[int, int]:
+    return rows.kernel[2], rows.stride[2]
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def variant(dtype: str, indices: bool, size: int, stride: int) -> Variant:
+    """Return the kernel for a dtype, with indices or without, for a window's height and width, and its stride."""
+    return Variant(
+        name=f"max_pool_{dtype}_3d_vectors_{size}x{stride}" + "_indices" * indices,
+        source="max_pool_vectors.cu",
+        function="max_pool_pairs" if indices else "max_pool_vectors",
+        arguments=(_dtypes.entry(dtype).cuda, str(size), str(stride), str(STRIPS[size, stride])),
+        parameter="VectorPoolParams",
+        layout=_layout(),
+        threads=_THREADS,
+        blocks_per_sm=_BLOCKS_PER_SM[indices and _dtypes.entry(dtype).itemsize > 1],
+    )
+
+
+def variants() -> list[Variant]:
+    """Return every kernel that a plan can name."""
+    return [
+        variant(dtype, indices, *window)
+        for dtype, indices, window in product(_dtypes.MAX_POOL_DTYPES, (False, True), STRIPS)
+    ]
+
+
+@cache
+def _layout() -> np.dtype[Any]:
+    index, divider = params.index(False), params.divider(False)
+    arrays = [
+        field
+        for name in ("x", "y", "indices")
+        for field in ((f"{name}_batch", index), (f"{name}_channel", index), (f"{name}_stride", index, (2,)))
+    ]
+    return params.layout(
+        [
+            *((name, params.POINTER) for name in ("x", "y", "indices")),
+            ("plane", "<i8"),
+            ("items", index),
+            ("x_extent", index, (3,)),
+            ("y_extent", index, (3,)),
+            ("kernel", index),
+            ("stride", index),
+            ("pad", index, (3,)),
+            *arrays,
+            *((name, divider) for name in ("vectors", "strips", "depths", "channels")),
+        ]
+    )
+
+
+# ---------------------------------------------------------------- launches
+
+
+def _vectors(rows: Rows, vector: int) -> int:
+    """Vectors of a row that an output is made from, or is numbered by."""
+    size, stride = _window(rows)
+    outputs, end = rows.y_extent[2], (rows.y_extent[2] - 1) * stride - rows.pad[2] + size
+    return -(-max(outputs * stride, min(end, rows.x_extent[2])) // vector)
+
+
+def _items(rows: Rows, vector: int) -> int:
+    strips = -(-rows.y_extent[1] // STRIPS[_window(rows)])
+    return rows.planes * rows.y_extent[0] * strips * _vectors(rows, vector)
+
+
+def _blocks(rows: Rows, vector: int) -> int:
+    size, stride = _window(rows)
+    helping = (rows.pad[2] > 0) + (size - stride > rows.pad[2])  # lanes of each warp
+    warps = -(-_items(rows, vector) // (_LANES - helping))
+    return -(-warps // (_THREADS // _LANES))
+
+
+def _plan(problem: Problem, rows: Rows, kernel: Variant) -> Plan:
+    fields, layout, vector = rows.fields(), kernel.layout, _vector(problem, rows)
+    strip = STRIPS[_window(rows)]
+    chosen = {name: fields[name] for name in fields if name in (layout.names or ())}
+    chosen |= {
+        "plane": prod(rows.x_extent),
+        "items": _items(rows, vector),
+        "kernel": rows.kernel[0],
+        "stride": rows.stride[0],
+        "vectors": params.division(_vectors(rows, vector), False),
+        "strips": params.division(-(-rows.y_extent[1] // strip), False),
+        "depths": params.division(rows.y_extent[0], False),
+        "channels": params.division(rows.channels, False),
+    }
+    blocks = _blocks(rows, vector)
+    launch = Launch(kernel, (blocks, 1, 1), 0, params.pack(layout, chosen), tuple(pointers(problem, layout)))
+    reason = (
+        f"{kernel.name}: {vector // rows.stride[2]} x {strip} outputs a thread, from rows of {_vectors(rows, vector)} "
+        f"vectors; {prod(problem.geometry.y_shape)} outputs in {blocks} blocks of {_THREADS} threads"
+    )
+    return Plan(OPERATOR, (launch,), 0, "", (reason,))

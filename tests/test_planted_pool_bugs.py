@@ -1,0 +1,107 @@
+"""Bugs in MaxPool's kernels for rows of neighbours: wrong ties, NaN, borders and synchronisation are noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import many_blocks
+import pytest
+from many_blocks import BAND_POOLS, PLANE_POOLS, VECTOR_POOLS, ManyBlocks
+from mutate_kernels import changed_kernels
+from test_planted_bugs import exchanged
+
+pytestmark = pytest.mark.emulator
+
+VECTORS, BANDS, PLANES = "max_pool_vectors.cu", "max_pool_bands.cu", "max_pool_planes.cu"
+ORDER, PACKED, STAGING, PTX = (f"include/{name}.cuh" for name in ("order", "packed", "staging", "ptx"))
+WRONG = "elements differ"
+OUT_OF_BOUNDS = "global memory out of bounds"
+WRITTEN = "results.put(line, q + i, windows[i]);\n    }\n    __syncthreads();"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Broken kernels stay out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUCONV_CACHE_DIR", str(tmp_path_factory.mktemp("broken")))
+        yield
+
+
+def of(pools: tuple[ManyBlocks, ...], part: str) -> ManyBlocks:
+    """The problem of a kernel."""
+    return next(one for one in pools if part in one.kernel)
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One bug: what stands in the file, what stands there instead, what meets it, what is said of it."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+    problem: ManyBlocks
+    message: str
+
+
+BUGS = (
+    Bug("of equal elements the last one has the index", ORDER, "return !(later <= best) && best == best;",
+        "return !(later < best) && best == best;", of(VECTOR_POOLS, "float32_3d_vectors_2x2"), WRONG),
+    Bug("the last NaN has the index", ORDER, "return !(later <= best) && best == best;", "return !(later <= best);",
+        of(VECTOR_POOLS, "float32_3d_vectors_3x2"), WRONG),
+    Bug("of equal elements in other slices the later one stays", ORDER, "other.place < place",
+        "other.place > place", of(BAND_POOLS, "float16"), WRONG),
+    Bug("NaN is lost where short elements are compared in pairs", PTX, "max.NaN.f16x2", "max.f16x2",
+        of(VECTOR_POOLS, "float16"), WRONG),
+    Bug("signed bytes are compared as unsigned ones", PACKED, "kSign<signed char> = 0x80", "kSign<signed char> = 0",
+        of(VECTOR_POOLS, "int8"), WRONG),
+    Bug("a row's first lane takes from the row before", VECTORS, "elements[i] = first ? least<T>() : before;",
+        "elements[i] = before;", of(VECTOR_POOLS, "float32_3d_vectors_3x2"), WRONG),
+    Bug("a row's last lane takes from the row behind", VECTORS, "COUNT + i] = last ? least<T>() : after;",
+        "COUNT + i] = after;", of(VECTOR_POOLS, "int8"), WRONG),
+    Bug("lanes that only help write", VECTORS, "lane >= before && lane < 32 - after", "true",
+        of(VECTOR_POOLS, "bfloat16"), "race between blocks|elements differ"),
+    Bug("warps share no lane", VECTORS, "warp * (32 - before - after)", "warp * 32",
+        of(VECTOR_POOLS, "float16"), "never written"),
+    Bug("windows of -inf have the number of a column in the padding", VECTORS, "+ max(starts[j], 0)};", "+ starts[j]};",
+        of(VECTOR_POOLS, "float64"), WRONG),
+    Bug("vectors are read wherever x begins", VECTORS, "% (kOutputs * S * sizeof(T)) != 0", "% 1 != 0",
+        of(VECTOR_POOLS, "float32_3d_vectors_2x2"), "misaligned"),
+    Bug("rows below the last one are read", VECTORS,
+        "if (inside(first + i, p.x_extent[1])) rows[i] = *reinterpret_cast<const uint4*>",
+        "if (first + i >= 0) rows[i] = *reinterpret_cast<const uint4*>", of(VECTOR_POOLS, "int8"), OUT_OF_BOUNDS),
+    Bug("a band is read before it is there", STAGING, "copy_async<16>(", "if (false) copy_async<16>(",
+        of(BAND_POOLS, "float16"), "uninitialised shared memory read"),
+    Bug("the columns of a window are not tested", BANDS, "tap < p.kernel[2] && inside(start + tap, p.x_extent[2])",
+        "tap < p.kernel[2]", of(BAND_POOLS, "float16"), "shared memory out of bounds"),
+    Bug("windows of two rows take a third one", BANDS, "p.kernel[1] == kMost ? before : none", "before",
+        of(BAND_POOLS, "uint8"), WRONG),
+    Bug("no barrier after a band's copies", BANDS, "copy_async_wait<0>();\n    __syncthreads();",
+        "copy_async_wait<0>();", of(BAND_POOLS, "float16"), "shared memory race|uninitialised shared|in flight"),
+    Bug("a band is not waited for", BANDS, "copy_async_wait<0>();\n", "\n", of(BAND_POOLS, "float16"), "in flight"),
+    Bug("bands are one row short", BANDS, "count = min(stop, p.x_extent[axis]) - first;",
+        "count = min(stop, p.x_extent[axis]) - first - (axis == 1);", of(BAND_POOLS, "float32"),
+        "uninitialised shared|elements differ"),
+    Bug("a window begins its tail one element late", PLANES, "element(kernel + i - 1)", "element(kernel + i)",
+        of(PLANE_POOLS, "float32"), WRONG),
+    Bug("a window's tail stays as short as the first one's", PLANES, "after.merge(element(kernel + i - 1));",
+        "after = element(kernel + i - 1);", of(PLANE_POOLS, "float16"), WRONG),
+    Bug("results are read before they are there", PLANES, WRITTEN, WRITTEN.replace("threads", "warp"),
+        of(PLANE_POOLS, "float32"), "shared memory race"),
+    Bug("planes that are none are written", PLANES, "min(p.tile_planes, p.planes - tile.plane)", "p.tile_planes",
+        of(PLANE_POOLS, "bfloat16"), OUT_OF_BOUNDS),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_is_noticed(bug: Bug) -> None:
+    text = exchanged(bug.path, bug.old, bug.new)
+    with pytest.raises(AssertionError, match=bug.message), changed_kernels({bug.path: text}):
+        many_blocks.run(bug.problem, "sm_90a")
+
+
+def test_every_kernel_of_rows_has_bugs() -> None:
+    assert {bug.path for bug in BUGS} >= {VECTORS, BANDS, PLANES, ORDER, PACKED, STAGING}
+    assert all(Path(bug.path).suffix in (".cu", ".cuh") for bug in BUGS)

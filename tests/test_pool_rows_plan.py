@@ -1,0 +1,216 @@
+"""Which of MaxPool's kernels a problem gets, and what those for rows of neighbours are launched with."""
+
+from __future__ import annotations
+
+from math import prod
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from emulated import preferred
+from strategies import rows_pool_problem
+
+import gpuconv
+from gpuconv import _dtypes, _geometry
+from gpuconv.cuda import pool_plan
+from gpuconv.cuda.limits import representative
+from gpuconv.cuda.plan import Launch, Plan
+from gpuconv.cuda.pool_problem import Problem
+from gpuconv.cuda.prepared import contiguous_strides
+
+HOPPER = representative("sm_90a").limits
+Ints = tuple[int, ...]
+
+
+def planned(
+    x: Ints, *, dtype: str = "float32", indices: bool = False, x_strides: Ints | None = None, **attributes: Any
+) -> Plan:
+    """Plan for contiguous arrays, but for the strides of x that are given."""
+    geometry = _geometry.max_pool(x, **attributes)
+    dense = contiguous_strides(geometry.y_shape)
+    given = x_strides or contiguous_strides(x)
+    return pool_plan.for_max_pool(geometry, dtype, given, dense, dense if indices else None, HOPPER)
+
+
+def launched(kernel: str, x: Ints, **more: Any) -> tuple[Launch, dict[str, Any]]:
+    """One launch of the kernel with this in its name, and its struct, with dividers as their divisors."""
+    with preferred(kernel):
+        (launch,) = planned(x, **more).launches
+    assert kernel in launch.variant.name
+    (struct,) = np.frombuffer(launch.parameters, launch.variant.layout)
+    fields = {name: struct[name] for name in launch.variant.layout.names or ()}
+    return launch, {name: (one["divisor"] if one.dtype.names else one).tolist() for name, one in fields.items()}
+
+
+# ---------------------------------------------------------------- which kernel
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype", "indices", "attributes", "kernel"),
+    [
+        ((32, 64, 112, 112), "bfloat16", False, ([3, 3], [2, 2], [1, 1, 1, 1]), "3d_vectors_3x2"),
+        ((32, 64, 112, 112), "int8", False, ([3, 3], [2, 2], [1, 1, 1, 1]), "3d_vectors_3x2"),
+        ((32, 64, 112, 112), "bfloat16", True, ([3, 3], [2, 2], [1, 1, 1, 1]), "3d_vectors_3x2_indices"),
+        ((8, 64, 360, 480), "float32", True, ([2, 2], [2, 2], [0] * 4), "3d_vectors_2x2_indices"),
+        ((32, 480, 14, 14), "float32", False, ([3, 3], [1, 1], [1] * 4), "2d_planes"),
+        ((64, 64, 55, 55), "float16", False, ([3, 3], [2, 2], [0] * 4), "3d_bands"),
+        ((8, 512, 20, 20), "bfloat16", False, ([13, 13], [1, 1], [6] * 4), "2d_planes"),
+        ((1, 64, 128, 128, 128), "bfloat16", False, ([2] * 3, [2] * 3, [0] * 6), "3d_vectors_2x2"),
+        ((32, 80, 16000), "float32", False, ([3], [3], [0, 0]), "3d_bands"),
+        ((8, 64, 112, 112), "float32", False, ([7, 7], [3, 3], [0] * 4), "2d"),
+    ],
+)
+def test_usual_layers_get_the_kernel_that_is_for_them(
+    x: Ints, dtype: str, indices: bool, attributes: tuple[Any, ...], kernel: str
+) -> None:
+    names = dict(zip(("kernel_shape", "strides", "pads"), attributes, strict=True))
+    (launch,) = planned(x, dtype=dtype, indices=indices, **names).launches
+    assert launch.variant.name == f"max_pool_{dtype}_{kernel}"
+
+
+@pytest.mark.parametrize(
+    ("why", "x", "more"),
+    [
+        ("4 spatial axes", (2, 3, 4, 4, 4, 4), {"kernel_shape": [2] * 4}),
+        ("dilated windows", (2, 3, 9, 16), {"kernel_shape": [2, 2], "dilations": [1, 2]}),
+        ("some windows are empty", (2, 3, 4, 16), {"kernel_shape": [2, 2], "pads": [2, 0, 0, 0]}),
+        ("some windows are empty", (2, 3, 4, 16), {"kernel_shape": [2, 2], "pads": [0, 0, 0, 2]}),
+        ("column-major numbers", (2, 3, 4, 16), {"kernel_shape": [2, 2], "storage_order": 1, "indices": True}),
+        ("neighbours of a row lie 2 elements apart", (2, 3, 16), {"kernel_shape": [2], "x_strides": (96, 32, 2)}),
+        ("64-bit indices", (2, 3, 16), {"kernel_shape": [2], "x_strides": (2**40, 16, 1)}),
+    ],
+)
+def test_what_no_kernel_of_rows_accepts_goes_to_the_general_one_and_why(
+    why: str, x: Ints, more: dict[str, Any]
+) -> None:
+    plan = planned(x, **more)
+    (launch,) = plan.launches
+    assert launch.variant.source == "max_pool.cu"
+    assert plan.reasons[-1].startswith("not by ")
+    assert [reason for reason in plan.reasons if reason.endswith(f": {why}")], plan.reasons
+
+
+def test_column_major_numbers_do_not_matter_without_indices_or_with_one_axis() -> None:
+    plane = planned((2, 3, 16, 16), kernel_shape=[2, 2], strides=[2, 2], storage_order=1)
+    line = planned((2, 3, 600), kernel_shape=[3], strides=[3], storage_order=1, indices=True)
+    assert [plan.launches[0].variant.source for plan in (plane, line)] == ["max_pool_vectors.cu", "max_pool_bands.cu"]
+
+
+@pytest.mark.parametrize(
+    ("family", "why", "x", "more"),
+    [
+        ("vectors", "rows are not made of whole vectors of 8 elements", (1, 2, 9, 12), {"dtype": "float16"}),
+        ("vectors", "windows of 3 x 3, 2 x 2 apart, padded by 2", (1, 2, 9, 16), {"pads": [0, 2, 0, 0]}),
+        ("vectors", "windows of 3 x 2, 2 x 2 apart, padded by 0", (1, 2, 9, 16), {"kernel_shape": [3, 2]}),
+        ("bands", "windows of 4 x 2", (1, 2, 9, 16), {"kernel_shape": [4, 2]}),
+        (
+            "bands",
+            "shared memory does not hold the rows of a window",
+            (1, 1, 400, 3, 3000),
+            {"kernel_shape": [400, 3, 3]},
+        ),
+        ("planes", "windows more than one element apart", (1, 2, 9, 16), {}),
+        ("planes", "planes of several slices", (1, 2, 4, 9, 16), {"kernel_shape": [1, 3, 3], "strides": [1] * 3}),
+        ("planes", "shared memory does not hold a plane", (1, 2, 300, 300), {"strides": [1, 1]}),
+    ],
+)
+def test_each_kernel_says_why_it_does_not_accept_a_problem(
+    family: str, why: str, x: Ints, more: dict[str, Any]
+) -> None:
+    rank = len(x) - 2
+    plan = planned(x, **{"kernel_shape": [3] * rank, "strides": [2] * rank, **more})
+    said = [reason for reason in plan.reasons if reason.endswith(f": {why}")]
+    assert said
+    assert family in said[0].partition(":")[0]
+
+
+def test_explain_prints_every_candidate_and_every_refusal(capsys: pytest.CaptureFixture[str]) -> None:
+    gpuconv.explain("max_pool", (32, 64, 112, 112), dtype="bfloat16", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    text = capsys.readouterr().out
+    for part in ("max_pool_bfloat16_2d: modelled", "vectors_3x2: modelled", "bands: modelled", "not by planes: "):
+        assert part in text
+    assert text.count("chosen\n") == 1
+
+
+# ---------------------------------------------------------------- structs
+
+
+def test_the_struct_of_rows_of_vectors() -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [2, 3, 3], "strides": [3, 2, 2], "pads": [1, 1, 1, 0, 0, 0]}
+    launch, struct = launched("vectors_3x2", (2, 5, 7, 11, 48), indices=True, **attributes)  # y: (2, 5, 3, 5, 24)
+    assert struct == {
+        "x": 0, "y": 0, "indices": 0, "plane": 7 * 11 * 48,
+        "items": 2 * 5 * 3 * 2 * 12,  # strips of four rows, vectors of the columns of two outputs
+        "x_extent": [7, 11, 48], "y_extent": [3, 5, 24], "kernel": 2, "stride": 3, "pad": [1, 1, 1],
+        "x_batch": 5 * 7 * 11 * 48, "x_channel": 7 * 11 * 48, "x_stride": [11 * 48, 48],
+        "y_batch": 5 * 3 * 5 * 24, "y_channel": 3 * 5 * 24, "y_stride": [5 * 24, 24],
+        "indices_batch": 5 * 3 * 5 * 24, "indices_channel": 3 * 5 * 24, "indices_stride": [5 * 24, 24],
+        "vectors": 12, "strips": 2, "depths": 3, "channels": 5,
+    }  # fmt: skip
+    assert launch.grid == (-(-720 // 31 // 4), 1, 1)  # a lane of each warp stands on its neighbours' vector
+    assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
+
+
+def test_values_alone_have_no_address_of_indices() -> None:
+    for kernel in ("vectors_2x2", "bands"):
+        launch, struct = launched(kernel, (2, 3, 8, 16), kernel_shape=[2, 2], strides=[2, 2])
+        assert launch.pointers == (("x", 0), ("y", 8))
+        assert struct["indices_stride"] == [0, 0]
+    assert launched("planes", (2, 3, 8, 16), kernel_shape=[4, 4])[0].pointers == (("x", 0), ("y", 8))
+
+
+def test_planes_that_are_neighbours_share_a_band() -> None:
+    launch, struct = launched("bands", (64, 100, 13, 13), kernel_shape=[3, 3], strides=[2, 2])
+    assert (struct["merged"], struct["tile_rows"], struct["tile_columns"]) == (1, 6, 6)
+    assert struct["tile_planes"] == 16384 // 4 // 169 // 2  # halved once: there are to be four for a multiprocessor
+    assert launch.grid == (-(-6400 // struct["tile_planes"]), 1, 1)
+    apart = launched("bands", (64, 100, 13, 13), kernel_shape=[3, 3], strides=[2, 2], indices=True)[1]
+    assert apart["tile_planes"] == struct["tile_planes"]
+    geometry = _geometry.max_pool((64, 100, 13, 13), kernel_shape=[3, 3])
+    views = Problem(geometry, "float32", (17100, 171, 13, 1), contiguous_strides(geometry.y_shape), None)
+    (band,) = (one for one in pool_plan.candidates(views, HOPPER) if one.name.endswith("_bands"))
+    (struct,) = np.frombuffer(band.make().launches[0].parameters, band.make().launches[0].variant.layout)
+    assert (struct["tile_planes"], struct["merged"]) == (1, 1)  # rows are neighbours all the same
+
+
+@pytest.mark.parametrize("dtype", _dtypes.MAX_POOL_DTYPES)
+def test_launches_cover_all_outputs_and_keep_to_the_device(dtype: str) -> None:
+    for seed in range(60):
+        problem = rows_pool_problem(Random(seed))
+        for indices in (False, True):
+            for kernel, covered in (("vectors", _strips), ("bands", _bands), ("planes", _planes)):
+                with preferred(kernel):
+                    plan = planned(problem.x_shape, dtype=dtype, indices=indices, **problem.attributes)
+                (launch,) = plan.launches
+                assert launch.shared_bytes <= HOPPER.shared_bytes_per_block
+                if kernel in launch.variant.name:
+                    (struct,) = np.frombuffer(launch.parameters, launch.variant.layout)
+                    assert covered(struct, launch, plan) >= prod(
+                        _geometry.max_pool(problem.x_shape, **problem.attributes).y_shape
+                    )
+
+
+def _strips(struct: Any, launch: Launch, plan: Plan) -> int:
+    """Outputs that all threads together make room for."""
+    helping = int(struct["pad"][2] > 0) + int(launch.variant.arguments[1] == "3" and _after(struct, launch))
+    lanes = launch.grid[0] * launch.variant.threads // 32 * (32 - helping)
+    assert lanes >= struct["items"]
+    size = {"__half": 2, "__nv_bfloat16": 2, "float": 4, "double": 8}.get(launch.variant.arguments[0], 1)
+    stride = int(launch.variant.arguments[2])
+    outputs = min(2, 16 // size // stride) if launch.variant.function == "max_pool_pairs" else 16 // size // stride
+    return int(struct["items"]) * int(launch.variant.arguments[3]) * outputs
+
+
+def _after(struct: Any, launch: Launch) -> bool:
+    return 3 - int(launch.variant.arguments[2]) > struct["pad"][2]
+
+
+def _bands(struct: Any, launch: Launch, plan: Plan) -> int:
+    return (
+        launch.grid[0] * int(struct["tile_planes"]) * int(struct["tile_rows"]) * int(struct["tile_columns"]["divisor"])
+    )
+
+
+def _planes(struct: Any, launch: Launch, plan: Plan) -> int:
+    return launch.grid[0] * int(struct["tile_planes"]) * prod(struct["y_extent"].tolist())
