@@ -25,7 +25,7 @@ from emulator.counters import FIELDS, Counters
 
 import gpuconv
 from gpuconv import _dtypes
-from gpuconv.cuda import direct_plan, gemm_plan, mma_plan, sources, split_plan
+from gpuconv.cuda import direct_plan, gemm_plan, mma_plan, pointwise_plan, sources, split_plan
 from gpuconv.cuda.gemm_plan import Tile
 
 ARCHITECTURE = "sm_90a"
@@ -136,6 +136,29 @@ class Direct:
 
 
 @dataclass(frozen=True)
+class Pointwise:
+    """Conv of one tap as a plain matrix product."""
+
+    tile: Tile
+
+    def __str__(self) -> str:
+        return pointwise_plan.variant(self.tile).name
+
+    def title(self, width: int) -> str:
+        """Return the row's title."""
+        return f"{self}, 1x1 over {_sizes((_BATCH, self.tile.block_k, _HEIGHT, width))}"
+
+    def run(self, width: int) -> dict[str, Row]:
+        """Convolve; return the kernel's row."""
+        x = np.zeros((_BATCH, self.tile.block_k, _HEIGHT, width), "float32")
+        w = np.zeros((self.tile.block_m, self.tile.block_k, 1, 1), "float32")
+        with preferred(str(self)), _counting() as emulated:
+            gpuconv.conv(x, w)
+        (counters,) = emulated.counters().values()
+        return {self.title(width): row(counters)}
+
+
+@dataclass(frozen=True)
 class Pool:
     """MaxPool by one kernel with one window, of the values alone or with their indices."""
 
@@ -189,9 +212,10 @@ def forms() -> list[Form]:
     return [*whole, Form("conv", "float32", gemm_plan._MIDDLE, True, split=True)]
 
 
-def directs() -> list[Direct]:
-    """Return every kernel without a GEMM."""
-    return [Direct(dtype, filters) for dtype, filters in product(_dtypes.CONV_DTYPES, direct_plan._FILTERS)]
+def directs() -> list[Direct | Pointwise]:
+    """Return every kernel that reads w as it is."""
+    direct = [Direct(dtype, filters) for dtype, filters in product(_dtypes.CONV_DTYPES, direct_plan._FILTERS)]
+    return [*direct, *map(Pointwise, pointwise_plan._TILES)]
 
 
 def tensor_forms() -> list[TensorForm]:

@@ -23,7 +23,7 @@ from gpuconv import _dtypes, _geometry
 from gpuconv._precision import PRECISIONS
 from gpuconv.cpu import _threads
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import conv_plan, correlation, pool_plan, pool_problem, pool_vectors
+from gpuconv.cuda import conv_plan, correlation, pointwise_plan, pool_plan, pool_problem, pool_vectors
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Launch, Plan, Variant
@@ -59,14 +59,23 @@ def _gemm_plans() -> Iterator[Plan]:
                 problem = _problem(operator, dtype, rank, wide, channels, precision, channels_last)
                 for candidate in conv_plan.candidates(problem, _LIMITS):
                     yield candidate.make()
+    pointwise = _problem("conv", "float32", 2, False, _CHANNELS[-1], "ieee", False, taps=1)
+    yield from (candidate.make() for candidate in pointwise_plan.candidates(pointwise, _LIMITS))
 
 
 def _problem(
-    operator: str, dtype: str, rank: int, wide: bool, pair: tuple[int, int], precision: str, channels_last: bool
+    operator: str,
+    dtype: str,
+    rank: int,
+    wide: bool,
+    pair: tuple[int, int],
+    precision: str,
+    channels_last: bool,
+    taps: int = 2,
 ) -> Problem:
     channels, filters = pair
     w_channels = (filters, channels) if operator == "conv" else pair
-    x_shape, w_shape = (2, channels, *[3] * rank), (*w_channels, *[2] * rank)
+    x_shape, w_shape = (2, channels, *[3] * rank), (*w_channels, *[taps] * rank)
     geometry = getattr(_geometry, operator)(x_shape, w_shape, None)
     make = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
     x_strides = _strides(x_shape, wide)

@@ -156,6 +156,12 @@ DIRECT = (
     _gemm("conv_direct_bfloat16_3d_8x512", (3, 5, 400), (7, 5, 4), strides=[1], pads=[3, 2], dilations=[2],
           layout="channels last", bias=False),
 )  # fmt: skip
+# Channels that are no whole slices; rows of x of whole 16 bytes, and others.
+POINTWISE = (
+    _gemm("conv_pointwise_float32_1d_128x128x16", (3, 35, 13, 11), (300, 35, 1, 1), out="reversed"),
+    _gemm("conv_pointwise_float32_1d_64x64x16", (3, 40, 4, 3, 7), (300, 20, 1, 1, 1), group=2, bias=False),
+    _gemm("conv_pointwise_float32_1d_64x64x16", (5, 21, 68), (140, 21, 1), kinds=_INFINITE_WEIGHTS),
+)  # fmt: skip
 TRANSPOSED = (
     _gemm("conv_transpose_float32_2d_64x64x16_uniform", (2, 32, 7, 11), (32, 140, 3, 4), out="fortran",
           **_TRANSPOSE_2D),
@@ -290,7 +296,7 @@ TENSOR = (
           **_TRANSPOSE_2D),
 )  # fmt: skip
 
-GEMMS = (*CONVS, *SPLIT, *DIRECT, *TRANSPOSED)
+GEMMS = (*CONVS, *SPLIT, *DIRECT, *POINTWISE, *TRANSPOSED)
 FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS)
 ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *POOLS, *FAST_POOLS)
 

@@ -53,6 +53,7 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "include/staging.cuh": (*many_blocks.BAND_POOLS, *many_blocks.PLANE_POOLS),
     "pack_weights.cu": many_blocks.GEMMS,
     "conv_implicit_gemm.cu": many_blocks.CONVS,
+    "conv_pointwise.cu": many_blocks.POINTWISE,
     "conv_direct.cu": many_blocks.DIRECT,
     "conv_split.cu": many_blocks.SPLIT,
     "include/split_k.cuh": many_blocks.SPLIT,

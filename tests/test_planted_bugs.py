@@ -31,7 +31,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 IMPLICIT, TRANSPOSE = "include/implicit_gemm.cuh", "conv_transpose.cu"
 FFMA, GATHER, EPILOGUE = "include/ffma.cuh", "include/gather.cuh", "include/epilogue.cuh"
 PACK, POOL = "pack_weights.cu", "max_pool.cu"
-SPLIT, TICKETS, DIRECT = "include/split_k.cuh", "include/tickets.cuh", "conv_direct.cu"
+SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
+DIRECT, POINTWISE = "conv_direct.cu", "conv_pointwise.cu"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
 
@@ -82,6 +83,13 @@ def direct() -> Any:
     (x, w, _), _ = filled("conv", (1, 50, 31, 41), (3, 50, 5, 7), {}, "float32")
     with preferred("conv_direct"):
         return gpuconv.conv(x, w, pads=[2, 1, 2, 1])
+
+
+def pointwise() -> Any:
+    """A Conv of one tap, of channels that are no whole slices, and rows of x that are no whole 16 bytes."""
+    (x, w, _), _ = filled("conv", (3, 35, 11, 13), (70, 35, 1, 1), {}, "float32")
+    with preferred("conv_pointwise"):
+        return gpuconv.conv(x, w)
 
 
 def transposed() -> Any:
@@ -198,14 +206,20 @@ BUGS = (
         OUT_OF_BOUNDS.format("read"), "if (found[i]) values[i] = "),
     Bug("weights change while they are in use", DIRECT, "__syncthreads();     // all threads have left the weights",
         "", direct, "shared memory race: write after read", "weights[i] = m < "),
-    Bug("weights are used before they are there", DIRECT, "__syncthreads();\n                add_channels", "add_channels",
-        direct, "shared memory race: read after write", "rows[j] = reinterpret_cast<const Vector*>"),
+    Bug("weights are used before they are there", DIRECT, "__syncthreads();\n                add_channels",
+        "add_channels", direct, "shared memory race: read after write", "rows[j] = reinterpret_cast<const Vector*>"),
     Bug("the table changes while it is in use", DIRECT, "__syncthreads();     // all threads have left the table", "",
         direct, "shared memory race: write after read", "entry."),
     Bug("filters that are none are read", DIRECT, "m < p.common.filters ? widen(w[", "true ? widen(w[", direct,
         OUT_OF_BOUNDS.format("read"), "weights[i] = true"),
     Bug("filters that are none are written", DIRECT, "if (m >= p.common.filters) break;", "", direct,
         OUT_OF_BOUNDS.format("write"), "= narrow<T>(sums[i][m]"),
+    Bug("weights of channels that are none are read", POINTWISE, "k + first_channel() < left;", "true;", pointwise,
+        OUT_OF_BOUNDS.format("read"), "source, whole ?"),
+    Bug("channels that are none are read", POINTWISE, "exists && k + row < left", "exists", pointwise,
+        OUT_OF_BOUNDS.format("read"), "copy_async<WIDTH"),
+    Bug("16 bytes are copied wherever rows begin", POINTWISE, "steps % kVector) == 0", "steps % kVector) >= 0",
+        pointwise, "misaligned cp.async", "copy_async<WIDTH"),
     Bug("windows end one element late", POOL, CLIP, CLIP.replace(";", " + 1;"), pool,
         OUT_OF_BOUNDS.format("read"), "elements[tap] = tap == 0 || tap < left"),
     Bug("windows begin one element early", POOL, "divisor) - 1 - before", "divisor) - 2 - before", pool,
@@ -230,7 +244,7 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 
 def lines_of(part: str, changed: dict[str, str]) -> list[str]:
     """Where a part of a line stands in the kernels, as reports write it."""
-    paths = (IMPLICIT, FFMA, GATHER, EPILOGUE, TRANSPOSE, PACK, POOL, SPLIT, TICKETS, DIRECT)
+    paths = (IMPLICIT, FFMA, GATHER, EPILOGUE, TRANSPOSE, PACK, POOL, SPLIT, TICKETS, DIRECT, POINTWISE)
     texts = {path: text_of(path) for path in paths} | changed
     return [
         rf"{re.escape(path.removeprefix('include/'))}:{number}"

@@ -15,7 +15,16 @@ from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv import _dtypes
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import direct_plan, gemm_plan, mma_plan, pool_bands, pool_planes, pool_vectors, split_plan
+from gpuconv.cuda import (
+    direct_plan,
+    gemm_plan,
+    mma_plan,
+    pointwise_plan,
+    pool_bands,
+    pool_planes,
+    pool_vectors,
+    split_plan,
+)
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
 
@@ -98,6 +107,18 @@ def test_direct_kernels_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str
         assert sass.multiplications(body, loop) / len(loop) == pytest.approx(planned, abs=0.02)
         load = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}[_dtypes.entry(dtype).itemsize]
         assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: 12}  # four pixels' of three taps
+
+
+@needs_nvrtc
+@needs_disassembler
+def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
+    """The main loop has both ways to copy inputs, of which one is executed."""
+    for tile in pointwise_plan._TILES:
+        body = code(pointwise_plan.variant(tile))
+        loop = sass.main_loop(body)
+        assert sass.multiplications(body, loop) / len(loop) == pytest.approx(tile.efficiency, abs=0.02)
+        copies = sass.names(body, loop, "LDGSTS", "LDG", "LDL", "STL")
+        assert copies == {"LDGSTS.E": 8 + 8, "LDGSTS.E.BYPASS.128": 2}
 
 
 @needs_nvrtc

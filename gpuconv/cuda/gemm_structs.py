@@ -84,6 +84,13 @@ def direct(rank: int) -> np.dtype[Any]:
 
 
 @cache
+def pointwise() -> np.dtype[Any]:
+    """Return the layout of ``ConvPointwiseParams``."""
+    steps = [(name, "<i4") for name in ("w_group", "w_filter", "w_channel")]
+    return params.layout([("common", correlation(False, 1)), ("taps", taps(False, 1)), *steps])
+
+
+@cache
 def tickets() -> np.dtype[Any]:
     """Return the layout of ``Tickets``."""
     return params.layout([("first", params.POINTER), ("count", "<i4")])
