@@ -71,6 +71,10 @@ def of(layer: Layer, dtype: str, bandwidth: float, precision: str = "ieee") -> F
 
 
 def rate(layer: Layer, label: str) -> float:
-    """Operations per second: with one input channel a group, matrix units have nothing to multiply."""
-    alone = layer.group > 1 and layer.x[1] == layer.group
-    return RATES["float32"] if alone and label != "float64" else RATES[label]
+    """Return the operations per second of a dtype or precision."""
+    return RATES["float32"] if alone(layer) and label != "float64" else RATES[label]
+
+
+def alone(layer: Layer) -> bool:
+    """Tell whether each group has one input channel: matrix units have nothing to multiply then."""
+    return layer.group > 1 and layer.x[1] == layer.group

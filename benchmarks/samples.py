@@ -31,13 +31,12 @@ class Sums:
     def bound(self, dtype: str, precision: str = "ieee") -> Any:
         """Return what a result may be off by: any order of summation in the accumulator's type, one rounding.
 
-        Tensor cores may round sums twice as coarsely, and TF32 leaves bits of the factors out.
+        Tensor cores, which multiply all but float32 as it is, may round sums in float32 twice as coarsely; TF32 leaves
+        bits of the factors out.
         """
         bits, smallest = _FORMATS[dtype]
-        unit = 2.0**-53 if dtype == "float64" else 2.0**-24
-        factors = 0.0
-        if precision != "ieee":
-            unit, factors = 2 * unit, 2 * _LEFT_OUT[precision]
+        unit = 2.0**-53 if dtype == "float64" else 2.0**-24 if (dtype, precision) == ("float32", "ieee") else 2.0**-23
+        factors = 2 * _LEFT_OUT.get(precision, 0.0)
         rounding = 2.0**-bits if bits < 24 else 0.0
         sums = ((self.terms + 1) * unit + factors) * self.magnitudes
         return sums + rounding * abs(self.values) + 2.0 ** (smallest - 1)

@@ -12,37 +12,42 @@ _ROW = 512  # elements; longer ones are cut
 _SAME = 128  # what is cut off a long row is a multiple of this, so that rows begin where they did in a sector
 
 
-def shrunk(layer: Layer, work: float, accepted: Callable[[Layer], bool]) -> Layer:
+def shrunk(layer: Layer, work: float, accepted: Callable[[Layer], bool], layout: str = "NCHW") -> Layer:
     """Return a layer with no more operations than ``work``, or as few as can be had.
 
     The first of these steps that is ``accepted`` is taken, again and again: half of the images; half of the slowest
-    spatial axis, as long as it keeps two windows; half of the groups; part of a long row; half of the channels; half of
-    the filters; half of the row.
+    spatial axis, as long as it keeps two windows; then half of what does not lie side by side in memory, and only then
+    of what does. In NCHW these are the groups, the channels and the filters, with part of a long row among them, and
+    the row; in NHWC it is the row, and the filters, the channels and the groups.
     """
     while layer.flops > work:
-        smaller = next((one for one in _steps(layer) if one != layer and accepted(one)), None)
+        smaller = next((one for one in _steps(layer, layout) if one != layer and accepted(one)), None)
         if smaller is None:
             break
         layer = smaller
     return layer
 
 
-def _steps(layer: Layer) -> Iterator[Layer]:
-    batch, channels, *extents = layer.x
+def _steps(layer: Layer, layout: str) -> Iterator[Layer]:
+    batch, _, *extents = layer.x
     if batch > 1:
-        yield replace(layer, x=(batch // 2, channels, *extents))
+        yield replace(layer, x=(batch // 2, *layer.x[1:]))
     for axis in range(len(extents) - 1):
         yield _with_extent(layer, axis, -(-extents[axis] // 2))
-    if layer.group > 1 or layer.op == "MaxPool":
+    last, row = len(extents) - 1, extents[-1]
+    half = _with_extent(layer, last, -(-row // 2))
+    if layout == "NCHW":
         yield from _fewer_groups(layer)
-    row = extents[-1]
-    if row > _ROW:
-        yield _with_extent(layer, len(extents) - 1, row // _SAME // 2 * _SAME + row % _SAME)
-    if layer.op != "MaxPool" and (channels // layer.group) % 2 == 0:
-        yield replace(layer, x=(batch, channels // 2, *extents))
-    if layer.op != "MaxPool" and (layer.k_out // layer.group) % 2 == 0:
-        yield replace(layer, k_out=layer.k_out // 2)
-    yield _with_extent(layer, len(extents) - 1, -(-row // 2))
+        if row > _ROW:
+            yield _with_extent(layer, last, row // _SAME // 2 * _SAME + row % _SAME)
+        yield from _fewer_channels(layer)
+        yield from _fewer_filters(layer)
+        yield half
+    else:
+        yield half
+        yield from _fewer_filters(layer)
+        yield from _fewer_channels(layer)
+        yield from _fewer_groups(layer)
 
 
 def _with_extent(layer: Layer, axis: int, extent: int) -> Layer:
@@ -56,14 +61,20 @@ def _with_extent(layer: Layer, axis: int, extent: int) -> Layer:
 def _fewer_groups(layer: Layer) -> Iterator[Layer]:
     """Yield the layer with half of its groups; of MaxPool every channel is one."""
     batch, channels, *extents = layer.x
-    if layer.op == "MaxPool":
-        if channels > 1:
-            yield replace(layer, x=(batch, -(-channels // 2), *extents))
-        return
-    count = layer.group // 2
-    yield replace(
-        layer,
-        group=count,
-        x=(batch, channels // layer.group * count, *extents),
-        k_out=layer.k_out // layer.group * count,
-    )
+    if layer.op == "MaxPool" and channels > 1:
+        yield replace(layer, x=(batch, -(-channels // 2), *extents))
+    elif layer.group >= 4:  # a single group would be another class
+        count = layer.group // 2
+        x = (batch, channels // layer.group * count, *extents)
+        yield replace(layer, group=count, x=x, k_out=layer.k_out // layer.group * count)
+
+
+def _fewer_channels(layer: Layer) -> Iterator[Layer]:
+    batch, channels, *extents = layer.x
+    if layer.op != "MaxPool" and (channels // layer.group) % 2 == 0:
+        yield replace(layer, x=(batch, channels // 2, *extents))
+
+
+def _fewer_filters(layer: Layer) -> Iterator[Layer]:
+    if layer.op != "MaxPool" and (layer.k_out // layer.group) % 2 == 0:
+        yield replace(layer, k_out=layer.k_out // 2)

@@ -51,6 +51,8 @@ PROBLEMS = (
     Problem("conv", (1, 16, 9, 8), (20, 16, 3, 3), {**_pads(1, 1, 1, 1), "strides": [2, 2]}),
     Problem("conv", (3, 33, 7, 11), (70, 33, 2, 3), {"dilations": [2, 1]}),
     Problem("conv", (1, 12, 9, 9), (12, 1, 3, 3), {"group": 12}),
+    Problem("conv", (2, 36, 6, 8), (70, 36, 1, 1), {}),
+    Problem("conv", (3, 35, 11), (130, 35, 1), {}),
     Problem("conv", (2, 32, 8, 9), (64, 16, 3, 3), {"group": 2, **_pads(1, 1, 1, 1)}),
     Problem("conv", (1, 1, 3, 3), (1, 1, 3, 3), _pads(9, 9, 9, 9)),
     Problem("conv", (1, 4, 5, 6, 7), (6, 4, 2, 3, 2), {**_pads(1, 0, 1, 0, 2, 1), "strides": [1, 2, 2]}),
@@ -79,12 +81,36 @@ PROBLEMS = (
 )
 
 
+# On tensor cores: channels last, that is 16 bytes of channels a copy, and float32 that may be rounded.
+TENSOR = tuple(
+    Problem(operator, (2, 9, 8, channels) if layout == "NHWC" else (2, channels, 9, 8), w, {**attributes, **more})
+    for operator, channels, w, attributes in (
+        ("conv", 32, (20, 32, 3, 3), _pads(1, 1, 1, 1)),
+        ("conv", 3, (20, 3, 3, 3), {"strides": [2, 2]}),
+        ("conv_transpose", 32, (32, 20, 3, 3), {"strides": [2, 2]}),
+        ("conv_transpose", 3, (3, 20, 3, 3), {"strides": [2, 1]}),
+    )
+    for layout in ("NCHW", "NHWC")
+    for more in (
+        {"layout": layout},
+        {"layout": layout, "precision": "tf32"},
+        {"layout": layout, "precision": "3xtf32"},
+    )
+)
+
+
 def calls() -> Iterator[tuple[Problem, str, bool]]:
     """Yield every problem in every dtype, with 32-bit and then with 64-bit indices; each has several candidates."""
     for wide in (False, True):
-        for problem in PROBLEMS:
-            for dtype in (*_FLOATS, "int8", "uint8") if problem.operator == "max_pool" else _FLOATS:
+        for problem in (*PROBLEMS, *TENSOR):
+            for dtype in _dtypes_of(problem):
                 yield problem, dtype, wide
+
+
+def _dtypes_of(problem: Problem) -> tuple[str, ...]:
+    if "precision" in problem.attributes:
+        return ("float32",)
+    return (*_FLOATS, "int8", "uint8") if problem.operator == "max_pool" else _FLOATS
 
 
 def operands(problem: Problem, dtype: str) -> list[Any]:

@@ -16,7 +16,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, occupancy, records, sass, static_kernels, static_plan, static_summary, static_traffic
+from benchmarks import (
+    machine,
+    occupancy,
+    records,
+    sass,
+    static_aims,
+    static_kernels,
+    static_plan,
+    static_summary,
+    static_traffic,
+)
 from benchmarks.static_plan import Case
 from gpuconv._errors import ArgumentError
 from gpuconv.cuda import compile as compiler
@@ -26,7 +36,6 @@ from gpuconv.cuda.plan import Variant
 Row = dict[str, Any]
 PATH = Path(__file__).parent / "results" / "static.json"
 ARCHITECTURE = "sm_90a"  # of the file
-COMMAND = "python -m benchmarks static --write"
 _COLUMNS = (
     "main_loop: instructions of it, or null: then the whole kernel counts; instructions: by kind; emulated, in a "
     "smaller layer of shapes x and w: pairs of what was counted and what would do for the elements asked for "
@@ -52,9 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
         planned = with_occupancy(static_plan.planned(case, device), kernels, device.limits.architecture)
         rows[str(case)] = planned | {"emulated": static_traffic.counted(case, device)}
         _progress("")
-        print(static_summary.line(case, rows[str(case)], kernels), flush=True)
-    classes = static_summary.classes(rows)
-    print("\n".join(["", *static_summary.table(classes)]))
+        print(static_summary.line(rows[str(case)], kernels), flush=True)
+    classes = static_summary.classes(rows.values())
+    print("\n".join(["", *static_summary.table(classes), "", *static_aims.beyond(rows, kernels)]))
     machine.write(arguments.json, _head(device) | {"kernels": kernels, "classes": classes, "rows": rows})
     if arguments.write:
         write(device, kernels, rows)
@@ -103,7 +112,7 @@ def _occupancy(launch: Row, kernel: Row, architecture: str) -> Row:
 def write(device: Representative, kernels: dict[str, Row], rows: dict[str, Row]) -> None:
     """Write the file, and the table in README."""
     records.write(PATH, _head(device), {f"kernel {name}": kernel for name, kernel in kernels.items()} | rows)
-    static_summary.write_readme(static_summary.classes(rows))
+    static_summary.write_readme(static_summary.classes(rows.values()))
 
 
 def read() -> tuple[Row, dict[str, Row], dict[str, Row]]:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from benchmarks import layers
 from benchmarks.gpu_summary import mean
-from benchmarks.static_plan import Case
 
 Row = dict[str, Any]
 README = Path(__file__).resolve().parents[1] / "README.md"
 _BEGIN, _END = "<!-- static table: begin -->\n", "<!-- static table: end -->\n"
-_SHORT = ("bfloat16", "float32", "float64")  # dtypes in README; float16 takes the kernels' same forms as bfloat16
+# Columns in README; float16 has the same kernels as bfloat16 but for its conversions.
+_SHORT = {
+    "bfloat16": ("bfloat16", "NCHW"),
+    "bfloat16, NHWC": ("bfloat16", "NHWC"),
+    "float32": ("float32", "NCHW"),
+    "3xtf32": ("3xtf32", "NCHW"),
+    "float64": ("float64", "NCHW"),
+}
 HEAD = (
-    f"{'layer':20} {'dtype':8} {'kernel':44} {'+':>1} {'regs':>4} {'smem':>6} {'blk':>3} {'occ':>4} | {'mul':>4} "
-    f"{'glob':>4} {'shrd':>4} {'int':>4} | {'load':>5} {'store':>5} {'wave':>5} {'moved':>6} | {'model us':>9} "
-    f"{'floor us':>9} {'ratio':>6}  emulated as"
+    f"{'layer':20} {'dtype':8} {'layout':6} {'kernel':44} {'+':>1} {'regs':>4} {'smem':>6} {'blk':>3} {'occ':>4} | "
+    f"{'mul':>4} {'cmp':>4} {'glob':>4} {'shrd':>4} {'int':>4} | {'load':>5} {'store':>5} {'wave':>5} {'moved':>6} | "
+    f"{'model us':>9} {'floor us':>9} {'ratio':>6}  emulated as"
 )
-_TABLE = f"{'class':20} {'dtype':>8} {'layers':>6} {'mean':>6} {'worst':>7} {'best':>6}  worst layer, best layer"
+_TABLE = (
+    f"{'class':20} {'dtype':>8} {'layout':>6} {'layers':>6} {'mean':>6} {'worst':>7} {'best':>6}  "
+    f"worst layer, best layer"
+)
 
 
 def main_launch(row: Row, kernels: dict[str, Row]) -> Row:
@@ -33,19 +43,20 @@ def main_launch(row: Row, kernels: dict[str, Row]) -> Row:
     return found
 
 
-def line(case: Case, row: Row, kernels: dict[str, Row]) -> str:
+def line(row: Row, kernels: dict[str, Row]) -> str:
     """Return a row's line in the table whose head is HEAD; shares are of the main loop's instructions."""
     launch = main_launch(row, kernels)
     kernel, traffic = kernels[launch["kernel"]], row["emulated"]["kernels"][launch["kernel"]]
     kinds = kernel["instructions"]
     count = sum(kinds.values())
-    shares = [kinds.get(kind, 0) / count for kind in ("multiply", "global load", "shared load", "integer")]
+    shares = [kinds.get(kind, 0) / count for kind in ("multiply", "compare", "global load", "shared load", "integer")]
     pairs = [traffic.get(name) for name in ("loads", "stores", "shared")]
     shapes = "x".join(map(str, row["emulated"]["x"]))
     filters = f" w {'x'.join(map(str, row['emulated']['w']))}" if "w" in row["emulated"] else ""
     spilled = f"  SPILLS {kernel['spilled_bytes']} bytes" if kernel["spilled_bytes"] else ""
     return (
-        f"{case.layer.id:20} {case.dtype:8} {launch['kernel']:44} {len(row['launches']) - 1:1} {kernel['registers']:4} "
+        f"{row['layer']:20} {row['dtype']:8} {row['layout']:6} "
+        f"{launch['kernel']:44} {len(row['launches']) - 1:1} {kernel['registers']:4} "
         f"{launch['shared_bytes'] + kernel['static_shared_bytes']:6} {launch['blocks_per_sm']:3} "
         f"{launch['occupancy']:4.0%} | {' '.join(f'{share:4.0%}' for share in shares)} | "
         f"{' '.join(map(_ratio, pairs))} {row['emulated']['moved']:6.2f} | {_number(row['modelled_us'], 9)} "
@@ -61,22 +72,22 @@ def _number(value: float | None, width: int) -> str:
     return f"{'-':>{width}}" if value is None else f"{value:{width}.2f}"
 
 
-def classes(rows: dict[str, Row]) -> list[Row]:
-    """Return, for every class and dtype, mean, worst and best of the modelled time over the floor."""
-    groups: dict[tuple[str, str], dict[str, float]] = {}
-    for title, row in rows.items():
-        layer, dtype = title.rsplit(" ", 1)
+def classes(rows: Iterable[Row]) -> list[Row]:
+    """Return, for every class, dtype and layout, mean, worst and best of the modelled time over the floor."""
+    groups: dict[tuple[str, str, str], dict[str, float]] = {}
+    for row in rows:
         if row["over_floor"] is not None:
-            groups.setdefault((row["class"], dtype), {})[layer] = row["over_floor"]
+            groups.setdefault((row["class"], row["dtype"], row["layout"]), {})[row["layer"]] = row["over_floor"]
     order = sorted(groups, key=lambda group: layers.CLASSES.index(group[0]))
     return [_summary(*group, groups[group]) for group in order]
 
 
-def _summary(kind: str, dtype: str, ratios: dict[str, float]) -> Row:
+def _summary(kind: str, dtype: str, layout: str, ratios: dict[str, float]) -> Row:
     worst, best = (pick(ratios, key=lambda layer: ratios[layer]) for pick in (max, min))
     return {
         "class": kind,
         "dtype": dtype,
+        "layout": layout,
         "layers": len(ratios),
         "mean": mean(ratios.values()),
         "worst": ratios[worst],
@@ -91,8 +102,8 @@ def table(summaries: list[Row]) -> list[str]:
     return [
         _TABLE,
         *(
-            f"{one['class']:20} {one['dtype']:>8} {one['layers']:6} {one['mean']:6.2f} {one['worst']:7.2f} "
-            f"{one['best']:6.2f}  {one['worst_layer']}, {one['best_layer']}"
+            f"{one['class']:20} {one['dtype']:>8} {one['layout']:>6} {one['layers']:6} "
+            f"{one['mean']:6.2f} {one['worst']:7.2f} {one['best']:6.2f}  {one['worst_layer']}, {one['best_layer']}"
             for one in summaries
         ),
     ]
@@ -100,10 +111,12 @@ def table(summaries: list[Row]) -> list[str]:
 
 def markdown(summaries: list[Row]) -> str:
     """Return README's table: a row for every class, each dtype's mean and the range."""
-    cells = {(one["class"], one["dtype"]): one for one in summaries}
+    cells = {(one["class"], one["dtype"], one["layout"]): one for one in summaries}
     kinds = list(dict.fromkeys(one["class"] for one in summaries))
     lines = [f"| class | {' | '.join(_SHORT)} |", "|---" * (1 + len(_SHORT)) + "|"]
-    lines += [f"| {kind} | {' | '.join(_cell(cells.get((kind, dtype))) for dtype in _SHORT)} |" for kind in kinds]
+    lines += [
+        f"| {kind} | {' | '.join(_cell(cells.get((kind, *column))) for column in _SHORT.values())} |" for kind in kinds
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import gpuconv
 from benchmarks import shrink, static_plan
 from benchmarks.layers import Ints, Layer
 from benchmarks.static_plan import Case, Chooser
+from gpuconv import _layout
 from gpuconv.cuda import choice, floor
 from gpuconv.cuda.limits import Representative
 
@@ -24,7 +26,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 import emulator
 
 Row = dict[str, Any]
-WORK = {"Conv": 3e7, "ConvTranspose": 3e7, "MaxPool": 1e6}  # operations; some tenths of a second
+WORK = {"Conv": 1e7, "ConvTranspose": 1e7, "MaxPool": 1e6}  # operations; some tenths of a second
 _HOST_THREADS = 2
 _SECTOR = 32  # bytes
 
@@ -36,21 +38,28 @@ def unavailable_reason() -> str | None:
 
 def scaled(case: Case, device: Representative) -> Case:
     """Return a smaller case with the very kernels that the case gets; see `shrink.shrunk`."""
-    chooser = Chooser()
-    kernels = _kernels(case, device, chooser)
-    name = chooser.picked.name if chooser.picked else None
+    name, kernels = _chosen(case, device)
 
     def accepted(layer: Layer) -> bool:
-        try:
-            return _kernels(replace(case, layer=layer), device, Chooser(name)) == kernels
-        except LookupError:
-            return False
+        return _makes(replace(case, layer=layer), device, name, kernels)
 
-    return replace(case, layer=shrink.shrunk(case.layer, WORK[case.layer.op], accepted))
+    return replace(case, layer=shrink.shrunk(case.layer, WORK[case.layer.op], accepted, case.layout))
 
 
-def _kernels(case: Case, device: Representative, chooser: Chooser) -> list[str]:
-    return [launch.variant.name for launch in static_plan.plan(case, device, chooser).launches]
+def _chosen(case: Case, device: Representative) -> tuple[str | None, list[str]]:
+    """Return the candidate's name (None where the planner has no choice), and those of the kernels."""
+    chooser = Chooser()
+    plan = static_plan.plan(case, device, chooser)
+    return chooser.picked and chooser.picked.name, [launch.variant.name for launch in plan.launches]
+
+
+def _makes(case: Case, device: Representative, name: str | None, kernels: list[str]) -> bool:
+    """Tell whether the candidate of this name makes a case by these kernels."""
+    try:
+        plan = static_plan.plan(case, device, Chooser(name))
+    except LookupError:
+        return False
+    return [launch.variant.name for launch in plan.launches] == kernels
 
 
 def counted(case: Case, device: Representative) -> Row:
@@ -59,24 +68,28 @@ def counted(case: Case, device: Representative) -> Row:
     ``moved`` are the bytes of all sectors that a call touches, each time anew, over the fewest that can do: above 1 is
     what caches must hold.
     """
-    chooser = Chooser()
-    kernels = _kernels(case, device, chooser)
+    name, kernels = _chosen(case, device)
     small = scaled(case, device)
+    plain = replace(small, precision="ieee")
+    if _makes(plain, device, name, kernels):  # what is emulated for one precision need not be for another
+        small = plain
     layer = small.layer
-    picked = Chooser(chooser.picked.name if chooser.picked else None)
-    options = {"counters": True, "check_shared": False, "check_global": False, "threads": _HOST_THREADS}
-    with choice.picking(picked), emulator.emulated_cuda(device.limits.architecture, **options) as emulated:
-        _call(layer, [_normal(shape, case.dtype) for shape in _shapes(layer)])
-    traffic = {name: counters.traffic() for name, counters in emulated.counters().items()}
+    traffic = _emulated(small, name, device.limits.architecture)
     assert list(traffic) == list(dict.fromkeys(kernels)), f"{small} runs {list(traffic)}, not {kernels}"
     sectors = sum(pair[0] for sums in traffic.values() for key, pair in sums.items() if key != "shared")
     work = floor.work(layer.geometry, case.dtype, bias=layer.op != "MaxPool", indices=layer.indices)
-    shapes = {"x": list(layer.x)} | ({} if layer.op == "MaxPool" else {"w": list(layer.w_shape)})
-    return {**shapes, "moved": float(f"{sectors * _SECTOR / work.bytes:.4g}"), "kernels": traffic}
+    weights = {} if layer.op == "MaxPool" else {"w": list(layer.w_shape)}
+    x = {"x": list(_layout.as_given(case.layout, layer.x))}
+    return x | weights | {"moved": float(f"{sectors * _SECTOR / work.bytes:.4g}"), "kernels": traffic}
 
 
-def _shapes(layer: Layer) -> list[Ints]:
-    return [layer.x] if layer.op == "MaxPool" else [layer.x, layer.w_shape, (layer.k_out,)]
+@cache
+def _emulated(case: Case, name: str | None, architecture: str) -> dict[str, dict[str, list[int]]]:
+    """Return what each kernel of a call asks of memory, the checks left out, which tests make."""
+    options = {"counters": True, "check_shared": False, "check_global": False, "threads": _HOST_THREADS}
+    with choice.picking(Chooser(name)), emulator.emulated_cuda(architecture, **options) as emulated:
+        _call(case)
+    return {kernel: counters.traffic() for kernel, counters in emulated.counters().items()}
 
 
 def _normal(shape: Ints, dtype: str) -> Any:
@@ -88,8 +101,13 @@ def _normal(shape: Ints, dtype: str) -> Any:
     return random.standard_normal(shape).astype(dtype)
 
 
-def _call(layer: Layer, arrays: list[Any]) -> None:
+def _call(case: Case) -> None:
+    layer = case.layer
+    keywords = layer.attributes() | {"layout": case.layout}
+    x = _normal(_layout.as_given(case.layout, layer.x), case.dtype)
     if layer.op == "MaxPool":
-        gpuconv.max_pool(*arrays, return_indices=layer.indices, **layer.attributes())
-    else:
-        (gpuconv.conv if layer.op == "Conv" else gpuconv.conv_transpose)(*arrays, **layer.attributes())
+        gpuconv.max_pool(x, return_indices=layer.indices, **keywords)
+        return
+    weights = (_normal(shape, case.dtype) for shape in (layer.w_shape, (layer.k_out,)))
+    function = gpuconv.conv if layer.op == "Conv" else gpuconv.conv_transpose
+    function(x, *weights, precision=case.precision, **keywords)

@@ -105,12 +105,6 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "Registers have no element behind the last one: what reads or writes it is left out.": (
         "max_pool_vectors.cu: for (int i = 0; i < COUNT; ++i) elements[AROUND + i] = own[i];  [< -> <=]",
     ),
-    "Lanes that write nothing may load, and may load more.": (
-        "max_pool_vectors.cu: const int end = exists ? min(strip.slice + p.kernel, p.x_extent[0]) : 0;"
-        "  [? -> || true ?]",
-        "max_pool_vectors.cu: const int end = exists ? min(strip.slice + p.kernel, p.x_extent[0]) : 0;"
-        "  [0 -> 1] no. 2",
-    ),
     "What is merged twice counts once.": (
         "max_pool_bands.cu: for (int slice = 1; slice < band.slices; ++slice) maximum.merge(of_slice(slice));"
         "  [1 -> 0]",

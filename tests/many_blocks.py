@@ -219,6 +219,8 @@ VECTOR_POOLS = (
           pads=[1, 0, 0, 1], ceil_mode=1),
     _pool("max_pool_float32_3d_vectors_2x2", (2, 6, 3, 19, 28), "ties", "off the vectors", kernel_shape=[3, 2, 2],
           strides=[2, 2, 2], pads=[2, 1, 0, 1, 0, 0]),
+    _pool("max_pool_float16_3d_vectors_3x2", (11, 17, 9, 16), "nonfinite", kernel_shape=[3, 3], strides=[2, 2],
+          pads=[0, 1, 1, 2]),
     _pool("max_pool_float32_3d_vectors_3x1", (2, 7, 9, 44), "normal", kernel_shape=[3, 3], pads=[2, 1, 0, 1]),
     _pool("max_pool_uint8_3d_vectors_3x1", (5, 7, 13, 48), "the ends", "off the vectors", kernel_shape=[3, 3],
           pads=[2, 1, 0, 2]),

@@ -110,7 +110,7 @@ def test_samples_hold_the_corners_and_stay_inside() -> None:
 def test_the_bound_of_a_sum() -> None:
     sums = samples.Sums(np.array([8.0, -2.0]), np.array([16.0, 2.0]), terms=7)
     np.testing.assert_allclose(sums.bound("float32"), 8 * 2.0**-24 * np.array([16.0, 2.0]), rtol=1e-12)
-    expected = 8 * 2.0**-24 * np.array([16.0, 2.0]) + 2.0**-11 * np.array([8.0, 2.0]) + 2.0**-25
+    expected = 8 * 2.0**-23 * np.array([16.0, 2.0]) + 2.0**-11 * np.array([8.0, 2.0]) + 2.0**-25
     np.testing.assert_allclose(sums.bound("float16"), expected, rtol=1e-12)
     coarse = (8 * 2.0**-23 + 2 * 2.0**-11) * np.array([16.0, 2.0])
     np.testing.assert_allclose(sums.bound("float32", "tf32"), coarse, rtol=1e-12)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
+import gpuconv
 from benchmarks import on_gpu, small_shapes
 from benchmarks.on_gpu import Visit
-from gpuconv import _geometry
-from gpuconv.cuda import choice, conv_plan, device, params, pool_plan, variants
-from gpuconv.cuda.plan import Limits
-from gpuconv.cuda.prepared import contiguous_strides
+from gpuconv.cuda import choice, device, params, variants
+from gpuconv.cuda.plan import Plan
 
 REPORT = """<?xml version="1.0"?><testsuites><testsuite name="pytest" tests="4" failures="1" errors="1" skipped="1">
 <testcase classname="a" name="test_good"/><testcase classname="a" name="test_left"><skipped message="no"/></testcase>
@@ -153,26 +154,20 @@ def test_the_host_s_time_does_not_decide(visited: Any) -> None:
 
 
 def test_the_small_problems_use_every_kernel_of_up_to_three_axes() -> None:
-    limits = Limits("sm_90a", 132, 232448, 233472)
     names = set()
     for problem, dtype, wide in small_shapes.calls():
         with mock.patch.object(params, "INDEX_LIMIT", 1 if wide else params.INDEX_LIMIT):
             for turn in choice.every_candidate():
-                with turn:
-                    names |= {launch.variant.name for plan in plans(problem, dtype, limits) for launch in plan.launches}
+                with turn, contextlib.redirect_stdout(None):
+                    names |= {launch.variant.name for plan in plans(problem, dtype) for launch in plan.launches}
     assert names == {variant.name for variant in variants.all_variants() if "_4d" not in variant.name}
 
 
-def plans(problem: small_shapes.Problem, dtype: str, limits: Limits) -> list[Any]:
-    x = contiguous_strides(problem.x)
-    geometry: Any
+def plans(problem: small_shapes.Problem, dtype: str) -> list[Plan]:
+    explained = partial(gpuconv.explain, problem.operator, problem.x, dtype=dtype, **problem.attributes)
     if problem.operator == "max_pool":
-        geometry = _geometry.max_pool(problem.x, **problem.attributes)
-        y = contiguous_strides(geometry.y_shape)
-        return [pool_plan.for_max_pool(geometry, dtype, x, y, indices, limits) for indices in (y, None)]
-    geometry = getattr(_geometry, problem.operator)(problem.x, problem.w, None, **problem.attributes)
-    make = conv_plan.for_conv if problem.operator == "conv" else conv_plan.for_conv_transpose
-    return [make(geometry, dtype, x, contiguous_strides(problem.w), 1, contiguous_strides(geometry.y_shape), limits)]
+        return [explained(return_indices=indices) for indices in (True, False)]
+    return [explained(w_shape=problem.w, bias=True)]
 
 
 def test_the_small_problems_are_right_on_the_cpu_and_small() -> None:

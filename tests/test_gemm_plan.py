@@ -208,7 +208,7 @@ def test_a_sum_over_no_channels_packs_nothing() -> None:
     ("dtype", "filters", "pitch", "size"), [("float16", 5, 8, 4), ("float32", 6, 8, 4), ("float64", 5, 6, 8)]
 )
 def test_the_packed_weights_have_rows_of_whole_vectors(dtype: str, filters: int, pitch: int, size: int) -> None:
-    with preferred("16x128x"):
+    with preferred(f"conv_{dtype}_1d_16x128x"):
         made = plan("conv", (1, 6, 9), (2 * filters, 3, 5), group=2, dtype=dtype)
     assert (made.packed_bytes, made.workspace_bytes) == (2 * (3 * 5) * pitch * size, 0)
 

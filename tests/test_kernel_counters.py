@@ -21,7 +21,7 @@ MOST_OF_16_BIT = 1.6  # in rows of 33: 64 bytes that begin in the middle of a se
 # Lanes two elements apart take two, of 4 or 8 bytes; the last lane of a row and the first one of the next may meet.
 MOST_OF_ROWS = 1.2  # sectors of MaxPool's loads and stores together
 MOST_OF_BYTES = 1.25  # whose rows begin and end in the middle of a sector
-MOST_WAVEFRONTS = {"3d_bands": 2.2, "2d_planes": 1.5}
+MOST_WAVEFRONTS = {"3d_bands": 2.2, "2d_planes": 1.6}
 Rows = Mapping[str, Row]
 
 

@@ -17,7 +17,7 @@ from operands import filled
 import gpuconv
 from gpuconv.cuda import device, tuned
 
-SLOW, QUICK, MODELLED = (f"conv_float32_2d_{tile}" for tile in ("128x128x16_uniform", "16x128x16", "64x64x16_uniform"))
+QUICK = "conv_float32_2d_16x128x16"  # as the stand-in measures it; the model takes another one
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cupy(tmp_path: Path) -> Iterator[StandIn]:
     with cupy_stand_in(tmp_path) as standin:
-        standin.times = {SLOW: 5.0, QUICK: 2.0, MODELLED: 3.0}
+        standin.times = {QUICK: 0.25}
         yield standin
 
 
@@ -45,29 +45,30 @@ def kernel(cupy: StandIn, x: Any, w: Any, **attributes: Any) -> str:
 
 def test_the_quickest_kernel_is_taken_from_then_on(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = arrays(cupy)
-    assert kernel(cupy, x, w) == MODELLED
+    modelled = kernel(cupy, x, w)
+    assert modelled != QUICK
     times = gpuconv.tune("conv", x, w)
-    named = {name: seconds for name, seconds in times.items() if name in cupy.times}
-    assert named == pytest.approx({QUICK: 3e-3, MODELLED: 4e-3, SLOW: 6e-3})  # with a millisecond for the packing
+    assert len(times) > 2
+    assert (times[QUICK], times[modelled]) == pytest.approx((1.25e-3, 2e-3))  # with a millisecond for the packing
     assert list(times.values()) == sorted(times.values())
-    best = next(iter(times))
-    assert kernel(cupy, x, w) == best
+    assert next(iter(times)) == kernel(cupy, x, w) == QUICK
     monkeypatch.setattr(tuned, "_read", {})  # another process
     device.prepared.clear()
-    assert kernel(cupy, x, w) == best
-    assert device.prepared[next(iter(device.prepared))].plan.reasons[0].endswith("the chosen one's")
+    assert kernel(cupy, x, w) == QUICK
+    (prepared,) = device.prepared.values()
+    assert any(reason.endswith("chosen, as measured on Stand-in 90") for reason in prepared.plan.reasons)
 
 
 def test_other_calls_are_chosen_by_the_model_still(cupy: StandIn) -> None:
     x, w = arrays(cupy)
     gpuconv.tune("conv", x, w)
-    assert kernel(cupy, *arrays(cupy, rows=10)) == MODELLED
-    assert kernel(cupy, x, w, pads=[1, 1, 1, 1]) == MODELLED
+    assert kernel(cupy, *arrays(cupy, rows=10)) != QUICK
+    assert kernel(cupy, x, w, pads=[1, 1, 1, 1]) != QUICK
 
 
 def test_a_device_of_another_name_is_modelled_still(tmp_path: Path) -> None:
     with cupy_stand_in(tmp_path, ("90",)) as first:
-        first.times = {QUICK: 0.5}
+        first.times = {QUICK: 0.25}
         gpuconv.tune("conv", *arrays(first))
         assert kernel(first, *arrays(first)) == QUICK
     with cupy_stand_in(tmp_path, ("80",)) as second:
@@ -81,7 +82,7 @@ def test_a_kernel_whose_workspace_does_not_fit_takes_for_ever(cupy: StandIn) -> 
     real, cupy.module.cuda.alloc = cupy.module.cuda.alloc, lambda nbytes: _only_the_largest(cupy, nbytes)
     times = gpuconv.tune("conv", x, w)
     cupy.module.cuda.alloc = real
-    assert times[QUICK] == times[MODELLED] == float("inf")
+    assert set(times.values()) == {float("inf")}
 
 
 def _only_the_largest(cupy: StandIn, nbytes: int) -> Any:
