@@ -22,9 +22,9 @@ from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 _FILTERS = (4, 8)  # of a kernel, at most
 _THREADS, _PIXELS, _TAPS = 128, 512, 32  # of a block; taps at once
 _WEIGHT_BYTES = 24 * 1024  # of those in shared memory, as far as one channel's need no more
-_BLOCKS_PER_SM = {"float16": 8, "bfloat16": 8, "float32": 8, "float64": 4}
+_BLOCKS_PER_SM = {"float16": (8, 6), "bfloat16": (8, 6), "float32": (8, 6), "float64": (4, 4)}
 # Share of multiplications among the main loop's instructions, with 4 and with 8 output channels.
-_EFFICIENCY = {"float16": (0.38, 0.45), "bfloat16": (0.38, 0.45), "float32": (0.42, 0.54), "float64": (0.41, 0.54)}
+_EFFICIENCY = {"float16": (0.38, 0.45), "bfloat16": (0.38, 0.45), "float32": (0.42, 0.57), "float64": (0.41, 0.54)}
 _SETUP = 10  # rows of K in whose time a thread finds its pixels, apart from one for each tap; estimated
 _CUDA = {"float32": "float", "float64": "double"}
 
@@ -104,7 +104,7 @@ def variant(dtype: str, filters: int) -> Variant:
         parameter=f"ConvDirectParams<int, {RANK}>",
         layout=gemm_structs.direct(RANK),
         threads=_THREADS,
-        blocks_per_sm=_BLOCKS_PER_SM[dtype],
+        blocks_per_sm=_BLOCKS_PER_SM[dtype][_FILTERS.index(filters)],
     )
 
 
