@@ -25,7 +25,7 @@ from emulator.counters import FIELDS, Counters
 
 import gpuconv
 from gpuconv import _dtypes
-from gpuconv.cuda import choice, direct_plan, gemm_plan, mma_plan, pointwise_plan, sources, split_plan
+from gpuconv.cuda import choice, few_plan, gemm_plan, mma_plan, pointwise_plan, sources, split_plan
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.gemm_plan import Tile
 
@@ -113,14 +113,14 @@ class TensorForm:
 
 
 @dataclass(frozen=True)
-class Direct:
+class Few:
     """Conv of few output channels without a GEMM."""
 
     dtype: str
     filters: int
 
     def __str__(self) -> str:
-        return direct_plan.variant(self.dtype, self.filters).name
+        return few_plan.variant(self.dtype, self.filters).name
 
     def title(self, width: int) -> str:
         """Return the row's title."""
@@ -216,10 +216,10 @@ def forms() -> list[Form]:
     return [*whole, Form("conv", "float32", gemm_plan._MIDDLE, True, split=True)]
 
 
-def directs() -> list[Direct | Pointwise]:
+def unpacked() -> list[Few | Pointwise]:
     """Return every kernel that reads w as it is."""
-    direct = [Direct(dtype, filters) for dtype, filters in product(_dtypes.CONV_DTYPES, direct_plan._FILTERS)]
-    return [*direct, *map(Pointwise, pointwise_plan._TILES)]
+    few = [Few(dtype, filters) for dtype, filters in product(_dtypes.CONV_DTYPES, few_plan._FILTERS)]
+    return [*few, *map(Pointwise, pointwise_plan._TILES)]
 
 
 def tensor_forms() -> list[TensorForm]:
@@ -276,8 +276,8 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from form.run(width).items()
     for tensor_form in tensor_forms():
         yield from tensor_form.run(WIDTHS[0]).items()
-    for direct, width in product(directs(), WIDTHS):
-        yield from direct.run(width).items()
+    for few, width in product(unpacked(), WIDTHS):
+        yield from few.run(width).items()
     for pool in pools():
         yield from pool.run().items()
 

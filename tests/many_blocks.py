@@ -148,12 +148,12 @@ SPLIT = (
           layout="reversed", out="fortran", **_CONV_3D),
 )  # fmt: skip
 # More taps than a table has, and more channels than shared memory has room for the weights of.
-DIRECT = (
-    _gemm("conv_direct_float32_3d_4x512", (2, 50, 31, 41), (3, 50, 5, 7), strides=[1, 2], pads=[3, 2, 1, 4],
+FEW = (
+    _gemm("conv_few_float32_3d_4x512", (2, 50, 31, 41), (3, 50, 5, 7), strides=[1, 2], pads=[3, 2, 1, 4],
           dilations=[2, 1], kinds=_INFINITE_WEIGHTS),
-    _gemm("conv_direct_float64_3d_8x512", (1, 28, 9, 13, 16), (10, 14, 2, 3, 2), group=2, layout="reversed",
+    _gemm("conv_few_float64_3d_8x512", (1, 28, 9, 13, 16), (10, 14, 2, 3, 2), group=2, layout="reversed",
           strides=[1, 1, 2], pads=[1, 2, 0, 2, 1, 3], dilations=[2, 1, 3], kinds=_INFINITE_INPUTS, out="fortran"),
-    _gemm("conv_direct_bfloat16_3d_8x512", (3, 5, 400), (7, 5, 4), strides=[1], pads=[3, 2], dilations=[2],
+    _gemm("conv_few_bfloat16_3d_8x512", (3, 5, 400), (7, 5, 4), strides=[1], pads=[3, 2], dilations=[2],
           layout="channels last", bias=False),
 )  # fmt: skip
 # Channels that are no whole slices; rows of x of whole 16 bytes, and others.
@@ -298,7 +298,7 @@ TENSOR = (
           **_TRANSPOSE_2D),
 )  # fmt: skip
 
-GEMMS = (*CONVS, *SPLIT, *DIRECT, *POINTWISE, *TRANSPOSED)
+GEMMS = (*CONVS, *SPLIT, *FEW, *POINTWISE, *TRANSPOSED)
 FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS)
 ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *POOLS, *FAST_POOLS)
 

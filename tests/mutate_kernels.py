@@ -54,7 +54,7 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "pack_weights.cu": many_blocks.GEMMS,
     "conv_implicit_gemm.cu": many_blocks.CONVS,
     "conv_pointwise.cu": many_blocks.POINTWISE,
-    "conv_direct.cu": many_blocks.DIRECT,
+    "conv_few.cu": many_blocks.FEW,
     "conv_split.cu": many_blocks.SPLIT,
     "include/split_k.cuh": many_blocks.SPLIT,
     "include/tickets.cuh": many_blocks.SPLIT,

@@ -77,9 +77,9 @@ def test_tensor_cores_multiply_whole_slices_and_nothing_else(form: TensorForm) -
     assert made.counts[:, FIELDS.index("mma_macs")].sum() == filters * pixels * rows * products
 
 
-@pytest.mark.parametrize("direct", kernel_counters.directs(), ids=str)
-def test_kernels_that_pack_nothing_read_whole_sectors(direct: Any) -> None:
-    rows = {title: row for width in WIDTHS for title, row in direct.run(width).items()}
+@pytest.mark.parametrize("few", kernel_counters.unpacked(), ids=str)
+def test_kernels_that_pack_nothing_read_whole_sectors(few: Any) -> None:
+    rows = {title: row for width in WIDTHS for title, row in few.run(width).items()}
     for title, row in rows.items():
         most = MOST_OF_16_BIT if "float16" in title else MOST_SECTORS
         for name in ("loads", "stores"):
@@ -118,7 +118,7 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
         gone.pop(key)
     titles = {title for form in kernel_counters.forms() for width in WIDTHS for title in form.titles(width)}
     titles |= {title for form in kernel_counters.tensor_forms() for title in form.titles(WIDTHS[0])}
-    titles |= {direct.title(width) for direct in kernel_counters.directs() for width in WIDTHS}
+    titles |= {few.title(width) for few in kernel_counters.unpacked() for width in WIDTHS}
     titles |= {pool.title() for pool in kernel_counters.pools()}
     assert set(gone) == titles
 

@@ -21,7 +21,7 @@ def _blocks(launch: Any) -> list[int]:
     if launch.variant.name.startswith("max_pool"):
         return [launch.grid[0]]
     common = np.frombuffer(launch.parameters, launch.variant.layout)["common"]
-    names = ("n_tiles",) if launch.variant.name.startswith("conv_direct") else ("m_tiles", "n_tiles")
+    names = ("n_tiles",) if launch.variant.name.startswith("conv_few") else ("m_tiles", "n_tiles")
     return [int(common[name]["divisor"][0]) for name in names]
 
 

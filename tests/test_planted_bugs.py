@@ -32,7 +32,7 @@ IMPLICIT, TRANSPOSE = "include/implicit_gemm.cuh", "conv_transpose.cu"
 FFMA, GATHER, EPILOGUE = "include/ffma.cuh", "include/gather.cuh", "include/epilogue.cuh"
 PACK, POOL = "pack_weights.cu", "max_pool.cu"
 SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
-DIRECT, POINTWISE = "conv_direct.cu", "conv_pointwise.cu"
+FEW, POINTWISE = "conv_few.cu", "conv_pointwise.cu"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
 
@@ -78,10 +78,10 @@ def in_splits(share: bool = False) -> Any:
         return gpuconv.conv(x, gpuconv.pack(w) if share else w, pads=[2, 1, 2, 1])
 
 
-def direct() -> Any:
+def few() -> Any:
     """A Conv of few output channels, with more taps than a table has and more channels than there is room for."""
     (x, w, _), _ = filled("conv", (1, 50, 31, 41), (3, 50, 5, 7), {}, "float32")
-    with preferred("conv_direct"):
+    with preferred("conv_few"):
         return gpuconv.conv(x, w, pads=[2, 1, 2, 1])
 
 
@@ -202,17 +202,17 @@ BUGS = (
         in_splits, PARTS_RACE, "store_l2(target"),
     Bug("a split too many is added up", SPLIT, "split < splits;", "split <= splits;", lambda: in_splits(share=True),
         "global memory out of bounds: read of 16 bytes", "load_l2(source"),
-    Bug("taps in the padding are read, without a GEMM", DIRECT, "found = found && inside(", "(void)inside(", direct,
+    Bug("taps in the padding are read, without a GEMM", FEW, "found = found && inside(", "(void)inside(", few,
         OUT_OF_BOUNDS.format("read"), "if (found[i]) values[i] = "),
-    Bug("weights change while they are in use", DIRECT, "__syncthreads();     // all threads have left the weights",
-        "", direct, "shared memory race: write after read", "weights[i] = m < "),
-    Bug("weights are used before they are there", DIRECT, "__syncthreads();\n                add_channels",
-        "add_channels", direct, "shared memory race: read after write", "rows[j] = reinterpret_cast<const Vector*>"),
-    Bug("the table changes while it is in use", DIRECT, "__syncthreads();     // all threads have left the table", "",
-        direct, "shared memory race: write after read", "entry."),
-    Bug("filters that are none are read", DIRECT, "m < p.common.filters ? widen(w[", "true ? widen(w[", direct,
+    Bug("weights change while they are in use", FEW, "__syncthreads();     // all threads have left the weights",
+        "", few, "shared memory race: write after read", "weights[i] = m < "),
+    Bug("weights are used before they are there", FEW, "__syncthreads();\n                add_channels",
+        "add_channels", few, "shared memory race: read after write", "rows[j] = reinterpret_cast<const Vector*>"),
+    Bug("the table changes while it is in use", FEW, "__syncthreads();     // all threads have left the table", "",
+        few, "shared memory race: write after read", "entry."),
+    Bug("filters that are none are read", FEW, "m < p.common.filters ? widen(w[", "true ? widen(w[", few,
         OUT_OF_BOUNDS.format("read"), "weights[i] = true"),
-    Bug("filters that are none are written", DIRECT, "if (m >= p.common.filters) break;", "", direct,
+    Bug("filters that are none are written", FEW, "if (m >= p.common.filters) break;", "", few,
         OUT_OF_BOUNDS.format("write"), "= narrow<T>(sums[i][m]"),
     Bug("weights of channels that are none are read", POINTWISE, "k + first_channel() < left;", "true;", pointwise,
         OUT_OF_BOUNDS.format("read"), "source, whole ?"),
@@ -244,7 +244,7 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 
 def lines_of(part: str, changed: dict[str, str]) -> list[str]:
     """Where a part of a line stands in the kernels, as reports write it."""
-    paths = (IMPLICIT, FFMA, GATHER, EPILOGUE, TRANSPOSE, PACK, POOL, SPLIT, TICKETS, DIRECT, POINTWISE)
+    paths = (IMPLICIT, FFMA, GATHER, EPILOGUE, TRANSPOSE, PACK, POOL, SPLIT, TICKETS, FEW, POINTWISE)
     texts = {path: text_of(path) for path in paths} | changed
     return [
         rf"{re.escape(path.removeprefix('include/'))}:{number}"

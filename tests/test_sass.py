@@ -16,7 +16,7 @@ from benchmarks.sass import Instruction
 from gpuconv import _dtypes
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import (
-    direct_plan,
+    few_plan,
     gemm_plan,
     mma_plan,
     pointwise_plan,
@@ -100,9 +100,9 @@ def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: T
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
-def test_direct_kernels_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str) -> None:
-    for filters, planned in zip(direct_plan._FILTERS, direct_plan._EFFICIENCY[dtype], strict=True):
-        body = code(direct_plan.variant(dtype, filters))
+def test_kernels_of_few_filters_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str) -> None:
+    for filters, planned in zip(few_plan._FILTERS, few_plan._EFFICIENCY[dtype], strict=True):
+        body = code(few_plan.variant(dtype, filters))
         loop = sass.main_loop(body)
         assert sass.multiplications(body, loop) / len(loop) == pytest.approx(planned, abs=0.02)
         load = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}[_dtypes.entry(dtype).itemsize]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
-from gpuconv.cuda import choice, correlation, direct_plan, gemm_plan, mma_plan, pointwise_plan, split_plan
+from gpuconv.cuda import choice, correlation, few_plan, gemm_plan, mma_plan, pointwise_plan, split_plan
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Limits, Plan, Variant
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
-FAMILIES = (gemm_plan, mma_plan, split_plan, direct_plan, pointwise_plan)
+FAMILIES = (gemm_plan, mma_plan, split_plan, few_plan, pointwise_plan)
 
 
 def for_conv(

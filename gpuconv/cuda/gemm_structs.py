@@ -76,8 +76,8 @@ def splits() -> np.dtype[Any]:
 
 
 @cache
-def direct(rank: int) -> np.dtype[Any]:
-    """Return the layout of ``ConvDirectParams<int, NDIM>``."""
+def few(rank: int) -> np.dtype[Any]:
+    """Return the layout of ``ConvFewParams<int, NDIM>``."""
     steps = [*((name, "<i4") for name in ("w_group", "w_filter", "w_channel")), ("w_stride", "<i4", (rank,))]
     counts = [("all_taps", "<i4"), ("channels_at_once", "<i4")]
     return params.layout([("common", correlation(False, rank)), ("taps", taps(False, rank)), *steps, *counts])

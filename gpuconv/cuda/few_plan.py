@@ -1,4 +1,4 @@
-"""Conv with few output channels in a group, without a GEMM (``conv_direct.cu``): one launch, which reads w as it is.
+"""Conv with few output channels in a group, without a GEMM (``conv_few.cu``): one launch, which reads w as it is.
 
 The kernels have three spatial axes, as those on tensor cores do, and 32-bit indices.
 """
@@ -97,12 +97,12 @@ def variant(dtype: str, filters: int) -> Variant:
     """Return the kernel for up to so many output channels."""
     entry = _dtypes.entry(dtype)
     return Variant(
-        name=f"conv_direct_{dtype}_{RANK}d_{filters}x{_PIXELS}",
-        source="conv_direct.cu",
-        function="conv_direct",
+        name=f"conv_few_{dtype}_{RANK}d_{filters}x{_PIXELS}",
+        source="conv_few.cu",
+        function="conv_few",
         arguments=(entry.cuda, _CUDA[entry.accumulator], "int", str(RANK), str(filters)),
-        parameter=f"ConvDirectParams<int, {RANK}>",
-        layout=gemm_structs.direct(RANK),
+        parameter=f"ConvFewParams<int, {RANK}>",
+        layout=gemm_structs.few(RANK),
         threads=_THREADS,
         blocks_per_sm=_BLOCKS_PER_SM[dtype][_FILTERS.index(filters)],
     )

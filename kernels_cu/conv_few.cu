@@ -9,7 +9,7 @@
 #include "numeric.cuh"
 #include "ptx.cuh"
 
-template <class Index, int NDIM> struct ConvDirectParams {
+template <class Index, int NDIM> struct ConvFewParams {
     Correlation<Index, NDIM> common;     // its weights are w itself
     Taps<Index, NDIM> taps;
     Index w_group, w_filter, w_channel, w_stride[NDIM];
@@ -17,7 +17,7 @@ template <class Index, int NDIM> struct ConvDirectParams {
     int channels_at_once;                // whose weights shared memory has room for
 };
 
-template <class T, class Acc, class Index, int NDIM, int FILTERS> struct DirectTile {
+template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile {
     static constexpr int kThreads = 128, kPixels = 4, kTaps = 32;
     static constexpr int kVector = 16 / sizeof(Acc);
     static_assert(FILTERS % kVector == 0);
@@ -25,7 +25,7 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct DirectT
     struct alignas(16) Vector { Acc values[kVector]; };
     struct Tap { Index distance, in_w, away[NDIM]; };    // from tap 0: in x, in w, in coordinates
 
-    const ConvDirectParams<Index, NDIM>& p;
+    const ConvFewParams<Index, NDIM>& p;
     Tap* table;
     Acc* weights;                // channel, tap, filter
     Index group, column0;
@@ -172,9 +172,9 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct DirectT
 };
 
 template <class T, class Acc, class Index, int NDIM, int FILTERS>
-__device__ __forceinline__ void conv_direct(const ConvDirectParams<Index, NDIM>& p)
+__device__ __forceinline__ void conv_few(const ConvFewParams<Index, NDIM>& p)
 {
-    using Tile = DirectTile<T, Acc, Index, NDIM, FILTERS>;
+    using Tile = FewTile<T, Acc, Index, NDIM, FILTERS>;
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ typename Tile::Tap table[Tile::kTaps];
     Tile tile{p, table, reinterpret_cast<Acc*>(shared)};

@@ -12,18 +12,18 @@ from emulator import emulated_cuda
 from test_gemm_plan import fields, plan
 
 import gpuconv
-from gpuconv.cuda import direct_plan
+from gpuconv.cuda import few_plan
 from gpuconv.cuda.plan import Plan
 
 
-def direct(x_shape: Any, w_shape: Any, operator: str = "conv", **more: Any) -> Plan | None:
-    with preferred("conv_direct"):
+def few(x_shape: Any, w_shape: Any, operator: str = "conv", **more: Any) -> Plan | None:
+    with preferred("conv_few"):
         made = plan(operator, x_shape, w_shape, **more)
-    return made if made.launches[-1].variant.name.startswith("conv_direct") else None
+    return made if made.launches[-1].variant.name.startswith("conv_few") else None
 
 
 def test_one_launch_reads_the_weights_as_they_are() -> None:
-    made = direct((2, 6, 30, 40), (10, 3, 3, 5), group=2, bias=True, dilations=[2, 1])
+    made = few((2, 6, 30, 40), (10, 3, 3, 5), group=2, bias=True, dilations=[2, 1])
     assert made is not None
     (launch,) = made.launches
     assert (made.workspace_bytes, made.packed_bytes, made.sharing) == (0, 0, ())
@@ -39,17 +39,17 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
 
 @pytest.mark.parametrize(("dtype", "at_once"), [("float16", 48), ("float32", 48), ("float64", 24)])
 def test_shared_memory_holds_the_weights_of_some_channels(dtype: str, at_once: int) -> None:
-    made = direct((1, 100, 30, 40), (3, 100, 5, 7), dtype=dtype)
+    made = few((1, 100, 30, 40), (3, 100, 5, 7), dtype=dtype)
     assert made is not None
     (launch,) = made.launches
     assert fields(launch)["channels_at_once"] == at_once
-    assert launch.shared_bytes == direct_plan._WEIGHT_BYTES
+    assert launch.shared_bytes == few_plan._WEIGHT_BYTES
 
 
 @pytest.mark.parametrize(("filters", "most"), [(1, 4), (4, 4), (5, 8), (8, 8), (9, None)])
 def test_the_kernel_follows_the_output_channels(filters: int, most: int | None) -> None:
-    made = direct((1, 16, 30, 40), (filters, 16, 3, 3))
-    assert (made and made.launches[0].variant.name) == (most and f"conv_direct_float32_3d_{most}x512")
+    made = few((1, 16, 30, 40), (filters, 16, 3, 3))
+    assert (made and made.launches[0].variant.name) == (most and f"conv_few_float32_3d_{most}x512")
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def test_the_kernel_follows_the_output_channels(filters: int, most: int | None) 
     ],
 )
 def test_others_are_left_to_other_kernels(x_shape: Any, w_shape: Any, more: dict[str, Any]) -> None:
-    assert direct(x_shape, w_shape, **more) is None
+    assert few(x_shape, w_shape, **more) is None
 
 
 def test_it_is_the_quickest_where_output_channels_are_few() -> None:
     made = plan("conv", (1, 128, 512, 512), (3, 128, 3, 3), pads=[1] * 4)
-    assert made.launches[0].variant.name == "conv_direct_float32_3d_4x512"
+    assert made.launches[0].variant.name == "conv_few_float32_3d_4x512"
 
 
 @pytest.mark.emulator
@@ -80,9 +80,9 @@ def test_taps_and_channels_come_in_parts(dtype: str, x_shape: Any, w_shape: Any)
     pads = [3] * (2 * (x.ndim - 2))
     results = []
     for seed in (0, 1):
-        with preferred("conv_direct"), emulated_cuda(seed=seed) as emulated:
+        with preferred("conv_few"), emulated_cuda(seed=seed) as emulated:
             results.append(gpuconv.conv(x, w, b, pads=pads))
         (launch,) = emulated.launches
-        assert launch.variant.name.startswith("conv_direct")
+        assert launch.variant.name.startswith("conv_few")
     oracle.assert_close(results[0], oracle.conv(x, w, b, pads=pads), dtype)
     assert results[0].tobytes() == results[1].tobytes()
