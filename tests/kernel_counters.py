@@ -16,6 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import direct_forms
 import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
 import numpy as np
 import records
@@ -25,8 +26,19 @@ from emulator.counters import FIELDS, Counters
 
 import gpuconv
 from gpuconv import _dtypes
-from gpuconv.cuda import choice, few_plan, gemm_plan, mma_plan, pointwise_plan, sources, split_plan
+from gpuconv.cuda import (
+    choice,
+    depth_to_space_plan,
+    few_plan,
+    gemm_plan,
+    interleaved_plan,
+    mma_plan,
+    pointwise_plan,
+    sources,
+    split_plan,
+)
 from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.direct_tile import Form as DirectForm
 from gpuconv.cuda.gemm_plan import Tile
 
 ARCHITECTURE = "sm_90a"
@@ -74,6 +86,69 @@ class Form:
         rows = dict(zip(self.titles(width), map(row, emulated.counters().values()), strict=True))
         assert all(title.startswith(name) for title, name in zip(rows, emulated.counters(), strict=True))
         return rows
+
+
+@dataclass(frozen=True)
+class Direct:
+    """One form of the direct sum over rows of one width, twice that for stride 2."""
+
+    dtype: str
+    form: DirectForm
+    width: int
+
+    def __str__(self) -> str:
+        return f"{direct_forms.name(self.form, self.dtype)}, {self.width} columns"
+
+    def title(self) -> str:
+        """Return the row's title."""
+        x_shape, w_shape, _ = direct_forms.usual(self.form, self.width)
+        return f"{direct_forms.name(self.form, self.dtype)}, {_sizes(w_shape)} over {_sizes(x_shape)}"
+
+    def run(self) -> dict[str, Row]:
+        """Convolve; "sums" are the loads from shared memory, beside what they took if each read whole vectors."""
+        x_shape, w_shape, attributes = direct_forms.usual(self.form, self.width)
+        name = direct_forms.name(self.form, self.dtype)
+        with preferred(name), _counting() as emulated:
+            gpuconv.conv(np.zeros(x_shape, self.dtype), np.zeros(w_shape, self.dtype), **attributes)
+        counters = emulated.counters()[name]
+        sums = [0, 0]
+        columns = [FIELDS.index("shared_wavefronts"), FIELDS.index("shared_requests")]
+        for key, counts in zip(counters.keys, counters.counts[:, columns].tolist(), strict=True):
+            if key == "ld.shared":
+                sums = [sums[0] + counts[0], sums[1] + 4 * counts[1]]
+        return {self.title(): row(counters) | {"sums": sums}}
+
+
+@dataclass(frozen=True)
+class WholeRows:
+    """One kernel of ConvTranspose that writes whole rows of y, with a stride along W."""
+
+    kernel: str
+    dtype: str
+    precision: str
+    filters: int
+    stride: int
+
+    def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        disjoint = depth_to_space_plan.NAME in self.kernel
+        taps = (2, self.stride) if disjoint else (3, self.stride + 1)
+        channels = _CHANNELS_BETWEEN if self.kernel.endswith(("x16", "x8")) and not disjoint else 16
+        return (_BATCH, channels, _HEIGHT, WIDTHS[0]), (channels, self.filters, *taps)
+
+    def title(self) -> str:
+        """Return the row's title."""
+        x_shape, w_shape = self._shapes()
+        return f"{self.kernel}, {_sizes(w_shape[2:])}, stride 2x{self.stride} over {_sizes(x_shape)}"
+
+    def run(self) -> dict[str, Row]:
+        """Make rows of y that begin where a sector does; return the kernel's row."""
+        x, w = (np.zeros(shape, self.dtype) for shape in self._shapes())
+        more = w.shape[3] - self.stride  # that the last input reaches to
+        with preferred(self.kernel), gpuconv.precision(self.precision), _counting() as emulated:
+            gpuconv.conv_transpose(x, w, strides=(2, self.stride), pads=(0, 0, 0, more))
+        name, counters = list(emulated.counters().items())[-1]
+        assert name == self.kernel
+        return {self.title(): row(counters)}
 
 
 @dataclass(frozen=True)
@@ -222,6 +297,24 @@ def unpacked() -> list[Few | Pointwise]:
     return [*few, *map(Pointwise, pointwise_plan._TILES)]
 
 
+def whole_rows() -> list[WholeRows]:
+    """Return every such kernel, with the strides that are a power of two and not."""
+    interleaved = (
+        (interleaved_plan.variant(*form).name, form[0], "ieee", form[1]) for form in interleaved_plan.forms()
+    )
+    disjoint = (
+        (depth_to_space_plan.variant(*form).name, form[0], "ieee", form[1]) for form in depth_to_space_plan.forms()
+    )
+    single = ((mma_plan.variant("conv_transpose", *form), form) for form in mma_plan.interleavable_forms())
+    tensor = ((interleaved_plan.tensor_variant(one).name, *form[:3]) for one, form in single)
+    return [
+        WholeRows(name, dtype, precision, tile.block_m, stride)
+        for name, dtype, precision, tile in (*interleaved, *tensor, *disjoint)
+        for stride in (2, 3)
+        if (stride, "float64_3d_mma" in name) != (3, True)  # for which there is no room
+    ]
+
+
 def tensor_forms() -> list[TensorForm]:
     """Return every form that there is on tensor cores."""
     return [
@@ -229,6 +322,11 @@ def tensor_forms() -> list[TensorForm]:
         for operands, arithmetic in mma_plan._ARITHMETIC.items()
         for tile, form in mma_plan._kernels(arithmetic)
     ]
+
+
+def directs() -> list[Direct]:
+    """Return every form with the two sizes of elements that matter most, in rows of whole vectors and others."""
+    return [Direct(*one) for one in product(("bfloat16", "float32"), direct_forms.FORMS, (33, 64))]
 
 
 # Kernel, window, stride, pad, x: one output a thread; rows as in ResNet, rows of an odd length, planes as in SPP.
@@ -278,8 +376,8 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from tensor_form.run(WIDTHS[0]).items()
     for few, width in product(unpacked(), WIDTHS):
         yield from few.run(width).items()
-    for pool in pools():
-        yield from pool.run().items()
+    for one in (*directs(), *whole_rows(), *pools()):
+        yield from one.run().items()
 
 
 def main() -> None:

@@ -12,11 +12,11 @@ from math import prod
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import gemm_fields, gemm_structs, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_structs, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
-from gpuconv.cuda.mma_plan import RANK, with_three_axes
+from gpuconv.cuda.mma_plan import RANK
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 _FILTERS = (4, 8)  # of a kernel, at most
@@ -37,7 +37,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     fits = [filters for filters in _FILTERS if problem.filters <= filters]
     if problem.operator != "conv" or problem.rank > RANK or problem.rows == 0 or not fits or problem.wide():
         return
-    lifted = with_three_axes(problem)
+    lifted = correlation.in_three_axes(problem)
     name = variant(problem.dtype, fits[0]).name
     yield Candidate(name, _seconds(problem, fits[0], limits), partial(_plan, lifted, fits[0]))
 

@@ -69,6 +69,15 @@ def operands(operator: str, wide: bool, rank: int) -> np.dtype[Any]:
 
 
 @cache
+def depth_to_space() -> np.dtype[Any]:
+    """Return the layout of ``DepthToSpaceParams<int, 3>``."""
+    index = params.index(False)
+    axis = params.layout([*((name, index) for name in ("pad", "extent", "y_stride")), ("taps", params.divider(False))])
+    common, one_tap = correlation(False, 3), taps(False, 3)
+    return params.layout([("common", common), ("taps", one_tap), ("axes", axis, (3,)), ("out_channels", index)])
+
+
+@cache
 def splits() -> np.dtype[Any]:
     """Return the layout of ``Splits``."""
     numbers = [("count", params.divider(False)), ("ticket_bytes", "<i4"), ("part", "<i4")]

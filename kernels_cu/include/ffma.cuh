@@ -181,14 +181,14 @@ struct Ffma {
 
     __device__ __forceinline__ int chunk_row(int i) const { return i * (BLOCK_M / kChunksM) + warp_m() * kRows; }
     __device__ __forceinline__ int chunk_column(int j) const { return j * (BLOCK_N / kChunksN) + warp_n() * kColumns; }
-    __device__ __forceinline__ void put(Acc* piece, int i, int j) const
+    __device__ __forceinline__ void put(Acc* piece, int i, int j, int pitch = kPitch) const
     {
 #pragma unroll
         for (int row = 0; row < kVector; ++row) {
             Vector part;
 #pragma unroll
             for (int k = 0; k < kVector; ++k) part.values[k] = sums[i * kVector + row][j * kVector + k];
-            store_shared(piece + (lane_m() * kVector + row) * kPitch + lane_n() * kVector, part.values);
+            store_shared(piece + (lane_m() * kVector + row) * pitch + lane_n() * kVector, part.values);
         }
     }
     __device__ __forceinline__ Acc weight(Index row, Index m) const { return weights[row * p.pitch + m]; }
