@@ -26,7 +26,17 @@ from emulator.counters import FIELDS, Counters
 
 import gpuconv
 from gpuconv import _dtypes
-from gpuconv.cuda import choice, depth_to_space_plan, gemm_plan, interleaved_plan, mma_plan, sources, split_plan
+from gpuconv.cuda import (
+    choice,
+    depth_to_space_plan,
+    few_plan,
+    gemm_plan,
+    interleaved_plan,
+    mma_plan,
+    pointwise_plan,
+    sources,
+    split_plan,
+)
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.direct_tile import Form as DirectForm
 from gpuconv.cuda.gemm_plan import Tile
@@ -178,6 +188,53 @@ class TensorForm:
 
 
 @dataclass(frozen=True)
+class Few:
+    """Conv of few output channels without a GEMM."""
+
+    dtype: str
+    filters: int
+
+    def __str__(self) -> str:
+        return few_plan.variant(self.dtype, self.filters).name
+
+    def title(self, width: int) -> str:
+        """Return the row's title."""
+        return f"{self}, 3x3 over {_sizes((_BATCH, _CHANNELS_BETWEEN, _HEIGHT, width))}"
+
+    def run(self, width: int) -> dict[str, Row]:
+        """Convolve with stride 1 and a border of zeros; return the kernel's row."""
+        x = np.zeros((_BATCH, _CHANNELS_BETWEEN, _HEIGHT, width), self.dtype)
+        w = np.zeros((self.filters, _CHANNELS_BETWEEN, 3, 3), self.dtype)
+        with preferred(str(self)), _counting() as emulated:
+            gpuconv.conv(x, w, pads=(1, 1, 1, 1))
+        (counters,) = emulated.counters().values()
+        return {self.title(width): row(counters)}
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """Conv of one tap as a plain matrix product."""
+
+    tile: Tile
+
+    def __str__(self) -> str:
+        return pointwise_plan.variant(self.tile).name
+
+    def title(self, width: int) -> str:
+        """Return the row's title."""
+        return f"{self}, 1x1 over {_sizes((_BATCH, self.tile.block_k, _HEIGHT, width))}"
+
+    def run(self, width: int) -> dict[str, Row]:
+        """Convolve; return the kernel's row."""
+        x = np.zeros((_BATCH, self.tile.block_k, _HEIGHT, width), "float32")
+        w = np.zeros((self.tile.block_m, self.tile.block_k, 1, 1), "float32")
+        with preferred(str(self)), _counting() as emulated:
+            gpuconv.conv(x, w)
+        (counters,) = emulated.counters().values()
+        return {self.title(width): row(counters)}
+
+
+@dataclass(frozen=True)
 class Pool:
     """MaxPool by one kernel with one window, of the values alone or with their indices."""
 
@@ -232,6 +289,12 @@ def forms() -> list[Form]:
         if (tile.uniform if uniform else tile.rowwise)
     ]
     return [*whole, Form("conv", "float32", gemm_plan._MIDDLE, True, split=True)]
+
+
+def unpacked() -> list[Few | Pointwise]:
+    """Return every kernel that reads w as it is."""
+    few = [Few(dtype, filters) for dtype, filters in product(_dtypes.CONV_DTYPES, few_plan._FILTERS)]
+    return [*few, *map(Pointwise, pointwise_plan._TILES)]
 
 
 def whole_rows() -> list[WholeRows]:
@@ -311,7 +374,9 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from form.run(width).items()
     for tensor_form in tensor_forms():
         yield from tensor_form.run(WIDTHS[0]).items()
-    for one in (*whole_rows(), *directs(), *pools()):
+    for few, width in product(unpacked(), WIDTHS):
+        yield from few.run(width).items()
+    for one in (*directs(), *whole_rows(), *pools()):
         yield from one.run().items()
 
 

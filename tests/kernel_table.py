@@ -24,7 +24,7 @@ from gpuconv import _dtypes, _geometry
 from gpuconv._precision import PRECISIONS
 from gpuconv.cpu import _threads
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import conv_plan, correlation, pool_plan, pool_problem, pool_vectors
+from gpuconv.cuda import conv_plan, correlation, few_plan, pointwise_plan, pool_plan, pool_problem, pool_vectors
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Launch, Plan, Variant
@@ -45,7 +45,7 @@ _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 
 def launches() -> dict[str, Launch]:
     """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
-    plans = [*_gemm_plans(), *_direct_plans(), *_pool_plans()]
+    plans = [*_gemm_plans(), *_unpacked_plans(), *_direct_plans(), *_pool_plans()]
     return {launch.variant.name: launch for plan in plans for launch in plan.launches}
 
 
@@ -59,6 +59,18 @@ def _gemm_plans() -> Iterator[Plan]:
                 problem = _problem(operator, stride, dtype, rank, wide, channels, precision, channels_last)
                 for candidate in conv_plan.candidates(problem, _LIMITS):
                     yield candidate.make()
+
+
+def _unpacked_plans() -> Iterator[Plan]:
+    """Of few output channels, or of one tap."""
+    shapes = [((2, 5, 3, 3), (filters, 5, 2, 2)) for filters in few_plan._FILTERS]
+    for dtype, (x_shape, w_shape) in product(_dtypes.CONV_DTYPES, [*shapes, ((2, 17, 3, 3), (17, 17, 1, 1))]):
+        geometry = _geometry.conv(x_shape, w_shape)
+        strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
+        x_strides, w_strides, y_strides = strides
+        problem = correlation.of_conv(geometry, dtype, x_strides, w_strides, None, y_strides)
+        for family in (few_plan, pointwise_plan):
+            yield from (candidate.make() for candidate in family.candidates(problem, _LIMITS))
 
 
 def _direct_plans() -> Iterator[Plan]:

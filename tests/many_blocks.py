@@ -147,6 +147,21 @@ SPLIT = (
     _gemm("conv_split_float64_3d_mma_64x64x16_scalar", (2, 16, 5, 13, 12), (140, 16, 2, 3, 2), kinds=_INFINITE_INPUTS,
           layout="reversed", out="fortran", **_CONV_3D),
 )  # fmt: skip
+# More taps than a table has, and more channels than shared memory has room for the weights of.
+FEW = (
+    _gemm("conv_few_float32_3d_4x512", (2, 50, 31, 41), (3, 50, 5, 7), strides=[1, 2], pads=[3, 2, 1, 4],
+          dilations=[2, 1], kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_few_float64_3d_8x512", (1, 28, 9, 13, 16), (10, 14, 2, 3, 2), group=2, layout="reversed",
+          strides=[1, 1, 2], pads=[1, 2, 0, 2, 1, 3], dilations=[2, 1, 3], kinds=_INFINITE_INPUTS, out="fortran"),
+    _gemm("conv_few_bfloat16_3d_8x512", (3, 5, 400), (7, 5, 4), strides=[1], pads=[3, 2], dilations=[2],
+          layout="channels last", bias=False),
+)  # fmt: skip
+# Channels that are no whole slices; rows of x of whole 16 bytes, and others.
+POINTWISE = (
+    _gemm("conv_pointwise_float32_1d_128x128x16", (3, 35, 13, 11), (300, 35, 1, 1), out="reversed"),
+    _gemm("conv_pointwise_float32_1d_64x64x16", (3, 40, 4, 3, 7), (300, 20, 1, 1, 1), group=2, bias=False),
+    _gemm("conv_pointwise_float32_1d_64x64x16", (5, 21, 68), (140, 21, 1), kinds=_INFINITE_WEIGHTS),
+)  # fmt: skip
 TRANSPOSED = (
     _gemm("conv_transpose_float32_2d_64x64x16_uniform", (2, 32, 7, 11), (32, 140, 3, 4), out="fortran",
           **_TRANSPOSE_2D),
@@ -344,7 +359,7 @@ TENSOR = (
           **_TRANSPOSE_2D),
 )  # fmt: skip
 
-GEMMS = (*CONVS, *SPLIT, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
+GEMMS = (*CONVS, *SPLIT, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
 FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS)
 ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *INTERLEAVED_TENSOR, *DIRECT, *POOLS, *FAST_POOLS)
 

@@ -54,6 +54,8 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "include/staging.cuh": (*many_blocks.BAND_POOLS, *many_blocks.PLANE_POOLS),
     "pack_weights.cu": many_blocks.GEMMS,
     "conv_implicit_gemm.cu": many_blocks.CONVS,
+    "conv_pointwise.cu": many_blocks.POINTWISE,
+    "conv_few.cu": many_blocks.FEW,
     "conv_split.cu": many_blocks.SPLIT,
     "include/split_k.cuh": many_blocks.SPLIT,
     "include/tickets.cuh": many_blocks.SPLIT,

@@ -23,6 +23,7 @@ HOPPER = Limits("sm_90a", 132, 227 * 1024, 228 * 1024)
 BORDER = params.INDEX_LIMIT
 EVERY_FAMILY = conv_plan.FAMILIES
 Ints = tuple[int, ...]
+general = pytest.mark.usefixtures("general_kernels")
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +78,7 @@ def wide(launch: Launch) -> bool:
 # ---------------------------------------------------------------- structs
 
 
+@general
 def test_the_structs_of_a_small_conv() -> None:
     # x (2, 2·3, 5, 7), w (2·4, 3, 2, 3): y (2, 8, 4, 3)
     attributes: dict[str, Any] = {"group": 2, "strides": [1, 3], "dilations": [2, 1], "pads": [1, 0, 0, 2]}
@@ -176,6 +178,7 @@ def test_the_axes_of_a_small_conv_transpose() -> None:
     assert gemm.grid == (12, 1, 1)
 
 
+@general
 def test_strides_of_views_reach_the_kernel() -> None:
     backwards = (-210, 35, -7, 1)
     _, gemm = plan("conv", (2, 6, 5, 7), (8, 6, 2, 3), x_strides=backwards).launches
@@ -183,6 +186,7 @@ def test_strides_of_views_reach_the_kernel() -> None:
     assert (common["x_batch"], common["x_channel"], common["x_stride"]) == (-210, 35, [-7, 1])
 
 
+@general
 def test_what_has_no_effect_is_made_small() -> None:
     huge = 2**62
     _, gemm = plan("conv", (1, 1, 8), (1, 1, 1), dilations=[huge], strides=[huge]).launches
@@ -206,6 +210,7 @@ def test_a_sum_over_no_channels_packs_nothing() -> None:
     assert [role for role, _ in gemm.pointers] == ["x", "y", "b"]
 
 
+@general
 @pytest.mark.parametrize(
     ("dtype", "filters", "pitch", "size"), [("float16", 5, 8, 4), ("float32", 6, 8, 4), ("float64", 5, 6, 8)]
 )
@@ -223,7 +228,8 @@ def test_the_packed_weights_have_rows_of_whole_vectors(dtype: str, filters: int,
         (3, 64, 112, "float32_2d_64x64x16"),  # slices of K hold several taps
         (256, 256, 21, "float32_2d_64x64x16_uniform"),  # few pixels: smaller tiles, on more multiprocessors
         (256, 256, 7, "split_float32_2d_64x64x16_uniform"),  # still fewer: several blocks a tile
-        (32, 1, 256, "float32_2d_16x128x16"),
+        (32, 9, 256, "float32_2d_16x128x16"),
+        (32, 1, 256, "few_float32_3d_4x512"),  # too few output channels for a GEMM
     ],
 )
 def test_tiles_follow_the_problem(channels: int, filters: int, side: int, tile: str) -> None:
@@ -246,6 +252,7 @@ def test_more_blocks_than_a_grid_has_are_refused() -> None:
 # ---------------------------------------------------------------- index widths
 
 
+@general
 @pytest.mark.parametrize(("extent", "expected"), [(BORDER - 1, False), (BORDER + 1, True)])
 def test_the_last_offset_decides_the_width(extent: int, expected: bool) -> None:
     made = plan("conv", (1, 1, extent), (1, 1, 1), strides=[2**20])

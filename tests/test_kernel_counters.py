@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import kernel_counters
 import numpy as np
@@ -105,6 +106,17 @@ def test_tensor_cores_multiply_whole_slices_and_nothing_else(form: TensorForm) -
     assert made.counts[:, FIELDS.index("mma_macs")].sum() == filters * pixels * rows * products
 
 
+@pytest.mark.parametrize("few", kernel_counters.unpacked(), ids=str)
+def test_kernels_that_pack_nothing_read_whole_sectors(few: Any) -> None:
+    rows = {title: row for width in WIDTHS for title, row in few.run(width).items()}
+    for title, row in rows.items():
+        most = MOST_OF_16_BIT if "float16" in title else MOST_SECTORS
+        for name in ("loads", "stores"):
+            assert row[name][0] <= most * row[name][1], f"{title}: {name}"
+        assert row["shared"][0] == row["shared"][1], title
+    assert_recorded(rows)
+
+
 @pytest.mark.parametrize("pool", kernel_counters.pools(), ids=str)
 def test_max_pool_counts_are_as_recorded(pool: kernel_counters.Pool) -> None:
     rows = pool.run()
@@ -136,6 +148,7 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
     titles = {title for form in kernel_counters.forms() for width in WIDTHS for title in form.titles(width)}
     titles |= {direct.title() for direct in kernel_counters.directs()}
     titles |= {title for form in kernel_counters.tensor_forms() for title in form.titles(WIDTHS[0])}
+    titles |= {few.title(width) for few in kernel_counters.unpacked() for width in WIDTHS}
     titles |= {one.title() for one in (*kernel_counters.whole_rows(), *kernel_counters.pools())}
     assert set(gone) == titles
 

@@ -8,7 +8,18 @@ import many_blocks
 import numpy as np
 import pytest
 from emulated import architecture
-from many_blocks import ALL, DIRECT, DISJOINT, GEMMS, INTERLEAVED, INTERLEAVED_TENSOR, POOLS, TENSOR, ManyBlocks
+from many_blocks import (
+    ALL,
+    DIRECT,
+    DISJOINT,
+    GEMMS,
+    INTERLEAVED,
+    INTERLEAVED_TENSOR,
+    POINTWISE,
+    POOLS,
+    TENSOR,
+    ManyBlocks,
+)
 
 from gpuconv import _dtypes
 from gpuconv.cuda import depth_to_space_plan, direct_tile, gemm_plan, interleaved_plan, mma_plan
@@ -21,7 +32,8 @@ def _blocks(launch: Any) -> list[int]:
     if launch.variant.name.startswith("max_pool") or launch.variant.source == "conv_direct.cu":
         return [launch.grid[0]]
     common = np.frombuffer(launch.parameters, launch.variant.layout)["common"]
-    return [int(common[name]["divisor"][0]) for name in ("m_tiles", "n_tiles")]
+    names = ("n_tiles",) if launch.variant.name.startswith("conv_few") else ("m_tiles", "n_tiles")
+    return [int(common[name]["divisor"][0]) for name in names]
 
 
 @pytest.mark.parametrize("one", ALL, ids=lambda one: f"{one.kernel}-{ALL.index(one)}")
@@ -39,9 +51,11 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
 }
 
 
-@pytest.mark.parametrize(
-    "one", [one for one in ALL if one.problem.rank > 1 and one not in DIRECT], ids=lambda one: one.kernel
-)
+# Without those that have nothing on any axis, or the same on all.
+_SEVERAL_AXES = [one for one in ALL if one.problem.rank > 1 and one not in (*DIRECT, *POINTWISE)]
+
+
+@pytest.mark.parametrize("one", _SEVERAL_AXES, ids=lambda one: one.kernel)
 def test_no_two_axes_are_alike(one: ManyBlocks) -> None:
     attributes, rank = one.problem.attributes, one.problem.rank
     numbers = {

@@ -37,6 +37,7 @@ PACK, PACK_FRAGMENTS, POOL = "pack_weights.cu", "pack_fragments.cu", "max_pool.c
 DIRECT = "conv_direct.cu"
 PAST_CHUNKS = "global memory out of bounds: read of 16 bytes"
 SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
+FEW, POINTWISE = "conv_few.cu", "conv_pointwise.cu"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
 
@@ -96,6 +97,20 @@ def in_splits(share: bool = False) -> Any:
     x, w = arrays(c=80)
     with preferred("conv_split"):
         return gpuconv.conv(x, gpuconv.pack(w) if share else w, pads=[2, 1, 2, 1])
+
+
+def few() -> Any:
+    """A Conv of few output channels, with more taps than a table has and more channels than there is room for."""
+    (x, w, _), _ = filled("conv", (1, 50, 31, 41), (3, 50, 5, 7), {}, "float32")
+    with preferred("conv_few"):
+        return gpuconv.conv(x, w, pads=[2, 1, 2, 1])
+
+
+def pointwise() -> Any:
+    """A Conv of one tap, of channels that are no whole slices, and rows of x that are no whole 16 bytes."""
+    (x, w, _), _ = filled("conv", (3, 35, 11, 13), (70, 35, 1, 1), {}, "float32")
+    with preferred("conv_pointwise"):
+        return gpuconv.conv(x, w)
 
 
 def transposed() -> Any:
@@ -319,6 +334,24 @@ BUGS = (
         in_splits, PARTS_RACE, "store_l2(target"),
     Bug("a split too many is added up", SPLIT, "split < splits;", "split <= splits;", lambda: in_splits(share=True),
         "global memory out of bounds: read of 16 bytes", "load_l2(source"),
+    Bug("taps in the padding are read, without a GEMM", FEW, "found = found && inside(", "(void)inside(", few,
+        OUT_OF_BOUNDS.format("read"), "if (found[i]) values[i] = "),
+    Bug("weights change while they are in use", FEW, "__syncthreads();     // all threads have left the weights",
+        "", few, "shared memory race: write after read", "weights[i] = m < "),
+    Bug("weights are used before they are there", FEW, "__syncthreads();\n                add_channels",
+        "add_channels", few, "shared memory race: read after write", "rows[j] = reinterpret_cast<const Vector*>"),
+    Bug("the table changes while it is in use", FEW, "__syncthreads();     // all threads have left the table", "",
+        few, "shared memory race: write after read", "entry."),
+    Bug("filters that are none are read", FEW, "m < p.common.filters ? widen(w[", "true ? widen(w[", few,
+        OUT_OF_BOUNDS.format("read"), "weights[i] = true"),
+    Bug("filters that are none are written", FEW, "if (m >= p.common.filters) break;", "", few,
+        OUT_OF_BOUNDS.format("write"), "= narrow<T>(sums[i][m]"),
+    Bug("weights of channels that are none are read", POINTWISE, "k + first_channel() < left;", "true;", pointwise,
+        OUT_OF_BOUNDS.format("read"), "source, whole ?"),
+    Bug("channels that are none are read", POINTWISE, "exists && k + row < left", "exists", pointwise,
+        OUT_OF_BOUNDS.format("read"), "copy_async<WIDTH"),
+    Bug("16 bytes are copied wherever rows begin", POINTWISE, "steps % kVector) == 0", "steps % kVector) >= 0",
+        pointwise, "misaligned cp.async", "copy_async<WIDTH"),
     Bug("windows end one element late", POOL, CLIP, CLIP.replace(";", " + 1;"), pool,
         OUT_OF_BOUNDS.format("read"), "elements[tap] = tap == 0 || tap < left"),
     Bug("windows begin one element early", POOL, "divisor) - 1 - before", "divisor) - 2 - before", pool,
@@ -368,8 +401,8 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 
 
 PATHS = (
-    IMPLICIT, FFMA, GATHER, EPILOGUE, TRANSPOSE, PHASES, INTERLEAVED, BLOCKS, DEPTH_TO_SPACE, PACK, POOL,
-    SPLIT, TICKETS, MMA, SLICE, FRAGMENTS, PACK_FRAGMENTS, DIRECT,
+    IMPLICIT, FFMA, GATHER, EPILOGUE, MMA, SLICE, FRAGMENTS, TRANSPOSE, PHASES, INTERLEAVED, BLOCKS, DEPTH_TO_SPACE,
+    PACK, PACK_FRAGMENTS, POOL, SPLIT, TICKETS, DIRECT, FEW, POINTWISE,
 )  # fmt: skip
 
 

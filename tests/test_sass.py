@@ -20,9 +20,11 @@ from gpuconv.cuda import (
     depth_to_space_plan,
     direct_plan,
     direct_tile,
+    few_plan,
     gemm_plan,
     interleaved_plan,
     mma_plan,
+    pointwise_plan,
     pool_bands,
     pool_planes,
     pool_vectors,
@@ -107,6 +109,30 @@ def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: T
     found = share(gemm_plan.variant("conv", dtype, False, 2, tile, uniform), tile) / best * first.efficiency
     planned = tile.efficiency if uniform or not tile.uniform else tile.efficiency * gemm_plan._ROWWISE
     assert found == pytest.approx(planned, abs=0.05)  # the plan compares tiles of one dtype: only their ratio counts
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+def test_kernels_of_few_filters_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str) -> None:
+    for filters, planned in zip(few_plan._FILTERS, few_plan._EFFICIENCY[dtype], strict=True):
+        body = code(few_plan.variant(dtype, filters))
+        loop = sass.main_loop(body)
+        assert sass.multiplications(body, loop) / len(loop) == pytest.approx(planned, abs=0.02)
+        load = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}[_dtypes.entry(dtype).itemsize]
+        assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: 12}  # four pixels' of three taps
+
+
+@needs_nvrtc
+@needs_disassembler
+def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
+    """The main loop has both ways to copy inputs, of which one is executed."""
+    for tile in pointwise_plan._TILES:
+        body = code(pointwise_plan.variant(tile))
+        loop = sass.main_loop(body)
+        assert sass.multiplications(body, loop) / len(loop) == pytest.approx(tile.efficiency, abs=0.02)
+        copies = sass.names(body, loop, "LDGSTS", "LDG", "LDL", "STL")
+        assert copies == {"LDGSTS.E": 8 + 8, "LDGSTS.E.BYPASS.128": 2}
 
 
 @needs_nvrtc

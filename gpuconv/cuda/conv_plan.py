@@ -11,9 +11,11 @@ from gpuconv.cuda import (
     correlation,
     depth_to_space_plan,
     direct_plan,
+    few_plan,
     gemm_plan,
     interleaved_plan,
     mma_plan,
+    pointwise_plan,
     split_plan,
 )
 from gpuconv.cuda.choice import Candidate
@@ -21,7 +23,16 @@ from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Limits, Plan, Variant
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
-FAMILIES = (gemm_plan, mma_plan, split_plan, direct_plan, interleaved_plan, depth_to_space_plan)
+FAMILIES = (
+    gemm_plan,
+    mma_plan,
+    split_plan,
+    direct_plan,
+    few_plan,
+    pointwise_plan,
+    interleaved_plan,
+    depth_to_space_plan,
+)
 _OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan)
 
 

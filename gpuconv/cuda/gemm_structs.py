@@ -85,6 +85,21 @@ def splits() -> np.dtype[Any]:
 
 
 @cache
+def few(rank: int) -> np.dtype[Any]:
+    """Return the layout of ``ConvFewParams<int, NDIM>``."""
+    steps = [*((name, "<i4") for name in ("w_group", "w_filter", "w_channel")), ("w_stride", "<i4", (rank,))]
+    counts = [("all_taps", "<i4"), ("channels_at_once", "<i4")]
+    return params.layout([("common", correlation(False, rank)), ("taps", taps(False, rank)), *steps, *counts])
+
+
+@cache
+def pointwise() -> np.dtype[Any]:
+    """Return the layout of ``ConvPointwiseParams``."""
+    steps = [(name, "<i4") for name in ("w_group", "w_filter", "w_channel")]
+    return params.layout([("common", correlation(False, 1)), ("taps", taps(False, 1)), *steps])
+
+
+@cache
 def tickets() -> np.dtype[Any]:
     """Return the layout of ``Tickets``."""
     return params.layout([("first", params.POINTER), ("count", "<i4")])
