@@ -108,6 +108,12 @@ class Problem:
         return self.bytes + (apart - 1) * self.itemsize * prod(self.y_shape)
 
     @property
+    def lines(self) -> int:
+        """Lines of 128 bytes that 32 neighbouring columns meet in x through one tap and channel: 32 if far apart."""
+        step = abs(self.x_strides[-1] * self.column_strides[-1]) * self.itemsize
+        return min(32, -(-32 * step // 128)) if self.columns[-1] > 1 and step else 1
+
+    @property
     def y_column_strides(self) -> Ints:
         """Strides of y from one column to the next: ConvTranspose's columns lie a stride apart."""
         steps = self.strides or (1,) * self.rank

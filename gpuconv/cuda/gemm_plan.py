@@ -159,6 +159,8 @@ def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> flo
     multiplications = tile.block_m * tile.block_n * problem.rows / prod(problem.phases)
     blocks = _blocks(problem, tile)
     busy = model.arithmetic(blocks, multiplications, accumulator(problem), efficiency(tile, uniform), limits)
+    gathered = tile.block_n * problem.rows / prod(problem.phases)
+    busy = max(busy, model.gathering(blocks, gathered, problem.lines, limits))
     memory = model.memory(problem.bytes_by_phase, limits)
     return model.overlapped(busy, memory) + (model.LAUNCH if problem.rows else 0.0)
 

@@ -280,7 +280,7 @@ def _wavefronts(problem: Problem, tile: Tile, form: Form) -> float:
     pixels, elements = tile.block_n / 8, 32 / problem.itemsize  # fragments; rows of K of each
     loaded = (4 * arithmetic.parts * tile.warp_m / 16 + 2 * tile.warp_n / 8) / (tile.warp_m / 16 * tile.warp_n / 8)
     filled = (4 * arithmetic.parts * tile.block_m / 16 + 2 * pixels) / (tile.block_m / 16 * pixels)
-    gathered = 0.0 if form.gather == "vector" else elements / 4 / (tile.block_m / 16)  # 32 pixels at a time
+    gathered = 0.0 if form.gather == "vector" else elements / 4 / (tile.block_m / 16) * problem.lines  # of 32 pixels
     depths = 4 if arithmetic.cuda == "DoubleProducts" else 1  # of one instruction
     return (loaded + filled + gathered) * depths / arithmetic.products
 

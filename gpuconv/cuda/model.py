@@ -37,6 +37,22 @@ def arithmetic(blocks: int, multiplications: float, accumulator: str, efficiency
     return rounds * 2 * multiplications / (rate * efficiency)
 
 
+def gathering(blocks: int, elements: float, lines: int, limits: Limits) -> float:
+    """Return the seconds in which the busiest multiprocessor reads inputs one by one, a line of its L1 cache per clock.
+
+    Parameters
+    ----------
+    blocks : int
+        Of the launch, dealt out evenly.
+    elements : float
+        That each block reads.
+    lines : int
+        That 32 of them lie in.
+    """
+    rounds = -(-blocks // limits.multiprocessors)
+    return rounds * elements / 32 * lines / nearest(limits.architecture).clock
+
+
 def tensor(blocks: int, multiplications: float, lanes: int, besides: float, limits: Limits) -> float:
     """Return the seconds of the busiest multiprocessor's multiply-adds on tensor cores, or of what goes with them.
 
