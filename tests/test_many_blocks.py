@@ -35,6 +35,7 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
     "_vectors_": {"kernel", "strides", "dilations"},
     "_bands": {"dilations"},
     "_planes": {"strides", "dilations"},
+    "_channels": {"dilations"},
 }
 
 

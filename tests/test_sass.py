@@ -15,7 +15,7 @@ from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv import _dtypes
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import gemm_plan, mma_plan, pool_bands, pool_planes, pool_vectors, split_plan
+from gpuconv.cuda import gemm_plan, mma_plan, pool_bands, pool_channels, pool_planes, pool_vectors, split_plan
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
 
@@ -170,6 +170,19 @@ def test_max_pool_loads_every_row_of_vectors_once_and_compares_short_elements_in
 def test_max_pool_copies_to_shared_memory_in_vectors(variant: Variant) -> None:
     body = code(variant)
     assert set(sass.names(body, range(len(body)), "LDGSTS")) == {"LDGSTS.E.BYPASS.128.ZFILL"}
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("indices", [False, True], ids=["values", "indices"])
+@pytest.mark.parametrize("dtype", _dtypes.MAX_POOL_DTYPES)
+def test_max_pool_loads_vectors_of_channels_three_at_a_time(dtype: str, indices: bool) -> None:
+    body = code(pool_channels.variant(dtype, indices))
+    width = _WIDTHS[2 * _dtypes.entry(dtype).itemsize if indices else 16]
+    assert (
+        sass.names(body, range(len(body)), "LDG")[width] >= 9
+    )  # for walks, and for a column and the others of a window
+    assert not sass.names(body, range(len(body)), "LDL", "STL")
 
 
 # ---------------------------------------------------------------- the tests' own tools
