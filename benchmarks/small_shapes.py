@@ -51,10 +51,22 @@ PROBLEMS = (
     Problem("conv", (1, 16, 9, 8), (20, 16, 3, 3), {**_pads(1, 1, 1, 1), "strides": [2, 2]}),
     Problem("conv", (3, 33, 7, 11), (70, 33, 2, 3), {"dilations": [2, 1]}),
     Problem("conv", (1, 12, 9, 9), (12, 1, 3, 3), {"group": 12}),
+    Problem("conv", (2, 36, 6, 8), (70, 36, 1, 1), {}),
+    Problem("conv", (3, 35, 11), (130, 35, 1), {}),
     Problem("conv", (2, 32, 8, 9), (64, 16, 3, 3), {"group": 2, **_pads(1, 1, 1, 1)}),
     Problem("conv", (1, 1, 3, 3), (1, 1, 3, 3), _pads(9, 9, 9, 9)),
     Problem("conv", (1, 4, 5, 6, 7), (6, 4, 2, 3, 2), {**_pads(1, 0, 1, 0, 2, 1), "strides": [1, 2, 2]}),
     Problem("conv", (1, 16, 4, 5, 6), (66, 16, 2, 2, 2), {}),
+    # Depthwise and grouped ones, whose rows are those of whole vectors or not.
+    *(
+        Problem("conv", (2, 3, 11, width), (3, 1, kernel, kernel), {"group": 3, "strides": [stride] * 2})
+        for kernel in (3, 5, 7)
+        for stride, width in ((1, 16), (2, 13))
+    ),
+    Problem("conv", (1, 2, 40, 150), (4, 1, 4, 6), {"group": 2, **_pads(2, 3, 1, 0)}),
+    Problem("conv", (2, 3, 700), (3, 1, 4), {"group": 3, **_pads(3, 0)}),
+    Problem("conv", (1, 8, 9, 11), (12, 4, 3, 3), {"group": 2, **_pads(1, 0, 2, 1), "strides": [2, 2]}),
+    Problem("conv", (1, 6, 4, 9, 10), (6, 1, 3, 3, 3), {"group": 6, **_pads(1, 1, 1, 1, 1, 1), "strides": [2, 1, 1]}),
     Problem("conv_transpose", (2, 3, 21), (3, 5, 3), {**_pads(1, 2), "strides": [2]}),
     Problem("conv_transpose", (1, 32, 40), (32, 65, 4), {"strides": [3], "dilations": [2]}),
     Problem("conv_transpose", (2, 3, 9, 8), (3, 4, 3, 3), _pads(1, 0, 2, 1)),
@@ -62,8 +74,10 @@ PROBLEMS = (
     Problem("conv_transpose", (1, 33, 7, 11), (33, 70, 2, 2), {"strides": [2, 2]}),
     Problem("conv_transpose", (1, 12, 9, 9), (12, 1, 3, 3), {"group": 12, "strides": [2, 1]}),
     Problem("conv_transpose", (2, 32, 8, 9), (32, 40, 3, 3), {"group": 2, "strides": [3, 2], "output_padding": [1, 0]}),
+    Problem("conv_transpose", (1, 6, 9, 10), (6, 1, 3, 3), {"group": 6, **_pads(1, 0, 2, 1)}),
     Problem("conv_transpose", (1, 4, 5, 6, 7), (4, 6, 2, 3, 2), {"strides": [1, 2, 3], "dilations": [2, 1, 2]}),
     Problem("conv_transpose", (1, 16, 4, 5, 6), (16, 66, 2, 2, 2), {"strides": [2, 2, 2]}),
+    Problem("conv_transpose", (2, 12, 9, 8), (12, 3, 1, 5), {"strides": [1, 5], **_pads(0, 2, 1, 1)}),
     _pool((2, 3, 50), [3], strides=[2], pads=[1, 1]),
     _pool((1, 2, 9), [2], dilations=[4], pads=[3, 4]),
     _pool((2, 3, 9, 8), [3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),

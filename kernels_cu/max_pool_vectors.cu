@@ -56,12 +56,12 @@ template <int STRIP, class T> __device__ __forceinline__ Strip<T> strip_of(const
 
 // The maxima down the columns of a strip's windows.
 template <class T, int K, int S, int STRIP>
-__device__ __forceinline__ void take_rows(const VectorPoolParams& p, const Strip<T>& strip, bool exists,
+__device__ __forceinline__ void take_rows(const VectorPoolParams& p, const Strip<T>& strip, bool loads,
                                           Columns<T> (&maxima)[STRIP])
 {
     constexpr int kVector = Columns<T>::kVector, kRows = (STRIP - 1) * S + K;
     const int first = strip.row * S - p.pad[1];
-    const int end = exists ? min(strip.slice + p.kernel, p.x_extent[0]) : 0;
+    const int end = loads ? min(strip.slice + p.kernel, p.x_extent[0]) : 0;
 #pragma unroll 1
     for (int slice = max(strip.slice, 0); slice < end; ++slice) {
         const T* x = strip.x + slice * p.x_stride[0] + strip.vector * kVector;
@@ -139,10 +139,10 @@ __device__ __forceinline__ void pool_singly(const VectorPoolParams& p, const Str
         }
 }
 
-// This thread's strip, and whether it exists; lanes that do not write stand on their neighbours'.
+// This thread's strip; lanes that do not write stand on their neighbours', and some of the outputs beyond the last vector.
 template <class T> struct Share {
     Strip<T> strip;
-    bool exists, writes, first, last;  // the last two: of a row
+    bool loads, writes, first, last;   // the last two: of a row
 };
 
 template <int THREADS, int K, int S, int STRIP, class T>
@@ -152,9 +152,10 @@ __device__ __forceinline__ Share<T> share_of(const VectorPoolParams& p, int outp
     const int warp = int(blockIdx.x) * (THREADS / 32) + int(threadIdx.x) / 32;
     const int item = warp * (32 - before - after) + lane - before;
     Share<T> share;
-    share.exists = inside(item, p.items);
-    share.writes = share.exists && lane >= before && lane < 32 - after;
-    share.strip = strip_of<STRIP, T>(p, share.exists ? item : 0, outputs);
+    const bool exists = inside(item, p.items);
+    share.writes = exists && lane >= before && lane < 32 - after;
+    share.strip = strip_of<STRIP, T>(p, exists ? item : 0, outputs);
+    share.loads = exists && share.strip.vector * outputs * S < p.x_extent[2];
     share.first = share.strip.vector == 0;
     share.last = share.strip.vector + 1 == int(p.vectors.divisor);
     return share;
@@ -170,7 +171,7 @@ template <class T, int K, int S, int STRIP> __device__ __forceinline__ void max_
         return;
     }
     Columns<T> maxima[STRIP];
-    take_rows<T, K, S>(p, strip, share.exists, maxima);
+    take_rows<T, K, S>(p, strip, share.loads, maxima);
     T rows[STRIP][kOutputs];
 #pragma unroll
     for (int out = 0; out < STRIP; ++out) {
@@ -199,7 +200,7 @@ __device__ __forceinline__ void take_slice(const VectorPoolParams& p, const Shar
     using Row = Neighbours<T, kVector>;
     const int first = share.strip.row * S - p.pad[1];
     const T* x = share.strip.x + slice * p.x_stride[0] + share.strip.vector * kVector;
-    const bool met = share.exists && inside(slice, p.x_extent[0]);
+    const bool met = share.loads && inside(slice, p.x_extent[0]);
     Row rows[kRows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {

@@ -28,6 +28,14 @@ NEEDS: dict[str, tuple[str, Callable[[], str | None]]] = {
 }
 
 
+@pytest.fixture
+def general_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Conv and ConvTranspose have the kernels alone that accept every problem: two launches, of which one packs."""
+    from gpuconv.cuda import conv_plan, gemm_plan
+
+    monkeypatch.setattr(conv_plan, "FAMILIES", (gemm_plan,))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose marker names something that is not there, with the reason; fail it where that is required."""
     for marker, (variable, unavailable_reason) in NEEDS.items():

@@ -47,6 +47,10 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Outputs that need no repair are computed again, to the same values.": (
         "include/epilogue.cuh: bool suspect = false;  [false -> true]",
+        "include/interleaved.cuh: bool suspect = false;  [false -> true]",
+        "include/interleaved.cuh: if (!__any_sync(~0u, suspect)) return;  [return; -> ;]",
+        "include/interleaved.cuh: if (!__any_sync(~0u, suspect)) return;  [!__any_sync(~0u, suspect) -> false && (!__any_sync(~0u, suspect))]",  # noqa: E501
+        "include/interleaved.cuh: bool suspect = false;  [false -> true] no. 2",
         "include/epilogue.cuh: if (!is_finite(widen(y[offset + m * p.y_channel])))  [!is_finite(widen(y[offset + m * p.y_channel])) -> true || (!is_finite(widen(y[offset + m * p.y_channel])))]",  # noqa: E501
         "include/gather.cuh: bool whole = true;  [true -> false]",
         "include/gather.cuh: const Index last = origin[axis] + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [- -> +]",  # noqa: E501
@@ -57,6 +61,8 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Asking again, after the main loop, only spares registers during it.": (
         "include/implicit_gemm.cuh: position(group, m_tile, n_tile);  [m_tile -> n_tile] no. 2",
+        "include/interleaved.cuh: position(group, m_tile, n_tile);  [m_tile -> n_tile]",
+        "include/interleaved.cuh: position(group, m_tile, n_tile);  [statement deleted]",
         "include/implicit_gemm.cuh: position(group, m_tile, n_tile);  [statement deleted] no. 2",
         "include/implicit_gemm.cuh: multiplier.stand(group, m_tile * Multiplier::kBlockM);  [statement deleted] no. 2",
     ),
@@ -71,25 +77,47 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "include/order.cuh: template <class T> __device__ __forceinline__ T larger(T a, T b) { return b > a || b != b ? b : a; }  [> -> >=]",  # noqa: E501
     ),
     "No leading zeros of 0 are 32, so that the shift is 0 for 1 without being told.": (
-        "conv_transpose.cu: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [<= -> <]",
-        "conv_transpose.cu: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [? -> && false ?]",
-        "conv_transpose.cu: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [1 -> 0]",
+        "include/phases.cuh: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [<= -> <]",
+        "include/phases.cuh: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [? -> && false ?]",
+        "include/phases.cuh: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [1 -> 0]",
     ),
     "The sum exceeds the difference by twice the divisor: only bits beyond 32 differ.": (
-        "conv_transpose.cu: const unsigned long long excess = (1ull << shift) - divisor;  [- -> +]",
+        "include/phases.cuh: const unsigned long long excess = (1ull << shift) - divisor;  [- -> +]",
     ),
     "Numbers below 2^31 leave room for a multiplier that is larger by one.": (
-        "conv_transpose.cu: return {unsigned(divisor), unsigned((excess << 32) / divisor) + 1, unsigned(shift)};  [1 -> 2]",  # noqa: E501
+        "include/phases.cuh: return {unsigned(divisor), unsigned((excess << 32) / divisor) + 1, unsigned(shift)};  [1 -> 2]",  # noqa: E501
     ),
     "What the stride has in common with the dilation divides it, and whole strides are whole periods of taps.": (
-        "conv_transpose.cu: const bool meets = rest % a.common == 0;  [rest -> sum]",
-        "conv_transpose.cu: const Index first = Index(static_cast<long long>(rest / a.common) * a.inverse % period);  [rest -> sum]",  # noqa: E501
+        "include/phases.cuh: const bool meets = rest % a.common == 0;  [rest -> sum]",
+        "include/phases.cuh: const Index first = Index(static_cast<long long>(rest / a.common) * a.inverse % period);  [rest -> sum]",  # noqa: E501
     ),
     "Where there are no taps, there is nothing to divide.": (
-        "conv_transpose.cu: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [? -> && false ?]",
-        "conv_transpose.cu: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [0 -> 1]",
-        "conv_transpose.cu: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 2]",
-        "conv_transpose.cu: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 0]",
+        "include/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [? -> && false ?]",
+        "include/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [0 -> 1]",
+        "include/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 2]",
+        "include/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 0]",
+    ),
+    "Which lane writes which row of a tile is all the same; only neighbours in y lie with other lanes.": (
+        "include/depth_to_space.cuh: __device__ __forceinline__ const Divider<Index>& taps_along_w() const { return p.axes[NDIM - 1].taps; }  [1 -> 2]",  # noqa: E501
+        "include/depth_to_space.cuh: taps_along_w().split(m0, before);  [m0 -> column0]",
+    ),
+    "Rows before the first of a tile are never written.": (
+        "include/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [? -> && false ?]",
+        "include/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [row -> tap]",
+        "include/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [0 -> 1] no. 2",
+    ),
+    "It only keeps lanes off each other's banks, and fits into the buffers.": (
+        "include/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [< -> >]",  # noqa: E501
+        "include/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [? -> || true ?]",  # noqa: E501
+        "include/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [? -> && false ?]",  # noqa: E501
+        "include/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [2 -> 3] no. 2",  # noqa: E501
+        "include/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [2 -> 1]",  # noqa: E501
+        "include/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [2 -> 1] no. 2",  # noqa: E501
+    ),
+    "The block has no fewer threads than the tile has rows, and rows beyond the last are never written.": (
+        "include/depth_to_space.cuh: for (int i = threadIdx.x; i < Multiplier::kBlockM && m0 + i < p.common.filters; i += Multiplier::kThreads) {  [+= -> =]",  # noqa: E501
+        "include/depth_to_space.cuh: for (int i = threadIdx.x; i < Multiplier::kBlockM && m0 + i < p.common.filters; i += Multiplier::kThreads) {  [filters -> pitch]",  # noqa: E501
+        "include/depth_to_space.cuh: for (int row = int(tap - before); row < Multiplier::kBlockM && m0 + row < p.common.filters; row += int(taps_along_w().divisor)) {  [filters -> pitch]",  # noqa: E501
     ),
     "Any one thread of the block will do.": (
         "conv_transpose.cu: if (threadIdx.x == 0) {  [0 -> 1]",
@@ -104,12 +132,6 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Registers have no element behind the last one: what reads or writes it is left out.": (
         "max_pool_vectors.cu: for (int i = 0; i < COUNT; ++i) elements[AROUND + i] = own[i];  [< -> <=]",
-    ),
-    "Lanes that write nothing may load, and may load more.": (
-        "max_pool_vectors.cu: const int end = exists ? min(strip.slice + p.kernel, p.x_extent[0]) : 0;"
-        "  [? -> || true ?]",
-        "max_pool_vectors.cu: const int end = exists ? min(strip.slice + p.kernel, p.x_extent[0]) : 0;"
-        "  [0 -> 1] no. 2",
     ),
     "What is merged twice counts once.": (
         "max_pool_bands.cu: for (int slice = 1; slice < band.slices; ++slice) maximum.merge(of_slice(slice));"

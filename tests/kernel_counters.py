@@ -9,13 +9,14 @@ records anew says in the commit why the numbers are others.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import direct_forms
 import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
 import numpy as np
 import records
@@ -25,7 +26,19 @@ from emulator.counters import FIELDS, Counters
 
 import gpuconv
 from gpuconv import _dtypes
-from gpuconv.cuda import gemm_plan, mma_plan, sources, split_plan
+from gpuconv.cuda import (
+    choice,
+    depth_to_space_plan,
+    few_plan,
+    gemm_plan,
+    interleaved_plan,
+    mma_plan,
+    pointwise_plan,
+    sources,
+    split_plan,
+)
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.direct_tile import Form as DirectForm
 from gpuconv.cuda.gemm_plan import Tile
 
 ARCHITECTURE = "sm_90a"
@@ -76,6 +89,69 @@ class Form:
 
 
 @dataclass(frozen=True)
+class WholeRows:
+    """One kernel of ConvTranspose that writes whole rows of y, with a stride along W."""
+
+    kernel: str
+    dtype: str
+    precision: str
+    filters: int
+    stride: int
+
+    def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        disjoint = depth_to_space_plan.NAME in self.kernel
+        taps = (2, self.stride) if disjoint else (3, self.stride + 1)
+        channels = _CHANNELS_BETWEEN if self.kernel.endswith(("x16", "x8")) and not disjoint else 16
+        return (_BATCH, channels, _HEIGHT, WIDTHS[0]), (channels, self.filters, *taps)
+
+    def title(self) -> str:
+        """Return the row's title."""
+        x_shape, w_shape = self._shapes()
+        return f"{self.kernel}, {_sizes(w_shape[2:])}, stride 2x{self.stride} over {_sizes(x_shape)}"
+
+    def run(self) -> dict[str, Row]:
+        """Make rows of y that begin where a sector does; return the kernel's row."""
+        x, w = (np.zeros(shape, self.dtype) for shape in self._shapes())
+        more = w.shape[3] - self.stride  # that the last input reaches to
+        with preferred(self.kernel), gpuconv.precision(self.precision), _counting() as emulated:
+            gpuconv.conv_transpose(x, w, strides=(2, self.stride), pads=(0, 0, 0, more))
+        name, counters = list(emulated.counters().items())[-1]
+        assert name == self.kernel
+        return {self.title(): row(counters)}
+
+
+@dataclass(frozen=True)
+class Direct:
+    """One form of the direct sum over rows of one width, twice that for stride 2."""
+
+    dtype: str
+    form: DirectForm
+    width: int
+
+    def __str__(self) -> str:
+        return f"{direct_forms.name(self.form, self.dtype)}, {self.width} columns"
+
+    def title(self) -> str:
+        """Return the row's title."""
+        x_shape, w_shape, _ = direct_forms.usual(self.form, self.width)
+        return f"{direct_forms.name(self.form, self.dtype)}, {_sizes(w_shape)} over {_sizes(x_shape)}"
+
+    def run(self) -> dict[str, Row]:
+        """Convolve; "sums" are the loads from shared memory, beside what they took if each read whole vectors."""
+        x_shape, w_shape, attributes = direct_forms.usual(self.form, self.width)
+        name = direct_forms.name(self.form, self.dtype)
+        with preferred(name), _counting() as emulated:
+            gpuconv.conv(np.zeros(x_shape, self.dtype), np.zeros(w_shape, self.dtype), **attributes)
+        counters = emulated.counters()[name]
+        sums = [0, 0]
+        columns = [FIELDS.index("shared_wavefronts"), FIELDS.index("shared_requests")]
+        for key, counts in zip(counters.keys, counters.counts[:, columns].tolist(), strict=True):
+            if key == "ld.shared":
+                sums = [sums[0] + counts[0], sums[1] + 4 * counts[1]]
+        return {self.title(): row(counters) | {"sums": sums}}
+
+
+@dataclass(frozen=True)
 class TensorForm:
     """One form of one tile on tensor cores, of Conv."""
 
@@ -112,6 +188,53 @@ class TensorForm:
 
 
 @dataclass(frozen=True)
+class Few:
+    """Conv of few output channels without a GEMM."""
+
+    dtype: str
+    filters: int
+
+    def __str__(self) -> str:
+        return few_plan.variant(self.dtype, self.filters).name
+
+    def title(self, width: int) -> str:
+        """Return the row's title."""
+        return f"{self}, 3x3 over {_sizes((_BATCH, _CHANNELS_BETWEEN, _HEIGHT, width))}"
+
+    def run(self, width: int) -> dict[str, Row]:
+        """Convolve with stride 1 and a border of zeros; return the kernel's row."""
+        x = np.zeros((_BATCH, _CHANNELS_BETWEEN, _HEIGHT, width), self.dtype)
+        w = np.zeros((self.filters, _CHANNELS_BETWEEN, 3, 3), self.dtype)
+        with preferred(str(self)), _counting() as emulated:
+            gpuconv.conv(x, w, pads=(1, 1, 1, 1))
+        (counters,) = emulated.counters().values()
+        return {self.title(width): row(counters)}
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """Conv of one tap as a plain matrix product."""
+
+    tile: Tile
+
+    def __str__(self) -> str:
+        return pointwise_plan.variant(self.tile).name
+
+    def title(self, width: int) -> str:
+        """Return the row's title."""
+        return f"{self}, 1x1 over {_sizes((_BATCH, self.tile.block_k, _HEIGHT, width))}"
+
+    def run(self, width: int) -> dict[str, Row]:
+        """Convolve; return the kernel's row."""
+        x = np.zeros((_BATCH, self.tile.block_k, _HEIGHT, width), "float32")
+        w = np.zeros((self.tile.block_m, self.tile.block_k, 1, 1), "float32")
+        with preferred(str(self)), _counting() as emulated:
+            gpuconv.conv(x, w)
+        (counters,) = emulated.counters().values()
+        return {self.title(width): row(counters)}
+
+
+@dataclass(frozen=True)
 class Pool:
     """MaxPool by one kernel with one window, of the values alone or with their indices."""
 
@@ -140,13 +263,16 @@ class Pool:
         x, layout = np.zeros(self.x_shape, self.dtype), "NCHW"
         if self.kernel == "3d_channels":
             x, layout = np.moveaxis(x, 1, -1).copy(), "NHWC"
-        with preferred(self.name), _counting() as emulated:
+        with choice.picking(self._this), _counting() as emulated:
             gpuconv.max_pool(
                 x, kernel_shape=window, strides=strides, pads=pads, return_indices=self.indices, layout=layout
             )
         ((name, counters),) = emulated.counters().items()
         assert name == self.name
         return {self.title(): row(counters)}
+
+    def _this(self, candidates: Sequence[Candidate]) -> Candidate:
+        return next(one for one in candidates if one.name == self.name)
 
 
 def _counting() -> Any:
@@ -169,6 +295,30 @@ def forms() -> list[Form]:
     return [*whole, Form("conv", "float32", gemm_plan._MIDDLE, True, split=True)]
 
 
+def unpacked() -> list[Few | Pointwise]:
+    """Return every kernel that reads w as it is."""
+    few = [Few(dtype, filters) for dtype, filters in product(_dtypes.CONV_DTYPES, few_plan._FILTERS)]
+    return [*few, *map(Pointwise, pointwise_plan._TILES)]
+
+
+def whole_rows() -> list[WholeRows]:
+    """Return every such kernel, with the strides that are a power of two and not."""
+    interleaved = (
+        (interleaved_plan.variant(*form).name, form[0], "ieee", form[1]) for form in interleaved_plan.forms()
+    )
+    disjoint = (
+        (depth_to_space_plan.variant(*form).name, form[0], "ieee", form[1]) for form in depth_to_space_plan.forms()
+    )
+    single = ((mma_plan.variant("conv_transpose", *form), form) for form in mma_plan.interleavable_forms())
+    tensor = ((interleaved_plan.tensor_variant(one).name, *form[:3]) for one, form in single)
+    return [
+        WholeRows(name, dtype, precision, tile.block_m, stride)
+        for name, dtype, precision, tile in (*interleaved, *tensor, *disjoint)
+        for stride in (2, 3)
+        if (stride, "float64_3d_mma" in name) != (3, True)  # for which there is no room
+    ]
+
+
 def tensor_forms() -> list[TensorForm]:
     """Return every form that there is on tensor cores."""
     return [
@@ -176,6 +326,11 @@ def tensor_forms() -> list[TensorForm]:
         for operands, arithmetic in mma_plan._ARITHMETIC.items()
         for tile, form in mma_plan._kernels(arithmetic)
     ]
+
+
+def directs() -> list[Direct]:
+    """Return every form with the two sizes of elements that matter most, in rows of whole vectors and others."""
+    return [Direct(*one) for one in product(("bfloat16", "float32"), direct_forms.FORMS, (33, 64))]
 
 
 # Kernel, window, stride, pad, x: one output a thread; rows as in ResNet, rows of an odd length, planes as in SPP;
@@ -226,8 +381,10 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from form.run(width).items()
     for tensor_form in tensor_forms():
         yield from tensor_form.run(WIDTHS[0]).items()
-    for pool in pools():
-        yield from pool.run().items()
+    for few, width in product(unpacked(), WIDTHS):
+        yield from few.run(width).items()
+    for one in (*directs(), *whole_rows(), *pools()):
+        yield from one.run().items()
 
 
 def main() -> None:

@@ -17,13 +17,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import direct_forms
 import records
 
 from gpuconv import _dtypes, _geometry
 from gpuconv._precision import PRECISIONS
 from gpuconv.cpu import _threads
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import conv_plan, correlation, pool_plan, pool_problem, pool_vectors
+from gpuconv.cuda import conv_plan, correlation, few_plan, pointwise_plan, pool_plan, pool_problem, pool_vectors
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Launch, Plan, Variant
@@ -44,27 +45,50 @@ _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 
 def launches() -> dict[str, Launch]:
     """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
-    plans = [*_gemm_plans(), *_pool_plans()]
+    plans = [*_gemm_plans(), *_unpacked_plans(), *_direct_plans(), *_pool_plans()]
     return {launch.variant.name: launch for plan in plans for launch in plan.launches}
 
 
 def _gemm_plans() -> Iterator[Plan]:
-    operators = ("conv", "conv_transpose")
-    for operator, dtype, rank, wide, channels in product(
+    operators = (("conv", 1), ("conv_transpose", 1), ("conv_transpose", 2))
+    for (operator, stride), dtype, rank, wide, channels in product(
         operators, _dtypes.CONV_DTYPES, _RANKS, (False, True), _CHANNELS
     ):
         for precision in PRECISIONS if dtype == "float32" else ("ieee",):
             for channels_last in (False, True):
-                problem = _problem(operator, dtype, rank, wide, channels, precision, channels_last)
+                problem = _problem(operator, stride, dtype, rank, wide, channels, precision, channels_last)
                 for candidate in conv_plan.candidates(problem, _LIMITS):
                     yield candidate.make()
 
 
+def _unpacked_plans() -> Iterator[Plan]:
+    """Of few output channels, or of one tap."""
+    shapes = [((2, 5, 3, 3), (filters, 5, 2, 2)) for filters in few_plan._FILTERS]
+    for dtype, (x_shape, w_shape) in product(_dtypes.CONV_DTYPES, [*shapes, ((2, 17, 3, 3), (17, 17, 1, 1))]):
+        geometry = _geometry.conv(x_shape, w_shape)
+        strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
+        x_strides, w_strides, y_strides = strides
+        problem = correlation.of_conv(geometry, dtype, x_strides, w_strides, None, y_strides)
+        for family in (few_plan, pointwise_plan):
+            yield from (candidate.make() for candidate in family.candidates(problem, _LIMITS))
+
+
+def _direct_plans() -> Iterator[Plan]:
+    for dtype, form in product(_dtypes.CONV_DTYPES, direct_forms.FORMS):
+        x_shape, w_shape, attributes = direct_forms.usual(form)
+        geometry = _geometry.conv(x_shape, w_shape, None, **attributes)
+        x_strides, w_strides, y_strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
+        problem = correlation.of_conv(geometry, dtype, x_strides, w_strides, None, y_strides)
+        name = direct_forms.name(form, dtype)
+        yield from (one.make() for one in conv_plan.candidates(problem, _LIMITS) if one.name == name)
+
+
 def _problem(
-    operator: str, dtype: str, rank: int, wide: bool, channels: int, precision: str, channels_last: bool
+    operator: str, stride: int, dtype: str, rank: int, wide: bool, channels: int, precision: str, channels_last: bool
 ) -> Problem:
+    """With stride 2, ConvTranspose has phases, and its outputs do not overlap."""
     x_shape, w_shape = (2, channels, *[3] * rank), (channels, channels, *[2] * rank)
-    geometry = getattr(_geometry, operator)(x_shape, w_shape, None)
+    geometry = getattr(_geometry, operator)(x_shape, w_shape, None, strides=[stride] * rank)
     make = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
     x_strides = _channels_last(x_shape, wide) if channels_last else _strides(x_shape, wide)
     arrays = x_strides, contiguous_strides(w_shape), None, _strides(geometry.y_shape)

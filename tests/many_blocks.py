@@ -147,6 +147,21 @@ SPLIT = (
     _gemm("conv_split_float64_3d_mma_64x64x16_scalar", (2, 16, 5, 13, 12), (140, 16, 2, 3, 2), kinds=_INFINITE_INPUTS,
           layout="reversed", out="fortran", **_CONV_3D),
 )  # fmt: skip
+# More taps than a table has, and more channels than shared memory has room for the weights of.
+FEW = (
+    _gemm("conv_few_float32_3d_4x512", (2, 50, 31, 41), (3, 50, 5, 7), strides=[1, 2], pads=[3, 2, 1, 4],
+          dilations=[2, 1], kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_few_float64_3d_8x512", (1, 28, 9, 13, 16), (10, 14, 2, 3, 2), group=2, layout="reversed",
+          strides=[1, 1, 2], pads=[1, 2, 0, 2, 1, 3], dilations=[2, 1, 3], kinds=_INFINITE_INPUTS, out="fortran"),
+    _gemm("conv_few_bfloat16_3d_8x512", (3, 5, 400), (7, 5, 4), strides=[1], pads=[3, 2], dilations=[2],
+          layout="channels last", bias=False),
+)  # fmt: skip
+# Channels that are no whole slices; rows of x of whole 16 bytes, and others.
+POINTWISE = (
+    _gemm("conv_pointwise_float32_1d_128x128x16", (3, 35, 13, 11), (300, 35, 1, 1), out="reversed"),
+    _gemm("conv_pointwise_float32_1d_64x64x16", (3, 40, 4, 3, 7), (300, 20, 1, 1, 1), group=2, bias=False),
+    _gemm("conv_pointwise_float32_1d_64x64x16", (5, 21, 68), (140, 21, 1), kinds=_INFINITE_WEIGHTS),
+)  # fmt: skip
 TRANSPOSED = (
     _gemm("conv_transpose_float32_2d_64x64x16_uniform", (2, 32, 7, 11), (32, 140, 3, 4), out="fortran",
           **_TRANSPOSE_2D),
@@ -164,6 +179,46 @@ TRANSPOSED = (
           dilations=[2], layout="channels last"),
     _gemm("conv_transpose_bfloat16_2d_64x64x16_wide", (2, 5, 7, 11), (5, 140, 3, 13), kinds=_INFINITE_WEIGHTS,
           out="reversed", **_TRANSPOSE_2D),
+)  # fmt: skip
+# A stride along W of 3 and of 2, and a first phase along W without any tap.
+INTERLEAVED = (
+    _gemm("conv_transpose_interleaved_float32_3d_64x128x16_uniform", (2, 48, 9, 17), (48, 140, 3, 4), **_TRANSPOSE_2D),
+    _gemm("conv_transpose_interleaved_float32_3d_16x128x8_uniform", (2, 16, 9, 16), (16, 40, 4, 7), group=2,
+          kinds=_INFINITE_WEIGHTS, layout="reversed", **_TRANSPOSE_2D),
+    _gemm("conv_transpose_interleaved_float16_3d_16x128x8", (2, 9, 8, 17), (9, 37, 5, 6), kinds=_INFINITE_INPUTS,
+          layout="fortran", **_TRANSPOSE_SHARED),
+    _gemm("conv_transpose_interleaved_float16_3d_64x64x16_uniform", (1, 32, 7, 10), (32, 130, 5, 4), group=2,
+          layout="strided", kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_SHARED),
+    _gemm("conv_transpose_interleaved_float64_3d_64x64x16", (2, 13, 75), (13, 137, 6), bias=False, strides=[2],
+          pads=[2, 3], dilations=[3], kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_transpose_interleaved_float64_3d_16x128x16", (1, 7, 5, 9, 8), (7, 37, 3, 2, 3), strides=[3, 1, 2],
+          pads=[1, 0, 2, 0, 1, 1], dilations=[2, 3, 1], kinds=_INFINITE_INPUTS, layout="reversed"),
+    _gemm("conv_transpose_interleaved_bfloat16_3d_64x64x16_uniform", (2, 48, 70), (48, 130, 7), strides=[2],
+          pads=[2, 3], dilations=[3], kinds=_INFINITE_WEIGHTS),
+)  # fmt: skip
+INTERLEAVED_TENSOR = (
+    _gemm("conv_transpose_interleaved_float16_3d_mma_64x64x32_scalar", (1, 40, 4, 5, 9), (40, 140, 3, 2, 2),
+          kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_3D),
+    _gemm("conv_transpose_interleaved_bfloat16_3d_mma_16x128x32_scalar", (2, 33, 150), (33, 40, 5), strides=[2],
+          pads=[3, 2], dilations=[3], kinds=_INFINITE_INPUTS, bias=False),
+    _gemm("conv_transpose_interleaved_float32_3d_tf32_64x64x16_scalar", (2, 20, 9, 13), (20, 140, 3, 4),
+          layout="reversed", kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_SHARED),
+    _gemm("conv_transpose_interleaved_float32_3d_3xtf32_64x64x16_scalar", (1, 20, 150), (20, 140, 4), strides=[2],
+          pads=[2, 1], dilations=[1]),
+    _gemm("conv_transpose_interleaved_float64_3d_mma_64x64x16_scalar", (2, 20, 75), (20, 140, 5), strides=[2],
+          pads=[2, 3], dilations=[3], kinds=_INFINITE_WEIGHTS),
+)  # fmt: skip
+DISJOINT = (
+    _gemm("conv_transpose_depth_to_space_float32_3d_64x128x16", (2, 53, 11, 17), (53, 30, 2, 3), strides=[2, 3],
+          pads=[1, 2, 0, 4], dilations=[1, 1], kinds=_INFINITE_WEIGHTS, out="channels last"),
+    _gemm("conv_transpose_depth_to_space_float32_3d_16x128x16", (2, 66, 9, 17), (66, 9, 1, 5), group=2,
+          strides=[1, 5], pads=[0, 3, 2, 1], dilations=[1, 1], kinds=_INFINITE_INPUTS),
+    _gemm("conv_transpose_depth_to_space_float64_3d_64x64x16", (1, 60, 4, 5, 9), (60, 15, 2, 3, 2), strides=[2, 3, 2],
+          pads=[1, 0, 1, 0, 2, 1], dilations=[1, 1, 1], layout="reversed", out="fortran"),
+    _gemm("conv_transpose_depth_to_space_float16_3d_64x64x16", (2, 53, 9, 11), (53, 36, 3, 2), strides=[3, 2],
+          pads=[2, 1, 0, 3], dilations=[1, 1], kinds=_INFINITE_WEIGHTS, bias=False, out="reversed"),
+    _gemm("conv_transpose_depth_to_space_bfloat16_3d_16x128x16", (3, 50, 130), (50, 9, 4), strides=[4], pads=[3, 2],
+          dilations=[1], out="strided"),
 )  # fmt: skip
 
 _POOL_2D: dict[str, Any] = {"kernel_shape": [3, 4], "strides": [2, 1], "pads": [4, 3, 3, 2], "dilations": [1, 2]}
@@ -190,6 +245,27 @@ POOLS = (
           dilations=[3]),
 )  # fmt: skip
 
+# Rows of whole vectors and others, tiles that end within the plane, all that the forms leave free as unequal as can be.
+DIRECT = (
+    _gemm("depthwise_float32_3d_3x3s1", (2, 5, 33, 150), (10, 1, 3, 3), group=5, pads=[1, 0, 2, 1]),
+    _gemm("depthwise_bfloat16_3d_3x3s1", (1, 3, 5, 20, 40), (3, 1, 2, 3, 3), group=3, strides=[2, 1, 1],
+          dilations=[3, 1, 1], pads=[2, 1, 1, 1, 1, 0], kinds=_INFINITE_INPUTS),
+    _gemm("depthwise_float16_3d_3x3s2", (2, 3, 40, 90), (9, 1, 3, 3), group=3, strides=[2, 2], pads=[1, 1, 0, 2],
+          kinds=_INFINITE_WEIGHTS),
+    _gemm("depthwise_float64_3d_5x5s1", (2, 3, 17, 38), (3, 1, 5, 5), group=3, pads=[2, 3, 1, 2], bias=False),
+    _gemm("depthwise_float32_3d_5x5s2", (3, 2, 31, 29), (2, 1, 5, 5), group=2, strides=[2, 2], pads=[2, 0, 1, 2]),
+    _gemm("depthwise_float32_3d_7x7s1", (3, 3, 18, 24), (3, 1, 7, 7), group=3, pads=[3, 3, 3, 3],
+          kinds=_INFINITE_WEIGHTS),
+    _gemm("depthwise_bfloat16_3d_7x7s2", (3, 2, 26, 44), (2, 1, 7, 7), group=2, strides=[2, 2], pads=[2, 3, 4, 2]),
+    _gemm("depthwise_float32_3d_rows", (2, 2, 23, 45), (4, 1, 9, 6), group=2, pads=[5, 3, 4, 1]),
+    _gemm("depthwise_float16_3d_line", (3, 2, 1100), (2, 1, 6), group=2, pads=[5, 0], kinds=_INFINITE_INPUTS),
+    _gemm("depthwise_float32_3d_taps", (2, 3, 5, 13, 36), (6, 1, 2, 3, 4), group=3, **_CONV_3D),
+    _gemm("grouped_float32_3d_3x3s1", (2, 15, 22, 30), (27, 5, 3, 3), group=3, pads=[0, 1, 2, 1]),
+    _gemm("grouped_float64_3d_3x3s2", (3, 8, 17, 20), (10, 4, 3, 3), group=2, strides=[2, 2], pads=[1, 1, 1, 1],
+          kinds=_INFINITE_WEIGHTS),
+    _gemm("grouped_float32_3d_taps", (2, 50, 9, 37), (40, 25, 3, 2), group=2, **_CONV_2D_TURNED),
+)  # fmt: skip
+
 # Windows that the faster kernels take: rows of whole vectors, with lanes that help on either side, on both, on none ...
 VECTOR_POOLS = (
     _pool("max_pool_float32_3d_vectors_3x2", (3, 7, 17, 40), "nonfinite", out="strided rows", kernel_shape=[3, 3],
@@ -206,6 +282,8 @@ VECTOR_POOLS = (
           pads=[1, 0, 0, 1], ceil_mode=1),
     _pool("max_pool_float32_3d_vectors_2x2", (2, 6, 3, 19, 28), "ties", "off the vectors", kernel_shape=[3, 2, 2],
           strides=[2, 2, 2], pads=[2, 1, 0, 1, 0, 0]),
+    _pool("max_pool_float16_3d_vectors_3x2", (11, 17, 9, 16), "nonfinite", kernel_shape=[3, 3], strides=[2, 2],
+          pads=[0, 1, 1, 2]),
     _pool("max_pool_float32_3d_vectors_3x1", (2, 7, 9, 44), "normal", kernel_shape=[3, 3], pads=[2, 1, 0, 1]),
     _pool("max_pool_uint8_3d_vectors_3x1", (5, 7, 13, 48), "the ends", "off the vectors", kernel_shape=[3, 3],
           pads=[2, 1, 0, 2]),
@@ -298,9 +376,9 @@ TENSOR = (
           **_TRANSPOSE_2D),
 )  # fmt: skip
 
-GEMMS = (*CONVS, *SPLIT, *TRANSPOSED)
+GEMMS = (*CONVS, *SPLIT, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
 FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *CHANNEL_POOLS)
-ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *POOLS, *FAST_POOLS)
+ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *INTERLEAVED_TENSOR, *DIRECT, *POOLS, *FAST_POOLS)
 
 
 @cache

@@ -27,6 +27,7 @@ from typing import Any
 
 import division
 import many_blocks
+import phases
 from emulator import EmulatorError, UnsupportedPtx
 from emulator.engine import module
 from equivalent_kernels import EQUIVALENT
@@ -54,10 +55,18 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "include/staging.cuh": (*many_blocks.BAND_POOLS, *many_blocks.PLANE_POOLS),
     "pack_weights.cu": many_blocks.GEMMS,
     "conv_implicit_gemm.cu": many_blocks.CONVS,
+    "conv_pointwise.cu": many_blocks.POINTWISE,
+    "conv_few.cu": many_blocks.FEW,
     "conv_split.cu": many_blocks.SPLIT,
     "include/split_k.cuh": many_blocks.SPLIT,
     "include/tickets.cuh": many_blocks.SPLIT,
     "conv_transpose.cu": many_blocks.TRANSPOSED,
+    "conv_transpose_interleaved.cu": (*many_blocks.INTERLEAVED, *many_blocks.INTERLEAVED_TENSOR),
+    "conv_transpose_depth_to_space.cu": many_blocks.DISJOINT,
+    "include/phases.cuh": (*many_blocks.TRANSPOSED, *many_blocks.INTERLEAVED),
+    "include/interleaved.cuh": (*many_blocks.INTERLEAVED, *many_blocks.INTERLEAVED_TENSOR),
+    "include/depth_to_space.cuh": many_blocks.DISJOINT,
+    "conv_direct.cu": many_blocks.DIRECT,
     "include/correlation.cuh": many_blocks.GEMMS,
     "include/gather.cuh": many_blocks.GEMMS,
     "include/ffma.cuh": many_blocks.GEMMS,
@@ -208,8 +217,10 @@ def mutants(path: str) -> list[Mutant]:
 def _trials(path: str, **options: Any) -> Iterator[Callable[[], Any]]:
     for one in FILES[path]:
         yield partial(many_blocks.run, one, ARCHITECTURE, max_steps=MAX_STEPS, **options)
-    if path in ("conv_transpose.cu", "include/geometry.cuh"):
+    if path in ("include/phases.cuh", "include/geometry.cuh"):
         yield from (partial(division.check, wide, side) for wide in (False, True) for side in division.PREPARED)
+    if path == "include/phases.cuh":
+        yield from (partial(phases.check, wide) for wide in (False, True))
 
 
 def _found(path: str, **options: bool) -> str | None:

@@ -20,6 +20,8 @@ import gpuconv
 from gpuconv import _cases, _geometry, cuda
 from gpuconv.cuda import conv_plan, device
 
+pytestmark = pytest.mark.usefixtures("general_kernels")
+
 
 @pytest.fixture
 def cupy(tmp_path: Path) -> Iterator[StandIn]:

@@ -45,6 +45,21 @@ def test_sums_are_exact_up_to_their_one_rounding(case: Case, dtype: str, wide: b
     assert bool(emulated.launches) == bool(expected.size)
 
 
+TRANSPOSED = [case for case in _cases.CASES if case.op == "conv_transpose"]
+
+
+@pytest.mark.parametrize("case", TRANSPOSED, ids=lambda case: str(case.name))
+def test_every_kernel_that_takes_a_case_makes_it_right(case: Case) -> None:
+    """One dtype of each case, another one from case to case."""
+    dtype = case.dtypes[TRANSPOSED.index(case) % len(case.dtypes)]
+    (expected,) = _cases.expected(case, dtype)
+    arrays = _cases.inputs(case, dtype)
+    for turn in choice.every_candidate():
+        with turn, cuda(case, dtype, wide=False):
+            actual = gpuconv.conv_transpose(**arrays, **case.attributes)
+        assert_same(actual, expected, bits=False)
+
+
 @pytest.mark.parametrize(("case", "dtype"), case_rows("max_pool"))
 def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, dtype: str, wide: bool) -> None:
     expected_y, expected_indices = _cases.expected(case, dtype)

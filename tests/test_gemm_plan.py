@@ -13,7 +13,7 @@ from emulated import preferred
 from strategies import GENERATORS
 
 from gpuconv import ArgumentError, _geometry
-from gpuconv.cuda import choice, conv_plan, params
+from gpuconv.cuda import choice, conv_plan, direct_plan, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.limits import nearest
 from gpuconv.cuda.plan import Launch, Limits, Plan
@@ -21,7 +21,15 @@ from gpuconv.cuda.variants import all_variants
 
 HOPPER = Limits("sm_90a", 132, 227 * 1024, 228 * 1024)
 BORDER = params.INDEX_LIMIT
+EVERY_FAMILY = conv_plan.FAMILIES
 Ints = tuple[int, ...]
+general = pytest.mark.usefixtures("general_kernels")
+
+
+@pytest.fixture(autouse=True)
+def only_gemms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a direct sum would make of these problems."""
+    monkeypatch.setattr(conv_plan, "FAMILIES", tuple(one for one in EVERY_FAMILY if one is not direct_plan))
 
 
 def contiguous(shape: Ints) -> Ints:
@@ -70,6 +78,7 @@ def wide(launch: Launch) -> bool:
 # ---------------------------------------------------------------- structs
 
 
+@general
 def test_the_structs_of_a_small_conv() -> None:
     # x (2, 2·3, 5, 7), w (2·4, 3, 2, 3): y (2, 8, 4, 3)
     attributes: dict[str, Any] = {"group": 2, "strides": [1, 3], "dilations": [2, 1], "pads": [1, 0, 0, 2]}
@@ -169,6 +178,7 @@ def test_the_axes_of_a_small_conv_transpose() -> None:
     assert gemm.grid == (12, 1, 1)
 
 
+@general
 def test_strides_of_views_reach_the_kernel() -> None:
     backwards = (-210, 35, -7, 1)
     _, gemm = plan("conv", (2, 6, 5, 7), (8, 6, 2, 3), x_strides=backwards).launches
@@ -176,11 +186,12 @@ def test_strides_of_views_reach_the_kernel() -> None:
     assert (common["x_batch"], common["x_channel"], common["x_stride"]) == (-210, 35, [-7, 1])
 
 
+@general
 def test_what_has_no_effect_is_made_small() -> None:
     huge = 2**62
     _, gemm = plan("conv", (1, 1, 8), (1, 1, 1), dilations=[huge], strides=[huge]).launches
     assert not wide(gemm)
-    _, gemm = plan("conv_transpose", (1, 1, 1), (1, 1, 2), strides=[huge]).launches
+    *_, gemm = plan("conv_transpose", (1, 1, 1), (1, 1, 2), strides=[huge]).launches
     assert not wide(gemm)
 
 
@@ -199,6 +210,7 @@ def test_a_sum_over_no_channels_packs_nothing() -> None:
     assert [role for role, _ in gemm.pointers] == ["x", "y", "b"]
 
 
+@general
 @pytest.mark.parametrize(
     ("dtype", "filters", "pitch", "size"), [("float16", 5, 8, 4), ("float32", 6, 8, 4), ("float64", 5, 6, 8)]
 )
@@ -216,7 +228,8 @@ def test_the_packed_weights_have_rows_of_whole_vectors(dtype: str, filters: int,
         (3, 64, 112, "float32_2d_64x64x16"),  # slices of K hold several taps
         (256, 256, 21, "float32_2d_64x64x16_uniform"),  # few pixels: smaller tiles, on more multiprocessors
         (256, 256, 7, "split_float32_2d_64x64x16_uniform"),  # still fewer: several blocks a tile
-        (32, 1, 256, "float32_2d_16x128x16"),
+        (32, 9, 256, "float32_2d_16x128x16"),
+        (32, 1, 256, "few_float32_3d_4x512"),  # too few output channels for a GEMM
     ],
 )
 def test_tiles_follow_the_problem(channels: int, filters: int, side: int, tile: str) -> None:
@@ -239,6 +252,7 @@ def test_more_blocks_than_a_grid_has_are_refused() -> None:
 # ---------------------------------------------------------------- index widths
 
 
+@general
 @pytest.mark.parametrize(("extent", "expected"), [(BORDER - 1, False), (BORDER + 1, True)])
 def test_the_last_offset_decides_the_width(extent: int, expected: bool) -> None:
     made = plan("conv", (1, 1, extent), (1, 1, 1), strides=[2**20])
@@ -271,6 +285,7 @@ def test_names_of_variants_are_unique() -> None:
 
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 def test_every_plan_up_to_four_axes_is_in_the_list(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_plan, "FAMILIES", EVERY_FAMILY)
     known, random = set(all_variants()), Random(0)
     for number in range(300):
         monkeypatch.setattr(params, "INDEX_LIMIT", BORDER if number % 3 else 0)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import kernel_counters
 import numpy as np
 import pytest
 import records
 from emulator.counters import FIELDS, Counters
-from kernel_counters import PATH, TOOL, WIDTHS, Form, Row, TensorForm
+from kernel_counters import PATH, TOOL, WIDTHS, Form, Row, TensorForm, WholeRows
 
 from gpuconv import _dtypes
 
@@ -17,10 +18,14 @@ pytestmark = pytest.mark.emulator
 
 MOST_SECTORS = 1.3  # of what is necessary
 MOST_OF_16_BIT = 1.6  # in rows of 33: 64 bytes that begin in the middle of a sector touch three of them instead of two
+MOST_SECTORS_OF_WHOLE_ROWS = 1.2
+MOST_WAVEFRONTS_OF_WHOLE_ROWS = 1.16  # no number of banks can be shared out to three phases evenly
+MOST_OF_VECTORS = 1.2  # of direct sums, whose rows are copied in vectors
+MOST_OF_ODD_ROWS = 1.75  # of direct sums in 16 bits, in rows of 33
 # Lanes two elements apart take two, of 4 or 8 bytes; the last lane of a row and the first one of the next may meet.
 MOST_OF_ROWS = 1.2  # sectors of MaxPool's loads and stores together
 MOST_OF_BYTES = 1.25  # whose rows begin and end in the middle of a sector
-MOST_WAVEFRONTS = {"3d_bands": 2.2, "2d_planes": 1.5}
+MOST_WAVEFRONTS = {"3d_bands": 2.2, "2d_planes": 1.6}
 Rows = Mapping[str, Row]
 
 
@@ -54,6 +59,31 @@ def test_gemm_counts_are_as_recorded(gemm: tuple[Form, Rows]) -> None:
     assert_recorded(gemm[1])
 
 
+@pytest.mark.parametrize("one", kernel_counters.whole_rows(), ids=WholeRows.title)
+def test_conv_transpose_writes_whole_rows(one: WholeRows) -> None:
+    rows = one.run()
+    ((title, row),) = rows.items()
+    for name, most in (("stores", MOST_SECTORS_OF_WHOLE_ROWS), ("shared", MOST_WAVEFRONTS_OF_WHOLE_ROWS)):
+        found, ideal = row[name]
+        assert 0 < ideal <= found <= most * ideal, f"{title}: {name}"
+    assert_recorded(rows)
+
+
+@pytest.mark.parametrize("direct", kernel_counters.directs(), ids=str)
+def test_direct_sums_read_little_more_than_necessary(direct: kernel_counters.Direct) -> None:
+    ((title, row),) = direct.run().items()
+    wavefronts, of_vectors = row["sums"]
+    assert 0 < wavefronts <= of_vectors
+    if not direct.form.kernel:  # whose windows use whole vectors
+        assert row["shared"][0] <= 1.2 * row["shared"][1]
+    whole = direct.width % 4 == 0 and direct.form.stride  # rows of whole vectors, copied as such
+    most = MOST_OF_VECTORS if whole else MOST_SECTORS if direct.dtype == "float32" else MOST_OF_ODD_ROWS
+    for name in ("loads", "stores"):
+        sectors, ideal = row[name]
+        assert ideal <= sectors <= most * ideal or direct.form.stride == 0, name
+    assert_recorded({title: row})
+
+
 @pytest.mark.parametrize("form", kernel_counters.tensor_forms(), ids=str)
 def test_tensor_cores_are_fed_without_bank_conflicts(form: TensorForm) -> None:
     packed, made = (kernel_counters.row(one) for one in form.counters(WIDTHS[0]).values())
@@ -74,6 +104,17 @@ def test_tensor_cores_multiply_whole_slices_and_nothing_else(form: TensorForm) -
     pixels = -(-n * spatial[0] * spatial[1] // form.tile.block_n) * form.tile.block_n
     products = 3 if form.precision == "3xtf32" else 1
     assert made.counts[:, FIELDS.index("mma_macs")].sum() == filters * pixels * rows * products
+
+
+@pytest.mark.parametrize("few", kernel_counters.unpacked(), ids=str)
+def test_kernels_that_pack_nothing_read_whole_sectors(few: Any) -> None:
+    rows = {title: row for width in WIDTHS for title, row in few.run(width).items()}
+    for title, row in rows.items():
+        most = MOST_OF_16_BIT if "float16" in title else MOST_SECTORS
+        for name in ("loads", "stores"):
+            assert row[name][0] <= most * row[name][1], f"{title}: {name}"
+        assert row["shared"][0] == row["shared"][1], title
+    assert_recorded(rows)
 
 
 @pytest.mark.parametrize("pool", kernel_counters.pools(), ids=str)
@@ -105,8 +146,10 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
     for key in ("compiler", "columns"):
         gone.pop(key)
     titles = {title for form in kernel_counters.forms() for width in WIDTHS for title in form.titles(width)}
+    titles |= {direct.title() for direct in kernel_counters.directs()}
     titles |= {title for form in kernel_counters.tensor_forms() for title in form.titles(WIDTHS[0])}
-    titles |= {pool.title() for pool in kernel_counters.pools()}
+    titles |= {few.title(width) for few in kernel_counters.unpacked() for width in WIDTHS}
+    titles |= {one.title() for one in (*kernel_counters.whole_rows(), *kernel_counters.pools())}
     assert set(gone) == titles
 
 

@@ -8,20 +8,32 @@ import many_blocks
 import numpy as np
 import pytest
 from emulated import architecture
-from many_blocks import ALL, GEMMS, POOLS, TENSOR, ManyBlocks
+from many_blocks import (
+    ALL,
+    DIRECT,
+    DISJOINT,
+    GEMMS,
+    INTERLEAVED,
+    INTERLEAVED_TENSOR,
+    POINTWISE,
+    POOLS,
+    TENSOR,
+    ManyBlocks,
+)
 
 from gpuconv import _dtypes
-from gpuconv.cuda import gemm_plan, mma_plan
+from gpuconv.cuda import depth_to_space_plan, direct_tile, gemm_plan, interleaved_plan, mma_plan
 
 pytestmark = pytest.mark.emulator
 
 
 def _blocks(launch: Any) -> list[int]:
-    """Blocks each way: of output channels and of pixels, or of outputs."""
-    if launch.variant.name.startswith("max_pool"):
+    """Blocks each way: of output channels and of pixels, or of all outputs."""
+    if launch.variant.name.startswith("max_pool") or launch.variant.source == "conv_direct.cu":
         return [launch.grid[0]]
     common = np.frombuffer(launch.parameters, launch.variant.layout)["common"]
-    return [int(common[name]["divisor"][0]) for name in ("m_tiles", "n_tiles")]
+    names = ("n_tiles",) if launch.variant.name.startswith("conv_few") else ("m_tiles", "n_tiles")
+    return [int(common[name]["divisor"][0]) for name in names]
 
 
 @pytest.mark.parametrize("one", ALL, ids=lambda one: f"{one.kernel}-{ALL.index(one)}")
@@ -36,10 +48,15 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
     "_bands": {"dilations"},
     "_planes": {"strides", "dilations"},
     "_channels": {"dilations"},
+    "_depth_to_space_": {"dilations"},
 }
 
 
-@pytest.mark.parametrize("one", [one for one in ALL if one.problem.rank > 1], ids=lambda one: one.kernel)
+# Without those that have nothing on any axis, or the same on all.
+_SEVERAL_AXES = [one for one in ALL if one.problem.rank > 1 and one not in (*DIRECT, *POINTWISE)]
+
+
+@pytest.mark.parametrize("one", _SEVERAL_AXES, ids=lambda one: one.kernel)
 def test_no_two_axes_are_alike(one: ManyBlocks) -> None:
     attributes, rank = one.problem.attributes, one.problem.rank
     numbers = {
@@ -63,6 +80,7 @@ def test_every_tile_of_every_dtype_is_there() -> None:
         for uniform in (False, True)
         if (tile.uniform if uniform else tile.rowwise)
     }
+    assert {one.kernel.split("d_")[-1] for one in DIRECT} == {str(form) for form in direct_tile.FORMS}
     met = {f"{one.dtype} {one.kernel.split('d_')[-1].removesuffix('_wide')}" for one in GEMMS}
     assert forms <= met
     kernels = {one.kernel.replace("bfloat16", "float16") for one in TENSOR}
@@ -71,3 +89,25 @@ def test_every_tile_of_every_dtype_is_there() -> None:
     }
     assert forms <= {f"{name.split('_')[-1]} {name.split('_')[-2].split('x')[0]}" for name in kernels}
     assert {one.kernel.split("_")[2] for one in POOLS} == set(_dtypes.MAX_POOL_DTYPES)
+
+
+def test_every_tile_that_writes_whole_rows_is_there_and_every_dtype() -> None:
+    interleaved, disjoint = list(interleaved_plan.forms()), list(depth_to_space_plan.forms())
+    tiles = {f"{tile}{'_uniform' if uniform else ''}" for _, tile, uniform in interleaved}
+    assert tiles == {one.kernel.split("_3d_")[1] for one in INTERLEAVED}
+    assert {str(tile) for _, tile in disjoint} == {one.kernel.split("_3d_")[1] for one in DISJOINT}
+    for found, forms in ((INTERLEAVED, interleaved), (DISJOINT, disjoint)):
+        assert {str(one.dtype) for one in found} == {form[0] for form in forms}
+
+
+def test_every_arithmetic_of_tensor_cores_is_interleaved() -> None:
+    singles = (mma_plan.variant("conv_transpose", *form) for form in mma_plan.interleavable_forms())
+    kernels = {interleaved_plan.tensor_variant(single).name for single in singles}
+    met = {one.kernel for one in INTERLEAVED_TENSOR}
+    assert met <= kernels
+    arithmetics = [{name.rpartition("_3d_")[2].partition("_")[0] for name in names} for names in (kernels, met)]
+    tiles = [
+        {name.replace("bfloat16", "float16").partition("_float16_")[2] for name in names} for names in (kernels, met)
+    ]
+    assert arithmetics[0] == arithmetics[1]
+    assert tiles[0] == tiles[1]

@@ -12,7 +12,7 @@ import pytest
 from emulated import preferred
 from emulator import EmulatorError, emulated_cuda
 from mutate_kernels import changed_kernels
-from operands import filled, values
+from operands import LAYOUTS, filled, values
 
 import gpuconv
 from gpuconv.cuda import sources
@@ -28,10 +28,16 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-IMPLICIT, TRANSPOSE = "include/implicit_gemm.cuh", "conv_transpose.cu"
+IMPLICIT, TRANSPOSE, PHASES = "include/implicit_gemm.cuh", "conv_transpose.cu", "include/phases.cuh"
 FFMA, GATHER, EPILOGUE = "include/ffma.cuh", "include/gather.cuh", "include/epilogue.cuh"
-PACK, POOL = "pack_weights.cu", "max_pool.cu"
+INTERLEAVED, BLOCKS = "include/interleaved.cuh", "include/depth_to_space.cuh"
+DEPTH_TO_SPACE = "conv_transpose_depth_to_space.cu"
+MMA, SLICE, FRAGMENTS = "include/mma.cuh", "include/slice_inputs.cuh", "include/fragments.cuh"
+PACK, PACK_FRAGMENTS, POOL = "pack_weights.cu", "pack_fragments.cu", "max_pool.cu"
+DIRECT = "conv_direct.cu"
+PAST_CHUNKS = "global memory out of bounds: read of 16 bytes"
 SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
+FEW, POINTWISE = "conv_few.cu", "conv_pointwise.cu"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
 
@@ -64,6 +70,22 @@ def slices(dtype: str = "float32") -> Any:
         return gpuconv.conv(*arrays(dtype, c=80), pads=[2, 1, 2, 1])
 
 
+def halves(form: str, c: int = 40) -> Callable[[], Any]:
+    """A Conv in float16 on tensor cores, of several tiles and slices, in one form of one tile."""
+
+    def call() -> Any:
+        x, w = arrays("float16", c=c)
+        if form.endswith("vector"):
+            x = LAYOUTS["channels last"](x)
+        with preferred(f"mma_{form}"):
+            return gpuconv.conv(x, w, pads=[2, 1, 2, 1])
+
+    return call
+
+
+VECTOR, SCALAR, ROWWISE = halves("64x64x64_vector"), halves("64x64x32_scalar"), halves("64x64x32_rowwise", c=3)
+
+
 def infinite() -> Any:
     """A Conv with infinite weights on the padding."""
     x, w = values("integers", 1, (1, 2, 9, 8), "float32"), values("nonfinite", 2, (70, 2, 3, 3), "float32")
@@ -77,14 +99,89 @@ def in_splits(share: bool = False) -> Any:
         return gpuconv.conv(x, gpuconv.pack(w) if share else w, pads=[2, 1, 2, 1])
 
 
+def few() -> Any:
+    """A Conv of few output channels, with more taps than a table has and more channels than there is room for."""
+    (x, w, _), _ = filled("conv", (1, 50, 31, 41), (3, 50, 5, 7), {}, "float32")
+    with preferred("conv_few"):
+        return gpuconv.conv(x, w, pads=[2, 1, 2, 1])
+
+
+def pointwise() -> Any:
+    """A Conv of one tap, of channels that are no whole slices, and rows of x that are no whole 16 bytes."""
+    (x, w, _), _ = filled("conv", (3, 35, 11, 13), (70, 35, 1, 1), {}, "float32")
+    with preferred("conv_pointwise"):
+        return gpuconv.conv(x, w)
+
+
 def transposed() -> Any:
     (x, w, _), attributes = filled("conv_transpose", (1, 20, 9, 8), (20, 70, 3, 4), {"strides": [2, 3]}, "float32")
     return gpuconv.conv_transpose(x, w, **attributes)
 
 
+INFINITE_PHASES = values("integers", 1, (1, 2, 9, 8), "float32"), values("nonfinite", 2, (2, 70, 3, 5), "float32")
+PHASES_ALONG_W: dict[str, Any] = {"strides": [1, 2], "pads": [1, 1, 1, 1]}
+
+
+def interleaved() -> Any:
+    """A ConvTranspose of three phases along W and two along H, several tiles each way."""
+    with preferred("interleaved_float32_3d_64x64x16"):
+        return transposed()
+
+
+def infinite_phases() -> Any:
+    """The same of infinite weights on the padding, in two phases."""
+    with preferred("interleaved"):
+        return gpuconv.conv_transpose(*INFINITE_PHASES, **PHASES_ALONG_W)
+
+
+def disjoint() -> Any:
+    """A ConvTranspose whose kernel is its stride, with rows of weights of no whole vectors, cut off at the borders."""
+    attributes = {"strides": [1, 5], "pads": [1, 2, 0, 1]}
+    (x, w, _), _ = filled("conv_transpose", (1, 20, 9, 30), (20, 9, 1, 5), attributes, "float32")
+    with preferred("depth_to_space_float32_3d_16x128x16"):
+        return gpuconv.conv_transpose(x, w, **attributes)
+
+
 def pool() -> Any:
     """A MaxPool of 912 outputs in four blocks."""
-    return gpuconv.max_pool(values("integers", 1, (2, 3, 150), "float32"), kernel_shape=[3], pads=[2, 2])
+    with preferred("max_pool_float32_1d"):
+        return gpuconv.max_pool(values("integers", 1, (2, 3, 150), "float32"), kernel_shape=[3], pads=[2, 2])
+
+
+def depthwise() -> Any:
+    (x, w, _), _ = filled("conv", (3, 3, 22, 37), (3, 1, 3, 3), {"group": 3}, "float32")
+    with preferred("depthwise_float32_3d_3x3s1"):
+        return gpuconv.conv(x, w, group=3, pads=[2, 1, 1, 2])
+
+
+def whole_rows() -> Any:
+    (x, w, _), _ = filled("conv", (3, 3, 22, 36), (3, 1, 3, 3), {"group": 3}, "float16")
+    with preferred("depthwise_float16_3d_3x3s1"):
+        return gpuconv.conv(x, w, group=3, pads=[1, 1, 1, 1])
+
+
+def long_rows() -> Any:
+    (x, w, _), _ = filled("conv", (3, 3, 22, 37), (3, 1, 8, 6), {"group": 3}, "float32")
+    with preferred("depthwise_float32_3d_rows"):
+        return gpuconv.conv(x, w, group=3, pads=[2, 1, 1, 2])
+
+
+def stepwise() -> Any:
+    """A grouped Conv whose channels are staged step by step, with an infinite weight in the last step."""
+    (x, w, _), _ = filled("conv", (1, 64, 40, 41), (8, 32, 3, 3), {"group": 2}, "float32")
+    with preferred("grouped_float32_3d_3x3s1"):
+        return gpuconv.conv(x, w, group=2, pads=[1, 1, 1, 1])
+
+
+def infinite_direct() -> Any:
+    with preferred("depthwise_float32_3d_3x3s1"):
+        return gpuconv.conv(*infinite_corner(), group=2, pads=[1, 1, 1, 1])
+
+
+def infinite_corner() -> tuple[Any, Any]:
+    x, w = values("integers", 1, (3, 2, 22, 37), "float32"), values("integers", 2, (2, 1, 3, 3), "float32")
+    w[0, 0, 0, 0] = float("inf")
+    return x, w
 
 
 @dataclass(frozen=True)
@@ -116,8 +213,12 @@ class Bug:
 FIND = "origin[axis] + tap[axis] * taps.advance[axis];\n"
 FIND_INSIDE = FIND + "            found = found && inside(coordinate, p.x_extent[axis]);\n"
 ARRIVED = "__syncthreads();     // the slice has arrived"
-TURNED = "__syncwarp();\n                const Index m = first_row(i);"
-TURNED_BACK = "__syncwarp();\n            }\n        }\n        return suspect;"
+FILLED = "__syncthreads();\n#pragma unroll 1\n    for (int phase"
+LAID = "__syncwarp();\n        const bool suspect = all.write"
+MOVED = "__syncthreads();\n#pragma unroll 1\n        for (int i = threadIdx.x; i < kBlockN"
+TURNED = "__syncwarp();\n                if (channels_last)"
+TURNED_BACK = "__syncwarp();\n            }\n        }\n        return channels_last"
+TURNED_LANES = "store_shared(piece + (place + place / 8) * kVector, part);\n                __syncwarp();"
 PUBLISHED = "        __threadfence();\n        last = "
 LEARNT = "all - 1;\n        __threadfence();"
 PARTS_RACE = "race between blocks on workspace"
@@ -166,11 +267,57 @@ BUGS = (
         OUT_OF_BOUNDS.format("read"), "square[i][along] = found"),
     Bug("taps are used before they are there", TRANSPOSE, "__syncthreads();", "", transposed,
         "shared memory race: read after write", "taps.count[axis] = divider"),
-    Bug("one thread waits for the others", TRANSPOSE, "taps.rows = rows;\n    }\n    __syncthreads();",
-        "taps.rows = rows;\n    __syncthreads();\n    }", transposed,
+    Bug("one thread waits for the others", TRANSPOSE, "fill_taps(p, phase, taps);\n    }\n    __syncthreads();",
+        "fill_taps(p, phase, taps);\n    __syncthreads();\n    }", transposed,
         "reached by only some lanes", "__syncthreads();"),
-    Bug("outputs between the phases are taken for its own", TRANSPOSE, "(a.extent - phase - 1) / a.stride + 1",
+    Bug("outputs between the phases are taken for its own", PHASES, "(a.extent - phase - 1) / a.stride + 1",
         "a.extent", transposed, OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
+    Bug("taps of phases that are none are filled", INTERLEAVED, "if (threadIdx.x >= phases.divisor) return;", "",
+        interleaved, "shared memory out of bounds", "taps."),
+    Bug("phases are multiplied before their taps are there", INTERLEAVED, FILLED,
+        FILLED.replace("__syncthreads();", ""), interleaved, "shared memory race", "taps"),
+    Bug("lanes read planes that others still write", INTERLEAVED, LAID, LAID.replace("__syncwarp();", ""), interleaved,
+        "shared memory race: read after write", "const Acc sum = sums[row * kPitch]"),
+    Bug("planes take the place of buffers in use", INTERLEAVED, "shared + kBuffers + (phase - 1)",
+        "shared + (phase - 1)", interleaved, "shared memory race|uninitialised|in flight", ""),
+    Bug("lanes that wrote nothing suspect leave", INTERLEAVED, "if (!__any_sync(~0u, suspect)) return;",
+        "if (!suspect) return;", infinite_phases, "reached by only some lanes", "__syncwarp();    // lanes repair"),
+    Bug("channels that are none are interleaved", INTERLEAVED, "if (m + row >= p.common.filters) continue;", "",
+        interleaved, OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
+    Bug("sums are moved before they are there", BLOCKS, MOVED, MOVED.replace("__syncthreads();", ""), disjoint,
+        "shared memory race: read after write", "narrow<T>(sums[row * pitch]"),
+    Bug("outputs that the padding cuts off are written", BLOCKS, "exists && inside(origin[axis] + found.tap[axis],",
+        "exists && inside(0,", disjoint, OUT_OF_BOUNDS.format("write") + "|race between blocks", "= narrow<T>(sums"),
+    Bug("rows that are none are moved", BLOCKS, " && m0 + row < p.common.filters; row +=", "; row +=", disjoint,
+        "uninitialised shared memory read", "found"),
+    Bug("channels that are none are gathered", DEPTH_TO_SPACE, " && this->next_k + row + step < this->taps.rows;", ";",
+        disjoint, OUT_OF_BOUNDS.format("read"), "if constexpr (kAsync) copy_async<sizeof(T)>"),
+    Bug("weights are read past the end of their row", DEPTH_TO_SPACE, "k < left ? sizeof(Acc) : 0", "sizeof(Acc)",
+        disjoint, OUT_OF_BOUNDS.format("read"), "copy_async<sizeof(Acc)>(target + k"),
+    Bug("single weights are read as vectors", DEPTH_TO_SPACE, "% 16 == 0 && this->p.pitch % kVector == 0", "% 16 == 0",
+        disjoint, "misaligned|out of bounds", "copy_async<16>(target"),
+    Bug("tensor cores: taps in the padding are copied", SLICE, "meets(at, away) ? p.channels - first : 0",
+        "p.channels - first", VECTOR, PAST_CHUNKS, "copy_async<16>((target"),
+    Bug("tensor cores: channels that are none are copied", SLICE, "(WHOLE ? 0 : k * kChunk) < channels[i]",
+        "0 < channels[i]", VECTOR, PAST_CHUNKS, "copy_async<16>((target"),
+    Bug("tensor cores: taps in the padding are read, row by row", SLICE, "meets(mine, away.coordinate)", "true",
+        ROWWISE, OUT_OF_BOUNDS.format("read"), "load_half(source)"),
+    Bug("tensor cores: one copy too few is waited for", IMPLICIT, "copy_async_wait<kStages - 2>",
+        "copy_async_wait<kStages - 1>", VECTOR, "an asynchronous copy is in flight", "a[i][k][part] = load_shared"),
+    Bug("tensor cores: no barrier between filling and multiplying", IMPLICIT, ARRIVED, "// the slice has arrived",
+        SCALAR, "shared memory race", "a[i][k][part] = load_shared"),
+    Bug("tensor cores: weights are not copied", MMA, "copy_async<16>(target + i, next_weights + i, 16);", ";", SCALAR,
+        "uninitialised shared memory read", "a[i][k][part] = load_shared"),
+    Bug("tensor cores: 16-bit elements stay in registers", IMPLICIT, "if (more) multiplier.deposit(filled);", "",
+        SCALAR, "uninitialised shared memory read", "load_matrices(words"),
+    Bug("tensor cores: the table of pixels is read before it is there", SLICE, "keep(place);\n        __syncthreads();",
+        "keep(place);", SCALAR, "shared memory race: read after write", "const Standing at = pixels["),
+    Bug("tensor cores: a warp's chunk overlaps the next one's", MMA, "WARP_M + i * kRows", "WARP_M + i * (kRows - 1)",
+        SCALAR, "race between blocks on y|were never written|race", ""),
+    Bug("fragments: no barrier where weights are turned round", PACK_FRAGMENTS, "__syncthreads();", "", SCALAR,
+        "shared memory race", "Arithmetic::part(tile["),
+    Bug("fragments: channels that are none are packed", PACK_FRAGMENTS, "channel < p.channels && ", "", SCALAR,
+        OUT_OF_BOUNDS.format("read"), "found ? w[offset]"),
     Bug("a block's sums are not published", TICKETS, PUBLISHED, PUBLISHED.replace("__threadfence();", ""), in_splits,
         PARTS_RACE, "load_l2(source"),
     Bug("the last block does not look at memory anew", TICKETS, LEARNT, LEARNT.replace("__threadfence();", ""),
@@ -187,6 +334,24 @@ BUGS = (
         in_splits, PARTS_RACE, "store_l2(target"),
     Bug("a split too many is added up", SPLIT, "split < splits;", "split <= splits;", lambda: in_splits(share=True),
         "global memory out of bounds: read of 16 bytes", "load_l2(source"),
+    Bug("taps in the padding are read, without a GEMM", FEW, "found = found && inside(", "(void)inside(", few,
+        OUT_OF_BOUNDS.format("read"), "if (found[i]) values[i] = "),
+    Bug("weights change while they are in use", FEW, "__syncthreads();     // all threads have left the weights",
+        "", few, "shared memory race: write after read", "weights[i] = m < "),
+    Bug("weights are used before they are there", FEW, "__syncthreads();\n                add_channels",
+        "add_channels", few, "shared memory race: read after write", "rows[j] = reinterpret_cast<const Vector*>"),
+    Bug("the table changes while it is in use", FEW, "__syncthreads();     // all threads have left the table", "",
+        few, "shared memory race: write after read", "entry."),
+    Bug("filters that are none are read", FEW, "m < p.common.filters ? widen(w[", "true ? widen(w[", few,
+        OUT_OF_BOUNDS.format("read"), "weights[i] = true"),
+    Bug("filters that are none are written", FEW, "if (m >= p.common.filters) break;", "", few,
+        OUT_OF_BOUNDS.format("write"), "= narrow<T>(sums[i][m]"),
+    Bug("weights of channels that are none are read", POINTWISE, "k + first_channel() < left;", "true;", pointwise,
+        OUT_OF_BOUNDS.format("read"), "source, whole ?"),
+    Bug("channels that are none are read", POINTWISE, "exists && k + row < left", "exists", pointwise,
+        OUT_OF_BOUNDS.format("read"), "copy_async<WIDTH"),
+    Bug("16 bytes are copied wherever rows begin", POINTWISE, "steps % kVector) == 0", "steps % kVector) >= 0",
+        pointwise, "misaligned cp.async", "copy_async<WIDTH"),
     Bug("windows end one element late", POOL, CLIP, CLIP.replace(";", " + 1;"), pool,
         OUT_OF_BOUNDS.format("read"), "elements[tap] = tap == 0 || tap < left"),
     Bug("windows begin one element early", POOL, "divisor) - 1 - before", "divisor) - 2 - before", pool,
@@ -197,6 +362,32 @@ BUGS = (
         "1 of 912 elements of y, of shape .*, were never written", ""),
     Bug("two blocks make one output", POOL, "* kThreads + Index(threadIdx.x)", "* (kThreads - 1) + Index(threadIdx.x)",
         pool, "race between blocks on y", "dot(q, p.y_stride)] = maximum.value"),
+    Bug("rows in the padding are copied", DIRECT, "found && i < left && inside(h, p.x_extent[1])", "found && i < left",
+        depthwise, OUT_OF_BOUNDS.format("read"), "elements[i] = real ?"),
+    Bug("columns in the padding are copied", DIRECT, " && inside(w, p.x_extent[2])", "", depthwise,
+        OUT_OF_BOUNDS.format("read"), "elements[i] = real ?"),
+    Bug("vectors of other rows than those of whole vectors", DIRECT, "p.x_width == kVector && aligned", "aligned",
+        depthwise, "misaligned", "elements[i] = real ?"),
+    Bug("the last rows are not staged", DIRECT, "int left = run.count;", "int left = run.count - 1;",
+        depthwise, "uninitialised shared memory read", "return *reinterpret_cast<const Vector*>(source)"),
+    Bug("no barrier between copying and summing", DIRECT, "finite = __syncthreads_and(stage(channel)) && finite;",
+        "finite = stage(channel) && finite;", depthwise, "shared memory race",
+        "return *reinterpret_cast<const Vector*>(source)"),
+    Bug("no barrier before the next channels", DIRECT, "if (channel > 0) __syncthreads();", "", stepwise,
+        "shared memory race", "*target = widen(values[0]);"),
+    Bug("weights are copied to where the warps turn their results round", DIRECT, "shared[p.weights + to] = value;",
+        "shared[p.weights - 8 + to] = value;", depthwise, "uninitialised shared memory read",
+        "return *reinterpret_cast<const Vector*>(source)"),
+    Bug("lanes read what others have not yet put down", DIRECT, TURNED_LANES, TURNED_LANES.replace("__syncwarp();", ""),
+        depthwise, "shared memory race: read after write", "y[targets[i] + further(f, r)] ="),
+    Bug("columns that are none are written", DIRECT, "j < columns ? left[i] : 0", "left[i]", depthwise,
+        "global memory|race between blocks|race on y", "y[targets[i] + further(f, r)] ="),
+    Bug("rows that are none are written in vectors", DIRECT, "exists && taken(r) < out.left", "exists", whole_rows,
+        OUT_OF_BOUNDS.format("write") + "|race between", "*reinterpret_cast<Packed*>(y + further(f, r)) = packed;"),
+    Bug("kernel rows that are none are read", DIRECT, "!ALL_ROWS && !LINE && !inside(i - r, kernel_rows())", "false",
+        long_rows, "uninitialised shared memory read|shared memory", "return *reinterpret_cast<const Vector*>(source)"),
+    Bug("a sum over the taps inside reads the padding", DIRECT,
+        " || !inside(at[1], p.x_extent[1])", "", infinite_direct, OUT_OF_BOUNDS.format("read"), "const T input = x["),
 )  # fmt: skip
 
 
@@ -209,11 +400,15 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
         assert re.search(rf"\b({'|'.join(lines_of(bug.at, {bug.path: text}))})\b", str(caught.value)), caught.value
 
 
+PATHS = (
+    IMPLICIT, FFMA, GATHER, EPILOGUE, MMA, SLICE, FRAGMENTS, TRANSPOSE, PHASES, INTERLEAVED, BLOCKS, DEPTH_TO_SPACE,
+    PACK, PACK_FRAGMENTS, POOL, SPLIT, TICKETS, DIRECT, FEW, POINTWISE,
+)  # fmt: skip
+
+
 def lines_of(part: str, changed: dict[str, str]) -> list[str]:
     """Where a part of a line stands in the kernels, as reports write it."""
-    texts = {
-        path: text_of(path) for path in (IMPLICIT, FFMA, GATHER, EPILOGUE, TRANSPOSE, PACK, POOL, SPLIT, TICKETS)
-    } | changed
+    texts = {path: text_of(path) for path in PATHS} | changed
     return [
         rf"{re.escape(path.removeprefix('include/'))}:{number}"
         for path, text in texts.items()
@@ -253,7 +448,7 @@ def test_without_its_checks_the_emulator_sees_results_alone(path: str, old: str,
     [
         (IMPLICIT, "if (epilogue.write(shared)) epilogue.repair();", "epilogue.write(shared);"),
         (EPILOGUE, "!locate(at, offset) || ", "true || "),
-        (EPILOGUE, "suspect = suspect || !is_finite(sum);", ""),
+        (EPILOGUE, "return !is_finite(sum);", "return false;"),
         (EPILOGUE, "m += kRowStep)\n", "m += 2 * kRowStep)\n"),
         (EPILOGUE, "for (Index k = 0; k < taps.rows", "for (Index k = 1; k < taps.rows"),
     ],
@@ -265,3 +460,63 @@ def test_a_missing_repair_shows_in_the_results(path: str, old: str, new: str) ->
         y = gpuconv.conv(x, w, pads=[1, 1, 1, 1])
     with pytest.raises(AssertionError, match="elements are wrong"):
         oracle.assert_close(y, exact, "float32")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("if (!__any_sync(~0u, suspect)) return;", "return;"),
+        ("suspect = suspect || !is_finite(sum);", ""),
+        ("for (phase = int(all.phases.divisor) - 1; phase >= 0; --phase)", "for (phase = 1; phase > 0; --phase)"),
+    ],
+)
+def test_a_missing_repair_of_interleaved_phases_shows_in_the_results(old: str, new: str) -> None:
+    exact = oracle.conv_transpose(*INFINITE_PHASES, **PHASES_ALONG_W)
+    with changed_kernels({INTERLEAVED: exchanged(INTERLEAVED, old, new)}), emulated_cuda():
+        y = infinite_phases()
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        oracle.assert_close(y, exact, "float32")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("if (finite) {", "if (true) {"),
+        ("finite = finite && is_finite(value);", ""),
+        ("_and(stage(channel)) && finite;", "_and(stage(channel));  // of the last channels alone"),
+        (" + p.start[2] + p.lead;", " + p.start[2];"),
+    ],
+)
+def test_an_infinite_weight_on_the_padding_shows_in_the_results(old: str, new: str) -> None:
+    x, w = infinite_corner()
+    stacked = values("integers", 1, (1, 64, 40, 41), "float32"), values("integers", 2, (8, 32, 3, 3), "float32")
+    stacked[1][0, 0, 0, 0] = float("inf")
+    wrong = 0
+    with changed_kernels({DIRECT: exchanged(DIRECT, old, new)}), emulated_cuda():
+        for form, pair in (("depthwise_float32_3d_3x3s1", (x, w)), ("grouped_float32_3d_3x3s1", stacked)):
+            with preferred(form):
+                y = gpuconv.conv(*pair, group=2, pads=[1, 1, 1, 1])
+            try:
+                oracle.assert_close(y, oracle.conv(*pair, group=2, pads=[1, 1, 1, 1]), "float32")
+            except AssertionError:
+                wrong += 1
+    assert wrong
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "call"),
+    [
+        (FRAGMENTS, "return lane / 4 + element", "return lane % 8 + element", SCALAR),
+        (FRAGMENTS, "lane % 4 * kWordElements + element % kWordElements", "lane % 4 + element % kWordElements", SCALAR),
+        (MMA, "load_pixels(b_stage ^ depth * 32, b)", "load_pixels(b_stage ^ depth * 16, b)", SCALAR),
+        (MMA, "lane() / 16 * 8 + lane() % 8", "lane() % 8", VECTOR),
+        (SLICE, "copy_async<16>((target ^ k * 16)", "copy_async<16>((target + k * 16)", VECTOR),
+        (SLICE, "(gathered[i + 2 * k + 1] << 16)", "(gathered[i + 2 * k] << 16)", SCALAR),
+        (MMA, "store_shared(target, pair);", "store_shared(target + 8, pair);", VECTOR),
+    ],
+)
+def test_elements_in_a_wrong_place_show(path: str, old: str, new: str, call: Callable[[], Any]) -> None:
+    x, w = arrays("float16", c=40)
+    exact = oracle.conv(x, w, pads=[2, 1, 2, 1])
+    with pytest.raises(AssertionError), changed_kernels({path: exchanged(path, old, new)}), emulated_cuda():
+        oracle.assert_close(call(), exact, "float16", "tensor cores")

@@ -101,8 +101,8 @@ def test_buffers_that_the_launch_does_not_provide_are_out_of_bounds(monkeypatch:
 
 
 def test_a_plan_with_too_few_blocks_leaves_elements_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = gemm_plan.blocks
-    monkeypatch.setattr(gemm_plan, "blocks", lambda problem, tile: right(problem, tile) - 1)
+    right = gemm_plan._blocks
+    monkeypatch.setattr(gemm_plan, "_blocks", lambda problem, tile: right(problem, tile) - 1)
     (x, w, _), _ = filled("conv", (1, 20, 11, 13), (70, 20, 3, 2), {}, "float32")
     with pytest.raises(EmulatorError, match=r"elements of y, of shape .*, were never written"):
         emulated_conv(x, w)

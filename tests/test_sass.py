@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import direct_forms
 import kernel_table
 import pytest
 from toolchain import needs_disassembler, needs_nvrtc
@@ -15,11 +16,27 @@ from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv import _dtypes
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import gemm_plan, mma_plan, pool_bands, pool_channels, pool_planes, pool_vectors, split_plan
+from gpuconv.cuda import (
+    depth_to_space_plan,
+    direct_plan,
+    direct_tile,
+    few_plan,
+    gemm_plan,
+    interleaved_plan,
+    mma_plan,
+    pointwise_plan,
+    pool_bands,
+    pool_channels,
+    pool_planes,
+    pool_vectors,
+    split_plan,
+)
+from gpuconv.cuda.direct_tile import Form
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
 
 ARCHITECTURE = "sm_90a"
+over_direct_forms = pytest.mark.parametrize("form", direct_tile.FORMS, ids=direct_forms.title)
 OPERATORS = ("conv", "conv_transpose")
 FORMS = [
     (dtype, tile, uniform)
@@ -28,6 +45,13 @@ FORMS = [
     for uniform in (True, False)
     if (tile.uniform if uniform else tile.rowwise)
 ]
+WholeRows = tuple[Variant, str, Tile, bool]
+WHOLE_ROWS: list[WholeRows] = [
+    *((interleaved_plan.variant(*form), *form) for form in interleaved_plan.forms()),
+    *((depth_to_space_plan.variant(dtype, tile), dtype, tile, True) for dtype, tile in depth_to_space_plan.forms()),
+]
+_IN_THREE_AXES = (interleaved_plan.NAME, depth_to_space_plan.NAME)
+GROUPS = [group for group in kernel_table.groups() if group.endswith("_2d") or group.startswith(_IN_THREE_AXES)]
 over_forms = pytest.mark.parametrize(("dtype", "tile", "uniform"), FORMS, ids=str)
 
 
@@ -90,6 +114,43 @@ def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: T
 
 @needs_nvrtc
 @needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+def test_kernels_of_few_filters_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str) -> None:
+    for filters, planned in zip(few_plan._FILTERS, few_plan._EFFICIENCY[dtype], strict=True):
+        body = code(few_plan.variant(dtype, filters))
+        loop = sass.main_loop(body)
+        assert sass.multiplications(body, loop) / len(loop) == pytest.approx(planned, abs=0.02)
+        load = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}[_dtypes.entry(dtype).itemsize]
+        assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: 12}  # four pixels' of three taps
+
+
+@needs_nvrtc
+@needs_disassembler
+def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
+    """The main loop has both ways to copy inputs, of which one is executed."""
+    for tile in pointwise_plan._TILES:
+        body = code(pointwise_plan.variant(tile))
+        loop = sass.main_loop(body)
+        assert sass.multiplications(body, loop) / len(loop) == pytest.approx(tile.efficiency, abs=0.02)
+        copies = sass.names(body, loop, "LDGSTS", "LDG", "LDL", "STL")
+        assert copies == {"LDGSTS.E": 8 + 8, "LDGSTS.E.BYPASS.128": 2}
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("form", WHOLE_ROWS, ids=lambda form: form[0].name)
+def test_kernels_that_write_whole_rows_multiply_as_much_as_the_plan_takes_them_to(form: WholeRows) -> None:
+    variant, dtype, tile, uniform = form
+    first, *others = gemm_plan._TILES[dtype]
+    scale = first.efficiency / share(gemm_plan.variant("conv", dtype, False, 2, first, True), first)
+    planned = gemm_plan.efficiency(tile, uniform)
+    if tile in (first, *others):  # the plan compares it with the same tile of one phase
+        planned = share(gemm_plan.variant("conv_transpose", dtype, False, 3, tile, uniform), tile) * scale
+    assert share(variant, tile) * scale == pytest.approx(planned, abs=0.03)
+
+
+@needs_nvrtc
+@needs_disassembler
 @pytest.mark.parametrize("part", ["float32_2d", "float16_3d", "float64_3d"])
 def test_splits_cost_the_main_loop_hardly_anything(part: str) -> None:
     for whole in (*gemm_plan.divisible_variants(), *mma_plan.divisible_variants()):
@@ -133,7 +194,7 @@ def test_memory_is_accessed_in_the_widths_that_are_meant(operator: str, dtype: s
 
 @needs_nvrtc
 @needs_disassembler
-@pytest.mark.parametrize("group", [group for group in kernel_table.groups() if group.endswith("_2d")])
+@pytest.mark.parametrize("group", GROUPS)
 def test_nothing_is_kept_in_local_memory(group: str) -> None:
     for variant in kernel_table.groups()[group]:
         body = code(variant)
@@ -172,16 +233,60 @@ def test_max_pool_copies_to_shared_memory_in_vectors(variant: Variant) -> None:
     assert set(sass.names(body, range(len(body)), "LDGSTS")) == {"LDGSTS.E.BYPASS.128.ZFILL"}
 
 
+# ---------------------------------------------------------------- the direct sum
+
+
+def direct(form: Form, dtype: str = "float32") -> tuple[list[Instruction], range]:
+    """The code of one form, and its main loop."""
+    body = code(direct_plan.variant(dtype, form))
+    return body, sass.main_loop(body)
+
+
 @needs_nvrtc
 @needs_disassembler
-@pytest.mark.parametrize("indices", [False, True], ids=["values", "indices"])
-@pytest.mark.parametrize("dtype", _dtypes.MAX_POOL_DTYPES)
-def test_max_pool_loads_vectors_of_channels_three_at_a_time(dtype: str, indices: bool) -> None:
-    body = code(pool_channels.variant(dtype, indices))
-    width = _WIDTHS[2 * _dtypes.entry(dtype).itemsize if indices else 16]
-    assert (
-        sass.names(body, range(len(body)), "LDG")[width] >= 9
-    )  # for walks, and for a column and the others of a window
+@over_direct_forms
+def test_direct_forms_are_as_efficient_as_the_plan_takes_them_to_be(form: Form) -> None:
+    body, loop = direct(form)
+    assert sass.multiplications(body, loop) / len(loop) == pytest.approx(form.efficiency, abs=0.04)
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+@over_direct_forms
+def test_unrolled_sums_read_every_vector_of_inputs_once(form: Form, dtype: str) -> None:
+    body, loop = direct(form, dtype)
+    if form.kernel:
+        vector = 16 // _dtypes.entry(_dtypes.entry(dtype).accumulator).itemsize
+        assert sass.multiplications(body, loop) == form.kernel**2 * form.filters * form.rows * vector
+        rows, lead = (form.rows - 1) * form.stride + form.kernel, -(form.kernel // 2) % vector
+        columns = (lead + (vector - 1) * form.stride + form.kernel - 1) // form.stride + 1
+        windows = rows * form.stride * -(-columns // vector)
+        loads = sass.names(body, loop, "LDS")
+        weights = form.kernel * -(-form.kernel * form.filters // vector)
+        assert windows <= sum(loads.values()) <= windows + weights  # some narrower than a vector
+    assert not sass.names(body, loop, "LDG", "STG", "STS", "LDL", "STL")
+
+
+@needs_nvrtc
+@needs_disassembler
+def test_most_of_a_7x7_sum_multiplies() -> None:
+    body, loop = direct(next(form for form in direct_tile.FORMS if (form.kernel, form.stride) == (7, 1)))
+    assert sass.multiplications(body, loop) / len(loop) >= 0.9
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+@over_direct_forms
+def test_rows_are_loaded_and_stored_in_vectors_where_they_consist_of_them(form: Form, dtype: str) -> None:
+    body, _ = direct(form, dtype)
+    loads = sass.names(body, range(len(body)), "LDG")
+    stores = sass.names(body, range(len(body)), "STG")
+    vector = {2: ".64", 4: ".128", 8: ".128"}[_dtypes.entry(dtype).itemsize]
+    if form.stride:
+        assert loads[f"LDG.E{vector}"] >= 4  # in flight together
+        assert stores[f"STG.E{vector}"] == form.filters * form.rows
     assert not sass.names(body, range(len(body)), "LDL", "STL")
 
 

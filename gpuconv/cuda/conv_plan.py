@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
-from gpuconv.cuda import choice, correlation, gemm_plan, mma_plan, split_plan
+from gpuconv.cuda import (
+    choice,
+    correlation,
+    depth_to_space_plan,
+    direct_plan,
+    few_plan,
+    gemm_plan,
+    interleaved_plan,
+    mma_plan,
+    pointwise_plan,
+    split_plan,
+)
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Limits, Plan, Variant
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
-FAMILIES = (gemm_plan, mma_plan, split_plan)
+FAMILIES = (
+    gemm_plan,
+    mma_plan,
+    split_plan,
+    direct_plan,
+    few_plan,
+    pointwise_plan,
+    interleaved_plan,
+    depth_to_space_plan,
+)
+_OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan)
 
 
 def for_conv(
@@ -54,7 +76,22 @@ def plan(problem: Problem, limits: Limits) -> Plan:
     """Plan what both operators come down to."""
     if 0 in problem.y_shape:
         return Plan(problem.operator, (), 0, "", ("the result has no elements: nothing is launched",))
-    return choice.choose(problem, candidates(problem, limits), limits)
+    found = choice.choose(problem, candidates(problem, limits), limits)
+    return replace(found, reasons=(*found.reasons, *_refusals(problem, limits)))
+
+
+def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
+    """Yield why families have no candidate, where that is not plain."""
+    direct = direct_plan.refusal(problem)
+    if direct is not None:
+        yield f"no direct sum: {direct}"
+    tensor = mma_plan.refusal(problem)
+    if tensor is not None:
+        yield tensor
+    for family in _OF_CONV_TRANSPOSE if problem.phases else ():
+        why = family.refusal(problem, limits)
+        if why is not None:
+            yield f"not by {family.NAME}: {why}"
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:

@@ -6,7 +6,7 @@ Strides of arrays count elements.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -14,6 +14,7 @@ from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
 from gpuconv.cuda import params
 
+_SECTOR = 32  # bytes that cross the memory bus together
 Geometry = ConvGeometry | ConvTransposeGeometry
 
 
@@ -99,6 +100,12 @@ class Problem:
         """Of all arrays, each once."""
         weights = self.group * self.filters * self.rows
         return self.itemsize * (prod(self.x_shape) + weights + prod(self.y_shape))
+
+    @property
+    def bytes_by_phase(self) -> int:
+        """The same where each phase is written alone: every stride-th element of a row, in whole sectors."""
+        apart = min(self.phases[-1], _SECTOR // self.itemsize) if self.phases else 1
+        return self.bytes + (apart - 1) * self.itemsize * prod(self.y_shape)
 
     @property
     def y_column_strides(self) -> Ints:
@@ -187,6 +194,27 @@ def of_conv_transpose(
         phases=tuple(min(size, s) for size, s in zip(out, strides, strict=True)),
         strides=strides,
         **_shared(geometry, dtype, x_strides, b_stride, y_strides, precision),
+    )
+
+
+def in_three_axes(problem: Problem) -> Problem:
+    """Return a problem of up to three spatial axes with three of them, those added outside being of one element."""
+    more = 3 - problem.rank
+    ones, zeros = (1,) * more, (0,) * more
+    return replace(
+        problem,
+        taps=ones + problem.taps,
+        x_shape=(*problem.x_shape[:2], *ones, *problem.x_shape[2:]),
+        y_shape=(*problem.y_shape[:2], *ones, *problem.y_shape[2:]),
+        x_strides=(*problem.x_strides[:2], *zeros, *problem.x_strides[2:]),
+        y_strides=(*problem.y_strides[:2], *zeros, *problem.y_strides[2:]),
+        w_strides=(*problem.w_strides[:3], *zeros, *problem.w_strides[3:]),
+        columns=ones + problem.columns,
+        column_strides=ones + problem.column_strides,
+        dilations=ones + problem.dilations,
+        pads=zeros + problem.pads,
+        phases=problem.phases and ones + problem.phases,
+        strides=problem.strides and ones + problem.strides,
     )
 
 

@@ -65,6 +65,28 @@ class Divisible:
     packing: Callable[[int], Launch]
 
 
+@dataclass(frozen=True, slots=True)
+class Interleavable:
+    """Tiles of one phase of ConvTranspose, of which a block could make all phases along W.
+
+    Attributes
+    ----------
+    plan : Plan
+        With a block for each tile of each phase: a launch that packs the weights, and one that makes the tiles.
+    sums : int
+        Elements that a tile's sums take in shared memory.
+    accumulator : str
+        Their type.
+    busy : callable
+        Takes a number of blocks and of tiles that each makes, returns the modelled seconds of their arithmetic.
+    """
+
+    plan: Plan
+    sums: int
+    accumulator: str
+    busy: Callable[[int, int], float]
+
+
 def packing_launch(chosen: Variant, blocks: int, fields: Mapping[str, Any], tickets: int) -> Launch:
     """Return a launch that packs weights and sets tickets at the workspace's beginning, if there are any, to zero."""
     pointers = params.pointers(chosen.layout, {"w": "w", "packed": "packed"})
@@ -79,9 +101,19 @@ def operands(problem: Problem, tiles: tuple[int, int], weights: PackedWeights, w
     """Return the fields of ``ConvParams`` or ``ConvTransposeParams``; ``tiles`` counts those along M and the pixels."""
     shared = common(problem, tiles, weights, wide)
     if problem.operator == "conv":
-        return {"common": shared, "taps": _taps(problem, weights, wide)}
+        return {"common": shared, "taps": taps(problem, weights, wide)}
     axes = [_axis(problem, axis, weights, wide) for axis in range(problem.rank)]
     return {"common": shared, "axes": axes, "phases": params.division(prod(problem.phases), False)}
+
+
+def roles(problem: Problem) -> dict[str, str]:
+    """Return the array that each pointer of ``Correlation`` leads to, of those that there are."""
+    found = {"x": "x", "y": "y"}
+    if problem.rows:
+        found["weights"] = "packed"
+    if problem.b_stride is not None:
+        found["b"] = "b"
+    return found
 
 
 def check_grid(operator: str, blocks: int) -> None:
@@ -114,7 +146,8 @@ def common(problem: Problem, tiles: tuple[int, int], weights: PackedWeights, wid
     }
 
 
-def _taps(problem: Problem, weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
+def taps(problem: Problem, weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
+    """Return the fields of ``Taps`` of a single phase."""
     return {
         "start": [-pad for pad in problem.pads],
         "advance": problem.dilations,

@@ -97,12 +97,17 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """
     wide = problem.wide(problem.group * problem.rows * pitch(problem))
     for tile in _TILES[problem.dtype]:
-        room = tile.shared_bytes(_accumulator(problem)) <= limits.shared_bytes_per_block
+        room = tile.shared_bytes(accumulator(problem)) <= limits.shared_bytes_per_block
         uniform = tile.uniform and problem.channels > 0 and problem.channels % tile.block_k == 0
         if room and (uniform or tile.rowwise) and (tile.wide or not wide):
             kernel = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
             make = partial(_plan, problem, tile, uniform, wide)
             yield Candidate(kernel.name, _seconds(problem, tile, uniform, limits), make)
+
+
+def tiles(dtype: str) -> tuple[Tile, ...]:
+    """Return the tiles that there are for elements of a type."""
+    return _TILES[dtype]
 
 
 def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
@@ -123,51 +128,61 @@ def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
             slices=problem.rows // tile.block_k,
             sums_bytes=tile.block_m * tile.block_n * 4,
             busy=busy,
-            packing=partial(_packing, problem, False),
+            packing=partial(packing, problem, False),
         )
 
 
-def _accumulator(problem: Problem) -> str:
+def accumulator(problem: Problem) -> str:
+    """Return the type of the sums."""
     return _dtypes.entry(problem.dtype).accumulator
 
 
 def pitch(problem: Problem) -> int:
-    """M rounded up to 16 bytes of the accumulator's type."""
-    vector = 16 // _dtypes.entry(_accumulator(problem)).itemsize
+    """Return M rounded up to 16 bytes of the accumulator's type."""
+    vector = 16 // _dtypes.entry(accumulator(problem)).itemsize
     return -(-problem.filters // vector) * vector
 
 
 def _plan(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Plan:
-    launches = [_gemm(problem, tile, uniform, wide)]
-    if problem.rows:
-        launches.insert(0, _packing(problem, wide))
-    size = problem.group * problem.rows * pitch(problem) * _dtypes.entry(_accumulator(problem)).itemsize
-    reasons = (_tap_reason(problem, tile, uniform), _width_reason(wide))
-    return Plan(problem.operator, tuple(launches), 0, "", reasons, packed_bytes=size)
+    reasons = (tap_reason(problem, tile, uniform), _width_reason(wide))
+    return with_packing(problem, wide, _gemm(problem, tile, uniform, wide), reasons)
+
+
+def with_packing(problem: Problem, wide: bool, launch: Launch, reasons: tuple[str, ...]) -> Plan:
+    """Return the plan of a launch on packed weights, after the one that packs them."""
+    launches = (packing(problem, wide), launch) if problem.rows else (launch,)
+    size = problem.group * problem.rows * pitch(problem) * _dtypes.entry(accumulator(problem)).itemsize
+    return Plan(problem.operator, launches, 0, "", reasons, packed_bytes=size)
 
 
 def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> float:
-    """Model the time: finding taps row by row takes its share of the instructions too."""
-    efficiency = tile.efficiency if uniform or not tile.uniform else tile.efficiency * _ROWWISE
     multiplications = tile.block_m * tile.block_n * problem.rows / prod(problem.phases)
     blocks = _blocks(problem, tile)
-    busy = model.arithmetic(blocks, multiplications, _accumulator(problem), efficiency, limits)
-    return model.overlapped(busy, model.memory(problem.bytes, limits)) + (model.LAUNCH if problem.rows else 0.0)
+    busy = model.arithmetic(blocks, multiplications, accumulator(problem), efficiency(tile, uniform), limits)
+    memory = model.memory(problem.bytes_by_phase, limits)
+    return model.overlapped(busy, memory) + (model.LAUNCH if problem.rows else 0.0)
 
 
-def _counts(problem: Problem, tile: Tile) -> tuple[int, int]:
+def efficiency(tile: Tile, uniform: bool) -> float:
+    """Return a tile's share of multiplications: finding taps row by row takes its share of the instructions too."""
+    return tile.efficiency if uniform or not tile.uniform else tile.efficiency * _ROWWISE
+
+
+def counts(problem: Problem, tile: Tile) -> tuple[int, int]:
+    """Return the tiles along M and along N, of one group and phase."""
     return -(-problem.filters // tile.block_m), -(-problem.pixels // tile.block_n)
 
 
 def _blocks(problem: Problem, tile: Tile) -> int:
-    return prod(_counts(problem, tile)) * prod(problem.phases) * problem.group
+    return prod(counts(problem, tile)) * prod(problem.phases) * problem.group
 
 
 def _width_reason(wide: bool) -> str:
     return f"{64 if wide else 32}-bit indices: offsets and coordinates {'reach' if wide else 'are below'} 2**31"
 
 
-def _tap_reason(problem: Problem, tile: Tile, uniform: bool) -> str:
+def tap_reason(problem: Problem, tile: Tile, uniform: bool) -> str:
+    """Say how the taps of a slice of K are found, and why."""
     if uniform:
         return f"one tap per slice of K: {tile.block_k} divides the {problem.channels} channels of a group"
     return f"taps found row by row: {problem.channels} channels per group, slices of {tile.block_k}"
@@ -177,21 +192,21 @@ def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
     blocks = _blocks(problem, tile)
     gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
-    weights = PackedWeights(pitch(problem), problem.rows, problem.channels)
-    fields = gemm_fields.operands(problem, _counts(problem, tile), weights, wide)
-    roles = {"x": "x", "y": "y"}
-    if problem.rows:
-        roles["weights"] = "packed"
-    if problem.b_stride is not None:
-        roles["b"] = "b"
+    fields = gemm_fields.operands(problem, counts(problem, tile), packed_weights(problem), wide)
     shared = tile.shared_bytes(_dtypes.entry(problem.dtype).accumulator)
     if problem.phases:
         shared += gemm_structs.taps(wide, problem.rank).itemsize
-    pointers = params.pointers(gemm_structs.correlation(wide, problem.rank), roles)
+    pointers = params.pointers(gemm_structs.correlation(wide, problem.rank), gemm_fields.roles(problem))
     return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
 
 
-def _packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
+def packed_weights(problem: Problem) -> PackedWeights:
+    """Return how the kernel finds them."""
+    return PackedWeights(pitch(problem), problem.rows, problem.channels)
+
+
+def packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
+    """Return the launch that packs the weights."""
     squares = (-(-pitch(problem) // _SQUARE), -(-problem.rows // _SQUARE))
     blocks = prod(squares) * problem.group
     gemm_fields.check_grid(problem.operator, blocks)
@@ -216,6 +231,8 @@ def _packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
 
 # ---------------------------------------------------------------- variants
 
+ACCUMULATOR = {"float32": "float", "float64": "double"}  # in CUDA
+
 
 def variant(operator: str, dtype: str, wide: bool, rank: int, tile: Tile, uniform: bool) -> Variant:
     """Return the tile kernel of one operator."""
@@ -226,7 +243,7 @@ def variant(operator: str, dtype: str, wide: bool, rank: int, tile: Tile, unifor
         name=f"{operator}_{dtype}_{rank}d_{tile}{'_uniform' if uniform else ''}{'_wide' if wide else ''}",
         source=f"{source}.cu",
         function=source,
-        arguments=(entry.cuda, _ACCUMULATOR[entry.accumulator], index, *map(str, (rank, *sizes)), str(uniform).lower()),
+        arguments=(entry.cuda, ACCUMULATOR[entry.accumulator], index, *map(str, (rank, *sizes)), str(uniform).lower()),
         parameter=f"{struct}<{index}, {rank}>",
         layout=gemm_structs.operands(operator, wide, rank),
         threads=tile.threads,
@@ -241,15 +258,12 @@ def packing_variant(dtype: str, wide: bool, rank: int) -> Variant:
         name=f"pack_weights_{dtype}_{rank}d{'_wide' if wide else ''}",
         source="pack_weights.cu",
         function="pack_weights",
-        arguments=(entry.cuda, _ACCUMULATOR[entry.accumulator], index, str(rank)),
+        arguments=(entry.cuda, ACCUMULATOR[entry.accumulator], index, str(rank)),
         parameter=f"PackParams<{index}, {rank}>",
         layout=gemm_structs.packing(wide, rank),
         threads=256,
         blocks_per_sm=4,
     )
-
-
-_ACCUMULATOR = {"float32": "float", "float64": "double"}
 
 
 def divisible_variants() -> Iterator[Variant]:

@@ -69,10 +69,34 @@ def operands(operator: str, wide: bool, rank: int) -> np.dtype[Any]:
 
 
 @cache
+def depth_to_space() -> np.dtype[Any]:
+    """Return the layout of ``DepthToSpaceParams<int, 3>``."""
+    index = params.index(False)
+    axis = params.layout([*((name, index) for name in ("pad", "extent", "y_stride")), ("taps", params.divider(False))])
+    common, one_tap = correlation(False, 3), taps(False, 3)
+    return params.layout([("common", common), ("taps", one_tap), ("axes", axis, (3,)), ("out_channels", index)])
+
+
+@cache
 def splits() -> np.dtype[Any]:
     """Return the layout of ``Splits``."""
     numbers = [("count", params.divider(False)), ("ticket_bytes", "<i4"), ("part", "<i4")]
     return params.layout([("workspace", params.POINTER), *numbers])
+
+
+@cache
+def few(rank: int) -> np.dtype[Any]:
+    """Return the layout of ``ConvFewParams<int, NDIM>``."""
+    steps = [*((name, "<i4") for name in ("w_group", "w_filter", "w_channel")), ("w_stride", "<i4", (rank,))]
+    counts = [("all_taps", "<i4"), ("channels_at_once", "<i4")]
+    return params.layout([("common", correlation(False, rank)), ("taps", taps(False, rank)), *steps, *counts])
+
+
+@cache
+def pointwise() -> np.dtype[Any]:
+    """Return the layout of ``ConvPointwiseParams``."""
+    steps = [(name, "<i4") for name in ("w_group", "w_filter", "w_channel")]
+    return params.layout([("common", correlation(False, 1)), ("taps", taps(False, 1)), *steps])
 
 
 @cache

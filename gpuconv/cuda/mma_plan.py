@@ -7,15 +7,14 @@ problems with fewer get axes of one element in front. Indices have 32 bits.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_fields, gemm_structs, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_structs, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.gemm_fields import Divisible, PackedWeights
+from gpuconv.cuda.gemm_fields import Divisible, Interleavable, PackedWeights
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 RANK = 3
@@ -24,6 +23,7 @@ _TABLE_ROWS = 1024  # rows of K that fit the table of the form that finds the ta
 _TAPS = 64  # of a block of pack_fragments.cu
 _FRAGMENT = 16 * 32  # bytes: 16 output channels by 32 bytes of K
 _STANDING = 16  # bytes of an entry of a table
+_INTERLEAVED_BELOW = 128  # channels of a tile
 _DIVISIBLE = 64, 64  # tiles that several blocks may make
 
 
@@ -117,8 +117,8 @@ _HALF = (
     Tile(16, 128, 16, 32, 4, (Form("vector", 64, 3, 5.2), Form("scalar", 32, 4, 17.0))),
 )
 _SINGLE = (
-    Tile(128, 128, 64, 64, 2, (Form("vector", 32, 2, 2.2), Form("scalar", 16, 3, 2.8))),
-    Tile(64, 64, 32, 32, 4, (Form("vector", 32, 3, 3.9), Form("scalar", 16, 4, 5.6), Form("rowwise", 16, 4, 10.0))),
+    Tile(128, 128, 64, 64, 2, (Form("vector", 32, 2, 2.7), Form("scalar", 16, 3, 3.3))),
+    Tile(64, 64, 32, 32, 4, (Form("vector", 32, 3, 4.9), Form("scalar", 16, 4, 6.7), Form("rowwise", 16, 4, 11.2))),
 )
 _SPLIT = (
     Tile(128, 128, 64, 64, 2, (Form("vector", 16, 3, 1.9), Form("scalar", 16, 3, 2.0))),
@@ -136,7 +136,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """Yield a candidate for every form of every tile that takes the problem."""
     if refusal(problem) is not None:
         return
-    lifted = with_three_axes(problem)
+    lifted = correlation.in_three_axes(problem)
     for tile, form in _kernels(_arithmetic(problem)):
         room = _shared_bytes(lifted, tile, form) <= limits.shared_bytes_per_block
         if room and accepts(lifted, form) and not lifted.wide(_packed_bytes(lifted, tile, form)):
@@ -148,7 +148,7 @@ def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
     """Yield plans for tiles that several blocks could make."""
     if problem.operator != "conv" or refusal(problem) is not None:
         return
-    lifted, arithmetic = with_three_axes(problem), _arithmetic(problem)
+    lifted, arithmetic = correlation.in_three_axes(problem), _arithmetic(problem)
     for tile, form in _divisible_kernels(arithmetic):
         if not accepts(lifted, form) or lifted.wide(_packed_bytes(lifted, tile, form)):
             continue
@@ -158,13 +158,45 @@ def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
             tiles=_blocks(lifted, tile),
             slices=_slices(lifted, form),
             sums_bytes=tile.block_m * tile.block_n * (8 if problem.dtype == "float64" else 4),
-            busy=partial(_busy, slice_of_tile, arithmetic.lanes, form.issued, limits),
+            busy=partial(_busy, slice_of_tile, arithmetic.lanes, _besides(problem, tile, form), limits),
             packing=partial(_packing, lifted, tile, form),
         )
 
 
-def _busy(slice_of_tile: int, lanes: int, issued: float, limits: Limits, blocks: int, slices: int) -> float:
-    return model.tensor(blocks, slices * slice_of_tile, lanes, issued, limits)
+def interleavable(problem: Problem, limits: Limits) -> Iterator[Interleavable]:
+    """Yield plans for tiles whose sums of several phases fit into shared memory, of inputs that lie by rows."""
+    if not problem.phases or refusal(problem) is not None:
+        return
+    lifted, arithmetic = correlation.in_three_axes(problem), _arithmetic(problem)
+    for tile, form in _interleavable_kernels(arithmetic):
+        if not accepts(lifted, form) or lifted.wide(_packed_bytes(lifted, tile, form)):
+            continue
+        slices = _slices(lifted, form) / prod(lifted.phases)
+        tile_of_phase = tile.block_m * tile.block_n * form.block_k * arithmetic.products * slices
+        accumulator = "float64" if problem.dtype == "float64" else "float32"
+        yield Interleavable(
+            plan=_plan(lifted, tile, form),
+            sums=tile.block_m * tile.block_n // 32 * _pitch_of_sums(problem.dtype),
+            accumulator=accumulator,
+            busy=partial(_busy, tile_of_phase, arithmetic.lanes, _besides(lifted, tile, form), limits),
+        )
+
+
+def _interleavable_kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
+    for tile, form in _kernels(arithmetic):
+        if tile.block_m < _INTERLEAVED_BELOW and form.gather == "scalar":
+            yield tile, form
+
+
+def _pitch_of_sums(dtype: str) -> int:
+    """Return the elements from one row of 32 sums to the next: ``kPitch`` of ``mma.cuh`` in the scalar form."""
+    if dtype in ("float16", "bfloat16"):
+        return 32 + 8
+    return 32 + (2 if dtype == "float64" else 4)
+
+
+def _busy(slice_of_tile: float, lanes: int, besides: float, limits: Limits, blocks: int, slices: int) -> float:
+    return model.tensor(blocks, slices * slice_of_tile, lanes, besides, limits)
 
 
 def _divisible_kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
@@ -206,30 +238,6 @@ def accepts(problem: Problem, form: Form) -> bool:
     return channel == 1 and problem.channels % chunk == 0 and all(step % chunk == 0 for step in steps)
 
 
-def with_three_axes(problem: Problem) -> Problem:
-    """Return the problem with axes of one element in front of its own."""
-    ones, zeros = (1,) * (RANK - problem.rank), (0,) * (RANK - problem.rank)
-
-    def of_array(sizes: Ints, new: Ints, before: int = 2) -> Ints:
-        return (*sizes[:before], *new, *sizes[before:])
-
-    return replace(
-        problem,
-        taps=(*ones, *problem.taps),
-        x_shape=of_array(problem.x_shape, ones),
-        y_shape=of_array(problem.y_shape, ones),
-        x_strides=of_array(problem.x_strides, zeros),
-        y_strides=of_array(problem.y_strides, zeros),
-        w_strides=of_array(problem.w_strides, zeros, 3),
-        columns=(*ones, *problem.columns),
-        column_strides=(*ones, *problem.column_strides),
-        dilations=(*ones, *problem.dilations),
-        pads=(*zeros, *problem.pads),
-        phases=(*ones, *problem.phases) if problem.phases else (),
-        strides=(*ones, *problem.strides) if problem.strides else (),
-    )
-
-
 def _arithmetic(problem: Problem) -> Arithmetic:
     return _ARITHMETIC[problem.dtype, problem.precision]
 
@@ -255,8 +263,26 @@ def _seconds(problem: Problem, tile: Tile, form: Form, limits: Limits) -> float:
     arithmetic = _arithmetic(problem)
     rows = _slices(problem, form) * form.block_k / prod(problem.phases)
     multiplications = tile.block_m * tile.block_n * rows * arithmetic.products
-    busy = model.tensor(_blocks(problem, tile), multiplications, arithmetic.lanes, form.issued, limits)
-    return model.overlapped(busy, model.memory(problem.bytes, limits)) + model.LAUNCH
+    busy = model.tensor(
+        _blocks(problem, tile), multiplications, arithmetic.lanes, _besides(problem, tile, form), limits
+    )
+    return model.overlapped(busy, model.memory(problem.bytes_by_phase, limits)) + model.LAUNCH
+
+
+def _besides(problem: Problem, tile: Tile, form: Form) -> float:
+    """Cycles of a multiprocessor for all else that goes with one multiplication; four warps issue at a time."""
+    return max(form.issued / 4, _wavefronts(problem, tile, form))
+
+
+def _wavefronts(problem: Problem, tile: Tile, form: Form) -> float:
+    """128 bytes that go to or from shared memory, or to L1, for every instruction that multiplies fragments."""
+    arithmetic = _arithmetic(problem)
+    pixels, elements = tile.block_n / 8, 32 / problem.itemsize  # fragments; rows of K of each
+    loaded = (4 * arithmetic.parts * tile.warp_m / 16 + 2 * tile.warp_n / 8) / (tile.warp_m / 16 * tile.warp_n / 8)
+    filled = (4 * arithmetic.parts * tile.block_m / 16 + 2 * pixels) / (tile.block_m / 16 * pixels)
+    gathered = 0.0 if form.gather == "vector" else elements / 4 / (tile.block_m / 16)  # 32 pixels at a time
+    depths = 4 if arithmetic.cuda == "DoubleProducts" else 1  # of one instruction
+    return (loaded + filled + gathered) * depths / arithmetic.products
 
 
 def _counts(problem: Problem, tile: Tile) -> tuple[int, int]:
@@ -314,10 +340,7 @@ def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
     gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(problem.operator, problem.dtype, problem.precision, tile, form)
     fields = gemm_fields.operands(problem, _counts(problem, tile), _weights(problem, tile, form), False)
-    roles = {"x": "x", "y": "y", "weights": "packed"}
-    if problem.b_stride is not None:
-        roles["b"] = "b"
-    pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
+    pointers = params.pointers(gemm_structs.correlation(False, RANK), gemm_fields.roles(problem))
     shared = _shared_bytes(problem, tile, form)
     return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
 
@@ -383,6 +406,13 @@ def packing_variant(dtype: str, precision: str) -> Variant:
         threads=256,
         blocks_per_sm=4,
     )
+
+
+def interleavable_forms() -> Iterator[tuple[str, str, Tile, Form]]:
+    """Yield dtype, precision, tile and form of the plans whose blocks could make all phases along W."""
+    for (dtype, precision), arithmetic in _ARITHMETIC.items():
+        for tile, form in _interleavable_kernels(arithmetic):
+            yield dtype, precision, tile, form
 
 
 def variants() -> Iterator[Variant]:

@@ -37,8 +37,8 @@ def arithmetic(blocks: int, multiplications: float, accumulator: str, efficiency
     return rounds * 2 * multiplications / (rate * efficiency)
 
 
-def tensor(blocks: int, multiplications: float, lanes: int, issued: float, limits: Limits) -> float:
-    """Return the seconds of the busiest multiprocessor's multiply-adds on tensor cores, or of the instructions around.
+def tensor(blocks: int, multiplications: float, lanes: int, besides: float, limits: Limits) -> float:
+    """Return the seconds of the busiest multiprocessor's multiply-adds on tensor cores, or of what goes with them.
 
     Parameters
     ----------
@@ -48,12 +48,12 @@ def tensor(blocks: int, multiplications: float, lanes: int, issued: float, limit
         Of each block, with those that its tile makes in vain.
     lanes : int
         Which of the device's rates (limits.Representative.tensor_lanes).
-    issued : float
-        Instructions of a warp for every one that multiplies fragments.
+    besides : float
+        Cycles of a multiprocessor that anything else needs for every instruction that multiplies fragments.
     """
     device = nearest(limits.architecture)
     fragment = (2048, 1024, 2048)[lanes]  # multiply-adds of an instruction
-    cycles = max(fragment / (_TENSOR * device.tensor_lanes[lanes]), issued / 4)  # four warps issue at a time
+    cycles = max(fragment / (_TENSOR * device.tensor_lanes[lanes]), besides)
     rounds = -(-blocks // limits.multiprocessors)
     return rounds * multiplications / fragment * cycles / device.clock
 

@@ -17,6 +17,14 @@
 #include "gather.cuh"
 #include "numeric.cuh"
 
+// How far things of several parts lie apart in shared memory, in whole 16 bytes, so that lanes that read neighbours
+// crosswise, every PARTS-th from the same part, find as many as there is room for in different banks.
+template <class Acc> __device__ __forceinline__ int spread(int parts)
+{
+    constexpr int kVector = 16 / sizeof(Acc), kBanks = 128 / sizeof(Acc);
+    return (kBanks - 1) / (parts * kVector) * kVector + kVector;
+}
+
 template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHASED> struct Epilogue {
     static constexpr int kRows = Multiplier::kRows, kColumns = Multiplier::kColumns, kPitch = Multiplier::kPitch;
     static constexpr int kRowStep = 32 / kColumns;       // rows that a warp writes at once
@@ -47,11 +55,11 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
     __device__ __forceinline__ Index column(int j) const { return column0 + multiplier.chunk_column(j) + threadIdx.x % kColumns; }
     __device__ __forceinline__ Index first_row(int i) const { return m0 + multiplier.chunk_row(i) + threadIdx.x % 32 / kColumns; }
 
-    // Adds the bias, rounds, writes; returns whether this thread wrote something that is not finite.
+    // Adds the bias, rounds, writes; returns whether this thread, or one of its warp, wrote something that is not finite.
     __device__ __forceinline__ bool write(void* shared) const
     {
         Acc* piece = static_cast<Acc*>(shared) + threadIdx.x / 32 * kPiece;
-        T* y = output();
+        const bool channels_last = p.y_channel == 1;
         bool suspect = false;
 #pragma unroll
         for (int j = 0; j < Multiplier::kChunksN; ++j) {
@@ -61,16 +69,46 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
             for (int i = 0; i < Multiplier::kChunksM; ++i) {
                 multiplier.put(piece, i, j);
                 __syncwarp();
-                const Index m = first_row(i);
-#pragma unroll
-                for (int row = 0; row < kRows; row += kRowStep) {
-                    if (!exists || m + row >= p.filters) continue;
-                    const Acc sum = piece[(row + threadIdx.x % 32 / kColumns) * kPitch + threadIdx.x % kColumns] + bias(m + row);
-                    suspect = suspect || !is_finite(sum);
-                    y[offset + (m + row) * p.y_channel] = narrow<T>(sum);
-                }
+                if (channels_last) suspect = write_channels(piece, exists, offset, m0 + multiplier.chunk_row(i)) || suspect;
+                else suspect = write_pixels(piece, exists, offset, first_row(i)) || suspect;
                 __syncwarp();
             }
+        }
+        return channels_last ? __any_sync(0xffffffff, suspect) : suspect;
+    }
+    __device__ __forceinline__ static bool store(T& target, Acc sum)
+    {
+        target = narrow<T>(sum);
+        return !is_finite(sum);
+    }
+    // Lanes write neighbouring columns, kRowStep rows at once.
+    __device__ __forceinline__ bool write_pixels(const Acc* piece, bool exists, Index offset, Index m) const
+    {
+        T* y = output();
+        bool suspect = false;
+#pragma unroll
+        for (int row = 0; row < kRows; row += kRowStep) {
+            if (!exists || m + row >= p.filters) continue;
+            const Acc sum = piece[(row + threadIdx.x % 32 / kColumns) * kPitch + threadIdx.x % kColumns] + bias(m + row);
+            suspect = store(y[offset + (m + row) * p.y_channel], sum) || suspect;
+        }
+        return suspect;
+    }
+    // Lanes write neighbouring rows, whose channels are neighbours in y; other lanes know where the columns stand.
+    __device__ __forceinline__ bool write_channels(const Acc* piece, bool exists, Index offset, Index first) const
+    {
+        constexpr int kStep = 32 / kRows;
+        const int row = threadIdx.x % kRows;
+        const Index m = first + row;
+        const Acc added = m < p.filters ? bias(m) : Acc(0);
+        T* y = output() + m;
+        bool suspect = false;
+#pragma unroll 4
+        for (int at = threadIdx.x % 32 / kRows; at < kColumns; at += kStep) {
+            const Index its = __shfl_sync(0xffffffff, offset, at);
+            if (!__shfl_sync(0xffffffff, exists, at) || m >= p.filters) continue;
+            const Acc sum = piece[row * kPitch + at] + added;
+            suspect = store(y[its], sum) || suspect;
         }
         return suspect;
     }

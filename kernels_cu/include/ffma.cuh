@@ -14,8 +14,9 @@
 
 // UNIFORM_TAP: BLOCK_K divides C, so that all rows of a slice have one tap. PHASED: the block meets but some of the taps
 // and makes but some of the outputs (ConvTranspose); otherwise row k of the packed weights is row k of the GEMM.
+// WEIGHT_PITCH: elements of shared memory from one row of weights to the next.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
-          bool UNIFORM_TAP, bool PHASED>
+          bool UNIFORM_TAP, bool PHASED, int WEIGHT_PITCH = BLOCK_M>
 struct Ffma {
     static constexpr int kBlockM = BLOCK_M, kBlockN = BLOCK_N;
     static constexpr int kThreads = (BLOCK_M / THREAD_M) * (BLOCK_N / THREAD_N);
@@ -25,7 +26,7 @@ struct Ffma {
     static constexpr int kLanesM = 4, kLanesN = 8;                       // of a warp
     static constexpr int kWarpsM = BLOCK_M / THREAD_M / kLanesM;
     static constexpr int kRows = kLanesM * kVector, kColumns = kLanesN * kVector, kPitch = kColumns;
-    static constexpr int kStageElements = BLOCK_K * (BLOCK_M + BLOCK_N);
+    static constexpr int kStageElements = BLOCK_K * (WEIGHT_PITCH + BLOCK_N);
     static constexpr int kSharedBytes = kStages * kStageElements * sizeof(Acc);
     static constexpr int kGathers = BLOCK_K * BLOCK_N / kThreads;        // elements of x that a thread moves per slice
     static constexpr int kGatherStep = kThreads / BLOCK_N;               // rows between two of them
@@ -89,7 +90,7 @@ struct Ffma {
         return tap_row(taps, tap) + channel;
     }
     __device__ __forceinline__ Acc* weight_stage(int stage) const { return shared + stage * kStageElements; }
-    __device__ __forceinline__ Acc* input_stage(int stage) const { return weight_stage(stage) + BLOCK_K * BLOCK_M; }
+    __device__ __forceinline__ Acc* input_stage(int stage) const { return weight_stage(stage) + BLOCK_K * WEIGHT_PITCH; }
 
     __device__ __forceinline__ void move(int which, unsigned target, const T* source, bool found)
     {
@@ -137,7 +138,7 @@ struct Ffma {
                 found = found && packed < taps.rows;
                 packed = weight_row(packed);
             }
-            copy_async<16>(shared_address(weight_stage(stage) + row * BLOCK_M + m), weights + packed * p.pitch + m0 + m, found ? 16 : 0);
+            copy_async<16>(shared_address(weight_stage(stage) + row * WEIGHT_PITCH + m), weights + packed * p.pitch + m0 + m, found ? 16 : 0);
         }
     }
     // Puts 16-bit elements, widened, where the copies of wider ones go by themselves.
@@ -165,7 +166,7 @@ struct Ffma {
         for (int k = 0; k < BLOCK_K; ++k) {
             Vector rows[kChunksM], columns[kChunksN];
 #pragma unroll
-            for (int i = 0; i < kChunksM; ++i) rows[i] = *reinterpret_cast<const Vector*>(a + k * BLOCK_M + i * (BLOCK_M / kChunksM));
+            for (int i = 0; i < kChunksM; ++i) rows[i] = *reinterpret_cast<const Vector*>(a + k * WEIGHT_PITCH + i * (BLOCK_M / kChunksM));
 #pragma unroll
             for (int j = 0; j < kChunksN; ++j) columns[j] = *reinterpret_cast<const Vector*>(b + k * BLOCK_N + j * (BLOCK_N / kChunksN));
 #pragma unroll
@@ -180,14 +181,14 @@ struct Ffma {
 
     __device__ __forceinline__ int chunk_row(int i) const { return i * (BLOCK_M / kChunksM) + warp_m() * kRows; }
     __device__ __forceinline__ int chunk_column(int j) const { return j * (BLOCK_N / kChunksN) + warp_n() * kColumns; }
-    __device__ __forceinline__ void put(Acc* piece, int i, int j) const
+    __device__ __forceinline__ void put(Acc* piece, int i, int j, int pitch = kPitch) const
     {
 #pragma unroll
         for (int row = 0; row < kVector; ++row) {
             Vector part;
 #pragma unroll
             for (int k = 0; k < kVector; ++k) part.values[k] = sums[i * kVector + row][j * kVector + k];
-            store_shared(piece + (lane_m() * kVector + row) * kPitch + lane_n() * kVector, part.values);
+            store_shared(piece + (lane_m() * kVector + row) * pitch + lane_n() * kVector, part.values);
         }
     }
     __device__ __forceinline__ Acc weight(Index row, Index m) const { return weights[row * p.pitch + m]; }

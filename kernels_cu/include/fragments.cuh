@@ -59,9 +59,8 @@ __device__ __forceinline__ float nearest_tf32(float value)
     return is_finite(rounded) || !is_finite(value) ? rounded : __uint_as_float(__float_as_uint(value) & 0xffffe000u);
 }
 
-// float32 elements, rounded to TF32. An input that rounds to infinity gives a sum that is not finite: it is made again.
-// The tensor cores cut off what TF32 has no room for; of a number first made larger by 2^-11 of itself, between no and two
-// halves of the last place that stays. That is within 2^-11 of it as well, and nothing where TF32 has the number itself.
+// float32 elements, rounded to TF32. An input that is not finite, or rounds to infinity, gives a sum that is not finite: it is
+// made again.
 struct Tf32Products {
     using Element = float;
     using Acc = float;
@@ -70,14 +69,13 @@ struct Tf32Products {
     struct Inputs { unsigned words[2]; };
 
     static __device__ __forceinline__ float part(float weight, int) { return nearest_tf32(weight); }
-    static __device__ __forceinline__ unsigned enlarged(unsigned word)
+    // To nearest, ties away from zero, as adding half of the last place that stays does: the tensor cores cut off the rest.
+    // A NaN, which the sum may make a number of, comes back with the product.
+    static __device__ __forceinline__ unsigned rounded(unsigned word)
     {
-        return __float_as_uint(__fmul_rn(__uint_as_float(word), 1.00048828125f));
+        return __float_as_uint(__fmaf_rn(__uint_as_float(word), 0.f, __uint_as_float(word + 0x1000u)));
     }
-    static __device__ __forceinline__ Inputs prepare(unsigned low, unsigned high)
-    {
-        return {{enlarged(low), enlarged(high)}};
-    }
+    static __device__ __forceinline__ Inputs prepare(unsigned low, unsigned high) { return {{rounded(low), rounded(high)}}; }
     static __device__ __forceinline__ void multiply(float (&d)[4], const uint4 (&a)[1][1], const Inputs (&b)[1])
     {
         multiply_tf32(d, a[0][0], b[0].words);

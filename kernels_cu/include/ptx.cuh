@@ -9,6 +9,14 @@ __device__ __forceinline__ int block_number()
     return number;
 }
 
+// The thread's number in its block, likewise.
+__device__ __forceinline__ int thread_number()
+{
+    int number;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
+    return number;
+}
+
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));

@@ -1,0 +1,183 @@
+"""ConvTranspose whose kernel is its stride, without dilation: one GEMM whose rows are output channels and taps.
+
+In 32-bit indices and three spatial axes, of which those outside may be of one element. An axis of x with a single
+element has blocks of any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from math import prod
+
+from gpuconv import _dtypes
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, model, params
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.gemm_plan import Tile
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+
+_HALF = (Tile(64, 64, 16, 8, 4, 4, 0.72), Tile(16, 128, 16, 4, 4, 4, 0.51))
+_TILES = {
+    "float16": _HALF,
+    "bfloat16": _HALF,
+    "float32": (Tile(64, 128, 16, 8, 8, 4, 0.83), Tile(64, 64, 16, 8, 4, 4, 0.77), Tile(16, 128, 16, 4, 4, 4, 0.62)),
+    "float64": (Tile(64, 64, 16, 8, 4, 2, 0.68), Tile(16, 128, 16, 4, 4, 3, 0.58)),
+}
+NAME = "conv_transpose_depth_to_space"
+_ROW_BYTES = 32  # of OutputRow
+_MOST_TAPS = 32  # along W, that lanes share the columns of a chunk out to
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield a candidate for every tile that the device has room for."""
+    if _refusal(problem) is not None:
+        return
+    rows = _rows(correlation.in_three_axes(problem))
+    for tile in _TILES[problem.dtype]:
+        if _shared_bytes(problem, tile) <= limits.shared_bytes_per_block:
+            seconds = _seconds(problem, rows, tile, limits)
+            yield Candidate(variant(problem.dtype, tile).name, seconds, partial(_plan, problem, rows, tile))
+
+
+def refusal(problem: Problem, limits: Limits) -> str | None:
+    """Return why no kernel of this family takes a problem on a device; None where one does."""
+    why = _refusal(problem)
+    if why is None and next(candidates(problem, limits), None) is None:
+        return f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile"
+    return why
+
+
+def _refusal(problem: Problem) -> str | None:
+    if not problem.phases:
+        return "Conv has windows that overlap, or one tap"
+    if problem.rank > 3:
+        return f"{problem.rank} spatial axes; it has three"
+    axes = list(zip(problem.x_shape[2:], problem.taps, problem.strides, problem.dilations, strict=True))
+    if any(d != 1 or (n != 1 and k != s) for n, k, s, d in axes):
+        numbers = f"{problem.taps} taps, strides {problem.strides}, dilations {problem.dilations}"
+        return f"{numbers}: the outputs of neighbours overlap or lie apart"
+    ends = [n * k - pad for (n, k, *_), pad in zip(axes, problem.pads, strict=True)]
+    if any(size > end for size, end in zip(problem.y_shape[2:], ends, strict=True)):
+        return "y has outputs that no tap reaches"
+    if problem.taps[-1] > _MOST_TAPS:
+        return f"{problem.taps[-1]} taps along W; it takes up to {_MOST_TAPS}"
+    if _unit(problem) is None:
+        return "the taps of a channel do not lie behind each other in w"
+    if problem.wide() or _reach(problem) >= params.INDEX_LIMIT:
+        return "it needs 64-bit indices"
+    return None
+
+
+def _unit(problem: Problem) -> int | None:
+    """Return the stride of w from one row to the next, rows being channels and taps; None where there is not one."""
+    sizes = (problem.filters, *problem.taps)
+    steps = [(size, stride) for size, stride in zip(sizes, (problem.w_strides[1], *problem.w_strides[3:]), strict=True)]
+    steps = [(size, stride) for size, stride in steps if size > 1] or [(1, 1)]
+    unit = steps[-1][1]
+    expected = unit
+    for size, stride in reversed(steps):
+        if stride != expected:
+            return None
+        expected *= size
+    return unit
+
+
+def _reach(problem: Problem) -> int:
+    """Return the largest offset, or number of packed weights, also of outputs that the padding cuts off."""
+    extents = [n * k for n, k in zip(problem.x_shape[2:], problem.taps, strict=True)]
+    sizes = (*problem.y_shape[:2], *extents)
+    rows = problem.filters * prod(problem.taps) + gemm_plan.pitch(problem)
+    offset = sum(size * abs(stride) for size, stride in zip(sizes, problem.y_strides, strict=True))
+    return max(offset, problem.group * problem.channels * rows, problem.batch * prod(problem.x_shape[2:]))
+
+
+def _rows(problem: Problem) -> Problem:
+    """Return the GEMM as the problem of one tap: output channels and taps are its filters, input pixels its columns."""
+    ones = (1,) * problem.rank
+    return replace(
+        problem,
+        filters=problem.filters * prod(problem.taps),
+        taps=ones,
+        w_strides=(problem.w_strides[0], _unit(problem) or 0, problem.w_strides[2], *ones),
+        columns=problem.x_shape[2:],
+        pads=(0,) * problem.rank,
+        phases=(),
+        strides=problem.taps,
+    )
+
+
+def _natural(rows: Problem) -> bool:
+    """Tell whether the weights in memory are packed as they are."""
+    return gemm_plan.accumulator(rows) == rows.dtype and rows.w_strides[1:3] == (1, rows.filters)
+
+
+def _shared_bytes(problem: Problem, tile: Tile) -> int:
+    return tile.shared_bytes(gemm_plan.accumulator(problem)) + tile.block_m * _ROW_BYTES
+
+
+def _blocks(rows: Problem, tile: Tile) -> int:
+    return prod(gemm_plan.counts(rows, tile)) * rows.group
+
+
+def _seconds(problem: Problem, rows: Problem, tile: Tile, limits: Limits) -> float:
+    multiplications = tile.block_m * tile.block_n * rows.rows
+    accumulator = gemm_plan.accumulator(rows)
+    busy = model.arithmetic(_blocks(rows, tile), multiplications, accumulator, tile.efficiency, limits)
+    packing = 0.0 if _natural(rows) or not rows.rows else model.LAUNCH
+    return model.overlapped(busy, model.memory(problem.bytes, limits)) + packing
+
+
+def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
+    blocks = _blocks(rows, tile)
+    gemm_fields.check_grid(rows.operator, blocks)
+    chosen = variant(rows.dtype, tile)
+    deep, natural = correlation.in_three_axes(problem), _natural(rows)
+    numbers = zip(deep.pads, deep.y_shape[2:], deep.y_strides[2:], params.divisions(deep.taps, False), strict=True)
+    weights = gemm_plan.packed_weights(rows)
+    if natural:
+        weights = replace(weights, pitch=rows.filters)
+    fields = {
+        "common": gemm_fields.common(rows, gemm_plan.counts(rows, tile), weights, False),
+        "taps": gemm_fields.taps(rows, weights, False),
+        "axes": [dict(zip(("pad", "extent", "y_stride", "taps"), axis, strict=True)) for axis in numbers],
+        "out_channels": problem.filters,
+    }
+    roles = gemm_fields.roles(rows) | ({"weights": "w"} if natural else {})
+    pointers = params.pointers(gemm_structs.correlation(False, 3), roles)
+    grid = (blocks, 1, 1)
+    launch = Launch(chosen, grid, _shared_bytes(rows, tile), params.pack(chosen.layout, fields), pointers)
+    reason = f"one GEMM of {rows.filters} rows, channels and taps, whose outputs do not overlap"
+    if natural:
+        return Plan(rows.operator, (launch,), 0, "", (reason, "the weights are read as they lie in memory"))
+    return gemm_plan.with_packing(rows, False, launch, (reason,))
+
+
+def variant(dtype: str, tile: Tile) -> Variant:
+    """Return the kernel of one tile."""
+    entry = _dtypes.entry(dtype)
+    sizes = (tile.block_m, tile.block_n, tile.block_k, tile.thread_m, tile.thread_n)
+    return Variant(
+        name=f"{NAME}_{dtype}_3d_{tile}",
+        source=f"{NAME}.cu",
+        function=NAME,
+        arguments=(entry.cuda, gemm_plan.ACCUMULATOR[entry.accumulator], "int", "3", *map(str, sizes)),
+        parameter="DepthToSpaceParams<int, 3>",
+        layout=gemm_structs.depth_to_space(),
+        threads=tile.threads,
+        blocks_per_sm=tile.blocks_per_sm,
+    )
+
+
+def forms() -> Iterator[tuple[str, Tile]]:
+    """Yield the dtype and the tile of every kernel."""
+    for dtype, tiles in _TILES.items():
+        for tile in tiles:
+            yield dtype, tile
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan can name."""
+    for dtype, tile in forms():
+        yield variant(dtype, tile)

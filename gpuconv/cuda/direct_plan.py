@@ -1,0 +1,217 @@
+"""Conv of few channels a group, depthwise above all, and ConvTranspose of stride 1, as a direct sum: one launch.
+
+The struct mirrors ``DirectParams`` of ``kernels_cu/conv_direct.cu``, where the forms are explained. Axes are depth, row
+and column; lower ranks are of unit depth and height. ConvTranspose of stride 1 is Conv with its taps turned round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache, partial
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv._geometry import Ints
+from gpuconv.cuda import direct_tile, model, params
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.direct_tile import GROUPED, Form, Work
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+
+_MOST_BLOCKS = 2**31 - 1
+_MOST_CHANNELS = 32  # of a group, and as many filters
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield a candidate for every form that takes the problem and that the device has room for."""
+    if refusal(problem) is not None:
+        return
+    work = _work(problem)
+    for form in direct_tile.FORMS:
+        if not form.takes(work):
+            continue
+        tile = direct_tile.best(work, form, limits)
+        if tile is not None and tile.blocks <= _MOST_BLOCKS:
+            name = variant(problem.dtype, form).name
+            yield Candidate(name, _seconds(problem, tile, limits), partial(_plan, problem, tile))
+
+
+def refusal(problem: Problem) -> str | None:
+    """Return why no kernel of this family takes a problem; None where one does."""
+    if problem.rank > 3:
+        return f"{problem.rank} spatial axes; it has three"
+    if not 1 <= problem.channels <= _MOST_CHANNELS or problem.filters > _MOST_CHANNELS:
+        return (
+            f"{problem.channels} channels and {problem.filters} filters a group; it takes 1 to {_MOST_CHANNELS} of both"
+        )
+    if problem.group == 1 and problem.channels > 1:
+        return f"a single group of {problem.channels} channels; it takes several groups, or one channel"
+    if any(stride != 1 for stride in problem.strides):
+        return f"ConvTranspose with strides {problem.strides}; it takes those of stride 1"
+    steps = ((problem.x_shape, problem.x_strides), (problem.y_shape, problem.y_strides))
+    if any(shape[-1] > 1 and strides[-1] != 1 for shape, strides in steps):
+        return "neighbours of a row do not lie next to each other in x and y"
+    if 0 in problem.x_shape or 0 in problem.taps:
+        return "there is nothing to sum"
+    if problem.wide():
+        return "it needs 64-bit indices"
+    return None
+
+
+def _work(problem: Problem) -> Work:
+    """Return the problem with three axes, its taps in the order of its inputs."""
+    axes = 3 - problem.rank
+    reaches = [(k - 1) * d for k, d in zip(problem.taps, problem.dilations, strict=True)]
+    pads = problem.pads
+    if problem.phases:
+        pads = tuple(reach - pad for reach, pad in zip(reaches, pads, strict=True))
+    return Work(
+        dtype=problem.dtype,
+        images=problem.batch,
+        groups=problem.group,
+        channels=problem.channels,
+        filters=problem.filters,
+        x_extent=(1,) * axes + problem.x_shape[2:],
+        y_extent=(1,) * axes + problem.y_shape[2:],
+        taps=(1,) * axes + problem.taps,
+        strides=(1,) * axes + problem.column_strides,
+        dilations=(1,) * axes + problem.dilations,
+        pads=(0,) * axes + pads,
+    )
+
+
+def _seconds(problem: Problem, tile: direct_tile.Tile, limits: Limits) -> float:
+    """Model the time: inputs that several tiles meet mostly come from the L2 cache."""
+    accumulator = _dtypes.entry(problem.dtype).accumulator
+    busy = model.arithmetic(tile.blocks, tile.instructions, accumulator, 1.0, limits)
+    return model.overlapped(busy, model.memory(problem.bytes, limits))
+
+
+# ---------------------------------------------------------------- plans
+
+
+def _plan(problem: Problem, tile: direct_tile.Tile) -> Plan:
+    chosen = variant(problem.dtype, tile.form)
+    roles = {"x": "x", "w": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
+    launch = Launch(
+        chosen,
+        (tile.blocks, 1, 1),
+        tile.shared_bytes,
+        params.pack(chosen.layout, _fields(problem, tile)),
+        params.pointers(chosen.layout, roles),
+    )
+    return Plan(problem.operator, (launch,), 0, "", (str(tile),))
+
+
+def _axes(problem: Problem, values: Ints) -> list[int]:
+    return [0] * (3 - problem.rank) + list(values)
+
+
+def _fields(problem: Problem, tile: direct_tile.Tile) -> dict[str, Any]:
+    work = tile.work
+    w_group, w_filter, w_channel, *w_stride = problem.w_strides
+    w_first = 0
+    if problem.phases:
+        w_first = sum((k - 1) * stride for k, stride in zip(problem.taps, w_stride, strict=True))
+        w_stride = [-stride for stride in w_stride]
+    return {
+        "groups": work.groups,
+        "channels": work.channels,
+        "filters": work.filters,
+        "x_batch": problem.x_strides[0],
+        "x_channel": problem.x_strides[1],
+        "x_extent": work.x_extent,
+        "x_stride": [*_axes(problem, problem.x_strides[2:])[:2], 1],
+        "y_batch": problem.y_strides[0],
+        "y_channel": problem.y_strides[1],
+        "y_extent": work.y_extent,
+        "y_stride": [*_axes(problem, problem.y_strides[2:])[:2], 1],
+        "w_first": w_first,
+        "w_group": w_group,
+        "w_filter": w_filter,
+        "w_channel": w_channel,
+        "w_stride": _axes(problem, tuple(w_stride)),
+        "b_stride": problem.b_stride or 0,
+        "stride": work.strides,
+        "dilation": work.dilations,
+        "start": [-pad for pad in (*work.pads[:2], work.pads[2] + tile.lead)],
+        "x_width": gcd(_width(problem.x_shape, problem.x_strides, tile.vector), work.pads[2] + tile.lead),
+        "y_width": _width(problem.y_shape, problem.y_strides, tile.vector),
+        **tile.fields(),
+    }
+
+
+def _width(shape: Ints, strides: Ints, vector: int) -> int:
+    """Return the most elements, at most a vector, in whose multiples rows begin and end, if the array does."""
+    return gcd(vector, shape[-1], *(step for extent, step in zip(shape[:-1], strides[:-1], strict=True) if extent > 1))
+
+
+# ---------------------------------------------------------------- variants
+
+
+def variant(dtype: str, form: Form) -> Variant:
+    """Return the kernel of one form, for every rank up to three."""
+    entry = _dtypes.entry(dtype)
+    accumulator = {"float32": "float", "float64": "double"}[entry.accumulator]
+    sizes = (form.filters, form.rows, form.kernel, form.stride)
+    return Variant(
+        name=f"{'grouped' if form.filters == GROUPED else 'depthwise'}_{dtype}_3d_{form}",
+        source="conv_direct.cu",
+        function="conv_direct",
+        arguments=(entry.cuda, accumulator, *map(str, sizes), str(form.line).lower()),
+        parameter="DirectParams",
+        layout=_layout(),
+        threads=direct_tile.THREADS,
+        blocks_per_sm=form.blocks_per_sm(entry.accumulator),
+    )
+
+
+@cache
+def _layout() -> np.dtype[Any]:
+    axes, divider = (3,), params.divider(False)
+    return params.layout(
+        [
+            *((name, params.POINTER) for name in ("x", "w", "b", "y")),
+            *((name, "<i4") for name in ("groups", "channels", "filters")),
+            *(
+                field
+                for array in ("x", "y")
+                for field in (
+                    (f"{array}_batch", "<i4"),
+                    (f"{array}_channel", "<i4"),
+                    (f"{array}_extent", "<i4", axes),
+                    (f"{array}_stride", "<i4", axes),
+                )
+            ),
+            *((f"w_{name}", "<i4") for name in ("first", "group", "filter", "channel")),
+            ("w_stride", "<i4", axes),
+            ("b_stride", "<i4"),
+            *((name, "<i4", axes) for name in ("stride", "dilation", "start")),
+            *((name, "<i4") for name in ("lead", "step")),
+            ("extent", "<i4", axes),
+            *((f"{name}_pitch", "<i4") for name in ("phase", "row", "depth", "channel")),
+            *((name, "<i4") for name in ("weights", "filter_weights", "filter_pitch")),
+            ("lanes", "<i4", axes),
+            *((name, "<i4") for name in ("row_lanes", "x_width", "y_width")),
+            ("outputs", "<i4", axes),
+            *((f"spread_{name}", "<i4") for name in ("row", "column")),
+            *((name, "<i4") for name in ("groups_here", "filter_bits")),
+            ("tiles", divider, axes),
+            ("blocks", divider, axes),
+            ("filter_blocks", divider),
+            ("group_blocks", divider),
+            ("taps", divider, axes),
+            *((name, divider) for name in ("by_step", "by_stride")),
+            ("row_taps", "<i4"),
+        ]
+    )
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan can name."""
+    for dtype in _dtypes.CONV_DTYPES:
+        for form in direct_tile.FORMS:
+            yield variant(dtype, form)

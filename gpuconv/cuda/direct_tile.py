@@ -1,0 +1,350 @@
+"""The tiles of ``kernels_cu/conv_direct.cu``: what a block makes, and how that lies in shared memory.
+
+Words are of the accumulator's type. Pitches are chosen so that the threads of a warp, whichever way their tiles run on
+to the next row, depth or channel, read from different banks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any
+
+from gpuconv import _dtypes
+from gpuconv._geometry import Ints
+from gpuconv.cuda import params
+from gpuconv.cuda.plan import Limits
+
+THREADS = 128
+GROUPED = 4  # filters of a thread where it makes more than one
+_STEPS = (32, 16, 8, 4, 2, 1)  # channels in shared memory at a time
+_WARP = 32
+_REGISTERS = 65536  # of a multiprocessor
+_COPY, _READ = 4, 4  # instructions for an element of x, and what a byte of it counts like; assumed
+_WEIGHT = 40  # instructions for a weight; assumed
+_RESIDENT = 5  # blocks that a multiprocessor should have room for
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A problem with three axes: depth, row and column. Output q meets input ``q * stride - pad + tap * dilation``."""
+
+    dtype: str
+    images: int
+    groups: int
+    channels: int
+    filters: int
+    x_extent: Ints
+    y_extent: Ints
+    taps: Ints
+    strides: Ints
+    dilations: Ints
+    pads: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One form of the kernel.
+
+    Attributes
+    ----------
+    filters, rows : int
+        What a thread makes, for each of its 16 bytes of columns.
+    kernel : int
+        Taps of both axes of the plane, 0 for any.
+    stride : int
+        Of both axes of the plane, 0 for any and for any dilation.
+    line : bool
+        A single axis: rows are strips of it.
+    registers : int
+        That a thread needs for float32 sums.
+    efficiency : float
+        Share of multiplications among the main loop's instructions.
+    """
+
+    filters: int
+    rows: int
+    kernel: int
+    stride: int
+    line: bool
+    registers: int
+    efficiency: float
+
+    def __str__(self) -> str:
+        if self.kernel:
+            return f"{self.kernel}x{self.kernel}s{self.stride}"
+        return "line" if self.line else "rows" if self.stride else "taps"
+
+    def blocks_per_sm(self, accumulator: str) -> int:
+        """Return how many blocks the registers leave room for."""
+        registers = self.registers * (2 if accumulator == "float32" else 3) // 2
+        return _REGISTERS // (registers * THREADS)
+
+    def takes(self, work: Work) -> bool:
+        """Tell whether this form can solve a problem."""
+        if (self.filters == 1) != (work.channels == 1 and work.filters < GROUPED):
+            return False
+        plane = work.taps[1:], work.strides[1:], work.dilations[1:]
+        if self.kernel:
+            return plane == ((self.kernel,) * 2, (self.stride,) * 2, (1, 1))
+        if self.stride:
+            flat = work.y_extent[:2] + work.taps[:2] == (1, 1, 1, 1)
+            return self.line == flat and plane[1:] == ((1, 1), (1, 1))
+        return True
+
+
+FORMS = (
+    Form(1, 7, 3, 1, False, 72, 0.84),
+    Form(1, 7, 3, 2, False, 96, 0.72),
+    Form(1, 7, 5, 1, False, 96, 0.92),
+    Form(1, 7, 5, 2, False, 112, 0.85),
+    Form(1, 7, 7, 1, False, 128, 0.95),
+    Form(1, 7, 7, 2, False, 128, 0.91),
+    Form(1, 7, 0, 1, False, 96, 0.69),
+    Form(1, 8, 0, 1, True, 96, 0.77),
+    Form(1, 1, 0, 0, False, 64, 0.15),
+    Form(GROUPED, 3, 3, 1, False, 128, 0.91),
+    Form(GROUPED, 3, 3, 2, False, 128, 0.88),
+    Form(GROUPED, 1, 0, 0, False, 80, 0.38),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a block makes of a problem: so many threads along each axis, groups and tiles of filters."""
+
+    work: Work
+    form: Form
+    threads: Ints
+    groups: int
+    filter_tiles: int
+    step: int
+
+    @property
+    def word(self) -> int:
+        """Bytes of a word of shared memory."""
+        return _dtypes.entry(_dtypes.entry(self.work.dtype).accumulator).itemsize
+
+    @property
+    def vector(self) -> int:
+        """Words of 16 bytes: columns of a thread."""
+        return 16 // self.word
+
+    @property
+    def lead(self) -> int:
+        """Columns before the first window of a row, so that inputs stay aligned; unrolled forms expect SAME padding."""
+        if self.form.kernel:
+            return -(self.form.kernel // 2) % self.vector
+        return -self.work.pads[2] % self.vector if self.form.stride else 0
+
+    @property
+    def each(self) -> Ints:
+        """Outputs of a thread along each axis."""
+        return _each(self.work, self.form, self.vector)
+
+    @property
+    def blocks_by_axis(self) -> Ints:
+        tiles = zip(self.work.y_extent, self.threads, self.each, strict=True)
+        return tuple(-(-extent // (count * each)) for extent, count, each in tiles)
+
+    @property
+    def filter_blocks(self) -> int:
+        return -(-self.work.filters // (self.filter_tiles * self.form.filters))
+
+    @property
+    def group_blocks(self) -> int:
+        return -(-self.work.groups // self.groups)
+
+    @property
+    def blocks(self) -> int:
+        return prod(self.blocks_by_axis) * self.filter_blocks * self.group_blocks * self.work.images
+
+    # ---- shared memory
+
+    @property
+    def extent(self) -> Ints:
+        """What is staged of x for one channel; of columns also what fills the last vectors up."""
+        work, (_, _, last) = self.work, self.each
+        axes = zip(self.threads, self.each, work.strides, work.taps, work.dilations, strict=True)
+        depths, rows, columns = ((t * e - 1) * s + (k - 1) * d + 1 for t, e, s, k, d in axes)
+        stride, vector = self.form.stride, self.vector
+        if self.form.kernel:
+            reach = self.lead + (vector - 1) * stride + self.form.kernel - 1
+            columns = stride * (self.threads[2] * vector + reach // stride // vector * vector)
+        elif stride:
+            columns = self.threads[2] * last + self.row_taps
+        return depths, rows, columns
+
+    @property
+    def pitches(self) -> Ints:
+        """Words from one phase of columns, row, depth and channel to the next."""
+        depths, rows, columns = self.extent
+        d, h, w = self.threads
+        stride = self.work.strides[2] if self.form.stride == 0 else self.form.stride
+        unit = self.vector if self.form.stride else 1
+        banks = 128 // self.word // unit  # of so many words
+        phase = -(-columns // stride)
+        if self.form.stride == 2 and self.word == 4:
+            phase = _congruent(phase, 1, 16, 32)  # even and odd columns that are copied together go to other banks
+        apart = self.work.strides[1] * (self.form.rows if self.form.stride else 1)
+        row = unit * _congruent(-(-phase * stride // unit), apart, w, banks)
+        depth = unit * _congruent(rows * row // unit, self.work.strides[0], w * h, banks)
+        channel = unit * _congruent(depths * depth // unit, self.step, w * h * d, banks)
+        return phase, row, depth, channel
+
+    @property
+    def row_taps(self) -> int:
+        """Words of the weights of one row of the kernel."""
+        lead = 0 if self.form.kernel else self.lead
+        return _up(lead + self.work.taps[2], self.vector)
+
+    @property
+    def filter_weights(self) -> int:
+        """Words of the weights of the filters that a thread makes."""
+        work = self.work
+        return self.step * prod(work.taps[:2]) * self.row_taps * self.form.filters
+
+    @property
+    def filter_pitch(self) -> int:
+        """An odd number of vectors: those of neighbouring groups begin in different banks."""
+        return self.vector * (-(-self.filter_weights // self.vector) | 1)
+
+    @property
+    def weights(self) -> int:
+        """Words before the weights: inputs, and what the warps turn their results round in."""
+        return _up(self.groups * self.step * self.pitches[3], self.vector) + THREADS // 8 * 9 * self.vector
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.word * (self.weights + self.groups * self.filter_tiles * self.filter_pitch)
+
+    # ---- time
+
+    @property
+    def instructions(self) -> float:
+        """Instructions of a block: of copying inputs, of sums, of the rest. Warps without outputs cost little."""
+        work, form = self.work, self.form
+        outputs = form.filters * form.rows * self.vector
+        busy = _up(prod(self.threads) * self.groups * self.filter_tiles, _WARP)
+        sums = outputs * prod(work.taps) * work.channels / form.efficiency
+        weights = self.groups * self.filter_tiles * self.filter_weights * -(-work.channels // self.step)
+        return _COPY * self.staged + _WEIGHT * weights + busy * (sums + 4 * outputs) + 200 * THREADS
+
+    @property
+    def staged(self) -> int:
+        """Elements that a block copies to shared memory."""
+        return self.groups * self.step * prod(self.extent) * -(-self.work.channels // self.step)
+
+    @property
+    def cost(self) -> float:
+        """Measure of all blocks' time, where inputs that several of them read are not free."""
+        return self.blocks * (self.instructions + _READ * _dtypes.entry(self.work.dtype).itemsize * self.staged)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the struct's fields that the tile settles."""
+        work, division = self.work, params.division
+        phase, row, depth, channel = self.pitches
+        columns = self.extent[2]
+        return {
+            "lead": self.lead,
+            "step": self.step,
+            "extent": self.extent,
+            "phase_pitch": phase,
+            "row_pitch": row,
+            "depth_pitch": depth,
+            "channel_pitch": channel,
+            "weights": self.weights,
+            "filter_weights": self.filter_weights,
+            "filter_pitch": self.filter_pitch,
+            "lanes": [_lanes(-(-columns // width)) for width in (1, 2, 4)],
+            "row_lanes": _lanes(self.extent[1]),
+            "outputs": [count * each for count, each in zip(self.threads, self.each, strict=True)],
+            "spread_row": self.threads[1] if self.each[1] > 1 else 0,
+            "spread_column": self.threads[2] if self.each[2] > 1 else 0,
+            "groups_here": self.groups,
+            "filter_bits": self.filter_tiles.bit_length() - 1,
+            "tiles": params.divisions(self.threads, False),
+            "blocks": params.divisions(self.blocks_by_axis, False),
+            "filter_blocks": division(self.filter_blocks, False),
+            "group_blocks": division(self.group_blocks, False),
+            "taps": params.divisions((*work.taps[:2], self.row_taps), False),
+            "by_step": division(self.step, False),
+            "by_stride": division(work.strides[2], False),
+            "row_taps": work.taps[2],
+        }
+
+    def __str__(self) -> str:
+        d, h, w = (count * each for count, each in zip(self.threads, self.each, strict=True))
+        return (
+            f"direct: blocks of {d}x{h}x{w} outputs of {self.filter_tiles * self.form.filters} filters in "
+            f"{self.groups} groups, {self.step} channels of each at a time; 32-bit indices"
+        )
+
+
+def _each(work: Work, form: Form, vector: int) -> Ints:
+    if form.stride == 0:  # the outputs of a thread lie rows apart where there are enough of them, else columns
+        return (1, vector, 1) if work.y_extent[1] >= vector else (1, 1, vector)
+    return (1, 1, vector * form.rows) if form.line else (1, form.rows, vector)
+
+
+def _up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
+def _congruent(least: int, factor: int, target: int, modulus: int) -> int:
+    """Return the least number from ``least`` on whose product is congruent to ``target``; ``least`` without one."""
+    found = (number for number in range(least, least + modulus) if (number * factor - target) % modulus == 0)
+    return next(found, least)
+
+
+def _lanes(count: int) -> int:
+    """Return the power of two of threads that so many columns keep busy."""
+    return min(THREADS.bit_length() - 1, (count - 1).bit_length())
+
+
+# ---------------------------------------------------------------- choosing
+
+
+@lru_cache(maxsize=1024)
+def best(work: Work, form: Form, limits: Limits) -> Tile | None:
+    """Return the tile with the least to do in all its blocks; None where the device has room for none."""
+    rooms = (limits.shared_bytes_per_multiprocessor // _RESIDENT - 1024, limits.shared_bytes_per_block)
+    tiles = list(_tiles(work, form))
+    for room in rooms:
+        fitting = [tile for tile in tiles if tile.shared_bytes <= room]
+        if fitting:
+            return min(fitting, key=lambda tile: tile.cost)
+    return None
+
+
+def _tiles(work: Work, form: Form) -> Iterator[Tile]:
+    vector = 16 // _dtypes.entry(_dtypes.entry(work.dtype).accumulator).itemsize
+    needed = [-(-extent // each) for extent, each in zip(work.y_extent, _each(work, form, vector), strict=True)]
+    filter_tiles = -(-work.filters // form.filters)
+    steps = [step for step in _STEPS if step < work.channels]
+    depths, rows, columns = map(_counts, needed)
+    if form.stride == 0:  # neighbours make neighbours
+        columns = [count for count in columns if count >= min(_WARP, needed[2])]
+    elif form.stride == 2:  # of odd numbers, no pitch lets the next row begin in the bank that comes next
+        columns = sorted({count + count % 2 for count in columns})
+    for d, h, w in product(depths, rows, columns):
+        if w * h * d > THREADS:
+            continue
+        for filters in (1, 2, 4, 8):
+            room = THREADS // (w * h * d * filters)
+            if room == 0 or filters >= 2 * filter_tiles:
+                continue
+            groups = min(work.groups, room)
+            for some in {groups, -(-groups // 2), -(-groups // 4), 1}:
+                yield Tile(work, form, (d, h, w), some, filters, work.channels)
+            for step in steps:
+                yield Tile(work, form, (d, h, w), 1, filters, step)
+
+
+def _counts(needed: int) -> list[int]:
+    """Return how many threads may stand along an axis: shares of it that are as equal as can be."""
+    shares = {-(-needed // -(-needed // most)) for most in (1, 2, 4, 8, 16, 32, 64, 128)}
+    return sorted(shares)

@@ -1,0 +1,115 @@
+"""Conv with few output channels in a group, without a GEMM (``conv_few.cu``): one launch, which reads w as it is.
+
+The kernels have three spatial axes, as those on tensor cores do, and 32-bit indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv.cuda import correlation, gemm_fields, gemm_structs, model, params
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.gemm_fields import PackedWeights
+from gpuconv.cuda.mma_plan import RANK
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+
+_FILTERS = (4, 8)  # of a kernel, at most
+_THREADS, _PIXELS, _TAPS = 128, 512, 32  # of a block; taps at once
+_WEIGHT_BYTES = 24 * 1024  # of those in shared memory, as far as one channel's need no more
+_BLOCKS_PER_SM = {"float16": (8, 6), "bfloat16": (8, 6), "float32": (8, 6), "float64": (4, 4)}
+# Share of multiplications among the main loop's instructions, with 4 and with 8 output channels.
+_EFFICIENCY = {"float16": (0.38, 0.45), "bfloat16": (0.38, 0.45), "float32": (0.42, 0.57), "float64": (0.41, 0.54)}
+_SETUP = 10  # rows of K in whose time a thread finds its pixels, apart from one for each tap; estimated
+_CUDA = {"float32": "float", "float64": "double"}
+
+
+# ---------------------------------------------------------------- plans
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield a candidate for few output channels."""
+    fits = [filters for filters in _FILTERS if problem.filters <= filters]
+    if problem.operator != "conv" or problem.rank > RANK or problem.rows == 0 or not fits or problem.wide():
+        return
+    lifted = correlation.in_three_axes(problem)
+    name = variant(problem.dtype, fits[0]).name
+    yield Candidate(name, _seconds(problem, fits[0], limits), partial(_plan, lifted, fits[0]))
+
+
+def _tiles(problem: Problem) -> int:
+    return -(-problem.pixels // _PIXELS)
+
+
+def _seconds(problem: Problem, filters: int, limits: Limits) -> float:
+    accumulator = _dtypes.entry(problem.dtype).accumulator
+    efficiency = _EFFICIENCY[problem.dtype][_FILTERS.index(filters)]
+    blocks, multiplications = (
+        _tiles(problem) * problem.group,
+        _PIXELS * filters * (problem.rows + prod(problem.taps) + _SETUP),
+    )
+    busy = model.arithmetic(blocks, multiplications, accumulator, efficiency, limits)
+    return model.overlapped(busy, model.memory(problem.bytes, limits))
+
+
+def _plan(problem: Problem, filters: int) -> Plan:
+    chosen = variant(problem.dtype, filters)
+    tiles, at_once = _tiles(problem), _channels_at_once(problem, filters)
+    gemm_fields.check_grid(problem.operator, tiles * problem.group)
+    weights = PackedWeights(filters, problem.rows, problem.channels)
+    w_group, w_filter, w_channel, *w_stride = problem.w_strides
+    fields = {
+        **gemm_fields.operands(problem, (1, tiles), weights, False),
+        "w_group": w_group,
+        "w_filter": w_filter,
+        "w_channel": w_channel,
+        "w_stride": w_stride,
+        "all_taps": prod(problem.taps),
+        "channels_at_once": at_once,
+    }
+    roles = {"x": "x", "weights": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
+    pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
+    shared = at_once * _channel_bytes(problem, filters)
+    launch = Launch(chosen, (tiles * problem.group, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
+    reason = f"no GEMM: {problem.filters} output channels of a group; weights as they are, {at_once} channels at a time"
+    return Plan(problem.operator, (launch,), 0, "", (reason,))
+
+
+def _channel_bytes(problem: Problem, filters: int) -> int:
+    """Of one channel's weights in shared memory."""
+    size = np.dtype(_dtypes.entry(problem.dtype).accumulator).itemsize
+    return min(prod(problem.taps), _TAPS) * filters * size
+
+
+def _channels_at_once(problem: Problem, filters: int) -> int:
+    return min(problem.channels, _WEIGHT_BYTES // _channel_bytes(problem, filters))
+
+
+# ---------------------------------------------------------------- variants
+
+
+def variant(dtype: str, filters: int) -> Variant:
+    """Return the kernel for up to so many output channels."""
+    entry = _dtypes.entry(dtype)
+    return Variant(
+        name=f"conv_few_{dtype}_{RANK}d_{filters}x{_PIXELS}",
+        source="conv_few.cu",
+        function="conv_few",
+        arguments=(entry.cuda, _CUDA[entry.accumulator], "int", str(RANK), str(filters)),
+        parameter=f"ConvFewParams<int, {RANK}>",
+        layout=gemm_structs.few(RANK),
+        threads=_THREADS,
+        blocks_per_sm=_BLOCKS_PER_SM[dtype][_FILTERS.index(filters)],
+    )
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan can name."""
+    for dtype in _dtypes.CONV_DTYPES:
+        for filters in _FILTERS:
+            yield variant(dtype, filters)

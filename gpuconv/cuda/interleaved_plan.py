@@ -1,0 +1,194 @@
+"""ConvTranspose with a stride along W: blocks that make all phases along W of their pixels, and write whole rows.
+
+In 32-bit indices and three spatial axes, of which those outside may be of one element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, mma_plan, model, params
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.gemm_fields import Interleavable
+from gpuconv.cuda.gemm_plan import Tile
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+
+# 128 channels in one block are too many sums to lay into shared memory; few channels in a group make slices of 8.
+_WIDE = Tile(64, 128, 16, 8, 8, 3, 0.84, rowwise=False)
+_SHALLOW = Tile(16, 128, 8, 4, 4, 4, 0.51, rowwise=False)
+_SHALLOW_HALF = replace(_SHALLOW, efficiency=0.41)
+_SHALLOW_DOUBLE = replace(_SHALLOW, blocks_per_sm=3, efficiency=0.48)
+_TILES = {
+    "float16": (*gemm_plan.tiles("float16"), _SHALLOW_HALF),
+    "bfloat16": (*gemm_plan.tiles("bfloat16"), _SHALLOW_HALF),
+    "float32": (_WIDE, *gemm_plan.tiles("float32")[1:], _SHALLOW),
+    "float64": (*gemm_plan.tiles("float64"), _SHALLOW_DOUBLE),
+}
+NAME = "conv_transpose_interleaved"
+_RESERVED = 1024  # bytes of a multiprocessor's shared memory that go with each block
+_LEAST_BLOCKS = 2  # of a multiprocessor, so that one multiplies while another one writes
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield a candidate for every tile that the device has room for."""
+    if _refusal(problem) is not None:
+        return
+    problem = correlation.in_three_axes(problem)
+    for tile in _TILES[problem.dtype]:
+        uniform = tile.uniform and problem.channels > 0 and problem.channels % tile.block_k == 0
+        if _has_room(problem, tile, limits) and (uniform or tile.rowwise):
+            name = variant(problem.dtype, tile, uniform).name
+            yield Candidate(name, _seconds(problem, tile, uniform, limits), partial(_plan, problem, tile, uniform))
+    for one in mma_plan.interleavable(problem, limits):
+        launch = _on_tensor_cores(problem, one)
+        if _fits(launch.shared_bytes, limits):
+            busy = one.busy(launch.grid[0], problem.phases[-1])
+            seconds = model.overlapped(busy, model.memory(problem.bytes, limits)) + model.LAUNCH
+            yield Candidate(launch.variant.name, seconds, partial(_plan_on_tensor_cores, problem, one, launch))
+
+
+def _on_tensor_cores(problem: Problem, one: Interleavable) -> Launch:
+    """Return the launch whose blocks make all phases along W, given that of single phases."""
+    phases, single = problem.phases[-1], one.plan.launches[-1]
+    size = _dtypes.entry(one.accumulator).itemsize
+    planes = ((phases - 1) * one.sums + phases * spread(phases, size)) * size
+    struct = np.frombuffer(single.parameters, single.variant.layout).copy()
+    struct["phases"] = params.division(prod(problem.phases[:-1]), False)
+    return replace(
+        single,
+        variant=tensor_variant(single.variant),
+        grid=(single.grid[0] // phases, 1, 1),
+        shared_bytes=single.shared_bytes + planes + (phases - 1) * gemm_structs.taps(False, 3).itemsize,
+        parameters=struct.tobytes(),
+    )
+
+
+def _plan_on_tensor_cores(problem: Problem, one: Interleavable, launch: Launch) -> Plan:
+    reasons = (_reason(problem), *one.plan.reasons)
+    return replace(one.plan, launches=(*one.plan.launches[:-1], launch), reasons=reasons)
+
+
+def _reason(problem: Problem) -> str:
+    return f"all {problem.phases[-1]} phases along W in one block, which writes neighbours of a row"
+
+
+def refusal(problem: Problem, limits: Limits) -> str | None:
+    """Return why no kernel of this family takes a problem on a device; None where one does."""
+    why = _refusal(problem)
+    if why is None and next(candidates(problem, limits), None) is None:
+        return f"the sums of {problem.phases[-1]} phases along W leave no room for a second block in shared memory"
+    return why
+
+
+def _has_room(problem: Problem, tile: Tile, limits: Limits) -> bool:
+    return _fits(shared_bytes(problem, tile), limits)
+
+
+def _fits(shared: int, limits: Limits) -> bool:
+    several = _LEAST_BLOCKS * (shared + _RESERVED)
+    return shared <= limits.shared_bytes_per_block and several <= limits.shared_bytes_per_multiprocessor
+
+
+def _refusal(problem: Problem) -> str | None:
+    if not problem.phases:
+        return "Conv has no phases"
+    if problem.rank > 3:
+        return f"{problem.rank} spatial axes; it has three"
+    if problem.phases[-1] == 1:
+        return "outputs of one phase are neighbours along W already"
+    if problem.y_strides[-1] != 1:
+        return "neighbours along W do not lie next to each other in y"
+    if problem.wide(problem.group * problem.rows * gemm_plan.pitch(problem)):
+        return "it needs 64-bit indices"
+    return None
+
+
+def shared_bytes(problem: Problem, tile: Tile) -> int:
+    """Return the bytes of the multiplier's buffers, of the planes of sums, and of the taps of all phases along W."""
+    phases = problem.phases[-1]
+    accumulator = gemm_plan.accumulator(problem)
+    size = _dtypes.entry(accumulator).itemsize
+    apart = spread(phases, size)
+    planes = ((phases - 1) * tile.block_m * tile.block_n + phases * apart) * size
+    return tile.shared_bytes(accumulator) + planes + phases * gemm_structs.taps(False, 3).itemsize
+
+
+def spread(parts: int, size: int) -> int:
+    """Return how many elements of a size things of several parts lie apart, as ``spread`` of ``epilogue.cuh``."""
+    vector, banks = 16 // size, 128 // size
+    return (banks - 1) // (parts * vector) * vector + vector
+
+
+def _blocks(problem: Problem, tile: Tile) -> int:
+    return prod(gemm_plan.counts(problem, tile)) * prod(problem.phases[:-1]) * problem.group
+
+
+def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> float:
+    multiplications = tile.block_m * tile.block_n * problem.rows / prod(problem.phases[:-1])
+    efficiency = gemm_plan.efficiency(tile, uniform)
+    accumulator = gemm_plan.accumulator(problem)
+    busy = model.arithmetic(_blocks(problem, tile), multiplications, accumulator, efficiency, limits)
+    return model.overlapped(busy, model.memory(problem.bytes, limits)) + (model.LAUNCH if problem.rows else 0.0)
+
+
+def _plan(problem: Problem, tile: Tile, uniform: bool) -> Plan:
+    blocks = _blocks(problem, tile)
+    gemm_fields.check_grid(problem.operator, blocks)
+    chosen = variant(problem.dtype, tile, uniform)
+    tiles = gemm_plan.counts(problem, tile)
+    fields = {
+        **gemm_fields.operands(problem, tiles, gemm_plan.packed_weights(problem), False),
+        "phases": params.division(prod(problem.phases[:-1]), False),
+    }
+    pointers = params.pointers(gemm_structs.correlation(False, 3), gemm_fields.roles(problem))
+    grid = (blocks, 1, 1)
+    launch = Launch(chosen, grid, shared_bytes(problem, tile), params.pack(chosen.layout, fields), pointers)
+    reasons = (_reason(problem), gemm_plan.tap_reason(problem, tile, uniform))
+    return gemm_plan.with_packing(problem, False, launch, reasons)
+
+
+def variant(dtype: str, tile: Tile, uniform: bool) -> Variant:
+    """Return the kernel of one tile."""
+    entry = _dtypes.entry(dtype)
+    sizes = (tile.block_m, tile.block_n, tile.block_k, tile.thread_m, tile.thread_n)
+    numbers = ("int", "3", *map(str, sizes), str(uniform).lower())
+    return Variant(
+        name=f"{NAME}_{dtype}_3d_{tile}{'_uniform' if uniform else ''}",
+        source=f"{NAME}.cu",
+        function=NAME,
+        arguments=(entry.cuda, gemm_plan.ACCUMULATOR[entry.accumulator], *numbers),
+        parameter="ConvTransposeParams<int, 3>",
+        layout=gemm_structs.operands("conv_transpose", False, 3),
+        threads=tile.threads,
+        blocks_per_sm=tile.blocks_per_sm,
+    )
+
+
+def tensor_variant(single: Variant) -> Variant:
+    """Return the kernel on tensor cores, given that of single phases."""
+    name = single.name.replace("conv_transpose", NAME)
+    return replace(single, name=name, source=f"{NAME}.cu", function=f"{NAME}_mma")
+
+
+def forms() -> Iterator[tuple[str, Tile, bool]]:
+    """Yield the dtype, the tile and whether each slice of K has one tap, of every kernel on the cores' multipliers."""
+    for dtype, tiles in _TILES.items():
+        for tile in tiles:
+            for uniform in (False, True):
+                if tile.uniform if uniform else tile.rowwise:
+                    yield dtype, tile, uniform
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan can name."""
+    for dtype, tile, uniform in forms():
+        yield variant(dtype, tile, uniform)
+    for form in mma_plan.interleavable_forms():
+        yield tensor_variant(mma_plan.variant("conv_transpose", *form))

@@ -1,0 +1,127 @@
+"""Conv of one tap, stride 1 and no padding in float32, as a plain matrix product (``conv_pointwise.cu``).
+
+One launch, which reads w as it is. Spatial axes that lie behind each other in x and in y become a single one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from math import prod
+
+from gpuconv._geometry import Ints
+from gpuconv.cuda import gemm_fields, gemm_structs, model, params
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.gemm_fields import PackedWeights
+from gpuconv.cuda.gemm_plan import Tile
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+
+_TILES = (Tile(128, 128, 16, 8, 8, 2, 0.84), Tile(64, 64, 16, 8, 4, 4, 0.75))
+_MORE = 4  # elements of shared memory that a row of weights has more than a tile
+
+
+# ---------------------------------------------------------------- plans
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield a candidate for each tile that the device has room for."""
+    flat = with_one_axis(problem)
+    if flat is None or problem.dtype != "float32" or problem.rows == 0 or problem.wide():
+        return
+    for tile in _TILES:
+        if _shared_bytes(tile) <= limits.shared_bytes_per_block:
+            yield Candidate(variant(tile).name, _seconds(flat, tile, limits), partial(_plan, flat, tile))
+
+
+def with_one_axis(problem: Problem) -> Problem | None:
+    """Return a problem of one tap and one spatial axis that is the same, or None."""
+    x_step, y_step = (
+        _step(shape[2:], strides[2:])
+        for shape, strides in ((problem.x_shape, problem.x_strides), (problem.y_shape, problem.y_strides))
+    )
+    plain = problem.operator == "conv" and prod(problem.taps) == 1 and not any(problem.pads)
+    if not plain or problem.columns != problem.x_shape[2:] or x_step is None or y_step is None:
+        return None
+    pixels = (prod(problem.columns),)
+    return replace(
+        problem,
+        taps=(1,),
+        x_shape=(*problem.x_shape[:2], *pixels),
+        y_shape=(*problem.y_shape[:2], *pixels),
+        x_strides=(*problem.x_strides[:2], x_step),
+        y_strides=(*problem.y_strides[:2], y_step),
+        w_strides=(*problem.w_strides[:3], 0),
+        columns=pixels,
+        column_strides=(1,),
+        dilations=(1,),
+        pads=(0,),
+    )
+
+
+def _step(shape: Ints, strides: Ints) -> int | None:
+    """Return the stride of the one axis that these are, or None where they are none."""
+    axes = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
+    for (_, outer), (size, stride) in pairwise(axes):
+        if outer != size * stride:
+            return None
+    return axes[-1][1] if axes else 1
+
+
+def _counts(problem: Problem, tile: Tile) -> tuple[int, int]:
+    return -(-problem.filters // tile.block_m), -(-problem.pixels // tile.block_n)
+
+
+def _shared_bytes(tile: Tile) -> int:
+    return replace(tile, block_m=tile.block_m + _MORE).shared_bytes("float32")
+
+
+def _seconds(problem: Problem, tile: Tile, limits: Limits) -> float:
+    blocks = prod(_counts(problem, tile)) * problem.group
+    rows = -(-problem.rows // tile.block_k) * tile.block_k
+    busy = model.arithmetic(blocks, tile.block_m * tile.block_n * rows, "float32", tile.efficiency, limits)
+    return model.overlapped(busy, model.memory(problem.bytes, limits))
+
+
+def _plan(problem: Problem, tile: Tile) -> Plan:
+    blocks = prod(_counts(problem, tile)) * problem.group
+    gemm_fields.check_grid(problem.operator, blocks)
+    chosen = variant(tile)
+    w_group, w_filter, w_channel, _ = problem.w_strides
+    weights = PackedWeights(0, problem.rows, problem.channels)
+    fields = {
+        **gemm_fields.operands(problem, _counts(problem, tile), weights, False),
+        "w_group": w_group,
+        "w_filter": w_filter,
+        "w_channel": w_channel,
+    }
+    roles = {"x": "x", "weights": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
+    pointers = params.pointers(gemm_structs.correlation(False, 1), roles)
+    parameters = params.pack(chosen.layout, fields)
+    launch = Launch(chosen, (blocks, 1, 1), _shared_bytes(tile), parameters, pointers)
+    return Plan(problem.operator, (launch,), 0, "", ("a plain matrix product: one tap, weights as they are",))
+
+
+# ---------------------------------------------------------------- variants
+
+
+def variant(tile: Tile) -> Variant:
+    """Return the kernel of one tile."""
+    sizes = (tile.block_m, tile.block_n, tile.block_k, tile.thread_m, tile.thread_n)
+    return Variant(
+        name=f"conv_pointwise_float32_1d_{tile}",
+        source="conv_pointwise.cu",
+        function="conv_pointwise",
+        arguments=("float", *map(str, sizes)),
+        parameter="ConvPointwiseParams",
+        layout=gemm_structs.pointwise(),
+        threads=tile.threads,
+        blocks_per_sm=tile.blocks_per_sm,
+    )
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan can name."""
+    yield from map(variant, _TILES)

@@ -1,0 +1,117 @@
+// ConvTranspose whose kernel is its stride, without dilation: each input pixel makes a block of outputs of its own. As one
+// GEMM: M = (output channel, tap), N = input pixels, K = channel; the epilogue moves taps from the rows to where they stand
+// in y. Nothing meets the padding, which only cuts blocks off, so that nothing has to be repaired.
+//
+// The sums of the whole tile pass through shared memory: a warp's lanes write the taps along W of neighbouring pixels, which
+// lie next to each other in y. What depends on a row alone is in a table behind the multiplier's buffers.
+#pragma once
+#include "implicit_gemm.cuh"
+
+template <class Index> struct BlockAxis {
+    Index pad, extent;           // of y
+    Index y_stride;
+    Divider<Index> taps;         // as many as the stride
+};
+
+template <class Index, int NDIM> struct DepthToSpaceParams {
+    Correlation<Index, NDIM> common;     // filters and pitch are those of M as above, columns and their strides those of x
+    Taps<Index, NDIM> taps;              // a single one
+    BlockAxis<Index> axes[NDIM];
+    Index out_channels;                  // of one group
+};
+
+// Where the outputs of one row stand, relative to those of tap 0 and channel 0.
+template <class Acc, class Index, int NDIM> struct alignas(16) OutputRow {
+    Index offset, tap[NDIM];
+    Acc bias;
+};
+
+template <class Multiplier, class T, class Acc, class Index, int NDIM> struct DepthToSpace {
+    using Row = OutputRow<Acc, Index, NDIM>;
+    static constexpr int kBlockN = Multiplier::kBlockN;
+    static_assert(Multiplier::kBlockM * (kBlockN * sizeof(Acc) + 64) <= Multiplier::kSharedBytes);
+
+    const DepthToSpaceParams<Index, NDIM>& p;
+    Row* rows;
+    Index group, m0, column0;    // of the block's tile
+
+    __device__ __forceinline__ const Divider<Index>& taps_along_w() const { return p.axes[NDIM - 1].taps; }
+
+    __device__ __forceinline__ void fill() const
+    {
+        for (int i = threadIdx.x; i < Multiplier::kBlockM && m0 + i < p.common.filters; i += Multiplier::kThreads) {
+            Row row{0};
+            Index m = m0 + i;
+#pragma unroll
+            for (int axis = NDIM - 1; axis >= 0; --axis) {
+                m = p.axes[axis].taps.split(m, row.tap[axis]);
+                row.offset += row.tap[axis] * p.axes[axis].y_stride;
+            }
+            row.offset += m * p.common.y_channel;
+            const T* b = static_cast<const T*>(p.common.b);
+            if (b != nullptr) row.bias = widen(b[(group * p.out_channels + m) * p.common.b_stride]);
+            rows[i] = row;
+        }
+    }
+    // Adds the bias, rounds, writes.
+    __device__ __forceinline__ void write(const Multiplier& multiplier, void* shared) const
+    {
+        const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);
+        const int pitch = kBlockN + spread<Acc>(parts);
+        Acc* sums = static_cast<Acc*>(shared);
+#pragma unroll
+        for (int i = 0; i < Multiplier::kChunksM; ++i)
+#pragma unroll
+            for (int j = 0; j < Multiplier::kChunksN; ++j)
+                multiplier.put(sums + multiplier.chunk_row(i) * pitch + multiplier.chunk_column(j), i, j, pitch);
+        __syncthreads();
+#pragma unroll 1
+        for (int i = threadIdx.x; i < kBlockN * int(taps_along_w().divisor); i += Multiplier::kThreads) {
+            Index tap;
+            const Index column = taps_along_w().split(Index(i), tap);
+            write_column(sums + column, pitch, tap, column0 + column);
+        }
+    }
+    // Writes of one pixel the rows that have one tap along W.
+    __device__ __forceinline__ void write_column(const Acc* sums, int pitch, Index tap, Index column) const
+    {
+        const Pixel<Index, NDIM> at = pixel(p.common, column);
+        if (!at.exists) return;
+        T* y = static_cast<T*>(p.common.y) + group * p.out_channels * p.common.y_channel + at.n * p.common.y_batch;
+        Index origin[NDIM], before;
+#pragma unroll
+        for (int axis = 0; axis < NDIM; ++axis) {
+            origin[axis] = at.q[axis] * Index(p.axes[axis].taps.divisor) - p.axes[axis].pad;
+            y += origin[axis] * p.axes[axis].y_stride;
+        }
+        taps_along_w().split(m0, before);
+        // Lanes keep in step: what they write at once has the same channel and the same taps along the other axes.
+        for (int row = int(tap - before); row < Multiplier::kBlockM && m0 + row < p.common.filters; row += int(taps_along_w().divisor)) {
+            const Row& found = rows[row < 0 ? 0 : row];
+            bool exists = row >= 0;
+#pragma unroll
+            for (int axis = 0; axis < NDIM; ++axis) exists = exists && inside(origin[axis] + found.tap[axis], p.axes[axis].extent);
+            if (exists) y[found.offset] = narrow<T>(sums[row * pitch] + found.bias);
+        }
+    }
+};
+
+// Makes the tile at which `position` puts the block: its group, and its number among the tiles along M and along N.
+template <class Multiplier, class T, class Acc, class Index, int NDIM, class Position>
+__device__ __forceinline__ void make_blocks(const DepthToSpaceParams<Index, NDIM>& p, unsigned char* shared, Position&& position)
+{
+    using Writer = DepthToSpace<Multiplier, T, Acc, Index, NDIM>;
+    const auto writer = [&]() -> Writer {
+        Index group, m_tile, n_tile;
+        position(group, m_tile, n_tile);
+        const auto rows = reinterpret_cast<typename Writer::Row*>(shared + Multiplier::kSharedBytes);
+        return {p, rows, group, m_tile * Multiplier::kBlockM, n_tile * Multiplier::kBlockN};
+    };
+    Multiplier multiplier(p.common, p.taps, shared);
+    const Writer before = writer();
+    before.fill();
+    multiplier.stand(before.group, before.m0);
+    multiplier.start(before.column0);
+    accumulate(multiplier, multiplier.slices());
+    writer().write(multiplier, shared);
+}

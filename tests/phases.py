@@ -1,0 +1,59 @@
+"""Runs the kernels' numbering of ConvTranspose's phases: each once, those with the most taps first."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+from emulator import Array, compile_ptx, empty, module
+
+from gpuconv import _geometry
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, params, sources
+from gpuconv.cuda.prepared import contiguous_strides
+
+ENTRY = """
+extern "C" __global__ void ranks(const TransposedAxis<{index}>* axis, {index}* results)
+{{
+    for (int rank = threadIdx.x; rank < int(axis->phases.divisor); rank += 32) {{
+        Taps<{index}, 1> taps;
+        results[2 * rank] = phase_of_rank(*axis, static_cast<{index}>(rank));
+        results[2 * rank + 1] = phase_taps(*axis, results[2 * rank], 0, taps);
+    }}
+}}
+"""
+AXES = [
+    (stride, dilation, kernel, pad)
+    for stride, dilation, kernel, pad in product((1, 2, 3, 4, 6, 10), (1, 2, 3, 4, 6), (1, 2, 3, 5, 8), (0, 1, 5))
+    if (4 * stride + (kernel - 1) * dilation + 1 - pad) > 0
+]
+
+
+def check(wide: bool) -> None:
+    """Raise AssertionError where a phase, its taps or its place among the others is wrong."""
+    index = params.index_name(wide)
+    variant = gemm_plan.variant("conv_transpose", "float32", wide, 1, gemm_plan._TILES["float32"][1], True)
+    text = sources.source(variant) + ENTRY.format(index=index)
+    kernel = module(compile_ptx("ranks", "sm_80", source=text))["ranks"]
+    for stride, dilation, k, pad in AXES:
+        geometry = _geometry.conv_transpose(
+            (1, 1, 5), (1, 1, k), None, strides=[stride], dilations=[dilation], pads=[pad, 0]
+        )
+        size = geometry.y_shape[2]
+        found = _run(kernel, geometry, wide)
+        phases, counts = found[:, 0].tolist(), found[:, 1].tolist()
+        assert sorted(phases) == list(range(min(stride, size)))
+        assert counts == [sum((phase + pad - tap * dilation) % stride == 0 for tap in range(k)) for phase in phases]
+        if size >= stride:
+            assert counts == sorted(counts, reverse=True)
+
+
+def _run(kernel: Any, geometry: Any, wide: bool) -> Any:
+    strides = map(contiguous_strides, (geometry.x_shape, geometry.w_shape))
+    problem = correlation.of_conv_transpose(geometry, "float32", *strides, None, contiguous_strides(geometry.y_shape))
+    operands = gemm_fields.operands(problem, (1, 1), gemm_plan.packed_weights(problem), wide)
+    fields = params.pack(gemm_structs.transposed_axis(wide), operands["axes"][0])
+    axis = Array(np.frombuffer(fields, np.uint8).copy(), "axis", writable=False)
+    results = empty(2 * problem.phases[0], params.index(wide), "results")
+    kernel(1, 32, [axis, results])
+    return results.data.reshape(-1, 2)
