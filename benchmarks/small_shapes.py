@@ -110,11 +110,22 @@ TENSOR = tuple(
     )
 )
 
+# MaxPool over vectors of channels: windows that share columns, large ones, and channels that are no whole vectors.
+CHANNELS = tuple(
+    _pool(x, kernel, layout="NHWC", **attributes)
+    for x, kernel, attributes in (
+        ((2, 9, 14, 32), [3, 3], {"strides": [2, 2], **_pads(1, 1, 1, 1)}),
+        ((1, 8, 10, 48), [5, 5], _pads(2, 2, 2, 2)),
+        ((1, 4, 5, 7, 16), [2, 2, 2], {"strides": [2, 1, 2]}),
+        ((2, 9, 8, 33), [3, 2], {"dilations": [2, 1]}),
+    )
+)
+
 
 def calls() -> Iterator[tuple[Problem, str, bool]]:
     """Yield every problem in every dtype, with 32-bit and then with 64-bit indices; each has several candidates."""
     for wide in (False, True):
-        for problem in (*PROBLEMS, *TENSOR):
+        for problem in (*PROBLEMS, *CHANNELS, *TENSOR):
             for dtype in _dtypes_of(problem):
                 yield problem, dtype, wide
 

@@ -2,7 +2,7 @@
 //
 // A block makes kThreads outputs, a thread one of them. Outputs are numbered row-major over (n, c, q1 … qNDIM): a warp
 // writes 32 neighbours of a row of y and reads, tap by tap, elements of x that lie one window stride apart; what
-// windows share comes from the L1 cache. Windows are clipped to the input once per axis, so that no tap is tested
+// windows share comes from the L1 cache. Where channels lie closest together the numbers run over (n, q1 … qNDIM, c). Windows are clipped to the input once per axis, so that no tap is tested
 // against the input's bounds and a window in the padding costs nothing. It is the form for every window: taps are
 // counted at run time, and nothing is kept from one output to the next.
 #include "geometry.cuh"
@@ -22,6 +22,7 @@ template <class Index, int NDIM> struct MaxPoolParams {
     Index place_stride[NDIM];      // of the numbers that `indices` holds, within a plane
     Index x_step[NDIM], place_step[NDIM];                 // from one tap to the next
     Divider<Index> dilation[NDIM], y_extent[NDIM], channels;
+    Index channels_last;           // neighbouring threads' outputs are those of neighbouring channels
 };
 
 // The coordinate of the first tap inside the input on each axis, and how many taps are inside.
@@ -100,9 +101,9 @@ __device__ __forceinline__ void max_pool(const MaxPoolParams<Index, NDIM>& p)
     // 1. This thread's output.
     const Index output = (Index(blockIdx.y) * Index(gridDim.x) + Index(blockIdx.x)) * kThreads + Index(threadIdx.x);
     if (output >= p.outputs) return;
-    Index q[NDIM], channel;
-    const Index plane = unravel(output, p.y_extent, q);
-    const Index image = p.channels.split(plane, channel);
+    Index q[NDIM], channel, image;
+    if (p.channels_last) image = unravel(p.channels.split(output, channel), p.y_extent, q);
+    else image = p.channels.split(unravel(output, p.y_extent, q), channel);
 
     // 2. Its window: the first tap inside the input, then all of them.
     Maximum<T, Index, INDICES> maximum{lowest<T>(), -1};
@@ -117,6 +118,7 @@ __device__ __forceinline__ void max_pool(const MaxPoolParams<Index, NDIM>& p)
     // 3. The element, and its number in the whole tensor.
     static_cast<T*>(p.y)[image * p.y_batch + channel * p.y_channel + dot(q, p.y_stride)] = maximum.value;
     if constexpr (INDICES) {
+        const Index plane = image * Index(p.channels.divisor) + channel;
         const long long number = exists ? plane * p.plane + maximum.place : -1;
         p.indices[image * p.indices_batch + channel * p.indices_channel + dot(q, p.indices_stride)] = number;
     }

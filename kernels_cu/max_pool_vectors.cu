@@ -192,13 +192,6 @@ template <class T, int K, int S, int STRIP> __device__ __forceinline__ void max_
 
 // ---- with Indices
 
-// Neighbours that are loaded at once.
-template <class T, int COUNT> struct alignas(COUNT * sizeof(T)) Neighbours {
-    T elements[COUNT];
-
-    __device__ __forceinline__ T operator[](int i) const { return elements[i]; }
-};
-
 template <class T, int K, int S, int STRIP, int OUTPUTS>
 __device__ __forceinline__ void take_slice(const VectorPoolParams& p, const Share<T>& share, int slice, const int (&starts)[OUTPUTS],
                                            Maximum<T, int, true> (&windows)[STRIP][OUTPUTS])

@@ -260,9 +260,13 @@ class Pool:
     def run(self) -> dict[str, Row]:
         """Take the maxima, padded alike on each side; return the kernel's row."""
         window, strides, pads = (self.window,) * 2, (self.stride,) * 2, (self.pad,) * 4
-        x = np.zeros(self.x_shape, self.dtype)
+        x, layout = np.zeros(self.x_shape, self.dtype), "NCHW"
+        if self.kernel == "3d_channels":
+            x, layout = np.moveaxis(x, 1, -1).copy(), "NHWC"
         with choice.picking(self._this), _counting() as emulated:
-            gpuconv.max_pool(x, kernel_shape=window, strides=strides, pads=pads, return_indices=self.indices)
+            gpuconv.max_pool(
+                x, kernel_shape=window, strides=strides, pads=pads, return_indices=self.indices, layout=layout
+            )
         ((name, counters),) = emulated.counters().items()
         assert name == self.name
         return {self.title(): row(counters)}
@@ -329,7 +333,8 @@ def directs() -> list[Direct]:
     return [Direct(*one) for one in product(("bfloat16", "float32"), direct_forms.FORMS, (33, 64))]
 
 
-# Kernel, window, stride, pad, x: one output a thread; rows as in ResNet, rows of an odd length, planes as in SPP.
+# Kernel, window, stride, pad, x: one output a thread; rows as in ResNet, rows of an odd length, planes as in SPP;
+# channels last.
 _POOLS = (
     *(("2d", window, stride, 1, _POOLED) for window, stride in ((2, 2), (3, 2), (3, 1))),
     ("3d_vectors_2x2", 2, 2, 0, _ROWS),
@@ -337,6 +342,8 @@ _POOLS = (
     ("3d_vectors_3x1", 3, 1, 1, _ROWS),
     ("3d_bands", 3, 2, 0, (2, 3, 21, 111)),
     ("2d_planes", 5, 1, 2, (2, 3, 20, 20)),
+    ("3d_channels", 2, 2, 0, (2, 32, 10, 16)),
+    ("3d_channels", 3, 2, 1, (2, 64, 7, 10)),
 )
 
 

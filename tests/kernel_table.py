@@ -90,10 +90,7 @@ def _problem(
     x_shape, w_shape = (2, channels, *[3] * rank), (channels, channels, *[2] * rank)
     geometry = getattr(_geometry, operator)(x_shape, w_shape, None, strides=[stride] * rank)
     make = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
-    x_strides = _strides(x_shape, wide)
-    if channels_last:
-        batch, *spatial, channel = _strides((2, *[3] * rank, channels), wide)
-        x_strides = (batch, channel, *spatial)
+    x_strides = _channels_last(x_shape, wide) if channels_last else _strides(x_shape, wide)
     arrays = x_strides, contiguous_strides(w_shape), None, _strides(geometry.y_shape)
     return make(geometry, dtype, *arrays, precision)
 
@@ -101,16 +98,21 @@ def _problem(
 def _pool_plans() -> Iterator[Plan]:
     for dtype, rank, wide, indices in product(_dtypes.MAX_POOL_DTYPES, _RANKS, (False, True), (False, True)):
         yield from _pools((2, 3, *[4] * rank), 2, 1, dtype, wide, indices)
+        if not wide:
+            yield from _pools((2, 16, *[4] * rank), 2, 1, dtype, wide, indices, channels_last=True)
     for dtype, indices, (size, stride) in product(_dtypes.MAX_POOL_DTYPES, (False, True), pool_vectors.STRIPS):
         yield from _pools((2, 3, 8, 32), size, stride, dtype, False, indices)
 
 
-def _pools(x_shape: tuple[int, ...], size: int, stride: int, dtype: str, wide: bool, indices: bool) -> Iterator[Plan]:
+def _pools(
+    x_shape: tuple[int, ...], size: int, stride: int, dtype: str, wide: bool, indices: bool, channels_last: bool = False
+) -> Iterator[Plan]:
     rank = len(x_shape) - 2
     geometry = _geometry.max_pool(x_shape, kernel_shape=[size] * rank, strides=[stride] * rank)
-    y_strides = _strides(geometry.y_shape)
+    strides = _channels_last if channels_last else _strides
+    y_strides = strides(geometry.y_shape)
     places = y_strides if indices else None
-    problem = pool_problem.Problem(geometry, dtype, _strides(x_shape, wide), y_strides, places)
+    problem = pool_problem.Problem(geometry, dtype, strides(x_shape, wide), y_strides, places)
     for candidate in pool_plan.candidates(problem, _LIMITS):
         yield candidate.make()
 
@@ -118,6 +120,11 @@ def _pools(x_shape: tuple[int, ...], size: int, stride: int, dtype: str, wide: b
 def _strides(shape: tuple[int, ...], wide: bool = False) -> tuple[int, ...]:
     first, *rest = contiguous_strides(shape)
     return (_FAR if wide else first, *rest)
+
+
+def _channels_last(shape: tuple[int, ...], wide: bool = False) -> tuple[int, ...]:
+    batch, *spatial, channel = _strides((shape[0], *shape[2:], shape[1]), wide)
+    return batch, channel, *spatial
 
 
 # ---------------------------------------------------------------- the table

@@ -232,6 +232,8 @@ _POOL_3D: dict[str, Any] = {
 
 POOLS = (
     _pool("max_pool_float32_2d", (2, 3, 21, 14), "ties", out="channels last", **_POOL_2D),
+    _pool("max_pool_float32_2d", (2, 9, 13, 8), "ties", "channels last", "channels last", **_POOL_2D),
+    _pool("max_pool_float64_3d_wide", (2, 7, 5, 12, 9), "nonfinite", "channels last", "channels last", **_POOL_3D),
     _pool("max_pool_float32_2d_wide", (2, 3, 9, 52), "nonfinite", "reversed", **_POOL_2D_TURNED),
     _pool("max_pool_float16_2d", (3, 2, 13, 40), "nonfinite", "channels last", **_POOL_2D_TURNED),
     _pool("max_pool_bfloat16_2d_wide", (3, 2, 20, 15), "nonfinite", "strided", "reversed", **_POOL_2D),
@@ -316,6 +318,21 @@ PLANE_POOLS = (
     _pool("max_pool_bfloat16_2d_planes", (71, 23, 5, 7), "nonfinite", kernel_shape=[4, 2], pads=[3, 0, 2, 1]),
     _pool("max_pool_int8_2d_planes", (2, 2, 40, 29), "any integer", kernel_shape=[1, 13], pads=[0, 9, 0, 12]),
 )  # fmt: skip
+# ... vectors of channels: walks along rows that share columns, outputs one by one, pixels off the vectors.
+CHANNEL_POOLS = (
+    _pool("max_pool_float16_3d_channels", (2, 72, 15, 37), "nonfinite", "channels last", "strided pixels",
+          kernel_shape=[2, 3], strides=[1, 2], pads=[1, 2, 0, 1]),
+    _pool("max_pool_bfloat16_3d_channels", (2, 40, 5, 12, 15), "zeros", "strided pixels", "channels last",
+          kernel_shape=[2, 4, 3], strides=[2, 3, 1], pads=[1, 3, 2, 0, 1, 0]),
+    _pool("max_pool_float32_3d_channels", (3, 12, 23, 19), "nonfinite", "channels last", "channels last",
+          kernel_shape=[3, 5], strides=[1, 2], pads=[0, 4, 2, 3], ceil_mode=1),
+    _pool("max_pool_float64_3d_channels", (2, 14, 25, 15), "lowest", "channels last", "strided pixels",
+          kernel_shape=[3, 2], strides=[2, 1], pads=[2, 1, 0, 1]),
+    _pool("max_pool_int8_3d_channels", (3, 48, 41, 14), "any integer", "channels last", "channels last",
+          kernel_shape=[7, 2], strides=[2, 3], pads=[5, 1, 6, 0]),
+    _pool("max_pool_uint8_3d_channels", (2, 112, 11, 29), "the ends", "pixels off the vectors", "channels last",
+          kernel_shape=[2, 3], strides=[2, 1], pads=[0, 1, 1, 2]),
+)  # fmt: skip
 
 # On tensor cores: whole slices of channels and parts of one, chunks of channels, the table of rows, phases.
 TENSOR = (
@@ -360,7 +377,7 @@ TENSOR = (
 )  # fmt: skip
 
 GEMMS = (*CONVS, *SPLIT, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
-FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS)
+FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *CHANNEL_POOLS)
 ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *INTERLEAVED_TENSOR, *DIRECT, *POOLS, *FAST_POOLS)
 
 
@@ -384,14 +401,22 @@ def _new(shape: Ints, dtype: Any, layout: str | None) -> Any:
     return None if layout is None else LAYOUTS[layout](np.zeros(shape, dtype))
 
 
+_OTHER = {  # how Indices lie, by how the values do
+    None: None,
+    "reversed": "fortran",
+    "strided rows": "off the vectors",
+    "channels last": "channels last",
+    "strided pixels": "channels last",
+}
+
+
 def run(one: ManyBlocks, architecture: str, **options: Any) -> Any:
     """Raise AssertionError where a result is wrong, EmulatorError where a check finds something; return the device."""
     expected, operands, attributes = _expected(one), arrays(one), one.problem.attributes
     pooling = one.problem.operator == "max_pool"
     shape = expected[0].shape if pooling else expected.value.shape
     out = _new(shape, one.dtype, one.out)
-    other = {None: None, "reversed": "fortran", "strided rows": "off the vectors"}.get(one.out, "reversed")
-    places = _new(shape, np.int64, other)
+    places = _new(shape, np.int64, _OTHER.get(one.out, "reversed"))
     settings = (indices(one.wide), preferred(one.kernel), gpuconv.precision(one.precision))
     with settings[0], settings[1], settings[2], emulated_cuda(architecture, **options) as emulated:
         if pooling:

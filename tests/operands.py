@@ -112,6 +112,16 @@ def _off_the_vectors(array: Any) -> Any:
     return view
 
 
+def _strided_pixels(array: Any) -> Any:
+    """Channels are neighbours, and so far apart are the pixels that all can be whole vectors."""
+    return np.moveaxis(_strided_rows(np.moveaxis(array, 1, -1)), -1, 1)
+
+
+def _pixels_off_the_vectors(array: Any) -> Any:
+    """Channels last, from one element after a multiple of 16 bytes on."""
+    return np.moveaxis(_off_the_vectors(np.moveaxis(array, 1, -1)), -1, 1)
+
+
 def _read_only(array: Any) -> Any:
     copy = array.copy()
     copy.flags.writeable = False
@@ -132,6 +142,8 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "unaligned": _unaligned,
     "strided rows": _strided_rows,
     "off the vectors": _off_the_vectors,
+    "strided pixels": _strided_pixels,
+    "pixels off the vectors": _pixels_off_the_vectors,
     "read-only": _read_only,
     "broadcast": _broadcast,
 }

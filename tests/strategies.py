@@ -210,6 +210,18 @@ def rows_pool_problem(random: Random, rank: int | None = None) -> Problem:
     return Problem("max_pool", (random.randint(1, 2), random.randint(1, 4), *extents), attributes=attributes)
 
 
+def channels_pool_problem(random: Random) -> Problem:
+    """A MaxPool that the kernel for vectors of channels accepts, in every dtype or in those of longer elements."""
+    rank = random.randint(1, 3)
+    kernel = [random.choice((1, 2, 3, 3, random.randint(1, 6))) for _ in range(rank)]
+    extents = [random.randint(k, max(k, (40, 9, 5)[rank - 1])) for k in kernel]
+    attributes: dict[str, Any] = {"kernel_shape": kernel, "ceil_mode": random.randint(0, 1)}
+    attributes["strides"] = [random.randint(1, 3) for _ in kernel]
+    attributes["pads"] = [random.randint(0, k - 1) for k in (*kernel, *kernel)]
+    channels = random.choice((16, 16, 32, 8, 2))
+    return Problem("max_pool", (random.randint(1, 2), channels, *extents), attributes=attributes)
+
+
 GENERATORS: dict[str, Callable[..., Problem]] = {
     "conv": conv_problem,
     "conv_transpose": conv_transpose_problem,

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, POOL_DTYPES, operands, pool_kinds
 from oracle import assert_close, assert_same
-from strategies import GENERATORS, Problem, checked, problems, rows_pool_problem
+from strategies import GENERATORS, Problem, channels_pool_problem, checked, problems, rows_pool_problem
 
 import gpuconv
 from gpuconv.cuda import choice
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.emulator
 seeds = st.integers(0, 2**32 - 1)
 layouts = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned"}))  # which CUDA arrays cannot be
 row_layouts = st.sampled_from(("contiguous", "contiguous", "strided rows", "off the vectors", "broadcast", "reversed"))
+pixel_layouts = st.sampled_from(("channels last", "strided pixels", "pixels off the vectors"))
 row_outs = st.sampled_from((None, None, "strided rows", "off the vectors", "strided"))
 outs = st.sampled_from((None, None, "fortran", "strided", "reversed", "channels last"))
 convolutions = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
@@ -112,7 +113,19 @@ def test_maxima_and_indices_agree_bit_for_bit(
 def test_maxima_of_rows_agree_bit_for_bit_whatever_the_kernel(
     dtype: Any, random: Any, seed: int, layout: str, out: str | None
 ) -> None:
-    problem = rows_pool_problem(random)
+    check_every_candidate(rows_pool_problem(random), dtype, random, seed, layout, out)
+
+
+@pool_dtypes
+@checked(0.4)
+@given(random=st.randoms(use_true_random=False), seed=seeds, layout=pixel_layouts, out=pixel_layouts)
+def test_maxima_of_channels_agree_bit_for_bit_whatever_the_kernel(
+    dtype: Any, random: Any, seed: int, layout: str, out: str
+) -> None:
+    check_every_candidate(channels_pool_problem(random), dtype, random, seed, layout, out)
+
+
+def check_every_candidate(problem: Problem, dtype: Any, random: Any, seed: int, layout: str, out: str | None) -> None:
     arrays = operands(problem, [random.choice(pool_kinds(dtype))], seed, dtype, layout)
     expected_y, expected_indices = oracle.max_pool(*arrays, **problem.attributes)
     for turn in choice.every_candidate():

@@ -47,6 +47,7 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
     "_vectors_": {"kernel", "strides", "dilations"},
     "_bands": {"dilations"},
     "_planes": {"strides", "dilations"},
+    "_channels": {"dilations"},
     "_depth_to_space_": {"dilations"},
 }
 

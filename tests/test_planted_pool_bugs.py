@@ -8,13 +8,13 @@ from pathlib import Path
 
 import many_blocks
 import pytest
-from many_blocks import BAND_POOLS, PLANE_POOLS, VECTOR_POOLS, ManyBlocks
+from many_blocks import BAND_POOLS, CHANNEL_POOLS, PLANE_POOLS, VECTOR_POOLS, ManyBlocks
 from mutate_kernels import changed_kernels
 from test_planted_bugs import exchanged
 
 pytestmark = pytest.mark.emulator
 
-VECTORS, BANDS, PLANES = "max_pool_vectors.cu", "max_pool_bands.cu", "max_pool_planes.cu"
+VECTORS, BANDS, PLANES, CHANNELS = (f"max_pool_{name}.cu" for name in ("vectors", "bands", "planes", "channels"))
 ORDER, PACKED, STAGING, PTX = (f"include/{name}.cuh" for name in ("order", "packed", "staging", "ptx"))
 WRONG = "elements differ"
 OUT_OF_BOUNDS = "global memory out of bounds"
@@ -92,6 +92,18 @@ BUGS = (
         of(PLANE_POOLS, "float32"), "shared memory race"),
     Bug("planes that are none are written", PLANES, "min(p.tile_planes, p.planes - tile.plane)", "p.tile_planes",
         of(PLANE_POOLS, "bfloat16"), OUT_OF_BOUNDS),
+    Bug("pixels off the vectors are read as vectors", CHANNELS, "% (kVector * sizeof(T)) != 0", "% 1 != 0",
+        of(CHANNEL_POOLS, "uint8"), "misaligned"),
+    Bug("columns outside of x are read", CHANNELS, "if (!inside(column, p.x_extent[2])) return maxima;", "",
+        of(CHANNEL_POOLS, "int8"), f"{WRONG}|{OUT_OF_BOUNDS}"),
+    Bug("windows of two columns take a third one", CHANNELS, "if (p.kernel[2] == kMost) window", "window",
+        of(CHANNEL_POOLS, "float64"), WRONG),
+    Bug("walks go past the end of the row", CHANNELS, "min(walk.column + p.walk, p.y_extent[2])",
+        "walk.column + p.walk", of(CHANNEL_POOLS, "float16"), f"{WRONG}|{OUT_OF_BOUNDS}|race"),
+    Bug("large windows have three rows", CHANNELS, "row < walk.rows.end; row += kBatch",
+        "row < walk.rows.first + 1; row += kBatch", of(CHANNEL_POOLS, "int8"), WRONG),
+    Bug("Indices count from the vector's first channel", CHANNELS, "walk.number + p.plane + second.place",
+        "walk.number + second.place", of(CHANNEL_POOLS, "float32"), WRONG),
 )  # fmt: skip
 
 
@@ -103,5 +115,5 @@ def test_a_bug_is_noticed(bug: Bug) -> None:
 
 
 def test_every_kernel_of_rows_has_bugs() -> None:
-    assert {bug.path for bug in BUGS} >= {VECTORS, BANDS, PLANES, ORDER, PACKED, STAGING}
+    assert {bug.path for bug in BUGS} >= {VECTORS, BANDS, PLANES, CHANNELS, ORDER, PACKED, STAGING}
     assert all(Path(bug.path).suffix in (".cu", ".cuh") for bug in BUGS)

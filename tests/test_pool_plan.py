@@ -93,6 +93,7 @@ def test_the_struct_of_a_small_problem() -> None:
         "dilation": [2, 1],
         "y_extent": [4, 3],
         "channels": 3,
+        "channels_last": 0,
     }
     assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
     assert (launch.grid, launch.shared_bytes, launch.variant.threads) == ((1, 1, 1), 0, 256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from random import Random
 from typing import Any
@@ -33,10 +34,23 @@ def planned(
     return pool_plan.for_max_pool(geometry, dtype, given, dense, dense if indices else None, HOPPER)
 
 
-def launched(kernel: str, x: Ints, **more: Any) -> tuple[Launch, dict[str, Any]]:
+def last(shape: Ints) -> Ints:
+    """Strides of an array whose channels are last."""
+    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    return (batch, channel, *spatial)
+
+
+def planned_last(x: Ints, *, dtype: str = "float32", indices: bool = False, **attributes: Any) -> Plan:
+    """Plan for arrays whose channels are last."""
+    geometry = _geometry.max_pool(x, **attributes)
+    places = last(geometry.y_shape)
+    return pool_plan.for_max_pool(geometry, dtype, last(x), places, places if indices else None, HOPPER)
+
+
+def launched(kernel: str, x: Ints, plan: Callable[..., Plan] = planned, **more: Any) -> tuple[Launch, dict[str, Any]]:
     """One launch of the kernel with this in its name, and its struct, with dividers as their divisors."""
     with preferred(kernel):
-        (launch,) = planned(x, **more).launches
+        (launch,) = plan(x, **more).launches
     assert kernel in launch.variant.name
     (struct,) = np.frombuffer(launch.parameters, launch.variant.layout)
     fields = {name: struct[name] for name in launch.variant.layout.names or ()}
@@ -89,6 +103,72 @@ def test_what_no_kernel_of_rows_accepts_goes_to_the_general_one_and_why(
     assert launch.variant.source == "max_pool.cu"
     assert plan.reasons[-1].startswith("not by ")
     assert [reason for reason in plan.reasons if reason.endswith(f": {why}")], plan.reasons
+
+
+@pytest.mark.parametrize("dtype", _dtypes.MAX_POOL_DTYPES)
+@pytest.mark.parametrize("indices", [False, True], ids=["values", "indices"])
+def test_usual_layers_with_channels_last_get_the_kernel_of_channels(dtype: str, indices: bool) -> None:
+    for x, kernel, stride, pad in (
+        ((32, 64, 112, 112), 3, 2, 1),
+        ((32, 480, 14, 14), 3, 1, 1),
+        ((8, 512, 20, 20), 13, 1, 6),
+        ((1, 64, 64, 64, 64), 2, 2, 0),
+    ):
+        rank = len(x) - 2
+        plan = planned_last(
+            x,
+            dtype=dtype,
+            indices=indices,
+            kernel_shape=[kernel] * rank,
+            strides=[stride] * rank,
+            pads=[pad] * 2 * rank,
+        )
+        (launch,) = plan.launches
+        assert launch.variant.name == f"max_pool_{dtype}_3d_channels" + "_indices" * indices
+        assert any("channels last: " in reason for reason in plan.reasons)
+        assert any("channels last: neighbours of a row lie" in reason for reason in plan.reasons)
+
+
+@pytest.mark.parametrize(
+    ("why", "x", "more"),
+    [
+        ("channels last: pixels are not made of whole vectors of 8 channels", (2, 12, 9, 16), {"dtype": "float16"}),
+        ("channels last: pixels are not made of whole vectors of 2 channels", (2, 33, 9, 16), {"indices": True}),
+        ("dilated windows", (2, 16, 9, 16), {"dilations": [1, 2]}),
+        ("some windows are empty", (2, 16, 9, 16), {"pads": [0, 2, 0, 0]}),
+        ("column-major numbers", (2, 16, 9, 16), {"storage_order": 1, "indices": True}),
+        ("64-bit indices", (2, 2**16, 2**8, 2**8), {}),
+    ],
+)
+def test_other_problems_with_channels_last_get_the_general_kernel_along_the_channels(
+    why: str, x: Ints, more: dict[str, Any]
+) -> None:
+    plan = planned_last(x, **{"kernel_shape": [2, 2], **more})
+    (launch,) = plan.launches
+    (struct,) = np.frombuffer(launch.parameters, launch.variant.layout)
+    assert (launch.variant.source, struct["channels_last"]) == ("max_pool.cu", 1)
+    assert [reason for reason in plan.reasons if "channels" in reason and reason.endswith(f": {why}")], plan.reasons
+    assert any("channels last: one output a thread" in reason for reason in plan.reasons)
+
+
+@pytest.mark.parametrize(
+    ("x", "x_strides", "y_strides", "channels_last"),
+    [
+        ((2, 3, 4, 5), (60, 1, 15, 3), (24, 1, 8, 2), True),
+        ((2, 3, 4, 5), (60, -1, -15, 3), (24, 1, 8, 2), True),  # turned round
+        ((2, 3, 4, 5), (60, 2, 30, 6), (48, 2, 16, 4), True),  # every other channel
+        ((2, 3, 4, 5), (60, 1, 15, 3), (36, 12, 4, 1), False),  # y has its rows last
+        ((2, 3, 4, 5), (60, 20, 5, 1), (36, 1, 12, 3), False),  # x has
+        ((2, 1, 4, 5), (20, 1, 5, 1), (12, 1, 4, 1), False),  # there is but one channel
+        ((2, 3, 4, 5), (0, 0, 0, 0), (36, 12, 4, 1), False),  # broadcast
+        ((2, 3, 1, 5), (15, 1, 0, 3), (12, 1, 99, 3), True),  # an axis of one element lies anywhere
+    ],
+)
+def test_channels_are_last_where_they_lie_closest_together(
+    x: Ints, x_strides: Ints, y_strides: Ints, channels_last: bool
+) -> None:
+    geometry = _geometry.max_pool(x, kernel_shape=[1, 2])
+    assert Problem(geometry, "float32", x_strides, y_strides, None).channels_last is channels_last
 
 
 def test_column_major_numbers_do_not_matter_without_indices_or_with_one_axis() -> None:
@@ -158,6 +238,39 @@ def test_values_alone_have_no_address_of_indices() -> None:
         assert launch.pointers == (("x", 0), ("y", 8))
         assert struct["indices_stride"] == [0, 0]
     assert launched("planes", (2, 3, 8, 16), kernel_shape=[4, 4])[0].pointers == (("x", 0), ("y", 8))
+
+
+def test_the_struct_of_vectors_of_channels() -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [5, 3], "strides": [3, 2], "pads": [1, 1, 2, 0]}
+    launch, struct = launched(
+        "channels", (2, 48, 11, 30), planned_last, indices=True, **attributes
+    )  # y: (2, 48, 4, 15)
+    assert struct == {
+        "x": 0, "y": 0, "indices": 0, "plane": 11 * 30,
+        "items": 2 * 4 * 4 * 24,  # walks of four outputs, vectors of two channels
+        "x_extent": [1, 11, 30], "y_extent": [1, 4, 15], "kernel": [1, 5, 3], "stride": [1, 3, 2], "pad": [0, 1, 1],
+        "x_batch": 11 * 30 * 48, "x_stride": [0, 30 * 48, 48],
+        "y_batch": 4 * 15 * 48, "y_stride": [0, 15 * 48, 48],
+        "indices_batch": 4 * 15 * 48, "indices_stride": [0, 15 * 48, 48],
+        "channels": 48, "walk": 4, "vectors": 24, "walks": 4, "heights": 4, "depths": 1,
+    }  # fmt: skip
+    assert launch.grid == (3, 1, 1)
+    assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
+
+
+@pytest.mark.parametrize(
+    ("x", "kernel", "stride", "walk"),
+    [
+        ((1, 64, 9, 30), 3, 1, 4),
+        ((256, 64, 112, 112), 3, 1, 8),
+        ((1, 64, 9, 5), 3, 2, 2),  # no longer than the row
+        ((256, 64, 112, 112), 2, 2, 1),  # no column is shared
+        ((256, 64, 20, 20), 5, 1, 1),  # more columns than a thread keeps
+    ],
+)
+def test_a_walk_is_long_where_outputs_share_columns(x: Ints, kernel: int, stride: int, walk: int) -> None:
+    _, struct = launched("channels", x, planned_last, kernel_shape=[kernel] * 2, strides=[stride] * 2)
+    assert struct["walk"] == walk
 
 
 def test_planes_that_are_neighbours_share_a_band() -> None:

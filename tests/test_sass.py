@@ -26,6 +26,7 @@ from gpuconv.cuda import (
     mma_plan,
     pointwise_plan,
     pool_bands,
+    pool_channels,
     pool_planes,
     pool_vectors,
     split_plan,

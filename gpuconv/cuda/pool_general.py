@@ -97,7 +97,8 @@ def _plan(problem: Problem, kernel: Variant, wide: bool) -> Plan:
         pointers=tuple(pointers(problem, kernel.layout)),
     )
     reason = (
-        f"{kernel.name}: one output a thread, {outputs} outputs in {blocks} blocks of {_THREADS} threads; "
+        f"{kernel.name}: {'channels last: ' * problem.channels_last}one output a thread, "
+        f"{outputs} outputs in {blocks} blocks of {_THREADS} threads; "
         f"{64 if wide else 32}-bit indices, the largest number being {_largest(problem)}"
     )
     return Plan(OPERATOR, (launch,), 0, "", (reason,))
@@ -122,6 +123,7 @@ def _layout(wide: bool, ndim: int) -> np.dtype[Any]:
             ("dilation", divider, axes),
             ("y_extent", divider, axes),
             ("channels", divider),
+            ("channels_last", index),
         ]
     )
 
@@ -138,6 +140,7 @@ def _fields(problem: Problem) -> dict[str, Any]:
         "stride": [axis.stride for axis in axes],
         "pad": [axis.pad for axis in axes],
         "reach": [axis.reach for axis in axes],
+        "channels_last": problem.channels_last,
         "place_stride": list(places),
         "x_step": [axis.step * stride for axis, stride in zip(axes, x_strides[2:], strict=True)],
         "place_step": [axis.step * stride for axis, stride in zip(axes, places, strict=True)],

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuconv._geometry import Ints, MaxPoolGeometry
-from gpuconv.cuda import choice, pool_bands, pool_general, pool_planes, pool_vectors
+from gpuconv.cuda import choice, pool_bands, pool_channels, pool_general, pool_planes, pool_vectors
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import OPERATOR, Problem
 
-_OF_ROWS = (pool_vectors, pool_bands, pool_planes)  # which say why they do not accept a problem
+_FASTER = (pool_vectors, pool_bands, pool_planes, pool_channels)  # which say why they do not accept a problem
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
-FAMILIES = (pool_general, *_OF_ROWS)
+FAMILIES = (pool_general, *_FASTER)
 
 
 def for_max_pool(
@@ -47,7 +47,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
 def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
     """Yield why families have no candidate; what several say is said once."""
     said: dict[str, list[str]] = {}
-    for family in _OF_ROWS:
+    for family in _FASTER:
         why = family.refusal(problem, limits)
         if why is not None:
             said.setdefault(why, []).append(family.NAME)

@@ -76,6 +76,17 @@ class Problem:
         return floor.work(self.geometry, self.dtype, indices=self.indices_strides is not None).bytes
 
     @property
+    def channels_last(self) -> bool:
+        """Whether channels lie closer together than the elements of any spatial axis, in x and in y."""
+        shapes, arrays = (self.geometry.x_shape, self.geometry.y_shape), (self.x_strides, self.y_strides)
+        return self.geometry.x_shape[1] > 1 and all(
+            abs(strides[1]) < abs(stride)
+            for shape, strides in zip(shapes, arrays, strict=True)
+            for extent, stride in zip(shape[2:], strides[2:], strict=True)
+            if extent > 1
+        )
+
+    @property
     def place_strides(self) -> Ints:
         """Per spatial axis, from one element's number to the next one's; zeros where no numbers are asked for."""
         extents = self.geometry.x_shape[2:]
@@ -158,6 +169,21 @@ class Rows:
 
 def rows_of(problem: Problem) -> Rows | str:
     """Return a problem as rows of neighbours, or why it is none."""
+    geometry, why = problem.geometry, window_refusal(problem)
+    if why is not None:
+        return why
+    strides = used_strides(problem)
+    shapes = (geometry.x_shape, geometry.y_shape, geometry.y_shape)
+    for shape, one in list(zip(shapes, strides, strict=True))[: 2 if problem.indices_strides is None else 3]:
+        if shape[-1] > 1 and one[-1] != 1:
+            return "channels last: " * problem.channels_last + f"neighbours of a row lie {one[-1]} elements apart"
+    missing = 3 - len(problem.axes)
+    x, y, places = ((*one[:2], *[0] * missing, *one[2:-1]) for one in strides)
+    return Rows(*three_axes(problem), x, y, places, *geometry.x_shape[:2])
+
+
+def window_refusal(problem: Problem) -> str | None:
+    """Return why no faster kernel makes these windows."""
     geometry, axes = problem.geometry, problem.axes
     if len(axes) > 3:
         return f"{len(axes)} spatial axes"
@@ -169,17 +195,21 @@ def rows_of(problem: Problem) -> Rows | str:
         return "windows that begin inside the input"
     if problem.indices_strides is not None and geometry.storage_order and sum(n > 1 for n in geometry.x_shape[2:]) > 1:
         return "column-major numbers"
-    shapes = (geometry.x_shape, geometry.y_shape, geometry.y_shape)
-    given = (problem.x_strides, problem.y_strides, problem.indices_strides or (0,) * len(geometry.y_shape))
-    strides = [used(shape, one) for shape, one in zip(shapes, given, strict=True)]
-    for shape, one in list(zip(shapes, strides, strict=True))[: 2 if problem.indices_strides is None else 3]:
-        if shape[-1] > 1 and one[-1] != 1:
-            return f"neighbours of a row lie {one[-1]} elements apart"
-    missing = 3 - len(axes)
-    columns = [(axis.extent, axis.windows, axis.reach, max(axis.stride, 1), axis.pad) for axis in axes]
-    extents, windows, kernel, steps, pads = zip(*[(1, 1, 1, 1, 0)] * missing, *columns, strict=True)
-    x, y, places = ((*one[:2], *[0] * missing, *one[2:-1]) for one in strides)
-    return Rows(extents, windows, kernel, steps, pads, x, y, places, *geometry.x_shape[:2])
+    return None
+
+
+def used_strides(problem: Problem) -> tuple[Ints, Ints, Ints]:
+    """Return the strides of x, y and the Indices that count; zeros for Indices that are not asked for."""
+    x_shape, y_shape = problem.geometry.x_shape, problem.geometry.y_shape
+    places = problem.indices_strides or (0,) * len(y_shape)
+    return used(x_shape, problem.x_strides), used(y_shape, problem.y_strides), used(y_shape, places)
+
+
+def three_axes(problem: Problem) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Return extents, windows, sizes of windows, strides and pads of depth, height and width."""
+    columns = [(axis.extent, axis.windows, axis.reach, max(axis.stride, 1), axis.pad) for axis in problem.axes]
+    extents, windows, kernel, steps, pads = zip(*[(1, 1, 1, 1, 0)] * (3 - len(columns)), *columns, strict=True)
+    return extents, windows, kernel, steps, pads
 
 
 def _last(axis: Axis) -> int:

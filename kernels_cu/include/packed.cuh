@@ -44,6 +44,7 @@ template <> constexpr unsigned kSign<signed char> = 0x80;
 
 // The maxima of kVector columns.
 template <class T> struct Columns {
+    using Row = uint4;
     using Word = typename WordOf<T>::Type;
     static constexpr int kVector = 16 / int(sizeof(T)), kWords = sizeof(T) == 1 ? 8 : 16 / int(sizeof(Word));
     Word words[kWords];
@@ -56,7 +57,7 @@ template <class T> struct Columns {
             else words[i] = sizeof(T) == 1 ? 0 : bits_of(least<T>()) * 0x10001;
         }
     }
-    __device__ __forceinline__ void take(const uint4& row)
+    __device__ __forceinline__ void take(const Row& row)
     {
         const unsigned loaded[4] = {row.x, row.y, row.z, row.w};
 #pragma unroll
@@ -72,12 +73,27 @@ template <class T> struct Columns {
             }
         }
     }
+    __device__ __forceinline__ void merge(const Columns& other)
+    {
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+            if constexpr (sizeof(T) >= 4) words[i] = larger(words[i], other.words[i]);
+            else words[i] = larger_pair<T>(words[i], other.words[i]);
+        }
+    }
     __device__ __forceinline__ T operator[](int i) const
     {
         if constexpr (sizeof(T) >= 4) return words[i];
         else if constexpr (sizeof(T) == 2) return of_bits<T>(words[i / 2] >> i % 2 * 16 & 0xffff);
         else return of_bits<T>(words[i / 4 * 2 + i % 2] >> i / 2 % 2 * 16 & 0xff ^ kSign<T>);
     }
+};
+
+// Neighbours that are loaded at once.
+template <class T, int COUNT> struct alignas(COUNT * sizeof(T)) Neighbours {
+    T elements[COUNT];
+
+    __device__ __forceinline__ T operator[](int i) const { return elements[i]; }
 };
 
 // Writes neighbours at once, to an address that is a multiple of their size.

@@ -1,0 +1,166 @@
+"""MaxPool over channels that lie one after another: channels last.
+
+The struct mirrors ``ChannelPoolParams`` of ``kernels_cu/max_pool_channels.cu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv.cuda import model, params, pool_general
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.pool_problem import (
+    MOST_BLOCKS,
+    OPERATOR,
+    Problem,
+    pointers,
+    three_axes,
+    used_strides,
+    window_refusal,
+)
+
+NAME = "channels"
+_THREADS = 256
+_MOST = 3  # kMost in max_pool_channels.cu
+_LONG_WALK, _SHORT_WALK = 8, 4  # outputs that share columns, at most
+_THREADS_WANTED = 1024  # of each multiprocessor; for fewer of them, short walks
+# Instructions, with Indices or without: of an output's vector, and of each of its loads; estimated.
+_INSTRUCTIONS = {False: (60, 15), True: (80, 25)}
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield the kernel, if it accepts the problem."""
+    if refusal(problem, limits) is not None:
+        return
+    indices = problem.indices_strides is not None
+    kernel = variant(problem.dtype, indices)
+    each, load = _INSTRUCTIONS[indices]
+    _, _, (deep, high, wide), (_, _, across), _ = three_axes(problem)
+    columns = min(wide, across) if wide <= _MOST else wide  # of an output
+    count = prod(problem.geometry.y_shape) / _vector(problem) * (each + load * deep * high * columns)
+    seconds = model.overlapped(model.instructions(count, limits), model.memory(problem.bytes, limits))
+    yield Candidate(kernel.name, seconds, lambda: _plan(problem, kernel, limits))
+
+
+def refusal(problem: Problem, limits: Limits) -> str | None:
+    """Return why a problem is not accepted."""
+    strides = used_strides(problem)[: 2 if problem.indices_strides is None else 3]
+    if any(one[1] != 1 for one in strides):
+        return "channels are not neighbours"
+    why = window_refusal(problem)
+    if why is not None:
+        return why
+    vector = _vector(problem)
+    x_strides = strides[0]
+    if problem.geometry.x_shape[1] % vector or any(one % vector for one in (x_strides[0], *x_strides[2:])):
+        return f"channels last: pixels are not made of whole vectors of {vector} channels"
+    if pool_general.needs_wide(problem) or _blocks(problem, 1) > MOST_BLOCKS:
+        return "64-bit indices"
+    return None
+
+
+def _vector(problem: Problem) -> int:
+    """Channels of a vector: of 16 bytes or, with Indices, two."""
+    return 16 // _dtypes.entry(problem.dtype).itemsize if problem.indices_strides is None else 2
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def variant(dtype: str, indices: bool) -> Variant:
+    """Return the kernel for a dtype, with indices or without."""
+    return Variant(
+        name=f"max_pool_{dtype}_3d_channels" + "_indices" * indices,
+        source="max_pool_channels.cu",
+        function="max_pool_channels",
+        arguments=(_dtypes.entry(dtype).cuda, str(indices).lower()),
+        parameter="ChannelPoolParams",
+        layout=_layout(),
+        threads=_THREADS,
+        blocks_per_sm=_blocks_per_sm(dtype, indices),
+    )
+
+
+def _blocks_per_sm(dtype: str, indices: bool) -> int:
+    """As many as leave a thread the registers that it uses: 64, or 80 where it keeps many words of a vector."""
+    return 3 if _dtypes.entry(dtype).itemsize == (8 if indices else 1) else 4
+
+
+def variants() -> list[Variant]:
+    """Return every kernel that a plan can name."""
+    return [variant(*row) for row in product(_dtypes.MAX_POOL_DTYPES, (False, True))]
+
+
+@cache
+def _layout() -> np.dtype[Any]:
+    index, divider = params.index(False), params.divider(False)
+    arrays = [
+        field for name in ("x", "y", "indices") for field in ((f"{name}_batch", index), (f"{name}_stride", index, (3,)))
+    ]
+    return params.layout(
+        [
+            *((name, params.POINTER) for name in ("x", "y", "indices")),
+            ("plane", "<i8"),
+            ("items", index),
+            *((name, index, (3,)) for name in ("x_extent", "y_extent", "kernel", "stride", "pad")),
+            *arrays,
+            ("channels", index),
+            ("walk", index),
+            *((name, divider) for name in ("vectors", "walks", "heights", "depths")),
+        ]
+    )
+
+
+# ---------------------------------------------------------------- launches
+
+
+def _walk(problem: Problem, limits: Limits) -> int:
+    """Return how many outputs of a row a thread makes: one where they share no columns, else a long or a short walk."""
+    _, (*_, width), (*_, wide), (*_, across), _ = three_axes(problem)
+    if not across < wide <= _MOST:
+        return 1
+    enough = _items(problem, _LONG_WALK) >= _THREADS_WANTED * limits.multiprocessors
+    return min(_LONG_WALK if enough else _SHORT_WALK, width)
+
+
+def _items(problem: Problem, walk: int) -> int:
+    images, channels, *spatial = problem.geometry.y_shape
+    return images * prod(spatial[:-1]) * -(-spatial[-1] // walk) * (channels // _vector(problem))
+
+
+def _blocks(problem: Problem, walk: int) -> int:
+    return -(-_items(problem, walk) // _THREADS)
+
+
+def _plan(problem: Problem, kernel: Variant, limits: Limits) -> Plan:
+    walk, vector, channels = _walk(problem, limits), _vector(problem), problem.geometry.x_shape[1]
+    names = ("x_extent", "y_extent", "kernel", "stride", "pad")
+    axes = dict(zip(names, map(list, three_axes(problem)), strict=True))
+    depth, height, width = axes["y_extent"]
+    fields = axes | {
+        "plane": prod(problem.geometry.x_shape[2:]),
+        "items": _items(problem, walk),
+        "channels": channels,
+        "walk": walk,
+        "vectors": params.division(channels // vector, False),
+        "walks": params.division(-(-width // walk), False),
+        "heights": params.division(height, False),
+        "depths": params.division(depth, False),
+    }
+    for name, (batch, _, *spatial) in zip(("x", "y", "indices"), used_strides(problem), strict=True):
+        fields |= {f"{name}_batch": batch, f"{name}_stride": [0] * (3 - len(spatial)) + spatial}
+    blocks, packed = _blocks(problem, walk), params.pack(kernel.layout, fields)
+    launch = Launch(kernel, (blocks, 1, 1), 0, packed, tuple(pointers(problem, kernel.layout)))
+    reason = (
+        f"{kernel.name}: channels last: {vector} channels x {walk} outputs of a row a thread; "
+        f"{blocks} blocks of {_THREADS} threads"
+    )
+    return Plan(OPERATOR, (launch,), 0, "", (reason,))
