@@ -89,6 +89,7 @@ def explain(
                  max_pool_float32_3d_vectors_3x2: 2 x 4 outputs a thread, from rows of 28 vectors; 1605632 outputs \
 in 1619 blocks of 128 threads
                  not by planes: windows more than one element apart
+                 not by channels: channels are not neighbours
     """
     from gpuconv.cuda.limits import representative
 

@@ -1,9 +1,10 @@
 // MaxPool over channels that lie one after another (channels last).
 //
 // A thread owns a vector of channels and makes `walk` outputs that are neighbours in a row of y. Lanes follow each other
-// along the channels, so that every load and store of a warp is of whole runs. Of each column of x that its windows have
-// a thread finds the maximum once, three rows in flight together; where windows are up to three columns wide it keeps the
-// last three of those, which neighbouring windows share.
+// along the channels, so that every load and store of a warp is of whole runs; then, where windows below one another share
+// rows, down the columns, so that those can come from the L1 cache. Of each column of x that its windows have a thread
+// finds the maximum once, three rows in flight together; where windows are up to three columns wide it keeps the last three
+// of those, which neighbouring windows share.
 //
 // Values alone: vectors have 16 bytes, of short elements two are compared at a time. With Indices: they have two elements,
 // whose places are 16 bytes. All channels of a vector have the same windows. No window is empty, and none is dilated:
@@ -23,6 +24,7 @@ struct ChannelPoolParams {
     int y_batch, y_stride[3];
     int indices_batch, indices_stride[3];
     int channels, walk;
+    int rows_first;                // walks below one another follow each other, else those in a row of y
     Divider<int> vectors, walks, heights, depths;         // of a pixel, a row, a slice, an image
 };
 
@@ -51,8 +53,10 @@ template <int VECTOR, class T> __device__ __forceinline__ Walk<T> stand(const Ch
 {
     Walk<T> walk;
     int channel, row, depth;
-    int above = p.walks.split(p.vectors.split(item, channel), walk.column);
-    const int image = p.depths.split(p.heights.split(above, row), depth);
+    int above = p.vectors.split(item, channel);
+    if (p.rows_first) above = p.walks.split(p.heights.split(above, row), walk.column);
+    else above = p.heights.split(p.walks.split(above, walk.column), row);
+    const int image = p.depths.split(above, depth);
     channel *= VECTOR;
     walk.column *= p.walk;
     walk.end = min(walk.column + p.walk, p.y_extent[2]);

@@ -320,8 +320,8 @@ PLANE_POOLS = (
 )  # fmt: skip
 # ... vectors of channels: walks along rows that share columns, outputs one by one, pixels off the vectors.
 CHANNEL_POOLS = (
-    _pool("max_pool_float16_3d_channels", (2, 72, 15, 37), "nonfinite", "channels last", "strided pixels",
-          kernel_shape=[2, 3], strides=[1, 2], pads=[1, 2, 0, 1]),
+    _pool("max_pool_float16_3d_channels", (2, 72, 31, 37), "nonfinite", "channels last", "strided pixels",
+          kernel_shape=[2, 3], strides=[3, 2], pads=[1, 2, 0, 1]),
     _pool("max_pool_bfloat16_3d_channels", (2, 40, 5, 12, 15), "zeros", "strided pixels", "channels last",
           kernel_shape=[2, 4, 3], strides=[2, 3, 1], pads=[1, 3, 2, 0, 1, 0]),
     _pool("max_pool_float32_3d_channels", (3, 12, 23, 19), "nonfinite", "channels last", "channels last",

@@ -252,7 +252,7 @@ def test_the_struct_of_vectors_of_channels() -> None:
         "x_batch": 11 * 30 * 48, "x_stride": [0, 30 * 48, 48],
         "y_batch": 4 * 15 * 48, "y_stride": [0, 15 * 48, 48],
         "indices_batch": 4 * 15 * 48, "indices_stride": [0, 15 * 48, 48],
-        "channels": 48, "walk": 4, "vectors": 24, "walks": 4, "heights": 4, "depths": 1,
+        "channels": 48, "walk": 4, "rows_first": 1, "vectors": 24, "walks": 4, "heights": 4, "depths": 1,
     }  # fmt: skip
     assert launch.grid == (3, 1, 1)
     assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
@@ -270,7 +270,7 @@ def test_the_struct_of_vectors_of_channels() -> None:
 )
 def test_a_walk_is_long_where_outputs_share_columns(x: Ints, kernel: int, stride: int, walk: int) -> None:
     _, struct = launched("channels", x, planned_last, kernel_shape=[kernel] * 2, strides=[stride] * 2)
-    assert struct["walk"] == walk
+    assert (struct["walk"], struct["rows_first"]) == (walk, kernel > stride)
 
 
 def test_planes_that_are_neighbours_share_a_band() -> None:

@@ -233,6 +233,19 @@ def test_max_pool_copies_to_shared_memory_in_vectors(variant: Variant) -> None:
     assert set(sass.names(body, range(len(body)), "LDGSTS")) == {"LDGSTS.E.BYPASS.128.ZFILL"}
 
 
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("indices", [False, True], ids=["values", "indices"])
+@pytest.mark.parametrize("dtype", _dtypes.MAX_POOL_DTYPES)
+def test_max_pool_loads_vectors_of_channels_three_at_a_time(dtype: str, indices: bool) -> None:
+    body = code(pool_channels.variant(dtype, indices))
+    width = _WIDTHS[2 * _dtypes.entry(dtype).itemsize if indices else 16]
+    assert (
+        sass.names(body, range(len(body)), "LDG")[width] >= 9
+    )  # for walks, and for a column and the others of a window
+    assert not sass.names(body, range(len(body)), "LDL", "STL")
+
+
 # ---------------------------------------------------------------- the direct sum
 
 

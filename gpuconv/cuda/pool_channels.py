@@ -114,6 +114,7 @@ def _layout() -> np.dtype[Any]:
             *arrays,
             ("channels", index),
             ("walk", index),
+            ("rows_first", index),
             *((name, divider) for name in ("vectors", "walks", "heights", "depths")),
         ]
     )
@@ -150,6 +151,7 @@ def _plan(problem: Problem, kernel: Variant, limits: Limits) -> Plan:
         "items": _items(problem, walk),
         "channels": channels,
         "walk": walk,
+        "rows_first": axes["kernel"][1] > axes["stride"][1],
         "vectors": params.division(channels // vector, False),
         "walks": params.division(-(-width // walk), False),
         "heights": params.division(height, False),
