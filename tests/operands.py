@@ -114,12 +114,14 @@ def _off_the_vectors(array: Any) -> Any:
 
 def _strided_pixels(array: Any) -> Any:
     """Channels are neighbours, and so far apart are the pixels that all can be whole vectors."""
-    return np.moveaxis(_strided_rows(np.moveaxis(array, 1, -1)), -1, 1)
+    axis = min(1, array.ndim - 1)  # a bias has channels alone
+    return np.moveaxis(_strided_rows(np.moveaxis(array, axis, -1)), -1, axis)
 
 
 def _pixels_off_the_vectors(array: Any) -> Any:
     """Channels last, from one element after a multiple of 16 bytes on."""
-    return np.moveaxis(_off_the_vectors(np.moveaxis(array, 1, -1)), -1, 1)
+    axis = min(1, array.ndim - 1)
+    return np.moveaxis(_off_the_vectors(np.moveaxis(array, axis, -1)), -1, axis)
 
 
 def _read_only(array: Any) -> Any:

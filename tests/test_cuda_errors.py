@@ -14,6 +14,8 @@ import gpuconv
 from gpuconv import ArgumentError, ArgumentTypeError, DeviceError, OutOfDeviceMemory
 from gpuconv.cuda import device
 
+pytestmark = pytest.mark.usefixtures("general_kernels")
+
 
 @pytest.fixture
 def cupy(tmp_path: Path) -> Iterator[StandIn]:

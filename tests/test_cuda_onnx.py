@@ -21,6 +21,7 @@ net (float[N, 2, 6, 5] x, float[3, 2, 3, 2] w, float[3] b) => (float[N, 3, H, W]
 }"""
 
 
+@pytest.mark.usefixtures("general_kernels")
 def test_run_model_on_cuda() -> None:
     model = onnx.parser.parse_model(MODEL)
     rng = np.random.default_rng(7)
