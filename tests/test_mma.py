@@ -252,3 +252,14 @@ def test_every_form_says_what_it_takes() -> None:
     assert "20 channels" in text
     assert "rowwise" in text
     assert "vector" not in text  # 20 channels are not whole chunks
+
+
+@pytest.mark.parametrize(("operator", "w_shape"), [("conv", (1, 4, 5)), ("conv_transpose", (4, 1, 5))])
+def test_taps_beside_a_single_element_are_as_well_aligned_as_it_is(operator: str, w_shape: tuple[int, ...]) -> None:
+    """Channels of a row of one element are neighbours in memory; its stride along the row may be anything."""
+    x, w = np.arange(8, dtype=np.float32).reshape(2, 4, 1), np.arange(20, dtype=np.float32).reshape(w_shape)
+    attributes: dict[str, Any] = {"dilations": [2], "auto_pad": "SAME_LOWER"}
+    with preferred("tf32_64x64x32_vector"), emulated_cuda() as emulated:
+        y = getattr(gpuconv, operator)(x, w, precision="tf32", **attributes)
+    assert emulated.launches[-1].variant.name.endswith("tf32_64x64x32_vector")
+    np.testing.assert_array_equal(y, getattr(gpuconv, operator)(x, w, **attributes))

@@ -204,15 +204,20 @@ def of_conv_transpose(
 
 
 def in_three_axes(problem: Problem) -> Problem:
-    """Return a problem of up to three spatial axes with three of them, those added outside being of one element."""
+    """Return a problem of up to three spatial axes with three of them, those added outside being of one element.
+
+    Where x has one element along an axis it has no stride there: taps in the padding then lie where others do, and are
+    as well aligned.
+    """
     more = 3 - problem.rank
     ones, zeros = (1,) * more, (0,) * more
+    steps = (stride if n > 1 else 0 for n, stride in zip(problem.x_shape[2:], problem.x_strides[2:], strict=True))
     return replace(
         problem,
         taps=ones + problem.taps,
         x_shape=(*problem.x_shape[:2], *ones, *problem.x_shape[2:]),
         y_shape=(*problem.y_shape[:2], *ones, *problem.y_shape[2:]),
-        x_strides=(*problem.x_strides[:2], *zeros, *problem.x_strides[2:]),
+        x_strides=(*problem.x_strides[:2], *zeros, *steps),
         y_strides=(*problem.y_strides[:2], *zeros, *problem.y_strides[2:]),
         w_strides=(*problem.w_strides[:3], *zeros, *problem.w_strides[3:]),
         columns=ones + problem.columns,
