@@ -162,7 +162,7 @@ def variant(dtype: str, tile: Tile) -> Variant:
         name=f"{NAME}_{dtype}_3d_{tile}",
         source=f"{NAME}.cu",
         function=NAME,
-        arguments=(entry.cuda, gemm_plan.ACCUMULATOR[entry.accumulator], "int", "3", *map(str, sizes)),
+        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, "int", "3", *map(str, sizes)),
         parameter="DepthToSpaceParams<int, 3>",
         layout=gemm_structs.depth_to_space(),
         threads=tile.threads,

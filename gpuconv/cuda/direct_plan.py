@@ -155,7 +155,7 @@ def _width(shape: Ints, strides: Ints, vector: int) -> int:
 def variant(dtype: str, form: Form) -> Variant:
     """Return the kernel of one form, for every rank up to three."""
     entry = _dtypes.entry(dtype)
-    accumulator = {"float32": "float", "float64": "double"}[entry.accumulator]
+    accumulator = _dtypes.entry(entry.accumulator).cuda
     sizes = (form.filters, form.rows, form.kernel, form.stride)
     return Variant(
         name=f"{'grouped' if form.filters == GROUPED else 'depthwise'}_{dtype}_3d_{form}",

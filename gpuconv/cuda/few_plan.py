@@ -26,7 +26,6 @@ _BLOCKS_PER_SM = {"float16": (8, 6), "bfloat16": (8, 6), "float32": (8, 6), "flo
 # Share of multiplications among the main loop's instructions, with 4 and with 8 output channels.
 _EFFICIENCY = {"float16": (0.38, 0.45), "bfloat16": (0.38, 0.45), "float32": (0.42, 0.57), "float64": (0.41, 0.54)}
 _SETUP = 10  # rows of K in whose time a thread finds its pixels, apart from one for each tap; estimated
-_CUDA = {"float32": "float", "float64": "double"}
 
 
 # ---------------------------------------------------------------- plans
@@ -72,7 +71,7 @@ def _plan(problem: Problem, filters: int) -> Plan:
         "all_taps": prod(problem.taps),
         "channels_at_once": at_once,
     }
-    roles = {"x": "x", "weights": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
+    roles = gemm_fields.roles(problem) | {"weights": "w"}
     pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
     shared = at_once * _channel_bytes(problem, filters)
     launch = Launch(chosen, (tiles * problem.group, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
@@ -100,7 +99,7 @@ def variant(dtype: str, filters: int) -> Variant:
         name=f"conv_few_{dtype}_{RANK}d_{filters}x{_PIXELS}",
         source="conv_few.cu",
         function="conv_few",
-        arguments=(entry.cuda, _CUDA[entry.accumulator], "int", str(RANK), str(filters)),
+        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, "int", str(RANK), str(filters)),
         parameter=f"ConvFewParams<int, {RANK}>",
         layout=gemm_structs.few(RANK),
         threads=_THREADS,

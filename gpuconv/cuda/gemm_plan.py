@@ -233,19 +233,18 @@ def packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
 
 # ---------------------------------------------------------------- variants
 
-ACCUMULATOR = {"float32": "float", "float64": "double"}  # in CUDA
-
 
 def variant(operator: str, dtype: str, wide: bool, rank: int, tile: Tile, uniform: bool) -> Variant:
     """Return the tile kernel of one operator."""
     entry, index = _dtypes.entry(dtype), params.index_name(wide)
     sizes = (tile.block_m, tile.block_n, tile.block_k, tile.thread_m, tile.thread_n)
     struct, source = ("ConvParams", "conv_implicit_gemm") if operator == "conv" else ("ConvTransposeParams", operator)
+    sums = _dtypes.entry(entry.accumulator).cuda
     return Variant(
         name=f"{operator}_{dtype}_{rank}d_{tile}{'_uniform' if uniform else ''}{'_wide' if wide else ''}",
         source=f"{source}.cu",
         function=source,
-        arguments=(entry.cuda, ACCUMULATOR[entry.accumulator], index, *map(str, (rank, *sizes)), str(uniform).lower()),
+        arguments=(entry.cuda, sums, index, *map(str, (rank, *sizes)), str(uniform).lower()),
         parameter=f"{struct}<{index}, {rank}>",
         layout=gemm_structs.operands(operator, wide, rank),
         threads=tile.threads,
@@ -260,7 +259,7 @@ def packing_variant(dtype: str, wide: bool, rank: int) -> Variant:
         name=f"pack_weights_{dtype}_{rank}d{'_wide' if wide else ''}",
         source="pack_weights.cu",
         function="pack_weights",
-        arguments=(entry.cuda, ACCUMULATOR[entry.accumulator], index, str(rank)),
+        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, index, str(rank)),
         parameter=f"PackParams<{index}, {rank}>",
         layout=gemm_structs.packing(wide, rank),
         threads=256,

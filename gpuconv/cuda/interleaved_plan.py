@@ -163,7 +163,7 @@ def variant(dtype: str, tile: Tile, uniform: bool) -> Variant:
         name=f"{NAME}_{dtype}_3d_{tile}{'_uniform' if uniform else ''}",
         source=f"{NAME}.cu",
         function=NAME,
-        arguments=(entry.cuda, gemm_plan.ACCUMULATOR[entry.accumulator], *numbers),
+        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, *numbers),
         parameter="ConvTransposeParams<int, 3>",
         layout=gemm_structs.operands("conv_transpose", False, 3),
         threads=tile.threads,

@@ -15,10 +15,19 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import model, params, pool_general
+from gpuconv.cuda import params, pool_general
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
-from gpuconv.cuda.pool_problem import MOST_BLOCKS, OPERATOR, Problem, Rows, pointers, rows_of, whole_vectors
+from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.pool_problem import (
+    MOST_BLOCKS,
+    Problem,
+    Rows,
+    array_fields,
+    one_launch,
+    rows_of,
+    seconds,
+    whole_vectors,
+)
 
 NAME = "bands"
 _THREADS, _WARP = 256, 32
@@ -64,8 +73,8 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     if rows.kernel[0] * rows.kernel[1] == 1:
         each *= _ALONG
     count = prod(problem.geometry.y_shape) * (each + row * rows.kernel[0] * min(rows.kernel[1], rows.stride[1]))
-    seconds = model.overlapped(model.instructions(count, limits), model.memory(problem.bytes, limits))
-    yield Candidate(kernel.name, seconds, lambda: _plan(problem, rows, kernel, limits))
+    time = seconds(problem, count, limits)
+    yield Candidate(kernel.name, time, lambda: _plan(problem, rows, kernel, limits))
 
 
 def refusal(problem: Problem, limits: Limits) -> str | None:
@@ -115,18 +124,13 @@ def variants() -> list[Variant]:
 @cache
 def _layout() -> np.dtype[Any]:
     index, divider = params.index(False), params.divider(False)
-    arrays = [
-        field
-        for name in ("x", "y", "indices")
-        for field in ((f"{name}_batch", index), (f"{name}_channel", index), (f"{name}_stride", index, (2,)))
-    ]
     return params.layout(
         [
             *((name, params.POINTER) for name in ("x", "y", "indices")),
             ("plane", "<i8"),
             ("planes", index),
             *((name, index, (3,)) for name in ("x_extent", "y_extent", "kernel", "stride", "pad")),
-            *arrays,
+            *array_fields(index, (2,)),
             *((name, index) for name in ("tile_planes", "tile_rows", "walk", "merged")),
             *((name, index) for name in ("slice_pitch", "row_pitch", "phase_step")),
             *((name, divider) for name in ("channels", "depths", "bands", "column_tiles", "tile_columns", "groups")),
@@ -207,10 +211,8 @@ def _plan(problem: Problem, rows: Rows, kernel: Variant, limits: Limits) -> Plan
         **{name: params.division(count, False) for name, count in zip(names, counts, strict=True)},
     }
     blocks, shared = prod(grid), _shared_bytes(rows, tile, problem.dtype)
-    packed = params.pack(kernel.layout, fields)
-    launch = Launch(kernel, (blocks, 1, 1), shared, packed, tuple(pointers(problem, kernel.layout)))
     reason = (
-        f"{kernel.name}: {tile.planes} x {tile.rows} x {tile.columns} outputs a block of {_THREADS} threads, "
+        f"{tile.planes} x {tile.rows} x {tile.columns} outputs a block of {_THREADS} threads, "
         f"{walk} below one another a thread; rows of x in shared memory, {blocks} blocks"
     )
-    return Plan(OPERATOR, (launch,), 0, "", (reason,))
+    return one_launch(problem, kernel, blocks, shared, fields, reason)

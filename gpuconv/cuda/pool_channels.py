@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import model, params, pool_general
+from gpuconv.cuda import params, pool_general
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import (
     MOST_BLOCKS,
-    OPERATOR,
     Problem,
-    pointers,
+    one_launch,
+    seconds,
     three_axes,
     used_strides,
     window_refusal,
@@ -46,8 +46,8 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     _, _, (deep, high, wide), (_, _, across), _ = three_axes(problem)
     columns = min(wide, across) if wide <= _MOST else wide  # of an output
     count = prod(problem.geometry.y_shape) / _vector(problem) * (each + load * deep * high * columns)
-    seconds = model.overlapped(model.instructions(count, limits), model.memory(problem.bytes, limits))
-    yield Candidate(kernel.name, seconds, lambda: _plan(problem, kernel, limits))
+    time = seconds(problem, count, limits)
+    yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, limits))
 
 
 def refusal(problem: Problem, limits: Limits) -> str | None:
@@ -159,10 +159,8 @@ def _plan(problem: Problem, kernel: Variant, limits: Limits) -> Plan:
     }
     for name, (batch, _, *spatial) in zip(("x", "y", "indices"), used_strides(problem), strict=True):
         fields |= {f"{name}_batch": batch, f"{name}_stride": [0] * (3 - len(spatial)) + spatial}
-    blocks, packed = _blocks(problem, walk), params.pack(kernel.layout, fields)
-    launch = Launch(kernel, (blocks, 1, 1), 0, packed, tuple(pointers(problem, kernel.layout)))
+    blocks = _blocks(problem, walk)
     reason = (
-        f"{kernel.name}: channels last: {vector} channels x {walk} outputs of a row a thread; "
-        f"{blocks} blocks of {_THREADS} threads"
+        f"channels last: {vector} channels x {walk} outputs of a row a thread; {blocks} blocks of {_THREADS} threads"
     )
-    return Plan(OPERATOR, (launch,), 0, "", (reason,))
+    return one_launch(problem, kernel, blocks, 0, fields, reason)

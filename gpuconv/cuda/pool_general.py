@@ -14,10 +14,19 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import model, params
+from gpuconv.cuda import params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
-from gpuconv.cuda.pool_problem import MOST_BLOCKS, OPERATOR, Problem, pointers, span, used
+from gpuconv.cuda.pool_problem import (
+    MOST_BLOCKS,
+    OPERATOR,
+    Problem,
+    array_fields,
+    pointers,
+    seconds,
+    span,
+    used,
+)
 
 _THREADS = 256
 _BATCH = 3  # kBatch in max_pool.cu: numbers of places run up to so many taps past a window
@@ -37,8 +46,8 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     kernel = variant(problem.dtype, wide, len(problem.axes), problem.indices_strides is not None)
     each, tap = _INSTRUCTIONS
     instructions = prod(problem.geometry.y_shape) * (each + tap * prod(problem.geometry.kernel_shape))
-    seconds = model.overlapped(model.instructions(instructions, limits), model.memory(problem.bytes, limits))
-    yield Candidate(kernel.name, seconds, lambda: _plan(problem, kernel, wide))
+    time = seconds(problem, instructions, limits)
+    yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, wide))
 
 
 def needs_wide(problem: Problem) -> bool:
@@ -107,18 +116,13 @@ def _plan(problem: Problem, kernel: Variant, wide: bool) -> Plan:
 @cache
 def _layout(wide: bool, ndim: int) -> np.dtype[Any]:
     index, divider, axes = params.index(wide), params.divider(wide), (ndim,)
-    arrays = [
-        field
-        for array in ("x", "y", "indices")
-        for field in ((f"{array}_batch", index), (f"{array}_channel", index), (f"{array}_stride", index, axes))
-    ]
     return params.layout(
         [
             *((name, params.POINTER) for name in ("x", "y", "indices")),
             ("plane", "<i8"),
             ("outputs", index),
             *((name, index, axes) for name in ("x_extent", "stride", "pad", "reach")),
-            *arrays,
+            *array_fields(index, axes),
             *((name, index, axes) for name in ("place_stride", "x_step", "place_step")),
             ("dilation", divider, axes),
             ("y_extent", divider, axes),

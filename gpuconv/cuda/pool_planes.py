@@ -15,10 +15,18 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import model, params, pool_general
+from gpuconv.cuda import params, pool_general
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
-from gpuconv.cuda.pool_problem import MOST_BLOCKS, OPERATOR, Problem, Rows, pointers, rows_of, whole_vectors
+from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.pool_problem import (
+    MOST_BLOCKS,
+    Problem,
+    Rows,
+    one_launch,
+    rows_of,
+    seconds,
+    whole_vectors,
+)
 
 NAME = "planes"
 _THREADS = 256
@@ -55,8 +63,8 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     kernel = variant(problem.dtype, indices)
     each, tap = _INSTRUCTIONS[indices]
     count = prod(problem.geometry.y_shape) * (each + tap * (rows.kernel[1] + rows.kernel[2]) / _RUN)
-    seconds = model.overlapped(model.instructions(count, limits), model.memory(problem.bytes, limits))
-    yield Candidate(kernel.name, seconds, lambda: _plan(problem, rows, kernel, limits))
+    time = seconds(problem, count, limits)
+    yield Candidate(kernel.name, time, lambda: _plan(problem, rows, kernel, limits))
 
 
 def refusal(problem: Problem, limits: Limits) -> str | None:
@@ -186,10 +194,9 @@ def _plan(problem: Problem, rows: Rows, kernel: Variant, limits: Limits) -> Plan
         **{name: getattr(tile, name) for name in (*own, "columns_at", "places_at", "result_places_at")},
         **{name: params.division(count, False) for name, count in counts.items()},
     }
-    blocks, packed = -(-rows.planes // tile.planes), params.pack(kernel.layout, fields)
-    launch = Launch(kernel, (blocks, 1, 1), tile.bytes, packed, tuple(pointers(problem, kernel.layout)))
+    blocks = -(-rows.planes // tile.planes)
     reason = (
-        f"{kernel.name}: {tile.planes} planes a block of {_THREADS} threads in shared memory, "
+        f"{tile.planes} planes a block of {_THREADS} threads in shared memory, "
         f"{_RUN} windows of a line a thread; {blocks} blocks"
     )
-    return Plan(OPERATOR, (launch,), 0, "", (reason,))
+    return one_launch(problem, kernel, blocks, tile.bytes, fields, reason)

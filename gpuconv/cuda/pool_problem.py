@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from gpuconv._geometry import Ints, MaxPoolGeometry, tap_range
-from gpuconv.cuda import floor
+from gpuconv.cuda import floor, model, params
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 OPERATOR = "max_pool"
 MOST_BLOCKS = 2**31 - 1  # along x
@@ -105,6 +106,29 @@ def used(shape: Ints, strides: Ints) -> Ints:
 def span(shape: Ints, strides: Sequence[int]) -> int:
     """Return how many elements lie between the outermost ones of an array."""
     return sum((extent - 1) * abs(stride) for extent, stride in zip(shape, strides, strict=True) if extent > 1)
+
+
+def array_fields(index: str, axes: tuple[int, ...]) -> list[tuple[Any, ...]]:
+    """Return the fields of a struct for the strides of x, y and the Indices: batch, channel, so many axes."""
+    return [
+        field
+        for name in ("x", "y", "indices")
+        for field in ((f"{name}_batch", index), (f"{name}_channel", index), (f"{name}_stride", index, axes))
+    ]
+
+
+def seconds(problem: Problem, instructions: float, limits: Limits) -> float:
+    """Model the time of a kernel whose threads execute so many instructions in all."""
+    return model.overlapped(model.instructions(instructions, limits), model.memory(problem.bytes, limits))
+
+
+def one_launch(
+    problem: Problem, kernel: Variant, blocks: int, shared: int, fields: Mapping[str, Any], reason: str
+) -> Plan:
+    """Return the plan of a kernel with so many blocks and bytes of shared memory, and these fields in its struct."""
+    packed = params.pack(kernel.layout, fields)
+    launch = Launch(kernel, (blocks, 1, 1), shared, packed, tuple(pointers(problem, kernel.layout)))
+    return Plan(OPERATOR, (launch,), 0, "", (f"{kernel.name}: {reason}",))
 
 
 def pointers(problem: Problem, layout: np.dtype[Any]) -> Iterator[tuple[str, int]]:

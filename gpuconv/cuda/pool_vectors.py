@@ -14,10 +14,18 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import model, params, pool_general
+from gpuconv.cuda import params, pool_general
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
-from gpuconv.cuda.pool_problem import MOST_BLOCKS, OPERATOR, Problem, Rows, pointers, rows_of
+from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.pool_problem import (
+    MOST_BLOCKS,
+    Problem,
+    Rows,
+    array_fields,
+    one_launch,
+    rows_of,
+    seconds,
+)
 
 NAME = "vectors"
 _THREADS, _LANES = 128, 32
@@ -40,10 +48,8 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     if _dtypes.entry(problem.dtype).itemsize == 1 and not indices:
         vector = _OF_BYTES
     loads = (STRIPS[_window(rows)] * rows.stride[1] + rows.kernel[1] - rows.stride[1]) * rows.kernel[0]
-    seconds = model.overlapped(
-        model.instructions(threads * (each + vector * loads), limits), model.memory(problem.bytes, limits)
-    )
-    yield Candidate(kernel.name, seconds, lambda: _plan(problem, rows, kernel))
+    time = seconds(problem, threads * (each + vector * loads), limits)
+    yield Candidate(kernel.name, time, lambda: _plan(problem, rows, kernel))
 
 
 def refusal(problem: Problem, limits: Limits) -> str | None:
@@ -105,11 +111,6 @@ def variants() -> list[Variant]:
 @cache
 def _layout() -> np.dtype[Any]:
     index, divider = params.index(False), params.divider(False)
-    arrays = [
-        field
-        for name in ("x", "y", "indices")
-        for field in ((f"{name}_batch", index), (f"{name}_channel", index), (f"{name}_stride", index, (2,)))
-    ]
     return params.layout(
         [
             *((name, params.POINTER) for name in ("x", "y", "indices")),
@@ -120,7 +121,7 @@ def _layout() -> np.dtype[Any]:
             ("kernel", index),
             ("stride", index),
             ("pad", index, (3,)),
-            *arrays,
+            *array_fields(index, (2,)),
             *((name, divider) for name in ("vectors", "strips", "depths", "channels")),
         ]
     )
@@ -163,9 +164,8 @@ def _plan(problem: Problem, rows: Rows, kernel: Variant) -> Plan:
         "channels": params.division(rows.channels, False),
     }
     blocks = _blocks(rows, vector)
-    launch = Launch(kernel, (blocks, 1, 1), 0, params.pack(layout, chosen), tuple(pointers(problem, layout)))
     reason = (
-        f"{kernel.name}: {vector // rows.stride[2]} x {strip} outputs a thread, from rows of {_vectors(rows, vector)} "
+        f"{vector // rows.stride[2]} x {strip} outputs a thread, from rows of {_vectors(rows, vector)} "
         f"vectors; {prod(problem.geometry.y_shape)} outputs in {blocks} blocks of {_THREADS} threads"
     )
-    return Plan(OPERATOR, (launch,), 0, "", (reason,))
+    return one_launch(problem, kernel, blocks, 0, chosen, reason)
