@@ -300,7 +300,7 @@ BUGS = (
         "p.channels - first", VECTOR, PAST_CHUNKS, "copy_async<16>((target"),
     Bug("tensor cores: channels that are none are copied", SLICE, "(WHOLE ? 0 : k * kChunk) < channels[i]",
         "0 < channels[i]", VECTOR, PAST_CHUNKS, "copy_async<16>((target"),
-    Bug("tensor cores: taps in the padding are read, row by row", SLICE, "meets(mine, away.coordinate)", "true",
+    Bug("tensor cores: taps in the padding are read, row by row", SLICE, "meets(mine[0], away.coordinate)", "true",
         ROWWISE, OUT_OF_BOUNDS.format("read"), "load_half(source)"),
     Bug("tensor cores: one copy too few is waited for", IMPLICIT, "copy_async_wait<kStages - 2>",
         "copy_async_wait<kStages - 1>", VECTOR, "an asynchronous copy is in flight", "a[i][k][part] = load_shared"),
