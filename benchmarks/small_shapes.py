@@ -93,12 +93,17 @@ PROBLEMS = (
 )
 
 
-# On tensor cores: channels last, that is 16 bytes of channels a copy, and float32 that may be rounded.
+# On tensor cores: channels last, that is 16 bytes of channels a copy, or of neighbours along W, and float32 that may be
+# rounded.
 TENSOR = tuple(
     Problem(operator, (2, 9, 8, channels) if layout == "NHWC" else (2, channels, 9, 8), w, {**attributes, **more})
     for operator, channels, w, attributes in (
         ("conv", 32, (20, 32, 3, 3), _pads(1, 1, 1, 1)),
         ("conv", 3, (20, 3, 3, 3), {"strides": [2, 2]}),
+        ("conv", 24, (20, 24, 3, 3), _pads(1, 1, 1, 1)),
+        ("conv", 4, (70, 4, 3, 3), _pads(1, 0, 1, 2)),
+        ("conv", 3, (20, 3, 2, 4), {"strides": [2, 4]}),
+        ("conv", 3, (20, 3, 3, 8), {"strides": [1, 8], **_pads(1, 0, 0, 0)}),
         ("conv_transpose", 32, (32, 20, 3, 3), {"strides": [2, 2]}),
         ("conv_transpose", 3, (3, 20, 3, 3), {"strides": [2, 1]}),
     )

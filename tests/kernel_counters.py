@@ -47,6 +47,7 @@ TOOL = f"tests/{Path(__file__).name}"
 COLUMNS = "wavefronts of shared memory, sectors of global memory: how many, and how many would do for the same elements"
 WIDTHS = (32, 33, 40, 64)  # elements in a row; with 33, hardly a row begins where a sector does
 _BATCH, _HEIGHT, _CHANNELS_BETWEEN = 2, 5, 5  # channels that no slice of K is a multiple of
+_CHANNELS_OF_HALVES = 12  # not whole 16 bytes, but whole 8 bytes of 16-bit elements
 _POOLED = (2, 3, 9, 40)
 _ROWS = (1, 3, 36, 112)
 Row = dict[str, list[int]]
@@ -164,7 +165,8 @@ class TensorForm:
         return mma_plan.variant("conv", self.dtype, self.precision, self.tile, self.form).name
 
     def _shapes(self, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        channels = _CHANNELS_BETWEEN if self.form.rowwise else self.form.block_k
+        own = {"rowwise": _CHANNELS_BETWEEN, "chunks": self.form.block_k * 3 // 2, "halves": _CHANNELS_OF_HALVES}
+        channels = own.get(self.form.gather, self.form.block_k)
         return (_BATCH, channels, _HEIGHT, width), (self.tile.block_m, channels, 3, 3)
 
     def titles(self, width: int) -> tuple[str, str]:
@@ -176,7 +178,7 @@ class TensorForm:
     def counters(self, width: int) -> dict[str, Counters]:
         """Convolve with stride 1 and a border of zeros; return what both kernels did."""
         x, w = (np.zeros(shape, self.dtype) for shape in self._shapes(width))
-        if self.form.gather == "vector":
+        if self.form.copied:
             x = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
         with preferred(str(self)), gpuconv.precision(self.precision), _counting() as emulated:
             gpuconv.conv(x, w, pads=(1, 1, 1, 1))

@@ -36,7 +36,7 @@ PATH = Path(__file__).with_suffix(".json")
 TOOL = f"tests/{Path(__file__).name}"
 COLUMNS = "per architecture: registers of a thread, bytes of static shared memory; spilled bytes and stack, if any"
 _RANKS = (1, 2, 3, 4)
-_CHANNELS = (16, 17)  # of a group: with one tap per slice of K, and with several
+_CHANNELS = (16, 17, 24)  # of a group: one tap per slice of K, one for every row, one for every 16 bytes
 _LIMITS = representative("sm_90a").limits
 _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 

@@ -75,7 +75,7 @@ def halves(form: str, c: int = 40) -> Callable[[], Any]:
 
     def call() -> Any:
         x, w = arrays("float16", c=c)
-        if form.endswith("vector"):
+        if form.endswith(("vector", "chunks", "halves")):
             x = LAYOUTS["channels last"](x)
         with preferred(f"mma_{form}"):
             return gpuconv.conv(x, w, pads=[2, 1, 2, 1])
@@ -84,6 +84,7 @@ def halves(form: str, c: int = 40) -> Callable[[], Any]:
 
 
 VECTOR, SCALAR, ROWWISE = halves("64x64x64_vector"), halves("64x64x32_scalar"), halves("64x64x32_rowwise", c=3)
+CHUNKS, HALVES = halves("64x64x64_chunks"), halves("64x64x64_halves")
 
 
 def infinite() -> Any:
@@ -302,6 +303,14 @@ BUGS = (
         "0 < channels[i]", VECTOR, PAST_CHUNKS, "copy_async<16>((target"),
     Bug("tensor cores: taps in the padding are read, row by row", SLICE, "meets(mine[0], away.coordinate)", "true",
         ROWWISE, OUT_OF_BOUNDS.format("read"), "load_half(source)"),
+    Bug("tensor cores: taps in the padding are copied, chunk by chunk", SLICE,
+        "meets(mine[i], away.coordinate) ? kPiece * sizeof(T) : 0", "kPiece * sizeof(T)", CHUNKS, PAST_CHUNKS,
+        "copy_async<kPiece"),
+    Bug("tensor cores: every other half of a chunk is copied", SLICE, "k < BLOCK_K / kPiece; k += kShares) {\n"
+        "            const Standing away = entry[k];\n#pragma unroll\n            for (int i = 0; i < kPixels; ++i)\n",
+        "k < BLOCK_K / kPiece; k += 2 * kShares) {\n"
+        "            const Standing away = entry[k];\n#pragma unroll\n            for (int i = 0; i < kPixels; ++i)\n",
+        HALVES, "uninitialised shared memory read", "load_matrices(words"),
     Bug("tensor cores: one copy too few is waited for", IMPLICIT, "copy_async_wait<kStages - 2>",
         "copy_async_wait<kStages - 1>", VECTOR, "an asynchronous copy is in flight", "a[i][k][part] = load_shared"),
     Bug("tensor cores: no barrier between filling and multiplying", IMPLICIT, ARRIVED, "// the slice has arrived",
@@ -512,6 +521,9 @@ def test_an_infinite_weight_on_the_padding_shows_in_the_results(old: str, new: s
         (MMA, "lane() / 16 * 8 + lane() % 8", "lane() % 8", VECTOR),
         (SLICE, "copy_async<16>((target ^ k * 16)", "copy_async<16>((target + k * 16)", VECTOR),
         (SLICE, "(gathered[i + 2 * k + 1] << 16)", "(gathered[i + 2 * k] << 16)", SCALAR),
+        (SLICE, "const int k = i * kRowsOfEntry;", "const int k = i;", CHUNKS),
+        (SLICE, "(kHalves ? further / 2 : further) * 16", "further / 2 * 16", CHUNKS),
+        (SLICE, "share() / 2) + share() % 2 * 8", "share() / 2) + (1 - share() % 2) * 8", HALVES),
         (MMA, "store_shared(target, pair);", "store_shared(target + 8, pair);", VECTOR),
     ],
 )
