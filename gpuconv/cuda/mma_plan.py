@@ -131,6 +131,7 @@ _SQUARE_OF_HALF = (
 )
 _HALF = (
     Tile(128, 128, 64, 64, 2, (Form("vector", 64, 2, 1.7), Form("chunks", 64, 2, 2.2), Form("scalar", 32, 3, 3.1))),
+    Tile(64, 256, 64, 64, 2, (Form("vector", 64, 2, 1.8), Form("chunks", 64, 2, 2.7))),
     Tile(64, 64, 32, 32, 4, _SQUARE_OF_HALF),
     Tile(16, 128, 16, 32, 4, (Form("vector", 64, 3, 5.2), Form("chunks", 64, 3, 8.8), Form("scalar", 32, 4, 17.0))),
 )
@@ -142,6 +143,7 @@ _SQUARE_OF_SINGLE = (
 )
 _SINGLE = (
     Tile(128, 128, 64, 64, 2, (Form("vector", 32, 2, 2.7), Form("chunks", 32, 2, 3.2), Form("scalar", 16, 3, 3.3))),
+    Tile(64, 256, 64, 64, 2, (Form("vector", 32, 2, 2.8),)),
     Tile(64, 64, 32, 32, 4, _SQUARE_OF_SINGLE),
 )
 _SQUARE_OF_SPLIT = (
