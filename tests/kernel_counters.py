@@ -294,7 +294,12 @@ def forms() -> list[Form]:
         for tile, uniform in product(tiles, (True, False))
         if (tile.uniform if uniform else tile.rowwise)
     ]
-    return [*whole, Form("conv", "float32", gemm_plan._MIDDLE, True, split=True)]
+    divided = [
+        Form(operator, "float32", tile, True, split=True)
+        for operator, tiles in gemm_plan._DIVISIBLE.items()
+        for tile in tiles
+    ]
+    return [*whole, *divided]
 
 
 def unpacked() -> list[Few | Pointwise]:

@@ -146,6 +146,21 @@ SPLIT = (
           kinds=_INFINITE_WEIGHTS, layout="channels last", **_CONV_2D),
     _gemm("conv_split_float64_3d_mma_64x64x16_scalar", (2, 16, 5, 13, 12), (140, 16, 2, 3, 2), kinds=_INFINITE_INPUTS,
           layout="reversed", out="fortran", **_CONV_3D),
+    _gemm("conv_split_float32_2d_128x128x16_uniform", (2, 32, 18, 26), (300, 32, 3, 2), layout="fortran",
+          **_CONV_2D_TURNED),
+    _gemm("conv_split_bfloat16_3d_mma_128x128x64_vector", (2, 72, 13, 33), (300, 72, 3, 2), layout="channels last",
+          kinds=_INFINITE_INPUTS, **_CONV_2D_TURNED),
+    _gemm("conv_split_float32_3d_tf32_128x128x16_scalar", (2, 21, 18, 26), (300, 21, 3, 2), out="strided", **_CONV_2D),
+)  # fmt: skip
+SPLIT_PHASES = (
+    _gemm("conv_transpose_split_float32_2d_64x64x16_uniform", (2, 32, 7, 11), (32, 140, 3, 4), out="fortran",
+          kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_2D),
+    _gemm("conv_transpose_split_bfloat16_3d_mma_64x64x32_scalar", (2, 40, 7, 11), (40, 140, 5, 4),
+          out="channels last", **_TRANSPOSE_SHARED),
+    _gemm("conv_transpose_split_float16_3d_mma_128x128x64_vector", (1, 72, 9, 31), (72, 300, 3, 4),
+          layout="channels last", **_TRANSPOSE_2D),
+    _gemm("conv_transpose_split_float64_3d_mma_64x64x16_scalar", (2, 40, 4, 5, 7), (40, 140, 3, 2, 2),
+          layout="reversed", group=2, kinds=_INFINITE_INPUTS, **_TRANSPOSE_3D),
 )  # fmt: skip
 # More taps than a table has, and more channels than shared memory has room for the weights of.
 FEW = (
@@ -392,7 +407,7 @@ TENSOR = (
           **_TRANSPOSE_2D),
 )  # fmt: skip
 
-GEMMS = (*CONVS, *SPLIT, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
+GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
 FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *CHANNEL_POOLS)
 ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *INTERLEAVED_TENSOR, *DIRECT, *POOLS, *FAST_POOLS)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import oracle
 import pytest
@@ -15,6 +16,7 @@ from mutate_kernels import changed_kernels
 from operands import LAYOUTS, filled, values
 
 import gpuconv
+from gpuconv import cuda
 from gpuconv.cuda import sources
 
 pytestmark = pytest.mark.emulator
@@ -37,6 +39,7 @@ PACK, PACK_FRAGMENTS, POOL = "pack_weights.cu", "pack_fragments.cu", "max_pool.c
 DIRECT = "conv_direct.cu"
 PAST_CHUNKS = "global memory out of bounds: read of 16 bytes"
 SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
+TRANSPOSE_SPLIT, SPLIT_KERNEL = "conv_transpose_split.cu", "conv_split_float32_2d_64x64"
 FEW, POINTWISE = "conv_few.cu", "conv_pointwise.cu"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
@@ -96,8 +99,24 @@ def infinite() -> Any:
 def in_splits(share: bool = False) -> Any:
     """A Conv whose tiles are made by several blocks each."""
     x, w = arrays(c=80)
-    with preferred("conv_split"):
+    with preferred(SPLIT_KERNEL):
         return gpuconv.conv(x, gpuconv.pack(w) if share else w, pads=[2, 1, 2, 1])
+
+
+def last_in_splits() -> Any:
+    """The same where but some of the tiles are in splits, after whole ones."""
+    with (
+        mock.patch.object(cuda.runtime, "_limits", replace(cuda.runtime.limits(0), multiprocessors=4)),
+        preferred(SPLIT_KERNEL),
+    ):
+        return gpuconv.conv(*arrays(c=80), pads=[2, 1, 2, 1])
+
+
+def phases_in_splits() -> Any:
+    """A ConvTranspose of six phases on tensor cores, several tiles each way, whose tiles are made in splits."""
+    (x, w, _), attributes = filled("conv_transpose", (1, 70, 9, 8), (70, 70, 3, 4), {"strides": [2, 3]}, "float16")
+    with preferred("conv_transpose_split_float16_3d_mma_64x64"):
+        return gpuconv.conv_transpose(x, w, **attributes)
 
 
 def few() -> Any:
@@ -268,8 +287,8 @@ BUGS = (
         OUT_OF_BOUNDS.format("read"), "square[i][along] = found"),
     Bug("taps are used before they are there", TRANSPOSE, "__syncthreads();", "", transposed,
         "shared memory race: read after write", "taps.count[axis] = divider"),
-    Bug("one thread waits for the others", TRANSPOSE, "fill_taps(p, phase, taps);\n    }\n    __syncthreads();",
-        "fill_taps(p, phase, taps);\n    __syncthreads();\n    }", transposed,
+    Bug("one thread waits for the others", TRANSPOSE, "taps);\n    }\n    __syncthreads();",
+        "taps);\n    __syncthreads();\n    }", transposed,
         "reached by only some lanes", "__syncthreads();"),
     Bug("outputs between the phases are taken for its own", PHASES, "(a.extent - phase - 1) / a.stride + 1",
         "a.extent", transposed, OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
@@ -341,6 +360,13 @@ BUGS = (
         "uninitialised global read of workspace", "atomicAdd(ticket"),
     Bug("tiles keep their sums in one place", SPLIT, "static_cast<long long>(tile)", "static_cast<long long>(tile / 2)",
         in_splits, PARTS_RACE, "store_l2(target"),
+    Bug("splits follow the first whole tile", SPLIT, "block_number() - splits.whole;", "block_number() - 1;",
+        last_in_splits, "uninitialised global read of workspace|race between blocks|out of bounds", ""),
+    Bug("splits of a phase are used before its taps are there", TRANSPOSE_SPLIT, "__syncthreads();", "",
+        phases_in_splits, "shared memory race: read after write", "taps.start[axis]"),
+    Bug("tensor cores: splits of a phase read the weights of another", MMA, "PHASED ? tap_row(taps, inputs.next.tap)",
+        "PHASED ? 100 * tap_row(taps, inputs.next.tap)", phases_in_splits, OUT_OF_BOUNDS.format("read") + "|16 bytes",
+        "next_weights + i, 16"),
     Bug("a split too many is added up", SPLIT, "split < splits;", "split <= splits;", lambda: in_splits(share=True),
         "global memory out of bounds: read of 16 bytes", "load_l2(source"),
     Bug("taps in the padding are read, without a GEMM", FEW, "found = found && inside(", "(void)inside(", few,
@@ -411,7 +437,7 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 
 PATHS = (
     IMPLICIT, FFMA, GATHER, EPILOGUE, MMA, SLICE, FRAGMENTS, TRANSPOSE, PHASES, INTERLEAVED, BLOCKS, DEPTH_TO_SPACE,
-    PACK, PACK_FRAGMENTS, POOL, SPLIT, TICKETS, DIRECT, FEW, POINTWISE,
+    PACK, PACK_FRAGMENTS, POOL, SPLIT, TRANSPOSE_SPLIT, TICKETS, DIRECT, FEW, POINTWISE,
 )  # fmt: skip
 
 

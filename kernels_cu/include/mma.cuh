@@ -75,11 +75,11 @@ struct Mma {
 #pragma unroll
                 for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
     }
-    // Goes to another slice than the first; not of a phase.
+    // Goes to another slice than the first.
     __device__ __forceinline__ void skip(int slices)
     {
         inputs.skip(slices);
-        next_weights = slice_of(slices * BLOCK_K);
+        next_weights = slice_of(PHASED ? tap_row(taps, inputs.next.tap) + inputs.next.channel : slices * BLOCK_K);
     }
     __device__ __forceinline__ int slices() const
     {
