@@ -57,6 +57,7 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "conv_implicit_gemm.cu": many_blocks.CONVS,
     "conv_pointwise.cu": many_blocks.POINTWISE,
     "conv_few.cu": many_blocks.FEW,
+    "conv_bands.cu": many_blocks.BANDS,
     "conv_split.cu": many_blocks.SPLIT,
     "include/split_k.cuh": many_blocks.SPLIT,
     "include/tickets.cuh": many_blocks.SPLIT,
