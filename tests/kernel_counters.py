@@ -27,6 +27,7 @@ from emulator.counters import FIELDS, Counters
 import gpuconv
 from gpuconv import _dtypes
 from gpuconv.cuda import (
+    bands_plan,
     choice,
     depth_to_space_plan,
     few_plan,
@@ -37,6 +38,7 @@ from gpuconv.cuda import (
     sources,
     split_plan,
 )
+from gpuconv.cuda.bands_tile import Form as BandsForm
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.direct_tile import Form as DirectForm
 from gpuconv.cuda.gemm_plan import Tile
@@ -214,6 +216,40 @@ class Few:
 
 
 @dataclass(frozen=True)
+class Bands:
+    """Few output channels by bands; with channels last x comes by vectors of them."""
+
+    dtype: str
+    form: BandsForm
+    width: int
+    channels_last: bool
+
+    def __str__(self) -> str:
+        return bands_plan.variant(self.dtype, self.form).name
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """Of two rounds of channels."""
+        return 1, 64, 12, self.width
+
+    def title(self) -> str:
+        """Return the row's title."""
+        return f"{self} over {_sizes(self.x_shape)}{', channels last' if self.channels_last else ''}"
+
+    def run(self) -> dict[str, Row]:
+        """Convolve with the form's own kernel, and a border of zeros; return the kernel's row."""
+        x = np.zeros(self.x_shape, self.dtype)
+        if self.channels_last:
+            x = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
+        kernel = self.form.kernel_rows, self.form.kernel_columns
+        w = np.zeros((self.form.filters, x.shape[1], *kernel), self.dtype)
+        with preferred(str(self)), _counting() as emulated:
+            gpuconv.conv(x, w, pads=[size // 2 for size in kernel] * 2)
+        (counters,) = emulated.counters().values()
+        return {self.title(): row(counters)}
+
+
+@dataclass(frozen=True)
 class Pointwise:
     """Conv of one tap as a plain matrix product."""
 
@@ -308,6 +344,12 @@ def unpacked() -> list[Few | Pointwise]:
     return [*few, *map(Pointwise, pointwise_plan._TILES)]
 
 
+def bands() -> list[Bands]:
+    """Return every form, with rows of whole vectors, of others, and with channels last."""
+    kinds = (("float32", 64, False), ("float32", 33, False), ("float32", 64, True), ("bfloat16", 64, False))
+    return [Bands(dtype, form, *rest) for dtype, *rest in kinds for form in bands_plan.forms(dtype)]
+
+
 def whole_rows() -> list[WholeRows]:
     """Return every such kernel, with the strides that are a power of two and not."""
     interleaved = (
@@ -390,7 +432,7 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from tensor_form.run(WIDTHS[0]).items()
     for few, width in product(unpacked(), WIDTHS):
         yield from few.run(width).items()
-    for one in (*directs(), *whole_rows(), *pools()):
+    for one in (*bands(), *directs(), *whole_rows(), *pools()):
         yield from one.run().items()
 
 

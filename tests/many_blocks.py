@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -94,12 +94,16 @@ def _gemm(
     layout: str = "contiguous",
     out: str | None = None,
     bias: bool = True,
+    operator: str | None = None,
     **attributes: Any,
 ) -> ManyBlocks:
-    operator = "conv_transpose" if kernel.startswith("conv_transpose") else "conv"
+    operator = operator or ("conv_transpose" if kernel.startswith("conv_transpose") else "conv")
     filters = w[0] if operator == "conv" else w[1] * attributes.get("group", 1)
     b = (filters,) if bias else None
     return ManyBlocks(kernel, Problem(operator, x, w, b, attributes), kinds, layout, out)
+
+
+_transposed = partial(_gemm, operator="conv_transpose")
 
 
 def _pool(
@@ -170,6 +174,26 @@ FEW = (
           strides=[1, 1, 2], pads=[1, 2, 0, 2, 1, 3], dilations=[2, 1, 3], kinds=_INFINITE_INPUTS, out="fortran"),
     _gemm("conv_few_bfloat16_3d_8x512", (3, 5, 400), (7, 5, 4), strides=[1], pads=[3, 2], dilations=[2],
           layout="channels last", bias=False),
+)  # fmt: skip
+# Every form; bands of rows of vectors, of vectors of channels, and neither; lines; phases with different taps; several
+# rounds of channels; outputs of several filters side by side.
+BANDS = (
+    _gemm("conv_bands_float32_3d_1x7_3x3", (2, 20, 31, 44), (1, 20, 2, 3), pads=[2, 1, 0, 2], kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_bands_bfloat16_3d_1x7_5x5", (1, 40, 30, 37), (1, 40, 5, 5), pads=[2, 4, 1, 0], layout="channels last",
+          bias=False),
+    _gemm("conv_bands_float16_3d_1x7_3x4", (3, 9, 700), (2, 9, 7), pads=[3, 6], kinds=_INFINITE_WEIGHTS),
+    _transposed("conv_bands_float32_3d_3x3_2x2", (2, 33, 9, 16), (33, 3, 3, 4), strides=[2, 3], pads=[1, 0, 2, 1],
+                output_padding=[1, 0], out="channels last", kinds=_INFINITE_INPUTS),
+    _gemm("conv_bands_float32_3d_3x3_3x3", (1, 16, 8, 9, 20), (6, 8, 2, 3, 3), group=2, strides=[2, 1, 1],
+          pads=[1, 0, 2, 0, 1, 1], dilations=[3, 1, 1], kinds=_INFINITE_INPUTS, layout="channels last"),
+    _gemm("conv_bands_bfloat16_3d_3x3_3x4", (1, 5, 40, 33), (3, 5, 4, 9), pads=[3, 5, 0, 2], layout="reversed"),
+    _transposed("conv_bands_float32_3d_4x3_2x2", (1, 8, 5, 6, 9), (8, 2, 2, 3, 4), strides=[3, 1, 2],
+                pads=[1, 0, 2, 0, 1, 0], output_padding=[0, 0, 1], kinds=_INFINITE_WEIGHTS),
+    _transposed("conv_bands_float16_3d_4x3_3x3", (2, 12, 23, 28), (12, 1, 8, 9), strides=[3, 4], pads=[2, 4, 1, 3],
+                output_padding=[2, 3]),
+    _gemm("conv_bands_float64_3d_1x7_3x4", (2, 6, 30, 29), (1, 6, 5, 6), pads=[4, 1, 2, 0], out="reversed"),
+    _transposed("conv_bands_float64_3d_3x3_3x4", (1, 10, 14, 22), (10, 4, 5, 3), strides=[2, 1], pads=[1, 0, 3, 2],
+                kinds=_INFINITE_WEIGHTS),
 )  # fmt: skip
 # Channels that are no whole slices; rows of x of whole 16 bytes, and others.
 POINTWISE = (
@@ -409,7 +433,7 @@ TENSOR = (
 
 GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
 FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *CHANNEL_POOLS)
-ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *INTERLEAVED_TENSOR, *DIRECT, *POOLS, *FAST_POOLS)
+ALL: tuple[ManyBlocks, ...] = (*GEMMS, *BANDS, *TENSOR, *INTERLEAVED_TENSOR, *DIRECT, *POOLS, *FAST_POOLS)
 
 
 @cache

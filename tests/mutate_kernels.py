@@ -57,6 +57,7 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "conv_implicit_gemm.cu": many_blocks.CONVS,
     "conv_pointwise.cu": many_blocks.POINTWISE,
     "conv_few.cu": many_blocks.FEW,
+    "conv_bands.cu": many_blocks.BANDS,
     "conv_split.cu": many_blocks.SPLIT,
     "conv_transpose_split.cu": many_blocks.SPLIT_PHASES,
     "include/split_k.cuh": (*many_blocks.SPLIT, *many_blocks.SPLIT_PHASES),

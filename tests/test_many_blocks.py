@@ -10,6 +10,7 @@ import pytest
 from emulated import architecture
 from many_blocks import (
     ALL,
+    BANDS,
     DIRECT,
     DISJOINT,
     GEMMS,
@@ -22,14 +23,14 @@ from many_blocks import (
 )
 
 from gpuconv import _dtypes
-from gpuconv.cuda import depth_to_space_plan, direct_tile, gemm_plan, interleaved_plan, mma_plan
+from gpuconv.cuda import bands_plan, depth_to_space_plan, direct_tile, gemm_plan, interleaved_plan, mma_plan
 
 pytestmark = pytest.mark.emulator
 
 
 def _blocks(launch: Any) -> list[int]:
     """Blocks each way: of output channels and of pixels, or of all outputs."""
-    if launch.variant.name.startswith("max_pool") or launch.variant.source == "conv_direct.cu":
+    if launch.variant.name.startswith("max_pool") or launch.variant.source in ("conv_direct.cu", "conv_bands.cu"):
         return [launch.grid[0]]
     common = np.frombuffer(launch.parameters, launch.variant.layout)["common"]
     names = ("n_tiles",) if launch.variant.name.startswith("conv_few") else ("m_tiles", "n_tiles")
@@ -45,6 +46,8 @@ def test_many_blocks_are_right(one: ManyBlocks) -> None:
 
 FIXED = {  # what kernels have the same of for all axes, or for height and width
     "_vectors_": {"kernel", "strides", "dilations"},
+    "1x7_5x5": {"kernel", "strides", "dilations"},
+    "conv_bands_": {"strides", "dilations"},
     "_bands": {"dilations"},
     "_planes": {"strides", "dilations"},
     "_channels": {"dilations"},
@@ -81,6 +84,8 @@ def test_every_tile_of_every_dtype_is_there() -> None:
         if (tile.uniform if uniform else tile.rowwise)
     }
     assert {one.kernel.split("d_")[-1] for one in DIRECT} == {str(form) for form in direct_tile.FORMS}
+    assert {one.kernel.split("d_")[-1] for one in BANDS} == {str(form) for form in bands_plan.forms("float32")}
+    assert {str(one.dtype) for one in BANDS} == set(_dtypes.CONV_DTYPES)
     met = {f"{one.dtype} {one.kernel.split('d_')[-1].removesuffix('_wide')}" for one in GEMMS}
     assert forms <= met
     kernels = {one.kernel.replace("bfloat16", "float16") for one in TENSOR}

@@ -40,7 +40,7 @@ DIRECT = "conv_direct.cu"
 PAST_CHUNKS = "global memory out of bounds: read of 16 bytes"
 SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
 TRANSPOSE_SPLIT, SPLIT_KERNEL = "conv_transpose_split.cu", "conv_split_float32_2d_64x64"
-FEW, POINTWISE = "conv_few.cu", "conv_pointwise.cu"
+FEW, BANDS, POINTWISE = "conv_few.cu", "conv_bands.cu", "conv_pointwise.cu"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
 
@@ -124,6 +124,13 @@ def few() -> Any:
     (x, w, _), _ = filled("conv", (1, 50, 31, 41), (3, 50, 5, 7), {}, "float32")
     with preferred("conv_few"):
         return gpuconv.conv(x, w, pads=[2, 1, 2, 1])
+
+
+def bands() -> Any:
+    """A ConvTranspose of few output channels, of several blocks, rounds of channels and threads of others each."""
+    (x, w, _), _ = filled("conv_transpose", (3, 40, 9, 14), (40, 2, 3, 4), {}, "float32")
+    with preferred("conv_bands"):
+        return gpuconv.conv_transpose(x, w, strides=[2, 3], pads=[1, 2, 0, 1])
 
 
 def pointwise() -> Any:
@@ -381,6 +388,16 @@ BUGS = (
         OUT_OF_BOUNDS.format("read"), "weights[i] = true"),
     Bug("filters that are none are written", FEW, "if (m >= p.common.filters) break;", "", few,
         OUT_OF_BOUNDS.format("write"), "= narrow<T>(sums[i][m]"),
+    Bug("a band changes while it is in use", BANDS, "__syncthreads();         // all have left what is replaced now",
+        "", bands, "shared memory race: read after write", "Vector load("),
+    Bug("a band is used before it is there", BANDS, "__syncthreads();\n                if (part", "if (part", bands,
+        "shared memory race: read after write", "Vector load("),
+    Bug("sums of other channels are added at once", BANDS, "            __syncthreads();\n            if (turn",
+        "if (turn", bands, "shared memory race: write after read", "place = sum"),
+    Bug("rows that are none are written", BANDS, "!inside(h, p.axes[1].y_extent)", "false", bands,
+        OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum)"),
+    Bug("inputs in the padding are read", BANDS, "found && channel + kBatch <= count", "channel + kBatch <= count",
+        bands, OUT_OF_BOUNDS.format("read"), "elements[i] = *reinterpret_cast<const Elements*>(source + i * step)"),
     Bug("weights of channels that are none are read", POINTWISE, "k + first_channel() < left;", "true;", pointwise,
         OUT_OF_BOUNDS.format("read"), "source, whole ?"),
     Bug("channels that are none are read", POINTWISE, "exists && k + row < left", "exists", pointwise,
@@ -437,7 +454,7 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 
 PATHS = (
     IMPLICIT, FFMA, GATHER, EPILOGUE, MMA, SLICE, FRAGMENTS, TRANSPOSE, PHASES, INTERLEAVED, BLOCKS, DEPTH_TO_SPACE,
-    PACK, PACK_FRAGMENTS, POOL, SPLIT, TRANSPOSE_SPLIT, TICKETS, DIRECT, FEW, POINTWISE,
+    PACK, PACK_FRAGMENTS, POOL, SPLIT, TRANSPOSE_SPLIT, TICKETS, DIRECT, FEW, BANDS, POINTWISE,
 )  # fmt: skip
 
 
@@ -536,6 +553,24 @@ def test_an_infinite_weight_on_the_padding_shows_in_the_results(old: str, new: s
             except AssertionError:
                 wrong += 1
     assert wrong
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("if (write<false>()) write<true>();", "write<false>();"),
+        ("suspect = suspect || !finite;", ""),
+        ("tap * axis.advance;", "tap;"),
+        ("return number >= 0 && rest == 0", "return rest == 0"),
+    ],
+)
+def test_a_missing_repair_of_bands_shows_in_the_results(old: str, new: str) -> None:
+    x, w = values("integers", 1, (1, 3, 9, 8), "float32"), values("nonfinite", 2, (3, 2, 3, 5), "float32")
+    exact = oracle.conv_transpose(x, w, **PHASES_ALONG_W)
+    with changed_kernels({BANDS: exchanged(BANDS, old, new)}), emulated_cuda(), preferred("conv_bands"):
+        y = gpuconv.conv_transpose(x, w, **PHASES_ALONG_W)
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        oracle.assert_close(y, exact, "float32")
 
 
 @pytest.mark.parametrize(

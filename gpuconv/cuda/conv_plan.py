@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
 from gpuconv.cuda import (
+    bands_plan,
     choice,
     correlation,
     depth_to_space_plan,
@@ -29,6 +30,7 @@ FAMILIES = (
     split_plan,
     direct_plan,
     few_plan,
+    bands_plan,
     pointwise_plan,
     interleaved_plan,
     depth_to_space_plan,
@@ -85,6 +87,9 @@ def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
     direct = direct_plan.refusal(problem)
     if direct is not None:
         yield f"no direct sum: {direct}"
+    bands = bands_plan.refusal(problem)
+    if bands is not None and problem.filters <= bands_plan.MOST_FILTERS:
+        yield f"no bands: {bands}"
     tensor = mma_plan.refusal(problem)
     if tensor is not None:
         yield tensor
