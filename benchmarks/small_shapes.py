@@ -99,6 +99,7 @@ TENSOR = tuple(
     for operator, channels, w, attributes in (
         ("conv", 32, (20, 32, 3, 3), _pads(1, 1, 1, 1)),
         ("conv", 3, (20, 3, 3, 3), {"strides": [2, 2]}),
+        ("conv", 32, (20, 32, 1, 1), {}),
         ("conv_transpose", 32, (32, 20, 3, 3), {"strides": [2, 2]}),
         ("conv_transpose", 3, (3, 20, 3, 3), {"strides": [2, 1]}),
     )

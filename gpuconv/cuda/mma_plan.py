@@ -61,6 +61,16 @@ _ARITHMETIC = {
 }
 
 
+def arithmetic_of(dtype: str, precision: str) -> Arithmetic:
+    """Return how elements of a type are multiplied in a precision."""
+    return _ARITHMETIC[dtype, precision]
+
+
+def operands() -> Iterator[tuple[str, str]]:
+    """Yield every dtype and precision that tensor cores take."""
+    yield from _ARITHMETIC
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """How a tile's inputs come into shared memory.
@@ -232,6 +242,11 @@ def accepts(problem: Problem, form: Form) -> bool:
     if form.rowwise:
         few = problem.rows <= _TABLE_ROWS and problem.channels % form.block_k != 0
         return few and problem.operator == "conv"
+    return has_chunks(problem)
+
+
+def has_chunks(problem: Problem) -> bool:
+    """Tell whether every pixel of x consists of whole 16 bytes of channels side by side."""
     chunk = 16 // problem.itemsize
     batch, channel, *spatial = problem.x_strides
     steps = [batch, *(s for s, n in zip(spatial, problem.x_shape[2:], strict=True) if n > 1)]
