@@ -33,6 +33,7 @@ from gpuconv.cuda import (
     few_plan,
     gemm_plan,
     interleaved_plan,
+    matrix_plan,
     mma_plan,
     pointwise_plan,
     sources,
@@ -273,6 +274,34 @@ class Pointwise:
 
 
 @dataclass(frozen=True)
+class Matrix:
+    """Conv of one tap on tensor cores, with weights as they are."""
+
+    dtype: str
+    precision: str
+    inputs: str
+    tile: matrix_plan.Tile
+
+    def __str__(self) -> str:
+        return matrix_plan.variant(self.dtype, self.precision, self.inputs, self.tile).name
+
+    def title(self, width: int) -> str:
+        """Return the row's title."""
+        return f"{self}, 1x1 over {_sizes((_BATCH, 64, 6, width))}"
+
+    def run(self, width: int) -> dict[str, Row]:
+        """Convolve; return the kernel's row."""
+        x = np.zeros((_BATCH, 64, 6, width), self.dtype)  # images of an even number of pixels
+        if self.inputs == "channels":
+            x = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
+        w = np.zeros((self.tile.block_m, 64, 1, 1), self.dtype)
+        with preferred(str(self)), gpuconv.precision(self.precision), _counting() as emulated:
+            gpuconv.conv(x, w)
+        (counters,) = emulated.counters().values()
+        return {self.title(width): row(counters)}
+
+
+@dataclass(frozen=True)
 class Pool:
     """MaxPool by one kernel with one window, of the values alone or with their indices."""
 
@@ -338,10 +367,10 @@ def forms() -> list[Form]:
     return [*whole, *divided]
 
 
-def unpacked() -> list[Few | Pointwise]:
+def unpacked() -> list[Few | Pointwise | Matrix]:
     """Return every kernel that reads w as it is."""
     few = [Few(dtype, filters) for dtype, filters in product(_dtypes.CONV_DTYPES, few_plan._FILTERS)]
-    return [*few, *map(Pointwise, pointwise_plan._TILES)]
+    return [*few, *map(Pointwise, pointwise_plan._TILES), *(Matrix(*form) for form in matrix_plan.forms())]
 
 
 def bands() -> list[Bands]:

@@ -28,6 +28,8 @@ from gpuconv.cuda import (
     conv_plan,
     correlation,
     few_plan,
+    matrix_plan,
+    mma_plan,
     pointwise_plan,
     pool_plan,
     pool_problem,
@@ -55,7 +57,7 @@ _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 
 def launches() -> dict[str, Launch]:
     """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
-    plans = [*_gemm_plans(), *_unpacked_plans(), *_direct_plans(), *_pool_plans()]
+    plans = [*_gemm_plans(), *_unpacked_plans(), *_matrix_plans(), *_direct_plans(), *_pool_plans()]
     return {launch.variant.name: launch for plan in plans for launch in plan.launches}
 
 
@@ -82,6 +84,16 @@ def _unpacked_plans() -> Iterator[Plan]:
         problem = correlation.of_conv(geometry, dtype, x_strides, w_strides, None, y_strides)
         for family in (few_plan, bands_plan, pointwise_plan):
             yield from (candidate.make() for candidate in family.candidates(problem, _LIMITS))
+
+
+def _matrix_plans() -> Iterator[Plan]:
+    """Of one tap on tensor cores."""
+    x_shape, w_shape = (2, 16, 4, 4), (16, 16, 1, 1)
+    geometry = _geometry.conv(x_shape, w_shape)
+    for (dtype, precision), strides in product(mma_plan.operands(), (_strides, _channels_last)):
+        arrays = strides(x_shape), contiguous_strides(w_shape), None, _strides(geometry.y_shape)
+        problem = correlation.of_conv(geometry, dtype, *arrays, precision)
+        yield from (candidate.make() for candidate in matrix_plan.candidates(problem, _LIMITS))
 
 
 def _direct_plans() -> Iterator[Plan]:

@@ -201,6 +201,26 @@ POINTWISE = (
     _gemm("conv_pointwise_float32_1d_64x64x16", (3, 40, 4, 3, 7), (300, 20, 1, 1, 1), group=2, bias=False),
     _gemm("conv_pointwise_float32_1d_64x64x16", (5, 21, 68), (140, 21, 1), kinds=_INFINITE_WEIGHTS),
 )  # fmt: skip
+# Of one tap on tensor cores: images of whole copies of 16, 8 and 4 bytes, channels side by side; slices that are not
+# whole.
+MATRIX = (
+    _gemm("conv_matrix_float16_3d_mma_128x128x64_pixels", (2, 72, 12, 14), (300, 72, 1, 1), kinds=_INFINITE_INPUTS,
+          out="strided"),
+    _gemm("conv_matrix_float16_3d_mma_64x128x64_pixels", (3, 80, 10, 14), (280, 40, 1, 1), group=2, bias=False),
+    _gemm("conv_matrix_bfloat16_3d_mma_64x64x64_pixels", (3, 136, 3, 5, 6), (140, 136, 1, 1, 1),
+          kinds=_INFINITE_WEIGHTS, out="channels last"),
+    _gemm("conv_matrix_bfloat16_3d_mma_128x128x64_channels", (2, 72, 9, 41), (300, 72, 1, 1), strides=[1, 2],
+          layout="channels last", out="fortran"),
+    _gemm("conv_matrix_bfloat16_3d_mma_64x128x64_channels", (2, 80, 9, 23), (280, 40, 1, 1), group=2,
+          layout="channels last", kinds=_INFINITE_INPUTS),
+    _gemm("conv_matrix_float16_3d_mma_64x64x64_channels", (2, 72, 7, 11), (140, 72, 1, 1), pads=[1, 0, 2, 1],
+          layout="channels last", kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_matrix_float32_3d_tf32_128x128x32_pixels", (2, 36, 13, 12), (300, 36, 1, 1), kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_matrix_float32_3d_tf32_64x128x32_pixels", (3, 72, 143), (280, 36, 1), group=2, out="reversed"),
+    _gemm("conv_matrix_float32_3d_tf32_64x64x32_pixels", (3, 40, 10, 13), (140, 40, 1, 1), kinds=_INFINITE_INPUTS),
+    _gemm("conv_matrix_float32_3d_3xtf32_128x128x32_pixels", (3, 36, 9, 14), (300, 36, 1, 1), kinds=_INFINITE_INPUTS),
+    _gemm("conv_matrix_float32_3d_3xtf32_64x64x32_pixels", (2, 40, 12, 12), (140, 40, 1, 1), kinds=_INFINITE_WEIGHTS),
+)  # fmt: skip
 TRANSPOSED = (
     _gemm("conv_transpose_float32_2d_64x64x16_uniform", (2, 32, 7, 11), (32, 140, 3, 4), out="fortran",
           **_TRANSPOSE_2D),
@@ -433,7 +453,10 @@ TENSOR = (
 
 GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
 FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *CHANNEL_POOLS)
-ALL: tuple[ManyBlocks, ...] = (*GEMMS, *BANDS, *TENSOR, *INTERLEAVED_TENSOR, *DIRECT, *POOLS, *FAST_POOLS)
+ALL: tuple[ManyBlocks, ...] = (
+    *(*GEMMS, *BANDS, *TENSOR, *MATRIX),
+    *(*INTERLEAVED_TENSOR, *DIRECT, *POOLS, *FAST_POOLS),
+)
 
 
 @cache

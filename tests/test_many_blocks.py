@@ -16,6 +16,7 @@ from many_blocks import (
     GEMMS,
     INTERLEAVED,
     INTERLEAVED_TENSOR,
+    MATRIX,
     POINTWISE,
     POOLS,
     TENSOR,
@@ -23,7 +24,15 @@ from many_blocks import (
 )
 
 from gpuconv import _dtypes
-from gpuconv.cuda import bands_plan, depth_to_space_plan, direct_tile, gemm_plan, interleaved_plan, mma_plan
+from gpuconv.cuda import (
+    bands_plan,
+    depth_to_space_plan,
+    direct_tile,
+    gemm_plan,
+    interleaved_plan,
+    matrix_plan,
+    mma_plan,
+)
 
 pytestmark = pytest.mark.emulator
 
@@ -56,7 +65,7 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
 
 
 # Without those that have nothing on any axis, or the same on all.
-_SEVERAL_AXES = [one for one in ALL if one.problem.rank > 1 and one not in (*DIRECT, *POINTWISE)]
+_SEVERAL_AXES = [one for one in ALL if one.problem.rank > 1 and one not in (*DIRECT, *POINTWISE, *MATRIX)]
 
 
 @pytest.mark.parametrize("one", _SEVERAL_AXES, ids=lambda one: one.kernel)
@@ -94,6 +103,14 @@ def test_every_tile_of_every_dtype_is_there() -> None:
     }
     assert forms <= {f"{name.split('_')[-1]} {name.split('_')[-2].split('x')[0]}" for name in kernels}
     assert {one.kernel.split("_")[2] for one in POOLS} == set(_dtypes.MAX_POOL_DTYPES)
+
+
+def test_every_product_of_matrices_is_there() -> None:
+    kernels = {matrix_plan.variant(*form).name for form in matrix_plan.forms()}
+    met = {one.kernel for one in MATRIX}
+    assert met <= kernels
+    found, expected = ({name.replace("bfloat16", "float16") for name in names} for names in (met, kernels))
+    assert found == expected
 
 
 def test_every_tile_that_writes_whole_rows_is_there_and_every_dtype() -> None:

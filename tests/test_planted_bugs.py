@@ -41,6 +41,7 @@ PAST_CHUNKS = "global memory out of bounds: read of 16 bytes"
 SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
 TRANSPOSE_SPLIT, SPLIT_KERNEL = "conv_transpose_split.cu", "conv_split_float32_2d_64x64"
 FEW, BANDS, POINTWISE = "conv_few.cu", "conv_bands.cu", "conv_pointwise.cu"
+PRODUCT, MATRIX_ROWS = "include/matrix_product.cuh", "include/matrix_rows.cuh"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
 
@@ -137,6 +138,13 @@ def pointwise() -> Any:
     """A Conv of one tap, of channels that are no whole slices, and rows of x that are no whole 16 bytes."""
     (x, w, _), _ = filled("conv", (3, 35, 11, 13), (70, 35, 1, 1), {}, "float32")
     with preferred("conv_pointwise"):
+        return gpuconv.conv(x, w)
+
+
+def matrix() -> Any:
+    """A Conv of one tap on tensor cores, of several tiles, and channels that are no whole slices."""
+    (x, w, _), _ = filled("conv", (3, 72, 10, 14), (70, 72, 1, 1), {}, "float16")
+    with preferred("conv_matrix_float16_3d_mma_64x64x64_pixels"):
         return gpuconv.conv(x, w)
 
 
@@ -404,6 +412,12 @@ BUGS = (
         OUT_OF_BOUNDS.format("read"), "copy_async<WIDTH"),
     Bug("16 bytes are copied wherever rows begin", POINTWISE, "steps % kVector) == 0", "steps % kVector) >= 0",
         pointwise, "misaligned cp.async", "copy_async<WIDTH"),
+    Bug("16 bytes are copied of images that begin on 8", PRODUCT, "copied.start(w + m0",
+        "inputs.width = 16; copied.start(w + m0", matrix, "misaligned cp.async", "copy_async<WIDTH < 4"),
+    Bug("channels that are none are copied", MATRIX_ROWS, "left >= BLOCK_K) {", "left > 0) {", matrix,
+        OUT_OF_BOUNDS.format("read"), "copy_async<WIDTH < 4"),
+    Bug("filters that are none are copied", MATRIX_ROWS, "left > 0 && m < columns;", "left > 0;", matrix,
+        PAST_CHUNKS, "copy_async<16>(target + m * kPitch, source, exists"),
     Bug("windows end one element late", POOL, CLIP, CLIP.replace(";", " + 1;"), pool,
         OUT_OF_BOUNDS.format("read"), "elements[tap] = tap == 0 || tap < left"),
     Bug("windows begin one element early", POOL, "divisor) - 1 - before", "divisor) - 2 - before", pool,
@@ -454,7 +468,7 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 
 PATHS = (
     IMPLICIT, FFMA, GATHER, EPILOGUE, MMA, SLICE, FRAGMENTS, TRANSPOSE, PHASES, INTERLEAVED, BLOCKS, DEPTH_TO_SPACE,
-    PACK, PACK_FRAGMENTS, POOL, SPLIT, TRANSPOSE_SPLIT, TICKETS, DIRECT, FEW, BANDS, POINTWISE,
+    PACK, PACK_FRAGMENTS, POOL, SPLIT, TRANSPOSE_SPLIT, TICKETS, DIRECT, FEW, BANDS, POINTWISE, PRODUCT, MATRIX_ROWS,
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from gpuconv.cuda import (
     few_plan,
     gemm_plan,
     interleaved_plan,
+    matrix_plan,
     mma_plan,
     pointwise_plan,
     split_plan,
@@ -32,6 +33,7 @@ FAMILIES = (
     few_plan,
     bands_plan,
     pointwise_plan,
+    matrix_plan,
     interleaved_plan,
     depth_to_space_plan,
 )
@@ -93,6 +95,9 @@ def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
     tensor = mma_plan.refusal(problem)
     if tensor is not None:
         yield tensor
+    product = matrix_plan.refusal(problem)
+    if product is not None:
+        yield f"no product of matrices on tensor cores: {product}"
     for family in _OF_CONV_TRANSPOSE if problem.phases else ():
         why = family.refusal(problem, limits)
         if why is not None:

@@ -62,6 +62,16 @@ _ARITHMETIC = {
 }
 
 
+def arithmetic_of(dtype: str, precision: str) -> Arithmetic:
+    """Return how elements of a type are multiplied in a precision."""
+    return _ARITHMETIC[dtype, precision]
+
+
+def operands() -> Iterator[tuple[str, str]]:
+    """Yield every dtype and precision that tensor cores take."""
+    yield from _ARITHMETIC
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """How a tile's inputs come into shared memory.
@@ -279,9 +289,12 @@ def accepts(problem: Problem, form: Form) -> bool:
         few = form.entries(problem.rows, problem.itemsize) <= _TABLE_ROWS and problem.channels % form.block_k != 0
         if not few or problem.operator != "conv":
             return False
-    if not form.copied:
-        return True
-    chunk = form.copied // problem.itemsize
+    return not form.copied or has_chunks(problem, form.copied)
+
+
+def has_chunks(problem: Problem, size: int = 16) -> bool:
+    """Tell whether every pixel of x consists of whole chunks, of so many bytes of channels side by side."""
+    chunk = size // problem.itemsize
     batch, channel, *spatial = problem.x_strides
     steps = [batch, *(s for s, n in zip(spatial, problem.x_shape[2:], strict=True) if n > 1)]
     return channel == 1 and problem.channels % chunk == 0 and all(step % chunk == 0 for step in steps)
