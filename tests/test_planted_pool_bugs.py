@@ -8,13 +8,15 @@ from pathlib import Path
 
 import many_blocks
 import pytest
-from many_blocks import BAND_POOLS, CHANNEL_POOLS, PLANE_POOLS, VECTOR_POOLS, ManyBlocks
+from many_blocks import BAND_POOLS, CHANNEL_POOLS, PLANE_POOLS, TILE_POOLS, VECTOR_POOLS, ManyBlocks
 from mutate_kernels import changed_kernels
 from test_planted_bugs import exchanged
 
 pytestmark = pytest.mark.emulator
 
-VECTORS, BANDS, PLANES, CHANNELS = (f"max_pool_{name}.cu" for name in ("vectors", "bands", "planes", "channels"))
+VECTORS, BANDS, PLANES, TILES, CHANNELS = (
+    f"max_pool_{name}.cu" for name in ("vectors", "bands", "planes", "tiles", "channels")
+)
 ORDER, PACKED, STAGING, PTX = (f"include/{name}.cuh" for name in ("order", "packed", "staging", "ptx"))
 WRONG = "elements differ"
 OUT_OF_BOUNDS = "global memory out of bounds"
@@ -92,6 +94,20 @@ BUGS = (
         of(PLANE_POOLS, "float32"), "shared memory race"),
     Bug("planes that are none are written", PLANES, "min(p.tile_planes, p.planes - tile.plane)", "p.tile_planes",
         of(PLANE_POOLS, "bfloat16"), OUT_OF_BOUNDS),
+    Bug("tiles off the vectors are read as vectors", TILES, "p.vectors && tile.phase == 0", "p.vectors",
+        TILE_POOLS[6], "uninitialised shared"),
+    Bug("lines begin with the vector, windows do not", TILES, "tap * p.dilation[2] + lead", "tap * p.dilation[2]",
+        of(TILE_POOLS, "float16"), WRONG),
+    Bug("taps beside the tile are read", TILES, "(p.kernel[1] - 1) * p.dilation[1] < tile.rows) {",
+        "0 < tile.rows) {", of(TILE_POOLS, "float32"), f"shared memory|{WRONG}"),
+    Bug("of dilated slices the next one is fetched", TILES, "slice * p.dilation[0] * p.x_stride[0]",
+        "slice * p.x_stride[0]", of(TILE_POOLS, "bfloat16"), f"{WRONG}|misaligned"),
+    Bug("windows of dilated runs lie side by side", TILES, "* (RUN * step) + between", "* RUN + between",
+        of(TILE_POOLS, "float64"), "shared memory race"),
+    Bug("results are written before they are there", TILES, "lead, lines, results);\n    __syncthreads();",
+        "lead, lines, results);", of(TILE_POOLS, "float32"), "shared memory race"),
+    Bug("the end of a run is written 16 bytes at a time", STAGING, "(count - head) / kVector * kVector",
+        "(count - head + kVector - 1) / kVector * kVector", of(TILE_POOLS, "float16"), f"race|{OUT_OF_BOUNDS}|{WRONG}"),
     Bug("pixels off the vectors are read as vectors", CHANNELS, "% (kVector * sizeof(T)) != 0", "% 1 != 0",
         of(CHANNEL_POOLS, "uint8"), "misaligned"),
     Bug("columns outside of x are read", CHANNELS, "if (!inside(column, p.x_extent[2])) return maxima;", "",
@@ -115,5 +131,5 @@ def test_a_bug_is_noticed(bug: Bug) -> None:
 
 
 def test_every_kernel_of_rows_has_bugs() -> None:
-    assert {bug.path for bug in BUGS} >= {VECTORS, BANDS, PLANES, CHANNELS, ORDER, PACKED, STAGING}
+    assert {bug.path for bug in BUGS} >= {VECTORS, BANDS, PLANES, TILES, CHANNELS, ORDER, PACKED, STAGING}
     assert all(Path(bug.path).suffix in (".cu", ".cuh") for bug in BUGS)
