@@ -14,6 +14,7 @@
 // With Indices, of equal elements that with the lower number stays, whatever the order. No window is empty.
 #include "geometry.cuh"
 #include "packed.cuh"
+#include "runs.cuh"
 #include "staging.cuh"
 
 // Axes are depth, height and width; along the width all arrays have a stride of 1. Strides and pitches count elements.
@@ -122,38 +123,6 @@ __device__ __forceinline__ void fetch(const TilePoolParams& p, const Tile<T>& ti
     __syncthreads();
 }
 
-// The maxima of RUN windows of `kernel` taps each: element(i, t) is the t-th one of the i-th window.
-template <int RUN, class Maxima, class Element>
-__device__ __forceinline__ void take_each(int kernel, const Element& element, Maxima (&windows)[RUN])
-{
-#pragma unroll
-    for (int i = 0; i < RUN; ++i) windows[i] = element(i, 0);
-#pragma unroll 1
-    for (int tap = 1; tap < kernel; ++tap)
-#pragma unroll
-        for (int i = 0; i < RUN; ++i) windows[i].merge(element(i, tap));
-}
-
-// The same where the t-th tap of a window is the (t - 1)-th of the next one; kernel >= RUN - 1.
-template <int RUN, class Maxima, class Element>
-__device__ __forceinline__ void take_shared(int kernel, const Element& element, const Maxima& none, Maxima (&windows)[RUN])
-{
-    Maxima shared = none, after = none;
-#pragma unroll 2
-    for (int tap = RUN - 1; tap < kernel; ++tap) shared.merge(element(0, tap));
-    windows[RUN - 1] = shared;
-#pragma unroll
-    for (int i = RUN - 2; i >= 0; --i) {
-        windows[i] = windows[i + 1];
-        windows[i].merge(element(0, i));
-    }
-#pragma unroll
-    for (int i = 1; i < RUN; ++i) {
-        after.merge(element(0, kernel + i - 1));
-        windows[i].merge(after);
-    }
-}
-
 // Maxima in shared memory: values and, with Indices, the places of their elements.
 template <class T, bool INDICES> struct Lines {
     T* values;
@@ -169,18 +138,6 @@ template <class T, bool INDICES> struct Lines {
         if constexpr (INDICES) places[place] = maximum.place;
     }
 };
-
-// The first window of a run, and how far the next ones are from each other.
-template <int RUN> __device__ __forceinline__ int window_of(const TilePoolParams& p, int axis, int run, int& step)
-{
-    if (p.step[axis] <= 1) {
-        step = 1;
-        return run * RUN;
-    }
-    int between;
-    step = p.step[axis];
-    return p.steps[axis].split(run, between) * (RUN * step) + between;
-}
 
 // Windows down the columns of a tile: rows count from the tile's first one, strides are from one window to the next.
 struct Down {

@@ -353,6 +353,22 @@ CHANNEL_POOLS = (
           kernel_shape=[2, 3], strides=[2, 1], pads=[0, 1, 1, 2]),
 )  # fmt: skip
 
+# ... patches of pixels: strides, dilations, parts of the channels, pixels off the vectors.
+PATCH_POOLS = (
+    _pool("max_pool_float32_3d_patches", (2, 20, 23, 31), "nonfinite", "channels last", "strided pixels",
+          kernel_shape=[7, 5], pads=[3, 4, 6, 1]),
+    _pool("max_pool_bfloat16_3d_patches", (2, 40, 4, 13, 17), "nonfinite", "strided pixels", "channels last",
+          kernel_shape=[2, 6, 3], strides=[1, 2, 1], dilations=[2, 1, 2], pads=[1, 5, 3, 2, 4, 1]),
+    _pool("max_pool_int8_3d_patches", (3, 48, 41, 24), "any integer", "channels last", "channels last",
+          kernel_shape=[7, 4], strides=[2, 3], pads=[5, 1, 6, 2]),
+    _pool("max_pool_uint8_3d_patches", (2, 80, 21, 29), "the ends", "pixels off the vectors", "channels last",
+          kernel_shape=[2, 9], dilations=[3, 1], pads=[3, 4, 1, 8]),
+    _pool("max_pool_float16_3d_patches", (2, 72, 26, 19), "zeros", "channels last", "strided pixels",
+          kernel_shape=[5, 13], strides=[1, 1], pads=[0, 6, 4, 12], ceil_mode=1),
+    _pool("max_pool_float64_3d_patches", (2, 14, 19, 33), "lowest", "channels last", "channels last",
+          kernel_shape=[4, 5], dilations=[2, 2], pads=[6, 3, 1, 8]),
+)  # fmt: skip
+
 # On tensor cores: whole slices of channels and parts of one, chunks of channels, the table of rows, phases.
 TENSOR = (
     _gemm("conv_float16_3d_mma_128x128x64_vector", (2, 72, 13, 33), (300, 72, 3, 2), layout="channels last",
@@ -396,7 +412,7 @@ TENSOR = (
 )  # fmt: skip
 
 GEMMS = (*CONVS, *SPLIT, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
-FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *TILE_POOLS, *CHANNEL_POOLS)
+FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
 ALL: tuple[ManyBlocks, ...] = (*GEMMS, *TENSOR, *INTERLEAVED_TENSOR, *DIRECT, *POOLS, *FAST_POOLS)
 
 

@@ -111,11 +111,11 @@ def test_what_no_kernel_of_rows_accepts_goes_to_the_general_one_and_why(
 @pytest.mark.parametrize("dtype", _dtypes.MAX_POOL_DTYPES)
 @pytest.mark.parametrize("indices", [False, True], ids=["values", "indices"])
 def test_usual_layers_with_channels_last_get_the_kernel_of_channels(dtype: str, indices: bool) -> None:
-    for x, kernel, stride, pad in (
-        ((32, 64, 112, 112), 3, 2, 1),
-        ((32, 480, 14, 14), 3, 1, 1),
-        ((8, 512, 20, 20), 13, 1, 6),
-        ((1, 64, 64, 64, 64), 2, 2, 0),
+    for x, kernel, stride, pad, name in (
+        ((32, 64, 112, 112), 3, 2, 1, "channels"),
+        ((32, 480, 14, 14), 2, 2, 0, "channels"),
+        ((8, 512, 20, 20), 13, 1, 6, "patches"),
+        ((1, 64, 64, 64, 64), 2, 2, 0, "channels"),
     ):
         rank = len(x) - 2
         plan = planned_last(
@@ -127,7 +127,7 @@ def test_usual_layers_with_channels_last_get_the_kernel_of_channels(dtype: str, 
             pads=[pad] * 2 * rank,
         )
         (launch,) = plan.launches
-        assert launch.variant.name == f"max_pool_{dtype}_3d_channels" + "_indices" * indices
+        assert launch.variant.name == f"max_pool_{dtype}_3d_{name}" + "_indices" * indices
         assert any("channels last: " in reason for reason in plan.reasons)
         assert any("channels last: neighbours of a row lie" in reason for reason in plan.reasons)
 
@@ -266,6 +266,36 @@ def test_the_struct_of_vectors_of_channels() -> None:
     }  # fmt: skip
     assert launch.grid == (3, 1, 1)
     assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
+
+
+def test_the_struct_of_patches_of_pixels() -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [7, 5], "strides": [1, 3], "pads": [3, 1, 2, 0]}
+    launch, struct = launched(
+        "patches", (64, 48, 11, 30), planned_last, indices=True, **attributes
+    )  # y: (64, 48, 10, 9)
+    assert struct == {
+        "x": 0, "y": 0, "indices": 0, "plane": 11 * 30,
+        "x_extent": [1, 11, 30], "y_extent": [1, 10, 9], "kernel": [1, 7, 5], "stride": [1, 1, 3],
+        "dilation": [1, 1, 1], "pad": [0, 3, 1],
+        "x_batch": 11 * 30 * 48, "x_stride": [0, 30 * 48, 48],
+        "y_batch": 10 * 9 * 48, "y_stride": [0, 9 * 48, 48],
+        "indices_batch": 10 * 9 * 48, "indices_stride": [0, 9 * 48, 48],
+        "channels": 48, "tile_rows": 10, "tile_columns": 5, "x_rows": 11,
+        "lines_at": 11 * 17 * 64, "places_at": 11 * 17 * 64 + 10 * 17 * 64,
+        "step": [1, 0],  # down, windows share all taps but one; along they are three apart
+        "channel_tiles": 3, "column_tiles": 2, "bands": 1, "depths": 1, "depth_dilation": 1, "steps": [1, 1],
+        "vectors": 8, "x_columns": 4 * 3 + 5, "line": 4 * 3 + 5, "down": 2, "along": 1,
+    }  # fmt: skip
+    assert launch.grid == (64 * 2 * 3, 1, 1)
+    assert launch.shared_bytes == struct["places_at"] + 10 * 17 * 8 * 8
+    assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
+
+
+def test_patches_take_dilated_windows_and_say_why_they_refuse_others() -> None:
+    plan = planned_last((8, 64, 40, 40), kernel_shape=[3, 3], dilations=[2, 2])
+    assert plan.launches[0].variant.name == "max_pool_float32_3d_patches"
+    plan = planned_last((1, 64, 40, 3000, 40), kernel_shape=[40, 3000, 40])
+    assert "not by patches: shared memory does not hold the pixels of a window" in plan.reasons
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
+from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.pool_problem import Problem, Rows, whole_vectors
 
 _BANKS = 128  # bytes of all banks of shared memory
@@ -109,11 +110,32 @@ def run_length(problem: Problem) -> int:
     return _RUNS[_dtypes.entry(problem.dtype).itemsize] if problem.indices_strides is None else 5
 
 
+def runs_of(count: int, taps: int, stride: int, dilation: int, run: int) -> Runs:
+    """Return the runs of so many windows of a line."""
+    step = dilation // stride if dilation % stride == 0 and taps >= run - 1 else 0
+    apart = max(step, 1)
+    runs = -(-count // (run * apart)) * apart
+    return Runs(runs, step, runs * run)
+
+
+def taken(taps: int, runs: Runs, run: int) -> tuple[int, int]:
+    """Return the elements that a run of windows loads, and how many comparisons it makes."""
+    return (taps + run - 1, taps + 3 * run) if runs.step else (taps * run, taps * run)
+
+
+def instructions(each: float, blocks: int, limits: Limits) -> float:
+    """Return what all blocks execute, of so many instructions each; few blocks take as long as two a multiprocessor."""
+    return each * max(blocks, 2 * limits.multiprocessors)
+
+
 def laid_out(rows: Rows, problem: Problem, planes: int, tile_rows: int, columns: int) -> Tile:
     """Return a tile of so many planes, rows and columns of outputs."""
     size, indices = _dtypes.entry(problem.dtype).itemsize, problem.indices_strides is not None
     vector, run = 16 // size, run_length(problem)
-    down, along = (_runs(rows, axis, count, run) for axis, count in ((1, tile_rows), (2, columns)))
+    down, along = (
+        runs_of(count, rows.taps[axis], rows.stride[axis], rows.dilation[axis], run)
+        for axis, count in ((1, tile_rows), (2, columns))
+    )
     x = _fetched(rows, planes, tile_rows, columns, vector, by_vectors=not indices)
     lines = _lines(rows, along, x.vectors, size)
     results = _results(rows, problem, planes, columns, vector)
@@ -132,14 +154,6 @@ def laid_out(rows: Rows, problem: Problem, planes: int, tile_rows: int, columns:
 def neighbours(rows: Rows, problem: Problem) -> bool:
     """Whether planes, of one slice each, lie one after another in all arrays."""
     return rows.planes_are_neighbours and _results_merged(rows, problem, rows.planes)
-
-
-def _runs(rows: Rows, axis: int, count: int, run: int) -> Runs:
-    taps, stride, dilation = rows.taps[axis], rows.stride[axis], rows.dilation[axis]
-    step = dilation // stride if dilation % stride == 0 and taps >= run - 1 else 0
-    apart = max(step, 1)
-    runs = -(-count // (run * apart)) * apart
-    return Runs(runs, step, runs * run)
 
 
 def _fetched(rows: Rows, planes: int, tile_rows: int, columns: int, vector: int, *, by_vectors: bool) -> Fetched:

@@ -18,7 +18,7 @@ from gpuconv._geometry import Ints
 from gpuconv.cuda import params, pool_general
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.plan import Limits, Plan, Variant
-from gpuconv.cuda.pool_layout import Runs, Tile, laid_out, neighbours, run_length
+from gpuconv.cuda.pool_layout import Tile, instructions, laid_out, neighbours, run_length, taken
 from gpuconv.cuda.pool_problem import (
     MOST_BLOCKS,
     Problem,
@@ -32,10 +32,9 @@ from gpuconv.cuda.pool_problem import (
 
 NAME = "tiles"
 _THREADS, _WARP = 128, 32
-_BYTES = 40 * 1024  # of shared memory a block: five of them are in flight on a multiprocessor
-_LEAST_BYTES = 4 * 1024
+# Of shared memory a block: of the largest five are in flight on a multiprocessor.
+_BYTES = tuple(40 * 1024 >> halved for halved in range(4))
 _LEAST_COLUMNS = 128  # of a tile, but for narrower rows
-_BLOCKS_WANTED = 4  # of each multiprocessor; for fewer of them, smaller ones
 _OF_SHARED = 5  # instructions in the time of an access to shared memory, with conflicts where lines end; counted
 # Instructions, with Indices or without, by elements or vectors: for each of what _work returns; counted.
 _INSTRUCTIONS: dict[tuple[bool, bool], tuple[float, ...]] = {
@@ -52,8 +51,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
         return
     rows, tile = found
     kernel = variant(problem.dtype, problem.indices_strides is not None)
-    blocks = prod(tile.grid)
-    time = seconds(problem, blocks * _instructions(problem, rows, tile), limits)
+    time = seconds(problem, _instructions(rows, problem, tile, limits), limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, rows, tile, kernel))
 
 
@@ -127,13 +125,10 @@ def _layout() -> np.dtype[Any]:
 
 
 def _tile(rows: Rows, problem: Problem, limits: Limits) -> Tile:
-    """Return the tile that reads least beside its outputs, of those that leave every multiprocessor some."""
-    size = _BYTES
-    while True:
-        tile = _tile_of(rows, problem, size)
-        size //= 2
-        if size < _LEAST_BYTES or prod(tile.grid) >= _BLOCKS_WANTED * limits.multiprocessors:
-            return tile
+    """Return the quickest tile, of the best ones of several sizes."""
+    return min(
+        (_tile_of(rows, problem, size) for size in _BYTES), key=lambda tile: _instructions(rows, problem, tile, limits)
+    )
 
 
 def _tile_of(rows: Rows, problem: Problem, size: int) -> Tile:
@@ -168,8 +163,8 @@ def _work(problem: Problem, rows: Rows, tile: Tile) -> Ints:
     slices, lines = tile.x.slices, tile.planes * tile.rows
     down = tile.planes * tile.down.count * -(-tile.lines.columns // wide)
     along = lines * tile.along.count
-    down_loads, down_merges = _taken(rows.taps[1], tile.down, run)
-    along_loads, _ = _taken(rows.taps[2], tile.along, run)
+    down_loads, down_merges = taken(rows.taps[1], tile.down, run)
+    along_loads, _ = taken(rows.taps[2], tile.along, run)
     return (
         _THREADS,
         -(-tile.fetched * size // 16),
@@ -182,18 +177,13 @@ def _work(problem: Problem, rows: Rows, tile: Tile) -> Ints:
     )
 
 
-def _taken(taps: int, runs: Runs, run: int) -> tuple[int, int]:
-    """Return the elements that a run of windows loads, and how many comparisons it makes."""
-    return (taps + run - 1, taps + 3 * run) if runs.step else (taps * run, taps * run)
-
-
-def _instructions(problem: Problem, rows: Rows, tile: Tile) -> float:
-    """Return how many instructions the threads of a block execute in all, or could while it waits for shared memory."""
+def _instructions(rows: Rows, problem: Problem, tile: Tile, limits: Limits) -> float:
+    """Return how many instructions all threads execute, or could while they wait for shared memory."""
     work, vectors = _work(problem, rows, tile), tile.x.vectors
     _, _, _, down_loads, _, down_stores, along, along_loads = work
     words = down_loads * (4 if vectors else 1) + down_stores + along_loads + along * run_length(problem)
     count = float(np.dot(work, _INSTRUCTIONS[problem.indices_strides is not None, vectors]))
-    return max(count, _OF_SHARED * words)
+    return instructions(max(count, _OF_SHARED * words), prod(tile.grid), limits)
 
 
 # ---------------------------------------------------------------- launches
