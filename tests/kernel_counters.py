@@ -328,7 +328,7 @@ class Pool:
         """Take the maxima, padded alike on each side; return the kernel's row."""
         window, strides, pads = (self.window,) * 2, (self.stride,) * 2, (self.pad,) * 4
         x, layout = np.zeros(self.x_shape, self.dtype), "NCHW"
-        if self.kernel == "3d_channels":
+        if self.kernel in ("3d_channels", "3d_patches"):
             x, layout = np.moveaxis(x, 1, -1).copy(), "NHWC"
         with choice.picking(self._this), _counting() as emulated:
             gpuconv.max_pool(
@@ -420,8 +420,11 @@ _POOLS = (
     ("3d_vectors_3x1", 3, 1, 1, _ROWS),
     ("3d_bands", 3, 2, 0, (2, 3, 21, 111)),
     ("2d_planes", 5, 1, 2, (2, 3, 20, 20)),
+    ("3d_tiles", 5, 1, 2, (2, 3, 20, 48)),
+    ("3d_tiles", 5, 2, 0, (2, 3, 31, 47)),
     ("3d_channels", 2, 2, 0, (2, 32, 10, 16)),
     ("3d_channels", 3, 2, 1, (2, 64, 7, 10)),
+    ("3d_patches", 5, 1, 2, (2, 64, 15, 20)),
 )
 
 
