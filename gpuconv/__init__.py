@@ -10,6 +10,14 @@ from gpuconv._errors import (
     OutOfDeviceMemory,
 )
 from gpuconv._explain import explain
+from gpuconv._gradient_api import (
+    conv_bias_grad,
+    conv_input_grad,
+    conv_transpose_bias_grad,
+    conv_transpose_input_grad,
+    conv_transpose_weight_grad,
+    conv_weight_grad,
+)
 from gpuconv._packed import PackedWeights
 from gpuconv._precision import precision
 from gpuconv._transfer import pack, to_device, to_host
@@ -27,7 +35,13 @@ __all__ = [
     "PackedWeights",
     "__version__",
     "conv",
+    "conv_bias_grad",
+    "conv_input_grad",
     "conv_transpose",
+    "conv_transpose_bias_grad",
+    "conv_transpose_input_grad",
+    "conv_transpose_weight_grad",
+    "conv_weight_grad",
     "explain",
     "max_pool",
     "pack",

@@ -51,9 +51,9 @@ def check(operator: str, **arrays: Any) -> DType:
     present = {name: array.dtype for name, array in arrays.items() if array is not None}
     (first, dtype), *others = present.items()
     entry = _TABLE.get(dtype.name)
-    if entry is None or dtype.name not in _ALLOWED[operator]:
-        allowed = ", ".join(_ALLOWED[operator])
-        raise ArgumentTypeError(f"{operator}: {first} has dtype {dtype}, but must be one of {allowed}")
+    names = _ALLOWED.get(operator, CONV_DTYPES)  # gradients have those of the sums
+    if entry is None or dtype.name not in names:
+        raise ArgumentTypeError(f"{operator}: {first} has dtype {dtype}, but must be one of {', '.join(names)}")
     for name, other in others:
         if other != dtype:
             raise ArgumentTypeError(

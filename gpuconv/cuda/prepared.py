@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
@@ -41,7 +41,9 @@ class Prepared:
         The current one, which all arrays are on.
     plan : Plan
     inputs : dict of str to array
-        By their roles in the plan; only where they lie is looked at, not what they hold.
+        By their names in messages; only where they lie is looked at, not what they hold.
+    input_roles : mapping of str to str
+        From these names to the roles in the plan, where these are others.
     results : sequence of Result
     outs : sequence of arrays or None
         What the caller provides to write into, one per result; their shapes and dtypes are right.
@@ -53,6 +55,7 @@ class Prepared:
         device: int,
         plan: Plan,
         inputs: dict[str, Any],
+        input_roles: Mapping[str, str],
         results: Sequence[Result],
         outs: Sequence[Any],
     ) -> None:
@@ -60,6 +63,7 @@ class Prepared:
         self._runtime = runtime
         self._device = device
         self._inputs = [(name, _memory.Place(array)) for name, array in inputs.items()]
+        self._input_roles = input_roles
         self._outs = [None if out is None else _memory.Place(out) for out in outs]
         self._has_outs = any(self._outs)
         self._misaligned = next(iter(inputs.values())).itemsize - 1
@@ -71,7 +75,11 @@ class Prepared:
         sizes = [nbytes for _, _, nbytes in spaces]
         self._workspace = (sum(sizes), f"{plan.operator}: the workspace ({uses})") if spaces else None
         self._parts = sizes[1:] and sizes
-        roles = [*inputs, *(result.role for result in results), *(role for role, _, _ in spaces)]
+        roles = [
+            *(input_roles.get(name, name) for name in inputs),
+            *(result.role for result in results),
+            *(role for role, _, _ in spaces),
+        ]
         self._steps = [_Step(runtime, device, launch, roles) for launch in plan.launches]
         self._slots: list[_Slots] = []  # of calls that are over; pop and append are atomic
         self._order = _order(plan)
@@ -170,7 +178,7 @@ class Prepared:
         plan = replace(self.plan, launches=launches, packed_bytes=0, sharing=())
         names = [*(name for name, _ in self._inputs), "packed"]
         arrays = dict(zip(names, (*inputs, buffer), strict=True))
-        return Prepared(self._runtime, self._device, plan, arrays, self._made, outs)
+        return Prepared(self._runtime, self._device, plan, arrays, self._input_roles, self._made, outs)
 
     def _new_slots(self) -> _Slots:
         """Return memory for the parameters of one call at a time."""
