@@ -22,6 +22,7 @@ from gpuconv._packed import PackedWeights
 from gpuconv._precision import precision
 from gpuconv._transfer import pack, to_device, to_host
 from gpuconv._tune import tune
+from gpuconv._unpool_api import max_pool_grad, max_unpool
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,8 @@ __all__ = [
     "conv_weight_grad",
     "explain",
     "max_pool",
+    "max_pool_grad",
+    "max_unpool",
     "pack",
     "precision",
     "to_device",

@@ -36,6 +36,7 @@ _TABLE = {
 CONV_DTYPES = tuple(name for name, entry in _TABLE.items() if entry.convolves)
 MAX_POOL_DTYPES = tuple(_TABLE)
 _ALLOWED = {"conv": CONV_DTYPES, "conv_transpose": CONV_DTYPES, "max_pool": MAX_POOL_DTYPES}
+_ALLOWED_ELSE = {"max_unpool": MAX_POOL_DTYPES}  # gradients have those of the sums
 
 
 OPERATORS = tuple(_ALLOWED)
@@ -47,11 +48,17 @@ def allowed(operator: str) -> tuple[str, ...] | None:
 
 
 def check(operator: str, **arrays: Any) -> DType:
-    """Return the entry of the arrays' common dtype; ``None`` stands for an absent optional array."""
+    """Return the entry of the arrays' common dtype; ``None`` stands for an absent optional array.
+
+    ``indices`` alone have a dtype of their own, int64.
+    """
+    indices = arrays.pop("indices", None)
+    if indices is not None and indices.dtype != "int64":
+        raise ArgumentTypeError(f"{operator}: indices must have dtype int64, not {indices.dtype}")
     present = {name: array.dtype for name, array in arrays.items() if array is not None}
     (first, dtype), *others = present.items()
     entry = _TABLE.get(dtype.name)
-    names = _ALLOWED.get(operator, CONV_DTYPES)  # gradients have those of the sums
+    names = _ALLOWED.get(operator) or _ALLOWED_ELSE.get(operator, CONV_DTYPES)
     if entry is None or dtype.name not in names:
         raise ArgumentTypeError(f"{operator}: {first} has dtype {dtype}, but must be one of {', '.join(names)}")
     for name, other in others:

@@ -130,8 +130,8 @@ def _conv(
     rank = _spatial_rank(name, given, layout)
     x_shape = _layout.channels_second(layout, given)
     kernel = _kernel_of_weight(name, given, w_shape, kernel_shape)
-    stride = _positive(name, "strides", strides, rank)
-    dilation = _positive(name, "dilations", dilations, rank)
+    stride = positive(name, "strides", strides, rank)
+    dilation = positive(name, "dilations", dilations, rank)
     begin, end = _explicit_pads(name, pads, auto_pad, rank)
     _check_group(name, group)
     out_channels, channels = w_shape[0], w_shape[1] * group
@@ -222,8 +222,8 @@ def _conv_transpose(
     rank = _spatial_rank(name, given, layout)
     x_shape = _layout.channels_second(layout, given)
     kernel = _kernel_of_weight(name, given, w_shape, kernel_shape)
-    stride = _positive(name, "strides", strides, rank)
-    dilation = _positive(name, "dilations", dilations, rank)
+    stride = positive(name, "strides", strides, rank)
+    dilation = positive(name, "dilations", dilations, rank)
     begin, end = _explicit_pads(name, pads, auto_pad, rank)
     extra = _output_padding(name, output_padding, stride, dilation)
     target = _output_shape(name, output_shape, rank)
@@ -306,9 +306,9 @@ def _max_pool(
 ) -> MaxPoolGeometry:
     rank = _spatial_rank(name, given, layout)
     x_shape = _layout.channels_second(layout, given)
-    kernel = _positive(name, "kernel_shape", kernel_shape, rank)
-    stride = _positive(name, "strides", strides, rank)
-    dilation = _positive(name, "dilations", dilations, rank)
+    kernel = positive(name, "kernel_shape", kernel_shape, rank)
+    stride = positive(name, "strides", strides, rank)
+    dilation = positive(name, "dilations", dilations, rank)
     begin, end = _explicit_pads(name, pads, auto_pad, rank)
     _check_flag(name, "ceil_mode", ceil_mode)
     _check_flag(name, "storage_order", storage_order)
@@ -398,7 +398,7 @@ def _kernel_of_weight(name: str, x_shape: Ints, w_shape: Ints, kernel_shape: Int
         )
     kernel = w_shape[2:]
     if kernel_shape is not None:
-        _positive(name, "kernel_shape", kernel_shape, len(kernel))
+        positive(name, "kernel_shape", kernel_shape, len(kernel))
         if kernel_shape != kernel:
             raise ArgumentError(
                 f"{name}: kernel_shape={kernel_shape} differs from the weight's {kernel} (w.shape={w_shape})"
@@ -456,7 +456,8 @@ def _explicit_pads(name: str, pads: Ints | None, auto_pad: str, rank: int) -> tu
     return both[:rank], both[rank:]
 
 
-def _positive(name: str, attribute: str, value: Ints | None, length: int) -> Ints:
+def positive(name: str, attribute: str, value: Ints | None, length: int) -> Ints:
+    """Return so many numbers, ones for None; raise ArgumentError unless all of them are at least 1."""
     if value is None:
         return (1,) * length
     _check_length(name, attribute, value, length)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 from gpuconv import _arrays, _dtypes, _layout, _memory, _precision, cpu, cuda
+from gpuconv._errors import ArgumentError
 from gpuconv._operators import OPERATORS
 from gpuconv._precision import CURRENT
 
@@ -70,7 +72,7 @@ def conv_input_grad(
         "strides": strides,
         "x_shape": x_shape,
     }
-    return _run("conv_input_grad", {"dy": dy, "w": w}, attributes, layout, precision, out)
+    return run("conv_input_grad", {"dy": dy, "w": w}, attributes, layout, precision, out)
 
 
 def conv_weight_grad(
@@ -133,7 +135,7 @@ def conv_weight_grad(
         "strides": strides,
         "w_shape": w_shape,
     }
-    return _run("conv_weight_grad", {"x": x, "dy": dy}, attributes, layout, precision, out)
+    return run("conv_weight_grad", {"x": x, "dy": dy}, attributes, layout, precision, out)
 
 
 def conv_bias_grad(dy: Any, *, layout: str = "NCHW", out: Any = None) -> Any:
@@ -164,7 +166,7 @@ def conv_bias_grad(dy: Any, *, layout: str = "NCHW", out: Any = None) -> Any:
     >>> gpuconv.conv_bias_grad(np.arange(6, dtype=np.float32).reshape(1, 2, 3))
     array([ 3., 12.], dtype=float32)
     """
-    return _run("conv_bias_grad", {"dy": dy}, {}, layout, None, out)
+    return run("conv_bias_grad", {"dy": dy}, {}, layout, None, out)
 
 
 def conv_transpose_input_grad(
@@ -228,7 +230,7 @@ def conv_transpose_input_grad(
         "strides": strides,
         "x_shape": x_shape,
     }
-    return _run("conv_transpose_input_grad", {"dy": dy, "w": w}, attributes, layout, precision, out)
+    return run("conv_transpose_input_grad", {"dy": dy, "w": w}, attributes, layout, precision, out)
 
 
 def conv_transpose_weight_grad(
@@ -291,7 +293,7 @@ def conv_transpose_weight_grad(
         "strides": strides,
         "w_shape": w_shape,
     }
-    return _run("conv_transpose_weight_grad", {"x": x, "dy": dy}, attributes, layout, precision, out)
+    return run("conv_transpose_weight_grad", {"x": x, "dy": dy}, attributes, layout, precision, out)
 
 
 def conv_transpose_bias_grad(dy: Any, *, layout: str = "NCHW", out: Any = None) -> Any:
@@ -322,18 +324,27 @@ def conv_transpose_bias_grad(dy: Any, *, layout: str = "NCHW", out: Any = None) 
     >>> gpuconv.conv_transpose_bias_grad(np.ones((2, 1, 3, 3), np.float32))
     array([18.], dtype=float32)
     """
-    return _run("conv_transpose_bias_grad", {"dy": dy}, {}, layout, None, out)
+    return run("conv_transpose_bias_grad", {"dy": dy}, {}, layout, None, out)
 
 
-def _run(
-    name: str, arrays: dict[str, Any], attributes: dict[str, Any], layout: str, precision: str | None, out: Any
+def run(
+    name: str,
+    arrays: dict[str, Any],
+    attributes: dict[str, Any],
+    layout: str,
+    precision: str | None,
+    out: Any,
+    check_indices: bool = False,
 ) -> Any:
+    """Check a call of any operator with one result, choose the backend and run it."""
     operator = OPERATORS[name]
     library, arrays = _arrays.resolve_all(name, arrays)
     first = next(iter(arrays.values()))
     if out is not None:
         _arrays.check_out(name, "out", out, library, first)
     if library == "cuda":
+        if check_indices:
+            _check_indices(name, arrays, attributes, layout, library)
         values = tuple(attributes[attribute] for attribute in operator.attributes)
         precise = CURRENT.get() if precision is None else precision
         return cuda.run(name, tuple(arrays.values()), (out,), values, layout, precise)[0]
@@ -343,6 +354,8 @@ def _run(
         _precision.check(name, precision)
     order = layout if operator.follows_layout("out") else "NCHW"
     result = _memory.result(name, out, _layout.as_given(order, operator.result(geometry)), first.dtype, **arrays)
+    if "indices" in arrays:  # always: what numbers nothing cannot be left out here
+        _check_indices(name, arrays, attributes, layout, library)
     views = {
         role: _layout.view(layout if operator.follows_layout(array) else "NCHW", arrays[array])
         for array, role in operator.inputs.items()
@@ -351,11 +364,32 @@ def _run(
     return result
 
 
+def _check_indices(name: str, arrays: dict[str, Any], attributes: dict[str, Any], layout: str, library: str) -> None:
+    """Raise ArgumentError where an index numbers nothing, with its place; on a device this waits for it."""
+    shapes = (array.shape for array in arrays.values())
+    geometry = OPERATORS[name].geometry(*shapes, layout=layout, **attributes)
+    _dtypes.check(name, **arrays)
+    numbered, indices = getattr(geometry, "numbered_shape", geometry.x_shape), arrays["indices"]
+    if library == "numpy":
+        wrong = cpu.first_out_of_range(indices, prod(numbered))
+    else:
+        wrong = cuda.first_out_of_range(name, indices, prod(numbered))
+    if wrong is not None:
+        raise ArgumentError(
+            f"{name}: indices hold {int(indices[wrong])} at {wrong}, but the elements of {numbered} (N, C, D1, …) "
+            f"have the numbers 0 to {prod(numbered) - 1}, and -1 stands for none"
+        )
+
+
 def _compute(kernel: str, arrays: dict[str, Any], result: Any, geometry: Any) -> None:
     """Run a function of the NumPy backend on arrays that are named by their roles."""
-    if kernel == "bias_grad":
+    if kernel in ("conv", "conv_transpose"):
+        getattr(cpu, kernel)(arrays["x"], arrays["w"], None, result, geometry)
+    elif kernel == "bias_grad":
         cpu.bias_grad(arrays["x"], result)
     elif kernel == "weight_grad":
         cpu.weight_grad(arrays["x"], arrays["dy"], result, geometry)
+    elif kernel == "max_pool_grad":
+        cpu.max_pool_grad(arrays["dy"], arrays["indices"], result, geometry)
     else:
-        getattr(cpu, kernel)(arrays["x"], arrays["w"], None, result, geometry)
+        cpu.max_unpool(arrays["x"], arrays["indices"], result, geometry)

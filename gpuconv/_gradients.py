@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuconv import _geometry, _layout
 from gpuconv._errors import ArgumentError, ArgumentTypeError
-from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
+from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints, MaxPoolGeometry
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,15 @@ class SumsGeometry:
     """The sums over all but the channels: x (N, C, D1…Dn) gives y (C,)."""
 
     x_shape: Ints
+    y_shape: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class MaxUnpoolGeometry:
+    """MaxUnpool: elements of x go where Indices say, which number those of ``numbered_shape``; y may be larger."""
+
+    x_shape: Ints
+    numbered_shape: Ints
     y_shape: Ints
 
 
@@ -96,6 +105,81 @@ def conv_bias_grad(dy_shape: Sequence[int], *, layout: str = "NCHW") -> SumsGeom
 def conv_transpose_bias_grad(dy_shape: Sequence[int], *, layout: str = "NCHW") -> SumsGeometry:
     """Return the sums over batch and space that are the gradient of ConvTranspose's b."""
     return _sums("conv_transpose_bias_grad", dy_shape, layout)
+
+
+def max_pool_grad(
+    dy_shape: Sequence[int],
+    indices_shape: Sequence[int],
+    *,
+    x_shape: Iterable[int],
+    layout: str = "NCHW",
+    **attributes: Any,
+) -> MaxPoolGeometry:
+    """Return the MaxPool whose x the gradient is asked for of."""
+    name = "max_pool_grad"
+    forward = _geometry.max_pool(_shape(name, "x_shape", x_shape), layout=layout, name=name, **attributes)
+    _check_dy(name, dy_shape, forward.y_shape, layout)
+    _check_indices(name, "dy", dy_shape, indices_shape)
+    return forward
+
+
+def max_unpool(
+    y_shape: Sequence[int],
+    indices_shape: Sequence[int],
+    *,
+    kernel_shape: Iterable[int],
+    layout: str = "NCHW",
+    output_shape: Iterable[int] | None = None,
+    pads: Iterable[int] | None = None,
+    strides: Iterable[int] | None = None,
+) -> MaxUnpoolGeometry:
+    """Geometry of MaxUnpool: without an output_shape, ``s * (n - 1) + k - pads`` places along each axis.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
+    """
+    name = "max_unpool"
+    if kernel_shape is None:
+        raise ArgumentTypeError(f"{name}: kernel_shape is required, a sequence of one integer per spatial axis")
+    _check_indices(name, "y", y_shape, indices_shape)
+    # The shape of ConvTranspose's result, with y for x and one channel after the other.
+    kernel = _geometry.integers(name, "kernel_shape", kernel_shape)
+    shape = _layout.channels_second(_layout.check(name, layout), tuple(y_shape))
+    if len(shape) < 3:
+        raise ArgumentError(
+            f"{name}: y must have a batch, a channel and at least one spatial axis, but y.shape={tuple(y_shape)}"
+        )
+    _geometry.positive(name, "kernel_shape", kernel, len(shape) - 2)
+    of_one = _geometry.conv_transpose((1, 1, *shape[2:]), (1, 1, *kernel), pads=pads, strides=strides, name=name)
+    numbered = (*shape[:2], *of_one.y_shape[2:])
+    return MaxUnpoolGeometry(shape, numbered, _unpooled(name, numbered, output_shape))
+
+
+def _unpooled(name: str, numbered: Ints, output_shape: Iterable[int] | None) -> Ints:
+    if output_shape is None:
+        return numbered
+    given: Ints = _geometry.integers(name, "output_shape", output_shape)
+    rank = len(numbered) - 2
+    if len(given) not in (rank, rank + 2):
+        raise ArgumentError(
+            f"{name}: output_shape must have one entry per spatial axis ({rank}), or N and C in front of them "
+            f"({rank + 2}), not {len(given)}: {given}"
+        )
+    if any(size < needed for size, needed in zip(given[-rank:], numbered[2:], strict=True)):
+        raise ArgumentError(
+            f"{name}: output_shape {given[-rank:]} is smaller than {numbered[2:]}, which the attributes give "
+            "and Indices number"
+        )
+    return (*numbered[:2], *given[-rank:])
+
+
+def _check_indices(name: str, other: str, shape: Sequence[int], indices_shape: Sequence[int]) -> None:
+    if tuple(indices_shape) != tuple(shape):
+        raise ArgumentError(
+            f"{name}: indices must have the shape of {other} {tuple(shape)}, not {tuple(indices_shape)}"
+        )
 
 
 def _sums(name: str, dy_shape: Sequence[int], layout: str) -> SumsGeometry:

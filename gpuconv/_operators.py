@@ -53,6 +53,10 @@ def _y_shape(geometry: Any) -> Ints:
     return tuple(geometry.y_shape)
 
 
+def _x_shape(geometry: Any) -> Ints:
+    return tuple(geometry.x_shape)
+
+
 def _w_shape(geometry: Any) -> Ints:
     return tuple(geometry.w_shape)
 
@@ -86,4 +90,18 @@ OPERATORS = {
     "conv_transpose_weight_grad": _gradient_of_weights(_TRANSPOSE, _gradients.conv_transpose_weight_grad, "x", "dy"),
     "conv_bias_grad": _gradient_of_bias(_gradients.conv_bias_grad),
     "conv_transpose_bias_grad": _gradient_of_bias(_gradients.conv_transpose_bias_grad),
+    "max_pool_grad": Operator(
+        {"dy": "dy", "indices": "indices"},
+        tuple(sorted((*_MAX_POOL, "x_shape"))),
+        _gradients.max_pool_grad,
+        _x_shape,
+        "max_pool_grad",
+    ),
+    "max_unpool": Operator(
+        {"y": "x", "indices": "indices"},
+        ("kernel_shape", "output_shape", "pads", "strides"),
+        _gradients.max_unpool,
+        _y_shape,
+        "max_unpool",
+    ),
 }

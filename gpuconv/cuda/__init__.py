@@ -95,6 +95,35 @@ def check_place(operator: str, name: str, array: Any) -> None:
     check_devices(operator, runtime.current_device(), {name: runtime.device_of(array)})
 
 
+def first_out_of_range(operator: str, indices: Any, limit: int) -> tuple[int, ...] | None:
+    """Return where the first index stands that is not from -1 to below a limit; waits for the device.
+
+    Raises
+    ------
+    DeviceError
+        The stream captures a graph; the array is not on the current device.
+    """
+    from gpuconv.cuda import unpool_plan
+    from gpuconv.cuda.prepared import Prepared, Result, element_strides
+
+    here = runtime
+    check_place(operator, "indices", indices)
+    if here.is_capturing():
+        raise DeviceError(
+            f"{operator}: the current stream captures a graph, in which Indices cannot be looked at; "
+            "pass check_indices=False"
+        )
+    current = here.current_device()
+    strides = element_strides(operator, "indices", indices)
+    plan = replace(unpool_plan.for_check(limit, indices.shape, strides, here.limits(current)), operator=operator)
+    results = [Result("y", "out", (1,), np.dtype(np.int64))]
+    search = Prepared(here, current, plan, {"indices": indices}, {}, results, (None,))
+    left = int(here.to_host(search.run((indices,), (None,))[0])[0])
+    if left == 0:
+        return None
+    return tuple(int(at) for at in np.unravel_index(indices.size - left, indices.shape))
+
+
 def complete(operator: str, make: Callable[[], Any]) -> Any:
     """Return a copy that ``make`` makes in the current stream, when it is complete for every stream.
 
@@ -171,12 +200,16 @@ def prepare(
 def _plan(
     kernel: str, geometry: Any, dtype: str, strides: dict[str, tuple[int, ...]], limits: Limits, precision: str
 ) -> Plan:
-    from gpuconv.cuda import conv_plan, pool_plan, sums_plan, weight_grad_plan
+    from gpuconv.cuda import conv_plan, pool_plan, sums_plan, unpool_plan, weight_grad_plan
 
     if kernel == "max_pool":
         return pool_plan.for_max_pool(geometry, dtype, strides["x"], strides["y"], strides.get("indices"), limits)
     if kernel == "weight_grad":
         return weight_grad_plan.for_weight_grad(geometry, dtype, strides["x"], strides["dy"], strides["y"], limits)
+    if kernel == "max_pool_grad":
+        return unpool_plan.for_max_pool_grad(geometry, dtype, strides["dy"], strides["indices"], strides["y"])
+    if kernel == "max_unpool":
+        return unpool_plan.for_max_unpool(geometry, dtype, strides["x"], strides["indices"], strides["y"])
     if kernel == "bias_grad":
         return sums_plan.for_channels(geometry, dtype, strides["x"], strides["y"], limits)
     make = conv_plan.for_conv if kernel == "conv" else conv_plan.for_conv_transpose

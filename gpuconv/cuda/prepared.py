@@ -66,7 +66,9 @@ class Prepared:
         self._input_roles = input_roles
         self._outs = [None if out is None else _memory.Place(out) for out in outs]
         self._has_outs = any(self._outs)
-        self._misaligned = next(iter(inputs.values())).itemsize - 1
+        masks = [array.itemsize - 1 for array in inputs.values()]
+        self._misaligned = min(masks)
+        self._wider = [(position, mask) for position, mask in enumerate(masks) if mask > self._misaligned]
         self._made = results
         self._results = [(r.shape, r.dtype.type, f"{plan.operator}: {r.role} of shape {r.shape}") for r in results]
         self._names = [(result.role, result.name) for result in results]
@@ -97,6 +99,8 @@ class Prepared:
         runtime = self._runtime
         addresses = [*map(runtime.address, inputs)]
         if (addresses[0] | addresses[len(addresses) // 2] | addresses[-1]) & self._misaligned:  # of one to three inputs
+            self._refuse_alignment(addresses)
+        if self._wider and any(addresses[position] & mask for position, mask in self._wider):
             self._refuse_alignment(addresses)
         if self._has_outs:
             pairs = zip(self._results, outs, strict=True)
@@ -196,9 +200,9 @@ class Prepared:
         )
 
     def _refuse_alignment(self, addresses: list[int]) -> None:
-        for (name, _), address in zip(self._inputs, addresses, strict=False):
-            if address & self._misaligned:
-                raise ArgumentError(_alignment(self.plan.operator, name, self._misaligned + 1, f"address {address:#x}"))
+        for (name, place), address in zip(self._inputs, addresses, strict=False):
+            if address % place.itemsize:
+                raise ArgumentError(_alignment(self.plan.operator, name, place.itemsize, f"address {address:#x}"))
 
     def _check_outs(self, addresses: list[int]) -> None:
         """Compare ranges of addresses, and element by element only where they meet."""
