@@ -41,7 +41,7 @@ __device__ __forceinline__ void channel_sums(const ChannelSumsParams<Index, NDIM
     }
     if constexpr (!CHANNELS_LAST) {
 #pragma unroll
-        for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_down_sync(0xffffffffu, sum, distance);
+        for (int distance = 16; distance > 0; distance /= 2) sum += shuffle_down(sum, distance);
     }
     of_warps[warp][lane] = sum;
     __syncthreads();

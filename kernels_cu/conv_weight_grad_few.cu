@@ -47,7 +47,7 @@ __device__ __forceinline__ void conv_weight_grad_few(const WeightGradParams<Inde
         for (int j = 0; j < kColumns; ++j) {
 #pragma unroll
             for (int distance = 16; distance > 0; distance /= 2)
-                sums[i][j] += __shfl_down_sync(0xffffffffu, sums[i][j], distance);
+                sums[i][j] += shuffle_down(sums[i][j], distance);
             if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32][i][j] = sums[i][j];
         }
     __syncthreads();

@@ -101,7 +101,7 @@ ROWS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], str, str]] = [
         (np.ones((1, 2, 3), np.int32),),
         {},
         "type",
-        "dy has dtype int32, but must be one of float16, bfloat16, float32, float64",
+        "dy has dtype int32, but must be one of float16, bfloat16, float32, float64, complex64, complex128",
     ),
     (
         "a dy without space",

@@ -20,7 +20,6 @@ from gpuconv.cuda import device
 
 if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
     from gpuconv._packed import PackedWeights
-    from gpuconv.cuda.plan import Limits, Plan
     from gpuconv.cuda.prepared import Prepared
 
 __all__ = ["check_place", "complete", "prepare", "run", "runtime"]
@@ -161,6 +160,7 @@ def prepare(
     precision: str,
 ) -> Prepared:
     """Check a call as the NumPy backend does, then where its arrays are; plan it, and load its kernels."""
+    from gpuconv.cuda import planning
     from gpuconv.cuda.prepared import Prepared, Result, check_devices, contiguous_strides, element_strides
 
     called = OPERATORS[operator]
@@ -191,27 +191,7 @@ def prepare(
     for result, out in zip(results, outs, strict=True):
         made = contiguous_strides(shape) if out is None else element_strides(operator, result.name, out)
         strides[result.role] = _layout.channels_second(order, made)
-    plan = _plan(called.kernel, geometry, dtype, strides, here.limits(current), precision)
+    plan = planning.plan(called.kernel, geometry, dtype, strides, here.limits(current), precision)
     if called.kernel != operator:
         plan = replace(plan, operator=operator)
     return Prepared(here, current, plan, arrays, called.inputs, results, outs)
-
-
-def _plan(
-    kernel: str, geometry: Any, dtype: str, strides: dict[str, tuple[int, ...]], limits: Limits, precision: str
-) -> Plan:
-    from gpuconv.cuda import conv_plan, pool_plan, sums_plan, unpool_plan, weight_grad_plan
-
-    if kernel == "max_pool":
-        return pool_plan.for_max_pool(geometry, dtype, strides["x"], strides["y"], strides.get("indices"), limits)
-    if kernel == "weight_grad":
-        return weight_grad_plan.for_weight_grad(geometry, dtype, strides["x"], strides["dy"], strides["y"], limits)
-    if kernel == "max_pool_grad":
-        return unpool_plan.for_max_pool_grad(geometry, dtype, strides["dy"], strides["indices"], strides["y"])
-    if kernel == "max_unpool":
-        return unpool_plan.for_max_unpool(geometry, dtype, strides["x"], strides["indices"], strides["y"])
-    if kernel == "bias_grad":
-        return sums_plan.for_channels(geometry, dtype, strides["x"], strides["y"], limits)
-    make = conv_plan.for_conv if kernel == "conv" else conv_plan.for_conv_transpose
-    b_stride = strides["b"][0] if "b" in strides else None
-    return make(geometry, dtype, strides["x"], strides["w"], b_stride, strides["y"], limits, precision)

@@ -248,12 +248,9 @@ def _order(plan: Plan) -> tuple[Any, ...]:
 
 def _spaces(plan: Plan) -> list[tuple[str, str, int]]:
     """Return what a call keeps in its workspace: the role, the use, the bytes up to where the next one begins."""
-    spaces = [
-        ("packed", "the packed weights", plan.packed_bytes),
-        ("workspace", plan.workspace_use, plan.workspace_bytes),
-    ]
-    found = [space for space in spaces if space[2]]
-    return [(role, use, -(-nbytes // _ALIGNMENT) * _ALIGNMENT) for role, use, nbytes in found[:-1]] + found[-1:]
+    *before, last = plan.spaces or (None,)
+    aligned = [(role, use, -(-nbytes // _ALIGNMENT) * _ALIGNMENT) for role, use, nbytes in before]
+    return [*aligned, last] if last else []
 
 
 def element_strides(operator: str, name: str, array: Any) -> tuple[int, ...]:

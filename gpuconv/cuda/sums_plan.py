@@ -39,23 +39,29 @@ def workspace_bytes(parts: int, elements: int, dtype: str) -> int:
     return parts * elements * _dtypes.entry(_dtypes.entry(dtype).accumulator).itemsize
 
 
-def plan(operator: str, launch: Launch, parts: int, shape: Ints, strides: Ints, dtype: str, reason: str) -> Plan:
-    """Return the plan of a launch that leaves the sums of so many parts of a result, and of one that adds them up."""
-    launches = (launch, _add_up(operator, parts, shape, strides, dtype))
-    return Plan(operator, launches, workspace_bytes(parts, prod(shape), dtype), _USE, (reason,))
+def plan(
+    operator: str, launch: Launch, parts: int, shape: Ints, strides: Ints, dtype: str, reason: str, products: int = 1
+) -> Plan:
+    """Return the plan of a launch that leaves the sums of so many parts of a result, and of one that adds them up.
+
+    Of complex results there may be 4 ``products``: real sums for each element, which add_up.cu puts together.
+    """
+    launches = (launch, _add_up(operator, parts, shape, strides, dtype, products))
+    left = workspace_bytes(parts, prod(shape) * products, _dtypes.entry(dtype).real if products > 1 else dtype)
+    return Plan(operator, launches, left, _USE, (reason,))
 
 
-def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str) -> Launch:
+def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, products: int) -> Launch:
     extents, steps = collapsed(shape, strides)
     elements = prod(shape)
-    wide = _wide(operator, extents, steps, [parts * elements])
-    rank = _axes(len(extents), wide, _ADD_UP_AXES)
-    chosen = add_up_variant(dtype, wide, rank)
+    wide = needs_wide(operator, extents, steps, [parts * elements * products])
+    rank = axes(len(extents), wide, _ADD_UP_AXES)
+    chosen = add_up_variant(dtype, wide, rank, products)
     fields = {
         "parts": parts,
         "elements": elements,
-        "extent": params.divisions([1] * (rank - len(extents)) + extents, wide),
-        "y_stride": [0] * (rank - len(steps)) + steps,
+        "extent": params.divisions(filled(extents, rank, 1), wide),
+        "y_stride": filled(steps, rank, 0),
     }
     blocks = -(-elements // _THREADS)
     gemm_fields.check_grid(operator, blocks)
@@ -77,8 +83,8 @@ def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides:
     extents, steps = collapsed((geometry.x_shape[0], *geometry.x_shape[2:]), (x_strides[0], *x_strides[2:]))
     elements = prod(extents)
     last = channels > 1 and elements > 1 and abs(x_strides[1]) < abs(steps[-1])
-    wide = _wide(operator, [*extents, channels], [*steps, x_strides[1]], [elements])
-    rank = _axes(len(extents), wide, _SUMS_AXES)
+    wide = needs_wide(operator, [*extents, channels], [*steps, x_strides[1]], [elements])
+    rank = axes(len(extents), wide, _SUMS_AXES)
     tiles = -(-channels // _LANES) if last else channels
     least = 8 * _THREADS // (_LANES if last else 1)  # elements of a part
     parts = max(1, min(-(-elements // least), -(-limits.multiprocessors * _BLOCKS_PER_SM // tiles)))
@@ -89,8 +95,8 @@ def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides:
         "elements": elements,
         "each": each,
         "x_channel": x_strides[1],
-        "x_stride": [0] * (rank - len(steps)) + steps,
-        "extent": params.divisions([1] * (rank - len(extents)) + extents, wide),
+        "x_stride": filled(steps, rank, 0),
+        "extent": params.divisions(filled(extents, rank, 1), wide),
         "tiles": params.division(tiles, False),
     }
     gemm_fields.check_grid(operator, tiles * parts)
@@ -100,12 +106,18 @@ def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides:
     return plan(operator, launch, parts, geometry.y_shape, y_strides, dtype, reason)
 
 
-def _wide(operator: str, extents: Sequence[int], steps: Sequence[int], counts: Sequence[int]) -> bool:
+def filled(entries: Sequence[int], rank: int, entry: int) -> list[int]:
+    """Return what axes have, with axes of one element in front."""
+    return [entry] * (rank - len(entries)) + list(entries)
+
+
+def needs_wide(operator: str, extents: Sequence[int], steps: Sequence[int], counts: Sequence[int]) -> bool:
+    """Tell whether offsets in such axes, or these numbers, need 64-bit indices."""
     reach = sum((extent - 1) * abs(step) for extent, step in zip(extents, steps, strict=True) if extent > 1)
     return params.needs_wide(operator, [reach, *extents, *counts])
 
 
-def _axes(needed: int, wide: bool, ahead: tuple[int, int]) -> int:
+def axes(needed: int, wide: bool, ahead: tuple[int, int]) -> int:
     """Return the axes of the kernel: as many as one built ahead has, or as needed."""
     return max(needed, ahead[1] if wide or needed > ahead[0] else ahead[0])
 
@@ -145,14 +157,15 @@ def _channel_sums_layout(wide: bool, rank: int) -> np.dtype[np.void]:
     )
 
 
-def add_up_variant(dtype: str, wide: bool, rank: int) -> Variant:
+def add_up_variant(dtype: str, wide: bool, rank: int, products: int = 1) -> Variant:
     """Return the kernel that adds parts up, for a result of so many axes that do not lie as one."""
     entry, index = _dtypes.entry(dtype), params.index_name(wide)
+    function, sums = ("add_up", entry.accumulator) if products == 1 else ("add_up_complex", entry.real)
     return Variant(
-        name=f"add_up_{dtype}_{rank}d{'_wide' if wide else ''}",
+        name=f"{function}_{dtype}_{rank}d{'_wide' if wide else ''}",
         source="add_up.cu",
-        function="add_up",
-        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, index, str(rank)),
+        function=function,
+        arguments=(entry.cuda, _dtypes.entry(sums).cuda, index, str(rank)),
         parameter=f"AddUpParams<{index}, {rank}>",
         layout=_add_up_layout(wide, rank),
         threads=_THREADS,
@@ -177,8 +190,10 @@ def channel_sums_variant(dtype: str, wide: bool, rank: int, last: bool) -> Varia
 
 def variants() -> Iterator[Variant]:
     """Yield the variants that are built ahead; those for arrays of more axes are compiled when first needed."""
-    for dtype in _dtypes.CONV_DTYPES:
+    for dtype in _dtypes.CONV_DTYPES + _dtypes.COMPLEX_DTYPES:
         for wide in (False, True):
             yield add_up_variant(dtype, wide, _ADD_UP_AXES[wide])
+            if dtype in _dtypes.COMPLEX_DTYPES:
+                yield add_up_variant(dtype, wide, _ADD_UP_AXES[wide], products=4)
             for last in (False, True):
                 yield channel_sums_variant(dtype, wide, _SUMS_AXES[wide], last)

@@ -15,6 +15,7 @@ from gpuconv._gradients import MaxUnpoolGeometry
 from gpuconv.cuda import gemm_fields, params
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import Problem, span, used
+from gpuconv.cuda.sums_plan import filled
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
@@ -50,14 +51,14 @@ def for_max_pool_grad(
     fields = {
         "plane": prod(g.x_shape[2:]),
         "elements": prod(g.x_shape),
-        "y_extent": _padded(g.y_shape[2:], rank, 1),
-        "pad": _padded(g.pads_begin, rank, 0),
-        "reach": _padded(reach, rank, 1),
+        "y_extent": filled(g.y_shape[2:], rank, 1),
+        "pad": filled(g.pads_begin, rank, 0),
+        "reach": filled(reach, rank, 1),
         **_array_fields({"dx": of_dx, "dy": of_dy, "indices": of_indices}, rank),
-        "place_stride": _padded(problem.place_strides, rank, 0),
-        "x_extent": params.divisions(_padded(g.x_shape[2:], rank, 1), wide),
-        "stride": params.divisions(_padded(g.strides, rank, 1), wide),
-        "dilation": params.divisions(_padded(g.dilations, rank, 1), wide),
+        "place_stride": filled(problem.place_strides, rank, 0),
+        "x_extent": params.divisions(filled(g.x_shape[2:], rank, 1), wide),
+        "stride": params.divisions(filled(g.strides, rank, 1), wide),
+        "dilation": params.divisions(filled(g.dilations, rank, 1), wide),
         "channels": params.division(g.x_shape[1], wide),
         "channels_last": problem.channels_last,
     }
@@ -88,9 +89,9 @@ def for_max_unpool(
         "places": places,
         **_array_fields({"x": of_x, "indices": of_indices, "y": of_y}, rank),
         "channels": params.division(g.x_shape[1], wide),
-        "x_extent": params.divisions(_padded(g.x_shape[2:], rank, 1), wide),
-        "y_extent": params.divisions(_padded(g.y_shape[2:], rank, 1), wide),
-        "numbered_extent": params.divisions(_padded(g.numbered_shape[2:], rank, 1), wide),
+        "x_extent": params.divisions(filled(g.x_shape[2:], rank, 1), wide),
+        "y_extent": params.divisions(filled(g.y_shape[2:], rank, 1), wide),
+        "numbered_extent": params.divisions(filled(g.numbered_shape[2:], rank, 1), wide),
         "channels_last": last,
     }
     size = places * (8 if wide else 4)
@@ -144,15 +145,10 @@ def _rank(rank: int, wide: bool) -> int:
     return max(rank, _AHEAD[wide or rank > _AHEAD[0]])
 
 
-def _padded(entries: Sequence[int], rank: int, entry: int) -> list[int]:
-    """Put axes of one element in front."""
-    return [entry] * (rank - len(entries)) + list(entries)
-
-
 def _array_fields(arrays: dict[str, Ints], rank: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, (batch, channel, *spatial) in arrays.items():
-        found |= {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": _padded(spatial, rank, 0)}
+        found |= {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": filled(spatial, rank, 0)}
     return found
 
 

@@ -40,13 +40,18 @@ _TILES = (_LARGE, Tile("few4", 4, 12, 128, 4.5, 3, wide=False), Tile("few1", 1, 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One gradient, for arrays of these strides in elements."""
+    """One gradient, for arrays of these strides in elements.
+
+    Of a complex one the geometry has one more axis, that of the parts, through whose 4 taps the products of parts go;
+    ``dtype`` and the strides of x and dy are those of parts, ``result`` and ``w_strides`` those of the numbers.
+    """
 
     geometry: ConvGeometry
     dtype: str
     x_strides: Ints
     dy_strides: Ints
     w_strides: Ints
+    result: str
 
     @property
     def filters(self) -> int:
@@ -81,9 +86,15 @@ class Problem:
 
 
 def for_weight_grad(
-    geometry: ConvGeometry, dtype: str, x_strides: Ints, dy_strides: Ints, w_strides: Ints, limits: Limits
+    geometry: ConvGeometry,
+    dtype: str,
+    x_strides: Ints,
+    dy_strides: Ints,
+    w_strides: Ints,
+    limits: Limits,
+    result: str | None = None,
 ) -> Plan:
-    """Plan the gradient of Conv's weights for arrays with these strides in elements.
+    """Plan the gradient of Conv's weights for arrays with these strides in elements; ``result`` is a complex dtype.
 
     Raises
     ------
@@ -92,7 +103,7 @@ def for_weight_grad(
     """
     if 0 in geometry.w_shape:
         return Plan(OPERATOR, (), 0, "", ("the result has no elements: nothing is launched",))
-    problem = Problem(geometry, dtype, x_strides, dy_strides, w_strides)
+    problem = Problem(geometry, dtype, x_strides, dy_strides, w_strides, result or dtype)
     return choice.choose(problem, candidates(problem, limits), limits)
 
 
@@ -170,7 +181,9 @@ def _plan(problem: Problem, tile: Tile, parts: int, wide: bool) -> Plan:
     pointers = params.pointers(chosen.layout, {"x": "x", "dy": "dy", "sums": "workspace"})
     launch = Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
     reason = f"{problem.pixels} pixels in {parts} parts of {fields['each']}"
-    return sums_plan.plan(OPERATOR, launch, parts, g.w_shape, problem.w_strides, problem.dtype, reason)
+    products = 1 if problem.result == problem.dtype else g.w_shape[-1]
+    shape = g.w_shape if products == 1 else g.w_shape[:-1]
+    return sums_plan.plan(OPERATOR, launch, parts, shape, problem.w_strides, problem.result, reason, products)
 
 
 def _axis_fields(problem: Problem, rank: int, wide: bool) -> dict[str, object]:
