@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import Any
@@ -211,7 +212,8 @@ def _pool_grad_variant(dtype: str, wide: bool, rank: int) -> Variant:
     arguments = (entry.cuda, _dtypes.entry(entry.accumulator).cuda, index, str(rank))
     name = f"max_pool_grad_{dtype}_{rank}d{'_wide' if wide else ''}"
     parameter = f"MaxPoolGradParams<{index}, {rank}>"
-    return _variant(name, "max_pool_grad.cu", "max_pool_grad", arguments, parameter, _pool_grad_layout(wide, rank))
+    found = _variant(name, "max_pool_grad.cu", "max_pool_grad", arguments, parameter, _pool_grad_layout(wide, rank))
+    return replace(found, blocks_per_sm=_BLOCKS_PER_SM - wide)  # 64-bit numbers take more registers
 
 
 def _claim_variant(wide: bool, rank: int) -> Variant:
