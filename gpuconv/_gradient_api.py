@@ -352,10 +352,10 @@ def run(
     _dtypes.check(name, **arrays)
     if precision is not None:
         _precision.check(name, precision)
-    order = layout if operator.follows_layout("out") else "NCHW"
-    result = _memory.result(name, out, _layout.as_given(order, operator.result(geometry)), first.dtype, **arrays)
     if "indices" in arrays:  # always: what numbers nothing cannot be left out here
         _check_indices(name, arrays, attributes, layout, library)
+    order = layout if operator.follows_layout("out") else "NCHW"
+    result = _memory.result(name, out, _layout.as_given(order, operator.result(geometry)), first.dtype, **arrays)
     views = {
         role: _layout.view(layout if operator.follows_layout(array) else "NCHW", arrays[array])
         for array, role in operator.inputs.items()

@@ -120,7 +120,7 @@ def test_nothing_is_launched_without_weights_but_what_adds_the_bias() -> None:
 
 
 def test_max_pool_takes_no_complex_numbers() -> None:
-    with pytest.raises(gpuconv.ArgumentTypeError, match="^max_pool: x has dtype complex64, but must"):
+    with pytest.raises(gpuconv.ArgumentTypeError, match="max_pool: x has dtype complex64"):
         gpuconv.max_pool(np.ones((1, 1, 3), np.complex64), kernel_shape=[2])
 
 
