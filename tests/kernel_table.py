@@ -18,13 +18,22 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import direct_forms
+import gradient_plans
 import records
 
 from gpuconv import _dtypes, _geometry
 from gpuconv._precision import PRECISIONS
 from gpuconv.cpu import _threads
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import conv_plan, correlation, few_plan, pointwise_plan, pool_plan, pool_problem, pool_vectors
+from gpuconv.cuda import (
+    conv_plan,
+    correlation,
+    few_plan,
+    pointwise_plan,
+    pool_plan,
+    pool_problem,
+    pool_vectors,
+)
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Launch, Plan, Variant
@@ -45,7 +54,7 @@ _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 
 def launches() -> dict[str, Launch]:
     """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
-    plans = [*_gemm_plans(), *_unpacked_plans(), *_direct_plans(), *_pool_plans()]
+    plans = [*_gemm_plans(), *_unpacked_plans(), *_direct_plans(), *_pool_plans(), *gradient_plans.plans()]
     return {launch.variant.name: launch for plan in plans for launch in plan.launches}
 
 

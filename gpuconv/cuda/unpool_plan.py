@@ -246,9 +246,9 @@ def variants() -> Iterator[Variant]:
     """Yield the variants that are built ahead; those for more axes are compiled when first needed."""
     yield _clear_variant()
     yield _check_variant(_CHECKED_AXES)
-    for wide in (False, True):
-        yield _claim_variant(wide, _AHEAD[wide])
+    for wide, rank in ((False, _AHEAD[0]), (False, _AHEAD[1]), (True, _AHEAD[1])):
+        yield _claim_variant(wide, rank)
         for itemsize in _BITS:
-            yield _unpool_variant(itemsize, wide, _AHEAD[wide])
+            yield _unpool_variant(itemsize, wide, rank)
         for dtype in _dtypes.CONV_DTYPES:
-            yield _pool_grad_variant(dtype, wide, _AHEAD[wide])
+            yield _pool_grad_variant(dtype, wide, rank)
