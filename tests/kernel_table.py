@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import direct_forms
+import gradient_plans
 import records
 
 from gpuconv import _dtypes, _geometry
@@ -57,7 +58,10 @@ _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 
 def launches() -> dict[str, Launch]:
     """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
-    plans = [*_gemm_plans(), *_unpacked_plans(), *_matrix_plans(), *_direct_plans(), *_pool_plans()]
+    plans = [
+        *(*_gemm_plans(), *_unpacked_plans(), *_matrix_plans(), *_direct_plans()),
+        *(*_pool_plans(), *gradient_plans.plans()),
+    ]
     return {launch.variant.name: launch for plan in plans for launch in plan.launches}
 
 
