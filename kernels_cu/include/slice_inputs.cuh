@@ -30,7 +30,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
     static constexpr int kChunk = 16 / sizeof(T), kChunks = BLOCK_K / kChunk;   // elements of a chunk, chunks of a pixel
     static constexpr int kPiece = kHalves ? kChunk / 2 : kChunk;                // elements that are copied at once
     static constexpr int kRowsOfEntry = kOwnTaps ? kPiece : 1;                  // of K, in the second table
-    static constexpr int kShares = kVector ? 4 : THREADS / BLOCK_N;             // threads of a pixel
+    static constexpr int kShares = kHalves ? 8 : kVector ? 4 : THREADS / BLOCK_N;   // threads of a pixel
     static constexpr int kPixelStep = THREADS / kShares, kPixels = BLOCK_N / kPixelStep;   // of a thread
     static constexpr int kElements = BLOCK_K / kShares;                         // of one pixel, of one thread
     // A thread's elements of a pixel are consecutive ones for chunks, else every so many.
