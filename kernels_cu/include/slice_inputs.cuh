@@ -6,9 +6,9 @@
 //    made of single 16-bit elements that pass through registers.
 //  - Row of K by row of K, for wider elements, which are copied one by one.
 //
-// Where the block's pixels stand in x is in a table in shared memory, read where a new tap begins. The forms other than
-// kVector and kScalar are for few channels: K is not padded tap by tap, and a second table has what the tap and the channel
-// of a row, or of a chunk, add. So is kRowwise for channels that lie anywhere.
+// Where the block's pixels stand in x is in a table in shared memory, read where a new tap begins. Gather::kRowwise, for
+// channels that lie anywhere, kChunks and kHalves are for few channels: K is not padded tap by tap, and a second table has
+// what the tap and the channel of a row, or of a chunk, add.
 #pragma once
 #include "gather.cuh"
 #include "ptx.cuh"
