@@ -57,6 +57,15 @@ PROBLEMS = (
     Problem("conv", (1, 1, 3, 3), (1, 1, 3, 3), _pads(9, 9, 9, 9)),
     Problem("conv", (1, 4, 5, 6, 7), (6, 4, 2, 3, 2), {**_pads(1, 0, 1, 0, 2, 1), "strides": [1, 2, 2]}),
     Problem("conv", (1, 16, 4, 5, 6), (66, 16, 2, 2, 2), {}),
+    # Few output channels, by bands of rows.
+    Problem("conv", (1, 12, 20, 36), (1, 12, 5, 5), _pads(2, 2, 2, 2)),
+    Problem("conv", (2, 8, 17, 21), (3, 8, 3, 3), _pads(1, 1, 1, 1)),
+    Problem("conv", (1, 16, 300), (2, 16, 7), _pads(3, 3)),
+    Problem("conv", (1, 8, 4, 11, 20), (4, 4, 2, 3, 3), {"group": 2, **_pads(1, 1, 1, 0, 1, 1)}),
+    Problem("conv", (2, 12, 20, 16), (3, 16, 7, 7), {**_pads(3, 3, 3, 3), "layout": "NHWC"}),
+    Problem("conv_transpose", (1, 12, 10, 9), (12, 1, 9, 9), {"strides": [4, 4], **_pads(4, 4, 4, 4)}),
+    Problem("conv_transpose", (2, 16, 9, 8), (16, 3, 4, 4), {"strides": [2, 2], **_pads(1, 1, 1, 1)}),
+    Problem("conv_transpose", (2, 9, 8, 16), (16, 2, 4, 4), {"strides": [2, 2], "layout": "NHWC"}),
     # Depthwise and grouped ones, whose rows are those of whole vectors or not.
     *(
         Problem("conv", (2, 3, 11, width), (3, 1, kernel, kernel), {"group": 3, "strides": [stride] * 2})
@@ -104,6 +113,7 @@ TENSOR = tuple(
         ("conv", 4, (70, 4, 3, 3), _pads(1, 0, 1, 2)),
         ("conv", 3, (20, 3, 2, 4), {"strides": [2, 4]}),
         ("conv", 3, (20, 3, 3, 8), {"strides": [1, 8], **_pads(1, 0, 0, 0)}),
+        ("conv", 32, (20, 32, 1, 1), {}),
         ("conv_transpose", 32, (32, 20, 3, 3), {"strides": [2, 2]}),
         ("conv_transpose", 3, (3, 20, 3, 3), {"strides": [2, 1]}),
     )

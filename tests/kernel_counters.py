@@ -27,16 +27,19 @@ from emulator.counters import FIELDS, Counters
 import gpuconv
 from gpuconv import _dtypes
 from gpuconv.cuda import (
+    bands_plan,
     choice,
     depth_to_space_plan,
     few_plan,
     gemm_plan,
     interleaved_plan,
+    matrix_plan,
     mma_plan,
     pointwise_plan,
     sources,
     split_plan,
 )
+from gpuconv.cuda.bands_tile import Form as BandsForm
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.direct_tile import Form as DirectForm
 from gpuconv.cuda.gemm_plan import Tile
@@ -214,6 +217,40 @@ class Few:
 
 
 @dataclass(frozen=True)
+class Bands:
+    """Few output channels by bands; with channels last x comes by vectors of them."""
+
+    dtype: str
+    form: BandsForm
+    width: int
+    channels_last: bool
+
+    def __str__(self) -> str:
+        return bands_plan.variant(self.dtype, self.form).name
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """Of two rounds of channels."""
+        return 1, 64, 12, self.width
+
+    def title(self) -> str:
+        """Return the row's title."""
+        return f"{self} over {_sizes(self.x_shape)}{', channels last' if self.channels_last else ''}"
+
+    def run(self) -> dict[str, Row]:
+        """Convolve with the form's own kernel, and a border of zeros; return the kernel's row."""
+        x = np.zeros(self.x_shape, self.dtype)
+        if self.channels_last:
+            x = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
+        kernel = self.form.kernel_rows, self.form.kernel_columns
+        w = np.zeros((self.form.filters, x.shape[1], *kernel), self.dtype)
+        with preferred(str(self)), _counting() as emulated:
+            gpuconv.conv(x, w, pads=[size // 2 for size in kernel] * 2)
+        (counters,) = emulated.counters().values()
+        return {self.title(): row(counters)}
+
+
+@dataclass(frozen=True)
 class Pointwise:
     """Conv of one tap as a plain matrix product."""
 
@@ -231,6 +268,34 @@ class Pointwise:
         x = np.zeros((_BATCH, self.tile.block_k, _HEIGHT, width), "float32")
         w = np.zeros((self.tile.block_m, self.tile.block_k, 1, 1), "float32")
         with preferred(str(self)), _counting() as emulated:
+            gpuconv.conv(x, w)
+        (counters,) = emulated.counters().values()
+        return {self.title(width): row(counters)}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Conv of one tap on tensor cores, with weights as they are."""
+
+    dtype: str
+    precision: str
+    inputs: str
+    tile: matrix_plan.Tile
+
+    def __str__(self) -> str:
+        return matrix_plan.variant(self.dtype, self.precision, self.inputs, self.tile).name
+
+    def title(self, width: int) -> str:
+        """Return the row's title."""
+        return f"{self}, 1x1 over {_sizes((_BATCH, 64, 6, width))}"
+
+    def run(self, width: int) -> dict[str, Row]:
+        """Convolve; return the kernel's row."""
+        x = np.zeros((_BATCH, 64, 6, width), self.dtype)  # images of an even number of pixels
+        if self.inputs == "channels":
+            x = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
+        w = np.zeros((self.tile.block_m, 64, 1, 1), self.dtype)
+        with preferred(str(self)), gpuconv.precision(self.precision), _counting() as emulated:
             gpuconv.conv(x, w)
         (counters,) = emulated.counters().values()
         return {self.title(width): row(counters)}
@@ -294,13 +359,24 @@ def forms() -> list[Form]:
         for tile, uniform in product(tiles, (True, False))
         if (tile.uniform if uniform else tile.rowwise)
     ]
-    return [*whole, Form("conv", "float32", gemm_plan._MIDDLE, True, split=True)]
+    divided = [
+        Form(operator, "float32", tile, True, split=True)
+        for operator, tiles in gemm_plan._DIVISIBLE.items()
+        for tile in tiles
+    ]
+    return [*whole, *divided]
 
 
-def unpacked() -> list[Few | Pointwise]:
+def unpacked() -> list[Few | Pointwise | Matrix]:
     """Return every kernel that reads w as it is."""
     few = [Few(dtype, filters) for dtype, filters in product(_dtypes.CONV_DTYPES, few_plan._FILTERS)]
-    return [*few, *map(Pointwise, pointwise_plan._TILES)]
+    return [*few, *map(Pointwise, pointwise_plan._TILES), *(Matrix(*form) for form in matrix_plan.forms())]
+
+
+def bands() -> list[Bands]:
+    """Return every form, with rows of whole vectors, of others, and with channels last."""
+    kinds = (("float32", 64, False), ("float32", 33, False), ("float32", 64, True), ("bfloat16", 64, False))
+    return [Bands(dtype, form, *rest) for dtype, *rest in kinds for form in bands_plan.forms(dtype)]
 
 
 def whole_rows() -> list[WholeRows]:
@@ -385,7 +461,7 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from tensor_form.run(WIDTHS[0]).items()
     for few, width in product(unpacked(), WIDTHS):
         yield from few.run(width).items()
-    for one in (*directs(), *whole_rows(), *pools()):
+    for one in (*bands(), *directs(), *whole_rows(), *pools()):
         yield from one.run().items()
 
 

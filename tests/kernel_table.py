@@ -23,8 +23,19 @@ import records
 from gpuconv import _dtypes, _geometry
 from gpuconv._precision import PRECISIONS
 from gpuconv.cpu import _threads
+from gpuconv.cuda import (
+    bands_plan,
+    conv_plan,
+    correlation,
+    few_plan,
+    matrix_plan,
+    mma_plan,
+    pointwise_plan,
+    pool_plan,
+    pool_problem,
+    pool_vectors,
+)
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import conv_plan, correlation, few_plan, pointwise_plan, pool_plan, pool_problem, pool_vectors
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Launch, Plan, Variant
@@ -37,6 +48,7 @@ TOOL = f"tests/{Path(__file__).name}"
 COLUMNS = "per architecture: registers of a thread, bytes of static shared memory; spilled bytes and stack, if any"
 _RANKS = (1, 2, 3, 4)
 _CHANNELS = (16, 17, 24)  # of a group: one tap per slice of K, one for every row, one for every 16 bytes
+_BAND_KERNELS = ((2, 2), (3, 3), (5, 5), (3, 4))
 _LIMITS = representative("sm_90a").limits
 _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 
@@ -45,7 +57,7 @@ _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 
 def launches() -> dict[str, Launch]:
     """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
-    plans = [*_gemm_plans(), *_unpacked_plans(), *_direct_plans(), *_pool_plans()]
+    plans = [*_gemm_plans(), *_unpacked_plans(), *_matrix_plans(), *_direct_plans(), *_pool_plans()]
     return {launch.variant.name: launch for plan in plans for launch in plan.launches}
 
 
@@ -64,13 +76,24 @@ def _gemm_plans() -> Iterator[Plan]:
 def _unpacked_plans() -> Iterator[Plan]:
     """Of few output channels, or of one tap."""
     shapes = [((2, 5, 3, 3), (filters, 5, 2, 2)) for filters in few_plan._FILTERS]
+    shapes += [((2, 5, 9, 9), (filters, 5, *kernel)) for filters in (1, 3, 4) for kernel in _BAND_KERNELS]
     for dtype, (x_shape, w_shape) in product(_dtypes.CONV_DTYPES, [*shapes, ((2, 17, 3, 3), (17, 17, 1, 1))]):
         geometry = _geometry.conv(x_shape, w_shape)
         strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
         x_strides, w_strides, y_strides = strides
         problem = correlation.of_conv(geometry, dtype, x_strides, w_strides, None, y_strides)
-        for family in (few_plan, pointwise_plan):
+        for family in (few_plan, bands_plan, pointwise_plan):
             yield from (candidate.make() for candidate in family.candidates(problem, _LIMITS))
+
+
+def _matrix_plans() -> Iterator[Plan]:
+    """Of one tap on tensor cores."""
+    x_shape, w_shape = (2, 16, 4, 4), (16, 16, 1, 1)
+    geometry = _geometry.conv(x_shape, w_shape)
+    for (dtype, precision), strides in product(mma_plan.operands(), (_strides, _channels_last)):
+        arrays = strides(x_shape), contiguous_strides(w_shape), None, _strides(geometry.y_shape)
+        problem = correlation.of_conv(geometry, dtype, *arrays, precision)
+        yield from (candidate.make() for candidate in matrix_plan.candidates(problem, _LIMITS))
 
 
 def _direct_plans() -> Iterator[Plan]:

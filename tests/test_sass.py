@@ -15,8 +15,8 @@ from toolchain import needs_disassembler, needs_nvrtc
 from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv import _dtypes
-from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import (
+    bands_plan,
     depth_to_space_plan,
     direct_plan,
     direct_tile,
@@ -31,6 +31,7 @@ from gpuconv.cuda import (
     pool_vectors,
     split_plan,
 )
+from gpuconv.cuda import compile as compiler
 from gpuconv.cuda.direct_tile import Form
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
@@ -122,6 +123,20 @@ def test_kernels_of_few_filters_are_as_efficient_as_the_plan_takes_them_to_be(dt
         assert sass.multiplications(body, loop) / len(loop) == pytest.approx(planned, abs=0.02)
         load = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}[_dtypes.entry(dtype).itemsize]
         assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: 12}  # four pixels' of three taps
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+def test_bands_are_summed_as_efficiently_as_the_plan_takes_them_to_be(dtype: str) -> None:
+    """The loop over channels that meets all taps of an unrolled part of a kernel; all it reads is in shared memory."""
+    for form in bands_plan.forms(dtype):
+        body = code(bands_plan.variant(dtype, form))
+        columns = 2 if dtype == "float64" else 4
+        products = form.filters * form.rows * columns * form.kernel_rows * form.kernel_columns
+        loop = min((one for one in sass.loops(body) if sass.multiplications(body, one) == products), key=len)
+        assert products / len(loop) == pytest.approx(form.efficiency, abs=0.02), form
+        assert not sass.names(body, loop, "LDG", "LDL", "STL", "STS"), form
 
 
 @needs_nvrtc

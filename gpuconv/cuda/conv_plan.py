@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
 from gpuconv.cuda import (
+    bands_plan,
     choice,
     correlation,
     depth_to_space_plan,
@@ -14,6 +15,7 @@ from gpuconv.cuda import (
     few_plan,
     gemm_plan,
     interleaved_plan,
+    matrix_plan,
     mma_plan,
     pointwise_plan,
     split_plan,
@@ -29,7 +31,9 @@ FAMILIES = (
     split_plan,
     direct_plan,
     few_plan,
+    bands_plan,
     pointwise_plan,
+    matrix_plan,
     interleaved_plan,
     depth_to_space_plan,
 )
@@ -85,9 +89,15 @@ def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
     direct = direct_plan.refusal(problem)
     if direct is not None:
         yield f"no direct sum: {direct}"
+    bands = bands_plan.refusal(problem)
+    if bands is not None and problem.filters <= bands_plan.MOST_FILTERS:
+        yield f"no bands: {bands}"
     tensor = mma_plan.refusal(problem)
     if tensor is not None:
         yield tensor
+    product = matrix_plan.refusal(problem)
+    if product is not None:
+        yield f"no product of matrices on tensor cores: {product}"
     for family in _OF_CONV_TRANSPOSE if problem.phases else ():
         why = family.refusal(problem, limits)
         if why is not None:

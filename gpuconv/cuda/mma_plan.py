@@ -6,9 +6,10 @@ problems with fewer get axes of one element in front. Indices have 32 bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from math import prod
 
 from gpuconv.cuda import correlation, gemm_fields, gemm_structs, model, params, runs
@@ -25,7 +26,6 @@ _TAPS = 64  # of a block of pack_fragments.cu
 _FRAGMENT = 16 * 32  # bytes: 16 output channels by 32 bytes of K
 _STANDING = 16  # bytes of an entry of a table
 _INTERLEAVED_BELOW = 128  # channels of a tile
-_DIVISIBLE = 64, 64  # tiles that several blocks may make
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,16 @@ _ARITHMETIC = {
     ("float32", "3xtf32"): Arithmetic("3xtf32", "Tf32x3Products", 1, products=3, parts=2),
     ("float64", "ieee"): Arithmetic("mma", "DoubleProducts", 2),
 }
+
+
+def arithmetic_of(dtype: str, precision: str) -> Arithmetic:
+    """Return how elements of a type are multiplied in a precision."""
+    return _ARITHMETIC[dtype, precision]
+
+
+def operands() -> Iterator[tuple[str, str]]:
+    """Yield every dtype and precision that tensor cores take."""
+    yield from _ARITHMETIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,21 +188,24 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
 
 def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
     """Yield plans for tiles that several blocks could make."""
-    if problem.operator != "conv" or refusal(problem) is not None:
+    if refusal(problem) is not None:
         return
-    lifted, arithmetic = correlation.in_three_axes(problem), _arithmetic(problem)
-    for tile, form in _divisible_kernels(arithmetic):
+    lifted = correlation.in_three_axes(problem)
+    for tile, form in _divisible_kernels(_arithmetic(problem)):
         seen = _as_seen(lifted, tile, form)
         if seen is None:
             continue
-        slice_of_tile = tile.block_m * tile.block_n * form.block_k * arithmetic.products
+        gathered = seen.gathered
         yield Divisible(
-            plan=_plan(seen, tile, form),
-            tiles=_blocks(lifted, tile),
-            slices=_slices(lifted, form),
+            variant=variant(problem.operator, problem.dtype, problem.precision, tile, form),
+            shared_bytes=_shared_bytes(gathered, tile, form),
+            tiles=_blocks(gathered, tile),
+            slices=_slices(gathered, form) / prod(gathered.phases),
+            most_slices=_most_slices(gathered, form),
             sums_bytes=tile.block_m * tile.block_n * (8 if problem.dtype == "float64" else 4),
-            busy=partial(_busy, slice_of_tile, arithmetic.lanes, _besides(problem, tile, form), limits),
+            busy=_busy_with(gathered, tile, form, limits),
             packing=partial(_packing, seen.packed, tile, form),
+            plan=partial(_plan, seen, tile, form),
         )
 
 
@@ -229,13 +242,22 @@ def _pitch_of_sums(dtype: str) -> int:
     return 32 + (2 if dtype == "float64" else 4)
 
 
-def _busy(slice_of_tile: float, lanes: int, besides: float, limits: Limits, blocks: int, slices: int) -> float:
+def _busy_with(problem: Problem, tile: Tile, form: Form, limits: Limits) -> Callable[[int, float], float]:
+    """Return what takes a number of blocks and the slices of each, and returns the modelled seconds of these."""
+    arithmetic = _arithmetic(problem)
+    slice_of_tile = tile.block_m * tile.block_n * form.block_k * arithmetic.products
+    return partial(_busy, slice_of_tile, arithmetic.lanes, _besides(problem, tile, form), limits)
+
+
+def _busy(slice_of_tile: float, lanes: int, besides: float, limits: Limits, blocks: int, slices: float) -> float:
     return model.tensor(blocks, slices * slice_of_tile, lanes, besides, limits)
 
 
 def _divisible_kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
+    """Yield the square tiles; in 3xTF32, whose multiplications take all the time, large ones are no quicker."""
     for tile, form in _kernels(arithmetic):
-        if (tile.block_m, tile.block_n) == _DIVISIBLE and form.gather not in ("rowwise", "halves"):
+        square = tile.block_m == tile.block_n and form.gather not in ("rowwise", "halves")
+        if square and (tile.block_m == 64 or (arithmetic.products == 1 and not form.rowwise)):
             yield tile, form
 
 
@@ -267,9 +289,12 @@ def accepts(problem: Problem, form: Form) -> bool:
         few = form.entries(problem.rows, problem.itemsize) <= _TABLE_ROWS and problem.channels % form.block_k != 0
         if not few or problem.operator != "conv":
             return False
-    if not form.copied:
-        return True
-    chunk = form.copied // problem.itemsize
+    return not form.copied or has_chunks(problem, form.copied)
+
+
+def has_chunks(problem: Problem, size: int = 16) -> bool:
+    """Tell whether every pixel of x consists of whole chunks, of so many bytes of channels side by side."""
+    chunk = size // problem.itemsize
     batch, channel, *spatial = problem.x_strides
     steps = [batch, *(s for s, n in zip(spatial, problem.x_shape[2:], strict=True) if n > 1)]
     return channel == 1 and problem.channels % chunk == 0 and all(step % chunk == 0 for step in steps)
@@ -314,13 +339,10 @@ def _reason(seen: Runs, form: Form) -> str:
 
 
 def _seconds(problem: Problem, tile: Tile, form: Form, limits: Limits) -> float:
-    arithmetic = _arithmetic(problem)
-    rows = _slices(problem, form) * form.block_k / prod(problem.phases)
-    multiplications = tile.block_m * tile.block_n * rows * arithmetic.products
-    busy = model.tensor(
-        _blocks(problem, tile), multiplications, arithmetic.lanes, _besides(problem, tile, form), limits
-    )
-    return model.overlapped(busy, model.memory(problem.bytes_by_phase, limits)) + model.LAUNCH
+    busy = _busy_with(problem, tile, form, limits)
+    mean = _slices(problem, form) / prod(problem.phases)
+    busiest = max(busy(_blocks(problem, tile), mean), busy(1, _most_slices(problem, form)))
+    return model.overlapped(busiest, model.memory(problem.bytes_by_phase, limits)) + model.LAUNCH
 
 
 def _besides(problem: Problem, tile: Tile, form: Form) -> float:
@@ -354,6 +376,13 @@ def _channels_of_tap(problem: Problem, form: Form) -> int:
 
 def _slices(problem: Problem, form: Form) -> int:
     return -(-prod(problem.taps) * _channels_of_tap(problem, form) // form.block_k)
+
+
+def _most_slices(problem: Problem, form: Form) -> int:
+    """Slices of the phase whose outputs meet the most taps."""
+    if form.rowwise:
+        return _slices(problem, form)
+    return problem.most_rows // problem.channels * (_channels_of_tap(problem, form) // form.block_k)
 
 
 def _depths(problem: Problem, form: Form) -> int:
@@ -482,5 +511,5 @@ def variants() -> Iterator[Variant]:
 def divisible_variants() -> Iterator[Variant]:
     """Yield the kernels of plans that several blocks could make."""
     for (dtype, precision), arithmetic in _ARITHMETIC.items():
-        for tile, form in _divisible_kernels(arithmetic):
-            yield variant("conv", dtype, precision, tile, form)
+        for operator, (tile, form) in product(("conv", "conv_transpose"), _divisible_kernels(arithmetic)):
+            yield variant(operator, dtype, precision, tile, form)
