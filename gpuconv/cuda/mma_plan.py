@@ -512,4 +512,5 @@ def divisible_variants() -> Iterator[Variant]:
     """Yield the kernels of plans that several blocks could make."""
     for (dtype, precision), arithmetic in _ARITHMETIC.items():
         for operator, (tile, form) in product(("conv", "conv_transpose"), _divisible_kernels(arithmetic)):
-            yield variant(operator, dtype, precision, tile, form)
+            if operator == "conv" or not form.rowwise:
+                yield variant(operator, dtype, precision, tile, form)
