@@ -135,7 +135,7 @@ class Tile:
 _SQUARE_OF_HALF = (
     Form("vector", 64, 3, 2.9),
     Form("chunks", 64, 3, 4.0),
-    Form("halves", 64, 3, 5.3),
+    Form("halves", 64, 3, 5.1),
     Form("scalar", 32, 4, 6.4),
     Form("rowwise", 32, 4, 16.0),
 )

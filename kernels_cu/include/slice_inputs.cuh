@@ -6,9 +6,9 @@
 //    made of single 16-bit elements that pass through registers.
 //  - Row of K by row of K, for wider elements, which are copied one by one.
 //
-// Where the block's pixels stand in x is in a table in shared memory, read where a new tap begins. The forms other than
-// kVector and kScalar are for few channels: K is not padded tap by tap, and a second table has what the tap and the channel
-// of a row, or of a chunk, add. So is kRowwise for channels that lie anywhere.
+// Where the block's pixels stand in x is in a table in shared memory, read where a new tap begins. Gather::kRowwise, for
+// channels that lie anywhere, kChunks and kHalves are for few channels: K is not padded tap by tap, and a second table has
+// what the tap and the channel of a row, or of a chunk, add.
 #pragma once
 #include "gather.cuh"
 #include "ptx.cuh"
@@ -30,7 +30,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
     static constexpr int kChunk = 16 / sizeof(T), kChunks = BLOCK_K / kChunk;   // elements of a chunk, chunks of a pixel
     static constexpr int kPiece = kHalves ? kChunk / 2 : kChunk;                // elements that are copied at once
     static constexpr int kRowsOfEntry = kOwnTaps ? kPiece : 1;                  // of K, in the second table
-    static constexpr int kShares = kVector ? 4 : THREADS / BLOCK_N;             // threads of a pixel
+    static constexpr int kShares = kHalves ? 8 : kVector ? 4 : THREADS / BLOCK_N;   // threads of a pixel
     static constexpr int kPixelStep = THREADS / kShares, kPixels = BLOCK_N / kPixelStep;   // of a thread
     static constexpr int kElements = BLOCK_K / kShares;                         // of one pixel, of one thread
     // A thread's elements of a pixel are consecutive ones for chunks, else every so many.
