@@ -152,7 +152,7 @@ SPLIT = (
           layout="reversed", out="fortran", **_CONV_3D),
     _gemm("conv_split_float32_2d_128x128x16_uniform", (2, 32, 18, 26), (300, 32, 3, 2), layout="fortran",
           **_CONV_2D_TURNED),
-    _gemm("conv_split_bfloat16_3d_mma_128x128x64_vector", (2, 72, 13, 33), (300, 72, 3, 2), layout="channels last",
+    _gemm("conv_split_bfloat16_3d_mma_128x128x64_vector", (2, 72, 13, 33), (300, 72, 2, 1), layout="channels last",
           kinds=_INFINITE_INPUTS, **_CONV_2D_TURNED),
     _gemm("conv_split_float32_3d_tf32_128x128x16_scalar", (2, 21, 18, 26), (300, 21, 3, 2), out="strided", **_CONV_2D),
 )  # fmt: skip

@@ -25,7 +25,9 @@ struct Splits {
 // One divided tile's sums in the workspace.
 template <class Acc, int SUMS, int THREADS> struct Parts {
     static constexpr int kVector = 16 / sizeof(Acc), kVectors = SUMS / kVector;
-    static constexpr int kMost = 2048 / THREADS, kAtOnce = kVectors < kMost ? kVectors : kMost;   // in registers besides sums
+    // Of a thread, under way at once, for a block to read 32 KiB in the time that the L2 cache takes to answer: of one split
+    // or of several.
+    static constexpr int kMost = 2048 / THREADS, kAtOnce = kVectors < kMost ? kVectors : kMost;
     static_assert(kVectors % kAtOnce == 0);
 
     Acc* first;                  // this thread's, of the tile's first split
@@ -51,7 +53,7 @@ template <class Acc, int SUMS, int THREADS> struct Parts {
     {
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) sums[i] = 0;
-#pragma unroll 1
+#pragma unroll (kMost / kAtOnce)
         for (int split = 0; split < splits; ++split) {
             const Acc* source = of(split);
 #pragma unroll
