@@ -11,6 +11,8 @@ from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.pool_problem import Problem, Rows, whole_vectors
 
 _BANKS = 128  # bytes of all banks of shared memory
+# What short elements take beside others, with Indices or without, by their bytes: instructions that unpack; counted.
+_SHORT = {(False, 1): 1.35, (True, 2): 1.2}
 _RUNS = {1: 4, 2: 6, 4: 5, 8: 5}  # kRun in max_pool_tiles.cu by bytes of an element; 5 with Indices
 
 
@@ -123,9 +125,10 @@ def taken(taps: int, runs: Runs, run: int) -> tuple[int, int]:
     return (taps + run - 1, taps + 3 * run) if runs.step else (taps * run, taps * run)
 
 
-def instructions(each: float, blocks: int, limits: Limits) -> float:
+def instructions(problem: Problem, each: float, blocks: int, limits: Limits) -> float:
     """Return what all blocks execute, of so many instructions each; few blocks take as long as two a multiprocessor."""
-    return each * max(blocks, 2 * limits.multiprocessors)
+    kind = problem.indices_strides is not None, _dtypes.entry(problem.dtype).itemsize
+    return each * max(blocks, 2 * limits.multiprocessors) * _SHORT.get(kind, 1)
 
 
 def laid_out(rows: Rows, problem: Problem, planes: int, tile_rows: int, columns: int) -> Tile:

@@ -33,7 +33,7 @@ from gpuconv.cuda.pool_problem import (
 NAME = "tiles"
 _THREADS, _WARP = 128, 32
 # Of shared memory a block: of the largest five are in flight on a multiprocessor.
-_BYTES = tuple(40 * 1024 >> halved for halved in range(4))
+_BYTES = tuple(44 * 1024 >> halved for halved in range(3))
 _LEAST_COLUMNS = 128  # of a tile, but for narrower rows
 _OF_SHARED = 5  # instructions in the time of an access to shared memory, with conflicts where lines end; counted
 # Instructions, with Indices or without, by elements or vectors: for each of what _work returns; counted.
@@ -125,34 +125,36 @@ def _layout() -> np.dtype[Any]:
 
 
 def _tile(rows: Rows, problem: Problem, limits: Limits) -> Tile:
-    """Return the quickest tile, of the best ones of several sizes."""
-    return min(
-        (_tile_of(rows, problem, size) for size in _BYTES), key=lambda tile: _instructions(rows, problem, tile, limits)
-    )
+    """Return the tile whose kernel executes least, of those of several sizes and widths."""
+    found = [tile for size in _BYTES for tile in _tiles_of(rows, problem, size)]
+    fitting = [tile for tile in found if tile.bytes <= _BYTES[0]] or [min(found, key=lambda tile: tile.bytes)]
+    return min(fitting, key=lambda tile: _instructions(rows, problem, tile, limits))
 
 
-def _tile_of(rows: Rows, problem: Problem, size: int) -> Tile:
-    """Return the best tile of so many bytes of shared memory, or the least one."""
+def _tiles_of(rows: Rows, problem: Problem, size: int) -> Iterator[Tile]:
+    """Yield tiles of so many bytes of shared memory, if they can be that small: of whole planes, or parts of one."""
     _, height, width = rows.y_extent
     plane = laid_out(rows, problem, 1, height, width)
     if plane.bytes <= size:
         most = min(rows.planes, size // plane.bytes) if neighbours(rows, problem) else 1
-        return plane if most == 1 else laid_out(rows, problem, most, height, width)
-    found, columns = [_highest(rows, problem, width, size)], width
+        yield plane if most == 1 else laid_out(rows, problem, most, height, width)
+        return
+    columns = width
+    yield from _bands(rows, problem, columns, size)
     while columns > 2 * _LEAST_COLUMNS:
         columns = -(-columns // (2 * _WARP)) * _WARP  # half of them
-        found.append(_highest(rows, problem, columns, size))
-    fitting = [tile for tile in found if tile.bytes <= size] or found[-1:]
-    return min(fitting, key=lambda tile: tile.fetched / (tile.rows * tile.columns))
+        yield from _bands(rows, problem, columns, size)
 
 
-def _highest(rows: Rows, problem: Problem, columns: int, size: int) -> Tile:
-    """Return the tile of so many columns that has as many rows as there is room for, or one."""
+def _bands(rows: Rows, problem: Problem, columns: int, size: int) -> Iterator[Tile]:
+    """Yield tiles of so many columns and of as many rows as there is room for, or one: even parts, and whole runs."""
+    height = rows.y_extent[1]
     one, two = (laid_out(rows, problem, 1, count, columns) for count in (1, 2))
-    count = min(max((size - one.bytes) // max(two.bytes - one.bytes, 1) + 1, 1), rows.y_extent[1])
+    most = min(max((size - one.bytes) // max(two.bytes - one.bytes, 1) + 1, 1), height)
     run = run_length(problem) * max(one.down.step, 1)
-    count = -(-rows.y_extent[1] // -(-rows.y_extent[1] // count))  # bands of about one size
-    return laid_out(rows, problem, 1, count // run * run or count, columns)
+    even = -(-height // -(-height // most))
+    counts = {even, -(-even // run) * run, most // run * run}
+    yield from (laid_out(rows, problem, 1, count, columns) for count in counts if 0 < count <= most)
 
 
 def _work(problem: Problem, rows: Rows, tile: Tile) -> Ints:
@@ -183,7 +185,7 @@ def _instructions(rows: Rows, problem: Problem, tile: Tile, limits: Limits) -> f
     _, _, _, down_loads, _, down_stores, along, along_loads = work
     words = down_loads * (4 if vectors else 1) + down_stores + along_loads + along * run_length(problem)
     count = float(np.dot(work, _INSTRUCTIONS[problem.indices_strides is not None, vectors]))
-    return instructions(max(count, _OF_SHARED * words), prod(tile.grid), limits)
+    return instructions(problem, max(count, _OF_SHARED * words), prod(tile.grid), limits)
 
 
 # ---------------------------------------------------------------- launches
