@@ -117,6 +117,14 @@ def test_kernels_that_pack_nothing_read_whole_sectors(few: Any) -> None:
     assert_recorded(rows)
 
 
+@pytest.mark.parametrize("kernel", kernel_counters.channels(), ids=str)
+def test_vectors_of_channels_are_whole_sectors(kernel: kernel_counters.Channels) -> None:
+    rows = kernel.run()
+    for name in ("loads", "stores"):
+        assert rows[kernel.title()][name][0] <= MOST_SECTORS * rows[kernel.title()][name][1], name
+    assert_recorded(rows)
+
+
 @pytest.mark.parametrize("pool", kernel_counters.pools(), ids=str)
 def test_max_pool_counts_are_as_recorded(pool: kernel_counters.Pool) -> None:
     rows = pool.run()
@@ -149,7 +157,8 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
     titles |= {direct.title() for direct in kernel_counters.directs()}
     titles |= {title for form in kernel_counters.tensor_forms() for title in form.titles(WIDTHS[0])}
     titles |= {few.title(width) for few in kernel_counters.unpacked() for width in WIDTHS}
-    titles |= {one.title() for one in (*kernel_counters.whole_rows(), *kernel_counters.pools())}
+    titles |= {one.title() for one in (*kernel_counters.channels(), *kernel_counters.whole_rows())}
+    titles |= {one.title() for one in kernel_counters.pools()}
     assert set(gone) == titles
 
 

@@ -15,8 +15,8 @@ from toolchain import needs_disassembler, needs_nvrtc
 from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv import _dtypes
-from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import (
+    channels_plan,
     depth_to_space_plan,
     direct_plan,
     direct_tile,
@@ -31,6 +31,7 @@ from gpuconv.cuda import (
     pool_vectors,
     split_plan,
 )
+from gpuconv.cuda import compile as compiler
 from gpuconv.cuda.direct_tile import Form
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
@@ -122,6 +123,25 @@ def test_kernels_of_few_filters_are_as_efficient_as_the_plan_takes_them_to_be(dt
         assert sass.multiplications(body, loop) / len(loop) == pytest.approx(planned, abs=0.02)
         load = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}[_dtypes.entry(dtype).itemsize]
         assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: 12}  # four pixels' of three taps
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
+    """The main loop makes all outputs of a thread from one row of x."""
+    entry = _dtypes.entry(dtype)
+    vector = 16 // _dtypes.entry(entry.accumulator).itemsize
+    for stride, taps, columns in channels_plan.FORMS:
+        body = code(channels_plan.variant(dtype, (stride, taps, columns)))
+        loop = sass.main_loop(body)
+        rows, window = 16 // columns, (columns - 1) * max(stride, 1) + taps
+        assert sass.multiplications(body, loop) == 16 * vector * taps
+        load = {8: "LDG.E.64", 16: "LDG.E.128"}[vector * entry.itemsize]
+        assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: window}
+        others = channels_plan._ROW * rows + channels_plan._TAP * rows * taps
+        planned = 16 * vector * taps + channels_plan._INPUT[dtype] * window + others
+        assert len(loop) == pytest.approx(planned, rel=0.1)
 
 
 @needs_nvrtc
