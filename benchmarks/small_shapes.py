@@ -128,6 +128,17 @@ TENSOR = tuple(
     )
 )
 
+# Depthwise over vectors of channels that are whole and not, and with channels that have several filters.
+DEPTHWISE = tuple(
+    Problem("conv", x, w, {"group": x[-1], "layout": "NHWC", **attributes})
+    for x, w, attributes in (
+        ((2, 9, 14, 16), (16, 1, 3, 3), _pads(1, 1, 1, 1)),
+        ((2, 9, 14, 20), (20, 1, 3, 3), {"strides": [2, 2]}),
+        ((1, 12, 13, 6), (6, 1, 5, 7), {"dilations": [2, 1], **_pads(4, 3, 2, 1)}),
+        ((1, 9, 17, 4), (8, 1, 2, 4), {"strides": [1, 3]}),
+    )
+)
+
 # MaxPool over vectors of channels: windows that share columns, large ones, and channels that are no whole vectors.
 CHANNELS = tuple(
     _pool(x, kernel, layout="NHWC", **attributes)
@@ -160,7 +171,7 @@ GRADIENTS = tuple(
 def calls() -> Iterator[tuple[Problem, str, bool]]:
     """Yield every problem in every dtype, with 32-bit and then with 64-bit indices; each has several candidates."""
     for wide in (False, True):
-        for problem in (*PROBLEMS, *CHANNELS, *TENSOR, *GRADIENTS):
+        for problem in (*PROBLEMS, *DEPTHWISE, *CHANNELS, *TENSOR, *GRADIENTS):
             for dtype in _dtypes_of(problem):
                 yield problem, dtype, wide
 

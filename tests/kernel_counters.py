@@ -28,6 +28,7 @@ import gpuconv
 from gpuconv import _dtypes
 from gpuconv.cuda import (
     bands_plan,
+    channels_plan,
     choice,
     depth_to_space_plan,
     few_plan,
@@ -49,6 +50,7 @@ PATH = Path(__file__).with_suffix(".json")
 TOOL = f"tests/{Path(__file__).name}"
 COLUMNS = "wavefronts of shared memory, sectors of global memory: how many, and how many would do for the same elements"
 WIDTHS = (32, 33, 40, 64)  # elements in a row; with 33, hardly a row begins where a sector does
+_PIXELS_OF_CHANNELS = (2, 8, 24, 64)
 _BATCH, _HEIGHT, _CHANNELS_BETWEEN = 2, 5, 5  # channels that no slice of K is a multiple of
 _CHANNELS_OF_HALVES = 12  # not whole 16 bytes, but whole 8 bytes of 16-bit elements
 _POOLED = (2, 3, 9, 40)
@@ -251,6 +253,30 @@ class Bands:
 
 
 @dataclass(frozen=True)
+class Channels:
+    """Depthwise Conv over vectors of channels."""
+
+    dtype: str
+    form: tuple[int, int, int]
+
+    def __str__(self) -> str:
+        return channels_plan.variant(self.dtype, self.form).name
+
+    def title(self) -> str:
+        """Return the row's title."""
+        return f"{self}, 3x3 over {_sizes(_PIXELS_OF_CHANNELS)}"
+
+    def run(self) -> dict[str, Row]:
+        """Convolve with the form's stride and a border of zeros; return the kernel's row."""
+        x, group = np.zeros(_PIXELS_OF_CHANNELS, self.dtype), _PIXELS_OF_CHANNELS[-1]
+        w, strides = np.zeros((group, 1, 3, 3), self.dtype), (self.form[0] or 3,) * 2
+        with preferred(str(self)), _counting() as emulated:
+            gpuconv.conv(x, w, pads=(1, 1, 1, 1), strides=strides, group=group, layout="NHWC")
+        (counters,) = emulated.counters().values()
+        return {self.title(): row(counters)}
+
+
+@dataclass(frozen=True)
 class Pointwise:
     """Conv of one tap as a plain matrix product."""
 
@@ -379,6 +405,11 @@ def bands() -> list[Bands]:
     return [Bands(dtype, form, *rest) for dtype, *rest in kinds for form in bands_plan.forms(dtype)]
 
 
+def channels() -> list[Channels]:
+    """Return every kernel for depthwise Conv over vectors of channels."""
+    return [Channels(dtype, form) for dtype, form in product(_dtypes.CONV_DTYPES, channels_plan.FORMS)]
+
+
 def whole_rows() -> list[WholeRows]:
     """Return every such kernel, with the strides that are a power of two and not."""
     interleaved = (
@@ -464,7 +495,7 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from tensor_form.run(WIDTHS[0]).items()
     for few, width in product(unpacked(), WIDTHS):
         yield from few.run(width).items()
-    for one in (*bands(), *directs(), *whole_rows(), *pools()):
+    for one in (*bands(), *directs(), *channels(), *whole_rows(), *pools()):
         yield from one.run().items()
 
 

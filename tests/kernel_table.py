@@ -26,6 +26,7 @@ from gpuconv._precision import PRECISIONS
 from gpuconv.cpu import _threads
 from gpuconv.cuda import (
     bands_plan,
+    channels_plan,
     conv_plan,
     correlation,
     few_plan,
@@ -59,7 +60,7 @@ _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 def launches() -> dict[str, Launch]:
     """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
     plans = [
-        *(*_gemm_plans(), *_unpacked_plans(), *_matrix_plans(), *_direct_plans()),
+        *(*_gemm_plans(), *_unpacked_plans(), *_matrix_plans(), *_direct_plans(), *_channel_plans()),
         *(*_pool_plans(), *gradient_plans.plans()),
     ]
     return {launch.variant.name: launch for plan in plans for launch in plan.launches}
@@ -108,6 +109,15 @@ def _direct_plans() -> Iterator[Plan]:
         problem = correlation.of_conv(geometry, dtype, x_strides, w_strides, None, y_strides)
         name = direct_forms.name(form, dtype)
         yield from (one.make() for one in conv_plan.candidates(problem, _LIMITS) if one.name == name)
+
+
+def _channel_plans() -> Iterator[Plan]:
+    x_shape, w_shape = (2, 8, 9, 9), (8, 1, 3, 3)
+    for dtype, stride in product(_dtypes.CONV_DTYPES, (1, 2)):
+        geometry = _geometry.conv(x_shape, w_shape, group=8, strides=[stride] * 2)
+        x_strides, y_strides = map(_channels_last, (x_shape, geometry.y_shape))
+        problem = correlation.of_conv(geometry, dtype, x_strides, contiguous_strides(w_shape), None, y_strides)
+        yield from (one.make() for one in channels_plan.candidates(problem, _LIMITS))
 
 
 def _problem(

@@ -195,6 +195,63 @@ BANDS = (
     _transposed("conv_bands_float64_3d_3x3_3x4", (1, 10, 14, 22), (10, 4, 5, 3), strides=[2, 1], pads=[1, 0, 3, 2],
                 kinds=_INFINITE_WEIGHTS),
 )  # fmt: skip
+_LAST: dict[str, Any] = {"layout": "channels last", "out": "channels last"}
+# More weights than shared memory takes at once, vectors of channels that are whole and not, dilated outputs apart.
+CHANNELS = (
+    _gemm(
+        "depthwise_float32_3d_channels_4s1",
+        (2, 40, 19, 45),
+        (40, 1, 4, 3),
+        group=40,
+        strides=[2, 3],
+        dilations=[1, 3],
+        pads=[2, 1, 1, 3],
+        **_LAST,
+    ),
+    _gemm(
+        "depthwise_bfloat16_3d_channels_7s1",
+        (2, 24, 33, 80),
+        (24, 1, 5, 16),
+        group=24,
+        strides=[1, 2],
+        dilations=[3, 4],
+        pads=[4, 3, 0, 9],
+        kinds=_INFINITE_INPUTS,
+        **_LAST,
+    ),
+    _gemm(
+        "depthwise_float16_3d_channels_4s2",
+        (2, 9, 22, 51),
+        (18, 1, 3, 5),
+        group=9,
+        strides=[3, 2],
+        pads=[2, 4, 1, 3],
+        kinds=_INFINITE_WEIGHTS,
+        **_LAST,
+    ),
+    _gemm(
+        "depthwise_float64_3d_channels_taps",
+        (1, 20, 6, 13, 37),
+        (20, 1, 3, 2, 4),
+        group=20,
+        strides=[2, 1, 3],
+        dilations=[1, 3, 2],
+        pads=[1, 2, 4, 2, 1, 3],
+        kinds=_INFINITE_WEIGHTS,
+        bias=False,
+        **_LAST,
+    ),
+    _gemm(
+        "depthwise_float32_3d_channels_taps",
+        (1, 4, 67, 41),
+        (4, 1, 63, 70),
+        group=4,
+        strides=[3, 1],
+        dilations=[2, 1],
+        pads=[61, 40, 60, 31],
+        **_LAST,
+    ),
+)
 # Channels that are no whole slices; rows of x of whole 16 bytes, and others.
 POINTWISE = (
     _gemm("conv_pointwise_float32_1d_128x128x16", (3, 35, 13, 11), (300, 35, 1, 1), out="reversed"),
@@ -490,7 +547,7 @@ GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEA
 FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
 ALL: tuple[ManyBlocks, ...] = (
     *(*GEMMS, *BANDS, *TENSOR, *MATRIX),
-    *(*INTERLEAVED_TENSOR, *DIRECT, *POOLS, *FAST_POOLS),
+    *(*INTERLEAVED_TENSOR, *DIRECT, *CHANNELS, *POOLS, *FAST_POOLS),
 )
 
 

@@ -77,6 +77,8 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "include/interleaved.cuh": (*many_blocks.INTERLEAVED, *many_blocks.INTERLEAVED_TENSOR),
     "include/depth_to_space.cuh": many_blocks.DISJOINT,
     "conv_direct.cu": many_blocks.DIRECT,
+    "conv_channels.cu": many_blocks.CHANNELS,
+    "include/vectors.cuh": many_blocks.CHANNELS,
     "include/correlation.cuh": many_blocks.GEMMS,
     "include/gather.cuh": many_blocks.GEMMS,
     "include/ffma.cuh": many_blocks.GEMMS,

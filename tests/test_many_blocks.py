@@ -39,7 +39,8 @@ pytestmark = pytest.mark.emulator
 
 def _blocks(launch: Any) -> list[int]:
     """Blocks each way: of output channels and of pixels, or of all outputs."""
-    if launch.variant.name.startswith("max_pool") or launch.variant.source in ("conv_direct.cu", "conv_bands.cu"):
+    sources = ("conv_direct.cu", "conv_bands.cu", "conv_channels.cu")
+    if launch.variant.name.startswith("max_pool") or launch.variant.source in sources:
         return [launch.grid[0]]
     common = np.frombuffer(launch.parameters, launch.variant.layout)["common"]
     names = ("n_tiles",) if launch.variant.name.startswith("conv_few") else ("m_tiles", "n_tiles")

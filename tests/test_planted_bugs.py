@@ -42,6 +42,7 @@ SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
 TRANSPOSE_SPLIT, SPLIT_KERNEL = "conv_transpose_split.cu", "conv_split_float32_2d_64x64"
 FEW, BANDS, POINTWISE = "conv_few.cu", "conv_bands.cu", "conv_pointwise.cu"
 PRODUCT, MATRIX_ROWS = "include/matrix_product.cuh", "include/matrix_rows.cuh"
+CHANNELS = "conv_channels.cu"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
 
@@ -132,6 +133,20 @@ def bands() -> Any:
     (x, w, _), _ = filled("conv_transpose", (3, 40, 9, 14), (40, 2, 3, 4), {}, "float32")
     with preferred("conv_bands"):
         return gpuconv.conv_transpose(x, w, strides=[2, 3], pads=[1, 2, 0, 1])
+
+
+def over_channels() -> Any:
+    """A depthwise Conv over vectors of channels, with more weights than there is room for."""
+    (x, w, _), _ = filled("conv", (1, 9, 14, 36), (36, 1, 24, 20), {}, "float32")
+    with preferred("channels_7s1"):
+        return gpuconv.conv(x, w, group=36, pads=[12, 10, 11, 9], layout="NHWC")
+
+
+def over_single_channels() -> Any:
+    """The same of channels that are no whole vectors."""
+    (x, w, _), _ = filled("conv", (3, 9, 40, 6), (6, 1, 3, 5), {}, "float32")
+    with preferred("channels_7s1"):
+        return gpuconv.conv(x, w, group=6, layout="NHWC")
 
 
 def pointwise() -> Any:
@@ -406,6 +421,18 @@ BUGS = (
         OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum)"),
     Bug("inputs in the padding are read", BANDS, "found && channel + kBatch <= count", "channel + kBatch <= count",
         bands, OUT_OF_BOUNDS.format("read"), "elements[i] = *reinterpret_cast<const Elements*>(source + i * step)"),
+    Bug("inputs in the padding are loaded", CHANNELS, "unsigned(inside(w + c * p.window_step, p.x_extent[2])) << c",
+        "1u << c", over_channels, PAST_CHUNKS, "if (bits >> c & 1) elements[c]"),
+    Bug("rows in the padding are met", CHANNELS, "if (inside(h, p.x_extent[1])) take", "take", over_channels,
+        PAST_CHUNKS, "if (bits >> c & 1) elements[c]"),
+    Bug("weights are staged while others read them", CHANNELS,
+        "__syncthreads();                     // all threads have left the weights", "", over_channels,
+        "shared memory race: write after read", "shared[tap * p.pitch + of_channel] = value"),
+    Bug("channels that are none are made", CHANNELS, "rows > 0 && block_channel + channel<COUNT>(turn) < p.channels",
+        "rows > 0", over_single_channels, OUT_OF_BOUNDS.format("(read|write)"), ""),
+    Bug("weights of channels that are none are read over channels", CHANNELS,
+        "block_channel + of_channel < p.channels && kh", "kh", over_single_channels, OUT_OF_BOUNDS.format("read"),
+        "value = widen(weight("),
     Bug("weights of channels that are none are read", POINTWISE, "k + first_channel() < left;", "true;", pointwise,
         OUT_OF_BOUNDS.format("read"), "source, whole ?"),
     Bug("channels that are none are read", POINTWISE, "exists && k + row < left", "exists", pointwise,

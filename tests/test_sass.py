@@ -17,6 +17,7 @@ from benchmarks.sass import Instruction
 from gpuconv import _dtypes
 from gpuconv.cuda import (
     bands_plan,
+    channels_plan,
     depth_to_space_plan,
     direct_plan,
     direct_tile,
@@ -138,6 +139,25 @@ def test_bands_are_summed_as_efficiently_as_the_plan_takes_them_to_be(dtype: str
         loop = min((one for one in sass.loops(body) if sass.multiplications(body, one) == products), key=len)
         assert products / len(loop) == pytest.approx(form.efficiency, abs=0.02), form
         assert not sass.names(body, loop, "LDG", "LDL", "STL", "STS"), form
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
+    """The main loop makes all outputs of a thread from one row of x."""
+    entry = _dtypes.entry(dtype)
+    vector = 16 // _dtypes.entry(entry.accumulator).itemsize
+    for stride, taps, columns in channels_plan.FORMS:
+        body = code(channels_plan.variant(dtype, (stride, taps, columns)))
+        loop = sass.main_loop(body)
+        rows, window = 16 // columns, (columns - 1) * max(stride, 1) + taps
+        assert sass.multiplications(body, loop) == 16 * vector * taps
+        load = {8: "LDG.E.64", 16: "LDG.E.128"}[vector * entry.itemsize]
+        assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: window}
+        others = channels_plan._ROW * rows + channels_plan._TAP * rows * taps
+        planned = 16 * vector * taps + channels_plan._INPUT[dtype] * window + others
+        assert len(loop) == pytest.approx(planned, rel=0.1)
 
 
 @needs_nvrtc

@@ -88,6 +88,12 @@ def adding_up(count: int, blocks: int, limits: Limits) -> float:
     return _ADDING + blocks * _BEGINNING + count / (_CACHED * nearest(limits.architecture).clock)
 
 
+def cached(blocks: int, count: int, limits: Limits) -> float:
+    """Return the seconds in which the busiest multiprocessor reads from the L2 cache so many bytes for each block."""
+    rounds = -(-blocks // limits.multiprocessors)
+    return rounds * count / (_CACHED * nearest(limits.architecture).clock)
+
+
 def memory(count: int, limits: Limits) -> float:
     """Return the seconds in which so many bytes cross the memory bus, on a device with these multiprocessors."""
     device = nearest(limits.architecture)
