@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache, partial
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 NAME = "conv_bands"
 MOST_FILTERS = 8  # of a group
 _HEIGHT, _WIDTH = 1, 2  # axes
+_SECTOR = 32  # bytes that cross the memory bus together
 _FORMS = (
     Form(1, 7, 3, 3, 80, 0.86),
     Form(1, 7, 5, 5, 96, 0.93),
@@ -44,11 +45,11 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     if refusal(problem) is not None:
         return
     lifted = correlation.in_three_axes(problem)
-    work = _work(lifted)
+    work, scattered = _work(lifted), _scattered_bytes(problem)
     for form in _fitting(work):
         tile = bands_tile.best(work, form, limits)
         if tile is not None:
-            seconds = model.overlapped(tile.seconds(limits), model.memory(problem.bytes, limits))
+            seconds = model.overlapped(tile.seconds(limits), model.memory(problem.bytes + scattered, limits))
             yield Candidate(variant(problem.dtype, form).name, seconds, partial(_plan, lifted, tile))
 
 
@@ -107,6 +108,7 @@ def _work(problem: Problem) -> Work:
         width=width,
         line=flat and height.phases == 1,
         vectors=vectors,
+        lines=problem.lines,
     )
 
 
@@ -134,6 +136,13 @@ def _vectors(problem: Problem) -> int:
 
 def _steps(problem: Problem, axes: tuple[int, ...]) -> list[int]:
     return [problem.x_strides[axis] for axis in axes if problem.x_shape[axis] > 1]
+
+
+def _scattered_bytes(problem: Problem) -> int:
+    """Return what comes with x where the channels of a group fill no sector: other groups, for other blocks."""
+    own = problem.channels * problem.itemsize
+    apart = problem.group > 1 and problem.x_strides[1] == 1 and abs(problem.x_strides[-1]) != 1
+    return max(0, _SECTOR - own) * prod(problem.x_shape) // problem.channels if apart else 0
 
 
 # ---------------------------------------------------------------- launches

@@ -71,6 +71,7 @@ class Work:
     width: Axis
     line: bool
     vectors: int
+    lines: int  # of the L1 cache that 32 neighbouring columns lie in, where they are copied one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +283,8 @@ class Tile:
         form, taps, chunks, size = self.form, self._kernel_rows, self.form.chunks(self.work), _BANK_BYTES // self.word
         rows = chunks * (taps + -(-taps // form.kernel_rows) * (form.rows - 1))
         reads = rows * self._window * self.vector * _WARP / size + taps * self.row_weights / self.vector
-        each = 5.0 if self.work.vectors < 0 else 2.0  # for as many words as there are banks: lines of x, and wavefronts
+        # For as many words as there are banks: wavefronts, and lines of x.
+        each = 1.0 + (4.0 if self.work.vectors < 0 else self.work.lines if self.work.vectors == 1 else 1.0)
         return self._busy * self._channels * reads + each * self._copied * prod(self.extent) / size
 
     def resident(self, limits: Limits) -> int:
@@ -333,9 +335,8 @@ def _tiles(work: Work, form: Form) -> Iterator[Tile]:
         jobs = -(-every // shares)
         parts = 1 << min(3, (THREADS // (w * h * jobs)).bit_length() - 1) if w * h * jobs <= THREADS else 0
         if parts and (shares == 1 or shares < 2 * every):
-            for step in _STEPS:
-                if step >= parts and (step == _STEPS[-1] or step < 2 * work.channels):
-                    yield Tile(work, form, (h, w), jobs, parts, step)
+            for step in sorted({min(step, work.channels) for step in _STEPS}):
+                yield Tile(work, form, (h, w), jobs, min(parts, step), step)
 
 
 def _counts(needed: int) -> list[int]:
