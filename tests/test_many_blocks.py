@@ -12,6 +12,7 @@ from many_blocks import (
     ALL,
     DIRECT,
     DISJOINT,
+    DISJOINT_TENSOR,
     GEMMS,
     INTERLEAVED,
     INTERLEAVED_TENSOR,
@@ -23,7 +24,15 @@ from many_blocks import (
 )
 
 from gpuconv import _dtypes
-from gpuconv.cuda import depth_to_space_plan, direct_tile, gemm_plan, interleaved_plan, matrix_plan, mma_plan
+from gpuconv.cuda import (
+    depth_to_space_matrix_plan,
+    depth_to_space_plan,
+    direct_tile,
+    gemm_plan,
+    interleaved_plan,
+    matrix_plan,
+    mma_plan,
+)
 
 pytestmark = pytest.mark.emulator
 
@@ -50,6 +59,7 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
     "_planes": {"strides", "dilations"},
     "_channels": {"dilations"},
     "_depth_to_space_": {"dilations"},
+    "_transpose_matrix_": {"dilations"},
 }
 
 
@@ -95,6 +105,11 @@ def test_every_tile_of_every_dtype_is_there() -> None:
 def test_every_product_of_matrices_is_there() -> None:
     kernels = {matrix_plan.variant(*form).name for form in matrix_plan.forms()}
     met = {one.kernel for one in MATRIX}
+    assert met <= kernels
+    found, expected = ({name.replace("bfloat16", "float16") for name in names} for names in (met, kernels))
+    assert found == expected
+    kernels = {depth_to_space_matrix_plan.variant(*form).name for form in depth_to_space_matrix_plan.forms()}
+    met = {one.kernel for one in DISJOINT_TENSOR}
     assert met <= kernels
     found, expected = ({name.replace("bfloat16", "float16") for name in names} for names in (met, kernels))
     assert found == expected

@@ -9,6 +9,7 @@ from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
 from gpuconv.cuda import (
     choice,
     correlation,
+    depth_to_space_matrix_plan,
     depth_to_space_plan,
     direct_plan,
     few_plan,
@@ -34,8 +35,9 @@ FAMILIES = (
     matrix_plan,
     interleaved_plan,
     depth_to_space_plan,
+    depth_to_space_matrix_plan,
 )
-_OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan)
+_OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan, depth_to_space_matrix_plan)
 
 
 def for_conv(
