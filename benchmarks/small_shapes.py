@@ -119,6 +119,7 @@ TENSOR = tuple(
         ("conv", 32, (20, 32, 1, 1), {}),
         ("conv_transpose", 32, (32, 20, 3, 3), {"strides": [2, 2]}),
         ("conv_transpose", 3, (3, 20, 3, 3), {"strides": [2, 1]}),
+        ("conv_transpose", 32, (32, 20, 2, 2), {"strides": [2, 2]}),
     )
     for layout in ("NCHW", "NHWC")
     for more in (

@@ -30,6 +30,7 @@ from gpuconv.cuda import (
     bands_plan,
     channels_plan,
     choice,
+    depth_to_space_matrix_plan,
     depth_to_space_plan,
     few_plan,
     gemm_plan,
@@ -105,7 +106,7 @@ class WholeRows:
     stride: int
 
     def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        disjoint = depth_to_space_plan.NAME in self.kernel
+        disjoint = self.kernel.startswith((depth_to_space_plan.NAME, depth_to_space_matrix_plan.NAME))
         taps = (2, self.stride) if disjoint else (3, self.stride + 1)
         channels = _CHANNELS_BETWEEN if self.kernel.endswith(("x16", "x8")) and not disjoint else 16
         return (_BATCH, channels, _HEIGHT, WIDTHS[0]), (channels, self.filters, *taps)
@@ -418,11 +419,15 @@ def whole_rows() -> list[WholeRows]:
     disjoint = (
         (depth_to_space_plan.variant(*form).name, form[0], "ieee", form[1]) for form in depth_to_space_plan.forms()
     )
+    matrices = (
+        (depth_to_space_matrix_plan.variant(*form).name, *form[:2], form[2])
+        for form in depth_to_space_matrix_plan.forms()
+    )
     single = ((mma_plan.variant("conv_transpose", *form), form) for form in mma_plan.interleavable_forms())
     tensor = ((interleaved_plan.tensor_variant(one).name, *form[:3]) for one, form in single)
     return [
         WholeRows(name, dtype, precision, tile.block_m, stride)
-        for name, dtype, precision, tile in (*interleaved, *tensor, *disjoint)
+        for name, dtype, precision, tile in (*interleaved, *tensor, *disjoint, *matrices)
         for stride in (2, 3)
         if (stride, "float64_3d_mma" in name) != (3, True)  # for which there is no room
     ]

@@ -29,6 +29,7 @@ from gpuconv.cuda import (
     channels_plan,
     conv_plan,
     correlation,
+    depth_to_space_matrix_plan,
     few_plan,
     matrix_plan,
     mma_plan,
@@ -92,13 +93,17 @@ def _unpacked_plans() -> Iterator[Plan]:
 
 
 def _matrix_plans() -> Iterator[Plan]:
-    """Of one tap on tensor cores."""
+    """Of one tap, or of a kernel that is the stride, on tensor cores."""
     x_shape, w_shape = (2, 16, 4, 4), (16, 16, 1, 1)
-    geometry = _geometry.conv(x_shape, w_shape)
+    conv = _geometry.conv(x_shape, w_shape)
+    transposed = _geometry.conv_transpose(x_shape, (16, 16, 2, 2), strides=[2, 2])
     for (dtype, precision), strides in product(mma_plan.operands(), (_strides, _channels_last)):
-        arrays = strides(x_shape), contiguous_strides(w_shape), None, _strides(geometry.y_shape)
-        problem = correlation.of_conv(geometry, dtype, *arrays, precision)
+        arrays = strides(x_shape), contiguous_strides(w_shape), None, _strides(conv.y_shape)
+        problem = correlation.of_conv(conv, dtype, *arrays, precision)
         yield from (candidate.make() for candidate in matrix_plan.candidates(problem, _LIMITS))
+        arrays = strides(x_shape), contiguous_strides((16, 16, 2, 2)), None, _strides(transposed.y_shape)
+        problem = correlation.of_conv_transpose(transposed, dtype, *arrays, precision)
+        yield from (candidate.make() for candidate in depth_to_space_matrix_plan.candidates(problem, _LIMITS))
 
 
 def _direct_plans() -> Iterator[Plan]:

@@ -336,6 +336,16 @@ DISJOINT = (
     _gemm("conv_transpose_depth_to_space_bfloat16_3d_16x128x16", (3, 50, 130), (50, 9, 4), strides=[4], pads=[3, 2],
           dilations=[1], out="strided"),
 )  # fmt: skip
+DISJOINT_TENSOR = (
+    _gemm("conv_transpose_matrix_float16_3d_mma_128x128x64", (2, 72, 13, 20), (72, 50, 3, 2), strides=[3, 2],
+          pads=[2, 1, 0, 3], dilations=[1, 1], kinds=_INFINITE_WEIGHTS, bias=False),
+    _gemm("conv_transpose_matrix_bfloat16_3d_mma_64x128x64", (3, 136, 134), (136, 38, 4), strides=[4], pads=[3, 2],
+          dilations=[1]),
+    _gemm("conv_transpose_matrix_float32_3d_tf32_128x128x32", (2, 66, 9, 17), (66, 60, 1, 5), group=2, strides=[1, 5],
+          pads=[0, 3, 2, 1], dilations=[1, 1], kinds=_INFINITE_INPUTS),
+    _gemm("conv_transpose_matrix_float32_3d_3xtf32_128x128x32", (2, 40, 4, 5, 9), (40, 30, 2, 3, 2), strides=[2, 3, 2],
+          pads=[1, 0, 1, 0, 2, 1], dilations=[1, 1, 1], kinds=_INFINITE_WEIGHTS),
+)  # fmt: skip
 
 _POOL_2D: dict[str, Any] = {"kernel_shape": [3, 4], "strides": [2, 1], "pads": [4, 3, 3, 2], "dilations": [1, 2]}
 _POOL_2D_TURNED: dict[str, Any] = {
@@ -547,7 +557,7 @@ GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEA
 FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
 ALL: tuple[ManyBlocks, ...] = (
     *(*GEMMS, *BANDS, *TENSOR, *MATRIX),
-    *(*INTERLEAVED_TENSOR, *DIRECT, *CHANNELS, *POOLS, *FAST_POOLS),
+    *(*INTERLEAVED_TENSOR, *DISJOINT_TENSOR, *DIRECT, *CHANNELS, *POOLS, *FAST_POOLS),
 )
 
 

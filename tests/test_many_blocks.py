@@ -13,6 +13,7 @@ from many_blocks import (
     BANDS,
     DIRECT,
     DISJOINT,
+    DISJOINT_TENSOR,
     GEMMS,
     INTERLEAVED,
     INTERLEAVED_TENSOR,
@@ -26,6 +27,7 @@ from many_blocks import (
 from gpuconv import _dtypes
 from gpuconv.cuda import (
     bands_plan,
+    depth_to_space_matrix_plan,
     depth_to_space_plan,
     direct_tile,
     gemm_plan,
@@ -62,6 +64,7 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
     "_planes": {"strides", "dilations"},
     "_channels": {"dilations"},
     "_depth_to_space_": {"dilations"},
+    "_transpose_matrix_": {"dilations"},
 }
 
 
@@ -109,6 +112,11 @@ def test_every_tile_of_every_dtype_is_there() -> None:
 def test_every_product_of_matrices_is_there() -> None:
     kernels = {matrix_plan.variant(*form).name for form in matrix_plan.forms()}
     met = {one.kernel for one in MATRIX}
+    assert met <= kernels
+    found, expected = ({name.replace("bfloat16", "float16") for name in names} for names in (met, kernels))
+    assert found == expected
+    kernels = {depth_to_space_matrix_plan.variant(*form).name for form in depth_to_space_matrix_plan.forms()}
+    met = {one.kernel for one in DISJOINT_TENSOR}
     assert met <= kernels
     found, expected = ({name.replace("bfloat16", "float16") for name in names} for names in (met, kernels))
     assert found == expected

@@ -11,6 +11,7 @@ from gpuconv.cuda import (
     channels_plan,
     choice,
     correlation,
+    depth_to_space_matrix_plan,
     depth_to_space_plan,
     direct_plan,
     few_plan,
@@ -38,8 +39,9 @@ FAMILIES = (
     matrix_plan,
     interleaved_plan,
     depth_to_space_plan,
+    depth_to_space_matrix_plan,
 )
-_OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan)
+_OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan, depth_to_space_matrix_plan)
 
 
 def for_conv(

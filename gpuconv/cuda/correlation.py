@@ -115,8 +115,12 @@ class Problem:
 
     @property
     def bytes_by_phase(self) -> int:
-        """The same where each phase is written alone: every stride-th element of a row, in whole sectors."""
-        apart = min(self.phases[-1], _SECTOR // self.itemsize) if self.phases else 1
+        """The same where each phase is written alone: every stride-th element of a row, in whole sectors.
+
+        Where channels are neighbours instead, a row's elements share no sectors.
+        """
+        sharing = _SECTOR // (self.itemsize * (abs(self.y_strides[-1]) or 1))  # neighbours of a row, a sector
+        apart = max(1, min(self.phases[-1], sharing)) if self.phases else 1
         return self.bytes + (apart - 1) * self.itemsize * prod(self.y_shape)
 
     @property

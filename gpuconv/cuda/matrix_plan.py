@@ -91,10 +91,10 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """Yield a candidate for each tile that the device has room for."""
     if _refusal(problem) is not None:
         return
-    for inputs, taken in (("pixels", _of_pixels(problem)), ("channels", _of_channels(problem))):
+    for inputs, taken in (("pixels", of_pixels(problem)), ("channels", of_channels(problem))):
         if taken is None:
             continue
-        for tile in TILES[inputs].get(_arithmetic(problem).cuda, ()):
+        for tile in TILES[inputs].get(arithmetic(problem).cuda, ()):
             if shared_bytes(taken, inputs, tile) <= limits.shared_bytes_per_block:
                 name = variant(problem.dtype, problem.precision, inputs, tile).name
                 yield Candidate(name, _seconds(taken, inputs, tile, limits), partial(_plan, taken, inputs, tile))
@@ -105,7 +105,7 @@ def refusal(problem: Problem) -> str | None:
     tensor_cores = mma_plan.refusal(problem) is None and problem.dtype != "float64"
     if problem.operator != "conv" or prod(problem.taps) != 1 or not tensor_cores:
         return None
-    if _refusal(problem) is not None or _of_pixels(problem) is not None or _of_channels(problem) is not None:
+    if _refusal(problem) is not None or of_pixels(problem) is not None or of_channels(problem) is not None:
         return _refusal(problem)
     return "neither pixels nor channels of x begin on 4 bytes, or 16, and lie side by side, without strides and padding"
 
@@ -125,27 +125,28 @@ def _refusal(problem: Problem) -> str | None:
     return None
 
 
-def _of_pixels(problem: Problem) -> Problem | None:
+def of_pixels(problem: Problem) -> Problem | None:
     """Return the problem in three axes, if pixels lie behind each other, an output for each."""
     every = problem.columns == problem.x_shape[2:] and not any(problem.pads)
     if not every or step(problem.x_shape[2:], problem.x_strides[2:]) != 1:
         return None
     images = problem.x_strides[0] if problem.batch > 1 else 0
     lifted = correlation.in_three_axes(replace(problem, x_strides=(images, *problem.x_strides[1:])))
-    return lifted if at_once(lifted) >= _LEAST else None
+    return lifted if _at_once(lifted) >= _LEAST else None
 
 
-def _of_channels(problem: Problem) -> Problem | None:
+def of_channels(problem: Problem) -> Problem | None:
     """Return the problem in three axes, if pixels have whole chunks of channels that lie side by side."""
     lifted = correlation.in_three_axes(problem)
     return lifted if mma_plan.has_chunks(lifted) else None
 
 
-def _arithmetic(problem: Problem) -> Arithmetic:
+def arithmetic(problem: Problem) -> Arithmetic:
+    """Return how a problem's elements are multiplied."""
     return mma_plan.arithmetic_of(problem.dtype, problem.precision)
 
 
-def at_once(problem: Problem) -> int:
+def _at_once(problem: Problem) -> int:
     """Return the bytes of a copy of pixels that lie behind each other, if x begins on 16 bytes."""
     batch, channel, *_ = problem.x_strides
     return gcd(_CHUNK, problem.itemsize * gcd(prod(problem.columns), channel, batch))
@@ -154,33 +155,44 @@ def at_once(problem: Problem) -> int:
 # ---------------------------------------------------------------- plans
 
 
-def shared_bytes(problem: Problem, inputs: str, tile: Tile) -> int:
-    """Return the bytes of the slices: channels of filters, and of pixels, or rows of pixels that lie somewhat apart."""
-    if inputs == "channels":
-        return tile.stages * (tile.block_m + tile.block_n) * _SLICE + tile.block_n * _STANDING
-    row = tile.block_n * problem.itemsize + (16 if problem.itemsize == 2 else 32)
-    return tile.stages * (tile.block_m * _SLICE + _SLICE // problem.itemsize * row)
+def shared_bytes(problem: Problem, inputs: str, tile: Tile, weight_rows: bool = False) -> int:
+    """Return the bytes of the slices, side by side or in rows that lie somewhat apart, and of the table of pixels."""
+
+    def side(count: int, rows: bool) -> int:
+        pitch = count * problem.itemsize + (16 if problem.itemsize == 2 else 32)
+        return _SLICE // problem.itemsize * pitch if rows else count * _SLICE
+
+    table = 0 if inputs == "pixels" else tile.block_n * _STANDING
+    return tile.stages * (side(tile.block_m, weight_rows) + side(tile.block_n, inputs == "pixels")) + table
 
 
-def _counts(problem: Problem, tile: Tile) -> tuple[int, int]:
+def counts(problem: Problem, tile: Tile) -> tuple[int, int]:
+    """Return the tiles along M and along N, of one group."""
     return -(-problem.filters // tile.block_m), -(-problem.pixels // tile.block_n)
 
 
 def _seconds(problem: Problem, inputs: str, tile: Tile, limits: Limits) -> float:
-    blocks = prod(_counts(problem, tile)) * problem.group
-    copied = at_once(problem) if inputs == "pixels" else _CHUNK
-    return model.overlapped(busy(problem, tile, copied, blocks, limits), model.memory(problem.bytes, limits))
+    blocks = prod(counts(problem, tile)) * problem.group
+    return model.overlapped(busy(problem, inputs, tile, blocks, limits), model.memory(problem.bytes, limits))
 
 
-def busy(problem: Problem, tile: Tile, copied: int, blocks: int, limits: Limits) -> float:
-    """Return the modelled seconds of the busiest multiprocessor's multiplications and what goes with them."""
-    arithmetic = _arithmetic(problem)
+def busy(problem: Problem, inputs: str, tile: Tile, blocks: int, limits: Limits, after: float = 0.0) -> float:
+    """Return the modelled seconds of the busiest multiprocessor's multiplications and what goes with them.
+
+    ``after`` are a block's instructions after the main loop, counted by warp.
+    """
+    own = arithmetic(problem)
     depth = _SLICE // problem.itemsize
     rows = -(-problem.channels // depth) * depth
-    multiplications = tile.block_m * tile.block_n * rows * arithmetic.products
-    issued = tile.issued + tile.copies * (_CHUNK // copied - 1)
-    besides = max(issued / 4, _wavefronts(tile, arithmetic))
-    return model.tensor(blocks, multiplications, arithmetic.lanes, besides, limits)
+    multiplications = tile.block_m * tile.block_n * rows * own.products
+    fragment = 32 * 1024 // problem.itemsize // 8  # multiplications of an instruction
+    issued = (
+        tile.issued
+        + tile.copies * (_CHUNK // _copied_at_once(problem, inputs) - 1)
+        + after / (multiplications / fragment)
+    )
+    besides = max(issued / 4, _wavefronts(tile, own))
+    return model.tensor(blocks, multiplications, own.lanes, besides, limits)
 
 
 def _wavefronts(tile: Tile, arithmetic: Arithmetic) -> float:
@@ -192,18 +204,26 @@ def _wavefronts(tile: Tile, arithmetic: Arithmetic) -> float:
 
 
 def _plan(problem: Problem, inputs: str, tile: Tile) -> Plan:
-    blocks = prod(_counts(problem, tile)) * problem.group
+    blocks = prod(counts(problem, tile)) * problem.group
     gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(problem.dtype, problem.precision, inputs, tile)
     weights = PackedWeights(problem.w_strides[1] * problem.itemsize, problem.filters, problem.channels)
-    fields = gemm_fields.operands(problem, _counts(problem, tile), weights, False)
+    fields = gemm_fields.operands(problem, counts(problem, tile), weights, False)
     roles = gemm_fields.roles(problem) | {"weights": "w"}
     pointers = params.pointers(gemm_structs.correlation(False, mma_plan.RANK), roles)
     shared = shared_bytes(problem, inputs, tile)
     launch = Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
-    copied = f"{at_once(problem) if inputs == 'pixels' else _CHUNK} bytes of {inputs} a copy"
-    reason = f"a product of matrices on tensor cores: one tap, weights as they are; {copied}"
-    return Plan(problem.operator, (launch,), 0, "", (reason,))
+    reason = "a product of matrices on tensor cores: one tap, weights as they are"
+    return Plan(problem.operator, (launch,), 0, "", (f"{reason}; {copied(problem, inputs)}",))
+
+
+def copied(problem: Problem, inputs: str) -> str:
+    """Say how x is copied."""
+    return f"{_copied_at_once(problem, inputs)} bytes of {inputs} a copy"
+
+
+def _copied_at_once(problem: Problem, inputs: str) -> int:
+    return _at_once(problem) if inputs == "pixels" else _CHUNK
 
 
 # ---------------------------------------------------------------- variants
