@@ -20,14 +20,8 @@ __device__ __forceinline__ void make_phase(const ConvTransposeParams<Index, NDIM
         return phase;
     };
     if (threadIdx.x == 0) {
-        Index group, m_tile, n_tile, phase[NDIM];
-        Index number = position(group, m_tile, n_tile);
-#pragma unroll
-        for (int axis = NDIM - 1; axis >= 0; --axis) {
-            Index rank;
-            number = p.axes[axis].phases.split(number, rank);
-            phase[axis] = phase_of_rank(p.axes[axis], rank);
-        }
+        Index group, m_tile, n_tile;
+        const Index phase = position(group, m_tile, n_tile);
         fill_taps(p, phase, taps);
     }
     __syncthreads();

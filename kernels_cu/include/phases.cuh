@@ -71,3 +71,16 @@ __device__ __forceinline__ void fill_taps(const ConvTransposeParams<Index, NDIM>
     for (int axis = 0; axis < NDIM; ++axis) rows *= phase_taps(p.axes[axis], phase[axis], axis, taps);
     taps.rows = rows;
 }
+// The same of the phase with a number among the blocks', the last axis fastest.
+template <class Index, int NDIM>
+__device__ __forceinline__ void fill_taps(const ConvTransposeParams<Index, NDIM>& p, Index number, Taps<Index, NDIM>& taps)
+{
+    Index phase[NDIM];
+#pragma unroll
+    for (int axis = NDIM - 1; axis >= 0; --axis) {
+        Index rank;
+        number = p.axes[axis].phases.split(number, rank);
+        phase[axis] = phase_of_rank(p.axes[axis], rank);
+    }
+    fill_taps(p, phase, taps);
+}
