@@ -99,7 +99,9 @@ TENSOR = tuple(
     for operator, channels, w, attributes in (
         ("conv", 32, (20, 32, 3, 3), _pads(1, 1, 1, 1)),
         ("conv", 3, (20, 3, 3, 3), {"strides": [2, 2]}),
+        ("conv", 32, (24, 8, 3, 3), {"group": 4, **_pads(1, 0, 2, 1)}),
         ("conv_transpose", 32, (32, 20, 3, 3), {"strides": [2, 2]}),
+        ("conv_transpose", 32, (32, 6, 3, 3), {"group": 4, "strides": [2, 1]}),
         ("conv_transpose", 3, (3, 20, 3, 3), {"strides": [2, 1]}),
     )
     for layout in ("NCHW", "NHWC")

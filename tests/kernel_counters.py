@@ -31,6 +31,8 @@ from gpuconv.cuda import (
     depth_to_space_plan,
     few_plan,
     gemm_plan,
+    grouped_plan,
+    grouped_tile,
     interleaved_plan,
     mma_plan,
     pointwise_plan,
@@ -235,6 +237,40 @@ class Pointwise:
 
 
 @dataclass(frozen=True)
+class Grouped:
+    """Conv of few channels a group on tensor cores, channels last or not."""
+
+    dtype: str
+    precision: str
+    form: grouped_tile.Form
+    channels_last: bool
+
+    def __str__(self) -> str:
+        return grouped_plan.variant("conv", self.dtype, self.precision, self.form).name
+
+    def title(self) -> str:
+        """Return the row's title."""
+        return f"{self}, 3x3 over {_sizes(self._x_shape)}{', channels last' * self.channels_last}"
+
+    @property
+    def _x_shape(self) -> tuple[int, ...]:
+        return (_BATCH, 2 * self.form.block_m, 8, WIDTHS[0])
+
+    def run(self) -> dict[str, Row]:
+        """Convolve with stride 1 and a border of zeros; return the kernel's row."""
+        channels = min(self.form.block_m, 32)
+        x, w = (np.zeros(shape, self.dtype) for shape in (self._x_shape, (self._x_shape[1], channels, 3, 3)))
+        keywords: dict[str, Any] = {"group": self._x_shape[1] // channels, "pads": (1, 1, 1, 1)}
+        if self.channels_last:
+            x, keywords["layout"] = np.moveaxis(x, 1, -1).copy(), "NHWC"
+        with preferred(str(self)), gpuconv.precision(self.precision), _counting() as emulated:
+            gpuconv.conv(x, w, **keywords)
+        ((name, counters),) = emulated.counters().items()
+        assert name == str(self)
+        return {self.title(): row(counters)}
+
+
+@dataclass(frozen=True)
 class Pool:
     """MaxPool by one kernel with one window, of the values alone or with their indices."""
 
@@ -299,6 +335,11 @@ def unpacked() -> list[Few | Pointwise]:
     """Return every kernel that reads w as it is."""
     few = [Few(dtype, filters) for dtype, filters in product(_dtypes.CONV_DTYPES, few_plan._FILTERS)]
     return [*few, *map(Pointwise, pointwise_plan._TILES)]
+
+
+def grouped() -> list[Grouped]:
+    """Return every kernel for few channels a group, with both layouts of x."""
+    return [Grouped(*form, last) for form, last in product(grouped_plan.forms(), (False, True))]
 
 
 def whole_rows() -> list[WholeRows]:
@@ -383,7 +424,7 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from tensor_form.run(WIDTHS[0]).items()
     for few, width in product(unpacked(), WIDTHS):
         yield from few.run(width).items()
-    for one in (*directs(), *whole_rows(), *pools()):
+    for one in (*directs(), *grouped(), *whole_rows(), *pools()):
         yield from one.run().items()
 
 

@@ -31,7 +31,8 @@ def _blocks(launch: Any) -> list[int]:
     """Blocks each way: of output channels and of pixels, or of all outputs."""
     if launch.variant.name.startswith("max_pool") or launch.variant.source == "conv_direct.cu":
         return [launch.grid[0]]
-    common = np.frombuffer(launch.parameters, launch.variant.layout)["common"]
+    struct = np.frombuffer(launch.parameters, launch.variant.layout)
+    common = struct["common"] if "common" in (struct.dtype.names or ()) else struct["all"]["common"]
     names = ("n_tiles",) if launch.variant.name.startswith("conv_few") else ("m_tiles", "n_tiles")
     return [int(common[name]["divisor"][0]) for name in names]
 

@@ -13,6 +13,7 @@ from gpuconv.cuda import (
     direct_plan,
     few_plan,
     gemm_plan,
+    grouped_plan,
     interleaved_plan,
     mma_plan,
     pointwise_plan,
@@ -32,6 +33,7 @@ FAMILIES = (
     pointwise_plan,
     interleaved_plan,
     depth_to_space_plan,
+    grouped_plan,
 )
 _OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan)
 
@@ -88,6 +90,9 @@ def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
     tensor = mma_plan.refusal(problem)
     if tensor is not None:
         yield tensor
+    grouped = grouped_plan.refusal(problem)
+    if grouped is not None and tensor is None and problem.group > 1:
+        yield f"not by {grouped_plan.NAME}: {grouped}"
     for family in _OF_CONV_TRANSPOSE if problem.phases else ():
         why = family.refusal(problem, limits)
         if why is not None:

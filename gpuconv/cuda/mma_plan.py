@@ -239,7 +239,12 @@ def accepts(problem: Problem, form: Form) -> bool:
 
 
 def _arithmetic(problem: Problem) -> Arithmetic:
-    return _ARITHMETIC[problem.dtype, problem.precision]
+    return arithmetic_of(problem.dtype, problem.precision)
+
+
+def arithmetic_of(dtype: str, precision: str) -> Arithmetic:
+    """Return how elements of a dtype are multiplied."""
+    return _ARITHMETIC[dtype, precision]
 
 
 # ---------------------------------------------------------------- plans
