@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import gcd, prod
 
 from gpuconv._geometry import Ints
@@ -21,7 +22,8 @@ _GAP = 16  # bytes between pixels of a band, and between the weights of taps
 _TAP_BYTES = 8  # of an entry of the table
 _PIECE = 16 * 40 * 4  # bytes of shared memory that a warp's sums pass through one by one
 _TAPS_AT_ONCE = 9  # that a thread waits for together
-_PARTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)  # that an axis may be cut into
+_PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)  # that an axis may be cut into
+_TRIED = 5  # shapes of tiles, by the whole model
 _WAIT = 800  # cycles from a load to what it brings; assumed
 _L2 = 64  # bytes that a multiprocessor gets from the L2 cache in a cycle; assumed
 _ISSUED = 4  # instructions of warps that a multiprocessor issues in a cycle
@@ -64,7 +66,7 @@ def forms(arithmetic: Arithmetic) -> tuple[Form, ...]:
     return _FORMS if arithmetic.parts == 1 else _FORMS[:2]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Work:
     """A problem with three axes in the kernel's order.
 
@@ -92,12 +94,12 @@ class Work:
         """Filters of a block's groups."""
         return self.together * self.problem.filters
 
-    @property
+    @cached_property
     def depths(self) -> int:
         """Fragments along K of one tap."""
         return -(-self.channels * self.problem.itemsize // 32)
 
-    @property
+    @cached_property
     def chunks(self) -> bool:
         """Whether 16 bytes of channels lie side by side wherever a pixel stands, if x itself begins on 16 bytes."""
         batch, channel, *spatial = self.problem.x_strides
@@ -113,7 +115,7 @@ class Work:
         """Bytes from one pixel of a band to the next."""
         return self.depths * 32 + _GAP
 
-    @property
+    @cached_property
     def reaches(self) -> Ints:
         """Inputs from the first to the last that a column meets, axis by axis, in the phase that has the most taps."""
         problem = self.problem
@@ -122,12 +124,12 @@ class Work:
         axes = zip(problem.taps, problem.strides, problem.dilations, strict=True)
         return tuple((-(-k // (s // gcd(s, d))) - 1) * (d // gcd(s, d)) for k, s, d in axes)
 
-    @property
+    @cached_property
     def image_inputs(self) -> int:
         """Inputs of one image along the outermost axis, with the padding that they meet."""
         return (self.problem.columns[0] - 1) * self.problem.column_strides[0] + self.reaches[0] + 1
 
-    @property
+    @cached_property
     def weight_bytes(self) -> int:
         """Of the fragments, and of the table of taps."""
         taps = prod(self.problem.taps)
@@ -140,7 +142,7 @@ class Work:
         return self.depths * self.m_tiles * self.form.block_m / 16 / self.together
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tile:
     """Columns of a tile along each axis, and the blocks that share the tiles."""
 
@@ -148,7 +150,7 @@ class Tile:
     tile: Ints
     turns: int
 
-    @property
+    @cached_property
     def box(self) -> Ints:
         """Inputs that the columns meet along each axis."""
         work, (outer, *inner) = self.work, self.tile
@@ -161,14 +163,14 @@ class Tile:
         rest = ((t - 1) * s + reach + 1 for t, s, reach in zip(inner, steps[1:], work.reaches[1:], strict=True))
         return (first, *rest)
 
-    @property
+    @cached_property
     def counts(self) -> Ints:
         """Tiles along each axis."""
         first, *rest = self.work.problem.columns
         extents = (first * self.work.problem.batch, *rest)
         return tuple(-(-extent // tile) for extent, tile in zip(extents, self.tile, strict=True))
 
-    @property
+    @cached_property
     def outputs(self) -> str:
         """How a warp writes if y begins on 16 bytes: 16 bytes of channels, columns in pairs, or one by one."""
         work, problem = self.work, self.work.problem
@@ -187,7 +189,7 @@ class Tile:
         problem = self.work.problem
         return self.work.m_tiles * prod(problem.phases) * (problem.group // self.work.together) * self.turns
 
-    @property
+    @cached_property
     def shared_bytes(self) -> int:
         """Of a block, without the taps of a phase."""
         form, size = self.work.form, self.work.problem.itemsize
@@ -216,6 +218,12 @@ class Tile:
             busy = max(sums, first) + sum(rest)
         waits = max(self._weight_waits(), self._waits() if work.chunks else 0) + (tiles - work.chunks) * self._waits()
         return busy + model.busy(self.blocks, _WAIT * waits / resident, limits)
+
+    def effort(self, limits: Limits) -> float:
+        """Return the cycles of the busiest multiprocessor's tiles, without weights and waiting."""
+        issued, wavefronts = (sum(costs) for costs in zip(*self._tile(), strict=True))
+        all_tiles = replace(self, turns=prod(self.counts)).blocks
+        return -(-all_tiles // limits.multiprocessors) * max(issued / _ISSUED, wavefronts)
 
     def _steps(self) -> float:
         """Steps of the main loop, of all warps, for a tile of a phase."""
@@ -291,34 +299,33 @@ def works(problem: Problem, arithmetic: Arithmetic) -> Iterator[Work]:
 def best(work: Work, limits: Limits, more_bytes: int) -> tuple[float, Tile] | None:
     """Return the quickest way to cut the outputs, with its modelled seconds, or None where shared memory is too small.
 
+    Of all shapes the few with the least work in all are tried, and parts of these, with more or fewer blocks.
     ``more_bytes`` are what a block needs beside a tile's.
     """
-    found: tuple[float, Tile] | None = None
-    for shape in _shapes(work):
-        whole = Tile(work, shape, 1)
-        if whole.shared_bytes + more_bytes > limits.shared_bytes_per_block:
-            continue
-        tiles = prod(whole.counts)
-        for turns in sorted({-(-tiles // n) for n in (1, 2, 3, 4, 6, 8, 12, 16)}):
-            tile = replace(whole, turns=turns)
-            seconds = tile.seconds(limits)
-            if found is None or seconds < found[0]:
-                found = seconds, tile
-    return found
+    room = limits.shared_bytes_per_block - more_bytes
+    shapes = (Tile(work, shape, 1) for shape in _shapes(work))
+    fitting = [tile for tile in shapes if tile.shared_bytes <= room]
+    found: list[tuple[float, Tile]] = []
+    for whole in sorted(fitting, key=lambda tile: tile.effort(limits))[:_TRIED]:
+        first, *rest = whole.tile
+        for size in sorted({first, -(-first // 2), -(-first // 4), -(-first // 8)}):
+            tiles = prod(replace(whole, tile=(size, *rest)).counts)
+            for turns in sorted({-(-tiles // n) for n in (1, 2, 3, 4, 6, 8)}):
+                tile = Tile(work, (size, *rest), turns)
+                if tile.shared_bytes <= room:
+                    found.append((tile.seconds(limits), tile))
+    return min(found, key=lambda pair: pair[0], default=None)
 
 
 def _shapes(work: Work) -> Iterator[Ints]:
     """Yield sizes of tiles, each axis cut into about equal parts."""
     outer, middle, inner = work.problem.columns
-    most = work.form.columns
+    most, rows = work.form.columns, outer * work.problem.batch
     for last in _parts(inner, most):
         for second in _parts(middle, most // last):
-            room = most // (last * second)
-            rows = outer * work.problem.batch
-            firsts = {min(room, rows), -(-rows // -(-rows // room)), max(1, room // 2), *_parts(outer, room)}
-            firsts |= {room // outer * outer} if room >= outer else set()
-            for first in sorted(firsts):
-                yield min(first, rows), second, last
+            room = min(most // (last * second), rows)
+            for first in {room, room // outer * outer or max(_parts(outer, room))}:
+                yield first, second, last
 
 
 def _parts(extent: int, most: int) -> list[int]:
