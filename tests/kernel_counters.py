@@ -34,6 +34,8 @@ from gpuconv.cuda import (
     depth_to_space_plan,
     few_plan,
     gemm_plan,
+    grouped_plan,
+    grouped_tile,
     interleaved_plan,
     matrix_plan,
     mma_plan,
@@ -329,6 +331,40 @@ class Matrix:
 
 
 @dataclass(frozen=True)
+class Grouped:
+    """Conv of few channels a group on tensor cores, channels last or not."""
+
+    dtype: str
+    precision: str
+    form: grouped_tile.Form
+    channels_last: bool
+
+    def __str__(self) -> str:
+        return grouped_plan.variant("conv", self.dtype, self.precision, self.form).name
+
+    def title(self) -> str:
+        """Return the row's title."""
+        return f"{self}, 3x3 over {_sizes(self._x_shape)}{', channels last' * self.channels_last}"
+
+    @property
+    def _x_shape(self) -> tuple[int, ...]:
+        return (_BATCH, 2 * self.form.block_m, 8, WIDTHS[0])
+
+    def run(self) -> dict[str, Row]:
+        """Convolve with stride 1 and a border of zeros; return the kernel's row."""
+        channels = min(self.form.block_m, 32)
+        x, w = (np.zeros(shape, self.dtype) for shape in (self._x_shape, (self._x_shape[1], channels, 3, 3)))
+        keywords: dict[str, Any] = {"group": self._x_shape[1] // channels, "pads": (1, 1, 1, 1)}
+        if self.channels_last:
+            x, keywords["layout"] = np.moveaxis(x, 1, -1).copy(), "NHWC"
+        with preferred(str(self)), gpuconv.precision(self.precision), _counting() as emulated:
+            gpuconv.conv(x, w, **keywords)
+        ((name, counters),) = emulated.counters().items()
+        assert name == str(self)
+        return {self.title(): row(counters)}
+
+
+@dataclass(frozen=True)
 class Pool:
     """MaxPool by one kernel with one window, of the values alone or with their indices."""
 
@@ -409,6 +445,11 @@ def bands() -> list[Bands]:
 def channels() -> list[Channels]:
     """Return every kernel for depthwise Conv over vectors of channels."""
     return [Channels(dtype, form) for dtype, form in product(_dtypes.CONV_DTYPES, channels_plan.FORMS)]
+
+
+def grouped() -> list[Grouped]:
+    """Return every kernel for few channels a group, with both layouts of x."""
+    return [Grouped(*form, last) for form, last in product(grouped_plan.forms(), (False, True))]
 
 
 def whole_rows() -> list[WholeRows]:
@@ -500,7 +541,7 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from tensor_form.run(WIDTHS[0]).items()
     for few, width in product(unpacked(), WIDTHS):
         yield from few.run(width).items()
-    for one in (*bands(), *directs(), *channels(), *whole_rows(), *pools()):
+    for one in (*bands(), *directs(), *channels(), *grouped(), *whole_rows(), *pools()):
         yield from one.run().items()
 
 

@@ -31,6 +31,7 @@ from gpuconv.cuda import (
     correlation,
     depth_to_space_matrix_plan,
     few_plan,
+    grouped_plan,
     matrix_plan,
     mma_plan,
     pointwise_plan,
@@ -61,7 +62,7 @@ _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 def launches() -> dict[str, Launch]:
     """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
     plans = [
-        *(*_gemm_plans(), *_unpacked_plans(), *_matrix_plans(), *_direct_plans(), *_channel_plans()),
+        *(*_gemm_plans(), *_unpacked_plans(), *_matrix_plans(), *_grouped_plans(), *_direct_plans(), *_channel_plans()),
         *(*_pool_plans(), *gradient_plans.plans()),
     ]
     return {launch.variant.name: launch for plan in plans for launch in plan.launches}
@@ -104,6 +105,16 @@ def _matrix_plans() -> Iterator[Plan]:
         arrays = strides(x_shape), contiguous_strides((16, 16, 2, 2)), None, _strides(transposed.y_shape)
         problem = correlation.of_conv_transpose(transposed, dtype, *arrays, precision)
         yield from (candidate.make() for candidate in depth_to_space_matrix_plan.candidates(problem, _LIMITS))
+
+
+def _grouped_plans() -> Iterator[Plan]:
+    for operator, (dtype, precision) in product(("conv", "conv_transpose"), grouped_plan.FACTORS):
+        x_shape, w_shape = (2, 8, 9, 9), (8, 4, 3, 3)
+        geometry = getattr(_geometry, operator)(x_shape, w_shape, group=2)
+        make = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
+        x_strides, w_strides, y_strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
+        problem = make(geometry, dtype, x_strides, w_strides, None, y_strides, precision)
+        yield from (candidate.make() for candidate in grouped_plan.candidates(problem, _LIMITS))
 
 
 def _direct_plans() -> Iterator[Plan]:

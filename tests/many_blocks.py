@@ -553,10 +553,34 @@ TENSOR = (
           **_TRANSPOSE_2D),
 )  # fmt: skip
 
+# Groups that make one, and one group whose filters make several tiles.
+GROUPED = (
+    _gemm("conv_grouped_float16_3d_mma_16x512", (2, 24, 31, 41), (160, 6, 3, 2), group=4, kinds=_INFINITE_INPUTS,
+          **_CONV_2D),
+    _gemm("conv_grouped_float16_3d_mma_32x512", (2, 20, 5, 13, 18), (272, 5, 2, 3, 2), group=4, layout="reversed",
+          kinds=_INFINITE_WEIGHTS, **_CONV_3D),
+    _gemm("conv_grouped_bfloat16_3d_mma_32x512", (3, 40, 21, 14), (200, 20, 2, 3), group=2, layout="channels last",
+          out="channels last", kinds=_INFINITE_INPUTS, **_CONV_2D_TURNED),
+    _gemm("conv_grouped_bfloat16_3d_mma_64x256", (2, 96, 300), (280, 48, 5), group=2, strides=[2], pads=[3, 2],
+          dilations=[3], bias=False),
+    _gemm("conv_grouped_float32_3d_tf32_16x512", (2, 32, 26, 30), (144, 8, 3, 2), group=4, layout="channels last",
+          out="channels last", kinds=_INFINITE_WEIGHTS, **_CONV_2D),
+    _gemm("conv_grouped_float32_3d_tf32_64x256", (2, 34, 26, 30), (268, 17, 2, 3), group=2, kinds=_INFINITE_INPUTS,
+          **_CONV_2D_TURNED),
+    _gemm("conv_grouped_float32_3d_3xtf32_32x512", (2, 24, 26, 31), (146, 12, 3, 2), group=2, out="strided",
+          kinds=_INFINITE_INPUTS, **_CONV_2D),
+    _gemm("conv_transpose_grouped_float16_3d_mma_16x512", (2, 12, 9, 23), (12, 35, 3, 4), group=3,
+          kinds=_INFINITE_INPUTS, **_TRANSPOSE_2D),
+    _gemm("conv_transpose_grouped_bfloat16_3d_mma_32x512", (2, 32, 21, 27), (32, 72, 5, 4), group=2,
+          layout="channels last", out="channels last", **_TRANSPOSE_SHARED),
+    _gemm("conv_transpose_grouped_float32_3d_3xtf32_32x512", (2, 12, 4, 5, 7), (12, 70, 3, 2, 2), group=2,
+          kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_3D),
+)  # fmt: skip
+
 GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
 FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
 ALL: tuple[ManyBlocks, ...] = (
-    *(*GEMMS, *BANDS, *TENSOR, *MATRIX),
+    *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX),
     *(*INTERLEAVED_TENSOR, *DISJOINT_TENSOR, *DIRECT, *CHANNELS, *POOLS, *FAST_POOLS),
 )
 

@@ -44,7 +44,8 @@ def _blocks(launch: Any) -> list[int]:
     sources = ("conv_direct.cu", "conv_bands.cu", "conv_channels.cu")
     if launch.variant.name.startswith("max_pool") or launch.variant.source in sources:
         return [launch.grid[0]]
-    common = np.frombuffer(launch.parameters, launch.variant.layout)["common"]
+    struct = np.frombuffer(launch.parameters, launch.variant.layout)
+    common = struct["common"] if "common" in (struct.dtype.names or ()) else struct["all"]["common"]
     names = ("n_tiles",) if launch.variant.name.startswith("conv_few") else ("m_tiles", "n_tiles")
     return [int(common[name]["divisor"][0]) for name in names]
 

@@ -16,6 +16,7 @@ from gpuconv.cuda import (
     direct_plan,
     few_plan,
     gemm_plan,
+    grouped_plan,
     interleaved_plan,
     matrix_plan,
     mma_plan,
@@ -40,6 +41,7 @@ FAMILIES = (
     interleaved_plan,
     depth_to_space_plan,
     depth_to_space_matrix_plan,
+    grouped_plan,
 )
 _OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan, depth_to_space_matrix_plan)
 
@@ -104,6 +106,9 @@ def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
     product = matrix_plan.refusal(problem)
     if product is not None:
         yield f"no product of matrices on tensor cores: {product}"
+    grouped = grouped_plan.refusal(problem)
+    if grouped is not None and tensor is None and problem.group > 1:
+        yield f"not by {grouped_plan.NAME}: {grouped}"
     for family in _OF_CONV_TRANSPOSE if problem.phases else ():
         why = family.refusal(problem, limits)
         if why is not None:

@@ -311,7 +311,12 @@ def _as_seen(problem: Problem, tile: Tile, form: Form) -> Runs | None:
 
 
 def _arithmetic(problem: Problem) -> Arithmetic:
-    return _ARITHMETIC[problem.dtype, problem.precision]
+    return arithmetic_of(problem.dtype, problem.precision)
+
+
+def arithmetic_of(dtype: str, precision: str) -> Arithmetic:
+    """Return how elements of a dtype are multiplied."""
+    return _ARITHMETIC[dtype, precision]
 
 
 # ---------------------------------------------------------------- plans

@@ -75,6 +75,11 @@ def tensor(blocks: int, multiplications: float, lanes: int, besides: float, limi
     return rounds * multiplications / fragment * cycles / device.clock
 
 
+def busy(blocks: int, cycles: float, limits: Limits) -> float:
+    """Return the seconds of the busiest multiprocessor, each of whose blocks takes it so many cycles."""
+    return -(-blocks // limits.multiprocessors) * cycles / nearest(limits.architecture).clock
+
+
 def adding_up(count: int, blocks: int, limits: Limits) -> float:
     """Return the seconds that adding up takes beside the arithmetic of the splits.
 
