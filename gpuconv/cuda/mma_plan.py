@@ -314,11 +314,6 @@ def _arithmetic(problem: Problem) -> Arithmetic:
     return arithmetic_of(problem.dtype, problem.precision)
 
 
-def arithmetic_of(dtype: str, precision: str) -> Arithmetic:
-    """Return how elements of a dtype are multiplied."""
-    return _ARITHMETIC[dtype, precision]
-
-
 # ---------------------------------------------------------------- plans
 
 
