@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import direct_forms
+import gradient_plans
 import records
 
 from gpuconv import _dtypes, _geometry
@@ -25,9 +26,12 @@ from gpuconv._precision import PRECISIONS
 from gpuconv.cpu import _threads
 from gpuconv.cuda import (
     bands_plan,
+    channels_plan,
     conv_plan,
     correlation,
     few_plan,
+    matrix_plan,
+    mma_plan,
     pointwise_plan,
     pool_plan,
     pool_problem,
@@ -45,7 +49,7 @@ PATH = Path(__file__).with_suffix(".json")
 TOOL = f"tests/{Path(__file__).name}"
 COLUMNS = "per architecture: registers of a thread, bytes of static shared memory; spilled bytes and stack, if any"
 _RANKS = (1, 2, 3, 4)
-_CHANNELS = (16, 17)  # of a group: with one tap per slice of K, and with several
+_CHANNELS = (16, 17, 24)  # of a group: one tap per slice of K, one for every row, one for every 16 bytes
 _BAND_KERNELS = ((2, 2), (3, 3), (5, 5), (3, 4))
 _LIMITS = representative("sm_90a").limits
 _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
@@ -55,7 +59,10 @@ _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 
 def launches() -> dict[str, Launch]:
     """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
-    plans = [*_gemm_plans(), *_unpacked_plans(), *_direct_plans(), *_pool_plans()]
+    plans = [
+        *(*_gemm_plans(), *_unpacked_plans(), *_matrix_plans(), *_direct_plans(), *_channel_plans()),
+        *(*_pool_plans(), *gradient_plans.plans()),
+    ]
     return {launch.variant.name: launch for plan in plans for launch in plan.launches}
 
 
@@ -84,6 +91,16 @@ def _unpacked_plans() -> Iterator[Plan]:
             yield from (candidate.make() for candidate in family.candidates(problem, _LIMITS))
 
 
+def _matrix_plans() -> Iterator[Plan]:
+    """Of one tap on tensor cores."""
+    x_shape, w_shape = (2, 16, 4, 4), (16, 16, 1, 1)
+    geometry = _geometry.conv(x_shape, w_shape)
+    for (dtype, precision), strides in product(mma_plan.operands(), (_strides, _channels_last)):
+        arrays = strides(x_shape), contiguous_strides(w_shape), None, _strides(geometry.y_shape)
+        problem = correlation.of_conv(geometry, dtype, *arrays, precision)
+        yield from (candidate.make() for candidate in matrix_plan.candidates(problem, _LIMITS))
+
+
 def _direct_plans() -> Iterator[Plan]:
     for dtype, form in product(_dtypes.CONV_DTYPES, direct_forms.FORMS):
         x_shape, w_shape, attributes = direct_forms.usual(form)
@@ -92,6 +109,15 @@ def _direct_plans() -> Iterator[Plan]:
         problem = correlation.of_conv(geometry, dtype, x_strides, w_strides, None, y_strides)
         name = direct_forms.name(form, dtype)
         yield from (one.make() for one in conv_plan.candidates(problem, _LIMITS) if one.name == name)
+
+
+def _channel_plans() -> Iterator[Plan]:
+    x_shape, w_shape = (2, 8, 9, 9), (8, 1, 3, 3)
+    for dtype, stride in product(_dtypes.CONV_DTYPES, (1, 2)):
+        geometry = _geometry.conv(x_shape, w_shape, group=8, strides=[stride] * 2)
+        x_strides, y_strides = map(_channels_last, (x_shape, geometry.y_shape))
+        problem = correlation.of_conv(geometry, dtype, x_strides, contiguous_strides(w_shape), None, y_strides)
+        yield from (one.make() for one in channels_plan.candidates(problem, _LIMITS))
 
 
 def _problem(

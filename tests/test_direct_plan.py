@@ -153,7 +153,7 @@ def some_tiles() -> list[Tile]:
         geometry = _geometry.conv(problem.x_shape, problem.w_shape, None, **problem.attributes)
         strides = map(contiguous_strides, (problem.x_shape, problem.w_shape))
         of = correlation.of_conv(geometry, dtype, *strides, None, contiguous_strides(geometry.y_shape))
-        tile = direct_tile.best(direct_plan._work(of), form, HOPPER)
+        tile = direct_tile.best(direct_plan.work_of(of), form, HOPPER)
         assert tile is not None
         found.append(tile)
     return found

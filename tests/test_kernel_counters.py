@@ -129,6 +129,14 @@ def test_bands_are_read_once_and_with_few_bank_conflicts(bands: Bands) -> None:
     assert_recorded({title: row})
 
 
+@pytest.mark.parametrize("kernel", kernel_counters.channels(), ids=str)
+def test_vectors_of_channels_are_whole_sectors(kernel: kernel_counters.Channels) -> None:
+    rows = kernel.run()
+    for name in ("loads", "stores"):
+        assert rows[kernel.title()][name][0] <= MOST_SECTORS * rows[kernel.title()][name][1], name
+    assert_recorded(rows)
+
+
 @pytest.mark.parametrize("pool", kernel_counters.pools(), ids=str)
 def test_max_pool_counts_are_as_recorded(pool: kernel_counters.Pool) -> None:
     rows = pool.run()
@@ -164,6 +172,7 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
     titles |= {
         one.title() for one in (*kernel_counters.whole_rows(), *kernel_counters.pools(), *kernel_counters.bands())
     }
+    titles |= {one.title() for one in kernel_counters.channels()}
     assert set(gone) == titles
 
 

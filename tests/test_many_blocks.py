@@ -16,6 +16,7 @@ from many_blocks import (
     GEMMS,
     INTERLEAVED,
     INTERLEAVED_TENSOR,
+    MATRIX,
     POINTWISE,
     POOLS,
     TENSOR,
@@ -23,14 +24,23 @@ from many_blocks import (
 )
 
 from gpuconv import _dtypes
-from gpuconv.cuda import bands_plan, depth_to_space_plan, direct_tile, gemm_plan, interleaved_plan, mma_plan
+from gpuconv.cuda import (
+    bands_plan,
+    depth_to_space_plan,
+    direct_tile,
+    gemm_plan,
+    interleaved_plan,
+    matrix_plan,
+    mma_plan,
+)
 
 pytestmark = pytest.mark.emulator
 
 
 def _blocks(launch: Any) -> list[int]:
     """Blocks each way: of output channels and of pixels, or of all outputs."""
-    if launch.variant.name.startswith("max_pool") or launch.variant.source in ("conv_direct.cu", "conv_bands.cu"):
+    sources = ("conv_direct.cu", "conv_bands.cu", "conv_channels.cu")
+    if launch.variant.name.startswith("max_pool") or launch.variant.source in sources:
         return [launch.grid[0]]
     common = np.frombuffer(launch.parameters, launch.variant.layout)["common"]
     names = ("n_tiles",) if launch.variant.name.startswith("conv_few") else ("m_tiles", "n_tiles")
@@ -56,7 +66,7 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
 
 
 # Without those that have nothing on any axis, or the same on all.
-_SEVERAL_AXES = [one for one in ALL if one.problem.rank > 1 and one not in (*DIRECT, *POINTWISE)]
+_SEVERAL_AXES = [one for one in ALL if one.problem.rank > 1 and one not in (*DIRECT, *POINTWISE, *MATRIX)]
 
 
 @pytest.mark.parametrize("one", _SEVERAL_AXES, ids=lambda one: one.kernel)
@@ -94,6 +104,14 @@ def test_every_tile_of_every_dtype_is_there() -> None:
     }
     assert forms <= {f"{name.split('_')[-1]} {name.split('_')[-2].split('x')[0]}" for name in kernels}
     assert {one.kernel.split("_")[2] for one in POOLS} == set(_dtypes.MAX_POOL_DTYPES)
+
+
+def test_every_product_of_matrices_is_there() -> None:
+    kernels = {matrix_plan.variant(*form).name for form in matrix_plan.forms()}
+    met = {one.kernel for one in MATRIX}
+    assert met <= kernels
+    found, expected = ({name.replace("bfloat16", "float16") for name in names} for names in (met, kernels))
+    assert found == expected
 
 
 def test_every_tile_that_writes_whole_rows_is_there_and_every_dtype() -> None:

@@ -17,6 +17,7 @@ from benchmarks.sass import Instruction
 from gpuconv import _dtypes
 from gpuconv.cuda import (
     bands_plan,
+    channels_plan,
     depth_to_space_plan,
     direct_plan,
     direct_tile,
@@ -28,6 +29,7 @@ from gpuconv.cuda import (
     pool_bands,
     pool_channels,
     pool_planes,
+    pool_tiles,
     pool_vectors,
     split_plan,
 )
@@ -141,6 +143,25 @@ def test_bands_are_summed_as_efficiently_as_the_plan_takes_them_to_be(dtype: str
 
 @needs_nvrtc
 @needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
+    """The main loop makes all outputs of a thread from one row of x."""
+    entry = _dtypes.entry(dtype)
+    vector = 16 // _dtypes.entry(entry.accumulator).itemsize
+    for stride, taps, columns in channels_plan.FORMS:
+        body = code(channels_plan.variant(dtype, (stride, taps, columns)))
+        loop = sass.main_loop(body)
+        rows, window = 16 // columns, (columns - 1) * max(stride, 1) + taps
+        assert sass.multiplications(body, loop) == 16 * vector * taps
+        load = {8: "LDG.E.64", 16: "LDG.E.128"}[vector * entry.itemsize]
+        assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: window}
+        others = channels_plan._ROW * rows + channels_plan._TAP * rows * taps
+        planned = 16 * vector * taps + channels_plan._INPUT[dtype] * window + others
+        assert len(loop) == pytest.approx(planned, rel=0.1)
+
+
+@needs_nvrtc
+@needs_disassembler
 def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
     """The main loop has both ways to copy inputs, of which one is executed."""
     for tile in pointwise_plan._TILES:
@@ -242,7 +263,10 @@ def test_max_pool_loads_every_row_of_vectors_once_and_compares_short_elements_in
 
 @needs_nvrtc
 @needs_disassembler
-@pytest.mark.parametrize("variant", [pool_bands.variant("bfloat16", True), pool_planes.variant("int8", False)])
+@pytest.mark.parametrize(
+    "variant",
+    [pool_bands.variant("bfloat16", True), pool_planes.variant("int8", False), pool_tiles.variant("float16", False)],
+)
 def test_max_pool_copies_to_shared_memory_in_vectors(variant: Variant) -> None:
     body = code(variant)
     assert set(sass.names(body, range(len(body)), "LDGSTS")) == {"LDGSTS.E.BYPASS.128.ZFILL"}

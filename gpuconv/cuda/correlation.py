@@ -7,7 +7,7 @@ Strides of arrays count elements.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from gpuconv import _dtypes
@@ -84,6 +84,18 @@ class Problem:
     def rows(self) -> int:
         """K."""
         return prod(self.taps) * self.channels
+
+    @property
+    def most_taps(self) -> Ints:
+        """Of each axis, those that the outputs of its fullest phase meet."""
+        strides = self.strides or (1,) * self.rank
+        axes = zip(self.taps, strides, self.dilations, strict=True)
+        return tuple(-(-k // (stride // gcd(stride, d))) for k, stride, d in axes)
+
+    @property
+    def most_rows(self) -> int:
+        """K of the fullest phase."""
+        return prod(self.most_taps) * self.channels
 
     @property
     def pixels(self) -> int:
