@@ -43,7 +43,7 @@ from gpuconv.cuda import (
     sources,
     split_plan,
 )
-from gpuconv.cuda.bands_tile import Form as BandsForm
+from gpuconv.cuda.bands_work import Form as BandsForm
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.direct_tile import Form as DirectForm
 from gpuconv.cuda.gemm_plan import Tile

@@ -16,7 +16,8 @@ from test_gemm_plan import contiguous, fields, plan
 import gpuconv
 from gpuconv import _geometry
 from gpuconv.cuda import bands_plan, bands_tile, correlation
-from gpuconv.cuda.bands_tile import Form, Tile, Work
+from gpuconv.cuda.bands_tile import Tile
+from gpuconv.cuda.bands_work import Form, Work
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Limits, Plan
 

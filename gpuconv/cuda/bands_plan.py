@@ -15,7 +15,8 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv.cuda import bands_tile, correlation, gemm_fields, model, params
-from gpuconv.cuda.bands_tile import THREADS, Axis, Form, Tile, Work
+from gpuconv.cuda.bands_tile import THREADS, Tile
+from gpuconv.cuda.bands_work import Axis, Form, Work
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
