@@ -333,7 +333,7 @@ __device__ __forceinline__ void conv_transpose_grouped(const ConvTransposeGroupe
     const Correlation<int, 3>& common = p.all.common;
     int m_tile, group, phase;
     const int first = p.weights.groups.split(p.all.phases.split(common.m_tiles.split(block_number(), m_tile), phase), group);
-    if (threadIdx.x == 0) fill_taps(p.all, phase, taps);
+    if (threadIdx.x == 0) fill_taps_of(p.all, phase, taps);
     __syncthreads();
     make_tiles<true>(Grouped<Arithmetic, BLOCK_M, WARP_N, WARPS>(common, taps, p.bands, p.weights, shared + kTapsBytes), group,
                      m_tile * BLOCK_M, first, int(common.n_tiles.divisor), shared + kTapsBytes);

@@ -15,8 +15,9 @@ from toolchain import needs_disassembler, needs_nvrtc
 from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv import _dtypes
-from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import (
+    bands_plan,
+    channels_plan,
     depth_to_space_plan,
     direct_plan,
     direct_tile,
@@ -28,9 +29,11 @@ from gpuconv.cuda import (
     pool_bands,
     pool_channels,
     pool_planes,
+    pool_tiles,
     pool_vectors,
     split_plan,
 )
+from gpuconv.cuda import compile as compiler
 from gpuconv.cuda.direct_tile import Form
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
@@ -122,6 +125,39 @@ def test_kernels_of_few_filters_are_as_efficient_as_the_plan_takes_them_to_be(dt
         assert sass.multiplications(body, loop) / len(loop) == pytest.approx(planned, abs=0.02)
         load = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}[_dtypes.entry(dtype).itemsize]
         assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: 12}  # four pixels' of three taps
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+def test_bands_are_summed_as_efficiently_as_the_plan_takes_them_to_be(dtype: str) -> None:
+    """The loop over channels that meets all taps of an unrolled part of a kernel; all it reads is in shared memory."""
+    for form in bands_plan.forms(dtype):
+        body = code(bands_plan.variant(dtype, form))
+        columns = 2 if dtype == "float64" else 4
+        products = form.filters * form.rows * columns * form.kernel_rows * form.kernel_columns
+        loop = min((one for one in sass.loops(body) if sass.multiplications(body, one) == products), key=len)
+        assert products / len(loop) == pytest.approx(form.efficiency, abs=0.02), form
+        assert not sass.names(body, loop, "LDG", "LDL", "STL", "STS"), form
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
+    """The main loop makes all outputs of a thread from one row of x."""
+    entry = _dtypes.entry(dtype)
+    vector = 16 // _dtypes.entry(entry.accumulator).itemsize
+    for stride, taps, columns in channels_plan.FORMS:
+        body = code(channels_plan.variant(dtype, (stride, taps, columns)))
+        loop = sass.main_loop(body)
+        rows, window = 16 // columns, (columns - 1) * max(stride, 1) + taps
+        assert sass.multiplications(body, loop) == 16 * vector * taps
+        load = {8: "LDG.E.64", 16: "LDG.E.128"}[vector * entry.itemsize]
+        assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: window}
+        others = channels_plan._ROW * rows + channels_plan._TAP * rows * taps
+        planned = 16 * vector * taps + channels_plan._INPUT[dtype] * window + others
+        assert len(loop) == pytest.approx(planned, rel=0.1)
 
 
 @needs_nvrtc
@@ -227,7 +263,10 @@ def test_max_pool_loads_every_row_of_vectors_once_and_compares_short_elements_in
 
 @needs_nvrtc
 @needs_disassembler
-@pytest.mark.parametrize("variant", [pool_bands.variant("bfloat16", True), pool_planes.variant("int8", False)])
+@pytest.mark.parametrize(
+    "variant",
+    [pool_bands.variant("bfloat16", True), pool_planes.variant("int8", False), pool_tiles.variant("float16", False)],
+)
 def test_max_pool_copies_to_shared_memory_in_vectors(variant: Variant) -> None:
     body = code(variant)
     assert set(sass.names(body, range(len(body)), "LDGSTS")) == {"LDGSTS.E.BYPASS.128.ZFILL"}

@@ -29,7 +29,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """Yield a candidate for every form that takes the problem and that the device has room for."""
     if refusal(problem) is not None:
         return
-    work = _work(problem)
+    work = work_of(problem)
     for form in direct_tile.FORMS:
         if not form.takes(work):
             continue
@@ -61,7 +61,7 @@ def refusal(problem: Problem) -> str | None:
     return None
 
 
-def _work(problem: Problem) -> Work:
+def work_of(problem: Problem) -> Work:
     """Return the problem with three axes, its taps in the order of its inputs."""
     axes = 3 - problem.rank
     reaches = [(k - 1) * d for k, d in zip(problem.taps, problem.dilations, strict=True)]
@@ -106,17 +106,24 @@ def _plan(problem: Problem, tile: direct_tile.Tile) -> Plan:
     return Plan(problem.operator, (launch,), 0, "", (str(tile),))
 
 
-def _axes(problem: Problem, values: Ints) -> list[int]:
+def axes_of(problem: Problem, values: Ints) -> list[int]:
+    """Return strides of three axes, those added outside being 0."""
     return [0] * (3 - problem.rank) + list(values)
+
+
+def weights_of(problem: Problem) -> tuple[int, list[int]]:
+    """Return where the first tap in the order of its inputs stands in w, and the strides from there."""
+    strides = axes_of(problem, problem.w_strides[3:])
+    if not problem.phases:
+        return 0, strides
+    taps = (1,) * (3 - problem.rank) + problem.taps
+    return sum((k - 1) * stride for k, stride in zip(taps, strides, strict=True)), [-stride for stride in strides]
 
 
 def _fields(problem: Problem, tile: direct_tile.Tile) -> dict[str, Any]:
     work = tile.work
-    w_group, w_filter, w_channel, *w_stride = problem.w_strides
-    w_first = 0
-    if problem.phases:
-        w_first = sum((k - 1) * stride for k, stride in zip(problem.taps, w_stride, strict=True))
-        w_stride = [-stride for stride in w_stride]
+    w_group, w_filter, w_channel, *_ = problem.w_strides
+    w_first, w_stride = weights_of(problem)
     return {
         "groups": work.groups,
         "channels": work.channels,
@@ -124,16 +131,16 @@ def _fields(problem: Problem, tile: direct_tile.Tile) -> dict[str, Any]:
         "x_batch": problem.x_strides[0],
         "x_channel": problem.x_strides[1],
         "x_extent": work.x_extent,
-        "x_stride": [*_axes(problem, problem.x_strides[2:])[:2], 1],
+        "x_stride": [*axes_of(problem, problem.x_strides[2:])[:2], 1],
         "y_batch": problem.y_strides[0],
         "y_channel": problem.y_strides[1],
         "y_extent": work.y_extent,
-        "y_stride": [*_axes(problem, problem.y_strides[2:])[:2], 1],
+        "y_stride": [*axes_of(problem, problem.y_strides[2:])[:2], 1],
         "w_first": w_first,
         "w_group": w_group,
         "w_filter": w_filter,
         "w_channel": w_channel,
-        "w_stride": _axes(problem, tuple(w_stride)),
+        "w_stride": w_stride,
         "b_stride": problem.b_stride or 0,
         "stride": work.strides,
         "dilation": work.dilations,

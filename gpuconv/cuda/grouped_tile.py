@@ -231,7 +231,8 @@ class Tile:
         """Return the cycles of the busiest multiprocessor's tiles, without weights and waiting."""
         issued, wavefronts = (sum(costs) for costs in zip(*self._tile(), strict=True))
         all_tiles = replace(self, turns=prod(self.counts)).blocks
-        return float(-(-all_tiles // limits.multiprocessors) * max(issued / _ISSUED, wavefronts))
+        rounds = -(-all_tiles // limits.multiprocessors)
+        return float(rounds * max(issued / _ISSUED, wavefronts))
 
     def _steps(self) -> float:
         """Steps of the main loop, of all warps, for a tile of a phase."""
