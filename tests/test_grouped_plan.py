@@ -10,9 +10,13 @@ import pytest
 from emulated import preferred
 from emulator import emulated_cuda
 from test_gemm_plan import HOPPER, fields, plan
+from test_sass import code
+from toolchain import needs_disassembler, needs_nvrtc
 
 import gpuconv
-from gpuconv.cuda import grouped_tile
+from benchmarks import sass
+from benchmarks.sass import Instruction
+from gpuconv.cuda import grouped_plan, grouped_tile, mma_plan
 from gpuconv.cuda.plan import Plan
 
 
@@ -165,3 +169,29 @@ def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
     work = next(iter(grouped_tile.works(_problem(), grouped_tile.Arithmetic("mma", "HalfProducts", 0))))
     small, whole = (grouped_tile.Tile(work, tile, 3) for tile in ((1, 1, 1), (14, 10, 1)))
     assert whole.seconds(HOPPER) < small.seconds(HOPPER)
+
+
+# ---------------------------------------------------------------- machine code
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize(("dtype", "precision", "form"), list(grouped_plan.forms()), ids=str)
+def test_the_main_loop_is_what_the_model_takes_it_to_be(dtype: str, precision: str, form: grouped_tile.Form) -> None:
+    """Of one tap, in one fragment along K: products, four ldmatrix or two, the weights, and not many others."""
+    arithmetic = mma_plan.arithmetic_of(dtype, precision)
+    body = code(grouped_plan.variant("conv", dtype, precision, form))
+    tensor = [loop for loop in sass.loops(body) if sass.names(body, loop, "HMMA") and "BAR" not in _opcodes(body, loop)]
+    loop = max(tensor, key=len)
+    rows, columns = form.block_m // 16, form.warp_n // 8
+    products = sum(sass.names(body, loop, "HMMA").values())
+    assert products == rows * columns * arithmetic.products
+    assert sum(sass.names(body, loop, "LDSM").values()) == columns // 2
+    assert sass.names(body, loop, "LDS")["LDS.128"] == rows * arithmetic.parts
+    assert not sass.names(body, loop, "LDL", "STL", "LDG", "STS")
+    expected = grouped_tile._STEP + columns * grouped_tile._PREPARED[arithmetic.label]
+    assert len(loop) - products == pytest.approx(expected, abs=8)
+
+
+def _opcodes(body: list[Instruction], loop: range) -> set[str]:
+    return {body[number].opcode for number in loop}

@@ -93,6 +93,7 @@ def _bands_fields(tile: Tile) -> Mapping[str, Any]:
         "depths": work.depths,
         "tile": params.divisions(tile.tile, False),
         "box": params.divisions(tile.box, False),
+        "box_pitch": tile.pitches[:2],
         "pixels": params.division(prod(tile.box), False),
         "tiles": params.divisions(tile.counts, False),
         "image_columns": params.division(work.problem.columns[0], False),
@@ -158,6 +159,7 @@ def _bands() -> np.dtype[Any]:
     return params.layout(
         [
             *((name, "<i4") for name in ("images", "channels", "depths")),
+            ("box_pitch", "<i4", (2,)),
             ("tile", divider, axes),
             ("box", divider, axes),
             ("pixels", divider),

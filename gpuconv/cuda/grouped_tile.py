@@ -30,7 +30,7 @@ _ISSUED = 4  # instructions of warps that a multiprocessor issues in a cycle
 # Instructions of a warp, counted in the machine code: of a step of the main loop, beside those that multiply and those
 # that make a fragment of inputs ready; for 32 pixels of a fragment's channels, by the bytes of an element; for 32
 # copies of 16 bytes; for 32 weights of one tap.
-_STEP, _PREPARED, _GATHERED, _COPIED, _WEIGHT = 24, {"mma": 0, "tf32": 4, "3xtf32": 6}, {2: 130, 4: 95}, 56, 13
+_STEP, _PREPARED, _GATHERED, _COPIED, _WEIGHT = 26, {"mma": 0, "tf32": 4, "3xtf32": 7}, {2: 130, 4: 95}, 56, 13
 # The same for 16 x 32 outputs, and wavefronts for each of their bytes.
 _WRITTEN = {"single": (560, 20), "pairs": (150, 12), "chunks": (170, 12)}
 
@@ -164,6 +164,14 @@ class Tile:
         return (first, *rest)
 
     @cached_property
+    def pitches(self) -> Ints:
+        """Pixels from one step along each axis of the box to the next: where a row of columns ends, banks go on."""
+        (_, middle, inner), (_, *box) = self.tile, self.box
+        steps = self.work.problem.column_strides
+        row = _pitch(box[1], steps[1], inner * steps[2])
+        return _pitch((box[0] - 1) * row + box[1], steps[0], middle * steps[1] * row), row, 1
+
+    @cached_property
     def counts(self) -> Ints:
         """Tiles along each axis."""
         first, *rest = self.work.problem.columns
@@ -194,7 +202,7 @@ class Tile:
         """Of a block, without the taps of a phase."""
         form, size = self.work.form, self.work.problem.itemsize
         pieces = (_PIECE, 16 * (form.warp_n + 8) * size, form.warp_n * (16 * size + (16 if size == 4 else 0)))
-        return self.work.weight_bytes + max(prod(self.box) * self.work.pitch, form.warps * max(pieces))
+        return self.work.weight_bytes + max(self.box[0] * self.pitches[0] * self.work.pitch, form.warps * max(pieces))
 
     def seconds(self, limits: Limits) -> float:
         """Model the time of the busiest multiprocessor: of what it has most of, and of waiting."""
@@ -236,7 +244,7 @@ class Tile:
         work, form, arithmetic = self.work, self.work.form, self.work.arithmetic
         rows, columns, size = form.block_m // 16, form.warp_n // 8, work.problem.itemsize
         issued = _STEP + columns * (_PREPARED[arithmetic.label] + rows * arithmetic.products)
-        wavefronts = 1 + 4 * rows * arithmetic.parts + 2 * columns * gcd(self._step(), 8)
+        wavefronts = 1 + 4 * rows * arithmetic.parts + 2 * columns * self._conflicts()
         copies = prod(self.box) * work.depths / 32
         if work.chunks:
             band = 2 * copies * _COPIED, 2 * copies * 512 / _L2
@@ -260,9 +268,21 @@ class Tile:
         """The innermost axis that a tile has several columns of."""
         return max((axis for axis, columns in enumerate(self.tile) if columns > 1), default=0)
 
-    def _step(self) -> int:
-        """Pixels of the band from one column to the next."""
-        return self.work.problem.column_strides[self._inner()]
+    def _conflicts(self) -> float:
+        """Times that a bank is asked by eight columns in a row, whose pixels may be apart, on the average."""
+        _, middle, inner = self.tile
+        steps = self.work.problem.column_strides
+        outer_step, middle_step, inner_step = (s * pitch for s, pitch in zip(steps, self.pitches, strict=True))
+        runs = range(0, min(prod(self.tile), 64), 8)
+        most = 0
+        for first in runs:
+            banks = [0] * 8
+            for column in range(first, first + 8):
+                row, last = divmod(column, inner)
+                plane, second = divmod(row, middle)
+                banks[(plane * outer_step + second * middle_step + last * inner_step) % 8] += 1
+            most += max(banks)
+        return most / len(runs)
 
     def _waits(self) -> int:
         """Times that a thread waits for what it reads of a band."""
@@ -327,6 +347,11 @@ def _shapes(work: Work) -> Iterator[Ints]:
             room = min(most // (last * second), rows)
             for first in {room, room // outer * outer or max(_parts(outer, room))}:
                 yield first, second, last
+
+
+def _pitch(least: int, stride: int, before: int) -> int:
+    """Return the least pitch by which a stride leads to where banks go on after so many pixels, or else the least."""
+    return next((pitch for pitch in range(least, least + 8) if (stride * pitch - before) % 8 == 0), least)
 
 
 def _parts(extent: int, most: int) -> list[int]:

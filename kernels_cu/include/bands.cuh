@@ -14,6 +14,7 @@ struct Bands {
     int images;
     int channels;                // of a block: those of all its groups
     int depths;                  // fragments along K that these fill
+    int box_pitch[2];            // pixels in memory from one step along the outer axes of the box to the next
     Divider<int> tile[3];        // columns of a tile
     Divider<int> box[3];         // inputs that they meet
     Divider<int> pixels;         // of the box
@@ -95,7 +96,7 @@ template <class T, int THREADS> struct Band {
     }
     __device__ __forceinline__ int number(int outer, int middle, int inner) const
     {
-        return (outer * int(bands.box[1].divisor) + middle) * int(bands.box[2].divisor) + inner;
+        return outer * bands.box_pitch[0] + middle * bands.box_pitch[1] + inner;
     }
     // Bytes from the inputs that a column begins with to those of a tap.
     __device__ __forceinline__ int away(const int (&tap)[3]) const
@@ -108,11 +109,12 @@ template <class T, int THREADS> struct Band {
 
     // ---- inputs
 
-    // Where a pixel of the box stands in x; false if in the padding.
-    __device__ __forceinline__ bool find(int number, const T*& source) const
+    // Where a pixel of the box belongs, and where it stands in x; false if in the padding.
+    __device__ __forceinline__ bool find(int pixel, unsigned& target, const T*& source) const
     {
         int at[3];
-        unravel<3>(number, bands.box, at);
+        unravel<3>(pixel, bands.box, at);
+        target = memory + number(at[0], at[1], at[2]) * pitch();
         const int image = bands.image_inputs.split(above + at[0], at[0]);
         at[0] += lowest[0];
         at[1] += lowest[1] + first[1] * p.stride[1];
@@ -145,8 +147,9 @@ template <class T, int THREADS> struct Band {
 #pragma unroll 2
         while (pixel < int(bands.pixels.divisor)) {
             const T* source;
-            const bool exists = find(pixel, source) && chunk * kChunk < bands.channels;
-            copy_async<16>(memory + pixel * pitch() + chunk * 16, source + chunk * kChunk, exists ? 16 : 0);
+            unsigned target;
+            const bool exists = find(pixel, target, source) && chunk * kChunk < bands.channels;
+            copy_async<16>(target + chunk * 16, source + chunk * kChunk, exists ? 16 : 0);
             chunk += further;
             pixel += pixels + (chunk >= chunks);
             chunk -= chunk >= chunks ? chunks : 0;
@@ -170,9 +173,10 @@ template <class T, int THREADS> struct Band {
     {
         int pixel;
         const int depth = bands.pixels.split(item, pixel);
-        target = memory + pixel * pitch() + depth * 32;
         const T* source;
-        const int left = item < items && find(pixel, source) ? bands.channels - depth * kDepth : 0;
+        const bool exists = find(pixel, target, source) && item < items;
+        const int left = exists ? bands.channels - depth * kDepth : 0;
+        target += depth * 32;
         int step = p.x_channel * int(sizeof(T));
         keep(step);              // its multiples are not kept over the main loop
         const char* from = reinterpret_cast<const char*>(source) + static_cast<long long>(step) * (depth * kDepth);
