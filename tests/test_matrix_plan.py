@@ -80,6 +80,12 @@ def test_copies_are_as_wide_as_images_begin(image: Any, dtype: str, copied: int)
         ((8, 64, 7, 7), (256, 64, 1, 1), {}, "neither pixels nor channels of x begin"),
         ((8, 64, 8, 8), (256, 64, 1, 1), {"strides": [2, 2]}, "neither pixels nor channels of x begin"),
         ((8, 64, 8, 8), (256, 64, 1, 1), {"pads": [0, 0, 1, 0]}, "neither pixels nor channels of x begin"),
+        (
+            (8, 64, 2, 2),
+            (256, 64, 1, 1),
+            {"strides": [2, 2], "pads": [0, 0, 1, 1]},
+            "neither pixels nor channels of x begin",
+        ),
         ((8, 12, 8, 8), (256, 12, 1, 1), {}, "12 channels of a filter are not whole 16 bytes"),
     ],
 )

@@ -192,6 +192,14 @@ def disjoint() -> Any:
         return gpuconv.conv_transpose(x, w, **attributes)
 
 
+def pairs() -> Any:
+    """The same with two outputs along W of each input, in rows of an odd number of these."""
+    attributes = {"strides": [1, 2], "pads": [0, 0, 0, 1]}
+    (x, w, _), _ = filled("conv_transpose", (3, 40, 9, 14), (40, 6, 1, 2), attributes, "float16")
+    with preferred("conv_transpose_matrix_float16_3d_mma_64x128x64"):
+        return gpuconv.conv_transpose(x, w, **attributes)
+
+
 def pool() -> Any:
     """A MaxPool of 912 outputs in four blocks."""
     with preferred("max_pool_float32_1d"):
@@ -335,7 +343,7 @@ BUGS = (
     Bug("channels that are none are interleaved", INTERLEAVED, "if (m + row >= p.common.filters) continue;", "",
         interleaved, OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
     Bug("sums are moved before they are there", BLOCKS, MOVED, MOVED.replace("__syncthreads();", ""), disjoint,
-        "shared memory race: read after write", "output(multiplier, sums[row * pitch]"),
+        "shared memory race: read after write", "output(multiplier, sums["),
     Bug("outputs that the padding cuts off are written", BLOCKS, "exists && inside(origin[axis] + found.tap[axis],",
         "exists && inside(0,", disjoint, OUT_OF_BOUNDS.format("write") + "|race between blocks",
         "= output(multiplier, sums[row"),
@@ -445,6 +453,8 @@ BUGS = (
     Bug("blocks that padding cuts off are written whole", BLOCKS, "exists = exists && origin[axis] >= 0 &&",
         "exists = exists &&", disjoint, OUT_OF_BOUNDS.format("write") + "|race",
         "if (exists) y[rows[mine].offset] = value"),
+    Bug("pairs of outputs are stored wherever they are", BLOCKS, "steps % 2 == 0 && aligned;", "aligned;", pairs,
+        "misaligned", "reinterpret_cast<Pair*>"),
     Bug("channels that are none are copied", MATRIX_ROWS, "left >= BLOCK_K) {", "left > 0) {", matrix,
         OUT_OF_BOUNDS.format("read"), "copy_async<WIDTH < 4"),
     Bug("filters that are none are copied", MATRIX_ROWS, "left > 0 && m < columns;", "left > 0;", matrix,

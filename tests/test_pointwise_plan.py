@@ -40,6 +40,7 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
         ((2, 20, 6, 8), (70, 20, 1, 2), {}),
         ((2, 20, 6, 8), (70, 20, 1, 1), {"strides": [1, 2]}),
         ((2, 20, 6, 8), (70, 20, 1, 1), {"pads": [0, 0, 0, 1]}),
+        ((2, 20, 2, 2), (70, 20, 1, 1), {"pads": [0, 0, 1, 1], "strides": [2, 2]}),  # as many outputs as inputs
         ((2, 20, 6, 8), (70, 20, 1, 1), {"x_strides": (960, 48, 1, 6)}),  # rows are columns
         ((2, 20, 6, 8), (70, 20, 1, 1), {"dtype": "float64"}),
         ((2, 20, 6, 8), (20, 70, 1, 1), {"operator": "conv_transpose"}),

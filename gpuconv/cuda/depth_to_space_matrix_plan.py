@@ -37,7 +37,10 @@ TILES: Mapping[str, tuple[Tile, ...]] = {
     "Tf32Products": _SINGLE,
     "Tf32x3Products": _SPLIT,
 }
-_WRITING = 20  # instructions of a warp for 32 outputs after the main loop, none of them cut off by padding
+_WRITING, _IN_PAIRS = (
+    20,
+    13,
+)  # instructions of a warp for 32 outputs after the main loop, which padding does not cut off
 _SUMS = 4  # bytes
 
 
@@ -100,7 +103,8 @@ def _shared_bytes(rows: Problem, tile: Tile) -> int:
 
 def _seconds(problem: Problem, rows: Problem, tile: Tile, limits: Limits) -> float:
     blocks = prod(matrix_plan.counts(rows, tile)) * rows.group
-    after = tile.block_m * tile.block_n / 32 * _WRITING
+    pairs = problem.taps[-1] == 2 and not any(number % 2 for number in (*problem.y_strides[:-1], problem.pads[-1]))
+    after = tile.block_m * tile.block_n / 32 * (_IN_PAIRS if pairs else _WRITING)
     busy = matrix_plan.busy(rows, _INPUTS, tile, blocks, limits, after)
     return model.overlapped(busy, model.memory(problem.bytes, limits))
 

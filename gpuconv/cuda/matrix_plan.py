@@ -128,7 +128,7 @@ def _refusal(problem: Problem) -> str | None:
 def of_pixels(problem: Problem) -> Problem | None:
     """Return the problem in three axes, if pixels lie behind each other, an output for each."""
     every = problem.columns == problem.x_shape[2:] and not any(problem.pads)
-    if not every or step(problem.x_shape[2:], problem.x_strides[2:]) != 1:
+    if not every or set(problem.column_strides) != {1} or step(problem.x_shape[2:], problem.x_strides[2:]) != 1:
         return None
     images = problem.x_strides[0] if problem.batch > 1 else 0
     lifted = correlation.in_three_axes(replace(problem, x_strides=(images, *problem.x_strides[1:])))

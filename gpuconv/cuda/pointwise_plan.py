@@ -43,6 +43,7 @@ def with_one_axis(problem: Problem) -> Problem | None:
         for shape, strides in ((problem.x_shape, problem.x_strides), (problem.y_shape, problem.y_strides))
     )
     plain = problem.operator == "conv" and prod(problem.taps) == 1 and not any(problem.pads)
+    plain = plain and set(problem.column_strides) == {1}
     if not plain or problem.columns != problem.x_shape[2:] or x_step is None or y_step is None:
         return None
     pixels = (prod(problem.columns),)

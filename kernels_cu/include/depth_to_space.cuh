@@ -30,6 +30,7 @@ template <class Acc, class Index, int NDIM> struct alignas(16) OutputRow {
 
 template <class Multiplier, class T, class Acc, class Index, int NDIM> struct DepthToSpace {
     using Row = OutputRow<Acc, Index, NDIM>;
+    struct alignas(2 * sizeof(T)) Pair { T first, second; };
     static constexpr int kBlockN = Multiplier::kBlockN;
     static_assert(Multiplier::kBlockM * (kBlockN * sizeof(Acc) + 64) <= Multiplier::kSharedBytes);
 
@@ -66,26 +67,35 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
 #pragma unroll
             for (int j = 0; j < Multiplier::kChunksN; ++j)
                 multiplier.put(sums + multiplier.chunk_row(i) * pitch + multiplier.chunk_column(j), i, j, pitch);
+        const bool pairs = in_pairs();
         __syncthreads();
 #pragma unroll 1
-        for (int i = threadIdx.x; i < kBlockN * int(taps_along_w().divisor); i += Multiplier::kThreads) {
-            Index tap;
-            const Index column = taps_along_w().split(Index(i), tap);
-            write_column(multiplier, sums + column, pitch, tap, column0 + column);
+        for (int i = threadIdx.x; i < kBlockN * (pairs ? 1 : int(taps_along_w().divisor)); i += Multiplier::kThreads) {
+            Index tap = 0;
+            const Index column = pairs ? Index(i) : taps_along_w().split(Index(i), tap);
+            if (pairs && write_pairs(multiplier, sums + column, pitch, column0 + column)) continue;
+#pragma unroll 1
+            for (const Index last = pairs ? 1 : tap; tap <= last; ++tap) write_column(multiplier, sums + column, pitch, tap, column0 + column);
         }
+    }
+    // Where the outputs of an input pixel begin, if there were no borders.
+    __device__ __forceinline__ T* corner(const Pixel<Index, NDIM>& at, Index (&origin)[NDIM]) const
+    {
+        T* y = static_cast<T*>(p.common.y) + group * p.out_channels * p.common.y_channel + at.n * p.common.y_batch;
+#pragma unroll
+        for (int axis = 0; axis < NDIM; ++axis) {
+            origin[axis] = at.q[axis] * Index(p.axes[axis].taps.divisor) - p.axes[axis].pad;
+            y += origin[axis] * p.axes[axis].y_stride;
+        }
+        return y;
     }
     // Writes of one pixel the rows that have one tap along W.
     __device__ __forceinline__ void write_column(const Multiplier& multiplier, const Acc* sums, int pitch, Index tap, Index column) const
     {
         const Pixel<Index, NDIM> at = pixel(p.common, column);
         if (!at.exists) return;
-        T* y = static_cast<T*>(p.common.y) + group * p.out_channels * p.common.y_channel + at.n * p.common.y_batch;
         Index origin[NDIM], before;
-#pragma unroll
-        for (int axis = 0; axis < NDIM; ++axis) {
-            origin[axis] = at.q[axis] * Index(p.axes[axis].taps.divisor) - p.axes[axis].pad;
-            y += origin[axis] * p.axes[axis].y_stride;
-        }
+        T* y = corner(at, origin);
         taps_along_w().split(m0, before);
         if (whole(origin)) {
             write_whole(multiplier, sums, pitch, int(tap - before), int(before), at, y);
@@ -99,6 +109,31 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
             for (int axis = 0; axis < NDIM; ++axis) exists = exists && inside(origin[axis] + found.tap[axis], p.axes[axis].extent);
             if (exists) y[found.offset] = output(multiplier, sums[row * pitch], found, at, m0 + row);
         }
+    }
+    // Whether outputs along W are two of each input pixel, side by side, where that much can be stored at once.
+    __device__ __forceinline__ bool in_pairs() const
+    {
+        Index steps = p.common.y_batch | p.common.y_channel | p.axes[NDIM - 1].pad;
+#pragma unroll
+        for (int axis = 0; axis < NDIM - 1; ++axis) steps |= p.axes[axis].y_stride;
+        const bool aligned = reinterpret_cast<unsigned long long>(p.common.y) % sizeof(Pair) == 0;
+        return taps_along_w().divisor == 2 && p.axes[NDIM - 1].y_stride == 1 && steps % 2 == 0 && aligned;
+    }
+    // Writes all rows of one pixel; false, and nothing, where some outputs do not exist.
+    __device__ __forceinline__ bool write_pairs(const Multiplier& multiplier, const Acc* sums, int pitch, Index column) const
+    {
+        const Pixel<Index, NDIM> at = pixel(p.common, column);
+        Index origin[NDIM];
+        T* y = corner(at, origin);
+        if (!at.exists || !whole(origin)) return false;
+        const int left = int(p.common.filters - m0), end = left < Multiplier::kBlockM ? left : Multiplier::kBlockM;
+#pragma unroll 4
+        for (int row = 0; row < end; row += 2) {
+            const Row& found = rows[row];       // both have its bias
+            *reinterpret_cast<Pair*>(y + found.offset) = {output(multiplier, sums[row * pitch], found, at, m0 + row),
+                                                          output(multiplier, sums[(row + 1) * pitch], found, at, m0 + row + 1)};
+        }
+        return true;
     }
     // Whether the outputs of all taps exist.
     __device__ __forceinline__ bool whole(const Index (&origin)[NDIM]) const
