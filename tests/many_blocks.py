@@ -447,19 +447,19 @@ PLANE_POOLS = (
 # ... tiles: strides, dilations, windows that share all taps but one and others, vectors of x and single elements of it,
 # whole planes and parts of rows, and planes of one row.
 TILE_POOLS = (
-    _pool("max_pool_float32_3d_tiles", (2, 2, 31, 600), "nonfinite", kernel_shape=[4, 7], strides=[1, 1],
-          pads=[2, 3, 1, 4]),
+    _pool("max_pool_float32_3d_tiles", (2, 2, 31, 600), "nonfinite", kernel_shape=[4, 7], strides=[2, 1],
+          dilations=[1, 2], pads=[2, 3, 1, 4]),
     _pool("max_pool_float16_3d_tiles", (2, 3, 53, 160), "nonfinite", kernel_shape=[5, 4], strides=[3, 2],
-          pads=[2, 1, 0, 3], out="strided rows"),
+          dilations=[1, 2], pads=[2, 1, 0, 3], out="strided rows"),
     _pool("max_pool_bfloat16_3d_tiles", (3, 5, 3, 17, 32), "nonfinite", kernel_shape=[2, 3, 9], strides=[1, 2, 1],
           dilations=[2, 3, 2], pads=[1, 2, 9, 1, 4, 7]),
     _pool("max_pool_int8_3d_tiles", (4, 31, 13, 32), "any integer", kernel_shape=[6, 4], strides=[2, 1],
           dilations=[2, 1], pads=[3, 1, 5, 2]),
     _pool("max_pool_uint8_3d_tiles", (2, 2, 60, 141), "the ends", "strided rows", kernel_shape=[4, 5], strides=[2, 3],
-          pads=[1, 0, 2, 4], ceil_mode=1),
+          dilations=[2, 1], pads=[1, 0, 2, 4], ceil_mode=1),
     _pool("max_pool_float64_3d_tiles", (3, 7, 900), "lowest", kernel_shape=[8], dilations=[3], pads=[5, 2]),
     _pool("max_pool_float32_3d_tiles", (2, 3, 26, 64), "ties", "off the vectors", kernel_shape=[7, 5],
-          pads=[3, 0, 2, 4]),
+          strides=[1, 2], dilations=[2, 1], pads=[3, 0, 2, 4]),
     _pool("max_pool_uint8_3d_tiles", (2, 3, 14, 1600), "any integer", kernel_shape=[3, 5], strides=[1, 2],
           dilations=[2, 1], pads=[1, 3, 0, 2]),
 )  # fmt: skip
@@ -482,17 +482,17 @@ CHANNEL_POOLS = (
 # ... patches of pixels: strides, dilations, parts of the channels, pixels off the vectors.
 PATCH_POOLS = (
     _pool("max_pool_float32_3d_patches", (2, 20, 23, 31), "nonfinite", "channels last", "strided pixels",
-          kernel_shape=[7, 5], pads=[3, 4, 6, 1]),
+          kernel_shape=[7, 5], strides=[1, 2], dilations=[2, 1], pads=[3, 4, 6, 1]),
     _pool("max_pool_bfloat16_3d_patches", (2, 40, 4, 13, 17), "nonfinite", "strided pixels", "channels last",
           kernel_shape=[2, 6, 3], strides=[1, 2, 1], dilations=[2, 1, 2], pads=[1, 5, 3, 2, 4, 1]),
     _pool("max_pool_int8_3d_patches", (3, 48, 41, 24), "any integer", "channels last", "channels last",
-          kernel_shape=[7, 4], strides=[2, 3], pads=[5, 1, 6, 2]),
+          kernel_shape=[7, 4], strides=[2, 3], dilations=[1, 2], pads=[5, 1, 6, 2]),
     _pool("max_pool_uint8_3d_patches", (2, 80, 21, 29), "the ends", "pixels off the vectors", "channels last",
-          kernel_shape=[2, 9], dilations=[3, 1], pads=[3, 4, 1, 8]),
+          kernel_shape=[2, 9], strides=[2, 1], dilations=[3, 1], pads=[3, 4, 1, 8]),
     _pool("max_pool_float16_3d_patches", (2, 72, 26, 19), "zeros", "channels last", "strided pixels",
-          kernel_shape=[5, 13], strides=[1, 1], pads=[0, 6, 4, 12], ceil_mode=1),
+          kernel_shape=[5, 13], strides=[2, 1], dilations=[2, 1], pads=[0, 6, 4, 12], ceil_mode=1),
     _pool("max_pool_float64_3d_patches", (2, 14, 19, 33), "lowest", "channels last", "channels last",
-          kernel_shape=[4, 5], dilations=[2, 2], pads=[6, 3, 1, 8]),
+          kernel_shape=[4, 5], strides=[1, 2], dilations=[3, 2], pads=[6, 3, 1, 8]),
 )  # fmt: skip
 
 # On tensor cores: whole slices of channels and parts of one, chunks of channels, the table of rows, phases.
