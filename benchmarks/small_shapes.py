@@ -57,6 +57,11 @@ PROBLEMS = (
     Problem("conv", (1, 1, 3, 3), (1, 1, 3, 3), _pads(9, 9, 9, 9)),
     Problem("conv", (1, 4, 5, 6, 7), (6, 4, 2, 3, 2), {**_pads(1, 0, 1, 0, 2, 1), "strides": [1, 2, 2]}),
     Problem("conv", (1, 16, 4, 5, 6), (66, 16, 2, 2, 2), {}),
+    # Few input channels, as many taps of a row at once as divide it.
+    *(
+        Problem("conv", (2, 3, 9, 40), (33, 3, 2, taps), {**_pads(1, 3, 0, 2), "strides": [2, 2]})
+        for taps in (4, 5, 7, 11)
+    ),
     # Depthwise and grouped ones, whose rows are those of whole vectors or not.
     *(
         Problem("conv", (2, 3, 11, width), (3, 1, kernel, kernel), {"group": 3, "strides": [stride] * 2})

@@ -17,6 +17,7 @@ from gpuconv.cuda import (
     mma_plan,
     pointwise_plan,
     split_plan,
+    stem_plan,
 )
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
@@ -32,6 +33,7 @@ FAMILIES = (
     pointwise_plan,
     interleaved_plan,
     depth_to_space_plan,
+    stem_plan,
 )
 _OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan)
 
@@ -88,6 +90,9 @@ def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
     tensor = mma_plan.refusal(problem)
     if tensor is not None:
         yield tensor
+    stem = stem_plan.refusal(problem)
+    if problem.operator == "conv" and problem.channels in stem_plan.CHANNELS and stem is not None:
+        yield f"no {stem_plan.NAME}: {stem}"
     for family in _OF_CONV_TRANSPOSE if problem.phases else ():
         why = family.refusal(problem, limits)
         if why is not None:

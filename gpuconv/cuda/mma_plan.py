@@ -238,6 +238,12 @@ def accepts(problem: Problem, form: Form) -> bool:
     return channel == 1 and problem.channels % chunk == 0 and all(step % chunk == 0 for step in steps)
 
 
+def arithmetics() -> Iterator[tuple[str, str, Arithmetic]]:
+    """Yield every dtype and precision that tensor cores multiply, and how."""
+    for (dtype, precision), arithmetic in _ARITHMETIC.items():
+        yield dtype, precision, arithmetic
+
+
 def _arithmetic(problem: Problem) -> Arithmetic:
     return _ARITHMETIC[problem.dtype, problem.precision]
 

@@ -25,6 +25,13 @@ template <class Acc> __device__ __forceinline__ int spread(int parts)
     return (kBanks - 1) / (parts * kVector) * kVector + kVector;
 }
 
+// Which pixel a column is; multipliers whose columns stand in another order have their own.
+template <class Multiplier, class Index, int NDIM>
+__device__ __forceinline__ Pixel<Index, NDIM> pixel_of(const Multiplier&, const Correlation<Index, NDIM>& p, Index column)
+{
+    return pixel(p, column);
+}
+
 template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHASED> struct Epilogue {
     static constexpr int kRows = Multiplier::kRows, kColumns = Multiplier::kColumns, kPitch = Multiplier::kPitch;
     static constexpr int kRowStep = 32 / kColumns;       // rows that a warp writes at once
@@ -64,7 +71,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
 #pragma unroll
         for (int j = 0; j < Multiplier::kChunksN; ++j) {
             Index offset;
-            const bool exists = locate(pixel(p, column(j)), offset);
+            const bool exists = locate(pixel_of(multiplier, p, column(j)), offset);
 #pragma unroll
             for (int i = 0; i < Multiplier::kChunksM; ++i) {
                 multiplier.put(piece, i, j);
@@ -120,7 +127,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
         T* y = output();
 #pragma unroll 1
         for (int j = 0; j < Multiplier::kChunksN; ++j) {
-            const Pixel<Index, NDIM> at = pixel(p, column(j));
+            const Pixel<Index, NDIM> at = pixel_of(multiplier, p, column(j));
             Window<Index, NDIM> window;
             window.place(p, taps, at);
             Index offset;
