@@ -160,7 +160,9 @@ def test_the_small_problems_use_every_kernel_of_up_to_three_axes() -> None:
             for turn in choice.every_candidate():
                 with turn, contextlib.redirect_stdout(None):
                     names |= {launch.variant.name for plan in plans(problem, dtype) for launch in plan.launches}
-    assert names == {variant.name for variant in variants.all_variants() if "_4d" not in variant.name}
+    everything = {variant.name for variant in variants.all_variants()}
+    assert names <= everything
+    assert {name for name in everything - names if "_4d" not in name} == set()  # some are for bands of channels too
 
 
 def plans(problem: small_shapes.Problem, dtype: str) -> list[Plan]:

@@ -24,7 +24,7 @@ from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 NAME = "bands of few channels"
 _RANK = 3
-CHANNELS = range(1, 17)  # of a group
+CHANNELS = range(1, 16)  # of a group; of 16 every slice of K has one tap elsewhere
 _ROWS = 4096  # of K, at most: the table of its steps stays small
 _PIXEL_BITS = 8  # log2 of a block's outputs
 _FARTHEST = 2**30  # coordinates and extents are below
@@ -327,7 +327,7 @@ def _seconds(problem: Problem, kernel: Kernel, box: Box, passes: int, limits: Li
     return model.overlapped(max(busy, read), model.memory(_bytes(problem), limits)) + model.LAUNCH
 
 
-def _bytes(problem: Problem) -> float:
+def _bytes(problem: Problem) -> int:
     """Of all arrays, in whole sectors where channels of other groups, which other blocks have, lie between pixels."""
     sector = 32 // problem.itemsize
     x, y = (
