@@ -67,6 +67,11 @@ PROBLEMS = (
     Problem("conv_transpose", (1, 12, 10, 9), (12, 1, 9, 9), {"strides": [4, 4], **_pads(4, 4, 4, 4)}),
     Problem("conv_transpose", (2, 16, 9, 8), (16, 3, 4, 4), {"strides": [2, 2], **_pads(1, 1, 1, 1)}),
     Problem("conv_transpose", (2, 9, 8, 16), (16, 2, 4, 4), {"strides": [2, 2], "layout": "NHWC"}),
+    # Few input channels, as many taps of a row at once as divide it.
+    *(
+        Problem("conv", (2, 3, 9, 40), (33, 3, 2, taps), {**_pads(1, 3, 0, 2), "strides": [2, 2]})
+        for taps in (4, 5, 7, 11)
+    ),
     # Depthwise and grouped ones, whose rows are those of whole vectors or not.
     *(
         Problem("conv", (2, 3, 11, width), (3, 1, kernel, kernel), {"group": 3, "strides": [stride] * 2})

@@ -42,6 +42,7 @@ from gpuconv.cuda import (
     pointwise_plan,
     sources,
     split_plan,
+    stem_plan,
 )
 from gpuconv.cuda.bands_work import Form as BandsForm
 from gpuconv.cuda.choice import Candidate
@@ -365,6 +366,35 @@ class Grouped:
 
 
 @dataclass(frozen=True)
+class Stem:
+    """Conv of few input channels from a band in shared memory; rows of x and y of whole vectors."""
+
+    kernel: stem_plan.Kernel
+    layout: str
+
+    def __str__(self) -> str:
+        return f"{stem_plan.variant(self.kernel).name}, {self.layout}"
+
+    def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return (_BATCH, 3, 18, 64), (self.kernel.block_m, 3, 3, 7 if self.kernel.arithmetic else self.kernel.chunk)
+
+    def title(self) -> str:
+        """Return the row's title."""
+        x_shape, w_shape = self._shapes()
+        return f"{self}, {_sizes(w_shape[2:])} stride 2 over {_sizes(x_shape)}"
+
+    def run(self) -> dict[str, Row]:
+        """Convolve with stride 2 and a border of zeros; return the kernel's row."""
+        x, w = (np.zeros(shape, self.kernel.dtype) for shape in self._shapes())
+        x = x if self.layout == "NCHW" else np.moveaxis(x, 1, -1).copy()
+        pads = (1, w.shape[3] // 2, 1, w.shape[3] - w.shape[3] // 2 - 1)
+        name = stem_plan.variant(self.kernel).name
+        with preferred(name), gpuconv.precision(self.kernel.precision), _counting() as emulated:
+            gpuconv.conv(x, w, strides=(2, 2), pads=pads, layout=self.layout)
+        return {self.title(): row(emulated.counters()[name])}
+
+
+@dataclass(frozen=True)
 class Pool:
     """MaxPool by one kernel with one window, of the values alone or with their indices."""
 
@@ -450,6 +480,11 @@ def channels() -> list[Channels]:
 def grouped() -> list[Grouped]:
     """Return every kernel for few channels a group, with both layouts of x."""
     return [Grouped(*form, last) for form, last in product(grouped_plan.forms(), (False, True))]
+
+
+def stems() -> list[Stem]:
+    """Return every kernel of few input channels in both layouts."""
+    return [Stem(*one) for one in product(stem_plan._KERNELS, ("NCHW", "NHWC"))]
 
 
 def whole_rows() -> list[WholeRows]:
@@ -541,7 +576,7 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from tensor_form.run(WIDTHS[0]).items()
     for few, width in product(unpacked(), WIDTHS):
         yield from few.run(width).items()
-    for one in (*bands(), *directs(), *channels(), *grouped(), *whole_rows(), *pools()):
+    for one in (*bands(), *directs(), *channels(), *grouped(), *stems(), *whole_rows(), *pools()):
         yield from one.run().items()
 
 

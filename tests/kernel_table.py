@@ -38,6 +38,7 @@ from gpuconv.cuda import (
     pool_plan,
     pool_problem,
     pool_vectors,
+    stem_plan,
 )
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda.correlation import Problem
@@ -62,8 +63,8 @@ _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 def launches() -> dict[str, Launch]:
     """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
     plans = [
-        *(*_gemm_plans(), *_unpacked_plans(), *_matrix_plans(), *_grouped_plans(), *_direct_plans(), *_channel_plans()),
-        *(*_pool_plans(), *gradient_plans.plans()),
+        *(*_gemm_plans(), *_unpacked_plans(), *_matrix_plans(), *_grouped_plans(), *_stem_plans()),
+        *(*_direct_plans(), *_channel_plans(), *_pool_plans(), *gradient_plans.plans()),
     ]
     return {launch.variant.name: launch for plan in plans for launch in plan.launches}
 
@@ -115,6 +116,16 @@ def _grouped_plans() -> Iterator[Plan]:
         x_strides, w_strides, y_strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
         problem = make(geometry, dtype, x_strides, w_strides, None, y_strides, precision)
         yield from (candidate.make() for candidate in grouped_plan.candidates(problem, _LIMITS))
+
+
+def _stem_plans() -> Iterator[Plan]:
+    """Of few input channels: as many taps in a row as a kernel takes at once."""
+    for kernel in stem_plan._KERNELS:
+        x_shape, w_shape = (2, 3, 4, 40), (70, 3, 2, kernel.chunk)
+        geometry = _geometry.conv(x_shape, w_shape)
+        x_strides, w_strides, y_strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
+        problem = correlation.of_conv(geometry, kernel.dtype, x_strides, w_strides, None, y_strides, kernel.precision)
+        yield from (candidate.make() for candidate in stem_plan.candidates(problem, _LIMITS))
 
 
 def _direct_plans() -> Iterator[Plan]:

@@ -577,11 +577,31 @@ GROUPED = (
           kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_3D),
 )  # fmt: skip
 
+# Few input channels: rows of x that are whole vectors and others, runs of channels, boxes that end within the outputs.
+STEMS = (
+    _gemm("conv_stem_float32_3d_32x256x7", (2, 3, 37, 88), (70, 3, 5, 7), strides=[1, 2], pads=[2, 3, 1, 2],
+          dilations=[2, 1], kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_stem_float32_3d_32x256x3", (2, 4, 5, 15, 34), (136, 2, 2, 4, 3), group=2, strides=[2, 1, 1],
+          pads=[1, 2, 0, 0, 1, 1], dilations=[2, 3, 1], layout="reversed", out="channels last",
+          kinds=_INFINITE_INPUTS),
+    _gemm("conv_stem_float32_3d_32x256x1", (2, 3, 31, 53), (75, 3, 3, 4), strides=[2, 1], pads=[1, 2, 0, 3],
+          dilations=[1, 2], layout="channels last", out="fortran"),
+    _gemm("conv_stem_bfloat16_3d_mma_64x256", (2, 3, 41, 88), (136, 3, 5, 7), strides=[1, 2], pads=[2, 3, 1, 2],
+          dilations=[2, 1], kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_stem_float16_3d_mma_32x256", (2, 3, 31, 56), (72, 3, 4, 3), strides=[2, 1], pads=[1, 2, 0, 1],
+          dilations=[2, 1], layout="channels last", out="channels last", kinds=_INFINITE_INPUTS),
+    _gemm("conv_stem_float16_3d_mma_64x256", (2, 2, 1700), (264, 1, 10), group=2, strides=[5], pads=[7, 2]),
+    _gemm("conv_stem_float32_3d_tf32_64x256", (2, 3, 5, 15, 40), (136, 3, 2, 4, 3), strides=[2, 1, 1],
+          pads=[1, 2, 0, 0, 1, 1], dilations=[2, 3, 1], kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_stem_float32_3d_3xtf32_32x256", (2, 3, 37, 45), (70, 3, 5, 4), strides=[1, 2], pads=[2, 3, 1, 2],
+          dilations=[2, 3], layout="strided", kinds=_INFINITE_INPUTS),
+)  # fmt: skip
+
 GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
 FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
 ALL: tuple[ManyBlocks, ...] = (
     *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX),
-    *(*INTERLEAVED_TENSOR, *DISJOINT_TENSOR, *DIRECT, *CHANNELS, *POOLS, *FAST_POOLS),
+    *(*INTERLEAVED_TENSOR, *DISJOINT_TENSOR, *DIRECT, *STEMS, *CHANNELS, *POOLS, *FAST_POOLS),
 )
 
 

@@ -21,6 +21,8 @@ MOST_OF_16_BIT = 1.6  # in rows of 33: 64 bytes that begin in the middle of a se
 MOST_SECTORS_OF_WHOLE_ROWS = 1.2
 MOST_WAVEFRONTS_OF_WHOLE_ROWS = 1.16  # no number of banks can be shared out to three phases evenly
 MOST_WAVEFRONTS_OF_PAIRS = 1.45  # sums on tensor cores are laid down in pairs, in rows apart as suits those who read
+MOST_OF_STEMS = {"NCHW": 1.1, "NHWC": 3.2}  # lanes have four channels each, one by one
+MOST_WAVEFRONTS_OF_SUMS, MOST_WAVEFRONTS_OF_FRAGMENTS = 1.15, 1.45  # pixels of several rows meet in some banks
 MOST_OF_VECTORS = 1.2  # of direct sums, whose rows are copied in vectors
 MOST_OF_ODD_ROWS = 1.75  # of direct sums in 16 bits, in rows of 33
 # Lanes two elements apart take two, of 4 or 8 bytes; the last lane of a row and the first one of the next may meet.
@@ -139,6 +141,17 @@ def test_vectors_of_channels_are_whole_sectors(kernel: kernel_counters.Channels)
     assert_recorded(rows)
 
 
+@pytest.mark.parametrize("stem", kernel_counters.stems(), ids=str)
+def test_bands_of_few_channels_are_read_and_written_in_whole_sectors(stem: kernel_counters.Stem) -> None:
+    rows = stem.run()
+    ((title, row),) = rows.items()
+    assert row["stores"][0] == row["stores"][1], title
+    assert row["loads"][0] <= MOST_OF_STEMS[stem.layout] * row["loads"][1], title
+    most = MOST_WAVEFRONTS_OF_FRAGMENTS if stem.kernel.arithmetic else MOST_WAVEFRONTS_OF_SUMS
+    assert row["shared"][0] <= most * row["shared"][1], title
+    assert_recorded(rows)
+
+
 @pytest.mark.parametrize("pool", kernel_counters.pools(), ids=str)
 def test_max_pool_counts_are_as_recorded(pool: kernel_counters.Pool) -> None:
     rows = pool.run()
@@ -175,6 +188,7 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
         one.title() for one in (*kernel_counters.whole_rows(), *kernel_counters.pools(), *kernel_counters.bands())
     }
     titles |= {one.title() for one in kernel_counters.channels()}
+    titles |= {one.title() for one in kernel_counters.stems()}
     assert set(gone) == titles
 
 

@@ -47,6 +47,9 @@ def _blocks(launch: Any) -> list[int]:
     struct = np.frombuffer(launch.parameters, launch.variant.layout)
     common = struct["common"] if "common" in (struct.dtype.names or ()) else struct["all"]["common"]
     names = ("n_tiles",) if launch.variant.name.startswith("conv_few") else ("m_tiles", "n_tiles")
+    if launch.variant.name.startswith("conv_stem"):  # which makes all output channels in passes
+        passes = int(np.frombuffer(launch.parameters, launch.variant.layout)["passes"][0])
+        return [int(common["m_tiles"]["divisor"][0]) * passes, int(common["n_tiles"]["divisor"][0])]
     return [int(common[name]["divisor"][0]) for name in names]
 
 

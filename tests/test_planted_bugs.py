@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import oracle
 import pytest
 from emulated import preferred
@@ -43,6 +44,7 @@ TRANSPOSE_SPLIT, SPLIT_KERNEL = "conv_transpose_split.cu", "conv_split_float32_2
 FEW, BANDS, POINTWISE = "conv_few.cu", "conv_bands.cu", "conv_pointwise.cu"
 PRODUCT, MATRIX_ROWS = "include/matrix_product.cuh", "include/matrix_rows.cuh"
 CHANNELS = "conv_channels.cu"
+STEM, STEM_BAND, STEM_MMA = "conv_stem.cu", "include/stem.cuh", "include/stem_mma.cuh"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
 
@@ -161,6 +163,18 @@ def matrix() -> Any:
     (x, w, _), _ = filled("conv", (3, 72, 10, 14), (70, 72, 1, 1), {}, "float16")
     with preferred("conv_matrix_float16_3d_mma_64x64x64_pixels"):
         return gpuconv.conv(x, w)
+
+
+def stem(dtype: str = "float32") -> Any:
+    """A Conv of few input channels, of several passes, in rows of x and y of whole vectors."""
+    (x, w, _), _ = filled("conv", (3, 3, 21, 40), (140, 3, 3, 7), {}, dtype)
+    with preferred("conv_stem"):
+        return gpuconv.conv(x, w, pads=[2, 3, 1, 10], strides=[1, 2])
+
+
+def stem_in_halves() -> Any:
+    """The same in float16, on tensor cores."""
+    return stem("float16")
 
 
 def transposed() -> Any:
@@ -495,6 +509,14 @@ BUGS = (
         long_rows, "uninitialised shared memory read|shared memory", "return *reinterpret_cast<const Vector*>(source)"),
     Bug("a sum over the taps inside reads the padding", DIRECT,
         " || !inside(at[1], p.x_extent[1])", "", infinite_direct, OUT_OF_BOUNDS.format("read"), "const T input = x["),
+    Bug("rows of a band outside of x are read", STEM_BAND,
+        "inside(depth, p.common.x_extent[1]) && inside(row, p.common.x_extent[2])", "true", stem, PAST_CHUNKS,
+        "copy_async<16>(target + (one.place"),
+    Bug("output channels that do not exist are written", STEM_MMA, "if (m >= p.common.filters) break;", "",
+        stem_in_halves, OUT_OF_BOUNDS.format("write").replace(" . ", " .* ") + "|race between",
+        "*reinterpret_cast<Neighbours*>(y) = out;"),
+    Bug("distances of the last words of K are left out", STEM_BAND, "i = threadIdx.x; i < entries;",
+        "i = threadIdx.x; i < p.steps;", stem_in_halves, "uninitialised shared memory read", "load_word(table"),
 )  # fmt: skip
 
 
@@ -510,6 +532,7 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 PATHS = (
     IMPLICIT, FFMA, GATHER, EPILOGUE, MMA, SLICE, FRAGMENTS, TRANSPOSE, PHASES, INTERLEAVED, BLOCKS, DEPTH_TO_SPACE,
     PACK, PACK_FRAGMENTS, POOL, SPLIT, TRANSPOSE_SPLIT, TICKETS, DIRECT, FEW, BANDS, POINTWISE, PRODUCT, MATRIX_ROWS,
+    STEM, STEM_BAND, STEM_MMA,
 )  # fmt: skip
 
 
@@ -626,6 +649,30 @@ def test_a_missing_repair_of_bands_shows_in_the_results(old: str, new: str) -> N
         y = gpuconv.conv_transpose(x, w, **PHASES_ALONG_W)
     with pytest.raises(AssertionError, match="elements are wrong"):
         oracle.assert_close(y, exact, "float32")
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new"),
+    [
+        (
+            STEM,
+            "if (__any_sync(0xffffffff, multiplier.write(epilogue, shared))) epilogue.repair()",
+            "multiplier.write(epilogue, shared)",
+        ),
+        (STEM_BAND, "words[i + 1], 0x5432)", "words[i + 1], 0x3254)"),
+        (STEM_BAND, "tap[1] * p.taps.advance[1] * p.pitch[1] + tap[2]", "tap[2]"),
+        (STEM_MMA, "kExact = false;", "kExact = true; "),
+    ],
+)
+def test_a_band_in_disorder_shows_in_the_results(path: str, old: str, new: str) -> None:
+    x, w = values("integers", 1, (1, 3, 4, 9, 40), "float16"), values("integers", 2, (70, 3, 2, 3, 7), "float16")
+    x[0, 1, 2, 5, 20] = np.inf
+    attributes = {"pads": [1, 1, 3, 0, 1, 2], "strides": [1, 1, 2]}
+    exact = oracle.conv(x, w, **attributes)
+    with changed_kernels({path: exchanged(path, old, new)}), preferred("conv_stem"), emulated_cuda():
+        y = gpuconv.conv(x, w, **attributes)
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        oracle.assert_close(y, exact, "float16", "tensor cores")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from gpuconv.cuda import (
     mma_plan,
     pointwise_plan,
     split_plan,
+    stem_plan,
 )
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
@@ -42,6 +43,7 @@ FAMILIES = (
     depth_to_space_plan,
     depth_to_space_matrix_plan,
     grouped_plan,
+    stem_plan,
 )
 _OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan, depth_to_space_matrix_plan)
 
@@ -109,6 +111,9 @@ def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
     grouped = grouped_plan.refusal(problem)
     if grouped is not None and tensor is None and problem.group > 1:
         yield f"not by {grouped_plan.NAME}: {grouped}"
+    stem = stem_plan.refusal(problem)
+    if problem.operator == "conv" and problem.channels in stem_plan.CHANNELS and stem is not None:
+        yield f"no {stem_plan.NAME}: {stem}"
     for family in _OF_CONV_TRANSPOSE if problem.phases else ():
         why = family.refusal(problem, limits)
         if why is not None:

@@ -100,6 +100,26 @@ def pointwise() -> np.dtype[Any]:
 
 
 @cache
+def stem() -> np.dtype[Any]:
+    """Return the layout of ``StemParams``."""
+    divider = params.divider(False)
+    return params.layout(
+        [
+            ("common", correlation(False, 4)),
+            ("taps", taps(False, 4)),
+            ("tiles", divider, (3,)),
+            *((name, "<i4") for name in ("row_bits", "column_bits", "runs", "lead")),
+            *((name, divider) for name in ("chunks", "band_rows", "band_depths")),
+            *((name, "<i4") for name in ("band_columns", "units")),
+            ("pitch", "<i4", (3,)),
+            *((name, "<i4") for name in ("shift", "copies", "copy_bytes", "band_bytes")),
+            ("steps_of_row", divider),
+            *((name, "<i4") for name in ("steps", "step_bytes", "channel_vectors", "pixel_vectors", "passes")),
+        ]
+    )
+
+
+@cache
 def tickets() -> np.dtype[Any]:
     """Return the layout of ``Tickets``."""
     return params.layout([("first", params.POINTER), ("count", "<i4")])

@@ -310,6 +310,12 @@ def _as_seen(problem: Problem, tile: Tile, form: Form) -> Runs | None:
     return seen
 
 
+def arithmetics() -> Iterator[tuple[str, str, Arithmetic]]:
+    """Yield every dtype and precision that tensor cores multiply, and how."""
+    for (dtype, precision), arithmetic in _ARITHMETIC.items():
+        yield dtype, precision, arithmetic
+
+
 def _arithmetic(problem: Problem) -> Arithmetic:
     return arithmetic_of(problem.dtype, problem.precision)
 

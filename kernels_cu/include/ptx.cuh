@@ -53,6 +53,13 @@ __device__ __forceinline__ void store_shared(unsigned address, const uint4& v)
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 __device__ __forceinline__ void store_shared(unsigned address, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory"); }
+__device__ __forceinline__ void store_word(unsigned address, unsigned v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory"); }
+__device__ __forceinline__ unsigned load_word(unsigned address)
+{
+    unsigned v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+    return v;
+}
 template <class T> __device__ __forceinline__ void store_shared(unsigned address, T v)   // of 16 bits
 {
     asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(reinterpret_cast<const unsigned short&>(v)) : "memory");
