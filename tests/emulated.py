@@ -61,7 +61,7 @@ def varied_cuda(dtype: Any, rank: int, seed: int) -> Iterator[Any]:
     random = Random(seed)
     with (
         indices(wide=random.random() < 0.3),
-        some_candidate(random.randrange(12)),
+        some_candidate(random.randrange(2520)),
         emulated_cuda(
             architecture(dtype, rank),
             seed=seed,
