@@ -27,6 +27,7 @@ from gpuconv.cuda import (
     channels_plan,
     conv_plan,
     correlation,
+    depthwise_transpose_plan,
     few_plan,
     pointwise_plan,
     pool_plan,
@@ -54,7 +55,8 @@ _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 
 def launches() -> dict[str, Launch]:
     """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
-    plans = [*_gemm_plans(), *_unpacked_plans(), *_direct_plans(), *_channel_plans(), *_pool_plans()]
+    plans = [*_gemm_plans(), *_unpacked_plans(), *_direct_plans(), *_channel_plans(), *_depthwise_transposed_plans()]
+    plans += _pool_plans()
     return {launch.variant.name: launch for plan in plans for launch in plan.launches}
 
 
@@ -99,6 +101,15 @@ def _channel_plans() -> Iterator[Plan]:
         x_strides, y_strides = map(_channels_last, (x_shape, geometry.y_shape))
         problem = correlation.of_conv(geometry, dtype, x_strides, contiguous_strides(w_shape), None, y_strides)
         yield from (one.make() for one in channels_plan.candidates(problem, _LIMITS))
+
+
+def _depthwise_transposed_plans() -> Iterator[Plan]:
+    x_shape, w_shape = (2, 3, 9, 9), (3, 1, 4, 4)
+    geometry = _geometry.conv_transpose(x_shape, w_shape, group=3, strides=[2, 2])
+    strides = [*map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))]
+    for dtype in _dtypes.CONV_DTYPES:
+        problem = correlation.of_conv_transpose(geometry, dtype, *strides[:2], None, strides[2])
+        yield from (one.make() for one in depthwise_transpose_plan.candidates(problem, _LIMITS))
 
 
 def _problem(

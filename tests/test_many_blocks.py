@@ -29,7 +29,8 @@ pytestmark = pytest.mark.emulator
 
 def _blocks(launch: Any) -> list[int]:
     """Blocks each way: of output channels and of pixels, or of all outputs."""
-    if launch.variant.name.startswith("max_pool") or launch.variant.source in ("conv_direct.cu", "conv_channels.cu"):
+    alone = ("conv_direct.cu", "conv_channels.cu", "conv_transpose_depthwise.cu")
+    if launch.variant.name.startswith("max_pool") or launch.variant.source in alone:
         return [launch.grid[0]]
     common = np.frombuffer(launch.parameters, launch.variant.layout)["common"]
     names = ("n_tiles",) if launch.variant.name.startswith("conv_few") else ("m_tiles", "n_tiles")
@@ -48,6 +49,7 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
     "_bands": {"dilations"},
     "_planes": {"strides", "dilations"},
     "_channels": {"dilations"},
+    "_transpose_depthwise": {"dilations"},
     "_depth_to_space_": {"dilations"},
 }
 

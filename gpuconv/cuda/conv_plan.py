@@ -11,6 +11,7 @@ from gpuconv.cuda import (
     choice,
     correlation,
     depth_to_space_plan,
+    depthwise_transpose_plan,
     direct_plan,
     few_plan,
     gemm_plan,
@@ -34,6 +35,7 @@ FAMILIES = (
     pointwise_plan,
     interleaved_plan,
     depth_to_space_plan,
+    depthwise_transpose_plan,
 )
 _OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan)
 
@@ -92,7 +94,8 @@ def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
     tensor = mma_plan.refusal(problem)
     if tensor is not None:
         yield tensor
-    for family in _OF_CONV_TRANSPOSE if problem.phases else ():
+    families = (*_OF_CONV_TRANSPOSE, depthwise_transpose_plan) if problem.group > 1 else _OF_CONV_TRANSPOSE
+    for family in families if problem.phases else ():
         why = family.refusal(problem, limits)
         if why is not None:
             yield f"not by {family.NAME}: {why}"
