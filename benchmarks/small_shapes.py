@@ -12,7 +12,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -27,12 +27,13 @@ _FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 @dataclass(frozen=True)
 class Problem:
-    """One call without its dtype; ``w`` is empty for MaxPool."""
+    """One call without its dtype, and its gradients if they are asked for; ``w`` is empty for MaxPool."""
 
     operator: str
     x: tuple[int, ...]
     w: tuple[int, ...]
     attributes: dict[str, Any]
+    gradients: bool = False
 
 
 def _pads(*numbers: int) -> dict[str, Any]:
@@ -57,6 +58,15 @@ PROBLEMS = (
     Problem("conv", (1, 1, 3, 3), (1, 1, 3, 3), _pads(9, 9, 9, 9)),
     Problem("conv", (1, 4, 5, 6, 7), (6, 4, 2, 3, 2), {**_pads(1, 0, 1, 0, 2, 1), "strides": [1, 2, 2]}),
     Problem("conv", (1, 16, 4, 5, 6), (66, 16, 2, 2, 2), {}),
+    # Few output channels, by bands of rows.
+    Problem("conv", (1, 12, 20, 36), (1, 12, 5, 5), _pads(2, 2, 2, 2)),
+    Problem("conv", (2, 8, 17, 21), (3, 8, 3, 3), _pads(1, 1, 1, 1)),
+    Problem("conv", (1, 16, 300), (2, 16, 7), _pads(3, 3)),
+    Problem("conv", (1, 8, 4, 11, 20), (4, 4, 2, 3, 3), {"group": 2, **_pads(1, 1, 1, 0, 1, 1)}),
+    Problem("conv", (2, 12, 20, 16), (3, 16, 7, 7), {**_pads(3, 3, 3, 3), "layout": "NHWC"}),
+    Problem("conv_transpose", (1, 12, 10, 9), (12, 1, 9, 9), {"strides": [4, 4], **_pads(4, 4, 4, 4)}),
+    Problem("conv_transpose", (2, 16, 9, 8), (16, 3, 4, 4), {"strides": [2, 2], **_pads(1, 1, 1, 1)}),
+    Problem("conv_transpose", (2, 9, 8, 16), (16, 2, 4, 4), {"strides": [2, 2], "layout": "NHWC"}),
     # Depthwise and grouped ones, whose rows are those of whole vectors or not.
     *(
         Problem("conv", (2, 3, 11, width), (3, 1, kernel, kernel), {"group": 3, "strides": [stride] * 2})
@@ -88,19 +98,30 @@ PROBLEMS = (
     _pool((1, 3, 10, 48), [2, 2], strides=[2, 2]),
     _pool((1, 2, 3, 1000), [1, 3], strides=[1, 3]),
     _pool((1, 2, 30, 33), [13, 13], pads=[6, 6, 6, 6]),
+    _pool((2, 3, 21, 48), [4, 5], strides=[2, 1], pads=[1, 2, 1, 2]),
+    _pool((1, 2, 19, 33), [5, 4], strides=[2, 3], dilations=[2, 1]),
     _pool((2, 2, 5, 6, 7), [2, 3, 2], pads=[1, 0, 1, 0, 1, 1], strides=[1, 2, 3], dilations=[2, 1, 2]),
     _pool((1, 2, 3, 4), [2, 2], pads=[4, 2, 3, 2], strides=[2, 2]),
 )
 
 
-# On tensor cores: channels last, that is 16 bytes of channels a copy, and float32 that may be rounded.
+# On tensor cores: channels last, that is 16 bytes of channels a copy, or of neighbours along W, and float32 that may be
+# rounded.
 TENSOR = tuple(
     Problem(operator, (2, 9, 8, channels) if layout == "NHWC" else (2, channels, 9, 8), w, {**attributes, **more})
     for operator, channels, w, attributes in (
         ("conv", 32, (20, 32, 3, 3), _pads(1, 1, 1, 1)),
         ("conv", 3, (20, 3, 3, 3), {"strides": [2, 2]}),
+        ("conv", 24, (20, 24, 3, 3), _pads(1, 1, 1, 1)),
+        ("conv", 4, (70, 4, 3, 3), _pads(1, 0, 1, 2)),
+        ("conv", 3, (20, 3, 2, 4), {"strides": [2, 4]}),
+        ("conv", 3, (20, 3, 3, 8), {"strides": [1, 8], **_pads(1, 0, 0, 0)}),
+        ("conv", 32, (20, 32, 1, 1), {}),
+        ("conv", 32, (24, 8, 3, 3), {"group": 4, **_pads(1, 0, 2, 1)}),
         ("conv_transpose", 32, (32, 20, 3, 3), {"strides": [2, 2]}),
+        ("conv_transpose", 32, (32, 6, 3, 3), {"group": 4, "strides": [2, 1]}),
         ("conv_transpose", 3, (3, 20, 3, 3), {"strides": [2, 1]}),
+        ("conv_transpose", 32, (32, 20, 2, 2), {"strides": [2, 2]}),
     )
     for layout in ("NCHW", "NHWC")
     for more in (
@@ -136,10 +157,27 @@ CHANNELS = tuple(
 )
 
 
+# Gradients, in complex dtypes too.
+GRADIENTS = tuple(
+    replace(problem, gradients=True)
+    for problem in (
+        Problem("conv", (2, 3, 9, 8), (4, 3, 3, 3), {**_pads(1, 0, 2, 1), "strides": [2, 1]}),
+        Problem("conv", (1, 12, 9, 9), (12, 1, 3, 3), {"group": 12}),
+        Problem("conv", (2, 5, 7, 3, 6), (70, 5, 2, 1, 3), {"dilations": [1, 2, 2]}),
+        Problem("conv", (1, 2, 400), (3, 2, 5), {}),
+        Problem("conv", (2, 9, 8, 3), (4, 3, 3, 3), {"layout": "NHWC"}),
+        Problem("conv_transpose", (2, 4, 6, 5), (4, 3, 3, 4), {"strides": [2, 3], **_pads(1, 0, 1, 1), "group": 2}),
+        _pool((2, 3, 9, 8), [3, 3], strides=[2, 1], pads=[1, 1, 1, 1]),
+        _pool((1, 6, 6, 2), [3, 2], dilations=[2, 1], layout="NHWC", storage_order=1),
+        _pool((1, 2, 5, 6, 7), [2, 2, 3], strides=[2, 2, 3]),
+    )
+)
+
+
 def calls() -> Iterator[tuple[Problem, str, bool]]:
     """Yield every problem in every dtype, with 32-bit and then with 64-bit indices; each has several candidates."""
     for wide in (False, True):
-        for problem in (*PROBLEMS, *DEPTHWISE, *CHANNELS, *TENSOR):
+        for problem in (*PROBLEMS, *DEPTHWISE, *CHANNELS, *TENSOR, *GRADIENTS):
             for dtype in _dtypes_of(problem):
                 yield problem, dtype, wide
 
@@ -147,6 +185,8 @@ def calls() -> Iterator[tuple[Problem, str, bool]]:
 def _dtypes_of(problem: Problem) -> tuple[str, ...]:
     if "precision" in problem.attributes:
         return ("float32",)
+    if problem.gradients and problem.operator != "max_pool":
+        return (*_FLOATS, "complex64", "complex128")
     return (*_FLOATS, "int8", "uint8") if problem.operator == "max_pool" else _FLOATS
 
 
@@ -160,7 +200,12 @@ def operands(problem: Problem, dtype: str) -> list[Any]:
         filters = problem.w[0] if problem.operator == "conv" else problem.w[1] * group
         shapes = [problem.x, problem.w, (filters,)]
     lowest = 0 if dtype == "uint8" else -3
-    return [random.integers(lowest, 4, shape).astype(_numpy(dtype)) for shape in shapes]
+    return [_integers(random, lowest, shape, dtype) for shape in shapes]
+
+
+def _integers(random: np.random.Generator, lowest: int, shape: tuple[int, ...], dtype: str) -> Any:
+    numbers = random.integers(lowest, 4, shape).astype(_numpy(dtype))
+    return numbers + 1j * random.integers(lowest, 4, shape).astype(dtype) if dtype.startswith("complex") else numbers
 
 
 def _numpy(dtype: str) -> Any:
@@ -172,12 +217,31 @@ def _numpy(dtype: str) -> Any:
 
 
 def compute(problem: Problem, arrays: list[Any]) -> list[Any]:
-    """Call the public function; of MaxPool both with and without the Indices."""
+    """Call the public function, and those of the gradients; of MaxPool both with and without the Indices."""
     function = getattr(gpuconv, problem.operator)
     if problem.operator != "max_pool":
-        return [function(*arrays, **problem.attributes)]
-    pair = function(*arrays, **problem.attributes, return_indices=True)
-    return [*pair, function(*arrays, **problem.attributes)]
+        y = function(*arrays, **problem.attributes)
+        return [y, *_gradients(problem, arrays, y)] if problem.gradients else [y]
+    y, indices = function(*arrays, **problem.attributes, return_indices=True)
+    found = [y, indices, function(*arrays, **problem.attributes)]
+    if problem.gradients:
+        if y.dtype.kind not in "iu":
+            found.append(gpuconv.max_pool_grad(y, indices, arrays[0].shape, **problem.attributes))
+        layout = problem.attributes.get("layout", "NCHW")
+        # Some elements share a place, and some go nowhere.
+        found.append(gpuconv.max_unpool(y, indices % y.size - 1, kernel_shape=[1] * (y.ndim - 2), layout=layout))
+    return found
+
+
+def _gradients(problem: Problem, arrays: list[Any], y: Any) -> list[Any]:
+    """Take the result for its own gradient."""
+    x, w, _ = arrays
+    of_input, of_weight, of_bias = (
+        getattr(gpuconv, f"{problem.operator}_{what}_grad") for what in ("input", "weight", "bias")
+    )
+    layout = {"layout": problem.attributes.get("layout", "NCHW")}
+    gradients = of_input(y, w, x.shape, **problem.attributes), of_weight(x, y, w.shape, **problem.attributes)
+    return [*gradients, of_bias(y, **layout)]
 
 
 def main() -> int:

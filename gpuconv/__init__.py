@@ -10,10 +10,19 @@ from gpuconv._errors import (
     OutOfDeviceMemory,
 )
 from gpuconv._explain import explain
+from gpuconv._gradient_api import (
+    conv_bias_grad,
+    conv_input_grad,
+    conv_transpose_bias_grad,
+    conv_transpose_input_grad,
+    conv_transpose_weight_grad,
+    conv_weight_grad,
+)
 from gpuconv._packed import PackedWeights
 from gpuconv._precision import precision
 from gpuconv._transfer import pack, to_device, to_host
 from gpuconv._tune import tune
+from gpuconv._unpool_api import max_pool_grad, max_unpool
 
 __version__ = "0.1.0"
 
@@ -27,9 +36,17 @@ __all__ = [
     "PackedWeights",
     "__version__",
     "conv",
+    "conv_bias_grad",
+    "conv_input_grad",
     "conv_transpose",
+    "conv_transpose_bias_grad",
+    "conv_transpose_input_grad",
+    "conv_transpose_weight_grad",
+    "conv_weight_grad",
     "explain",
     "max_pool",
+    "max_pool_grad",
+    "max_unpool",
     "pack",
     "precision",
     "to_device",

@@ -117,7 +117,7 @@ def conv(
     _dtypes.check("conv", x=x, w=w, b=b)
     if precision is not None:
         _precision.check("conv", precision)
-    y = _result("conv", out, _layout.as_given(layout, geometry.y_shape), x.dtype, x=x, w=w, b=b)
+    y = _memory.result("conv", out, _layout.as_given(layout, geometry.y_shape), x.dtype, x=x, w=w, b=b)
     cpu.conv(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry)
     return y
 
@@ -216,7 +216,7 @@ def conv_transpose(
     _dtypes.check("conv_transpose", x=x, w=w, b=b)
     if precision is not None:
         _precision.check("conv_transpose", precision)
-    y = _result("conv_transpose", out, _layout.as_given(layout, geometry.y_shape), x.dtype, x=x, w=w, b=b)
+    y = _memory.result("conv_transpose", out, _layout.as_given(layout, geometry.y_shape), x.dtype, x=x, w=w, b=b)
     cpu.conv_transpose(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry)
     return y
 
@@ -304,23 +304,13 @@ def max_pool(
     _dtypes.check("max_pool", x=x)
     shape, view = _layout.as_given(layout, geometry.y_shape), partial(_layout.view, layout)
     if not return_indices:
-        y = _result("max_pool", out, shape, x.dtype, x=x)
+        y = _memory.result("max_pool", out, shape, x.dtype, x=x)
         cpu.max_pool(view(x), view(y), None, geometry)
         return y
-    y = _result("max_pool", outs[0], shape, x.dtype, name="out[0]", x=x)
-    indices = _result("max_pool", outs[1], shape, np.dtype(np.int64), name="out[1]", x=x, y=y)
+    y = _memory.result("max_pool", outs[0], shape, x.dtype, name="out[0]", x=x)
+    indices = _memory.result("max_pool", outs[1], shape, np.dtype(np.int64), name="out[1]", x=x, y=y)
     cpu.max_pool(view(x), view(y), view(indices), geometry)
     return y, indices
-
-
-def _result(operator: str, out: Any, shape: tuple[int, ...], dtype: Any, name: str = "out", **others: Any) -> Any:
-    if out is None:
-        return np.empty(shape, dtype)
-    _memory.check_result(operator, name, out, shape, dtype)
-    for other, array in others.items():
-        if array is not None:
-            _memory.refuse_overlap(operator, name, out, other, array)
-    return out
 
 
 def _pair(out: Any) -> tuple[Any, Any]:

@@ -25,7 +25,7 @@ def resolve(operator: str, x: Any, w: Any, b: Any) -> tuple[str, Any, Any, Any]:
             return "cuda", x, w, b
         if kind is np.ndarray:
             return "numpy", x, w, b
-    library, found = _resolve(operator, {"x": x, "w": w} if b is None else {"x": x, "w": w, "b": b})
+    library, found = resolve_all(operator, {"x": x, "w": w} if b is None else {"x": x, "w": w, "b": b})
     return library, found["x"], found["w"], found.get("b")
 
 
@@ -44,10 +44,11 @@ def check_out(operator: str, name: str, out: Any, library: str, x: Any) -> None:
             f"{operator}: {name} must be a {_LABEL[library]} array, not {_kind(out)}; "
             f"pass {'cupy' if library == 'cuda' else 'numpy'}.from_dlpack({name}), which shares its memory"
         )
-    _resolve(operator, {name: out, "x": x})
+    resolve_all(operator, {name: out, "x": x})
 
 
-def _resolve(operator: str, arrays: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def resolve_all(operator: str, arrays: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Do the same for an operator of any arrays, by their names."""
     found = {name: _one(operator, name, array) for name, array in arrays.items()}
     libraries = {library for library, _ in found.values()}
     if len(libraries) > 1:

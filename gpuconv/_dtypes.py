@@ -11,7 +11,10 @@ from gpuconv._errors import ArgumentTypeError
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One element type: names in NumPy and CUDA, bytes, the type its sums are made in, its lowest finite value."""
+    """One element type: names in NumPy and CUDA, bytes, the type its sums are made in, its lowest finite value.
+
+    ``convolves`` says whether there are kernels for sums of it, ``real`` has the type of a complex number's parts.
+    """
 
     name: str
     cuda: str
@@ -19,6 +22,7 @@ class DType:
     accumulator: str
     lowest: float
     convolves: bool
+    real: str = ""
 
 
 _TABLE = {
@@ -30,12 +34,17 @@ _TABLE = {
         DType("float64", "double", 8, "float64", -sys.float_info.max, True),
         DType("int8", "signed char", 1, "int8", -128, False),
         DType("uint8", "unsigned char", 1, "uint8", 0, False),
+        DType("complex64", "Complex<float>", 8, "complex64", 0, False, "float32"),
+        DType("complex128", "Complex<double>", 16, "complex128", 0, False, "float64"),
     )
 }
 
 CONV_DTYPES = tuple(name for name, entry in _TABLE.items() if entry.convolves)
-MAX_POOL_DTYPES = tuple(_TABLE)
-_ALLOWED = {"conv": CONV_DTYPES, "conv_transpose": CONV_DTYPES, "max_pool": MAX_POOL_DTYPES}
+COMPLEX_DTYPES = tuple(name for name, entry in _TABLE.items() if entry.real)
+MAX_POOL_DTYPES = tuple(name for name, entry in _TABLE.items() if not entry.real)
+_SUMS = CONV_DTYPES + COMPLEX_DTYPES
+_ALLOWED = {"conv": _SUMS, "conv_transpose": _SUMS, "max_pool": MAX_POOL_DTYPES}
+_ALLOWED_ELSE = {"max_pool_grad": CONV_DTYPES, "max_unpool": MAX_POOL_DTYPES}  # other gradients are sums
 
 
 OPERATORS = tuple(_ALLOWED)
@@ -47,13 +56,19 @@ def allowed(operator: str) -> tuple[str, ...] | None:
 
 
 def check(operator: str, **arrays: Any) -> DType:
-    """Return the entry of the arrays' common dtype; ``None`` stands for an absent optional array."""
+    """Return the entry of the arrays' common dtype; ``None`` stands for an absent optional array.
+
+    ``indices`` alone have a dtype of their own, int64.
+    """
+    indices = arrays.pop("indices", None)
+    if indices is not None and indices.dtype != "int64":
+        raise ArgumentTypeError(f"{operator}: indices must have dtype int64, not {indices.dtype}")
     present = {name: array.dtype for name, array in arrays.items() if array is not None}
     (first, dtype), *others = present.items()
     entry = _TABLE.get(dtype.name)
-    if entry is None or dtype.name not in _ALLOWED[operator]:
-        allowed = ", ".join(_ALLOWED[operator])
-        raise ArgumentTypeError(f"{operator}: {first} has dtype {dtype}, but must be one of {allowed}")
+    names = _ALLOWED.get(operator) or _ALLOWED_ELSE.get(operator, _SUMS)
+    if entry is None or dtype.name not in names:
+        raise ArgumentTypeError(f"{operator}: {first} has dtype {dtype}, but must be one of {', '.join(names)}")
     for name, other in others:
         if other != dtype:
             raise ArgumentTypeError(

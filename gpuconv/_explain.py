@@ -114,26 +114,25 @@ def _dtype_name(operator: str, dtype: Any) -> str:
 def _planned(
     call: _Call, x_shape: Sequence[int], w_shape: Sequence[int] | None, attributes: dict[str, Any]
 ) -> tuple[Geometry, Plan]:
-    from gpuconv.cuda import conv_plan, pool_plan
+    from gpuconv.cuda import planning
 
     operator, limits = call.operator, call.device.limits
     try:
         if operator == "max_pool":
-            pool = _geometry.max_pool(x_shape, **{"kernel_shape": None, "layout": call.layout, **attributes})
-            x_strides, y_strides = _new(call.layout, pool.x_shape), _new(call.layout, pool.y_shape)
-            places = y_strides if call.indices else None
-            return pool, pool_plan.for_max_pool(pool, call.dtype, x_strides, y_strides, places, limits)
+            geometry: Any = _geometry.max_pool(x_shape, **{"kernel_shape": None, "layout": call.layout, **attributes})
+            strides = {"x": _new(call.layout, geometry.x_shape), "y": _new(call.layout, geometry.y_shape)}
+            strides |= {"indices": strides["y"]} if call.indices else {}
+            return geometry, planning.plan(operator, geometry, call.dtype, strides, limits, call.precision)
         if w_shape is None:
             raise ArgumentTypeError(f"{operator}: w_shape is required, as (16, 3, 3, 3)")
-        geometry: Any = getattr(_geometry, operator)(x_shape, w_shape, layout=call.layout, **attributes)
+        geometry = getattr(_geometry, operator)(x_shape, w_shape, layout=call.layout, **attributes)
     except TypeError as error:
         if isinstance(error, ArgumentTypeError):
             raise
         raise ArgumentTypeError(f"{operator}: {error}") from None
-    make: Any = conv_plan.for_conv if operator == "conv" else conv_plan.for_conv_transpose
-    x_strides, y_strides = _new(call.layout, geometry.x_shape), _new(call.layout, geometry.y_shape)
-    w_strides, b_stride = _new("NCHW", geometry.w_shape), 1 if call.bias else None
-    return geometry, make(geometry, call.dtype, x_strides, w_strides, b_stride, y_strides, limits, call.precision)
+    strides = {"x": _new(call.layout, geometry.x_shape), "y": _new(call.layout, geometry.y_shape)}
+    strides |= {"w": _new("NCHW", geometry.w_shape)} | ({"b": (1,)} if call.bias else {})
+    return geometry, planning.plan(operator, geometry, call.dtype, strides, limits, call.precision)
 
 
 def _new(layout: str, shape: Ints) -> Ints:
@@ -148,7 +147,7 @@ def _lines(call: _Call, geometry: Geometry, plan: Plan) -> Iterator[str]:
     device, dtype = call.device, call.dtype
     weights = None if isinstance(geometry, _geometry.MaxPoolGeometry) else geometry.w_shape
     how = [plan.operator, dtype]
-    if weights is not None and dtype == "float32" and call.precision != "ieee":
+    if weights is not None and dtype in ("float32", "complex64") and call.precision != "ieee":
         how.append(call.precision)
     if call.layout != "NCHW":
         how.append(call.layout)
@@ -161,9 +160,8 @@ def _lines(call: _Call, geometry: Geometry, plan: Plan) -> Iterator[str]:
     yield f"  floor      {_floor(call, floor.work(geometry, dtype, bias=call.bias, indices=call.indices))}"
     for number, launch in enumerate(plan.launches, 1):
         yield f"  launch {number}   {_launch(launch)}"
-    for nbytes, use in ((plan.packed_bytes, "the packed weights"), (plan.workspace_bytes, plan.workspace_use)):
-        if nbytes:
-            yield f"  workspace  {nbytes} bytes for {use}"
+    for _, use, nbytes in plan.spaces:
+        yield f"  workspace  {nbytes} bytes for {use}"
     for number, reason in enumerate(plan.reasons):
         yield f"  {'because' if number == 0 else '':9}  {reason}"
 

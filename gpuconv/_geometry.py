@@ -87,33 +87,35 @@ def conv(
     layout: str = "NCHW",
     pads: Iterable[int] | None = None,
     strides: Iterable[int] | None = None,
+    name: str = "conv",
 ) -> ConvGeometry:
     """Geometry of Conv for x (N, C, D1…Dn), w (M, C/group, k1…kn) and b (M,).
 
-    ``x_shape`` alone follows ``layout``: the geometry has N, C, D1…Dn always.
+    ``x_shape`` alone follows ``layout``: the geometry has N, C, D1…Dn always. Errors begin with ``name``.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
         Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
-    name = "conv"
     return _conv(
+        name,
         _shape(x_shape),
         _shape(w_shape),
         None if b_shape is None else _shape(b_shape),
         _auto_pad(name, auto_pad),
-        _ints(name, "dilations", dilations),
+        integers(name, "dilations", dilations),
         _int(name, "group", group),
-        _ints(name, "kernel_shape", kernel_shape),
+        integers(name, "kernel_shape", kernel_shape),
         _layout.check(name, layout),
-        _ints(name, "pads", pads),
-        _ints(name, "strides", strides),
+        integers(name, "pads", pads),
+        integers(name, "strides", strides),
     )
 
 
 @lru_cache(maxsize=4096)
 def _conv(
+    name: str,
     given: Ints,
     w_shape: Ints,
     b_shape: Ints | None,
@@ -125,12 +127,11 @@ def _conv(
     pads: Ints | None,
     strides: Ints | None,
 ) -> ConvGeometry:
-    name = "conv"
     rank = _spatial_rank(name, given, layout)
     x_shape = _layout.channels_second(layout, given)
     kernel = _kernel_of_weight(name, given, w_shape, kernel_shape)
-    stride = _positive(name, "strides", strides, rank)
-    dilation = _positive(name, "dilations", dilations, rank)
+    stride = positive(name, "strides", strides, rank)
+    dilation = positive(name, "dilations", dilations, rank)
     begin, end = _explicit_pads(name, pads, auto_pad, rank)
     _check_group(name, group)
     out_channels, channels = w_shape[0], w_shape[1] * group
@@ -169,10 +170,11 @@ def conv_transpose(
     output_shape: Iterable[int] | None = None,
     pads: Iterable[int] | None = None,
     strides: Iterable[int] | None = None,
+    name: str = "conv_transpose",
 ) -> ConvTransposeGeometry:
     """Geometry of ConvTranspose for x (N, C, D1…Dn), w (C, M/group, k1…kn) and b (M,).
 
-    ``x_shape`` alone follows ``layout``: the geometry has N, C, D1…Dn always.
+    ``x_shape`` alone follows ``layout``: the geometry has N, C, D1…Dn always. Errors begin with ``name``.
 
     The natural extent is ``s * (n - 1) + output_padding + ek - pads``. With ``output_shape`` the pads are ignored and
     the total padding is what the natural extent without pads exceeds it by; with SAME it is what that exceeds
@@ -184,25 +186,26 @@ def conv_transpose(
     ArgumentError, ArgumentTypeError
         Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
-    name = "conv_transpose"
     return _conv_transpose(
+        name,
         _shape(x_shape),
         _shape(w_shape),
         None if b_shape is None else _shape(b_shape),
         _auto_pad(name, auto_pad),
-        _ints(name, "dilations", dilations),
+        integers(name, "dilations", dilations),
         _int(name, "group", group),
-        _ints(name, "kernel_shape", kernel_shape),
+        integers(name, "kernel_shape", kernel_shape),
         _layout.check(name, layout),
-        _ints(name, "output_padding", output_padding),
-        _ints(name, "output_shape", output_shape),
-        _ints(name, "pads", pads),
-        _ints(name, "strides", strides),
+        integers(name, "output_padding", output_padding),
+        integers(name, "output_shape", output_shape),
+        integers(name, "pads", pads),
+        integers(name, "strides", strides),
     )
 
 
 @lru_cache(maxsize=4096)
 def _conv_transpose(
+    name: str,
     given: Ints,
     w_shape: Ints,
     b_shape: Ints | None,
@@ -216,12 +219,11 @@ def _conv_transpose(
     pads: Ints | None,
     strides: Ints | None,
 ) -> ConvTransposeGeometry:
-    name = "conv_transpose"
     rank = _spatial_rank(name, given, layout)
     x_shape = _layout.channels_second(layout, given)
     kernel = _kernel_of_weight(name, given, w_shape, kernel_shape)
-    stride = _positive(name, "strides", strides, rank)
-    dilation = _positive(name, "dilations", dilations, rank)
+    stride = positive(name, "strides", strides, rank)
+    dilation = positive(name, "dilations", dilations, rank)
     begin, end = _explicit_pads(name, pads, auto_pad, rank)
     extra = _output_padding(name, output_padding, stride, dilation)
     target = _output_shape(name, output_shape, rank)
@@ -259,10 +261,11 @@ def max_pool(
     pads: Iterable[int] | None = None,
     storage_order: int = 0,
     strides: Iterable[int] | None = None,
+    name: str = "max_pool",
 ) -> MaxPoolGeometry:
     """Geometry of MaxPool for x (N, C, D1…Dn).
 
-    ``x_shape`` alone follows ``layout``: the geometry has N, C, D1…Dn always.
+    ``x_shape`` alone follows ``layout``: the geometry has N, C, D1…Dn always. Errors begin with ``name``.
 
     With ceil_mode the last window is dropped where it would start past the input and its padding at the beginning;
     it applies with VALID too, and changes nothing with SAME.
@@ -272,24 +275,25 @@ def max_pool(
     ArgumentError, ArgumentTypeError
         Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
-    name = "max_pool"
     if kernel_shape is None:
         raise ArgumentTypeError(f"{name}: kernel_shape is required, a sequence of one integer per spatial axis")
     return _max_pool(
+        name,
         _shape(x_shape),
-        _ints(name, "kernel_shape", kernel_shape),
+        integers(name, "kernel_shape", kernel_shape),
         _auto_pad(name, auto_pad),
         _int(name, "ceil_mode", ceil_mode),
-        _ints(name, "dilations", dilations),
+        integers(name, "dilations", dilations),
         _layout.check(name, layout),
-        _ints(name, "pads", pads),
+        integers(name, "pads", pads),
         _int(name, "storage_order", storage_order),
-        _ints(name, "strides", strides),
+        integers(name, "strides", strides),
     )
 
 
 @lru_cache(maxsize=4096)
 def _max_pool(
+    name: str,
     given: Ints,
     kernel_shape: Ints,
     auto_pad: str,
@@ -300,12 +304,11 @@ def _max_pool(
     storage_order: int,
     strides: Ints | None,
 ) -> MaxPoolGeometry:
-    name = "max_pool"
     rank = _spatial_rank(name, given, layout)
     x_shape = _layout.channels_second(layout, given)
-    kernel = _positive(name, "kernel_shape", kernel_shape, rank)
-    stride = _positive(name, "strides", strides, rank)
-    dilation = _positive(name, "dilations", dilations, rank)
+    kernel = positive(name, "kernel_shape", kernel_shape, rank)
+    stride = positive(name, "strides", strides, rank)
+    dilation = positive(name, "dilations", dilations, rank)
     begin, end = _explicit_pads(name, pads, auto_pad, rank)
     _check_flag(name, "ceil_mode", ceil_mode)
     _check_flag(name, "storage_order", storage_order)
@@ -395,7 +398,7 @@ def _kernel_of_weight(name: str, x_shape: Ints, w_shape: Ints, kernel_shape: Int
         )
     kernel = w_shape[2:]
     if kernel_shape is not None:
-        _positive(name, "kernel_shape", kernel_shape, len(kernel))
+        positive(name, "kernel_shape", kernel_shape, len(kernel))
         if kernel_shape != kernel:
             raise ArgumentError(
                 f"{name}: kernel_shape={kernel_shape} differs from the weight's {kernel} (w.shape={w_shape})"
@@ -453,7 +456,8 @@ def _explicit_pads(name: str, pads: Ints | None, auto_pad: str, rank: int) -> tu
     return both[:rank], both[rank:]
 
 
-def _positive(name: str, attribute: str, value: Ints | None, length: int) -> Ints:
+def positive(name: str, attribute: str, value: Ints | None, length: int) -> Ints:
+    """Return so many numbers, ones for None; raise ArgumentError unless all of them are at least 1."""
     if value is None:
         return (1,) * length
     _check_length(name, attribute, value, length)
@@ -495,7 +499,7 @@ def _int(name: str, attribute: str, value: Any) -> int:
     return _int64(name, attribute, number)
 
 
-def _ints(name: str, attribute: str, value: Any) -> Any:
+def integers(name: str, attribute: str, value: Any) -> Any:
     """Return a tuple of Python integers, or None for None."""
     if value is None:
         return None

@@ -9,6 +9,17 @@ import numpy as np
 from gpuconv._errors import ArgumentError, ArgumentTypeError
 
 
+def result(operator: str, out: Any, shape: tuple[int, ...], dtype: Any, name: str = "out", **others: Any) -> Any:
+    """Return an ``out`` that the result fits into and that shares no memory with the others; None: a new array."""
+    if out is None:
+        return np.empty(shape, dtype)
+    check_result(operator, name, out, shape, dtype)
+    for other, array in others.items():
+        if array is not None:
+            refuse_overlap(operator, name, out, other, array)
+    return out
+
+
 def check_result(operator: str, name: str, out: Any, shape: tuple[int, ...], dtype: Any) -> None:
     """Refuse an ``out`` that the result does not fit into, that is read-only, or whose elements overlap."""
     if out.shape != shape:

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuconv import _api, _arrays, _dtypes, cuda
 from gpuconv._errors import ArgumentError, ArgumentTypeError, OutOfDeviceMemory
+from gpuconv._operators import OPERATORS
 from gpuconv._precision import CURRENT
 
 
@@ -91,7 +92,7 @@ def _inputs(operator: str, x: Any, w: Any, b: Any) -> tuple[Any, ...]:
 
 def _values(operator: str, attributes: dict[str, Any]) -> tuple[Any, ...]:
     """Return the attributes in the backend's order, with the operator's defaults."""
-    names = cuda.NAMES[operator]
+    names = OPERATORS[operator].attributes
     unknown = sorted(set(attributes) - set(names))
     if unknown:
         raise ArgumentTypeError(f"tune: {operator} has no attribute {unknown[0]!r}; it has {', '.join(names)}")

@@ -13,22 +13,11 @@ __device__ __forceinline__ void make_phase(const ConvTransposeParams<Index, NDIM
     extern __shared__ __align__(128) unsigned char shared[];
     Taps<Index, NDIM>& taps = *reinterpret_cast<Taps<Index, NDIM>*>(shared + Multiplier::kSharedBytes);
     const auto position = [&](Index& group, Index& m_tile, Index& n_tile) {
-        int m, phase, n;
-        group = p.common.n_tiles.split(p.phases.split(p.common.m_tiles.split(block_number(), m), phase), n);
-        m_tile = m;
-        n_tile = n;
-        return phase;
+        return phase_tile(p, block_number(), group, m_tile, n_tile);
     };
     if (threadIdx.x == 0) {
-        Index group, m_tile, n_tile, phase[NDIM];
-        Index number = position(group, m_tile, n_tile);
-#pragma unroll
-        for (int axis = NDIM - 1; axis >= 0; --axis) {
-            Index rank;
-            number = p.axes[axis].phases.split(number, rank);
-            phase[axis] = phase_of_rank(p.axes[axis], rank);
-        }
-        fill_taps(p, phase, taps);
+        Index group, m_tile, n_tile;
+        fill_taps_of(p, position(group, m_tile, n_tile), taps);
     }
     __syncthreads();
     make_tile<T, Acc, true>(Multiplier(p.common, taps, shared), p.common, taps, shared, position);

@@ -9,11 +9,7 @@ __device__ __forceinline__ void make_rows(const ConvTransposeParams<Index, NDIM>
 {
     extern __shared__ __align__(128) unsigned char shared[];
     make_interleaved<Multiplier, T, Acc>(p, shared, [&](Index& group, Index& m_tile, Index& n_tile) {
-        int m, phase, n;
-        group = p.common.n_tiles.split(p.phases.split(p.common.m_tiles.split(block_number(), m), phase), n);
-        m_tile = m;
-        n_tile = n;
-        return Index(phase);
+        return phase_tile(p, block_number(), group, m_tile, n_tile);
     });
 }
 

@@ -11,6 +11,7 @@
 // another kernel makes those. Where x begins between two vectors, elements are loaded one by one.
 #include "geometry.cuh"
 #include "packed.cuh"
+#include "places.cuh"
 
 // Axes are depth, height and width; all arrays have a stride of 1 along the channels. Strides count elements.
 struct ChannelPoolParams {
@@ -71,19 +72,6 @@ template <int VECTOR, class T> __device__ __forceinline__ Walk<T> stand(const Ch
     return walk;
 }
 
-// The first maxima of two channels, and the places of their elements: what Columns are without Indices.
-template <class T> struct Places {
-    static constexpr int kVector = 2;
-    using Row = Neighbours<T, kVector>;
-    Maximum<T, int, true> maxima[kVector];
-
-    __device__ __forceinline__ void merge(const Places& other)
-    {
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) maxima[i].merge(other.maxima[i]);
-    }
-};
-
 // The maxima of no element, and of the rows that come one after another from `place` on.
 template <class T> __device__ __forceinline__ void clear(Columns<T>& maxima, int) { maxima = {}; }
 template <class T> __device__ __forceinline__ void take(Columns<T>& maxima, const uint4& row, int) { maxima.take(row); }
@@ -128,16 +116,6 @@ __device__ __forceinline__ Maxima maxima_of_column(const ChannelPoolParams& p, c
         slice_x += p.x_stride[0];
     }
     return maxima;
-}
-
-template <class T, int COUNT> __device__ __forceinline__ void write_vector(T* target, const T (&row)[COUNT])
-{
-    if (reinterpret_cast<unsigned long long>(target) % (COUNT * sizeof(T)) == 0) {
-        store_row(target, row);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) target[i] = row[i];
 }
 
 // Writes an output of each channel, and steps to the next ones.

@@ -54,11 +54,19 @@ def some_candidate(number: int) -> Iterator[None]:
 
 @contextmanager
 def varied_cuda(dtype: Any, rank: int, seed: int) -> Iterator[Any]:
-    """The emulated device; width, kernel, schedule and the time of asynchronous copies follow the seed."""
+    """The emulated device; width, kernel, schedule and the time of asynchronous copies follow the seed.
+
+    So does the number of multiprocessors: with few of them, splits of tiles come after whole ones.
+    """
     random = Random(seed)
     with (
         indices(wide=random.random() < 0.3),
         some_candidate(random.randrange(12)),
-        emulated_cuda(architecture(dtype, rank), seed=seed, late_async=random.random() < 0.7) as emulated,
+        emulated_cuda(
+            architecture(dtype, rank),
+            seed=seed,
+            late_async=random.random() < 0.7,
+            multiprocessors=random.choice((None, None, 2, 3)),
+        ) as emulated,
     ):
         yield emulated

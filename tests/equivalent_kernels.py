@@ -121,6 +121,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Any one thread of the block will do.": (
         "conv_transpose.cu: if (threadIdx.x == 0) {  [0 -> 1]",
+        "conv_transpose_split.cu: if (threadIdx.x == 0) {  [0 -> 1]",
     ),
     "Taps are taken in batches of any size.": (
         "max_pool.cu: constexpr int kBatch = 3;  [3 -> 4]",

@@ -27,18 +27,24 @@ from emulator.counters import FIELDS, Counters
 import gpuconv
 from gpuconv import _dtypes
 from gpuconv.cuda import (
+    bands_plan,
     channels_plan,
     choice,
+    depth_to_space_matrix_plan,
     depth_to_space_plan,
     depthwise_transpose_plan,
     few_plan,
     gemm_plan,
+    grouped_plan,
+    grouped_tile,
     interleaved_plan,
+    matrix_plan,
     mma_plan,
     pointwise_plan,
     sources,
     split_plan,
 )
+from gpuconv.cuda.bands_tile import Form as BandsForm
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.direct_tile import Form as DirectForm
 from gpuconv.cuda.gemm_plan import Tile
@@ -50,6 +56,7 @@ COLUMNS = "wavefronts of shared memory, sectors of global memory: how many, and 
 WIDTHS = (32, 33, 40, 64)  # elements in a row; with 33, hardly a row begins where a sector does
 _PIXELS_OF_CHANNELS = (2, 8, 24, 64)
 _BATCH, _HEIGHT, _CHANNELS_BETWEEN = 2, 5, 5  # channels that no slice of K is a multiple of
+_CHANNELS_OF_HALVES = 12  # not whole 16 bytes, but whole 8 bytes of 16-bit elements
 _POOLED = (2, 3, 9, 40)
 _ROWS = (1, 3, 36, 112)
 Row = dict[str, list[int]]
@@ -102,7 +109,7 @@ class WholeRows:
     stride: int
 
     def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        disjoint = depth_to_space_plan.NAME in self.kernel
+        disjoint = self.kernel.startswith((depth_to_space_plan.NAME, depth_to_space_matrix_plan.NAME))
         taps = (2, self.stride) if disjoint else (3, self.stride + 1)
         channels = _CHANNELS_BETWEEN if self.kernel.endswith(("x16", "x8")) and not disjoint else 16
         return (_BATCH, channels, _HEIGHT, WIDTHS[0]), (channels, self.filters, *taps)
@@ -167,7 +174,8 @@ class TensorForm:
         return mma_plan.variant("conv", self.dtype, self.precision, self.tile, self.form).name
 
     def _shapes(self, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        channels = _CHANNELS_BETWEEN if self.form.rowwise else self.form.block_k
+        own = {"rowwise": _CHANNELS_BETWEEN, "chunks": self.form.block_k * 3 // 2, "halves": _CHANNELS_OF_HALVES}
+        channels = own.get(self.form.gather, self.form.block_k)
         return (_BATCH, channels, _HEIGHT, width), (self.tile.block_m, channels, 3, 3)
 
     def titles(self, width: int) -> tuple[str, str]:
@@ -179,7 +187,7 @@ class TensorForm:
     def counters(self, width: int) -> dict[str, Counters]:
         """Convolve with stride 1 and a border of zeros; return what both kernels did."""
         x, w = (np.zeros(shape, self.dtype) for shape in self._shapes(width))
-        if self.form.gather == "vector":
+        if self.form.copied:
             x = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
         with preferred(str(self)), gpuconv.precision(self.precision), _counting() as emulated:
             gpuconv.conv(x, w, pads=(1, 1, 1, 1))
@@ -212,6 +220,40 @@ class Few:
             gpuconv.conv(x, w, pads=(1, 1, 1, 1))
         (counters,) = emulated.counters().values()
         return {self.title(width): row(counters)}
+
+
+@dataclass(frozen=True)
+class Bands:
+    """Few output channels by bands; with channels last x comes by vectors of them."""
+
+    dtype: str
+    form: BandsForm
+    width: int
+    channels_last: bool
+
+    def __str__(self) -> str:
+        return bands_plan.variant(self.dtype, self.form).name
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """Of two rounds of channels."""
+        return 1, 64, 12, self.width
+
+    def title(self) -> str:
+        """Return the row's title."""
+        return f"{self} over {_sizes(self.x_shape)}{', channels last' if self.channels_last else ''}"
+
+    def run(self) -> dict[str, Row]:
+        """Convolve with the form's own kernel, and a border of zeros; return the kernel's row."""
+        x = np.zeros(self.x_shape, self.dtype)
+        if self.channels_last:
+            x = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
+        kernel = self.form.kernel_rows, self.form.kernel_columns
+        w = np.zeros((self.form.filters, x.shape[1], *kernel), self.dtype)
+        with preferred(str(self)), _counting() as emulated:
+            gpuconv.conv(x, w, pads=[size // 2 for size in kernel] * 2)
+        (counters,) = emulated.counters().values()
+        return {self.title(): row(counters)}
 
 
 @dataclass(frozen=True)
@@ -286,6 +328,68 @@ class Pointwise:
 
 
 @dataclass(frozen=True)
+class Matrix:
+    """Conv of one tap on tensor cores, with weights as they are."""
+
+    dtype: str
+    precision: str
+    inputs: str
+    tile: matrix_plan.Tile
+
+    def __str__(self) -> str:
+        return matrix_plan.variant(self.dtype, self.precision, self.inputs, self.tile).name
+
+    def title(self, width: int) -> str:
+        """Return the row's title."""
+        return f"{self}, 1x1 over {_sizes((_BATCH, 64, 6, width))}"
+
+    def run(self, width: int) -> dict[str, Row]:
+        """Convolve; return the kernel's row."""
+        x = np.zeros((_BATCH, 64, 6, width), self.dtype)  # images of an even number of pixels
+        if self.inputs == "channels":
+            x = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
+        w = np.zeros((self.tile.block_m, 64, 1, 1), self.dtype)
+        with preferred(str(self)), gpuconv.precision(self.precision), _counting() as emulated:
+            gpuconv.conv(x, w)
+        (counters,) = emulated.counters().values()
+        return {self.title(width): row(counters)}
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Conv of few channels a group on tensor cores, channels last or not."""
+
+    dtype: str
+    precision: str
+    form: grouped_tile.Form
+    channels_last: bool
+
+    def __str__(self) -> str:
+        return grouped_plan.variant("conv", self.dtype, self.precision, self.form).name
+
+    def title(self) -> str:
+        """Return the row's title."""
+        return f"{self}, 3x3 over {_sizes(self._x_shape)}{', channels last' * self.channels_last}"
+
+    @property
+    def _x_shape(self) -> tuple[int, ...]:
+        return (_BATCH, 2 * self.form.block_m, 8, WIDTHS[0])
+
+    def run(self) -> dict[str, Row]:
+        """Convolve with stride 1 and a border of zeros; return the kernel's row."""
+        channels = min(self.form.block_m, 32)
+        x, w = (np.zeros(shape, self.dtype) for shape in (self._x_shape, (self._x_shape[1], channels, 3, 3)))
+        keywords: dict[str, Any] = {"group": self._x_shape[1] // channels, "pads": (1, 1, 1, 1)}
+        if self.channels_last:
+            x, keywords["layout"] = np.moveaxis(x, 1, -1).copy(), "NHWC"
+        with preferred(str(self)), gpuconv.precision(self.precision), _counting() as emulated:
+            gpuconv.conv(x, w, **keywords)
+        ((name, counters),) = emulated.counters().items()
+        assert name == str(self)
+        return {self.title(): row(counters)}
+
+
+@dataclass(frozen=True)
 class Pool:
     """MaxPool by one kernel with one window, of the values alone or with their indices."""
 
@@ -312,7 +416,7 @@ class Pool:
         """Take the maxima, padded alike on each side; return the kernel's row."""
         window, strides, pads = (self.window,) * 2, (self.stride,) * 2, (self.pad,) * 4
         x, layout = np.zeros(self.x_shape, self.dtype), "NCHW"
-        if self.kernel == "3d_channels":
+        if self.kernel in ("3d_channels", "3d_patches"):
             x, layout = np.moveaxis(x, 1, -1).copy(), "NHWC"
         with choice.picking(self._this), _counting() as emulated:
             gpuconv.max_pool(
@@ -343,19 +447,35 @@ def forms() -> list[Form]:
         for tile, uniform in product(tiles, (True, False))
         if (tile.uniform if uniform else tile.rowwise)
     ]
-    return [*whole, Form("conv", "float32", gemm_plan._MIDDLE, True, split=True)]
+    divided = [
+        Form(operator, "float32", tile, True, split=True)
+        for operator, tiles in gemm_plan._DIVISIBLE.items()
+        for tile in tiles
+    ]
+    return [*whole, *divided]
 
 
-def unpacked() -> list[Few | Pointwise]:
+def unpacked() -> list[Few | Pointwise | Matrix]:
     """Return every kernel that reads w as it is."""
     few = [Few(dtype, filters) for dtype, filters in product(_dtypes.CONV_DTYPES, few_plan._FILTERS)]
-    return [*few, *map(Pointwise, pointwise_plan._TILES)]
+    return [*few, *map(Pointwise, pointwise_plan._TILES), *(Matrix(*form) for form in matrix_plan.forms())]
+
+
+def bands() -> list[Bands]:
+    """Return every form, with rows of whole vectors, of others, and with channels last."""
+    kinds = (("float32", 64, False), ("float32", 33, False), ("float32", 64, True), ("bfloat16", 64, False))
+    return [Bands(dtype, form, *rest) for dtype, *rest in kinds for form in bands_plan.forms(dtype)]
 
 
 def channels() -> list[Channels | DepthwiseTransposed]:
     """Return every kernel for depthwise Conv over vectors of channels, and for ConvTranspose."""
     over_vectors = [Channels(*one) for one in product(_dtypes.CONV_DTYPES, channels_plan.FORMS)]
     return [*over_vectors, *(DepthwiseTransposed(*one) for one in product(_dtypes.CONV_DTYPES, ("NCHW", "NHWC")))]
+
+
+def grouped() -> list[Grouped]:
+    """Return every kernel for few channels a group, with both layouts of x."""
+    return [Grouped(*form, last) for form, last in product(grouped_plan.forms(), (False, True))]
 
 
 def whole_rows() -> list[WholeRows]:
@@ -366,11 +486,15 @@ def whole_rows() -> list[WholeRows]:
     disjoint = (
         (depth_to_space_plan.variant(*form).name, form[0], "ieee", form[1]) for form in depth_to_space_plan.forms()
     )
+    matrices = (
+        (depth_to_space_matrix_plan.variant(*form).name, *form[:2], form[2])
+        for form in depth_to_space_matrix_plan.forms()
+    )
     single = ((mma_plan.variant("conv_transpose", *form), form) for form in mma_plan.interleavable_forms())
     tensor = ((interleaved_plan.tensor_variant(one).name, *form[:3]) for one, form in single)
     return [
         WholeRows(name, dtype, precision, tile.block_m, stride)
-        for name, dtype, precision, tile in (*interleaved, *tensor, *disjoint)
+        for name, dtype, precision, tile in (*interleaved, *tensor, *disjoint, *matrices)
         for stride in (2, 3)
         if (stride, "float64_3d_mma" in name) != (3, True)  # for which there is no room
     ]
@@ -399,8 +523,11 @@ _POOLS = (
     ("3d_vectors_3x1", 3, 1, 1, _ROWS),
     ("3d_bands", 3, 2, 0, (2, 3, 21, 111)),
     ("2d_planes", 5, 1, 2, (2, 3, 20, 20)),
+    ("3d_tiles", 5, 1, 2, (2, 3, 20, 48)),
+    ("3d_tiles", 5, 2, 0, (2, 3, 31, 47)),
     ("3d_channels", 2, 2, 0, (2, 32, 10, 16)),
     ("3d_channels", 3, 2, 1, (2, 64, 7, 10)),
+    ("3d_patches", 5, 1, 2, (2, 64, 15, 20)),
 )
 
 
@@ -440,7 +567,7 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from tensor_form.run(WIDTHS[0]).items()
     for few, width in product(unpacked(), WIDTHS):
         yield from few.run(width).items()
-    for one in (*directs(), *channels(), *whole_rows(), *pools()):
+    for one in (*bands(), *directs(), *channels(), *grouped(), *whole_rows(), *pools()):
         yield from one.run().items()
 
 

@@ -18,17 +18,23 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import direct_forms
+import gradient_plans
 import records
 
 from gpuconv import _dtypes, _geometry
 from gpuconv._precision import PRECISIONS
 from gpuconv.cpu import _threads
 from gpuconv.cuda import (
+    bands_plan,
     channels_plan,
     conv_plan,
     correlation,
+    depth_to_space_matrix_plan,
     depthwise_transpose_plan,
     few_plan,
+    grouped_plan,
+    matrix_plan,
+    mma_plan,
     pointwise_plan,
     pool_plan,
     pool_problem,
@@ -46,7 +52,8 @@ PATH = Path(__file__).with_suffix(".json")
 TOOL = f"tests/{Path(__file__).name}"
 COLUMNS = "per architecture: registers of a thread, bytes of static shared memory; spilled bytes and stack, if any"
 _RANKS = (1, 2, 3, 4)
-_CHANNELS = (16, 17)  # of a group: with one tap per slice of K, and with several
+_CHANNELS = (16, 17, 24)  # of a group: one tap per slice of K, one for every row, one for every 16 bytes
+_BAND_KERNELS = ((2, 2), (3, 3), (5, 5), (3, 4))
 _LIMITS = representative("sm_90a").limits
 _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 
@@ -55,8 +62,10 @@ _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 
 def launches() -> dict[str, Launch]:
     """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
-    plans = [*_gemm_plans(), *_unpacked_plans(), *_direct_plans(), *_channel_plans(), *_depthwise_transposed_plans()]
-    plans += _pool_plans()
+    plans = [
+        *(*_gemm_plans(), *_unpacked_plans(), *_matrix_plans(), *_grouped_plans(), *_direct_plans(), *_channel_plans()),
+        *(*_depthwise_transposed_plans(), *_pool_plans(), *gradient_plans.plans()),
+    ]
     return {launch.variant.name: launch for plan in plans for launch in plan.launches}
 
 
@@ -75,13 +84,38 @@ def _gemm_plans() -> Iterator[Plan]:
 def _unpacked_plans() -> Iterator[Plan]:
     """Of few output channels, or of one tap."""
     shapes = [((2, 5, 3, 3), (filters, 5, 2, 2)) for filters in few_plan._FILTERS]
+    shapes += [((2, 5, 9, 9), (filters, 5, *kernel)) for filters in (1, 3, 4) for kernel in _BAND_KERNELS]
     for dtype, (x_shape, w_shape) in product(_dtypes.CONV_DTYPES, [*shapes, ((2, 17, 3, 3), (17, 17, 1, 1))]):
         geometry = _geometry.conv(x_shape, w_shape)
         strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
         x_strides, w_strides, y_strides = strides
         problem = correlation.of_conv(geometry, dtype, x_strides, w_strides, None, y_strides)
-        for family in (few_plan, pointwise_plan):
+        for family in (few_plan, bands_plan, pointwise_plan):
             yield from (candidate.make() for candidate in family.candidates(problem, _LIMITS))
+
+
+def _matrix_plans() -> Iterator[Plan]:
+    """Of one tap, or of a kernel that is the stride, on tensor cores."""
+    x_shape, w_shape = (2, 16, 4, 4), (16, 16, 1, 1)
+    conv = _geometry.conv(x_shape, w_shape)
+    transposed = _geometry.conv_transpose(x_shape, (16, 16, 2, 2), strides=[2, 2])
+    for (dtype, precision), strides in product(mma_plan.operands(), (_strides, _channels_last)):
+        arrays = strides(x_shape), contiguous_strides(w_shape), None, _strides(conv.y_shape)
+        problem = correlation.of_conv(conv, dtype, *arrays, precision)
+        yield from (candidate.make() for candidate in matrix_plan.candidates(problem, _LIMITS))
+        arrays = strides(x_shape), contiguous_strides((16, 16, 2, 2)), None, _strides(transposed.y_shape)
+        problem = correlation.of_conv_transpose(transposed, dtype, *arrays, precision)
+        yield from (candidate.make() for candidate in depth_to_space_matrix_plan.candidates(problem, _LIMITS))
+
+
+def _grouped_plans() -> Iterator[Plan]:
+    for operator, (dtype, precision) in product(("conv", "conv_transpose"), grouped_plan.FACTORS):
+        x_shape, w_shape = (2, 8, 9, 9), (8, 4, 3, 3)
+        geometry = getattr(_geometry, operator)(x_shape, w_shape, group=2)
+        make = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
+        x_strides, w_strides, y_strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
+        problem = make(geometry, dtype, x_strides, w_strides, None, y_strides, precision)
+        yield from (candidate.make() for candidate in grouped_plan.candidates(problem, _LIMITS))
 
 
 def _direct_plans() -> Iterator[Plan]:

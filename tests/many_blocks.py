@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -94,12 +94,16 @@ def _gemm(
     layout: str = "contiguous",
     out: str | None = None,
     bias: bool = True,
+    operator: str | None = None,
     **attributes: Any,
 ) -> ManyBlocks:
-    operator = "conv_transpose" if kernel.startswith("conv_transpose") else "conv"
+    operator = operator or ("conv_transpose" if kernel.startswith("conv_transpose") else "conv")
     filters = w[0] if operator == "conv" else w[1] * attributes.get("group", 1)
     b = (filters,) if bias else None
     return ManyBlocks(kernel, Problem(operator, x, w, b, attributes), kinds, layout, out)
+
+
+_transposed = partial(_gemm, operator="conv_transpose")
 
 
 def _pool(
@@ -146,6 +150,21 @@ SPLIT = (
           kinds=_INFINITE_WEIGHTS, layout="channels last", **_CONV_2D),
     _gemm("conv_split_float64_3d_mma_64x64x16_scalar", (2, 16, 5, 13, 12), (140, 16, 2, 3, 2), kinds=_INFINITE_INPUTS,
           layout="reversed", out="fortran", **_CONV_3D),
+    _gemm("conv_split_float32_2d_128x128x16_uniform", (2, 32, 18, 26), (300, 32, 3, 2), layout="fortran",
+          **_CONV_2D_TURNED),
+    _gemm("conv_split_bfloat16_3d_mma_128x128x64_vector", (2, 72, 13, 33), (300, 72, 2, 1), layout="channels last",
+          kinds=_INFINITE_INPUTS, **_CONV_2D_TURNED),
+    _gemm("conv_split_float32_3d_tf32_128x128x16_scalar", (2, 21, 18, 26), (300, 21, 3, 2), out="strided", **_CONV_2D),
+)  # fmt: skip
+SPLIT_PHASES = (
+    _gemm("conv_transpose_split_float32_2d_64x64x16_uniform", (2, 32, 7, 11), (32, 140, 3, 4), out="fortran",
+          kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_2D),
+    _gemm("conv_transpose_split_bfloat16_3d_mma_64x64x32_scalar", (2, 40, 7, 11), (40, 140, 5, 4),
+          out="channels last", **_TRANSPOSE_SHARED),
+    _gemm("conv_transpose_split_float16_3d_mma_128x128x64_vector", (1, 72, 9, 31), (72, 300, 3, 4),
+          layout="channels last", **_TRANSPOSE_2D),
+    _gemm("conv_transpose_split_float64_3d_mma_64x64x16_scalar", (2, 40, 4, 5, 7), (40, 140, 3, 2, 2),
+          layout="reversed", group=2, kinds=_INFINITE_INPUTS, **_TRANSPOSE_3D),
 )  # fmt: skip
 # More taps than a table has, and more channels than shared memory has room for the weights of.
 FEW = (
@@ -155,6 +174,26 @@ FEW = (
           strides=[1, 1, 2], pads=[1, 2, 0, 2, 1, 3], dilations=[2, 1, 3], kinds=_INFINITE_INPUTS, out="fortran"),
     _gemm("conv_few_bfloat16_3d_8x512", (3, 5, 400), (7, 5, 4), strides=[1], pads=[3, 2], dilations=[2],
           layout="channels last", bias=False),
+)  # fmt: skip
+# Every form; bands of rows of vectors, of vectors of channels, and neither; lines; phases with different taps; several
+# rounds of channels; outputs of several filters side by side.
+BANDS = (
+    _gemm("conv_bands_float32_3d_1x7_3x3", (2, 20, 31, 44), (1, 20, 2, 3), pads=[2, 1, 0, 2], kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_bands_bfloat16_3d_1x7_5x5", (1, 40, 30, 37), (1, 40, 5, 5), pads=[2, 4, 1, 0], layout="channels last",
+          bias=False),
+    _gemm("conv_bands_float16_3d_1x7_3x4", (3, 9, 700), (2, 9, 7), pads=[3, 6], kinds=_INFINITE_WEIGHTS),
+    _transposed("conv_bands_float32_3d_3x3_2x2", (2, 33, 9, 16), (33, 3, 3, 4), strides=[2, 3], pads=[1, 0, 2, 1],
+                output_padding=[1, 0], out="channels last", kinds=_INFINITE_INPUTS),
+    _gemm("conv_bands_float32_3d_3x3_3x3", (1, 16, 8, 9, 20), (6, 8, 2, 3, 3), group=2, strides=[2, 1, 1],
+          pads=[1, 0, 2, 0, 1, 1], dilations=[3, 1, 1], kinds=_INFINITE_INPUTS, layout="channels last"),
+    _gemm("conv_bands_bfloat16_3d_3x3_3x4", (1, 5, 40, 33), (3, 5, 4, 9), pads=[3, 5, 0, 2], layout="reversed"),
+    _transposed("conv_bands_float32_3d_4x3_2x2", (1, 8, 5, 6, 9), (8, 2, 2, 3, 4), strides=[3, 1, 2],
+                pads=[1, 0, 2, 0, 1, 0], output_padding=[0, 0, 1], kinds=_INFINITE_WEIGHTS),
+    _transposed("conv_bands_float16_3d_4x3_3x3", (2, 12, 23, 28), (12, 1, 8, 9), strides=[3, 4], pads=[2, 4, 1, 3],
+                output_padding=[2, 3]),
+    _gemm("conv_bands_float64_3d_1x7_3x4", (2, 6, 30, 29), (1, 6, 5, 6), pads=[4, 1, 2, 0], out="reversed"),
+    _transposed("conv_bands_float64_3d_3x3_3x4", (1, 10, 14, 22), (10, 4, 5, 3), strides=[2, 1], pads=[1, 0, 3, 2],
+                kinds=_INFINITE_WEIGHTS),
 )  # fmt: skip
 _LAST: dict[str, Any] = {"layout": "channels last", "out": "channels last"}
 # More weights than shared memory takes at once, vectors of channels that are whole and not, dilated outputs apart.
@@ -253,6 +292,26 @@ POINTWISE = (
     _gemm("conv_pointwise_float32_1d_64x64x16", (3, 40, 4, 3, 7), (300, 20, 1, 1, 1), group=2, bias=False),
     _gemm("conv_pointwise_float32_1d_64x64x16", (5, 21, 68), (140, 21, 1), kinds=_INFINITE_WEIGHTS),
 )  # fmt: skip
+# Of one tap on tensor cores: images of whole copies of 16, 8 and 4 bytes, channels side by side; slices that are not
+# whole.
+MATRIX = (
+    _gemm("conv_matrix_float16_3d_mma_128x128x64_pixels", (2, 72, 12, 14), (300, 72, 1, 1), kinds=_INFINITE_INPUTS,
+          out="strided"),
+    _gemm("conv_matrix_float16_3d_mma_64x128x64_pixels", (3, 80, 10, 14), (280, 40, 1, 1), group=2, bias=False),
+    _gemm("conv_matrix_bfloat16_3d_mma_64x64x64_pixels", (3, 136, 3, 5, 6), (140, 136, 1, 1, 1),
+          kinds=_INFINITE_WEIGHTS, out="channels last"),
+    _gemm("conv_matrix_bfloat16_3d_mma_128x128x64_channels", (2, 72, 9, 41), (300, 72, 1, 1), strides=[1, 2],
+          layout="channels last", out="fortran"),
+    _gemm("conv_matrix_bfloat16_3d_mma_64x128x64_channels", (2, 80, 9, 23), (280, 40, 1, 1), group=2,
+          layout="channels last", kinds=_INFINITE_INPUTS),
+    _gemm("conv_matrix_float16_3d_mma_64x64x64_channels", (2, 72, 7, 11), (140, 72, 1, 1), pads=[1, 0, 2, 1],
+          layout="channels last", kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_matrix_float32_3d_tf32_128x128x32_pixels", (2, 36, 13, 12), (300, 36, 1, 1), kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_matrix_float32_3d_tf32_64x128x32_pixels", (3, 72, 143), (280, 36, 1), group=2, out="reversed"),
+    _gemm("conv_matrix_float32_3d_tf32_64x64x32_pixels", (3, 40, 10, 13), (140, 40, 1, 1), kinds=_INFINITE_INPUTS),
+    _gemm("conv_matrix_float32_3d_3xtf32_128x128x32_pixels", (3, 36, 9, 14), (300, 36, 1, 1), kinds=_INFINITE_INPUTS),
+    _gemm("conv_matrix_float32_3d_3xtf32_64x64x32_pixels", (2, 40, 12, 12), (140, 40, 1, 1), kinds=_INFINITE_WEIGHTS),
+)  # fmt: skip
 TRANSPOSED = (
     _gemm("conv_transpose_float32_2d_64x64x16_uniform", (2, 32, 7, 11), (32, 140, 3, 4), out="fortran",
           **_TRANSPOSE_2D),
@@ -310,6 +369,16 @@ DISJOINT = (
           pads=[2, 1, 0, 3], dilations=[1, 1], kinds=_INFINITE_WEIGHTS, bias=False, out="reversed"),
     _gemm("conv_transpose_depth_to_space_bfloat16_3d_16x128x16", (3, 50, 130), (50, 9, 4), strides=[4], pads=[3, 2],
           dilations=[1], out="strided"),
+)  # fmt: skip
+DISJOINT_TENSOR = (
+    _gemm("conv_transpose_matrix_float16_3d_mma_128x128x64", (2, 72, 13, 20), (72, 50, 3, 2), strides=[3, 2],
+          pads=[2, 1, 0, 3], dilations=[1, 1], kinds=_INFINITE_WEIGHTS, bias=False),
+    _gemm("conv_transpose_matrix_bfloat16_3d_mma_64x128x64", (3, 136, 134), (136, 38, 4), strides=[4], pads=[3, 2],
+          dilations=[1]),
+    _gemm("conv_transpose_matrix_float32_3d_tf32_128x128x32", (2, 66, 9, 17), (66, 60, 1, 5), group=2, strides=[1, 5],
+          pads=[0, 3, 2, 1], dilations=[1, 1], kinds=_INFINITE_INPUTS),
+    _gemm("conv_transpose_matrix_float32_3d_3xtf32_128x128x32", (2, 40, 4, 5, 9), (40, 30, 2, 3, 2), strides=[2, 3, 2],
+          pads=[1, 0, 1, 0, 2, 1], dilations=[1, 1, 1], kinds=_INFINITE_WEIGHTS),
 )  # fmt: skip
 
 _POOL_2D: dict[str, Any] = {"kernel_shape": [3, 4], "strides": [2, 1], "pads": [4, 3, 3, 2], "dilations": [1, 2]}
@@ -409,6 +478,25 @@ PLANE_POOLS = (
     _pool("max_pool_bfloat16_2d_planes", (71, 23, 5, 7), "nonfinite", kernel_shape=[4, 2], pads=[3, 0, 2, 1]),
     _pool("max_pool_int8_2d_planes", (2, 2, 40, 29), "any integer", kernel_shape=[1, 13], pads=[0, 9, 0, 12]),
 )  # fmt: skip
+# ... tiles: strides, dilations, windows that share all taps but one and others, vectors of x and single elements of it,
+# whole planes and parts of rows, and planes of one row.
+TILE_POOLS = (
+    _pool("max_pool_float32_3d_tiles", (2, 2, 31, 600), "nonfinite", kernel_shape=[4, 7], strides=[1, 1],
+          pads=[2, 3, 1, 4]),
+    _pool("max_pool_float16_3d_tiles", (2, 3, 53, 160), "nonfinite", kernel_shape=[5, 4], strides=[3, 2],
+          pads=[2, 1, 0, 3], out="strided rows"),
+    _pool("max_pool_bfloat16_3d_tiles", (3, 5, 3, 17, 32), "nonfinite", kernel_shape=[2, 3, 9], strides=[1, 2, 1],
+          dilations=[2, 3, 2], pads=[1, 2, 9, 1, 4, 7]),
+    _pool("max_pool_int8_3d_tiles", (4, 31, 13, 32), "any integer", kernel_shape=[6, 4], strides=[2, 1],
+          dilations=[2, 1], pads=[3, 1, 5, 2]),
+    _pool("max_pool_uint8_3d_tiles", (2, 2, 60, 141), "the ends", "strided rows", kernel_shape=[4, 5], strides=[2, 3],
+          pads=[1, 0, 2, 4], ceil_mode=1),
+    _pool("max_pool_float64_3d_tiles", (3, 7, 900), "lowest", kernel_shape=[8], dilations=[3], pads=[5, 2]),
+    _pool("max_pool_float32_3d_tiles", (2, 3, 26, 64), "ties", "off the vectors", kernel_shape=[7, 5],
+          pads=[3, 0, 2, 4]),
+    _pool("max_pool_uint8_3d_tiles", (2, 3, 14, 1600), "any integer", kernel_shape=[3, 5], strides=[1, 2],
+          dilations=[2, 1], pads=[1, 3, 0, 2]),
+)  # fmt: skip
 # ... vectors of channels: walks along rows that share columns, outputs one by one, pixels off the vectors.
 CHANNEL_POOLS = (
     _pool("max_pool_float16_3d_channels", (2, 72, 31, 37), "nonfinite", "channels last", "strided pixels",
@@ -423,6 +511,22 @@ CHANNEL_POOLS = (
           kernel_shape=[7, 2], strides=[2, 3], pads=[5, 1, 6, 0]),
     _pool("max_pool_uint8_3d_channels", (2, 112, 11, 29), "the ends", "pixels off the vectors", "channels last",
           kernel_shape=[2, 3], strides=[2, 1], pads=[0, 1, 1, 2]),
+)  # fmt: skip
+
+# ... patches of pixels: strides, dilations, parts of the channels, pixels off the vectors.
+PATCH_POOLS = (
+    _pool("max_pool_float32_3d_patches", (2, 20, 23, 31), "nonfinite", "channels last", "strided pixels",
+          kernel_shape=[7, 5], pads=[3, 4, 6, 1]),
+    _pool("max_pool_bfloat16_3d_patches", (2, 40, 4, 13, 17), "nonfinite", "strided pixels", "channels last",
+          kernel_shape=[2, 6, 3], strides=[1, 2, 1], dilations=[2, 1, 2], pads=[1, 5, 3, 2, 4, 1]),
+    _pool("max_pool_int8_3d_patches", (3, 48, 41, 24), "any integer", "channels last", "channels last",
+          kernel_shape=[7, 4], strides=[2, 3], pads=[5, 1, 6, 2]),
+    _pool("max_pool_uint8_3d_patches", (2, 80, 21, 29), "the ends", "pixels off the vectors", "channels last",
+          kernel_shape=[2, 9], dilations=[3, 1], pads=[3, 4, 1, 8]),
+    _pool("max_pool_float16_3d_patches", (2, 72, 26, 19), "zeros", "channels last", "strided pixels",
+          kernel_shape=[5, 13], strides=[1, 1], pads=[0, 6, 4, 12], ceil_mode=1),
+    _pool("max_pool_float64_3d_patches", (2, 14, 19, 33), "lowest", "channels last", "channels last",
+          kernel_shape=[4, 5], dilations=[2, 2], pads=[6, 3, 1, 8]),
 )  # fmt: skip
 
 # On tensor cores: whole slices of channels and parts of one, chunks of channels, the table of rows, phases.
@@ -441,6 +545,22 @@ TENSOR = (
           kinds=_INFINITE_WEIGHTS, bias=False),
     _gemm("conv_bfloat16_3d_mma_16x128x64_vector", (3, 16, 300), (40, 16, 4), strides=[2], pads=[3, 2], dilations=[2],
           layout="channels last", kinds=_INFINITE_INPUTS),
+    _gemm("conv_bfloat16_3d_mma_64x256x64_vector", (2, 72, 21, 38), (140, 72, 2, 3), layout="channels last",
+          kinds=_INFINITE_INPUTS, **_CONV_2D),
+    _gemm("conv_float16_3d_mma_64x256x64_chunks", (2, 24, 21, 38), (140, 24, 3, 2), layout="channels last",
+          kinds=_INFINITE_WEIGHTS, **_CONV_2D),
+    _gemm("conv_transpose_float32_3d_tf32_64x256x32_vector", (2, 36, 17, 23), (36, 140, 3, 4), layout="channels last",
+          **_TRANSPOSE_2D),
+    _gemm("conv_float16_3d_mma_128x128x64_chunks", (2, 24, 13, 33), (300, 24, 3, 2), layout="channels last",
+          kinds=_INFINITE_WEIGHTS, **_CONV_2D_TURNED),
+    _gemm("conv_bfloat16_3d_mma_64x64x64_chunks", (2, 80, 13, 19), (280, 40, 3, 2), group=2, layout="channels last",
+          out="channels last", kinds=_INFINITE_INPUTS, **_CONV_2D),
+    _gemm("conv_bfloat16_3d_mma_64x64x64_halves", (2, 12, 5, 13, 18), (140, 12, 2, 3, 4), layout="channels last",
+          kinds=_INFINITE_WEIGHTS, **_CONV_3D),
+    _gemm("conv_float16_3d_mma_16x128x64_chunks", (3, 16, 300), (40, 16, 14), strides=[2], pads=[3, 2], dilations=[2],
+          layout="channels last", kinds=_INFINITE_INPUTS),
+    _gemm("conv_float32_3d_tf32_64x64x32_chunks", (2, 3, 26, 96), (140, 3, 5, 16), strides=[2, 4], pads=[2, 8, 3, 4],
+          dilations=[3, 1], kinds=_INFINITE_WEIGHTS),
     _gemm("conv_float32_3d_tf32_128x128x16_scalar", (2, 21, 18, 26), (300, 21, 3, 2), layout="fortran",
           kinds=_INFINITE_INPUTS, **_CONV_2D_TURNED),
     _gemm("conv_float32_3d_tf32_64x64x32_vector", (2, 36, 9, 23), (140, 36, 2, 3), layout="channels last",
@@ -467,17 +587,36 @@ TENSOR = (
           **_TRANSPOSE_2D),
 )  # fmt: skip
 
-GEMMS = (*CONVS, *SPLIT, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
-FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *CHANNEL_POOLS)
+# Groups that make one, and one group whose filters make several tiles.
+GROUPED = (
+    _gemm("conv_grouped_float16_3d_mma_16x512", (2, 24, 31, 41), (160, 6, 3, 2), group=4, kinds=_INFINITE_INPUTS,
+          **_CONV_2D),
+    _gemm("conv_grouped_float16_3d_mma_32x512", (2, 20, 5, 13, 18), (272, 5, 2, 3, 2), group=4, layout="reversed",
+          kinds=_INFINITE_WEIGHTS, **_CONV_3D),
+    _gemm("conv_grouped_bfloat16_3d_mma_32x512", (3, 40, 21, 14), (200, 20, 2, 3), group=2, layout="channels last",
+          out="channels last", kinds=_INFINITE_INPUTS, **_CONV_2D_TURNED),
+    _gemm("conv_grouped_bfloat16_3d_mma_64x256", (2, 96, 300), (280, 48, 5), group=2, strides=[2], pads=[3, 2],
+          dilations=[3], bias=False),
+    _gemm("conv_grouped_float32_3d_tf32_16x512", (2, 32, 26, 30), (144, 8, 3, 2), group=4, layout="channels last",
+          out="channels last", kinds=_INFINITE_WEIGHTS, **_CONV_2D),
+    _gemm("conv_grouped_float32_3d_tf32_64x256", (2, 34, 26, 30), (268, 17, 2, 3), group=2, kinds=_INFINITE_INPUTS,
+          **_CONV_2D_TURNED),
+    _gemm("conv_grouped_float32_3d_3xtf32_32x512", (2, 24, 26, 31), (146, 12, 3, 2), group=2, out="strided",
+          kinds=_INFINITE_INPUTS, **_CONV_2D),
+    _gemm("conv_transpose_grouped_float16_3d_mma_16x512", (2, 12, 9, 23), (12, 35, 3, 4), group=3,
+          kinds=_INFINITE_INPUTS, **_TRANSPOSE_2D),
+    _gemm("conv_transpose_grouped_bfloat16_3d_mma_32x512", (2, 32, 21, 27), (32, 72, 5, 4), group=2,
+          layout="channels last", out="channels last", **_TRANSPOSE_SHARED),
+    _gemm("conv_transpose_grouped_float32_3d_3xtf32_32x512", (2, 12, 4, 5, 7), (12, 70, 3, 2, 2), group=2,
+          kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_3D),
+)  # fmt: skip
+
+GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
+FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
 ALL: tuple[ManyBlocks, ...] = (
-    *GEMMS,
-    *TENSOR,
-    *INTERLEAVED_TENSOR,
-    *DIRECT,
-    *CHANNELS,
-    *DEPTHWISE_TRANSPOSED,
-    *POOLS,
-    *FAST_POOLS,
+    *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX),
+    *(*INTERLEAVED_TENSOR, *DISJOINT_TENSOR, *DIRECT, *CHANNELS, *DEPTHWISE_TRANSPOSED),
+    *(*POOLS, *FAST_POOLS),
 )
 
 

@@ -194,19 +194,21 @@ def max_pool_problem(random: Random, rank: int | None = None) -> Problem:
 
 
 def rows_pool_problem(random: Random, rank: int | None = None) -> Problem:
-    """A MaxPool that kernels for rows of neighbours accept: up to three axes, no dilation, no empty window."""
+    """A MaxPool that kernels for rows of neighbours accept: up to three axes, seldom dilated, no empty window."""
     rank = rank or random.randint(1, 3)
     most = random.choice((3, 3, 3, 7))
     size, stride = random.choice(((2, 2), (3, 2), (3, 1), (random.randint(1, most), random.randint(1, 3))))
     alike = random.random() < 0.7  # height and width; the depth may differ from them
     kernel = [size if alike and rank - axis <= 2 else random.randint(1, most) for axis in range(rank)]
     strides = [stride if alike and rank - axis <= 2 else random.randint(1, 3) for axis in range(rank)]
-    extents = [random.randint(k, max(k, (70, 19, 5)[rank - 1])) for k in kernel[:-1]]
+    dilations = [random.choice((1, 2, 3)) if _seldom(random) else 1 for _ in kernel]
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    extents = [random.randint(k, max(k, (70, 19, 5)[rank - 1])) for k in reach[:-1]]
     unit = random.choice((1, 1, 2, 4, 8, 16))
-    extents.append(-(-random.randint(kernel[-1], 90 if rank < 3 else 40) // unit) * unit)
-    begin = [random.randint(0, k - 1) for k in kernel]
-    attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": strides, "ceil_mode": random.randint(0, 1)}
-    attributes["pads"] = [*begin, *(random.randint(0, k - 1) for k in kernel)]
+    extents.append(-(-random.randint(reach[-1], 90 if rank < 3 else 40) // unit) * unit)
+    attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": strides, "dilations": dilations}
+    attributes["ceil_mode"] = random.randint(0, 1)
+    attributes["pads"] = [random.randint(0, k - 1) for k in (*reach, *reach)]
     return Problem("max_pool", (random.randint(1, 2), random.randint(1, 4), *extents), attributes=attributes)
 
 

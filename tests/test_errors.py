@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from emulator import emulated_cuda
-from wrong_calls import LONGS, WRONGS, W, Wrong, X, Y, array
+from wrong_calls import LONGS, W, Wrong, X, Y, array
+from wrong_calls import WRONGS as FORWARD
+from wrong_gradients import GRADIENTS
 
 import gpuconv
 from gpuconv import (
@@ -23,6 +25,8 @@ from gpuconv import (
     _arrays,
     _dtypes,
     _geometry,
+    _gradient_api,
+    _gradients,
     _layout,
     _memory,
     _packed,
@@ -31,6 +35,7 @@ from gpuconv import (
 )
 from gpuconv.cuda import device
 
+WRONGS = [*FORWARD, *GRADIENTS]
 every_wrong_call = pytest.mark.parametrize("wrong", WRONGS, ids=lambda wrong: wrong.name)
 
 
@@ -52,7 +57,8 @@ def test_the_cuda_backend_says_the_same(wrong: Wrong) -> None:
         wrong.call()
     assert type(caught.value) is wrong.error
     assert str(caught.value) == wrong.message
-    assert emulated.launches == []
+    assert {launch.variant.source for launch in emulated.launches} <= {"indices.cu"}  # which is where they are read
+    assert bool(emulated.launches) == ("indices hold" in wrong.message)
 
 
 @every_wrong_call
@@ -86,7 +92,10 @@ def _raised_at(wrong: Wrong) -> tuple[str, int]:
     return str(innermost.path), innermost.lineno + 1
 
 
-MODULES = (_api, _arrays, _dtypes, _geometry, _layout, _memory, _packed, _precision, _transfer)
+MODULES = (
+    *(_api, _arrays, _dtypes, _geometry, _gradient_api, _gradients),
+    *(_layout, _memory, _packed, _precision, _transfer),
+)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

@@ -65,8 +65,8 @@ def test_others_are_left_to_other_kernels(x_shape: Any, w_shape: Any, more: dict
     assert few(x_shape, w_shape, **more) is None
 
 
-def test_it_is_the_quickest_where_output_channels_are_few() -> None:
-    made = plan("conv", (1, 128, 512, 512), (3, 128, 3, 3), pads=[1] * 4)
+def test_it_is_the_quickest_where_output_channels_are_few_and_windows_lie_apart() -> None:
+    made = plan("conv", (1, 128, 512, 512), (3, 128, 3, 3), pads=[1] * 4, strides=[2, 2])
     assert made.launches[0].variant.name == "conv_few_float32_3d_4x512"
 
 

@@ -226,10 +226,11 @@ def test_the_packed_weights_have_rows_of_whole_vectors(dtype: str, filters: int,
         (256, 256, 112, "float32_2d_128x128x16_uniform"),  # enough for every multiprocessor
         (256, 64, 112, "float32_2d_64x64x16_uniform"),  # half of the large tile would be empty
         (3, 64, 112, "float32_2d_64x64x16"),  # slices of K hold several taps
-        (256, 256, 21, "float32_2d_64x64x16_uniform"),  # few pixels: smaller tiles, on more multiprocessors
+        (256, 256, 16, "float32_2d_64x64x16_uniform"),  # fewer pixels: smaller tiles, on more multiprocessors
+        (256, 256, 21, "split_float32_2d_128x128x16_uniform"),  # several blocks a tile, for less of it in vain
         (256, 256, 7, "split_float32_2d_64x64x16_uniform"),  # still fewer: several blocks a tile
         (32, 9, 256, "float32_2d_16x128x16"),
-        (32, 1, 256, "few_float32_3d_4x512"),  # too few output channels for a GEMM
+        (32, 1, 256, "bands_float32_3d_1x7_3x3"),  # too few output channels for a GEMM
     ],
 )
 def test_tiles_follow_the_problem(channels: int, filters: int, side: int, tile: str) -> None:
@@ -327,7 +328,7 @@ def test_every_candidate_gets_its_turn() -> None:
         with turn:
             names.append(plan("conv", *problem).launches[-1].variant.name)
     whole = [f"conv_float32_2d_{tile}" for tile in ("128x128x16_uniform", "64x64x16_uniform", "16x128x16")]
-    assert names == [*whole, "conv_split_float32_2d_64x64x16_uniform"]
+    assert names == [*whole, "conv_split_float32_2d_128x128x16_uniform", "conv_split_float32_2d_64x64x16_uniform"]
     assert plan("conv", *problem).launches[-1].variant.name == "conv_float32_2d_64x64x16_uniform"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import records
 from emulator.counters import FIELDS, Counters
-from kernel_counters import PATH, TOOL, WIDTHS, Form, Row, TensorForm, WholeRows
+from kernel_counters import PATH, TOOL, WIDTHS, Bands, Form, Row, TensorForm, WholeRows
 
 from gpuconv import _dtypes
 
@@ -20,9 +20,12 @@ MOST_SECTORS = 1.3  # of what is necessary
 MOST_OF_16_BIT = 1.6  # in rows of 33: 64 bytes that begin in the middle of a sector touch three of them instead of two
 MOST_SECTORS_OF_WHOLE_ROWS = 1.2
 MOST_WAVEFRONTS_OF_WHOLE_ROWS = 1.16  # no number of banks can be shared out to three phases evenly
+MOST_WAVEFRONTS_OF_PAIRS = 1.45  # sums on tensor cores are laid down in pairs, in rows apart as suits those who read
 MOST_OF_VECTORS = 1.2  # of direct sums, whose rows are copied in vectors
 MOST_OF_ODD_ROWS = 1.75  # of direct sums in 16 bits, in rows of 33
 # Lanes two elements apart take two, of 4 or 8 bytes; the last lane of a row and the first one of the next may meet.
+MOST_OF_BANDS = 1.35  # a warp reads the weights of several filters, each filter's a few neighbours
+MOST_OF_16_BIT_BANDS = 1.75
 MOST_OF_ROWS = 1.2  # sectors of MaxPool's loads and stores together
 MOST_OF_BYTES = 1.25  # whose rows begin and end in the middle of a sector
 MOST_WAVEFRONTS = {"3d_bands": 2.2, "2d_planes": 1.6}
@@ -63,7 +66,8 @@ def test_gemm_counts_are_as_recorded(gemm: tuple[Form, Rows]) -> None:
 def test_conv_transpose_writes_whole_rows(one: WholeRows) -> None:
     rows = one.run()
     ((title, row),) = rows.items()
-    for name, most in (("stores", MOST_SECTORS_OF_WHOLE_ROWS), ("shared", MOST_WAVEFRONTS_OF_WHOLE_ROWS)):
+    wavefronts = MOST_WAVEFRONTS_OF_PAIRS if "transpose_matrix" in title else MOST_WAVEFRONTS_OF_WHOLE_ROWS
+    for name, most in (("stores", MOST_SECTORS_OF_WHOLE_ROWS), ("shared", wavefronts)):
         found, ideal = row[name]
         assert 0 < ideal <= found <= most * ideal, f"{title}: {name}"
     assert_recorded(rows)
@@ -117,6 +121,16 @@ def test_kernels_that_pack_nothing_read_whole_sectors(few: Any) -> None:
     assert_recorded(rows)
 
 
+@pytest.mark.parametrize("bands", kernel_counters.bands(), ids=Bands.title)
+def test_bands_are_read_once_and_with_few_bank_conflicts(bands: Bands) -> None:
+    ((title, row),) = bands.run().items()
+    for name in ("loads", "stores", "shared"):
+        found, ideal = row[name]
+        most = MOST_OF_BANDS if name == "shared" or bands.dtype == "float32" else MOST_OF_16_BIT_BANDS
+        assert 0 < ideal <= found <= most * ideal, f"{title}: {name}"
+    assert_recorded({title: row})
+
+
 @pytest.mark.parametrize("kernel", kernel_counters.channels(), ids=str)
 def test_depthwise_kernels_load_and_store_whole_sectors(kernel: Any) -> None:
     rows = kernel.run()
@@ -158,8 +172,10 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
     titles |= {direct.title() for direct in kernel_counters.directs()}
     titles |= {title for form in kernel_counters.tensor_forms() for title in form.titles(WIDTHS[0])}
     titles |= {few.title(width) for few in kernel_counters.unpacked() for width in WIDTHS}
-    titles |= {one.title() for one in (*kernel_counters.channels(), *kernel_counters.whole_rows())}
-    titles |= {one.title() for one in kernel_counters.pools()}
+    titles |= {
+        one.title() for one in (*kernel_counters.whole_rows(), *kernel_counters.pools(), *kernel_counters.bands())
+    }
+    titles |= {one.title() for one in kernel_counters.channels()}
     assert set(gone) == titles
 
 

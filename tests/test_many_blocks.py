@@ -10,11 +10,14 @@ import pytest
 from emulated import architecture
 from many_blocks import (
     ALL,
+    BANDS,
     DIRECT,
     DISJOINT,
+    DISJOINT_TENSOR,
     GEMMS,
     INTERLEAVED,
     INTERLEAVED_TENSOR,
+    MATRIX,
     POINTWISE,
     POOLS,
     TENSOR,
@@ -22,17 +25,27 @@ from many_blocks import (
 )
 
 from gpuconv import _dtypes
-from gpuconv.cuda import depth_to_space_plan, direct_tile, gemm_plan, interleaved_plan, mma_plan
+from gpuconv.cuda import (
+    bands_plan,
+    depth_to_space_matrix_plan,
+    depth_to_space_plan,
+    direct_tile,
+    gemm_plan,
+    interleaved_plan,
+    matrix_plan,
+    mma_plan,
+)
 
 pytestmark = pytest.mark.emulator
 
 
 def _blocks(launch: Any) -> list[int]:
     """Blocks each way: of output channels and of pixels, or of all outputs."""
-    alone = ("conv_direct.cu", "conv_channels.cu", "conv_transpose_depthwise.cu")
-    if launch.variant.name.startswith("max_pool") or launch.variant.source in alone:
+    sources = ("conv_direct.cu", "conv_bands.cu", "conv_channels.cu", "conv_transpose_depthwise.cu")
+    if launch.variant.name.startswith("max_pool") or launch.variant.source in sources:
         return [launch.grid[0]]
-    common = np.frombuffer(launch.parameters, launch.variant.layout)["common"]
+    struct = np.frombuffer(launch.parameters, launch.variant.layout)
+    common = struct["common"] if "common" in (struct.dtype.names or ()) else struct["all"]["common"]
     names = ("n_tiles",) if launch.variant.name.startswith("conv_few") else ("m_tiles", "n_tiles")
     return [int(common[name]["divisor"][0]) for name in names]
 
@@ -46,16 +59,19 @@ def test_many_blocks_are_right(one: ManyBlocks) -> None:
 
 FIXED = {  # what kernels have the same of for all axes, or for height and width
     "_vectors_": {"kernel", "strides", "dilations"},
+    "1x7_5x5": {"kernel", "strides", "dilations"},
+    "conv_bands_": {"strides", "dilations"},
     "_bands": {"dilations"},
     "_planes": {"strides", "dilations"},
     "_channels": {"dilations"},
     "_transpose_depthwise": {"dilations"},
     "_depth_to_space_": {"dilations"},
+    "_transpose_matrix_": {"dilations"},
 }
 
 
 # Without those that have nothing on any axis, or the same on all.
-_SEVERAL_AXES = [one for one in ALL if one.problem.rank > 1 and one not in (*DIRECT, *POINTWISE)]
+_SEVERAL_AXES = [one for one in ALL if one.problem.rank > 1 and one not in (*DIRECT, *POINTWISE, *MATRIX)]
 
 
 @pytest.mark.parametrize("one", _SEVERAL_AXES, ids=lambda one: one.kernel)
@@ -83,6 +99,8 @@ def test_every_tile_of_every_dtype_is_there() -> None:
         if (tile.uniform if uniform else tile.rowwise)
     }
     assert {one.kernel.split("d_")[-1] for one in DIRECT} == {str(form) for form in direct_tile.FORMS}
+    assert {one.kernel.split("d_")[-1] for one in BANDS} == {str(form) for form in bands_plan.forms("float32")}
+    assert {str(one.dtype) for one in BANDS} == set(_dtypes.CONV_DTYPES)
     met = {f"{one.dtype} {one.kernel.split('d_')[-1].removesuffix('_wide')}" for one in GEMMS}
     assert forms <= met
     kernels = {one.kernel.replace("bfloat16", "float16") for one in TENSOR}
@@ -91,6 +109,19 @@ def test_every_tile_of_every_dtype_is_there() -> None:
     }
     assert forms <= {f"{name.split('_')[-1]} {name.split('_')[-2].split('x')[0]}" for name in kernels}
     assert {one.kernel.split("_")[2] for one in POOLS} == set(_dtypes.MAX_POOL_DTYPES)
+
+
+def test_every_product_of_matrices_is_there() -> None:
+    kernels = {matrix_plan.variant(*form).name for form in matrix_plan.forms()}
+    met = {one.kernel for one in MATRIX}
+    assert met <= kernels
+    found, expected = ({name.replace("bfloat16", "float16") for name in names} for names in (met, kernels))
+    assert found == expected
+    kernels = {depth_to_space_matrix_plan.variant(*form).name for form in depth_to_space_matrix_plan.forms()}
+    met = {one.kernel for one in DISJOINT_TENSOR}
+    assert met <= kernels
+    found, expected = ({name.replace("bfloat16", "float16") for name in names} for names in (met, kernels))
+    assert found == expected
 
 
 def test_every_tile_that_writes_whole_rows_is_there_and_every_dtype() -> None:

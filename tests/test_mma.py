@@ -90,7 +90,7 @@ def test_sums_of_every_kind_in_every_layout(
 
 def _wide(random: Random, operator: str) -> Problem:
     """Several tiles of output channels, and channels that do and do not fill slices and chunks."""
-    group, c = random.choice((1, 1, 2)), random.choice((8, 16, 24, 40, 64, 72, 3, 17, 33))
+    group, c = random.choice((1, 1, 2)), random.choice((8, 16, 24, 40, 64, 72, 3, 12, 17, 33))
     m = random.choice((1, 8, 16, 20, 64, 70, 130, 200)) // group or 1
     spatial, kernel = random.choice(((13,), (7, 9), (3, 4, 6))), random.choice((1, 2, 3))
     taps = [kernel] * len(spatial)
@@ -247,11 +247,12 @@ def test_addresses_that_are_not_aligned_serve_too(dtype: str, itemsize: int) -> 
 
 def test_every_form_says_what_it_takes() -> None:
     lifted = {form.gather for tiles in mma_plan._TILES.values() for tile in tiles for form in tile.forms}
-    assert lifted == {"vector", "scalar", "rowwise"}
+    assert lifted == {"vector", "scalar", "rowwise", "chunks", "halves"}
     text = reasons((2, 20, 9, 9), (8, 20, 3, 3), "float16")
     assert "20 channels" in text
     assert "rowwise" in text
-    assert "vector" not in text  # 20 channels are not whole chunks
+    for form in ("vector", "chunks", "halves"):
+        assert form not in text  # channels are not neighbours
 
 
 @pytest.mark.parametrize(("operator", "w_shape"), [("conv", (1, 4, 5)), ("conv_transpose", (4, 1, 5))])

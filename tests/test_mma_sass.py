@@ -56,8 +56,8 @@ def parts(operands: tuple[str, str], tile: Tile, form: Form, architecture: str) 
     fragments = tile.block_m // 16 * (form.block_k // _DEPTH[operands[0]]) * (2 if operands == SPLIT else 1)
     found = Counter({"DMMA" if operands == DOUBLE else "HMMA": products(operands, tile, form, architecture)})
     found["LDGSTS"] = -(-fragments * 32 // tile.threads)
-    if form.gather == "vector":
-        found["LDGSTS"] += elements * size // 16
+    if form.copied:
+        found["LDGSTS"] += elements * size // form.copied
     else:
         found["LDG" if size == 2 else "LDGSTS"] += elements
     return found
@@ -80,7 +80,7 @@ def test_a_slice_is_multiplied_once_and_loaded_in_wide_accesses(
     accesses = {name for name in names if name.split(".")[0] in ("LDS", "LDSM", "STS", "LDG", "LDGSTS", "STG")}
     single = {2: {"LDG.E.U16", "STS.128"}, 4: {"LDGSTS.E"}, 8: {"LDGSTS.E.64"}}[_ITEMSIZE[operands[0]]]
     wide = {"LDS.128", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128"}
-    assert accesses <= wide | (set() if form.gather == "vector" else single)
+    assert accesses <= wide | {0: single, 8: {"LDGSTS.E.64"}, 16: set()}[form.copied]
 
 
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])

@@ -24,7 +24,12 @@ from gpuconv.cuda import device
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SNIPPETS = [
+    (page.name, snippet)
+    for page in PAGES
+    for snippet in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+]
 MODULES = sorted(module.name for module in pkgutil.walk_packages(gpuconv.__path__, "gpuconv."))
 
 
@@ -52,9 +57,17 @@ def test_public_names() -> None:
         "PackedWeights",
         "__version__",
         "conv",
+        "conv_bias_grad",
+        "conv_input_grad",
         "conv_transpose",
+        "conv_transpose_bias_grad",
+        "conv_transpose_input_grad",
+        "conv_transpose_weight_grad",
+        "conv_weight_grad",
         "explain",
         "max_pool",
+        "max_pool_grad",
+        "max_unpool",
         "pack",
         "precision",
         "to_device",
@@ -109,14 +122,15 @@ def test_examples_in_docstrings(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "snippet", [pytest.param(text, marks=pytest.mark.emulator if "emulator" in text else ()) for text in SNIPPETS]
+    ("page", "snippet"),
+    [pytest.param(*pair, marks=pytest.mark.emulator if "emulator" in pair[1] else ()) for pair in SNIPPETS],
 )
-def test_snippets_of_the_readme(snippet: str) -> None:
+def test_snippets_print_what_they_say(page: str, snippet: str) -> None:
     on_device = snippet.startswith("# a CUDA device, or the emulator\n")
     expected = re.findall(r"^# (.*)$", snippet, re.MULTILINE)[on_device:]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), emulated_cuda() if on_device else contextlib.nullcontext():
-        exec(compile(snippet, "README.md", "exec"), {})
+        exec(compile(snippet, page, "exec"), {})
     assert expected
     assert printed.getvalue().splitlines() == expected
 

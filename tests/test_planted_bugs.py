@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import oracle
 import pytest
@@ -15,6 +16,7 @@ from mutate_kernels import changed_kernels
 from operands import LAYOUTS, filled, values
 
 import gpuconv
+from gpuconv import cuda
 from gpuconv.cuda import sources
 
 pytestmark = pytest.mark.emulator
@@ -37,7 +39,10 @@ PACK, PACK_FRAGMENTS, POOL = "pack_weights.cu", "pack_fragments.cu", "max_pool.c
 DIRECT = "conv_direct.cu"
 PAST_CHUNKS = "global memory out of bounds: read of 16 bytes"
 SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
-FEW, POINTWISE, CHANNELS = "conv_few.cu", "conv_pointwise.cu", "conv_channels.cu"
+TRANSPOSE_SPLIT, SPLIT_KERNEL = "conv_transpose_split.cu", "conv_split_float32_2d_64x64"
+FEW, BANDS, POINTWISE = "conv_few.cu", "conv_bands.cu", "conv_pointwise.cu"
+PRODUCT, MATRIX_ROWS = "include/matrix_product.cuh", "include/matrix_rows.cuh"
+CHANNELS = "conv_channels.cu"
 DEPTHWISE_TRANSPOSE = "conv_transpose_depthwise.cu"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
@@ -76,7 +81,7 @@ def halves(form: str, c: int = 40) -> Callable[[], Any]:
 
     def call() -> Any:
         x, w = arrays("float16", c=c)
-        if form.endswith("vector"):
+        if form.endswith(("vector", "chunks", "halves")):
             x = LAYOUTS["channels last"](x)
         with preferred(f"mma_{form}"):
             return gpuconv.conv(x, w, pads=[2, 1, 2, 1])
@@ -85,6 +90,7 @@ def halves(form: str, c: int = 40) -> Callable[[], Any]:
 
 
 VECTOR, SCALAR, ROWWISE = halves("64x64x64_vector"), halves("64x64x32_scalar"), halves("64x64x32_rowwise", c=3)
+CHUNKS, HALVES = halves("64x64x64_chunks"), halves("64x64x64_halves")
 
 
 def infinite() -> Any:
@@ -96,8 +102,24 @@ def infinite() -> Any:
 def in_splits(share: bool = False) -> Any:
     """A Conv whose tiles are made by several blocks each."""
     x, w = arrays(c=80)
-    with preferred("conv_split"):
+    with preferred(SPLIT_KERNEL):
         return gpuconv.conv(x, gpuconv.pack(w) if share else w, pads=[2, 1, 2, 1])
+
+
+def last_in_splits() -> Any:
+    """The same where but some of the tiles are in splits, after whole ones."""
+    with (
+        mock.patch.object(cuda.runtime, "_limits", replace(cuda.runtime.limits(0), multiprocessors=4)),
+        preferred(SPLIT_KERNEL),
+    ):
+        return gpuconv.conv(*arrays(c=80), pads=[2, 1, 2, 1])
+
+
+def phases_in_splits() -> Any:
+    """A ConvTranspose of six phases on tensor cores, several tiles each way, whose tiles are made in splits."""
+    (x, w, _), attributes = filled("conv_transpose", (1, 70, 9, 8), (70, 70, 3, 4), {"strides": [2, 3]}, "float16")
+    with preferred("conv_transpose_split_float16_3d_mma_64x64"):
+        return gpuconv.conv_transpose(x, w, **attributes)
 
 
 def few() -> Any:
@@ -105,6 +127,13 @@ def few() -> Any:
     (x, w, _), _ = filled("conv", (1, 50, 31, 41), (3, 50, 5, 7), {}, "float32")
     with preferred("conv_few"):
         return gpuconv.conv(x, w, pads=[2, 1, 2, 1])
+
+
+def bands() -> Any:
+    """A ConvTranspose of few output channels, of several blocks, rounds of channels and threads of others each."""
+    (x, w, _), _ = filled("conv_transpose", (3, 40, 9, 14), (40, 2, 3, 4), {}, "float32")
+    with preferred("conv_bands"):
+        return gpuconv.conv_transpose(x, w, strides=[2, 3], pads=[1, 2, 0, 1])
 
 
 def over_channels() -> Any:
@@ -132,6 +161,13 @@ def pointwise() -> Any:
     """A Conv of one tap, of channels that are no whole slices, and rows of x that are no whole 16 bytes."""
     (x, w, _), _ = filled("conv", (3, 35, 11, 13), (70, 35, 1, 1), {}, "float32")
     with preferred("conv_pointwise"):
+        return gpuconv.conv(x, w)
+
+
+def matrix() -> Any:
+    """A Conv of one tap on tensor cores, of several tiles, and channels that are no whole slices."""
+    (x, w, _), _ = filled("conv", (3, 72, 10, 14), (70, 72, 1, 1), {}, "float16")
+    with preferred("conv_matrix_float16_3d_mma_64x64x64_pixels"):
         return gpuconv.conv(x, w)
 
 
@@ -289,8 +325,8 @@ BUGS = (
         OUT_OF_BOUNDS.format("read"), "square[i][along] = found"),
     Bug("taps are used before they are there", TRANSPOSE, "__syncthreads();", "", transposed,
         "shared memory race: read after write", "taps.count[axis] = divider"),
-    Bug("one thread waits for the others", TRANSPOSE, "fill_taps(p, phase, taps);\n    }\n    __syncthreads();",
-        "fill_taps(p, phase, taps);\n    __syncthreads();\n    }", transposed,
+    Bug("one thread waits for the others", TRANSPOSE, "taps);\n    }\n    __syncthreads();",
+        "taps);\n    __syncthreads();\n    }", transposed,
         "reached by only some lanes", "__syncthreads();"),
     Bug("outputs between the phases are taken for its own", PHASES, "(a.extent - phase - 1) / a.stride + 1",
         "a.extent", transposed, OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
@@ -307,9 +343,10 @@ BUGS = (
     Bug("channels that are none are interleaved", INTERLEAVED, "if (m + row >= p.common.filters) continue;", "",
         interleaved, OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
     Bug("sums are moved before they are there", BLOCKS, MOVED, MOVED.replace("__syncthreads();", ""), disjoint,
-        "shared memory race: read after write", "narrow<T>(sums[row * pitch]"),
+        "shared memory race: read after write", "output(multiplier, sums[row * pitch]"),
     Bug("outputs that the padding cuts off are written", BLOCKS, "exists && inside(origin[axis] + found.tap[axis],",
-        "exists && inside(0,", disjoint, OUT_OF_BOUNDS.format("write") + "|race between blocks", "= narrow<T>(sums"),
+        "exists && inside(0,", disjoint, OUT_OF_BOUNDS.format("write") + "|race between blocks",
+        "= output(multiplier, sums[row"),
     Bug("rows that are none are moved", BLOCKS, " && m0 + row < p.common.filters; row +=", "; row +=", disjoint,
         "uninitialised shared memory read", "found"),
     Bug("channels that are none are gathered", DEPTH_TO_SPACE, " && this->next_k + row + step < this->taps.rows;", ";",
@@ -322,8 +359,16 @@ BUGS = (
         "p.channels - first", VECTOR, PAST_CHUNKS, "copy_async<16>((target"),
     Bug("tensor cores: channels that are none are copied", SLICE, "(WHOLE ? 0 : k * kChunk) < channels[i]",
         "0 < channels[i]", VECTOR, PAST_CHUNKS, "copy_async<16>((target"),
-    Bug("tensor cores: taps in the padding are read, row by row", SLICE, "meets(mine, away.coordinate)", "true",
+    Bug("tensor cores: taps in the padding are read, row by row", SLICE, "meets(mine[0], away.coordinate)", "true",
         ROWWISE, OUT_OF_BOUNDS.format("read"), "load_half(source)"),
+    Bug("tensor cores: taps in the padding are copied, chunk by chunk", SLICE,
+        "meets(mine[i], away.coordinate) ? kPiece * sizeof(T) : 0", "kPiece * sizeof(T)", CHUNKS, PAST_CHUNKS,
+        "copy_async<kPiece"),
+    Bug("tensor cores: every other half of a chunk is copied", SLICE, "k < BLOCK_K / kPiece; k += kShares) {\n"
+        "            const Standing away = entry[k];\n#pragma unroll\n            for (int i = 0; i < kPixels; ++i)\n",
+        "k < BLOCK_K / kPiece; k += 2 * kShares) {\n"
+        "            const Standing away = entry[k];\n#pragma unroll\n            for (int i = 0; i < kPixels; ++i)\n",
+        HALVES, "uninitialised shared memory read", "load_matrices(words"),
     Bug("tensor cores: one copy too few is waited for", IMPLICIT, "copy_async_wait<kStages - 2>",
         "copy_async_wait<kStages - 1>", VECTOR, "an asynchronous copy is in flight", "a[i][k][part] = load_shared"),
     Bug("tensor cores: no barrier between filling and multiplying", IMPLICIT, ARRIVED, "// the slice has arrived",
@@ -354,6 +399,13 @@ BUGS = (
         "uninitialised global read of workspace", "atomicAdd(ticket"),
     Bug("tiles keep their sums in one place", SPLIT, "static_cast<long long>(tile)", "static_cast<long long>(tile / 2)",
         in_splits, PARTS_RACE, "store_l2(target"),
+    Bug("splits follow the first whole tile", SPLIT, "block_number() - splits.whole;", "block_number() - 1;",
+        last_in_splits, "uninitialised global read of workspace|race between blocks|out of bounds", ""),
+    Bug("splits of a phase are used before its taps are there", TRANSPOSE_SPLIT, "__syncthreads();", "",
+        phases_in_splits, "shared memory race: read after write", "taps.start[axis]"),
+    Bug("tensor cores: splits of a phase read the weights of another", MMA, "PHASED ? tap_row(taps, inputs.next.tap)",
+        "PHASED ? 100 * tap_row(taps, inputs.next.tap)", phases_in_splits, OUT_OF_BOUNDS.format("read") + "|16 bytes",
+        "next_weights + i, 16"),
     Bug("a split too many is added up", SPLIT, "split < splits;", "split <= splits;", lambda: in_splits(share=True),
         "global memory out of bounds: read of 16 bytes", "load_l2(source"),
     Bug("taps in the padding are read, without a GEMM", FEW, "found = found && inside(", "(void)inside(", few,
@@ -368,6 +420,16 @@ BUGS = (
         OUT_OF_BOUNDS.format("read"), "weights[i] = true"),
     Bug("filters that are none are written", FEW, "if (m >= p.common.filters) break;", "", few,
         OUT_OF_BOUNDS.format("write"), "= narrow<T>(sums[i][m]"),
+    Bug("a band changes while it is in use", BANDS, "__syncthreads();         // all have left what is replaced now",
+        "", bands, "shared memory race: read after write", "Vector load("),
+    Bug("a band is used before it is there", BANDS, "__syncthreads();\n                if (part", "if (part", bands,
+        "shared memory race: read after write", "Vector load("),
+    Bug("sums of other channels are added at once", BANDS, "            __syncthreads();\n            if (turn",
+        "if (turn", bands, "shared memory race: write after read", "place = sum"),
+    Bug("rows that are none are written", BANDS, "!inside(h, p.axes[1].y_extent)", "false", bands,
+        OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum)"),
+    Bug("inputs in the padding are read", BANDS, "found && channel + kBatch <= count", "channel + kBatch <= count",
+        bands, OUT_OF_BOUNDS.format("read"), "elements[i] = *reinterpret_cast<const Elements*>(source + i * step)"),
     Bug("inputs in the padding are loaded", CHANNELS, "unsigned(inside(w + c * p.window_step, p.x_extent[2])) << c",
         "1u << c", over_channels, PAST_CHUNKS, "if (bits >> c & 1) elements[c]"),
     Bug("rows in the padding are met", CHANNELS, "if (inside(h, p.x_extent[1])) take", "take", over_channels,
@@ -392,6 +454,15 @@ BUGS = (
         OUT_OF_BOUNDS.format("read"), "copy_async<WIDTH"),
     Bug("16 bytes are copied wherever rows begin", POINTWISE, "steps % kVector) == 0", "steps % kVector) >= 0",
         pointwise, "misaligned cp.async", "copy_async<WIDTH"),
+    Bug("16 bytes are copied of images that begin on 8", PRODUCT, "copied.start(w + m0",
+        "inputs.width = 16; copied.start(w + m0", matrix, "misaligned cp.async", "copy_async<WIDTH < 4"),
+    Bug("blocks that padding cuts off are written whole", BLOCKS, "exists = exists && origin[axis] >= 0 &&",
+        "exists = exists &&", disjoint, OUT_OF_BOUNDS.format("write") + "|race",
+        "if (exists) y[rows[mine].offset] = value"),
+    Bug("channels that are none are copied", MATRIX_ROWS, "left >= BLOCK_K) {", "left > 0) {", matrix,
+        OUT_OF_BOUNDS.format("read"), "copy_async<WIDTH < 4"),
+    Bug("filters that are none are copied", MATRIX_ROWS, "left > 0 && m < columns;", "left > 0;", matrix,
+        PAST_CHUNKS, "copy_async<16>(target + m * kPitch, source, exists"),
     Bug("windows end one element late", POOL, CLIP, CLIP.replace(";", " + 1;"), pool,
         OUT_OF_BOUNDS.format("read"), "elements[tap] = tap == 0 || tap < left"),
     Bug("windows begin one element early", POOL, "divisor) - 1 - before", "divisor) - 2 - before", pool,
@@ -442,7 +513,7 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 
 PATHS = (
     IMPLICIT, FFMA, GATHER, EPILOGUE, MMA, SLICE, FRAGMENTS, TRANSPOSE, PHASES, INTERLEAVED, BLOCKS, DEPTH_TO_SPACE,
-    PACK, PACK_FRAGMENTS, POOL, SPLIT, TICKETS, DIRECT, FEW, POINTWISE,
+    PACK, PACK_FRAGMENTS, POOL, SPLIT, TRANSPOSE_SPLIT, TICKETS, DIRECT, FEW, BANDS, POINTWISE, PRODUCT, MATRIX_ROWS,
 )  # fmt: skip
 
 
@@ -544,6 +615,24 @@ def test_an_infinite_weight_on_the_padding_shows_in_the_results(old: str, new: s
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("if (write<false>()) write<true>();", "write<false>();"),
+        ("suspect = suspect || !finite;", ""),
+        ("tap * axis.advance;", "tap;"),
+        ("return number >= 0 && rest == 0", "return rest == 0"),
+    ],
+)
+def test_a_missing_repair_of_bands_shows_in_the_results(old: str, new: str) -> None:
+    x, w = values("integers", 1, (1, 3, 9, 8), "float32"), values("nonfinite", 2, (3, 2, 3, 5), "float32")
+    exact = oracle.conv_transpose(x, w, **PHASES_ALONG_W)
+    with changed_kernels({BANDS: exchanged(BANDS, old, new)}), emulated_cuda(), preferred("conv_bands"):
+        y = gpuconv.conv_transpose(x, w, **PHASES_ALONG_W)
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        oracle.assert_close(y, exact, "float32")
+
+
+@pytest.mark.parametrize(
     ("path", "old", "new", "call"),
     [
         (FRAGMENTS, "return lane / 4 + element", "return lane % 8 + element", SCALAR),
@@ -552,6 +641,9 @@ def test_an_infinite_weight_on_the_padding_shows_in_the_results(old: str, new: s
         (MMA, "lane() / 16 * 8 + lane() % 8", "lane() % 8", VECTOR),
         (SLICE, "copy_async<16>((target ^ k * 16)", "copy_async<16>((target + k * 16)", VECTOR),
         (SLICE, "(gathered[i + 2 * k + 1] << 16)", "(gathered[i + 2 * k] << 16)", SCALAR),
+        (SLICE, "const int k = i * kRowsOfEntry;", "const int k = i;", CHUNKS),
+        (SLICE, "(kHalves ? further / 2 : further) * 16", "further / 2 * 16", CHUNKS),
+        (SLICE, "share() / 2) + share() % 2 * 8", "share() / 2) + (1 - share() % 2) * 8", HALVES),
         (MMA, "store_shared(target, pair);", "store_shared(target + 8, pair);", VECTOR),
     ],
 )

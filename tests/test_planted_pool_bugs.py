@@ -8,13 +8,16 @@ from pathlib import Path
 
 import many_blocks
 import pytest
-from many_blocks import BAND_POOLS, CHANNEL_POOLS, PLANE_POOLS, VECTOR_POOLS, ManyBlocks
+from many_blocks import BAND_POOLS, CHANNEL_POOLS, PATCH_POOLS, PLANE_POOLS, TILE_POOLS, VECTOR_POOLS, ManyBlocks
 from mutate_kernels import changed_kernels
 from test_planted_bugs import exchanged
 
 pytestmark = pytest.mark.emulator
 
-VECTORS, BANDS, PLANES, CHANNELS = (f"max_pool_{name}.cu" for name in ("vectors", "bands", "planes", "channels"))
+VECTORS, BANDS, PLANES, TILES, CHANNELS, PATCHES = (
+    f"max_pool_{name}.cu" for name in ("vectors", "bands", "planes", "tiles", "channels", "patches")
+)
+RUNS = "include/runs.cuh"
 ORDER, PACKED, STAGING, PTX = (f"include/{name}.cuh" for name in ("order", "packed", "staging", "ptx"))
 WRONG = "elements differ"
 OUT_OF_BOUNDS = "global memory out of bounds"
@@ -92,6 +95,20 @@ BUGS = (
         of(PLANE_POOLS, "float32"), "shared memory race"),
     Bug("planes that are none are written", PLANES, "min(p.tile_planes, p.planes - tile.plane)", "p.tile_planes",
         of(PLANE_POOLS, "bfloat16"), OUT_OF_BOUNDS),
+    Bug("tiles off the vectors are read as vectors", TILES, "p.vectors && tile.phase == 0", "p.vectors",
+        TILE_POOLS[6], "uninitialised shared"),
+    Bug("lines begin with the vector, windows do not", TILES, "tap * p.dilation[2] + lead", "tap * p.dilation[2]",
+        of(TILE_POOLS, "float16"), WRONG),
+    Bug("taps beside the tile are read", TILES, "(p.kernel[1] - 1) * p.dilation[1] < tile.rows) {",
+        "0 < tile.rows) {", of(TILE_POOLS, "float32"), f"shared memory|{WRONG}"),
+    Bug("of dilated slices the next one is fetched", TILES, "slice * p.dilation[0] * p.x_stride[0]",
+        "slice * p.x_stride[0]", of(TILE_POOLS, "bfloat16"), f"{WRONG}|misaligned"),
+    Bug("windows of dilated runs lie side by side", RUNS, "* (RUN * step) + between", "* RUN + between",
+        of(TILE_POOLS, "float64"), "shared memory race"),
+    Bug("results are written before they are there", TILES, "lead, lines, results);\n    __syncthreads();",
+        "lead, lines, results);", of(TILE_POOLS, "float32"), "shared memory race"),
+    Bug("the end of a run is written 16 bytes at a time", STAGING, "(count - head) / kVector * kVector",
+        "(count - head + kVector - 1) / kVector * kVector", of(TILE_POOLS, "float16"), f"race|{OUT_OF_BOUNDS}|{WRONG}"),
     Bug("pixels off the vectors are read as vectors", CHANNELS, "% (kVector * sizeof(T)) != 0", "% 1 != 0",
         of(CHANNEL_POOLS, "uint8"), "misaligned"),
     Bug("columns outside of x are read", CHANNELS, "if (!inside(column, p.x_extent[2])) return maxima;", "",
@@ -104,6 +121,19 @@ BUGS = (
         "row < walk.rows.first + 1; row += kBatch", of(CHANNEL_POOLS, "int8"), WRONG),
     Bug("Indices count from the vector's first channel", CHANNELS, "walk.number + p.plane + second.place",
         "walk.number + second.place", of(CHANNEL_POOLS, "float32"), WRONG),
+    Bug("pixels off the vectors are copied as vectors", PATCHES, "% (VECTOR * sizeof(T)) == 0;", "% 1 == 0;",
+        of(PATCH_POOLS, "uint8"), "misaligned"),
+    Bug("rows of a patch are not tested", PATCHES, "inside(row, patch.rows) ?", "row < patch.rows ?",
+        of(PATCH_POOLS, "int8"), f"shared memory|{WRONG}"),
+    Bug("lines have x in the padding", PATCHES, "if (inside(column, patch.columns)) {", "if (true) {",
+        of(PATCH_POOLS, "float16"), f"shared memory|{WRONG}"),
+    Bug("the last channels have a patch of their own", PATCHES, "(p.channels - patch.channel) / VECTOR)",
+        "p.channels / VECTOR)", of(PATCH_POOLS, "float32"), f"{OUT_OF_BOUNDS}|{WRONG}|race"),
+    Bug("lines are read before they are there", PATCHES, "* vectors + vector);\n    }\n    __syncthreads();",
+        "* vectors + vector);\n    }",
+        of(PATCH_POOLS, "float32"), "shared memory race|uninitialised"),
+    Bug("a window's tail is the one before's", RUNS, "element(0, kernel + i - 1)", "element(0, kernel + i - 2)",
+        of(PATCH_POOLS, "float32"), WRONG),
 )  # fmt: skip
 
 
@@ -115,5 +145,16 @@ def test_a_bug_is_noticed(bug: Bug) -> None:
 
 
 def test_every_kernel_of_rows_has_bugs() -> None:
-    assert {bug.path for bug in BUGS} >= {VECTORS, BANDS, PLANES, CHANNELS, ORDER, PACKED, STAGING}
+    assert {bug.path for bug in BUGS} >= {
+        VECTORS,
+        BANDS,
+        PLANES,
+        TILES,
+        CHANNELS,
+        PATCHES,
+        RUNS,
+        ORDER,
+        PACKED,
+        STAGING,
+    }
     assert all(Path(bug.path).suffix in (".cu", ".cuh") for bug in BUGS)

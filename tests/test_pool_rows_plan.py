@@ -67,18 +67,21 @@ def launched(kernel: str, x: Ints, plan: Callable[..., Plan] = planned, **more: 
         ((32, 64, 112, 112), "int8", False, ([3, 3], [2, 2], [1, 1, 1, 1]), "3d_vectors_3x2"),
         ((32, 64, 112, 112), "bfloat16", True, ([3, 3], [2, 2], [1, 1, 1, 1]), "3d_vectors_3x2_indices"),
         ((8, 64, 360, 480), "float32", True, ([2, 2], [2, 2], [0] * 4), "3d_vectors_2x2_indices"),
-        ((32, 480, 14, 14), "float32", False, ([3, 3], [1, 1], [1] * 4), "2d_planes"),
-        ((64, 64, 55, 55), "float16", False, ([3, 3], [2, 2], [0] * 4), "3d_bands"),
-        ((8, 512, 20, 20), "bfloat16", False, ([13, 13], [1, 1], [6] * 4), "2d_planes"),
+        ((32, 480, 14, 14), "bfloat16", False, ([3, 3], [1, 1], [1] * 4), "2d_planes"),
+        ((64, 64, 55, 55), "float16", False, ([3, 3], [2, 2], [0] * 4), "3d_tiles"),
+        ((8, 512, 20, 20), "float32", False, ([13, 13], [1, 1], [6] * 4), "3d_tiles"),
         ((1, 64, 128, 128, 128), "bfloat16", False, ([2] * 3, [2] * 3, [0] * 6), "3d_vectors_2x2"),
         ((32, 80, 16000), "float32", False, ([3], [3], [0, 0]), "3d_bands"),
-        ((8, 64, 112, 112), "float32", False, ([7, 7], [3, 3], [0] * 4), "2d"),
+        ((8, 64, 112, 112), "float32", False, ([7, 7], [3, 3], [0] * 4), "3d_tiles"),
+        ((8, 64, 112, 112), "float64", False, ([4, 4], [4, 4], [0] * 4), "2d"),
+        ((32, 64, 512, 512), "float32", False, ([4, 4], [1, 1], [0] * 4), "3d_tiles"),
+        ((64, 192, 65536), "float32", False, ([8], [1], [0, 0], [3]), "3d_tiles"),
     ],
 )
 def test_usual_layers_get_the_kernel_that_is_for_them(
     x: Ints, dtype: str, indices: bool, attributes: tuple[Any, ...], kernel: str
 ) -> None:
-    names = dict(zip(("kernel_shape", "strides", "pads"), attributes, strict=True))
+    names = dict(zip(("kernel_shape", "strides", "pads", "dilations"), attributes, strict=False))
     (launch,) = planned(x, dtype=dtype, indices=indices, **names).launches
     assert launch.variant.name == f"max_pool_{dtype}_{kernel}"
 
@@ -87,7 +90,7 @@ def test_usual_layers_get_the_kernel_that_is_for_them(
     ("why", "x", "more"),
     [
         ("4 spatial axes", (2, 3, 4, 4, 4, 4), {"kernel_shape": [2] * 4}),
-        ("dilated windows", (2, 3, 9, 16), {"kernel_shape": [2, 2], "dilations": [1, 2]}),
+        ("dilated windows", (2, 3, 9, 4), {"kernel_shape": [2, 2], "dilations": [1, 5], "pads": [0, 2, 0, 2]}),
         ("some windows are empty", (2, 3, 4, 16), {"kernel_shape": [2, 2], "pads": [2, 0, 0, 0]}),
         ("some windows are empty", (2, 3, 4, 16), {"kernel_shape": [2, 2], "pads": [0, 0, 0, 2]}),
         ("column-major numbers", (2, 3, 4, 16), {"kernel_shape": [2, 2], "storage_order": 1, "indices": True}),
@@ -108,11 +111,11 @@ def test_what_no_kernel_of_rows_accepts_goes_to_the_general_one_and_why(
 @pytest.mark.parametrize("dtype", _dtypes.MAX_POOL_DTYPES)
 @pytest.mark.parametrize("indices", [False, True], ids=["values", "indices"])
 def test_usual_layers_with_channels_last_get_the_kernel_of_channels(dtype: str, indices: bool) -> None:
-    for x, kernel, stride, pad in (
-        ((32, 64, 112, 112), 3, 2, 1),
-        ((32, 480, 14, 14), 3, 1, 1),
-        ((8, 512, 20, 20), 13, 1, 6),
-        ((1, 64, 64, 64, 64), 2, 2, 0),
+    for x, kernel, stride, pad, name in (
+        ((32, 64, 112, 112), 3, 2, 1, "channels"),
+        ((32, 480, 14, 14), 2, 2, 0, "channels"),
+        ((8, 512, 20, 20), 13, 1, 6, "patches"),
+        ((1, 64, 64, 64, 64), 2, 2, 0, "channels"),
     ):
         rank = len(x) - 2
         plan = planned_last(
@@ -124,7 +127,7 @@ def test_usual_layers_with_channels_last_get_the_kernel_of_channels(dtype: str, 
             pads=[pad] * 2 * rank,
         )
         (launch,) = plan.launches
-        assert launch.variant.name == f"max_pool_{dtype}_3d_channels" + "_indices" * indices
+        assert launch.variant.name == f"max_pool_{dtype}_3d_{name}" + "_indices" * indices
         assert any("channels last: " in reason for reason in plan.reasons)
         assert any("channels last: neighbours of a row lie" in reason for reason in plan.reasons)
 
@@ -193,6 +196,13 @@ def test_column_major_numbers_do_not_matter_without_indices_or_with_one_axis() -
         ("planes", "windows more than one element apart", (1, 2, 9, 16), {}),
         ("planes", "planes of several slices", (1, 2, 4, 9, 16), {"kernel_shape": [1, 3, 3], "strides": [1] * 3}),
         ("planes", "shared memory does not hold a plane", (1, 2, 300, 300), {"strides": [1, 1]}),
+        ("planes", "dilated windows", (1, 2, 9, 16), {"dilations": [2, 2]}),
+        (
+            "tiles",
+            "shared memory does not hold the rows of a window",
+            (1, 1, 400, 3, 3000),
+            {"kernel_shape": [400, 3, 3]},
+        ),
     ],
 )
 def test_each_kernel_says_why_it_does_not_accept_a_problem(
@@ -258,6 +268,36 @@ def test_the_struct_of_vectors_of_channels() -> None:
     assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
 
 
+def test_the_struct_of_patches_of_pixels() -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [7, 5], "strides": [1, 3], "pads": [3, 1, 2, 0]}
+    launch, struct = launched(
+        "patches", (64, 48, 11, 30), planned_last, indices=True, **attributes
+    )  # y: (64, 48, 10, 9)
+    assert struct == {
+        "x": 0, "y": 0, "indices": 0, "plane": 11 * 30,
+        "x_extent": [1, 11, 30], "y_extent": [1, 10, 9], "kernel": [1, 7, 5], "stride": [1, 1, 3],
+        "dilation": [1, 1, 1], "pad": [0, 3, 1],
+        "x_batch": 11 * 30 * 48, "x_stride": [0, 30 * 48, 48],
+        "y_batch": 10 * 9 * 48, "y_stride": [0, 9 * 48, 48],
+        "indices_batch": 10 * 9 * 48, "indices_stride": [0, 9 * 48, 48],
+        "channels": 48, "tile_rows": 10, "tile_columns": 5, "x_rows": 11,
+        "lines_at": 11 * 17 * 64, "places_at": 11 * 17 * 64 + 10 * 17 * 64,
+        "step": [1, 0],  # down, windows share all taps but one; along they are three apart
+        "channel_tiles": 3, "column_tiles": 2, "bands": 1, "depths": 1, "depth_dilation": 1, "steps": [1, 1],
+        "vectors": 8, "x_columns": 4 * 3 + 5, "line": 4 * 3 + 5, "down": 2, "along": 1,
+    }  # fmt: skip
+    assert launch.grid == (64 * 2 * 3, 1, 1)
+    assert launch.shared_bytes == struct["places_at"] + 10 * 17 * 8 * 8
+    assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
+
+
+def test_patches_take_dilated_windows_and_say_why_they_refuse_others() -> None:
+    plan = planned_last((8, 64, 40, 40), kernel_shape=[3, 3], dilations=[2, 2])
+    assert plan.launches[0].variant.name == "max_pool_float32_3d_patches"
+    plan = planned_last((1, 64, 40, 3000, 40), kernel_shape=[40, 3000, 40])
+    assert "not by patches: shared memory does not hold the pixels of a window" in plan.reasons
+
+
 @pytest.mark.parametrize(
     ("x", "kernel", "stride", "walk"),
     [
@@ -271,6 +311,47 @@ def test_the_struct_of_vectors_of_channels() -> None:
 def test_a_walk_is_long_where_outputs_share_columns(x: Ints, kernel: int, stride: int, walk: int) -> None:
     _, struct = launched("channels", x, planned_last, kernel_shape=[kernel] * 2, strides=[stride] * 2)
     assert (struct["walk"], struct["rows_first"]) == (walk, kernel > stride)
+
+
+def test_the_struct_of_tiles() -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [2, 6, 5], "strides": [3, 2, 3], "dilations": [2, 2, 1]}
+    attributes["pads"] = [1, 4, 2, 1, 5, 0]
+    launch, struct = launched("tiles", (2, 500, 7, 21, 43), indices=True, **attributes)  # y: (2, 500, 3, 10, 14)
+    assert struct == {
+        "x": 0, "y": 0, "indices": 0, "plane": 7 * 21 * 43, "planes": 1000,
+        "x_extent": [7, 21, 43], "y_extent": [3, 10, 14], "kernel": [2, 6, 5], "stride": [3, 2, 3],
+        "dilation": [2, 2, 1], "pad": [1, 4, 2],
+        "x_batch": 500 * 7 * 21 * 43, "x_channel": 7 * 21 * 43, "x_stride": [21 * 43, 43],
+        "y_batch": 500 * 3 * 10 * 14, "y_channel": 3 * 10 * 14, "y_stride": [10 * 14, 14],
+        "indices_batch": 500 * 3 * 10 * 14, "indices_channel": 3 * 10 * 14, "indices_stride": [10 * 14, 14],
+        "tile_planes": 1, "tile_rows": 10, "x_rows": 21, "vectors": 0, "merged": 1, "results_merged": 1,
+        "slice_pitch": 906, "row_pitch": 43,  # 21 rows and the rest of a vector, as far from one as 2 x 21 x 43 is
+        "pitch": 79, "place_pitch": 79, "part": 16,  # 48 columns or more, and 15 beside a multiple of the 32 banks
+        "result_pitch": 14, "result_place_pitch": 14,
+        "step": [1, 0],  # the next window down shares all taps but one; along they are three apart
+        "lines_at": 7264, "places_at": 7264 + 3168, "result_places_at": 7264 + 2 * 3168,
+        "channels": 500, "depths": 3, "bands": 1, "column_tiles": 1, "tile_columns": 14, "outputs": 140,
+        "depth_dilation": 2, "column_stride": 3, "steps": [1, 1],
+        "line": 14 * 3 + 5, "line_vectors": 13, "down": 2, "along": 3,
+    }  # fmt: skip
+    assert launch.grid == (1000 * 3, 1, 1)
+    assert launch.shared_bytes == 7264 + 2 * 3168 + 10 * 14 * 4
+    assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
+
+
+def test_rows_of_one_line_each_are_tiles_together() -> None:
+    _, struct = launched("tiles", (4, 6, 90), kernel_shape=[5], strides=[2])
+    assert (struct["planes"], struct["x_extent"], struct["y_extent"]) == (1, [1, 24, 90], [1, 24, 43])
+    assert (struct["channels"], struct["x_stride"], struct["y_stride"]) == (1, [0, 90], [0, 43])
+    _, struct = launched("tiles", (4, 6, 90), x_strides=(600, 90, 1), kernel_shape=[5], strides=[2])
+    assert (struct["planes"], struct["x_extent"], struct["x_batch"]) == (4, [1, 6, 90], 600)
+
+
+def test_tiles_of_long_rows_are_cut_where_that_reads_less() -> None:
+    _, struct = launched("tiles", (32, 64, 512, 512), kernel_shape=[9, 9])
+    assert struct["tile_columns"] < 504
+    assert (struct["merged"], struct["vectors"], struct["row_pitch"] % 4) == (0, 1, 0)
+    assert struct["tile_rows"] % 5 == 0  # whole runs of windows
 
 
 def test_planes_that_are_neighbours_share_a_band() -> None:
@@ -292,7 +373,7 @@ def test_launches_cover_all_outputs_and_keep_to_the_device(dtype: str) -> None:
     for seed in range(60):
         problem = rows_pool_problem(Random(seed))
         for indices in (False, True):
-            for kernel, covered in (("vectors", _strips), ("bands", _bands), ("planes", _planes)):
+            for kernel, covered in (("vectors", _strips), ("bands", _bands), ("tiles", _bands), ("planes", _planes)):
                 with preferred(kernel):
                     plan = planned(problem.x_shape, dtype=dtype, indices=indices, **problem.attributes)
                 (launch,) = plan.launches

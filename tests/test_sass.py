@@ -16,6 +16,7 @@ from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv import _dtypes
 from gpuconv.cuda import (
+    bands_plan,
     channels_plan,
     depth_to_space_plan,
     depthwise_transpose_plan,
@@ -29,6 +30,7 @@ from gpuconv.cuda import (
     pool_bands,
     pool_channels,
     pool_planes,
+    pool_tiles,
     pool_vectors,
     split_plan,
 )
@@ -124,6 +126,20 @@ def test_kernels_of_few_filters_are_as_efficient_as_the_plan_takes_them_to_be(dt
         assert sass.multiplications(body, loop) / len(loop) == pytest.approx(planned, abs=0.02)
         load = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}[_dtypes.entry(dtype).itemsize]
         assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: 12}  # four pixels' of three taps
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+def test_bands_are_summed_as_efficiently_as_the_plan_takes_them_to_be(dtype: str) -> None:
+    """The loop over channels that meets all taps of an unrolled part of a kernel; all it reads is in shared memory."""
+    for form in bands_plan.forms(dtype):
+        body = code(bands_plan.variant(dtype, form))
+        columns = 2 if dtype == "float64" else 4
+        products = form.filters * form.rows * columns * form.kernel_rows * form.kernel_columns
+        loop = min((one for one in sass.loops(body) if sass.multiplications(body, one) == products), key=len)
+        assert products / len(loop) == pytest.approx(form.efficiency, abs=0.02), form
+        assert not sass.names(body, loop, "LDG", "LDL", "STL", "STS"), form
 
 
 @needs_nvrtc
@@ -260,7 +276,10 @@ def test_max_pool_loads_every_row_of_vectors_once_and_compares_short_elements_in
 
 @needs_nvrtc
 @needs_disassembler
-@pytest.mark.parametrize("variant", [pool_bands.variant("bfloat16", True), pool_planes.variant("int8", False)])
+@pytest.mark.parametrize(
+    "variant",
+    [pool_bands.variant("bfloat16", True), pool_planes.variant("int8", False), pool_tiles.variant("float16", False)],
+)
 def test_max_pool_copies_to_shared_memory_in_vectors(variant: Variant) -> None:
     body = code(variant)
     assert set(sass.names(body, range(len(body)), "LDGSTS")) == {"LDGSTS.E.BYPASS.128.ZFILL"}

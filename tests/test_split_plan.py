@@ -1,4 +1,4 @@
-"""Conv whose tiles are made by several blocks each: when, with what, and the same bits whichever block is the last."""
+"""Tiles that several blocks make: when, with what, and the same bits whichever block is the last."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from gpuconv.cuda import choice
 from gpuconv.cuda.plan import Plan
 
 SMALL = (1, 256, 7, 7), (256, 256, 3, 3)  # one tile of pixels, four of channels, 144 slices of K
+KERNEL = "_split_float32_2d_64x64"
 
 
-def split(x_shape: Any, w_shape: Any, operator: str = "conv", **more: Any) -> Plan | None:
-    with preferred("conv_split"):
+def split(x_shape: Any, w_shape: Any, operator: str = "conv", kernel: str = "_split_", **more: Any) -> Plan | None:
+    with preferred(kernel):
         made = plan(operator, x_shape, w_shape, **more)
-    return made if made.launches[-1].variant.name.startswith("conv_split") else None
+    return made if kernel in made.launches[-1].variant.name else None
 
 
 # ---------------------------------------------------------------- plans
 
 
 def test_the_last_block_of_a_tile_adds_up() -> None:
-    made = split(*SMALL, pads=[1] * 4, bias=True)
+    made = split(*SMALL, pads=[1] * 4, bias=True, kernel=KERNEL)
     assert made is not None
     pack, gemm = made.launches
     assert fields(pack)["tickets"]["count"] == 4
     splits = fields(gemm)["splits"]
     count = splits["count"]
-    assert splits == {"workspace": 0, "count": count, "ticket_bytes": 16, "part": 0}
+    assert splits == {"workspace": 0, "count": count, "whole": 0, "ticket_bytes": 16, "part": 0}
     assert gemm.grid == (4 * count, 1, 1)
     assert made.workspace_bytes == 16 + 4 * count * 64 * 64 * 4
     assert [role for role, _ in pack.pointers] == ["w", "packed", "workspace"]
@@ -45,7 +46,7 @@ def test_the_last_block_of_a_tile_adds_up() -> None:
 
 
 def test_calls_that_share_packed_weights_add_up_in_a_second_launch() -> None:
-    made = split(*SMALL, pads=[1] * 4)
+    made = split(*SMALL, pads=[1] * 4, kernel=KERNEL)
     assert made is not None
     pack, sums, totals = made.sharing
     assert (pack.packs, fields(pack)["tickets"]["count"]) == (True, 0)
@@ -60,9 +61,10 @@ def test_calls_that_share_packed_weights_add_up_in_a_second_launch() -> None:
     [
         ((1, 250, 7, 7), (256, 250, 3, 3), {}),  # slices of K have several taps
         ((1, 16, 7, 7), (256, 16, 1, 1), {}),  # one slice
-        ((8, 256, 112, 112), (256, 256, 3, 3), {}),  # more tiles than multiprocessors
+        ((8, 256, 112, 112), (256, 256, 3, 3), {}),  # many rounds of tiles
+        ((1, 256, 96, 88), (256, 256, 1, 1), {}),  # one tile for each multiprocessor, or four small ones
         ((1, 32, 2, 3, 2, 2), (8, 32, 2, 2, 2, 2), {}),  # four axes
-        ((1, 256, 7, 7), (256, 256, 3, 3), {"operator": "conv_transpose"}),
+        ((1, 24, 7, 7), (24, 256, 3, 3), {"operator": "conv_transpose"}),  # slices of K have several taps
         ((1, 32, 9), (8, 32, 3), {"x_strides": (2**31, 9, 1)}),  # 64-bit indices
     ],
 )
@@ -73,36 +75,85 @@ def test_others_are_not_split(x_shape: Any, w_shape: Any, more: dict[str, Any]) 
 
 
 def test_the_fewer_the_tiles_the_more_the_splits() -> None:
-    made = [split((1, 256, side, side), (256, 256, 3, 3), pads=[1] * 4) for side in (7, 14, 56)]
-    counts = [plan and fields(plan.launches[-1])["splits"]["count"] for plan in made]
-    assert counts == [16, 8, None]  # of 4, 16 and 196 tiles for 132 multiprocessors
+    made = [split((1, 256, side, side), (256, 256, 3, 3), pads=[1] * 4, kernel=KERNEL) for side in (7, 14)]
+    counts = [one and fields(one.launches[-1])["splits"]["count"] for one in made]
+    assert counts == [16, 8]  # of 4 and 16 tiles for 132 multiprocessors
+
+
+def test_tiles_that_fill_all_multiprocessors_stay_whole() -> None:
+    """Of 200 tiles 68 are in splits, so many that all blocks of these are whole rounds again, or nearly so."""
+    made = split((32, 512, 7, 7), (512, 512, 3, 3), pads=[1] * 4, kernel=KERNEL)
+    assert made is not None
+    pack, gemm = made.launches
+    splits = fields(gemm)["splits"]
+    blocks = 68 * splits["count"]
+    assert (splits["whole"], splits["ticket_bytes"], fields(pack)["tickets"]["count"]) == (132, 68 * 4, 68)
+    assert gemm.grid == (132 + blocks, 1, 1)
+    assert made.workspace_bytes == 68 * 4 + blocks * 64 * 64 * 4
+    assert made.sharing[1].grid == gemm.grid
+    assert made.sharing[2].grid == (68, 1, 1)
+    assert -(-blocks // 132) * 132 - blocks < 68
+    few = "68 tiles are few for 132 multiprocessors"
+    assert f"K of each of the last 68 of 200 tiles in {splits['count']} splits: {few}" in made.reasons
+
+
+def test_phases_have_splits_in_proportion_to_their_taps() -> None:
+    """16 tiles of four phases, which meet 4, 2, 2 and 1 taps; no split has more than its share of the four taps."""
+    made = split((1, 256, 7, 7), (256, 256, 3, 3), "conv_transpose", strides=[2, 2], kernel=KERNEL)
+    assert made is not None
+    phases, splits = (fields(made.launches[-1])[name] for name in ("phases", "splits"))
+    assert phases == 4
+    assert splits["whole"] == 0
+    assert made.launches[-1].grid == (4 * 4 * splits["count"], 1, 1)
+    assert splits["count"] <= 4 * 256 // 16
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "kernel"),
+    [
+        ((1, 1280, 32, 32), (640, 1280, 3, 3), "conv_split_float32_2d_128x128x16_uniform"),  # 40 large tiles
+        ((1, 256, 7, 7), (256, 256, 3, 3), "conv_split_float32_2d_64x64x16_uniform"),
+        ((8, 256, 17, 17), (256, 256, 3, 3), "conv_split_float32_2d_64x64x16_uniform"),  # more than one round
+        ((1, 512, 96, 88), (256, 512, 3, 3), "conv_float32_2d_128x128x16_uniform"),  # a large tile for each
+    ],
+)
+def test_splits_are_chosen_where_rounds_would_not_be_full(x_shape: Any, w_shape: Any, kernel: str) -> None:
+    assert plan("conv", x_shape, w_shape, pads=[1] * 4).launches[-1].variant.name == kernel
 
 
 # ---------------------------------------------------------------- results
 
 
-def operands(dtype: Any = np.float32) -> tuple[Any, Any, Any]:
+def operands(operator: str = "conv", dtype: Any = np.float32) -> tuple[Any, Any, Any]:
     random = np.random.default_rng(0)
-    shapes = (2, 64, 7, 9), (70, 64, 3, 3), (70,)
+    w_shape = (70, 64, 3, 3) if operator == "conv" else (64, 70, 3, 3)
+    shapes = (2, 64, 7, 9), w_shape, (70,)
     x, w, b = (random.standard_normal(shape).astype(dtype) for shape in shapes)
     return x, w, b
 
 
-def bits(share: bool, **options: Any) -> bytes:
-    x, w, b = operands()
-    with preferred("conv_split"), emulated_cuda(**options) as emulated:
-        y = gpuconv.conv(x, gpuconv.pack(w) if share else w, b, pads=[1] * 4)
+ATTRIBUTES: dict[str, dict[str, Any]] = {"conv": {"pads": [1] * 4}, "conv_transpose": {"strides": [2, 3]}}
+
+
+def bits(operator: str, share: bool, multiprocessors: int | None = None, **options: Any) -> bytes:
+    x, w, b = operands(operator)
+    arguments = ATTRIBUTES[operator]
+    with preferred(KERNEL), emulated_cuda(multiprocessors=multiprocessors, **options) as emulated:
+        packed = gpuconv.pack(w, operator) if share else w
+        y = getattr(gpuconv, operator)(x, packed, b, **arguments)
     names = [launch.variant.name.removesuffix("_float32_2d_64x64x16_uniform") for launch in emulated.launches]
-    assert names == ["pack_weights_float32_2d", *["conv_split"] * (1 + share)]
+    assert names == ["pack_weights_float32_2d", *[f"{operator}_split"] * (1 + share)]
     assert emulated.launches[1].grid[0] > emulated.launches[-1].grid[0] or not share
-    oracle.assert_close(y, oracle.conv(x, w, b, pads=[1] * 4), "float32")
+    oracle.assert_close(y, getattr(oracle, operator)(x, w, b, **arguments), "float32")
     return bytes(y.tobytes())
 
 
 @pytest.mark.emulator
-def test_results_do_not_depend_on_the_order_of_blocks() -> None:
-    schedules: list[dict[str, Any]] = [{"seed": seed} for seed in range(4)] + [{"seed": 5, "threads": 2}]
-    assert len({bits(share, **options) for share in (False, True) for options in schedules}) == 1
+@pytest.mark.parametrize(("operator", "multiprocessors"), [("conv", None), ("conv", 3), ("conv_transpose", None)])
+def test_results_do_not_depend_on_the_order_of_blocks(operator: str, multiprocessors: int | None) -> None:
+    schedules: list[dict[str, Any]] = [{"seed": 0}, {"seed": 1}, {"seed": 5, "threads": 2}]
+    found = {bits(operator, share, multiprocessors, **options) for share in (False, True) for options in schedules}
+    assert len(found) == 1
 
 
 @pytest.mark.emulator
@@ -110,7 +161,7 @@ def test_sums_in_the_order_of_arrival_show() -> None:
     line = "const Acc* source = of(split);"
     text = exchanged(SPLIT, line, line.replace("split)", "(split + block_number()) % splits)"))
     with changed_kernels({SPLIT: text}):
-        assert len({bits(False, seed=seed) for seed in range(4)}) > 1
+        assert len({bits("conv", False, seed=seed) for seed in range(4)}) > 1
 
 
 @pytest.mark.emulator
@@ -118,7 +169,7 @@ def test_sums_in_the_order_of_arrival_show() -> None:
 def test_padding_adds_nothing_to_infinite_weights(share: bool) -> None:
     x, w, _ = operands()
     w[::3, ::5] = np.inf
-    with preferred("conv_split"), emulated_cuda(seed=1):
+    with preferred(KERNEL), emulated_cuda(seed=1, multiprocessors=3):
         y = gpuconv.conv(x, gpuconv.pack(w) if share else w, pads=[1] * 4)
     oracle.assert_close(y, oracle.conv(x, w, pads=[1] * 4), "float32")
 
@@ -126,14 +177,14 @@ def test_padding_adds_nothing_to_infinite_weights(share: bool) -> None:
 @pytest.mark.emulator
 def test_a_second_call_finds_its_tickets_at_zero() -> None:
     x, w, b = operands()
-    with preferred("conv_split"), emulated_cuda(seed=2):
+    with preferred(KERNEL), emulated_cuda(seed=2):
         first, second = (gpuconv.conv(x, w, b) for _ in range(2))
     assert (first == second).all()
 
 
 @pytest.mark.emulator
 def test_64_bit_problems_go_to_the_kernels_that_accept_every_problem() -> None:
-    with preferred("conv_split"), indices(wide=True), emulated_cuda() as emulated:
+    with preferred(KERNEL), indices(wide=True), emulated_cuda() as emulated:
         gpuconv.conv(*operands())
     assert emulated.launches[-1].variant.name == "conv_float32_2d_64x64x16_uniform_wide"
 
@@ -143,4 +194,4 @@ def test_every_candidate_is_offered_once() -> None:
     for turn in choice.every_candidate():
         with turn:
             names.append(plan("conv", *SMALL).launches[-1].variant.name)
-    assert len(set(names)) == len(names) == 4
+    assert len(set(names)) == len(names) == 5

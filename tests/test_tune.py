@@ -86,7 +86,7 @@ def test_a_kernel_whose_workspace_does_not_fit_takes_for_ever(cupy: StandIn) -> 
 
 
 def _only_the_largest(cupy: StandIn, nbytes: int) -> Any:
-    if nbytes < 2**20:
+    if nbytes < 2**26:
         raise MemoryError("no room")
     return cupy.allocate(nbytes)
 

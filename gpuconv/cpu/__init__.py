@@ -1,7 +1,18 @@
-"""The NumPy backend: the three operators on host arrays, written into an output that the caller provides."""
+"""The NumPy backend: the operators on host arrays, written into an output that the caller provides."""
 
 from gpuconv.cpu.conv import conv
 from gpuconv.cpu.conv_transpose import conv_transpose
 from gpuconv.cpu.max_pool import max_pool
+from gpuconv.cpu.unpool import first_out_of_range, max_pool_grad, max_unpool
+from gpuconv.cpu.weight_grad import bias_grad, weight_grad
 
-__all__ = ["conv", "conv_transpose", "max_pool"]
+__all__ = [
+    "bias_grad",
+    "conv",
+    "conv_transpose",
+    "first_out_of_range",
+    "max_pool",
+    "max_pool_grad",
+    "max_unpool",
+    "weight_grad",
+]

@@ -1,4 +1,4 @@
-"""The CUDA backend: the three operators on device arrays.
+"""The CUDA backend: the operators on device arrays.
 
 A call is looked up by everything but its arrays' addresses and contents. Only where it is not found are its geometry,
 its dtypes and its plan worked out, and its kernels compiled.
@@ -7,34 +7,25 @@ its dtypes and its plan worked out, and its kernels compiled.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuconv import _dtypes, _geometry, _layout, _memory, _precision
+from gpuconv import _dtypes, _layout, _memory, _precision
 from gpuconv._errors import DeviceError
+from gpuconv._operators import OPERATORS
 from gpuconv.cuda import device
 
 if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
     from gpuconv._packed import PackedWeights
-    from gpuconv.cuda.plan import Limits, Plan
     from gpuconv.cuda.prepared import Prepared
 
-__all__ = ["NAMES", "check_place", "complete", "prepare", "run", "runtime"]
+__all__ = ["check_place", "complete", "prepare", "run", "runtime"]
 
 runtime: Any = device  # what the backend calls; the tests' emulator offers the same functions
 _MOST_PREPARED = 4096
-
-
-NAMES = {
-    "conv": ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"),
-    "conv_transpose": (
-        *("auto_pad", "dilations", "group", "kernel_shape"),
-        *("output_padding", "output_shape", "pads", "strides"),
-    ),
-    "max_pool": ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "storage_order", "strides"),
-}
 
 
 def run(
@@ -50,11 +41,12 @@ def run(
 
     Parameters
     ----------
-    operator : {"conv", "conv_transpose", "max_pool"}
+    operator : str
+        One of ``_operators.OPERATORS``.
     inputs : tuple of arrays
-        x; x and w; or x, w and b.
+        In the operator's order; a last one may be left out.
     outs : tuple of arrays or None
-        What y and, with a second entry, the Indices are written into; None for a new array.
+        What the result and, with a second entry, the Indices are written into; None for a new array.
     attributes : tuple
         In alphabetical order, as the public functions take them.
     layout, precision : str
@@ -102,6 +94,35 @@ def check_place(operator: str, name: str, array: Any) -> None:
     check_devices(operator, runtime.current_device(), {name: runtime.device_of(array)})
 
 
+def first_out_of_range(operator: str, indices: Any, limit: int) -> tuple[int, ...] | None:
+    """Return where the first index stands that is not from -1 to below a limit; waits for the device.
+
+    Raises
+    ------
+    DeviceError
+        The stream captures a graph; the array is not on the current device.
+    """
+    from gpuconv.cuda import unpool_plan
+    from gpuconv.cuda.prepared import Prepared, Result, element_strides
+
+    here = runtime
+    check_place(operator, "indices", indices)
+    if here.is_capturing():
+        raise DeviceError(
+            f"{operator}: the current stream captures a graph, in which Indices cannot be looked at; "
+            "pass check_indices=False"
+        )
+    current = here.current_device()
+    strides = element_strides(operator, "indices", indices)
+    plan = replace(unpool_plan.for_check(limit, indices.shape, strides, here.limits(current)), operator=operator)
+    results = [Result("y", "out", (1,), np.dtype(np.int64))]
+    search = Prepared(here, current, plan, {"indices": indices}, {}, results, (None,))
+    left = int(here.to_host(search.run((indices,), (None,))[0])[0])
+    if left == 0:
+        return None
+    return tuple(int(at) for at in np.unravel_index(indices.size - left, indices.shape))
+
+
 def complete(operator: str, make: Callable[[], Any]) -> Any:
     """Return a copy that ``make`` makes in the current stream, when it is complete for every stream.
 
@@ -139,12 +160,14 @@ def prepare(
     precision: str,
 ) -> Prepared:
     """Check a call as the NumPy backend does, then where its arrays are; plan it, and load its kernels."""
+    from gpuconv.cuda import planning
     from gpuconv.cuda.prepared import Prepared, Result, check_devices, contiguous_strides, element_strides
 
-    shapes = (array.shape for array in inputs)
-    named = dict(zip(NAMES[operator], attributes, strict=True))
-    geometry: Any = getattr(_geometry, operator)(*shapes, **named, layout=layout)
-    arrays = dict(zip("xwb", inputs, strict=False))
+    called = OPERATORS[operator]
+    geometry: Any = called.geometry(
+        *(array.shape for array in inputs), **dict(zip(called.attributes, attributes, strict=True)), layout=layout
+    )
+    arrays = dict(zip(called.inputs, inputs, strict=False))
     dtype = _dtypes.check(operator, **arrays).name
     _precision.check(operator, precision)
     names = ("out",) if len(outs) == 1 else ("out[0]", "out[1]")
@@ -152,31 +175,23 @@ def prepare(
     current = here.current_device()
     check_devices(operator, current, {name: here.device_of(array) for name, array in {**arrays, **given}.items()})
     kinds = zip(("y", "indices"), (inputs[0].dtype, np.dtype(np.int64)), names, strict=False)
-    shape = _layout.as_given(layout, geometry.y_shape)
+    order = layout if called.follows_layout("out") else "NCHW"
+    shape = _layout.as_given(order, called.result(geometry))
     results = [Result(role, name, shape, kind) for role, kind, name in kinds]
     for result, out in zip(results, outs, strict=True):
         if out is not None:
             _memory.check_result(operator, result.name, out, result.shape, result.dtype)
-    strides = {name: element_strides(operator, name, array) for name, array in {**arrays, **given}.items()}
-    made = [_layout.channels_second(layout, strides.get(name) or contiguous_strides(shape)) for name in names]
-    strides["x"] = _layout.channels_second(layout, strides["x"])
-    plan = _plan(operator, geometry, dtype, strides, made, here.limits(current), precision)
-    return Prepared(here, current, plan, arrays, results, outs)
-
-
-def _plan(
-    operator: str,
-    geometry: Any,
-    dtype: str,
-    strides: dict[str, Any],
-    made: list[tuple[int, ...]],
-    limits: Limits,
-    precision: str,
-) -> Plan:
-    from gpuconv.cuda import conv_plan, pool_plan
-
-    if operator == "max_pool":
-        return pool_plan.for_max_pool(geometry, dtype, strides["x"], made[0], made[1] if made[1:] else None, limits)
-    make = conv_plan.for_conv if operator == "conv" else conv_plan.for_conv_transpose
-    b_stride = strides["b"][0] if "b" in strides else None
-    return make(geometry, dtype, strides["x"], strides["w"], b_stride, made[0], limits, precision)
+    strides = {
+        role: _layout.channels_second(
+            layout if called.follows_layout(name) else "NCHW", element_strides(operator, name, arrays[name])
+        )
+        for name, role in called.inputs.items()
+        if name in arrays
+    }
+    for result, out in zip(results, outs, strict=True):
+        made = contiguous_strides(shape) if out is None else element_strides(operator, result.name, out)
+        strides[result.role] = _layout.channels_second(order, made)
+    plan = planning.plan(called.kernel, geometry, dtype, strides, here.limits(current), precision)
+    if called.kernel != operator:
+        plan = replace(plan, operator=operator)
+    return Prepared(here, current, plan, arrays, called.inputs, results, outs)

@@ -7,15 +7,19 @@ from dataclasses import replace
 
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
 from gpuconv.cuda import (
+    bands_plan,
     channels_plan,
     choice,
     correlation,
+    depth_to_space_matrix_plan,
     depth_to_space_plan,
     depthwise_transpose_plan,
     direct_plan,
     few_plan,
     gemm_plan,
+    grouped_plan,
     interleaved_plan,
+    matrix_plan,
     mma_plan,
     pointwise_plan,
     split_plan,
@@ -32,12 +36,16 @@ FAMILIES = (
     direct_plan,
     channels_plan,
     few_plan,
+    bands_plan,
     pointwise_plan,
+    matrix_plan,
     interleaved_plan,
     depth_to_space_plan,
     depthwise_transpose_plan,
+    depth_to_space_matrix_plan,
+    grouped_plan,
 )
-_OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan)
+_OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan, depth_to_space_matrix_plan)
 
 
 def for_conv(
@@ -91,9 +99,18 @@ def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
         yield f"no direct sum: {direct}"
         if problem.group > 1 and problem.x_strides[1] == 1:
             yield f"no direct sum over channels: {channels}"
+    bands = bands_plan.refusal(problem)
+    if bands is not None and problem.filters <= bands_plan.MOST_FILTERS:
+        yield f"no bands: {bands}"
     tensor = mma_plan.refusal(problem)
     if tensor is not None:
         yield tensor
+    product = matrix_plan.refusal(problem)
+    if product is not None:
+        yield f"no product of matrices on tensor cores: {product}"
+    grouped = grouped_plan.refusal(problem)
+    if grouped is not None and tensor is None and problem.group > 1:
+        yield f"not by {grouped_plan.NAME}: {grouped}"
     families = (*_OF_CONV_TRANSPOSE, depthwise_transpose_plan) if problem.group > 1 else _OF_CONV_TRANSPOSE
     for family in families if problem.phases else ():
         why = family.refusal(problem, limits)

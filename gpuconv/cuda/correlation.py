@@ -7,7 +7,7 @@ Strides of arrays count elements.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from gpuconv import _dtypes
@@ -86,6 +86,18 @@ class Problem:
         return prod(self.taps) * self.channels
 
     @property
+    def most_taps(self) -> Ints:
+        """Of each axis, those that the outputs of its fullest phase meet."""
+        strides = self.strides or (1,) * self.rank
+        axes = zip(self.taps, strides, self.dilations, strict=True)
+        return tuple(-(-k // (stride // gcd(stride, d))) for k, stride, d in axes)
+
+    @property
+    def most_rows(self) -> int:
+        """K of the fullest phase."""
+        return prod(self.most_taps) * self.channels
+
+    @property
     def pixels(self) -> int:
         """Columns of the GEMM, of one phase."""
         return self.batch * prod(self.columns)
@@ -103,8 +115,12 @@ class Problem:
 
     @property
     def bytes_by_phase(self) -> int:
-        """The same where each phase is written alone: every stride-th element of a row, in whole sectors."""
-        apart = min(self.phases[-1], _SECTOR // self.itemsize) if self.phases else 1
+        """The same where each phase is written alone: every stride-th element of a row, in whole sectors.
+
+        Where channels are neighbours instead, a row's elements share no sectors.
+        """
+        sharing = _SECTOR // (self.itemsize * (abs(self.y_strides[-1]) or 1))  # neighbours of a row, a sector
+        apart = max(1, min(self.phases[-1], sharing)) if self.phases else 1
         return self.bytes + (apart - 1) * self.itemsize * prod(self.y_shape)
 
     @property

@@ -6,15 +6,17 @@ element has blocks of any size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import prod
+from typing import Any
 
 from gpuconv import _dtypes
 from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
@@ -26,15 +28,15 @@ _TILES = {
     "float64": (Tile(64, 64, 16, 8, 4, 2, 0.68), Tile(16, 128, 16, 4, 4, 3, 0.58)),
 }
 NAME = "conv_transpose_depth_to_space"
-_ROW_BYTES = 32  # of OutputRow
+ROW_BYTES = 32  # of OutputRow
 _MOST_TAPS = 32  # along W, that lanes share the columns of a chunk out to
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """Yield a candidate for every tile that the device has room for."""
-    if _refusal(problem) is not None:
+    if unfit(problem) is not None:
         return
-    rows = _rows(correlation.in_three_axes(problem))
+    rows = rows_of(correlation.in_three_axes(problem))
     for tile in _TILES[problem.dtype]:
         if _shared_bytes(problem, tile) <= limits.shared_bytes_per_block:
             seconds = _seconds(problem, rows, tile, limits)
@@ -43,13 +45,14 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
 
 def refusal(problem: Problem, limits: Limits) -> str | None:
     """Return why no kernel of this family takes a problem on a device; None where one does."""
-    why = _refusal(problem)
+    why = unfit(problem)
     if why is None and next(candidates(problem, limits), None) is None:
         return f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile"
     return why
 
 
-def _refusal(problem: Problem) -> str | None:
+def unfit(problem: Problem) -> str | None:
+    """Return why a problem is not one GEMM whose outputs lie apart; None where it is."""
     if not problem.phases:
         return "Conv has windows that overlap, or one tap"
     if problem.rank > 3:
@@ -93,7 +96,7 @@ def _reach(problem: Problem) -> int:
     return max(offset, problem.group * problem.channels * rows, problem.batch * prod(problem.x_shape[2:]))
 
 
-def _rows(problem: Problem) -> Problem:
+def rows_of(problem: Problem) -> Problem:
     """Return the GEMM as the problem of one tap: output channels and taps are its filters, input pixels its columns."""
     ones = (1,) * problem.rank
     return replace(
@@ -114,7 +117,7 @@ def _natural(rows: Problem) -> bool:
 
 
 def _shared_bytes(problem: Problem, tile: Tile) -> int:
-    return tile.shared_bytes(gemm_plan.accumulator(problem)) + tile.block_m * _ROW_BYTES
+    return tile.shared_bytes(gemm_plan.accumulator(problem)) + tile.block_m * ROW_BYTES
 
 
 def _blocks(rows: Problem, tile: Tile) -> int:
@@ -133,25 +136,31 @@ def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
     blocks = _blocks(rows, tile)
     gemm_fields.check_grid(rows.operator, blocks)
     chosen = variant(rows.dtype, tile)
-    deep, natural = correlation.in_three_axes(problem), _natural(rows)
-    numbers = zip(deep.pads, deep.y_shape[2:], deep.y_strides[2:], params.divisions(deep.taps, False), strict=True)
+    natural = _natural(rows)
     weights = gemm_plan.packed_weights(rows)
     if natural:
         weights = replace(weights, pitch=rows.filters)
-    fields = {
-        "common": gemm_fields.common(rows, gemm_plan.counts(rows, tile), weights, False),
-        "taps": gemm_fields.taps(rows, weights, False),
-        "axes": [dict(zip(("pad", "extent", "y_stride", "taps"), axis, strict=True)) for axis in numbers],
-        "out_channels": problem.filters,
-    }
+    found = fields(problem, rows, gemm_plan.counts(rows, tile), weights)
     roles = gemm_fields.roles(rows) | ({"weights": "w"} if natural else {})
     pointers = params.pointers(gemm_structs.correlation(False, 3), roles)
     grid = (blocks, 1, 1)
-    launch = Launch(chosen, grid, _shared_bytes(rows, tile), params.pack(chosen.layout, fields), pointers)
+    launch = Launch(chosen, grid, _shared_bytes(rows, tile), params.pack(chosen.layout, found), pointers)
     reason = f"one GEMM of {rows.filters} rows, channels and taps, whose outputs do not overlap"
     if natural:
         return Plan(rows.operator, (launch,), 0, "", (reason, "the weights are read as they lie in memory"))
     return gemm_plan.with_packing(rows, False, launch, (reason,))
+
+
+def fields(problem: Problem, rows: Problem, tiles: tuple[int, int], weights: PackedWeights) -> Mapping[str, Any]:
+    """Return the fields of ``DepthToSpaceParams``: ``rows`` is the GEMM, ``tiles`` counts its tiles each way."""
+    deep = correlation.in_three_axes(problem)
+    numbers = zip(deep.pads, deep.y_shape[2:], deep.y_strides[2:], params.divisions(deep.taps, False), strict=True)
+    return {
+        "common": gemm_fields.common(rows, tiles, weights, False),
+        "taps": gemm_fields.taps(rows, weights, False),
+        "axes": [dict(zip(("pad", "extent", "y_stride", "taps"), axis, strict=True)) for axis in numbers],
+        "out_channels": problem.filters,
+    }
 
 
 def variant(dtype: str, tile: Tile) -> Variant:

@@ -188,11 +188,11 @@ class Tile:
         banks = 128 // self.word // unit  # of so many words
         phase = -(-columns // stride)
         if self.form.stride == 2 and self.word == 4:
-            phase = _congruent(phase, 1, 16, 32)  # even and odd columns that are copied together go to other banks
+            phase = congruent(phase, 1, 16, 32)  # even and odd columns that are copied together go to other banks
         apart = self.work.strides[1] * (self.form.rows if self.form.stride else 1)
-        row = unit * _congruent(-(-phase * stride // unit), apart, w, banks)
-        depth = unit * _congruent(rows * row // unit, self.work.strides[0], w * h, banks)
-        channel = unit * _congruent(depths * depth // unit, self.step, w * h * d, banks)
+        row = unit * congruent(-(-phase * stride // unit), apart, w, banks)
+        depth = unit * congruent(rows * row // unit, self.work.strides[0], w * h, banks)
+        channel = unit * congruent(depths * depth // unit, self.step, w * h * d, banks)
         return phase, row, depth, channel
 
     @property
@@ -294,7 +294,7 @@ def _up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
-def _congruent(least: int, factor: int, target: int, modulus: int) -> int:
+def congruent(least: int, factor: int, target: int, modulus: int) -> int:
     """Return the least number from ``least`` on whose product is congruent to ``target``; ``least`` without one."""
     found = (number for number in range(least, least + modulus) if (number * factor - target) % modulus == 0)
     return next(found, least)

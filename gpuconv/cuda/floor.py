@@ -19,7 +19,7 @@ class Work:
     Attributes
     ----------
     flops : int
-        Two per multiply-add; taps in the padding count as well. Comparisons of MaxPool do not count.
+        Two per multiply-add, eight of complex numbers; taps in the padding count as well. Comparisons do not count.
     bytes : int
         Inputs that any output meets, weights, bias, outputs and Indices, each once.
     """
@@ -42,7 +42,7 @@ def work(geometry: Geometry, dtype: str, *, bias: bool = False, indices: bool = 
     weights = prod(geometry.w_shape) + geometry.y_shape[1] * bias
     # A weight meets every output pixel in Conv, every input pixel in ConvTranspose.
     pixels = geometry.y_shape if isinstance(geometry, ConvGeometry) else geometry.x_shape
-    flops = 2 * prod(geometry.w_shape) * pixels[0] * prod(pixels[2:])
+    flops = (8 if _dtypes.entry(dtype).real else 2) * prod(geometry.w_shape) * pixels[0] * prod(pixels[2:])
     return Work(flops, size * (inputs + weights + outputs))
 
 

@@ -45,24 +45,34 @@ class Divisible:
 
     Attributes
     ----------
-    plan : Plan
-        With a block for each tile: a launch that packs the weights, and one that makes the tiles.
-    tiles, slices : int
-        Slices of K of each tile.
+    variant : Variant
+        The kernel with a block for each tile.
+    shared_bytes : int
+        That it asks for.
+    tiles : int
+    slices : float
+        Of K, of each tile; the mean of those of ConvTranspose's phases.
+    most_slices : int
+        Of the tile that has the most.
     sums_bytes : int
         Of a tile's sums.
     busy : callable
         Takes a number of blocks and the slices of each, returns the modelled seconds of their arithmetic.
     packing : callable
         Takes a number of tickets, returns the launch that packs the weights and sets these to zero.
+    plan : callable
+        Returns the plan with a block for each tile: a launch that packs the weights, and one that makes the tiles.
     """
 
-    plan: Plan
+    variant: Variant
+    shared_bytes: int
     tiles: int
-    slices: int
+    slices: float
+    most_slices: int
     sums_bytes: int
-    busy: Callable[[int, int], float]
+    busy: Callable[[int, float], float]
     packing: Callable[[int], Launch]
+    plan: Callable[[], Plan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,7 @@ class Interleavable:
     plan: Plan
     sums: int
     accumulator: str
-    busy: Callable[[int, int], float]
+    busy: Callable[[int, float], float]
 
 
 def packing_launch(chosen: Variant, blocks: int, fields: Mapping[str, Any], tickets: int) -> Launch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from math import prod
 
 from gpuconv import _dtypes
@@ -22,7 +23,7 @@ from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 _STAGES = 3
 _ROWWISE = 0.75  # of the multiplications' share, where the tap of every row must be found
 _SQUARE = 32  # of pack_weights.cu
-SPLIT_RANKS = (1, 2, 3)
+_SPLIT_RANKS = (1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ _TILES = {
     "float32": (_LARGE, _MIDDLE, _FLAT),
     "float64": (_MIDDLE_DOUBLE, _FLAT_DOUBLE),
 }
+_DIVISIBLE = {"conv": (_LARGE, _MIDDLE), "conv_transpose": (_MIDDLE,)}
 
 
 # ---------------------------------------------------------------- plans
@@ -111,25 +113,33 @@ def tiles(dtype: str) -> tuple[Tile, ...]:
 
 
 def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
-    """Yield a plan for one tile in float32, if it takes the problem, that several blocks could make."""
-    tile = _MIDDLE
-    accepted = problem.operator == "conv" and (problem.dtype, problem.precision) == ("float32", "ieee")
-    if not accepted or problem.rank > SPLIT_RANKS[-1] or problem.rows == 0 or problem.channels % tile.block_k:
+    """Yield the tiles in float32 with one tap per slice, if they take the problem, that several blocks could make."""
+    if (problem.dtype, problem.precision) != ("float32", "ieee") or problem.rank > _SPLIT_RANKS[-1]:
         return
-    if not problem.wide(problem.group * problem.rows * pitch(problem)):
-        slice_of_tile = tile.block_m * tile.block_n * tile.block_k
+    wide = problem.wide(problem.group * problem.rows * pitch(problem))
+    for tile in () if wide or problem.rows == 0 else _DIVISIBLE[problem.operator]:
+        if problem.channels % tile.block_k == 0:
+            yield Divisible(
+                variant=variant(problem.operator, "float32", False, problem.rank, tile, True),
+                shared_bytes=_shared_bytes(problem, tile, False),
+                tiles=_blocks(problem, tile),
+                slices=problem.rows / prod(problem.phases) / tile.block_k,
+                most_slices=problem.most_rows // tile.block_k,
+                sums_bytes=tile.block_m * tile.block_n * 4,
+                busy=partial(_busy, problem, tile, True, limits),
+                packing=partial(packing, problem, False),
+                plan=partial(_plan, problem, tile, True, False),
+            )
 
-        def busy(blocks: int, slices: int) -> float:
-            return model.arithmetic(blocks, slices * slice_of_tile, "float32", tile.efficiency, limits)
 
-        yield Divisible(
-            plan=_plan(problem, tile, True, False),
-            tiles=_blocks(problem, tile),
-            slices=problem.rows // tile.block_k,
-            sums_bytes=tile.block_m * tile.block_n * 4,
-            busy=busy,
-            packing=partial(packing, problem, False),
-        )
+def _busy(problem: Problem, tile: Tile, uniform: bool, limits: Limits, blocks: int, slices: float) -> float:
+    """Model the seconds of the blocks' arithmetic or of their reading inputs."""
+    rows = slices * tile.block_k
+    multiplications = tile.block_m * tile.block_n * rows
+    return max(
+        model.arithmetic(blocks, multiplications, accumulator(problem), efficiency(tile, uniform), limits),
+        model.gathering(blocks, tile.block_n * rows, problem.lines, limits),
+    )
 
 
 def accumulator(problem: Problem) -> str:
@@ -156,13 +166,11 @@ def with_packing(problem: Problem, wide: bool, launch: Launch, reasons: tuple[st
 
 
 def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> float:
-    multiplications = tile.block_m * tile.block_n * problem.rows / prod(problem.phases)
-    blocks = _blocks(problem, tile)
-    busy = model.arithmetic(blocks, multiplications, accumulator(problem), efficiency(tile, uniform), limits)
-    gathered = tile.block_n * problem.rows / prod(problem.phases)
-    busy = max(busy, model.gathering(blocks, gathered, problem.lines, limits))
+    busy = partial(_busy, problem, tile, uniform, limits)
+    mean, most = (rows / tile.block_k for rows in (problem.rows / prod(problem.phases), problem.most_rows))
+    busiest = max(busy(_blocks(problem, tile), mean), busy(1, most))
     memory = model.memory(problem.bytes_by_phase, limits)
-    return model.overlapped(busy, memory) + (model.LAUNCH if problem.rows else 0.0)
+    return model.overlapped(busiest, memory) + (model.LAUNCH if problem.rows else 0.0)
 
 
 def efficiency(tile: Tile, uniform: bool) -> float:
@@ -195,11 +203,15 @@ def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
     gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
     fields = gemm_fields.operands(problem, counts(problem, tile), packed_weights(problem), wide)
-    shared = tile.shared_bytes(_dtypes.entry(problem.dtype).accumulator)
-    if problem.phases:
-        shared += gemm_structs.taps(wide, problem.rank).itemsize
+    shared = _shared_bytes(problem, tile, wide)
     pointers = params.pointers(gemm_structs.correlation(wide, problem.rank), gemm_fields.roles(problem))
     return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
+
+
+def _shared_bytes(problem: Problem, tile: Tile, wide: bool) -> int:
+    """Return the bytes of the slices, and of the taps of a phase."""
+    taps = gemm_structs.taps(wide, problem.rank).itemsize if problem.phases else 0
+    return tile.shared_bytes(accumulator(problem)) + taps
 
 
 def packed_weights(problem: Problem) -> PackedWeights:
@@ -269,8 +281,9 @@ def packing_variant(dtype: str, wide: bool, rank: int) -> Variant:
 
 def divisible_variants() -> Iterator[Variant]:
     """Yield the kernels of plans that several blocks could make."""
-    for rank in SPLIT_RANKS:
-        yield variant("conv", "float32", False, rank, _MIDDLE, True)
+    for operator, tiles_of_it in _DIVISIBLE.items():
+        for rank, tile in product(_SPLIT_RANKS, tiles_of_it):
+            yield variant(operator, "float32", False, rank, tile, True)
 
 
 def variants(ranks: Ints = (1, 2, 3, 4)) -> Iterator[Variant]:

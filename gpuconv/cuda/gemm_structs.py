@@ -80,7 +80,7 @@ def depth_to_space() -> np.dtype[Any]:
 @cache
 def splits() -> np.dtype[Any]:
     """Return the layout of ``Splits``."""
-    numbers = [("count", params.divider(False)), ("ticket_bytes", "<i4"), ("part", "<i4")]
+    numbers = [("count", params.divider(False)), *((name, "<i4") for name in ("whole", "ticket_bytes", "part"))]
     return params.layout([("workspace", params.POINTER), *numbers])
 
 

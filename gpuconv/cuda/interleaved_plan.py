@@ -49,7 +49,8 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     for one in mma_plan.interleavable(problem, limits):
         launch = _on_tensor_cores(problem, one)
         if _fits(launch.shared_bytes, limits):
-            busy = one.busy(launch.grid[0], problem.phases[-1])
+            longest = problem.phases[-1] * _fullest(problem)
+            busy = max(one.busy(launch.grid[0], problem.phases[-1]), one.busy(1, longest))
             seconds = model.overlapped(busy, model.memory(problem.bytes, limits)) + model.LAUNCH
             yield Candidate(launch.variant.name, seconds, partial(_plan_on_tensor_cores, problem, one, launch))
 
@@ -134,8 +135,17 @@ def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> flo
     multiplications = tile.block_m * tile.block_n * problem.rows / prod(problem.phases[:-1])
     efficiency = gemm_plan.efficiency(tile, uniform)
     accumulator = gemm_plan.accumulator(problem)
-    busy = model.arithmetic(_blocks(problem, tile), multiplications, accumulator, efficiency, limits)
+    busy = max(
+        model.arithmetic(blocks, part * multiplications, accumulator, efficiency, limits)
+        for blocks, part in ((_blocks(problem, tile), 1.0), (1, _fullest(problem)))
+    )
     return model.overlapped(busy, model.memory(problem.bytes, limits)) + (model.LAUNCH if problem.rows else 0.0)
+
+
+def _fullest(problem: Problem) -> float:
+    """Return how many times the mean the fullest phase of the axes but W meets taps."""
+    shares = zip(problem.most_taps[:-1], problem.taps[:-1], problem.phases[:-1], strict=True)
+    return prod(most * phases / taps for most, taps, phases in shares)
 
 
 def _plan(problem: Problem, tile: Tile, uniform: bool) -> Plan:

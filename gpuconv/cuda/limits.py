@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from gpuconv import _dtypes
 from gpuconv._errors import ArgumentError
 from gpuconv.cuda.plan import Limits
 
@@ -44,6 +45,7 @@ class Representative:
     def peak(self, dtype: str, precision: str = "ieee") -> float:
         """Return the most operations per second that any of its units comes to, of factors of a dtype and precision."""
         half, single, double = self.tensor_lanes
+        dtype = _dtypes.entry(dtype).real or dtype
         own = {"float64": self.double_lanes}.get(dtype, self.lanes)
         tensor = {"float16": half, "bfloat16": half, "float64": double}.get(dtype, 0)
         if dtype == "float32":

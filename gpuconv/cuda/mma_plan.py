@@ -6,16 +6,18 @@ problems with fewer get axes of one element in front. Indices have 32 bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from math import prod
 
-from gpuconv.cuda import correlation, gemm_fields, gemm_structs, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_structs, model, params, runs
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import Divisible, Interleavable, PackedWeights
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.runs import Runs
 
 RANK = 3
 _FARTHEST = 2**30  # coordinates and extents are below
@@ -24,7 +26,6 @@ _TAPS = 64  # of a block of pack_fragments.cu
 _FRAGMENT = 16 * 32  # bytes: 16 output channels by 32 bytes of K
 _STANDING = 16  # bytes of an entry of a table
 _INTERLEAVED_BELOW = 128  # channels of a tile
-_DIVISIBLE = 64, 64  # tiles that several blocks may make
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +62,25 @@ _ARITHMETIC = {
 }
 
 
+def arithmetic_of(dtype: str, precision: str) -> Arithmetic:
+    """Return how elements of a type are multiplied in a precision."""
+    return _ARITHMETIC[dtype, precision]
+
+
+def operands() -> Iterator[tuple[str, str]]:
+    """Yield every dtype and precision that tensor cores take."""
+    yield from _ARITHMETIC
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """How a tile's inputs come into shared memory.
 
     Attributes
     ----------
-    gather : {"vector", "scalar", "rowwise"}
-        16 bytes of channels that lie side by side, single elements, or single elements that each have their own tap.
+    gather : {"vector", "scalar", "rowwise", "chunks", "halves"}
+        16 bytes of channels that lie side by side, single elements, or single elements that each have their own tap;
+        or 16 or 8 bytes of channels that each have their own tap.
     block_k, stages : int
         Rows of a slice of K, and slices in shared memory.
     issued : float
@@ -83,7 +95,16 @@ class Form:
     @property
     def rowwise(self) -> bool:
         """K is filled up to whole slices as a whole, not tap by tap."""
-        return self.gather == "rowwise"
+        return self.gather in ("rowwise", "chunks", "halves")
+
+    @property
+    def copied(self) -> int:
+        """Bytes of channels that lie side by side and are copied at once, or 0: single elements are."""
+        return {"vector": 16, "chunks": 16, "halves": 8}.get(self.gather, 0)
+
+    def entries(self, rows: int, itemsize: int) -> int:
+        """Return the entries of the table for so many rows of K: none for slices of one tap each."""
+        return rows // max(1, self.copied // itemsize) if self.rowwise else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +132,39 @@ class Tile:
         return (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * 32
 
 
+_SQUARE_OF_HALF = (
+    Form("vector", 64, 3, 2.9),
+    Form("chunks", 64, 3, 4.0),
+    Form("halves", 64, 3, 5.1),
+    Form("scalar", 32, 4, 6.4),
+    Form("rowwise", 32, 4, 16.0),
+)
 _HALF = (
-    Tile(128, 128, 64, 64, 2, (Form("vector", 64, 2, 1.7), Form("scalar", 32, 3, 3.1))),
-    Tile(64, 64, 32, 32, 4, (Form("vector", 64, 3, 2.9), Form("scalar", 32, 4, 6.4), Form("rowwise", 32, 4, 16.0))),
-    Tile(16, 128, 16, 32, 4, (Form("vector", 64, 3, 5.2), Form("scalar", 32, 4, 17.0))),
+    Tile(128, 128, 64, 64, 2, (Form("vector", 64, 2, 1.7), Form("chunks", 64, 2, 2.2), Form("scalar", 32, 3, 3.1))),
+    Tile(64, 256, 64, 64, 2, (Form("vector", 64, 2, 1.8), Form("chunks", 64, 2, 2.7))),
+    Tile(64, 64, 32, 32, 4, _SQUARE_OF_HALF),
+    Tile(16, 128, 16, 32, 4, (Form("vector", 64, 3, 5.2), Form("chunks", 64, 3, 8.8), Form("scalar", 32, 4, 17.0))),
+)
+_SQUARE_OF_SINGLE = (
+    Form("vector", 32, 3, 4.9),
+    Form("chunks", 32, 3, 6.0),
+    Form("scalar", 16, 4, 6.7),
+    Form("rowwise", 16, 4, 11.2),
 )
 _SINGLE = (
-    Tile(128, 128, 64, 64, 2, (Form("vector", 32, 2, 2.7), Form("scalar", 16, 3, 3.3))),
-    Tile(64, 64, 32, 32, 4, (Form("vector", 32, 3, 4.9), Form("scalar", 16, 4, 6.7), Form("rowwise", 16, 4, 11.2))),
+    Tile(128, 128, 64, 64, 2, (Form("vector", 32, 2, 2.7), Form("chunks", 32, 2, 3.2), Form("scalar", 16, 3, 3.3))),
+    Tile(64, 256, 64, 64, 2, (Form("vector", 32, 2, 2.8),)),
+    Tile(64, 64, 32, 32, 4, _SQUARE_OF_SINGLE),
+)
+_SQUARE_OF_SPLIT = (
+    Form("vector", 16, 4, 3.2),
+    Form("chunks", 16, 4, 3.5),
+    Form("scalar", 16, 4, 3.4),
+    Form("rowwise", 16, 4, 4.8),
 )
 _SPLIT = (
-    Tile(128, 128, 64, 64, 2, (Form("vector", 16, 3, 1.9), Form("scalar", 16, 3, 2.0))),
-    Tile(64, 64, 32, 32, 3, (Form("vector", 16, 4, 3.2), Form("scalar", 16, 4, 3.4), Form("rowwise", 16, 4, 4.8))),
+    Tile(128, 128, 64, 64, 2, (Form("vector", 16, 3, 1.9), Form("chunks", 16, 3, 2.1), Form("scalar", 16, 3, 2.0))),
+    Tile(64, 64, 32, 32, 3, _SQUARE_OF_SPLIT),
 )
 _DOUBLE = (Tile(64, 64, 32, 32, 3, (Form("scalar", 16, 3, 16.5), Form("rowwise", 16, 3, 25.5))),)
 _TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT}
@@ -138,28 +180,32 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
         return
     lifted = correlation.in_three_axes(problem)
     for tile, form in _kernels(_arithmetic(problem)):
-        room = _shared_bytes(lifted, tile, form) <= limits.shared_bytes_per_block
-        if room and accepts(lifted, form) and not lifted.wide(_packed_bytes(lifted, tile, form)):
+        seen = _as_seen(lifted, tile, form)
+        if seen is not None and _shared_bytes(seen.gathered, tile, form) <= limits.shared_bytes_per_block:
             name = variant(problem.operator, problem.dtype, problem.precision, tile, form).name
-            yield Candidate(name, _seconds(lifted, tile, form, limits), partial(_plan, lifted, tile, form))
+            yield Candidate(name, _seconds(seen.gathered, tile, form, limits), partial(_plan, seen, tile, form))
 
 
 def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
     """Yield plans for tiles that several blocks could make."""
-    if problem.operator != "conv" or refusal(problem) is not None:
+    if refusal(problem) is not None:
         return
-    lifted, arithmetic = correlation.in_three_axes(problem), _arithmetic(problem)
-    for tile, form in _divisible_kernels(arithmetic):
-        if not accepts(lifted, form) or lifted.wide(_packed_bytes(lifted, tile, form)):
+    lifted = correlation.in_three_axes(problem)
+    for tile, form in _divisible_kernels(_arithmetic(problem)):
+        seen = _as_seen(lifted, tile, form)
+        if seen is None:
             continue
-        slice_of_tile = tile.block_m * tile.block_n * form.block_k * arithmetic.products
+        gathered = seen.gathered
         yield Divisible(
-            plan=_plan(lifted, tile, form),
-            tiles=_blocks(lifted, tile),
-            slices=_slices(lifted, form),
+            variant=variant(problem.operator, problem.dtype, problem.precision, tile, form),
+            shared_bytes=_shared_bytes(gathered, tile, form),
+            tiles=_blocks(gathered, tile),
+            slices=_slices(gathered, form) / prod(gathered.phases),
+            most_slices=_most_slices(gathered, form),
             sums_bytes=tile.block_m * tile.block_n * (8 if problem.dtype == "float64" else 4),
-            busy=partial(_busy, slice_of_tile, arithmetic.lanes, _besides(problem, tile, form), limits),
-            packing=partial(_packing, lifted, tile, form),
+            busy=_busy_with(gathered, tile, form, limits),
+            packing=partial(_packing, seen.packed, tile, form),
+            plan=partial(_plan, seen, tile, form),
         )
 
 
@@ -169,13 +215,14 @@ def interleavable(problem: Problem, limits: Limits) -> Iterator[Interleavable]:
         return
     lifted, arithmetic = correlation.in_three_axes(problem), _arithmetic(problem)
     for tile, form in _interleavable_kernels(arithmetic):
-        if not accepts(lifted, form) or lifted.wide(_packed_bytes(lifted, tile, form)):
+        seen = _as_seen(lifted, tile, form)
+        if seen is None:
             continue
         slices = _slices(lifted, form) / prod(lifted.phases)
         tile_of_phase = tile.block_m * tile.block_n * form.block_k * arithmetic.products * slices
         accumulator = "float64" if problem.dtype == "float64" else "float32"
         yield Interleavable(
-            plan=_plan(lifted, tile, form),
+            plan=_plan(seen, tile, form),
             sums=tile.block_m * tile.block_n // 32 * _pitch_of_sums(problem.dtype),
             accumulator=accumulator,
             busy=partial(_busy, tile_of_phase, arithmetic.lanes, _besides(lifted, tile, form), limits),
@@ -195,13 +242,22 @@ def _pitch_of_sums(dtype: str) -> int:
     return 32 + (2 if dtype == "float64" else 4)
 
 
-def _busy(slice_of_tile: float, lanes: int, besides: float, limits: Limits, blocks: int, slices: int) -> float:
+def _busy_with(problem: Problem, tile: Tile, form: Form, limits: Limits) -> Callable[[int, float], float]:
+    """Return what takes a number of blocks and the slices of each, and returns the modelled seconds of these."""
+    arithmetic = _arithmetic(problem)
+    slice_of_tile = tile.block_m * tile.block_n * form.block_k * arithmetic.products
+    return partial(_busy, slice_of_tile, arithmetic.lanes, _besides(problem, tile, form), limits)
+
+
+def _busy(slice_of_tile: float, lanes: int, besides: float, limits: Limits, blocks: int, slices: float) -> float:
     return model.tensor(blocks, slices * slice_of_tile, lanes, besides, limits)
 
 
 def _divisible_kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
+    """Yield the square tiles; in 3xTF32, whose multiplications take all the time, large ones are no quicker."""
     for tile, form in _kernels(arithmetic):
-        if (tile.block_m, tile.block_n) == _DIVISIBLE and not form.rowwise:
+        square = tile.block_m == tile.block_n and form.gather not in ("rowwise", "halves")
+        if square and (tile.block_m == 64 or (arithmetic.products == 1 and not form.rowwise)):
             yield tile, form
 
 
@@ -230,43 +286,63 @@ def accepts(problem: Problem, form: Form) -> bool:
     if form.gather == "scalar":
         return True
     if form.rowwise:
-        few = problem.rows <= _TABLE_ROWS and problem.channels % form.block_k != 0
-        return few and problem.operator == "conv"
-    chunk = 16 // problem.itemsize
+        few = form.entries(problem.rows, problem.itemsize) <= _TABLE_ROWS and problem.channels % form.block_k != 0
+        if not few or problem.operator != "conv":
+            return False
+    return not form.copied or has_chunks(problem, form.copied)
+
+
+def has_chunks(problem: Problem, size: int = 16) -> bool:
+    """Tell whether every pixel of x consists of whole chunks, of so many bytes of channels side by side."""
+    chunk = size // problem.itemsize
     batch, channel, *spatial = problem.x_strides
     steps = [batch, *(s for s, n in zip(spatial, problem.x_shape[2:], strict=True) if n > 1)]
     return channel == 1 and problem.channels % chunk == 0 and all(step % chunk == 0 for step in steps)
 
 
+def _as_seen(problem: Problem, tile: Tile, form: Form) -> Runs | None:
+    """Return a problem as a form gathers its x and finds its weights, or None if the form does not take it."""
+    seen: Runs | None = Runs(problem, problem)
+    if form.rowwise and form.copied and not accepts(problem, form):
+        seen = runs.along_w(problem, form.copied // problem.itemsize)
+    if seen is None or not accepts(seen.gathered, form) or seen.gathered.wide(_packed_bytes(problem, tile, form)):
+        return None
+    return seen
+
+
 def _arithmetic(problem: Problem) -> Arithmetic:
-    return _ARITHMETIC[problem.dtype, problem.precision]
+    return arithmetic_of(problem.dtype, problem.precision)
 
 
 # ---------------------------------------------------------------- plans
 
 
-def _plan(problem: Problem, tile: Tile, form: Form) -> Plan:
-    launches = (_packing(problem, tile, form), _gemm(problem, tile, form))
+def _plan(seen: Runs, tile: Tile, form: Form) -> Plan:
+    problem = seen.gathered
+    launches = (_packing(seen.packed, tile, form), _gemm(problem, tile, form))
     size = _packed_bytes(problem, tile, form)
-    return Plan(problem.operator, launches, 0, "", (_reason(problem, form),), packed_bytes=size)
+    return Plan(problem.operator, launches, 0, "", (_reason(seen, form),), packed_bytes=size)
 
 
-def _reason(problem: Problem, form: Form) -> str:
+def _reason(seen: Runs, form: Form) -> str:
+    problem = seen.gathered
+    if form.rowwise and form.copied:
+        what = f"{problem.channels} channels per group"
+        if problem is not seen.packed:
+            what = f"runs of {prod(problem.taps[2:]) * problem.channels} elements of x for the taps along W"
+        return f"a tap for every {form.copied} bytes of K: {what}, slices of {form.block_k}"
     if form.rowwise:
         return f"taps found row by row: {problem.channels} channels per group, slices of {form.block_k}"
     filled = f"{problem.channels} channels of a group, filled up to {_channels_of_tap(problem, form)}"
-    copied = "16 bytes" if form.gather == "vector" else "one element"
+    copied = f"{form.copied} bytes" if form.copied else "one element"
     return f"one tap per slice of K: {filled}; {copied} of x a copy"
 
 
 def _seconds(problem: Problem, tile: Tile, form: Form, limits: Limits) -> float:
-    arithmetic = _arithmetic(problem)
-    rows = _slices(problem, form) * form.block_k / prod(problem.phases)
-    multiplications = tile.block_m * tile.block_n * rows * arithmetic.products
-    busy = model.tensor(
-        _blocks(problem, tile), multiplications, arithmetic.lanes, _besides(problem, tile, form), limits
-    )
-    return model.overlapped(busy, model.memory(problem.bytes_by_phase, limits)) + model.LAUNCH
+    busy = _busy_with(problem, tile, form, limits)
+    mean = _slices(problem, form) / prod(problem.phases)
+    busiest = max(busy(_blocks(problem, tile), mean), busy(1, _most_slices(problem, form)))
+    return model.overlapped(busiest, model.memory(problem.bytes_by_phase, limits)) + model.LAUNCH
 
 
 def _besides(problem: Problem, tile: Tile, form: Form) -> float:
@@ -280,7 +356,7 @@ def _wavefronts(problem: Problem, tile: Tile, form: Form) -> float:
     pixels, elements = tile.block_n / 8, 32 / problem.itemsize  # fragments; rows of K of each
     loaded = (4 * arithmetic.parts * tile.warp_m / 16 + 2 * tile.warp_n / 8) / (tile.warp_m / 16 * tile.warp_n / 8)
     filled = (4 * arithmetic.parts * tile.block_m / 16 + 2 * pixels) / (tile.block_m / 16 * pixels)
-    gathered = 0.0 if form.gather == "vector" else elements / 4 / (tile.block_m / 16) * problem.lines  # of 32 pixels
+    gathered = 0.0 if form.copied else elements / 4 / (tile.block_m / 16) * problem.lines  # of 32 pixels
     depths = 4 if arithmetic.cuda == "DoubleProducts" else 1  # of one instruction
     return (loaded + filled + gathered) * depths / arithmetic.products
 
@@ -300,6 +376,13 @@ def _channels_of_tap(problem: Problem, form: Form) -> int:
 
 def _slices(problem: Problem, form: Form) -> int:
     return -(-prod(problem.taps) * _channels_of_tap(problem, form) // form.block_k)
+
+
+def _most_slices(problem: Problem, form: Form) -> int:
+    """Slices of the phase whose outputs meet the most taps."""
+    if form.rowwise:
+        return _slices(problem, form)
+    return problem.most_rows // problem.channels * (_channels_of_tap(problem, form) // form.block_k)
 
 
 def _depths(problem: Problem, form: Form) -> int:
@@ -328,11 +411,11 @@ def _shared_bytes(problem: Problem, tile: Tile, form: Form) -> int:
     """Return the bytes of the slices, the table of pixels, that of rows, and the taps of a phase."""
     size = problem.itemsize
     weights = tile.block_m * form.block_k * size * _arithmetic(problem).parts
-    pixelwise = size == 2 or form.gather == "vector"
+    pixelwise = size == 2 or form.copied > 0
     inputs = tile.block_n * form.block_k * size + (0 if pixelwise else 32 * form.block_k)
-    rows = _slices(problem, form) * form.block_k if form.rowwise else 0
+    entries = form.entries(_slices(problem, form) * form.block_k, size)
     taps = gemm_structs.taps(False, RANK).itemsize if problem.phases else 0
-    return form.stages * (weights + inputs) + (tile.block_n + rows) * _STANDING + taps
+    return form.stages * (weights + inputs) + (tile.block_n + entries) * _STANDING + taps
 
 
 def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
@@ -428,5 +511,6 @@ def variants() -> Iterator[Variant]:
 def divisible_variants() -> Iterator[Variant]:
     """Yield the kernels of plans that several blocks could make."""
     for (dtype, precision), arithmetic in _ARITHMETIC.items():
-        for tile, form in _divisible_kernels(arithmetic):
-            yield variant("conv", dtype, precision, tile, form)
+        for operator, (tile, form) in product(("conv", "conv_transpose"), _divisible_kernels(arithmetic)):
+            if operator == "conv" or not form.rowwise:
+                yield variant(operator, dtype, precision, tile, form)

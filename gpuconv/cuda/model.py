@@ -11,6 +11,7 @@ from gpuconv.cuda.plan import Limits
 LAUNCH = 2e-6  # seconds that each launch after the first adds; assumed
 _EXPOSED = 0.2  # share of the shorter one that does not hide behind the longer one; assumed
 _ISSUED = 128  # instructions, counted by thread, that a multiprocessor issues in one clock
+_BEGINNING = 0.5e-6  # seconds from a block's start until its first product; assumed
 _ADDING = 1.5e-6  # seconds from a block's last sum until another one reads it; assumed
 _CACHED = 64  # bytes of the L2 cache that a multiprocessor reads or writes per clock; assumed
 _TENSOR = 0.6  # share of the tensor cores' rate that mma.sync comes to; assumed
@@ -74,9 +75,22 @@ def tensor(blocks: int, multiplications: float, lanes: int, besides: float, limi
     return rounds * multiplications / fragment * cycles / device.clock
 
 
-def adding_up(count: int, limits: Limits) -> float:
-    """Return the seconds in which a multiprocessor leaves and reads so many bytes of sums that are to be added up."""
-    return _ADDING + count / (_CACHED * nearest(limits.architecture).clock)
+def busy(blocks: int, cycles: float, limits: Limits) -> float:
+    """Return the seconds of the busiest multiprocessor, each of whose blocks takes it so many cycles."""
+    return -(-blocks // limits.multiprocessors) * cycles / nearest(limits.architecture).clock
+
+
+def adding_up(count: int, blocks: int, limits: Limits) -> float:
+    """Return the seconds that adding up takes beside the arithmetic of the splits.
+
+    Parameters
+    ----------
+    count : int
+        Bytes of sums that the busiest multiprocessor leaves and reads.
+    blocks : int
+        That it begins for the splits of tiles.
+    """
+    return _ADDING + blocks * _BEGINNING + count / (_CACHED * nearest(limits.architecture).clock)
 
 
 def cached(blocks: int, count: int, limits: Limits) -> float:

@@ -54,7 +54,8 @@ class Launch:
     parameters : bytes
         The struct, with pointers of zero.
     pointers : tuple of (str, int)
-        Which array's address belongs at which byte offset: "x", "w", "b", "y", "indices", "packed" or "workspace".
+        Which array's address belongs at which byte offset: "x", "w", "b", "dy", "y", "indices", "packed", "expanded"
+        or "workspace".
     """
 
     variant: Variant
@@ -93,6 +94,8 @@ class Plan:
         What it solves, as measured choices know it; None where there was nothing to choose.
     kernel : str
         The candidate's name.
+    expanded_bytes : int
+        Of complex weights as the real ones that kernels take.
     """
 
     operator: str
@@ -104,6 +107,17 @@ class Plan:
     sharing: tuple[Launch, ...] = ()
     problem: Any = None
     kernel: str = ""
+    expanded_bytes: int = 0
+
+    @property
+    def spaces(self) -> tuple[tuple[str, str, int], ...]:
+        """What a call keeps in its workspace: the role, the use, the bytes."""
+        found = (
+            ("expanded", "the weights' parts", self.expanded_bytes),
+            ("packed", "the packed weights", self.packed_bytes),
+            ("workspace", self.workspace_use, self.workspace_bytes),
+        )
+        return tuple(space for space in found if space[2])
 
     def __repr__(self) -> str:  # without the parameters' bytes
         return f"<Plan of {self.operator}: {', '.join(launch.variant.name for launch in self.launches) or 'no launch'}>"

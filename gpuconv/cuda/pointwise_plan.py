@@ -39,7 +39,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
 def with_one_axis(problem: Problem) -> Problem | None:
     """Return a problem of one tap and one spatial axis that is the same, or None."""
     x_step, y_step = (
-        _step(shape[2:], strides[2:])
+        step(shape[2:], strides[2:])
         for shape, strides in ((problem.x_shape, problem.x_strides), (problem.y_shape, problem.y_strides))
     )
     plain = problem.operator == "conv" and prod(problem.taps) == 1 and not any(problem.pads)
@@ -61,8 +61,8 @@ def with_one_axis(problem: Problem) -> Problem | None:
     )
 
 
-def _step(shape: Ints, strides: Ints) -> int | None:
-    """Return the stride of the one axis that these are, or None where they are none."""
+def step(shape: Ints, strides: Ints) -> int | None:
+    """Return the stride of the one axis that these axes are together, or None where they are none."""
     axes = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
     for (_, outer), (size, stride) in pairwise(axes):
         if outer != size * stride:

@@ -37,8 +37,8 @@ _LEAST_TILE_BYTES = 2 * 1024
 _MOST_WALK = 8
 _BLOCKS_PER_SM = 5  # 48 registers a thread
 _BLOCKS_WANTED = 4  # of each multiprocessor; for fewer of them, smaller ones
-# Instructions, with Indices or without: of an output, and of each row of x that it adds; estimated.
-_INSTRUCTIONS = {False: (50, 60), True: (60, 110)}
+# Instructions, with Indices or without: of an output, and of each row of x that it adds; counted, in machine code.
+_INSTRUCTIONS = {False: (60, 75), True: (80, 110)}
 _ALONG = 0.3  # share of an output's, where windows are no more than a row and threads go along it
 
 

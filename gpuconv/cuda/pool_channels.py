@@ -32,8 +32,9 @@ _THREADS = 256
 _MOST = 3  # kMost in max_pool_channels.cu
 _LONG_WALK, _SHORT_WALK = 8, 4  # outputs that share columns, at most
 _THREADS_WANTED = 1024  # of each multiprocessor; for fewer of them, short walks
-# Instructions, with Indices or without: of an output's vector, and of each of its loads; estimated.
-_INSTRUCTIONS = {False: (60, 15), True: (80, 25)}
+# Instructions, with Indices or without (and of bytes): of an output's vector, its columns, and their loads; counted.
+_INSTRUCTIONS = {False: (36, 90, 8), True: (72, 117, 11)}
+_OF_BYTES = (36, 135, 20)
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
@@ -42,33 +43,43 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
         return
     indices = problem.indices_strides is not None
     kernel = variant(problem.dtype, indices)
-    each, load = _INSTRUCTIONS[indices]
+    each, column, load = _INSTRUCTIONS[indices]
+    if _dtypes.entry(problem.dtype).itemsize == 1 and not indices:
+        each, column, load = _OF_BYTES
     _, _, (deep, high, wide), (_, _, across), _ = three_axes(problem)
     columns = min(wide, across) if wide <= _MOST else wide  # of an output
-    count = prod(problem.geometry.y_shape) / _vector(problem) * (each + load * deep * high * columns)
+    count = prod(problem.geometry.y_shape) / vector(problem) * (each + columns * (column + load * deep * high))
     time = seconds(problem, count, limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, limits))
 
 
 def refusal(problem: Problem, limits: Limits) -> str | None:
     """Return why a problem is not accepted."""
-    strides = used_strides(problem)[: 2 if problem.indices_strides is None else 3]
-    if any(one[1] != 1 for one in strides):
-        return "channels are not neighbours"
-    why = window_refusal(problem)
+    why = pixels_refusal(problem)
     if why is not None:
         return why
-    vector = _vector(problem)
-    x_strides = strides[0]
-    if problem.geometry.x_shape[1] % vector or any(one % vector for one in (x_strides[0], *x_strides[2:])):
-        return f"channels last: pixels are not made of whole vectors of {vector} channels"
     if pool_general.needs_wide(problem) or _blocks(problem, 1) > MOST_BLOCKS:
         return "64-bit indices"
     return None
 
 
-def _vector(problem: Problem) -> int:
-    """Channels of a vector: of 16 bytes or, with Indices, two."""
+def pixels_refusal(problem: Problem, *, dilated: bool = False) -> str | None:
+    """Return why a problem's windows are not made of whole vectors of channels."""
+    strides = used_strides(problem)[: 2 if problem.indices_strides is None else 3]
+    if any(one[1] != 1 for one in strides):
+        return "channels are not neighbours"
+    why = window_refusal(problem, dilated=dilated)
+    if why is not None:
+        return why
+    count = vector(problem)
+    x_strides = strides[0]
+    if problem.geometry.x_shape[1] % count or any(one % count for one in (x_strides[0], *x_strides[2:])):
+        return f"channels last: pixels are not made of whole vectors of {count} channels"
+    return None
+
+
+def vector(problem: Problem) -> int:
+    """Return the channels of a vector: of 16 bytes or, with Indices, two."""
     return 16 // _dtypes.entry(problem.dtype).itemsize if problem.indices_strides is None else 2
 
 
@@ -134,7 +145,7 @@ def _walk(problem: Problem, limits: Limits) -> int:
 
 def _items(problem: Problem, walk: int) -> int:
     images, channels, *spatial = problem.geometry.y_shape
-    return images * prod(spatial[:-1]) * -(-spatial[-1] // walk) * (channels // _vector(problem))
+    return images * prod(spatial[:-1]) * -(-spatial[-1] // walk) * (channels // vector(problem))
 
 
 def _blocks(problem: Problem, walk: int) -> int:
@@ -142,7 +153,7 @@ def _blocks(problem: Problem, walk: int) -> int:
 
 
 def _plan(problem: Problem, kernel: Variant, limits: Limits) -> Plan:
-    walk, vector, channels = _walk(problem, limits), _vector(problem), problem.geometry.x_shape[1]
+    walk, count, channels = _walk(problem, limits), vector(problem), problem.geometry.x_shape[1]
     names = ("x_extent", "y_extent", "kernel", "stride", "pad")
     axes = dict(zip(names, map(list, three_axes(problem)), strict=True))
     depth, height, width = axes["y_extent"]
@@ -152,7 +163,7 @@ def _plan(problem: Problem, kernel: Variant, limits: Limits) -> Plan:
         "channels": channels,
         "walk": walk,
         "rows_first": axes["kernel"][1] > axes["stride"][1],
-        "vectors": params.division(channels // vector, False),
+        "vectors": params.division(channels // count, False),
         "walks": params.division(-(-width // walk), False),
         "heights": params.division(height, False),
         "depths": params.division(depth, False),
@@ -161,6 +172,6 @@ def _plan(problem: Problem, kernel: Variant, limits: Limits) -> Plan:
         fields |= {f"{name}_batch": batch, f"{name}_stride": [0] * (3 - len(spatial)) + spatial}
     blocks = _blocks(problem, walk)
     reason = (
-        f"channels last: {vector} channels x {walk} outputs of a row a thread; {blocks} blocks of {_THREADS} threads"
+        f"channels last: {count} channels x {walk} outputs of a row a thread; {blocks} blocks of {_THREADS} threads"
     )
     return one_launch(problem, kernel, blocks, 0, fields, reason)

@@ -31,7 +31,8 @@ from gpuconv.cuda.pool_problem import (
 _THREADS = 256
 _BATCH = 3  # kBatch in max_pool.cu: numbers of places run up to so many taps past a window
 _RANKS = (1, 2, 3, 4)
-_INSTRUCTIONS = 100, 14  # of an output, and of each of its taps; estimated
+# Instructions, with Indices or without: of an output, of each of its rows, of each of their batches; counted, in PTX.
+_INSTRUCTIONS = {False: (100, 13, 19), True: (100, 13, 37)}
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
@@ -44,8 +45,9 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """
     wide = needs_wide(problem)
     kernel = variant(problem.dtype, wide, len(problem.axes), problem.indices_strides is not None)
-    each, tap = _INSTRUCTIONS
-    instructions = prod(problem.geometry.y_shape) * (each + tap * prod(problem.geometry.kernel_shape))
+    each, row, batch = _INSTRUCTIONS[problem.indices_strides is not None]
+    *rows, taps = problem.geometry.kernel_shape
+    instructions = prod(problem.geometry.y_shape) * (each + prod(rows) * (row + batch * -(-taps // _BATCH)))
     time = seconds(problem, instructions, limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, wide))
 

@@ -34,8 +34,8 @@ _RUN = 4  # kRun in max_pool_planes.cu
 _BLOCK_BYTES = 24 * 1024  # of shared memory, where several planes share a block
 _BLOCKS_PER_SM = 5  # 48 registers a thread
 _BLOCKS_WANTED = 4  # of each multiprocessor; for fewer of them, fewer planes a block
-# Instructions, with Indices or without: of an output, and of each tap of a line; estimated.
-_INSTRUCTIONS = {False: (75, 10), True: (150, 20)}
+# Instructions, with Indices or without: of an output, and of each tap of a line; counted, in machine code.
+_INSTRUCTIONS = {False: (85, 11), True: (175, 22)}
 
 
 @dataclass(frozen=True, slots=True)

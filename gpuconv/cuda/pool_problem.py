@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -145,19 +145,25 @@ class Rows:
     """A problem over rows of neighbours, as the faster kernels see it.
 
     Axes are depth, height and width, missing ones of one element; strides those of batch, channel, depth and height,
-    the width's being 1. Windows are not dilated, and none is empty.
+    the width's being 1. ``kernel`` is what windows cover, with the gaps of dilated ones. No window is empty.
     """
 
     x_extent: Ints
     y_extent: Ints
     kernel: Ints
     stride: Ints
+    dilation: Ints
     pad: Ints
     x_strides: Ints
     y_strides: Ints
     indices_strides: Ints
     images: int
     channels: int
+
+    @property
+    def taps(self) -> Ints:
+        """Elements of a window on each axis."""
+        return tuple((size - 1) // step + 1 for size, step in zip(self.kernel, self.dilation, strict=True))
 
     @property
     def planes(self) -> int:
@@ -180,6 +186,19 @@ class Rows:
             and (self.images == 1 or self.x_strides[0] == size * self.channels)
         )
 
+    def folded(self) -> Rows:
+        """Return planes of one row each as rows of one plane, where numbers allow it: the results are the same."""
+        arrays, height = (self.x_strides, self.y_strides, self.indices_strides), self.planes
+        if {*self.x_extent[:2], *self.y_extent[:2]} != {1} or height == 1 or height * self.x_extent[2] >= MOST_BLOCKS:
+            return self
+        if self.images > 1 and any(one[0] != one[1] * self.channels for one in arrays):
+            height = self.channels
+        x, y, places = ((one[0], 0, 0, one[1] if self.channels > 1 else one[0]) for one in arrays)
+        (x_width, y_width), images = (self.x_extent[2], self.y_extent[2]), self.planes // height
+        extents: Any = {"x_extent": (1, height, x_width), "y_extent": (1, height, y_width)}
+        strides: Any = {"x_strides": x, "y_strides": y, "indices_strides": places}
+        return replace(self, **extents, **strides, images=images, channels=1)
+
     def fields(self) -> dict[str, Any]:
         """Return what the structs of these kernels have in common, where they have it."""
         found: dict[str, Any] = {"planes": self.planes}
@@ -191,9 +210,9 @@ class Rows:
         return found
 
 
-def rows_of(problem: Problem) -> Rows | str:
-    """Return a problem as rows of neighbours, or why it is none."""
-    geometry, why = problem.geometry, window_refusal(problem)
+def rows_of(problem: Problem, *, dilated: bool = False) -> Rows | str:
+    """Return a problem as rows of neighbours, with dilated windows or without, or why it is none."""
+    geometry, why = problem.geometry, window_refusal(problem, dilated=dilated)
     if why is not None:
         return why
     strides = used_strides(problem)
@@ -203,17 +222,19 @@ def rows_of(problem: Problem) -> Rows | str:
             return "channels last: " * problem.channels_last + f"neighbours of a row lie {one[-1]} elements apart"
     missing = 3 - len(problem.axes)
     x, y, places = ((*one[:2], *[0] * missing, *one[2:-1]) for one in strides)
-    return Rows(*three_axes(problem), x, y, places, *geometry.x_shape[:2])
+    extents, windows, kernel, steps, pads = three_axes(problem)
+    dilations = (*[1] * missing, *(axis.dilation for axis in problem.axes))
+    return Rows(extents, windows, kernel, steps, dilations, pads, x, y, places, *geometry.x_shape[:2])
 
 
-def window_refusal(problem: Problem) -> str | None:
+def window_refusal(problem: Problem, *, dilated: bool = False) -> str | None:
     """Return why no faster kernel makes these windows."""
     geometry, axes = problem.geometry, problem.axes
     if len(axes) > 3:
         return f"{len(axes)} spatial axes"
     if any(axis.reach == 0 or axis.pad >= axis.reach or _last(axis) >= axis.extent for axis in axes):
         return "some windows are empty"
-    if any(axis.dilation > 1 for axis in axes):
+    if any(axis.dilation > (axis.extent if dilated else 1) for axis in axes):  # longer steps may miss the input
         return "dilated windows"
     if any(axis.pad < 0 for axis in axes):
         return "windows that begin inside the input"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
@@ -41,7 +41,9 @@ class Prepared:
         The current one, which all arrays are on.
     plan : Plan
     inputs : dict of str to array
-        By their roles in the plan; only where they lie is looked at, not what they hold.
+        By their names in messages; only where they lie is looked at, not what they hold.
+    input_roles : mapping of str to str
+        From these names to the roles in the plan, where these are others.
     results : sequence of Result
     outs : sequence of arrays or None
         What the caller provides to write into, one per result; their shapes and dtypes are right.
@@ -53,6 +55,7 @@ class Prepared:
         device: int,
         plan: Plan,
         inputs: dict[str, Any],
+        input_roles: Mapping[str, str],
         results: Sequence[Result],
         outs: Sequence[Any],
     ) -> None:
@@ -60,9 +63,12 @@ class Prepared:
         self._runtime = runtime
         self._device = device
         self._inputs = [(name, _memory.Place(array)) for name, array in inputs.items()]
+        self._input_roles = input_roles
         self._outs = [None if out is None else _memory.Place(out) for out in outs]
         self._has_outs = any(self._outs)
-        self._misaligned = next(iter(inputs.values())).itemsize - 1
+        masks = [array.itemsize - 1 for array in inputs.values()]
+        self._misaligned = min(masks)
+        self._wider = [(position, mask) for position, mask in enumerate(masks) if mask > self._misaligned]
         self._made = results
         self._results = [(r.shape, r.dtype.type, f"{plan.operator}: {r.role} of shape {r.shape}") for r in results]
         self._names = [(result.role, result.name) for result in results]
@@ -71,7 +77,11 @@ class Prepared:
         sizes = [nbytes for _, _, nbytes in spaces]
         self._workspace = (sum(sizes), f"{plan.operator}: the workspace ({uses})") if spaces else None
         self._parts = sizes[1:] and sizes
-        roles = [*inputs, *(result.role for result in results), *(role for role, _, _ in spaces)]
+        roles = [
+            *(input_roles.get(name, name) for name in inputs),
+            *(result.role for result in results),
+            *(role for role, _, _ in spaces),
+        ]
         self._steps = [_Step(runtime, device, launch, roles) for launch in plan.launches]
         self._slots: list[_Slots] = []  # of calls that are over; pop and append are atomic
         self._order = _order(plan)
@@ -89,6 +99,8 @@ class Prepared:
         runtime = self._runtime
         addresses = [*map(runtime.address, inputs)]
         if (addresses[0] | addresses[len(addresses) // 2] | addresses[-1]) & self._misaligned:  # of one to three inputs
+            self._refuse_alignment(addresses)
+        if self._wider and any(addresses[position] & mask for position, mask in self._wider):
             self._refuse_alignment(addresses)
         if self._has_outs:
             pairs = zip(self._results, outs, strict=True)
@@ -170,7 +182,7 @@ class Prepared:
         plan = replace(self.plan, launches=launches, packed_bytes=0, sharing=())
         names = [*(name for name, _ in self._inputs), "packed"]
         arrays = dict(zip(names, (*inputs, buffer), strict=True))
-        return Prepared(self._runtime, self._device, plan, arrays, self._made, outs)
+        return Prepared(self._runtime, self._device, plan, arrays, self._input_roles, self._made, outs)
 
     def _new_slots(self) -> _Slots:
         """Return memory for the parameters of one call at a time."""
@@ -188,9 +200,9 @@ class Prepared:
         )
 
     def _refuse_alignment(self, addresses: list[int]) -> None:
-        for (name, _), address in zip(self._inputs, addresses, strict=False):
-            if address & self._misaligned:
-                raise ArgumentError(_alignment(self.plan.operator, name, self._misaligned + 1, f"address {address:#x}"))
+        for (name, place), address in zip(self._inputs, addresses, strict=False):
+            if address % place.itemsize:
+                raise ArgumentError(_alignment(self.plan.operator, name, place.itemsize, f"address {address:#x}"))
 
     def _check_outs(self, addresses: list[int]) -> None:
         """Compare ranges of addresses, and element by element only where they meet."""
@@ -236,12 +248,9 @@ def _order(plan: Plan) -> tuple[Any, ...]:
 
 def _spaces(plan: Plan) -> list[tuple[str, str, int]]:
     """Return what a call keeps in its workspace: the role, the use, the bytes up to where the next one begins."""
-    spaces = [
-        ("packed", "the packed weights", plan.packed_bytes),
-        ("workspace", plan.workspace_use, plan.workspace_bytes),
-    ]
-    found = [space for space in spaces if space[2]]
-    return [(role, use, -(-nbytes // _ALIGNMENT) * _ALIGNMENT) for role, use, nbytes in found[:-1]] + found[-1:]
+    *before, last = plan.spaces or (None,)
+    aligned = [(role, use, -(-nbytes // _ALIGNMENT) * _ALIGNMENT) for role, use, nbytes in before]
+    return [*aligned, last] if last else []
 
 
 def element_strides(operator: str, name: str, array: Any) -> tuple[int, ...]:

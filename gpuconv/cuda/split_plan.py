@@ -1,5 +1,6 @@
-"""Conv where tiles are too few for the multiprocessors: several blocks share each one's K (``conv_split.cu``).
+"""Tiles that are too few for the multiprocessors, or for the last round of them: several blocks share each one's K.
 
+``conv_split.cu`` and ``conv_transpose_split.cu``. Tiles that fill all multiprocessors are made by one block each.
 The launch that packs the weights also sets the tickets to zero by which blocks learn that they are the last of a tile,
 so that two launches are enough. Calls that share packed weights have no such launch: their second one adds up the sums.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import Divisible
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
-_COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # of splits
+_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
+_ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
 _ALL, _SUMS, _TOTALS = range(3)  # of what a launch makes, as in split_k.cuh
 
 
@@ -30,51 +32,69 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """Yield kernels with as many splits each as the model takes for best, unless there are tiles enough."""
     for family in (gemm_plan, mma_plan):
         for whole in family.divisible(problem, limits):
-            counts = [count for count in _COUNTS if count <= whole.slices]
-            room = whole.plan.launches[-1].shared_bytes <= limits.shared_bytes_per_block
-            if not (room and counts and whole.tiles <= limits.multiprocessors):
+            counts = [count for count in _COUNTS if count <= whole.most_slices]
+            room = whole.shared_bytes <= limits.shared_bytes_per_block
+            if not (room and counts and _divided(whole, limits)):
                 continue
             seconds = {count: _seconds(problem, whole, count, limits) for count in counts}
             best = min(counts, key=seconds.__getitem__)
-            name = variant(whole.plan.launches[-1].variant).name
-            yield Candidate(name, seconds[best], partial(_plan, whole, best, limits))
+            yield Candidate(variant(whole.variant).name, seconds[best], partial(_plan, whole, best, limits))
+
+
+def _divided(whole: Divisible, limits: Limits) -> int:
+    """Return how many tiles several blocks make: those of the last round, after a few full ones."""
+    rounds, rest = divmod(whole.tiles, limits.multiprocessors)
+    return rest if rounds <= _ROUNDS else 0
 
 
 def _seconds(problem: Problem, whole: Divisible, count: int, limits: Limits) -> float:
-    """Model the time: each block's share of K, and the last one's adding up."""
-    blocks = whole.tiles * count
-    left, read = (-(-number // limits.multiprocessors) for number in (blocks, whole.tiles))
-    adding = model.adding_up((left + read * count) * whole.sums_bytes, limits)
-    busy = whole.busy(blocks, -(-whole.slices // count))
-    return model.overlapped(busy, model.memory(problem.bytes, limits)) + adding + model.LAUNCH
+    """Model the time: of the whole tiles, of each block's share of K, and of the last one's adding up."""
+    divided = _divided(whole, limits)
+    left = -(-divided * count // limits.multiprocessors)
+    adding = model.adding_up((left + count) * whole.sums_bytes, left, limits)
+    most = -(-whole.most_slices // count)
+    busy = whole.busy(divided * count, most * whole.slices / whole.most_slices)
+    if divided < whole.tiles:
+        most = whole.most_slices
+        busy += whole.busy(whole.tiles - divided, whole.slices)
+    memory = model.memory(problem.bytes_by_phase, limits)
+    return model.overlapped(max(busy, whole.busy(1, most)), memory) + adding + model.LAUNCH
 
 
 def _plan(whole: Divisible, count: int, limits: Limits) -> Plan:
-    pack, _ = whole.plan.launches
-    few = f"{whole.tiles} tiles are few for {limits.multiprocessors} multiprocessors"
+    plan, divided = whole.plan(), _divided(whole, limits)
+    pack, launch = plan.launches
+    few = f"{divided} tiles are few for {limits.multiprocessors} multiprocessors"
+    which = "each tile's K" if divided == whole.tiles else f"K of each of the last {divided} of {whole.tiles} tiles"
+    parts = [_launch(launch, whole, divided, count, part) for part in (_ALL, _SUMS, _TOTALS)]
     return replace(
-        whole.plan,
-        launches=(whole.packing(whole.tiles), _launch(whole, count, _ALL)),
-        workspace_bytes=_ticket_bytes(whole) + whole.tiles * count * whole.sums_bytes,
+        plan,
+        launches=(whole.packing(divided), parts[_ALL]),
+        workspace_bytes=_ticket_bytes(divided) + divided * count * whole.sums_bytes,
         workspace_use="sums of the splits",
-        reasons=(f"each tile's K in {count} splits: {few}", *whole.plan.reasons),
-        sharing=(pack, _launch(whole, count, _SUMS), _launch(whole, count, _TOTALS)),
+        reasons=(f"{which} in {count} splits: {few}", *plan.reasons),
+        sharing=(pack, parts[_SUMS], parts[_TOTALS]),
     )
 
 
-def _ticket_bytes(whole: Divisible) -> int:
-    return -(-whole.tiles // 4) * 16
+def _ticket_bytes(divided: int) -> int:
+    return -(-divided // 4) * 16
 
 
-def _launch(whole: Divisible, count: int, part: int) -> Launch:
+def _launch(launch: Launch, whole: Divisible, divided: int, count: int, part: int) -> Launch:
     """Return the launch of the whole tiles, changed into one of splits: its struct is the same up to these."""
-    launch = whole.plan.launches[-1]
     chosen = variant(launch.variant)
     begin = params.offset(chosen.layout, "splits")
-    fields = {"count": params.division(count, False), "ticket_bytes": _ticket_bytes(whole), "part": part}
+    kept = whole.tiles - divided
+    fields = {
+        "count": params.division(count, False),
+        "whole": kept,
+        "ticket_bytes": _ticket_bytes(divided),
+        "part": part,
+    }
     return Launch(
         chosen,
-        (whole.tiles * (1 if part == _TOTALS else count), 1, 1),
+        (divided if part == _TOTALS else kept + divided * count, 1, 1),
         launch.shared_bytes,
         launch.parameters.ljust(begin, b"\0") + params.pack(gemm_structs.splits(), fields),
         (*launch.pointers, *params.pointers(gemm_structs.splits(), {"workspace": "workspace"}, begin)),
@@ -86,17 +106,20 @@ def _launch(whole: Divisible, count: int, part: int) -> Launch:
 
 def variant(whole: Variant) -> Variant:
     """Return the kernel that makes a part of a tile, of one that makes all of it."""
+    operator = "conv_transpose" if whole.name.startswith("conv_transpose_") else "conv"
     return replace(
         whole,
-        name=whole.name.replace("conv_", "conv_split_", 1),
-        source="conv_split.cu",
-        function="conv_split_mma" if whole.function == "conv_mma" else "conv_split",
-        parameter=whole.parameter.replace("ConvParams", "ConvSplitParams"),
+        name=whole.name.replace(operator, f"{operator}_split", 1),
+        source=f"{operator}_split.cu",
+        function=f"{operator}_split_mma" if whole.function.endswith("_mma") else f"{operator}_split",
+        parameter=whole.parameter.replace("Params", "SplitParams"),
         layout=_layout(whole.layout),
     )
 
 
+@cache
 def _layout(whole: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the layout of the struct that begins as the one of whole tiles does."""
     assert whole.fields is not None
     assert whole.names is not None
     return params.layout([*((name, whole.fields[name][0]) for name in whole.names), ("splits", gemm_structs.splits())])

@@ -1,6 +1,7 @@
 // ConvTranspose whose kernel is its stride, without dilation: each input pixel makes a block of outputs of its own. As one
 // GEMM: M = (output channel, tap), N = input pixels, K = channel; the epilogue moves taps from the rows to where they stand
-// in y. Nothing meets the padding, which only cuts blocks off, so that nothing has to be repaired.
+// in y. Nothing meets the padding, which only cuts blocks off: only sums of rounded or split factors that are not finite are
+// made again.
 //
 // The sums of the whole tile pass through shared memory: a warp's lanes write the taps along W of neighbouring pixels, which
 // lie next to each other in y. What depends on a row alone is in a table behind the multiplier's buffers.
@@ -22,8 +23,9 @@ template <class Index, int NDIM> struct DepthToSpaceParams {
 
 // Where the outputs of one row stand, relative to those of tap 0 and channel 0.
 template <class Acc, class Index, int NDIM> struct alignas(16) OutputRow {
-    Index offset, tap[NDIM];
+    Index offset;
     Acc bias;
+    Index tap[NDIM];
 };
 
 template <class Multiplier, class T, class Acc, class Index, int NDIM> struct DepthToSpace {
@@ -69,11 +71,11 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
         for (int i = threadIdx.x; i < kBlockN * int(taps_along_w().divisor); i += Multiplier::kThreads) {
             Index tap;
             const Index column = taps_along_w().split(Index(i), tap);
-            write_column(sums + column, pitch, tap, column0 + column);
+            write_column(multiplier, sums + column, pitch, tap, column0 + column);
         }
     }
     // Writes of one pixel the rows that have one tap along W.
-    __device__ __forceinline__ void write_column(const Acc* sums, int pitch, Index tap, Index column) const
+    __device__ __forceinline__ void write_column(const Multiplier& multiplier, const Acc* sums, int pitch, Index tap, Index column) const
     {
         const Pixel<Index, NDIM> at = pixel(p.common, column);
         if (!at.exists) return;
@@ -85,14 +87,59 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
             y += origin[axis] * p.axes[axis].y_stride;
         }
         taps_along_w().split(m0, before);
+        if (whole(origin)) {
+            write_whole(multiplier, sums, pitch, int(tap - before), int(before), at, y);
+            return;
+        }
         // Lanes keep in step: what they write at once has the same channel and the same taps along the other axes.
         for (int row = int(tap - before); row < Multiplier::kBlockM && m0 + row < p.common.filters; row += int(taps_along_w().divisor)) {
             const Row& found = rows[row < 0 ? 0 : row];
             bool exists = row >= 0;
 #pragma unroll
             for (int axis = 0; axis < NDIM; ++axis) exists = exists && inside(origin[axis] + found.tap[axis], p.axes[axis].extent);
-            if (exists) y[found.offset] = narrow<T>(sums[row * pitch] + found.bias);
+            if (exists) y[found.offset] = output(multiplier, sums[row * pitch], found, at, m0 + row);
         }
+    }
+    // Whether the outputs of all taps exist.
+    __device__ __forceinline__ bool whole(const Index (&origin)[NDIM]) const
+    {
+        bool exists = true;
+#pragma unroll
+        for (int axis = 0; axis < NDIM; ++axis)
+            exists = exists && origin[axis] >= 0 && origin[axis] + Index(p.axes[axis].taps.divisor) <= p.axes[axis].extent;
+        return exists;
+    }
+    __device__ __forceinline__ void write_whole(const Multiplier& multiplier, const Acc* sums, int pitch, int first, int before,
+                                                const Pixel<Index, NDIM>& at, T* y) const
+    {
+        const int step = int(taps_along_w().divisor), left = int(p.common.filters - m0);
+        const int end = left < Multiplier::kBlockM ? left : Multiplier::kBlockM;
+        int row = first;
+#pragma unroll 4
+        for (int rounds = (end + step - 1 + before) / step; rounds > 0; --rounds, row += step) {   // as many for all lanes
+            const bool exists = inside(row, end);
+            const int mine = exists ? row : 0;
+            const T value = output(multiplier, sums[mine * pitch], rows[mine], at, m0 + mine);
+            if (exists) y[rows[mine].offset] = value;
+        }
+    }
+    __device__ __forceinline__ T output(const Multiplier& multiplier, Acc sum, const Row& row, const Pixel<Index, NDIM>& at, Index m) const
+    {
+        if constexpr (!Multiplier::kExact)
+            if (!is_finite(sum)) sum = again(multiplier, at, m);
+        return narrow<T>(sum + row.bias);
+    }
+    // The sum of a row's products with the channels of a pixel, one by one.
+    __device__ __forceinline__ Acc again(const Multiplier& multiplier, const Pixel<Index, NDIM>& at, Index m) const
+    {
+        const T* x = static_cast<const T*>(p.common.x) + group * p.common.channels * p.common.x_channel + at.n * p.common.x_batch;
+#pragma unroll
+        for (int axis = 0; axis < NDIM; ++axis) x += at.q[axis] * p.common.x_stride[axis];
+        Acc sum = 0;
+#pragma unroll 1
+        for (Index channel = 0; channel < p.common.channels && sum == sum; ++channel)   // a NaN stays one
+            sum = multiply_add(multiplier.weight(channel, m), widen(x[channel * p.common.x_channel]), sum);
+        return sum;
     }
 };
 

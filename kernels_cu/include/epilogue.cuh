@@ -25,6 +25,19 @@ template <class Acc> __device__ __forceinline__ int spread(int parts)
     return (kBanks - 1) / (parts * kVector) * kVector + kVector;
 }
 
+// Which output a column of the tile is, and where the inputs of one of its filters begin in x. Multipliers whose columns do
+// not follow each other in y, or whose tiles have filters of several groups, overload these.
+template <class Multiplier, class Index, int NDIM>
+__device__ __forceinline__ Pixel<Index, NDIM> tile_pixel(const Multiplier&, const Correlation<Index, NDIM>& p, Index column)
+{
+    return pixel(p, column);
+}
+template <class Multiplier, class Index, int NDIM>
+__device__ __forceinline__ Index first_input(const Multiplier&, const Correlation<Index, NDIM>& p, Index group, Index)
+{
+    return group * p.channels * p.x_channel;
+}
+
 template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHASED> struct Epilogue {
     static constexpr int kRows = Multiplier::kRows, kColumns = Multiplier::kColumns, kPitch = Multiplier::kPitch;
     static constexpr int kRowStep = 32 / kColumns;       // rows that a warp writes at once
@@ -64,7 +77,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
 #pragma unroll
         for (int j = 0; j < Multiplier::kChunksN; ++j) {
             Index offset;
-            const bool exists = locate(pixel(p, column(j)), offset);
+            const bool exists = locate(tile_pixel(multiplier, p, column(j)), offset);
 #pragma unroll
             for (int i = 0; i < Multiplier::kChunksM; ++i) {
                 multiplier.put(piece, i, j);
@@ -116,11 +129,10 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
     // Computes again, over the taps inside x alone, what this thread wrote to windows that reach into the padding.
     __device__ __forceinline__ void repair() const
     {
-        const T* x = static_cast<const T*>(p.x) + group * p.channels * p.x_channel;
         T* y = output();
 #pragma unroll 1
         for (int j = 0; j < Multiplier::kChunksN; ++j) {
-            const Pixel<Index, NDIM> at = pixel(p, column(j));
+            const Pixel<Index, NDIM> at = tile_pixel(multiplier, p, column(j));
             Window<Index, NDIM> window;
             window.place(p, taps, at);
             Index offset;
@@ -130,12 +142,13 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
 #pragma unroll 1
                 for (Index m = first_row(i), end = m + kRows; m < end && m < p.filters; m += kRowStep)
                     if (!is_finite(widen(y[offset + m * p.y_channel])))
-                        y[offset + m * p.y_channel] = narrow<T>(sum_inside(window, x, m) + bias(m));
+                        y[offset + m * p.y_channel] = narrow<T>(sum_inside(window, m) + bias(m));
             }
         }
     }
-    __device__ __forceinline__ Acc sum_inside(const Window<Index, NDIM>& window, const T* x, Index m) const
+    __device__ __forceinline__ Acc sum_inside(const Window<Index, NDIM>& window, Index m) const
     {
+        const T* x = static_cast<const T*>(p.x) + first_input(multiplier, p, group, m);
         Acc sum = 0;
 #pragma unroll 1
         for (Index k = 0; k < taps.rows && sum == sum; ++k) {   // a NaN stays one

@@ -129,7 +129,7 @@ struct Ffma {
     {
 #pragma unroll
         for (int i = 0; i < (kWeightVectors + kThreads - 1) / kThreads; ++i) {
-            const int vector = threadIdx.x + i * kThreads;
+            const unsigned vector = threadIdx.x + i * kThreads;
             if (kWeightVectors % kThreads != 0 && vector >= kWeightVectors) break;
             const int row = vector / (BLOCK_M / kVector), m = vector % (BLOCK_M / kVector) * kVector;
             bool found = m0 + m < p.pitch;

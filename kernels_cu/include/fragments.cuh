@@ -38,6 +38,7 @@ template <class T> struct Products16 {
 
     static __device__ __forceinline__ T part(T weight, int) { return weight; }
     static __device__ __forceinline__ Inputs prepare(unsigned low, unsigned high) { return {{low, high}}; }
+    static __device__ __forceinline__ void prepare(const uint4& weights, uint4 (&parts)[1]) { parts[0] = weights; }
 };
 struct HalfProducts : Products16<__half> {
     static __device__ __forceinline__ void multiply(float (&d)[4], const uint4 (&a)[1][1], const Inputs (&b)[1])
@@ -76,6 +77,11 @@ struct Tf32Products {
         return __float_as_uint(__fmaf_rn(__uint_as_float(word), 0.f, __uint_as_float(word + 0x1000u)));
     }
     static __device__ __forceinline__ Inputs prepare(unsigned low, unsigned high) { return {{rounded(low), rounded(high)}}; }
+    // Of weights that are not packed, which need not stay finite either.
+    static __device__ __forceinline__ void prepare(const uint4& weights, uint4 (&parts)[1])
+    {
+        parts[0] = make_uint4(rounded(weights.x), rounded(weights.y), rounded(weights.z), rounded(weights.w));
+    }
     static __device__ __forceinline__ void multiply(float (&d)[4], const uint4 (&a)[1][1], const Inputs (&b)[1])
     {
         multiply_tf32(d, a[0][0], b[0].words);
@@ -109,6 +115,13 @@ struct Tf32x3Products {
         split(low, result.large[0], result.small[0]);
         split(high, result.large[1], result.small[1]);
         return result;
+    }
+    static __device__ __forceinline__ void prepare(const uint4& weights, uint4 (&parts)[2])
+    {
+        split(weights.x, parts[0].x, parts[1].x);
+        split(weights.y, parts[0].y, parts[1].y);
+        split(weights.z, parts[0].z, parts[1].z);
+        split(weights.w, parts[0].w, parts[1].w);
     }
     static __device__ __forceinline__ void multiply(float (&d)[4], const uint4 (&a)[1][2], const Inputs (&b)[1])
     {

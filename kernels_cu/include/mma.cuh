@@ -7,7 +7,9 @@
 #include "fragments.cuh"
 #include "slice_inputs.cuh"
 
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER, bool PHASED>
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER, bool PHASED,
+          class Filler = SliceInputs<typename Arithmetic::Element, BLOCK_N, BLOCK_K,
+                                     BLOCK_M / WARP_M * (BLOCK_N / WARP_N) * 32, GATHER>>
 struct Mma {
     using T = typename Arithmetic::Element;
     using Acc = typename Arithmetic::Acc;
@@ -22,15 +24,15 @@ struct Mma {
     static constexpr int kFragmentBytes = 512 * kParts;
     static constexpr int kWeightColumn = kDepths * kFragmentBytes;       // bytes of the fragments of 16 output channels
     static constexpr int kWeightBytes = BLOCK_M / 16 * kWeightColumn;
-    using Gathering = SliceInputs<T, BLOCK_N, BLOCK_K, kThreads, GATHER>;
+    using Gathering = Filler;
     static constexpr bool kPixelwise = Gathering::kPixelwise;
     static constexpr int kStageBytes = kWeightBytes + Gathering::kBytes;
     static constexpr int kSharedBytes = STAGES * kStageBytes + BLOCK_N * sizeof(Standing);   // and the table of rows
     static_assert(kStageBytes % 128 == 0);
 
     // For the epilogue: chunks of 16 x 32. A lane has pairs of kWide neighbouring sums of a row.
-    static constexpr int kWide = kPixelwise ? 1 : 16 / sizeof(T);
-    static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + (kPixelwise ? 8 : 16 / int(sizeof(Acc)));
+    static constexpr int kWide = kPixelwise || sizeof(T) == 2 ? 1 : 16 / sizeof(T);
+    static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + (kWide == 1 ? 8 : 16 / int(sizeof(Acc)));
     static constexpr int kChunksM = kFragmentsM, kChunksN = WARP_N / kColumns;
     static constexpr bool kExact = Arithmetic::kExact;
     static_assert(kRows * kPitch * sizeof(Acc) * (kThreads / 32) <= STAGES * kStageBytes);   // its pieces
@@ -45,7 +47,11 @@ struct Mma {
     Acc sums[kFragmentsM][kFragmentsN][4];
 
     __device__ __forceinline__ Mma(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void* memory)
-        : p(p), taps(taps), buffers(shared_address(memory)), inputs(p, taps, static_cast<unsigned char*>(memory) + STAGES * kStageBytes)
+        : Mma(p, taps, memory, static_cast<unsigned char*>(memory) + STAGES * kStageBytes)
+    {
+    }
+    __device__ __forceinline__ Mma(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void* memory, void* tables)
+        : p(p), taps(taps), buffers(shared_address(memory)), inputs(p, taps, tables)
     {
     }
     __device__ __forceinline__ void stand(int group, int first_m)
@@ -61,13 +67,21 @@ struct Mma {
         filled = buffers + Gathering::kBytes + first_weight();
         a_place = buffers + Gathering::kBytes + warp_m() * kFragmentsM * kWeightColumn + lane() * 16;
         const int n = warp_n() * WARP_N;
-        // Of ldmatrix, lanes address the chunks of two fragments: 8 pixels' first and second ones, and those of the next 8.
-        b_place = buffers +
-                  (kPixelwise ? Gathering::chunk(n + lane() / 16 * 8 + lane() % 8, lane() / 8 % 2)
-                              : lane() % 4 * Gathering::kPitch + n * sizeof(T) + lane() / 4 * 16);
+        b_place = buffers + place_of_inputs(n);
         keep(filled);
         keep(a_place);
         keep(b_place);
+        clear();
+    }
+    // Where this lane finds its first inputs. Of ldmatrix, lanes address the chunks of two fragments: 8 pixels' first and second
+    // ones, and those of the next 8.
+    __device__ __forceinline__ int place_of_inputs(int n) const
+    {
+        if constexpr (kPixelwise) return Gathering::chunk(n + lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
+        else return lane() % 4 * Gathering::kPitch + n * sizeof(T) + lane() / 4 * 16;
+    }
+    __device__ __forceinline__ void clear()
+    {
 #pragma unroll
         for (int i = 0; i < kFragmentsM; ++i)
 #pragma unroll
@@ -75,11 +89,11 @@ struct Mma {
 #pragma unroll
                 for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
     }
-    // Goes to another slice than the first; not of a phase.
+    // Goes to another slice than the first.
     __device__ __forceinline__ void skip(int slices)
     {
         inputs.skip(slices);
-        next_weights = slice_of(slices * BLOCK_K);
+        next_weights = slice_of(PHASED ? tap_row(taps, inputs.next.tap) + inputs.next.channel : slices * BLOCK_K);
     }
     __device__ __forceinline__ int slices() const
     {
@@ -181,16 +195,16 @@ struct Mma {
 
     __device__ __forceinline__ int chunk_row(int i) const { return warp_m() * WARP_M + i * kRows; }
     __device__ __forceinline__ int chunk_column(int j) const { return warp_n() * WARP_N + j * kColumns; }
-    __device__ __forceinline__ void put(Acc* piece, int i, int j) const
+    __device__ __forceinline__ void put(Acc* piece, int i, int j, int pitch = kPitch) const
     {
-        Acc* mine = piece + lane() / 4 * kPitch + lane() % 4 * 2 * kWide;
+        Acc* mine = piece + lane() / 4 * pitch + lane() % 4 * 2 * kWide;
 #pragma unroll
         for (int half = 0; half < 2; ++half)
 #pragma unroll
             for (int f = 0; f < 4; f += kWide) {
                 const auto& part = sums[i];
-                Acc* target = mine + half * 8 * kPitch + f * 8;
-                if constexpr (kPixelwise) {
+                Acc* target = mine + half * 8 * pitch + f * 8;
+                if constexpr (kWide == 1) {
                     const Acc pair[2] = {part[j * 4 + f][half * 2], part[j * 4 + f][half * 2 + 1]};
                     store_shared(target, pair);
                 } else {

@@ -21,3 +21,28 @@ template <class Acc> __device__ __forceinline__ bool is_finite(Acc value) { retu
 
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ __forceinline__ double multiply_add(double a, double b, double c) { return __fma_rn(a, b, c); }
+
+// A complex number as memory has it.
+template <class Acc> struct alignas(2 * sizeof(Acc)) Complex {
+    Acc re, im;
+
+    Complex() = default;
+    __device__ __forceinline__ Complex(Acc re, Acc im = 0) : re(re), im(im) {}
+    __device__ __forceinline__ Complex& operator+=(const Complex& other)
+    {
+        re += other.re;
+        im += other.im;
+        return *this;
+    }
+};
+template <class Acc> __device__ __forceinline__ Complex<Acc> widen(const Complex<Acc>& value) { return value; }
+
+// The value of the lane so many lanes further on.
+template <class Acc> __device__ __forceinline__ Acc shuffle_down(Acc value, int distance)
+{
+    return __shfl_down_sync(0xffffffffu, value, distance);
+}
+template <class Acc> __device__ __forceinline__ Complex<Acc> shuffle_down(const Complex<Acc>& value, int distance)
+{
+    return {shuffle_down(value.re, distance), shuffle_down(value.im, distance)};
+}

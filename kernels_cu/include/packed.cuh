@@ -57,22 +57,18 @@ template <class T> struct Columns {
             else words[i] = sizeof(T) == 1 ? 0 : bits_of(least<T>()) * 0x10001;
         }
     }
-    __device__ __forceinline__ void take(const Row& row)
+    __device__ __forceinline__ explicit Columns(const Row& row)
     {
         const unsigned loaded[4] = {row.x, row.y, row.z, row.w};
 #pragma unroll
         for (int i = 0; i < kWords; ++i) {
-            if constexpr (sizeof(T) == 8) {
-                words[i] = larger(words[i], __hiloint2double(loaded[2 * i + 1], loaded[2 * i]));
-            } else if constexpr (sizeof(T) == 4) {
-                words[i] = larger(words[i], __uint_as_float(loaded[i]));
-            } else if constexpr (sizeof(T) == 2) {
-                words[i] = larger_pair<T>(words[i], loaded[i]);
-            } else {               // the even bytes, then the odd ones
-                words[i] = larger_pair<T>(words[i], (loaded[i / 2] ^ kSign<T> * 0x1010101) >> i % 2 * 8 & 0xff00ff);
-            }
+            if constexpr (sizeof(T) == 8) words[i] = __hiloint2double(loaded[2 * i + 1], loaded[2 * i]);
+            else if constexpr (sizeof(T) == 4) words[i] = __uint_as_float(loaded[i]);
+            else if constexpr (sizeof(T) == 2) words[i] = loaded[i];
+            else words[i] = (loaded[i / 2] ^ kSign<T> * 0x1010101) >> i % 2 * 8 & 0xff00ff;    // the even bytes, then the odd ones
         }
     }
+    __device__ __forceinline__ void take(const Row& row) { merge(Columns(row)); }
     __device__ __forceinline__ void merge(const Columns& other)
     {
 #pragma unroll
@@ -80,6 +76,19 @@ template <class T> struct Columns {
             if constexpr (sizeof(T) >= 4) words[i] = larger(words[i], other.words[i]);
             else words[i] = larger_pair<T>(words[i], other.words[i]);
         }
+    }
+    // As the elements lie in memory.
+    __device__ __forceinline__ Row row() const
+    {
+        unsigned stored[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if constexpr (sizeof(T) == 8) stored[i] = i % 2 ? __double2hiint(words[i / 2]) : __double2loint(words[i / 2]);
+            else if constexpr (sizeof(T) == 4) stored[i] = __float_as_uint(words[i]);
+            else if constexpr (sizeof(T) == 2) stored[i] = words[i];
+            else stored[i] = (words[2 * i] | words[2 * i + 1] << 8) ^ kSign<T> * 0x1010101;
+        }
+        return make_uint4(stored[0], stored[1], stored[2], stored[3]);
     }
     __device__ __forceinline__ T operator[](int i) const
     {

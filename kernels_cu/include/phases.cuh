@@ -71,3 +71,28 @@ __device__ __forceinline__ void fill_taps(const ConvTransposeParams<Index, NDIM>
     for (int axis = 0; axis < NDIM; ++axis) rows *= phase_taps(p.axes[axis], phase[axis], axis, taps);
     taps.rows = rows;
 }
+
+// The same of the phase with a number in the order of work; the last axis counts fastest.
+template <class Index, int NDIM>
+__device__ __forceinline__ void fill_taps_of(const ConvTransposeParams<Index, NDIM>& p, Index number, Taps<Index, NDIM>& taps)
+{
+    Index phase[NDIM];
+#pragma unroll
+    for (int axis = NDIM - 1; axis >= 0; --axis) {
+        Index rank;
+        number = p.axes[axis].phases.split(number, rank);
+        phase[axis] = phase_of_rank(p.axes[axis], rank);
+    }
+    fill_taps(p, phase, taps);
+}
+
+// Where a tile stands: its group, its number among the tiles along M and along N; returns its phase's number.
+template <class Index, int NDIM>
+__device__ __forceinline__ Index phase_tile(const ConvTransposeParams<Index, NDIM>& p, int tile, Index& group, Index& m_tile, Index& n_tile)
+{
+    int m, phase, n;
+    group = p.common.n_tiles.split(p.phases.split(p.common.m_tiles.split(tile, m), phase), n);
+    m_tile = m;
+    n_tile = n;
+    return phase;
+}

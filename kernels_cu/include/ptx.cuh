@@ -48,6 +48,12 @@ __device__ __forceinline__ uint4 load_shared(unsigned address)
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
     return v;
 }
+__device__ __forceinline__ unsigned load_shared_word(unsigned address)
+{
+    unsigned word;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+    return word;
+}
 __device__ __forceinline__ void store_shared(unsigned address, const uint4& v)
 {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
@@ -99,6 +105,15 @@ __device__ __forceinline__ void store_shared(void* target, const float (&v)[2])
 __device__ __forceinline__ void load_matrices(unsigned (&values)[4], unsigned address)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+// The same, each transposed: a lane has two elements of a column instead of a row.
+__device__ __forceinline__ void load_transposed_matrices(unsigned (&values)[4], unsigned address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
                  : "r"(address)
                  : "memory");

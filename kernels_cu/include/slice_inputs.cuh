@@ -2,29 +2,35 @@
 //
 //  - Pixel by pixel, 64 or 128 bytes of K each, as ldmatrix reads them: their 16-byte chunks stand in another order for
 //    each of eight pixels, so that eight pixels have a chunk in different banks. Chunks are copied whole where channels lie
-//    next to each other in x (Gather::kVector), else made of single 16-bit elements that pass through registers.
+//    next to each other in x (Gather::kVector; Gather::kChunks and kHalves, of 8 bytes, each with a tap of its own), else
+//    made of single 16-bit elements that pass through registers.
 //  - Row of K by row of K, for wider elements, which are copied one by one.
 //
-// Where the block's pixels stand in x is in a table in shared memory, read where a new tap begins. Gather::kRowwise is for
-// few channels: K is not padded tap by tap, and a second table has what a row's tap and channel add.
+// Where the block's pixels stand in x is in a table in shared memory, read where a new tap begins. Gather::kRowwise, for
+// channels that lie anywhere, kChunks and kHalves are for few channels: K is not padded tap by tap, and a second table has
+// what the tap and the channel of a row, or of a chunk, add.
 #pragma once
 #include "gather.cuh"
 #include "ptx.cuh"
 
-enum class Gather { kScalar, kVector, kRowwise };
+enum class Gather { kScalar, kVector, kRowwise, kChunks, kHalves };
 
-// Place and input coordinates of a pixel's first tap, or how far a row of K is from these. Coordinates stay below 2^30;
+// Place and input coordinates of a pixel's first tap, or how far a row or chunk of K is from these. Coordinates stay below 2^30;
 // the first one of what does not exist is so far outside of x that its sum with any other is outside too.
 struct alignas(16) Standing { int offset, coordinate[3]; };
 
 template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct SliceInputs {
     enum : int { kNoPixel = -0x7fffffff - 1, kNoRow = -0x40000000 };
-    static constexpr bool kVector = GATHER == Gather::kVector, kUniformTap = GATHER != Gather::kRowwise;
+    static constexpr bool kHalves = GATHER == Gather::kHalves, kOwnTaps = GATHER == Gather::kChunks || kHalves;
+    static constexpr bool kUniformTap = GATHER == Gather::kVector || GATHER == Gather::kScalar;
+    static constexpr bool kVector = GATHER == Gather::kVector || kOwnTaps;   // chunks, or halves of them, are copied whole
     static constexpr bool kPixelwise = kVector || sizeof(T) == 2, kAsync = kVector || sizeof(T) > 2;
     static constexpr int kPitch = kPixelwise ? BLOCK_K * sizeof(T) : BLOCK_N * sizeof(T) + 32;   // bytes of a pixel, of a row of K
     static constexpr int kBytes = kPitch * (kPixelwise ? BLOCK_N : BLOCK_K);
     static constexpr int kChunk = 16 / sizeof(T), kChunks = BLOCK_K / kChunk;   // elements of a chunk, chunks of a pixel
-    static constexpr int kShares = kVector ? 4 : THREADS / BLOCK_N;             // threads of a pixel
+    static constexpr int kPiece = kHalves ? kChunk / 2 : kChunk;                // elements that are copied at once
+    static constexpr int kRowsOfEntry = kOwnTaps ? kPiece : 1;                  // of K, in the second table
+    static constexpr int kShares = kHalves ? 8 : kVector ? 4 : THREADS / BLOCK_N;   // threads of a pixel
     static constexpr int kPixelStep = THREADS / kShares, kPixels = BLOCK_N / kPixelStep;   // of a thread
     static constexpr int kElements = BLOCK_K / kShares;                         // of one pixel, of one thread
     // A thread's elements of a pixel are consecutive ones for chunks, else every so many.
@@ -35,14 +41,14 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
 
     const Correlation<int, 3>& p;
     const Taps<int, 3>& taps;
-    Standing *pixels, *rows;     // the tables
+    Standing *pixels, *rows;     // the tables: of pixels; of rows of K, or of chunks
     const T* x;                  // of this block's group
     int plain;                   // whether all chunks are aligned and whole
     Cursor<int, 3> next;         // of the slice to be fetched next, or
     int next_k;                  // its first row
     int offset[kPixels];         // of this thread's pixels, at the tap of that slice
     int channels[kPixels];       // that they have there: none outside of x
-    Standing mine;               // of this thread's pixel, where every row has its own tap
+    Standing mine[kPixels];      // of this thread's pixels, where a slice has several taps
     unsigned place;              // of this thread's first element or chunk in the first buffer
     unsigned gathered[kAsync ? 1 : kElements];
 
@@ -60,11 +66,12 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
             store(pixels + i, window.image + distance(window.origin), first, window.origin[1], window.origin[2]);
         }
         if constexpr (!kUniformTap) {
-            for (int k = threadIdx.x; k < slices * BLOCK_K; k += THREADS) {
+            for (int i = threadIdx.x; i < slices * (BLOCK_K / kRowsOfEntry); i += THREADS) {
+                const int k = i * kRowsOfEntry;
                 int channel, tap[3], away[3];
                 split_row(p, taps, k, tap, channel);
                 advance_by(tap, away);
-                store(rows + k, distance(away) + channel * p.x_channel, k < taps.rows ? away[0] : kNoRow, away[1], away[2]);
+                store(rows + i, distance(away) + channel * p.x_channel, k < taps.rows ? away[0] : kNoRow, away[1], away[2]);
             }
         }
         plain = aligned() && p.channels % BLOCK_K == 0;
@@ -72,12 +79,17 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
         keep(x);
         next.start();
         next_k = 0;
-        place = buffers + (kPixelwise ? chunk(first_pixel(), kVector ? share() : share() * (kElements / kChunk))
-                                      : share() * kPitch + first_pixel() * sizeof(T));
+        place = buffers + (kHalves      ? chunk(first_pixel(), share() / 2) + share() % 2 * 8
+                           : kPixelwise ? chunk(first_pixel(), kVector ? share() : share() * (kElements / kChunk))
+                                        : share() * kPitch + first_pixel() * sizeof(T));
         keep(place);
         __syncthreads();
-        if constexpr (kUniformTap) find_pixels();
-        else mine = pixels[first_pixel()];
+        if constexpr (kUniformTap) {
+            find_pixels();
+        } else {
+#pragma unroll
+            for (int i = 0; i < kPixels; ++i) mine[i] = pixels[first_pixel() + i * kPixelStep];
+        }
     }
     // Goes to another slice than the first.
     __device__ __forceinline__ void skip(int slices)
@@ -123,7 +135,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
 
     // ---- one slice
 
-    __device__ __forceinline__ bool aligned() const { return reinterpret_cast<unsigned long long>(x) % 16 == 0; }
+    __device__ __forceinline__ bool aligned() const { return reinterpret_cast<unsigned long long>(x) % (kPiece * sizeof(T)) == 0; }
     // Starts to fill the buffer so many bytes after the first with the next slice; returns whether the one after begins a tap.
     __device__ __forceinline__ bool fetch(unsigned buffer)
     {
@@ -135,7 +147,9 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
             begins = next.advance(p, taps, BLOCK_K);
             if (begins) find_pixels();
         } else {
-            fetch_rows(place + buffer);
+            if constexpr (!kOwnTaps) fetch_rows(place + buffer);
+            else if (aligned()) copy_pieces(place + buffer);
+            else fetch_unaligned_pieces(place + buffer);
             next_k += BLOCK_K;
         }
         return begins;
@@ -205,7 +219,39 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
 #pragma unroll
         for (int i = 0; i < kElements; ++i) {
             const Standing away = row[kRunStep * i];
-            move(target, i, reinterpret_cast<const char*>(x + mine.offset + away.offset), meets(mine, away.coordinate));
+            move(target, i, reinterpret_cast<const char*>(x + mine[0].offset + away.offset), meets(mine[0], away.coordinate));
+        }
+    }
+    // Where a piece of a slice goes, so many pieces and pixels after this thread's first ones.
+    static __device__ __forceinline__ unsigned piece(unsigned target, int further, int pixel)
+    {
+        return (target ^ (kHalves ? further / 2 : further) * 16) + pixel * kPixelStep * kPitch;
+    }
+    __device__ __forceinline__ void copy_pieces(unsigned target)
+    {
+        const Standing* entry = rows + next_k / kPiece + share();
+#pragma unroll
+        for (int k = 0; k < BLOCK_K / kPiece; k += kShares) {
+            const Standing away = entry[k];
+#pragma unroll
+            for (int i = 0; i < kPixels; ++i)
+                copy_async<kPiece * sizeof(T)>(piece(target, k, i), x + (mine[i].offset + away.offset),
+                                               meets(mine[i], away.coordinate) ? kPiece * sizeof(T) : 0);
+        }
+    }
+    __device__ __forceinline__ void fetch_unaligned_pieces(unsigned target)
+    {
+        const Standing* entry = rows + next_k / kPiece + share();
+#pragma unroll 1
+        for (int k = 0; k < BLOCK_K / kPiece; k += kShares) {
+            const Standing away = entry[k];
+#pragma unroll
+            for (int i = 0; i < kPixels; ++i) {
+                const T* source = x + (mine[i].offset + away.offset);
+                const bool exists = meets(mine[i], away.coordinate);
+#pragma unroll 1
+                for (int e = 0; e < kPiece; ++e) store_shared(piece(target, k, i) + e * sizeof(T), exists ? source[e] : T(0.f));
+            }
         }
     }
     __device__ __forceinline__ void move(unsigned target, int which, const char* source, bool exists)

@@ -1,4 +1,4 @@
-// Runs of neighbouring elements on their way from global to shared memory, 16 bytes at a time.
+// Runs of neighbouring elements on their way between global and shared memory, 16 bytes at a time.
 #pragma once
 #include "ptx.cuh"
 
@@ -8,23 +8,41 @@ template <class T> __device__ __forceinline__ int phase_of(const T* address)
     return int(reinterpret_cast<unsigned long long>(address) % 16) / int(sizeof(T));
 }
 
-// Starts copying a run of `count` elements, of which each of `members` threads takes a share. Element i goes to
-// target[phase_of(source) + i], so that both sides of a copy are aligned; target itself is, to 16 bytes. Up to 16 bytes
-// after the run are overwritten where it does not end at a multiple of them.
+// Elements of a run before its first multiple of 16 bytes.
+template <class T> __device__ __forceinline__ int head_of(const T* address, int count)
+{
+    const int head = -int(reinterpret_cast<unsigned long long>(address) / sizeof(T)) & 16 / int(sizeof(T)) - 1;
+    return head < count ? head : count;
+}
+
+// Starts copying a run of `count` elements, of which each of `members` threads takes a share, at least 16 of them. Element i
+// goes to target[phase_of(source) + i], so that both sides of a copy are aligned; target itself is, to 16 bytes. Up to 16
+// bytes after the run are overwritten where it does not end at a multiple of them.
 template <class T>
 __device__ __forceinline__ void copy_run(T* target, const T* source, int count, int member, int members)
 {
     constexpr int kVector = 16 / int(sizeof(T));
-    const int begin = phase_of(source), end = begin + count;
-    const T* origin = source - begin;
+    const int head = head_of(source, count);
+    target += phase_of(source);
+    if (member < head) target[member] = source[member];
 #pragma unroll 1
-    for (int first = member * kVector; first < end; first += members * kVector) {
-        const int left = end - first;
-        if (first >= begin) {
-            copy_async<16>(shared_address(target + first), origin + first, (left < kVector ? left : kVector) * int(sizeof(T)));
-        } else {
-#pragma unroll 1
-            for (int i = begin; i < kVector && i < end; ++i) target[i] = origin[i];
-        }
+    for (int first = head + member * kVector; first < count; first += members * kVector) {
+        const int left = count - first;
+        copy_async<16>(shared_address(target + first), source + first, (left < kVector ? left : kVector) * int(sizeof(T)));
     }
+}
+
+// Writes a run of `count` elements, likewise the other way round: element i comes from source[phase_of(target) + i], and
+// source is aligned to 16 bytes. Nothing beside the run is written.
+template <class T>
+__device__ __forceinline__ void store_run(T* target, const T* source, int count, int member, int members)
+{
+    constexpr int kVector = 16 / int(sizeof(T));
+    const int head = head_of(target, count), end = head + (count - head) / kVector * kVector;
+    source += phase_of(target);
+    if (member < head) target[member] = source[member];
+#pragma unroll 1
+    for (int first = head + member * kVector; first < end; first += members * kVector)
+        *reinterpret_cast<uint4*>(target + first) = *reinterpret_cast<const uint4*>(source + first);
+    if (end + member < count) target[end + member] = source[end + member];
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from math import prod
@@ -110,9 +110,9 @@ class EmulatedDevice:
     launches : LaunchRecord of each launch, in order.
     """
 
-    def __init__(self, architecture: str, options: Options) -> None:
+    def __init__(self, architecture: str, limits: Limits, options: Options) -> None:
         self.architecture = architecture
-        self._limits = representative(architecture).limits
+        self._limits = limits
         self.options = options
         self.prepared: dict[Any, Any] = {}
         self.launches: list[LaunchRecord] = []
@@ -300,13 +300,17 @@ def _name_arrays(call: Call, variant: Variant, parameters: bytes) -> set[int]:
 
 
 @contextmanager
-def emulated_cuda(architecture: str = "sm_90a", **options: Any) -> Iterator[EmulatedDevice]:
+def emulated_cuda(
+    architecture: str = "sm_90a", multiprocessors: int | None = None, **options: Any
+) -> Iterator[EmulatedDevice]:
     """Let gpuconv's operators on NumPy arrays run the whole CUDA backend, in the emulator instead of on a device.
 
     Parameters
     ----------
     architecture : str
         What the kernels are compiled for.
+    multiprocessors : int, optional
+        That planners know of; otherwise those of the architecture's well-known device.
     **options
         Fields of `Options`.
 
@@ -315,7 +319,9 @@ def emulated_cuda(architecture: str = "sm_90a", **options: Any) -> Iterator[Emul
     EmulatorError
         A kernel did what it must not do. At the end: elements of a result were never written.
     """
-    device = EmulatedDevice(architecture, Options(**options))
+    limits = representative(architecture).limits
+    limits = replace(limits, multiprocessors=multiprocessors or limits.multiprocessors)
+    device = EmulatedDevice(architecture, limits, Options(**options))
     before = cuda.runtime
     cuda.runtime = device
     try:

@@ -1,0 +1,395 @@
+"""Gradients of Conv and ConvTranspose: check the call, choose the backend, run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+from gpuconv import _arrays, _dtypes, _layout, _memory, _precision, cpu, cuda
+from gpuconv._errors import ArgumentError
+from gpuconv._operators import OPERATORS
+from gpuconv._precision import CURRENT
+
+_Ints = Iterable[int] | None
+
+
+def conv_input_grad(
+    dy: Any,
+    w: Any,
+    x_shape: Iterable[int],
+    *,
+    auto_pad: str | bytes = "NOTSET",
+    dilations: _Ints = None,
+    group: int = 1,
+    kernel_shape: _Ints = None,
+    layout: str = "NCHW",
+    pads: _Ints = None,
+    precision: str | None = None,
+    strides: _Ints = None,
+    out: Any = None,
+) -> Any:
+    """Compute the gradient of :func:`conv` with respect to x: its adjoint, applied to dy.
+
+    ``dx[n, c, i]`` is the sum of ``dy[n, m, q] * w[m, c, t]`` over every output q that meets input i through a tap t.
+
+    Parameters
+    ----------
+    dy : array (N, M, Q1, …, Qn)
+        Gradient with respect to the result of the forward call. NumPy and CuPy arrays as in :func:`conv`.
+    w : array (M, C/group, k1, …, kn)
+        The forward call's weights, of dy's dtype.
+    x_shape : sequence of int
+        Shape of the forward call's x, in its layout.
+    auto_pad, dilations, group, kernel_shape, layout, pads, precision, strides
+        The forward call's.
+    out : array of x_shape, optional
+        Written in place and returned; must not share memory with an input.
+
+    Returns
+    -------
+    array of x_shape
+        Of dy's dtype and library. Inputs that no output meets have a gradient of 0. Rounding as in :func:`conv`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        As :func:`conv` for the forward call; also a dy that has not the shape of its result.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> w = np.array([[[1, 10]]], np.float32)
+    >>> gpuconv.conv_input_grad(np.ones((1, 1, 2), np.float32), w, (1, 1, 4), strides=[2])
+    array([[[ 1., 10.,  1., 10.]]], dtype=float32)
+    """
+    attributes = {
+        "auto_pad": auto_pad,
+        "dilations": dilations,
+        "group": group,
+        "kernel_shape": kernel_shape,
+        "pads": pads,
+        "strides": strides,
+        "x_shape": x_shape,
+    }
+    return run("conv_input_grad", {"dy": dy, "w": w}, attributes, layout, precision, out)
+
+
+def conv_weight_grad(
+    x: Any,
+    dy: Any,
+    w_shape: Iterable[int],
+    *,
+    auto_pad: str | bytes = "NOTSET",
+    dilations: _Ints = None,
+    group: int = 1,
+    kernel_shape: _Ints = None,
+    layout: str = "NCHW",
+    pads: _Ints = None,
+    precision: str | None = None,
+    strides: _Ints = None,
+    out: Any = None,
+) -> Any:
+    """Compute the gradient of :func:`conv` with respect to w.
+
+    ``dw[m, c, t]`` is the sum of ``dy[n, m, q] * x[n, c, i]`` over all images n and all outputs q that meet an input i
+    through tap t. The sum is made in one fixed order: the same call gives the same bits.
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+        The forward call's.
+    dy : array (N, M, Q1, …, Qn)
+        Gradient with respect to its result, of x's dtype.
+    w_shape : sequence of int
+        (M, C/group, k1, …, kn), the shape of its weights.
+    auto_pad, dilations, group, kernel_shape, layout, pads, precision, strides
+        The forward call's.
+    out : array of w_shape, optional
+        Written in place and returned; must not share memory with an input.
+
+    Returns
+    -------
+    array of w_shape
+        Of x's dtype and library. Taps that meet padding only have a gradient of 0. Sums as in :func:`conv`, their
+        error bounded as there for as many terms as there are products.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        As :func:`conv` for the forward call; also a dy that has not the shape of its result.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> x = np.array([[[1, 2, 3, 4]]], np.float32)
+    >>> gpuconv.conv_weight_grad(x, np.ones((1, 1, 3), np.float32), (1, 1, 2))
+    array([[[6., 9.]]], dtype=float32)
+    """
+    attributes = {
+        "auto_pad": auto_pad,
+        "dilations": dilations,
+        "group": group,
+        "kernel_shape": kernel_shape,
+        "pads": pads,
+        "strides": strides,
+        "w_shape": w_shape,
+    }
+    return run("conv_weight_grad", {"x": x, "dy": dy}, attributes, layout, precision, out)
+
+
+def conv_bias_grad(dy: Any, *, layout: str = "NCHW", out: Any = None) -> Any:
+    """Compute the gradient of :func:`conv` with respect to b: the sum of dy over batch and space.
+
+    Parameters
+    ----------
+    dy : array (N, M, Q1, …, Qn)
+        Gradient with respect to the result of the forward call.
+    layout : {"NCHW", "NHWC"}
+        The forward call's.
+    out : array (M,), optional
+        Written in place and returned; must not share memory with dy.
+
+    Returns
+    -------
+    array (M,)
+        Of dy's dtype and library, summed in float32 (float64 for float64) in one fixed order and rounded once.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        As in :func:`conv`.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> gpuconv.conv_bias_grad(np.arange(6, dtype=np.float32).reshape(1, 2, 3))
+    array([ 3., 12.], dtype=float32)
+    """
+    return run("conv_bias_grad", {"dy": dy}, {}, layout, None, out)
+
+
+def conv_transpose_input_grad(
+    dy: Any,
+    w: Any,
+    x_shape: Iterable[int],
+    *,
+    auto_pad: str | bytes = "NOTSET",
+    dilations: _Ints = None,
+    group: int = 1,
+    kernel_shape: _Ints = None,
+    layout: str = "NCHW",
+    output_padding: _Ints = None,
+    output_shape: _Ints = None,
+    pads: _Ints = None,
+    precision: str | None = None,
+    strides: _Ints = None,
+    out: Any = None,
+) -> Any:
+    """Compute the gradient of :func:`conv_transpose` with respect to x: its adjoint, applied to dy.
+
+    Parameters
+    ----------
+    dy : array (N, M, Q1, …, Qn)
+        Gradient with respect to the result of the forward call.
+    w : array (C, M/group, k1, …, kn)
+        The forward call's weights, of dy's dtype.
+    x_shape : sequence of int
+        Shape of the forward call's x, in its layout.
+    auto_pad, dilations, group, kernel_shape, layout, output_padding, output_shape, pads, precision, strides
+        The forward call's.
+    out : array of x_shape, optional
+        Written in place and returned; must not share memory with an input.
+
+    Returns
+    -------
+    array of x_shape
+        Of dy's dtype and library: the Conv of dy with w. Rounding as in :func:`conv`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        As :func:`conv_transpose` for the forward call; also a dy that has not the shape of its result.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> w = np.array([[[1, 10]]], np.float32)
+    >>> dy = np.array([[[1, 2, 3, 4]]], np.float32)
+    >>> gpuconv.conv_transpose_input_grad(dy, w, (1, 1, 2), strides=[2])
+    array([[[21., 43.]]], dtype=float32)
+    """
+    attributes = {
+        "auto_pad": auto_pad,
+        "dilations": dilations,
+        "group": group,
+        "kernel_shape": kernel_shape,
+        "output_padding": output_padding,
+        "output_shape": output_shape,
+        "pads": pads,
+        "strides": strides,
+        "x_shape": x_shape,
+    }
+    return run("conv_transpose_input_grad", {"dy": dy, "w": w}, attributes, layout, precision, out)
+
+
+def conv_transpose_weight_grad(
+    x: Any,
+    dy: Any,
+    w_shape: Iterable[int],
+    *,
+    auto_pad: str | bytes = "NOTSET",
+    dilations: _Ints = None,
+    group: int = 1,
+    kernel_shape: _Ints = None,
+    layout: str = "NCHW",
+    output_padding: _Ints = None,
+    output_shape: _Ints = None,
+    pads: _Ints = None,
+    precision: str | None = None,
+    strides: _Ints = None,
+    out: Any = None,
+) -> Any:
+    """Compute the gradient of :func:`conv_transpose` with respect to w.
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+        The forward call's.
+    dy : array (N, M, Q1, …, Qn)
+        Gradient with respect to its result, of x's dtype.
+    w_shape : sequence of int
+        (C, M/group, k1, …, kn), the shape of its weights.
+    auto_pad, dilations, group, kernel_shape, layout, output_padding, output_shape, pads, precision, strides
+        The forward call's.
+    out : array of w_shape, optional
+        Written in place and returned; must not share memory with an input.
+
+    Returns
+    -------
+    array of w_shape
+        Of x's dtype and library; sums and their order as in :func:`conv_weight_grad`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        As :func:`conv_transpose` for the forward call; also a dy that has not the shape of its result.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> x, dy = np.array([[[1, 2]]], np.float32), np.array([[[1, 2, 3, 4]]], np.float32)
+    >>> gpuconv.conv_transpose_weight_grad(x, dy, (1, 1, 2), strides=[2])
+    array([[[ 7., 10.]]], dtype=float32)
+    """
+    attributes = {
+        "auto_pad": auto_pad,
+        "dilations": dilations,
+        "group": group,
+        "kernel_shape": kernel_shape,
+        "output_padding": output_padding,
+        "output_shape": output_shape,
+        "pads": pads,
+        "strides": strides,
+        "w_shape": w_shape,
+    }
+    return run("conv_transpose_weight_grad", {"x": x, "dy": dy}, attributes, layout, precision, out)
+
+
+def conv_transpose_bias_grad(dy: Any, *, layout: str = "NCHW", out: Any = None) -> Any:
+    """Compute the gradient of :func:`conv_transpose` with respect to b, which is that of :func:`conv_bias_grad`.
+
+    Parameters
+    ----------
+    dy : array (N, M, Q1, …, Qn)
+        Gradient with respect to the result of the forward call.
+    layout : {"NCHW", "NHWC"}
+        The forward call's.
+    out : array (M,), optional
+        Written in place and returned; must not share memory with dy.
+
+    Returns
+    -------
+    array (M,)
+        As :func:`conv_bias_grad`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        As in :func:`conv`.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> gpuconv.conv_transpose_bias_grad(np.ones((2, 1, 3, 3), np.float32))
+    array([18.], dtype=float32)
+    """
+    return run("conv_transpose_bias_grad", {"dy": dy}, {}, layout, None, out)
+
+
+def run(
+    name: str,
+    arrays: dict[str, Any],
+    attributes: dict[str, Any],
+    layout: str,
+    precision: str | None,
+    out: Any,
+    check_indices: bool = False,
+) -> Any:
+    """Check a call of any operator with one result, choose the backend and run it."""
+    operator = OPERATORS[name]
+    library, arrays = _arrays.resolve_all(name, arrays)
+    first = next(iter(arrays.values()))
+    if out is not None:
+        _arrays.check_out(name, "out", out, library, first)
+    if library == "cuda":
+        if check_indices:
+            _check_indices(name, arrays, attributes, layout, library)
+        values = tuple(attributes[attribute] for attribute in operator.attributes)
+        precise = CURRENT.get() if precision is None else precision
+        return cuda.run(name, tuple(arrays.values()), (out,), values, layout, precise)[0]
+    geometry = operator.geometry(*(array.shape for array in arrays.values()), layout=layout, **attributes)
+    _dtypes.check(name, **arrays)
+    if precision is not None:
+        _precision.check(name, precision)
+    if "indices" in arrays:  # always: what numbers nothing cannot be left out here
+        _check_indices(name, arrays, attributes, layout, library)
+    order = layout if operator.follows_layout("out") else "NCHW"
+    result = _memory.result(name, out, _layout.as_given(order, operator.result(geometry)), first.dtype, **arrays)
+    views = {
+        role: _layout.view(layout if operator.follows_layout(array) else "NCHW", arrays[array])
+        for array, role in operator.inputs.items()
+    }
+    _compute(operator.kernel, views, _layout.view(order, result), geometry)
+    return result
+
+
+def _check_indices(name: str, arrays: dict[str, Any], attributes: dict[str, Any], layout: str, library: str) -> None:
+    """Raise ArgumentError where an index numbers nothing, with its place; on a device this waits for it."""
+    shapes = (array.shape for array in arrays.values())
+    geometry = OPERATORS[name].geometry(*shapes, layout=layout, **attributes)
+    _dtypes.check(name, **arrays)
+    numbered, indices = getattr(geometry, "numbered_shape", geometry.x_shape), arrays["indices"]
+    if library == "numpy":
+        wrong = cpu.first_out_of_range(indices, prod(numbered))
+    else:
+        wrong = cuda.first_out_of_range(name, indices, prod(numbered))
+    if wrong is not None:
+        raise ArgumentError(
+            f"{name}: indices hold {int(indices[wrong])} at {wrong}, but the elements of {numbered} (N, C, D1, …) "
+            f"have the numbers 0 to {prod(numbered) - 1}, and -1 stands for none"
+        )
+
+
+def _compute(kernel: str, arrays: dict[str, Any], result: Any, geometry: Any) -> None:
+    """Run a function of the NumPy backend on arrays that are named by their roles."""
+    if kernel in ("conv", "conv_transpose"):
+        getattr(cpu, kernel)(arrays["x"], arrays["w"], None, result, geometry)
+    elif kernel == "bias_grad":
+        cpu.bias_grad(arrays["x"], result)
+    elif kernel == "weight_grad":
+        cpu.weight_grad(arrays["x"], arrays["dy"], result, geometry)
+    elif kernel == "max_pool_grad":
+        cpu.max_pool_grad(arrays["dy"], arrays["indices"], result, geometry)
+    else:
+        cpu.max_unpool(arrays["x"], arrays["indices"], result, geometry)

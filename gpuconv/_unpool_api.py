@@ -1,0 +1,134 @@
+"""What is done by MaxPool's Indices: its gradient, and MaxUnpool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gpuconv._gradient_api import run
+
+_Ints = Iterable[int] | None
+
+
+def max_pool_grad(
+    dy: Any,
+    indices: Any,
+    x_shape: Iterable[int],
+    *,
+    kernel_shape: Iterable[int],
+    auto_pad: str | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    check_indices: bool = True,
+    dilations: _Ints = None,
+    layout: str = "NCHW",
+    pads: _Ints = None,
+    storage_order: int = 0,
+    strides: _Ints = None,
+    out: Any = None,
+) -> Any:
+    """Compute the gradient of :func:`max_pool`: what dy has for a window goes to the element that is its maximum.
+
+    Parameters
+    ----------
+    dy : array (N, C, Q1, …, Qn)
+        Gradient with respect to the result of the forward call; float16, bfloat16, float32 or float64. NumPy and CuPy
+        arrays as in :func:`conv`.
+    indices : int64 array (N, C, Q1, …, Qn)
+        The forward call's Indices. A window whose index is -1 gives its gradient to no element, as one does whose index
+        numbers an element outside of it.
+    x_shape : sequence of int
+        Shape of the forward call's x, in its layout.
+    kernel_shape, auto_pad, ceil_mode, dilations, layout, pads, storage_order, strides
+        The forward call's.
+    check_indices : bool
+        Whether Indices on a CUDA device are looked at first, for which the call waits for the device. Without it, those
+        that number nothing count for nothing. On the CPU they are always looked at.
+    out : array of x_shape, optional
+        Written in place and returned; must not share memory with an input.
+
+    Returns
+    -------
+    array of x_shape
+        Of dy's dtype and library. Summed in float32 (float64 for float64) in one fixed order and rounded once.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        As :func:`max_pool` for the forward call; also dy or indices of another shape than its result's, indices that
+        are not int64, or one that is less than -1 or numbers no element of x.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> x = np.array([[[3, 1, 4, 1, 5]]], np.float32)
+    >>> y, indices = gpuconv.max_pool(x, kernel_shape=[3], return_indices=True)
+    >>> gpuconv.max_pool_grad(np.ones_like(y), indices, x.shape, kernel_shape=[3])
+    array([[[0., 0., 2., 0., 1.]]], dtype=float32)
+    """
+    attributes = {
+        "auto_pad": auto_pad,
+        "ceil_mode": ceil_mode,
+        "dilations": dilations,
+        "kernel_shape": kernel_shape,
+        "pads": pads,
+        "storage_order": storage_order,
+        "strides": strides,
+        "x_shape": x_shape,
+    }
+    return run("max_pool_grad", {"dy": dy, "indices": indices}, attributes, layout, None, out, check_indices)
+
+
+def max_unpool(
+    y: Any,
+    indices: Any,
+    output_shape: _Ints = None,
+    *,
+    kernel_shape: Iterable[int],
+    check_indices: bool = True,
+    layout: str = "NCHW",
+    pads: _Ints = None,
+    strides: _Ints = None,
+    out: Any = None,
+) -> Any:
+    """Put the maxima of :func:`max_pool` back where they were, as ONNX MaxUnpool does (opsets 9 to 22).
+
+    Parameters
+    ----------
+    y : array (N, C, Q1, …, Qn)
+        Any dtype that :func:`max_pool` takes. NumPy and CuPy arrays as in :func:`conv`.
+    indices : int64 array (N, C, Q1, …, Qn)
+        Where each element goes: its number, row-major, among all elements of an array (N, C, D1, …, Dn) with
+        ``D = stride * (Q - 1) + kernel - pads``, also where ``output_shape`` says otherwise. -1: nowhere.
+    output_shape : sequence of int, optional
+        Spatial extents of the result, with or without N and C in front, none smaller than D. What is more stands at
+        the end.
+    kernel_shape, pads, strides
+        The forward call's: as there, one entry per spatial axis, all beginnings before all ends for pads.
+    check_indices : bool
+        As in :func:`max_pool_grad`.
+    layout : {"NCHW", "NHWC"}
+        As in :func:`max_pool`.
+    out : array, optional
+        Written in place and returned; must not share memory with an input.
+
+    Returns
+    -------
+    array (N, C, D1, …, Dn)
+        Of y's dtype and library, zero where no element goes. Of several elements with one index, the last in row-major
+        order (of N, C, Q1, …) is there.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        An attribute or a shape breaks a rule; indices that are not int64, or one that is less than -1 or numbers no
+        element.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> y, indices = np.array([[[4, 5]]], np.float32), np.array([[[1, 2]]])
+    >>> gpuconv.max_unpool(y, indices, kernel_shape=[2], strides=[2])
+    array([[[0., 4., 5., 0.]]], dtype=float32)
+    """
+    attributes = {"kernel_shape": kernel_shape, "output_shape": output_shape, "pads": pads, "strides": strides}
+    return run("max_unpool", {"y": y, "indices": indices}, attributes, layout, None, out, check_indices)

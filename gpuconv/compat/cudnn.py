@@ -1,0 +1,320 @@
+"""The convolutions and the max pooling of ``cupy.cudnn``, which CuPy 14 no longer has, computed by gpuconv.
+
+Code that was written for ``from cupy import cudnn`` runs with ``from gpuconv.compat import cudnn``. The functions write
+into the arrays that they are given, as cuDNN's did, and take NumPy arrays too, with any number of spatial axes.
+``auto_tune``, ``tensor_core`` and ``deterministic`` are accepted and change nothing: kernels are chosen by a model or
+by :func:`gpuconv.tune`, tensor cores are used where they are exact, and every sum is made in one fixed order.
+
+What gpuconv does not have is refused by name: average pooling, activations, softmax, normalisation, dropout, recurrent
+networks, and the descriptors of cuDNN's own interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from gpuconv import _api, _gradient_api, _unpool_api
+from gpuconv._errors import ArgumentError
+
+CUDNN_TENSOR_NCHW = 0
+CUDNN_TENSOR_NHWC = 1
+CUDNN_POOLING_MAX = 0
+CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING = 1
+CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING = 2
+CUDNN_POOLING_MAX_DETERMINISTIC = 3
+
+__all__ = [
+    "CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING",
+    "CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING",
+    "CUDNN_POOLING_MAX",
+    "CUDNN_POOLING_MAX_DETERMINISTIC",
+    "CUDNN_TENSOR_NCHW",
+    "CUDNN_TENSOR_NHWC",
+    "convolution_backward_data",
+    "convolution_backward_filter",
+    "convolution_forward",
+    "pooling_backward",
+    "pooling_forward",
+]
+
+_LAYOUTS = {CUDNN_TENSOR_NCHW: "NCHW", CUDNN_TENSOR_NHWC: "NHWC"}
+_TENSOR_CORES = ("always", "auto", "never")
+_Ints = Sequence[int]
+
+
+def convolution_forward(
+    x: Any,
+    W: Any,  # noqa: N803  # the name that callers may use
+    b: Any,
+    y: Any,
+    pad: _Ints,
+    stride: _Ints,
+    dilation: _Ints,
+    groups: int,
+    *,
+    auto_tune: bool,
+    tensor_core: str,
+    d_layout: int = CUDNN_TENSOR_NCHW,
+    w_layout: int = CUDNN_TENSOR_NCHW,
+) -> None:
+    """Write the convolution of x and W, plus b, into y; see :func:`gpuconv.conv`.
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+    W : array (M, C/groups, k1, …, kn)
+    b : array (M,), or of as many elements, or None
+    y : array (N, M, Q1, …, Qn)
+    pad, stride, dilation : sequence of int, one per spatial axis
+        Each axis is padded alike at both ends.
+    groups : int
+    auto_tune, tensor_core
+        Accepted; ``tensor_core`` must be "always", "auto" or "never".
+    d_layout, w_layout : int
+        ``CUDNN_TENSOR_NHWC`` for x and y, or for W, with their channels last.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        As :func:`gpuconv.conv`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpuconv.compat import cudnn
+    >>> x, W, y = np.ones((1, 1, 3, 3)), np.ones((1, 1, 2, 2)), np.empty((1, 1, 2, 2))
+    >>> cudnn.convolution_forward(x, W, None, y, (0, 0), (1, 1), (1, 1), 1, auto_tune=False, tensor_core="auto")
+    >>> y[0, 0]
+    array([[4., 4.],
+           [4., 4.]])
+    """
+    name = "convolution_forward"
+    _check_tensor_core(name, tensor_core)
+    attributes = _attributes(pad, stride, dilation, groups)
+    _api.conv(x, _filters(name, W, w_layout), _flat(b), **attributes, layout=_layout(name, "d_layout", d_layout), out=y)
+
+
+def convolution_backward_filter(
+    x: Any,
+    gy: Any,
+    gW: Any,  # noqa: N803
+    pad: _Ints,
+    stride: _Ints,
+    dilation: _Ints,
+    groups: int,
+    *,
+    deterministic: bool,
+    auto_tune: bool,
+    tensor_core: str,
+    d_layout: int = CUDNN_TENSOR_NCHW,
+    w_layout: int = CUDNN_TENSOR_NCHW,
+) -> None:
+    """Write the gradient of the weights into gW; see :func:`gpuconv.conv_weight_grad`.
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+    gy : array (N, M, Q1, …, Qn)
+    gW : array (M, C/groups, k1, …, kn)
+    pad, stride, dilation, groups, auto_tune, tensor_core, d_layout, w_layout
+        As in :func:`convolution_forward`.
+    deterministic : bool
+        Accepted; the result is always the same.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        As :func:`gpuconv.conv_weight_grad`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpuconv.compat import cudnn
+    >>> x, gy, gW = np.arange(4.0).reshape(1, 1, 4), np.ones((1, 1, 3)), np.empty((1, 1, 2))
+    >>> options = {"deterministic": True, "auto_tune": False, "tensor_core": "auto"}
+    >>> cudnn.convolution_backward_filter(x, gy, gW, (0,), (1,), (1,), 1, **options)
+    >>> gW[0]
+    array([[3., 6.]])
+    """
+    name = "convolution_backward_filter"
+    _check_tensor_core(name, tensor_core)
+    out, layout = _filters(name, gW, w_layout), _layout(name, "d_layout", d_layout)
+    attributes = _attributes(pad, stride, dilation, groups)
+    _gradient_api.conv_weight_grad(x, gy, out.shape, **attributes, layout=layout, out=out)
+
+
+def convolution_backward_data(
+    W: Any,  # noqa: N803
+    x: Any,
+    b: Any,
+    y: Any,
+    pad: _Ints,
+    stride: _Ints,
+    dilation: _Ints,
+    groups: int,
+    *,
+    deterministic: bool,
+    auto_tune: bool,
+    tensor_core: str,
+    d_layout: int = CUDNN_TENSOR_NCHW,
+    w_layout: int = CUDNN_TENSOR_NCHW,
+) -> None:
+    """Write the gradient of the data, plus b, into y, which makes it a transposed convolution of x.
+
+    See :func:`gpuconv.conv_input_grad` and :func:`gpuconv.conv_transpose`.
+
+    Parameters
+    ----------
+    W : array (M, C/groups, k1, …, kn)
+    x : array (N, M, Q1, …, Qn)
+        The gradient of the convolution's result.
+    b : array (C,), or of as many elements, or None
+    y : array (N, C, D1, …, Dn)
+        Of the shape of the convolution's input.
+    pad, stride, dilation, groups, auto_tune, tensor_core, d_layout, w_layout
+        Those of the convolution, as in :func:`convolution_forward`.
+    deterministic : bool
+        Accepted; the result is always the same.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        As :func:`gpuconv.conv_input_grad`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpuconv.compat import cudnn
+    >>> W, x, y = np.array([[[1.0, 10.0]]]), np.ones((1, 1, 2)), np.empty((1, 1, 4))
+    >>> options = {"deterministic": True, "auto_tune": False, "tensor_core": "auto"}
+    >>> cudnn.convolution_backward_data(W, x, None, y, (0,), (2,), (1,), 1, **options)
+    >>> y[0]
+    array([[ 1., 10.,  1., 10.]])
+    """
+    name = "convolution_backward_data"
+    _check_tensor_core(name, tensor_core)
+    layout, weights = _layout(name, "d_layout", d_layout), _filters(name, W, w_layout)
+    attributes = _attributes(pad, stride, dilation, groups)
+    if b is None:
+        _gradient_api.conv_input_grad(x, weights, y.shape, **attributes, layout=layout, out=y)
+        return
+    extents = y.shape[2:] if layout == "NCHW" else y.shape[1:-1]
+    given = x.shape[2:] if layout == "NCHW" else x.shape[1:-1]
+    # Lists of another length are refused with the other attributes.
+    axes = zip(extents, given, weights.shape[2:], pad, stride, dilation, strict=False)
+    more = [n - ((q - 1) * s + (k - 1) * d + 1 - 2 * p) for n, q, k, p, s, d in axes]
+    _api.conv_transpose(x, weights, _flat(b), **attributes, layout=layout, output_padding=more, out=y)
+
+
+def pooling_forward(x: Any, y: Any, ksize: _Ints, stride: _Ints, pad: _Ints, mode: int) -> Any:
+    """Write the maxima of x's windows into y and return it; see :func:`gpuconv.max_pool`.
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+    y : array (N, C, Q1, …, Qn)
+        As many windows as fit, or as begin inside the padded input (``ceil_mode``).
+    ksize, stride, pad : sequence of int, one per spatial axis
+    mode : int
+        ``CUDNN_POOLING_MAX`` or ``CUDNN_POOLING_MAX_DETERMINISTIC``, which are the same here.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        As :func:`gpuconv.max_pool`; also another mode.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpuconv.compat import cudnn
+    >>> x, y = np.array([[[1.0, 3.0, 2.0, 4.0]]]), np.empty((1, 1, 2))
+    >>> cudnn.pooling_forward(x, y, (2,), (2,), (0,), cudnn.CUDNN_POOLING_MAX)
+    array([[[3., 4.]]])
+    """
+    _check_mode("pooling_forward", mode)
+    return _api.max_pool(x, **_windows(x, y, ksize, stride, pad), out=y)
+
+
+def pooling_backward(x: Any, y: Any, gy: Any, ksize: _Ints, stride: _Ints, pad: _Ints, mode: int) -> Any:
+    """Return the gradient of :func:`pooling_forward` with respect to x; see :func:`gpuconv.max_pool_grad`.
+
+    Of equal maxima the first in row-major order has the gradient of its window.
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+    y, gy : array (N, C, Q1, …, Qn)
+        The forward call's result, of which only the shape matters, and the gradient with respect to it.
+    ksize, stride, pad, mode
+        The forward call's.
+
+    Returns
+    -------
+    array of x's shape
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError
+        As :func:`gpuconv.max_pool_grad`; also another mode.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpuconv.compat import cudnn
+    >>> x, y, gy = np.array([[[1.0, 3.0, 2.0, 4.0]]]), np.array([[[3.0, 4.0]]]), np.array([[[5.0, 6.0]]])
+    >>> cudnn.pooling_backward(x, y, gy, (2,), (2,), (0,), cudnn.CUDNN_POOLING_MAX)
+    array([[[0., 5., 0., 6.]]])
+    """
+    _check_mode("pooling_backward", mode)
+    windows = _windows(x, y, ksize, stride, pad)
+    _, indices = _api.max_pool(x, **windows, return_indices=True)
+    return _unpool_api.max_pool_grad(gy, indices, x.shape, **windows, check_indices=False)
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise AttributeError(
+        f"gpuconv.compat.cudnn has no {name}: it has {', '.join(n for n in __all__ if n.islower())}, of cupy.cudnn"
+    )
+
+
+def _attributes(pad: _Ints, stride: _Ints, dilation: _Ints, groups: int) -> dict[str, Any]:
+    return {"pads": [*pad, *pad], "strides": stride, "dilations": dilation, "group": groups}
+
+
+def _windows(x: Any, y: Any, ksize: _Ints, stride: _Ints, pad: _Ints) -> dict[str, Any]:
+    """Return MaxPool's attributes, with the ceil_mode that gives y its shape if one does."""
+    axes = zip(x.shape[2:], y.shape[2:], ksize, stride, pad, strict=False)  # max_pool refuses other lengths
+    rounded_down = all(q == (n + 2 * p - k) // s + 1 for n, q, k, s, p in axes)
+    return {"kernel_shape": ksize, "strides": stride, "pads": [*pad, *pad], "ceil_mode": 0 if rounded_down else 1}
+
+
+def _filters(name: str, weights: Any, layout: int) -> Any:
+    """Return weights with their channels second, a view."""
+    if _layout(name, "w_layout", layout) == "NCHW":
+        return weights
+    return weights.transpose(0, weights.ndim - 1, *range(1, weights.ndim - 1))
+
+
+def _flat(b: Any) -> Any:
+    return None if b is None else b.reshape(-1)
+
+
+def _layout(name: str, argument: str, layout: int) -> str:
+    if layout not in _LAYOUTS:
+        raise ArgumentError(
+            f"{name}: {argument} must be CUDNN_TENSOR_NCHW (0) or CUDNN_TENSOR_NHWC (1), not {layout!r}"
+        )
+    return _LAYOUTS[layout]
+
+
+def _check_tensor_core(name: str, tensor_core: str) -> None:
+    if tensor_core not in _TENSOR_CORES:
+        raise ArgumentError(f"{name}: tensor_core must be one of {', '.join(_TENSOR_CORES)}, not {tensor_core!r}")
+
+
+def _check_mode(name: str, mode: int) -> None:
+    if mode not in (CUDNN_POOLING_MAX, CUDNN_POOLING_MAX_DETERMINISTIC):
+        averages = mode in (CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING, CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING)
+        what = "average pooling" if averages else f"mode {mode!r}"
+        raise ArgumentError(f"{name}: gpuconv has max pooling only (modes 0 and 3), not {what}")

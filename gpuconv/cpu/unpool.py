@@ -1,0 +1,71 @@
+"""What is done by Indices, on NumPy arrays: the gradient of MaxPool, and MaxUnpool."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv._geometry import Ints, MaxPoolGeometry, tap_range
+from gpuconv._gradients import MaxUnpoolGeometry
+from gpuconv.cpu._workspace import Array, last_axes, limit, spans
+
+
+def first_out_of_range(indices: Array, count: int) -> Ints | None:
+    """Return where the first index stands that is not from -1 to below a count."""
+    if indices.size == 0 or (indices.min() >= -1 and indices.max() < count):
+        return None
+    wrong = (indices < -1) | (indices >= count)
+    return tuple(map(int, np.unravel_index(int(wrong.argmax()), indices.shape)))
+
+
+def max_pool_grad(dy: Array, indices: Array, dx: Array, geometry: MaxPoolGeometry) -> None:
+    """Write into dx, of every element, the sum of dy over the windows whose index it is.
+
+    A tap at a time: no two windows meet the same element through one tap, and the order of the sum is that of the taps.
+    """
+    dx[...] = 0
+    accumulator = _dtypes.accumulator(dy.dtype)
+    if 0 in (dx.size, dy.size):
+        return
+    each = prod(geometry.x_shape[1:]) * np.dtype(accumulator).itemsize + prod(geometry.y_shape[1:]) * 24
+    images = max(1, limit() // (2 * each))
+    for start, stop in spans(geometry.x_shape[0], images):
+        part = slice(start, stop)
+        total = np.zeros((stop - start, *geometry.x_shape[1:]), accumulator)
+        _add_windows(total, dy[part], indices[part], start, geometry)
+        with np.errstate(all="ignore"):
+            dx[part] = total
+
+
+def _add_windows(total: Array, dy: Array, indices: Array, first: int, geometry: MaxPoolGeometry) -> None:
+    channels, spatial = geometry.x_shape[1], geometry.x_shape[2:]
+    planes = np.arange(first, first + len(dy))[:, None] * channels + np.arange(channels)
+    planes = (planes * prod(spatial)).reshape(*planes.shape, *(1,) * len(spatial))
+    numbers = np.arange(prod(spatial)).reshape(spatial, order="F" if geometry.storage_order else "C")
+    for tap in product(*map(range, geometry.kernel_shape)):
+        offsets = [axis[t] for axis, t in zip(geometry.offsets, tap, strict=True)]
+        axes = zip(geometry.y_shape[2:], spatial, geometry.strides, offsets, strict=True)
+        ranges = [tap_range(q, n, s, offset) for q, n, s, offset in axes]
+        if any(low >= high for low, high in ranges):
+            continue
+        steps = zip(ranges, geometry.strides, offsets, strict=True)
+        reads = last_axes(slice(*span) for span in ranges)
+        met = last_axes(slice(low * s + o, (high - 1) * s + o + 1, s) for (low, high), s, o in steps)
+        chosen = indices[reads] == planes + numbers[met]
+        place = total[met]
+        with np.errstate(all="ignore"):
+            np.add(place, dy[reads].astype(total.dtype, copy=False), out=place, where=chosen)
+
+
+def max_unpool(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry) -> None:
+    """Write every element of x into y where its index says, the last of several; zeros elsewhere."""
+    y[...] = 0
+    flat = indices.reshape(-1)
+    named = flat >= 0
+    if not named.any():
+        return
+    places = np.unravel_index(flat[named], geometry.numbered_shape)
+    y[places] = x.reshape(-1)[named]

@@ -1,0 +1,271 @@
+"""Conv of stride 1 and ConvTranspose with few output channels, by bands of x in shared memory: one launch.
+
+The struct mirrors ``BandsParams`` of ``kernels_cu/conv_bands.cu``, where the kernel is explained. Three spatial axes,
+of which those outside may be of one element; a line is cut into rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache, partial
+from math import gcd, prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv.cuda import bands_tile, correlation, gemm_fields, model, params
+from gpuconv.cuda.bands_tile import THREADS, Axis, Form, Tile, Work
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+
+NAME = "conv_bands"
+MOST_FILTERS = 8  # of a group
+_HEIGHT, _WIDTH = 1, 2  # axes
+_SECTOR = 32  # bytes that cross the memory bus together
+_FORMS = (
+    Form(1, 7, 3, 3, 80, 0.86),
+    Form(1, 7, 5, 5, 96, 0.93),
+    Form(1, 7, 3, 4, 104, 0.89),
+    Form(3, 3, 2, 2, 96, 0.87),
+    Form(3, 3, 3, 3, 96, 0.91),
+    Form(3, 3, 3, 4, 112, 0.92),
+    Form(4, 3, 2, 2, 112, 0.90),
+    Form(4, 3, 3, 3, 112, 0.93),
+)
+_DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 112, 0.82))  # any kernel
+
+
+# ---------------------------------------------------------------- plans
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield a candidate for the best form of each number of filters that the device has room for."""
+    if refusal(problem) is not None:
+        return
+    lifted = correlation.in_three_axes(problem)
+    work, scattered = _work(lifted), _scattered_bytes(problem)
+    for form in _fitting(work):
+        tile = bands_tile.best(work, form, limits)
+        if tile is not None:
+            seconds = model.overlapped(tile.seconds(limits), model.memory(problem.bytes + scattered, limits))
+            yield Candidate(variant(problem.dtype, form).name, seconds, partial(_plan, lifted, tile))
+
+
+def _fitting(work: Work) -> list[Form]:
+    """Return the form of each number of filters that makes the fewest taps in vain, of equal ones the first."""
+    found: dict[int, Form] = {}
+    for form in sorted(forms(work.dtype), key=lambda form: form.chunks(work) * form.kernel_columns):
+        if form.takes(work):
+            found.setdefault(form.filters, form)
+    return list(found.values())
+
+
+def refusal(problem: Problem) -> str | None:
+    """Return why no kernel of this family takes a problem; None where one does."""
+    if problem.filters > MOST_FILTERS:
+        return f"{problem.filters} output channels a group; it takes up to {MOST_FILTERS}"
+    if problem.rank > 3:
+        return f"{problem.rank} spatial axes; it has three"
+    if any(step != 1 for step in problem.column_strides[-2:] + problem.dilations[-2:]):
+        steps = problem.strides or problem.column_strides
+        return (
+            f"strides {steps}, dilations {problem.dilations}: it takes dilations, and Conv's strides, along depth alone"
+        )
+    if problem.rows == 0 or 0 in problem.x_shape:
+        return "there is nothing to sum"
+    if problem.wide():
+        return "it needs 64-bit indices"
+    return None
+
+
+def forms(dtype: str) -> tuple[Form, ...]:
+    """Return the forms of the kernel that there are for a dtype."""
+    return _DOUBLE_FORMS if dtype == "float64" else _FORMS
+
+
+# ---------------------------------------------------------------- work
+
+
+def _work(problem: Problem) -> Work:
+    height, width, vectors = _axis(problem, _HEIGHT), _axis(problem, _WIDTH), _vectors(problem)
+    if vectors > 1:  # bands begin where vectors do
+        shift = width.start % vectors
+        positions = width.positions + shift
+        width = Axis(
+            width.phases, width.taps, width.kernel, positions, width.start - shift, width.origin - shift * width.phases
+        )
+    flat = (problem.x_shape[3], problem.y_shape[3], problem.taps[_HEIGHT], problem.pads[_HEIGHT]) == (1, 1, 1, 0)
+    return Work(
+        dtype=problem.dtype,
+        copies=problem.batch * problem.group,
+        channels=problem.channels,
+        filters=problem.filters,
+        depths=problem.y_shape[2],
+        planes=-(-problem.taps[0] // (problem.strides[0] if problem.phases else 1)),
+        height=height,
+        width=width,
+        line=flat and height.phases == 1,
+        vectors=vectors,
+        lines=problem.lines,
+    )
+
+
+def _axis(problem: Problem, axis: int) -> Axis:
+    kernel, pad, size = problem.taps[axis], problem.pads[axis], problem.y_shape[2 + axis]
+    if not problem.phases:
+        return Axis(1, kernel, kernel, size, -pad, 0)
+    stride = problem.strides[axis]
+    taps, first = -(-kernel // stride), pad // stride
+    origin = first * stride - pad
+    return Axis(stride, taps, kernel, -(-(size - origin) // stride), first - taps + 1, origin)
+
+
+def _vectors(problem: Problem) -> int:
+    """Return how many neighbours of a row the kernel copies at once, or minus how many channels."""
+    shape, strides = problem.x_shape, problem.x_strides
+    if strides[-1] == 1 or shape[-1] == 1:
+        vector = 16 // np.dtype(_dtypes.entry(problem.dtype).accumulator).itemsize
+        whole = gcd(vector, shape[-1], *_steps(problem, (0, 1, 2, 3))) == vector
+        return vector if whole else 1
+    vector = 16 // problem.itemsize
+    whole = strides[1] == 1 and gcd(vector, problem.channels, *_steps(problem, (0, 2, 3, 4))) == vector
+    return -vector if whole else 1
+
+
+def _steps(problem: Problem, axes: tuple[int, ...]) -> list[int]:
+    return [problem.x_strides[axis] for axis in axes if problem.x_shape[axis] > 1]
+
+
+def _scattered_bytes(problem: Problem) -> int:
+    """Return what comes with x where the channels of a group fill no sector: other groups, for other blocks."""
+    own = problem.channels * problem.itemsize
+    apart = problem.group > 1 and problem.x_strides[1] == 1 and abs(problem.x_strides[-1]) != 1
+    return max(0, _SECTOR - own) * prod(problem.x_shape) // problem.channels if apart else 0
+
+
+# ---------------------------------------------------------------- launches
+
+
+def _plan(problem: Problem, tile: Tile) -> Plan:
+    gemm_fields.check_grid(problem.operator, tile.blocks)
+    chosen = variant(problem.dtype, tile.form)
+    roles = {"x": "x", "w": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
+    fields = params.pack(chosen.layout, _fields(problem, tile))
+    pointers = params.pointers(chosen.layout, roles)
+    launch = Launch(chosen, (tile.blocks, 1, 1), tile.shared_bytes, fields, pointers)
+    return Plan(problem.operator, (launch,), 0, "", (f"no GEMM: {problem.filters} output channels of a group; {tile}",))
+
+
+def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:
+    work, division = tile.work, params.division
+    w_group, w_filter, w_channel, *_ = problem.w_strides
+    rows, columns = tile.extent
+    height, width = tile.positions
+    at_once = max(1, work.vectors)
+    tiles_h, tiles_w = tile.blocks_by_axis
+    return {
+        "axes": [_struct(problem, axis) | {"taps": _axis(problem, axis).taps} for axis in range(3)],
+        "channels": problem.channels,
+        "filters": problem.filters,
+        "x_batch": problem.x_strides[0],
+        "x_channel": problem.x_strides[1],
+        "y_batch": problem.y_strides[0],
+        "y_channel": problem.y_strides[1],
+        "w_group": w_group,
+        "w_filter": w_filter,
+        "w_channel": w_channel,
+        "b_stride": problem.b_stride or 0,
+        "start": [work.height.start, work.width.start],
+        "origin": [work.height.origin, work.width.origin],
+        "fold": tile.fold,
+        "step": tile.step,
+        "parts": tile.parts,
+        "rows": rows,
+        "row_pitch": tile.row_pitch,
+        "channel_pitch": tile.channel_pitch,
+        "weights": tile.step * tile.channel_pitch,
+        "channel_weights": tile.channel_weights,
+        "width": width,
+        "height": height,
+        "plane": tile.plane,
+        "vectors": work.vectors,
+        "channels_last": int(problem.filters > 1 and abs(problem.y_strides[1]) < abs(problem.y_strides[-1])),
+        "columns": division(-(-columns // at_once), False),
+        "taps": division(work.height.taps, False),
+        "chunks": division(tile.form.chunks(work), False),
+        "threads_w": division(tile.threads[1], False),
+        "threads_h": division(tile.threads[0], False),
+        "jobs": division(tile.jobs, False),
+        "by_filters": division(problem.filters, False),
+        "tiles_w": division(tiles_w, False),
+        "tiles_h": division(tiles_h, False),
+        "depths": division(work.depths, False),
+        "job_blocks": division(tile.job_blocks, False),
+        "groups": division(problem.group, False),
+    }
+
+
+def _struct(problem: Problem, axis: int) -> dict[str, Any]:
+    transposed = bool(problem.phases)
+    dilation, pad = problem.dilations[axis], problem.pads[axis]
+    return {
+        "x_extent": problem.x_shape[2 + axis],
+        "x_stride": problem.x_strides[2 + axis],
+        "y_extent": problem.y_shape[2 + axis],
+        "y_stride": problem.y_strides[2 + axis],
+        "w_stride": problem.w_strides[3 + axis],
+        "kernel": problem.taps[axis],
+        "scale": problem.column_strides[axis],
+        "shift": pad if transposed else -pad,
+        "advance": -dilation if transposed else dilation,
+        "phases": params.division(problem.strides[axis] if transposed else 1, False),
+    }
+
+
+# ---------------------------------------------------------------- variants
+
+
+def variant(dtype: str, form: Form) -> Variant:
+    """Return the kernel of one form, for every rank up to three."""
+    entry = _dtypes.entry(dtype)
+    sizes = (form.filters, form.rows, form.kernel_rows, form.kernel_columns)
+    return Variant(
+        name=f"{NAME}_{dtype}_3d_{form}",
+        source="conv_bands.cu",
+        function="conv_bands",
+        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, *map(str, sizes)),
+        parameter="BandsParams",
+        layout=_layout(),
+        threads=THREADS,
+        blocks_per_sm=bands_tile.blocks_per_sm(form, dtype),
+    )
+
+
+@cache
+def _layout() -> np.dtype[Any]:
+    pair, divider = (2,), params.divider(False)
+    names = ("x_extent", "x_stride", "y_extent", "y_stride", "w_stride", "kernel", "taps", "scale", "shift", "advance")
+    axis = params.layout([*((name, "<i4") for name in names), ("phases", divider)])
+    steps = ("x_batch", "x_channel", "y_batch", "y_channel", "w_group", "w_filter", "w_channel", "b_stride")
+    places = ("rows", "row_pitch", "channel_pitch", "weights", "channel_weights", "width", "height", "plane")
+    counts = ("columns", "taps", "chunks", "threads_w", "threads_h", "jobs", "by_filters")
+    return params.layout(
+        [
+            *((name, params.POINTER) for name in ("x", "w", "b", "y")),
+            ("axes", axis, (3,)),
+            *((name, "<i4") for name in ("channels", "filters", *steps)),
+            ("start", "<i4", pair),
+            ("origin", "<i4", pair),
+            *((name, "<i4") for name in ("fold", "step", "parts", *places, "vectors", "channels_last")),
+            *((name, divider) for name in (*counts, "tiles_w", "tiles_h", "depths", "job_blocks", "groups")),
+        ]
+    )
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan can name."""
+    for dtype in _dtypes.CONV_DTYPES:
+        for form in forms(dtype):
+            yield variant(dtype, form)

@@ -1,0 +1,350 @@
+"""The tiles of ``kernels_cu/conv_bands.cu``: what a block makes, and how that lies in shared memory.
+
+Positions are the columns and rows of the correlation of stride 1 that Conv is, and ConvTranspose by its phases. Words
+are of the accumulator's type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+from gpuconv import _dtypes
+from gpuconv.cuda import direct_tile, model
+from gpuconv.cuda.limits import nearest
+from gpuconv.cuda.plan import Limits
+
+THREADS = 128
+_WARP = 32
+_REGISTERS = 65536  # of a multiprocessor
+_RESERVED = 1024  # bytes of a multiprocessor's shared memory that go with each block
+_BANK_BYTES = 128
+_STEPS = (32, 16, 8)  # channels in shared memory at a time
+# Instructions besides the sums, as in the machine code: for each element of x that is copied, of several bytes, of two,
+# alone, or as one of neighbouring channels; for each weight; before, for the first of its channels; for each output; of
+# every thread in a round of channels, and at all.
+_COPY, _COPY_HALF, _COPY_ONE, _COPY_CHANNELS, _WEIGHT = 1.6, 2.6, 6.3, 4.6, 6.3
+_PLACE, _PLACE_CHANNELS, _OUTPUT, _ROUND, _BLOCK = 80, 30, 30, 80, 300
+_LATENCY = 1000  # cycles from a block's first load until the band is there; assumed
+_ALONE = 0.25  # share of its instructions' time that a block alone on a multiprocessor waits besides; assumed
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of a problem as a correlation of stride 1.
+
+    Attributes
+    ----------
+    phases : int
+        ConvTranspose's stride; of Conv 1.
+    taps : int
+        Of the kernel, with stride 1.
+    kernel : int
+        Taps of w.
+    positions : int
+    start, origin : int
+        Coordinates at position 0: of the input of the first tap, of the output of phase 0.
+    """
+
+    phases: int
+    taps: int
+    kernel: int
+    positions: int
+    start: int
+    origin: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be done: ``depths`` output planes of ``planes`` taps each, ``vectors`` as in the kernel's struct."""
+
+    dtype: str
+    copies: int  # images and groups
+    channels: int
+    filters: int
+    depths: int
+    planes: int
+    height: Axis
+    width: Axis
+    line: bool
+    vectors: int
+    lines: int  # of the L1 cache that 32 neighbouring columns lie in, where they are copied one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One form of the kernel.
+
+    Attributes
+    ----------
+    filters, rows : int
+        What a thread makes, for each of its 16 bytes of columns.
+    kernel_rows, kernel_columns : int
+        Taps of a kernel's part that is unrolled.
+    registers : int
+        That a thread needs for float32 sums.
+    efficiency : float
+        Share of multiplications among the main loop's instructions.
+    """
+
+    filters: int
+    rows: int
+    kernel_rows: int
+    kernel_columns: int
+    registers: int
+    efficiency: float
+
+    def __str__(self) -> str:
+        return f"{self.filters}x{self.rows}_{self.kernel_rows}x{self.kernel_columns}"
+
+    def chunks(self, work: Work) -> int:
+        """Parts of a kernel's row."""
+        return -(-work.width.taps // self.kernel_columns)
+
+    def takes(self, work: Work) -> bool:
+        """Tell whether this form can solve a problem: vectors begin with each part of a row, large parts are whole."""
+        whole = self.kernel_rows <= 3 or (work.height.taps == self.kernel_rows and work.height.phases == 1)
+        return whole and (self.kernel_columns % 4 == 0 or self.chunks(work) == 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a block makes: threads along rows and columns, with so many jobs, of so many channels at once."""
+
+    work: Work
+    form: Form
+    threads: tuple[int, int]
+    jobs: int
+    parts: int
+    step: int
+
+    @property
+    def word(self) -> int:
+        """Bytes of a word of shared memory."""
+        return _dtypes.entry(_dtypes.entry(self.work.dtype).accumulator).itemsize
+
+    @property
+    def vector(self) -> int:
+        """Words of 16 bytes: columns of a thread."""
+        return 16 // self.word
+
+    @property
+    def positions(self) -> tuple[int, int]:
+        """Rows and columns of a block."""
+        return self.threads[0] * self.form.rows, self.threads[1] * self.vector
+
+    @property
+    def fold(self) -> int:
+        """Positions of each of the rows that a line is cut into, or 0."""
+        return self.positions[1] if self.work.line else 0
+
+    @property
+    def blocks_by_axis(self) -> tuple[int, int]:
+        height, width = self.work.height.positions, self.work.width.positions
+        if self.work.line:
+            height, width = -(-width // self.positions[1]), 1
+        return -(-height // self.positions[0]), -(-width // self.positions[1])
+
+    @property
+    def all_jobs(self) -> int:
+        return -(-self.work.filters * self.work.width.phases // self.form.filters) * self.work.height.phases
+
+    @property
+    def job_blocks(self) -> int:
+        return -(-self.all_jobs // self.jobs)
+
+    @property
+    def blocks(self) -> int:
+        return prod(self.blocks_by_axis) * self.work.depths * self.job_blocks * self.work.copies
+
+    # ---- shared memory
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Rows and columns of the band; of columns also what fills the last vectors up."""
+        rows, columns = self.positions
+        reach = (self.form.chunks(self.work) - 1) * self.form.kernel_columns + self._window * self.vector
+        return rows + self.work.height.taps - 1, columns - self.vector + reach
+
+    @property
+    def _window(self) -> int:
+        """Vectors that a thread reads of a row for a part of the kernel's."""
+        return (self.vector + self.form.kernel_columns - 2) // self.vector + 1
+
+    @property
+    def _banks(self) -> int:
+        """Of shared memory, as wide as a vector."""
+        return _BANK_BYTES // self.word // self.vector
+
+    @property
+    def row_pitch(self) -> int:
+        """Where the threads of a warp stand on several rows, the next row begins in the bank that comes next."""
+        vectors = self.extent[1] // self.vector
+        if self.threads[1] % self._banks:
+            vectors = direct_tile.congruent(vectors, self.form.rows, self.threads[1], self._banks)
+        return vectors * self.vector
+
+    @property
+    def channel_pitch(self) -> int:
+        """Threads of other channels begin in the bank that comes next; channels copied at once, in banks far apart."""
+        vectors, here = self.extent[0] * self.row_pitch // self.vector, prod(self.threads) * self.jobs
+        if self.work.vectors < 0 or here >= _WARP:
+            return self.vector * (vectors | 1)
+        return self.vector * direct_tile.congruent(vectors, 1, here, self._banks)
+
+    @property
+    def row_weights(self) -> int:
+        """Words of a kernel's row."""
+        return self.form.chunks(self.work) * _up(self.form.kernel_columns * self.form.filters, self.vector)
+
+    @property
+    def channel_weights(self) -> int:
+        return self.jobs * self.work.height.taps * self.row_weights
+
+    @property
+    def plane(self) -> int:
+        """Words of the sums of one filter; those of neighbouring phases begin in different banks."""
+        apart = max(1, self._banks // self.work.width.phases) if self.work.width.phases > 1 else 0
+        return direct_tile.congruent(prod(self.positions) // self.vector, 1, apart, self._banks) * self.vector
+
+    @property
+    def shared_bytes(self) -> int:
+        band = self.step * (self.channel_pitch + self.channel_weights)
+        return self.word * max(band, self.jobs * self.form.filters * self.plane)
+
+    # ---- time
+
+    @property
+    def _rounds(self) -> int:
+        """Bands that a block copies."""
+        return -(-self.work.channels // self.step) * self.work.planes
+
+    @property
+    def _busy(self) -> int:
+        """Warps with sums to make."""
+        return -(-prod(self.threads) * self.jobs * self.parts // _WARP)
+
+    @property
+    def _kernel_rows(self) -> float:
+        """Rows of the kernel that a warp meets, on average: those of all phases that its threads have."""
+        height, spatial = self.work.height, prod(self.threads)
+        if height.phases == 1 or height.kernel % height.phases == 0:
+            return height.taps
+        met = 0
+        for first in range(0, _WARP * self._busy, _WARP):
+            phases = {thread // spatial % self.jobs % height.phases for thread in range(first, first + _WARP)}
+            met += sum({(height.kernel + height.phases - 1 - phase) // height.phases for phase in phases})
+        return met / self._busy
+
+    @property
+    def _channels(self) -> int:
+        """Channels that a thread meets."""
+        return self._rounds * -(-min(self.step, self.work.channels) // self.parts)
+
+    @property
+    def instructions(self) -> float:
+        """Instructions of a block, counted by thread."""
+        form = self.form
+        sums = form.filters * form.rows * self.vector * self._kernel_rows * form.kernel_columns * form.chunks(self.work)
+        outputs = self.jobs * form.filters * prod(self.positions)
+        weights = self.channel_weights * (_PLACE * self._rounds + _WEIGHT * self._copied)
+        return (
+            self._busy * _WARP * self._channels * sums / form.efficiency
+            + self._copies
+            + weights
+            + _OUTPUT * outputs
+            + THREADS * (_BLOCK + _ROUND * self._rounds)
+        )
+
+    @property
+    def _copied(self) -> int:
+        """Channels that a block copies, once for every plane of the kernel."""
+        return self.work.planes * self.work.channels
+
+    @property
+    def _copies(self) -> float:
+        """Instructions of copying x."""
+        rows, columns = self.extent
+        if self.work.vectors < 0:  # a warp along each row, two threads a column
+            return (
+                rows * _up(columns, _WARP // 2) * (2 * _PLACE_CHANNELS * self._rounds + _COPY_CHANNELS * self._copied)
+            )
+        if self.work.vectors == 1:
+            return rows * columns * (_PLACE * self._rounds + _COPY_ONE * self._copied)
+        each = _COPY if _dtypes.entry(self.work.dtype).itemsize > 2 else _COPY_HALF
+        return rows * columns * (_PLACE / self.vector * self._rounds + each * self._copied)
+
+    @property
+    def wavefronts(self) -> float:
+        """Wavefronts of shared memory of a block, and lines that it reads of x."""
+        form, taps, chunks, size = self.form, self._kernel_rows, self.form.chunks(self.work), _BANK_BYTES // self.word
+        rows = chunks * (taps + -(-taps // form.kernel_rows) * (form.rows - 1))
+        reads = rows * self._window * self.vector * _WARP / size + taps * self.row_weights / self.vector
+        # For as many words as there are banks: wavefronts, and lines of x.
+        each = 1.0 + (4.0 if self.work.vectors < 0 else self.work.lines if self.work.vectors == 1 else 1.0)
+        return self._busy * self._channels * reads + each * self._copied * prod(self.extent) / size
+
+    def resident(self, limits: Limits) -> int:
+        """Return how many blocks a multiprocessor has room for."""
+        room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + _RESERVED)
+        return min(room, blocks_per_sm(self.form, self.work.dtype))
+
+    def seconds(self, limits: Limits) -> float:
+        """Return the time of a launch but for that of the memory: of instructions, shared memory, or waiting."""
+        accumulator = _dtypes.entry(self.work.dtype).accumulator
+        efficiency = 1 / (1 + _ALONE / self.resident(limits))
+        issued = model.arithmetic(self.blocks, self.instructions, accumulator, efficiency, limits)
+        shared = model.gathering(self.blocks, self.wavefronts * _WARP, 1, limits)
+        waves = -(-self.blocks // (limits.multiprocessors * self.resident(limits)))
+        cycles = self._rounds * _LATENCY + self.instructions / min(THREADS, self._busy * _WARP)
+        return max(issued, shared, waves * cycles / nearest(limits.architecture).clock)
+
+    def __str__(self) -> str:
+        rows, columns = self.positions
+        return (
+            f"bands of {rows}x{columns} positions, {self.jobs} of {self.all_jobs} jobs of {self.form.filters} filters "
+            f"a block, {self.step} channels at a time in {self.parts} parts; 32-bit indices"
+        )
+
+
+def blocks_per_sm(form: Form, dtype: str) -> int:
+    """Return how many blocks the registers leave room for."""
+    registers = form.registers * (2 if _dtypes.entry(dtype).accumulator == "float32" else 3) // 2
+    return _REGISTERS // (registers * THREADS)
+
+
+@lru_cache(maxsize=256)
+def best(work: Work, form: Form, limits: Limits) -> Tile | None:
+    """Return the tile that takes the least time; None where the device has room for none."""
+    fitting = [tile for tile in _tiles(work, form) if tile.shared_bytes <= limits.shared_bytes_per_block]
+    fitting = [tile for tile in fitting if tile.resident(limits) > 0]
+    return min(fitting, key=lambda tile: tile.seconds(limits), default=None)
+
+
+def _tiles(work: Work, form: Form) -> Iterator[Tile]:
+    """Yield tiles whose threads have enough neighbours; those that are left take other channels."""
+    vector = 16 // _dtypes.entry(_dtypes.entry(work.dtype).accumulator).itemsize
+    columns = -(-work.width.positions // vector)
+    rows = -(-columns // _WARP) if work.line else -(-work.height.positions // form.rows)
+    every = Tile(work, form, (1, 1), 1, 1, 1).all_jobs
+    widths = [_WARP] if work.line else [count for count in _counts(columns) if count >= min(8, columns)]
+    for w, h, shares in product(widths, _counts(rows), (1, 2, 4, 8)):
+        jobs = -(-every // shares)
+        parts = 1 << min(3, (THREADS // (w * h * jobs)).bit_length() - 1) if w * h * jobs <= THREADS else 0
+        if parts and (shares == 1 or shares < 2 * every):
+            for step in sorted({min(step, work.channels) for step in _STEPS}):
+                yield Tile(work, form, (h, w), jobs, min(parts, step), step)
+
+
+def _counts(needed: int) -> list[int]:
+    """Return how many threads may stand along an axis: shares of it that are as equal as can be, and powers of two."""
+    powers = [1, 2, 4, 8, 16, 32, 64, 128]
+    shares = {-(-needed // -(-needed // most)) for most in powers}
+    return sorted(shares | {power for power in powers if power < 2 * needed})
+
+
+def _up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit

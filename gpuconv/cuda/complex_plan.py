@@ -1,0 +1,170 @@
+"""Plans of complex Conv, ConvTranspose and gradients: real ones with one more axis, of the parts (``complex.cu``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
+from gpuconv.cuda import conv_plan, gemm_fields, params, sums_plan, weight_grad_plan
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+
+_THREADS = 256
+_BLOCKS_PER_SM = 4
+_EXPAND_AXES, _BIAS_AXES = (1, 6), (3, 5)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+Geometry = ConvGeometry | ConvTransposeGeometry
+
+
+def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limits: Limits, precision: str) -> Plan:
+    """Plan Conv, ConvTranspose or the gradient of weights for complex arrays of these strides in elements, by role.
+
+    Raises
+    ------
+    ArgumentError
+        The problem needs more than 64-bit indices or more blocks than a grid has.
+    """
+    real = _dtypes.entry(dtype).real
+    lifted: Any
+    if kernel == "weight_grad":
+        lifted = _lifted(geometry, kernel=4, stride=2, pad=2)
+        x, dy = _of_parts(strides["x"]), _of_parts(strides["dy"])
+        return weight_grad_plan.for_weight_grad(lifted, real, x, dy, strides["y"], limits, dtype)
+    lifted = _lifted(geometry, kernel=3, stride=1, pad=1)
+    w = tuple(prod(lifted.w_shape[axis + 1 :]) for axis in range(len(lifted.w_shape)))
+    arrays = _of_parts(strides["x"]), w, None, _of_parts(strides["y"])
+    if kernel == "conv":
+        found = conv_plan.for_conv(lifted, real, *arrays, limits, precision)
+    else:
+        found = conv_plan.for_conv_transpose(lifted, real, *arrays, limits, precision)
+    if not found.launches:
+        return replace(found, operator=kernel)
+    launches = [_with_expanded(launch) for launch in found.launches]
+    expands = any(role == "expanded" for launch in launches for role, _ in launch.pointers)
+    if expands:
+        launches.insert(0, _expand(kernel, geometry.w_shape, strides["w"], dtype))
+    if "b" in strides:
+        launches.append(_add_bias(kernel, geometry.y_shape, strides["y"], strides["b"][0], dtype))
+    size = prod(lifted.w_shape) * _dtypes.entry(real).itemsize if expands else 0
+    why = "complex: a real one along one more axis, of the two parts, with 3 taps for each weight"
+    return replace(found, launches=tuple(launches), sharing=(), expanded_bytes=size, reasons=(*found.reasons, why))
+
+
+def _lifted(geometry: Any, kernel: int, stride: int, pad: int) -> Any:
+    """Return the geometry with the axis of the parts, innermost."""
+    g = geometry
+    return replace(
+        g,
+        x_shape=(*g.x_shape, 2),
+        y_shape=(*g.y_shape, 2),
+        w_shape=(*g.w_shape, kernel),
+        kernel_shape=(*g.kernel_shape, kernel),
+        strides=(*g.strides, stride),
+        dilations=(*g.dilations, 1),
+        pads_begin=(*g.pads_begin, pad),
+        pads_end=(*g.pads_end, pad),
+    )
+
+
+def _of_parts(strides: Ints) -> Ints:
+    return (*(2 * stride for stride in strides), 1)
+
+
+def _with_expanded(launch: Launch) -> Launch:
+    pointers = tuple(("expanded" if role == "w" else role, offset) for role, offset in launch.pointers)
+    return replace(launch, pointers=pointers)
+
+
+def _expand(operator: str, shape: Ints, strides: Ints, dtype: str) -> Launch:
+    extents, steps = sums_plan.collapsed(shape, strides)
+    wide = sums_plan.needs_wide(operator, extents, steps, [3 * prod(shape)])
+    rank = sums_plan.axes(len(extents), wide, _EXPAND_AXES)
+    chosen = _expand_variant(dtype, wide, rank)
+    fields = {
+        "elements": prod(shape),
+        "extent": params.divisions(sums_plan.filled(extents, rank, 1), wide),
+        "w_stride": sums_plan.filled(steps, rank, 0),
+        "transposed": operator == "conv_transpose",
+    }
+    return _launch(operator, chosen, prod(shape), fields, {"w": "w", "expanded": "expanded"})
+
+
+def _add_bias(operator: str, shape: Ints, strides: Ints, b_stride: int, dtype: str) -> Launch:
+    extents, steps = sums_plan.collapsed((shape[0], *shape[2:]), (strides[0], *strides[2:]))
+    wide = sums_plan.needs_wide(operator, [*extents, shape[1], shape[1]], [*steps, strides[1], b_stride], [prod(shape)])
+    rank = sums_plan.axes(len(extents), wide, _BIAS_AXES)
+    chosen = _bias_variant(dtype, wide, rank)
+    fields = {
+        "elements": prod(shape),
+        "b_stride": b_stride,
+        "y_channel": strides[1],
+        "y_stride": sums_plan.filled(steps, rank, 0),
+        "channels": params.division(shape[1], wide),
+        "extent": params.divisions(sums_plan.filled(extents, rank, 1), wide),
+    }
+    return _launch(operator, chosen, prod(shape), fields, {"b": "b", "y": "y"})
+
+
+def _launch(operator: str, chosen: Variant, threads: int, fields: dict[str, Any], roles: dict[str, str]) -> Launch:
+    blocks = -(-threads // _THREADS)
+    gemm_fields.check_grid(operator, blocks)
+    pointers = params.pointers(chosen.layout, roles)
+    return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+
+
+# ---------------------------------------------------------------- variants
+
+
+@cache
+def _expand_layout(wide: bool, rank: int) -> np.dtype[Any]:
+    """Return the layout of ``ExpandComplexParams<Index, NDIM>``."""
+    index = params.index(wide)
+    pointers = [(name, params.POINTER) for name in ("w", "expanded")]
+    axes = [("extent", params.divider(wide), (rank,)), ("w_stride", index, (rank,))]
+    return params.layout([*pointers, ("elements", index), *axes, ("transposed", index)])
+
+
+@cache
+def _bias_layout(wide: bool, rank: int) -> np.dtype[Any]:
+    """Return the layout of ``AddBiasParams<Index, NDIM>``."""
+    index, divider = params.index(wide), params.divider(wide)
+    pointers = [(name, params.POINTER) for name in ("b", "y")]
+    numbers = [(name, index) for name in ("elements", "b_stride", "y_channel")]
+    return params.layout(
+        [*pointers, *numbers, ("y_stride", index, (rank,)), ("channels", divider), ("extent", divider, (rank,))]
+    )
+
+
+def _variant(function: str, struct: str, dtype: str, wide: bool, rank: int, layout: np.dtype[Any]) -> Variant:
+    index, real = params.index_name(wide), _dtypes.entry(_dtypes.entry(dtype).real).cuda
+    return Variant(
+        name=f"{function}_{dtype}_{rank}d{'_wide' if wide else ''}",
+        source="complex.cu",
+        function=function,
+        arguments=(real, index, str(rank)),
+        parameter=f"{struct}<{index}, {rank}>",
+        layout=layout,
+        threads=_THREADS,
+        blocks_per_sm=_BLOCKS_PER_SM,
+    )
+
+
+def _expand_variant(dtype: str, wide: bool, rank: int) -> Variant:
+    return _variant("expand_complex", "ExpandComplexParams", dtype, wide, rank, _expand_layout(wide, rank))
+
+
+def _bias_variant(dtype: str, wide: bool, rank: int) -> Variant:
+    return _variant("add_complex_bias", "AddBiasParams", dtype, wide, rank, _bias_layout(wide, rank))
+
+
+def variants() -> Iterator[Variant]:
+    """Yield the variants that are built ahead; those for arrays of more axes are compiled when first needed."""
+    for dtype in _dtypes.COMPLEX_DTYPES:
+        for wide in (False, True):
+            yield _expand_variant(dtype, wide, _EXPAND_AXES[wide])
+            yield _bias_variant(dtype, wide, _BIAS_AXES[wide])

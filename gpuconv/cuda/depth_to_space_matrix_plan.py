@@ -1,0 +1,150 @@
+"""ConvTranspose whose kernel is its stride, without dilation, on tensor cores (``conv_transpose_matrix.cu``).
+
+One launch, which reads w as it is. The GEMM is that of ``depth_to_space_plan``, operands come as in ``matrix_plan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from math import prod
+
+from gpuconv.cuda import (
+    correlation,
+    depth_to_space_plan,
+    gemm_fields,
+    gemm_structs,
+    matrix_plan,
+    mma_plan,
+    model,
+    params,
+)
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.gemm_fields import PackedWeights
+from gpuconv.cuda.matrix_plan import Tile
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+
+NAME = "conv_transpose_matrix"
+_HALF = (Tile(128, 128, 64, 64, 2, 2, 1.8, 0.15), Tile(64, 128, 32, 64, 2, 4, 2.3, 0.28))
+_SINGLE = (Tile(128, 128, 64, 64, 2, 2, 3.8, 0.14),)
+_SPLIT = (Tile(128, 128, 64, 64, 2, 2, 2.3, 0.05),)
+_INPUTS = "pixels"  # lie side by side in x
+TILES: Mapping[str, tuple[Tile, ...]] = {
+    "HalfProducts": _HALF,
+    "Bfloat16Products": _HALF,
+    "Tf32Products": _SINGLE,
+    "Tf32x3Products": _SPLIT,
+}
+_WRITING = 20  # instructions of a warp for 32 outputs after the main loop, none of them cut off by padding
+_SUMS = 4  # bytes
+
+
+# ---------------------------------------------------------------- what they accept
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield a candidate for every tile that the device has room for."""
+    rows = None if _refusal(problem) is not None else _rows(problem)
+    if rows is None:
+        return
+    for tile in TILES[matrix_plan.arithmetic(problem).cuda]:
+        if _shared_bytes(rows, tile) <= limits.shared_bytes_per_block:
+            name = variant(problem.dtype, problem.precision, tile).name
+            yield Candidate(name, _seconds(problem, rows, tile, limits), partial(_plan, problem, rows, tile))
+
+
+def refusal(problem: Problem, limits: Limits) -> str | None:
+    """Return why no kernel of this family takes a problem on a device; None where one does."""
+    why = _refusal(problem)
+    if why is None and next(candidates(problem, limits), None) is None:
+        return f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile"
+    return why
+
+
+def _refusal(problem: Problem) -> str | None:
+    """Return what is wrong with a problem, whatever the device."""
+    why = depth_to_space_plan.unfit(problem) or mma_plan.refusal(problem)
+    if why is not None:
+        return why
+    if problem.dtype == "float64":
+        return "it has no float64"
+    rows = depth_to_space_plan.rows_of(correlation.in_three_axes(problem))
+    w_group, unit, step, *_ = rows.w_strides
+    if unit != 1 or step * rows.itemsize % 4 or rows.filters * rows.itemsize % 4:
+        return "output channels and taps of an input channel do not begin on 4 bytes in w, side by side"
+    if problem.wide(problem.group * abs(w_group) * problem.itemsize):
+        return "w needs 64-bit indices"
+    if problem.y_strides[-1] != 1:
+        return "outputs along W do not lie side by side"
+    if _rows(problem) is None:
+        return "pixels of a channel of x do not lie behind each other, or begin on less than 4 bytes"
+    return None
+
+
+def _rows(problem: Problem) -> Problem | None:
+    """Return the GEMM as a problem of one tap, if pixels lie behind each other in x."""
+    return matrix_plan.of_pixels(depth_to_space_plan.rows_of(correlation.in_three_axes(problem)))
+
+
+# ---------------------------------------------------------------- plans
+
+
+def _shared_bytes(rows: Problem, tile: Tile) -> int:
+    """Return the bytes of the slices, or of the sums that take their place, and of the table of rows."""
+    slices = matrix_plan.shared_bytes(rows, _INPUTS, tile, weight_rows=True)
+    sums = tile.block_m * (tile.block_n * _SUMS + 64)
+    return max(slices, sums) + tile.block_m * depth_to_space_plan.ROW_BYTES
+
+
+def _seconds(problem: Problem, rows: Problem, tile: Tile, limits: Limits) -> float:
+    blocks = prod(matrix_plan.counts(rows, tile)) * rows.group
+    after = tile.block_m * tile.block_n / 32 * _WRITING
+    busy = matrix_plan.busy(rows, _INPUTS, tile, blocks, limits, after)
+    return model.overlapped(busy, model.memory(problem.bytes, limits))
+
+
+def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
+    counts = matrix_plan.counts(rows, tile)
+    blocks = prod(counts) * rows.group
+    gemm_fields.check_grid(rows.operator, blocks)
+    chosen = variant(rows.dtype, rows.precision, tile)
+    weights = PackedWeights(rows.w_strides[2] * rows.itemsize, rows.channels, rows.channels)
+    fields = depth_to_space_plan.fields(problem, rows, counts, weights)
+    roles = gemm_fields.roles(rows) | {"weights": "w"}
+    pointers = params.pointers(gemm_structs.correlation(False, 3), roles)
+    shared = _shared_bytes(rows, tile)
+    launch = Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
+    reason = f"one GEMM of {rows.filters} rows, channels and taps, on tensor cores; weights as they are"
+    return Plan(rows.operator, (launch,), 0, "", (f"{reason}; {matrix_plan.copied(rows, _INPUTS)}",))
+
+
+# ---------------------------------------------------------------- variants
+
+
+def variant(dtype: str, precision: str, tile: Tile) -> Variant:
+    """Return the kernel of one tile."""
+    conv = matrix_plan.variant(dtype, precision, _INPUTS, tile)
+    return replace(
+        conv,
+        name=conv.name.replace("conv_matrix", NAME).removesuffix(f"_{_INPUTS}"),
+        source=f"{NAME}.cu",
+        function=NAME,
+        arguments=conv.arguments[:-1],
+        parameter="DepthToSpaceParams<int, 3>",
+        layout=gemm_structs.depth_to_space(),
+    )
+
+
+def forms() -> Iterator[tuple[str, str, Tile]]:
+    """Yield dtype, precision and tile of every kernel."""
+    for dtype, precision in mma_plan.operands():
+        for tile in TILES.get(mma_plan.arithmetic_of(dtype, precision).cuda, ()):
+            yield dtype, precision, tile
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan can name."""
+    for form in forms():
+        yield variant(*form)

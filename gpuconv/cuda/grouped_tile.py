@@ -1,0 +1,359 @@
+"""How ``conv_grouped.cu`` cuts a problem: groups into blocks, outputs into tiles; and what it costs, by the model.
+
+Axes are those of the kernel: three, those with anything to slide along first, the outermost through all images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import gcd, prod
+
+from gpuconv._geometry import Ints
+from gpuconv.cuda import correlation, model
+from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.mma_plan import Arithmetic
+from gpuconv.cuda.plan import Limits
+
+_FRAGMENT = 512  # bytes: 16 filters by 32 bytes of K
+_MOST_CHANNELS = 64  # of a block
+_GAP = 16  # bytes between pixels of a band, and between the weights of taps
+_TAP_BYTES = 8  # of an entry of the table
+_PIECE = 16 * 40 * 4  # bytes of shared memory that a warp's sums pass through one by one
+_TAPS_AT_ONCE = 9  # that a thread waits for together
+_PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)  # that an axis may be cut into
+_TRIED = 5  # shapes of tiles, by the whole model
+_WAIT = 800  # cycles from a load to what it brings; assumed
+_L2 = 64  # bytes that a multiprocessor gets from the L2 cache in a cycle; assumed
+_ISSUED = 4  # instructions of warps that a multiprocessor issues in a cycle
+# Instructions of a warp, counted in the machine code: of a step of the main loop, beside those that multiply and those
+# that make a fragment of inputs ready; for 32 pixels of a fragment's channels, by the bytes of an element; for 32
+# copies of 16 bytes; for 32 weights of one tap.
+_STEP, _PREPARED, _GATHERED, _COPIED, _WEIGHT = 24, {"mma": 0, "tf32": 4, "3xtf32": 6}, {2: 130, 4: 95}, 56, 13
+# The same for 16 x 32 outputs, and wavefronts for each of their bytes.
+_WRITTEN = {"single": (560, 20), "pairs": (150, 12), "chunks": (170, 12)}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One kernel: the filters of a block, the columns of a warp, its warps, the blocks its registers leave room for."""
+
+    block_m: int
+    warp_n: int
+    warps: int
+    blocks_per_sm: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def columns(self) -> int:
+        """Columns of a tile, at most."""
+        return self.warps * self.warp_n
+
+    def __str__(self) -> str:
+        return f"{self.block_m}x{self.columns}"
+
+
+_FORMS = (Form(16, 64, 8, 2), Form(32, 64, 8, 2), Form(64, 32, 8, 2))
+
+
+def forms(arithmetic: Arithmetic) -> tuple[Form, ...]:
+    """Return the kernels of one way to multiply: weights in parts leave no registers for the most filters."""
+    return _FORMS if arithmetic.parts == 1 else _FORMS[:2]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A problem with three axes in the kernel's order.
+
+    Attributes
+    ----------
+    problem : Problem
+    arithmetic : Arithmetic
+    form : Form
+    together : int
+        Groups of a block.
+    """
+
+    problem: Problem
+    arithmetic: Arithmetic
+    form: Form
+    together: int
+
+    @property
+    def channels(self) -> int:
+        """Channels of a block."""
+        return self.together * self.problem.channels
+
+    @property
+    def filters(self) -> int:
+        """Filters of a block's groups."""
+        return self.together * self.problem.filters
+
+    @cached_property
+    def depths(self) -> int:
+        """Fragments along K of one tap."""
+        return -(-self.channels * self.problem.itemsize // 32)
+
+    @cached_property
+    def chunks(self) -> bool:
+        """Whether 16 bytes of channels lie side by side wherever a pixel stands, if x itself begins on 16 bytes."""
+        batch, channel, *spatial = self.problem.x_strides
+        return channel == 1 and all(step * self.problem.itemsize % 16 == 0 for step in (batch, *spatial, self.channels))
+
+    @property
+    def m_tiles(self) -> int:
+        """Blocks that share the groups."""
+        return -(-self.filters // self.form.block_m)
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from one pixel of a band to the next."""
+        return self.depths * 32 + _GAP
+
+    @cached_property
+    def reaches(self) -> Ints:
+        """Inputs from the first to the last that a column meets, axis by axis, in the phase that has the most taps."""
+        problem = self.problem
+        if not problem.phases:
+            return tuple((k - 1) * d for k, d in zip(problem.taps, problem.dilations, strict=True))
+        axes = zip(problem.taps, problem.strides, problem.dilations, strict=True)
+        return tuple((-(-k // (s // gcd(s, d))) - 1) * (d // gcd(s, d)) for k, s, d in axes)
+
+    @cached_property
+    def image_inputs(self) -> int:
+        """Inputs of one image along the outermost axis, with the padding that they meet."""
+        return (self.problem.columns[0] - 1) * self.problem.column_strides[0] + self.reaches[0] + 1
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Of the fragments, and of the table of taps."""
+        taps = prod(self.problem.taps)
+        fragments = self.depths * self.form.block_m // 16 * _FRAGMENT * self.arithmetic.parts + _GAP
+        return -(-taps * _TAP_BYTES // 16) * 16 + taps * fragments
+
+    @property
+    def fragments(self) -> float:
+        """Fragments of weights for each tap of a group."""
+        return self.depths * self.m_tiles * self.form.block_m / 16 / self.together
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Columns of a tile along each axis, and the blocks that share the tiles."""
+
+    work: Work
+    tile: Ints
+    turns: int
+
+    @cached_property
+    def box(self) -> Ints:
+        """Inputs that the columns meet along each axis."""
+        work, (outer, *inner) = self.work, self.tile
+        steps, columns = work.problem.column_strides, work.problem.columns[0]
+        crossed = -(-(outer - 1) // columns)
+        if outer % columns == 0 or columns % outer == 0:
+            crossed = (outer - 1) // columns
+        apart = max(0, work.image_inputs - columns * steps[0])
+        first = (outer - 1) * steps[0] + crossed * apart + work.reaches[0] + 1
+        rest = ((t - 1) * s + reach + 1 for t, s, reach in zip(inner, steps[1:], work.reaches[1:], strict=True))
+        return (first, *rest)
+
+    @cached_property
+    def counts(self) -> Ints:
+        """Tiles along each axis."""
+        first, *rest = self.work.problem.columns
+        extents = (first * self.work.problem.batch, *rest)
+        return tuple(-(-extent // tile) for extent, tile in zip(extents, self.tile, strict=True))
+
+    @cached_property
+    def outputs(self) -> str:
+        """How a warp writes if y begins on 16 bytes: 16 bytes of channels, columns in pairs, or one by one."""
+        work, problem = self.work, self.work.problem
+        batch, channel, *spatial = problem.y_strides
+        steps = [batch, *(step for step, n in zip(spatial, problem.y_shape[2:], strict=True) if n > 1)]
+        if channel == 1 and work.filters % 16 == 0 and all(step * problem.itemsize % 16 == 0 for step in steps):
+            return "chunks"
+        inner = self._inner()
+        others = [channel, batch, *(step for axis, step in enumerate(spatial) if axis != inner)]
+        even = all(number % 2 == 0 for number in (self.tile[inner], problem.columns[inner], *others))
+        return "pairs" if even and spatial[inner] == 1 and prod(problem.strides) == 1 else "single"
+
+    @property
+    def blocks(self) -> int:
+        """Of the launch."""
+        problem = self.work.problem
+        return self.work.m_tiles * prod(problem.phases) * (problem.group // self.work.together) * self.turns
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Of a block, without the taps of a phase."""
+        form, size = self.work.form, self.work.problem.itemsize
+        pieces = (_PIECE, 16 * (form.warp_n + 8) * size, form.warp_n * (16 * size + (16 if size == 4 else 0)))
+        return self.work.weight_bytes + max(prod(self.box) * self.work.pitch, form.warps * max(pieces))
+
+    def seconds(self, limits: Limits) -> float:
+        """Model the time of the busiest multiprocessor: of what it has most of, and of waiting."""
+        work, form = self.work, self.work.form
+        tiles = -(-prod(self.counts) // self.turns)
+        room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + 1024)
+        resident = max(1, min(form.blocks_per_sm, room, -(-self.blocks // limits.multiprocessors)))
+        products = form.block_m * form.warp_n * (32 // work.problem.itemsize) * work.arithmetic.products
+        sums = model.tensor(self.blocks, tiles * self._steps() * products, work.arithmetic.lanes, 0.0, limits)
+        phases = [*self._tile(), self._weights()]
+        times = [tiles, tiles, tiles, 1]
+        if resident > 1:  # phases of one go on beside others of another
+            issued, wavefronts = (sum(n * phase[i] for n, phase in zip(times, phases, strict=True)) for i in range(2))
+            others = model.busy(self.blocks, max(issued / _ISSUED, wavefronts), limits)
+            busy = max(sums, others)
+        else:
+            first, *rest = (
+                model.busy(self.blocks, n * max(issued / _ISSUED, wavefronts), limits)
+                for n, (issued, wavefronts) in zip(times, phases, strict=True)
+            )
+            busy = max(sums, first) + sum(rest)
+        waits = max(self._weight_waits(), self._waits() if work.chunks else 0) + (tiles - work.chunks) * self._waits()
+        return busy + model.busy(self.blocks, _WAIT * waits / resident, limits)
+
+    def effort(self, limits: Limits) -> float:
+        """Return the cycles of the busiest multiprocessor's tiles, without weights and waiting."""
+        issued, wavefronts = (sum(costs) for costs in zip(*self._tile(), strict=True))
+        all_tiles = replace(self, turns=prod(self.counts)).blocks
+        rounds = -(-all_tiles // limits.multiprocessors)
+        return float(rounds * max(issued / _ISSUED, wavefronts))
+
+    def _steps(self) -> float:
+        """Steps of the main loop, of all warps, for a tile of a phase."""
+        taps = prod(self.work.problem.taps) / prod(self.work.problem.phases)
+        return -(-prod(self.tile) // self.work.form.warp_n) * taps * self.work.depths
+
+    def _tile(self) -> list[tuple[float, float]]:
+        """Instructions of warps, and wavefronts: of a tile's main loop, of its band, and of its outputs."""
+        work, form, arithmetic = self.work, self.work.form, self.work.arithmetic
+        rows, columns, size = form.block_m // 16, form.warp_n // 8, work.problem.itemsize
+        issued = _STEP + columns * (_PREPARED[arithmetic.label] + rows * arithmetic.products)
+        wavefronts = 1 + 4 * rows * arithmetic.parts + 2 * columns * gcd(self._step(), 8)
+        copies = prod(self.box) * work.depths / 32
+        if work.chunks:
+            band = 2 * copies * _COPIED, 2 * copies * 512 / _L2
+        else:
+            band = copies * _GATHERED[size], copies * max(32 / size * self._lines() + 8, 1024 / _L2)
+        outputs = form.warps * rows * columns / 4
+        each, wide = _WRITTEN[self.outputs]
+        return [(self._steps() * issued, self._steps() * wavefronts), band, (outputs * each, outputs * wide * size)]
+
+    def _lines(self) -> float:
+        """Lines of 128 bytes that 32 neighbouring pixels of a band lie in; rows may follow each other."""
+        problem, inner = self.work.problem, self._inner()
+        if problem.x_strides[2 + inner] not in (0, 1):
+            return 32
+        outer = problem.x_strides[1 + inner] if inner else 0
+        whole = self.tile[inner] == problem.columns[inner] and outer == problem.x_shape[2 + inner]
+        rows = 1.0 if whole else max(1.0, 32 / self.box[inner])
+        return rows + 32 * problem.itemsize / 128
+
+    def _inner(self) -> int:
+        """The innermost axis that a tile has several columns of."""
+        return max((axis for axis, columns in enumerate(self.tile) if columns > 1), default=0)
+
+    def _step(self) -> int:
+        """Pixels of the band from one column to the next."""
+        return self.work.problem.column_strides[self._inner()]
+
+    def _waits(self) -> int:
+        """Times that a thread waits for what it reads of a band."""
+        items = prod(self.box) * self.work.depths
+        return 1 if self.work.chunks else -(-items // (2 * self.work.form.threads))
+
+    def _weights(self) -> tuple[float, float]:
+        """Instructions and wavefronts for a block's weights."""
+        work, taps = self.work, prod(self.work.problem.taps)
+        warps = min(work.form.block_m, work.filters) * work.problem.channels / 32
+        lines = min(32, -(-32 * taps * work.problem.itemsize // 128))
+        cleared = work.weight_bytes / 512
+        return 8 * cleared + warps * taps * _WEIGHT, 4 * cleared + warps * taps * (lines + 3)
+
+    def _weight_waits(self) -> int:
+        """Times that a thread waits for weights."""
+        work = self.work
+        pairs = min(work.form.block_m, work.filters) * work.problem.channels
+        return -(-pairs // (2 * work.form.threads)) * -(-prod(work.problem.taps) // _TAPS_AT_ONCE)
+
+
+def works(problem: Problem, arithmetic: Arithmetic) -> Iterator[Work]:
+    """Yield for each form the problem with as many groups to a block as leave the fewest fragments."""
+    turned = _turned(correlation.in_three_axes(problem))
+    shares = [
+        n for n in range(1, problem.group + 1) if problem.group % n == 0 and n * problem.channels <= _MOST_CHANNELS
+    ]
+    for form in forms(arithmetic):
+        found = (Work(turned, arithmetic, form, share) for share in shares)
+        best = min(found, key=lambda work: (work.fragments, -work.together), default=None)
+        if best is not None:
+            yield best
+
+
+def best(work: Work, limits: Limits, more_bytes: int) -> tuple[float, Tile] | None:
+    """Return the quickest way to cut the outputs, with its modelled seconds, or None where shared memory is too small.
+
+    Of all shapes the few with the least work in all are tried, and parts of these, with more or fewer blocks.
+    ``more_bytes`` are what a block needs beside a tile's.
+    """
+    room = limits.shared_bytes_per_block - more_bytes
+    shapes = (Tile(work, shape, 1) for shape in _shapes(work))
+    fitting = [tile for tile in shapes if tile.shared_bytes <= room]
+    found: list[tuple[float, Tile]] = []
+    for whole in sorted(fitting, key=lambda tile: tile.effort(limits))[:_TRIED]:
+        first, *rest = whole.tile
+        for size in sorted({first, -(-first // 2), -(-first // 4), -(-first // 8)}):
+            tiles = prod(replace(whole, tile=(size, *rest)).counts)
+            for turns in sorted({-(-tiles // n) for n in (1, 2, 3, 4, 6, 8)}):
+                tile = Tile(work, (size, *rest), turns)
+                if tile.shared_bytes <= room:
+                    found.append((tile.seconds(limits), tile))
+    return min(found, key=lambda pair: pair[0], default=None)
+
+
+def _shapes(work: Work) -> Iterator[Ints]:
+    """Yield sizes of tiles, each axis cut into about equal parts."""
+    outer, middle, inner = work.problem.columns
+    most, rows = work.form.columns, outer * work.problem.batch
+    for last in _parts(inner, most):
+        for second in _parts(middle, most // last):
+            room = min(most // (last * second), rows)
+            for first in {room, room // outer * outer or max(_parts(outer, room))}:
+                yield first, second, last
+
+
+def _parts(extent: int, most: int) -> list[int]:
+    return sorted({size for n in _PARTS if (size := -(-extent // n)) <= most}) or [most]
+
+
+def _turned(problem: Problem) -> Problem:
+    """Return the problem with axes of a single column and tap behind the others."""
+    single = [q == 1 and k == 1 for q, k in zip(problem.columns, problem.taps, strict=True)]
+    order = sorted(range(problem.rank), key=lambda axis: single[axis])
+
+    def turned(values: Ints, before: int = 0) -> Ints:
+        axes = values[before:]
+        return (*values[:before], *(axes[axis] for axis in order)) if axes else values
+
+    return replace(
+        problem,
+        taps=turned(problem.taps),
+        x_shape=turned(problem.x_shape, 2),
+        y_shape=turned(problem.y_shape, 2),
+        x_strides=turned(problem.x_strides, 2),
+        y_strides=turned(problem.y_strides, 2),
+        w_strides=turned(problem.w_strides, 3),
+        columns=turned(problem.columns),
+        column_strides=turned(problem.column_strides),
+        dilations=turned(problem.dilations),
+        pads=turned(problem.pads),
+        phases=turned(problem.phases),
+        strides=turned(problem.strides),
+    )

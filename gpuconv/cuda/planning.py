@@ -1,0 +1,35 @@
+"""The plan of a call, whatever its operator and dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuconv import _dtypes
+from gpuconv._geometry import Ints
+from gpuconv.cuda import complex_plan, conv_plan, pool_plan, sums_plan, unpool_plan, weight_grad_plan
+from gpuconv.cuda.plan import Limits, Plan
+
+
+def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limits: Limits, precision: str) -> Plan:
+    """Plan what ``_operators.Operator.kernel`` names, for arrays of these strides in elements, by their roles.
+
+    Raises
+    ------
+    ArgumentError
+        The problem needs more than 64-bit indices or more blocks than a grid has.
+    """
+    if kernel == "max_pool":
+        return pool_plan.for_max_pool(geometry, dtype, strides["x"], strides["y"], strides.get("indices"), limits)
+    if kernel == "max_pool_grad":
+        return unpool_plan.for_max_pool_grad(geometry, dtype, strides["dy"], strides["indices"], strides["y"])
+    if kernel == "max_unpool":
+        return unpool_plan.for_max_unpool(geometry, dtype, strides["x"], strides["indices"], strides["y"])
+    if kernel == "bias_grad":
+        return sums_plan.for_channels(geometry, dtype, strides["x"], strides["y"], limits)
+    if _dtypes.entry(dtype).real:
+        return complex_plan.plan(kernel, geometry, dtype, strides, limits, precision)
+    if kernel == "weight_grad":
+        return weight_grad_plan.for_weight_grad(geometry, dtype, strides["x"], strides["dy"], strides["y"], limits)
+    make = conv_plan.for_conv if kernel == "conv" else conv_plan.for_conv_transpose
+    b_stride = strides["b"][0] if "b" in strides else None
+    return make(geometry, dtype, strides["x"], strides["w"], b_stride, strides["y"], limits, precision)

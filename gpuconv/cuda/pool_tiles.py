@@ -1,0 +1,223 @@
+"""MaxPool with windows of any size, stride and dilation over rows of neighbours: down the columns, then along the rows.
+
+The struct mirrors ``TilePoolParams`` of ``kernels_cu/max_pool_tiles.cu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv._geometry import Ints
+from gpuconv.cuda import params, pool_general
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.pool_layout import Tile, instructions, laid_out, neighbours, run_length, taken
+from gpuconv.cuda.pool_problem import (
+    MOST_BLOCKS,
+    Problem,
+    Rows,
+    array_fields,
+    one_launch,
+    rows_of,
+    seconds,
+    whole_vectors,
+)
+
+NAME = "tiles"
+_THREADS, _WARP = 128, 32
+# Of shared memory a block: of the largest five are in flight on a multiprocessor.
+_BYTES = tuple(44 * 1024 >> halved for halved in range(3))
+_LEAST_COLUMNS = 128  # of a tile, but for narrower rows
+_OF_SHARED = 5  # instructions in the time of an access to shared memory, with conflicts where lines end; counted
+# Instructions, with Indices or without, by elements or vectors: for each of what _work returns; counted.
+_INSTRUCTIONS: dict[tuple[bool, bool], tuple[float, ...]] = {
+    (False, False): (335, 6, 95, 6.5, 2, 0, 82, 0),
+    (False, True): (400, 14, 73, 6, 3.2, 2.7, 70, 3.4),
+    (True, False): (280, 21, 3, 0, 16, 13.6, 236, 8.5),
+}
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield the kernel, if it accepts the problem."""
+    found = _accepted(problem, limits)
+    if isinstance(found, str):
+        return
+    rows, tile = found
+    kernel = variant(problem.dtype, problem.indices_strides is not None)
+    time = seconds(problem, _instructions(rows, problem, tile, limits), limits)
+    yield Candidate(kernel.name, time, lambda: _plan(problem, rows, tile, kernel))
+
+
+def refusal(problem: Problem, limits: Limits) -> str | None:
+    """Return why a problem is not accepted."""
+    found = _accepted(problem, limits)
+    return found if isinstance(found, str) else None
+
+
+def _accepted(problem: Problem, limits: Limits) -> tuple[Rows, Tile] | str:
+    rows = rows_of(problem, dilated=True)
+    if isinstance(rows, str):
+        return rows
+    rows = rows.folded()
+    if pool_general.needs_wide(problem):
+        return "64-bit indices"
+    tile = _tile(rows, problem, limits)
+    if tile.bytes > limits.shared_bytes_per_block:
+        return "shared memory does not hold the rows of a window"
+    if prod(tile.grid) > MOST_BLOCKS:
+        return "64-bit indices"
+    return rows, tile
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def variant(dtype: str, indices: bool) -> Variant:
+    """Return the kernel for a dtype, with indices or without."""
+    return Variant(
+        name=f"max_pool_{dtype}_3d_tiles" + "_indices" * indices,
+        source="max_pool_tiles.cu",
+        function="max_pool_tiles",
+        arguments=(_dtypes.entry(dtype).cuda, str(indices).lower()),
+        parameter="TilePoolParams",
+        layout=_layout(),
+        threads=_THREADS,
+        blocks_per_sm=5 if indices or _dtypes.entry(dtype).itemsize > 2 else 4,
+    )
+
+
+def variants() -> list[Variant]:
+    """Return every kernel that a plan can name."""
+    return [variant(*row) for row in product(_dtypes.MAX_POOL_DTYPES, (False, True))]
+
+
+@cache
+def _layout() -> np.dtype[Any]:
+    index, divider = params.index(False), params.divider(False)
+    own = ("vectors", "merged", "results_merged", "slice_pitch", "row_pitch", "pitch", "place_pitch", "part")
+    return params.layout(
+        [
+            *((name, params.POINTER) for name in ("x", "y", "indices")),
+            ("plane", "<i8"),
+            ("planes", index),
+            *((name, index, (3,)) for name in ("x_extent", "y_extent", "kernel", "stride", "dilation", "pad")),
+            *array_fields(index, (2,)),
+            *((name, index) for name in ("tile_planes", "tile_rows", "x_rows", *own)),
+            *((name, index) for name in ("result_pitch", "result_place_pitch")),
+            ("step", index, (2,)),
+            *((name, index) for name in ("lines_at", "places_at", "result_places_at")),
+            *((name, divider) for name in ("channels", "depths", "bands", "column_tiles", "tile_columns", "outputs")),
+            *((name, divider) for name in ("depth_dilation", "column_stride")),
+            ("steps", divider, (2,)),
+            *((name, divider) for name in ("line", "line_vectors", "down", "along")),
+        ]
+    )
+
+
+# ---------------------------------------------------------------- tiles
+
+
+def _tile(rows: Rows, problem: Problem, limits: Limits) -> Tile:
+    """Return the tile whose kernel executes least, of those of several sizes and widths."""
+    found = [tile for size in _BYTES for tile in _tiles_of(rows, problem, size)]
+    fitting = [tile for tile in found if tile.bytes <= _BYTES[0]] or [min(found, key=lambda tile: tile.bytes)]
+    return min(fitting, key=lambda tile: _instructions(rows, problem, tile, limits))
+
+
+def _tiles_of(rows: Rows, problem: Problem, size: int) -> Iterator[Tile]:
+    """Yield tiles of so many bytes of shared memory, if they can be that small: of whole planes, or parts of one."""
+    _, height, width = rows.y_extent
+    plane = laid_out(rows, problem, 1, height, width)
+    if plane.bytes <= size:
+        most = min(rows.planes, size // plane.bytes) if neighbours(rows, problem) else 1
+        yield plane if most == 1 else laid_out(rows, problem, most, height, width)
+        return
+    columns = width
+    yield from _bands(rows, problem, columns, size)
+    while columns > 2 * _LEAST_COLUMNS:
+        columns = -(-columns // (2 * _WARP)) * _WARP  # half of them
+        yield from _bands(rows, problem, columns, size)
+
+
+def _bands(rows: Rows, problem: Problem, columns: int, size: int) -> Iterator[Tile]:
+    """Yield tiles of so many columns and of as many rows as there is room for, or one: even parts, and whole runs."""
+    height = rows.y_extent[1]
+    one, two = (laid_out(rows, problem, 1, count, columns) for count in (1, 2))
+    most = min(max((size - one.bytes) // max(two.bytes - one.bytes, 1) + 1, 1), height)
+    run = run_length(problem) * max(one.down.step, 1)
+    even = -(-height // -(-height // most))
+    counts = {even, -(-even // run) * run, most // run * run}
+    yield from (laid_out(rows, problem, 1, count, columns) for count in counts if 0 < count <= most)
+
+
+def _work(problem: Problem, rows: Rows, tile: Tile) -> Ints:
+    """Return what a block does: threads, vectors of x; runs down, loads, comparisons, stores; runs along, loads."""
+    size, run = _dtypes.entry(problem.dtype).itemsize, run_length(problem)
+    wide = 16 // size if tile.x.vectors else 1
+    words = wide if size >= 4 else -(-wide // 2)  # that are compared
+    slices, lines = tile.x.slices, tile.planes * tile.rows
+    down = tile.planes * tile.down.count * -(-tile.lines.columns // wide)
+    along = lines * tile.along.count
+    down_loads, down_merges = taken(rows.taps[1], tile.down, run)
+    along_loads, _ = taken(rows.taps[2], tile.along, run)
+    return (
+        _THREADS,
+        -(-tile.fetched * size // 16),
+        down,
+        down * slices * down_loads,
+        down * slices * down_merges * words,
+        down * run * wide,
+        along,
+        along * along_loads,
+    )
+
+
+def _instructions(rows: Rows, problem: Problem, tile: Tile, limits: Limits) -> float:
+    """Return how many instructions all threads execute, or could while they wait for shared memory."""
+    work, vectors = _work(problem, rows, tile), tile.x.vectors
+    _, _, _, down_loads, _, down_stores, along, along_loads = work
+    words = down_loads * (4 if vectors else 1) + down_stores + along_loads + along * run_length(problem)
+    count = float(np.dot(work, _INSTRUCTIONS[problem.indices_strides is not None, vectors]))
+    return instructions(problem, max(count, _OF_SHARED * words), prod(tile.grid), limits)
+
+
+# ---------------------------------------------------------------- launches
+
+
+def _plan(problem: Problem, rows: Rows, tile: Tile, kernel: Variant) -> Plan:
+    vector = 16 // _dtypes.entry(problem.dtype).itemsize
+    counts = dict(zip(("depths", "bands", "column_tiles"), tile.grid[1:], strict=True)) | {
+        "channels": rows.channels,
+        "tile_columns": tile.columns,
+        "outputs": tile.rows * tile.columns,
+        "depth_dilation": rows.dilation[0],
+        "column_stride": rows.stride[2],
+        "line": tile.lines.columns,
+        "line_vectors": whole_vectors(tile.lines.columns, vector) // vector,
+        "down": tile.down.count,
+        "along": tile.along.count,
+    }
+    fields = (
+        rows.fields()
+        | tile.fields()
+        | {
+            "plane": prod(rows.x_extent),
+            "kernel": list(rows.taps),
+            "dilation": list(rows.dilation),
+            "steps": params.divisions([max(runs.step, 1) for runs in (tile.down, tile.along)], False),
+            **{name: params.division(count, False) for name, count in counts.items()},
+        }
+    )
+    blocks = prod(tile.grid)
+    reason = (
+        f"{tile.planes} x {tile.rows} x {tile.columns} outputs a block of {_THREADS} threads, "
+        f"{run_length(problem)} windows of a line a thread; {tile.bytes} bytes of shared memory, {blocks} blocks"
+    )
+    return one_launch(problem, kernel, blocks, tile.bytes, fields, reason)

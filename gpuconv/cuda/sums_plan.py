@@ -1,0 +1,199 @@
+"""Plans of sums in parts (``add_up.cu``), and of those over all but the channels (``channel_sums.cu``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from math import prod
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv._geometry import Ints
+from gpuconv._gradients import SumsGeometry
+from gpuconv.cuda import gemm_fields, params
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+
+_THREADS = 256
+_LANES = 32
+_BLOCKS_PER_SM = 4
+_USE = "sums of parts"
+_ADD_UP_AXES, _SUMS_AXES = (1, 6), (3, 5)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+
+
+def collapsed(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return an array's axes, row-major, without those of one element, neighbours that lie as one made one."""
+    axes: list[tuple[int, int]] = []
+    for extent, stride in zip(shape, strides, strict=True):
+        if extent == 1:
+            continue
+        if axes and axes[-1][1] == extent * stride:
+            axes[-1] = axes[-1][0] * extent, stride
+        else:
+            axes.append((extent, stride))
+    return [extent for extent, _ in axes], [stride for _, stride in axes]
+
+
+def workspace_bytes(parts: int, elements: int, dtype: str) -> int:
+    """Return the bytes of the sums of all parts."""
+    return parts * elements * _dtypes.entry(_dtypes.entry(dtype).accumulator).itemsize
+
+
+def plan(
+    operator: str, launch: Launch, parts: int, shape: Ints, strides: Ints, dtype: str, reason: str, products: int = 1
+) -> Plan:
+    """Return the plan of a launch that leaves the sums of so many parts of a result, and of one that adds them up.
+
+    Of complex results there may be 4 ``products``: real sums for each element, which add_up.cu puts together.
+    """
+    launches = (launch, _add_up(operator, parts, shape, strides, dtype, products))
+    left = workspace_bytes(parts, prod(shape) * products, _dtypes.entry(dtype).real if products > 1 else dtype)
+    return Plan(operator, launches, left, _USE, (reason,))
+
+
+def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, products: int) -> Launch:
+    extents, steps = collapsed(shape, strides)
+    elements = prod(shape)
+    wide = needs_wide(operator, extents, steps, [parts * elements * products])
+    rank = axes(len(extents), wide, _ADD_UP_AXES)
+    chosen = add_up_variant(dtype, wide, rank, products)
+    fields = {
+        "parts": parts,
+        "elements": elements,
+        "extent": params.divisions(filled(extents, rank, 1), wide),
+        "y_stride": filled(steps, rank, 0),
+    }
+    blocks = -(-elements // _THREADS)
+    gemm_fields.check_grid(operator, blocks)
+    pointers = params.pointers(chosen.layout, {"sums": "workspace", "y": "y"})
+    return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+
+
+def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides: Ints, limits: Limits) -> Plan:
+    """Plan the sums of each channel of x (N, C, D1…Dn) over everything else, for arrays of these strides.
+
+    Raises
+    ------
+    ArgumentError
+        The problem needs more than 64-bit indices or more blocks than a grid has.
+    """
+    operator, channels = "bias_grad", geometry.y_shape[0]
+    if channels == 0:
+        return Plan(operator, (), 0, "", ("the result has no elements: nothing is launched",))
+    extents, steps = collapsed((geometry.x_shape[0], *geometry.x_shape[2:]), (x_strides[0], *x_strides[2:]))
+    elements = prod(extents)
+    last = channels > 1 and elements > 1 and abs(x_strides[1]) < abs(steps[-1])
+    wide = needs_wide(operator, [*extents, channels], [*steps, x_strides[1]], [elements])
+    rank = axes(len(extents), wide, _SUMS_AXES)
+    tiles = -(-channels // _LANES) if last else channels
+    least = 8 * _THREADS // (_LANES if last else 1)  # elements of a part
+    parts = max(1, min(-(-elements // least), -(-limits.multiprocessors * _BLOCKS_PER_SM // tiles)))
+    each = -(-elements // parts)
+    chosen = channel_sums_variant(dtype, wide, rank, last)
+    fields = {
+        "channels": channels,
+        "elements": elements,
+        "each": each,
+        "x_channel": x_strides[1],
+        "x_stride": filled(steps, rank, 0),
+        "extent": params.divisions(filled(extents, rank, 1), wide),
+        "tiles": params.division(tiles, False),
+    }
+    gemm_fields.check_grid(operator, tiles * parts)
+    pointers = params.pointers(chosen.layout, {"x": "x", "sums": "workspace"})
+    launch = Launch(chosen, (tiles * parts, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+    reason = f"{elements} elements of each of {channels} channels, in {parts} parts"
+    return plan(operator, launch, parts, geometry.y_shape, y_strides, dtype, reason)
+
+
+def filled(entries: Sequence[int], rank: int, entry: int) -> list[int]:
+    """Return what axes have, with axes of one element in front."""
+    return [entry] * (rank - len(entries)) + list(entries)
+
+
+def needs_wide(operator: str, extents: Sequence[int], steps: Sequence[int], counts: Sequence[int]) -> bool:
+    """Tell whether offsets in such axes, or these numbers, need 64-bit indices."""
+    reach = sum((extent - 1) * abs(step) for extent, step in zip(extents, steps, strict=True) if extent > 1)
+    return params.needs_wide(operator, [reach, *extents, *counts])
+
+
+def axes(needed: int, wide: bool, ahead: tuple[int, int]) -> int:
+    """Return the axes of the kernel: as many as one built ahead has, or as needed."""
+    return max(needed, ahead[1] if wide or needed > ahead[0] else ahead[0])
+
+
+# ---------------------------------------------------------------- variants
+
+
+@cache
+def _add_up_layout(wide: bool, rank: int) -> np.dtype[np.void]:
+    """Return the layout of ``AddUpParams<Index, NDIM>``."""
+    index = params.index(wide)
+    return params.layout(
+        [
+            ("sums", params.POINTER),
+            ("y", params.POINTER),
+            ("parts", index),
+            ("elements", index),
+            ("extent", params.divider(wide), (rank,)),
+            ("y_stride", index, (rank,)),
+        ]
+    )
+
+
+@cache
+def _channel_sums_layout(wide: bool, rank: int) -> np.dtype[np.void]:
+    """Return the layout of ``ChannelSumsParams<Index, NDIM>``."""
+    index = params.index(wide)
+    return params.layout(
+        [
+            ("x", params.POINTER),
+            ("sums", params.POINTER),
+            *((name, index) for name in ("channels", "elements", "each", "x_channel")),
+            ("x_stride", index, (rank,)),
+            ("extent", params.divider(wide), (rank,)),
+            ("tiles", params.divider(False)),
+        ]
+    )
+
+
+def add_up_variant(dtype: str, wide: bool, rank: int, products: int = 1) -> Variant:
+    """Return the kernel that adds parts up, for a result of so many axes that do not lie as one."""
+    entry, index = _dtypes.entry(dtype), params.index_name(wide)
+    function, sums = ("add_up", entry.accumulator) if products == 1 else ("add_up_complex", entry.real)
+    return Variant(
+        name=f"{function}_{dtype}_{rank}d{'_wide' if wide else ''}",
+        source="add_up.cu",
+        function=function,
+        arguments=(entry.cuda, _dtypes.entry(sums).cuda, index, str(rank)),
+        parameter=f"AddUpParams<{index}, {rank}>",
+        layout=_add_up_layout(wide, rank),
+        threads=_THREADS,
+        blocks_per_sm=_BLOCKS_PER_SM,
+    )
+
+
+def channel_sums_variant(dtype: str, wide: bool, rank: int, last: bool) -> Variant:
+    """Return the kernel that sums over so many axes besides the channels, which are ``last`` where neighbours."""
+    entry, index = _dtypes.entry(dtype), params.index_name(wide)
+    return Variant(
+        name=f"channel_sums_{dtype}_{rank}d{'_last' if last else ''}{'_wide' if wide else ''}",
+        source="channel_sums.cu",
+        function="channel_sums",
+        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, index, str(rank), str(last).lower()),
+        parameter=f"ChannelSumsParams<{index}, {rank}>",
+        layout=_channel_sums_layout(wide, rank),
+        threads=_THREADS,
+        blocks_per_sm=_BLOCKS_PER_SM,
+    )
+
+
+def variants() -> Iterator[Variant]:
+    """Yield the variants that are built ahead; those for arrays of more axes are compiled when first needed."""
+    for dtype in _dtypes.CONV_DTYPES + _dtypes.COMPLEX_DTYPES:
+        for wide in (False, True):
+            yield add_up_variant(dtype, wide, _ADD_UP_AXES[wide])
+            if dtype in _dtypes.COMPLEX_DTYPES:
+                yield add_up_variant(dtype, wide, _ADD_UP_AXES[wide], products=4)
+            for last in (False, True):
+                yield channel_sums_variant(dtype, wide, _SUMS_AXES[wide], last)

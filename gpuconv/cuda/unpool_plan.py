@@ -1,0 +1,254 @@
+"""Plans of what is done by Indices: the gradient of MaxPool, MaxUnpool, and looking for Indices out of range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv._geometry import Ints, MaxPoolGeometry
+from gpuconv._gradients import MaxUnpoolGeometry
+from gpuconv.cuda import gemm_fields, params
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.pool_problem import Problem, span, used
+from gpuconv.cuda.sums_plan import filled
+
+_THREADS = 256
+_BLOCKS_PER_SM = 4
+_AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+_NOTHING = ("the result has no elements: nothing is launched",)
+_CHECKED_AXES = 6
+_BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}  # by bytes
+
+
+def for_max_pool_grad(
+    geometry: MaxPoolGeometry, dtype: str, dy_strides: Ints, indices_strides: Ints, dx_strides: Ints
+) -> Plan:
+    """Plan the gradient of MaxPool for arrays with these strides in elements.
+
+    Raises
+    ------
+    ArgumentError
+        The problem needs more than 64-bit indices or more blocks than a grid has.
+    """
+    operator, g = "max_pool_grad", geometry
+    if 0 in g.x_shape:
+        return Plan(operator, (), 0, "", _NOTHING)
+    of_dx = used(g.x_shape, dx_strides)
+    of_dy, of_indices = used(g.y_shape, dy_strides), used(g.y_shape, indices_strides)
+    reach = [(k - 1) * d + 1 for k, d in zip(g.kernel_shape, g.dilations, strict=True)]
+    ends = [n + begin for n, begin in zip(g.x_shape[2:], g.pads_begin, strict=True)]
+    magnitudes = [prod(g.x_shape), *reach, *ends, *g.strides, *g.dilations]
+    spans = (span(g.x_shape, of_dx), span(g.y_shape, of_dy), span(g.y_shape, of_indices))
+    wide = params.needs_wide(operator, [*magnitudes, *spans])
+    problem = Problem(g, dtype, of_dx, of_dy, of_indices)
+    rank = _rank(len(reach), wide)
+    chosen = _pool_grad_variant(dtype, wide, rank)
+    fields = {
+        "plane": prod(g.x_shape[2:]),
+        "elements": prod(g.x_shape),
+        "y_extent": filled(g.y_shape[2:], rank, 1),
+        "pad": filled(g.pads_begin, rank, 0),
+        "reach": filled(reach, rank, 1),
+        **_array_fields({"dx": of_dx, "dy": of_dy, "indices": of_indices}, rank),
+        "place_stride": filled(problem.place_strides, rank, 0),
+        "x_extent": params.divisions(filled(g.x_shape[2:], rank, 1), wide),
+        "stride": params.divisions(filled(g.strides, rank, 1), wide),
+        "dilation": params.divisions(filled(g.dilations, rank, 1), wide),
+        "channels": params.division(g.x_shape[1], wide),
+        "channels_last": problem.channels_last,
+    }
+    roles = {"dy": "dy", "indices": "indices", "dx": "y"}
+    launch = _launch(operator, chosen, prod(g.x_shape), fields, roles)
+    return Plan(operator, (launch,), 0, "", ("every element looks at the windows that can reach it",))
+
+
+def for_max_unpool(
+    geometry: MaxUnpoolGeometry, dtype: str, x_strides: Ints, indices_strides: Ints, y_strides: Ints
+) -> Plan:
+    """Plan MaxUnpool for arrays with these strides in elements; errors as :func:`for_max_pool_grad`."""
+    operator, g = "max_unpool", geometry
+    if 0 in g.y_shape:
+        return Plan(operator, (), 0, "", _NOTHING)
+    of_x, of_indices = used(g.x_shape, x_strides), used(g.x_shape, indices_strides)
+    of_y = used(g.y_shape, y_strides)
+    elements, places = prod(g.x_shape), prod(g.y_shape)
+    spans = (span(g.x_shape, of_x), span(g.x_shape, of_indices), span(g.y_shape, of_y))
+    wide = params.needs_wide(operator, [elements, places, *spans])
+    rank = _rank(len(g.x_shape) - 2, wide)
+    last = g.y_shape[1] > 1 and all(
+        abs(of_y[1]) < abs(step) for n, step in zip(g.y_shape[2:], of_y[2:], strict=True) if n > 1
+    )
+    fields = {
+        "numbered": prod(g.numbered_shape),
+        "elements": elements,
+        "places": places,
+        **_array_fields({"x": of_x, "indices": of_indices, "y": of_y}, rank),
+        "channels": params.division(g.x_shape[1], wide),
+        "x_extent": params.divisions(filled(g.x_shape[2:], rank, 1), wide),
+        "y_extent": params.divisions(filled(g.y_shape[2:], rank, 1), wide),
+        "numbered_extent": params.divisions(filled(g.numbered_shape[2:], rank, 1), wide),
+        "channels_last": last,
+    }
+    size = places * (8 if wide else 4)
+    roles = {"x": "x", "indices": "indices", "y": "y", "claims": "workspace"}
+    launches = (
+        _clear("workspace", size // 4),
+        *([_launch(operator, _claim_variant(wide, rank), elements, fields, roles)] if elements else []),
+        _launch(operator, _unpool_variant(_dtypes.entry(dtype).itemsize, wide, rank), places, fields, roles),
+    )
+    reason = "every element claims its place, then every place takes the last one that has claimed it"
+    return Plan(operator, launches, size, "claims of places", (reason,))
+
+
+def for_check(limit: int, shape: Ints, strides: Ints, limits: Limits) -> Plan:
+    """Plan the search for the first of Indices (in row-major order) that is not from -1 to below a limit.
+
+    It leaves the number of elements from that one to the last, or 0, in a result of one element.
+    """
+    operator = "check_indices"
+    if 0 in shape:
+        return Plan(operator, (_clear("y", 2),), 0, "", ("there is nothing to look at",))
+    rank = max(_CHECKED_AXES, len(shape))
+    chosen = _check_variant(rank)
+    fields = {
+        "elements": prod(shape),
+        "limit": limit,
+        "extent": [1] * (rank - len(shape)) + list(shape),
+        "stride": [0] * (rank - len(shape)) + list(strides),
+    }
+    blocks = min(-(-prod(shape) // _THREADS), _BLOCKS_PER_SM * limits.multiprocessors)
+    pointers = params.pointers(chosen.layout, {"indices": "indices", "found": "y"})
+    launch = Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+    return Plan(operator, (_clear("y", 2), launch), 0, "", (f"from -1 to below {limit}",))
+
+
+def _clear(role: str, words: int) -> Launch:
+    chosen = _clear_variant()
+    pointers = params.pointers(chosen.layout, {"words": role})
+    blocks = max(1, min(-(-words // (4 * _THREADS)), 2**16))
+    return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, {"count": words}), pointers)
+
+
+def _launch(operator: str, chosen: Variant, threads: int, fields: dict[str, Any], roles: dict[str, str]) -> Launch:
+    blocks = -(-threads // _THREADS)
+    gemm_fields.check_grid(operator, blocks)
+    pointers = params.pointers(chosen.layout, roles)
+    return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+
+
+def _rank(rank: int, wide: bool) -> int:
+    return max(rank, _AHEAD[wide or rank > _AHEAD[0]])
+
+
+def _array_fields(arrays: dict[str, Ints], rank: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, (batch, channel, *spatial) in arrays.items():
+        found |= {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": filled(spatial, rank, 0)}
+    return found
+
+
+# ---------------------------------------------------------------- variants
+
+
+def _array_layout(names: Sequence[str], index: str, axes: tuple[int, ...]) -> list[tuple[Any, ...]]:
+    return [
+        field
+        for name in names
+        for field in ((f"{name}_batch", index), (f"{name}_channel", index), (f"{name}_stride", index, axes))
+    ]
+
+
+@cache
+def _pool_grad_layout(wide: bool, rank: int) -> np.dtype[Any]:
+    """Return the layout of ``MaxPoolGradParams<Index, NDIM>``."""
+    index, axes, divider = params.index(wide), (rank,), params.divider(wide)
+    return params.layout(
+        [
+            *((name, params.POINTER) for name in ("dy", "indices", "dx")),
+            ("plane", "<i8"),
+            ("elements", index),
+            *((name, index, axes) for name in ("y_extent", "pad", "reach")),
+            *_array_layout(("dx", "dy", "indices"), index, axes),
+            ("place_stride", index, axes),
+            *((name, divider, axes) for name in ("x_extent", "stride", "dilation")),
+            ("channels", divider),
+            ("channels_last", index),
+        ]
+    )
+
+
+@cache
+def _unpool_layout(wide: bool, rank: int) -> np.dtype[Any]:
+    """Return the layout of ``MaxUnpoolParams<Index, NDIM>``."""
+    index, axes, divider = params.index(wide), (rank,), params.divider(wide)
+    return params.layout(
+        [
+            *((name, params.POINTER) for name in ("x", "indices", "y", "claims")),
+            ("numbered", "<i8"),
+            ("elements", index),
+            ("places", index),
+            *_array_layout(("x", "indices", "y"), index, axes),
+            ("channels", divider),
+            *((name, divider, axes) for name in ("x_extent", "y_extent", "numbered_extent")),
+            ("channels_last", index),
+        ]
+    )
+
+
+def _variant(
+    name: str, source: str, function: str, arguments: tuple[str, ...], parameter: str, layout: np.dtype[Any]
+) -> Variant:
+    return Variant(name, source, function, arguments, parameter, layout, _THREADS, _BLOCKS_PER_SM)
+
+
+def _pool_grad_variant(dtype: str, wide: bool, rank: int) -> Variant:
+    entry, index = _dtypes.entry(dtype), params.index_name(wide)
+    arguments = (entry.cuda, _dtypes.entry(entry.accumulator).cuda, index, str(rank))
+    name = f"max_pool_grad_{dtype}_{rank}d{'_wide' if wide else ''}"
+    parameter = f"MaxPoolGradParams<{index}, {rank}>"
+    found = _variant(name, "max_pool_grad.cu", "max_pool_grad", arguments, parameter, _pool_grad_layout(wide, rank))
+    return replace(found, blocks_per_sm=_BLOCKS_PER_SM - wide)  # 64-bit numbers take more registers
+
+
+def _claim_variant(wide: bool, rank: int) -> Variant:
+    index, layout = params.index_name(wide), _unpool_layout(wide, rank)
+    name, parameter = f"max_unpool_claim_{rank}d{'_wide' if wide else ''}", f"MaxUnpoolParams<{index}, {rank}>"
+    return _variant(name, "max_unpool.cu", "max_unpool_claim", (index, str(rank)), parameter, layout)
+
+
+def _unpool_variant(itemsize: int, wide: bool, rank: int) -> Variant:
+    """Return the kernel for elements of so many bytes, which it only moves."""
+    index, layout = params.index_name(wide), _unpool_layout(wide, rank)
+    name = f"max_unpool_{8 * itemsize}bit_{rank}d{'_wide' if wide else ''}"
+    arguments, parameter = (_BITS[itemsize], index, str(rank)), f"MaxUnpoolParams<{index}, {rank}>"
+    return _variant(name, "max_unpool.cu", "max_unpool", arguments, parameter, layout)
+
+
+def _clear_variant() -> Variant:
+    layout = params.layout([("words", params.POINTER), ("count", "<i8")])
+    return _variant("clear_1d", "indices.cu", "clear", (), "ClearParams", layout)
+
+
+def _check_variant(rank: int) -> Variant:
+    fields = [("indices", params.POINTER), ("found", params.POINTER), ("elements", "<i8"), ("limit", "<i8")]
+    layout = params.layout([*fields, ("extent", "<i8", (rank,)), ("stride", "<i8", (rank,))])
+    parameter = f"CheckIndicesParams<{rank}>"
+    return _variant(f"check_indices_{rank}d", "indices.cu", "check_indices", (str(rank),), parameter, layout)
+
+
+def variants() -> Iterator[Variant]:
+    """Yield the variants that are built ahead; those for more axes are compiled when first needed."""
+    yield _clear_variant()
+    yield _check_variant(_CHECKED_AXES)
+    for wide, rank in ((False, _AHEAD[0]), (False, _AHEAD[1]), (True, _AHEAD[1])):
+        yield _claim_variant(wide, rank)
+        for itemsize in _BITS:
+            yield _unpool_variant(itemsize, wide, rank)
+        for dtype in _dtypes.CONV_DTYPES:
+            yield _pool_grad_variant(dtype, wide, rank)

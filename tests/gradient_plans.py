@@ -1,0 +1,58 @@
+"""Plans that name every kernel of gradients, MaxUnpool and complex numbers, for the table of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from gpuconv import _dtypes
+from gpuconv._operators import OPERATORS, Operator
+from gpuconv.cuda import choice, planning, unpool_plan
+from gpuconv.cuda.limits import representative
+from gpuconv.cuda.plan import Plan
+from gpuconv.cuda.prepared import contiguous_strides
+
+_LIMITS = representative("sm_90a").limits
+_FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
+_GRADIENTS = tuple(name for name in OPERATORS if name.endswith("_grad"))
+_CALLS = (
+    *product(("conv", "conv_transpose"), _dtypes.COMPLEX_DTYPES),
+    *product([name for name in _GRADIENTS if name != "max_pool_grad"], _dtypes.CONV_DTYPES + _dtypes.COMPLEX_DTYPES),
+    *product(["max_pool_grad"], _dtypes.CONV_DTYPES),
+    *product(["max_unpool"], _dtypes.MAX_POOL_DTYPES),
+)
+
+
+def plans() -> Iterator[Plan]:
+    """Yield plans of every candidate for all dtypes, widths of indices and layouts, over up to four axes."""
+    yield unpool_plan.for_check(3, (2, 3), (3, 1), _LIMITS)
+    for (name, dtype), rank, wide, last in product(_CALLS, (2, 4), (False, True), (False, True)):
+        if rank == 2 or dtype not in _dtypes.COMPLEX_DTYPES:
+            yield from _plans(OPERATORS[name], "transpose" in name, dtype, rank, wide, last)
+
+
+def _plans(operator: Operator, transposed: bool, dtype: str, rank: int, wide: bool, last: bool) -> Iterator[Plan]:
+    """Of one operator, for two images of 16 channels and 3 elements along each axis."""
+    kernel = [2] * rank
+    x, w, y = (2, 16, *[3] * rank), (16, 16, *kernel), (2, 16, *[4 if transposed else 2] * rank)
+    shapes = {"x": x, "dy": y, "w": w, "b": (16,), "indices": y, "y": y}
+    known: dict[str, Any] = {"x_shape": x, "w_shape": w, "kernel_shape": kernel}
+    inputs = [shapes[name] for name in operator.inputs]
+    geometry = operator.geometry(*inputs, **{name: known[name] for name in operator.attributes if name in known})
+    arrays = [
+        (role, shape, operator.follows_layout(name))
+        for (name, role), shape in zip(operator.inputs.items(), inputs, strict=True)
+    ]
+    arrays.append(("y", operator.result(geometry), operator.follows_layout("out")))
+    strides = {role: _strides(shape, wide, last and moves) for role, shape, moves in arrays}
+    for turn in choice.every_candidate():
+        with turn:
+            yield planning.plan(operator.kernel, geometry, dtype, strides, _LIMITS, "ieee")
+
+
+def _strides(shape: tuple[int, ...], wide: bool, last: bool) -> tuple[int, ...]:
+    order = (shape[0], *shape[2:], shape[1]) if last else shape
+    first, *rest = contiguous_strides(order)
+    found = (_FAR if wide else first, *rest)
+    return (found[0], found[-1], *found[1:-1]) if last else found
