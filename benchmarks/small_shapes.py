@@ -145,6 +145,9 @@ DEPTHWISE = tuple(
         ((1, 12, 13, 6), (6, 1, 5, 7), {"dilations": [2, 1], **_pads(4, 3, 2, 1)}),
         ((1, 9, 17, 4), (8, 1, 2, 4), {"strides": [1, 3]}),
     )
+) + tuple(
+    Problem("conv_transpose", (1, 9, 8, 6), (6, 2, 3, 4), {"group": 6, "strides": [2, 3], "layout": "NHWC", **pads})
+    for pads in ({}, _pads(1, 2, 0, 1))
 )
 
 # MaxPool over vectors of channels: windows that share columns, large ones, and channels that are no whole vectors.

@@ -32,6 +32,7 @@ from gpuconv.cuda import (
     choice,
     depth_to_space_matrix_plan,
     depth_to_space_plan,
+    depthwise_transpose_plan,
     few_plan,
     gemm_plan,
     grouped_plan,
@@ -281,6 +282,30 @@ class Channels:
 
 
 @dataclass(frozen=True)
+class DepthwiseTransposed:
+    """Depthwise ConvTranspose with strides as a direct sum."""
+
+    dtype: str
+    layout: str
+
+    def __str__(self) -> str:
+        return f"{depthwise_transpose_plan.variant(self.dtype).name}, {self.layout}"
+
+    def title(self) -> str:
+        """Return the row's title."""
+        return f"{self}, 4x4 over {_sizes(_PIXELS_OF_CHANNELS)}"
+
+    def run(self) -> dict[str, Row]:
+        """Double height and width; return the kernel's row."""
+        x, group = np.zeros(_PIXELS_OF_CHANNELS, self.dtype), _PIXELS_OF_CHANNELS[self.layout.index("C")]
+        w = np.zeros((group, 1, 4, 4), self.dtype)
+        with preferred("conv_transpose_depthwise"), _counting() as emulated:
+            gpuconv.conv_transpose(x, w, strides=(2, 2), pads=(1, 1, 1, 1), group=group, layout=self.layout)
+        (counters,) = emulated.counters().values()
+        return {self.title(): row(counters)}
+
+
+@dataclass(frozen=True)
 class Pointwise:
     """Conv of one tap as a plain matrix product."""
 
@@ -472,9 +497,10 @@ def bands() -> list[Bands]:
     return [Bands(dtype, form, *rest) for dtype, *rest in kinds for form in bands_plan.forms(dtype)]
 
 
-def channels() -> list[Channels]:
-    """Return every kernel for depthwise Conv over vectors of channels."""
-    return [Channels(dtype, form) for dtype, form in product(_dtypes.CONV_DTYPES, channels_plan.FORMS)]
+def channels() -> list[Channels | DepthwiseTransposed]:
+    """Return every kernel for depthwise Conv over vectors of channels, and for ConvTranspose."""
+    over_vectors = [Channels(*one) for one in product(_dtypes.CONV_DTYPES, channels_plan.FORMS)]
+    return [*over_vectors, *(DepthwiseTransposed(*one) for one in product(_dtypes.CONV_DTYPES, ("NCHW", "NHWC")))]
 
 
 def grouped() -> list[Grouped]:

@@ -30,6 +30,7 @@ from gpuconv.cuda import (
     conv_plan,
     correlation,
     depth_to_space_matrix_plan,
+    depthwise_transpose_plan,
     few_plan,
     grouped_plan,
     matrix_plan,
@@ -64,7 +65,8 @@ def launches() -> dict[str, Launch]:
     """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
     plans = [
         *(*_gemm_plans(), *_unpacked_plans(), *_matrix_plans(), *_grouped_plans(), *_stem_plans()),
-        *(*_direct_plans(), *_channel_plans(), *_pool_plans(), *gradient_plans.plans()),
+        *(*_direct_plans(), *_channel_plans(), *_depthwise_transposed_plans()),
+        *(*_pool_plans(), *gradient_plans.plans()),
     ]
     return {launch.variant.name: launch for plan in plans for launch in plan.launches}
 
@@ -145,6 +147,15 @@ def _channel_plans() -> Iterator[Plan]:
         x_strides, y_strides = map(_channels_last, (x_shape, geometry.y_shape))
         problem = correlation.of_conv(geometry, dtype, x_strides, contiguous_strides(w_shape), None, y_strides)
         yield from (one.make() for one in channels_plan.candidates(problem, _LIMITS))
+
+
+def _depthwise_transposed_plans() -> Iterator[Plan]:
+    x_shape, w_shape = (2, 3, 9, 9), (3, 1, 4, 4)
+    geometry = _geometry.conv_transpose(x_shape, w_shape, group=3, strides=[2, 2])
+    strides = [*map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))]
+    for dtype in _dtypes.CONV_DTYPES:
+        problem = correlation.of_conv_transpose(geometry, dtype, *strides[:2], None, strides[2])
+        yield from (one.make() for one in depthwise_transpose_plan.candidates(problem, _LIMITS))
 
 
 def _problem(

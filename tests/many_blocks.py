@@ -252,6 +252,40 @@ CHANNELS = (
         **_LAST,
     ),
 )
+# Phases of two taps, of one and of none along an axis; walks that end within a column; channels first and last.
+DEPTHWISE_TRANSPOSED = (
+    _gemm(
+        "conv_transpose_depthwise_float32_2d",
+        (2, 5, 11, 23),
+        (5, 1, 4, 5),
+        group=5,
+        kinds=_INFINITE_WEIGHTS,
+        strides=[2, 3],
+        pads=[1, 2, 0, 3],
+        output_padding=[1, 0],
+    ),
+    _gemm(
+        "conv_transpose_depthwise_bfloat16_2d",
+        (3, 6, 9, 13),
+        (6, 2, 3, 7),
+        group=6,
+        kinds=_INFINITE_INPUTS,
+        strides=[4, 5],
+        pads=[0, 3, 1, 2],
+        **_LAST,
+    ),
+    _gemm(
+        "conv_transpose_depthwise_float64_2d",
+        (2, 3, 150),
+        (3, 1, 6),
+        group=3,
+        strides=[4],
+        pads=[2, 1],
+        layout="reversed",
+        out="fortran",
+        bias=False,
+    ),
+)
 # Channels that are no whole slices; rows of x of whole 16 bytes, and others.
 POINTWISE = (
     _gemm("conv_pointwise_float32_1d_128x128x16", (3, 35, 13, 11), (300, 35, 1, 1), out="reversed"),
@@ -601,7 +635,8 @@ GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEA
 FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
 ALL: tuple[ManyBlocks, ...] = (
     *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX),
-    *(*INTERLEAVED_TENSOR, *DISJOINT_TENSOR, *DIRECT, *STEMS, *CHANNELS, *POOLS, *FAST_POOLS),
+    *(*INTERLEAVED_TENSOR, *DISJOINT_TENSOR, *DIRECT, *STEMS, *CHANNELS, *DEPTHWISE_TRANSPOSED),
+    *(*POOLS, *FAST_POOLS),
 )
 
 

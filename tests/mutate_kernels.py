@@ -82,6 +82,7 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "include/depth_to_space.cuh": (*many_blocks.DISJOINT, *many_blocks.DISJOINT_TENSOR),
     "conv_direct.cu": many_blocks.DIRECT,
     "conv_channels.cu": many_blocks.CHANNELS,
+    "conv_transpose_depthwise.cu": many_blocks.DEPTHWISE_TRANSPOSED,
     "include/vectors.cuh": many_blocks.CHANNELS,
     "include/correlation.cuh": many_blocks.GEMMS,
     "include/gather.cuh": many_blocks.GEMMS,

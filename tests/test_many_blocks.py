@@ -41,7 +41,7 @@ pytestmark = pytest.mark.emulator
 
 def _blocks(launch: Any) -> list[int]:
     """Blocks each way: of output channels and of pixels, or of all outputs."""
-    sources = ("conv_direct.cu", "conv_bands.cu", "conv_channels.cu")
+    sources = ("conv_direct.cu", "conv_bands.cu", "conv_channels.cu", "conv_transpose_depthwise.cu")
     if launch.variant.name.startswith("max_pool") or launch.variant.source in sources:
         return [launch.grid[0]]
     struct = np.frombuffer(launch.parameters, launch.variant.layout)
@@ -67,6 +67,7 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
     "_bands": {"dilations"},
     "_planes": {"strides", "dilations"},
     "_channels": {"dilations"},
+    "_transpose_depthwise": {"dilations"},
     "_depth_to_space_": {"dilations"},
     "_transpose_matrix_": {"dilations"},
 }

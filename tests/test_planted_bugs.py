@@ -45,6 +45,7 @@ FEW, BANDS, POINTWISE = "conv_few.cu", "conv_bands.cu", "conv_pointwise.cu"
 PRODUCT, MATRIX_ROWS = "include/matrix_product.cuh", "include/matrix_rows.cuh"
 CHANNELS = "conv_channels.cu"
 STEM, STEM_BAND, STEM_MMA = "conv_stem.cu", "include/stem.cuh", "include/stem_mma.cuh"
+DEPTHWISE_TRANSPOSE = "conv_transpose_depthwise.cu"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
 
@@ -149,6 +150,13 @@ def over_single_channels() -> Any:
     (x, w, _), _ = filled("conv", (3, 9, 40, 6), (6, 1, 3, 5), {}, "float32")
     with preferred("channels_7s1"):
         return gpuconv.conv(x, w, group=6, layout="NHWC")
+
+
+def depthwise_transposed() -> Any:
+    """A depthwise ConvTranspose whose phases meet one tap or two."""
+    (x, w, _), attributes = filled("conv_transpose", (3, 5, 9, 14), (5, 1, 3, 5), {"strides": [2, 3]}, "float32")
+    with preferred("conv_transpose_depthwise"):
+        return gpuconv.conv_transpose(x, w, group=5, **attributes)
 
 
 def pointwise() -> Any:
@@ -456,6 +464,12 @@ BUGS = (
     Bug("weights of channels that are none are read over channels", CHANNELS,
         "block_channel + of_channel < p.channels && kh", "kh", over_single_channels, OUT_OF_BOUNDS.format("read"),
         "value = widen(weight("),
+    Bug("taps that are none are read", DEPTHWISE_TRANSPOSE, "kh < p.taps[0] && kw < p.taps[1]", "true",
+        depthwise_transposed, OUT_OF_BOUNDS.format("read"), "exists ? widen(w["),
+    Bug("rows in the padding are met by transposed taps", DEPTHWISE_TRANSPOSE, "meets[j]) && found)", "meets[j]))",
+        depthwise_transposed, OUT_OF_BOUNDS.format("read"), "widen(*inputs[j])"),
+    Bug("outputs below the last row are made", DEPTHWISE_TRANSPOSE, "min(p.walk, ", "(p.walk + 0 * ",
+        depthwise_transposed, OUT_OF_BOUNDS.format("write"), "*to = narrow<T>"),
     Bug("weights of channels that are none are read", POINTWISE, "k + first_channel() < left;", "true;", pointwise,
         OUT_OF_BOUNDS.format("read"), "source, whole ?"),
     Bug("channels that are none are read", POINTWISE, "exists && k + row < left", "exists", pointwise,

@@ -19,6 +19,7 @@ from gpuconv.cuda import (
     bands_plan,
     channels_plan,
     depth_to_space_plan,
+    depthwise_transpose_plan,
     direct_plan,
     direct_tile,
     few_plan,
@@ -158,6 +159,18 @@ def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(
         others = channels_plan._ROW * rows + channels_plan._TAP * rows * taps
         planned = 16 * vector * taps + channels_plan._INPUT[dtype] * window + others
         assert len(loop) == pytest.approx(planned, rel=0.1)
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+def test_transposed_columns_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
+    """The main loop, where all four taps exist, makes four outputs."""
+    body = code(depthwise_transpose_plan.variant(dtype))
+    loop = sass.main_loop(body)
+    assert sass.multiplications(body, loop) == 4 * 4
+    assert len(loop) == pytest.approx(4 * depthwise_transpose_plan._OUTPUT, rel=0.05)
+    assert set(sass.names(body, loop, "LD")) == set()  # all known to be of global memory
 
 
 @needs_nvrtc

@@ -13,6 +13,7 @@ from gpuconv.cuda import (
     correlation,
     depth_to_space_matrix_plan,
     depth_to_space_plan,
+    depthwise_transpose_plan,
     direct_plan,
     few_plan,
     gemm_plan,
@@ -41,6 +42,7 @@ FAMILIES = (
     matrix_plan,
     interleaved_plan,
     depth_to_space_plan,
+    depthwise_transpose_plan,
     depth_to_space_matrix_plan,
     grouped_plan,
     stem_plan,
@@ -114,7 +116,8 @@ def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
     stem = stem_plan.refusal(problem)
     if problem.operator == "conv" and problem.channels in stem_plan.CHANNELS and stem is not None:
         yield f"no {stem_plan.NAME}: {stem}"
-    for family in _OF_CONV_TRANSPOSE if problem.phases else ():
+    families = (*_OF_CONV_TRANSPOSE, depthwise_transpose_plan) if problem.group > 1 else _OF_CONV_TRANSPOSE
+    for family in families if problem.phases else ():
         why = family.refusal(problem, limits)
         if why is not None:
             yield f"not by {family.NAME}: {why}"

@@ -26,6 +26,12 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer)
 __device__ __forceinline__ void keep(int& number) { asm volatile("" : "+r"(number)); }
 __device__ __forceinline__ void keep(unsigned& number) { asm volatile("" : "+r"(number)); }
 template <class T> __device__ __forceinline__ void keep(T*& pointer) { asm volatile("" : "+l"(pointer)); }
+// The same of a pointer into global memory, which the compiler still knows to be one.
+template <class T> __device__ __forceinline__ void keep_global(T*& pointer)
+{
+    keep(pointer);
+    __builtin_assume(__isGlobal(pointer));
+}
 
 // The 16 bits of one element in global memory; such loads keep the order of the program.
 __device__ __forceinline__ unsigned load_half(const void* source)
