@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuconv import _arrays, _dtypes, _layout, _memory, _precision, cpu, cuda
 from gpuconv._errors import ArgumentError
-from gpuconv._operators import OPERATORS
+from gpuconv._operators import OPERATORS, settled
 from gpuconv._precision import CURRENT
 
 _Ints = Iterable[int] | None
@@ -338,6 +338,8 @@ def run(
 ) -> Any:
     """Check a call of any operator with one result, choose the backend and run it."""
     operator = OPERATORS[name]
+    if "indices" in arrays:  # the geometry is asked for twice
+        attributes = settled(attributes)
     library, arrays = _arrays.resolve_all(name, arrays)
     first = next(iter(arrays.values()))
     if out is not None:
@@ -354,11 +356,10 @@ def run(
         _precision.check(name, precision)
     if "indices" in arrays:  # always: what numbers nothing cannot be left out here
         _check_indices(name, arrays, attributes, layout, library)
-    order = layout if operator.follows_layout("out") else "NCHW"
+    order = operator.order("out", layout)
     result = _memory.result(name, out, _layout.as_given(order, operator.result(geometry)), first.dtype, **arrays)
     views = {
-        role: _layout.view(layout if operator.follows_layout(array) else "NCHW", arrays[array])
-        for array, role in operator.inputs.items()
+        role: _layout.view(operator.order(array, layout), arrays[array]) for array, role in operator.inputs.items()
     }
     _compute(operator.kernel, views, _layout.view(order, result), geometry)
     return result

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from gpuconv import _geometry, _gradients
+from gpuconv._errors import ArgumentError, ArgumentTypeError
 from gpuconv._geometry import Ints
 
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -35,6 +36,10 @@ class Operator:
         Of the function that the backends have for it.
     weights : frozenset of str
         Names of arrays that have no layout; "out" for the result.
+    made : str
+        The result's name.
+    forward : callable or None
+        Of a gradient, the forward call's geometry, where there is one: its result has the shape of dy.
     """
 
     inputs: dict[str, str]
@@ -43,10 +48,21 @@ class Operator:
     result: Callable[[Any], Ints]
     kernel: str
     weights: frozenset[str] = frozenset("wb")
+    made: str = "y"
+    forward: Callable[..., Any] | None = None
 
     def follows_layout(self, name: str) -> bool:
         """Tell whether an array has its channels where the layout says."""
         return name not in self.weights
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the forward call has weights: there are products then, of some precision."""
+        return "w" in self.inputs or "w_shape" in self.attributes
+
+    def order(self, name: str, layout: str) -> str:
+        """Return the layout of an array, where the activations have this one."""
+        return layout if self.follows_layout(name) else "NCHW"
 
 
 def _y_shape(geometry: Any) -> Ints:
@@ -61,21 +77,47 @@ def _w_shape(geometry: Any) -> Ints:
     return tuple(geometry.w_shape)
 
 
-def _gradient_of_weights(attributes: tuple[str, ...], geometry: Callable[..., Any], dy: str, x: str) -> Operator:
+def named(caller: str, operator: Any) -> Operator:
+    """Return an operator's entry; raise ArgumentError, which lists them all, where there is none."""
+    found = OPERATORS.get(operator) if isinstance(operator, str) else None
+    if found is None:
+        raise ArgumentError(f"{caller}: operator must be one of {', '.join(OPERATORS)}, not {operator!r}")
+    return found
+
+
+def check_names(caller: str, operator: str, given: Iterable[str]) -> None:
+    """Raise ArgumentTypeError for what is given and is no attribute of an operator."""
+    names = OPERATORS[operator].attributes
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        has = ", ".join(names) or "none"
+        raise ArgumentTypeError(f"{caller}: {operator} has no attribute {unknown[0]!r}; it has {has}")
+
+
+def settled(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return attributes that can be read more than once."""
+    return {name: tuple(value) if isinstance(value, Iterator) else value for name, value in attributes.items()}
+
+
+def _gradient_of_weights(
+    attributes: tuple[str, ...], geometry: Callable[..., Any], forward: Callable[..., Any], dy: str, x: str
+) -> Operator:
     """``dy`` and ``x`` name the arrays that stand one for each output of a Conv, and for its inputs."""
     roles = {dy: "dy", x: "x"}
     inputs = {name: roles[name] for name in ("x", "dy")}
     named = tuple(sorted((*attributes, "w_shape")))
-    return Operator(inputs, named, geometry, _w_shape, "weight_grad", frozenset(("out",)))
+    return Operator(inputs, named, geometry, _w_shape, "weight_grad", frozenset(("out",)), "dw", forward)
 
 
 def _gradient_of_bias(geometry: Callable[..., Any]) -> Operator:
-    return Operator({"dy": "x"}, (), geometry, _y_shape, "bias_grad", frozenset(("out",)))
+    return Operator({"dy": "x"}, (), geometry, _y_shape, "bias_grad", frozenset(("out",)), "db")
 
 
-def _gradient_of_input(attributes: tuple[str, ...], geometry: Callable[..., Any], kernel: str) -> Operator:
+def _gradient_of_input(
+    attributes: tuple[str, ...], geometry: Callable[..., Any], forward: Callable[..., Any], kernel: str
+) -> Operator:
     named = tuple(sorted((*attributes, "x_shape")))
-    return Operator({"dy": "x", "w": "w"}, named, geometry, _y_shape, kernel)
+    return Operator({"dy": "x", "w": "w"}, named, geometry, _y_shape, kernel, made="dx", forward=forward)
 
 
 OPERATORS = {
@@ -84,10 +126,14 @@ OPERATORS = {
         {"x": "x", "w": "w", "b": "b"}, _TRANSPOSE, _geometry.conv_transpose, _y_shape, "conv_transpose"
     ),
     "max_pool": Operator({"x": "x"}, _MAX_POOL, _geometry.max_pool, _y_shape, "max_pool"),
-    "conv_input_grad": _gradient_of_input(_CONV, _gradients.conv_input_grad, "conv_transpose"),
-    "conv_transpose_input_grad": _gradient_of_input(_TRANSPOSE, _gradients.conv_transpose_input_grad, "conv"),
-    "conv_weight_grad": _gradient_of_weights(_CONV, _gradients.conv_weight_grad, "dy", "x"),
-    "conv_transpose_weight_grad": _gradient_of_weights(_TRANSPOSE, _gradients.conv_transpose_weight_grad, "x", "dy"),
+    "conv_input_grad": _gradient_of_input(_CONV, _gradients.conv_input_grad, _geometry.conv, "conv_transpose"),
+    "conv_transpose_input_grad": _gradient_of_input(
+        _TRANSPOSE, _gradients.conv_transpose_input_grad, _geometry.conv_transpose, "conv"
+    ),
+    "conv_weight_grad": _gradient_of_weights(_CONV, _gradients.conv_weight_grad, _geometry.conv, "dy", "x"),
+    "conv_transpose_weight_grad": _gradient_of_weights(
+        _TRANSPOSE, _gradients.conv_transpose_weight_grad, _geometry.conv_transpose, "x", "dy"
+    ),
     "conv_bias_grad": _gradient_of_bias(_gradients.conv_bias_grad),
     "conv_transpose_bias_grad": _gradient_of_bias(_gradients.conv_transpose_bias_grad),
     "max_pool_grad": Operator(
@@ -96,6 +142,8 @@ OPERATORS = {
         _gradients.max_pool_grad,
         _x_shape,
         "max_pool_grad",
+        made="dx",
+        forward=_geometry.max_pool,
     ),
     "max_unpool": Operator(
         {"y": "x", "indices": "indices"},
@@ -103,5 +151,6 @@ OPERATORS = {
         _gradients.max_unpool,
         _y_shape,
         "max_unpool",
+        made="x",
     ),
 }

@@ -211,3 +211,12 @@ def test_sums_that_the_accumulator_holds_are_rounded_once(backend: Backend) -> N
         db = gpuconv.conv_bias_grad(x)
     assert_same(dw.reshape(-1), round_to(np.array([4096.0]), np.float16))
     assert_same(db, round_to(np.array([4096.0]), np.float16))
+
+
+def test_attributes_of_what_indices_say_may_be_read_once_only(backend: Backend) -> None:
+    y, indices = np.float32([[[5, 6]]]), np.int64([[[1, 2]]])
+    with backend(np.float32, 1, 0):
+        dx = gpuconv.max_pool_grad(y, indices, iter([1, 1, 5]), kernel_shape=iter([2]), strides=iter([2]))
+        x = gpuconv.max_unpool(y, indices, iter([5]), kernel_shape=iter([2]), strides=iter([2]))
+    assert_same(dx, np.float32([[[0, 5, 6, 0, 0]]]))
+    assert_same(x, np.float32([[[0, 5, 6, 0, 0]]]))

@@ -175,16 +175,14 @@ def prepare(
     current = here.current_device()
     check_devices(operator, current, {name: here.device_of(array) for name, array in {**arrays, **given}.items()})
     kinds = zip(("y", "indices"), (inputs[0].dtype, np.dtype(np.int64)), names, strict=False)
-    order = layout if called.follows_layout("out") else "NCHW"
+    order = called.order("out", layout)
     shape = _layout.as_given(order, called.result(geometry))
     results = [Result(role, name, shape, kind) for role, kind, name in kinds]
     for result, out in zip(results, outs, strict=True):
         if out is not None:
             _memory.check_result(operator, result.name, out, result.shape, result.dtype)
     strides = {
-        role: _layout.channels_second(
-            layout if called.follows_layout(name) else "NCHW", element_strides(operator, name, arrays[name])
-        )
+        role: _layout.channels_second(called.order(name, layout), element_strides(operator, name, arrays[name]))
         for name, role in called.inputs.items()
         if name in arrays
     }
