@@ -4,47 +4,52 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from gpuconv import _api, _arrays, _dtypes, cuda
-from gpuconv._errors import ArgumentError, ArgumentTypeError, OutOfDeviceMemory
-from gpuconv._operators import OPERATORS
+from gpuconv import _api, _arrays, _gradient_api, _unpool_api, cuda
+from gpuconv._errors import ArgumentTypeError, OutOfDeviceMemory
+from gpuconv._operators import OPERATORS, check_names, named, settled
 from gpuconv._precision import CURRENT
+
+_Parameters = Mapping[str, inspect.Parameter]
 
 
 def tune(
     operator: str,
-    x: Any,
-    w: Any = None,
-    b: Any = None,
-    *,
+    *arguments: Any,
     layout: str = "NCHW",
     precision: str | None = None,
     return_indices: bool = False,
-    **attributes: Any,
+    **keywords: Any,
 ) -> dict[str, float]:
     """Measure every kernel that can make a call on CUDA arrays; calls like it take the quickest one from then on.
 
     Without it a model chooses, which :func:`explain` prints. What was measured is kept in ``choices.json`` in the cache
     folder, for devices of the same name, and holds in later processes too. A call is like another where shapes,
-    strides, dtypes, attributes, layout and precision are the same. Results stay within the same bounds, though a sum
-    may be added in another order; whoever needs the same bits everywhere takes the file along, or does not tune.
+    strides, dtypes, attributes, layout and precision are the same; the gradient with respect to a Conv's input is also
+    like the ConvTranspose that it is, and the other way round. Results stay within the same bounds, though a sum may be
+    added in another order; whoever needs the same bits everywhere takes the file along, or does not tune.
 
     Parameters
     ----------
-    operator : {"conv", "conv_transpose", "max_pool"}
-    x, w, b : array
-        CuPy arrays as the call has them; of MaxPool x alone. Only their layout matters.
-    layout, precision, return_indices, **attributes
-        As the call has them.
+    operator : str
+        The name of the function that is called: "conv", "conv_transpose", "max_pool", the name of a gradient as
+        "conv_input_grad", or "max_unpool".
+    *arguments
+        As the call has them, in order or by name: ``tune("conv", x, w, b)``,
+        ``tune("conv_weight_grad", x, dy, w.shape)``. Only the layout of arrays matters, which are CuPy arrays; Indices
+        are not checked.
+    layout, precision, return_indices, **keywords
+        As the call has them, without ``out`` and ``check_indices``.
 
     Returns
     -------
     dict of str to float
         Seconds on the device by kernel, the quickest first: the median of some calls that each find other data in the
-        L2 cache. The packing of weights is part of it. Infinite where a kernel's workspace does not fit.
+        L2 cache. All launches of the call are part of it, as the packing of weights. Infinite where a kernel's
+        workspace does not fit. One entry where there is one kernel, none where the result has no elements.
 
     Raises
     ------
@@ -58,48 +63,70 @@ def tune(
     """
     from gpuconv.cuda import choice
 
-    if _dtypes.allowed(operator) is None:
-        raise ArgumentError(f"tune: operator must be one of {', '.join(_dtypes.OPERATORS)}, not {operator!r}")
-    inputs = _inputs(operator, x, w, b)
+    named("tune", operator)
+    parameters = inspect.signature(_function(operator)).parameters
+    options = {"precision": precision is not None, "return_indices": return_indices}
+    given = _by_name(operator, parameters, arguments, keywords)
+    others = {name for name, is_there in options.items() if is_there and name not in parameters}
+    check_names("tune", operator, others.union(given) - set(OPERATORS[operator].inputs))
+    inputs, values = _inputs(operator, parameters, given), _values(operator, parameters, given)
     outs = (None, None) if return_indices else (None,)
-    values = _values(operator, attributes)
-    precision = CURRENT.get() if precision is None and operator != "max_pool" else precision or "ieee"
+    precise = (precision or CURRENT.get()) if "precision" in parameters else "ieee"
     found: dict[str, float] = {}
     plan: Any = None
     for turn in choice.every_candidate():
         with turn:
-            prepared = cuda.prepare(cuda.runtime, operator, inputs, outs, values, layout, precision)
+            prepared = cuda.prepare(cuda.runtime, operator, inputs, outs, values, layout, precise)
         plan = prepared.plan
         if plan.launches:
             found[plan.kernel] = _seconds(partial(prepared.run, inputs, outs))
     found = dict(sorted(found.items(), key=lambda item: item[1]))
-    if found:
+    if found and plan.problem is not None:
         _remember(plan.problem, next(iter(found)))
     return found
 
 
-def _inputs(operator: str, x: Any, w: Any, b: Any) -> tuple[Any, ...]:
-    if operator == "max_pool":
-        library, x = _arrays.resolve_one(operator, "x", x)
-        inputs: tuple[Any, ...] = (x,)
-    else:
-        library, x, w, b = _arrays.resolve(operator, x, w, b)
-        inputs = (x, w) if b is None else (x, w, b)
+def _function(operator: str) -> Callable[..., Any]:
+    """Return the public function of this name."""
+    modules = (_api, _gradient_api, _unpool_api)
+    found: Callable[..., Any] = next(getattr(module, operator) for module in modules if hasattr(module, operator))
+    return found
+
+
+def _by_name(
+    operator: str, parameters: _Parameters, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> dict[str, Any]:
+    """Return a call's arguments by name; None at the end of those that have none stands for nothing."""
+    names = [name for name, parameter in parameters.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    count = max((place for place, value in enumerate(arguments, 1) if value is not None), default=0)
+    if count > len(names):
+        raise ArgumentTypeError(f"tune: {operator} takes {', '.join(names)}, not {count} arguments")
+    found = dict(zip(names, arguments[:count], strict=False))
+    twice = next((name for name in found if name in keywords), None)
+    if twice is not None:
+        raise ArgumentTypeError(f"tune: {operator} is given {twice} twice")
+    return found | settled(keywords)
+
+
+def _inputs(operator: str, parameters: _Parameters, given: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the arrays in the operator's order, without an optional one that is not there."""
+    arrays = {name: given.get(name) for name in OPERATORS[operator].inputs}
+    library, arrays = _arrays.resolve_all(
+        operator, {name: array for name, array in arrays.items() if array is not None or _is_required(parameters[name])}
+    )
     if library != "cuda":
         raise ArgumentTypeError("tune: kernels are measured on a CUDA device; pass CuPy arrays")
-    return inputs
+    return tuple(arrays.values())
 
 
-def _values(operator: str, attributes: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the attributes in the backend's order, with the operator's defaults."""
-    names = OPERATORS[operator].attributes
-    unknown = sorted(set(attributes) - set(names))
-    if unknown:
-        raise ArgumentTypeError(f"tune: {operator} has no attribute {unknown[0]!r}; it has {', '.join(names)}")
-    parameters = inspect.signature(getattr(_api, operator)).parameters
-    defaults = {name: parameters[name].default for name in names}
-    required = {name: None for name, value in defaults.items() if value is inspect.Parameter.empty}
-    return tuple({**defaults, **required, **attributes}[name] for name in names)
+def _values(operator: str, parameters: _Parameters, given: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the attributes in the backend's order, with the function's defaults; None where there must be one."""
+    defaults = {name: None if _is_required(each) else each.default for name, each in parameters.items()}
+    return tuple({**defaults, **given}[name] for name in OPERATORS[operator].attributes)
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty
 
 
 def _seconds(call: Callable[[], Any]) -> float:

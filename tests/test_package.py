@@ -100,7 +100,7 @@ def test_public_names_are_documented(name: str) -> None:
         for section in ("Parameters", "Returns", "Raises"):
             assert f"{section}\n---" in text, section
         for parameter in inspect.signature(thing).parameters:
-            assert re.search(rf"^(\w+, )*(\*\*)?{parameter}(, \w+)*( :|, |$)", text, re.MULTILINE), parameter
+            assert re.search(rf"^(\w+, )*(\*\*?)?{parameter}(, \w+)*( :|, |$)", text, re.MULTILINE), parameter
 
 
 def test_the_version_is_the_one_that_is_installed() -> None:

@@ -100,6 +100,88 @@ def test_a_choice_that_cannot_be_kept_is_warned_of(cupy: StandIn, tmp_path: Path
     assert kernel(cupy, x, w) == best
 
 
+# ---------------------------------------------------------------- gradients
+
+
+def chosen(name: str, *operands: Any, **attributes: Any) -> str:
+    """The kernel that a call of another operator takes."""
+    device.prepared.clear()
+    getattr(gpuconv, name)(*operands, **attributes)
+    (prepared,) = device.prepared.values()
+    return str(prepared.plan.kernel)
+
+
+def of_gradients(cupy: StandIn, dtype: Any = np.float32) -> tuple[Any, Any, Any]:
+    return tuple(cupy.module.ndarray(shape, dtype) for shape in ((8, 16, 9, 9), (20, 16, 3, 3), (8, 20, 7, 7)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64], ids=["float32", "complex64"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_the_quickest_kernel_of_a_gradient_is_taken(
+    cupy: StandIn, monkeypatch: pytest.MonkeyPatch, dtype: Any, layout: str
+) -> None:
+    x, w, dy = of_gradients(cupy, dtype)
+    if layout == "NHWC":
+        x, dy = (cupy.module.ndarray((a.shape[0], *a.shape[2:], a.shape[1]), dtype) for a in (x, dy))
+    calls = {"conv_weight_grad": (x, dy, w.shape), "conv_input_grad": (dy, w, x.shape)}
+    calls |= {"conv_transpose_weight_grad": (dy, x, w.shape), "conv_transpose_input_grad": (x, w, dy.shape)}
+    for name, operands in calls.items():
+        modelled = chosen(name, *operands, layout=layout)
+        cupy.times = {}
+        slow = gpuconv.tune(name, *operands, layout=layout)
+        quick = next(kernel for kernel in slow if kernel != modelled)
+        cupy.times = {quick: 0.25}
+        times = gpuconv.tune(name, *operands, layout=layout)
+        assert times.keys() == slow.keys() > {quick}
+        assert next(iter(times)) == quick
+        assert times[quick] < min(slow[quick], times[modelled])
+        monkeypatch.setattr(tuned, "_read", {})  # another process
+        assert chosen(name, *operands, layout=layout) == quick
+
+
+def test_the_gradient_of_an_input_and_the_operator_that_it_is_share_a_choice(cupy: StandIn) -> None:
+    x, w, dy = of_gradients(cupy)
+    modelled = chosen("conv_transpose", dy, w)
+    other = next(kernel for kernel in gpuconv.tune("conv_transpose", dy, w) if kernel != modelled)
+    cupy.times = {other: 0.25}
+    gpuconv.tune("conv_input_grad", dy, w, x.shape)
+    assert chosen("conv_transpose", dy, w) == other
+    cupy.times = {modelled: 0.125}
+    gpuconv.tune("conv_transpose", dy, w)
+    assert chosen("conv_input_grad", dy, w, x.shape) == modelled
+
+
+def test_the_time_of_an_only_kernel_is_told(cupy: StandIn, tmp_path: Path) -> None:
+    _, _, dy = of_gradients(cupy)
+    indices = cupy.module.ndarray(dy.shape, np.int64)
+    windows: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    assert gpuconv.tune("conv_bias_grad", dy) == {"channel_sums_float32_3d": pytest.approx(2e-3)}  # and adding up
+    assert gpuconv.tune("conv_transpose_bias_grad", dy, layout="NHWC") == {"channel_sums_float32_3d_last": 2e-3}
+    pooled = gpuconv.tune("max_pool_grad", dy, indices, (8, 20, 14, 14), **windows)
+    assert pooled == {"max_pool_grad_float32_3d": 1e-3}
+    unpooled = gpuconv.tune("max_unpool", dy, indices, **windows)
+    assert unpooled == {"max_unpool_32bit_3d": pytest.approx(3e-3)}  # and clearing, and claims
+    assert not (tmp_path / "cache" / "choices.json").exists()  # there is nothing to choose
+
+
+def test_arguments_have_their_names_too(cupy: StandIn) -> None:
+    x, w, dy = of_gradients(cupy)
+    b = cupy.module.ndarray((20,), np.float32)
+    in_order = gpuconv.tune("conv_weight_grad", x, dy, w.shape, pads=[0] * 4)
+    assert gpuconv.tune("conv_weight_grad", w_shape=iter(w.shape), dy=dy, x=x, pads=iter([0] * 4)) == in_order
+    assert gpuconv.tune("conv", x=x, b=b, w=w) == gpuconv.tune("conv", x, w, b)
+    assert gpuconv.tune("conv", x, w, None) == gpuconv.tune("conv", x, w)
+    assert gpuconv.tune("max_pool", x, None, None, kernel_shape=[2, 2]).keys() > {"max_pool_float32_2d"}
+
+
+def test_the_precision_of_the_context_is_tuned(cupy: StandIn) -> None:
+    x, w, dy = of_gradients(cupy)
+    with gpuconv.precision("tf32"):
+        in_context = gpuconv.tune("conv_input_grad", dy, w, x.shape)
+    assert in_context == gpuconv.tune("conv_input_grad", dy, w, x.shape, precision="tf32")
+    assert in_context.keys() > gpuconv.tune("conv_input_grad", dy, w, x.shape).keys()
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -111,6 +193,23 @@ def test_a_choice_that_cannot_be_kept_is_warned_of(cupy: StandIn, tmp_path: Path
         (lambda x, w: gpuconv.tune("max_pool", x), gpuconv.ArgumentTypeError, "^max_pool: kernel_shape"),
         (lambda x, w: gpuconv.tune("conv", x, w, pads=[1]), gpuconv.ArgumentError, "^conv: pads"),
         (lambda x, w: gpuconv.tune("conv", x, w, precision="half"), gpuconv.ArgumentError, "^conv: precision"),
+        (lambda x, w: gpuconv.tune(["conv"], x, w), gpuconv.ArgumentError, "^tune: operator must be one of conv, "),
+        (lambda x, w: gpuconv.tune("conv", x), gpuconv.ArgumentTypeError, "^conv: w must be a NumPy or CuPy array"),
+        (lambda x, w: gpuconv.tune("conv", x, w, w, w), gpuconv.ArgumentTypeError,
+         "^tune: conv takes x, w, b, not 4 arguments"),
+        (lambda x, w: gpuconv.tune("conv", x, w, x=x), gpuconv.ArgumentTypeError, "^tune: conv is given x twice"),
+        (lambda x, w: gpuconv.tune("conv_weight_grad", x, x), gpuconv.ArgumentTypeError,
+         "^conv_weight_grad: w_shape is required"),
+        (lambda x, w: gpuconv.tune("conv_weight_grad", x, x, w.shape), gpuconv.ArgumentError,
+         "^conv_weight_grad: dy must have the shape of the result"),
+        (lambda x, w: gpuconv.tune("conv_input_grad", np.ones((1, 1, 3)), np.ones((1, 1, 1)), (1, 1, 3)),
+         gpuconv.ArgumentTypeError, "^tune: kernels are measured on a CUDA device"),
+        (lambda x, w: gpuconv.tune("conv_bias_grad", x, precision="tf32"), gpuconv.ArgumentTypeError,
+         "^tune: conv_bias_grad has no attribute 'precision'; it has none"),
+        (lambda x, w: gpuconv.tune("conv", x, w, return_indices=True), gpuconv.ArgumentTypeError,
+         "^tune: conv has no attribute 'return_indices'"),
+        (lambda x, w: gpuconv.tune("max_unpool", x, x, kernel_shape=[1, 1]), gpuconv.ArgumentTypeError,
+         "^max_unpool: indices must have dtype int64, not float32"),
     ],
 )  # fmt: skip
 def test_errors_name_the_rule(call: Any, error: Any, message: str, cupy: StandIn) -> None:
@@ -132,3 +231,24 @@ def test_results_stay_right_whatever_is_chosen() -> None:
         pooled = gpuconv.tune("max_pool", x, kernel_shape=[2, 2], return_indices=True)
         assert all(name.startswith("max_pool_float32") for name in pooled)
         assert gpuconv.tune("conv", x[:0], np.ones((4, 5, 2, 2), np.float32)) == {}
+
+
+@pytest.mark.emulator
+def test_gradients_stay_right_whatever_is_chosen() -> None:
+    (x, w, _), attributes = filled("conv", (1, 5, 6, 7), (4, 5, 3, 2), {"strides": [2, 1]}, "float32")
+    dy = np.arange(4 * 2 * 6, dtype=np.float32).reshape(1, 4, 2, 6)
+    expected = {  # on the CPU
+        "conv_weight_grad": gpuconv.conv_weight_grad(x, dy, w.shape, **attributes),
+        "conv_input_grad": gpuconv.conv_input_grad(dy, w, x.shape, **attributes),
+    }
+    with emulated_cuda() as emulated:
+        emulated._limits = replace(emulated._limits, name="emulated")
+        for name, operands in {"conv_weight_grad": (x, dy, w.shape), "conv_input_grad": (dy, w, x.shape)}.items():
+            times = gpuconv.tune(name, *operands, **attributes)
+            assert len(times) > 2
+            emulated.launches.clear()
+            result = getattr(gpuconv, name)(*operands, **attributes)
+            np.testing.assert_allclose(result, expected[name], rtol=1e-5, atol=1e-4)
+            assert next(iter(times)) in [launch.variant.name for launch in emulated.launches]
+        assert list(gpuconv.tune("conv_bias_grad", dy)) == ["channel_sums_float32_3d"]
+        assert gpuconv.tune("conv_input_grad", dy[:0], w, (0, *x.shape[1:]), **attributes) == {}

@@ -93,7 +93,7 @@ class Plan:
     problem : dataclass or None
         What it solves, as measured choices know it; None where there was nothing to choose.
     kernel : str
-        The candidate's name.
+        The name of what was chosen, or of the one kernel that there is for the operator.
     expanded_bytes : int
         Of complex weights as the real ones that kernels take.
     """

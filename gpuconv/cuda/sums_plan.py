@@ -48,7 +48,7 @@ def plan(
     """
     launches = (launch, _add_up(operator, parts, shape, strides, dtype, products))
     left = workspace_bytes(parts, prod(shape) * products, _dtypes.entry(dtype).real if products > 1 else dtype)
-    return Plan(operator, launches, left, _USE, (reason,))
+    return Plan(operator, launches, left, _USE, (reason,), kernel=launch.variant.name)
 
 
 def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, products: int) -> Launch:

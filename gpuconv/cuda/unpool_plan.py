@@ -65,7 +65,8 @@ def for_max_pool_grad(
     }
     roles = {"dy": "dy", "indices": "indices", "dx": "y"}
     launch = _launch(operator, chosen, prod(g.x_shape), fields, roles)
-    return Plan(operator, (launch,), 0, "", ("every element looks at the windows that can reach it",))
+    reason = "every element looks at the windows that can reach it"
+    return Plan(operator, (launch,), 0, "", (reason,), kernel=chosen.name)
 
 
 def for_max_unpool(
@@ -97,13 +98,14 @@ def for_max_unpool(
     }
     size = places * (8 if wide else 4)
     roles = {"x": "x", "indices": "indices", "y": "y", "claims": "workspace"}
+    chosen = _unpool_variant(_dtypes.entry(dtype).itemsize, wide, rank)
     launches = (
         _clear("workspace", size // 4),
         *([_launch(operator, _claim_variant(wide, rank), elements, fields, roles)] if elements else []),
-        _launch(operator, _unpool_variant(_dtypes.entry(dtype).itemsize, wide, rank), places, fields, roles),
+        _launch(operator, chosen, places, fields, roles),
     )
     reason = "every element claims its place, then every place takes the last one that has claimed it"
-    return Plan(operator, launches, size, "claims of places", (reason,))
+    return Plan(operator, launches, size, "claims of places", (reason,), kernel=chosen.name)
 
 
 def for_check(limit: int, shape: Ints, strides: Ints, limits: Limits) -> Plan:
