@@ -43,16 +43,12 @@ CONV_DTYPES = tuple(name for name, entry in _TABLE.items() if entry.convolves)
 COMPLEX_DTYPES = tuple(name for name, entry in _TABLE.items() if entry.real)
 MAX_POOL_DTYPES = tuple(name for name, entry in _TABLE.items() if not entry.real)
 _SUMS = CONV_DTYPES + COMPLEX_DTYPES
-_ALLOWED = {"conv": _SUMS, "conv_transpose": _SUMS, "max_pool": MAX_POOL_DTYPES}
-_ALLOWED_ELSE = {"max_pool_grad": CONV_DTYPES, "max_unpool": MAX_POOL_DTYPES}  # other gradients are sums
+_ALLOWED = {"max_pool": MAX_POOL_DTYPES, "max_pool_grad": CONV_DTYPES, "max_unpool": MAX_POOL_DTYPES}
 
 
-OPERATORS = tuple(_ALLOWED)
-
-
-def allowed(operator: str) -> tuple[str, ...] | None:
-    """Return the names of the dtypes that an operator takes, or None for an unknown operator."""
-    return _ALLOWED.get(operator)
+def allowed(operator: str) -> tuple[str, ...]:
+    """Return the names of the dtypes that an operator takes."""
+    return _ALLOWED.get(operator, _SUMS)
 
 
 def check(operator: str, **arrays: Any) -> DType:
@@ -66,7 +62,7 @@ def check(operator: str, **arrays: Any) -> DType:
     present = {name: array.dtype for name, array in arrays.items() if array is not None}
     (first, dtype), *others = present.items()
     entry = _TABLE.get(dtype.name)
-    names = _ALLOWED.get(operator) or _ALLOWED_ELSE.get(operator, _SUMS)
+    names = allowed(operator)
     if entry is None or dtype.name not in names:
         raise ArgumentTypeError(f"{operator}: {first} has dtype {dtype}, but must be one of {', '.join(names)}")
     for name, other in others:

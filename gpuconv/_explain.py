@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
+from operator import index
 from typing import TYPE_CHECKING, Any
 
-from gpuconv import _dtypes, _geometry, _layout, _precision
-from gpuconv._errors import ArgumentError, ArgumentTypeError
+from gpuconv import _dtypes, _layout, _precision
+from gpuconv._errors import ArgumentTypeError
 from gpuconv._geometry import Ints
+from gpuconv._operators import OPERATORS, check_names, named, settled
 
 if TYPE_CHECKING:  # imported where they are used: importing gpuconv does not need them
-    from gpuconv.cuda.floor import Geometry, Work
+    from gpuconv.cuda.floor import Geometry
     from gpuconv.cuda.limits import Representative
     from gpuconv.cuda.plan import Launch, Plan
+
+_Arrays = dict[str, Ints]  # by the arrays' names, as the call has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,13 @@ def explain(
 
     Parameters
     ----------
-    operator : {"conv", "conv_transpose", "max_pool"}
+    operator : str
+        The name of the function that is called: "conv", "conv_transpose", "max_pool", the name of a gradient as
+        "conv_input_grad", or "max_unpool".
     x_shape, w_shape : sequence of int
-        Shapes of the call's arrays, which are taken to be C-contiguous, x in the layout; no ``w_shape`` for MaxPool.
+        Shapes of the call's arrays, x in the layout; for a gradient those of the forward call, which give dy's. For
+        the gradient of a bias ``x_shape`` is dy's shape, for MaxUnpool that of its y. All arrays are taken to be
+        C-contiguous. Only what has weights has a ``w_shape``.
     dtype : str or dtype
         Of the arrays.
     arch : str
@@ -59,11 +66,12 @@ def explain(
         Whether there is a ``b``.
     layout : {"NCHW", "NHWC"}
     precision : {"ieee", "tf32", "3xtf32"}, optional
-        That of the context by default; not for MaxPool.
+        That of the context by default; only for what multiplies by weights or sums products for them.
     return_indices : bool
         Whether MaxPool gives Indices.
     **attributes
-        The call's other keywords, as ``pads=[1, 1, 1, 1]``.
+        The call's other keywords, as ``pads=[1, 1, 1, 1]``. Looking for Indices out of range (``check_indices``) is
+        not explained.
 
     Returns
     -------
@@ -73,7 +81,7 @@ def explain(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As the call itself; also an unknown operator, dtype or architecture.
+        As the call itself; also an unknown operator, dtype or architecture, and what the operator does not take.
 
     Examples
     --------
@@ -83,81 +91,116 @@ def explain(
       x (8, 64, 112, 112) -> y (8, 64, 56, 56)
       floor      6.7 us: 32.1 MB at 4.80 TB/s
       launch 1   max_pool_float32_3d_vectors_3x2: grid 1619, 128 threads
-      because    max_pool_float32_2d: modelled 12.4 us, 1.48 of the chosen one's
+      because    max_pool_float32_2d: modelled 11.0 us, 1.31 of the chosen one's
                  max_pool_float32_3d_vectors_3x2: modelled 8.4 us, chosen
-                 max_pool_float32_3d_bands: modelled 9.7 us, 1.16 of the chosen one's
+                 max_pool_float32_3d_bands: modelled 11.7 us, 1.39 of the chosen one's
+                 max_pool_float32_3d_tiles: modelled 9.0 us, 1.07 of the chosen one's
                  max_pool_float32_3d_vectors_3x2: 2 x 4 outputs a thread, from rows of 28 vectors; 1605632 outputs \
 in 1619 blocks of 128 threads
                  not by planes: windows more than one element apart
-                 not by channels: channels are not neighbours
+                 not by channels, patches: channels are not neighbours
+    >>> plan = gpuconv.explain("conv_bias_grad", (8, 64, 28, 28))
+    conv_bias_grad float32 on sm_90a: 132 multiprocessors as on H200
+      dy (8, 64, 28, 28) -> db (64,)
+      floor      0.3 us: 1.6 MB at 4.80 TB/s
+      launch 1   channel_sums_float32_3d: grid 256, 256 threads
+      launch 2   add_up_float32_1d: grid 1, 256 threads
+      workspace  1024 bytes for sums of parts
+      because    6272 elements of each of 64 channels, in 4 parts
     """
     from gpuconv.cuda.limits import representative
 
+    _check_operator(
+        operator, w_shape=w_shape is not None, bias=bias, precision=precision is not None, return_indices=return_indices
+    )
     device, name = representative(arch), _dtype_name(operator, dtype)
     precise = _precision.CURRENT.get() if precision is None else _precision.check(operator, precision)
     call = _Call(operator, name, device, bias, return_indices, layout, precise)
-    geometry, plan = _planned(call, x_shape, w_shape, attributes)
-    print("\n".join(_lines(call, geometry, plan)))
+    geometry, inputs, results = _shapes(call, x_shape, w_shape, attributes)
+    plan = _plan(call, geometry, inputs, results)
+    print("\n".join(_lines(call, geometry, inputs, results, plan)))
     return plan
+
+
+def _check_operator(operator: str, **given: bool) -> None:
+    """Raise where there is no such operator, or where what only others take is ``given``."""
+    called = named("explain", operator)
+    takes = {
+        "w_shape": called.has_weights,
+        "bias": "b" in called.inputs,
+        "precision": called.has_weights,
+        "return_indices": operator == "max_pool",
+    }
+    for name, is_there in given.items():
+        if is_there and not takes[name]:
+            raise ArgumentTypeError(f"explain: {operator} takes no {name}")
 
 
 def _dtype_name(operator: str, dtype: Any) -> str:
     allowed = _dtypes.allowed(operator)
-    if allowed is None:
-        raise ArgumentError(f"explain: operator must be one of {', '.join(_dtypes.OPERATORS)}, not {operator!r}")
     name = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
     if name not in allowed:
         raise ArgumentTypeError(f"{operator}: dtype must be one of {', '.join(allowed)}, not {name}")
     return name
 
 
-def _planned(
+def _shapes(
     call: _Call, x_shape: Sequence[int], w_shape: Sequence[int] | None, attributes: dict[str, Any]
-) -> tuple[Geometry, Plan]:
-    from gpuconv.cuda import planning
-
-    operator, limits = call.operator, call.device.limits
+) -> tuple[Geometry, _Arrays, _Arrays]:
+    """Return the geometry, and the shapes of what goes in and what comes out, by name."""
+    called, layout = OPERATORS[call.operator], call.layout
+    if called.has_weights and w_shape is None:
+        raise ArgumentTypeError(f"{call.operator}: w_shape is required, as (16, 3, 3, 3)")
+    check_names("explain", call.operator, attributes)
+    attributes = settled(attributes)
+    if "kernel_shape" in called.attributes:
+        attributes.setdefault("kernel_shape", None)  # the geometry says where it is required
     try:
-        if operator == "max_pool":
-            geometry: Any = _geometry.max_pool(x_shape, **{"kernel_shape": None, "layout": call.layout, **attributes})
-            strides = {"x": _new(call.layout, geometry.x_shape), "y": _new(call.layout, geometry.y_shape)}
-            strides |= {"indices": strides["y"]} if call.indices else {}
-            return geometry, planning.plan(operator, geometry, call.dtype, strides, limits, call.precision)
-        if w_shape is None:
-            raise ArgumentTypeError(f"{operator}: w_shape is required, as (16, 3, 3, 3)")
-        geometry = getattr(_geometry, operator)(x_shape, w_shape, layout=call.layout, **attributes)
+        of_call = {"x": tuple(map(index, x_shape))}
+        if w_shape is not None:
+            of_call["w"] = tuple(map(index, w_shape))
+        shapes = dict.fromkeys(called.inputs, of_call["x"]) | of_call
+        if called.forward is not None:
+            result = called.forward(*of_call.values(), layout=layout, name=call.operator, **attributes).y_shape
+            shapes |= dict.fromkeys(("dy", "indices"), _layout.as_given(layout, result))
+        inputs = {name: shapes[name] for name in called.inputs if name != "b"}
+        asked = {f"{name}_shape": shape for name, shape in of_call.items() if f"{name}_shape" in called.attributes}
+        geometry = called.geometry(*inputs.values(), layout=layout, **asked, **attributes)
     except TypeError as error:
         if isinstance(error, ArgumentTypeError):
             raise
-        raise ArgumentTypeError(f"{operator}: {error}") from None
-    strides = {"x": _new(call.layout, geometry.x_shape), "y": _new(call.layout, geometry.y_shape)}
-    strides |= {"w": _new("NCHW", geometry.w_shape)} | ({"b": (1,)} if call.bias else {})
-    return geometry, planning.plan(operator, geometry, call.dtype, strides, limits, call.precision)
+        raise ArgumentTypeError(f"{call.operator}: {error}") from None
+    made = _layout.as_given(called.order("out", layout), called.result(geometry))
+    biases = {"b": (geometry.y_shape[1],)} if call.bias else {}
+    results = {called.made: made} | ({"indices": made} if call.indices else {})
+    return geometry, inputs | biases, results
 
 
-def _new(layout: str, shape: Ints) -> Ints:
-    """Return the strides of a new array of the layout, in the order N, C, D1, … like its shape."""
-    given = _layout.as_given(layout, shape)
-    return _layout.channels_second(layout, tuple(prod(given[axis + 1 :]) for axis in range(len(given))))
+def _plan(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays) -> Plan:
+    from gpuconv.cuda import planning
+    from gpuconv.cuda.prepared import contiguous_strides
+
+    called = OPERATORS[call.operator]
+    arrays = [(called.inputs[name], shape, called.order(name, call.layout)) for name, shape in inputs.items()]
+    order = called.order("out", call.layout)
+    arrays += [(role, shape, order) for role, shape in zip(("y", "indices"), results.values(), strict=False)]
+    strides = {role: _layout.channels_second(order, contiguous_strides(shape)) for role, shape, order in arrays}
+    plan = planning.plan(called.kernel, geometry, call.dtype, strides, call.device.limits, call.precision)
+    return replace(plan, operator=call.operator)
 
 
-def _lines(call: _Call, geometry: Geometry, plan: Plan) -> Iterator[str]:
-    from gpuconv.cuda import floor
-
-    device, dtype = call.device, call.dtype
-    weights = None if isinstance(geometry, _geometry.MaxPoolGeometry) else geometry.w_shape
-    how = [plan.operator, dtype]
-    if weights is not None and dtype in ("float32", "complex64") and call.precision != "ieee":
+def _lines(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays, plan: Plan) -> Iterator[str]:
+    device, called = call.device, OPERATORS[call.operator]
+    how = [call.operator, call.dtype]
+    if called.has_weights and call.dtype in ("float32", "complex64") and call.precision != "ieee":
         how.append(call.precision)
     if call.layout != "NCHW":
         how.append(call.layout)
     like = f"{device.limits.multiprocessors} multiprocessors as on {device.name}"
     yield f"{' '.join(how)} on {device.limits.architecture}: {like}"
-    operands = [f"x {_layout.as_given(call.layout, geometry.x_shape)}"]
-    if weights is not None:
-        operands.append(f"w {weights}")
-    yield f"  {', '.join(operands)} -> y {_layout.as_given(call.layout, geometry.y_shape)}"
-    yield f"  floor      {_floor(call, floor.work(geometry, dtype, bias=call.bias, indices=call.indices))}"
+    taken, made = (", ".join(f"{name} {shape}" for name, shape in arrays.items()) for arrays in (inputs, results))
+    yield f"  {taken} -> {made}"
+    yield f"  floor      {_floor(call, geometry)}"
     for number, launch in enumerate(plan.launches, 1):
         yield f"  launch {number}   {_launch(launch)}"
     for _, use, nbytes in plan.spaces:
@@ -166,7 +209,11 @@ def _lines(call: _Call, geometry: Geometry, plan: Plan) -> Iterator[str]:
         yield f"  {'because' if number == 0 else '':9}  {reason}"
 
 
-def _floor(call: _Call, work: Work) -> str:
+def _floor(call: _Call, geometry: Geometry) -> str:
+    from gpuconv.cuda import floor
+
+    backwards = call.operator == "max_pool_grad"
+    work = floor.work(geometry, call.dtype, bias=call.bias, indices=call.indices, backwards=backwards)
     device = call.device
     rate = device.peak(call.dtype, call.precision)
     seconds = work.seconds(rate, device.bandwidth)

@@ -169,6 +169,7 @@ def test_the_plan_explained_is_the_plan_of_the_call(operator: str) -> None:
     with emulated_cuda() as emulated, some_candidate(0):
         getattr(gpuconv, operator)(*((x,) if keywords else (x, w)), layout="NHWC", **keywords)
     with some_candidate(0):
-        explained = gpuconv.explain(operator, x.shape, w.shape, layout="NHWC", **keywords)
+        shapes = (x.shape,) if keywords else (x.shape, w.shape)
+        explained = gpuconv.explain(operator, *shapes, layout="NHWC", **keywords)
     (prepared,) = emulated.prepared.values()
     assert prepared.plan == explained

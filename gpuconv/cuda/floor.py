@@ -7,8 +7,11 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, MaxPoolGeometry, tap_range
+from gpuconv._gradients import MaxUnpoolGeometry, SumsGeometry
 
-Geometry = ConvGeometry | ConvTransposeGeometry | MaxPoolGeometry
+_Windows = ConvGeometry | ConvTransposeGeometry | MaxPoolGeometry
+Geometry = _Windows | MaxUnpoolGeometry | SumsGeometry
+_INDEX = 8  # bytes
 _MOST_PAIRS = 10**6  # of outputs and taps along one axis that are looked at one by one
 
 
@@ -19,9 +22,10 @@ class Work:
     Attributes
     ----------
     flops : int
-        Two per multiply-add, eight of complex numbers; taps in the padding count as well. Comparisons do not count.
+        Two per multiply-add, eight of complex numbers; taps in the padding count as well. Comparisons do not count,
+        nor do sums alone.
     bytes : int
-        Inputs that any output meets, weights, bias, outputs and Indices, each once.
+        Inputs that any output meets, weights, bias, outputs and Indices, each once. What a call writes all counts.
     """
 
     flops: int
@@ -32,13 +36,22 @@ class Work:
         return max(self.flops / rate, self.bytes / bandwidth)
 
 
-def work(geometry: Geometry, dtype: str, *, bias: bool = False, indices: bool = False) -> Work:
-    """Return the least work of one call."""
+def work(geometry: Geometry, dtype: str, *, bias: bool = False, indices: bool = False, backwards: bool = False) -> Work:
+    """Return the least work of one call, of any operator by its geometry; ``backwards`` for the gradient of MaxPool.
+
+    The gradient of weights has the work of the Conv whose geometry it has.
+    """
     size = _dtypes.entry(dtype).itemsize
-    outputs = prod(geometry.y_shape)
+    elements, outputs = prod(geometry.x_shape), prod(geometry.y_shape)
+    if isinstance(geometry, SumsGeometry):
+        return Work(0, size * (elements + outputs))
+    if isinstance(geometry, MaxUnpoolGeometry):
+        return Work(0, size * (elements + outputs) + _INDEX * elements)
+    if backwards:
+        return Work(0, size * (elements + outputs) + _INDEX * outputs)
     inputs = prod(geometry.x_shape[:2]) * prod(_met(geometry, axis) for axis in range(len(geometry.kernel_shape)))
     if isinstance(geometry, MaxPoolGeometry):
-        return Work(0, size * (inputs + outputs) + 8 * outputs * indices)
+        return Work(0, size * (inputs + outputs) + _INDEX * outputs * indices)
     weights = prod(geometry.w_shape) + geometry.y_shape[1] * bias
     # A weight meets every output pixel in Conv, every input pixel in ConvTranspose.
     pixels = geometry.y_shape if isinstance(geometry, ConvGeometry) else geometry.x_shape
@@ -46,7 +59,7 @@ def work(geometry: Geometry, dtype: str, *, bias: bool = False, indices: bool = 
     return Work(flops, size * (inputs + weights + outputs))
 
 
-def _met(geometry: Geometry, axis: int) -> int:
+def _met(geometry: _Windows, axis: int) -> int:
     """Return how many coordinates of an input axis meet an output through some tap."""
     n, out, stride = geometry.x_shape[2 + axis], geometry.y_shape[2 + axis], geometry.strides[axis]
     offsets = geometry.offsets[axis]
