@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ class _Call:
     indices: bool
     layout: str
     precision: str
+    checks: bool
 
 
 def explain(
@@ -70,13 +72,13 @@ def explain(
     return_indices : bool
         Whether MaxPool gives Indices.
     **attributes
-        The call's other keywords, as ``pads=[1, 1, 1, 1]``. Looking for Indices out of range (``check_indices``) is
-        not explained.
+        The call's other keywords, as ``pads=[1, 1, 1, 1]``; also ``check_indices`` of what takes Indices.
 
     Returns
     -------
     Plan
-        What was printed: every launch with its kernel, grid, shared memory and parameters.
+        What was printed: every launch with its kernel, grid, shared memory and parameters, but for those of
+        ``check_indices``, which come before.
 
     Raises
     ------
@@ -115,7 +117,8 @@ in 1619 blocks of 128 threads
     )
     device, name = representative(arch), _dtype_name(operator, dtype)
     precise = _precision.CURRENT.get() if precision is None else _precision.check(operator, precision)
-    call = _Call(operator, name, device, bias, return_indices, layout, precise)
+    checks = "indices" in OPERATORS[operator].inputs and bool(attributes.pop("check_indices", True))
+    call = _Call(operator, name, device, bias, return_indices, layout, precise, checks)
     geometry, inputs, results = _shapes(call, x_shape, w_shape, attributes)
     plan = _plan(call, geometry, inputs, results)
     print("\n".join(_lines(call, geometry, inputs, results, plan)))
@@ -201,12 +204,25 @@ def _lines(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays, p
     taken, made = (", ".join(f"{name} {shape}" for name, shape in arrays.items()) for arrays in (inputs, results))
     yield f"  {taken} -> {made}"
     yield f"  floor      {_floor(call, geometry)}"
+    if call.checks:
+        yield from _check(call, geometry, inputs["indices"])
     for number, launch in enumerate(plan.launches, 1):
         yield f"  launch {number}   {_launch(launch)}"
     for _, use, nbytes in plan.spaces:
         yield f"  workspace  {nbytes} bytes for {use}"
     for number, reason in enumerate(plan.reasons):
         yield f"  {'because' if number == 0 else '':9}  {reason}"
+
+
+def _check(call: _Call, geometry: Any, shape: Ints) -> Iterator[str]:
+    from gpuconv.cuda import unpool_plan
+    from gpuconv.cuda.prepared import contiguous_strides
+
+    numbered = prod(getattr(geometry, "numbered_shape", geometry.x_shape))
+    plan = unpool_plan.for_check(numbered, shape, contiguous_strides(shape), call.device.limits)
+    for number, launch in enumerate(plan.launches):
+        yield f"  {'before' if number == 0 else '':9}  {_launch(launch)}"
+    yield f"  {'':9}  for check_indices, {', '.join(plan.reasons)}; the call waits for what it finds"
 
 
 def _floor(call: _Call, geometry: Geometry) -> str:

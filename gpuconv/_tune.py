@@ -40,9 +40,9 @@ def tune(
     *arguments
         As the call has them, in order or by name: ``tune("conv", x, w, b)``,
         ``tune("conv_weight_grad", x, dy, w.shape)``. Only the layout of arrays matters, which are CuPy arrays; Indices
-        are not checked.
+        are not checked, whatever ``check_indices`` says.
     layout, precision, return_indices, **keywords
-        As the call has them, without ``out`` and ``check_indices``.
+        As the call has them, without ``out``.
 
     Returns
     -------
@@ -67,6 +67,8 @@ def tune(
     parameters = inspect.signature(_function(operator)).parameters
     options = {"precision": precision is not None, "return_indices": return_indices}
     given = _by_name(operator, parameters, arguments, keywords)
+    if "indices" in OPERATORS[operator].inputs:
+        given.pop("check_indices", None)  # another launch, before what there is to choose
     others = {name for name, is_there in options.items() if is_there and name not in parameters}
     check_names("tune", operator, others.union(given) - set(OPERATORS[operator].inputs))
     inputs, values = _inputs(operator, parameters, given), _values(operator, parameters, given)

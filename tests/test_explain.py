@@ -117,6 +117,26 @@ def test_attributes_may_be_read_once_only(capsys: pytest.CaptureFixture[str]) ->
     assert f"dy (2, 8, 5, 6), indices (2, 8, 5, 6) -> dx {LARGE}\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("name", "numbers"), [("max_pool_grad", 2 * 8 * 9 * 7), ("max_unpool", 2 * 16 * 9 * 7)])
+def test_the_search_for_indices_out_of_range_comes_before(name: str, numbers: int, tmp_path: Path, capsys: Any) -> None:
+    plan = gpuconv.explain(name, LARGE if name == "max_pool_grad" else SMALL, **WINDOWS)
+    before, call = capsys.readouterr().out.split("  launch 1 ")
+    assert "  before     clear_1d: grid 1, 256 threads\n" in before
+    assert f"             for check_indices, from -1 to below {numbers}; the call waits for what it finds\n" in before
+    assert not any("check" in launch.variant.name for launch in plan.launches)
+    (indices,) = (shape for array, shape in CALLS[name][0].items() if array == "indices")
+    with cupy_stand_in(tmp_path) as cupy:
+        shape = indices if name == "max_pool_grad" else SMALL
+        operands = cupy.module.ndarray(shape, np.float32), cupy.module.ndarray(shape, np.int64)
+        getattr(gpuconv, name)(*operands, **({"x_shape": LARGE} if name == "max_pool_grad" else {}), **WINDOWS)
+        launched = [f"{one.name}: grid {max(one.grid)}, {one.block[0]} threads" for one in cupy.launches]
+    assert len(launched) > 2
+    assert all(launch in before for launch in launched[:2])
+    assert all(launch in call for launch in launched[2:])
+    assert gpuconv.explain(name, LARGE, check_indices=False, **WINDOWS)
+    assert "before" not in capsys.readouterr().out
+
+
 def test_a_precision_is_told_where_there_are_products(capsys: pytest.CaptureFixture[str]) -> None:
     with gpuconv.precision("tf32"):
         gpuconv.explain("conv_input_grad", LARGE, W, **GROUPS)
