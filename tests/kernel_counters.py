@@ -34,12 +34,14 @@ from gpuconv.cuda import (
     depth_to_space_plan,
     depthwise_transpose_plan,
     few_plan,
+    fragments,
     gemm_plan,
     grouped_plan,
     grouped_tile,
     interleaved_plan,
     matrix_plan,
     mma_plan,
+    mma_tile,
     pointwise_plan,
     sources,
     split_plan,
@@ -168,8 +170,8 @@ class TensorForm:
 
     dtype: str
     precision: str
-    tile: mma_plan.Tile
-    form: mma_plan.Form
+    tile: mma_tile.Tile
+    form: mma_tile.Form
 
     def __str__(self) -> str:
         return mma_plan.variant("conv", self.dtype, self.precision, self.tile, self.form).name
@@ -182,7 +184,7 @@ class TensorForm:
     def titles(self, width: int) -> tuple[str, str]:
         """Return the titles of the rows: of the kernel that packs the weights, and of the GEMM."""
         x_shape, w_shape = self._shapes(width)
-        packing = mma_plan.packing_variant(self.dtype, self.precision).name
+        packing = fragments.packing_variant(self.dtype, self.precision).name
         return f"{packing} for {self}, {_sizes(w_shape)}", f"{self}, 3x3 over {_sizes(x_shape)}"
 
     def counters(self, width: int) -> dict[str, Counters]:
@@ -538,9 +540,9 @@ def whole_rows() -> list[WholeRows]:
 def tensor_forms() -> list[TensorForm]:
     """Return every form that there is on tensor cores."""
     return [
-        TensorForm(*operands, tile, form)
-        for operands, arithmetic in mma_plan._ARITHMETIC.items()
-        for tile, form in mma_plan._kernels(arithmetic)
+        TensorForm(dtype, precision, tile, form)
+        for dtype, precision, arithmetic in fragments.arithmetics()
+        for tile, form in mma_tile.kernels(arithmetic)
     ]
 
 

@@ -32,9 +32,9 @@ from gpuconv.cuda import (
     depth_to_space_matrix_plan,
     depthwise_transpose_plan,
     few_plan,
+    fragments,
     grouped_plan,
     matrix_plan,
-    mma_plan,
     pointwise_plan,
     pool_plan,
     pool_problem,
@@ -101,7 +101,7 @@ def _matrix_plans() -> Iterator[Plan]:
     x_shape, w_shape = (2, 16, 4, 4), (16, 16, 1, 1)
     conv = _geometry.conv(x_shape, w_shape)
     transposed = _geometry.conv_transpose(x_shape, (16, 16, 2, 2), strides=[2, 2])
-    for (dtype, precision), strides in product(mma_plan.operands(), (_strides, _channels_last)):
+    for (dtype, precision), strides in product(fragments.operands(), (_strides, _channels_last)):
         arrays = strides(x_shape), contiguous_strides(w_shape), None, _strides(conv.y_shape)
         problem = correlation.of_conv(conv, dtype, *arrays, precision)
         yield from (candidate.make() for candidate in matrix_plan.candidates(problem, _LIMITS))

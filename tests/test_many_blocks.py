@@ -34,6 +34,7 @@ from gpuconv.cuda import (
     interleaved_plan,
     matrix_plan,
     mma_plan,
+    mma_tile,
 )
 
 pytestmark = pytest.mark.emulator
@@ -108,7 +109,7 @@ def test_every_tile_of_every_dtype_is_there() -> None:
     assert forms <= met
     kernels = {one.kernel.replace("bfloat16", "float16") for one in TENSOR}
     forms = {
-        f"{form.gather} {tile.block_m}" for tiles in mma_plan._TILES.values() for tile in tiles for form in tile.forms
+        f"{form.gather} {tile.block_m}" for tiles in mma_tile.TILES.values() for tile in tiles for form in tile.forms
     }
     assert forms <= {f"{name.split('_')[-1]} {name.split('_')[-2].split('x')[0]}" for name in kernels}
     assert {one.kernel.split("_")[2] for one in POOLS} == set(_dtypes.MAX_POOL_DTYPES)

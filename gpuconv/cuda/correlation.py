@@ -14,7 +14,9 @@ from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
 from gpuconv.cuda import params
 
+RANK = 3  # of kernels for problems of this rank and lower ones, as in_three_axes makes them
 _SECTOR = 32  # bytes that cross the memory bus together
+_FARTHEST = 2**30  # coordinates and extents of kernels that find taps by tables are below
 Geometry = ConvGeometry | ConvTransposeGeometry
 
 
@@ -167,6 +169,10 @@ class Problem:
         ]
         return params.needs_wide(self.operator, magnitudes)
 
+    def far(self) -> bool:
+        """Tell whether kernels that find taps by tables have too few bits: 30 for coordinates, 32 for all else."""
+        return max((*self.coordinates(), *self.x_shape[2:])) >= _FARTHEST or self.wide()
+
 
 def of_conv(
     geometry: ConvGeometry,
@@ -225,7 +231,7 @@ def in_three_axes(problem: Problem) -> Problem:
     Where x has one element along an axis it has no stride there: taps in the padding then lie where others do, and are
     as well aligned.
     """
-    more = 3 - problem.rank
+    more = RANK - problem.rank
     ones, zeros = (1,) * more, (0,) * more
     steps = (stride if n > 1 else 0 for n, stride in zip(problem.x_shape[2:], problem.x_strides[2:], strict=True))
     return replace(

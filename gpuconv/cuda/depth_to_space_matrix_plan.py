@@ -13,6 +13,7 @@ from math import prod
 from gpuconv.cuda import (
     correlation,
     depth_to_space_plan,
+    fragments,
     gemm_fields,
     gemm_structs,
     matrix_plan,
@@ -52,7 +53,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     rows = None if _refusal(problem) is not None else _rows(problem)
     if rows is None:
         return
-    for tile in TILES[matrix_plan.arithmetic(problem).cuda]:
+    for tile in TILES[fragments.arithmetic(problem).cuda]:
         if _shared_bytes(rows, tile) <= limits.shared_bytes_per_block:
             name = variant(problem.dtype, problem.precision, tile).name
             yield Candidate(name, _seconds(problem, rows, tile, limits), partial(_plan, problem, rows, tile))
@@ -143,8 +144,8 @@ def variant(dtype: str, precision: str, tile: Tile) -> Variant:
 
 def forms() -> Iterator[tuple[str, str, Tile]]:
     """Yield dtype, precision and tile of every kernel."""
-    for dtype, precision in mma_plan.operands():
-        for tile in TILES.get(mma_plan.arithmetic_of(dtype, precision).cuda, ()):
+    for dtype, precision in fragments.operands():
+        for tile in TILES.get(fragments.arithmetic_of(dtype, precision).cuda, ()):
             yield dtype, precision, tile
 
 

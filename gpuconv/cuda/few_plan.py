@@ -14,9 +14,8 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv.cuda import correlation, gemm_fields, gemm_structs, model, params
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
-from gpuconv.cuda.mma_plan import RANK
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 _FILTERS = (4, 8)  # of a kernel, at most

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv.cuda import gemm_fields, gemm_structs, grouped_tile, mma_plan, params
+from gpuconv.cuda import fragments, gemm_fields, gemm_structs, grouped_tile, mma_plan, params
 from gpuconv.cuda import model as models
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.grouped_tile import Form, Tile
-from gpuconv.cuda.mma_plan import RANK
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 NAME = "groups packed for tensor cores"
@@ -35,7 +34,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """Yield a candidate for every kernel that has room for a tile."""
     if refusal(problem) is not None:
         return
-    arithmetic = mma_plan.arithmetic_of(problem.dtype, problem.precision)
+    arithmetic = fragments.arithmetic(problem)
     for work in grouped_tile.works(problem, arithmetic):
         found = grouped_tile.best(work, limits, _more_bytes(problem))
         if found is not None:
@@ -121,7 +120,7 @@ def _weights_fields(tile: Tile) -> Mapping[str, Any]:
 
 def variant(operator: str, dtype: str, precision: str, form: Form) -> Variant:
     """Return the kernel of one operator."""
-    arithmetic = mma_plan.arithmetic_of(dtype, precision)
+    arithmetic = fragments.arithmetic_of(dtype, precision)
     struct = "ConvGroupedParams" if operator == "conv" else "ConvTransposeGroupedParams"
     return Variant(
         name=f"{operator}_grouped_{dtype}_{RANK}d_{arithmetic.label}_{form}",
@@ -183,7 +182,7 @@ def _layout(operator: str) -> np.dtype[Any]:
 def forms() -> Iterator[tuple[str, str, Form]]:
     """Yield dtype, precision and form of every kernel."""
     for dtype, precision in FACTORS:
-        for form in grouped_tile.forms(mma_plan.arithmetic_of(dtype, precision)):
+        for form in grouped_tile.forms(fragments.arithmetic_of(dtype, precision)):
             yield dtype, precision, form
 
 

@@ -13,7 +13,7 @@ from math import gcd, prod
 from gpuconv._geometry import Ints
 from gpuconv.cuda import correlation, model
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.mma_plan import Arithmetic
+from gpuconv.cuda.fragments import Arithmetic
 from gpuconv.cuda.plan import Limits
 
 _FRAGMENT = 512  # bytes: 16 filters by 32 bytes of K

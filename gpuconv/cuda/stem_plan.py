@@ -15,11 +15,11 @@ from typing import Any
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, mma_plan, model, params
+from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_plan, gemm_structs, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.fragments import Arithmetic
 from gpuconv.cuda.gemm_fields import PackedWeights
-from gpuconv.cuda.mma_plan import Arithmetic
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 NAME = "bands of few channels"
@@ -50,7 +50,7 @@ class Kernel:
         Of shared memory before the band.
     slice_steps, whole_steps : int
         Steps of a slice of weights; in whose multiples the table of steps is filled up.
-    arithmetic : mma_plan.Arithmetic or None
+    arithmetic : fragments.Arithmetic or None
         On tensor cores.
     """
 
@@ -106,7 +106,7 @@ _KERNELS = (
     *(_ffma(chunk) for chunk in (11, 7, 5, 4, 3, 1)),
     *(
         _mma(dtype, precision, arithmetic, block_m)
-        for dtype, precision, arithmetic in mma_plan.arithmetics()
+        for dtype, precision, arithmetic in fragments.arithmetics()
         if dtype != "float64"
         for block_m in (64, 32)
     ),
@@ -443,7 +443,7 @@ def _packing(problem: Problem, kernel: Kernel) -> Launch:
         "extent": params.divisions((problem.channels, *problem.taps[:2]), False),
         "outer_taps": 1,
     }
-    chosen = mma_plan.packing_variant(problem.dtype, problem.precision)
+    chosen = fragments.packing_variant(problem.dtype, problem.precision)
     return gemm_fields.packing_launch(chosen, problem.group * columns * rows, fields, 0)
 
 
