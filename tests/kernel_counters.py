@@ -46,6 +46,7 @@ from gpuconv.cuda import (
     sources,
     split_plan,
     stem_plan,
+    stem_tile,
 )
 from gpuconv.cuda.bands_work import Form as BandsForm
 from gpuconv.cuda.choice import Candidate
@@ -396,7 +397,7 @@ class Grouped:
 class Stem:
     """Conv of few input channels from a band in shared memory; rows of x and y of whole vectors."""
 
-    kernel: stem_plan.Kernel
+    kernel: stem_tile.Kernel
     layout: str
 
     def __str__(self) -> str:
@@ -512,7 +513,7 @@ def grouped() -> list[Grouped]:
 
 def stems() -> list[Stem]:
     """Return every kernel of few input channels in both layouts."""
-    return [Stem(*one) for one in product(stem_plan._KERNELS, ("NCHW", "NHWC"))]
+    return [Stem(*one) for one in product(stem_tile.KERNELS, ("NCHW", "NHWC"))]
 
 
 def whole_rows() -> list[WholeRows]:

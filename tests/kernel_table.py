@@ -40,6 +40,7 @@ from gpuconv.cuda import (
     pool_problem,
     pool_vectors,
     stem_plan,
+    stem_tile,
 )
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda.correlation import Problem
@@ -122,7 +123,7 @@ def _grouped_plans() -> Iterator[Plan]:
 
 def _stem_plans() -> Iterator[Plan]:
     """Of few input channels: as many taps in a row as a kernel takes at once."""
-    for kernel in stem_plan._KERNELS:
+    for kernel in stem_tile.KERNELS:
         x_shape, w_shape = (2, 3, 4, 40), (70, 3, 2, kernel.chunk)
         geometry = _geometry.conv(x_shape, w_shape)
         x_strides, w_strides, y_strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
