@@ -29,6 +29,7 @@ from gpuconv import _dtypes
 from gpuconv.cuda import (
     bands_plan,
     channels_plan,
+    channels_tile,
     choice,
     depth_to_space_matrix_plan,
     depth_to_space_plan,
@@ -37,7 +38,7 @@ from gpuconv.cuda import (
     fragments,
     gemm_plan,
     grouped_plan,
-    grouped_tile,
+    grouped_work,
     interleaved_plan,
     matrix_plan,
     mma_plan,
@@ -50,7 +51,7 @@ from gpuconv.cuda import (
 )
 from gpuconv.cuda.bands_work import Form as BandsForm
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.direct_tile import Form as DirectForm
+from gpuconv.cuda.direct_work import Form as DirectForm
 from gpuconv.cuda.gemm_plan import Tile
 
 ARCHITECTURE = "sm_90a"
@@ -365,7 +366,7 @@ class Grouped:
 
     dtype: str
     precision: str
-    form: grouped_tile.Form
+    form: grouped_work.Form
     channels_last: bool
 
     def __str__(self) -> str:
@@ -502,7 +503,7 @@ def bands() -> list[Bands]:
 
 def channels() -> list[Channels | DepthwiseTransposed]:
     """Return every kernel for depthwise Conv over vectors of channels, and for ConvTranspose."""
-    over_vectors = [Channels(*one) for one in product(_dtypes.CONV_DTYPES, channels_plan.FORMS)]
+    over_vectors = [Channels(*one) for one in product(_dtypes.CONV_DTYPES, channels_tile.FORMS)]
     return [*over_vectors, *(DepthwiseTransposed(*one) for one in product(_dtypes.CONV_DTYPES, ("NCHW", "NHWC")))]
 
 

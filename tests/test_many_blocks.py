@@ -29,7 +29,7 @@ from gpuconv.cuda import (
     bands_plan,
     depth_to_space_matrix_plan,
     depth_to_space_plan,
-    direct_tile,
+    direct_work,
     gemm_plan,
     interleaved_plan,
     matrix_plan,
@@ -102,7 +102,7 @@ def test_every_tile_of_every_dtype_is_there() -> None:
         for uniform in (False, True)
         if (tile.uniform if uniform else tile.rowwise)
     }
-    assert {one.kernel.split("d_")[-1] for one in DIRECT} == {str(form) for form in direct_tile.FORMS}
+    assert {one.kernel.split("d_")[-1] for one in DIRECT} == {str(form) for form in direct_work.FORMS}
     assert {one.kernel.split("d_")[-1] for one in BANDS} == {str(form) for form in bands_plan.forms("float32")}
     assert {str(one.dtype) for one in BANDS} == set(_dtypes.CONV_DTYPES)
     met = {f"{one.dtype} {one.kernel.split('d_')[-1].removesuffix('_wide')}" for one in GEMMS}

@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import direct_tile, model
+from gpuconv.cuda import model, multiples
 from gpuconv.cuda.bands_work import Form, Work
 from gpuconv.cuda.limits import nearest
 from gpuconv.cuda.plan import Limits
@@ -107,7 +107,7 @@ class Tile:
         """Where the threads of a warp stand on several rows, the next row begins in the bank that comes next."""
         vectors = self.extent[1] // self.vector
         if self.threads[1] % self._banks:
-            vectors = direct_tile.congruent(vectors, self.form.rows, self.threads[1], self._banks)
+            vectors = multiples.congruent(vectors, self.form.rows, self.threads[1], self._banks)
         return vectors * self.vector
 
     @property
@@ -116,12 +116,12 @@ class Tile:
         vectors, here = self.extent[0] * self.row_pitch // self.vector, prod(self.threads) * self.jobs
         if self.work.vectors < 0 or here >= _WARP:
             return self.vector * (vectors | 1)
-        return self.vector * direct_tile.congruent(vectors, 1, here, self._banks)
+        return self.vector * multiples.congruent(vectors, 1, here, self._banks)
 
     @property
     def row_weights(self) -> int:
         """Words of a kernel's row."""
-        return self.form.chunks(self.work) * _up(self.form.kernel_columns * self.form.filters, self.vector)
+        return self.form.chunks(self.work) * multiples.whole(self.form.kernel_columns * self.form.filters, self.vector)
 
     @property
     def channel_weights(self) -> int:
@@ -131,7 +131,7 @@ class Tile:
     def plane(self) -> int:
         """Words of the sums of one filter; those of neighbouring phases begin in different banks."""
         apart = max(1, self._banks // self.work.width.phases) if self.work.width.phases > 1 else 0
-        return direct_tile.congruent(prod(self.positions) // self.vector, 1, apart, self._banks) * self.vector
+        return multiples.congruent(prod(self.positions) // self.vector, 1, apart, self._banks) * self.vector
 
     @property
     def shared_bytes(self) -> int:
@@ -192,9 +192,8 @@ class Tile:
         """Instructions of copying x."""
         rows, columns = self.extent
         if self.work.vectors < 0:  # a warp along each row, two threads a column
-            return (
-                rows * _up(columns, _WARP // 2) * (2 * _PLACE_CHANNELS * self._rounds + _COPY_CHANNELS * self._copied)
-            )
+            each = 2 * _PLACE_CHANNELS * self._rounds + _COPY_CHANNELS * self._copied
+            return rows * multiples.whole(columns, _WARP // 2) * each
         if self.work.vectors == 1:
             return rows * columns * (_PLACE * self._rounds + _COPY_ONE * self._copied)
         each = _COPY if _dtypes.entry(self.work.dtype).itemsize > 2 else _COPY_HALF
@@ -267,7 +266,3 @@ def _counts(needed: int) -> list[int]:
     powers = [1, 2, 4, 8, 16, 32, 64, 128]
     shares = {-(-needed // -(-needed // most)) for most in powers}
     return sorted(shares | {power for power in powers if power < 2 * needed})
-
-
-def _up(number: int, unit: int) -> int:
-    return -(-number // unit) * unit

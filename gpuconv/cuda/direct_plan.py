@@ -18,7 +18,7 @@ from gpuconv._geometry import Ints
 from gpuconv.cuda import direct_tile, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.direct_tile import GROUPED, Form, Work
+from gpuconv.cuda.direct_work import FORMS, GROUPED, THREADS, Form, axes_of, weights_of, work_of
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 _MOST_BLOCKS = 2**31 - 1
@@ -30,7 +30,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     if refusal(problem) is not None:
         return
     work = work_of(problem)
-    for form in direct_tile.FORMS:
+    for form in FORMS:
         if not form.takes(work):
             continue
         tile = direct_tile.best(work, form, limits)
@@ -61,28 +61,6 @@ def refusal(problem: Problem) -> str | None:
     return None
 
 
-def work_of(problem: Problem) -> Work:
-    """Return the problem with three axes, its taps in the order of its inputs."""
-    axes = 3 - problem.rank
-    reaches = [(k - 1) * d for k, d in zip(problem.taps, problem.dilations, strict=True)]
-    pads = problem.pads
-    if problem.phases:
-        pads = tuple(reach - pad for reach, pad in zip(reaches, pads, strict=True))
-    return Work(
-        dtype=problem.dtype,
-        images=problem.batch,
-        groups=problem.group,
-        channels=problem.channels,
-        filters=problem.filters,
-        x_extent=(1,) * axes + problem.x_shape[2:],
-        y_extent=(1,) * axes + problem.y_shape[2:],
-        taps=(1,) * axes + problem.taps,
-        strides=(1,) * axes + problem.column_strides,
-        dilations=(1,) * axes + problem.dilations,
-        pads=(0,) * axes + pads,
-    )
-
-
 def _seconds(problem: Problem, tile: direct_tile.Tile, limits: Limits) -> float:
     """Model the time: inputs that several tiles meet mostly come from the L2 cache."""
     accumulator = _dtypes.entry(problem.dtype).accumulator
@@ -104,20 +82,6 @@ def _plan(problem: Problem, tile: direct_tile.Tile) -> Plan:
         params.pointers(chosen.layout, roles),
     )
     return Plan(problem.operator, (launch,), 0, "", (str(tile),))
-
-
-def axes_of(problem: Problem, values: Ints) -> list[int]:
-    """Return strides of three axes, those added outside being 0."""
-    return [0] * (3 - problem.rank) + list(values)
-
-
-def weights_of(problem: Problem) -> tuple[int, list[int]]:
-    """Return where the first tap in the order of its inputs stands in w, and the strides from there."""
-    strides = axes_of(problem, problem.w_strides[3:])
-    if not problem.phases:
-        return 0, strides
-    taps = (1,) * (3 - problem.rank) + problem.taps
-    return sum((k - 1) * stride for k, stride in zip(taps, strides, strict=True)), [-stride for stride in strides]
 
 
 def _fields(problem: Problem, tile: direct_tile.Tile) -> dict[str, Any]:
@@ -171,7 +135,7 @@ def variant(dtype: str, form: Form) -> Variant:
         arguments=(entry.cuda, accumulator, *map(str, sizes), str(form.line).lower()),
         parameter="DirectParams",
         layout=_layout(),
-        threads=direct_tile.THREADS,
+        threads=THREADS,
         blocks_per_sm=form.blocks_per_sm(entry.accumulator),
     )
 
@@ -220,5 +184,5 @@ def _layout() -> np.dtype[Any]:
 def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
     for dtype in _dtypes.CONV_DTYPES:
-        for form in direct_tile.FORMS:
+        for form in FORMS:
             yield variant(dtype, form)

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv.cuda import fragments, gemm_fields, gemm_structs, grouped_tile, mma_plan, params
+from gpuconv.cuda import fragments, gemm_fields, gemm_structs, grouped_tile, grouped_work, mma_plan, params
 from gpuconv.cuda import model as models
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
-from gpuconv.cuda.grouped_tile import Form, Tile
+from gpuconv.cuda.grouped_tile import Tile
+from gpuconv.cuda.grouped_work import MOST_CHANNELS, Form
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 NAME = "groups packed for tensor cores"
-_MOST_CHANNELS = 64  # of a group
 _OUTPUTS = ("single", "pairs", "chunks")  # as in ``include/wide_outputs.cuh``
 FACTORS = (("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"))
 
@@ -35,7 +35,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     if refusal(problem) is not None:
         return
     arithmetic = fragments.arithmetic(problem)
-    for work in grouped_tile.works(problem, arithmetic):
+    for work in grouped_work.works(problem, arithmetic):
         found = grouped_tile.best(work, limits, _more_bytes(problem))
         if found is not None:
             seconds, tile = found
@@ -48,8 +48,8 @@ def refusal(problem: Problem) -> str | None:
     """Return why no kernel of this family takes a problem; None where one does."""
     if problem.dtype == "float64":
         return "products of float64"
-    if problem.group == 1 or problem.channels > _MOST_CHANNELS:
-        return f"{problem.group} groups of {problem.channels} channels; it takes several, of up to {_MOST_CHANNELS}"
+    if problem.group == 1 or problem.channels > MOST_CHANNELS:
+        return f"{problem.group} groups of {problem.channels} channels; it takes several, of up to {MOST_CHANNELS}"
     return mma_plan.refusal(problem)
 
 
@@ -182,7 +182,7 @@ def _layout(operator: str) -> np.dtype[Any]:
 def forms() -> Iterator[tuple[str, str, Form]]:
     """Yield dtype, precision and form of every kernel."""
     for dtype, precision in FACTORS:
-        for form in grouped_tile.forms(fragments.arithmetic_of(dtype, precision)):
+        for form in grouped_work.forms(fragments.arithmetic_of(dtype, precision)):
             yield dtype, precision, form
 
 

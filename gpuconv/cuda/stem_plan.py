@@ -20,6 +20,7 @@ from gpuconv.cuda import (
     gemm_fields,
     gemm_plan,
     gemm_structs,
+    multiples,
     params,
     stem_model,
     stem_tile,
@@ -121,12 +122,12 @@ def _packed_bytes(problem: Problem, kernel: Kernel) -> int:
 
 def _columns(problem: Problem, kernel: Kernel) -> int:
     """Fragments along M, in whole passes."""
-    return stem_tile.whole(problem.filters, kernel.block_m) // 16
+    return multiples.whole(problem.filters, kernel.block_m) // 16
 
 
 def _tap_rows(problem: Problem, kernel: Kernel) -> Ints:
     """Rows of K from one channel, and from one tap of each axis, to the next."""
-    row = problem.taps[-1] if kernel.arithmetic is None else stem_tile.whole(problem.taps[-1], kernel.chunk)
+    row = problem.taps[-1] if kernel.arithmetic is None else multiples.whole(problem.taps[-1], kernel.chunk)
     return problem.taps[0] * problem.taps[1] * row, problem.taps[1] * row, row, 1
 
 
@@ -139,7 +140,7 @@ def _packing(problem: Problem, kernel: Kernel) -> Launch:
         taps=(problem.channels, *problem.taps[:2]),
         w_strides=(group, filters, along[-1], channel, *along[:2]),
     )
-    weights = replace(_weights(problem, kernel), channels=stem_tile.whole(problem.taps[-1], kernel.chunk))
+    weights = replace(_weights(problem, kernel), channels=multiples.whole(problem.taps[-1], kernel.chunk))
     return fragments.packing(exchanged, weights, _columns(problem, kernel), kernel.slice_steps // WORDS, 1)
 
 

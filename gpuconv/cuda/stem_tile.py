@@ -8,7 +8,7 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import fragments
+from gpuconv.cuda import fragments, multiples
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.fragments import FRAGMENT_BYTES, Arithmetic
 
@@ -207,7 +207,7 @@ def _row_taps(problem: Problem) -> int:
 
 def shared_bytes(problem: Problem, kernel: Kernel, box: Box) -> int:
     """Return the bytes of the buffers, the band, and the table of steps."""
-    return kernel.buffer_bytes + box.band_bytes + 4 * whole(steps(problem, kernel), kernel.whole_steps)
+    return kernel.buffer_bytes + box.band_bytes + 4 * multiples.whole(steps(problem, kernel), kernel.whole_steps)
 
 
 def steps(problem: Problem, kernel: Kernel) -> int:
@@ -218,10 +218,6 @@ def steps(problem: Problem, kernel: Kernel) -> int:
 def slices(problem: Problem, kernel: Kernel) -> int:
     """Return how many slices of weights the steps take."""
     return -(-steps(problem, kernel) // kernel.slice_steps)
-
-
-def whole(number: int, part: int) -> int:
-    return -(-number // part) * part
 
 
 def passes(problem: Problem, kernel: Kernel) -> Iterator[int]:
