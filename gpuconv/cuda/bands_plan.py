@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import bands_tile, correlation, gemm_fields, model, params
+from gpuconv.cuda import bands_tile, correlation, launches, model, params
 from gpuconv.cuda.bands_tile import THREADS, Tile
 from gpuconv.cuda.bands_work import Axis, Form, Work
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 NAME = "conv_bands"
 MOST_FILTERS = 8  # of a group
@@ -150,13 +150,8 @@ def _scattered_bytes(problem: Problem) -> int:
 
 
 def _plan(problem: Problem, tile: Tile) -> Plan:
-    gemm_fields.check_grid(problem.operator, tile.blocks)
-    chosen = variant(problem.dtype, tile.form)
-    roles = {"x": "x", "w": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
-    fields = params.pack(chosen.layout, _fields(problem, tile))
-    pointers = params.pointers(chosen.layout, roles)
-    launch = Launch(chosen, (tile.blocks, 1, 1), tile.shared_bytes, fields, pointers)
-    return Plan(problem.operator, (launch,), 0, "", (f"no GEMM: {problem.filters} output channels of a group; {tile}",))
+    chosen, reason = variant(problem.dtype, tile.form), f"no GEMM: {problem.filters} output channels of a group; {tile}"
+    return launches.on_arrays(problem, chosen, tile.blocks, _fields(problem, tile), reason, tile.shared_bytes)
 
 
 def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:

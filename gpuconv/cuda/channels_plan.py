@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import channels_tile, direct_work, model, params
+from gpuconv.cuda import channels_tile, direct_work, launches, model, params
 from gpuconv.cuda.channels_tile import FORMS, THREADS, Tile
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 _MOST_FILTERS = 4  # of a channel
 
@@ -68,16 +68,8 @@ def _far(problem: Problem) -> bool:
 
 
 def _plan(problem: Problem, tile: Tile) -> Plan:
-    chosen = variant(problem.dtype, tile.form)
-    roles = {"x": "x", "w": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
-    launch = Launch(
-        chosen,
-        (tile.blocks, 1, 1),
-        tile.shared_bytes,
-        params.pack(chosen.layout, _fields(problem, tile)),
-        params.pointers(chosen.layout, roles),
-    )
-    return Plan(problem.operator, (launch,), 0, "", (str(tile),))
+    chosen, fields = variant(problem.dtype, tile.form), _fields(problem, tile)
+    return launches.on_arrays(problem, chosen, tile.blocks, fields, str(tile), tile.shared_bytes)
 
 
 def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:

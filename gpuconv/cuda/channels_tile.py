@@ -12,9 +12,9 @@ from gpuconv import _dtypes
 from gpuconv.cuda import model
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.direct_work import Work
+from gpuconv.cuda.launches import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits
 
-_MOST_BLOCKS = 2**31 - 1
 THREADS, _WARP = 128, 32
 _OUTPUTS = 16  # of a thread, in each channel
 _WEIGHT_BYTES = 32 * 1024  # of those in shared memory, as far as one row of the kernel needs no more
@@ -229,7 +229,7 @@ def in_vectors(problem: Problem) -> bool:
 @lru_cache(maxsize=1024)
 def best(work: Work, form: tuple[int, int, int], whole: bool, limits: Limits) -> Tile | None:
     """Return the tile with the shortest time; None where there is no room for any, or no grid for its blocks."""
-    tiles = (tile for tile in _tiles(work, form, whole) if tile.blocks <= _MOST_BLOCKS)
+    tiles = (tile for tile in _tiles(work, form, whole) if tile.blocks <= MOST_BLOCKS)
     fitting = [tile for tile in tiles if tile.shared_bytes <= limits.shared_bytes_per_block]
     return min(fitting, key=lambda tile: tile.seconds(limits), default=None)
 

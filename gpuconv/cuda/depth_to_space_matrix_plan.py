@@ -16,6 +16,7 @@ from gpuconv.cuda import (
     fragments,
     gemm_fields,
     gemm_structs,
+    launches,
     matrix_plan,
     mma_plan,
     model,
@@ -25,7 +26,7 @@ from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.matrix_plan import Tile
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 NAME = "conv_transpose_matrix"
 _HALF = (Tile(128, 128, 64, 64, 2, 2, 1.8, 0.15), Tile(64, 128, 32, 64, 2, 4, 2.3, 0.28))
@@ -113,14 +114,13 @@ def _seconds(problem: Problem, rows: Problem, tile: Tile, limits: Limits) -> flo
 def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
     counts = matrix_plan.counts(rows, tile)
     blocks = prod(counts) * rows.group
-    gemm_fields.check_grid(rows.operator, blocks)
     chosen = variant(rows.dtype, rows.precision, tile)
     weights = PackedWeights(rows.w_strides[2] * rows.itemsize, rows.channels, rows.channels)
     fields = depth_to_space_plan.fields(problem, rows, counts, weights)
     roles = gemm_fields.roles(rows) | {"weights": "w"}
     pointers = params.pointers(gemm_structs.correlation(False, 3), roles)
     shared = _shared_bytes(rows, tile)
-    launch = Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
+    launch = launches.of_blocks(rows.operator, chosen, blocks, fields, pointers, shared)
     reason = f"one GEMM of {rows.filters} rows, channels and taps, on tensor cores; weights as they are"
     return Plan(rows.operator, (launch,), 0, "", (f"{reason}; {matrix_plan.copied(rows, _INPUTS)}",))
 

@@ -13,12 +13,12 @@ from math import prod
 from typing import Any
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, launches, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.gemm_plan import Tile
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 _HALF = (Tile(64, 64, 16, 8, 4, 4, 0.72), Tile(16, 128, 16, 4, 4, 4, 0.51))
 _TILES = {
@@ -134,7 +134,6 @@ def _seconds(problem: Problem, rows: Problem, tile: Tile, limits: Limits) -> flo
 
 def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
     blocks = _blocks(rows, tile)
-    gemm_fields.check_grid(rows.operator, blocks)
     chosen = variant(rows.dtype, tile)
     natural = _natural(rows)
     weights = gemm_plan.packed_weights(rows)
@@ -143,8 +142,7 @@ def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
     found = fields(problem, rows, gemm_plan.counts(rows, tile), weights)
     roles = gemm_fields.roles(rows) | ({"weights": "w"} if natural else {})
     pointers = params.pointers(gemm_structs.correlation(False, 3), roles)
-    grid = (blocks, 1, 1)
-    launch = Launch(chosen, grid, _shared_bytes(rows, tile), params.pack(chosen.layout, found), pointers)
+    launch = launches.of_blocks(rows.operator, chosen, blocks, found, pointers, _shared_bytes(rows, tile))
     reason = f"one GEMM of {rows.filters} rows, channels and taps, whose outputs do not overlap"
     if natural:
         return Plan(rows.operator, (launch,), 0, "", (reason, "the weights are read as they lie in memory"))

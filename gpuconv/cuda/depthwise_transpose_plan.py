@@ -13,10 +13,10 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import model, params
+from gpuconv.cuda import launches, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 NAME = "depthwise columns"
 _THREADS = 256
@@ -105,16 +105,8 @@ def _channels_first(problem: Problem) -> bool:
 
 def _plan(problem: Problem, walk: int) -> Plan:
     chosen, items = variant(problem.dtype), _items(problem, walk)
-    roles = {"x": "x", "w": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
-    launch = Launch(
-        chosen,
-        (-(-items // _THREADS), 1, 1),
-        0,
-        params.pack(chosen.layout, _fields(problem, walk, items)),
-        params.pointers(chosen.layout, roles),
-    )
     reason = f"direct: {walk} outputs of a thread, a stride apart in a column; 32-bit indices"
-    return Plan(problem.operator, (launch,), 0, "", (reason,))
+    return launches.on_arrays(problem, chosen, -(-items // _THREADS), _fields(problem, walk, items), reason)
 
 
 def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:

@@ -15,13 +15,12 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import direct_tile, model, params
+from gpuconv.cuda import direct_tile, launches, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.direct_work import FORMS, GROUPED, THREADS, Form, axes_of, weights_of, work_of
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
-_MOST_BLOCKS = 2**31 - 1
 _MOST_CHANNELS = 32  # of a group, and as many filters
 
 
@@ -34,7 +33,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
         if not form.takes(work):
             continue
         tile = direct_tile.best(work, form, limits)
-        if tile is not None and tile.blocks <= _MOST_BLOCKS:
+        if tile is not None and tile.blocks <= launches.MOST_BLOCKS:
             name = variant(problem.dtype, form).name
             yield Candidate(name, _seconds(problem, tile, limits), partial(_plan, problem, tile))
 
@@ -72,16 +71,8 @@ def _seconds(problem: Problem, tile: direct_tile.Tile, limits: Limits) -> float:
 
 
 def _plan(problem: Problem, tile: direct_tile.Tile) -> Plan:
-    chosen = variant(problem.dtype, tile.form)
-    roles = {"x": "x", "w": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
-    launch = Launch(
-        chosen,
-        (tile.blocks, 1, 1),
-        tile.shared_bytes,
-        params.pack(chosen.layout, _fields(problem, tile)),
-        params.pointers(chosen.layout, roles),
-    )
-    return Plan(problem.operator, (launch,), 0, "", (str(tile),))
+    chosen, fields = variant(problem.dtype, tile.form), _fields(problem, tile)
+    return launches.on_arrays(problem, chosen, tile.blocks, fields, str(tile), tile.shared_bytes)
 
 
 def _fields(problem: Problem, tile: direct_tile.Tile) -> dict[str, Any]:

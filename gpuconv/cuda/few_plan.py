@@ -12,11 +12,11 @@ from math import prod
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_structs, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_structs, launches, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 _FILTERS = (4, 8)  # of a kernel, at most
 _THREADS, _PIXELS, _TAPS = 128, 512, 32  # of a block; taps at once
@@ -58,7 +58,6 @@ def _seconds(problem: Problem, filters: int, limits: Limits) -> float:
 def _plan(problem: Problem, filters: int) -> Plan:
     chosen = variant(problem.dtype, filters)
     tiles, at_once = _tiles(problem), _channels_at_once(problem, filters)
-    gemm_fields.check_grid(problem.operator, tiles * problem.group)
     weights = PackedWeights(filters, problem.rows, problem.channels)
     w_group, w_filter, w_channel, *w_stride = problem.w_strides
     fields = {
@@ -73,7 +72,7 @@ def _plan(problem: Problem, filters: int) -> Plan:
     roles = gemm_fields.roles(problem) | {"weights": "w"}
     pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
     shared = at_once * _channel_bytes(problem, filters)
-    launch = Launch(chosen, (tiles * problem.group, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
+    launch = launches.of_blocks(problem.operator, chosen, tiles * problem.group, fields, pointers, shared)
     reason = f"no GEMM: {problem.filters} output channels of a group; weights as they are, {at_once} channels at a time"
     return Plan(problem.operator, (launch,), 0, "", (reason,))
 

@@ -97,7 +97,6 @@ def packing(
     chosen = packing_variant(problem.dtype, problem.precision)
     rows, parts = weights.all_rows * depths // outer_taps, -(-outer_taps // _TAPS)
     blocks = problem.group * columns * rows * parts
-    gemm_fields.check_grid(problem.operator, blocks)
     w_group, w_filter, w_channel, *w_stride = problem.w_strides
     fields = {
         "filters": problem.filters,
@@ -115,7 +114,7 @@ def packing(
         "extent": params.divisions(problem.taps, False),
         "outer_taps": outer_taps,
     }
-    return gemm_fields.packing_launch(chosen, blocks, fields, tickets)
+    return gemm_fields.packing_launch(problem.operator, chosen, blocks, fields, tickets)
 
 
 def packing_variant(dtype: str, precision: str) -> Variant:

@@ -14,7 +14,7 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_fields, gemm_structs, model, params
+from gpuconv.cuda import gemm_fields, gemm_structs, launches, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import Divisible, PackedWeights
@@ -200,12 +200,11 @@ def tap_reason(problem: Problem, tile: Tile, uniform: bool) -> str:
 
 def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
     blocks = _blocks(problem, tile)
-    gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
     fields = gemm_fields.operands(problem, counts(problem, tile), packed_weights(problem), wide)
     shared = _shared_bytes(problem, tile, wide)
     pointers = params.pointers(gemm_structs.correlation(wide, problem.rank), gemm_fields.roles(problem))
-    return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
+    return launches.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared)
 
 
 def _shared_bytes(problem: Problem, tile: Tile, wide: bool) -> int:
@@ -223,7 +222,6 @@ def packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
     """Return the launch that packs the weights."""
     squares = (-(-pitch(problem) // _SQUARE), -(-problem.rows // _SQUARE))
     blocks = prod(squares) * problem.group
-    gemm_fields.check_grid(problem.operator, blocks)
     chosen = packing_variant(problem.dtype, wide, problem.rank)
     w_group, w_filter, w_channel, *w_stride = problem.w_strides
     fields = {
@@ -240,7 +238,7 @@ def packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
         "m_squares": params.division(squares[0], False),
         "row_squares": params.division(squares[1], False),
     }
-    return gemm_fields.packing_launch(chosen, blocks, fields, tickets)
+    return gemm_fields.packing_launch(problem.operator, chosen, blocks, fields, tickets)
 
 
 # ---------------------------------------------------------------- variants

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv.cuda import fragments, gemm_fields, gemm_structs, grouped_tile, grouped_work, mma_plan, params
+from gpuconv.cuda import fragments, gemm_fields, gemm_structs, grouped_tile, grouped_work, launches, mma_plan, params
 from gpuconv.cuda import model as models
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.grouped_tile import Tile
 from gpuconv.cuda.grouped_work import MOST_CHANNELS, Form
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 NAME = "groups packed for tensor cores"
 _OUTPUTS = ("single", "pairs", "chunks")  # as in ``include/wide_outputs.cuh``
@@ -61,14 +61,13 @@ def _more_bytes(problem: Problem) -> int:
 def _plan(tile: Tile) -> Plan:
     work = tile.work
     problem = work.problem
-    gemm_fields.check_grid(problem.operator, tile.blocks)
     chosen = variant(problem.operator, problem.dtype, problem.precision, work.form)
     roles = gemm_fields.roles(problem)
     roles.pop("weights", None)
     pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
     pointers += params.pointers(_weights(), {"w": "w"}, params.offset(chosen.layout, "weights"))
     shared = tile.shared_bytes + _more_bytes(problem)
-    launch = Launch(chosen, (tile.blocks, 1, 1), shared, params.pack(chosen.layout, _fields(tile)), pointers)
+    launch = launches.of_blocks(problem.operator, chosen, tile.blocks, _fields(tile), pointers, shared)
     columns = " x ".join(map(str, tile.tile))
     reason = f"{work.together} groups of {problem.channels} channels make one; tiles of {columns} columns"
     return Plan(problem.operator, (launch,), 0, "", (reason,))

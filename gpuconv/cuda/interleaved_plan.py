@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, mma_plan, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, launches, mma_plan, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import Interleavable
@@ -150,7 +150,6 @@ def _fullest(problem: Problem) -> float:
 
 def _plan(problem: Problem, tile: Tile, uniform: bool) -> Plan:
     blocks = _blocks(problem, tile)
-    gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(problem.dtype, tile, uniform)
     tiles = gemm_plan.counts(problem, tile)
     fields = {
@@ -158,8 +157,7 @@ def _plan(problem: Problem, tile: Tile, uniform: bool) -> Plan:
         "phases": params.division(prod(problem.phases[:-1]), False),
     }
     pointers = params.pointers(gemm_structs.correlation(False, 3), gemm_fields.roles(problem))
-    grid = (blocks, 1, 1)
-    launch = Launch(chosen, grid, shared_bytes(problem, tile), params.pack(chosen.layout, fields), pointers)
+    launch = launches.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared_bytes(problem, tile))
     reasons = (_reason(problem), gemm_plan.tap_reason(problem, tile, uniform))
     return gemm_plan.with_packing(problem, False, launch, reasons)
 

@@ -14,12 +14,12 @@ from itertools import product
 from math import gcd, prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_structs, mma_plan, model, params
+from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_structs, launches, mma_plan, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.fragments import Arithmetic
 from gpuconv.cuda.gemm_fields import PackedWeights
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pointwise_plan import step
 
 _CHUNK = 16  # bytes of a copy, where rows begin on so many
@@ -200,14 +200,13 @@ def _wavefronts(tile: Tile, arithmetic: Arithmetic) -> float:
 
 def _plan(problem: Problem, inputs: str, tile: Tile) -> Plan:
     blocks = prod(counts(problem, tile)) * problem.group
-    gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(problem.dtype, problem.precision, inputs, tile)
     weights = PackedWeights(problem.w_strides[1] * problem.itemsize, problem.filters, problem.channels)
     fields = gemm_fields.operands(problem, counts(problem, tile), weights, False)
     roles = gemm_fields.roles(problem) | {"weights": "w"}
     pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
     shared = shared_bytes(problem, inputs, tile)
-    launch = Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
+    launch = launches.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared)
     reason = "a product of matrices on tensor cores: one tap, weights as they are"
     return Plan(problem.operator, (launch,), 0, "", (f"{reason}; {copied(problem, inputs)}",))
 

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import product
 from math import prod
 
-from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_structs, mma_tile, params, runs
+from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_structs, launches, mma_tile, params, runs
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import Divisible, Interleavable
@@ -164,15 +164,13 @@ def _packing(problem: Problem, tile: Tile, form: Form, tickets: int = 0) -> Laun
 
 
 def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
-    blocks = mma_tile.blocks(problem, tile)
-    gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(problem.operator, problem.dtype, problem.precision, tile, form)
     fields = gemm_fields.operands(
         problem, mma_tile.counts(problem, tile), mma_tile.packed_weights(problem, tile, form), False
     )
     pointers = params.pointers(gemm_structs.correlation(False, RANK), gemm_fields.roles(problem))
     shared = mma_tile.shared_bytes(problem, tile, form)
-    return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
+    return launches.of_blocks(problem.operator, chosen, mma_tile.blocks(problem, tile), fields, pointers, shared)
 
 
 # ---------------------------------------------------------------- variants

@@ -12,12 +12,12 @@ from itertools import pairwise
 from math import prod
 
 from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_fields, gemm_structs, model, params
+from gpuconv.cuda import gemm_fields, gemm_structs, launches, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.gemm_plan import Tile
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 _TILES = (Tile(128, 128, 16, 8, 8, 2, 0.84), Tile(64, 64, 16, 8, 4, 4, 0.75))
 _MORE = 4  # elements of shared memory that a row of weights has more than a tile
@@ -88,7 +88,6 @@ def _seconds(problem: Problem, tile: Tile, limits: Limits) -> float:
 
 def _plan(problem: Problem, tile: Tile) -> Plan:
     blocks = prod(_counts(problem, tile)) * problem.group
-    gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(tile)
     w_group, w_filter, w_channel, _ = problem.w_strides
     weights = PackedWeights(0, problem.rows, problem.channels)
@@ -100,8 +99,7 @@ def _plan(problem: Problem, tile: Tile) -> Plan:
     }
     roles = {"x": "x", "weights": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
     pointers = params.pointers(gemm_structs.correlation(False, 1), roles)
-    parameters = params.pack(chosen.layout, fields)
-    launch = Launch(chosen, (blocks, 1, 1), _shared_bytes(tile), parameters, pointers)
+    launch = launches.of_blocks(problem.operator, chosen, blocks, fields, pointers, _shared_bytes(tile))
     return Plan(problem.operator, (launch,), 0, "", ("a plain matrix product: one tap, weights as they are",))
 
 

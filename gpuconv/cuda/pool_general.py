@@ -16,9 +16,9 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv.cuda import params
 from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.launches import MOST_BLOCKS
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import (
-    MOST_BLOCKS,
     OPERATOR,
     Problem,
     array_fields,

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from gpuconv._geometry import Ints, MaxPoolGeometry, tap_range
-from gpuconv.cuda import floor, model, params
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda import floor, launches, model
+from gpuconv.cuda.launches import MOST_BLOCKS
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 OPERATOR = "max_pool"
-MOST_BLOCKS = 2**31 - 1  # along x
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +126,7 @@ def one_launch(
     problem: Problem, kernel: Variant, blocks: int, shared: int, fields: Mapping[str, Any], reason: str
 ) -> Plan:
     """Return the plan of a kernel with so many blocks and bytes of shared memory, and these fields in its struct."""
-    packed = params.pack(kernel.layout, fields)
-    launch = Launch(kernel, (blocks, 1, 1), shared, packed, tuple(pointers(problem, kernel.layout)))
+    launch = launches.of_blocks(OPERATOR, kernel, blocks, fields, tuple(pointers(problem, kernel.layout)), shared)
     return Plan(OPERATOR, (launch,), 0, "", (f"{kernel.name}: {reason}",))
 
 

@@ -20,6 +20,7 @@ from gpuconv.cuda import (
     gemm_fields,
     gemm_plan,
     gemm_structs,
+    launches,
     multiples,
     params,
     stem_model,
@@ -88,8 +89,6 @@ def _plan(problem: Problem, kernel: Kernel, box: Box, passes: int) -> Plan:
     flat = _with_channels_as_axis(problem)
     parts = stem_tile.parts(problem, kernel, passes)
     tiles = problem.batch * prod(box.tiles)
-    grid = (problem.group * parts * tiles, 1, 1)
-    gemm_fields.check_grid(problem.operator, grid[0])
     chosen = variant(kernel)
     operands = gemm_fields.operands(flat, (parts, tiles), _weights(problem, kernel), False)
     fields = {
@@ -100,7 +99,7 @@ def _plan(problem: Problem, kernel: Kernel, box: Box, passes: int) -> Plan:
     }
     pointers = params.pointers(gemm_structs.correlation(False, RANK + 1), gemm_fields.roles(flat))
     shared = stem_tile.shared_bytes(problem, kernel, box)
-    launch = Launch(chosen, grid, shared, params.pack(chosen.layout, fields), pointers)
+    launch = launches.of_blocks(problem.operator, chosen, problem.group * parts * tiles, fields, pointers, shared)
     packing = gemm_plan.packing(flat, False) if kernel.arithmetic is None else _packing(problem, kernel)
     extents = "x".join(str(1 << bits) for bits in box.bits)
     reason = f"{box.band_bytes} bytes of inputs for {extents} outputs in shared memory; {kernel.chunk} taps at a time"

@@ -11,7 +11,7 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv._gradients import SumsGeometry
-from gpuconv.cuda import gemm_fields, params
+from gpuconv.cuda import launches, params
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 _THREADS = 256
@@ -63,10 +63,8 @@ def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, p
         "extent": params.divisions(filled(extents, rank, 1), wide),
         "y_stride": filled(steps, rank, 0),
     }
-    blocks = -(-elements // _THREADS)
-    gemm_fields.check_grid(operator, blocks)
     pointers = params.pointers(chosen.layout, {"sums": "workspace", "y": "y"})
-    return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+    return launches.of_blocks(operator, chosen, -(-elements // _THREADS), fields, pointers)
 
 
 def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides: Ints, limits: Limits) -> Plan:
@@ -99,9 +97,8 @@ def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides:
         "extent": params.divisions(filled(extents, rank, 1), wide),
         "tiles": params.division(tiles, False),
     }
-    gemm_fields.check_grid(operator, tiles * parts)
     pointers = params.pointers(chosen.layout, {"x": "x", "sums": "workspace"})
-    launch = Launch(chosen, (tiles * parts, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+    launch = launches.of_blocks(operator, chosen, tiles * parts, fields, pointers)
     reason = f"{elements} elements of each of {channels} channels, in {parts} parts"
     return plan(operator, launch, parts, geometry.y_shape, y_strides, dtype, reason)
 

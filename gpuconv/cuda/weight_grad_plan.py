@@ -11,9 +11,9 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, Ints
-from gpuconv.cuda import choice, gemm_fields, model, params, sums_plan
+from gpuconv.cuda import choice, launches, model, params, sums_plan
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 OPERATOR = "weight_grad"
 _THREADS = 128
@@ -160,7 +160,6 @@ def _plan(problem: Problem, tile: Tile, parts: int, wide: bool) -> Plan:
     g, rank = problem.geometry, _axes(problem, wide)
     tiles = _tiles(problem, tile)
     blocks = prod(tiles) * g.group * parts
-    gemm_fields.check_grid(OPERATOR, blocks)
     chosen = variant(problem.dtype, wide, rank, tile)
     fields = {
         "filters": problem.filters,
@@ -179,7 +178,7 @@ def _plan(problem: Problem, tile: Tile, parts: int, wide: bool) -> Plan:
         **_axis_fields(problem, rank, wide),
     }
     pointers = params.pointers(chosen.layout, {"x": "x", "dy": "dy", "sums": "workspace"})
-    launch = Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+    launch = launches.of_blocks(OPERATOR, chosen, blocks, fields, pointers)
     reason = f"{problem.pixels} pixels in {parts} parts of {fields['each']}"
     products = 1 if problem.result == problem.dtype else g.w_shape[-1]
     shape = g.w_shape if products == 1 else g.w_shape[:-1]
