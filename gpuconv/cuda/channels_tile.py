@@ -9,7 +9,7 @@ from itertools import product
 from math import gcd, prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import model
+from gpuconv.cuda import model, multiples
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.direct_work import Work
 from gpuconv.cuda.launches import MOST_BLOCKS
@@ -191,7 +191,7 @@ class Tile:
         """Model what a multiprocessor takes: for products, instructions, reading from its L1 cache or from the L2."""
         entry, threads = _dtypes.entry(self.work.dtype), self.vectors * self.rows * self.columns
         walked = threads * self.walk
-        rounds = -(-self.blocks // limits.multiprocessors) * limits.multiprocessors
+        rounds = multiples.whole(self.blocks, limits.multiprocessors)
         issued = rounds * -(-threads // _WARP) * _WARP * self.instructions
         inputs = model.gathering(self.blocks, walked * self.loads, self.lines, limits)
         factors = model.gathering(self.blocks, walked * self.factors, 16 // self.turns * _WARP // _LINE, limits)

@@ -104,6 +104,10 @@ class Problem:
         """Columns of the GEMM, of one phase."""
         return self.batch * prod(self.columns)
 
+    def tiles(self, block_m: int, block_n: int) -> tuple[int, int]:
+        """Return the tiles along M and along N, of one group and phase."""
+        return -(-self.filters // block_m), -(-self.pixels // block_n)
+
     @property
     def multiplications(self) -> int:
         """Of the whole call, with those that meet the padding. Each tap of ConvTranspose belongs to one phase."""
@@ -158,9 +162,9 @@ class Problem:
         """
         reach = [max(at + 1, extent) for at, extent in zip(self.coordinates(), self.x_shape[2:], strict=True)]
         magnitudes = [
-            _extent((*self.x_shape[:2], *reach), self.x_strides),
-            _extent(self.y_shape, self.y_strides),
-            _extent((self.group, self.filters, self.channels, *self.taps), self.w_strides),
+            params.span((*self.x_shape[:2], *reach), self.x_strides),
+            params.span(self.y_shape, self.y_strides),
+            params.span((self.group, self.filters, self.channels, *self.taps), self.w_strides),
             packed,
             self.filters * self.group * abs(self.b_stride or 0),
             self.pixels,
@@ -269,7 +273,3 @@ def _shared(
         "dilations": tuple(1 if k == 1 else d for k, d in zip(geometry.kernel_shape, geometry.dilations, strict=True)),
         "pads": geometry.pads_begin,
     }
-
-
-def _extent(shape: Ints, strides: Ints) -> int:
-    return sum(max(0, size - 1) * abs(stride) for size, stride in zip(shape, strides, strict=True))

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import launches, model, params
+from gpuconv.cuda import launches, model, multiples, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Limits, Plan, Variant
@@ -79,9 +79,9 @@ def _seconds(problem: Problem, walk: int, limits: Limits) -> float:
 
     Each lane reads up to four weights, and two inputs for each output.
     """
-    items = -(-_items(problem, walk) // _THREADS) * _THREADS
+    items = multiples.whole(_items(problem, walk), _THREADS)
     blocks = items // _THREADS
-    rounds = -(-blocks // limits.multiprocessors) * limits.multiprocessors
+    rounds = multiples.whole(blocks, limits.multiprocessors)
     issued = model.instructions(rounds * _THREADS * (_REST + walk * _OUTPUT), limits)
     accumulator = _dtypes.entry(problem.dtype).accumulator
     products = model.arithmetic(blocks, _THREADS * walk * 4, accumulator, 1.0, limits)

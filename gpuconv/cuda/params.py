@@ -96,6 +96,11 @@ def pointers(dtype: np.dtype[Any], roles: Mapping[str, str], base: int = 0) -> t
     return tuple((role, base + offset(dtype, name)) for name, role in roles.items())
 
 
+def span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return how many elements lie between the outermost ones of an array."""
+    return sum((extent - 1) * abs(stride) for extent, stride in zip(shape, strides, strict=True) if extent > 1)
+
+
 def needs_wide(operator: str, magnitudes: Sequence[int]) -> bool:
     """Tell whether offsets and coordinates of these magnitudes need 64-bit indices.
 

@@ -24,7 +24,6 @@ from gpuconv.cuda.pool_problem import (
     array_fields,
     pointers,
     seconds,
-    span,
     used,
 )
 
@@ -176,9 +175,9 @@ def _magnitudes(problem: Problem, fields: dict[str, Any]) -> Iterator[int]:
     yield fields["outputs"]
     for axis in problem.axes:
         yield from axis.coordinates
-    yield span(geometry.x_shape, problem.x_strides)
-    yield span(geometry.y_shape, problem.y_strides)
+    yield params.span(geometry.x_shape, problem.x_strides)
+    yield params.span(geometry.y_shape, problem.y_strides)
     yield from (abs(step) for step in fields["x_step"])
     if problem.indices_strides is not None:
-        yield span(geometry.y_shape, problem.indices_strides)
+        yield params.span(geometry.y_shape, problem.indices_strides)
         yield fields["plane"] + _BATCH * max(fields["place_step"])

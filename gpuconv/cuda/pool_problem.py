@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -101,11 +101,6 @@ class Problem:
 def used(shape: Ints, strides: Ints) -> Ints:
     """Strides without those of axes that are never stepped along, which may be anything."""
     return tuple(0 if extent <= 1 else stride for extent, stride in zip(shape, strides, strict=True))
-
-
-def span(shape: Ints, strides: Sequence[int]) -> int:
-    """Return how many elements lie between the outermost ones of an array."""
-    return sum((extent - 1) * abs(stride) for extent, stride in zip(shape, strides, strict=True) if extent > 1)
 
 
 def array_fields(index: str, axes: tuple[int, ...]) -> list[tuple[Any, ...]]:

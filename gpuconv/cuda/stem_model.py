@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from gpuconv.cuda import model, stem_tile
+from gpuconv.cuda import model, multiples, stem_tile
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.stem_tile import PIXEL_BITS, WORDS, Box, Kernel
@@ -35,7 +35,7 @@ def seconds(problem: Problem, kernel: Kernel, box: Box, passes: int, limits: Lim
     else:
         fragments = -(-steps // WORDS)
         each += fragments * _fragment_instructions(kernel) + stem_tile.slices(problem, kernel) * _TENSOR_SLICE
-        rounds = -(-blocks // limits.multiprocessors) * limits.multiprocessors
+        rounds = multiples.whole(blocks, limits.multiprocessors)
         issued = model.instructions(rounds * (once + passes * each) * kernel.threads, limits)
         products = outputs * fragments * WORDS * kernel.chunk * passes * kernel.arithmetic.products
         wavefronts = _wavefronts(problem, kernel)

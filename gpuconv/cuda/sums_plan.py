@@ -77,7 +77,7 @@ def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides:
     """
     operator, channels = "bias_grad", geometry.y_shape[0]
     if channels == 0:
-        return Plan(operator, (), 0, "", ("the result has no elements: nothing is launched",))
+        return Plan.of_nothing(operator)
     extents, steps = collapsed((geometry.x_shape[0], *geometry.x_shape[2:]), (x_strides[0], *x_strides[2:]))
     elements = prod(extents)
     last = channels > 1 and elements > 1 and abs(x_strides[1]) < abs(steps[-1])
@@ -110,8 +110,7 @@ def filled(entries: Sequence[int], rank: int, entry: int) -> list[int]:
 
 def needs_wide(operator: str, extents: Sequence[int], steps: Sequence[int], counts: Sequence[int]) -> bool:
     """Tell whether offsets in such axes, or these numbers, need 64-bit indices."""
-    reach = sum((extent - 1) * abs(step) for extent, step in zip(extents, steps, strict=True) if extent > 1)
-    return params.needs_wide(operator, [reach, *extents, *counts])
+    return params.needs_wide(operator, [params.span(extents, steps), *extents, *counts])
 
 
 def axes(needed: int, wide: bool, ahead: tuple[int, int]) -> int:

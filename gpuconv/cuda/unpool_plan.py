@@ -15,13 +15,12 @@ from gpuconv._geometry import Ints, MaxPoolGeometry
 from gpuconv._gradients import MaxUnpoolGeometry
 from gpuconv.cuda import launches, params
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
-from gpuconv.cuda.pool_problem import Problem, span, used
+from gpuconv.cuda.pool_problem import Problem, used
 from gpuconv.cuda.sums_plan import filled
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
 _AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
-_NOTHING = ("the result has no elements: nothing is launched",)
 _CHECKED_AXES = 6
 _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}  # by bytes
 
@@ -38,13 +37,13 @@ def for_max_pool_grad(
     """
     operator, g = "max_pool_grad", geometry
     if 0 in g.x_shape:
-        return Plan(operator, (), 0, "", _NOTHING)
+        return Plan.of_nothing(operator)
     of_dx = used(g.x_shape, dx_strides)
     of_dy, of_indices = used(g.y_shape, dy_strides), used(g.y_shape, indices_strides)
     reach = [(k - 1) * d + 1 for k, d in zip(g.kernel_shape, g.dilations, strict=True)]
     ends = [n + begin for n, begin in zip(g.x_shape[2:], g.pads_begin, strict=True)]
     magnitudes = [prod(g.x_shape), *reach, *ends, *g.strides, *g.dilations]
-    spans = (span(g.x_shape, of_dx), span(g.y_shape, of_dy), span(g.y_shape, of_indices))
+    spans = (params.span(g.x_shape, of_dx), params.span(g.y_shape, of_dy), params.span(g.y_shape, of_indices))
     wide = params.needs_wide(operator, [*magnitudes, *spans])
     problem = Problem(g, dtype, of_dx, of_dy, of_indices)
     rank = _rank(len(reach), wide)
@@ -74,11 +73,11 @@ def for_max_unpool(
     """Plan MaxUnpool for arrays with these strides in elements; errors as :func:`for_max_pool_grad`."""
     operator, g = "max_unpool", geometry
     if 0 in g.y_shape:
-        return Plan(operator, (), 0, "", _NOTHING)
+        return Plan.of_nothing(operator)
     of_x, of_indices = used(g.x_shape, x_strides), used(g.x_shape, indices_strides)
     of_y = used(g.y_shape, y_strides)
     elements, places = prod(g.x_shape), prod(g.y_shape)
-    spans = (span(g.x_shape, of_x), span(g.x_shape, of_indices), span(g.y_shape, of_y))
+    spans = (params.span(g.x_shape, of_x), params.span(g.x_shape, of_indices), params.span(g.y_shape, of_y))
     wide = params.needs_wide(operator, [elements, places, *spans])
     rank = _rank(len(g.x_shape) - 2, wide)
     last = g.y_shape[1] > 1 and all(

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, Ints
-from gpuconv.cuda import choice, launches, model, params, sums_plan
+from gpuconv.cuda import choice, launches, model, multiples, params, sums_plan
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.plan import Limits, Plan, Variant
 
@@ -81,7 +81,7 @@ class Problem:
         last = [max(0, q - 1) * s for q, s, _, _, _ in axes]
         reach = [max(at, pad) + (k - 1) * d for at, (_, _, pad, k, d) in zip(last, axes, strict=True)]
         extents = (*g.x_shape[:2], *(max(at + 1, n) for at, n in zip(reach, g.x_shape[2:], strict=True)))
-        magnitudes = [_span(extents, self.x_strides), _span(g.y_shape, self.dy_strides), *reach]
+        magnitudes = [params.span(extents, self.x_strides), params.span(g.y_shape, self.dy_strides), *reach]
         return params.needs_wide(OPERATOR, [*magnitudes, *g.strides, *g.dilations, self.pixels, prod(g.w_shape)])
 
 
@@ -102,7 +102,7 @@ def for_weight_grad(
         The problem needs more than 64-bit indices or more blocks than a grid has.
     """
     if 0 in geometry.w_shape:
-        return Plan(OPERATOR, (), 0, "", ("the result has no elements: nothing is launched",))
+        return Plan.of_nothing(OPERATOR)
     problem = Problem(geometry, dtype, x_strides, dy_strides, w_strides, result or dtype)
     return choice.choose(problem, candidates(problem, limits), limits)
 
@@ -141,7 +141,7 @@ def _each(problem: Problem, tile: Tile, parts: int) -> int:
 def _seconds(problem: Problem, tile: Tile, parts: int, limits: Limits) -> float:
     blocks = prod(_tiles(problem, tile)) * problem.geometry.group * parts
     products = tile.filters * tile.columns * _each(problem, tile, parts)
-    rounds = -(-blocks // limits.multiprocessors) * limits.multiprocessors
+    rounds = multiples.whole(blocks, limits.multiprocessors)
     accumulator = _dtypes.entry(problem.dtype).accumulator
     busy = max(
         model.instructions(rounds * products * tile.instructions, limits),
@@ -199,10 +199,6 @@ def _axis_fields(problem: Problem, rank: int, wide: bool) -> dict[str, object]:
         "extent": params.divisions([*ones, *g.y_shape[2:]], wide),
         "count": params.divisions([*ones, *g.kernel_shape], wide),
     }
-
-
-def _span(shape: Ints, strides: Ints) -> int:
-    return sum(max(0, size - 1) * abs(stride) for size, stride in zip(shape, strides, strict=True))
 
 
 # ---------------------------------------------------------------- variants
