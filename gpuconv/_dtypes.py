@@ -50,6 +50,11 @@ _ALLOWED_ELSE = {"max_pool_grad": CONV_DTYPES, "max_unpool": MAX_POOL_DTYPES}  #
 OPERATORS = tuple(_ALLOWED)
 
 
+def sums(dtype: str) -> DType:
+    """Return the entry of the type that sums of a dtype are made in."""
+    return entry(entry(dtype).accumulator)
+
+
 def allowed(operator: str) -> tuple[str, ...] | None:
     """Return the names of the dtypes that an operator takes, or None for an unknown operator."""
     return _ALLOWED.get(operator)

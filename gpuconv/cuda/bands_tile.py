@@ -15,13 +15,11 @@ from math import prod
 from gpuconv import _dtypes
 from gpuconv.cuda import model, multiples
 from gpuconv.cuda.bands_work import Form, Work
-from gpuconv.cuda.limits import nearest
+from gpuconv.cuda.limits import RESERVED_BYTES, blocks_by_registers, nearest
 from gpuconv.cuda.plan import Limits
 
 THREADS = 128
 _WARP = 32
-_REGISTERS = 65536  # of a multiprocessor
-_RESERVED = 1024  # bytes of a multiprocessor's shared memory that go with each block
 _BANK_BYTES = 128
 _STEPS = (32, 16, 8)  # channels in shared memory at a time
 # Instructions besides the sums, as in the machine code: for each element of x that is copied, of several bytes, of two,
@@ -47,7 +45,7 @@ class Tile:
     @property
     def word(self) -> int:
         """Bytes of a word of shared memory."""
-        return _dtypes.entry(_dtypes.entry(self.work.dtype).accumulator).itemsize
+        return _dtypes.sums(self.work.dtype).itemsize
 
     @property
     def vector(self) -> int:
@@ -211,7 +209,7 @@ class Tile:
 
     def resident(self, limits: Limits) -> int:
         """Return how many blocks a multiprocessor has room for."""
-        room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + _RESERVED)
+        room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + RESERVED_BYTES)
         return min(room, blocks_per_sm(self.form, self.work.dtype))
 
     def seconds(self, limits: Limits) -> float:
@@ -234,8 +232,7 @@ class Tile:
 
 def blocks_per_sm(form: Form, dtype: str) -> int:
     """Return how many blocks the registers leave room for."""
-    registers = form.registers * (2 if _dtypes.entry(dtype).accumulator == "float32" else 3) // 2
-    return _REGISTERS // (registers * THREADS)
+    return blocks_by_registers(form.registers, _dtypes.entry(dtype).accumulator, THREADS)
 
 
 @lru_cache(maxsize=256)
@@ -248,7 +245,7 @@ def best(work: Work, form: Form, limits: Limits) -> Tile | None:
 
 def _tiles(work: Work, form: Form) -> Iterator[Tile]:
     """Yield tiles whose threads have enough neighbours; those that are left take other channels."""
-    vector = 16 // _dtypes.entry(_dtypes.entry(work.dtype).accumulator).itemsize
+    vector = 16 // _dtypes.sums(work.dtype).itemsize
     columns = -(-work.width.positions // vector)
     rows = -(-columns // _WARP) if work.line else -(-work.height.positions // form.rows)
     every = Tile(work, form, (1, 1), 1, 1, 1).all_jobs

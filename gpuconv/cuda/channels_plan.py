@@ -129,7 +129,7 @@ def variant(dtype: str, form: tuple[int, int, int]) -> Variant:
         name=f"depthwise_{dtype}_3d_channels_" + (f"{taps}s{stride}" if stride else "taps"),
         source="conv_channels.cu",
         function="conv_channels",
-        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, *map(str, form)),
+        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, *map(str, form)),
         parameter="ConvChannelsParams",
         layout=_layout(),
         threads=THREADS,

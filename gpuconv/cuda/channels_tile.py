@@ -55,7 +55,7 @@ class Tile:
     @property
     def word(self) -> int:
         """Bytes of a sum."""
-        return _dtypes.entry(_dtypes.entry(self.work.dtype).accumulator).itemsize
+        return _dtypes.sums(self.work.dtype).itemsize
 
     @property
     def vector(self) -> int:
@@ -215,7 +215,7 @@ class Tile:
 
 def in_vectors(problem: Problem) -> bool:
     """Tell whether pixels are made of whole vectors of channels with a filter each, if x and y begin with one."""
-    vector = 16 // _dtypes.entry(_dtypes.entry(problem.dtype).accumulator).itemsize
+    vector = 16 // _dtypes.sums(problem.dtype).itemsize
     arrays = ((problem.x_shape, problem.x_strides), (problem.y_shape, problem.y_strides))
     steps = (
         step

@@ -78,6 +78,17 @@ class Problem:
         return _dtypes.entry(self.dtype).itemsize
 
     @property
+    def accumulator(self) -> str:
+        """Type of the sums."""
+        return _dtypes.entry(self.dtype).accumulator
+
+    @property
+    def w_steps(self) -> dict[str, int]:
+        """Strides of w from one group, filter and channel to the next, as the kernels' structs name them."""
+        group, filters, channel, *_ = self.w_strides
+        return {"w_group": group, "w_filter": filters, "w_channel": channel}
+
+    @property
     def rank(self) -> int:
         """Spatial axes."""
         return len(self.taps)

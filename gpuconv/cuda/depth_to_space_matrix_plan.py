@@ -104,7 +104,7 @@ def _shared_bytes(rows: Problem, tile: Tile) -> int:
 
 
 def _seconds(problem: Problem, rows: Problem, tile: Tile, limits: Limits) -> float:
-    blocks = prod(matrix_plan.counts(rows, tile)) * rows.group
+    blocks = prod(rows.tiles(tile.block_m, tile.block_n)) * rows.group
     pairs = problem.taps[-1] == 2 and not any(number % 2 for number in (*problem.y_strides[:-1], problem.pads[-1]))
     after = tile.block_m * tile.block_n / 32 * (_IN_PAIRS if pairs else _WRITING)
     busy = matrix_plan.busy(rows, _INPUTS, tile, blocks, limits, after)
@@ -112,7 +112,7 @@ def _seconds(problem: Problem, rows: Problem, tile: Tile, limits: Limits) -> flo
 
 
 def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
-    counts = matrix_plan.counts(rows, tile)
+    counts = rows.tiles(tile.block_m, tile.block_n)
     blocks = prod(counts) * rows.group
     chosen = variant(rows.dtype, rows.precision, tile)
     weights = PackedWeights(rows.w_strides[2] * rows.itemsize, rows.channels, rows.channels)

@@ -113,20 +113,20 @@ def rows_of(problem: Problem) -> Problem:
 
 def _natural(rows: Problem) -> bool:
     """Tell whether the weights in memory are packed as they are."""
-    return gemm_plan.accumulator(rows) == rows.dtype and rows.w_strides[1:3] == (1, rows.filters)
+    return rows.accumulator == rows.dtype and rows.w_strides[1:3] == (1, rows.filters)
 
 
 def _shared_bytes(problem: Problem, tile: Tile) -> int:
-    return tile.shared_bytes(gemm_plan.accumulator(problem)) + tile.block_m * ROW_BYTES
+    return tile.shared_bytes(problem.accumulator) + tile.block_m * ROW_BYTES
 
 
 def _blocks(rows: Problem, tile: Tile) -> int:
-    return prod(gemm_plan.counts(rows, tile)) * rows.group
+    return prod(rows.tiles(tile.block_m, tile.block_n)) * rows.group
 
 
 def _seconds(problem: Problem, rows: Problem, tile: Tile, limits: Limits) -> float:
     multiplications = tile.block_m * tile.block_n * rows.rows
-    accumulator = gemm_plan.accumulator(rows)
+    accumulator = rows.accumulator
     busy = model.arithmetic(_blocks(rows, tile), multiplications, accumulator, tile.efficiency, limits)
     packing = 0.0 if _natural(rows) or not rows.rows else model.LAUNCH
     return model.overlapped(busy, model.memory(problem.bytes, limits)) + packing
@@ -139,7 +139,7 @@ def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
     weights = gemm_plan.packed_weights(rows)
     if natural:
         weights = replace(weights, pitch=rows.filters)
-    found = fields(problem, rows, gemm_plan.counts(rows, tile), weights)
+    found = fields(problem, rows, rows.tiles(tile.block_m, tile.block_n), weights)
     roles = gemm_fields.roles(rows) | ({"weights": "w"} if natural else {})
     pointers = params.pointers(gemm_structs.correlation(False, 3), roles)
     launch = launches.of_blocks(rows.operator, chosen, blocks, found, pointers, _shared_bytes(rows, tile))
@@ -169,7 +169,7 @@ def variant(dtype: str, tile: Tile) -> Variant:
         name=f"{NAME}_{dtype}_3d_{tile}",
         source=f"{NAME}.cu",
         function=NAME,
-        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, "int", "3", *map(str, sizes)),
+        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, "int", "3", *map(str, sizes)),
         parameter="DepthToSpaceParams<int, 3>",
         layout=gemm_structs.depth_to_space(),
         threads=tile.threads,

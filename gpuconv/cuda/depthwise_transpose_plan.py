@@ -83,7 +83,7 @@ def _seconds(problem: Problem, walk: int, limits: Limits) -> float:
     blocks = items // _THREADS
     rounds = multiples.whole(blocks, limits.multiprocessors)
     issued = model.instructions(rounds * _THREADS * (_REST + walk * _OUTPUT), limits)
-    accumulator = _dtypes.entry(problem.dtype).accumulator
+    accumulator = problem.accumulator
     products = model.arithmetic(blocks, _THREADS * walk * 4, accumulator, 1.0, limits)
     channels_first = _channels_first(problem)
     step = abs(problem.x_strides[1] if channels_first else problem.x_strides[-1])
@@ -149,7 +149,7 @@ def variant(dtype: str) -> Variant:
         name=f"conv_transpose_depthwise_{dtype}_2d",
         source="conv_transpose_depthwise.cu",
         function="conv_transpose_depthwise",
-        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda),
+        arguments=(entry.cuda, _dtypes.sums(dtype).cuda),
         parameter="DepthwiseTransposeParams",
         layout=_layout(),
         threads=_THREADS,

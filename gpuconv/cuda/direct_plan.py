@@ -62,7 +62,7 @@ def refusal(problem: Problem) -> str | None:
 
 def _seconds(problem: Problem, tile: direct_tile.Tile, limits: Limits) -> float:
     """Model the time: inputs that several tiles meet mostly come from the L2 cache."""
-    accumulator = _dtypes.entry(problem.dtype).accumulator
+    accumulator = problem.accumulator
     busy = model.arithmetic(tile.blocks, tile.instructions, accumulator, 1.0, limits)
     return model.overlapped(busy, model.memory(problem.bytes, limits))
 
@@ -77,7 +77,6 @@ def _plan(problem: Problem, tile: direct_tile.Tile) -> Plan:
 
 def _fields(problem: Problem, tile: direct_tile.Tile) -> dict[str, Any]:
     work = tile.work
-    w_group, w_filter, w_channel, *_ = problem.w_strides
     w_first, w_stride = weights_of(problem)
     return {
         "groups": work.groups,
@@ -92,9 +91,7 @@ def _fields(problem: Problem, tile: direct_tile.Tile) -> dict[str, Any]:
         "y_extent": work.y_extent,
         "y_stride": [*axes_of(problem, problem.y_strides[2:])[:2], 1],
         "w_first": w_first,
-        "w_group": w_group,
-        "w_filter": w_filter,
-        "w_channel": w_channel,
+        **problem.w_steps,
         "w_stride": w_stride,
         "b_stride": problem.b_stride or 0,
         "stride": work.strides,
@@ -117,7 +114,7 @@ def _width(shape: Ints, strides: Ints, vector: int) -> int:
 def variant(dtype: str, form: Form) -> Variant:
     """Return the kernel of one form, for every rank up to three."""
     entry = _dtypes.entry(dtype)
-    accumulator = _dtypes.entry(entry.accumulator).cuda
+    accumulator = _dtypes.sums(dtype).cuda
     sizes = (form.filters, form.rows, form.kernel, form.stride)
     return Variant(
         name=f"{'grouped' if form.filters == GROUPED else 'depthwise'}_{dtype}_3d_{form}",

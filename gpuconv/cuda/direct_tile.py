@@ -17,6 +17,7 @@ from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv.cuda import multiples, params
 from gpuconv.cuda.direct_work import THREADS, Form, Work
+from gpuconv.cuda.limits import RESERVED_BYTES
 from gpuconv.cuda.plan import Limits
 
 _STEPS = (32, 16, 8, 4, 2, 1)  # channels in shared memory at a time
@@ -40,7 +41,7 @@ class Tile:
     @property
     def word(self) -> int:
         """Bytes of a word of shared memory."""
-        return _dtypes.entry(_dtypes.entry(self.work.dtype).accumulator).itemsize
+        return _dtypes.sums(self.work.dtype).itemsize
 
     @property
     def vector(self) -> int:
@@ -216,7 +217,7 @@ def _lanes(count: int) -> int:
 @lru_cache(maxsize=1024)
 def best(work: Work, form: Form, limits: Limits) -> Tile | None:
     """Return the tile with the least to do in all its blocks; None where the device has room for none."""
-    rooms = (limits.shared_bytes_per_multiprocessor // _RESIDENT - 1024, limits.shared_bytes_per_block)
+    rooms = (limits.shared_bytes_per_multiprocessor // _RESIDENT - RESERVED_BYTES, limits.shared_bytes_per_block)
     tiles = list(_tiles(work, form))
     for room in rooms:
         fitting = [tile for tile in tiles if tile.shared_bytes <= room]
@@ -226,7 +227,7 @@ def best(work: Work, form: Form, limits: Limits) -> Tile | None:
 
 
 def _tiles(work: Work, form: Form) -> Iterator[Tile]:
-    vector = 16 // _dtypes.entry(_dtypes.entry(work.dtype).accumulator).itemsize
+    vector = 16 // _dtypes.sums(work.dtype).itemsize
     needed = [-(-extent // each) for extent, each in zip(work.y_extent, _each(work, form, vector), strict=True)]
     filter_tiles = -(-work.filters // form.filters)
     steps = [step for step in _STEPS if step < work.channels]

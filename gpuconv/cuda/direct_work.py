@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuconv._geometry import Ints
+from gpuconv.cuda import limits
 from gpuconv.cuda.correlation import Problem
 
 THREADS = 128
 GROUPED = 4  # filters of a thread where it makes more than one
-_REGISTERS = 65536  # of a multiprocessor
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,7 @@ class Form:
 
     def blocks_per_sm(self, accumulator: str) -> int:
         """Return how many blocks the registers leave room for."""
-        registers = self.registers * (2 if accumulator == "float32" else 3) // 2
-        return _REGISTERS // (registers * THREADS)
+        return limits.blocks_by_registers(self.registers, accumulator, THREADS)
 
     def takes(self, work: Work) -> bool:
         """Tell whether this form can solve a problem."""

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from functools import partial
 from math import prod
 
-import numpy as np
-
 from gpuconv import _dtypes
 from gpuconv.cuda import correlation, gemm_fields, gemm_structs, launches, model, params
 from gpuconv.cuda.choice import Candidate
@@ -45,7 +43,7 @@ def _tiles(problem: Problem) -> int:
 
 
 def _seconds(problem: Problem, filters: int, limits: Limits) -> float:
-    accumulator = _dtypes.entry(problem.dtype).accumulator
+    accumulator = problem.accumulator
     efficiency = _EFFICIENCY[problem.dtype][_FILTERS.index(filters)]
     blocks, multiplications = (
         _tiles(problem) * problem.group,
@@ -59,13 +57,10 @@ def _plan(problem: Problem, filters: int) -> Plan:
     chosen = variant(problem.dtype, filters)
     tiles, at_once = _tiles(problem), _channels_at_once(problem, filters)
     weights = PackedWeights(filters, problem.rows, problem.channels)
-    w_group, w_filter, w_channel, *w_stride = problem.w_strides
     fields = {
         **gemm_fields.operands(problem, (1, tiles), weights, False),
-        "w_group": w_group,
-        "w_filter": w_filter,
-        "w_channel": w_channel,
-        "w_stride": w_stride,
+        **problem.w_steps,
+        "w_stride": problem.w_strides[3:],
         "all_taps": prod(problem.taps),
         "channels_at_once": at_once,
     }
@@ -79,7 +74,7 @@ def _plan(problem: Problem, filters: int) -> Plan:
 
 def _channel_bytes(problem: Problem, filters: int) -> int:
     """Of one channel's weights in shared memory."""
-    size = np.dtype(_dtypes.entry(problem.dtype).accumulator).itemsize
+    size = _dtypes.sums(problem.dtype).itemsize
     return min(prod(problem.taps), _TAPS) * filters * size
 
 
@@ -97,7 +92,7 @@ def variant(dtype: str, filters: int) -> Variant:
         name=f"conv_few_{dtype}_{RANK}d_{filters}x{_PIXELS}",
         source="conv_few.cu",
         function="conv_few",
-        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, "int", str(RANK), str(filters)),
+        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, "int", str(RANK), str(filters)),
         parameter=f"ConvFewParams<int, {RANK}>",
         layout=gemm_structs.few(RANK),
         threads=_THREADS,

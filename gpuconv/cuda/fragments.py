@@ -97,15 +97,12 @@ def packing(
     chosen = packing_variant(problem.dtype, problem.precision)
     rows, parts = weights.all_rows * depths // outer_taps, -(-outer_taps // _TAPS)
     blocks = problem.group * columns * rows * parts
-    w_group, w_filter, w_channel, *w_stride = problem.w_strides
     fields = {
         "filters": problem.filters,
         "channels": problem.channels,
         "taps": prod(problem.taps),
-        "w_group": w_group,
-        "w_filter": w_filter,
-        "w_channel": w_channel,
-        "w_stride": w_stride,
+        **problem.w_steps,
+        "w_stride": problem.w_strides[3:],
         "tap_parts": params.division(parts, False),
         "rows": params.division(rows, False),
         "columns": params.division(columns, False),

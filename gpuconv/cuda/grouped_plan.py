@@ -101,12 +101,9 @@ def _bands_fields(tile: Tile) -> Mapping[str, Any]:
 
 def _weights_fields(tile: Tile) -> Mapping[str, Any]:
     problem = tile.work.problem
-    w_group, w_filter, w_channel, *w_stride = problem.w_strides
     return {
-        "w_group": w_group,
-        "w_filter": w_filter,
-        "w_channel": w_channel,
-        "w_stride": w_stride,
+        **problem.w_steps,
+        "w_stride": problem.w_strides[3:],
         "kernel": params.divisions(problem.taps, False),
         "filters": params.division(problem.filters, False),
         "groups": params.division(problem.group // tile.work.together, False),

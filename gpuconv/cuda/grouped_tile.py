@@ -10,6 +10,7 @@ from math import prod
 from gpuconv._geometry import Ints
 from gpuconv.cuda import model, multiples
 from gpuconv.cuda.grouped_work import Work
+from gpuconv.cuda.limits import RESERVED_BYTES
 from gpuconv.cuda.plan import Limits
 
 _PIECE = 16 * 40 * 4  # bytes of shared memory that a warp's sums pass through one by one
@@ -94,7 +95,7 @@ class Tile:
         """Model the time of the busiest multiprocessor: of what it has most of, and of waiting."""
         work, form = self.work, self.work.form
         tiles = -(-prod(self.counts) // self.turns)
-        room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + 1024)
+        room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + RESERVED_BYTES)
         resident = max(1, min(form.blocks_per_sm, room, -(-self.blocks // limits.multiprocessors)))
         products = form.block_m * form.warp_n * (32 // work.problem.itemsize) * work.arithmetic.products
         sums = model.tensor(self.blocks, tiles * self._steps() * products, work.arithmetic.lanes, 0.0, limits)

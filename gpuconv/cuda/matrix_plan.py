@@ -161,13 +161,8 @@ def shared_bytes(problem: Problem, inputs: str, tile: Tile, weight_rows: bool = 
     return tile.stages * (side(tile.block_m, weight_rows) + side(tile.block_n, inputs == "pixels")) + table
 
 
-def counts(problem: Problem, tile: Tile) -> tuple[int, int]:
-    """Return the tiles along M and along N, of one group."""
-    return -(-problem.filters // tile.block_m), -(-problem.pixels // tile.block_n)
-
-
 def _seconds(problem: Problem, inputs: str, tile: Tile, limits: Limits) -> float:
-    blocks = prod(counts(problem, tile)) * problem.group
+    blocks = prod(problem.tiles(tile.block_m, tile.block_n)) * problem.group
     return model.overlapped(busy(problem, inputs, tile, blocks, limits), model.memory(problem.bytes, limits))
 
 
@@ -199,10 +194,10 @@ def _wavefronts(tile: Tile, arithmetic: Arithmetic) -> float:
 
 
 def _plan(problem: Problem, inputs: str, tile: Tile) -> Plan:
-    blocks = prod(counts(problem, tile)) * problem.group
+    blocks = prod(problem.tiles(tile.block_m, tile.block_n)) * problem.group
     chosen = variant(problem.dtype, problem.precision, inputs, tile)
     weights = PackedWeights(problem.w_strides[1] * problem.itemsize, problem.filters, problem.channels)
-    fields = gemm_fields.operands(problem, counts(problem, tile), weights, False)
+    fields = gemm_fields.operands(problem, problem.tiles(tile.block_m, tile.block_n), weights, False)
     roles = gemm_fields.roles(problem) | {"weights": "w"}
     pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
     shared = shared_bytes(problem, inputs, tile)

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import product
 from math import prod
 
+from gpuconv import _dtypes
 from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_structs, launches, mma_tile, params, runs
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
@@ -53,7 +54,7 @@ def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
             tiles=mma_tile.blocks(gathered, tile),
             slices=mma_tile.slices(gathered, form) / prod(gathered.phases),
             most_slices=mma_tile.most_slices(gathered, form),
-            sums_bytes=tile.block_m * tile.block_n * (8 if problem.dtype == "float64" else 4),
+            sums_bytes=tile.block_m * tile.block_n * _dtypes.sums(problem.dtype).itemsize,
             busy=mma_tile.busy_with(gathered, tile, form, limits),
             packing=partial(_packing, seen.packed, tile, form),
             plan=partial(_plan, seen, tile, form),
@@ -71,11 +72,10 @@ def interleavable(problem: Problem, limits: Limits) -> Iterator[Interleavable]:
             continue
         slices = mma_tile.slices(lifted, form) / prod(lifted.phases)
         tile_of_phase = tile.block_m * tile.block_n * form.block_k * arithmetic.products * slices
-        accumulator = "float64" if problem.dtype == "float64" else "float32"
         yield Interleavable(
             plan=_plan(seen, tile, form),
             sums=tile.block_m * tile.block_n // 32 * _pitch_of_sums(problem.dtype),
-            accumulator=accumulator,
+            accumulator=problem.accumulator,
             busy=partial(mma_tile.busy, tile_of_phase, arithmetic.lanes, mma_tile.besides(lifted, tile, form), limits),
         )
 
@@ -166,7 +166,7 @@ def _packing(problem: Problem, tile: Tile, form: Form, tickets: int = 0) -> Laun
 def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
     chosen = variant(problem.operator, problem.dtype, problem.precision, tile, form)
     fields = gemm_fields.operands(
-        problem, mma_tile.counts(problem, tile), mma_tile.packed_weights(problem, tile, form), False
+        problem, problem.tiles(tile.block_m, tile.block_n), mma_tile.packed_weights(problem, tile, form), False
     )
     pointers = params.pointers(gemm_structs.correlation(False, RANK), gemm_fields.roles(problem))
     shared = mma_tile.shared_bytes(problem, tile, form)

@@ -141,13 +141,9 @@ def kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
 # ---------------------------------------------------------------- K and the weights
 
 
-def counts(problem: Problem, tile: Tile) -> tuple[int, int]:
-    return -(-problem.filters // tile.block_m), -(-problem.pixels // tile.block_n)
-
-
 def blocks(problem: Problem, tile: Tile) -> int:
     """Return the tiles of all groups and phases."""
-    return prod(counts(problem, tile)) * prod(problem.phases) * problem.group
+    return prod(problem.tiles(tile.block_m, tile.block_n)) * prod(problem.phases) * problem.group
 
 
 def channels_of_tap(problem: Problem, form: Form) -> int:
@@ -174,7 +170,7 @@ def depths(problem: Problem, form: Form) -> int:
 
 def columns(problem: Problem, tile: Tile) -> int:
     """Fragments along M, in whole tiles."""
-    return counts(problem, tile)[0] * tile.block_m // 16
+    return problem.tiles(tile.block_m, tile.block_n)[0] * tile.block_m // 16
 
 
 def packed_weights(problem: Problem, tile: Tile, form: Form) -> PackedWeights:

@@ -30,6 +30,7 @@ from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.fragments import FRAGMENT_BYTES
 from gpuconv.cuda.gemm_fields import PackedWeights
+from gpuconv.cuda.limits import RESERVED_BYTES
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.stem_tile import KERNELS, WORDS, Box, Kernel
 
@@ -79,7 +80,7 @@ def refusal(problem: Problem) -> str | None:
 
 def _room(limits: Limits) -> int:
     """Return the shared memory of a block if at least two share a multiprocessor."""
-    return min(limits.shared_bytes_per_block, limits.shared_bytes_per_multiprocessor // 2 - 1024)
+    return min(limits.shared_bytes_per_block, limits.shared_bytes_per_multiprocessor // 2 - RESERVED_BYTES)
 
 
 # ---------------------------------------------------------------- plans

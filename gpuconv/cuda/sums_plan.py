@@ -36,7 +36,7 @@ def collapsed(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], 
 
 def workspace_bytes(parts: int, elements: int, dtype: str) -> int:
     """Return the bytes of the sums of all parts."""
-    return parts * elements * _dtypes.entry(_dtypes.entry(dtype).accumulator).itemsize
+    return parts * elements * _dtypes.sums(dtype).itemsize
 
 
 def plan(
@@ -176,7 +176,7 @@ def channel_sums_variant(dtype: str, wide: bool, rank: int, last: bool) -> Varia
         name=f"channel_sums_{dtype}_{rank}d{'_last' if last else ''}{'_wide' if wide else ''}",
         source="channel_sums.cu",
         function="channel_sums",
-        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, index, str(rank), str(last).lower()),
+        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, index, str(rank), str(last).lower()),
         parameter=f"ChannelSumsParams<{index}, {rank}>",
         layout=_channel_sums_layout(wide, rank),
         threads=_THREADS,

@@ -205,7 +205,7 @@ def _variant(
 
 def _pool_grad_variant(dtype: str, wide: bool, rank: int) -> Variant:
     entry, index = _dtypes.entry(dtype), params.index_name(wide)
-    arguments = (entry.cuda, _dtypes.entry(entry.accumulator).cuda, index, str(rank))
+    arguments = (entry.cuda, _dtypes.sums(dtype).cuda, index, str(rank))
     name = f"max_pool_grad_{dtype}_{rank}d{'_wide' if wide else ''}"
     parameter = f"MaxPoolGradParams<{index}, {rank}>"
     found = _variant(name, "max_pool_grad.cu", "max_pool_grad", arguments, parameter, _pool_grad_layout(wide, rank))

@@ -231,7 +231,7 @@ def variant(dtype: str, wide: bool, rank: int, tile: Tile) -> Variant:
     """Return the kernel that makes tiles of the parts' sums."""
     entry, index = _dtypes.entry(dtype), params.index_name(wide)
     few = tile is not _LARGE
-    sums = _dtypes.entry(entry.accumulator).cuda
+    sums = _dtypes.sums(dtype).cuda
     return Variant(
         name=f"conv_weight_grad_{dtype}_{rank}d_{tile.name}{'_wide' if wide else ''}",
         source=f"conv_weight_grad{'_few' if few else ''}.cu",
