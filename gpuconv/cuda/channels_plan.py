@@ -77,17 +77,13 @@ def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:
     w_group, w_filter, *_ = problem.w_strides
     w_first, w_stride = direct_work.weights_of(problem)
     channel_blocks, column_blocks, row_blocks = tile.blocks_by_axis
-    x_stride, y_stride = (direct_work.axes_of(problem, one[2:]) for one in (problem.x_strides, problem.y_strides))
+    x_strides, y_strides = (
+        (*one[:2], *direct_work.axes_of(problem, one[2:])) for one in (problem.x_strides, problem.y_strides)
+    )
     return {
         "channels": tile.filters,
-        "x_batch": problem.x_strides[0],
-        "x_channel": problem.x_strides[1],
-        "x_extent": work.x_extent,
-        "x_stride": x_stride,
-        "y_batch": problem.y_strides[0],
-        "y_channel": problem.y_strides[1],
-        "y_extent": work.y_extent,
-        "y_stride": y_stride,
+        **params.array_fields("x", x_strides, work.x_extent),
+        **params.array_fields("y", y_strides, work.y_extent),
         "w_first": w_first,
         "w_group": w_group,
         "w_filter": w_filter,
@@ -140,21 +136,11 @@ def variant(dtype: str, form: tuple[int, int, int]) -> Variant:
 @cache
 def _layout() -> np.dtype[Any]:
     axes, divider = (3,), params.divider(False)
-    arrays = (
-        (name, "<i4", *shape)
-        for array in ("x", "y")
-        for name, *shape in (
-            (f"{array}_batch",),
-            (f"{array}_channel",),
-            (f"{array}_extent", axes),
-            (f"{array}_stride", axes),
-        )
-    )
     return params.layout(
         [
             *((name, params.POINTER) for name in ("x", "w", "b", "y")),
             ("channels", "<i4"),
-            *arrays,
+            *params.array_layout(("x", "y"), "<i4", axes, extents=True),
             *((name, "<i4") for name in ("w_first", "w_group", "w_filter")),
             ("w_stride", "<i4", axes),
             ("b_stride", "<i4"),

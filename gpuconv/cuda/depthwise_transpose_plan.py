@@ -133,9 +133,7 @@ def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
         ("x", problem.x_shape, problem.x_strides),
         ("y", problem.y_shape, problem.y_strides),
     ):
-        extent, stride = _axes(shape[2:], 1), _axes(strides[2:], 0)
-        fields |= {f"{name}_batch": strides[0], f"{name}_channel": strides[1]}
-        fields |= {f"{name}_extent": extent, f"{name}_stride": stride}
+        fields |= params.array_fields(name, (*strides[:2], *_axes(strides[2:], 0)), _axes(shape[2:], 1))
     return fields
 
 
@@ -160,21 +158,11 @@ def variant(dtype: str) -> Variant:
 @cache
 def _layout() -> np.dtype[Any]:
     axes, divider = (2,), params.divider(False)
-    arrays = [
-        field
-        for array in ("x", "y")
-        for field in (
-            (f"{array}_batch", "<i4"),
-            (f"{array}_channel", "<i4"),
-            (f"{array}_extent", "<i4", axes),
-            (f"{array}_stride", "<i4", axes),
-        )
-    ]
     return params.layout(
         [
             *((name, params.POINTER) for name in ("x", "w", "b", "y")),
             ("items", "<i4"),
-            *arrays,
+            *params.array_layout(("x", "y"), "<i4", axes, extents=True),
             *((name, "<i4") for name in ("w_group", "w_filter")),
             ("w_stride", "<i4", axes),
             ("b_stride", "<i4"),

@@ -78,18 +78,15 @@ def _plan(problem: Problem, tile: direct_tile.Tile) -> Plan:
 def _fields(problem: Problem, tile: direct_tile.Tile) -> dict[str, Any]:
     work = tile.work
     w_first, w_stride = weights_of(problem)
+    x_strides, y_strides = (
+        (*one[:2], *axes_of(problem, one[2:])[:2], 1) for one in (problem.x_strides, problem.y_strides)
+    )
     return {
         "groups": work.groups,
         "channels": work.channels,
         "filters": work.filters,
-        "x_batch": problem.x_strides[0],
-        "x_channel": problem.x_strides[1],
-        "x_extent": work.x_extent,
-        "x_stride": [*axes_of(problem, problem.x_strides[2:])[:2], 1],
-        "y_batch": problem.y_strides[0],
-        "y_channel": problem.y_strides[1],
-        "y_extent": work.y_extent,
-        "y_stride": [*axes_of(problem, problem.y_strides[2:])[:2], 1],
+        **params.array_fields("x", x_strides, work.x_extent),
+        **params.array_fields("y", y_strides, work.y_extent),
         "w_first": w_first,
         **problem.w_steps,
         "w_stride": w_stride,
@@ -135,16 +132,7 @@ def _layout() -> np.dtype[Any]:
         [
             *((name, params.POINTER) for name in ("x", "w", "b", "y")),
             *((name, "<i4") for name in ("groups", "channels", "filters")),
-            *(
-                field
-                for array in ("x", "y")
-                for field in (
-                    (f"{array}_batch", "<i4"),
-                    (f"{array}_channel", "<i4"),
-                    (f"{array}_extent", "<i4", axes),
-                    (f"{array}_stride", "<i4", axes),
-                )
-            ),
+            *params.array_layout(("x", "y"), "<i4", axes, extents=True),
             *((f"w_{name}", "<i4") for name in ("first", "group", "filter", "channel")),
             ("w_stride", "<i4", axes),
             ("b_stride", "<i4"),

@@ -22,7 +22,6 @@ from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import (
     Problem,
     Rows,
-    array_fields,
     one_launch,
     rows_of,
     seconds,
@@ -130,7 +129,7 @@ def _layout() -> np.dtype[Any]:
             ("plane", "<i8"),
             ("planes", index),
             *((name, index, (3,)) for name in ("x_extent", "y_extent", "kernel", "stride", "pad")),
-            *array_fields(index, (2,)),
+            *params.array_layout(("x", "y", "indices"), index, (2,)),
             *((name, index) for name in ("tile_planes", "tile_rows", "walk", "merged")),
             *((name, index) for name in ("slice_pitch", "row_pitch", "phase_step")),
             *((name, divider) for name in ("channels", "depths", "bands", "column_tiles", "tile_columns", "groups")),

@@ -21,7 +21,6 @@ from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import (
     OPERATOR,
     Problem,
-    array_fields,
     pointers,
     seconds,
     used,
@@ -123,7 +122,7 @@ def _layout(wide: bool, ndim: int) -> np.dtype[Any]:
             ("plane", "<i8"),
             ("outputs", index),
             *((name, index, axes) for name in ("x_extent", "stride", "pad", "reach")),
-            *array_fields(index, axes),
+            *params.array_layout(("x", "y", "indices"), index, axes),
             *((name, index, axes) for name in ("place_stride", "x_step", "place_step")),
             ("dilation", divider, axes),
             ("y_extent", divider, axes),
@@ -152,8 +151,8 @@ def _fields(problem: Problem) -> dict[str, Any]:
     }
     arrays = {"x": x_strides, "y": used(geometry.y_shape, problem.y_strides)}
     arrays["indices"] = used(geometry.y_shape, problem.indices_strides or (0,) * len(geometry.y_shape))
-    for name, (batch, channel, *spatial) in arrays.items():
-        fields |= {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": spatial}
+    for name, strides in arrays.items():
+        fields |= params.array_fields(name, strides)
     return fields
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv._geometry import Ints, MaxPoolGeometry, tap_range
-from gpuconv.cuda import floor, launches, model
+from gpuconv.cuda import floor, launches, model, params
 from gpuconv.cuda.launches import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits, Plan, Variant
 
@@ -103,15 +103,6 @@ def used(shape: Ints, strides: Ints) -> Ints:
     return tuple(0 if extent <= 1 else stride for extent, stride in zip(shape, strides, strict=True))
 
 
-def array_fields(index: str, axes: tuple[int, ...]) -> list[tuple[Any, ...]]:
-    """Return the fields of a struct for the strides of x, y and the Indices: batch, channel, so many axes."""
-    return [
-        field
-        for name in ("x", "y", "indices")
-        for field in ((f"{name}_batch", index), (f"{name}_channel", index), (f"{name}_stride", index, axes))
-    ]
-
-
 def seconds(problem: Problem, instructions: float, limits: Limits) -> float:
     """Model the time of a kernel whose threads execute so many instructions in all."""
     return model.overlapped(model.instructions(instructions, limits), model.memory(problem.bytes, limits))
@@ -199,8 +190,7 @@ class Rows:
         for name in ("x_extent", "y_extent", "kernel", "stride", "pad"):
             found[name] = list(getattr(self, name))
         for name in ("x", "y", "indices"):
-            batch, channel, *spatial = getattr(self, f"{name}_strides")
-            found |= {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": spatial}
+            found |= params.array_fields(name, getattr(self, f"{name}_strides"))
         return found
 
 

@@ -23,7 +23,6 @@ from gpuconv.cuda.pool_layout import Tile, instructions, laid_out, neighbours, r
 from gpuconv.cuda.pool_problem import (
     Problem,
     Rows,
-    array_fields,
     one_launch,
     rows_of,
     seconds,
@@ -108,7 +107,7 @@ def _layout() -> np.dtype[Any]:
             ("plane", "<i8"),
             ("planes", index),
             *((name, index, (3,)) for name in ("x_extent", "y_extent", "kernel", "stride", "dilation", "pad")),
-            *array_fields(index, (2,)),
+            *params.array_layout(("x", "y", "indices"), index, (2,)),
             *((name, index) for name in ("tile_planes", "tile_rows", "x_rows", *own)),
             *((name, index) for name in ("result_pitch", "result_place_pitch")),
             ("step", index, (2,)),

@@ -21,7 +21,6 @@ from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import (
     Problem,
     Rows,
-    array_fields,
     one_launch,
     rows_of,
     seconds,
@@ -121,7 +120,7 @@ def _layout() -> np.dtype[Any]:
             ("kernel", index),
             ("stride", index),
             ("pad", index, (3,)),
-            *array_fields(index, (2,)),
+            *params.array_layout(("x", "y", "indices"), index, (2,)),
             *((name, divider) for name in ("vectors", "strips", "depths", "channels")),
         ]
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -145,19 +145,11 @@ def _rank(rank: int, wide: bool) -> int:
 def _array_fields(arrays: dict[str, Ints], rank: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, (batch, channel, *spatial) in arrays.items():
-        found |= {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": filled(spatial, rank, 0)}
+        found |= params.array_fields(name, (batch, channel, *filled(spatial, rank, 0)))
     return found
 
 
 # ---------------------------------------------------------------- variants
-
-
-def _array_layout(names: Sequence[str], index: str, axes: tuple[int, ...]) -> list[tuple[Any, ...]]:
-    return [
-        field
-        for name in names
-        for field in ((f"{name}_batch", index), (f"{name}_channel", index), (f"{name}_stride", index, axes))
-    ]
 
 
 @cache
@@ -170,7 +162,7 @@ def _pool_grad_layout(wide: bool, rank: int) -> np.dtype[Any]:
             ("plane", "<i8"),
             ("elements", index),
             *((name, index, axes) for name in ("y_extent", "pad", "reach")),
-            *_array_layout(("dx", "dy", "indices"), index, axes),
+            *params.array_layout(("dx", "dy", "indices"), index, axes),
             ("place_stride", index, axes),
             *((name, divider, axes) for name in ("x_extent", "stride", "dilation")),
             ("channels", divider),
@@ -189,7 +181,7 @@ def _unpool_layout(wide: bool, rank: int) -> np.dtype[Any]:
             ("numbered", "<i8"),
             ("elements", index),
             ("places", index),
-            *_array_layout(("x", "indices", "y"), index, axes),
+            *params.array_layout(("x", "indices", "y"), index, axes),
             ("channels", divider),
             *((name, divider, axes) for name in ("x_extent", "y_extent", "numbered_extent")),
             ("channels_last", index),
