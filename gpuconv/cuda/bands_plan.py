@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import bands_tile, correlation, launches, model, params
+from gpuconv.cuda import bands_tile, correlation, launching, model, params
 from gpuconv.cuda.bands_tile import THREADS, Tile
 from gpuconv.cuda.bands_work import Axis, Form, Work
 from gpuconv.cuda.choice import Candidate
@@ -151,7 +151,7 @@ def _scattered_bytes(problem: Problem) -> int:
 
 def _plan(problem: Problem, tile: Tile) -> Plan:
     chosen, reason = variant(problem.dtype, tile.form), f"no GEMM: {problem.filters} output channels of a group; {tile}"
-    return launches.on_arrays(problem, chosen, tile.blocks, _fields(problem, tile), reason, tile.shared_bytes)
+    return launching.on_arrays(problem, chosen, tile.blocks, _fields(problem, tile), reason, tile.shared_bytes)
 
 
 def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:

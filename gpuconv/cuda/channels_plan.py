@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import channels_tile, direct_work, launches, model, params
+from gpuconv.cuda import channels_tile, direct_work, launching, model, params
 from gpuconv.cuda.channels_tile import FORMS, THREADS, Tile
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
@@ -69,7 +69,7 @@ def _far(problem: Problem) -> bool:
 
 def _plan(problem: Problem, tile: Tile) -> Plan:
     chosen, fields = variant(problem.dtype, tile.form), _fields(problem, tile)
-    return launches.on_arrays(problem, chosen, tile.blocks, fields, str(tile), tile.shared_bytes)
+    return launching.on_arrays(problem, chosen, tile.blocks, fields, str(tile), tile.shared_bytes)
 
 
 def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from gpuconv import _dtypes
 from gpuconv.cuda import model, multiples
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.direct_work import Work
-from gpuconv.cuda.launches import MOST_BLOCKS
+from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits
 
 THREADS, _WARP = 128, 32

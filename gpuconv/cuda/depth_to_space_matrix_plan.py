@@ -16,7 +16,7 @@ from gpuconv.cuda import (
     fragments,
     gemm_fields,
     gemm_structs,
-    launches,
+    launching,
     matrix_plan,
     mma_plan,
     model,
@@ -120,7 +120,7 @@ def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
     roles = gemm_fields.roles(rows) | {"weights": "w"}
     pointers = params.pointers(gemm_structs.correlation(False, 3), roles)
     shared = _shared_bytes(rows, tile)
-    launch = launches.of_blocks(rows.operator, chosen, blocks, fields, pointers, shared)
+    launch = launching.of_blocks(rows.operator, chosen, blocks, fields, pointers, shared)
     reason = f"one GEMM of {rows.filters} rows, channels and taps, on tensor cores; weights as they are"
     return Plan(rows.operator, (launch,), 0, "", (f"{reason}; {matrix_plan.copied(rows, _INPUTS)}",))
 

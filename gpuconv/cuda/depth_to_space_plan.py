@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, launches, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, launching, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
@@ -142,7 +142,7 @@ def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
     found = fields(problem, rows, rows.tiles(tile.block_m, tile.block_n), weights)
     roles = gemm_fields.roles(rows) | ({"weights": "w"} if natural else {})
     pointers = params.pointers(gemm_structs.correlation(False, 3), roles)
-    launch = launches.of_blocks(rows.operator, chosen, blocks, found, pointers, _shared_bytes(rows, tile))
+    launch = launching.of_blocks(rows.operator, chosen, blocks, found, pointers, _shared_bytes(rows, tile))
     reason = f"one GEMM of {rows.filters} rows, channels and taps, whose outputs do not overlap"
     if natural:
         return Plan(rows.operator, (launch,), 0, "", (reason, "the weights are read as they lie in memory"))

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import launches, model, multiples, params
+from gpuconv.cuda import launching, model, multiples, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Limits, Plan, Variant
@@ -106,7 +106,7 @@ def _channels_first(problem: Problem) -> bool:
 def _plan(problem: Problem, walk: int) -> Plan:
     chosen, items = variant(problem.dtype), _items(problem, walk)
     reason = f"direct: {walk} outputs of a thread, a stride apart in a column; 32-bit indices"
-    return launches.on_arrays(problem, chosen, -(-items // _THREADS), _fields(problem, walk, items), reason)
+    return launching.on_arrays(problem, chosen, -(-items // _THREADS), _fields(problem, walk, items), reason)
 
 
 def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:

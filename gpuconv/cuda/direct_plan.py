@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import direct_tile, launches, model, params
+from gpuconv.cuda import direct_tile, launching, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.direct_work import FORMS, GROUPED, THREADS, Form, axes_of, weights_of, work_of
@@ -33,7 +33,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
         if not form.takes(work):
             continue
         tile = direct_tile.best(work, form, limits)
-        if tile is not None and tile.blocks <= launches.MOST_BLOCKS:
+        if tile is not None and tile.blocks <= launching.MOST_BLOCKS:
             name = variant(problem.dtype, form).name
             yield Candidate(name, _seconds(problem, tile, limits), partial(_plan, problem, tile))
 
@@ -72,7 +72,7 @@ def _seconds(problem: Problem, tile: direct_tile.Tile, limits: Limits) -> float:
 
 def _plan(problem: Problem, tile: direct_tile.Tile) -> Plan:
     chosen, fields = variant(problem.dtype, tile.form), _fields(problem, tile)
-    return launches.on_arrays(problem, chosen, tile.blocks, fields, str(tile), tile.shared_bytes)
+    return launching.on_arrays(problem, chosen, tile.blocks, fields, str(tile), tile.shared_bytes)
 
 
 def _fields(problem: Problem, tile: direct_tile.Tile) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from functools import partial
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_structs, launches, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_structs, launching, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
@@ -67,7 +67,7 @@ def _plan(problem: Problem, filters: int) -> Plan:
     roles = gemm_fields.roles(problem) | {"weights": "w"}
     pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
     shared = at_once * _channel_bytes(problem, filters)
-    launch = launches.of_blocks(problem.operator, chosen, tiles * problem.group, fields, pointers, shared)
+    launch = launching.of_blocks(problem.operator, chosen, tiles * problem.group, fields, pointers, shared)
     reason = f"no GEMM: {problem.filters} output channels of a group; weights as they are, {at_once} channels at a time"
     return Plan(problem.operator, (launch,), 0, "", (reason,))
 

@@ -8,7 +8,7 @@ from math import gcd, prod
 from typing import Any
 
 from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_structs, launches, params
+from gpuconv.cuda import gemm_structs, launching, params
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Launch, Plan, Variant
 
@@ -100,7 +100,7 @@ def packing_launch(operator: str, chosen: Variant, blocks: int, fields: Mapping[
     if tickets:
         begin = params.offset(chosen.layout, "tickets")
         pointers += params.pointers(gemm_structs.tickets(), {"first": "workspace"}, begin)
-    return launches.of_blocks(operator, chosen, blocks, {**fields, "tickets": {"count": tickets}}, pointers)
+    return launching.of_blocks(operator, chosen, blocks, {**fields, "tickets": {"count": tickets}}, pointers)
 
 
 def operands(problem: Problem, tiles: tuple[int, int], weights: PackedWeights, wide: bool) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_fields, gemm_structs, launches, model, params
+from gpuconv.cuda import gemm_fields, gemm_structs, launching, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import Divisible, PackedWeights
@@ -194,7 +194,7 @@ def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
     fields = gemm_fields.operands(problem, problem.tiles(tile.block_m, tile.block_n), packed_weights(problem), wide)
     shared = _shared_bytes(problem, tile, wide)
     pointers = params.pointers(gemm_structs.correlation(wide, problem.rank), gemm_fields.roles(problem))
-    return launches.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared)
+    return launching.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared)
 
 
 def _shared_bytes(problem: Problem, tile: Tile, wide: bool) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv.cuda import fragments, gemm_fields, gemm_structs, grouped_tile, grouped_work, launches, mma_plan, params
+from gpuconv.cuda import fragments, gemm_fields, gemm_structs, grouped_tile, grouped_work, launching, mma_plan, params
 from gpuconv.cuda import model as models
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
@@ -67,7 +67,7 @@ def _plan(tile: Tile) -> Plan:
     pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
     pointers += params.pointers(_weights(), {"w": "w"}, params.offset(chosen.layout, "weights"))
     shared = tile.shared_bytes + _more_bytes(problem)
-    launch = launches.of_blocks(problem.operator, chosen, tile.blocks, _fields(tile), pointers, shared)
+    launch = launching.of_blocks(problem.operator, chosen, tile.blocks, _fields(tile), pointers, shared)
     columns = " x ".join(map(str, tile.tile))
     reason = f"{work.together} groups of {problem.channels} channels make one; tiles of {columns} columns"
     return Plan(problem.operator, (launch,), 0, "", (reason,))

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, launches, mma_plan, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, launching, mma_plan, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import Interleavable
@@ -157,7 +157,7 @@ def _plan(problem: Problem, tile: Tile, uniform: bool) -> Plan:
         "phases": params.division(prod(problem.phases[:-1]), False),
     }
     pointers = params.pointers(gemm_structs.correlation(False, 3), gemm_fields.roles(problem))
-    launch = launches.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared_bytes(problem, tile))
+    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared_bytes(problem, tile))
     reasons = (_reason(problem), gemm_plan.tap_reason(problem, tile, uniform))
     return gemm_plan.with_packing(problem, False, launch, reasons)
 

@@ -14,7 +14,7 @@ from itertools import product
 from math import gcd, prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_structs, launches, mma_plan, model, params
+from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_structs, launching, mma_plan, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.fragments import Arithmetic
@@ -201,7 +201,7 @@ def _plan(problem: Problem, inputs: str, tile: Tile) -> Plan:
     roles = gemm_fields.roles(problem) | {"weights": "w"}
     pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
     shared = shared_bytes(problem, inputs, tile)
-    launch = launches.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared)
+    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared)
     reason = "a product of matrices on tensor cores: one tap, weights as they are"
     return Plan(problem.operator, (launch,), 0, "", (f"{reason}; {copied(problem, inputs)}",))
 

@@ -12,7 +12,7 @@ from itertools import product
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_structs, launches, mma_tile, params, runs
+from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_structs, launching, mma_tile, params, runs
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import Divisible, Interleavable
@@ -170,7 +170,7 @@ def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
     )
     pointers = params.pointers(gemm_structs.correlation(False, RANK), gemm_fields.roles(problem))
     shared = mma_tile.shared_bytes(problem, tile, form)
-    return launches.of_blocks(problem.operator, chosen, mma_tile.blocks(problem, tile), fields, pointers, shared)
+    return launching.of_blocks(problem.operator, chosen, mma_tile.blocks(problem, tile), fields, pointers, shared)
 
 
 # ---------------------------------------------------------------- variants

@@ -116,6 +116,13 @@ TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SING
 TILES["DoubleProducts"] = _DOUBLE
 
 
+def kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
+    """Yield every form of every tile."""
+    for tile in TILES[arithmetic.cuda]:
+        for form in tile.forms:
+            yield tile, form
+
+
 def interleavable_kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
     """Yield the tiles whose sums of several phases may fit into shared memory."""
     for tile, form in kernels(arithmetic):
@@ -128,13 +135,6 @@ def divisible_kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
     for tile, form in kernels(arithmetic):
         square = tile.block_m == tile.block_n and form.gather not in ("rowwise", "halves")
         if square and (tile.block_m == 64 or (arithmetic.products == 1 and not form.rowwise)):
-            yield tile, form
-
-
-def kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
-    """Yield every form of every tile."""
-    for tile in TILES[arithmetic.cuda]:
-        for form in tile.forms:
             yield tile, form
 
 

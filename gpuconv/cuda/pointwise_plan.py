@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import prod
 
 from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_fields, gemm_structs, launches, model, params
+from gpuconv.cuda import gemm_fields, gemm_structs, launching, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
@@ -92,7 +92,7 @@ def _plan(problem: Problem, tile: Tile) -> Plan:
     }
     roles = {"x": "x", "weights": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
     pointers = params.pointers(gemm_structs.correlation(False, 1), roles)
-    launch = launches.of_blocks(problem.operator, chosen, blocks, fields, pointers, _shared_bytes(tile))
+    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, pointers, _shared_bytes(tile))
     return Plan(problem.operator, (launch,), 0, "", ("a plain matrix product: one tap, weights as they are",))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv.cuda import multiples, params, pool_general
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.launches import MOST_BLOCKS
+from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import (
     Problem,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from gpuconv._geometry import Ints, MaxPoolGeometry, tap_range
-from gpuconv.cuda import floor, launches, model, params
-from gpuconv.cuda.launches import MOST_BLOCKS
+from gpuconv.cuda import floor, launching, model, params
+from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits, Plan, Variant
 
 OPERATOR = "max_pool"
@@ -112,7 +112,7 @@ def one_launch(
     problem: Problem, kernel: Variant, blocks: int, shared: int, fields: Mapping[str, Any], reason: str
 ) -> Plan:
     """Return the plan of a kernel with so many blocks and bytes of shared memory, and these fields in its struct."""
-    launch = launches.of_blocks(OPERATOR, kernel, blocks, fields, tuple(pointers(problem, kernel.layout)), shared)
+    launch = launching.of_blocks(OPERATOR, kernel, blocks, fields, tuple(pointers(problem, kernel.layout)), shared)
     return Plan(OPERATOR, (launch,), 0, "", (f"{kernel.name}: {reason}",))
 
 

@@ -17,7 +17,7 @@ from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv.cuda import params, pool_general
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.launches import MOST_BLOCKS
+from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_layout import Tile, instructions, laid_out, neighbours, run_length, taken
 from gpuconv.cuda.pool_problem import (

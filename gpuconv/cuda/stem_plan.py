@@ -20,7 +20,7 @@ from gpuconv.cuda import (
     gemm_fields,
     gemm_plan,
     gemm_structs,
-    launches,
+    launching,
     multiples,
     params,
     stem_model,
@@ -100,7 +100,7 @@ def _plan(problem: Problem, kernel: Kernel, box: Box, passes: int) -> Plan:
     }
     pointers = params.pointers(gemm_structs.correlation(False, RANK + 1), gemm_fields.roles(flat))
     shared = stem_tile.shared_bytes(problem, kernel, box)
-    launch = launches.of_blocks(problem.operator, chosen, problem.group * parts * tiles, fields, pointers, shared)
+    launch = launching.of_blocks(problem.operator, chosen, problem.group * parts * tiles, fields, pointers, shared)
     packing = gemm_plan.packing(flat, False) if kernel.arithmetic is None else _packing(problem, kernel)
     extents = "x".join(str(1 << bits) for bits in box.bits)
     reason = f"{box.band_bytes} bytes of inputs for {extents} outputs in shared memory; {kernel.chunk} taps at a time"

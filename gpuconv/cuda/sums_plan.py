@@ -11,7 +11,7 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv._gradients import SumsGeometry
-from gpuconv.cuda import launches, params
+from gpuconv.cuda import launching, params
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 _THREADS = 256
@@ -64,7 +64,7 @@ def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, p
         "y_stride": filled(steps, rank, 0),
     }
     pointers = params.pointers(chosen.layout, {"sums": "workspace", "y": "y"})
-    return launches.of_blocks(operator, chosen, -(-elements // _THREADS), fields, pointers)
+    return launching.of_blocks(operator, chosen, -(-elements // _THREADS), fields, pointers)
 
 
 def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides: Ints, limits: Limits) -> Plan:
@@ -98,7 +98,7 @@ def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides:
         "tiles": params.division(tiles, False),
     }
     pointers = params.pointers(chosen.layout, {"x": "x", "sums": "workspace"})
-    launch = launches.of_blocks(operator, chosen, tiles * parts, fields, pointers)
+    launch = launching.of_blocks(operator, chosen, tiles * parts, fields, pointers)
     reason = f"{elements} elements of each of {channels} channels, in {parts} parts"
     return plan(operator, launch, parts, geometry.y_shape, y_strides, dtype, reason)
 

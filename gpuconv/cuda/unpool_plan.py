@@ -13,7 +13,7 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints, MaxPoolGeometry
 from gpuconv._gradients import MaxUnpoolGeometry
-from gpuconv.cuda import launches, params
+from gpuconv.cuda import launching, params
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import Problem, used
 from gpuconv.cuda.sums_plan import filled
@@ -135,7 +135,7 @@ def _clear(role: str, words: int) -> Launch:
 
 
 def _launch(operator: str, chosen: Variant, threads: int, fields: dict[str, Any], roles: dict[str, str]) -> Launch:
-    return launches.of_blocks(operator, chosen, -(-threads // _THREADS), fields, params.pointers(chosen.layout, roles))
+    return launching.of_blocks(operator, chosen, -(-threads // _THREADS), fields, params.pointers(chosen.layout, roles))
 
 
 def _rank(rank: int, wide: bool) -> int:

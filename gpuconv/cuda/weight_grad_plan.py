@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, Ints
-from gpuconv.cuda import choice, launches, model, multiples, params, sums_plan
+from gpuconv.cuda import choice, launching, model, multiples, params, sums_plan
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.plan import Limits, Plan, Variant
 
@@ -178,7 +178,7 @@ def _plan(problem: Problem, tile: Tile, parts: int, wide: bool) -> Plan:
         **_axis_fields(problem, rank, wide),
     }
     pointers = params.pointers(chosen.layout, {"x": "x", "dy": "dy", "sums": "workspace"})
-    launch = launches.of_blocks(OPERATOR, chosen, blocks, fields, pointers)
+    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, pointers)
     reason = f"{problem.pixels} pixels in {parts} parts of {fields['each']}"
     products = 1 if problem.result == problem.dtype else g.w_shape[-1]
     shape = g.w_shape if products == 1 else g.w_shape[:-1]
