@@ -46,6 +46,11 @@ _SUMS = CONV_DTYPES + COMPLEX_DTYPES
 _ALLOWED = {"max_pool": MAX_POOL_DTYPES, "max_pool_grad": CONV_DTYPES, "max_unpool": MAX_POOL_DTYPES}
 
 
+def sums(dtype: str) -> DType:
+    """Return the entry of the type that sums of a dtype are made in."""
+    return entry(entry(dtype).accumulator)
+
+
 def allowed(operator: str) -> tuple[str, ...]:
     """Return the names of the dtypes that an operator takes."""
     return _ALLOWED.get(operator, _SUMS)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from strategies import Problem
 
-from gpuconv.cuda import direct_plan, direct_tile
-from gpuconv.cuda.direct_tile import GROUPED, Form
+from gpuconv.cuda import direct_plan, direct_work
+from gpuconv.cuda.direct_work import GROUPED, Form
 
 Ints = tuple[int, ...]
 
@@ -125,4 +125,4 @@ ROWWISE: dict[str, Callable[[Any], Any]] = {
     "backwards": _backwards,
     "channels outside": _channels_outside,
 }
-FORMS = direct_tile.FORMS
+FORMS = direct_work.FORMS

@@ -29,25 +29,29 @@ from gpuconv import _dtypes
 from gpuconv.cuda import (
     bands_plan,
     channels_plan,
+    channels_tile,
     choice,
     depth_to_space_matrix_plan,
     depth_to_space_plan,
     depthwise_transpose_plan,
     few_plan,
+    fragments,
     gemm_plan,
     grouped_plan,
-    grouped_tile,
+    grouped_work,
     interleaved_plan,
     matrix_plan,
     mma_plan,
+    mma_tile,
     pointwise_plan,
     sources,
     split_plan,
     stem_plan,
+    stem_tile,
 )
 from gpuconv.cuda.bands_work import Form as BandsForm
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.direct_tile import Form as DirectForm
+from gpuconv.cuda.direct_work import Form as DirectForm
 from gpuconv.cuda.gemm_plan import Tile
 
 ARCHITECTURE = "sm_90a"
@@ -168,8 +172,8 @@ class TensorForm:
 
     dtype: str
     precision: str
-    tile: mma_plan.Tile
-    form: mma_plan.Form
+    tile: mma_tile.Tile
+    form: mma_tile.Form
 
     def __str__(self) -> str:
         return mma_plan.variant("conv", self.dtype, self.precision, self.tile, self.form).name
@@ -182,7 +186,7 @@ class TensorForm:
     def titles(self, width: int) -> tuple[str, str]:
         """Return the titles of the rows: of the kernel that packs the weights, and of the GEMM."""
         x_shape, w_shape = self._shapes(width)
-        packing = mma_plan.packing_variant(self.dtype, self.precision).name
+        packing = fragments.packing_variant(self.dtype, self.precision).name
         return f"{packing} for {self}, {_sizes(w_shape)}", f"{self}, 3x3 over {_sizes(x_shape)}"
 
     def counters(self, width: int) -> dict[str, Counters]:
@@ -362,7 +366,7 @@ class Grouped:
 
     dtype: str
     precision: str
-    form: grouped_tile.Form
+    form: grouped_work.Form
     channels_last: bool
 
     def __str__(self) -> str:
@@ -394,7 +398,7 @@ class Grouped:
 class Stem:
     """Conv of few input channels from a band in shared memory; rows of x and y of whole vectors."""
 
-    kernel: stem_plan.Kernel
+    kernel: stem_tile.Kernel
     layout: str
 
     def __str__(self) -> str:
@@ -499,7 +503,7 @@ def bands() -> list[Bands]:
 
 def channels() -> list[Channels | DepthwiseTransposed]:
     """Return every kernel for depthwise Conv over vectors of channels, and for ConvTranspose."""
-    over_vectors = [Channels(*one) for one in product(_dtypes.CONV_DTYPES, channels_plan.FORMS)]
+    over_vectors = [Channels(*one) for one in product(_dtypes.CONV_DTYPES, channels_tile.FORMS)]
     return [*over_vectors, *(DepthwiseTransposed(*one) for one in product(_dtypes.CONV_DTYPES, ("NCHW", "NHWC")))]
 
 
@@ -510,7 +514,7 @@ def grouped() -> list[Grouped]:
 
 def stems() -> list[Stem]:
     """Return every kernel of few input channels in both layouts."""
-    return [Stem(*one) for one in product(stem_plan._KERNELS, ("NCHW", "NHWC"))]
+    return [Stem(*one) for one in product(stem_tile.KERNELS, ("NCHW", "NHWC"))]
 
 
 def whole_rows() -> list[WholeRows]:
@@ -538,9 +542,9 @@ def whole_rows() -> list[WholeRows]:
 def tensor_forms() -> list[TensorForm]:
     """Return every form that there is on tensor cores."""
     return [
-        TensorForm(*operands, tile, form)
-        for operands, arithmetic in mma_plan._ARITHMETIC.items()
-        for tile, form in mma_plan._kernels(arithmetic)
+        TensorForm(dtype, precision, tile, form)
+        for dtype, precision, arithmetic in fragments.arithmetics()
+        for tile, form in mma_tile.kernels(arithmetic)
     ]
 
 

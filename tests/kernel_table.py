@@ -32,14 +32,15 @@ from gpuconv.cuda import (
     depth_to_space_matrix_plan,
     depthwise_transpose_plan,
     few_plan,
+    fragments,
     grouped_plan,
     matrix_plan,
-    mma_plan,
     pointwise_plan,
     pool_plan,
     pool_problem,
     pool_vectors,
     stem_plan,
+    stem_tile,
 )
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda.correlation import Problem
@@ -101,7 +102,7 @@ def _matrix_plans() -> Iterator[Plan]:
     x_shape, w_shape = (2, 16, 4, 4), (16, 16, 1, 1)
     conv = _geometry.conv(x_shape, w_shape)
     transposed = _geometry.conv_transpose(x_shape, (16, 16, 2, 2), strides=[2, 2])
-    for (dtype, precision), strides in product(mma_plan.operands(), (_strides, _channels_last)):
+    for (dtype, precision), strides in product(fragments.operands(), (_strides, _channels_last)):
         arrays = strides(x_shape), contiguous_strides(w_shape), None, _strides(conv.y_shape)
         problem = correlation.of_conv(conv, dtype, *arrays, precision)
         yield from (candidate.make() for candidate in matrix_plan.candidates(problem, _LIMITS))
@@ -122,7 +123,7 @@ def _grouped_plans() -> Iterator[Plan]:
 
 def _stem_plans() -> Iterator[Plan]:
     """Of few input channels: as many taps in a row as a kernel takes at once."""
-    for kernel in stem_plan._KERNELS:
+    for kernel in stem_tile.KERNELS:
         x_shape, w_shape = (2, 3, 4, 40), (70, 3, 2, kernel.chunk)
         geometry = _geometry.conv(x_shape, w_shape)
         x_strides, w_strides, y_strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))

@@ -19,9 +19,9 @@ from test_gemm_plan import fields
 
 import gpuconv
 from gpuconv import _geometry, _layout
-from gpuconv.cuda import channels_plan, conv_plan, correlation
-from gpuconv.cuda.channels_plan import FORMS, Tile
-from gpuconv.cuda.direct_tile import Work
+from gpuconv.cuda import channels_plan, channels_tile, conv_plan, correlation, direct_work
+from gpuconv.cuda.channels_tile import FORMS, Tile
+from gpuconv.cuda.direct_work import Work
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.prepared import contiguous_strides
 
@@ -150,8 +150,8 @@ def tiles() -> list[tuple[Work, Tile]]:
         problem = some(random, form)
         assert problem.w_shape is not None
         of = made("conv", problem.x_shape, problem.w_shape, dtype, **problem.attributes)
-        work = channels_plan.direct_plan.work_of(of)
-        tile = channels_plan.best(work, form, channels_plan._in_vectors(of), HOPPER)
+        work = direct_work.work_of(of)
+        tile = channels_tile.best(work, form, channels_tile.in_vectors(of), HOPPER)
         assert tile is not None
         found.append((work, tile))
     return found
@@ -159,7 +159,7 @@ def tiles() -> list[tuple[Work, Tile]]:
 
 def test_blocks_cover_all_outputs_once_and_hold_no_more_threads_than_there_are() -> None:
     for work, tile in tiles():
-        assert tile.vectors * tile.rows * tile.columns <= channels_plan._THREADS
+        assert tile.vectors * tile.rows * tile.columns <= channels_tile.THREADS
         channels, columns, rows = tile.blocks_by_axis
         share = tile.vectors * tile.vector
         assert (channels - 1) * share < work.groups * work.filters <= channels * share

@@ -299,3 +299,16 @@ def test_the_device_is_sent_what_the_emulator_runs(case: _cases.Case, tmp_path: 
         assert (sent.shared_bytes, len(sent.parameters)) == (run.shared_bytes, len(run.parameters))
         layout = run.variant.layout
         assert without_pointers(sent.parameters, layout) == without_pointers(run.parameters, layout)
+
+
+def test_axes_of_one_element_may_have_any_stride() -> None:
+    """As one image of a huge array has."""
+    x, w = np.arange(162, dtype=np.float32).reshape(2, 1, 9, 9)[:1], np.ones((4, 1, 3, 3), np.float32)
+    far = np.lib.stride_tricks.as_strided(x, x.shape, (2**40, -(2**36), *x.strides[2:]))
+    with emulated_cuda():
+        y = gpuconv.conv(far, w)
+        dw = gpuconv.conv_weight_grad(far, y, w.shape)
+        pooled = gpuconv.max_pool(far, kernel_shape=[2, 2])
+    assert (y == gpuconv.conv(x, w)).all()
+    assert (dw == gpuconv.conv_weight_grad(x, y, w.shape)).all()
+    assert (pooled == gpuconv.max_pool(x, kernel_shape=[2, 2])).all()

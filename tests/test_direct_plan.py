@@ -16,8 +16,9 @@ from strategies import Problem
 
 import gpuconv
 from gpuconv import _dtypes, _geometry
-from gpuconv.cuda import conv_plan, correlation, direct_plan, direct_tile
-from gpuconv.cuda.direct_tile import Form, Tile
+from gpuconv.cuda import conv_plan, correlation, direct_plan, direct_tile, direct_work
+from gpuconv.cuda.direct_tile import Tile
+from gpuconv.cuda.direct_work import Form
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Plan
 from gpuconv.cuda.prepared import contiguous_strides
@@ -153,7 +154,7 @@ def some_tiles() -> list[Tile]:
         geometry = _geometry.conv(problem.x_shape, problem.w_shape, None, **problem.attributes)
         strides = map(contiguous_strides, (problem.x_shape, problem.w_shape))
         of = correlation.of_conv(geometry, dtype, *strides, None, contiguous_strides(geometry.y_shape))
-        tile = direct_tile.best(direct_plan.work_of(of), form, HOPPER)
+        tile = direct_tile.best(direct_work.work_of(of), form, HOPPER)
         assert tile is not None
         found.append(tile)
     return found
@@ -169,7 +170,7 @@ def test_blocks_cover_all_outputs_and_hold_no_more_threads_than_there_are() -> N
             work.y_extent, tile.blocks_by_axis, tile.threads, tile.each, strict=True
         ):
             assert (blocks - 1) * count * each < extent <= blocks * count * each
-        assert prod(tile.threads) * tile.groups * tile.filter_tiles <= direct_tile.THREADS
+        assert prod(tile.threads) * tile.groups * tile.filter_tiles <= direct_work.THREADS
         assert tile.step == work.channels or tile.groups == 1
         assert tile.shared_bytes <= HOPPER.shared_bytes_per_block
 
@@ -183,7 +184,7 @@ def test_shared_memory_has_room_for_everything_that_is_staged() -> None:
         assert stride * phase <= row or (stride - 1) * phase + -(-columns // stride) <= row
         assert rows * row <= depth
         assert depths * depth <= channel
-        assert tile.weights >= tile.groups * tile.step * channel + direct_tile.THREADS // 8 * 9 * tile.vector
+        assert tile.weights >= tile.groups * tile.step * channel + direct_work.THREADS // 8 * 9 * tile.vector
         if tile.form.stride:  # windows begin and end with whole vectors
             assert not any(pitch % tile.vector for pitch in (row, depth, channel, tile.weights, tile.filter_pitch))
             assert tile.form.stride == 1 or phase % tile.vector == 0

@@ -17,7 +17,7 @@ from oracle import assert_close
 from strategies import Problem
 
 import gpuconv
-from gpuconv.cuda.direct_tile import Form
+from gpuconv.cuda.direct_work import Form
 
 pytestmark = pytest.mark.emulator
 

@@ -16,7 +16,7 @@ from toolchain import needs_disassembler, needs_nvrtc
 import gpuconv
 from benchmarks import sass
 from benchmarks.sass import Instruction
-from gpuconv.cuda import grouped_plan, grouped_tile, mma_plan
+from gpuconv.cuda import fragments, grouped_plan, grouped_tile, grouped_work
 from gpuconv.cuda.plan import Plan
 
 
@@ -109,8 +109,8 @@ def _problem() -> Any:
     ],
 )
 def test_a_band_has_what_the_tile_meets(tile: tuple[int, ...], box: tuple[int, ...]) -> None:
-    arithmetic = grouped_tile.Arithmetic("mma", "HalfProducts", 0)
-    work = next(iter(grouped_tile.works(_problem(), arithmetic)))
+    arithmetic = fragments.Arithmetic("mma", "HalfProducts", 0)
+    work = next(iter(grouped_work.works(_problem(), arithmetic)))
     assert grouped_tile.Tile(work, tile, 1).box == box
 
 
@@ -166,7 +166,7 @@ def test_arrays_may_begin_anywhere(dtype: str, layout: str, shift: int) -> None:
 
 def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
     """A tile of a whole image is quicker than as many tiles of one output each."""
-    work = next(iter(grouped_tile.works(_problem(), grouped_tile.Arithmetic("mma", "HalfProducts", 0))))
+    work = next(iter(grouped_work.works(_problem(), fragments.Arithmetic("mma", "HalfProducts", 0))))
     small, whole = (grouped_tile.Tile(work, tile, 3) for tile in ((1, 1, 1), (14, 10, 1)))
     assert whole.seconds(HOPPER) < small.seconds(HOPPER)
 
@@ -177,9 +177,9 @@ def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize(("dtype", "precision", "form"), list(grouped_plan.forms()), ids=str)
-def test_the_main_loop_is_what_the_model_takes_it_to_be(dtype: str, precision: str, form: grouped_tile.Form) -> None:
+def test_the_main_loop_is_what_the_model_takes_it_to_be(dtype: str, precision: str, form: grouped_work.Form) -> None:
     """Of one tap, in one fragment along K: products, four ldmatrix or two, the weights, and not many others."""
-    arithmetic = mma_plan.arithmetic_of(dtype, precision)
+    arithmetic = fragments.arithmetic_of(dtype, precision)
     body = code(grouped_plan.variant("conv", dtype, precision, form))
     tensor = [loop for loop in sass.loops(body) if sass.names(body, loop, "HMMA") and "BAR" not in _opcodes(body, loop)]
     loop = max(tensor, key=len)

@@ -26,11 +26,12 @@ MOST_WAVEFRONTS_OF_SUMS, MOST_WAVEFRONTS_OF_FRAGMENTS = 1.15, 1.45  # pixels of 
 MOST_OF_VECTORS = 1.2  # of direct sums, whose rows are copied in vectors
 MOST_OF_ODD_ROWS = 1.75  # of direct sums in 16 bits, in rows of 33
 # Lanes two elements apart take two, of 4 or 8 bytes; the last lane of a row and the first one of the next may meet.
-MOST_OF_BANDS = 1.35  # a warp reads the weights of several filters, each filter's a few neighbours
+MOST_OF_BANDS = 1.36  # a warp reads the weights of several filters, each filter's a few neighbours
 MOST_OF_16_BIT_BANDS = 1.75
+MOST_WAVEFRONTS_OF_GROUPS, MOST_OF_COLUMNS = 1.6, 4.0
 MOST_OF_ROWS = 1.2  # sectors of MaxPool's loads and stores together
 MOST_OF_BYTES = 1.25  # whose rows begin and end in the middle of a sector
-MOST_WAVEFRONTS = {"3d_bands": 2.2, "2d_planes": 1.6}
+MOST_WAVEFRONTS = {"3d_bands": 2.2, "2d_planes": 1.6, "3d_tiles": 2.0, "3d_patches": 1.3}
 Rows = Mapping[str, Row]
 
 
@@ -153,6 +154,17 @@ def test_bands_of_few_channels_are_read_and_written_in_whole_sectors(stem: kerne
     assert_recorded(rows)
 
 
+@pytest.mark.parametrize("kernel", kernel_counters.grouped(), ids=kernel_counters.Grouped.title)
+def test_groups_on_tensor_cores_count_as_recorded(kernel: kernel_counters.Grouped) -> None:
+    """Weights are read where they lie, in small pieces; without channels last, stores are of few columns at a time."""
+    rows = kernel.run()
+    stores = MOST_SECTORS if kernel.channels_last else MOST_OF_COLUMNS
+    for name, most in (("stores", stores), ("shared", MOST_WAVEFRONTS_OF_GROUPS)):
+        found, ideal = rows[kernel.title()][name]
+        assert 0 < ideal <= found <= most * ideal, name
+    assert_recorded(rows)
+
+
 @pytest.mark.parametrize("pool", kernel_counters.pools(), ids=str)
 def test_max_pool_counts_are_as_recorded(pool: kernel_counters.Pool) -> None:
     rows = pool.run()
@@ -188,8 +200,8 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
     titles |= {
         one.title() for one in (*kernel_counters.whole_rows(), *kernel_counters.pools(), *kernel_counters.bands())
     }
-    titles |= {one.title() for one in kernel_counters.channels()}
-    titles |= {one.title() for one in kernel_counters.stems()}
+    more = (*kernel_counters.channels(), *kernel_counters.stems(), *kernel_counters.grouped())
+    titles |= {one.title() for one in more}
     assert set(gone) == titles
 
 

@@ -29,11 +29,12 @@ from gpuconv.cuda import (
     bands_plan,
     depth_to_space_matrix_plan,
     depth_to_space_plan,
-    direct_tile,
+    direct_work,
     gemm_plan,
     interleaved_plan,
     matrix_plan,
     mma_plan,
+    mma_tile,
 )
 
 pytestmark = pytest.mark.emulator
@@ -101,14 +102,14 @@ def test_every_tile_of_every_dtype_is_there() -> None:
         for uniform in (False, True)
         if (tile.uniform if uniform else tile.rowwise)
     }
-    assert {one.kernel.split("d_")[-1] for one in DIRECT} == {str(form) for form in direct_tile.FORMS}
+    assert {one.kernel.split("d_")[-1] for one in DIRECT} == {str(form) for form in direct_work.FORMS}
     assert {one.kernel.split("d_")[-1] for one in BANDS} == {str(form) for form in bands_plan.forms("float32")}
     assert {str(one.dtype) for one in BANDS} == set(_dtypes.CONV_DTYPES)
     met = {f"{one.dtype} {one.kernel.split('d_')[-1].removesuffix('_wide')}" for one in GEMMS}
     assert forms <= met
     kernels = {one.kernel.replace("bfloat16", "float16") for one in TENSOR}
     forms = {
-        f"{form.gather} {tile.block_m}" for tiles in mma_plan._TILES.values() for tile in tiles for form in tile.forms
+        f"{form.gather} {tile.block_m}" for tiles in mma_tile.TILES.values() for tile in tiles for form in tile.forms
     }
     assert forms <= {f"{name.split('_')[-1]} {name.split('_')[-2].split('x')[0]}" for name in kernels}
     assert {one.kernel.split("_")[2] for one in POOLS} == set(_dtypes.MAX_POOL_DTYPES)

@@ -22,7 +22,7 @@ from strategies import Problem, checked, problems
 import gpuconv
 from gpuconv import _cases, _geometry
 from gpuconv._cases import Case
-from gpuconv.cuda import choice, conv_plan, mma_plan
+from gpuconv.cuda import choice, conv_plan, mma_tile
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.limits import representative
 
@@ -246,7 +246,7 @@ def test_addresses_that_are_not_aligned_serve_too(dtype: str, itemsize: int) -> 
 
 
 def test_every_form_says_what_it_takes() -> None:
-    lifted = {form.gather for tiles in mma_plan._TILES.values() for tile in tiles for form in tile.forms}
+    lifted = {form.gather for tiles in mma_tile.TILES.values() for tile in tiles for form in tile.forms}
     assert lifted == {"vector", "scalar", "rowwise", "chunks", "halves"}
     text = reasons((2, 20, 9, 9), (8, 20, 3, 3), "float16")
     assert "20 channels" in text

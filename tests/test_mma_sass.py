@@ -15,8 +15,8 @@ from toolchain import needs_disassembler, needs_nvrtc
 from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import mma_plan
-from gpuconv.cuda.mma_plan import Form, Tile
+from gpuconv.cuda import fragments, mma_plan, mma_tile
+from gpuconv.cuda.mma_tile import Form, Tile
 
 pytestmark = [needs_nvrtc, needs_disassembler]
 
@@ -24,7 +24,7 @@ HALF, SINGLE, SPLIT, DOUBLE = ("float16", "ieee"), ("float32", "tf32"), ("float3
 FORMS = [
     (operands, tile, form)
     for operands in (HALF, SINGLE, SPLIT, DOUBLE)
-    for tile, form in mma_plan._kernels(mma_plan._ARITHMETIC[operands])
+    for tile, form in mma_tile.kernels(fragments.arithmetic_of(*operands))
 ]
 FORMS += [(("bfloat16", "ieee"), tile, form) for operands, tile, form in FORMS[:1]]
 over_forms = pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_slice_is_multiplied_once_and_loaded_in_wide_accesses(
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
 def test_little_but_products_and_copies_where_channels_lie_side_by_side(operator: str, architecture: str) -> None:
-    tile, form = next(mma_plan._kernels(mma_plan._ARITHMETIC[HALF]))
+    tile, form = next(mma_tile.kernels(fragments.arithmetic_of(*HALF)))
     assert (tile.block_m, tile.block_n, form.gather) == (128, 128, "vector")
     way = round_of(HALF, tile, form, architecture, operator)
     opcodes = Counter(one.opcode for one in way)

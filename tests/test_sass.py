@@ -18,10 +18,11 @@ from gpuconv import _dtypes
 from gpuconv.cuda import (
     bands_plan,
     channels_plan,
+    channels_tile,
     depth_to_space_plan,
     depthwise_transpose_plan,
     direct_plan,
-    direct_tile,
+    direct_work,
     few_plan,
     gemm_plan,
     interleaved_plan,
@@ -35,12 +36,12 @@ from gpuconv.cuda import (
     split_plan,
 )
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda.direct_tile import Form
+from gpuconv.cuda.direct_work import Form
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
 
 ARCHITECTURE = "sm_90a"
-over_direct_forms = pytest.mark.parametrize("form", direct_tile.FORMS, ids=direct_forms.title)
+over_direct_forms = pytest.mark.parametrize("form", direct_work.FORMS, ids=direct_forms.title)
 OPERATORS = ("conv", "conv_transpose")
 FORMS = [
     (dtype, tile, uniform)
@@ -149,15 +150,15 @@ def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(
     """The main loop makes all outputs of a thread from one row of x."""
     entry = _dtypes.entry(dtype)
     vector = 16 // _dtypes.entry(entry.accumulator).itemsize
-    for stride, taps, columns in channels_plan.FORMS:
+    for stride, taps, columns in channels_tile.FORMS:
         body = code(channels_plan.variant(dtype, (stride, taps, columns)))
         loop = sass.main_loop(body)
         rows, window = 16 // columns, (columns - 1) * max(stride, 1) + taps
         assert sass.multiplications(body, loop) == 16 * vector * taps
         load = {8: "LDG.E.64", 16: "LDG.E.128"}[vector * entry.itemsize]
         assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: window}
-        others = channels_plan._ROW * rows + channels_plan._TAP * rows * taps
-        planned = 16 * vector * taps + channels_plan._INPUT[dtype] * window + others
+        others = channels_tile._ROW * rows + channels_tile._TAP * rows * taps
+        planned = 16 * vector * taps + channels_tile._INPUT[dtype] * window + others
         assert len(loop) == pytest.approx(planned, rel=0.1)
 
 
@@ -337,7 +338,7 @@ def test_unrolled_sums_read_every_vector_of_inputs_once(form: Form, dtype: str) 
 @needs_nvrtc
 @needs_disassembler
 def test_most_of_a_7x7_sum_multiplies() -> None:
-    body, loop = direct(next(form for form in direct_tile.FORMS if (form.kernel, form.stride) == (7, 1)))
+    body, loop = direct(next(form for form in direct_work.FORMS if (form.kernel, form.stride) == (7, 1)))
     assert sass.multiplications(body, loop) / len(loop) >= 0.9
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import bands_tile, correlation, gemm_fields, model, params
+from gpuconv.cuda import bands_tile, correlation, launching, model, params
 from gpuconv.cuda.bands_tile import THREADS, Tile
 from gpuconv.cuda.bands_work import Axis, Form, Work
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 NAME = "conv_bands"
 MOST_FILTERS = 8  # of a group
@@ -127,7 +127,7 @@ def _vectors(problem: Problem) -> int:
     """Return how many neighbours of a row the kernel copies at once, or minus how many channels."""
     shape, strides = problem.x_shape, problem.x_strides
     if strides[-1] == 1 or shape[-1] == 1:
-        vector = 16 // np.dtype(_dtypes.entry(problem.dtype).accumulator).itemsize
+        vector = 16 // _dtypes.sums(problem.dtype).itemsize
         whole = gcd(vector, shape[-1], *_steps(problem, (0, 1, 2, 3))) == vector
         return vector if whole else 1
     vector = 16 // problem.itemsize
@@ -150,18 +150,12 @@ def _scattered_bytes(problem: Problem) -> int:
 
 
 def _plan(problem: Problem, tile: Tile) -> Plan:
-    gemm_fields.check_grid(problem.operator, tile.blocks)
-    chosen = variant(problem.dtype, tile.form)
-    roles = {"x": "x", "w": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
-    fields = params.pack(chosen.layout, _fields(problem, tile))
-    pointers = params.pointers(chosen.layout, roles)
-    launch = Launch(chosen, (tile.blocks, 1, 1), tile.shared_bytes, fields, pointers)
-    return Plan(problem.operator, (launch,), 0, "", (f"no GEMM: {problem.filters} output channels of a group; {tile}",))
+    chosen, reason = variant(problem.dtype, tile.form), f"no GEMM: {problem.filters} output channels of a group; {tile}"
+    return launching.on_arrays(problem, chosen, tile.blocks, _fields(problem, tile), reason, tile.shared_bytes)
 
 
 def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:
     work, division = tile.work, params.division
-    w_group, w_filter, w_channel, *_ = problem.w_strides
     rows, columns = tile.extent
     height, width = tile.positions
     at_once = max(1, work.vectors)
@@ -174,9 +168,7 @@ def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:
         "x_channel": problem.x_strides[1],
         "y_batch": problem.y_strides[0],
         "y_channel": problem.y_strides[1],
-        "w_group": w_group,
-        "w_filter": w_filter,
-        "w_channel": w_channel,
+        **problem.w_steps,
         "b_stride": problem.b_stride or 0,
         "start": [work.height.start, work.width.start],
         "origin": [work.height.origin, work.width.origin],
@@ -236,7 +228,7 @@ def variant(dtype: str, form: Form) -> Variant:
         name=f"{NAME}_{dtype}_3d_{form}",
         source="conv_bands.cu",
         function="conv_bands",
-        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, *map(str, sizes)),
+        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, *map(str, sizes)),
         parameter="BandsParams",
         layout=_layout(),
         threads=THREADS,

@@ -13,15 +13,13 @@ from itertools import product
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import direct_tile, model
+from gpuconv.cuda import model, multiples
 from gpuconv.cuda.bands_work import Form, Work
-from gpuconv.cuda.limits import nearest
+from gpuconv.cuda.limits import RESERVED_BYTES, blocks_by_registers, nearest
 from gpuconv.cuda.plan import Limits
 
 THREADS = 128
 _WARP = 32
-_REGISTERS = 65536  # of a multiprocessor
-_RESERVED = 1024  # bytes of a multiprocessor's shared memory that go with each block
 _BANK_BYTES = 128
 _STEPS = (32, 16, 8)  # channels in shared memory at a time
 # Instructions besides the sums, as in the machine code: for each element of x that is copied, of several bytes, of two,
@@ -47,7 +45,7 @@ class Tile:
     @property
     def word(self) -> int:
         """Bytes of a word of shared memory."""
-        return _dtypes.entry(_dtypes.entry(self.work.dtype).accumulator).itemsize
+        return _dtypes.sums(self.work.dtype).itemsize
 
     @property
     def vector(self) -> int:
@@ -107,7 +105,7 @@ class Tile:
         """Where the threads of a warp stand on several rows, the next row begins in the bank that comes next."""
         vectors = self.extent[1] // self.vector
         if self.threads[1] % self._banks:
-            vectors = direct_tile.congruent(vectors, self.form.rows, self.threads[1], self._banks)
+            vectors = multiples.congruent(vectors, self.form.rows, self.threads[1], self._banks)
         return vectors * self.vector
 
     @property
@@ -116,12 +114,12 @@ class Tile:
         vectors, here = self.extent[0] * self.row_pitch // self.vector, prod(self.threads) * self.jobs
         if self.work.vectors < 0 or here >= _WARP:
             return self.vector * (vectors | 1)
-        return self.vector * direct_tile.congruent(vectors, 1, here, self._banks)
+        return self.vector * multiples.congruent(vectors, 1, here, self._banks)
 
     @property
     def row_weights(self) -> int:
         """Words of a kernel's row."""
-        return self.form.chunks(self.work) * _up(self.form.kernel_columns * self.form.filters, self.vector)
+        return self.form.chunks(self.work) * multiples.whole(self.form.kernel_columns * self.form.filters, self.vector)
 
     @property
     def channel_weights(self) -> int:
@@ -131,7 +129,7 @@ class Tile:
     def plane(self) -> int:
         """Words of the sums of one filter; those of neighbouring phases begin in different banks."""
         apart = max(1, self._banks // self.work.width.phases) if self.work.width.phases > 1 else 0
-        return direct_tile.congruent(prod(self.positions) // self.vector, 1, apart, self._banks) * self.vector
+        return multiples.congruent(prod(self.positions) // self.vector, 1, apart, self._banks) * self.vector
 
     @property
     def shared_bytes(self) -> int:
@@ -192,9 +190,8 @@ class Tile:
         """Instructions of copying x."""
         rows, columns = self.extent
         if self.work.vectors < 0:  # a warp along each row, two threads a column
-            return (
-                rows * _up(columns, _WARP // 2) * (2 * _PLACE_CHANNELS * self._rounds + _COPY_CHANNELS * self._copied)
-            )
+            each = 2 * _PLACE_CHANNELS * self._rounds + _COPY_CHANNELS * self._copied
+            return rows * multiples.whole(columns, _WARP // 2) * each
         if self.work.vectors == 1:
             return rows * columns * (_PLACE * self._rounds + _COPY_ONE * self._copied)
         each = _COPY if _dtypes.entry(self.work.dtype).itemsize > 2 else _COPY_HALF
@@ -212,7 +209,7 @@ class Tile:
 
     def resident(self, limits: Limits) -> int:
         """Return how many blocks a multiprocessor has room for."""
-        room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + _RESERVED)
+        room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + RESERVED_BYTES)
         return min(room, blocks_per_sm(self.form, self.work.dtype))
 
     def seconds(self, limits: Limits) -> float:
@@ -235,8 +232,7 @@ class Tile:
 
 def blocks_per_sm(form: Form, dtype: str) -> int:
     """Return how many blocks the registers leave room for."""
-    registers = form.registers * (2 if _dtypes.entry(dtype).accumulator == "float32" else 3) // 2
-    return _REGISTERS // (registers * THREADS)
+    return blocks_by_registers(form.registers, _dtypes.entry(dtype).accumulator, THREADS)
 
 
 @lru_cache(maxsize=256)
@@ -249,7 +245,7 @@ def best(work: Work, form: Form, limits: Limits) -> Tile | None:
 
 def _tiles(work: Work, form: Form) -> Iterator[Tile]:
     """Yield tiles whose threads have enough neighbours; those that are left take other channels."""
-    vector = 16 // _dtypes.entry(_dtypes.entry(work.dtype).accumulator).itemsize
+    vector = 16 // _dtypes.sums(work.dtype).itemsize
     columns = -(-work.width.positions // vector)
     rows = -(-columns // _WARP) if work.line else -(-work.height.positions // form.rows)
     every = Tile(work, form, (1, 1), 1, 1, 1).all_jobs
@@ -267,7 +263,3 @@ def _counts(needed: int) -> list[int]:
     powers = [1, 2, 4, 8, 16, 32, 64, 128]
     shares = {-(-needed // -(-needed // most)) for most in powers}
     return sorted(shares | {power for power in powers if power < 2 * needed})
-
-
-def _up(number: int, unit: int) -> int:
-    return -(-number // unit) * unit

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
-from gpuconv.cuda import conv_plan, gemm_fields, params, sums_plan, weight_grad_plan
+from gpuconv.cuda import conv_plan, launching, params, sums_plan, weight_grad_plan
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 _THREADS = 256
@@ -111,10 +111,7 @@ def _add_bias(operator: str, shape: Ints, strides: Ints, b_stride: int, dtype: s
 
 
 def _launch(operator: str, chosen: Variant, threads: int, fields: dict[str, Any], roles: dict[str, str]) -> Launch:
-    blocks = -(-threads // _THREADS)
-    gemm_fields.check_grid(operator, blocks)
-    pointers = params.pointers(chosen.layout, roles)
-    return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+    return launching.of_blocks(operator, chosen, -(-threads // _THREADS), fields, params.pointers(chosen.layout, roles))
 
 
 # ---------------------------------------------------------------- variants

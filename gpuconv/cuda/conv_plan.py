@@ -89,7 +89,7 @@ def for_conv_transpose(
 def plan(problem: Problem, limits: Limits) -> Plan:
     """Plan what both operators come down to."""
     if 0 in problem.y_shape:
-        return Plan(problem.operator, (), 0, "", ("the result has no elements: nothing is launched",))
+        return Plan.of_nothing(problem.operator)
     found = choice.choose(problem, candidates(problem, limits), limits)
     return replace(found, reasons=(*found.reasons, *_refusals(problem, limits)))
 

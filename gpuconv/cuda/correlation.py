@@ -14,7 +14,9 @@ from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
 from gpuconv.cuda import params
 
+RANK = 3  # of kernels for problems of this rank and lower ones, as in_three_axes makes them
 _SECTOR = 32  # bytes that cross the memory bus together
+_FARTHEST = 2**30  # coordinates and extents of kernels that find taps by tables are below
 Geometry = ConvGeometry | ConvTransposeGeometry
 
 
@@ -76,6 +78,17 @@ class Problem:
         return _dtypes.entry(self.dtype).itemsize
 
     @property
+    def accumulator(self) -> str:
+        """Type of the sums."""
+        return _dtypes.entry(self.dtype).accumulator
+
+    @property
+    def w_steps(self) -> dict[str, int]:
+        """Strides of w from one group, filter and channel to the next, as the kernels' structs name them."""
+        group, filters, channel, *_ = self.w_strides
+        return {"w_group": group, "w_filter": filters, "w_channel": channel}
+
+    @property
     def rank(self) -> int:
         """Spatial axes."""
         return len(self.taps)
@@ -101,6 +114,10 @@ class Problem:
     def pixels(self) -> int:
         """Columns of the GEMM, of one phase."""
         return self.batch * prod(self.columns)
+
+    def tiles(self, block_m: int, block_n: int) -> tuple[int, int]:
+        """Return the tiles along M and along N, of one group and phase."""
+        return -(-self.filters // block_m), -(-self.pixels // block_n)
 
     @property
     def multiplications(self) -> int:
@@ -156,9 +173,9 @@ class Problem:
         """
         reach = [max(at + 1, extent) for at, extent in zip(self.coordinates(), self.x_shape[2:], strict=True)]
         magnitudes = [
-            _extent((*self.x_shape[:2], *reach), self.x_strides),
-            _extent(self.y_shape, self.y_strides),
-            _extent((self.group, self.filters, self.channels, *self.taps), self.w_strides),
+            params.span((*self.x_shape[:2], *reach), self.x_strides),
+            params.span(self.y_shape, self.y_strides),
+            params.span((self.group, self.filters, self.channels, *self.taps), self.w_strides),
             packed,
             self.filters * self.group * abs(self.b_stride or 0),
             self.pixels,
@@ -166,6 +183,10 @@ class Problem:
             *(s * max(s, d) for s, d in zip(self.strides, self.dilations, strict=False)),  # none for Conv
         ]
         return params.needs_wide(self.operator, magnitudes)
+
+    def far(self) -> bool:
+        """Tell whether kernels that find taps by tables have too few bits: 30 for coordinates, 32 for all else."""
+        return max((*self.coordinates(), *self.x_shape[2:])) >= _FARTHEST or self.wide()
 
 
 def of_conv(
@@ -225,7 +246,7 @@ def in_three_axes(problem: Problem) -> Problem:
     Where x has one element along an axis it has no stride there: taps in the padding then lie where others do, and are
     as well aligned.
     """
-    more = 3 - problem.rank
+    more = RANK - problem.rank
     ones, zeros = (1,) * more, (0,) * more
     steps = (stride if n > 1 else 0 for n, stride in zip(problem.x_shape[2:], problem.x_strides[2:], strict=True))
     return replace(
@@ -263,7 +284,3 @@ def _shared(
         "dilations": tuple(1 if k == 1 else d for k, d in zip(geometry.kernel_shape, geometry.dilations, strict=True)),
         "pads": geometry.pads_begin,
     }
-
-
-def _extent(shape: Ints, strides: Ints) -> int:
-    return sum(max(0, size - 1) * abs(stride) for size, stride in zip(shape, strides, strict=True))

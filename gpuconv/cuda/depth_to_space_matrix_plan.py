@@ -13,8 +13,10 @@ from math import prod
 from gpuconv.cuda import (
     correlation,
     depth_to_space_plan,
+    fragments,
     gemm_fields,
     gemm_structs,
+    launching,
     matrix_plan,
     mma_plan,
     model,
@@ -24,7 +26,7 @@ from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.matrix_plan import Tile
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 NAME = "conv_transpose_matrix"
 _HALF = (Tile(128, 128, 64, 64, 2, 2, 1.8, 0.15), Tile(64, 128, 32, 64, 2, 4, 2.3, 0.28))
@@ -52,7 +54,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     rows = None if _refusal(problem) is not None else _rows(problem)
     if rows is None:
         return
-    for tile in TILES[matrix_plan.arithmetic(problem).cuda]:
+    for tile in TILES[fragments.arithmetic(problem).cuda]:
         if _shared_bytes(rows, tile) <= limits.shared_bytes_per_block:
             name = variant(problem.dtype, problem.precision, tile).name
             yield Candidate(name, _seconds(problem, rows, tile, limits), partial(_plan, problem, rows, tile))
@@ -102,7 +104,7 @@ def _shared_bytes(rows: Problem, tile: Tile) -> int:
 
 
 def _seconds(problem: Problem, rows: Problem, tile: Tile, limits: Limits) -> float:
-    blocks = prod(matrix_plan.counts(rows, tile)) * rows.group
+    blocks = prod(rows.tiles(tile.block_m, tile.block_n)) * rows.group
     pairs = problem.taps[-1] == 2 and not any(number % 2 for number in (*problem.y_strides[:-1], problem.pads[-1]))
     after = tile.block_m * tile.block_n / 32 * (_IN_PAIRS if pairs else _WRITING)
     busy = matrix_plan.busy(rows, _INPUTS, tile, blocks, limits, after)
@@ -110,16 +112,15 @@ def _seconds(problem: Problem, rows: Problem, tile: Tile, limits: Limits) -> flo
 
 
 def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
-    counts = matrix_plan.counts(rows, tile)
+    counts = rows.tiles(tile.block_m, tile.block_n)
     blocks = prod(counts) * rows.group
-    gemm_fields.check_grid(rows.operator, blocks)
     chosen = variant(rows.dtype, rows.precision, tile)
     weights = PackedWeights(rows.w_strides[2] * rows.itemsize, rows.channels, rows.channels)
     fields = depth_to_space_plan.fields(problem, rows, counts, weights)
     roles = gemm_fields.roles(rows) | {"weights": "w"}
     pointers = params.pointers(gemm_structs.correlation(False, 3), roles)
     shared = _shared_bytes(rows, tile)
-    launch = Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
+    launch = launching.of_blocks(rows.operator, chosen, blocks, fields, pointers, shared)
     reason = f"one GEMM of {rows.filters} rows, channels and taps, on tensor cores; weights as they are"
     return Plan(rows.operator, (launch,), 0, "", (f"{reason}; {matrix_plan.copied(rows, _INPUTS)}",))
 
@@ -143,8 +144,8 @@ def variant(dtype: str, precision: str, tile: Tile) -> Variant:
 
 def forms() -> Iterator[tuple[str, str, Tile]]:
     """Yield dtype, precision and tile of every kernel."""
-    for dtype, precision in mma_plan.operands():
-        for tile in TILES.get(mma_plan.arithmetic_of(dtype, precision).cuda, ()):
+    for dtype, precision in fragments.operands():
+        for tile in TILES.get(fragments.arithmetic_of(dtype, precision).cuda, ()):
             yield dtype, precision, tile
 
 

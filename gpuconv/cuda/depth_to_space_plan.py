@@ -13,12 +13,12 @@ from math import prod
 from typing import Any
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, launching, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.gemm_plan import Tile
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 _HALF = (Tile(64, 64, 16, 8, 4, 4, 0.72), Tile(16, 128, 16, 4, 4, 4, 0.51))
 _TILES = {
@@ -113,20 +113,20 @@ def rows_of(problem: Problem) -> Problem:
 
 def _natural(rows: Problem) -> bool:
     """Tell whether the weights in memory are packed as they are."""
-    return gemm_plan.accumulator(rows) == rows.dtype and rows.w_strides[1:3] == (1, rows.filters)
+    return rows.accumulator == rows.dtype and rows.w_strides[1:3] == (1, rows.filters)
 
 
 def _shared_bytes(problem: Problem, tile: Tile) -> int:
-    return tile.shared_bytes(gemm_plan.accumulator(problem)) + tile.block_m * ROW_BYTES
+    return tile.shared_bytes(problem.accumulator) + tile.block_m * ROW_BYTES
 
 
 def _blocks(rows: Problem, tile: Tile) -> int:
-    return prod(gemm_plan.counts(rows, tile)) * rows.group
+    return prod(rows.tiles(tile.block_m, tile.block_n)) * rows.group
 
 
 def _seconds(problem: Problem, rows: Problem, tile: Tile, limits: Limits) -> float:
     multiplications = tile.block_m * tile.block_n * rows.rows
-    accumulator = gemm_plan.accumulator(rows)
+    accumulator = rows.accumulator
     busy = model.arithmetic(_blocks(rows, tile), multiplications, accumulator, tile.efficiency, limits)
     packing = 0.0 if _natural(rows) or not rows.rows else model.LAUNCH
     return model.overlapped(busy, model.memory(problem.bytes, limits)) + packing
@@ -134,17 +134,15 @@ def _seconds(problem: Problem, rows: Problem, tile: Tile, limits: Limits) -> flo
 
 def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
     blocks = _blocks(rows, tile)
-    gemm_fields.check_grid(rows.operator, blocks)
     chosen = variant(rows.dtype, tile)
     natural = _natural(rows)
     weights = gemm_plan.packed_weights(rows)
     if natural:
         weights = replace(weights, pitch=rows.filters)
-    found = fields(problem, rows, gemm_plan.counts(rows, tile), weights)
+    found = fields(problem, rows, rows.tiles(tile.block_m, tile.block_n), weights)
     roles = gemm_fields.roles(rows) | ({"weights": "w"} if natural else {})
     pointers = params.pointers(gemm_structs.correlation(False, 3), roles)
-    grid = (blocks, 1, 1)
-    launch = Launch(chosen, grid, _shared_bytes(rows, tile), params.pack(chosen.layout, found), pointers)
+    launch = launching.of_blocks(rows.operator, chosen, blocks, found, pointers, _shared_bytes(rows, tile))
     reason = f"one GEMM of {rows.filters} rows, channels and taps, whose outputs do not overlap"
     if natural:
         return Plan(rows.operator, (launch,), 0, "", (reason, "the weights are read as they lie in memory"))
@@ -171,7 +169,7 @@ def variant(dtype: str, tile: Tile) -> Variant:
         name=f"{NAME}_{dtype}_3d_{tile}",
         source=f"{NAME}.cu",
         function=NAME,
-        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, "int", "3", *map(str, sizes)),
+        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, "int", "3", *map(str, sizes)),
         parameter="DepthToSpaceParams<int, 3>",
         layout=gemm_structs.depth_to_space(),
         threads=tile.threads,

@@ -13,10 +13,10 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import model, params
+from gpuconv.cuda import launching, model, multiples, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 NAME = "depthwise columns"
 _THREADS = 256
@@ -79,11 +79,11 @@ def _seconds(problem: Problem, walk: int, limits: Limits) -> float:
 
     Each lane reads up to four weights, and two inputs for each output.
     """
-    items = -(-_items(problem, walk) // _THREADS) * _THREADS
+    items = multiples.whole(_items(problem, walk), _THREADS)
     blocks = items // _THREADS
-    rounds = -(-blocks // limits.multiprocessors) * limits.multiprocessors
+    rounds = multiples.whole(blocks, limits.multiprocessors)
     issued = model.instructions(rounds * _THREADS * (_REST + walk * _OUTPUT), limits)
-    accumulator = _dtypes.entry(problem.dtype).accumulator
+    accumulator = problem.accumulator
     products = model.arithmetic(blocks, _THREADS * walk * 4, accumulator, 1.0, limits)
     channels_first = _channels_first(problem)
     step = abs(problem.x_strides[1] if channels_first else problem.x_strides[-1])
@@ -105,16 +105,8 @@ def _channels_first(problem: Problem) -> bool:
 
 def _plan(problem: Problem, walk: int) -> Plan:
     chosen, items = variant(problem.dtype), _items(problem, walk)
-    roles = {"x": "x", "w": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
-    launch = Launch(
-        chosen,
-        (-(-items // _THREADS), 1, 1),
-        0,
-        params.pack(chosen.layout, _fields(problem, walk, items)),
-        params.pointers(chosen.layout, roles),
-    )
     reason = f"direct: {walk} outputs of a thread, a stride apart in a column; 32-bit indices"
-    return Plan(problem.operator, (launch,), 0, "", (reason,))
+    return launching.on_arrays(problem, chosen, -(-items // _THREADS), _fields(problem, walk, items), reason)
 
 
 def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
@@ -141,9 +133,7 @@ def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
         ("x", problem.x_shape, problem.x_strides),
         ("y", problem.y_shape, problem.y_strides),
     ):
-        extent, stride = _axes(shape[2:], 1), _axes(strides[2:], 0)
-        fields |= {f"{name}_batch": strides[0], f"{name}_channel": strides[1]}
-        fields |= {f"{name}_extent": extent, f"{name}_stride": stride}
+        fields |= params.array_fields(name, (*strides[:2], *_axes(strides[2:], 0)), _axes(shape[2:], 1))
     return fields
 
 
@@ -157,7 +147,7 @@ def variant(dtype: str) -> Variant:
         name=f"conv_transpose_depthwise_{dtype}_2d",
         source="conv_transpose_depthwise.cu",
         function="conv_transpose_depthwise",
-        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda),
+        arguments=(entry.cuda, _dtypes.sums(dtype).cuda),
         parameter="DepthwiseTransposeParams",
         layout=_layout(),
         threads=_THREADS,
@@ -168,21 +158,11 @@ def variant(dtype: str) -> Variant:
 @cache
 def _layout() -> np.dtype[Any]:
     axes, divider = (2,), params.divider(False)
-    arrays = [
-        field
-        for array in ("x", "y")
-        for field in (
-            (f"{array}_batch", "<i4"),
-            (f"{array}_channel", "<i4"),
-            (f"{array}_extent", "<i4", axes),
-            (f"{array}_stride", "<i4", axes),
-        )
-    ]
     return params.layout(
         [
             *((name, params.POINTER) for name in ("x", "w", "b", "y")),
             ("items", "<i4"),
-            *arrays,
+            *params.array_layout(("x", "y"), "<i4", axes, extents=True),
             *((name, "<i4") for name in ("w_group", "w_filter")),
             ("w_stride", "<i4", axes),
             ("b_stride", "<i4"),

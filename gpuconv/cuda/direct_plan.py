@@ -15,13 +15,12 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import direct_tile, model, params
+from gpuconv.cuda import direct_tile, launching, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.direct_tile import GROUPED, Form, Work
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.direct_work import FORMS, GROUPED, THREADS, Form, axes_of, weights_of, work_of
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
-_MOST_BLOCKS = 2**31 - 1
 _MOST_CHANNELS = 32  # of a group, and as many filters
 
 
@@ -30,11 +29,11 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     if refusal(problem) is not None:
         return
     work = work_of(problem)
-    for form in direct_tile.FORMS:
+    for form in FORMS:
         if not form.takes(work):
             continue
         tile = direct_tile.best(work, form, limits)
-        if tile is not None and tile.blocks <= _MOST_BLOCKS:
+        if tile is not None and tile.blocks <= launching.MOST_BLOCKS:
             name = variant(problem.dtype, form).name
             yield Candidate(name, _seconds(problem, tile, limits), partial(_plan, problem, tile))
 
@@ -61,31 +60,9 @@ def refusal(problem: Problem) -> str | None:
     return None
 
 
-def work_of(problem: Problem) -> Work:
-    """Return the problem with three axes, its taps in the order of its inputs."""
-    axes = 3 - problem.rank
-    reaches = [(k - 1) * d for k, d in zip(problem.taps, problem.dilations, strict=True)]
-    pads = problem.pads
-    if problem.phases:
-        pads = tuple(reach - pad for reach, pad in zip(reaches, pads, strict=True))
-    return Work(
-        dtype=problem.dtype,
-        images=problem.batch,
-        groups=problem.group,
-        channels=problem.channels,
-        filters=problem.filters,
-        x_extent=(1,) * axes + problem.x_shape[2:],
-        y_extent=(1,) * axes + problem.y_shape[2:],
-        taps=(1,) * axes + problem.taps,
-        strides=(1,) * axes + problem.column_strides,
-        dilations=(1,) * axes + problem.dilations,
-        pads=(0,) * axes + pads,
-    )
-
-
 def _seconds(problem: Problem, tile: direct_tile.Tile, limits: Limits) -> float:
     """Model the time: inputs that several tiles meet mostly come from the L2 cache."""
-    accumulator = _dtypes.entry(problem.dtype).accumulator
+    accumulator = problem.accumulator
     busy = model.arithmetic(tile.blocks, tile.instructions, accumulator, 1.0, limits)
     return model.overlapped(busy, model.memory(problem.bytes, limits))
 
@@ -94,52 +71,24 @@ def _seconds(problem: Problem, tile: direct_tile.Tile, limits: Limits) -> float:
 
 
 def _plan(problem: Problem, tile: direct_tile.Tile) -> Plan:
-    chosen = variant(problem.dtype, tile.form)
-    roles = {"x": "x", "w": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
-    launch = Launch(
-        chosen,
-        (tile.blocks, 1, 1),
-        tile.shared_bytes,
-        params.pack(chosen.layout, _fields(problem, tile)),
-        params.pointers(chosen.layout, roles),
-    )
-    return Plan(problem.operator, (launch,), 0, "", (str(tile),))
-
-
-def axes_of(problem: Problem, values: Ints) -> list[int]:
-    """Return strides of three axes, those added outside being 0."""
-    return [0] * (3 - problem.rank) + list(values)
-
-
-def weights_of(problem: Problem) -> tuple[int, list[int]]:
-    """Return where the first tap in the order of its inputs stands in w, and the strides from there."""
-    strides = axes_of(problem, problem.w_strides[3:])
-    if not problem.phases:
-        return 0, strides
-    taps = (1,) * (3 - problem.rank) + problem.taps
-    return sum((k - 1) * stride for k, stride in zip(taps, strides, strict=True)), [-stride for stride in strides]
+    chosen, fields = variant(problem.dtype, tile.form), _fields(problem, tile)
+    return launching.on_arrays(problem, chosen, tile.blocks, fields, str(tile), tile.shared_bytes)
 
 
 def _fields(problem: Problem, tile: direct_tile.Tile) -> dict[str, Any]:
     work = tile.work
-    w_group, w_filter, w_channel, *_ = problem.w_strides
     w_first, w_stride = weights_of(problem)
+    x_strides, y_strides = (
+        (*one[:2], *axes_of(problem, one[2:])[:2], 1) for one in (problem.x_strides, problem.y_strides)
+    )
     return {
         "groups": work.groups,
         "channels": work.channels,
         "filters": work.filters,
-        "x_batch": problem.x_strides[0],
-        "x_channel": problem.x_strides[1],
-        "x_extent": work.x_extent,
-        "x_stride": [*axes_of(problem, problem.x_strides[2:])[:2], 1],
-        "y_batch": problem.y_strides[0],
-        "y_channel": problem.y_strides[1],
-        "y_extent": work.y_extent,
-        "y_stride": [*axes_of(problem, problem.y_strides[2:])[:2], 1],
+        **params.array_fields("x", x_strides, work.x_extent),
+        **params.array_fields("y", y_strides, work.y_extent),
         "w_first": w_first,
-        "w_group": w_group,
-        "w_filter": w_filter,
-        "w_channel": w_channel,
+        **problem.w_steps,
         "w_stride": w_stride,
         "b_stride": problem.b_stride or 0,
         "stride": work.strides,
@@ -162,7 +111,7 @@ def _width(shape: Ints, strides: Ints, vector: int) -> int:
 def variant(dtype: str, form: Form) -> Variant:
     """Return the kernel of one form, for every rank up to three."""
     entry = _dtypes.entry(dtype)
-    accumulator = _dtypes.entry(entry.accumulator).cuda
+    accumulator = _dtypes.sums(dtype).cuda
     sizes = (form.filters, form.rows, form.kernel, form.stride)
     return Variant(
         name=f"{'grouped' if form.filters == GROUPED else 'depthwise'}_{dtype}_3d_{form}",
@@ -171,7 +120,7 @@ def variant(dtype: str, form: Form) -> Variant:
         arguments=(entry.cuda, accumulator, *map(str, sizes), str(form.line).lower()),
         parameter="DirectParams",
         layout=_layout(),
-        threads=direct_tile.THREADS,
+        threads=THREADS,
         blocks_per_sm=form.blocks_per_sm(entry.accumulator),
     )
 
@@ -183,16 +132,7 @@ def _layout() -> np.dtype[Any]:
         [
             *((name, params.POINTER) for name in ("x", "w", "b", "y")),
             *((name, "<i4") for name in ("groups", "channels", "filters")),
-            *(
-                field
-                for array in ("x", "y")
-                for field in (
-                    (f"{array}_batch", "<i4"),
-                    (f"{array}_channel", "<i4"),
-                    (f"{array}_extent", "<i4", axes),
-                    (f"{array}_stride", "<i4", axes),
-                )
-            ),
+            *params.array_layout(("x", "y"), "<i4", axes, extents=True),
             *((f"w_{name}", "<i4") for name in ("first", "group", "filter", "channel")),
             ("w_stride", "<i4", axes),
             ("b_stride", "<i4"),
@@ -220,5 +160,5 @@ def _layout() -> np.dtype[Any]:
 def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
     for dtype in _dtypes.CONV_DTYPES:
-        for form in direct_tile.FORMS:
+        for form in FORMS:
             yield variant(dtype, form)

@@ -15,101 +15,16 @@ from typing import Any
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import params
+from gpuconv.cuda import multiples, params
+from gpuconv.cuda.direct_work import THREADS, Form, Work
+from gpuconv.cuda.limits import RESERVED_BYTES
 from gpuconv.cuda.plan import Limits
 
-THREADS = 128
-GROUPED = 4  # filters of a thread where it makes more than one
 _STEPS = (32, 16, 8, 4, 2, 1)  # channels in shared memory at a time
 _WARP = 32
-_REGISTERS = 65536  # of a multiprocessor
 _COPY, _READ = 4, 4  # instructions for an element of x, and what a byte of it counts like; assumed
 _WEIGHT = 40  # instructions for a weight; assumed
 _RESIDENT = 5  # blocks that a multiprocessor should have room for
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A problem with three axes: depth, row and column. Output q meets input ``q * stride - pad + tap * dilation``."""
-
-    dtype: str
-    images: int
-    groups: int
-    channels: int
-    filters: int
-    x_extent: Ints
-    y_extent: Ints
-    taps: Ints
-    strides: Ints
-    dilations: Ints
-    pads: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """One form of the kernel.
-
-    Attributes
-    ----------
-    filters, rows : int
-        What a thread makes, for each of its 16 bytes of columns.
-    kernel : int
-        Taps of both axes of the plane, 0 for any.
-    stride : int
-        Of both axes of the plane, 0 for any and for any dilation.
-    line : bool
-        A single axis: rows are strips of it.
-    registers : int
-        That a thread needs for float32 sums.
-    efficiency : float
-        Share of multiplications among the main loop's instructions.
-    """
-
-    filters: int
-    rows: int
-    kernel: int
-    stride: int
-    line: bool
-    registers: int
-    efficiency: float
-
-    def __str__(self) -> str:
-        if self.kernel:
-            return f"{self.kernel}x{self.kernel}s{self.stride}"
-        return "line" if self.line else "rows" if self.stride else "taps"
-
-    def blocks_per_sm(self, accumulator: str) -> int:
-        """Return how many blocks the registers leave room for."""
-        registers = self.registers * (2 if accumulator == "float32" else 3) // 2
-        return _REGISTERS // (registers * THREADS)
-
-    def takes(self, work: Work) -> bool:
-        """Tell whether this form can solve a problem."""
-        if (self.filters == 1) != (work.channels == 1 and work.filters < GROUPED):
-            return False
-        plane = work.taps[1:], work.strides[1:], work.dilations[1:]
-        if self.kernel:
-            return plane == ((self.kernel,) * 2, (self.stride,) * 2, (1, 1))
-        if self.stride:
-            flat = work.y_extent[:2] + work.taps[:2] == (1, 1, 1, 1)
-            return self.line == flat and plane[1:] == ((1, 1), (1, 1))
-        return True
-
-
-FORMS = (
-    Form(1, 7, 3, 1, False, 72, 0.84),
-    Form(1, 7, 3, 2, False, 96, 0.72),
-    Form(1, 7, 5, 1, False, 96, 0.92),
-    Form(1, 7, 5, 2, False, 112, 0.85),
-    Form(1, 7, 7, 1, False, 128, 0.95),
-    Form(1, 7, 7, 2, False, 128, 0.91),
-    Form(1, 7, 0, 1, False, 96, 0.69),
-    Form(1, 8, 0, 1, True, 96, 0.77),
-    Form(1, 1, 0, 0, False, 64, 0.15),
-    Form(GROUPED, 3, 3, 1, False, 128, 0.91),
-    Form(GROUPED, 3, 3, 2, False, 128, 0.88),
-    Form(GROUPED, 1, 0, 0, False, 80, 0.38),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +41,7 @@ class Tile:
     @property
     def word(self) -> int:
         """Bytes of a word of shared memory."""
-        return _dtypes.entry(_dtypes.entry(self.work.dtype).accumulator).itemsize
+        return _dtypes.sums(self.work.dtype).itemsize
 
     @property
     def vector(self) -> int:
@@ -188,18 +103,19 @@ class Tile:
         banks = 128 // self.word // unit  # of so many words
         phase = -(-columns // stride)
         if self.form.stride == 2 and self.word == 4:
-            phase = congruent(phase, 1, 16, 32)  # even and odd columns that are copied together go to other banks
+            # Even and odd columns that are copied together go to other banks.
+            phase = multiples.congruent(phase, 1, 16, 32)
         apart = self.work.strides[1] * (self.form.rows if self.form.stride else 1)
-        row = unit * congruent(-(-phase * stride // unit), apart, w, banks)
-        depth = unit * congruent(rows * row // unit, self.work.strides[0], w * h, banks)
-        channel = unit * congruent(depths * depth // unit, self.step, w * h * d, banks)
+        row = unit * multiples.congruent(-(-phase * stride // unit), apart, w, banks)
+        depth = unit * multiples.congruent(rows * row // unit, self.work.strides[0], w * h, banks)
+        channel = unit * multiples.congruent(depths * depth // unit, self.step, w * h * d, banks)
         return phase, row, depth, channel
 
     @property
     def row_taps(self) -> int:
         """Words of the weights of one row of the kernel."""
         lead = 0 if self.form.kernel else self.lead
-        return _up(lead + self.work.taps[2], self.vector)
+        return multiples.whole(lead + self.work.taps[2], self.vector)
 
     @property
     def filter_weights(self) -> int:
@@ -215,7 +131,7 @@ class Tile:
     @property
     def weights(self) -> int:
         """Words before the weights: inputs, and what the warps turn their results round in."""
-        return _up(self.groups * self.step * self.pitches[3], self.vector) + THREADS // 8 * 9 * self.vector
+        return multiples.whole(self.groups * self.step * self.pitches[3], self.vector) + THREADS // 8 * 9 * self.vector
 
     @property
     def shared_bytes(self) -> int:
@@ -228,7 +144,7 @@ class Tile:
         """Instructions of a block: of copying inputs, of sums, of the rest. Warps without outputs cost little."""
         work, form = self.work, self.form
         outputs = form.filters * form.rows * self.vector
-        busy = _up(prod(self.threads) * self.groups * self.filter_tiles, _WARP)
+        busy = multiples.whole(prod(self.threads) * self.groups * self.filter_tiles, _WARP)
         sums = outputs * prod(work.taps) * work.channels / form.efficiency
         weights = self.groups * self.filter_tiles * self.filter_weights * -(-work.channels // self.step)
         return _COPY * self.staged + _WEIGHT * weights + busy * (sums + 4 * outputs) + 200 * THREADS
@@ -290,16 +206,6 @@ def _each(work: Work, form: Form, vector: int) -> Ints:
     return (1, 1, vector * form.rows) if form.line else (1, form.rows, vector)
 
 
-def _up(number: int, unit: int) -> int:
-    return -(-number // unit) * unit
-
-
-def congruent(least: int, factor: int, target: int, modulus: int) -> int:
-    """Return the least number from ``least`` on whose product is congruent to ``target``; ``least`` without one."""
-    found = (number for number in range(least, least + modulus) if (number * factor - target) % modulus == 0)
-    return next(found, least)
-
-
 def _lanes(count: int) -> int:
     """Return the power of two of threads that so many columns keep busy."""
     return min(THREADS.bit_length() - 1, (count - 1).bit_length())
@@ -311,7 +217,7 @@ def _lanes(count: int) -> int:
 @lru_cache(maxsize=1024)
 def best(work: Work, form: Form, limits: Limits) -> Tile | None:
     """Return the tile with the least to do in all its blocks; None where the device has room for none."""
-    rooms = (limits.shared_bytes_per_multiprocessor // _RESIDENT - 1024, limits.shared_bytes_per_block)
+    rooms = (limits.shared_bytes_per_multiprocessor // _RESIDENT - RESERVED_BYTES, limits.shared_bytes_per_block)
     tiles = list(_tiles(work, form))
     for room in rooms:
         fitting = [tile for tile in tiles if tile.shared_bytes <= room]
@@ -321,7 +227,7 @@ def best(work: Work, form: Form, limits: Limits) -> Tile | None:
 
 
 def _tiles(work: Work, form: Form) -> Iterator[Tile]:
-    vector = 16 // _dtypes.entry(_dtypes.entry(work.dtype).accumulator).itemsize
+    vector = 16 // _dtypes.sums(work.dtype).itemsize
     needed = [-(-extent // each) for extent, each in zip(work.y_extent, _each(work, form, vector), strict=True)]
     filter_tiles = -(-work.filters // form.filters)
     steps = [step for step in _STEPS if step < work.channels]

@@ -9,15 +9,12 @@ from collections.abc import Iterator
 from functools import partial
 from math import prod
 
-import numpy as np
-
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_structs, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_structs, launching, model, params
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
-from gpuconv.cuda.mma_plan import RANK
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 _FILTERS = (4, 8)  # of a kernel, at most
 _THREADS, _PIXELS, _TAPS = 128, 512, 32  # of a block; taps at once
@@ -46,7 +43,7 @@ def _tiles(problem: Problem) -> int:
 
 
 def _seconds(problem: Problem, filters: int, limits: Limits) -> float:
-    accumulator = _dtypes.entry(problem.dtype).accumulator
+    accumulator = problem.accumulator
     efficiency = _EFFICIENCY[problem.dtype][_FILTERS.index(filters)]
     blocks, multiplications = (
         _tiles(problem) * problem.group,
@@ -59,29 +56,25 @@ def _seconds(problem: Problem, filters: int, limits: Limits) -> float:
 def _plan(problem: Problem, filters: int) -> Plan:
     chosen = variant(problem.dtype, filters)
     tiles, at_once = _tiles(problem), _channels_at_once(problem, filters)
-    gemm_fields.check_grid(problem.operator, tiles * problem.group)
     weights = PackedWeights(filters, problem.rows, problem.channels)
-    w_group, w_filter, w_channel, *w_stride = problem.w_strides
     fields = {
         **gemm_fields.operands(problem, (1, tiles), weights, False),
-        "w_group": w_group,
-        "w_filter": w_filter,
-        "w_channel": w_channel,
-        "w_stride": w_stride,
+        **problem.w_steps,
+        "w_stride": problem.w_strides[3:],
         "all_taps": prod(problem.taps),
         "channels_at_once": at_once,
     }
     roles = gemm_fields.roles(problem) | {"weights": "w"}
     pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
     shared = at_once * _channel_bytes(problem, filters)
-    launch = Launch(chosen, (tiles * problem.group, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
+    launch = launching.of_blocks(problem.operator, chosen, tiles * problem.group, fields, pointers, shared)
     reason = f"no GEMM: {problem.filters} output channels of a group; weights as they are, {at_once} channels at a time"
     return Plan(problem.operator, (launch,), 0, "", (reason,))
 
 
 def _channel_bytes(problem: Problem, filters: int) -> int:
     """Of one channel's weights in shared memory."""
-    size = np.dtype(_dtypes.entry(problem.dtype).accumulator).itemsize
+    size = _dtypes.sums(problem.dtype).itemsize
     return min(prod(problem.taps), _TAPS) * filters * size
 
 
@@ -99,7 +92,7 @@ def variant(dtype: str, filters: int) -> Variant:
         name=f"conv_few_{dtype}_{RANK}d_{filters}x{_PIXELS}",
         source="conv_few.cu",
         function="conv_few",
-        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, "int", str(RANK), str(filters)),
+        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, "int", str(RANK), str(filters)),
         parameter=f"ConvFewParams<int, {RANK}>",
         layout=gemm_structs.few(RANK),
         threads=_THREADS,

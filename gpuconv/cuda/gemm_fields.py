@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
-from gpuconv._errors import ArgumentError
 from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_structs, params
+from gpuconv.cuda import gemm_structs, launching, params
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Launch, Plan, Variant
-
-_MOST_BLOCKS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +94,13 @@ class Interleavable:
     busy: Callable[[int, float], float]
 
 
-def packing_launch(chosen: Variant, blocks: int, fields: Mapping[str, Any], tickets: int) -> Launch:
+def packing_launch(operator: str, chosen: Variant, blocks: int, fields: Mapping[str, Any], tickets: int) -> Launch:
     """Return a launch that packs weights and sets tickets at the workspace's beginning, if there are any, to zero."""
     pointers = params.pointers(chosen.layout, {"w": "w", "packed": "packed"})
     if tickets:
         begin = params.offset(chosen.layout, "tickets")
         pointers += params.pointers(gemm_structs.tickets(), {"first": "workspace"}, begin)
-    parameters = params.pack(chosen.layout, {**fields, "tickets": {"count": tickets}})
-    return Launch(chosen, (blocks, 1, 1), 0, parameters, pointers)
+    return launching.of_blocks(operator, chosen, blocks, {**fields, "tickets": {"count": tickets}}, pointers)
 
 
 def operands(problem: Problem, tiles: tuple[int, int], weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
@@ -124,12 +120,6 @@ def roles(problem: Problem) -> dict[str, str]:
     if problem.b_stride is not None:
         found["b"] = "b"
     return found
-
-
-def check_grid(operator: str, blocks: int) -> None:
-    """Raise ArgumentError for more blocks than one launch can have."""
-    if blocks > _MOST_BLOCKS:
-        raise ArgumentError(f"{operator}: {blocks} blocks are more than the {_MOST_BLOCKS} of one CUDA launch")
 
 
 def common(problem: Problem, tiles: tuple[int, int], weights: PackedWeights, wide: bool) -> Mapping[str, Any]:

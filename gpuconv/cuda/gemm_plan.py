@@ -14,7 +14,7 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_fields, gemm_structs, model, params
+from gpuconv.cuda import gemm_fields, gemm_structs, launching, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import Divisible, PackedWeights
@@ -99,7 +99,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """
     wide = problem.wide(problem.group * problem.rows * pitch(problem))
     for tile in _TILES[problem.dtype]:
-        room = tile.shared_bytes(accumulator(problem)) <= limits.shared_bytes_per_block
+        room = tile.shared_bytes(problem.accumulator) <= limits.shared_bytes_per_block
         uniform = tile.uniform and problem.channels > 0 and problem.channels % tile.block_k == 0
         if room and (uniform or tile.rowwise) and (tile.wide or not wide):
             kernel = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
@@ -137,19 +137,14 @@ def _busy(problem: Problem, tile: Tile, uniform: bool, limits: Limits, blocks: i
     rows = slices * tile.block_k
     multiplications = tile.block_m * tile.block_n * rows
     return max(
-        model.arithmetic(blocks, multiplications, accumulator(problem), efficiency(tile, uniform), limits),
+        model.arithmetic(blocks, multiplications, problem.accumulator, efficiency(tile, uniform), limits),
         model.gathering(blocks, tile.block_n * rows, problem.lines, limits),
     )
 
 
-def accumulator(problem: Problem) -> str:
-    """Return the type of the sums."""
-    return _dtypes.entry(problem.dtype).accumulator
-
-
 def pitch(problem: Problem) -> int:
     """Return M rounded up to 16 bytes of the accumulator's type."""
-    vector = 16 // _dtypes.entry(accumulator(problem)).itemsize
+    vector = 16 // _dtypes.sums(problem.dtype).itemsize
     return -(-problem.filters // vector) * vector
 
 
@@ -161,7 +156,7 @@ def _plan(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Plan:
 def with_packing(problem: Problem, wide: bool, launch: Launch, reasons: tuple[str, ...]) -> Plan:
     """Return the plan of a launch on packed weights, after the one that packs them."""
     launches = (packing(problem, wide), launch) if problem.rows else (launch,)
-    size = problem.group * problem.rows * pitch(problem) * _dtypes.entry(accumulator(problem)).itemsize
+    size = problem.group * problem.rows * pitch(problem) * _dtypes.sums(problem.dtype).itemsize
     return Plan(problem.operator, launches, 0, "", reasons, packed_bytes=size)
 
 
@@ -178,13 +173,8 @@ def efficiency(tile: Tile, uniform: bool) -> float:
     return tile.efficiency if uniform or not tile.uniform else tile.efficiency * _ROWWISE
 
 
-def counts(problem: Problem, tile: Tile) -> tuple[int, int]:
-    """Return the tiles along M and along N, of one group and phase."""
-    return -(-problem.filters // tile.block_m), -(-problem.pixels // tile.block_n)
-
-
 def _blocks(problem: Problem, tile: Tile) -> int:
-    return prod(counts(problem, tile)) * prod(problem.phases) * problem.group
+    return prod(problem.tiles(tile.block_m, tile.block_n)) * prod(problem.phases) * problem.group
 
 
 def _width_reason(wide: bool) -> str:
@@ -200,18 +190,17 @@ def tap_reason(problem: Problem, tile: Tile, uniform: bool) -> str:
 
 def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
     blocks = _blocks(problem, tile)
-    gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
-    fields = gemm_fields.operands(problem, counts(problem, tile), packed_weights(problem), wide)
+    fields = gemm_fields.operands(problem, problem.tiles(tile.block_m, tile.block_n), packed_weights(problem), wide)
     shared = _shared_bytes(problem, tile, wide)
     pointers = params.pointers(gemm_structs.correlation(wide, problem.rank), gemm_fields.roles(problem))
-    return Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
+    return launching.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared)
 
 
 def _shared_bytes(problem: Problem, tile: Tile, wide: bool) -> int:
     """Return the bytes of the slices, and of the taps of a phase."""
     taps = gemm_structs.taps(wide, problem.rank).itemsize if problem.phases else 0
-    return tile.shared_bytes(accumulator(problem)) + taps
+    return tile.shared_bytes(problem.accumulator) + taps
 
 
 def packed_weights(problem: Problem) -> PackedWeights:
@@ -223,24 +212,20 @@ def packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
     """Return the launch that packs the weights."""
     squares = (-(-pitch(problem) // _SQUARE), -(-problem.rows // _SQUARE))
     blocks = prod(squares) * problem.group
-    gemm_fields.check_grid(problem.operator, blocks)
     chosen = packing_variant(problem.dtype, wide, problem.rank)
-    w_group, w_filter, w_channel, *w_stride = problem.w_strides
     fields = {
         "filters": problem.filters,
         "channels": problem.channels,
         "pitch": pitch(problem),
         "rows": problem.rows,
-        "w_group": w_group,
-        "w_filter": w_filter,
-        "w_channel": w_channel,
-        "w_stride": w_stride,
+        **problem.w_steps,
+        "w_stride": problem.w_strides[3:],
         "by_tap": params.division(prod(problem.taps), wide),
         "taps": params.divisions(problem.taps, wide),
         "m_squares": params.division(squares[0], False),
         "row_squares": params.division(squares[1], False),
     }
-    return gemm_fields.packing_launch(chosen, blocks, fields, tickets)
+    return gemm_fields.packing_launch(problem.operator, chosen, blocks, fields, tickets)
 
 
 # ---------------------------------------------------------------- variants
@@ -251,7 +236,7 @@ def variant(operator: str, dtype: str, wide: bool, rank: int, tile: Tile, unifor
     entry, index = _dtypes.entry(dtype), params.index_name(wide)
     sizes = (tile.block_m, tile.block_n, tile.block_k, tile.thread_m, tile.thread_n)
     struct, source = ("ConvParams", "conv_implicit_gemm") if operator == "conv" else ("ConvTransposeParams", operator)
-    sums = _dtypes.entry(entry.accumulator).cuda
+    sums = _dtypes.sums(dtype).cuda
     return Variant(
         name=f"{operator}_{dtype}_{rank}d_{tile}{'_uniform' if uniform else ''}{'_wide' if wide else ''}",
         source=f"{source}.cu",
@@ -271,7 +256,7 @@ def packing_variant(dtype: str, wide: bool, rank: int) -> Variant:
         name=f"pack_weights_{dtype}_{rank}d{'_wide' if wide else ''}",
         source="pack_weights.cu",
         function="pack_weights",
-        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, index, str(rank)),
+        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, index, str(rank)),
         parameter=f"PackParams<{index}, {rank}>",
         layout=gemm_structs.packing(wide, rank),
         threads=256,

@@ -13,17 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv.cuda import gemm_fields, gemm_structs, grouped_tile, mma_plan, params
+from gpuconv.cuda import fragments, gemm_fields, gemm_structs, grouped_tile, grouped_work, launching, mma_plan, params
 from gpuconv.cuda import model as models
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
-from gpuconv.cuda.grouped_tile import Form, Tile
-from gpuconv.cuda.mma_plan import RANK
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.grouped_tile import Tile
+from gpuconv.cuda.grouped_work import MOST_CHANNELS, Form
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 NAME = "groups packed for tensor cores"
-_MOST_CHANNELS = 64  # of a group
 _OUTPUTS = ("single", "pairs", "chunks")  # as in ``include/wide_outputs.cuh``
 FACTORS = (("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"))
 
@@ -35,8 +34,8 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """Yield a candidate for every kernel that has room for a tile."""
     if refusal(problem) is not None:
         return
-    arithmetic = mma_plan.arithmetic_of(problem.dtype, problem.precision)
-    for work in grouped_tile.works(problem, arithmetic):
+    arithmetic = fragments.arithmetic(problem)
+    for work in grouped_work.works(problem, arithmetic):
         found = grouped_tile.best(work, limits, _more_bytes(problem))
         if found is not None:
             seconds, tile = found
@@ -49,8 +48,8 @@ def refusal(problem: Problem) -> str | None:
     """Return why no kernel of this family takes a problem; None where one does."""
     if problem.dtype == "float64":
         return "products of float64"
-    if problem.group == 1 or problem.channels > _MOST_CHANNELS:
-        return f"{problem.group} groups of {problem.channels} channels; it takes several, of up to {_MOST_CHANNELS}"
+    if problem.group == 1 or problem.channels > MOST_CHANNELS:
+        return f"{problem.group} groups of {problem.channels} channels; it takes several, of up to {MOST_CHANNELS}"
     return mma_plan.refusal(problem)
 
 
@@ -62,14 +61,13 @@ def _more_bytes(problem: Problem) -> int:
 def _plan(tile: Tile) -> Plan:
     work = tile.work
     problem = work.problem
-    gemm_fields.check_grid(problem.operator, tile.blocks)
     chosen = variant(problem.operator, problem.dtype, problem.precision, work.form)
     roles = gemm_fields.roles(problem)
     roles.pop("weights", None)
     pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
     pointers += params.pointers(_weights(), {"w": "w"}, params.offset(chosen.layout, "weights"))
     shared = tile.shared_bytes + _more_bytes(problem)
-    launch = Launch(chosen, (tile.blocks, 1, 1), shared, params.pack(chosen.layout, _fields(tile)), pointers)
+    launch = launching.of_blocks(problem.operator, chosen, tile.blocks, _fields(tile), pointers, shared)
     columns = " x ".join(map(str, tile.tile))
     reason = f"{work.together} groups of {problem.channels} channels make one; tiles of {columns} columns"
     return Plan(problem.operator, (launch,), 0, "", (reason,))
@@ -103,12 +101,9 @@ def _bands_fields(tile: Tile) -> Mapping[str, Any]:
 
 def _weights_fields(tile: Tile) -> Mapping[str, Any]:
     problem = tile.work.problem
-    w_group, w_filter, w_channel, *w_stride = problem.w_strides
     return {
-        "w_group": w_group,
-        "w_filter": w_filter,
-        "w_channel": w_channel,
-        "w_stride": w_stride,
+        **problem.w_steps,
+        "w_stride": problem.w_strides[3:],
         "kernel": params.divisions(problem.taps, False),
         "filters": params.division(problem.filters, False),
         "groups": params.division(problem.group // tile.work.together, False),
@@ -121,7 +116,7 @@ def _weights_fields(tile: Tile) -> Mapping[str, Any]:
 
 def variant(operator: str, dtype: str, precision: str, form: Form) -> Variant:
     """Return the kernel of one operator."""
-    arithmetic = mma_plan.arithmetic_of(dtype, precision)
+    arithmetic = fragments.arithmetic_of(dtype, precision)
     struct = "ConvGroupedParams" if operator == "conv" else "ConvTransposeGroupedParams"
     return Variant(
         name=f"{operator}_grouped_{dtype}_{RANK}d_{arithmetic.label}_{form}",
@@ -183,7 +178,7 @@ def _layout(operator: str) -> np.dtype[Any]:
 def forms() -> Iterator[tuple[str, str, Form]]:
     """Yield dtype, precision and form of every kernel."""
     for dtype, precision in FACTORS:
-        for form in grouped_tile.forms(mma_plan.arithmetic_of(dtype, precision)):
+        for form in grouped_work.forms(fragments.arithmetic_of(dtype, precision)):
             yield dtype, precision, form
 
 

@@ -1,25 +1,18 @@
-"""How ``conv_grouped.cu`` cuts a problem: groups into blocks, outputs into tiles; and what it costs, by the model.
-
-Axes are those of the kernel: three, those with anything to slide along first, the outermost through all images.
-"""
+"""The tiles of ``conv_grouped.cu``: outputs cut, inputs in shared memory, and what it costs, by the model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import gcd, prod
+from math import prod
 
 from gpuconv._geometry import Ints
-from gpuconv.cuda import correlation, model
-from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.mma_plan import Arithmetic
+from gpuconv.cuda import model, multiples
+from gpuconv.cuda.grouped_work import Work
+from gpuconv.cuda.limits import RESERVED_BYTES
 from gpuconv.cuda.plan import Limits
 
-_FRAGMENT = 512  # bytes: 16 filters by 32 bytes of K
-_MOST_CHANNELS = 64  # of a block
-_GAP = 16  # bytes between pixels of a band, and between the weights of taps
-_TAP_BYTES = 8  # of an entry of the table
 _PIECE = 16 * 40 * 4  # bytes of shared memory that a warp's sums pass through one by one
 _TAPS_AT_ONCE = 9  # that a thread waits for together
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)  # that an axis may be cut into
@@ -33,115 +26,6 @@ _ISSUED = 4  # instructions of warps that a multiprocessor issues in a cycle
 _STEP, _PREPARED, _GATHERED, _COPIED, _WEIGHT = 26, {"mma": 0, "tf32": 4, "3xtf32": 7}, {2: 130, 4: 95}, 56, 13
 # The same for 16 x 32 outputs, and wavefronts for each of their bytes.
 _WRITTEN = {"single": (560, 20), "pairs": (150, 12), "chunks": (170, 12)}
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """One kernel: the filters of a block, the columns of a warp, its warps, the blocks its registers leave room for."""
-
-    block_m: int
-    warp_n: int
-    warps: int
-    blocks_per_sm: int
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 32 * self.warps
-
-    @property
-    def columns(self) -> int:
-        """Columns of a tile, at most."""
-        return self.warps * self.warp_n
-
-    def __str__(self) -> str:
-        return f"{self.block_m}x{self.columns}"
-
-
-_FORMS = (Form(16, 64, 8, 2), Form(32, 64, 8, 2), Form(64, 32, 8, 2))
-
-
-def forms(arithmetic: Arithmetic) -> tuple[Form, ...]:
-    """Return the kernels of one way to multiply: weights in parts leave less room in registers."""
-    if arithmetic.parts == 1:
-        return _FORMS
-    return _FORMS[0], replace(_FORMS[1], blocks_per_sm=1)
-
-
-@dataclass(frozen=True)
-class Work:
-    """A problem with three axes in the kernel's order.
-
-    Attributes
-    ----------
-    problem : Problem
-    arithmetic : Arithmetic
-    form : Form
-    together : int
-        Groups of a block.
-    """
-
-    problem: Problem
-    arithmetic: Arithmetic
-    form: Form
-    together: int
-
-    @property
-    def channels(self) -> int:
-        """Channels of a block."""
-        return self.together * self.problem.channels
-
-    @property
-    def filters(self) -> int:
-        """Filters of a block's groups."""
-        return self.together * self.problem.filters
-
-    @cached_property
-    def depths(self) -> int:
-        """Fragments along K of one tap."""
-        return -(-self.channels * self.problem.itemsize // 32)
-
-    @cached_property
-    def chunks(self) -> bool:
-        """Whether 16 bytes of channels lie side by side wherever a pixel stands, if x itself begins on 16 bytes."""
-        batch, channel, *spatial = self.problem.x_strides
-        return channel == 1 and all(step * self.problem.itemsize % 16 == 0 for step in (batch, *spatial, self.channels))
-
-    @property
-    def m_tiles(self) -> int:
-        """Blocks that share the groups."""
-        return -(-self.filters // self.form.block_m)
-
-    @property
-    def pitch(self) -> int:
-        """Bytes from one pixel of a band to the next."""
-        return self.depths * 32 + _GAP
-
-    @cached_property
-    def reaches(self) -> Ints:
-        """Inputs from the first to the last that a column meets, axis by axis, in the phase that has the most taps."""
-        problem = self.problem
-        if not problem.phases:
-            return tuple((k - 1) * d for k, d in zip(problem.taps, problem.dilations, strict=True))
-        axes = zip(problem.taps, problem.strides, problem.dilations, strict=True)
-        return tuple((-(-k // (s // gcd(s, d))) - 1) * (d // gcd(s, d)) for k, s, d in axes)
-
-    @cached_property
-    def image_inputs(self) -> int:
-        """Inputs of one image along the outermost axis, with the padding that they meet."""
-        return (self.problem.columns[0] - 1) * self.problem.column_strides[0] + self.reaches[0] + 1
-
-    @cached_property
-    def weight_bytes(self) -> int:
-        """Of the fragments, and of the table of taps."""
-        taps = prod(self.problem.taps)
-        fragments = self.depths * self.form.block_m // 16 * _FRAGMENT * self.arithmetic.parts + _GAP
-        return -(-taps * _TAP_BYTES // 16) * 16 + taps * fragments
-
-    @property
-    def fragments(self) -> float:
-        """Fragments of weights for each tap of a group."""
-        return self.depths * self.m_tiles * self.form.block_m / 16 / self.together
 
 
 @dataclass(frozen=True)
@@ -170,8 +54,9 @@ class Tile:
         """Pixels from one step along each axis of the box to the next: where a row of columns ends, banks go on."""
         (_, middle, inner), (_, *box) = self.tile, self.box
         steps = self.work.problem.column_strides
-        row = _pitch(box[1], steps[1], inner * steps[2])
-        return _pitch((box[0] - 1) * row + box[1], steps[0], middle * steps[1] * row), row, 1
+        row = multiples.congruent(box[1], steps[1], inner * steps[2], 8)
+        plane = multiples.congruent((box[0] - 1) * row + box[1], steps[0], middle * steps[1] * row, 8)
+        return plane, row, 1
 
     @cached_property
     def counts(self) -> Ints:
@@ -210,7 +95,7 @@ class Tile:
         """Model the time of the busiest multiprocessor: of what it has most of, and of waiting."""
         work, form = self.work, self.work.form
         tiles = -(-prod(self.counts) // self.turns)
-        room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + 1024)
+        room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + RESERVED_BYTES)
         resident = max(1, min(form.blocks_per_sm, room, -(-self.blocks // limits.multiprocessors)))
         products = form.block_m * form.warp_n * (32 // work.problem.itemsize) * work.arithmetic.products
         sums = model.tensor(self.blocks, tiles * self._steps() * products, work.arithmetic.lanes, 0.0, limits)
@@ -306,19 +191,6 @@ class Tile:
         return -(-pairs // (2 * work.form.threads)) * -(-prod(work.problem.taps) // _TAPS_AT_ONCE)
 
 
-def works(problem: Problem, arithmetic: Arithmetic) -> Iterator[Work]:
-    """Yield for each form the problem with as many groups to a block as leave the fewest fragments."""
-    turned = _turned(correlation.in_three_axes(problem))
-    shares = [
-        n for n in range(1, problem.group + 1) if problem.group % n == 0 and n * problem.channels <= _MOST_CHANNELS
-    ]
-    for form in forms(arithmetic):
-        found = (Work(turned, arithmetic, form, share) for share in shares)
-        best = min(found, key=lambda work: (work.fragments, -work.together), default=None)
-        if best is not None:
-            yield best
-
-
 def best(work: Work, limits: Limits, more_bytes: int) -> tuple[float, Tile] | None:
     """Return the quickest way to cut the outputs, with its modelled seconds, or None where shared memory is too small.
 
@@ -351,36 +223,5 @@ def _shapes(work: Work) -> Iterator[Ints]:
                 yield first, second, last
 
 
-def _pitch(least: int, stride: int, before: int) -> int:
-    """Return the least pitch by which a stride leads to where banks go on after so many pixels, or else the least."""
-    return next((pitch for pitch in range(least, least + 8) if (stride * pitch - before) % 8 == 0), least)
-
-
 def _parts(extent: int, most: int) -> list[int]:
     return sorted({size for n in _PARTS if (size := -(-extent // n)) <= most}) or [most]
-
-
-def _turned(problem: Problem) -> Problem:
-    """Return the problem with axes of a single column and tap behind the others."""
-    single = [q == 1 and k == 1 for q, k in zip(problem.columns, problem.taps, strict=True)]
-    order = sorted(range(problem.rank), key=lambda axis: single[axis])
-
-    def turned(values: Ints, before: int = 0) -> Ints:
-        axes = values[before:]
-        return (*values[:before], *(axes[axis] for axis in order)) if axes else values
-
-    return replace(
-        problem,
-        taps=turned(problem.taps),
-        x_shape=turned(problem.x_shape, 2),
-        y_shape=turned(problem.y_shape, 2),
-        x_strides=turned(problem.x_strides, 2),
-        y_strides=turned(problem.y_strides, 2),
-        w_strides=turned(problem.w_strides, 3),
-        columns=turned(problem.columns),
-        column_strides=turned(problem.column_strides),
-        dilations=turned(problem.dilations),
-        pads=turned(problem.pads),
-        phases=turned(problem.phases),
-        strides=turned(problem.strides),
-    )

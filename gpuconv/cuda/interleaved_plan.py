@@ -13,11 +13,12 @@ from math import prod
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, mma_plan, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, launching, mma_plan, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import Interleavable
 from gpuconv.cuda.gemm_plan import Tile
+from gpuconv.cuda.limits import RESERVED_BYTES
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 # 128 channels in one block are too many sums to lay into shared memory; few channels in a group make slices of 8.
@@ -32,7 +33,6 @@ _TILES = {
     "float64": (*gemm_plan.tiles("float64"), _SHALLOW_DOUBLE),
 }
 NAME = "conv_transpose_interleaved"
-_RESERVED = 1024  # bytes of a multiprocessor's shared memory that go with each block
 _LEAST_BLOCKS = 2  # of a multiprocessor, so that one multiplies while another one writes
 
 
@@ -93,7 +93,7 @@ def _has_room(problem: Problem, tile: Tile, limits: Limits) -> bool:
 
 
 def _fits(shared: int, limits: Limits) -> bool:
-    several = _LEAST_BLOCKS * (shared + _RESERVED)
+    several = _LEAST_BLOCKS * (shared + RESERVED_BYTES)
     return shared <= limits.shared_bytes_per_block and several <= limits.shared_bytes_per_multiprocessor
 
 
@@ -114,7 +114,7 @@ def _refusal(problem: Problem) -> str | None:
 def shared_bytes(problem: Problem, tile: Tile) -> int:
     """Return the bytes of the multiplier's buffers, of the planes of sums, and of the taps of all phases along W."""
     phases = problem.phases[-1]
-    accumulator = gemm_plan.accumulator(problem)
+    accumulator = problem.accumulator
     size = _dtypes.entry(accumulator).itemsize
     apart = spread(phases, size)
     planes = ((phases - 1) * tile.block_m * tile.block_n + phases * apart) * size
@@ -128,13 +128,13 @@ def spread(parts: int, size: int) -> int:
 
 
 def _blocks(problem: Problem, tile: Tile) -> int:
-    return prod(gemm_plan.counts(problem, tile)) * prod(problem.phases[:-1]) * problem.group
+    return prod(problem.tiles(tile.block_m, tile.block_n)) * prod(problem.phases[:-1]) * problem.group
 
 
 def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> float:
     multiplications = tile.block_m * tile.block_n * problem.rows / prod(problem.phases[:-1])
     efficiency = gemm_plan.efficiency(tile, uniform)
-    accumulator = gemm_plan.accumulator(problem)
+    accumulator = problem.accumulator
     busy = max(
         model.arithmetic(blocks, part * multiplications, accumulator, efficiency, limits)
         for blocks, part in ((_blocks(problem, tile), 1.0), (1, _fullest(problem)))
@@ -150,16 +150,14 @@ def _fullest(problem: Problem) -> float:
 
 def _plan(problem: Problem, tile: Tile, uniform: bool) -> Plan:
     blocks = _blocks(problem, tile)
-    gemm_fields.check_grid(problem.operator, blocks)
     chosen = variant(problem.dtype, tile, uniform)
-    tiles = gemm_plan.counts(problem, tile)
+    tiles = problem.tiles(tile.block_m, tile.block_n)
     fields = {
         **gemm_fields.operands(problem, tiles, gemm_plan.packed_weights(problem), False),
         "phases": params.division(prod(problem.phases[:-1]), False),
     }
     pointers = params.pointers(gemm_structs.correlation(False, 3), gemm_fields.roles(problem))
-    grid = (blocks, 1, 1)
-    launch = Launch(chosen, grid, shared_bytes(problem, tile), params.pack(chosen.layout, fields), pointers)
+    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared_bytes(problem, tile))
     reasons = (_reason(problem), gemm_plan.tap_reason(problem, tile, uniform))
     return gemm_plan.with_packing(problem, False, launch, reasons)
 
@@ -173,7 +171,7 @@ def variant(dtype: str, tile: Tile, uniform: bool) -> Variant:
         name=f"{NAME}_{dtype}_3d_{tile}{'_uniform' if uniform else ''}",
         source=f"{NAME}.cu",
         function=NAME,
-        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, *numbers),
+        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, *numbers),
         parameter="ConvTransposeParams<int, 3>",
         layout=gemm_structs.operands("conv_transpose", False, 3),
         threads=tile.threads,

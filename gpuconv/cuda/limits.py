@@ -9,6 +9,15 @@ from gpuconv import _dtypes
 from gpuconv._errors import ArgumentError
 from gpuconv.cuda.plan import Limits
 
+RESERVED_BYTES = 1024  # of a multiprocessor's shared memory that go with each block
+_REGISTERS = 65536  # of a multiprocessor
+
+
+def blocks_by_registers(registers: int, accumulator: str, threads: int) -> int:
+    """Return how many blocks leave each thread so many registers, and half as many again where sums are not float32."""
+    registers = registers * (2 if accumulator == "float32" else 3) // 2
+    return _REGISTERS // (registers * threads)
+
 
 @dataclass(frozen=True, slots=True)
 class Representative:

@@ -14,12 +14,12 @@ from itertools import product
 from math import gcd, prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_structs, mma_plan, model, params
+from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_structs, launching, mma_plan, model, params
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.correlation import RANK, Problem
+from gpuconv.cuda.fragments import Arithmetic
 from gpuconv.cuda.gemm_fields import PackedWeights
-from gpuconv.cuda.mma_plan import Arithmetic
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pointwise_plan import step
 
 _CHUNK = 16  # bytes of a copy, where rows begin on so many
@@ -94,7 +94,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     for inputs, taken in (("pixels", of_pixels(problem)), ("channels", of_channels(problem))):
         if taken is None:
             continue
-        for tile in TILES[inputs].get(arithmetic(problem).cuda, ()):
+        for tile in TILES[inputs].get(fragments.arithmetic(problem).cuda, ()):
             if shared_bytes(taken, inputs, tile) <= limits.shared_bytes_per_block:
                 name = variant(problem.dtype, problem.precision, inputs, tile).name
                 yield Candidate(name, _seconds(taken, inputs, tile, limits), partial(_plan, taken, inputs, tile))
@@ -141,11 +141,6 @@ def of_channels(problem: Problem) -> Problem | None:
     return lifted if mma_plan.has_chunks(lifted) else None
 
 
-def arithmetic(problem: Problem) -> Arithmetic:
-    """Return how a problem's elements are multiplied."""
-    return mma_plan.arithmetic_of(problem.dtype, problem.precision)
-
-
 def _at_once(problem: Problem) -> int:
     """Return the bytes of a copy of pixels that lie behind each other, if x begins on 16 bytes."""
     batch, channel, *_ = problem.x_strides
@@ -166,13 +161,8 @@ def shared_bytes(problem: Problem, inputs: str, tile: Tile, weight_rows: bool = 
     return tile.stages * (side(tile.block_m, weight_rows) + side(tile.block_n, inputs == "pixels")) + table
 
 
-def counts(problem: Problem, tile: Tile) -> tuple[int, int]:
-    """Return the tiles along M and along N, of one group."""
-    return -(-problem.filters // tile.block_m), -(-problem.pixels // tile.block_n)
-
-
 def _seconds(problem: Problem, inputs: str, tile: Tile, limits: Limits) -> float:
-    blocks = prod(counts(problem, tile)) * problem.group
+    blocks = prod(problem.tiles(tile.block_m, tile.block_n)) * problem.group
     return model.overlapped(busy(problem, inputs, tile, blocks, limits), model.memory(problem.bytes, limits))
 
 
@@ -181,7 +171,7 @@ def busy(problem: Problem, inputs: str, tile: Tile, blocks: int, limits: Limits,
 
     ``after`` are a block's instructions after the main loop, counted by warp.
     """
-    own = arithmetic(problem)
+    own = fragments.arithmetic(problem)
     depth = _SLICE // problem.itemsize
     rows = -(-problem.channels // depth) * depth
     multiplications = tile.block_m * tile.block_n * rows * own.products
@@ -204,15 +194,14 @@ def _wavefronts(tile: Tile, arithmetic: Arithmetic) -> float:
 
 
 def _plan(problem: Problem, inputs: str, tile: Tile) -> Plan:
-    blocks = prod(counts(problem, tile)) * problem.group
-    gemm_fields.check_grid(problem.operator, blocks)
+    blocks = prod(problem.tiles(tile.block_m, tile.block_n)) * problem.group
     chosen = variant(problem.dtype, problem.precision, inputs, tile)
     weights = PackedWeights(problem.w_strides[1] * problem.itemsize, problem.filters, problem.channels)
-    fields = gemm_fields.operands(problem, counts(problem, tile), weights, False)
+    fields = gemm_fields.operands(problem, problem.tiles(tile.block_m, tile.block_n), weights, False)
     roles = gemm_fields.roles(problem) | {"weights": "w"}
-    pointers = params.pointers(gemm_structs.correlation(False, mma_plan.RANK), roles)
+    pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
     shared = shared_bytes(problem, inputs, tile)
-    launch = Launch(chosen, (blocks, 1, 1), shared, params.pack(chosen.layout, fields), pointers)
+    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared)
     reason = "a product of matrices on tensor cores: one tap, weights as they are"
     return Plan(problem.operator, (launch,), 0, "", (f"{reason}; {copied(problem, inputs)}",))
 
@@ -231,7 +220,7 @@ def _copied_at_once(problem: Problem, inputs: str) -> int:
 
 def variant(dtype: str, precision: str, inputs: str, tile: Tile) -> Variant:
     """Return the kernel of one tile."""
-    arithmetic = mma_plan.arithmetic_of(dtype, precision)
+    arithmetic = fragments.arithmetic_of(dtype, precision)
     block_k = _SLICE // _dtypes.entry(dtype).itemsize
     sizes = (tile.block_m, tile.block_n, block_k, tile.warp_m, tile.warp_n, tile.stages)
     return Variant(
@@ -240,7 +229,7 @@ def variant(dtype: str, precision: str, inputs: str, tile: Tile) -> Variant:
         function="conv_matrix",
         arguments=(arithmetic.cuda, *map(str, sizes), str(inputs == "pixels").lower()),
         parameter="ConvMatrixParams",
-        layout=gemm_structs.operands("conv", False, mma_plan.RANK),
+        layout=gemm_structs.operands("conv", False, RANK),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )
@@ -248,8 +237,8 @@ def variant(dtype: str, precision: str, inputs: str, tile: Tile) -> Variant:
 
 def forms() -> Iterator[tuple[str, str, str, Tile]]:
     """Yield dtype, precision, what lies side by side in x, and tile of every kernel."""
-    for (dtype, precision), inputs in product(mma_plan.operands(), TILES):
-        for tile in TILES[inputs].get(mma_plan.arithmetic_of(dtype, precision).cuda, ()):
+    for (dtype, precision), inputs in product(fragments.operands(), TILES):
+        for tile in TILES[inputs].get(fragments.arithmetic_of(dtype, precision).cuda, ()):
             yield dtype, precision, inputs, tile
 
 

@@ -60,6 +60,32 @@ def layout(fields: Sequence[tuple[Any, ...]]) -> np.dtype[Any]:
     return np.dtype(list(fields), align=True)
 
 
+def array_layout(
+    names: Sequence[str], index: str, axes: tuple[int, ...], extents: bool = False
+) -> list[tuple[Any, ...]]:
+    """Return the fields of a struct for arrays: of each its strides along batch, channel and spatial axes, in order.
+
+    With ``extents``, those of the spatial axes stand before their strides.
+    """
+    return [
+        field
+        for name in names
+        for field in (
+            (f"{name}_batch", index),
+            (f"{name}_channel", index),
+            *([(f"{name}_extent", index, axes)] if extents else []),
+            (f"{name}_stride", index, axes),
+        )
+    ]
+
+
+def array_fields(name: str, strides: Sequence[int], extent: Sequence[int] | None = None) -> dict[str, Any]:
+    """Return what such fields hold for one array."""
+    batch, channel, *spatial = strides
+    found: dict[str, Any] = {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": spatial}
+    return found if extent is None else found | {f"{name}_extent": extent}
+
+
 def pack(dtype: np.dtype[Any], values: Mapping[str, Any]) -> bytes:
     """Return the struct's bytes; pointers may be left out, every other field must be given.
 
@@ -94,6 +120,11 @@ def offset(dtype: np.dtype[Any], field: str) -> int:
 def pointers(dtype: np.dtype[Any], roles: Mapping[str, str], base: int = 0) -> tuple[tuple[str, int], ...]:
     """Return where each array's address belongs: ``roles`` maps pointer fields to the arrays' names."""
     return tuple((role, base + offset(dtype, name)) for name, role in roles.items())
+
+
+def span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return how many elements lie between the outermost ones of an array."""
+    return sum((extent - 1) * abs(stride) for extent, stride in zip(shape, strides, strict=True) if extent > 1)
 
 
 def needs_wide(operator: str, magnitudes: Sequence[int]) -> bool:

@@ -119,6 +119,11 @@ class Plan:
         )
         return tuple(space for space in found if space[2])
 
+    @classmethod
+    def of_nothing(cls, operator: str) -> Plan:
+        """Return the plan of a call whose result has no elements."""
+        return cls(operator, (), 0, "", ("the result has no elements: nothing is launched",))
+
     def __repr__(self) -> str:  # without the parameters' bytes
         return f"<Plan of {self.operator}: {', '.join(launch.variant.name for launch in self.launches) or 'no launch'}>"
 

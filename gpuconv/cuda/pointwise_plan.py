@@ -12,12 +12,12 @@ from itertools import pairwise
 from math import prod
 
 from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_fields, gemm_structs, model, params
+from gpuconv.cuda import gemm_fields, gemm_structs, launching, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.gemm_plan import Tile
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 _TILES = (Tile(128, 128, 16, 8, 8, 2, 0.84), Tile(64, 64, 16, 8, 4, 4, 0.75))
 _MORE = 4  # elements of shared memory that a row of weights has more than a tile
@@ -71,37 +71,28 @@ def step(shape: Ints, strides: Ints) -> int | None:
     return axes[-1][1] if axes else 1
 
 
-def _counts(problem: Problem, tile: Tile) -> tuple[int, int]:
-    return -(-problem.filters // tile.block_m), -(-problem.pixels // tile.block_n)
-
-
 def _shared_bytes(tile: Tile) -> int:
     return replace(tile, block_m=tile.block_m + _MORE).shared_bytes("float32")
 
 
 def _seconds(problem: Problem, tile: Tile, limits: Limits) -> float:
-    blocks = prod(_counts(problem, tile)) * problem.group
+    blocks = prod(problem.tiles(tile.block_m, tile.block_n)) * problem.group
     rows = -(-problem.rows // tile.block_k) * tile.block_k
     busy = model.arithmetic(blocks, tile.block_m * tile.block_n * rows, "float32", tile.efficiency, limits)
     return model.overlapped(busy, model.memory(problem.bytes, limits))
 
 
 def _plan(problem: Problem, tile: Tile) -> Plan:
-    blocks = prod(_counts(problem, tile)) * problem.group
-    gemm_fields.check_grid(problem.operator, blocks)
+    blocks = prod(problem.tiles(tile.block_m, tile.block_n)) * problem.group
     chosen = variant(tile)
-    w_group, w_filter, w_channel, _ = problem.w_strides
     weights = PackedWeights(0, problem.rows, problem.channels)
     fields = {
-        **gemm_fields.operands(problem, _counts(problem, tile), weights, False),
-        "w_group": w_group,
-        "w_filter": w_filter,
-        "w_channel": w_channel,
+        **gemm_fields.operands(problem, problem.tiles(tile.block_m, tile.block_n), weights, False),
+        **problem.w_steps,
     }
     roles = {"x": "x", "weights": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
     pointers = params.pointers(gemm_structs.correlation(False, 1), roles)
-    parameters = params.pack(chosen.layout, fields)
-    launch = Launch(chosen, (blocks, 1, 1), _shared_bytes(tile), parameters, pointers)
+    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, pointers, _shared_bytes(tile))
     return Plan(problem.operator, (launch,), 0, "", ("a plain matrix product: one tap, weights as they are",))
 
 

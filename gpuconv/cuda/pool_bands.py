@@ -17,12 +17,11 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv.cuda import params, pool_general
 from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import (
-    MOST_BLOCKS,
     Problem,
     Rows,
-    array_fields,
     one_launch,
     rows_of,
     seconds,
@@ -130,7 +129,7 @@ def _layout() -> np.dtype[Any]:
             ("plane", "<i8"),
             ("planes", index),
             *((name, index, (3,)) for name in ("x_extent", "y_extent", "kernel", "stride", "pad")),
-            *array_fields(index, (2,)),
+            *params.array_layout(("x", "y", "indices"), index, (2,)),
             *((name, index) for name in ("tile_planes", "tile_rows", "walk", "merged")),
             *((name, index) for name in ("slice_pitch", "row_pitch", "phase_step")),
             *((name, divider) for name in ("channels", "depths", "bands", "column_tiles", "tile_columns", "groups")),

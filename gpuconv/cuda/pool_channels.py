@@ -16,9 +16,9 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv.cuda import params, pool_general
 from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import (
-    MOST_BLOCKS,
     Problem,
     one_launch,
     seconds,

@@ -16,15 +16,13 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv.cuda import params
 from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import (
-    MOST_BLOCKS,
     OPERATOR,
     Problem,
-    array_fields,
     pointers,
     seconds,
-    span,
     used,
 )
 
@@ -124,7 +122,7 @@ def _layout(wide: bool, ndim: int) -> np.dtype[Any]:
             ("plane", "<i8"),
             ("outputs", index),
             *((name, index, axes) for name in ("x_extent", "stride", "pad", "reach")),
-            *array_fields(index, axes),
+            *params.array_layout(("x", "y", "indices"), index, axes),
             *((name, index, axes) for name in ("place_stride", "x_step", "place_step")),
             ("dilation", divider, axes),
             ("y_extent", divider, axes),
@@ -153,8 +151,8 @@ def _fields(problem: Problem) -> dict[str, Any]:
     }
     arrays = {"x": x_strides, "y": used(geometry.y_shape, problem.y_strides)}
     arrays["indices"] = used(geometry.y_shape, problem.indices_strides or (0,) * len(geometry.y_shape))
-    for name, (batch, channel, *spatial) in arrays.items():
-        fields |= {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": spatial}
+    for name, strides in arrays.items():
+        fields |= params.array_fields(name, strides)
     return fields
 
 
@@ -176,9 +174,9 @@ def _magnitudes(problem: Problem, fields: dict[str, Any]) -> Iterator[int]:
     yield fields["outputs"]
     for axis in problem.axes:
         yield from axis.coordinates
-    yield span(geometry.x_shape, problem.x_strides)
-    yield span(geometry.y_shape, problem.y_strides)
+    yield params.span(geometry.x_shape, problem.x_strides)
+    yield params.span(geometry.y_shape, problem.y_strides)
     yield from (abs(step) for step in fields["x_step"])
     if problem.indices_strides is not None:
-        yield span(geometry.y_shape, problem.indices_strides)
+        yield params.span(geometry.y_shape, problem.indices_strides)
         yield fields["plane"] + _BATCH * max(fields["place_step"])

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
+from gpuconv.cuda import multiples
 from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.pool_problem import Problem, Rows, whole_vectors
 
@@ -145,9 +146,9 @@ def laid_out(rows: Rows, problem: Problem, planes: int, tile_rows: int, columns:
     count = planes * tile_rows
     x_elements, result_elements = x.slices * x.slice_pitch, count * results.pitch
     lines_at = whole_vectors(max(x_elements, result_elements), vector) * size
-    places_at = lines_at + _rounded(count * lines.pitch * size)
-    result_places_at = places_at + indices * _rounded(count * lines.place_pitch * 4)
-    end = result_places_at + indices * _rounded(count * results.place_pitch * 4)
+    places_at = lines_at + multiples.whole(count * lines.pitch * size, 16)
+    result_places_at = places_at + indices * multiples.whole(count * lines.place_pitch * 4, 16)
+    end = result_places_at + indices * multiples.whole(count * results.place_pitch * 4, 16)
     depth, height, width = rows.y_extent
     grid = (-(-rows.planes // planes), depth, -(-height // tile_rows), -(-width // columns))
     places = (lines_at, places_at, result_places_at, end)
@@ -217,7 +218,3 @@ def _results_merged(rows: Rows, problem: Problem, planes: int) -> bool:
             : 1 + (problem.indices_strides is not None)
         ]
     )
-
-
-def _rounded(count: int) -> int:
-    return -(-count // 16) * 16

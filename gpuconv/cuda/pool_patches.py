@@ -18,9 +18,10 @@ from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv.cuda import params, pool_channels, pool_general
 from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_layout import Runs, instructions, runs_of, taken
-from gpuconv.cuda.pool_problem import MOST_BLOCKS, Problem, one_launch, seconds, three_axes, used_strides
+from gpuconv.cuda.pool_problem import Problem, one_launch, seconds, three_axes, used_strides
 
 NAME = "patches"
 _THREADS = 128

@@ -42,7 +42,7 @@ def for_max_pool(
         The problem needs more than 64-bit indices.
     """
     if 0 in geometry.y_shape:
-        return Plan(OPERATOR, (), 0, "", ("the result has no elements: nothing is launched",))
+        return Plan.of_nothing(OPERATOR)
     problem = Problem(geometry, dtype, x_strides, y_strides, indices_strides)
     plan = choice.choose(problem, candidates(problem, limits), limits)
     return replace(plan, reasons=(*plan.reasons, *_refusals(problem, limits)))

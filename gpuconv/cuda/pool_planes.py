@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import params, pool_general
+from gpuconv.cuda import multiples, params, pool_general
 from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import (
-    MOST_BLOCKS,
     Problem,
     Rows,
     one_launch,
@@ -148,9 +148,9 @@ def _laid_out(rows: Rows, problem: Problem, planes: int) -> _Tile:
     x_bytes = size * whole_vectors(planes * height * width, vector)
     pitch, result_pitch = _odd(width, size), _odd(out_width, size)
     place_pitch, result_place_pitch = _odd(width, 4), _odd(out_width, 4)
-    columns_at = _rounded(max(x_bytes, lines * result_pitch * size))
-    places_at = _rounded(columns_at + lines * pitch * size)
-    result_places_at = _rounded(places_at + lines * place_pitch * 4 * indices)
+    columns_at = multiples.whole(max(x_bytes, lines * result_pitch * size), 16)
+    places_at = multiples.whole(columns_at + lines * pitch * size, 16)
+    result_places_at = multiples.whole(places_at + lines * place_pitch * 4 * indices, 16)
     end = result_places_at + lines * result_place_pitch * 4 * indices
     pitches = (pitch, place_pitch, result_pitch, result_place_pitch)
     return _Tile(planes, merged, *pitches, columns_at, places_at, result_places_at, end)
@@ -160,10 +160,6 @@ def _odd(elements: int, size: int) -> int:
     """Return the pitch, odd in words or elements, that keeps lanes below one another from each other's banks."""
     per_word = max(1, 4 // size)
     return (-(-elements // per_word) | 1) * per_word
-
-
-def _rounded(count: int) -> int:
-    return -(-count // 16) * 16
 
 
 # ---------------------------------------------------------------- launches

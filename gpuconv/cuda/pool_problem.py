@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from gpuconv._geometry import Ints, MaxPoolGeometry, tap_range
-from gpuconv.cuda import floor, model, params
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda import floor, launching, model, params
+from gpuconv.cuda.launching import MOST_BLOCKS
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 OPERATOR = "max_pool"
-MOST_BLOCKS = 2**31 - 1  # along x
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +103,6 @@ def used(shape: Ints, strides: Ints) -> Ints:
     return tuple(0 if extent <= 1 else stride for extent, stride in zip(shape, strides, strict=True))
 
 
-def span(shape: Ints, strides: Sequence[int]) -> int:
-    """Return how many elements lie between the outermost ones of an array."""
-    return sum((extent - 1) * abs(stride) for extent, stride in zip(shape, strides, strict=True) if extent > 1)
-
-
-def array_fields(index: str, axes: tuple[int, ...]) -> list[tuple[Any, ...]]:
-    """Return the fields of a struct for the strides of x, y and the Indices: batch, channel, so many axes."""
-    return [
-        field
-        for name in ("x", "y", "indices")
-        for field in ((f"{name}_batch", index), (f"{name}_channel", index), (f"{name}_stride", index, axes))
-    ]
-
-
 def seconds(problem: Problem, instructions: float, limits: Limits) -> float:
     """Model the time of a kernel whose threads execute so many instructions in all."""
     return model.overlapped(model.instructions(instructions, limits), model.memory(problem.bytes, limits))
@@ -126,8 +112,7 @@ def one_launch(
     problem: Problem, kernel: Variant, blocks: int, shared: int, fields: Mapping[str, Any], reason: str
 ) -> Plan:
     """Return the plan of a kernel with so many blocks and bytes of shared memory, and these fields in its struct."""
-    packed = params.pack(kernel.layout, fields)
-    launch = Launch(kernel, (blocks, 1, 1), shared, packed, tuple(pointers(problem, kernel.layout)))
+    launch = launching.of_blocks(OPERATOR, kernel, blocks, fields, tuple(pointers(problem, kernel.layout)), shared)
     return Plan(OPERATOR, (launch,), 0, "", (f"{kernel.name}: {reason}",))
 
 
@@ -205,8 +190,7 @@ class Rows:
         for name in ("x_extent", "y_extent", "kernel", "stride", "pad"):
             found[name] = list(getattr(self, name))
         for name in ("x", "y", "indices"):
-            batch, channel, *spatial = getattr(self, f"{name}_strides")
-            found |= {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": spatial}
+            found |= params.array_fields(name, getattr(self, f"{name}_strides"))
         return found
 
 

@@ -17,13 +17,12 @@ from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv.cuda import params, pool_general
 from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_layout import Tile, instructions, laid_out, neighbours, run_length, taken
 from gpuconv.cuda.pool_problem import (
-    MOST_BLOCKS,
     Problem,
     Rows,
-    array_fields,
     one_launch,
     rows_of,
     seconds,
@@ -108,7 +107,7 @@ def _layout() -> np.dtype[Any]:
             ("plane", "<i8"),
             ("planes", index),
             *((name, index, (3,)) for name in ("x_extent", "y_extent", "kernel", "stride", "dilation", "pad")),
-            *array_fields(index, (2,)),
+            *params.array_layout(("x", "y", "indices"), index, (2,)),
             *((name, index) for name in ("tile_planes", "tile_rows", "x_rows", *own)),
             *((name, index) for name in ("result_pitch", "result_place_pitch")),
             ("step", index, (2,)),

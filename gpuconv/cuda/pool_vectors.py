@@ -16,12 +16,11 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv.cuda import params, pool_general
 from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import (
-    MOST_BLOCKS,
     Problem,
     Rows,
-    array_fields,
     one_launch,
     rows_of,
     seconds,
@@ -121,7 +120,7 @@ def _layout() -> np.dtype[Any]:
             ("kernel", index),
             ("stride", index),
             ("pad", index, (3,)),
-            *array_fields(index, (2,)),
+            *params.array_layout(("x", "y", "indices"), index, (2,)),
             *((name, divider) for name in ("vectors", "strips", "depths", "channels")),
         ]
     )

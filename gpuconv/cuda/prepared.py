@@ -18,6 +18,7 @@ from gpuconv.cuda.plan import Launch, Plan
 # Of one call: its structs' words that are addresses, with the position of whose address that is; its launches.
 _Slots = tuple[list[tuple[memoryview, int, int]], list[Callable[[], None]]]
 _ALIGNMENT = 512  # of each part of a workspace
+_LONG = 2**28  # bytes; twice as many elements of complex parts are within 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +257,8 @@ def _spaces(plan: Plan) -> list[tuple[str, str, int]]:
 def element_strides(operator: str, name: str, array: Any) -> tuple[int, ...]:
     """Return an array's strides in elements, in which kernels count; those of a new array where it has no elements.
 
+    An axis of one element may have any stride, which nothing is ever multiplied with: too long a one becomes 0.
+
     Raises
     ------
     ArgumentError
@@ -265,7 +268,8 @@ def element_strides(operator: str, name: str, array: Any) -> tuple[int, ...]:
         return contiguous_strides(array.shape)
     if any(stride % array.itemsize for stride in array.strides):
         raise ArgumentError(_alignment(operator, name, array.itemsize, f"strides {array.strides}"))
-    return tuple(stride // array.itemsize for stride in array.strides)
+    steps = zip(array.shape, array.strides, strict=True)
+    return tuple(0 if n == 1 and abs(step) > _LONG else step // array.itemsize for n, step in steps)
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv._gradients import SumsGeometry
-from gpuconv.cuda import gemm_fields, params
+from gpuconv.cuda import launching, params
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 _THREADS = 256
@@ -36,7 +36,7 @@ def collapsed(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], 
 
 def workspace_bytes(parts: int, elements: int, dtype: str) -> int:
     """Return the bytes of the sums of all parts."""
-    return parts * elements * _dtypes.entry(_dtypes.entry(dtype).accumulator).itemsize
+    return parts * elements * _dtypes.sums(dtype).itemsize
 
 
 def plan(
@@ -63,10 +63,8 @@ def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, p
         "extent": params.divisions(filled(extents, rank, 1), wide),
         "y_stride": filled(steps, rank, 0),
     }
-    blocks = -(-elements // _THREADS)
-    gemm_fields.check_grid(operator, blocks)
     pointers = params.pointers(chosen.layout, {"sums": "workspace", "y": "y"})
-    return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+    return launching.of_blocks(operator, chosen, -(-elements // _THREADS), fields, pointers)
 
 
 def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides: Ints, limits: Limits) -> Plan:
@@ -79,7 +77,7 @@ def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides:
     """
     operator, channels = "bias_grad", geometry.y_shape[0]
     if channels == 0:
-        return Plan(operator, (), 0, "", ("the result has no elements: nothing is launched",))
+        return Plan.of_nothing(operator)
     extents, steps = collapsed((geometry.x_shape[0], *geometry.x_shape[2:]), (x_strides[0], *x_strides[2:]))
     elements = prod(extents)
     last = channels > 1 and elements > 1 and abs(x_strides[1]) < abs(steps[-1])
@@ -99,9 +97,8 @@ def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides:
         "extent": params.divisions(filled(extents, rank, 1), wide),
         "tiles": params.division(tiles, False),
     }
-    gemm_fields.check_grid(operator, tiles * parts)
     pointers = params.pointers(chosen.layout, {"x": "x", "sums": "workspace"})
-    launch = Launch(chosen, (tiles * parts, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+    launch = launching.of_blocks(operator, chosen, tiles * parts, fields, pointers)
     reason = f"{elements} elements of each of {channels} channels, in {parts} parts"
     return plan(operator, launch, parts, geometry.y_shape, y_strides, dtype, reason)
 
@@ -113,8 +110,7 @@ def filled(entries: Sequence[int], rank: int, entry: int) -> list[int]:
 
 def needs_wide(operator: str, extents: Sequence[int], steps: Sequence[int], counts: Sequence[int]) -> bool:
     """Tell whether offsets in such axes, or these numbers, need 64-bit indices."""
-    reach = sum((extent - 1) * abs(step) for extent, step in zip(extents, steps, strict=True) if extent > 1)
-    return params.needs_wide(operator, [reach, *extents, *counts])
+    return params.needs_wide(operator, [params.span(extents, steps), *extents, *counts])
 
 
 def axes(needed: int, wide: bool, ahead: tuple[int, int]) -> int:
@@ -180,7 +176,7 @@ def channel_sums_variant(dtype: str, wide: bool, rank: int, last: bool) -> Varia
         name=f"channel_sums_{dtype}_{rank}d{'_last' if last else ''}{'_wide' if wide else ''}",
         source="channel_sums.cu",
         function="channel_sums",
-        arguments=(entry.cuda, _dtypes.entry(entry.accumulator).cuda, index, str(rank), str(last).lower()),
+        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, index, str(rank), str(last).lower()),
         parameter=f"ChannelSumsParams<{index}, {rank}>",
         layout=_channel_sums_layout(wide, rank),
         threads=_THREADS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -13,15 +13,14 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints, MaxPoolGeometry
 from gpuconv._gradients import MaxUnpoolGeometry
-from gpuconv.cuda import gemm_fields, params
+from gpuconv.cuda import launching, params
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
-from gpuconv.cuda.pool_problem import Problem, span, used
+from gpuconv.cuda.pool_problem import Problem, used
 from gpuconv.cuda.sums_plan import filled
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
 _AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
-_NOTHING = ("the result has no elements: nothing is launched",)
 _CHECKED_AXES = 6
 _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}  # by bytes
 
@@ -38,13 +37,13 @@ def for_max_pool_grad(
     """
     operator, g = "max_pool_grad", geometry
     if 0 in g.x_shape:
-        return Plan(operator, (), 0, "", _NOTHING)
+        return Plan.of_nothing(operator)
     of_dx = used(g.x_shape, dx_strides)
     of_dy, of_indices = used(g.y_shape, dy_strides), used(g.y_shape, indices_strides)
     reach = [(k - 1) * d + 1 for k, d in zip(g.kernel_shape, g.dilations, strict=True)]
     ends = [n + begin for n, begin in zip(g.x_shape[2:], g.pads_begin, strict=True)]
     magnitudes = [prod(g.x_shape), *reach, *ends, *g.strides, *g.dilations]
-    spans = (span(g.x_shape, of_dx), span(g.y_shape, of_dy), span(g.y_shape, of_indices))
+    spans = (params.span(g.x_shape, of_dx), params.span(g.y_shape, of_dy), params.span(g.y_shape, of_indices))
     wide = params.needs_wide(operator, [*magnitudes, *spans])
     problem = Problem(g, dtype, of_dx, of_dy, of_indices)
     rank = _rank(len(reach), wide)
@@ -75,11 +74,11 @@ def for_max_unpool(
     """Plan MaxUnpool for arrays with these strides in elements; errors as :func:`for_max_pool_grad`."""
     operator, g = "max_unpool", geometry
     if 0 in g.y_shape:
-        return Plan(operator, (), 0, "", _NOTHING)
+        return Plan.of_nothing(operator)
     of_x, of_indices = used(g.x_shape, x_strides), used(g.x_shape, indices_strides)
     of_y = used(g.y_shape, y_strides)
     elements, places = prod(g.x_shape), prod(g.y_shape)
-    spans = (span(g.x_shape, of_x), span(g.x_shape, of_indices), span(g.y_shape, of_y))
+    spans = (params.span(g.x_shape, of_x), params.span(g.x_shape, of_indices), params.span(g.y_shape, of_y))
     wide = params.needs_wide(operator, [elements, places, *spans])
     rank = _rank(len(g.x_shape) - 2, wide)
     last = g.y_shape[1] > 1 and all(
@@ -138,10 +137,7 @@ def _clear(role: str, words: int) -> Launch:
 
 
 def _launch(operator: str, chosen: Variant, threads: int, fields: dict[str, Any], roles: dict[str, str]) -> Launch:
-    blocks = -(-threads // _THREADS)
-    gemm_fields.check_grid(operator, blocks)
-    pointers = params.pointers(chosen.layout, roles)
-    return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+    return launching.of_blocks(operator, chosen, -(-threads // _THREADS), fields, params.pointers(chosen.layout, roles))
 
 
 def _rank(rank: int, wide: bool) -> int:
@@ -151,19 +147,11 @@ def _rank(rank: int, wide: bool) -> int:
 def _array_fields(arrays: dict[str, Ints], rank: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, (batch, channel, *spatial) in arrays.items():
-        found |= {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": filled(spatial, rank, 0)}
+        found |= params.array_fields(name, (batch, channel, *filled(spatial, rank, 0)))
     return found
 
 
 # ---------------------------------------------------------------- variants
-
-
-def _array_layout(names: Sequence[str], index: str, axes: tuple[int, ...]) -> list[tuple[Any, ...]]:
-    return [
-        field
-        for name in names
-        for field in ((f"{name}_batch", index), (f"{name}_channel", index), (f"{name}_stride", index, axes))
-    ]
 
 
 @cache
@@ -176,7 +164,7 @@ def _pool_grad_layout(wide: bool, rank: int) -> np.dtype[Any]:
             ("plane", "<i8"),
             ("elements", index),
             *((name, index, axes) for name in ("y_extent", "pad", "reach")),
-            *_array_layout(("dx", "dy", "indices"), index, axes),
+            *params.array_layout(("dx", "dy", "indices"), index, axes),
             ("place_stride", index, axes),
             *((name, divider, axes) for name in ("x_extent", "stride", "dilation")),
             ("channels", divider),
@@ -195,7 +183,7 @@ def _unpool_layout(wide: bool, rank: int) -> np.dtype[Any]:
             ("numbered", "<i8"),
             ("elements", index),
             ("places", index),
-            *_array_layout(("x", "indices", "y"), index, axes),
+            *params.array_layout(("x", "indices", "y"), index, axes),
             ("channels", divider),
             *((name, divider, axes) for name in ("x_extent", "y_extent", "numbered_extent")),
             ("channels_last", index),
@@ -211,7 +199,7 @@ def _variant(
 
 def _pool_grad_variant(dtype: str, wide: bool, rank: int) -> Variant:
     entry, index = _dtypes.entry(dtype), params.index_name(wide)
-    arguments = (entry.cuda, _dtypes.entry(entry.accumulator).cuda, index, str(rank))
+    arguments = (entry.cuda, _dtypes.sums(dtype).cuda, index, str(rank))
     name = f"max_pool_grad_{dtype}_{rank}d{'_wide' if wide else ''}"
     parameter = f"MaxPoolGradParams<{index}, {rank}>"
     found = _variant(name, "max_pool_grad.cu", "max_pool_grad", arguments, parameter, _pool_grad_layout(wide, rank))

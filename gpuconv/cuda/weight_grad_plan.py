@@ -11,9 +11,9 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, Ints
-from gpuconv.cuda import choice, gemm_fields, model, params, sums_plan
+from gpuconv.cuda import choice, launching, model, multiples, params, sums_plan
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 OPERATOR = "weight_grad"
 _THREADS = 128
@@ -81,7 +81,7 @@ class Problem:
         last = [max(0, q - 1) * s for q, s, _, _, _ in axes]
         reach = [max(at, pad) + (k - 1) * d for at, (_, _, pad, k, d) in zip(last, axes, strict=True)]
         extents = (*g.x_shape[:2], *(max(at + 1, n) for at, n in zip(reach, g.x_shape[2:], strict=True)))
-        magnitudes = [_span(extents, self.x_strides), _span(g.y_shape, self.dy_strides), *reach]
+        magnitudes = [params.span(extents, self.x_strides), params.span(g.y_shape, self.dy_strides), *reach]
         return params.needs_wide(OPERATOR, [*magnitudes, *g.strides, *g.dilations, self.pixels, prod(g.w_shape)])
 
 
@@ -102,7 +102,7 @@ def for_weight_grad(
         The problem needs more than 64-bit indices or more blocks than a grid has.
     """
     if 0 in geometry.w_shape:
-        return Plan(OPERATOR, (), 0, "", ("the result has no elements: nothing is launched",))
+        return Plan.of_nothing(OPERATOR)
     problem = Problem(geometry, dtype, x_strides, dy_strides, w_strides, result or dtype)
     return choice.choose(problem, candidates(problem, limits), limits)
 
@@ -141,7 +141,7 @@ def _each(problem: Problem, tile: Tile, parts: int) -> int:
 def _seconds(problem: Problem, tile: Tile, parts: int, limits: Limits) -> float:
     blocks = prod(_tiles(problem, tile)) * problem.geometry.group * parts
     products = tile.filters * tile.columns * _each(problem, tile, parts)
-    rounds = -(-blocks // limits.multiprocessors) * limits.multiprocessors
+    rounds = multiples.whole(blocks, limits.multiprocessors)
     accumulator = _dtypes.entry(problem.dtype).accumulator
     busy = max(
         model.instructions(rounds * products * tile.instructions, limits),
@@ -160,7 +160,6 @@ def _plan(problem: Problem, tile: Tile, parts: int, wide: bool) -> Plan:
     g, rank = problem.geometry, _axes(problem, wide)
     tiles = _tiles(problem, tile)
     blocks = prod(tiles) * g.group * parts
-    gemm_fields.check_grid(OPERATOR, blocks)
     chosen = variant(problem.dtype, wide, rank, tile)
     fields = {
         "filters": problem.filters,
@@ -179,7 +178,7 @@ def _plan(problem: Problem, tile: Tile, parts: int, wide: bool) -> Plan:
         **_axis_fields(problem, rank, wide),
     }
     pointers = params.pointers(chosen.layout, {"x": "x", "dy": "dy", "sums": "workspace"})
-    launch = Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
+    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, pointers)
     reason = f"{problem.pixels} pixels in {parts} parts of {fields['each']}"
     products = 1 if problem.result == problem.dtype else g.w_shape[-1]
     shape = g.w_shape if products == 1 else g.w_shape[:-1]
@@ -200,10 +199,6 @@ def _axis_fields(problem: Problem, rank: int, wide: bool) -> dict[str, object]:
         "extent": params.divisions([*ones, *g.y_shape[2:]], wide),
         "count": params.divisions([*ones, *g.kernel_shape], wide),
     }
-
-
-def _span(shape: Ints, strides: Ints) -> int:
-    return sum(max(0, size - 1) * abs(stride) for size, stride in zip(shape, strides, strict=True))
 
 
 # ---------------------------------------------------------------- variants
@@ -236,7 +231,7 @@ def variant(dtype: str, wide: bool, rank: int, tile: Tile) -> Variant:
     """Return the kernel that makes tiles of the parts' sums."""
     entry, index = _dtypes.entry(dtype), params.index_name(wide)
     few = tile is not _LARGE
-    sums = _dtypes.entry(entry.accumulator).cuda
+    sums = _dtypes.sums(dtype).cuda
     return Variant(
         name=f"conv_weight_grad_{dtype}_{rank}d_{tile.name}{'_wide' if wide else ''}",
         source=f"conv_weight_grad{'_few' if few else ''}.cu",

@@ -1,0 +1,246 @@
+"""The tiles of ``kernels_cu/conv_channels.cu``: what a block makes, what it has in shared memory, what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import gcd, prod
+
+from gpuconv import _dtypes
+from gpuconv.cuda import model, multiples
+from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.direct_work import Work
+from gpuconv.cuda.launching import MOST_BLOCKS
+from gpuconv.cuda.plan import Limits
+
+THREADS, _WARP = 128, 32
+_OUTPUTS = 16  # of a thread, in each channel
+_WEIGHT_BYTES = 32 * 1024  # of those in shared memory, as far as one row of the kernel needs no more
+_LINE, _BURST = 128, 64  # bytes, of the L1 cache and of the memory bus
+_VECTORS = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64, 128)  # threads along the channels, at most
+# Instructions, as the main loops of sm_90a have them: of an input in registers; of a row of the kernel; of a tap, with
+# a load of its weights. Estimated: of a thread's tile but for that; of a weight that is widened.
+_INPUT = {"float16": 11, "bfloat16": 11, "float32": 8, "float64": 8}
+_ROW, _TAP, _REST, _WEIGHT = 10, 3, 400, 30
+# Taps from one window of a thread to the next, 0 for any; taps at once; columns.
+FORMS = ((1, 4, 8), (1, 7, 8), (2, 4, 4), (0, 1, 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a block makes of a problem: so many threads along the channels, the rows and the columns.
+
+    Attributes
+    ----------
+    work : Work
+    form : tuple of int
+    whole : bool
+        Whether pixels are made of whole vectors of channels, one filter each.
+    vectors, rows, columns : int
+        Threads of a block.
+    walk : int
+        How often they step on to the next rows.
+    """
+
+    work: Work
+    form: tuple[int, int, int]
+    whole: bool
+    vectors: int
+    rows: int
+    columns: int
+    walk: int
+
+    @property
+    def word(self) -> int:
+        """Bytes of a sum."""
+        return _dtypes.sums(self.work.dtype).itemsize
+
+    @property
+    def vector(self) -> int:
+        """Channels of a thread."""
+        return 16 // self.word
+
+    @property
+    def each(self) -> tuple[int, int]:
+        """Rows and columns of a thread."""
+        return _OUTPUTS // self.form[2], self.form[2]
+
+    @property
+    def apart(self) -> tuple[int, int]:
+        """Rows and columns from one output of a thread to the next, so that they share inputs."""
+        height, width = (d // gcd(s, d) for s, d in zip(self.work.strides[1:], self.work.dilations[1:], strict=True))
+        return height, width if self.form[0] else 1
+
+    @property
+    def advance(self) -> int:
+        """Taps from one row of a thread to the next."""
+        return self.work.strides[1] // gcd(self.work.strides[1], self.work.dilations[1])
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Of threads along the rows and the columns of a slice."""
+        axes = zip(self.work.y_extent[1:], self.each, self.apart, strict=True)
+        height, width = (-(-extent // (each * apart)) * apart for extent, each, apart in axes)
+        return height, width
+
+    @property
+    def filters(self) -> int:
+        """Channels of y."""
+        return self.work.groups * self.work.filters
+
+    @property
+    def blocks_by_axis(self) -> tuple[int, int, int]:
+        """Along the channels, the columns and the rows."""
+        height, width = self.tiles
+        channels = -(-self.filters // (self.vectors * self.vector))
+        return channels, -(-width // self.columns), -(-height // (self.rows * self.walk))
+
+    @property
+    def blocks(self) -> int:
+        return prod(self.blocks_by_axis) * self.work.y_extent[0] * self.work.images
+
+    # ---- shared memory
+
+    @property
+    def pitch(self) -> int:
+        """Words of a tap: those that are written together, of neighbouring taps, begin in different banks."""
+        return (self.vectors + 1) * self.vector
+
+    @property
+    def step(self) -> int:
+        """Rows of the kernel whose weights are in shared memory at a time."""
+        _, height, width = self.work.taps
+        return min(height, max(1, _WEIGHT_BYTES // (self.word * self.pitch * width)))
+
+    @property
+    def parts(self) -> int:
+        """Of a slice of the kernel, each of so many rows."""
+        return -(-self.work.taps[1] // self.step)
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.word * self.pitch * self.step * self.work.taps[2]
+
+    # ---- time
+
+    @property
+    def turns(self) -> int:
+        """How often a thread makes its outputs: once for a vector of channels, or for each of them."""
+        return 1 if self.whole else self.vector
+
+    @property
+    def outputs(self) -> tuple[int, int]:
+        """Rows and columns of a thread, of which columns are made even if they do not exist."""
+        rows, columns = self.each
+        return min(rows, -(-self.work.y_extent[1] // self.apart[0])), columns
+
+    @property
+    def products(self) -> int:
+        """Of a thread."""
+        return prod(self.outputs) * self.vector * prod(self.work.taps)
+
+    def inputs(self, chunk: int) -> int:
+        """Return how many vectors of x a thread meets, of a last chunk of so many taps of a row."""
+        depth, height, width = self.work.taps
+        rows, columns = self.outputs
+        stride, taps, _ = self.form
+        more, chunks = (columns - 1) * max(stride, 1), -(-width // taps)
+        in_a_row = chunks * more + (chunks - 1) * taps + chunk
+        return depth * (height + self.parts * (rows - 1) * self.advance) * in_a_row
+
+    @property
+    def loads(self) -> int:
+        """Of vectors of x, and of weights, by a thread."""
+        return self.turns * self.inputs((self.work.taps[2] - 1) % self.form[1] + 1)
+
+    @property
+    def lines(self) -> int:
+        """Lines of the L1 cache that a warp's vectors lie in."""
+        lanes = min(self.vectors, _WARP)
+        size = self.vector // self.turns * _dtypes.entry(self.work.dtype).itemsize
+        return -(-_WARP // lanes) * -(-lanes * size // _LINE)
+
+    @property
+    def factors(self) -> int:
+        """Loads of weights by a thread."""
+        return self.turns * self.outputs[0] * prod(self.work.taps)
+
+    @property
+    def instructions(self) -> float:
+        """Of a thread, on all of its way."""
+        depth, height, width = self.work.taps
+        rows = self.turns * self.outputs[0] * depth * height * -(-width // self.form[1])
+        inputs = _INPUT[self.work.dtype] * self.turns * self.inputs(self.form[1])
+        weights = _WEIGHT * self.turns * self.vectors * self.vector * prod(self.work.taps) / THREADS
+        each = self.products + inputs + _ROW * rows + _TAP * self.factors + _REST * self.turns
+        return self.walk * each + weights * (1 if self.parts * depth == 1 else self.walk)
+
+    @property
+    def met(self) -> int:
+        """Bytes of x that a block meets."""
+        size = self.vectors * self.vector * _dtypes.entry(self.work.dtype).itemsize
+        axes = zip(
+            (self.rows * self.walk, self.columns), self.each, self.work.strides[1:], self.work.taps[1:], strict=True
+        )
+        inputs = prod((count * each - 1) * stride + taps for (count, each, stride, taps) in axes)
+        return -(-size // _BURST) * _BURST * inputs * self.work.taps[0]
+
+    def seconds(self, limits: Limits) -> float:
+        """Model what a multiprocessor takes: for products, instructions, reading from its L1 cache or from the L2."""
+        entry, threads = _dtypes.entry(self.work.dtype), self.vectors * self.rows * self.columns
+        walked = threads * self.walk
+        rounds = multiples.whole(self.blocks, limits.multiprocessors)
+        issued = rounds * -(-threads // _WARP) * _WARP * self.instructions
+        inputs = model.gathering(self.blocks, walked * self.loads, self.lines, limits)
+        factors = model.gathering(self.blocks, walked * self.factors, 16 // self.turns * _WARP // _LINE, limits)
+        return max(
+            model.arithmetic(self.blocks, walked * self.products, entry.accumulator, 1.0, limits),
+            model.instructions(issued, limits),
+            inputs + factors,
+            model.cached(self.blocks, self.met, limits),
+        )
+
+    def __str__(self) -> str:
+        rows, columns = self.outputs
+        return (
+            f"direct, channels last: blocks of {self.vectors * self.vector} channels x {self.walk * self.rows * rows} "
+            f"x {self.columns * columns} outputs, {self.step} rows of the kernel at a time; 32-bit indices"
+        )
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def in_vectors(problem: Problem) -> bool:
+    """Tell whether pixels are made of whole vectors of channels with a filter each, if x and y begin with one."""
+    vector = 16 // _dtypes.sums(problem.dtype).itemsize
+    arrays = ((problem.x_shape, problem.x_strides), (problem.y_shape, problem.y_strides))
+    steps = (
+        step
+        for shape, strides in arrays
+        for axis, (extent, step) in enumerate(zip(shape, strides, strict=True))
+        if axis != 1 and extent > 1
+    )
+    return problem.filters == 1 and problem.group % vector == 0 and not any(step % vector for step in steps)
+
+
+@lru_cache(maxsize=1024)
+def best(work: Work, form: tuple[int, int, int], whole: bool, limits: Limits) -> Tile | None:
+    """Return the tile with the shortest time; None where there is no room for any, or no grid for its blocks."""
+    tiles = (tile for tile in _tiles(work, form, whole) if tile.blocks <= MOST_BLOCKS)
+    fitting = [tile for tile in tiles if tile.shared_bytes <= limits.shared_bytes_per_block]
+    return min(fitting, key=lambda tile: tile.seconds(limits), default=None)
+
+
+def _tiles(work: Work, form: tuple[int, int, int], whole: bool) -> Iterator[Tile]:
+    least = Tile(work, form, whole, 1, 1, 1, 1)
+    size, vectors = least.vector * _dtypes.entry(work.dtype).itemsize, -(-least.filters // least.vector)
+    unit = max(1, _BURST // size)
+    for most, columns, walk in product(_VECTORS, (1, 2, 4, 8, 16, 32), (1, 2, 3, 4)):
+        even = -(-vectors // -(-vectors // most))
+        share = min(vectors, -(-even // unit) * unit)
+        rows = min(THREADS // (share * columns), -(-least.tiles[0] // walk))
+        if rows and columns < 2 * least.tiles[1] and walk <= least.tiles[0]:
+            yield Tile(work, form, whole, share, rows, columns, walk)

@@ -1,0 +1,43 @@
+"""Launches of blocks along x: what a grid has room for, the struct's bytes, and where addresses belong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpuconv._errors import ArgumentError
+from gpuconv.cuda import params
+from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.plan import Launch, Plan, Variant
+
+MOST_BLOCKS = 2**31 - 1  # of one launch, along x
+
+
+def of_blocks(
+    operator: str,
+    chosen: Variant,
+    blocks: int,
+    fields: Mapping[str, Any],
+    pointers: tuple[tuple[str, int], ...],
+    shared_bytes: int = 0,
+) -> Launch:
+    """Return the launch of so many blocks, with these fields in the kernel's struct.
+
+    Raises
+    ------
+    ArgumentError
+        There are more blocks than one launch can have.
+    """
+    if blocks > MOST_BLOCKS:
+        raise ArgumentError(f"{operator}: {blocks} blocks are more than the {MOST_BLOCKS} of one CUDA launch")
+    return Launch(chosen, (blocks, 1, 1), shared_bytes, params.pack(chosen.layout, fields), pointers)
+
+
+def on_arrays(
+    problem: Problem, chosen: Variant, blocks: int, fields: Mapping[str, Any], reason: str, shared_bytes: int = 0
+) -> Plan:
+    """Return the plan of one launch that reads w as it is, if the struct's pointers have the arrays' names."""
+    roles = {"x": "x", "w": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
+    pointers = params.pointers(chosen.layout, roles)
+    launch = of_blocks(problem.operator, chosen, blocks, fields, pointers, shared_bytes)
+    return Plan(problem.operator, (launch,), 0, "", (reason,))
