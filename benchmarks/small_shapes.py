@@ -92,6 +92,7 @@ PROBLEMS = (
     Problem("conv_transpose", (1, 6, 9, 10), (6, 1, 3, 3), {"group": 6, **_pads(1, 0, 2, 1)}),
     Problem("conv_transpose", (1, 4, 5, 6, 7), (4, 6, 2, 3, 2), {"strides": [1, 2, 3], "dilations": [2, 1, 2]}),
     Problem("conv_transpose", (1, 16, 4, 5, 6), (16, 66, 2, 2, 2), {"strides": [2, 2, 2]}),
+    Problem("conv_transpose", (1, 32, 3, 4, 5), (32, 20, 3, 3, 3), {"strides": [2, 1, 2]}),
     Problem("conv_transpose", (2, 12, 9, 8), (12, 3, 1, 5), {"strides": [1, 5], **_pads(0, 2, 1, 1)}),
     _pool((2, 3, 50), [3], strides=[2], pads=[1, 1]),
     _pool((1, 2, 9), [2], dilations=[4], pads=[3, 4]),

@@ -27,11 +27,13 @@ from typing import Any
 
 import division
 import many_blocks
+import many_gradients
 import phases
 from emulator import EmulatorError, UnsupportedPtx
 from emulator.engine import module
 from equivalent_kernels import EQUIVALENT
 from many_blocks import ManyBlocks
+from many_gradients import Trial
 
 from gpuconv._errors import CompileError
 from gpuconv.cuda import compile as compiler
@@ -44,7 +46,7 @@ SURVIVED, SAME, KNOWN, CHECKS = "not noticed", "the same program", "known to be 
 _KNOWN = {name for names in EQUIVALENT.values() for name in names}
 
 # The problems for each file, those first that notice most.
-FILES: dict[str, tuple[ManyBlocks, ...]] = {
+FILES: dict[str, tuple[ManyBlocks | Trial, ...]] = {
     "max_pool.cu": many_blocks.POOLS,
     "max_pool_vectors.cu": many_blocks.VECTOR_POOLS,
     "max_pool_bands.cu": many_blocks.BAND_POOLS,
@@ -96,6 +98,19 @@ FILES: dict[str, tuple[ManyBlocks, ...]] = {
     "include/numeric.cuh": many_blocks.GEMMS,
     "include/ptx.cuh": (*many_blocks.GEMMS, *many_blocks.FAST_POOLS),
     "include/geometry.cuh": (*many_blocks.POOLS, *many_blocks.GEMMS),
+    "conv_stem.cu": many_blocks.STEMS,
+    "include/stem.cuh": many_blocks.STEMS,
+    "include/stem_ffma.cuh": many_blocks.STEMS,
+    "include/stem_mma.cuh": many_blocks.STEMS,
+    "conv_weight_grad.cu": many_gradients.WEIGHTS,
+    "conv_weight_grad_few.cu": many_gradients.FEW_WEIGHTS,
+    "include/weight_grad.cuh": (*many_gradients.WEIGHTS, *many_gradients.FEW_WEIGHTS),
+    "add_up.cu": (*many_gradients.WEIGHTS, *many_gradients.SUMS, *many_gradients.COMPLEX),
+    "channel_sums.cu": many_gradients.SUMS,
+    "max_pool_grad.cu": many_gradients.POOLS,
+    "max_unpool.cu": many_gradients.UNPOOLS,
+    "indices.cu": (*many_gradients.UNPOOLS, *many_gradients.CHECKS),
+    "complex.cu": many_gradients.COMPLEX,
 }
 
 
@@ -233,7 +248,8 @@ def mutants(path: str) -> list[Mutant]:
 
 def _trials(path: str, **options: Any) -> Iterator[Callable[[], Any]]:
     for one in FILES[path]:
-        yield partial(many_blocks.run, one, ARCHITECTURE, max_steps=MAX_STEPS, **options)
+        trial = partial(many_blocks.run, one) if isinstance(one, ManyBlocks) else one
+        yield partial(trial, ARCHITECTURE, max_steps=MAX_STEPS, **options)
     if path in ("include/phases.cuh", "include/geometry.cuh"):
         yield from (partial(division.check, wide, side) for wide in (False, True) for side in division.PREPARED)
     if path == "include/phases.cuh":

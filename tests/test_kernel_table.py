@@ -112,10 +112,10 @@ def reported(cell: list[int]) -> Report:
     return replace(GOOD, registers=registers, shared_bytes=shared, spill_stores=spilled, stack_bytes=stack)
 
 
-def test_every_kernel_is_looked_at_for_two_architectures() -> None:
+def test_every_kernel_is_looked_at_for_one_architecture() -> None:
     seen = [one.name for name in ARCHITECTURES for group in GROUPS for one in looked_at(group, name)]
     assert sorted(set(seen)) == sorted(LAUNCHES)
-    assert len(seen) == (6 if EVERY else 2) * len(LAUNCHES)
+    assert len(seen) == (6 if EVERY else 1) * len(LAUNCHES)
 
 
 def test_the_table_has_a_row_for_every_kernel_and_no_other() -> None:

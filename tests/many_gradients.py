@@ -1,0 +1,168 @@
+"""One problem for each kernel of gradients, unpooling and complex numbers, of several blocks, with no two axes alike.
+
+Each is a function of an architecture and of the emulator's options, which raises AssertionError for a wrong result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gradients
+import numpy as np
+import pytest
+from emulated import indices, preferred
+from emulator import emulated_cuda
+from operands import LAYOUTS, values
+from oracle import assert_close, assert_same
+from strategies import Problem
+
+import gpuconv
+
+Ints = tuple[int, ...]
+Trial = Callable[..., Any]
+
+
+def _weights(
+    kernel: str, problem: Problem, dtype: str, layout: str, architecture: str, wide: bool = False, **options: Any
+) -> Any:
+    """The gradient of weights by one kernel, with an infinite gradient beside the padding."""
+    shapes = problem.x_shape, gradients.shape_of_result(problem)
+    x, dy = (values("integers", seed, shape, dtype) for seed, shape in enumerate(shapes))
+    dy.reshape(-1)[-1] = np.inf
+    x, dy = LAYOUTS[layout](x), LAYOUTS[layout](dy)
+    call = getattr(gpuconv, f"{problem.operator}_weight_grad")
+    with indices(wide), preferred(kernel), emulated_cuda(architecture, **options) as emulated:
+        out = LAYOUTS["reversed"](np.zeros(problem.w_shape, dtype))  # type: ignore[arg-type]
+        dw = call(x, dy, problem.w_shape, **problem.attributes, out=out)
+    assert_close(dw, gradients.weight_grad(problem, x, dy), dtype)
+    assert emulated.launches[0].variant.name == kernel
+    assert emulated.launches[0].grid[0] >= 3
+    return emulated
+
+
+def _sums(shape: Ints, dtype: str, layout: str, architecture: str, wide: bool = False, **options: Any) -> Any:
+    dy = LAYOUTS[layout](values("integers", 3, shape, dtype))
+    with indices(wide), emulated_cuda(architecture, **options) as emulated:
+        db = gpuconv.conv_bias_grad(dy)
+    assert_close(db, gradients.bias_grad(dy), dtype)
+    assert emulated.launches[0].grid[0] >= 3
+    return emulated
+
+
+def _pool(layout: str, dtype: str, order: int, architecture: str, wide: bool = False, **options: Any) -> Any:
+    attributes: dict[str, Any] = {
+        "kernel_shape": [3, 2, 4],
+        "strides": [1, 2, 3],
+        "dilations": [2, 1, 2],
+        "pads": [1, 0, 3, 2, 1, 1],
+        "storage_order": order,
+    }
+    x = values("ties", 1, (2, 3, 6, 7, 19), dtype)
+    y, places = gpuconv.max_pool(x, return_indices=True, **attributes)
+    dy, places = LAYOUTS[layout](values("integers", 2, y.shape, dtype)), LAYOUTS[layout](places)
+    with indices(wide), emulated_cuda(architecture, **options) as emulated:
+        dx = gpuconv.max_pool_grad(dy, places, x.shape, out=LAYOUTS[layout](np.zeros_like(x)), **attributes)
+    assert_close(dx, gradients.max_pool_grad(dy, places, x.shape, order), dtype)
+    assert emulated.launches[-1].grid[0] >= 3
+    return emulated
+
+
+def _unpool(layout: str, dtype: str, architecture: str, wide: bool = False, **options: Any) -> Any:
+    y, numbered, shape = values("any integer", 1, (2, 5, 4, 6, 9), dtype), (2, 5, 5, 12, 25), (2, 5, 6, 12, 27)
+    places = np.random.default_rng(4).integers(-1, np.prod(numbered), y.shape)
+    y, places = LAYOUTS[layout](y), LAYOUTS[layout](places)
+    out = LAYOUTS[layout](np.zeros(shape, dtype))
+    with indices(wide), emulated_cuda(architecture, **options) as emulated:
+        x = gpuconv.max_unpool(y, places, shape, kernel_shape=[2, 2, 1], strides=[1, 2, 3], out=out)
+    assert_same(x, gradients.max_unpool(y, places, numbered, shape))
+    assert min(launch.grid[0] for launch in emulated.launches[2:]) >= 2
+    return emulated
+
+
+def _complex(operator: str, dtype: str, layout: str, architecture: str, wide: bool = False, **options: Any) -> Any:
+    """Conv or ConvTranspose with a bias, and its gradients, beside those of the CPU."""
+    w_shape, group = ((6, 5, 2, 3), 2) if operator == "conv" else ((10, 3, 2, 3), 2)
+    generator = np.random.default_rng(2)
+
+    def drawn(*shape: int) -> Any:
+        return LAYOUTS[layout]((generator.integers(-4, 5, shape) + 1j * generator.integers(-4, 5, shape)).astype(dtype))
+
+    x, w, b = drawn(2, 10, 11, 9), drawn(*w_shape), drawn(6)
+    attributes = {"strides": [2, 1], "pads": [1, 0, 0, 2], "group": group}
+    forward, of_input, of_weight, of_bias = (
+        getattr(gpuconv, f"{operator}{what}") for what in ("", "_input_grad", "_weight_grad", "_bias_grad")
+    )
+
+    def all_four() -> list[Any]:
+        y = forward(x, w, b, **attributes)
+        more = of_input(y, w, x.shape, **attributes), of_weight(x, y, w.shape, **attributes)
+        return [y, *more, of_bias(y)]
+
+    expected = all_four()
+    with indices(wide), emulated_cuda(architecture, **options) as emulated:
+        found = all_four()
+    for actual, value in zip(found, expected, strict=True):
+        assert (actual == value).all()
+    return emulated
+
+
+def _check(architecture: str, **options: Any) -> Any:
+    """Only the first index that numbers nothing is reported, wherever it stands."""
+    places = np.arange(900).reshape(3, 4, 75)[:, :, ::-1] - 1
+    with emulated_cuda(architecture, **options) as emulated:
+        gpuconv.max_unpool(np.zeros(places.shape, np.float32), places, kernel_shape=[1])
+        for at, wrong in (((0, 1, 3), -2), ((2, 3, 74), 900)):
+            broken = places.copy()
+            broken[at] = broken[2, 3, 70] = wrong
+            with pytest.raises(gpuconv.ArgumentError) as caught:
+                gpuconv.max_unpool(np.zeros(places.shape, np.float32), broken, kernel_shape=[1])
+            first = min(at, (2, 3, 70))
+            assert f"indices hold {wrong} at {first}" in str(caught.value)
+    return emulated
+
+
+_CONV = Problem(
+    "conv", (3, 70, 4, 6, 5), (140, 35, 1, 3, 2), None,
+    {"strides": [1, 2, 1], "dilations": [1, 1, 2], "pads": [0, 1, 2, 0, 2, 1], "group": 2},
+)  # fmt: skip
+_TRANSPOSED = Problem(
+    "conv_transpose", (2, 70, 5, 4), (70, 9, 2, 4), None, {"strides": [2, 3], "pads": [1, 0, 0, 2], "group": 1}
+)
+_DEPTHWISE = Problem(
+    "conv", (2, 3, 23, 31), (3, 1, 3, 5), None,
+    {"strides": [1, 2], "dilations": [2, 1], "pads": [1, 4, 3, 0], "group": 3},
+)  # fmt: skip
+_FEW = Problem("conv", (1, 6, 17, 29), (10, 3, 2, 3), None, {"strides": [2, 1], "pads": [1, 2, 0, 1], "group": 2})
+
+WEIGHTS: tuple[Trial, ...] = (
+    partial(_weights, "conv_weight_grad_float32_3d_64x64", _CONV, "float32", "contiguous"),
+    partial(_weights, "conv_weight_grad_float16_3d_64x64", _TRANSPOSED, "float16", "channels last"),
+    partial(_weights, "conv_weight_grad_float64_4d_64x64_wide", _TRANSPOSED, "float64", "strided", wide=True),
+)
+FEW_WEIGHTS: tuple[Trial, ...] = (
+    partial(_weights, "conv_weight_grad_float32_3d_few1", _DEPTHWISE, "float32", "contiguous"),
+    partial(_weights, "conv_weight_grad_bfloat16_3d_few4", _FEW, "bfloat16", "reversed"),
+)
+SUMS: tuple[Trial, ...] = (
+    partial(_sums, (3, 5, 40, 50), "float32", "contiguous"),
+    partial(_sums, (3, 70, 9, 11), "float16", "channels last"),
+    partial(_sums, (2, 3, 5, 7, 11), "float64", "strided", wide=True),
+)
+POOLS: tuple[Trial, ...] = (
+    partial(_pool, "contiguous", "float32", 0),
+    partial(_pool, "channels last", "bfloat16", 1),
+    partial(_pool, "strided", "float64", 1, wide=True),
+)
+UNPOOLS: tuple[Trial, ...] = (
+    partial(_unpool, "contiguous", "int8"),
+    partial(_unpool, "channels last", "int8"),
+    partial(_unpool, "strided", "int8", wide=True),
+)
+COMPLEX: tuple[Trial, ...] = (
+    partial(_complex, "conv", "complex64", "contiguous"),
+    partial(_complex, "conv_transpose", "complex128", "strided", wide=True),
+)
+CHECKS: tuple[Trial, ...] = (_check,)
+ALL = (*WEIGHTS, *FEW_WEIGHTS, *SUMS, *POOLS, *UNPOOLS, *COMPLEX, *CHECKS)
