@@ -34,6 +34,7 @@ from gpuconv.cuda import (
     pool_tiles,
     pool_vectors,
     split_plan,
+    weight_grad_plan,
 )
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda.direct_work import Form
@@ -388,3 +389,19 @@ def test_the_disassemblers_text_is_read() -> None:
     assert sass.main_loop(body) == range(1, 9)
     assert sass.multiplications(body, range(1, 9)) == 2
     assert sass.names(body, range(1, 9), "LDS") == {"LDS.128": 1}
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+def test_gradients_of_weights_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
+    """A slice of pixels: what is around the loop over its vectors, and that loop as often as it has vectors."""
+    for tile in weight_grad_plan._TILES:
+        body = code(weight_grad_plan.variant(dtype, False, 3, tile))
+        inner, *more = [loop for loop in sass.loops(body) if sass.multiplications(body, loop) > 1]
+        found = len(inner) / sass.multiplications(body, inner)
+        if more:
+            times = tile.slice * _dtypes.sums(dtype).itemsize // 16
+            found = (len(more[0]) + (times - 1) * len(inner)) / (times * sass.multiplications(body, inner))
+        assert found == pytest.approx(tile.instructions, rel=0.1), tile.name
+        assert not sass.names(body, more[0] if more else inner, "LDL", "STL")
