@@ -24,6 +24,7 @@ from gpuconv.cuda.pool_problem import (
     seconds,
     three_axes,
     used_strides,
+    vector_array_fields,
     window_refusal,
 )
 
@@ -113,16 +114,13 @@ def variants() -> list[Variant]:
 @cache
 def _layout() -> np.dtype[Any]:
     index, divider = params.index(False), params.divider(False)
-    arrays = [
-        field for name in ("x", "y", "indices") for field in ((f"{name}_batch", index), (f"{name}_stride", index, (3,)))
-    ]
     return params.layout(
         [
             *((name, params.POINTER) for name in ("x", "y", "indices")),
             ("plane", "<i8"),
             ("items", index),
             *((name, index, (3,)) for name in ("x_extent", "y_extent", "kernel", "stride", "pad")),
-            *arrays,
+            *vector_array_fields(index),
             ("channels", index),
             ("walk", index),
             ("rows_first", index),

@@ -21,7 +21,7 @@ from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_layout import Runs, instructions, runs_of, taken
-from gpuconv.cuda.pool_problem import Problem, one_launch, seconds, three_axes, used_strides
+from gpuconv.cuda.pool_problem import Problem, one_launch, seconds, three_axes, used_strides, vector_array_fields
 
 NAME = "patches"
 _THREADS = 128
@@ -106,15 +106,12 @@ def variants() -> list[Variant]:
 @cache
 def _layout() -> np.dtype[Any]:
     index, divider = params.index(False), params.divider(False)
-    arrays = [
-        field for name in ("x", "y", "indices") for field in ((f"{name}_batch", index), (f"{name}_stride", index, (3,)))
-    ]
     return params.layout(
         [
             *((name, params.POINTER) for name in ("x", "y", "indices")),
             ("plane", "<i8"),
             *((name, index, (3,)) for name in ("x_extent", "y_extent", "kernel", "stride", "dilation", "pad")),
-            *arrays,
+            *vector_array_fields(index),
             *((name, index) for name in ("channels", "tile_rows", "tile_columns", "x_rows", "lines_at", "places_at")),
             ("step", index, (2,)),
             *((name, divider) for name in ("channel_tiles", "column_tiles", "bands", "depths", "depth_dilation")),

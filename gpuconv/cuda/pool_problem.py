@@ -103,6 +103,13 @@ def used(shape: Ints, strides: Ints) -> Ints:
     return tuple(0 if extent <= 1 else stride for extent, stride in zip(shape, strides, strict=True))
 
 
+def vector_array_fields(index: str) -> list[tuple[Any, ...]]:
+    """Return the fields of a struct for the strides of x, y and the Indices whose channels are neighbours."""
+    return [
+        field for name in ("x", "y", "indices") for field in ((f"{name}_batch", index), (f"{name}_stride", index, (3,)))
+    ]
+
+
 def seconds(problem: Problem, instructions: float, limits: Limits) -> float:
     """Model the time of a kernel whose threads execute so many instructions in all."""
     return model.overlapped(model.instructions(instructions, limits), model.memory(problem.bytes, limits))
