@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuconv import _arrays, _dtypes, _layout, _memory, _precision, cpu, cuda
 from gpuconv._errors import ArgumentError
+from gpuconv._geometry import Ints
 from gpuconv._operators import OPERATORS, settled
 from gpuconv._precision import CURRENT
 
@@ -338,15 +339,17 @@ def run(
 ) -> Any:
     """Check a call of any operator with one result, choose the backend and run it."""
     operator = OPERATORS[name]
-    if "indices" in arrays:  # the geometry is asked for twice
-        attributes = settled(attributes)
     library, arrays = _arrays.resolve_all(name, arrays)
     first = next(iter(arrays.values()))
     if out is not None:
         _arrays.check_out(name, "out", out, library, first)
     if library == "cuda":
         if check_indices:
-            _check_indices(name, arrays, attributes, layout, library)
+            attributes = settled(attributes)  # the geometry is asked for twice
+            geometry = operator.geometry(*(array.shape for array in arrays.values()), layout=layout, **attributes)
+            _dtypes.check(name, **arrays)
+            wrong = cuda.first_out_of_range(name, arrays["indices"], prod(_numbered(geometry)))
+            _refuse_index(name, arrays["indices"], wrong, geometry)
         values = tuple(attributes[attribute] for attribute in operator.attributes)
         precise = CURRENT.get() if precision is None else precision
         return cuda.run(name, tuple(arrays.values()), (out,), values, layout, precise)[0]
@@ -355,7 +358,8 @@ def run(
     if precision is not None:
         _precision.check(name, precision)
     if "indices" in arrays:  # always: what numbers nothing cannot be left out here
-        _check_indices(name, arrays, attributes, layout, library)
+        wrong = cpu.first_out_of_range(arrays["indices"], prod(_numbered(geometry)))
+        _refuse_index(name, arrays["indices"], wrong, geometry)
     order = operator.order("out", layout)
     result = _memory.result(name, out, _layout.as_given(order, operator.result(geometry)), first.dtype, **arrays)
     views = {
@@ -365,16 +369,14 @@ def run(
     return result
 
 
-def _check_indices(name: str, arrays: dict[str, Any], attributes: dict[str, Any], layout: str, library: str) -> None:
-    """Raise ArgumentError where an index numbers nothing, with its place; on a device this waits for it."""
-    shapes = (array.shape for array in arrays.values())
-    geometry = OPERATORS[name].geometry(*shapes, layout=layout, **attributes)
-    _dtypes.check(name, **arrays)
-    numbered, indices = getattr(geometry, "numbered_shape", geometry.x_shape), arrays["indices"]
-    if library == "numpy":
-        wrong = cpu.first_out_of_range(indices, prod(numbered))
-    else:
-        wrong = cuda.first_out_of_range(name, indices, prod(numbered))
+def _numbered(geometry: Any) -> Ints:
+    """Return the shape whose elements Indices number."""
+    return tuple(getattr(geometry, "numbered_shape", geometry.x_shape))
+
+
+def _refuse_index(name: str, indices: Any, wrong: Ints | None, geometry: Any) -> None:
+    """Raise ArgumentError for an index that numbers nothing, if there is one."""
+    numbered = _numbered(geometry)
     if wrong is not None:
         raise ArgumentError(
             f"{name}: indices hold {int(indices[wrong])} at {wrong}, but the elements of {numbered} (N, C, D1, …) "

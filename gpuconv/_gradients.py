@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuconv import _geometry, _layout
 from gpuconv._errors import ArgumentError, ArgumentTypeError
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints, MaxPoolGeometry
+
+Geometry = TypeVar("Geometry", ConvGeometry, ConvTransposeGeometry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ def conv_input_grad(
     name = "conv_input_grad"
     forward = _geometry.conv(_shape(name, "x_shape", x_shape), w_shape, layout=layout, name=name, **attributes)
     _check_dy(name, dy_shape, forward.y_shape, layout)
-    return _transposed(forward)
+    return _turned(forward, ConvTransposeGeometry)
 
 
 def conv_transpose_input_grad(
@@ -62,7 +64,7 @@ def conv_transpose_input_grad(
         _shape(name, "x_shape", x_shape), w_shape, layout=layout, name=name, **attributes
     )
     _check_dy(name, dy_shape, forward.y_shape, layout)
-    return _straight(forward)
+    return _turned(forward, ConvGeometry)
 
 
 def conv_weight_grad(
@@ -94,7 +96,7 @@ def conv_transpose_weight_grad(
         x_shape, _shape(name, "w_shape", w_shape), layout=layout, name=name, **attributes
     )
     _check_dy(name, dy_shape, forward.y_shape, layout)
-    return _straight(forward)
+    return _turned(forward, ConvGeometry)
 
 
 def conv_bias_grad(dy_shape: Sequence[int], *, layout: str = "NCHW") -> SumsGeometry:
@@ -192,14 +194,9 @@ def _sums(name: str, dy_shape: Sequence[int], layout: str) -> SumsGeometry:
     return SumsGeometry(shape, shape[1:2])
 
 
-def _transposed(g: ConvGeometry) -> ConvTransposeGeometry:
-    return ConvTransposeGeometry(
-        g.y_shape, g.x_shape, g.kernel_shape, g.strides, g.dilations, g.pads_begin, g.pads_end, g.w_shape, g.group
-    )
-
-
-def _straight(g: ConvTransposeGeometry) -> ConvGeometry:
-    return ConvGeometry(
+def _turned(g: ConvGeometry | ConvTransposeGeometry, kind: type[Geometry]) -> Geometry:
+    """Return the geometry the other way round: what one reads the other writes, through the same taps."""
+    return kind(
         g.y_shape, g.x_shape, g.kernel_shape, g.strides, g.dilations, g.pads_begin, g.pads_end, g.w_shape, g.group
     )
 

@@ -91,7 +91,7 @@ def _expand(operator: str, shape: Ints, strides: Ints, dtype: str) -> Launch:
         "w_stride": sums_plan.filled(steps, rank, 0),
         "transposed": operator == "conv_transpose",
     }
-    return _launch(operator, chosen, prod(shape), fields, {"w": "w", "expanded": "expanded"})
+    return launching.of_threads(operator, chosen, prod(shape), fields, {"w": "w", "expanded": "expanded"})
 
 
 def _add_bias(operator: str, shape: Ints, strides: Ints, b_stride: int, dtype: str) -> Launch:
@@ -107,11 +107,7 @@ def _add_bias(operator: str, shape: Ints, strides: Ints, b_stride: int, dtype: s
         "channels": params.division(shape[1], wide),
         "extent": params.divisions(sums_plan.filled(extents, rank, 1), wide),
     }
-    return _launch(operator, chosen, prod(shape), fields, {"b": "b", "y": "y"})
-
-
-def _launch(operator: str, chosen: Variant, threads: int, fields: dict[str, Any], roles: dict[str, str]) -> Launch:
-    return launching.of_blocks(operator, chosen, -(-threads // _THREADS), fields, params.pointers(chosen.layout, roles))
+    return launching.of_threads(operator, chosen, prod(shape), fields, {"b": "b", "y": "y"})
 
 
 # ---------------------------------------------------------------- variants

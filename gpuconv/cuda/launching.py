@@ -41,3 +41,10 @@ def on_arrays(
     pointers = params.pointers(chosen.layout, roles)
     launch = of_blocks(problem.operator, chosen, blocks, fields, pointers, shared_bytes)
     return Plan(problem.operator, (launch,), 0, "", (reason,))
+
+
+def of_threads(
+    operator: str, chosen: Variant, threads: int, fields: Mapping[str, Any], roles: Mapping[str, str]
+) -> Launch:
+    """Return a launch of so many threads, in whole blocks; ``roles`` maps pointer fields to the arrays' names."""
+    return of_blocks(operator, chosen, -(-threads // chosen.threads), fields, params.pointers(chosen.layout, roles))

@@ -63,8 +63,7 @@ def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, p
         "extent": params.divisions(filled(extents, rank, 1), wide),
         "y_stride": filled(steps, rank, 0),
     }
-    pointers = params.pointers(chosen.layout, {"sums": "workspace", "y": "y"})
-    return launching.of_blocks(operator, chosen, -(-elements // _THREADS), fields, pointers)
+    return launching.of_threads(operator, chosen, elements, fields, {"sums": "workspace", "y": "y"})
 
 
 def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides: Ints, limits: Limits) -> Plan:

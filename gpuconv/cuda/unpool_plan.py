@@ -63,7 +63,7 @@ def for_max_pool_grad(
         "channels_last": problem.channels_last,
     }
     roles = {"dy": "dy", "indices": "indices", "dx": "y"}
-    launch = _launch(operator, chosen, prod(g.x_shape), fields, roles)
+    launch = launching.of_threads(operator, chosen, prod(g.x_shape), fields, roles)
     reason = "every element looks at the windows that can reach it"
     return Plan(operator, (launch,), 0, "", (reason,), kernel=chosen.name)
 
@@ -100,8 +100,8 @@ def for_max_unpool(
     chosen = _unpool_variant(_dtypes.entry(dtype).itemsize, wide, rank)
     launches = (
         _clear("workspace", size // 4),
-        *([_launch(operator, _claim_variant(wide, rank), elements, fields, roles)] if elements else []),
-        _launch(operator, chosen, places, fields, roles),
+        *([launching.of_threads(operator, _claim_variant(wide, rank), elements, fields, roles)] if elements else []),
+        launching.of_threads(operator, chosen, places, fields, roles),
     )
     reason = "every element claims its place, then every place takes the last one that has claimed it"
     return Plan(operator, launches, size, "claims of places", (reason,), kernel=chosen.name)
@@ -134,10 +134,6 @@ def _clear(role: str, words: int) -> Launch:
     pointers = params.pointers(chosen.layout, {"words": role})
     blocks = max(1, min(-(-words // (4 * _THREADS)), 2**16))
     return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, {"count": words}), pointers)
-
-
-def _launch(operator: str, chosen: Variant, threads: int, fields: dict[str, Any], roles: dict[str, str]) -> Launch:
-    return launching.of_blocks(operator, chosen, -(-threads // _THREADS), fields, params.pointers(chosen.layout, roles))
 
 
 def _rank(rank: int, wide: bool) -> int:
