@@ -28,6 +28,7 @@ _CALLS = (
 def plans() -> Iterator[Plan]:
     """Yield plans of every candidate for all dtypes, widths of indices and layouts, over up to four axes."""
     yield unpool_plan.for_check(3, (2, 3), (3, 1), _LIMITS)
+    yield unpool_plan.for_check(3, (2, 3), (1, 2), _LIMITS)
     for (name, dtype), rank, wide, last in product(_CALLS, (2, 4), (False, True), (False, True)):
         if rank == 2 or dtype not in _dtypes.COMPLEX_DTYPES:
             yield from _plans(OPERATORS[name], "transpose" in name, dtype, rank, wide, last)

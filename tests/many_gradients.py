@@ -130,18 +130,18 @@ def _complex(operator: str, dtype: str, layout: str, architecture: str, wide: bo
     return emulated
 
 
-def _check(architecture: str, **options: Any) -> Any:
+def _check(kernel: str, places: Any, architecture: str, **options: Any) -> Any:
     """Only the first index that numbers nothing is reported, wherever it stands."""
-    places = np.arange(900).reshape(3, 4, 75)[:, :, ::-1] - 1
     with emulated_cuda(architecture, **options) as emulated:
         gpuconv.max_unpool(np.zeros(places.shape, np.float32), places, kernel_shape=[1])
         for at, wrong in (((0, 1, 3), -2), ((2, 3, 74), 900)):
-            broken = places.copy()
+            broken = places.copy(order="K")
             broken[at] = broken[2, 3, 70] = wrong
             with pytest.raises(gpuconv.ArgumentError) as caught:
                 gpuconv.max_unpool(np.zeros(places.shape, np.float32), broken, kernel_shape=[1])
             first = min(at, (2, 3, 70))
             assert f"indices hold {wrong} at {first}" in str(caught.value)
+    assert emulated.launches[1].variant.name == kernel
     return emulated
 
 
@@ -206,5 +206,9 @@ COMPLEX: tuple[Trial, ...] = (
     partial(_complex, "conv", "complex64", "contiguous"),
     partial(_complex, "conv_transpose", "complex128", "strided", wide=True),
 )
-CHECKS: tuple[Trial, ...] = (_check,)
+_PLACES = np.arange(3 * 4 * 75) - 1
+CHECKS: tuple[Trial, ...] = (
+    partial(_check, "check_indices_1d", _PLACES.reshape(3, 4, 75)),
+    partial(_check, "check_indices_6d", _PLACES.reshape(3, 75, 4).transpose(0, 2, 1)),
+)
 ALL = (*WEIGHTS, *FEW_WEIGHTS, *SUMS, *POOLS, *WALKS, *UNPOOLS, *COMPLEX, *CHECKS)

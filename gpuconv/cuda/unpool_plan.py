@@ -15,12 +15,12 @@ from gpuconv._gradients import MaxUnpoolGeometry
 from gpuconv.cuda import launching, params
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import used
-from gpuconv.cuda.sums_plan import filled
+from gpuconv.cuda.sums_plan import collapsed, filled
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
 _AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
-_CHECKED_AXES = 6
+_CHECKED_AXES = 6  # of Indices that are not one run
 _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}  # by bytes
 
 
@@ -77,13 +77,14 @@ def for_check(limit: int, shape: Ints, strides: Ints, limits: Limits) -> Plan:
     operator = "check_indices"
     if 0 in shape:
         return Plan(operator, (_clear("y", 2),), 0, "", ("there is nothing to look at",))
-    rank = max(_CHECKED_AXES, len(shape))
+    extents, steps = collapsed(shape, strides)
+    rank = 1 if len(extents) <= 1 else max(_CHECKED_AXES, len(extents))
     chosen = _check_variant(rank)
     fields = {
         "elements": prod(shape),
         "limit": limit,
-        "extent": [1] * (rank - len(shape)) + list(shape),
-        "stride": [0] * (rank - len(shape)) + list(strides),
+        "extent": filled(extents, rank, 1),
+        "stride": filled(steps, rank, 0),
     }
     blocks = min(-(-prod(shape) // _THREADS), _BLOCKS_PER_SM * limits.multiprocessors)
     pointers = params.pointers(chosen.layout, {"indices": "indices", "found": "y"})
@@ -165,6 +166,7 @@ def _check_variant(rank: int) -> Variant:
 def variants() -> Iterator[Variant]:
     """Yield the variants that are built ahead; those for more axes are compiled when first needed."""
     yield _clear_variant()
+    yield _check_variant(1)
     yield _check_variant(_CHECKED_AXES)
     for wide, rank in ((False, _AHEAD[0]), (False, _AHEAD[1]), (True, _AHEAD[1])):
         yield _claim_variant(wide, rank)
