@@ -15,7 +15,7 @@
 #include "vectors.cuh"
 
 // The largest numbers of windows beside one another that meet several columns, of such columns, and of rows.
-constexpr int kMostWindows = 4, kMostColumns = 2, kMostRows = 5;
+constexpr int kMostWindows = 4, kMostColumns = 2, kMostRows = 13;
 
 // Axes are depth, height and width. Strides count elements.
 struct WalkPoolGradParams {
@@ -108,24 +108,28 @@ template <class T, int ACROSS> struct Windows {
     T dy[ACROSS];
 };
 
-// Loads what a thread meets in its row of windows, and steps to the next one.
-template <int COLUMNS, int ACROSS, class T>
-__device__ __forceinline__ Windows<T, ACROSS> load(const WalkPoolGradParams& p, Walk<T>& walk)
+// Loads what COUNT windows of the thread's row have, from the first that meets its columns or a later one on.
+template <int COLUMNS, int COUNT, class T>
+__device__ __forceinline__ Windows<T, COUNT> load(const WalkPoolGradParams& p, const Walk<T>& walk, int from = 0)
 {
-    Windows<T, ACROSS> windows;
+    Windows<T, COUNT> windows;
     const bool there = inside(walk.out_row, walk.out_end);
 #pragma unroll
-    for (int i = 0; i < ACROSS; ++i) {
+    for (int i = 0; i < COUNT; ++i) {
         windows.indices[i].y = 1;
-        if (there && (COLUMNS == 1 ? i < walk.across : inside(walk.left + i, walk.across))) {
-            windows.indices[i] = *reinterpret_cast<const uint2*>(walk.indices + i * p.indices_stride[2]);
-            windows.dy[i] = walk.dy[i * p.dy_stride[2]];
+        if (there && (COLUMNS == 1 ? from + i < walk.across : inside(walk.left + i, walk.across))) {
+            windows.indices[i] = *reinterpret_cast<const uint2*>(walk.indices + (from + i) * p.indices_stride[2]);
+            windows.dy[i] = walk.dy[(from + i) * p.dy_stride[2]];
         }
     }
+    return windows;
+}
+
+template <class T> __device__ __forceinline__ void step_down(const WalkPoolGradParams& p, Walk<T>& walk)
+{
     ++walk.out_row;
     walk.indices += p.indices_stride[1];
     walk.dy += p.dy_stride[1];
-    return windows;
 }
 
 // Windows with a stride of one begin one column after another.
@@ -167,7 +171,37 @@ __device__ __forceinline__ void write(const WalkPoolGradParams& p, const Walk<T>
         if (COLUMNS == 1 || column < walk.columns) walk.dx[column * p.dx_stride[2]] = narrow<T>(sums[column]);
 }
 
-// STRIDE is that of the windows on both axes, or 0: any, for one column.
+// What the windows of a row give, however many meet the columns; for more than the rows of windows have they are loaded in
+// parts, else, ahead, while the row above is dealt with.
+template <class T, int ROWS, int STRIDE, int COLUMNS, int ACROSS> struct Source {
+    Windows<T, ACROSS> next;
+
+    __device__ __forceinline__ void begin(const WalkPoolGradParams& p, Walk<T>& walk)
+    {
+        next = load<COLUMNS, ACROSS>(p, walk);
+        step_down(p, walk);
+    }
+    template <class Acc> __device__ __forceinline__ void give_row(const WalkPoolGradParams& p, Walk<T>& walk, Acc (&sums)[ROWS][COLUMNS])
+    {
+        const Windows<T, ACROSS> windows = next;
+        begin(p, walk);
+        give<STRIDE>(p, windows, walk.place, sums);
+    }
+};
+template <class T, int ROWS, int STRIDE> struct Source<T, ROWS, STRIDE, 1, 0> {
+    __device__ __forceinline__ void begin(const WalkPoolGradParams&, Walk<T>&) {}
+    template <class Acc> __device__ __forceinline__ void give_row(const WalkPoolGradParams& p, Walk<T>& walk, Acc (&sums)[ROWS][1])
+    {
+        constexpr int kPart = 4;
+        if (inside(walk.out_row, walk.out_end))
+#pragma unroll 1
+            for (int from = 0; from < walk.across; from += kPart)
+                give<STRIDE>(p, load<1, kPart>(p, walk, from), walk.place, sums);
+        step_down(p, walk);
+    }
+};
+
+// STRIDE is that of the windows' rows, of several columns also of theirs, or 0: any. ACROSS is 0 for any.
 template <class T, class Acc, int ROWS, int STRIDE, int COLUMNS, int ACROSS>
 __device__ __forceinline__ void max_pool_grad_walks(const WalkPoolGradParams& p)
 {
@@ -176,13 +210,12 @@ __device__ __forceinline__ void max_pool_grad_walks(const WalkPoolGradParams& p)
     if (item >= p.items) return;
     const int stride = STRIDE > 0 ? STRIDE : int(p.stride[1].divisor);
     Walk<T> walk = stand<COLUMNS, T>(p, item, stride);
-    Windows<T, ACROSS> next = load<COLUMNS, ACROSS>(p, walk);
+    Source<T, ROWS, STRIDE, COLUMNS, ACROSS> source;
+    source.begin(p, walk);
     Acc sums[ROWS][COLUMNS] = {};
-#pragma unroll 2
+#pragma unroll(ACROSS > 0 ? 2 : 1)
     while (walk.row < walk.end) {
-        const Windows<T, ACROSS> windows = next;
-        next = load<COLUMNS, ACROSS>(p, walk);
-        give<STRIDE>(p, windows, walk.place, sums);
+        source.give_row(p, walk, sums);
 #pragma unroll(STRIDE > 0 ? STRIDE : 1)
         for (int i = 0; i < stride; ++i) {
             if (inside(walk.row + i, walk.end)) write(p, walk, sums[0]);

@@ -16,7 +16,7 @@ from gpuconv.cuda.prepared import contiguous_strides
 _LIMITS = representative("sm_90a").limits
 _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 _GRADIENTS = tuple(name for name in OPERATORS if name.endswith("_grad"))
-_WINDOWS = ((1, 1), (2, 2), (3, 2), (3, 1), (3, 3))  # sizes and strides of pools
+_WINDOWS = ((1, 1), (2, 2), (3, 2), (3, 1), (3, 3), (6, 1))  # sizes and strides of pools
 _CALLS = (
     *product(("conv", "conv_transpose"), _dtypes.COMPLEX_DTYPES),
     *product([name for name in _GRADIENTS if name != "max_pool_grad"], _dtypes.CONV_DTYPES + _dtypes.COMPLEX_DTYPES),

@@ -25,7 +25,7 @@ from gpuconv.cuda.pool_problem import Axis
 
 NAME = "walks"
 _THREADS = 256
-_NAMED = (4, 2, 5)  # kMostWindows, kMostColumns and kMostRows in max_pool_grad_walks.cu
+_NAMED = (4, 2, 13)  # kMostWindows, kMostColumns and kMostRows in max_pool_grad_walks.cu
 _WALKS = (32, 16, 8, 4, 2, 1)  # rows of windows
 WINDOWS_WANTED = 2048  # that threads of each multiprocessor load at a time; for fewer of them, shorter walks
 _NONE = 2**31  # from a number to one that no element has
@@ -41,11 +41,11 @@ class Shape:
     rows, stride : int
         Of windows; the stride is that of their rows and, for several columns, of both axes; 0: any.
     columns, across : int
-        Of a thread, and windows beside one another that can meet those.
+        Of a thread, and windows beside one another that can meet those; 0: any, four of them at a time.
     walk : int
         Instructions of a thread.
     windows : tuple of int
-        Those of each of its rows of windows, for elements of 16 bits, float32 and float64.
+        Those of each of its rows of windows, or of four windows of one, for elements of 16 bits, float32 and float64.
     row : int
         Those of each row of x, where the stride is any. All are counted.
     """
@@ -66,6 +66,7 @@ _SHAPES = (
     Shape(3, 2, 2, 2, 240, (83, 70, 103)),
     Shape(3, 1, 2, 4, 260, (125, 108, 152)),
     Shape(5, 0, 1, 5, 260, (165, 141, 195), 12),
+    Shape(13, 0, 1, 0, 260, (162, 158, 266), 53),
 )
 
 
@@ -106,9 +107,7 @@ class Columns:
         strides = {axis.stride for axis in strided if axis.windows > 1}
         if height.reach > shape.rows or (shape.stride > 0 and not strides <= {shape.stride}):
             return False
-        if shape.columns > 1:
-            return self.met(shape) <= shape.across
-        return min(-(-width.reach // max(width.stride, 1)), width.windows) <= shape.across
+        return shape.across == 0 or self.met(shape) <= shape.across
 
     def left(self, shape: Shape) -> int:
         """Return the first window of a row that can meet the first of several columns."""
@@ -116,8 +115,11 @@ class Columns:
         return (width.pad - width.reach) // shape.stride + 1
 
     def met(self, shape: Shape) -> int:
-        """Return how many windows of a row can meet several columns."""
-        return (shape.columns - 1 + self.axes[2].pad) // shape.stride - self.left(shape) + 1
+        """Return how many windows of a row can meet a thread's columns."""
+        width = self.axes[2]
+        if shape.columns == 1:
+            return min(-(-width.reach // max(width.stride, 1)), width.windows)
+        return (shape.columns - 1 + width.pad) // shape.stride - self.left(shape) + 1
 
     def named(self, shape: Shape) -> list[list[list[int]]]:
         """Return the struct's field: what each window can name, by columns and rows."""
@@ -155,7 +157,7 @@ class Columns:
     def walk(self, shape: Shape, limits: Limits) -> int:
         """Return how many rows of windows a thread makes: as many as leave every multiprocessor enough to do."""
         steps, wanted = self.steps(shape), WINDOWS_WANTED * limits.multiprocessors
-        longest = next((walk for walk in _WALKS if self.items(shape, walk) * shape.across >= wanted), 1)
+        longest = next((walk for walk in _WALKS if self.items(shape, walk) * self.met(shape) >= wanted), 1)
         return -(-steps // -(-steps // longest))
 
 
@@ -250,8 +252,15 @@ def variant(dtype: str, shape: Shape) -> Variant:
         parameter="WalkPoolGradParams",
         layout=_layout(),
         threads=_THREADS,
-        blocks_per_sm=4 if shape.across < 4 else 3,
+        blocks_per_sm=_blocks_per_sm(dtype, shape),
     )
+
+
+def _blocks_per_sm(dtype: str, shape: Shape) -> int:
+    """As many as leave a thread the registers that it uses: 64, 80 with more windows, or 128 with many wide sums."""
+    if shape.rows > 5 and _dtypes.entry(dtype).itemsize == 8:
+        return 2
+    return 4 if 0 < shape.across < 4 else 3
 
 
 def variants() -> list[Variant]:
@@ -283,8 +292,11 @@ def _layout() -> np.dtype[Any]:
 def _instructions(columns: Columns, shape: Shape, dtype: str, limits: Limits) -> float:
     """Of all threads."""
     walk, size = columns.walk(shape, limits), _dtypes.entry(dtype).itemsize
-    of_step = shape.windows[size // 4] + shape.row * columns.step(shape)
-    return columns.items(shape, walk) * (shape.walk + of_step * (walk + columns.halo(shape)))
+    steps, of_windows = walk + columns.halo(shape), shape.windows[size // 4]
+    of_rows = shape.row * columns.step(shape) * steps
+    if shape.across == 0:
+        steps, of_windows = min(steps, columns.axes[1].windows), of_windows * -(-columns.met(shape) // 4)
+    return columns.items(shape, walk) * (shape.walk + of_rows + of_windows * steps)
 
 
 def _plan(columns: Columns, shape: Shape, kernel: Variant, limits: Limits) -> Plan:
