@@ -7,8 +7,9 @@
 // while the row above is dealt with. Lanes go along the rows of x or, where channels lie closest together, along the channels.
 // Numbers of elements fit into 31 bits: an index is compared with those of a window's elements by its low word.
 //
-// An element's windows come in row-major order: no atomics, and the sums of the kernel that makes one element a thread.
-// Windows are no more than ROWS high, do not overlap in depth, and none is dilated: another kernel makes those.
+// An element's windows come in row-major order: no atomics, and the sums of the kernel that makes one element a thread. Where
+// windows overlap in depth columns go along that, so that what is named depth here is the height; then ACROSS is any. No
+// window is more than ROWS high, and none is dilated: another kernel makes those.
 #include "geometry.cuh"
 #include "numeric.cuh"
 #include "ptx.cuh"
@@ -47,6 +48,7 @@ template <class T> struct Walk {
     int columns;                   // that there are, to be written one by one; 0: all, as vectors
     int out_row, out_end;          // of windows that there are: the row, and where they end
     int left, across;              // windows of a row that meet the columns: the first one from the pointers, how many there are
+    int slices;                    // such rows in depth
     unsigned place;                // the number of the first column's element
     const T* dy;
     const long long* indices;
@@ -65,13 +67,14 @@ template <int COLUMNS, class T>
 __device__ __forceinline__ Walk<T> stand(const WalkPoolGradParams& p, int item, int stride)
 {
     Walk<T> walk;
-    int image, channel, depth, part, group, slice, slices, above = item;
+    int image, channel, depth, part, group, slice, beyond, above = item;
     if (p.channels_last) above = p.channels.split(above, channel);
     above = p.depths.split(p.walks.split(p.groups.split(above, group), part), depth);
     if (p.channels_last) image = above;
     else image = p.channels.split(above, channel);
     const int column = group * COLUMNS, begin = p.first + part * p.walk, first = max(begin * stride - p.pad[1], 0);
-    reaching(p, 0, depth, slice, slices);
+    reaching(p, 0, depth, slice, beyond);
+    walk.slices = beyond - slice;
     if constexpr (COLUMNS == 1) {
         int end;
         reaching(p, 2, column, walk.left, end);
@@ -85,7 +88,7 @@ __device__ __forceinline__ Walk<T> stand(const WalkPoolGradParams& p, int item, 
         walk.columns = 0;
     keep(walk.columns);
     walk.out_row = begin - p.halo;
-    walk.out_end = slice < slices ? p.y_extent[1] : 0;
+    walk.out_end = walk.slices > 0 ? p.y_extent[1] : 0;
     const int row = walk.out_row * stride - p.pad[1];
     walk.row = row - first;
     walk.end = min((begin + p.walk) * stride - p.pad[1], p.rows) - first;
@@ -108,18 +111,18 @@ template <class T, int ACROSS> struct Windows {
     T dy[ACROSS];
 };
 
-// Loads what COUNT windows of the thread's row have, from the first that meets its columns or a later one on.
+// Loads what COUNT windows beside one another have, if there is such a row. For one column there are `across` of them; for
+// several the first one is window `left`, and a row has `across`.
 template <int COLUMNS, int COUNT, class T>
-__device__ __forceinline__ Windows<T, COUNT> load(const WalkPoolGradParams& p, const Walk<T>& walk, int from = 0)
+__device__ __forceinline__ Windows<T, COUNT> load(const WalkPoolGradParams& p, const long long* indices, const T* dy, bool there, int left, int across)
 {
     Windows<T, COUNT> windows;
-    const bool there = inside(walk.out_row, walk.out_end);
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
         windows.indices[i].y = 1;
-        if (there && (COLUMNS == 1 ? from + i < walk.across : inside(walk.left + i, walk.across))) {
-            windows.indices[i] = *reinterpret_cast<const uint2*>(walk.indices + (from + i) * p.indices_stride[2]);
-            windows.dy[i] = walk.dy[(from + i) * p.dy_stride[2]];
+        if (there && (COLUMNS == 1 ? i < across : inside(left + i, across))) {
+            windows.indices[i] = *reinterpret_cast<const uint2*>(indices + i * p.indices_stride[2]);
+            windows.dy[i] = dy[i * p.dy_stride[2]];
         }
     }
     return windows;
@@ -171,14 +174,15 @@ __device__ __forceinline__ void write(const WalkPoolGradParams& p, const Walk<T>
         if (COLUMNS == 1 || column < walk.columns) walk.dx[column * p.dx_stride[2]] = narrow<T>(sums[column]);
 }
 
-// What the windows of a row give, however many meet the columns; for more than the rows of windows have they are loaded in
-// parts, else, ahead, while the row above is dealt with.
+// What the windows of a row give: up to ACROSS of one slice, loaded while the row above is dealt with, or any of several
+// slices, loaded in parts.
 template <class T, int ROWS, int STRIDE, int COLUMNS, int ACROSS> struct Source {
     Windows<T, ACROSS> next;
 
     __device__ __forceinline__ void begin(const WalkPoolGradParams& p, Walk<T>& walk)
     {
-        next = load<COLUMNS, ACROSS>(p, walk);
+        const bool there = inside(walk.out_row, walk.out_end);
+        next = load<COLUMNS, ACROSS>(p, walk.indices, walk.dy, there, walk.left, walk.across);
         step_down(p, walk);
     }
     template <class Acc> __device__ __forceinline__ void give_row(const WalkPoolGradParams& p, Walk<T>& walk, Acc (&sums)[ROWS][COLUMNS])
@@ -192,11 +196,23 @@ template <class T, int ROWS, int STRIDE> struct Source<T, ROWS, STRIDE, 1, 0> {
     __device__ __forceinline__ void begin(const WalkPoolGradParams&, Walk<T>&) {}
     template <class Acc> __device__ __forceinline__ void give_row(const WalkPoolGradParams& p, Walk<T>& walk, Acc (&sums)[ROWS][1])
     {
-        constexpr int kPart = 4;
-        if (inside(walk.out_row, walk.out_end))
+        constexpr int kPart = ROWS > 5 ? 4 : 2;
+        const long long* indices = walk.indices;
+        const T* dy = walk.dy;
+        const int slices = inside(walk.out_row, walk.out_end) ? walk.slices : 0;
 #pragma unroll 1
-            for (int from = 0; from < walk.across; from += kPart)
-                give<STRIDE>(p, load<1, kPart>(p, walk, from), walk.place, sums);
+        for (int slice = 0; slice < slices; ++slice) {
+            const long long* of_part = indices;
+            const T* dy_of_part = dy;
+#pragma unroll 1
+            for (int across = walk.across; across > 0; across -= kPart) {
+                give<STRIDE>(p, load<1, kPart>(p, of_part, dy_of_part, true, 0, across), walk.place, sums);
+                of_part += kPart * p.indices_stride[2];
+                dy_of_part += kPart * p.dy_stride[2];
+            }
+            indices += p.indices_stride[0];
+            dy += p.dy_stride[0];
+        }
         step_down(p, walk);
     }
 };

@@ -196,8 +196,10 @@ WALKS: tuple[Trial, ...] = (
             {"kernel_shape": [5, 4], "strides": [3, 1], "pads": [1, 3, 4, 2]}),
     partial(_walk, "max_pool_grad_float16_3d_walks_13xany", (3, 7, 38, 23), "contiguous", "float16",
             {"kernel_shape": [11, 9], "pads": [5, 4, 6, 2]}),
-    partial(_walk, "max_pool_grad_float64_3d_walks_13xany", (2, 11, 41, 35), "strided rows", "float64",
+    partial(_walk, "max_pool_grad_float64_3d_walks_5xany", (2, 11, 41, 35), "strided rows", "float64",
             {"kernel_shape": [3, 19], "strides": [1, 2], "pads": [1, 3, 4, 2]}),
+    partial(_walk, "max_pool_grad_float32_3d_walks_5xany", (2, 3, 38, 9, 15), "contiguous", "float32",
+            {"kernel_shape": [3, 3, 2], "strides": [1, 2, 1], "pads": [1, 2, 0, 1, 0, 1]}),
     partial(_walk, "max_pool_grad_bfloat16_3d_walks_5xany", (9, 75, 40), "channels last", "bfloat16",
             {"kernel_shape": [4], "strides": [3], "pads": [1, 2]}),
 )  # fmt: skip

@@ -11,6 +11,7 @@ import gradients
 import numpy as np
 import pytest
 from emulated import varied_cuda
+from emulator import emulated_cuda
 from hypothesis import given
 from hypothesis import strategies as st
 from operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, values
@@ -18,6 +19,7 @@ from oracle import assert_close, assert_same, round_to
 from strategies import GENERATORS, Problem, checked, problems
 
 import gpuconv
+from gpuconv.cuda import choice
 
 seeds = st.integers(0, 2**32 - 1)
 operators = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
@@ -155,6 +157,38 @@ def test_maxima_get_the_gradients_of_their_windows(
         dx = gpuconv.max_pool_grad(turn(dy), turn(indices), turn(x).shape, layout=order, **problem.attributes)
     expected = gradients.max_pool_grad(dy, indices, x.shape, problem.attributes.get("storage_order", 0))
     assert_close(np.moveaxis(dx, -1, 1) if last else dx, expected, dtype)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(
+    ("shape", "kernel", "strides"),
+    [
+        ((2, 3, 41), [3], [1]),
+        ((2, 3, 14, 17), [3, 3], [1, 1]),
+        ((2, 3, 13, 18), [3, 3], [2, 2]),
+        ((1, 2, 12, 19), [9, 7], [1, 1]),
+        ((1, 2, 9, 8, 7), [3, 3, 3], [1, 1, 1]),
+        ((1, 2, 8, 9, 9), [2, 3, 3], [2, 1, 2]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("order", ["NCHW", "NHWC"])
+def test_every_kernel_adds_windows_up_in_the_same_order(
+    shape: tuple[int, ...], kernel: list[int], strides: list[int], order: str
+) -> None:
+    """Of normal numbers, whose sums in other orders are others; most maxima have many windows."""
+    x = np.random.default_rng(0).random(shape, np.float32) ** 9
+    if order == "NHWC":
+        x = np.moveaxis(x, 1, -1).copy()
+    attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": strides, "layout": order}
+    y, indices = gpuconv.max_pool(x, return_indices=True, **attributes)
+    dy = np.random.default_rng(1).standard_normal(y.shape, np.float32)
+    found = []
+    for turn in choice.every_candidate():
+        with turn, emulated_cuda("sm_90a"):
+            found.append(gpuconv.max_pool_grad(dy, indices, x.shape, **attributes))
+    assert len(found) == 2
+    assert_same(found[1], found[0])
 
 
 @pytest.mark.parametrize("dtype", [*CONV_DTYPES, np.dtype("int8"), np.dtype("uint8")], ids=str)

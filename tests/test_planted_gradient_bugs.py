@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
-from many_gradients import WALKS, Trial
+from many_gradients import WALKS
 from mutate_kernels import changed_kernels
 from test_planted_bugs import exchanged
 
@@ -32,7 +33,7 @@ class Bug:
     path: str
     old: str
     new: str
-    trial: Trial
+    trial: Any
     message: str
 
 
@@ -46,8 +47,10 @@ BUGS = (
         WALKS[3], f"race|{OUT_OF_BOUNDS}"),
     Bug("rows are written as vectors wherever x begins", WALK, "% (COLUMNS * sizeof(T)) == 0)", "% 1 == 0)", WALKS[5],
         "misaligned"),
-    Bug("windows beside the last one are read", WALK, "inside(walk.left + i, walk.across)", "walk.left + i >= 0",
+    Bug("windows beside the last one are read", WALK, "inside(left + i, across)", "left + i >= 0",
         WALKS[4], f"{OUT_OF_BOUNDS}|{WRONG}"),
+    Bug("of slices in which windows overlap the first one counts alone", WALK, "? walk.slices : 0;", "? 1 : 0;",
+        next(trial for trial in WALKS if trial.args[1] == (2, 3, 38, 9, 15)), WRONG),
 )  # fmt: skip
 
 
