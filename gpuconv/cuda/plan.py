@@ -54,8 +54,8 @@ class Launch:
     parameters : bytes
         The struct, with pointers of zero.
     pointers : tuple of (str, int)
-        Which array's address belongs at which byte offset: "x", "w", "b", "dy", "y", "indices", "packed", "expanded"
-        or "workspace".
+        Which array's address belongs at which byte offset: "x", "w", "b", "dy", "y", "indices", "residual", "packed",
+        "expanded" or "workspace".
     """
 
     variant: Variant

@@ -69,7 +69,8 @@ class Prepared:
         self._has_outs = any(self._outs)
         masks = [array.itemsize - 1 for array in inputs.values()]
         self._misaligned = min(masks)
-        self._wider = [(position, mask) for position, mask in enumerate(masks) if mask > self._misaligned]
+        more = len(masks) > 3
+        self._wider = [(position, mask) for position, mask in enumerate(masks) if more or mask > self._misaligned]
         self._made = results
         self._results = [(r.shape, r.dtype.type, f"{plan.operator}: {r.role} of shape {r.shape}") for r in results]
         self._names = [(result.role, result.name) for result in results]
