@@ -13,9 +13,8 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._activation import Activation
-from gpuconv._errors import ArgumentError
 from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_structs, params
+from gpuconv.cuda import copy_plan, gemm_structs, params
 from gpuconv.cuda.plan import Launch, Plan
 
 
@@ -36,14 +35,34 @@ def finished(plan: Plan, activation: Activation | None, dtype: str, shape: Ints,
     steps = strides.get("residual")
     if not plan.launches or (activation is None and steps is None):
         return plan
-    if steps is not None and not _same(shape, steps, strides["y"]):
-        raise ArgumentError(f"{plan.operator}: residual must have the result's strides")
-    role = None if steps is None else "residual"
     fields = _fields(activation, _dtypes.entry(dtype).accumulator)
-    launches, sharing = (
-        tuple(_finished(launch, fields, role) for launch in launches) for launches in (plan.launches, plan.sharing)
+    if steps is None or _same(shape, steps, strides["y"]):
+        return _with(plan, fields, None if steps is None else "residual")
+    copy = copy_plan.copy(plan.operator, dtype, shape, {"residual": steps, "copied": strides["y"]})
+    found = _with(plan, fields, "copied")
+    return replace(
+        found,
+        launches=_after_packing(found.launches, copy),
+        sharing=_after_packing(found.sharing, copy) if found.sharing else (),
+        copied_bytes=_bytes(shape, strides["y"], _dtypes.entry(dtype).itemsize),
+        reasons=(*found.reasons, "the residual is copied first: its elements do not lie as those of the result"),
     )
-    return replace(plan, launches=launches, sharing=sharing)
+
+
+def _with(plan: Plan, fields: Mapping[str, int], role: str | None) -> Plan:
+    launches = tuple(_finished(launch, fields, role) for launch in plan.launches)
+    return replace(plan, launches=launches, sharing=tuple(_finished(launch, fields, role) for launch in plan.sharing))
+
+
+def _after_packing(launches: tuple[Launch, ...], copy: Launch) -> tuple[Launch, ...]:
+    packing = sum(launch.packs for launch in launches)
+    return (*launches[:packing], copy, *launches[packing:])
+
+
+def _bytes(shape: Ints, strides: Ints, itemsize: int) -> tuple[int, int]:
+    """Return how far an array of these strides reaches: before its first element, and from there on."""
+    steps = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
+    return itemsize * -sum(step for step in steps if step < 0), itemsize * (1 + sum(s for s in steps if s > 0))
 
 
 def _same(shape: Ints, one: Ints, other: Ints) -> bool:

@@ -79,6 +79,7 @@ class Prepared:
         sizes = [nbytes for _, _, nbytes in spaces]
         self._workspace = (sum(sizes), f"{plan.operator}: the workspace ({uses})") if spaces else None
         self._parts = sizes[1:] and sizes
+        self._before = plan.copied_bytes[0]  # where the first element of the last part lies
         roles = [
             *(input_roles.get(name, name) for name in inputs),
             *(result.role for result in results),
@@ -122,6 +123,7 @@ class Prepared:
                 addresses += runtime.parts(workspace, self._parts)
             else:
                 addresses.append(runtime.result_address(workspace))
+            addresses[-1] += self._before
         runtime.keep(workspace, results[0])
         try:
             words, launches = self._slots.pop()
