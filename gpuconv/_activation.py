@@ -60,15 +60,18 @@ def parse(operator: str, given: Any) -> Activation | None:
     if isinstance(given, str):
         return _bare(operator, given)
     if not isinstance(given, tuple) or not given or not isinstance(given[0], str):
+        kind = f"a tuple of {_types(given)}" if isinstance(given, tuple) else type(given).__name__
         raise ArgumentTypeError(
-            f"{operator}: activation must be None, one of {', '.join(_ARGUMENTS)}, or a tuple of such a name and its "
-            f"arguments, as ('leaky_relu', 0.1), not {given!r}"
+            f"{operator}: activation must be a name, or a tuple of a name and its arguments as ('leaky_relu', 0.1), "
+            f"not {kind}"
         )
     name, *arguments = given
     bare, names = _bare(operator, name), _ARGUMENTS[name]
     if len(arguments) != len(names):
-        takes = f"({', '.join(names)})" if names else "no arguments"
-        raise ArgumentTypeError(f"{operator}: activation {name} takes {takes}, not {len(arguments)}: {given!r}")
+        takes = " and ".join(names) or "no arguments"
+        raise ArgumentTypeError(
+            f"{operator}: activation {name} takes {takes}, but the tuple has {len(arguments)} of them"
+        )
     if not names:
         return bare
     if name == "leaky_relu":
@@ -79,6 +82,10 @@ def parse(operator: str, given: Any) -> Activation | None:
         for of, value, bound in zip(names, arguments, (-inf, inf), strict=True)
     )
     return Activation(f"clip({low}, {high})", low=low, high=high)
+
+
+def _types(values: tuple[Any, ...]) -> str:
+    return ", ".join(type(value).__name__ for value in values) or "nothing"
 
 
 def _bare(operator: str, name: str) -> Activation:
@@ -92,7 +99,7 @@ def _number(operator: str, name: str, of: str, value: Any) -> float:
     """Return an argument as a float."""
     if isinstance(value, bool) or not isinstance(value, Real):
         kinds = "a number" if name == "leaky_relu" else "a number or None"
-        raise ArgumentTypeError(f"{operator}: {of} of activation {name} must be {kinds}, not {value!r}")
+        raise ArgumentTypeError(f"{operator}: {of} of activation {name} must be {kinds}, not {type(value).__name__}")
     try:
         number = float(value)
     except OverflowError:
