@@ -7,6 +7,7 @@ from math import inf, isnan
 from numbers import Real
 from typing import Any
 
+from gpuconv import _dtypes
 from gpuconv._errors import ArgumentError, ArgumentTypeError
 
 _ARGUMENTS = {"relu": (), "leaky_relu": ("alpha",), "clip": ("low", "high")}
@@ -109,12 +110,12 @@ def _number(operator: str, name: str, of: str, value: Any) -> float:
     return number
 
 
-def check(operator: str, activation: Activation | None, residual: Any, shape: tuple[int, ...], dtype: Any) -> None:
+def check(operator: str, activation: Activation | None, residual: Any, shape: tuple[int, ...], dtype: str) -> None:
     """Refuse an activation of complex numbers, and a residual that is not of the result's shape.
 
     That a residual has the dtype of the other arrays is checked with these.
     """
-    if activation is not None and dtype.kind == "c":
+    if activation is not None and _dtypes.entry(dtype).real:
         raise ArgumentTypeError(f"{operator}: x has dtype {dtype}, but an activation compares real numbers; pass none")
     if residual is not None and residual.shape != shape:
         raise ArgumentError(f"{operator}: residual must have the result's shape {shape}, not {residual.shape}")

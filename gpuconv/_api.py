@@ -142,7 +142,7 @@ def conv(
     if precision is not None:
         _precision.check("conv", precision)
     shape = _layout.as_given(layout, geometry.y_shape)
-    _activation.check("conv", does, residual, shape, x.dtype)
+    _activation.check("conv", does, residual, shape, x.dtype.name)
     y = _memory.result("conv", out, shape, x.dtype, x=x, w=w, b=b, residual=residual)
     finish = cpu.Finish(None if residual is None else _layout.view(layout, residual), does)
     cpu.conv(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry, finish)
@@ -257,7 +257,7 @@ def conv_transpose(
     if precision is not None:
         _precision.check("conv_transpose", precision)
     shape = _layout.as_given(layout, geometry.y_shape)
-    _activation.check("conv_transpose", does, residual, shape, x.dtype)
+    _activation.check("conv_transpose", does, residual, shape, x.dtype.name)
     y = _memory.result("conv_transpose", out, shape, x.dtype, x=x, w=w, b=b, residual=residual)
     finish = cpu.Finish(None if residual is None else _layout.view(layout, residual), does)
     cpu.conv_transpose(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry, finish)
