@@ -29,7 +29,8 @@ def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limit
     if _dtypes.entry(dtype).real:
         return complex_plan.plan(kernel, geometry, dtype, strides, limits, precision)
     if kernel == "weight_grad":
-        return weight_grad_plan.for_weight_grad(geometry, dtype, strides["x"], strides["dy"], strides["y"], limits)
+        arrays = strides["x"], strides["dy"], strides["y"]
+        return weight_grad_plan.for_weight_grad(geometry, dtype, *arrays, limits, precision)
     make = conv_plan.for_conv if kernel == "conv" else conv_plan.for_conv_transpose
     b_stride = strides["b"][0] if "b" in strides else None
     return make(geometry, dtype, strides["x"], strides["w"], b_stride, strides["y"], limits, precision)
