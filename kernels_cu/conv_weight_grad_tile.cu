@@ -4,6 +4,7 @@
 // filter, tap, channel): lanes write neighbours. Sums that zeros for inputs outside of x may have spoilt, or rounding and
 // splitting of factors, are made again, over the taps inside alone.
 #include "implicit_gemm.cuh"
+#include "weight_grad_ffma.cuh"
 #include "weight_grad_mma.cuh"
 
 template <class Multiplier> struct WeightGradBlock {
@@ -120,4 +121,11 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, i
 __device__ __forceinline__ void conv_weight_grad_mma(const WeightGradTileParams& p)
 {
     make_weight_grad<WeightGradMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, Slices>>(p);
+}
+
+// On the cores' own multipliers.
+template <int BLOCK_M, int BLOCK_N, int BLOCK_K, int STAGES, template <class, int, int, int, int, int> class Slices>
+__device__ __forceinline__ void conv_weight_grad_ffma(const WeightGradTileParams& p)
+{
+    make_weight_grad<WeightGradFfma<BLOCK_M, BLOCK_N, BLOCK_K, STAGES, Slices>>(p);
 }

@@ -9,7 +9,7 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, Ints
-from gpuconv.cuda import choice, launching, model, multiples, params, sums_plan, weight_grad_tile_plan
+from gpuconv.cuda import choice, fragments, launching, model, multiples, params, sums_plan, weight_grad_tile_plan
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.weight_grad_problem import OPERATOR, Problem, layout
@@ -58,8 +58,15 @@ def for_weight_grad(
     precision = precision if dtype == "float32" else "ieee"
     problem = Problem(geometry, dtype, x_strides, dy_strides, w_strides, result or dtype, precision)
     found = choice.choose(problem, candidates(problem, limits), limits)
-    refused = weight_grad_tile_plan.refusal(problem)
-    return found if refused is None else replace(found, reasons=(*found.reasons, f"no tensor cores: {refused}"))
+    return replace(found, reasons=(*found.reasons, *_refusals(problem)))
+
+
+def _refusals(problem: Problem) -> Iterator[str]:
+    tiles = weight_grad_tile_plan.refusal(problem)
+    if tiles is not None:
+        yield f"no large tiles, nor tensor cores: {tiles}"
+    elif (problem.dtype, problem.precision) not in fragments.operands():
+        yield f"no tensor cores: {problem.dtype} products are those of IEEE arithmetic unless precision is lower"
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:

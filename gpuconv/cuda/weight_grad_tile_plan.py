@@ -1,4 +1,4 @@
-"""Plans of the gradient of weights in large tiles, on tensor cores (``conv_weight_grad_tile.cu``).
+"""Plans of the gradient of weights in large tiles, of tensor cores or of FFMA (``conv_weight_grad_tile.cu``).
 
 Kernels have three spatial axes and 32-bit indices: problems with fewer axes get some of one element in front.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import fragments, launching, params, sums_plan, weight_grad_problem, weight_grad_tiles
+from gpuconv.cuda import launching, params, sums_plan, weight_grad_problem, weight_grad_tiles
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK
 from gpuconv.cuda.fragments import Arithmetic
@@ -31,8 +31,6 @@ def refusal(problem: Problem) -> str | None:
     rank = len(problem.geometry.kernel_shape)
     if problem.result != problem.dtype:
         return f"products of parts of {problem.result} are added up apart"
-    if (problem.dtype, problem.precision) not in fragments.operands():
-        return f"{problem.dtype} products are those of IEEE arithmetic unless precision is lower"
     if rank > RANK:
         return f"{rank} spatial axes are more than {RANK}"
     if problem.pixels == 0 or 0 in problem.geometry.x_shape:
@@ -46,7 +44,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """Yield a candidate for every tile that takes the problem."""
     if refusal(problem) is not None:
         return
-    arithmetic = fragments.arithmetic_of(problem.dtype, problem.precision)
+    arithmetic = weight_grad_tiles.arithmetic_of(problem)
     chunks = weight_grad_tiles.has_chunks(problem)
     for tile in weight_grad_tiles.TILES[arithmetic.cuda]:
         room = shared_bytes(problem.dtype, tile) <= limits.shared_bytes_per_block
@@ -110,12 +108,14 @@ def _layout() -> np.dtype[Any]:
 
 def variant(dtype: str, arithmetic: Arithmetic, tile: Tile) -> Variant:
     """Return the kernel of a tile."""
-    sizes = (tile.block_m, tile.block_n, tile.block_k, tile.warp_m, tile.warp_n, tile.stages)
+    own = arithmetic is weight_grad_tiles.OWN
+    of_warp = () if own else (tile.warp_m, tile.warp_n)
+    sizes = (tile.block_m, tile.block_n, tile.block_k, *of_warp, tile.stages)
     return Variant(
         name=f"conv_weight_grad_{dtype}_{RANK}d_{arithmetic.label}_{tile.shape}",
         source="conv_weight_grad_tile.cu",
-        function="conv_weight_grad_mma",
-        arguments=(arithmetic.cuda, *map(str, sizes), f"{tile.gather.capitalize()[:-1]}Slices"),
+        function=f"conv_weight_grad_{'ffma' if own else 'mma'}",
+        arguments=(*([] if own else [arithmetic.cuda]), *map(str, sizes), f"{tile.gather.capitalize()[:-1]}Slices"),
         parameter="WeightGradTileParams",
         layout=_layout(),
         threads=tile.threads,
@@ -125,5 +125,5 @@ def variant(dtype: str, arithmetic: Arithmetic, tile: Tile) -> Variant:
 
 def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
-    for dtype, _, arithmetic, tile in weight_grad_tiles.kernels():
+    for dtype, arithmetic, tile in weight_grad_tiles.kernels():
         yield variant(dtype, arithmetic, tile)

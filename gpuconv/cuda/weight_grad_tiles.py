@@ -14,12 +14,13 @@ from gpuconv.cuda.multiples import whole
 from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.weight_grad_problem import Problem
 
-UNIT = 8  # channels that columns are filled up to, tap by tap
+UNIT = 4  # channels that columns are filled up to, tap by tap
 _MOST_BYTES = 64 * 2**20  # of the sums of all parts, where there is more than one
 _ROUNDS = 8  # of blocks for all multiprocessors, at most
 _BEGINNING = 2500  # cycles from a block's start to its first product and from its last one to its end; assumed
 _LATENCY = 700  # cycles that a load from global memory takes; assumed
 _LINE = 128
+_LANES = 128  # instructions, counted by thread, that a multiprocessor issues in one clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class Tile:
         16 bytes of channels that lie side by side, or neighbouring pixels of one channel after another.
     block_m, block_n, block_k, warp_m, warp_n, stages, blocks_per_sm : int
     issued, issued_in_rows : float
-        Instructions of a warp in the main loop for every one that multiplies fragments: where x is read pixel by pixel,
-        and where several of its pixels are copied at once.
+        Instructions of a warp in the main loop for every one that multiplies: where x is read pixel by pixel, and where
+        several of its pixels are copied at once.
     """
 
     gather: str
@@ -60,33 +61,52 @@ class Tile:
 
 _HALF = (
     Tile("channels", 128, 128, 64, 64, 64, 2, 2, 3.4, 3.4),
-    Tile("channels", 64, 64, 64, 32, 32, 3, 4, 6.0, 6.0),
-    Tile("pixels", 128, 128, 32, 64, 64, 3, 2, 5.6, 3.3),
-    Tile("pixels", 64, 64, 32, 32, 32, 4, 4, 14.4, 8.8),
+    Tile("channels", 64, 64, 64, 32, 32, 3, 4, 6.1, 6.1),
+    Tile("pixels", 128, 128, 32, 64, 64, 3, 2, 5.8, 3.3),
+    Tile("pixels", 64, 64, 32, 32, 32, 4, 4, 15.1, 8.8),
 )
 _SINGLE = (
     Tile("channels", 128, 128, 32, 64, 64, 2, 2, 5.0, 5.0),
-    Tile("channels", 64, 64, 32, 32, 32, 3, 4, 9.5, 9.5),
-    Tile("pixels", 128, 128, 32, 64, 64, 2, 2, 5.4, 4.7),
-    Tile("pixels", 64, 64, 32, 32, 32, 3, 4, 10.9, 9.1),
+    Tile("channels", 64, 64, 32, 32, 32, 3, 4, 9.8, 9.8),
+    Tile("pixels", 128, 128, 32, 64, 64, 2, 2, 6.5, 4.7),
+    Tile("pixels", 64, 64, 32, 32, 32, 3, 4, 11.2, 9.1),
 )
 _SPLIT = (
-    Tile("channels", 64, 64, 32, 32, 32, 3, 3, 4.7, 4.7),
-    Tile("pixels", 64, 64, 32, 32, 32, 3, 3, 5.3, 4.7),
+    Tile("channels", 64, 64, 32, 32, 32, 3, 3, 4.6, 4.6),
+    Tile("pixels", 64, 64, 32, 32, 32, 3, 3, 5.4, 4.7),
 )
 _DOUBLE = (
-    Tile("channels", 64, 64, 16, 32, 32, 3, 2, 28.0, 28.0),
-    Tile("pixels", 64, 64, 16, 32, 32, 3, 2, 25.8, 22.8),
+    Tile("channels", 64, 64, 16, 32, 32, 3, 2, 28.3, 28.3),
+    Tile("pixels", 64, 64, 16, 32, 32, 3, 2, 26.8, 23.8),
 )
+_FFMA = (
+    Tile("channels", 128, 128, 16, 32, 64, 3, 2, 1.17, 1.17),
+    Tile("channels", 64, 128, 16, 32, 64, 3, 4, 1.2, 1.2),
+    Tile("pixels", 128, 128, 32, 32, 64, 2, 2, 1.18, 1.15),
+    Tile("pixels", 64, 128, 32, 32, 64, 2, 4, 1.27, 1.16),
+)
+OWN = Arithmetic("ffma", "", 0)  # of the cores' own multipliers, whose every instruction is a product of a thread
 TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT}
-TILES["DoubleProducts"] = _DOUBLE
+TILES |= {"DoubleProducts": _DOUBLE, OWN.cuda: _FFMA}
 
 
-def kernels() -> Iterator[tuple[str, str, Arithmetic, Tile]]:
-    """Yield dtype, precision, arithmetic and tile of every kernel."""
-    for dtype, precision, arithmetic in fragments.arithmetics():
+def arithmetics() -> Iterator[tuple[str, str, Arithmetic]]:
+    """Yield every dtype and precision, and how factors are multiplied."""
+    yield from fragments.arithmetics()
+    yield "float32", "ieee", OWN
+
+
+def arithmetic_of(problem: Problem) -> Arithmetic:
+    """Return how a problem's factors are multiplied."""
+    known = {(dtype, precision): arithmetic for dtype, precision, arithmetic in arithmetics()}
+    return known[problem.dtype, problem.precision]
+
+
+def kernels() -> Iterator[tuple[str, Arithmetic, Tile]]:
+    """Yield dtype, arithmetic and tile of every kernel."""
+    for dtype, _, arithmetic in arithmetics():
         for tile in TILES[arithmetic.cuda]:
-            yield dtype, precision, arithmetic, tile
+            yield dtype, arithmetic, tile
 
 
 # ---------------------------------------------------------------- what a tile is given
@@ -170,7 +190,12 @@ def seconds(problem: Problem, tile: Tile, arithmetic: Arithmetic, count: int, li
     blocks = prod(tiles(problem, tile)) * problem.geometry.group * count
     pixels = each(problem, tile, count)
     products = tile.block_m * tile.block_n * pixels * arithmetic.products
-    busy = model.tensor(blocks, products, arithmetic.lanes, besides(problem, tile, arithmetic), limits)
+    if arithmetic is OWN:
+        issued = model.busy(blocks, products * _issued(problem, tile) / _LANES, limits)
+        busy = max(model.arithmetic(blocks, products, "float32", 1.0, limits), issued)
+        busy = max(busy, model.busy(blocks, _gathered(problem, tile) * pixels / 32, limits))
+    else:
+        busy = model.tensor(blocks, products, arithmetic.lanes, besides(problem, tile, arithmetic), limits)
     busy += model.busy(blocks, _BEGINNING, limits)
     copied = (tile.block_m + tile.block_n) * pixels * _dtypes.entry(problem.dtype).itemsize
     busy = max(busy, model.cached(blocks, copied, limits))
@@ -186,15 +211,20 @@ def besides(problem: Problem, tile: Tile, arithmetic: Arithmetic) -> float:
     warp = (tile.warp_m // 16) * (tile.warp_n // 8)
     loaded = depth * size * (tile.warp_m + tile.warp_n) / _LINE / warp
     filled = depth * size * (tile.block_m + tile.block_n) / _LINE / fragments_of
-    gathered = depth / 32 * _gathered(problem, tile) / fragments_of if tile.gather == "pixels" else 0.0
+    gathered = depth / 32 * _gathered(problem, tile) / fragments_of
     waits = _waits(problem, tile) * depth / tile.block_k / fragments_of
-    issued = tile.issued_in_rows if x_in_rows(problem) else tile.issued
-    return max(issued / 4, (loaded + filled + gathered + waits) / arithmetic.products)
+    return max(_issued(problem, tile) / 4, (loaded + filled + gathered + waits) / arithmetic.products)
+
+
+def _issued(problem: Problem, tile: Tile) -> float:
+    return tile.issued_in_rows if x_in_rows(problem) else tile.issued
 
 
 def _gathered(problem: Problem, tile: Tile) -> float:
     """Return the lines of the L1 cache that the elements of 32 pixels lie in, for all rows that are read one by one."""
     g, found = problem.geometry, 0.0
+    if tile.gather == "channels":
+        return found
     step = 1 if g.y_shape[-1] == 1 else g.strides[-1]
     if not x_in_rows(problem):
         found += tile.block_n * _lines(problem, problem.x_strides[-1] * step)
@@ -213,4 +243,4 @@ def _waits(problem: Problem, tile: Tile) -> float:
     copied = dy_in_rows(problem) and width(problem, problem.dy_strides) >= 8
     if tile.gather == "channels" or size > 2 or copied:
         return 0.0
-    return tile.block_m / 64 * _LATENCY / tile.blocks_per_sm
+    return tile.block_m / 128 * _LATENCY / tile.blocks_per_sm

@@ -21,7 +21,7 @@ struct WeightGradTileParams {
     int dy_rows, x_rows;         // whether an image's pixels lie next to each other: of x those of the one tap
 };
 
-enum : int { kUnit = 8, kNoPixel = -0x7fffffff - 1, kNoColumn = -0x40000000 };
+enum : int { kUnit = 4, kNoPixel = -0x7fffffff - 1, kNoColumn = -0x40000000 };
 
 // A column's channel, and how far its tap is from the first one; false where there is no such column.
 __device__ __forceinline__ bool find_column(const WeightGradTileParams& tile, int number, int& tap, int& channel, Standing& away)
@@ -154,13 +154,13 @@ struct ChannelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
     }
     template <bool WHOLE> __device__ __forceinline__ void copy_x(unsigned target, int stage) const
     {
-        constexpr int kChunks = BLOCK_N / kChunk, kStep = THREADS / kChunks, kOfUnit = kUnit / kChunk;
+        constexpr int kChunks = BLOCK_N / kChunk, kStep = THREADS / kChunks;
         static_assert(BLOCK_K % kStep == 0);
         const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
-        const Standing away = this->tables.columns[chunk / kOfUnit];
-        const int further = chunk % kOfUnit * kChunk;
+        const int unit = chunk * kChunk / kUnit, further = chunk * kChunk % kUnit;
+        const Standing away = this->tables.columns[unit];
         const T* source = this->x + (away.offset + further);
-        const bool some = further < this->tables.left[chunk / kOfUnit];
+        const bool some = further < this->tables.left[unit];
 #pragma unroll (WHOLE ? BLOCK_K / kStep : 1)
         for (int i = 0; i < BLOCK_K; i += kStep) {
             const int k = first + i;
@@ -263,7 +263,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
             for (int row = stripe(); row < BLOCK_M; row += kStripes)
                 copy_async<sizeof(T)>(target + place_of(row, pixel), source + (in_dy[pixel] + row * p.dy_channel), row < end ? sizeof(T) : 0);
         } else {
-            constexpr int kAtOnce = 8;
+            constexpr int kAtOnce = BLOCK_M / kStripes < 16 ? BLOCK_M / kStripes : 16;
             static_assert(BLOCK_M % (kAtOnce * kStripes) == 0);
             const int left = this->limit - this->next - pixel;
 #pragma unroll 1
