@@ -79,6 +79,7 @@ def _plan(problem: Problem, tile: Tile, arithmetic: Arithmetic, parts: int) -> P
         "image": params.division(prod(g.y_shape[2:]), False),
         "dy_rows": weight_grad_tiles.dy_in_rows(problem),
         "x_rows": weight_grad_tiles.x_in_rows(problem),
+        "dy_chunks": weight_grad_tiles.dy_in_chunks(problem),
     }
     pointers = params.pointers(weight_grad_problem.layout(False, RANK), {"x": "x", "dy": "dy", "sums": "workspace"})
     blocks, shared = prod(tiles) * g.group * parts, shared_bytes(problem.dtype, tile)
@@ -101,7 +102,7 @@ def _layout() -> np.dtype[Any]:
         [
             ("common", weight_grad_problem.layout(False, RANK)),
             *((name, params.divider(False)) for name in ("channels", "image")),
-            *((name, "<i4") for name in ("dy_rows", "x_rows")),
+            *((name, "<i4") for name in ("dy_rows", "x_rows", "dy_chunks")),
         ]
     )
 

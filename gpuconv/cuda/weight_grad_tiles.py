@@ -20,6 +20,7 @@ _ROUNDS = 8  # of blocks for all multiprocessors, at most
 _BEGINNING = 2500  # cycles from a block's start to its first product and from its last one to its end; assumed
 _LATENCY = 700  # cycles that a load from global memory takes; assumed
 _LINE = 128
+_TURNED = 2  # accesses of a lane to shared and global memory for 16 bytes that are turned round, by their elements
 _LANES = 128  # instructions, counted by thread, that a multiprocessor issues in one clock
 
 
@@ -62,22 +63,22 @@ class Tile:
 _HALF = (
     Tile("channels", 128, 128, 64, 64, 64, 2, 2, 3.4, 3.4),
     Tile("channels", 64, 64, 64, 32, 32, 3, 4, 6.1, 6.1),
-    Tile("pixels", 128, 128, 32, 64, 64, 3, 2, 5.8, 3.3),
-    Tile("pixels", 64, 64, 32, 32, 32, 4, 4, 15.1, 8.8),
+    Tile("pixels", 128, 128, 32, 64, 64, 3, 2, 6.1, 3.4),
+    Tile("pixels", 64, 64, 32, 32, 32, 4, 4, 15.8, 9.1),
 )
 _SINGLE = (
     Tile("channels", 128, 128, 32, 64, 64, 2, 2, 5.0, 5.0),
     Tile("channels", 64, 64, 32, 32, 32, 3, 4, 9.8, 9.8),
-    Tile("pixels", 128, 128, 32, 64, 64, 2, 2, 6.5, 4.7),
-    Tile("pixels", 64, 64, 32, 32, 32, 3, 4, 11.2, 9.1),
+    Tile("pixels", 128, 128, 32, 64, 64, 2, 2, 6.6, 4.7),
+    Tile("pixels", 64, 64, 32, 32, 32, 3, 4, 12.8, 10.7),
 )
 _SPLIT = (
     Tile("channels", 64, 64, 32, 32, 32, 3, 3, 4.6, 4.6),
-    Tile("pixels", 64, 64, 32, 32, 32, 3, 3, 5.4, 4.7),
+    Tile("pixels", 64, 64, 32, 32, 32, 3, 3, 5.6, 4.9),
 )
 _DOUBLE = (
     Tile("channels", 64, 64, 16, 32, 32, 3, 2, 28.3, 28.3),
-    Tile("pixels", 64, 64, 16, 32, 32, 3, 2, 26.8, 23.8),
+    Tile("pixels", 64, 64, 16, 32, 32, 3, 2, 28.5, 24.6),
 )
 _FFMA = (
     Tile("channels", 128, 128, 16, 32, 64, 3, 2, 1.17, 1.17),
@@ -124,14 +125,23 @@ def tiles(problem: Problem, tile: Tile) -> tuple[int, int]:
 
 
 def has_chunks(problem: Problem) -> bool:
-    """Tell whether pixels of both arrays consist of whole chunks: of 16 bytes of channels of a group side by side."""
-    g, chunk = problem.geometry, 16 // _dtypes.entry(problem.dtype).itemsize
-    arrays = ((g.x_shape, problem.x_strides, g.w_shape[1]), (g.y_shape, problem.dy_strides, problem.filters))
-    for (batch, _, *extents), (image, channel, *steps), channels in arrays:
-        apart = [step for step, n in zip((image, *steps), (batch, *extents), strict=True) if n > 1]
-        if channel != 1 or channels % chunk or any(step % chunk for step in apart):
-            return False
-    return True
+    """Tell whether pixels of both arrays consist of whole chunks."""
+    g = problem.geometry
+    return dy_in_chunks(problem) and _in_chunks(problem, g.x_shape, problem.x_strides, g.w_shape[1])
+
+
+def dy_in_chunks(problem: Problem) -> bool:
+    """Tell whether pixels of dy consist of whole chunks."""
+    return _in_chunks(problem, problem.geometry.y_shape, problem.dy_strides, problem.filters)
+
+
+def _in_chunks(problem: Problem, shape: Ints, strides: Ints, channels: int) -> bool:
+    """Tell whether an array's pixels consist of whole 16 bytes of channels of a group side by side."""
+    chunk = 16 // _dtypes.entry(problem.dtype).itemsize
+    batch, _, *extents = shape
+    image, channel, *steps = strides
+    apart = [step for step, n in zip((image, *steps), (batch, *extents), strict=True) if n > 1]
+    return channel == 1 and channels % chunk == 0 and not any(step % chunk for step in apart)
 
 
 def side_by_side(extents: Ints, strides: Ints) -> bool:
@@ -221,16 +231,23 @@ def _issued(problem: Problem, tile: Tile) -> float:
 
 
 def _gathered(problem: Problem, tile: Tile) -> float:
-    """Return the lines of the L1 cache that the elements of 32 pixels lie in, for all rows that are read one by one."""
+    """Return the lines of the L1 cache that elements of 32 pixels lie in, for all rows that no wider copy brings."""
     g, found = problem.geometry, 0.0
     if tile.gather == "channels":
         return found
     step = 1 if g.y_shape[-1] == 1 else g.strides[-1]
     if not x_in_rows(problem):
         found += tile.block_n * _lines(problem, problem.x_strides[-1] * step)
-    if not dy_in_rows(problem):
-        found += tile.block_m * _lines(problem, problem.dy_strides[-1])
+    if not copied(problem):
+        chunks = _TURNED * _dtypes.entry(problem.dtype).itemsize
+        found += tile.block_m * (chunks if dy_in_chunks(problem) else _lines(problem, problem.dy_strides[-1]))
     return found
+
+
+def copied(problem: Problem) -> bool:
+    """Tell whether several neighbouring pixels of dy are copied at once."""
+    size = _dtypes.entry(problem.dtype).itemsize
+    return dy_in_rows(problem) and width(problem, problem.dy_strides) >= max(8, 2 * size)
 
 
 def _lines(problem: Problem, step: int) -> int:
@@ -238,9 +255,10 @@ def _lines(problem: Problem, step: int) -> int:
 
 
 def _waits(problem: Problem, tile: Tile) -> float:
-    """Return the cycles that a multiprocessor waits in a slice for 16-bit elements of dy, which no copy brings."""
-    size = _dtypes.entry(problem.dtype).itemsize
-    copied = dy_in_rows(problem) and width(problem, problem.dy_strides) >= 8
-    if tile.gather == "channels" or size > 2 or copied:
+    """Return the cycles that a multiprocessor waits in a slice for elements of dy that no copy brings."""
+    size, held = _dtypes.entry(problem.dtype).itemsize, (tile.block_m, tile.block_n) == (64, 64)
+    if tile.gather == "channels" or copied(problem):
         return 0.0
-    return tile.block_m / 128 * _LATENCY / tile.blocks_per_sm
+    turned = 0 if held and size <= 4 else 2
+    waits = turned if dy_in_chunks(problem) else int(size == 2)
+    return waits * _LATENCY / tile.blocks_per_sm

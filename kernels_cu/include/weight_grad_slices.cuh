@@ -19,6 +19,7 @@ struct WeightGradTileParams {
     Divider<int> channels;       // of one group, in whole units: columns of a tap
     Divider<int> image;          // outputs of one image and channel
     int dy_rows, x_rows;         // whether an image's pixels lie next to each other: of x those of the one tap
+    int dy_chunks;               // whether pixels of dy consist of whole 16 bytes of channels
 };
 
 enum : int { kUnit = 4, kNoPixel = -0x7fffffff - 1, kNoColumn = -0x40000000 };
@@ -180,11 +181,17 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
     static constexpr int kPixels = kAsync ? 1 : 2;           // neighbours, of a lane
     static constexpr int kLanes = BLOCK_K / kPixels, kStripes = THREADS / kLanes;
     static constexpr int kUnits = BLOCK_N / kUnit / kStripes;        // of a thread
+    // 16 bytes of channels of a lane's pixels, which are turned round; registers keep them, or elements, meanwhile where there are any.
+    static constexpr int kChunk = 16 / sizeof(T), kGroups = BLOCK_K / kPixels, kPieces = BLOCK_M / kChunk * kGroups / THREADS;
+    static constexpr bool kHolds = BLOCK_M == 64 && BLOCK_N == 64 && sizeof(T) <= 4;
     static_assert(kLine == 64 || kLine == 128);
+    static_assert(BLOCK_M / kChunk % 4 == 0 && kPieces * THREADS * kChunk * kPixels == BLOCK_M * BLOCK_K);
     static_assert(kUnits * kStripes * kUnit == BLOCK_N && kLanes <= 32);
 
     unsigned buffers;
-    int dy_width, x_width;       // bytes copied at once: 16, 8, or 0 for none
+    int dy_width, x_width;       // bytes of neighbouring pixels that are copied at once: 16, 8, or 0 for none
+    bool chunks;                 // dy comes by 16 bytes of channels
+    uint4 held[kHolds ? kPieces : 1][kPixels];
     unsigned gathered[kAsync ? 1 : kUnits][kUnit][kAsync ? 1 : 2];
 
     // Chunks stand in another order for each of eight filters or columns, so that eight have one in different banks.
@@ -206,6 +213,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
         const WeightGradParams<int, 3>& p = this->p();
         const int image = int(this->tile.image.divisor);
         dy_width = this->tile.dy_rows ? width(this->dy, (image | p.dy_channel | p.dy_batch) * int(sizeof(T))) : 0;
+        chunks = this->tile.dy_chunks && reinterpret_cast<unsigned long long>(this->dy) % 16 == 0;
         x_width = this->tile.x_rows ? width(this->x, (image | p.x_channel | p.x_batch) * int(sizeof(T))) : 0;
     }
     static __device__ __forceinline__ int width(const T* address, int distances)
@@ -218,6 +226,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
         const unsigned target = buffers + stage * kBytes;
         const WeightGradParams<int, 3>& p = this->p();
         if (dy_width) copy_rows<BLOCK_M>(target, dy_width, this->dy + this->filter0 * p.dy_channel, p.dy_batch, p.dy_channel, p.filters - this->filter0);
+        else if (chunks) fetch_chunks(target, stage);
         else fetch_dy(target, stage);
         if (x_width) copy_rows<BLOCK_N>(target + kBytesM, x_width, this->x + this->column0 * p.x_channel, p.x_batch, p.x_channel, p.channels - this->column0);
         else if (p.channels % kUnit == 0) fetch_x<true>(target + kBytesM, stage);
@@ -247,6 +256,57 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
         for (int row = 0; row < ROWS; row += kStep)
             copy_async<WIDTH>(target + place_of(first + row, pixel), from + static_cast<long long>(channel) * (row * int(sizeof(T))),
                               first + row < some ? WIDTH : 0);
+    }
+
+    // ---- 16 bytes of channels of dy, of each of a lane's pixels
+
+    static __device__ __forceinline__ int group_of(int piece) { return (threadIdx.x + piece * THREADS) / 4 % kGroups; }
+    static __device__ __forceinline__ int filter_of(int piece)
+    {
+        const int number = threadIdx.x + piece * THREADS;
+        return (number / (4 * kGroups) * 4 + number % 4) * kChunk;
+    }
+    __device__ __forceinline__ void load_chunk(int piece, int stage, uint4 (&chunk)[kPixels]) const
+    {
+        const int filter = this->filter0 + filter_of(piece);
+#pragma unroll
+        for (int k = 0; k < kPixels; ++k) {
+            const int pixel = group_of(piece) * kPixels + k;
+            const bool exists = this->next + pixel < this->limit && filter < this->p().filters;
+            chunk[k] = exists ? *reinterpret_cast<const uint4*>(this->dy + (this->tables.in_dy[stage][pixel] + filter)) : make_uint4(0, 0, 0, 0);
+        }
+    }
+    static __device__ __forceinline__ void store_chunk(unsigned target, int piece, const uint4 (&chunk)[kPixels])
+    {
+#pragma unroll
+        for (int i = 0; i < kChunk; ++i) {
+            const unsigned at = target + place_of(filter_of(piece) + i, group_of(piece) * kPixels);
+            if constexpr (sizeof(T) == 8) store_pair(at, i ? make_uint2(chunk[0].z, chunk[0].w) : make_uint2(chunk[0].x, chunk[0].y));
+            else if constexpr (kAsync) store_word(at, word(chunk[0], i));
+            else store_word(at, __byte_perm(word(chunk[0], i / 2), word(chunk[1], i / 2), i % 2 ? 0x7632 : 0x5410));
+        }
+    }
+    static __device__ __forceinline__ unsigned word(const uint4& v, int number)
+    {
+        return number == 0 ? v.x : number == 1 ? v.y : number == 2 ? v.z : v.w;
+    }
+    static __device__ __forceinline__ void store_pair(unsigned address, const uint2& v)
+    {
+        asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
+    }
+    __device__ __forceinline__ void fetch_chunks(unsigned target, int stage)
+    {
+        if constexpr (kHolds) {
+#pragma unroll
+            for (int i = 0; i < kPieces; ++i) load_chunk(i, stage, held[i]);
+        } else {
+#pragma unroll 2
+            for (int i = 0; i < kPieces; ++i) {
+                uint4 chunk[kPixels];
+                load_chunk(i, stage, chunk);
+                store_chunk(target, i, chunk);
+            }
+        }
     }
 
     // ---- single elements
@@ -309,17 +369,23 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
             }
         }
     }
-    // Puts pairs of 16-bit elements, where copies of wider ones go by themselves.
+    // Puts what passes through registers, where copies go by themselves.
     __device__ __forceinline__ void deposit(int stage) const
     {
+        const unsigned target = buffers + stage * kBytes;
+        if constexpr (kHolds) {
+            if (!dy_width && chunks) {
+#pragma unroll
+                for (int i = 0; i < kPieces; ++i) store_chunk(target, i, held[i]);
+            }
+        }
         if constexpr (!kAsync) {
             if (x_width) return;
-            const unsigned target = buffers + stage * kBytes + kBytesM;
 #pragma unroll
             for (int unit = 0; unit < kUnits; ++unit)
 #pragma unroll
                 for (int i = 0; i < kUnit; ++i)
-                    store_word(target + place_of((stripe() + unit * kStripes) * kUnit + turned(i), lane() * 2),
+                    store_word(target + kBytesM + place_of((stripe() + unit * kStripes) * kUnit + turned(i), lane() * 2),
                                gathered[unit][i][0] + (gathered[unit][i][1] << 16));
         }
     }
