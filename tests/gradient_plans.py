@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuconv import _dtypes
 from gpuconv._operators import OPERATORS, Operator
+from gpuconv._precision import PRECISIONS
 from gpuconv.cuda import choice, planning, unpool_plan
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Plan
@@ -46,9 +47,10 @@ def _plans(operator: Operator, transposed: bool, dtype: str, rank: int, wide: bo
     ]
     arrays.append(("y", operator.result(geometry), operator.follows_layout("out")))
     strides = {role: _strides(shape, wide, last and moves) for role, shape, moves in arrays}
-    for turn in choice.every_candidate():
-        with turn:
-            yield planning.plan(operator.kernel, geometry, dtype, strides, _LIMITS, "ieee")
+    for precision in PRECISIONS if dtype == "float32" else ("ieee",):
+        for turn in choice.every_candidate():
+            with turn:
+                yield planning.plan(operator.kernel, geometry, dtype, strides, _LIMITS, precision)
 
 
 def _strides(shape: tuple[int, ...], wide: bool, last: bool) -> tuple[int, ...]:

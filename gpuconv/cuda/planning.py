@@ -38,7 +38,8 @@ def plan(
     if _dtypes.entry(dtype).real:
         return complex_plan.plan(kernel, geometry, dtype, strides, limits, precision)
     if kernel == "weight_grad":
-        return weight_grad_plan.for_weight_grad(geometry, dtype, strides["x"], strides["dy"], strides["y"], limits)
+        arrays = strides["x"], strides["dy"], strides["y"]
+        return weight_grad_plan.for_weight_grad(geometry, dtype, *arrays, limits, precision)
     make = conv_plan.for_conv if kernel == "conv" else conv_plan.for_conv_transpose
     b_stride = strides["b"][0] if "b" in strides else None
     found = make(geometry, dtype, strides["x"], strides["w"], b_stride, strides["y"], limits, precision)
