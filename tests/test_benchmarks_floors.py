@@ -14,6 +14,7 @@ from benchmarks import floors, gpu_summary, gpu_timing, layers, samples
 from benchmarks.layers import Layer
 
 LAYERS = {layer.id: layer for layer in layers.load()}
+EVERYTHING = LAYERS | {layer.id: layer for layer in layers.load_derived()}
 
 # By hand, at 4.3e12 bytes a second: layer, dtype, (x read + y + w + b) elements, bytes, flops, microseconds, bound.
 FLOORS = [
@@ -27,6 +28,17 @@ FLOORS = [
     # 8x64x360x480, a quarter as many values, and 8 bytes of index for each of those
     ("segnet.pool1.idx", "bfloat16", 398_131_200, 0, 92.589, "memory"),
     ("unet.up2x2", "float32", 102_761_472, 17_179_869_184, 286.331, "math"),
+    # 32x128x56x56, 32x128x28x28 and 128x128x3x3, whichever of them is the result
+    ("resnet50.l2.3x3s2/weight_grad", "bfloat16", 32_407_552, 7_398_752_256, 9.366, "math"),
+    ("resnet50.l2.3x3s2/input_grad", "float32", 64_815_104, 7_398_752_256, 123.313, "math"),
+    # all of 32x512x28x28 is written, three quarters of it zeros
+    ("resnet50.l3.down/input_grad", "bfloat16", 39_583_744, 6_576_668_672, 9.206, "memory"),
+    # 32x512x7x7, and 512 sums
+    ("resnet50.l4.3x3/bias_grad", "float32", 3_213_312, 0, 0.747, "memory"),
+    ("segnet.pool1.idx/grad", "bfloat16", 398_131_200, 0, 92.589, "memory"),
+    ("segnet.pool1.idx/unpool", "bfloat16", 398_131_200, 0, 92.589, "memory"),
+    # 64x64x64, 16x60x60x60, 16x5x5x5 and 16, of 8 bytes; 8 operations for each product
+    ("sparse.volume", "complex64", 29_761_280, 3_456_000_000, 57.6, "math"),
 ]
 
 
@@ -34,7 +46,7 @@ FLOORS = [
 def test_floors_are_those_computed_by_hand(
     name: str, dtype: str, nbytes: int, flops: int, micro: float, bound: str
 ) -> None:
-    floor = floors.of(LAYERS[name], dtype, 4.3e12)
+    floor = floors.of(EVERYTHING[name], dtype, 4.3e12)
     assert (floor.nbytes, floor.flops, floor.bound) == (nbytes, flops, bound)
     assert isclose(floor.seconds * 1e6, micro, abs_tol=5e-4)
 
@@ -50,8 +62,8 @@ def test_tf32_has_a_floor_of_its_own() -> None:
 
 
 def test_every_dtype_of_the_layers_has_a_floor() -> None:
-    assert {short for layer in LAYERS.values() for short in layer.dtypes} == set(floors.DTYPES)
-    for layer in LAYERS.values():
+    assert {short for layer in EVERYTHING.values() for short in layer.dtypes} == set(floors.DTYPES)
+    for layer in EVERYTHING.values():
         for short in layer.dtypes:
             assert floors.of(layer, floors.DTYPES[short], 1e12).seconds > 0
 
