@@ -110,7 +110,9 @@ class Layer:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions, or comparisons for MaxPool; padding counts."""
+        """Multiplications and additions, of real numbers, or comparisons for MaxPool; padding counts."""
+        if self.call == "bias_grad":
+            return prod(self.y_shape)
         taps = prod(self.kernel)
         if self.op == "MaxPool":
             return prod(self.y_shape) * taps

@@ -105,7 +105,8 @@ def _prepared(case: Case) -> Callable[[], Any]:
         keywords["precision"] = case.precision
     arrays = {name: _normal(shape, case.dtype) for name, shape in call.inputs.items() if name != "indices"}
     if "indices" in call.inputs:
-        x = _normal(_layout.as_given(case.layout, layer.x), case.dtype)
+        numbered = getattr(call.geometry, "numbered_shape", layer.x)
+        x = _normal(_layout.as_given(case.layout, numbered), case.dtype)
         arrays["indices"] = gpuconv.max_pool(x, return_indices=True, layout=case.layout, **layer.attributes())[1]
         keywords["check_indices"] = False  # which are kernels of their own
     return partial(getattr(gpuconv, call.operator), *arrays.values(), **keywords)
