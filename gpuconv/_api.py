@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv import _arrays, _dtypes, _geometry, _layout, _memory, _precision, cpu, cuda
+from gpuconv import _activation, _arrays, _dtypes, _geometry, _layout, _memory, _precision, cpu, cuda
+from gpuconv._activation import Activation
 from gpuconv._errors import ArgumentTypeError
 from gpuconv._packed import PackedWeights
 from gpuconv._precision import CURRENT
@@ -21,6 +22,7 @@ def conv(
     w: Any,
     b: Any = None,
     *,
+    activation: str | tuple[Any, ...] | None = None,
     auto_pad: str | bytes = "NOTSET",
     dilations: _Ints = None,
     group: int = 1,
@@ -28,6 +30,7 @@ def conv(
     layout: str = "NCHW",
     pads: _Ints = None,
     precision: str | None = None,
+    residual: Any = None,
     strides: _Ints = None,
     out: Any = None,
 ) -> Any:
@@ -95,13 +98,18 @@ def conv(
     if type(w) is PackedWeights:
         packed, w = w, w.array_for("conv")
     library, x, w, b = _arrays.resolve("conv", x, w, b)
+    does = None
+    if activation is not None or residual is not None:
+        does, residual = _finish("conv", x, activation, residual)
     if out is not None:
         _arrays.check_out("conv", "out", out, library, x)
     if library == "cuda":
         attributes = auto_pad, dilations, group, kernel_shape, pads, strides
         precision = CURRENT.get() if precision is None else precision
         inputs = (x, w) if b is None else (x, w, b)
-        return cuda.run("conv", inputs, (out,), attributes, layout, precision, packed)[0]
+        if residual is not None:
+            inputs = (*inputs, residual)
+        return cuda.run("conv", inputs, (out,), attributes, layout, precision, packed, does, residual is not None)[0]
     geometry = _geometry.conv(
         x.shape,
         w.shape,
@@ -114,11 +122,14 @@ def conv(
         pads=pads,
         strides=strides,
     )
-    _dtypes.check("conv", x=x, w=w, b=b)
+    _dtypes.check("conv", x=x, w=w, b=b, residual=residual)
     if precision is not None:
         _precision.check("conv", precision)
-    y = _memory.result("conv", out, _layout.as_given(layout, geometry.y_shape), x.dtype, x=x, w=w, b=b)
-    cpu.conv(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry)
+    shape = _layout.as_given(layout, geometry.y_shape)
+    _activation.check("conv", does, residual, shape, x.dtype)
+    y = _memory.result("conv", out, shape, x.dtype, x=x, w=w, b=b, residual=residual)
+    finish = cpu.Finish(None if residual is None else _layout.view(layout, residual), does)
+    cpu.conv(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry, finish)
     return y
 
 
@@ -127,6 +138,7 @@ def conv_transpose(
     w: Any,
     b: Any = None,
     *,
+    activation: str | tuple[Any, ...] | None = None,
     auto_pad: str | bytes = "NOTSET",
     dilations: _Ints = None,
     group: int = 1,
@@ -136,6 +148,7 @@ def conv_transpose(
     output_shape: _Ints = None,
     pads: _Ints = None,
     precision: str | None = None,
+    residual: Any = None,
     strides: _Ints = None,
     out: Any = None,
 ) -> Any:
@@ -192,13 +205,20 @@ def conv_transpose(
     if type(w) is PackedWeights:
         packed, w = w, w.array_for("conv_transpose")
     library, x, w, b = _arrays.resolve("conv_transpose", x, w, b)
+    does = None
+    if activation is not None or residual is not None:
+        does, residual = _finish("conv_transpose", x, activation, residual)
     if out is not None:
         _arrays.check_out("conv_transpose", "out", out, library, x)
     if library == "cuda":
         attributes = auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides
         precision = CURRENT.get() if precision is None else precision
         inputs = (x, w) if b is None else (x, w, b)
-        return cuda.run("conv_transpose", inputs, (out,), attributes, layout, precision, packed)[0]
+        if residual is not None:
+            inputs = (*inputs, residual)
+        return cuda.run(
+            "conv_transpose", inputs, (out,), attributes, layout, precision, packed, does, residual is not None
+        )[0]
     geometry = _geometry.conv_transpose(
         x.shape,
         w.shape,
@@ -213,11 +233,14 @@ def conv_transpose(
         pads=pads,
         strides=strides,
     )
-    _dtypes.check("conv_transpose", x=x, w=w, b=b)
+    _dtypes.check("conv_transpose", x=x, w=w, b=b, residual=residual)
     if precision is not None:
         _precision.check("conv_transpose", precision)
-    y = _memory.result("conv_transpose", out, _layout.as_given(layout, geometry.y_shape), x.dtype, x=x, w=w, b=b)
-    cpu.conv_transpose(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry)
+    shape = _layout.as_given(layout, geometry.y_shape)
+    _activation.check("conv_transpose", does, residual, shape, x.dtype)
+    y = _memory.result("conv_transpose", out, shape, x.dtype, x=x, w=w, b=b, residual=residual)
+    finish = cpu.Finish(None if residual is None else _layout.view(layout, residual), does)
+    cpu.conv_transpose(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry, finish)
     return y
 
 
@@ -311,6 +334,13 @@ def max_pool(
     indices = _memory.result("max_pool", outs[1], shape, np.dtype(np.int64), name="out[1]", x=x, y=y)
     cpu.max_pool(view(x), view(y), view(indices), geometry)
     return y, indices
+
+
+def _finish(operator: str, x: Any, activation: Any, residual: Any) -> tuple[Activation | None, Any]:
+    """Return what comes after the sums, the residual as an array of the library that x is from."""
+    if residual is not None:
+        residual = _arrays.resolve_all(operator, {"x": x, "residual": residual})[1]["residual"]
+    return _activation.parse(operator, activation), residual
 
 
 def _pair(out: Any) -> tuple[Any, Any]:
