@@ -22,11 +22,19 @@ class Call:
         Shapes of the arrays that it takes, in its order and in the layout.
     keywords : dict
         Attributes and the layout; no precision.
+    residual : tuple or None
+        Shape of a residual, which is added before relu.
     """
 
     operator: str
     inputs: dict[str, Ints]
     keywords: dict[str, Any]
+    residual: Ints | None = None
+
+    @property
+    def arrays(self) -> dict[str, Ints]:
+        """Shapes of all arrays that the function takes, by their names."""
+        return self.inputs if self.residual is None else self.inputs | {"residual": self.residual}
 
     @property
     def geometry(self) -> Any:
@@ -49,4 +57,4 @@ def of(layer: Layer, layout: str = "NCHW") -> Call:
     if layer.call == "unpool":
         given["output_shape"] = layer.x[2:]
     keywords = {name: given[name] for name in called.attributes if name in given}
-    return Call(layer.operator, inputs, keywords | {"layout": layout})
+    return Call(layer.operator, inputs, keywords | {"layout": layout}, y if layer.call == "fused" else None)

@@ -7,7 +7,8 @@ PyTorch's channels_last ours has layout="NHWC": the same memory. Weights are pac
 the time with weights packed before (`gpuconv.pack`) is shown apart. Beside each time stands the floor: the fewest bytes
 at the rate of a copy measured here, or the work at a stated rate. Gradients have the names of the layers whose they
 are, as ``resnet50.conv1/weight_grad``; cuDNN computes them twice, as it likes and held to the same bits on every run
-("deterministic"), which ours always are.
+("deterministic"), which ours always are. "fused" are Conv with a residual and relu, against PyTorch's operations one
+after the other, and against cuDNN's own fusion.
 """
 
 from __future__ import annotations

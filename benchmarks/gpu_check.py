@@ -116,6 +116,9 @@ def _compare_sums(torch: Any, layer: Layer, kind: tuple[str, str], operands: Any
 def _exact(torch: Any, layer: Layer, take: samples.Take, operands: Any, at: tuple[Any, ...]) -> samples.Sums:
     if not layer.call:
         return samples.sums(layer, take, *operands, at)
+    if layer.call == "fused":
+        *of_conv, residual = operands
+        return samples.sums(layer, take, *of_conv, at).with_relu(take(residual, at))
     return gradient_samples.sums(layer, take, gpu_peers.by_name(torch, layer, operands), at)
 
 

@@ -21,6 +21,7 @@ OPERANDS = {
     "bias_grad": ("dy",),
     "grad": ("dy", "indices", "x"),
     "unpool": ("y", "indices"),
+    "fused": ("x", "w", "b", "residual"),
 }
 
 
@@ -62,14 +63,19 @@ def _remaining(begins: Ints, ends: Ints, taken: Ints) -> Ints:
 def peer(torch: Any, layer: Layer) -> Call:
     """Return what a layer asks for as a function of its OPERANDS, by ``torch.nn.functional`` or as autograd does."""
     calls = {"input_grad": _input_grad, "weight_grad": _weight_grad, "bias_grad": _bias_grad}
-    calls |= {"grad": _pool_grad, "unpool": _unpool}
+    calls |= {"grad": _pool_grad, "unpool": _unpool, "fused": _eager}
     if layer.call:
         return calls[layer.call](torch, layer)
     return {"Conv": _conv, "ConvTranspose": _conv_transpose, "MaxPool": _max_pool}[layer.op](torch, layer)
 
 
 def others(torch: Any, layer: Layer) -> dict[str, Call]:
-    """Return what else of PyTorch's does the same, by name: cuDNN held to the same bits on every run, as ours are."""
+    """Return what else of PyTorch's does the same, by name.
+
+    That is cuDNN held to the same bits on every run, as ours are ("deterministic"), and its fusion ("fused").
+    """
+    if layer.call == "fused":
+        return {"fused": _fused(torch, layer)}
     if layer.call not in ("input_grad", "weight_grad"):
         return {}
     call = peer(torch, layer)
@@ -141,6 +147,20 @@ def _input_grad(torch: Any, layer: Layer) -> Call:
 
 def _weight_grad(torch: Any, layer: Layer) -> Call:
     return lambda x, dy, w: _convolution_backward(torch, layer, 1, dy, x, w)
+
+
+def _eager(torch: Any, layer: Layer) -> Call:
+    """One operation after the other, in place where autograd is not asked for, as models for inference have it."""
+    conv = _conv(torch, layer)
+    return lambda x, w, b, residual: [conv(x, w, b)[0].add_(residual).relu_()]
+
+
+def _fused(torch: Any, layer: Layer) -> Call:
+    padding, more = split_pads(layer)
+    if any(more):
+        raise NotImplementedError(f"cuDNN pads both ends of an axis alike, not by {layer.pads}")
+    shape = (layer.strides, padding, layer.dilations, layer.group)
+    return lambda x, w, b, residual: [torch.cudnn_convolution_add_relu(x, w, residual, 1.0, b, *shape)]
 
 
 def _bias_grad(torch: Any, layer: Layer) -> Call:
@@ -217,11 +237,12 @@ def operands(torch: Any, layer: Layer, dtype: str, layout: str, device: str, see
     # Weights of this size keep the results near 1, as a network's are: float16 does not overflow.
     terms = layer.w_shape[0] // layer.group if layer.op == "ConvTranspose" else layer.w_shape[1]
     made = {"x": x, "w": normal(layer.w_shape, form, (terms * prod(layer.kernel)) ** -0.5)}
-    if layer.call:
+    made["b"] = normal((layer.k_out,), torch.contiguous_format)
+    if layer.call == "fused":
+        made["residual"] = normal(layer.y_shape, form)
+    elif layer.call:
         pixels = prod(layer.y_shape) / layer.k_out
         made["dy"] = normal(layer.y_shape, form, 1.0 if layer.call == "input_grad" else pixels**-0.5)
-    else:
-        made["b"] = normal((layer.k_out,), torch.contiguous_format)
     return tuple(made[name] for name in OPERANDS[layer.call])
 
 

@@ -11,7 +11,7 @@ from benchmarks import floors, layers
 Row = dict[str, Any]
 # The least geometric means, where there are any: of PyTorch's time over ours.
 AIMS = {"strided input gradient": 1.5, "weight gradient": 1.0, "MaxPool gradient": 2.0}
-OTHERS = ("deterministic",)  # see gpu_peers.others
+OTHERS = ("deterministic", "fused")  # see gpu_peers.others
 HEAD = (
     f"{'layer':30} {'dtype':>9} {'layout':>13} {'ours us':>10} {'torch us':>10} {'ratio':>6} {'floor us':>9} "
     f"{'ours/fl':>8} {'torch/fl':>8} {'packed us':>9} {'host us':>8} {'torch':>7} {'error':>7} {'torch':>7}"

@@ -15,7 +15,7 @@ CLASSES = (
     *("dense Conv", "depthwise Conv", "grouped Conv", "ConvTranspose", "MaxPool values", "MaxPool with Indices"),
     *("input gradient", "strided input gradient", "depthwise input gradient", "ConvTranspose input gradient"),
     *("weight gradient", "depthwise weight gradient", "ConvTranspose weight gradient", "bias gradient"),
-    *("MaxPool gradient", "MaxUnpool", "complex Conv"),
+    *("MaxPool gradient", "MaxUnpool", "complex Conv", "fused Conv"),
 )
 _FUNCTIONS = {"Conv": "conv", "ConvTranspose": "conv_transpose", "MaxPool": "max_pool"}
 _DERIVED_DTYPES = ("bf16", "fp32")  # which networks are trained in
@@ -26,7 +26,7 @@ class Layer:
     """One node of a network; fields as in layers.json, in ONNX's order of axes.
 
     ``call`` is what is asked of it besides its own result: "input_grad", "weight_grad" or "bias_grad" of Conv and
-    ConvTranspose, "grad" or "unpool" of MaxPool.
+    ConvTranspose, "grad" or "unpool" of MaxPool; "fused" is Conv with a residual and relu.
     """
 
     id: str
@@ -51,7 +51,8 @@ class Layer:
         """The function of gpuconv that is called."""
         if self.call == "unpool":
             return "max_unpool"
-        return "_".join(filter(None, (_FUNCTIONS[self.op], self.call)))
+        own = _FUNCTIONS[self.op]
+        return own if self.call in ("", "fused") else f"{own}_{self.call}"
 
     @property
     def kind(self) -> str:
@@ -69,8 +70,9 @@ class Layer:
         return "depthwise Conv" if self.group == self.x[1] else "grouped Conv"
 
     def _kind_of_call(self) -> str:
-        if self.call in ("bias_grad", "unpool", "grad"):
-            return {"bias_grad": "bias gradient", "unpool": "MaxUnpool", "grad": "MaxPool gradient"}[self.call]
+        alone = {"bias_grad": "bias gradient", "unpool": "MaxUnpool", "grad": "MaxPool gradient", "fused": "fused Conv"}
+        if self.call in alone:
+            return alone[self.call]
         what = self.call.replace("_grad", " gradient")
         if self.op == "ConvTranspose":
             return f"ConvTranspose {what}"

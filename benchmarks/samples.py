@@ -45,6 +45,11 @@ class Sums:
         sums = ((parts * self.terms + 1) * unit + factors) * self.magnitudes
         return parts**0.5 * (sums + rounding * abs(self.values) + 2.0 ** (smallest - 1))
 
+    def with_relu(self, residual: Any) -> Sums:
+        """Return the sums with one term more, and then without those below zero, whose errors do not grow by that."""
+        values = np.maximum(self.values + residual, 0.0)
+        return Sums(values, self.magnitudes + abs(residual), self.terms + 1)
+
 
 def positions(layer: Layer, count: int, seed: int = 0) -> tuple[Any, ...]:
     """Return indices of the first and the last element of the result and of ``count`` random ones."""

@@ -163,6 +163,7 @@ DERIVED = [
     derived("MaxPool", "grad"),
     derived("MaxPool", "grad", ceil_mode=1, dilations=(1, 2)),
     derived("MaxPool", "grad", x=(2, 3, 5, 6, 7), kernel=(2,) * 3, strides=(2,) * 3, pads=(1,) * 6, dilations=(1,) * 3),
+    derived("Conv", "fused"),
     derived("MaxPool", "unpool", x=(2, 4, 10, 8), kernel=(2, 2), strides=(2, 2), pads=(0,) * 4),
 ]
 
@@ -178,6 +179,7 @@ def test_a_gradient_is_checked_and_timed_against_pytorch_s(
     assert "packed_median" not in row
     held = layer.call in ("input_grad", "weight_grad")
     assert ("deterministic_median" in row, "deterministic_error" in row) == (held, False)
+    assert ("fused_error" in row) == (layer.call == "fused")  # a CPU has no cuDNN
     if layer.call != "unpool":
         assert 0 <= row["our_worst"] <= 1
         assert row["apart"] < 1e-6
@@ -204,6 +206,19 @@ def test_cudnn_is_held_to_the_same_bits_only_where_that_is_asked_for(
     gpu_peers.others(machine.torch, layer)["deterministic"]()
     assert (seen, cudnn.deterministic) == ([False, True], False)
     assert gpu_peers.others(machine.torch, tiny("Conv")) == {}
+
+
+def test_cudnn_s_fusion_is_timed_where_it_is_right(machine: gpu_layer.Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, torch, seen = derived("Conv", "fused"), machine.torch, []
+
+    def fusion(x: Any, w: Any, z: Any, alpha: float, b: Any, *shape: Any) -> Any:
+        seen.append((alpha, *shape))
+        return torch.relu(torch.nn.functional.conv2d(x, w, b, *shape) + alpha * z)
+
+    monkeypatch.setattr(torch, "cudnn_convolution_add_relu", fusion, raising=False)
+    row = gpu_layer.measure(machine, Case(layer, "float32"))
+    assert (row["wrong"], len(row["fused_seconds"])) == ("", len(row["our_seconds"]))
+    assert set(seen) == {(1.0, (2, 1), (1, 1), (1, 1), 1)}
 
 
 def test_another_result_or_none_of_pytorch_s_has_a_reason(

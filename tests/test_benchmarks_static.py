@@ -119,7 +119,9 @@ def test_every_gradient_has_its_rows() -> None:
     assert len({layer.id for layer in derived}) == len(derived)
     rows = {str(case) for case in CASES}
     for layer in derived:
-        if layer.call:
+        if layer.call == "fused":
+            assert not [name for name in rows if name.startswith(f"{layer.id} ")]
+        elif layer.call:
             assert {f"{layer.id} bfloat16", f"{layer.id} float32", f"{layer.id} bfloat16 NHWC"} <= rows
             assert (f"{layer.id} 3xtf32" in rows) == (layer.call in ("input_grad", "weight_grad"))
         else:
@@ -146,7 +148,7 @@ def test_gradients_are_calls_of_their_own(name: str, kind: str, inputs: list[str
 
 
 def test_few_are_of_every_class() -> None:
-    assert {case.layer.kind for case in FEW} == set(layers.CLASSES)
+    assert {case.layer.kind for case in FEW} == set(layers.CLASSES) - {"fused Conv"}
 
 
 # ---------------------------------------------------------------- smaller layers
