@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuconv import _dtypes, _gradients
 from gpuconv._operators import OPERATORS, Operator
+from gpuconv._precision import PRECISIONS
 from gpuconv.cuda import choice, planning, pool_grad_plan, pool_grad_problem, unpool_plan
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Plan
@@ -50,9 +51,10 @@ def _plans(operator: Operator, transposed: bool, dtype: str, rank: int, wide: bo
     ]
     arrays.append(("y", operator.result(geometry), operator.follows_layout("out")))
     strides = {role: _strides(shape, wide, last and moves) for role, shape, moves in arrays}
-    for turn in choice.every_candidate():
-        with turn:
-            yield planning.plan(operator.kernel, geometry, dtype, strides, _LIMITS, "ieee")
+    for precision in PRECISIONS if dtype == "float32" else ("ieee",):
+        for turn in choice.every_candidate():
+            with turn:
+                yield planning.plan(operator.kernel, geometry, dtype, strides, _LIMITS, precision)
 
 
 def _pool_grad_plans(dtype: str, kernel: int, stride: int) -> Iterator[Plan]:

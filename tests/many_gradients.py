@@ -25,7 +25,14 @@ Trial = Callable[..., Any]
 
 
 def _weights(
-    kernel: str, problem: Problem, dtype: str, layout: str, architecture: str, wide: bool = False, **options: Any
+    kernel: str,
+    problem: Problem,
+    dtype: str,
+    layout: str,
+    architecture: str,
+    wide: bool = False,
+    precision: str = "ieee",
+    **options: Any,
 ) -> Any:
     """The gradient of weights by one kernel, with an infinite gradient beside the padding."""
     shapes = problem.x_shape, gradients.shape_of_result(problem)
@@ -35,11 +42,27 @@ def _weights(
     call = getattr(gpuconv, f"{problem.operator}_weight_grad")
     with indices(wide), preferred(kernel), emulated_cuda(architecture, **options) as emulated:
         out = LAYOUTS["reversed"](np.zeros(problem.w_shape, dtype))  # type: ignore[arg-type]
-        dw = call(x, dy, problem.w_shape, **problem.attributes, out=out)
-    assert_close(dw, gradients.weight_grad(problem, x, dy), dtype)
+        dw = call(x, dy, problem.w_shape, **problem.attributes, precision=precision, out=out)
+    assert_close(dw, gradients.weight_grad(problem, x, dy), dtype, _bound(dtype, precision))
     assert emulated.launches[0].variant.name == kernel
     assert emulated.launches[0].grid[0] >= 3
     return emulated
+
+
+def _bound(dtype: str, precision: str) -> str:
+    """Of 16-bit numbers that of tensor cores, which may be what sums them."""
+    return "tensor cores" if dtype in ("float16", "bfloat16") else precision
+
+
+def _tile(
+    shape: str, problem: Problem, dtype: str, layout: str, precision: str, architecture: str, **options: Any
+) -> Any:
+    """The same by a large tile: parts of several slices each, in several blocks."""
+    label = {"ieee": "ffma" if dtype == "float32" else "mma"}.get(precision, precision)
+    kernel = f"conv_weight_grad_{dtype}_3d_{label}_{shape}"
+    return _weights(
+        kernel, problem, dtype, layout, architecture, precision=precision, **(options | {"multiprocessors": 4})
+    )
 
 
 def _sums(shape: Ints, dtype: str, layout: str, architecture: str, wide: bool = False, **options: Any) -> Any:
@@ -158,10 +181,54 @@ _DEPTHWISE = Problem(
 )  # fmt: skip
 _FEW = Problem("conv", (1, 6, 17, 29), (10, 3, 2, 3), None, {"strides": [2, 1], "pads": [1, 2, 0, 1], "group": 2})
 
+# For large tiles: channels that are whole 16 bytes, or not, or few; images whose pixels are copied one by one or not.
+_CHUNKS = Problem(
+    "conv", (5, 48, 9, 14), (144, 24, 3, 2), None,
+    {"strides": [2, 1], "dilations": [1, 2], "pads": [1, 0, 2, 1], "group": 2},
+)  # fmt: skip
+_ODD = Problem(
+    "conv", (2, 21, 3, 7, 9), (70, 21, 2, 3, 2), None,
+    {"strides": [1, 1, 2], "dilations": [1, 2, 1], "pads": [1, 2, 0, 0, 1, 2], "group": 1},
+)  # fmt: skip
+_STEM = Problem("conv", (3, 3, 15, 17), (136, 3, 5, 7), None, {"strides": [2, 2], "pads": [3, 2, 2, 3], "group": 1})
+_POINTWISE = Problem("conv", (9, 75, 4, 12), (140, 75, 1, 1), None, {"group": 1})
+
+# For large tiles: channels that are whole 16 bytes, or not, or few; images whose pixels are copied one by one or not.
+_CHUNKS = Problem(
+    "conv", (5, 48, 9, 14), (144, 24, 3, 2), None,
+    {"strides": [2, 1], "dilations": [1, 2], "pads": [1, 0, 2, 1], "group": 2},
+)  # fmt: skip
+_ODD = Problem(
+    "conv", (2, 21, 3, 7, 9), (70, 21, 2, 3, 2), None,
+    {"strides": [1, 1, 2], "dilations": [1, 2, 1], "pads": [1, 2, 0, 0, 1, 2], "group": 1},
+)  # fmt: skip
+_STEM = Problem("conv", (3, 3, 15, 17), (136, 3, 5, 7), None, {"strides": [2, 2], "pads": [3, 2, 2, 3], "group": 1})
+_POINTWISE = Problem("conv", (9, 75, 4, 12), (140, 75, 1, 1), None, {"group": 1})
+
 WEIGHTS: tuple[Trial, ...] = (
     partial(_weights, "conv_weight_grad_float32_3d_64x64", _CONV, "float32", "contiguous"),
     partial(_weights, "conv_weight_grad_float16_3d_64x64", _TRANSPOSED, "float16", "channels last"),
     partial(_weights, "conv_weight_grad_float64_4d_64x64_wide", _TRANSPOSED, "float64", "strided", wide=True),
+)
+LARGE_WEIGHTS: tuple[Trial, ...] = (
+    partial(_tile, "128x128x64_channels", _CHUNKS, "float16", "channels last", "ieee"),
+    partial(_tile, "64x64x64_channels", _CHUNKS, "bfloat16", "channels last", "ieee"),
+    partial(_tile, "128x128x32_pixels", _STEM, "bfloat16", "contiguous", "ieee"),
+    partial(_tile, "128x128x32_pixels", _POINTWISE, "float16", "contiguous", "ieee"),
+    partial(_tile, "64x64x32_pixels", _ODD, "float16", "strided", "ieee"),
+    partial(_tile, "64x64x32_pixels", _STEM, "bfloat16", "channels last", "ieee"),
+    partial(_tile, "128x128x32_channels", _CHUNKS, "float32", "channels last", "tf32"),
+    partial(_tile, "64x64x32_channels", _CHUNKS, "float32", "channels last", "tf32"),
+    partial(_tile, "128x128x32_pixels", _POINTWISE, "float32", "contiguous", "tf32"),
+    partial(_tile, "64x64x32_pixels", _STEM, "float32", "channels last", "tf32"),
+    partial(_tile, "64x64x32_channels", _CHUNKS, "float32", "channels last", "3xtf32"),
+    partial(_tile, "64x64x32_pixels", _ODD, "float32", "reversed", "3xtf32"),
+    partial(_tile, "64x64x16_channels", _CHUNKS, "float64", "channels last", "ieee"),
+    partial(_tile, "64x64x16_pixels", _STEM, "float64", "channels last", "ieee"),
+    partial(_tile, "128x128x16_channels", _CHUNKS, "float32", "channels last", "ieee"),
+    partial(_tile, "64x128x16_channels", _CHUNKS, "float32", "channels last", "ieee"),
+    partial(_tile, "128x128x32_pixels", _ODD, "float32", "contiguous", "ieee"),
+    partial(_tile, "64x128x32_pixels", _POINTWISE, "float32", "strided", "ieee"),
 )
 FEW_WEIGHTS: tuple[Trial, ...] = (
     partial(_weights, "conv_weight_grad_float32_3d_few1", _DEPTHWISE, "float32", "contiguous"),
@@ -217,4 +284,4 @@ CHECKS: tuple[Trial, ...] = (
     partial(_check, "check_indices_1d", _PLACES.reshape(3, 4, 75)),
     partial(_check, "check_indices_6d", _PLACES.reshape(3, 75, 4).transpose(0, 2, 1)),
 )
-ALL = (*WEIGHTS, *FEW_WEIGHTS, *SUMS, *POOLS, *WALKS, *UNPOOLS, *COMPLEX, *CHECKS)
+ALL = (*WEIGHTS, *LARGE_WEIGHTS, *FEW_WEIGHTS, *SUMS, *POOLS, *WALKS, *UNPOOLS, *COMPLEX, *CHECKS)
