@@ -114,7 +114,8 @@ template <class T, int ACROSS> struct Windows {
 // Loads what COUNT windows beside one another have, if there is such a row. For one column there are `across` of them; for
 // several the first one is window `left`, and a row has `across`.
 template <int COLUMNS, int COUNT, class T>
-__device__ __forceinline__ Windows<T, COUNT> load(const WalkPoolGradParams& p, const long long* indices, const T* dy, bool there, int left, int across)
+__device__ __forceinline__ Windows<T, COUNT> load(const WalkPoolGradParams& p, const long long* indices, const T* dy, bool there,
+                                                           int left, int across)
 {
     Windows<T, COUNT> windows;
 #pragma unroll
@@ -185,7 +186,8 @@ template <class T, int ROWS, int STRIDE, int COLUMNS, int ACROSS> struct Source 
         next = load<COLUMNS, ACROSS>(p, walk.indices, walk.dy, there, walk.left, walk.across);
         step_down(p, walk);
     }
-    template <class Acc> __device__ __forceinline__ void give_row(const WalkPoolGradParams& p, Walk<T>& walk, Acc (&sums)[ROWS][COLUMNS])
+    template <class Acc>
+    __device__ __forceinline__ void give_row(const WalkPoolGradParams& p, Walk<T>& walk, Acc (&sums)[ROWS][COLUMNS])
     {
         const Windows<T, ACROSS> windows = next;
         begin(p, walk);
@@ -194,7 +196,8 @@ template <class T, int ROWS, int STRIDE, int COLUMNS, int ACROSS> struct Source 
 };
 template <class T, int ROWS, int STRIDE> struct Source<T, ROWS, STRIDE, 1, 0> {
     __device__ __forceinline__ void begin(const WalkPoolGradParams&, Walk<T>&) {}
-    template <class Acc> __device__ __forceinline__ void give_row(const WalkPoolGradParams& p, Walk<T>& walk, Acc (&sums)[ROWS][1])
+    template <class Acc>
+    __device__ __forceinline__ void give_row(const WalkPoolGradParams& p, Walk<T>& walk, Acc (&sums)[ROWS][1])
     {
         constexpr int kPart = ROWS > 5 ? 4 : 2;
         const long long* indices = walk.indices;
