@@ -118,3 +118,26 @@ def check(number: int, **options: Any) -> None:
             )
         assert emulated.launches[-1].variant.name == one.kernel
         assert_same(y, expected, bits=False)
+
+
+# ---------------------------------------------------------------- random calls
+
+
+def with_finish(exact: oracle.Exact, residual: Any, activation: Any, dtype: Any) -> oracle.Exact:
+    """What sums become, with what they may be off by: no activation here makes an error larger than its slope does."""
+    slope, low, high = (float(accumulator(dtype).type(number)) for number in ACTIVATIONS[activation])
+    added = 0.0 if residual is None else residual.astype(np.float64)
+    with np.errstate(all="ignore"):
+        v = exact.value + added
+        v = np.where(v < 0, v * slope, v)
+        v = np.where(v < low, low, v)
+        v = np.where(v > high, high, v)
+        magnitude = (exact.magnitude + np.abs(added)) * max(1.0, abs(slope))
+    return oracle.Exact(v, magnitude, exact.terms + 2)  # the residual, and the product with the slope
+
+
+def assert_equal(actual: Any, expected: Any) -> None:
+    """Assert equality of every bit, but for those of NaN."""
+    assert_same(actual, expected, bits=False)
+    numbers = ~np.isnan(expected.astype(np.float64))
+    assert (np.signbit(actual) == np.signbit(expected))[numbers].all(), "a zero has the wrong sign"
