@@ -50,11 +50,13 @@ def _activate(values: Array, activation: Activation) -> None:
 def _replace(values: Array, chosen: Array, others: Array) -> None:
     """Do what ``copyto`` does with a mask, by bits: ten times as quick where a mask has no long runs."""
     whole = np.dtype(f"i{values.itemsize}")
-    mask = chosen.astype(whole)
-    np.negative(mask, out=mask)
-    bits = values.view(whole)
-    mask &= bits ^ others.view(whole)
-    bits ^= mask
+    kept, bits, new = chosen.astype(whole), values.view(whole), others.view(whole)
+    kept -= 1  # 0 or all bits
+    bits &= kept
+    if new.ndim or new:
+        np.invert(kept, out=kept)
+        kept &= new
+        bits |= kept
 
 
 def fill(y: Array, b: Array | None, finish: Finish, accumulator: str) -> None:
