@@ -223,11 +223,16 @@ def _numpy(dtype: str) -> Any:
 
 
 def compute(problem: Problem, arrays: list[Any]) -> list[Any]:
-    """Call the public function, and those of the gradients; of MaxPool both with and without the Indices."""
+    """Call the public function, and those of the gradients; of MaxPool both with and without the Indices.
+
+    Convolutions are also fused with a residual that does not lie as the result does, and so is copied first.
+    """
     function = getattr(gpuconv, problem.operator)
     if problem.operator != "max_pool":
         y = function(*arrays, **problem.attributes)
-        return [y, *_gradients(problem, arrays, y)] if problem.gradients else [y]
+        activation = None if y.dtype.kind == "c" else ("leaky_relu", 0.5)
+        fused = function(*arrays, **problem.attributes, activation=activation, residual=y[..., ::-1])
+        return [y, fused, *(_gradients(problem, arrays, y) if problem.gradients else ())]
     y, indices = function(*arrays, **problem.attributes, return_indices=True)
     found = [y, indices, function(*arrays, **problem.attributes)]
     if problem.gradients:
