@@ -12,7 +12,7 @@ from typing import Any
 import gradients
 import numpy as np
 import pytest
-from emulated import indices, preferred
+from emulated import indices, long_walks, preferred
 from emulator import emulated_cuda
 from operands import LAYOUTS, values
 from oracle import assert_close, assert_same
@@ -92,6 +92,28 @@ def _pool(layout: str, dtype: str, order: int, architecture: str, wide: bool = F
     return emulated
 
 
+def _walk(
+    kernel: str, shape: Ints, layout: str, dtype: str, attributes: dict[str, Any], architecture: str, **options: Any
+) -> Any:
+    """The gradient of MaxPool down long columns; some indices name what is not in their windows."""
+    x = values("ties", 1, shape, dtype)
+    y, places = gpuconv.max_pool(x, return_indices=True, **attributes)
+    random = np.random.default_rng(3)
+    places = np.where(random.random(y.shape) < 0.3, random.integers(-1, x.size, y.shape), places)
+    dy, places = LAYOUTS[layout](values("integers", 2, y.shape, dtype)), LAYOUTS[layout](places)
+    expected = gpuconv.max_pool_grad(dy, places, x.shape, **attributes)
+    out = LAYOUTS[layout](np.full_like(x, 7))
+    with preferred(kernel), long_walks(True), emulated_cuda(architecture, **options) as emulated:
+        dx = gpuconv.max_pool_grad(dy, places, x.shape, out=out, **attributes)
+        assert_same(dx, expected)
+        wild = places + 2**32  # which number nothing, though their low words do
+        nothing = gpuconv.max_pool_grad(dy, wild, x.shape, out=out, check_indices=False, **attributes)
+        assert_same(nothing, np.zeros_like(x))
+    assert emulated.launches[-1].variant.name == kernel
+    assert emulated.launches[-1].grid[0] >= 3
+    return emulated
+
+
 def _unpool(layout: str, dtype: str, architecture: str, wide: bool = False, **options: Any) -> Any:
     y, numbered, shape = values("any integer", 1, (2, 5, 4, 6, 9), dtype), (2, 5, 5, 12, 25), (2, 5, 6, 12, 27)
     places = np.random.default_rng(4).integers(-1, np.prod(numbered), y.shape)
@@ -131,18 +153,18 @@ def _complex(operator: str, dtype: str, layout: str, architecture: str, wide: bo
     return emulated
 
 
-def _check(architecture: str, **options: Any) -> Any:
+def _check(kernel: str, places: Any, architecture: str, **options: Any) -> Any:
     """Only the first index that numbers nothing is reported, wherever it stands."""
-    places = np.arange(900).reshape(3, 4, 75)[:, :, ::-1] - 1
     with emulated_cuda(architecture, **options) as emulated:
         gpuconv.max_unpool(np.zeros(places.shape, np.float32), places, kernel_shape=[1])
         for at, wrong in (((0, 1, 3), -2), ((2, 3, 74), 900)):
-            broken = places.copy()
+            broken = places.copy(order="K")
             broken[at] = broken[2, 3, 70] = wrong
             with pytest.raises(gpuconv.ArgumentError) as caught:
                 gpuconv.max_unpool(np.zeros(places.shape, np.float32), broken, kernel_shape=[1])
             first = min(at, (2, 3, 70))
             assert f"indices hold {wrong} at {first}" in str(caught.value)
+    assert emulated.launches[1].variant.name == kernel
     return emulated
 
 
@@ -222,6 +244,26 @@ POOLS: tuple[Trial, ...] = (
     partial(_pool, "channels last", "bfloat16", 1),
     partial(_pool, "strided", "float64", 1, wide=True),
 )
+WALKS: tuple[Trial, ...] = (
+    partial(_walk, "max_pool_grad_float32_3d_walks_2x2", (5, 7, 20, 46), "contiguous", "float32",
+            {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
+    partial(_walk, "max_pool_grad_float16_3d_walks_2x2", (2, 10, 5, 31, 13), "channels last", "float16",
+            {"kernel_shape": [2, 2, 1], "strides": [3, 2, 2], "pads": [1, 0, 0, 0, 1, 0], "storage_order": 1}),
+    partial(_walk, "max_pool_grad_bfloat16_3d_walks_3x2", (3, 9, 75, 26), "contiguous", "bfloat16",
+            {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 0, 2]}),
+    partial(_walk, "max_pool_grad_float64_3d_walks_3x2", (3, 13, 35, 45), "strided rows", "float64",
+            {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [2, 0, 1, 1]}),
+    partial(_walk, "max_pool_grad_float32_3d_walks_3x1", (2, 13, 41, 39), "channels last", "float32",
+            {"kernel_shape": [3, 3], "pads": [1, 2, 1, 0]}),
+    partial(_walk, "max_pool_grad_float16_3d_walks_3x1", (2, 3, 7, 15, 38), "off the vectors", "float16",
+            {"kernel_shape": [1, 2, 3], "pads": [0, 1, 2, 0, 1, 2]}),
+    partial(_walk, "max_pool_grad_float64_3d_walks_1x1", (3, 7, 250), "contiguous", "float64",
+            {"kernel_shape": [3], "strides": [3], "pads": [1, 2]}),
+    partial(_walk, "max_pool_grad_float32_3d_walks_5xany", (3, 5, 29, 43), "reversed", "float32",
+            {"kernel_shape": [5, 4], "strides": [3, 1], "pads": [1, 3, 4, 2]}),
+    partial(_walk, "max_pool_grad_bfloat16_3d_walks_5xany", (9, 75, 40), "channels last", "bfloat16",
+            {"kernel_shape": [4], "strides": [3], "pads": [1, 2]}),
+)  # fmt: skip
 UNPOOLS: tuple[Trial, ...] = (
     partial(_unpool, "contiguous", "int8"),
     partial(_unpool, "channels last", "int8"),
@@ -231,5 +273,9 @@ COMPLEX: tuple[Trial, ...] = (
     partial(_complex, "conv", "complex64", "contiguous"),
     partial(_complex, "conv_transpose", "complex128", "strided", wide=True),
 )
-CHECKS: tuple[Trial, ...] = (_check,)
-ALL = (*WEIGHTS, *LARGE_WEIGHTS, *FEW_WEIGHTS, *SUMS, *POOLS, *UNPOOLS, *COMPLEX, *CHECKS)
+_PLACES = np.arange(3 * 4 * 75) - 1
+CHECKS: tuple[Trial, ...] = (
+    partial(_check, "check_indices_1d", _PLACES.reshape(3, 4, 75)),
+    partial(_check, "check_indices_6d", _PLACES.reshape(3, 75, 4).transpose(0, 2, 1)),
+)
+ALL = (*WEIGHTS, *LARGE_WEIGHTS, *FEW_WEIGHTS, *SUMS, *POOLS, *WALKS, *UNPOOLS, *COMPLEX, *CHECKS)

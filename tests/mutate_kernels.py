@@ -112,6 +112,7 @@ FILES: dict[str, tuple[ManyBlocks | Trial, ...]] = {
     "add_up.cu": (*many_gradients.WEIGHTS, *many_gradients.SUMS, *many_gradients.COMPLEX),
     "channel_sums.cu": many_gradients.SUMS,
     "max_pool_grad.cu": many_gradients.POOLS,
+    "max_pool_grad_walks.cu": many_gradients.WALKS,
     "max_unpool.cu": many_gradients.UNPOOLS,
     "indices.cu": (*many_gradients.UNPOOLS, *many_gradients.CHECKS),
     "complex.cu": many_gradients.COMPLEX,
