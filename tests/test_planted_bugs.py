@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-import gradients
 import numpy as np
 import oracle
 import pytest
@@ -16,7 +15,6 @@ from emulated import preferred
 from emulator import EmulatorError, emulated_cuda
 from mutate_kernels import changed_kernels
 from operands import LAYOUTS, filled, values
-from strategies import Problem
 
 import gpuconv
 from gpuconv import cuda
@@ -712,76 +710,3 @@ def test_elements_in_a_wrong_place_show(path: str, old: str, new: str, call: Cal
     exact = oracle.conv(x, w, pads=[2, 1, 2, 1])
     with pytest.raises(AssertionError), changed_kernels({path: exchanged(path, old, new)}), emulated_cuda():
         oracle.assert_close(call(), exact, "float16", "tensor cores")
-
-
-def weights(tile: str, layout: str = "contiguous") -> Callable[[], Any]:
-    """The gradient of weights in float16 by a large tile, of parts of several slices, in several blocks."""
-
-    def call() -> Any:
-        x, dy = (LAYOUTS[layout](array) for array in gradient_operands())
-        with preferred(f"conv_weight_grad_float16_3d_mma_{tile}"):
-            return gpuconv.conv_weight_grad(x, dy, (72, 24, 3, 3), pads=[1, 1, 1, 1])
-
-    return call
-
-
-def gradient_operands() -> tuple[Any, Any]:
-    """Of 3x3 with a border, with an infinite gradient beside it."""
-    x, dy = values("integers", 1, (2, 24, 9, 12), "float16"), values("integers", 2, (2, 72, 9, 12), "float16")
-    dy[1, 5, 8, 3] = np.inf
-    return x, dy
-
-
-PIXELS, CHANNELWISE = weights("64x64x32_pixels"), weights("64x64x64_channels", "channels last")
-GRADIENT, GRADIENT_SLICES = "conv_weight_grad_tile.cu", "include/weight_grad_slices.cuh"
-GRADIENT_MMA = "include/weight_grad_mma.cuh"
-
-
-@pytest.mark.parametrize(
-    ("path", "old", "new", "call"),
-    [
-        (GRADIENT, "if (leave()) repair();", "leave();", PIXELS),
-        (GRADIENT_SLICES, "found += BLOCK_K;", "found += BLOCK_K + 1;", CHANNELWISE),
-        (GRADIENT_SLICES, "i ^ stripe() % 2;", "i;", PIXELS),
-        (GRADIENT_MMA, "(m + half) / 8)", "m / 8)", CHANNELWISE),
-    ],
-)
-def test_a_bug_in_a_large_tile_shows_in_the_gradients(path: str, old: str, new: str, call: Callable[[], Any]) -> None:
-    x, dy = gradient_operands()
-    problem = Problem("conv", x.shape, (72, 24, 3, 3), None, {"pads": [1, 1, 1, 1]})
-    exact = gradients.weight_grad(problem, x, dy)
-    with changed_kernels({path: exchanged(path, old, new)}), emulated_cuda(multiprocessors=4):
-        dw = call()
-    with pytest.raises(AssertionError, match="elements are wrong"):
-        oracle.assert_close(dw, exact, "float16", "tensor cores")
-
-
-@pytest.mark.parametrize(
-    ("path", "old", "new", "message", "call"),
-    [
-        (
-            GRADIENT_SLICES,
-            "filter < this->p().filters ? this->limit",
-            "true ? this->limit",
-            "out of bounds",
-            CHANNELWISE,
-        ),
-        (
-            GRADIENT_SLICES,
-            "const bool exists = this->meets(pixel, away);",
-            "const bool exists = true;",
-            "bounds",
-            PIXELS,
-        ),
-        (GRADIENT_MMA, "slices.find(stage); ", "slices.find(0); ", "race", PIXELS),
-    ],
-)
-def test_a_large_tile_that_reaches_too_far_is_found(
-    path: str, old: str, new: str, message: str, call: Callable[[], Any]
-) -> None:
-    with (
-        pytest.raises(EmulatorError, match=message),
-        changed_kernels({path: exchanged(path, old, new)}),
-        emulated_cuda(multiprocessors=4),
-    ):
-        call()
