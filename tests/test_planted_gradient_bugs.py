@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from many_gradients import LARGE_WEIGHTS, WALKS, Trial
+from many_gradients import LARGE_WEIGHTS, WALKS
 from mutate_kernels import changed_kernels
 from test_planted_bugs import exchanged
 
