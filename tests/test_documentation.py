@@ -75,3 +75,10 @@ def test_every_public_name_is_on_the_page_of_functions() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\.\. auto(?:function|class|exception):: (\w+)$", page, re.MULTILINE)
     assert sorted(listed) == sorted(set(gpuconv.__all__) - {"__version__"})
+
+
+def test_the_readme_has_the_measurements_of_the_cpu() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    classes = json.loads((ROOT / "benchmarks" / "results" / "cpu.json").read_text(encoding="utf-8"))["classes"]
+    for name, one in classes.items():
+        assert f"\n| {name} | {one['layers']} | {one['mean']:.2f} | {one['min']:.2f}" in readme, name
