@@ -71,7 +71,7 @@ def host() -> str:
     """What a call on CuPy arrays takes the host."""
     record = read("host")
     rows = ([name.strip(), f"{us:.2f}"] for name, us in record["median_us"].items())
-    return f"{machine(record)} {record['measured'].capitalize()}.\n\n{table(['part of the call', 'median, µs'], rows)}"
+    return f"{machine(record)} {record['measured']}.\n\n{table(['part of the call', 'median, µs'], rows)}"
 
 
 def imports() -> str:

@@ -85,9 +85,9 @@ print(sharp.shape, "blurred to", blurred.shape)
 
 # %% [markdown]
 # The loss is ½‖conv(x, w) − blurred‖². Its gradient is `conv_input_grad` of what is left over. A step of one over the
-# largest eigenvalue never overshoots; since the weights are not negative and add up to one, that eigenvalue is at
-# most one. Nesterov's momentum makes hundreds of steps out of dozens. Light is not negative either: after each step
-# it is cut off at zero and one.
+# largest eigenvalue never overshoots; since the weights are not negative and add up to one, that eigenvalue is at most
+# one. With Nesterov's momentum dozens of steps do what would take hundreds. Light is not negative either: after each
+# step it is cut off at zero and one.
 
 
 # %%
@@ -113,7 +113,7 @@ def decibels(image):
     return -10 * np.log10(np.mean((image[inside] - sharp[inside]) ** 2))
 
 
-restored, losses = sharpen(blurred, blur, 120)
+restored, losses = sharpen(blurred, blur, 60)
 before = np.pad(blurred, ((0, 0), (0, 0), (5, 5), (5, 5)), mode="edge")
 print(
     f"{decibels(before):.1f} dB blurred, {decibels(restored):.1f} dB restored; loss {losses[0]:.2f} to {losses[-1]:.4f}"
@@ -160,7 +160,7 @@ assert error < 0.1
 # And the kernel that was found restores the image as well as the true one.
 
 # %%
-again, _ = sharpen(blurred, found.clip(0) / found.clip(0).sum(), 120)
+again, _ = sharpen(blurred, found.clip(0) / found.clip(0).sum(), 60)
 print(f"{decibels(again):.1f} dB")
 assert decibels(again) > decibels(restored) - 1
 
