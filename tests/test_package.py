@@ -15,6 +15,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from emulator import emulated_cuda
@@ -43,7 +44,7 @@ def _imported_with(statement: str) -> set[str]:
 def test_numpy_is_all_that_an_import_needs(statement: str) -> None:
     imported = _imported_with(statement)
     assert "numpy" in imported
-    assert not imported & {"cupy", "onnx", "ml_dtypes", "cuda"}
+    assert not imported & {"cupy", "onnx", "ml_dtypes", "cuda", "dask"}
 
 
 def test_public_names() -> None:
@@ -93,7 +94,21 @@ def test_errors_are_what_python_calls_them() -> None:
 
 @pytest.mark.parametrize("name", [name for name in gpuconv.__all__ if callable(getattr(gpuconv, name))])
 def test_public_names_are_documented(name: str) -> None:
-    thing = getattr(gpuconv, name)
+    _check_document(getattr(gpuconv, name))
+
+
+@pytest.mark.parametrize("name", ["conv", "conv_transpose", "max_pool"])
+def test_functions_on_dask_arrays_are_documented(name: str) -> None:
+    assert _dask().__all__ == ["conv", "conv_transpose", "max_pool"]
+    _check_document(getattr(_dask(), name))
+
+
+def _dask() -> Any:
+    pytest.importorskip("dask.array", reason="dask is not installed; the extra [dask] brings it")
+    return importlib.import_module("gpuconv.dask")
+
+
+def _check_document(thing: Any) -> None:
     text = inspect.getdoc(thing)
     assert text
     if inspect.isfunction(thing):
@@ -117,6 +132,8 @@ def test_the_changelog_knows_the_version() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name: str) -> None:
+    if name.startswith("gpuconv.dask"):
+        _dask()
     failed, _ = doctest.testmod(importlib.import_module(name))
     assert not failed
 
