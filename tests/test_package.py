@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from emulator import emulated_cuda
+from on_device import imported
 
 import gpuconv
 from gpuconv.cuda import device
@@ -144,7 +145,10 @@ def test_examples_in_docstrings(name: str) -> None:
 )
 def test_snippets_print_what_they_say(page: str, snippet: str) -> None:
     on_device = snippet.startswith("# a CUDA device, or the emulator\n")
-    expected = re.findall(r"^# (.*)$", snippet, re.MULTILINE)[on_device:]
+    needed = re.match(r"# needs (\w+)\n", snippet)
+    if needed:
+        imported(needed[1])
+    expected = re.findall(r"^# (.*)$", snippet, re.MULTILINE)[on_device or bool(needed) :]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), emulated_cuda() if on_device else contextlib.nullcontext():
         exec(compile(snippet, page, "exec"), {})
@@ -161,7 +165,8 @@ def test_the_readme_has_its_two_commands(command: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_examples_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_run(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [str(path)])
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out
 
