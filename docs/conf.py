@@ -24,7 +24,10 @@ release = version = gpuconv.__version__
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_nb", "tables"]
 exclude_patterns = ["_build"]
 nitpicky = True
-nitpick_ignore_regex = [("py:class", ".*")]  # types in docstrings are words for people: "sequence of int"
+nitpick_ignore_regex = [
+    ("py:class", ".*"),  # types in docstrings are words for people: "sequence of int"
+    ("py:mod", r"gpuconv\.onnx\..*"),  # not every part of it has a page
+]
 
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
