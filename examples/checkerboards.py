@@ -142,9 +142,9 @@ for name, share in shares.items():
 assert shares["kernel 3"] > 5 * max(share for name, share in shares.items() if name != "kernel 3")
 
 # %% [markdown]
-# The kernel of 4 keeps what its random weights are uneven by, which training can change weight by weight. The kernel of 3
-# has a third of the mean at that frequency as long as its weights are alike: its even phase adds up two taps and its odd
-# phase one, (2 − 1) / (2 + 1).
+# The kernel of 4 keeps what its random weights are uneven by, which training can change weight by weight. The kernel
+# of 3 has a third of the mean at that frequency as long as its weights are alike: its even phase adds up two taps and
+# its odd phase one, (2 − 1) / (2 + 1).
 
 # %%
 ones = enlarge(np.ones((1, 1, 66, 66), np.float32), np.ones((1, 1, 3, 3), np.float32), strides=[2, 2])[..., 2:-3, 2:-3]

@@ -17,8 +17,8 @@
 # How quick could a layer be? It must read its input and its weights and write its output once, and it must do its
 # multiply-adds: the longer of the two times is its floor. (Algorithms with fewer multiplications, as Winograd's, are
 # another matter, and less exact.) How close a program comes tells whether a layer is worth looking at. This page does
-# that for ResNet-50: every convolution is run and timed on the machine at hand, and then modelled for a GPU that need not
-# be there.
+# that for ResNet-50: every convolution is run and timed on the machine at hand, and then modelled for a GPU that need
+# not be there.
 #
 # It uses `benchmarks/` of the checkout, which does the same for 74 layers of many networks.
 
