@@ -39,11 +39,11 @@ def conv(
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
-        Any spatial rank from 1 up; float16, bfloat16, float32 or float64. Never written. NumPy arrays are computed
-        on the CPU and CuPy arrays on their CUDA device, which must be the current one, in order with CuPy's current
-        stream and without waiting for it. Arrays of other libraries that share their memory by DLPack or by
-        ``__cuda_array_interface__`` count as the NumPy or CuPy arrays that they can be seen as without a copy; they
-        must live until the result is complete if their library works on another stream.
+        Any spatial rank from 1 up; float16, bfloat16, float32, float64, complex64 or complex128. Never written. NumPy
+        arrays are computed on the CPU and CuPy arrays on their CUDA device, which must be the current one, in order
+        with CuPy's current stream and without waiting for it. Arrays of other libraries that share their memory by
+        DLPack or by ``__cuda_array_interface__`` count as the NumPy or CuPy arrays that they can be seen as without a
+        copy; they must live until the result is complete if their library works on another stream.
     w : array (M, C/group, k1, …, kn), or PackedWeights
         Same dtype as x; group divides C and M. :func:`pack` makes weights that many calls share.
     b : array (M,), optional
@@ -173,7 +173,7 @@ def conv_transpose(
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
-        Any spatial rank from 1 up; float16, bfloat16, float32 or float64. Never written.
+        Any spatial rank from 1 up; float16, bfloat16, float32, float64, complex64 or complex128. Never written.
     w : array (C, M/group, k1, …, kn), or PackedWeights
         Same dtype as x; group divides C, and there are ``w.shape[1] * group`` output channels.
     b : array (M,), optional
@@ -323,6 +323,13 @@ def max_pool(
     >>> x = np.array([[[3, 1, 4, 1, 5]]], np.float32)
     >>> gpuconv.max_pool(x, kernel_shape=[2], strides=[2], ceil_mode=1, return_indices=True)
     (array([[[3., 4., 5.]]], dtype=float32), array([[[0, 2, 4]]]))
+
+    The first NaN of a window has its index, a window in the padding alone has none; channels may be last:
+
+    >>> x = np.array([[[np.nan, 1], [7, np.nan], [np.nan, 8]]])
+    >>> y, indices = gpuconv.max_pool(x, kernel_shape=[2], pads=[2, 0], layout="NHWC", return_indices=True)
+    >>> y[0, 1:].tolist(), indices[0].tolist()
+    ([[nan, 1.0], [nan, nan], [nan, nan]], [[-1, -1], [0, 3], [0, 4], [2, 4]])
     """
     library, x = _arrays.resolve_one("max_pool", "x", x)
     outs: tuple[Any, ...] = _pair(out) if return_indices else (out,)

@@ -63,6 +63,13 @@ def conv_input_grad(
     >>> w = np.array([[[1, 10]]], np.float32)
     >>> gpuconv.conv_input_grad(np.ones((1, 1, 2), np.float32), w, (1, 1, 4), strides=[2])
     array([[[ 1., 10.,  1., 10.]]], dtype=float32)
+
+    Complex numbers are multiplied as they are, here and in :func:`conv`; the adjoint has the conjugate weights:
+
+    >>> x, w = np.array([[[1, 2j, 3]]]), np.array([[[1j, 2]]])
+    >>> y = gpuconv.conv(x, w)
+    >>> np.vdot(y, y) == np.vdot(x, gpuconv.conv_input_grad(y, w.conj(), x.shape))
+    np.True_
     """
     attributes = {
         "auto_pad": auto_pad,
@@ -126,6 +133,12 @@ def conv_weight_grad(
     >>> x = np.array([[[1, 2, 3, 4]]], np.float32)
     >>> gpuconv.conv_weight_grad(x, np.ones((1, 1, 3), np.float32), (1, 1, 2))
     array([[[6., 9.]]], dtype=float32)
+
+    In groups, each filter has the gradients of its own group's channels; taps that meet padding alone have none:
+
+    >>> x, dy = np.arange(1.0, 9).reshape(1, 4, 2), np.ones((1, 2, 1))
+    >>> gpuconv.conv_weight_grad(x, dy, (2, 2, 3), group=2, pads=[0, 1])[:, :, 1:].tolist()
+    [[[2.0, 0.0], [4.0, 0.0]], [[6.0, 0.0], [8.0, 0.0]]]
     """
     attributes = {
         "auto_pad": auto_pad,

@@ -15,9 +15,11 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from emulator import emulated_cuda
+from on_device import imported
 
 import gpuconv
 from gpuconv.cuda import device
@@ -29,6 +31,11 @@ SNIPPETS = [
     (page.name, snippet)
     for page in PAGES
     for snippet in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+]
+SCRIPTS = [  # that are no notebooks: those are executed where the site is built of them
+    path
+    for path in sorted((ROOT / "examples").glob("*.py"))
+    if "# %% [markdown]" not in path.read_text(encoding="utf-8")
 ]
 MODULES = sorted(module.name for module in pkgutil.walk_packages(gpuconv.__path__, "gpuconv."))
 
@@ -43,7 +50,7 @@ def _imported_with(statement: str) -> set[str]:
 def test_numpy_is_all_that_an_import_needs(statement: str) -> None:
     imported = _imported_with(statement)
     assert "numpy" in imported
-    assert not imported & {"cupy", "onnx", "ml_dtypes", "cuda"}
+    assert not imported & {"cupy", "onnx", "ml_dtypes", "cuda", "dask"}
 
 
 def test_public_names() -> None:
@@ -93,7 +100,21 @@ def test_errors_are_what_python_calls_them() -> None:
 
 @pytest.mark.parametrize("name", [name for name in gpuconv.__all__ if callable(getattr(gpuconv, name))])
 def test_public_names_are_documented(name: str) -> None:
-    thing = getattr(gpuconv, name)
+    _check_document(getattr(gpuconv, name))
+
+
+@pytest.mark.parametrize("name", ["conv", "conv_transpose", "max_pool"])
+def test_functions_on_dask_arrays_are_documented(name: str) -> None:
+    assert _dask().__all__ == ["conv", "conv_transpose", "max_pool"]
+    _check_document(getattr(_dask(), name))
+
+
+def _dask() -> Any:
+    pytest.importorskip("dask.array", reason="dask is not installed; the extra [dask] brings it")
+    return importlib.import_module("gpuconv.dask")
+
+
+def _check_document(thing: Any) -> None:
     text = inspect.getdoc(thing)
     assert text
     if inspect.isfunction(thing):
@@ -117,6 +138,8 @@ def test_the_changelog_knows_the_version() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name: str) -> None:
+    if name.startswith("gpuconv.dask"):
+        _dask()
     failed, _ = doctest.testmod(importlib.import_module(name))
     assert not failed
 
@@ -127,7 +150,10 @@ def test_examples_in_docstrings(name: str) -> None:
 )
 def test_snippets_print_what_they_say(page: str, snippet: str) -> None:
     on_device = snippet.startswith("# a CUDA device, or the emulator\n")
-    expected = re.findall(r"^# (.*)$", snippet, re.MULTILINE)[on_device:]
+    needed = re.match(r"# needs (\w+)\n", snippet)
+    if needed:
+        imported(needed[1])
+    expected = re.findall(r"^# (.*)$", snippet, re.MULTILINE)[on_device or bool(needed) :]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), emulated_cuda() if on_device else contextlib.nullcontext():
         exec(compile(snippet, page, "exec"), {})
@@ -143,8 +169,9 @@ def test_the_readme_has_its_two_commands(command: str) -> None:
     assert line.startswith("python3 -m venv .venv && .venv/bin/pip install ")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_examples_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_examples_run(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [str(path)])
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out
 
@@ -167,7 +194,7 @@ def test_the_marker_gpu_skips_unless_a_gpu_is_required(tmp_path: Path, required:
 def _sources() -> list[Path]:
     suffixes = {".py", ".md", ".toml", ".cu", ".cuh", ".cpp", ".hpp"}
     found = [path for path in ROOT.glob("*") if path.suffix in suffixes]
-    for folder in ("gpuconv", "kernels_cu", "tests", "examples", "benchmarks", ".ci"):
+    for folder in ("gpuconv", "kernels_cu", "tests", "examples", "docs", "benchmarks", ".ci"):
         found += [path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes or folder == ".ci"]
     return sorted(found)
 

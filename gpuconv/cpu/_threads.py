@@ -5,26 +5,40 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from contextvars import copy_context
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
 from functools import lru_cache
 from typing import TypeVar
 
 from gpuconv._errors import ArgumentError
 
 Item = TypeVar("Item")
+_alone: ContextVar[bool] = ContextVar("gpuconv.alone", default=False)
 
 
 def count() -> int:
-    """Return how many threads to use: ``GPUCONV_NUM_THREADS``, or the processors this process may run on."""
+    """Return how many threads to use: ``GPUCONV_NUM_THREADS``, or the processors this process may run on.
+
+    Where that is not set, a caller that is :func:`alone` has its own thread only.
+    """
     text = os.environ.get("GPUCONV_NUM_THREADS", "")
     if not text:
-        return len(_processors())
+        return 1 if _alone.get() else len(_processors())
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentError(f"GPUCONV_NUM_THREADS must be a positive integer, not {text!r}")
     return int(text)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let operators work on the calling thread: for callers that have a thread for every processor already."""
+    token = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
 
 
 def _processors() -> list[int]:

@@ -48,7 +48,7 @@ def _by_dlpack(array: Any) -> Any:
         raise TypeError(f"its memory is on a device of DLPack's type {kind}, neither the host nor a CUDA device")
     try:
         return np.from_dlpack(array)
-    except BufferError:
+    except (BufferError, RuntimeError):  # the producer has no name for a dtype, or NumPy has none
         found = _bfloat16.from_dlpack(array)
         if found is None:
             raise

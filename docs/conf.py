@@ -1,0 +1,51 @@
+"""How Sphinx makes the site: ``sphinx-build -W docs docs/_build/html``.
+
+Pages are the .md files beside this one; the notebooks of examples/ are copied here and executed; tables of measurements
+come from benchmarks/results (tables.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+CHECKOUT = DOCS.parent
+sys.path[:0] = [str(CHECKOUT), str(DOCS)]
+
+import gpuconv  # noqa: E402
+
+project = "gpuconv"
+project_copyright = "The gpuconv authors"
+author = "The gpuconv authors"
+release = version = gpuconv.__version__
+
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_nb", "tables"]
+exclude_patterns = ["_build"]
+nitpicky = True
+nitpick_ignore_regex = [
+    ("py:class", ".*"),  # types in docstrings are words for people: "sequence of int"
+    ("py:mod", r"gpuconv\.onnx\..*"),  # not every part of it has a page
+]
+
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+napoleon_numpy_docstring = True
+napoleon_google_docstring = False
+napoleon_use_ivar = True
+myst_heading_anchors = 3
+
+nb_execution_mode = "force"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+
+html_theme = "furo"
+html_title = f"gpuconv {version}"
+html_copy_source = False
+html_show_sourcelink = False
+
+# Sphinx reads what is below its own folder.
+shutil.rmtree(DOCS / "examples", ignore_errors=True)
+shutil.copytree(CHECKOUT / "examples", DOCS / "examples", ignore=shutil.ignore_patterns("*.py", "__pycache__", ".*"))

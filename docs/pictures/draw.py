@@ -1,0 +1,223 @@
+"""Draws the pictures of the page on kernels: ``python docs/pictures/draw.py`` writes them beside this file.
+
+A picture is a function that returns its size and its shapes. The layout of fragments comes from the formulas of
+kernels_cu/include/fragments.cuh, that of phases from the definition of ConvTranspose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from html import escape
+from pathlib import Path
+
+BLUE, RED, GREEN, YELLOW, GRAY, PALE = "#4878a8", "#c44e52", "#55a868", "#e0b050", "#8c8c8c", "#eef1f5"
+Picture = tuple[int, int, Iterator[str]]
+
+
+def rect(
+    x: float, y: float, width: float, height: float, fill: str = "none", stroke: str = "#333", dash: str = ""
+) -> str:
+    """Return a rectangle."""
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}" stroke="{stroke}"{dashed}/>'
+
+
+def text(x: float, y: float, words: str, size: int = 13, anchor: str = "middle", fill: str = "#222") -> str:
+    """Return a line of text."""
+    return f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{fill}">{escape(words)}</text>'
+
+
+def line(x1: float, y1: float, x2: float, y2: float, stroke: str = "#333", arrow: bool = True) -> str:
+    """Return a line, with a point at its end."""
+    end = ' marker-end="url(#point)"' if arrow else ""
+    return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{stroke}" stroke-width="1.5"{end}/>'
+
+
+def box(x: float, y: float, width: float, height: float, *words: str, fill: str = PALE) -> Iterator[str]:
+    """Yield a rectangle with lines of text in its middle."""
+    yield rect(x, y, width, height, fill)
+    for number, word in enumerate(words):
+        yield text(x + width / 2, y + height / 2 + 5 + 17 * (number - (len(words) - 1) / 2), word)
+
+
+def implicit_gemm() -> Picture:
+    """Weights times the matrix of activations that nobody writes down."""
+
+    def shapes() -> Iterator[str]:
+        yield rect(40, 210, 200, 130, PALE)
+        yield text(140, 360, "weights: M × K")
+        yield rect(40, 250, 200, 40, "#cfe0f0")
+        yield rect(120, 250, 30, 40, BLUE)
+        yield rect(280, 20, 300, 170, "none", GRAY, "6 4")
+        yield text(430, 12, "activations: K × pixels, made piece by piece", 13)
+        yield rect(400, 20, 60, 170, "#f3dcdc", "none")
+        yield rect(400, 100, 60, 26, RED)
+        yield rect(280, 210, 300, 130, PALE)
+        yield text(430, 360, "output: M × pixels")
+        yield rect(400, 250, 60, 40, YELLOW)
+        yield text(430, 275, "tile")
+        yield line(152, 262, 396, 262, BLUE)
+        yield line(430, 128, 430, 246, RED)
+        yield text(270, 150, "K = (tap, channel)", 12, "end")
+        yield line(274, 60, 274, 180, GRAY)
+        yield rect(640, 60, 150, 110, "none")
+        yield text(715, 50, "x: one channel")
+        for row in range(5):
+            yield line(640, 60 + 22 * row, 790, 60 + 22 * row, "#ccc", arrow=False)
+        for column in range(7):
+            yield line(640 + 21.4 * column, 60, 640 + 21.4 * column, 170, "#ccc", arrow=False)
+        yield rect(661, 104, 107, 22, RED)
+        yield line(660, 115, 466, 113, RED)
+        yield text(715, 190, "a row of a slice: neighbouring pixels,", 12)
+        yield text(715, 206, "moved by one tap", 12)
+        yield text(130, 305, "slice", 12)
+
+    return 830, 375, shapes()
+
+
+def pipeline() -> Picture:
+    """Three buffers: two are on their way while one is multiplied."""
+
+    def shapes() -> Iterator[str]:
+        colors = ("#cfe0f0", "#dcebdc", "#f6e7c8")
+        for buffer in range(3):
+            yield text(90, 62 + 50 * buffer, f"buffer {buffer}", 13, "end")
+        for step in range(6):
+            left = 110 + 110 * step
+            yield text(left + 55, 24, f"step {step}", 12)
+            for number, fill in ((step, ""), (step + 1, ""), (step + 2, "")):
+                row = number % 3
+                doing = ("multiply", "arriving", "fetch")[number - step]
+                yield from box(left, 40 + 50 * row, 104, 36, f"{doing} {number}", fill=fill or colors[number - step])
+        yield text(440, 212, "slices of K; between steps all threads wait for each other once", 13)
+
+    return 790, 225, shapes()
+
+
+def phases() -> Picture:
+    """ConvTranspose along one axis, kernel 3, stride 2: two phases with taps of their own."""
+
+    def shapes() -> Iterator[str]:
+        stride, kernel, inputs = 2, 3, 4
+        colors = (BLUE, RED)
+        for i in range(inputs):
+            x = 130 + 140 * i
+            for tap in range(kernel):
+                output = i * stride + tap
+                yield line(x + 20, 70, 80 + 70 * output + 20, 145, colors[output % stride])
+                yield text(
+                    (x + 80 + 70 * output) / 2 + 20 + 8 * (tap - 1), 104, f"w{tap}", 12, fill=colors[output % stride]
+                )
+            yield from box(x, 30, 40, 38, f"x{i}")
+        for output in range(stride * (inputs - 1) + kernel):
+            yield from box(80 + 70 * output, 150, 40, 38, f"y{output}", fill=("#cfe0f0", "#f3dcdc")[output % stride])
+        yield text(60, 55, "inputs", 13, "end")
+        yield text(60, 174, "outputs", 13, "end")
+        yield text(390, 222, "even phase: taps 0 and 2, a Conv with two taps", 13, fill=BLUE)
+        yield text(390, 242, "odd phase: tap 1, a Conv with one tap", 13, fill=RED)
+
+    return 740, 255, shapes()
+
+
+def planning() -> Picture:
+    """From a call to launches."""
+
+    def shapes() -> Iterator[str]:
+        yield from box(20, 20, 150, 54, "call", "shapes, attributes")
+        yield from box(220, 20, 160, 54, "geometry", "sizes, all checked")
+        yield from box(430, 20, 170, 54, "problem", "strides, dtype, phases")
+        yield from box(430, 120, 170, 54, "candidates", "kernels that can do it")
+        yield from box(220, 120, 160, 54, "choice", "measured, or modelled", fill="#f6e7c8")
+        yield from box(20, 120, 150, 54, "plan", "grids, structs, reasons")
+        yield from box(20, 220, 150, 54, "cubins", "built, or from disk")
+        yield from box(220, 220, 160, 54, "prepared call", "kept by its layout")
+        yield from box(430, 220, 170, 54, "launches", "pointers filled in", fill="#dcebdc")
+        for x in (170, 380):
+            yield line(x + 2, 47, x + 46, 47)
+            yield line(x + 2, 247, x + 46, 247)
+        yield line(515, 76, 515, 116)
+        yield line(428, 147, 384, 147)
+        yield line(218, 147, 174, 147)
+        yield line(95, 176, 95, 216)
+        for start, end in (((20, 47), (8, 47)), ((8, 47), (8, 300)), ((8, 300), (300, 300))):
+            yield line(*start, *end, GRAY, arrow=False)
+        yield line(300, 300, 300, 278, GRAY)
+        yield text(430, 304, "a call like one before goes straight here", 12, fill=GRAY)
+
+    return 640, 320, shapes()
+
+
+def repair() -> Picture:
+    """Why zeros in place of padding are wrong, and what becomes of it."""
+
+    def shapes() -> Iterator[str]:
+        values, weights = ("pad", "2", "3"), ("∞", "1", "1")
+        for i in range(3):
+            yield from box(60 + 60 * i, 30, 54, 36, values[i], fill="#e8e8e8" if i == 0 else PALE)
+            yield from box(60 + 60 * i, 74, 54, 36, weights[i], fill="#f3dcdc" if i == 0 else PALE)
+        yield text(50, 53, "x", 13, "end")
+        yield text(50, 97, "w", 13, "end")
+        yield from box(310, 30, 180, 36, "0·∞ + 2 + 3 = NaN", fill="#f3dcdc")
+        yield text(400, 22, "what the tile sums", 12)
+        yield from box(310, 100, 180, 54, "a NaN?", "if not, it is right")
+        yield line(400, 68, 400, 96)
+        yield from box(560, 30, 190, 54, "window wholly inside x?", "then it is right, too")
+        yield line(492, 120, 556, 72)
+        yield text(512, 84, "yes", 12)
+        yield from box(560, 124, 190, 54, "summed again, over", "the taps inside x: 5", fill="#dcebdc")
+        yield line(655, 86, 655, 120)
+        yield text(670, 106, "no", 12)
+        yield line(242, 70, 304, 52)
+
+    return 790, 195, shapes()
+
+
+def fragments() -> Picture:
+    """Where the 16 x 16 elements of a fragment of 16-bit weights are: each lane's 16 bytes."""
+
+    def shapes() -> Iterator[str]:
+        side = 24
+        for lane in range(32):
+            for element in range(0, 8, 2):  # a word holds two neighbours along K
+                row, k = lane // 4 + element // 2 % 2 * 8, element // 4 * 8 + lane % 4 * 2
+                x, y = 70 + side * k, 40 + side * row
+                fill = YELLOW if lane == 6 else ("#cfe0f0", "#dcebdc", "#eef1f5", "#f6e7f0")[lane % 4]
+                yield rect(x, y, 2 * side, side, fill, "#fff")
+                yield text(x + side, y + 16, f"{element}, {element + 1}" if lane == 6 else str(lane), 11, fill="#444")
+        yield text(262, 30, "K: 16 rows of the GEMM", 12)
+        for number, word in enumerate(("16", "output", "channels")):
+            yield text(62, 216 + 16 * number, word, 12, "end")
+        yield text(600, 60, "in memory: 512 bytes", 13)
+        for lane in range(32):
+            x, y = 500 + 25 * (lane % 8), 75 + 30 * (lane // 8)
+            yield rect(x, y, 25, 26, YELLOW if lane == 6 else PALE)
+            yield text(x + 12, y + 17, str(lane), 10)
+        yield text(600, 225, "16 bytes for each lane, side by side:", 12)
+        yield text(600, 243, "a warp copies them at once, and each lane", 12)
+        yield text(600, 261, "has what its instruction takes", 12)
+        yield text(600, 300, "yellow: the elements of lane 6, in its order", 12)
+
+    return 790, 440, shapes()
+
+
+PICTURES: tuple[Callable[[], Picture], ...] = (implicit_gemm, pipeline, phases, planning, repair, fragments)
+_HEAD = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+    'font-family="sans-serif">\n<title>{title}</title>\n<defs><marker id="point" viewBox="0 0 8 8" refX="7" refY="4" '
+    'markerWidth="7" markerHeight="7" orient="auto-start-reverse"><path d="M 0 0 L 8 4 L 0 8 z" fill="context-stroke"/>'
+    "</marker></defs>\n"
+)
+
+
+def svg(picture: Callable[[], Picture]) -> str:
+    """Return a picture as a file, on white, so that it can be read on a dark page."""
+    width, height, shapes = picture()
+    title = escape((picture.__doc__ or "").strip())
+    head = _HEAD.format(width=width, height=height, title=title)
+    return f"{head}{rect(0, 0, width, height, '#fff', 'none')}\n" + "\n".join(shapes) + "\n</svg>\n"
+
+
+if __name__ == "__main__":
+    for picture in PICTURES:
+        path = Path(__file__).with_name(f"{picture.__name__}.svg")
+        path.write_text(svg(picture), encoding="utf-8", newline="\n")

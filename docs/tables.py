@@ -1,0 +1,145 @@
+"""The directive ``results``: tables of benchmarks/results and of kernels_cu, made when the site is made.
+
+```{results} cpu-classes
+```
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from benchmarks import static, static_summary
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+RESULTS, KERNELS = CHECKOUT / "benchmarks" / "results", CHECKOUT / "kernels_cu"
+
+
+def read(name: str) -> Any:
+    """Return a file of measurements."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a Markdown table."""
+    head = list(head)
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def machine(record: Any) -> str:
+    """Say by what command and where a file was measured."""
+    about = ", ".join(f"{name} {value}" for name, value in record["machine"].items())
+    return f"`{record['command']}` on {about}."
+
+
+def cpu_classes() -> str:
+    """Classes of layers on the CPU."""
+    record = read("cpu")
+    rows = (
+        [name, one["layers"], f"{one['mean']:.2f}", f"{one['min']:.2f}", f"`{one['slowest']}`"]
+        for name, one in record["classes"].items()
+    )
+    head = ["class", "layers", "geometric mean", "least", "of layer"]
+    return f"{machine(record)}\n\n{table(head, rows)}"
+
+
+def cpu_layers() -> str:
+    """Every layer on the CPU."""
+    rows = (
+        [
+            f"`{row['layer']['id']}`",
+            "×".join(map(str, row["x"])),
+            f"{row['flops'] / 1e9:.2f}",
+            *(f"{row[side] * 1e3:.2f}" for side in ("our_median", "ort_median")),
+            f"{row['ratio']:.2f}",
+        ]
+        for row in read("cpu")["rows"]
+        if "ratio" in row
+    )
+    return table(["layer", "x, scaled to a CPU", "G operations", "gpuconv, ms", "ONNX Runtime, ms", "ratio"], rows)
+
+
+def host() -> str:
+    """What a call on CuPy arrays takes the host."""
+    record = read("host")
+    rows = ([name.strip(), f"{us:.2f}"] for name, us in record["median_us"].items())
+    return f"{machine(record)} {record['measured']}.\n\n{table(['part of the call', 'median, µs'], rows)}"
+
+
+def imports() -> str:
+    """What importing takes."""
+    record = read("import")
+    rows = ([name, f"{ms:.0f}"] for name, ms in record["median_ms"].items())
+    return f"{machine(record)}\n\n{table(['import', 'median, ms'], rows)}"
+
+
+def model_classes() -> str:
+    """Classes of layers by the planner's model."""
+    head, _, rows = static.read()
+    about = f"Kernels for {head['architecture']} by {head['compiler']}; floors of the {head['device']}'s datasheet."
+    return f"{about}\n\n{static_summary.markdown(static_summary.classes(rows.values()))}"
+
+
+def model_layers() -> str:
+    """Every layer by the planner's model, in two dtypes."""
+    _, kernels, rows = static.read()
+    lines = (
+        [
+            f"`{row['layer']}`",
+            row["dtype"],
+            f"`{static_summary.main_launch(row, kernels)['kernel']}`",
+            *("" if row[name] is None else f"{row[name]:.1f}" for name in ("modelled_us", "floor_us")),
+            "" if row["over_floor"] is None else f"{row['over_floor']:.2f}",
+        ]
+        for row in rows.values()
+        if row["dtype"] in ("bfloat16", "float32") and row["layout"] == "NCHW"
+    )
+    return table(["layer", "dtype", "kernel", "modelled, µs", "floor, µs", "ratio"], lines)
+
+
+def kernels() -> str:
+    """What stands at the top of every file of kernels, up to the first empty line of comment."""
+    rows = []
+    for path in sorted(KERNELS.glob("*.cu")):
+        lines = takewhile(lambda line: line.startswith("// "), path.read_text(encoding="utf-8").splitlines())
+        rows.append(
+            [f"`{path.name}`", " ".join(line.removeprefix("// ").strip() for line in lines).replace("|", "&#124;")]
+        )
+    return table(["file", "what it makes, and how"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "cpu-classes": cpu_classes,
+    "cpu-layers": cpu_layers,
+    "host": host,
+    "imports": imports,
+    "model-classes": model_classes,
+    "model-layers": model_layers,
+    "kernels": kernels,
+}
+
+
+class Results(SphinxDirective):
+    """One of TABLES, by its name."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Make the table."""
+        for path in (*RESULTS.glob("*.json"), *KERNELS.glob("*.cu")):
+            self.env.note_dependency(str(path))
+        return self.parse_text_to_nodes(TABLES[self.arguments[0]]())
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the directive."""
+    app.add_directive("results", Results)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,105 @@
+"""The graph of a call: a task for every block of the result, and one for each part of an input block that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+from dask.array.core import Array
+from dask.highlevelgraph import HighLevelGraph
+
+from gpuconv import _layout
+from gpuconv.dask import _tasks
+from gpuconv.dask._spans import Chunks, Span, starts
+from gpuconv.dask._tasks import Window
+
+Block = tuple[Span, ...]  # the spans of one block of the result, in the order N, C, D1, …
+Cover = tuple[int, slice, slice]  # the number of a chunk, what of it is taken, and where that stands in the window
+Key = tuple[Any, ...]
+
+
+class Graph:
+    """The tasks of one call.
+
+    Parameters
+    ----------
+    name : str
+        Of the result; no other array has it.
+    layout : str
+        In whose order blocks and keys are; everything else here counts axes as N, C, D1, …
+    """
+
+    def __init__(self, name: str, layout: str) -> None:
+        self._name, self._layout = name, layout
+        self._tasks: dict[Key, Any] = {}
+
+    def array(
+        self,
+        x: Array,
+        axes: Sequence[Sequence[Span]],
+        task: Callable[[Block, Window], Callable[..., Any]],
+        wholes: Mapping[str, Any],
+    ) -> Array:
+        """Return the dask array of all blocks.
+
+        Parameters
+        ----------
+        x : dask array
+        axes : the spans of every axis.
+        task : callable
+            Returns what computes a block of the result, from a list of the window's pieces and the wholes.
+        wholes : dict of str to array
+            What every block takes beside them: dask arrays of one chunk, and others.
+        """
+        others = [self._whole(label, array) for label, array in wholes.items()]
+        chunks = _layout.channels_second(self._layout, x.chunks)
+        covers = [_covers(sizes, spans) for sizes, spans in zip(chunks, axes, strict=True)]
+        for numbers in product(*(range(len(spans)) for spans in axes)):
+            block = tuple(spans[number] for spans, number in zip(axes, numbers, strict=True))
+            keys, places = [], []
+            for pieces in product(*(cover[number] for cover, number in zip(covers, numbers, strict=True))):
+                keys.append(self._piece(x, pieces))
+                places.append(self._given(place for _, _, place in pieces))
+            window = Window(self._given(span.high - span.low for span in block), tuple(places), x._meta)
+            self._tasks[(self._name, *self._given(numbers))] = (task(block, window), keys, *others)
+        sources = [x, *(array for array in wholes.values() if isinstance(array, Array))]
+        layers = HighLevelGraph.from_collections(self._name, self._tasks, dependencies=sources)
+        made = self._given(tuple(span.stop - span.start for span in spans) for spans in axes)
+        return Array(layers, self._name, made, meta=x._meta)
+
+    def _whole(self, label: str, array: Any) -> Key:
+        if isinstance(array, Array):
+            return (array.name, *(0 for _ in array.shape))
+        key = (f"{label}-{self._name}",)
+        self._tasks[key] = array
+        return key
+
+    def _piece(self, x: Array, pieces: Sequence[Cover]) -> Key:
+        """Return the key of a part of one of x's blocks, which is the block's own where that is taken whole."""
+        block = self._given(number for number, _, _ in pieces)
+        part = self._given(taken for _, taken, _ in pieces)
+        sizes = (along[number] for along, number in zip(x.chunks, block, strict=True))
+        if all(taken == slice(0, size) for taken, size in zip(part, sizes, strict=True)):
+            return (x.name, *block)
+        ends = (end for taken in part for end in (taken.start, taken.stop))
+        key = (f"piece-{self._name}", *block, *ends)
+        self._tasks[key] = (partial(_tasks.cut, part), (x.name, *block))
+        return key
+
+    def _given(self, entries: Iterable[Any]) -> tuple[Any, ...]:
+        return _layout.as_given(self._layout, tuple(entries))
+
+
+def _covers(chunks: Chunks, spans: Sequence[Span]) -> list[list[Cover]]:
+    """Return, for every span of an axis, the chunks that hold what it needs."""
+    bounds = list(enumerate(zip(starts(chunks), chunks, strict=True)))
+    return [list(_cover(bounds, span.low, span.high)) for span in spans]
+
+
+def _cover(bounds: Sequence[tuple[int, tuple[int, int]]], low: int, high: int) -> Iterator[Cover]:
+    for number, (start, size) in bounds:
+        first, last = max(low, start), min(high, start + size)
+        if first < last:
+            yield number, slice(first - start, last - start), slice(first - low, last - low)

@@ -1,0 +1,119 @@
+"""What the tasks of a graph do, in whichever thread or process they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _api, _layout
+from gpuconv._packed import PackedWeights
+from gpuconv._transfer import pack
+from gpuconv.cpu._threads import alone
+
+Slices = tuple[slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How pieces of several blocks make the input of one call.
+
+    ``empty`` is an array without elements, from the library of the blocks, for a window that has no pieces.
+    """
+
+    shape: tuple[int, ...]
+    places: tuple[Slices, ...]
+    empty: Any
+
+    def assemble(self, pieces: Sequence[Any]) -> Any:
+        """Return the array that the pieces make; one alone is it already."""
+        if len(pieces) == 1:
+            return pieces[0]
+        whole = np.empty_like(pieces[0] if pieces else self.empty, order="C", shape=self.shape)
+        for place, piece in zip(self.places, pieces, strict=True):
+            whole[place] = piece
+        return whole
+
+
+class SharedWeights:
+    """Packed weights in a graph: as they are for threads of this process, packed anew where another one uses them."""
+
+    __slots__ = ("_operator", "_packed", "_w")
+
+    def __init__(self, operator: str, w: Any, packed: PackedWeights | None = None) -> None:
+        self._operator, self._w, self._packed = operator, w, packed
+
+    def packed(self) -> PackedWeights:
+        """Return the weights for calls in this process."""
+        if self._packed is None:  # not where they are unpickled: that may be a scheduler without a device
+            self._packed = pack(self._w, self._operator)
+        return self._packed
+
+    def __reduce__(self) -> Any:
+        return SharedWeights, (self._operator, self._w)
+
+
+def cut(part: Slices, block: Any) -> Any:
+    """Return a part of a block; a small one is copied, for it would keep the whole block in memory."""
+    piece = block[part]
+    return piece.copy() if 2 * piece.size <= block.size else piece
+
+
+def convolve(
+    operator: str,
+    window: Window,
+    of_w: slice,
+    of_b: slice,
+    attributes: dict[str, Any],
+    pieces: Sequence[Any],
+    w: Any,
+    b: Any = None,
+) -> Any:
+    """Make one block of Conv or ConvTranspose, with the part of the weights that its groups have."""
+    w = w.packed() if isinstance(w, SharedWeights) else w[of_w]
+    with alone():
+        return getattr(_api, operator)(window.assemble(pieces), w, None if b is None else b[of_b], **attributes)
+
+
+def pool(window: Window, attributes: dict[str, Any], pieces: Sequence[Any]) -> Any:
+    """Make one block of MaxPool."""
+    with alone():
+        return _api.max_pool(window.assemble(pieces), **attributes)
+
+
+def pool_with_indices(
+    window: Window,
+    attributes: dict[str, Any],
+    origin: tuple[int, ...],
+    steps: tuple[int, ...],
+    pieces: Sequence[Any],
+) -> tuple[Any, Any]:
+    """Make one block of MaxPool and its Indices, which count elements of the whole array.
+
+    Parameters
+    ----------
+    origin : tuple of int
+        Where the window begins in the whole array, in the order N, C, D1, …
+    steps : tuple of int
+        What :func:`steps_of` returns for the whole array.
+    """
+    x = window.assemble(pieces)
+    with alone():
+        y, indices = _api.max_pool(x, return_indices=True, **attributes)
+    shape = _layout.channels_second(attributes["layout"], x.shape)
+    whole, rest = np.zeros_like(indices), indices
+    for size, start, step in reversed(list(zip(shape, origin, steps, strict=True))):
+        rest, position = np.divmod(rest, max(size, 1))
+        whole += (position + start) * step
+    whole[indices < 0] = -1  # windows without any element
+    return y, whole
+
+
+def steps_of(shape: Sequence[int], storage_order: int) -> tuple[int, ...]:
+    """Return how many elements MaxPool's Indices count for one step along each axis of N, C, D1, …."""
+    sizes, axes = shape[2:], range(len(shape) - 2)
+    along = [prod(sizes[:axis] if storage_order else sizes[axis + 1 :]) for axis in axes]
+    return shape[1] * prod(sizes), prod(sizes), *along

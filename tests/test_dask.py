@@ -1,0 +1,315 @@
+"""gpuconv.dask: the values of one call, however the arrays are cut; chunks, laziness, weights, names."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+from case_rows import one_row_a_case
+from emulated import architecture
+from emulator import emulated_cuda
+from hypothesis import given
+from hypothesis import strategies as st
+from in_chunks import chunks, da, dask, in_chunks, in_ones
+from operands import CONV_DTYPES, POOL_DTYPES, operands, pool_kinds, values
+from oracle import assert_close, assert_same
+from strategies import GENERATORS, Problem, checked, problems
+
+import gpuconv
+from gpuconv import _cases
+from gpuconv._cases import Case
+from gpuconv.cpu import _threads
+
+dask_api = pytest.importorskip("gpuconv.dask")
+_tasks = dask_api._tasks
+
+operators = pytest.mark.parametrize("operator", GENERATORS)
+seeds = st.integers(0, 2**32 - 1)
+
+
+@pytest.fixture(autouse=True)
+def synchronous() -> Iterator[None]:
+    """Compute on the calling thread where a test does not say otherwise."""
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def listed(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+# ---------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize(("case", "dtype"), one_row_a_case())
+def test_a_case_gives_the_same_where_every_element_is_a_chunk(case: Case, dtype: str) -> None:
+    arrays = _cases.inputs(case, dtype)
+    more = {"return_indices": True} if case.op == "max_pool" else {}
+    found = getattr(dask_api, case.op)(in_ones(arrays.pop("x")), **arrays, **case.attributes, **more)
+    for result, expected in zip(dask.compute(*listed(found)), _cases.expected(case, dtype), strict=True):
+        assert_same(result, expected, bits=case.op == "max_pool")
+
+
+@operators
+@checked(3)
+@given(data=st.data(), seed=seeds, layout=st.sampled_from(("NCHW", "NHWC")))
+def test_any_chunks_give_what_one_call_gives(operator: str, data: Any, seed: int, layout: str) -> None:
+    problem = data.draw(problems(operator))
+    pools = operator == "max_pool"
+    dtype = data.draw(st.sampled_from(POOL_DTYPES if pools else CONV_DTYPES))
+    kinds = [data.draw(st.sampled_from(pool_kinds(dtype)))] if pools else ["integers"] * 3
+    x, *others = operands(problem, kinds, seed, dtype)
+    x = x if layout == "NCHW" else np.moveaxis(x, 1, -1)
+    more = {**problem.attributes, "layout": layout} | ({"return_indices": True} if pools else {})
+    expected = listed(getattr(gpuconv, operator)(x, *others, **more))
+    cut = in_chunks(x, chunks(Random(seed), x.shape))
+    found = listed(getattr(dask_api, operator)(cut, *others, **more))
+    assert [(array.shape, array.dtype) for array in found] == [(array.shape, array.dtype) for array in expected]
+    for result, wanted in zip(dask.compute(*found), expected, strict=True):
+        assert_same(result, wanted, bits=pools)
+
+
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+@checked(1)
+@given(data=st.data(), seed=seeds, dtype=st.sampled_from(CONV_DTYPES))
+def test_sums_in_chunks_are_within_the_bound(operator: str, data: Any, seed: int, dtype: Any) -> None:
+    problem = data.draw(problems(operator, 2))
+    x, *others = operands(problem, ("normal",) * 3, seed, dtype)
+    result = getattr(dask_api, operator)(in_chunks(x, chunks(Random(seed), x.shape)), *others, **problem.attributes)
+    assert_close(result.compute(), getattr(oracle, operator)(x, *others, **problem.attributes), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_numbers(dtype: str) -> None:
+    x, w = (values("integers", seed, shape, "float32") for seed, shape in enumerate(((2, 3, 11), (4, 3, 3))))
+    x, w = (x * (1 + 2j)).astype(dtype), (w * 1j).astype(dtype)
+    found = dask_api.conv(in_chunks(x, (1, 3, 4)), w, strides=[2], pads=[1, 1]).compute()
+    np.testing.assert_array_equal(found, gpuconv.conv(x, w, strides=[2], pads=[1, 1]), strict=True)
+
+
+@pytest.mark.emulator
+@operators
+def test_blocks_run_through_the_kernels(operator: str) -> None:
+    problem = Problem("conv", (2, 2, 7, 9), (4, 2, 3, 3), (4,), {"strides": [2, 1], "pads": [1, 0, 2, 1]})
+    if operator == "max_pool":
+        problem = Problem(operator, problem.x_shape, attributes={"kernel_shape": [3, 3], **problem.attributes})
+    if operator == "conv_transpose":
+        problem = Problem(operator, problem.x_shape, (2, 4, 3, 3), (4,), problem.attributes)
+    arrays = operands(problem, ("integers",) * 3, 0, np.dtype("float32"))
+    more = {**problem.attributes} | ({"return_indices": True} if operator == "max_pool" else {})
+    expected = listed(getattr(gpuconv, operator)(*arrays, **more))
+    with emulated_cuda(architecture("float32", 2)) as emulated:
+        found = getattr(dask_api, operator)(in_chunks(arrays[0], (1, 2, (3, 4), (5, 4))), *arrays[1:], **more)
+        for result, wanted in zip(dask.compute(*listed(found)), expected, strict=True):
+            assert_same(result, wanted, bits=False)
+    assert len(emulated.launches) >= 8  # one block of y at least for every block of x
+
+
+# ---------------------------------------------------------------- chunks
+
+
+def test_the_chunks_of_windows_follow_those_of_the_input() -> None:
+    x = da.zeros((3, 4, 20, 21), chunks=((1, 2), (1, 3), (7, 13), (10, 4, 7)), dtype=np.float32)
+    y = dask_api.max_pool(x, kernel_shape=[3, 3], strides=[1, 2], pads=[1, 1, 1, 1])
+    assert y.chunks == ((1, 2), (1, 3), (7, 13), (5, 2, 4))
+    y = dask_api.conv(x, np.zeros((5, 4, 4, 2), np.float32), strides=[3, 1])
+    assert y.chunks == ((1, 2), (5,), (3, 3), (10, 4, 6))
+
+
+def test_chunks_in_which_no_window_begins_have_no_outputs() -> None:
+    x = da.zeros((1, 1, 10), chunks=(1, 1, (4, 1, 1, 4)), dtype=np.float32)
+    assert dask_api.max_pool(x, kernel_shape=[2], strides=[4]).chunks[2] == (1, 1, 1)
+    assert dask_api.max_pool(x, kernel_shape=[9], strides=[1]).chunks[2] == (2,)
+
+
+def test_the_chunks_of_a_transpose_follow_those_of_the_input() -> None:
+    x = da.zeros((1, 1, 6, 6), chunks=(1, 1, (4, 2), 3), dtype=np.float32)
+    y = dask_api.conv_transpose(x, np.zeros((1, 2, 3, 2), np.float32), strides=[2, 2])
+    assert y.chunks == ((1,), (2,), (8, 5), (6, 6))
+
+
+def test_what_is_bias_only_has_a_block_of_its_own() -> None:
+    x = da.zeros((1, 1, 6), chunks=3, dtype=np.float32)
+    y = dask_api.conv_transpose(x, np.ones((1, 1, 3), np.float32), np.full(1, 7, np.float32), output_shape=[500])
+    assert y.chunks[2] == (3, 5, 492)
+    assert (y.compute() == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "made"),
+    [((2, 4, 2), (3, 6, 3)), ((8,), (12,)), ((3, 2, 3), (12,)), ((3, 3, 2), (9, 3)), ((1, 3, 1, 3), (6, 6))],
+    ids=str,
+)
+def test_channels_are_cut_between_groups(sizes: tuple[int, ...], made: tuple[int, ...]) -> None:
+    x, w, b = (values("integers", seed, shape, "float32") for seed, shape in enumerate(((2, 8, 5), (12, 2, 3), (12,))))
+    y = dask_api.conv(in_chunks(x, (2, sizes, 5)), w, b, group=4)
+    assert y.chunks[1] == made
+    assert_same(y.compute(), gpuconv.conv(x, w, b, group=4), bits=False)
+
+
+def test_channels_of_a_transpose_are_cut_between_groups() -> None:
+    x, w, b = (values("integers", seed, shape, "float32") for seed, shape in enumerate(((2, 6, 5), (6, 4, 3), (12,))))
+    y = dask_api.conv_transpose(in_chunks(x, (1, (2, 4), 2)), w, b, group=3)
+    assert y.chunks[1] == (4, 8)
+    assert_same(y.compute(), gpuconv.conv_transpose(x, w, b, group=3), bits=False)
+
+
+def test_a_call_gets_no_more_than_its_windows_cover(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, ...]] = []
+    pool = gpuconv.max_pool
+
+    def watched(x: Any, **attributes: Any) -> Any:
+        seen.append(x.shape)
+        return pool(x, **attributes)
+
+    monkeypatch.setattr(_tasks._api, "max_pool", watched)
+    x = da.ones((1, 1, 30, 30), chunks=10, dtype=np.float32)
+    dask_api.max_pool(x, kernel_shape=[3, 3], dilations=[2, 1], pads=[2, 1, 2, 1]).compute()
+    assert sorted(set(seen)) == [(1, 1, rows, columns) for rows in (12, 14) for columns in (11, 12)]
+
+
+def test_a_block_is_made_of_the_blocks_that_it_needs_and_of_no_other() -> None:
+    made: list[Any] = []
+
+    def block(block_info: Any = None) -> Any:
+        made.append(block_info[None]["chunk-location"][2])
+        return np.ones((1, 1, 10), np.float32)
+
+    x = da.map_blocks(block, chunks=((1,), (1,), (10,) * 100), dtype=np.float32, meta=np.empty((0, 0, 0), np.float32))
+    y = dask_api.conv(x, np.ones((1, 1, 12), np.float32), auto_pad="SAME_UPPER")
+    assert made == []
+    assert y.dtype == np.float32
+    assert type(y._meta) is np.ndarray
+    assert y.blocks[0, 0, 50].compute().tolist() == [[[12] * 10]]
+    assert sorted(made) == [49, 50, 51]
+
+
+# ---------------------------------------------------------------- weights and settings
+
+W = values("integers", 1, (4, 3, 3, 3), "float32")
+X = values("integers", 0, (2, 3, 9, 8), "float32")
+
+
+class HostTensor:
+    """Another library's array."""
+
+    def __init__(self, host: Any) -> None:
+        self.host = host
+
+    def __dlpack_device__(self) -> Any:
+        return self.host.__dlpack_device__()
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        return self.host.__dlpack__(**keywords)
+
+
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+@pytest.mark.parametrize("kind", [np.asarray, gpuconv.pack, da.from_array, HostTensor], ids=lambda kind: kind.__name__)
+def test_kinds_of_weights(kind: Any, scheduler: str) -> None:
+    b = np.arange(4, dtype=np.float32)
+    y = dask_api.conv(in_chunks(X, (1, 3, 4, 5)), kind(W), b if kind is gpuconv.pack else da.from_array(b))
+    assert_same(y.compute(scheduler=scheduler), gpuconv.conv(X, W, b), bits=False)
+
+
+def test_packed_weights_are_shared_by_threads_and_not_cut() -> None:
+    w, x = gpuconv.pack(values("integers", 1, (6, 1, 3), "float32")), values("integers", 0, (1, 6, 8), "float32")
+    y = dask_api.conv(in_chunks(x, (1, 2, 3)), w, group=6)
+    assert y.chunks[1] == (6,)
+    assert_same(y.compute(), gpuconv.conv(x, w, group=6), bits=False)
+
+
+def test_the_same_call_has_the_same_name_and_no_other_one_has() -> None:
+    x, bias = in_chunks(X, (1, 3, 4, 5)), np.zeros(4, np.float32)
+    calls = [
+        dask_api.conv(x, W),
+        dask_api.conv(x, W + 1),
+        dask_api.conv(x, W, bias),
+        dask_api.conv(x, W, pads=[1, 1, 1, 1]),
+        dask_api.conv(x, W, precision="tf32"),
+        dask_api.conv(x, gpuconv.pack(W)),
+        dask_api.conv(x + 1, W),
+        dask_api.max_pool(x, kernel_shape=[3, 3]),
+        dask_api.max_pool(x, kernel_shape=[3, 3], storage_order=1),
+        *dask_api.max_pool(x, kernel_shape=[3, 3], return_indices=True),
+    ]
+    assert len({array.name for array in calls}) == len(calls)
+    assert dask_api.conv(x, W.copy()).name == calls[0].name
+    assert dask_api.conv(x, W, pads=(0, 0, 0, 0), kernel_shape=[3, 3]).name == calls[0].name
+
+
+def test_weights_whose_memory_is_the_same_but_not_their_order_are_told_apart() -> None:
+    w = values("integers", 1, (3, 3, 3, 3), "float32")
+    other = np.ascontiguousarray(w).T  # Fortran order over the same memory
+    x = in_chunks(X, (1, 3, 4, 5))
+    first, second = dask.compute(dask_api.conv(x, w), dask_api.conv(x, other))
+    assert_same(first, gpuconv.conv(X, w), bits=False)
+    assert_same(second, gpuconv.conv(X, other), bits=False)
+    assert (first != second).any()
+
+
+def test_the_precision_is_that_of_the_call_and_not_of_the_computation(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    conv = gpuconv.conv
+
+    def watched(*arrays: Any, precision: str, **attributes: Any) -> Any:
+        seen.append(precision)
+        return conv(*arrays, precision=precision, **attributes)
+
+    monkeypatch.setattr(_tasks._api, "conv", watched)
+    with gpuconv.precision("tf32"):
+        within = dask_api.conv(in_chunks(X, X.shape), W)
+    within.compute()
+    with gpuconv.precision("tf32"):
+        dask_api.conv(in_chunks(X, X.shape), W, precision="3xtf32").compute()
+    assert seen == ["tf32", "3xtf32"]
+
+
+def test_a_task_works_on_its_own_thread_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPUCONV_NUM_THREADS", raising=False)
+    monkeypatch.setattr(_threads, "_processors", lambda: [0, 1, 2, 3])
+    counts: list[int] = []
+    run = _threads.run
+
+    def watched(function: Any, items: Any, **more: Any) -> None:
+        counts.append(_threads.count())
+        run(function, items, **more)
+
+    monkeypatch.setattr(_threads, "run", watched)
+    x = in_chunks(X, (1, 3, 4, 8))
+    dask_api.max_pool(x, kernel_shape=[2, 2], return_indices=True)[1].compute(scheduler="threads")
+    dask_api.max_pool(x, kernel_shape=[2, 2]).compute(scheduler="threads")
+    dask_api.conv(x, W).compute(scheduler="threads")
+    assert counts
+    assert set(counts) == {1}
+    assert _threads.count() == 4
+    monkeypatch.setenv("GPUCONV_NUM_THREADS", "3")
+    dask_api.conv(x, W).compute(scheduler="threads")
+    assert counts[-1] == 3
+
+
+def test_many_threads_at_once_give_what_one_gives() -> None:
+    x = values("normal", 0, (4, 3, 40, 40), "float32")
+    w = values("normal", 1, (4, 3, 3, 3), "float32")
+    before = threading.active_count()
+    cut = in_chunks(x, (1, 3, 10, 10))
+    y, indices = dask_api.max_pool(dask_api.conv(cut, w), kernel_shape=[3, 3], strides=[2, 2], return_indices=True)
+    with dask.config.set(scheduler="synchronous"):
+        alone = dask.compute(y, indices)
+    with dask.config.set(scheduler="threads", num_workers=8):
+        together = dask.compute(y, indices)
+    assert [array.tobytes() for array in alone] == [array.tobytes() for array in together]
+    assert threading.active_count() - before <= 8 + 1
+
+
+@operators
+def test_the_parameters_are_those_of_arrays_in_memory(operator: str) -> None:
+    there, here = (inspect.signature(getattr(module, operator)).parameters for module in (gpuconv, dask_api))
+    assert [(name, one.kind, one.default) for name, one in there.items() if name != "out"] == [
+        (name, one.kind, one.default) for name, one in here.items()
+    ]

@@ -1,0 +1,141 @@
+"""What gpuconv.dask refuses: the type of the error and its whole message, before any block is made."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from in_chunks import da
+from refusals import REFUSALS, Refusal
+
+import gpuconv
+from gpuconv import ArgumentError, ArgumentTypeError
+
+dask_api = pytest.importorskip("gpuconv.dask")
+ROOT = Path(__file__).resolve().parent.parent
+W = np.zeros((4, 3, 3, 3), np.float32)
+
+
+def never(*_: Any, **__: Any) -> Any:
+    raise AssertionError("a block was made")
+
+
+def lazy(*shape: int, chunks: Any = -1, dtype: Any = np.float32) -> Any:
+    """A dask array of which no block can be made."""
+    sizes = da.core.normalize_chunks(chunks, shape, dtype=np.dtype(dtype))
+    return da.map_blocks(never, chunks=sizes, dtype=dtype, meta=np.empty((0,) * len(shape), dtype))
+
+
+def unknown(array: Any, axis: int) -> Any:
+    """The array with sizes along an axis that only a computation can tell."""
+    sizes = [(float("nan"),) * len(along) if at == axis else along for at, along in enumerate(array.chunks)]
+    return da.Array(array.dask, array.name, tuple(sizes), meta=array._meta)
+
+
+@pytest.mark.parametrize("row", REFUSALS, ids=lambda row: row.name)
+def test_refusals_are_those_of_arrays_in_memory(row: Refusal) -> None:
+    x, *others = [None if shape is None else np.broadcast_to(np.float32(0), shape) for shape in row.problem.shapes]
+    x = da.zeros(x.shape, chunks=x.shape, dtype=x.dtype)
+    with pytest.raises(ArgumentError if row.kind == "value" else ArgumentTypeError) as caught:
+        getattr(dask_api, row.problem.operator)(x, *others, **row.problem.attributes)
+    assert str(caught.value) == row.message
+
+
+X = lazy(2, 3, 9, 8, chunks=(1, 3, 4, 5))
+WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "an array in memory": (
+        lambda: dask_api.conv(np.zeros((1, 3, 9, 8), np.float32), W),
+        ArgumentTypeError,
+        "conv: x must be a dask array, not numpy.ndarray; gpuconv.conv takes arrays in memory",
+    ),
+    "a list": (
+        lambda: dask_api.max_pool([1.0], kernel_shape=[1]),
+        ArgumentTypeError,
+        "max_pool: x must be a dask array, not builtins.list; gpuconv.max_pool takes arrays in memory",
+    ),
+    "unknown sizes": (
+        lambda: dask_api.max_pool(unknown(X, 2), kernel_shape=[3, 3]),
+        ArgumentError,
+        "max_pool: the chunks of x have unknown sizes along axis 2 (x.shape=(2, 3, nan, 8)); "
+        "call x.compute_chunk_sizes() first",
+    ),
+    "unknown sizes of w": (
+        lambda: dask_api.conv(X, unknown(da.from_array(W), 0)),
+        ArgumentError,
+        "conv: the chunks of w have unknown sizes along axis 0 (w.shape=(nan, 3, 3, 3)); "
+        "call w.compute_chunk_sizes() first",
+    ),
+    "weights in chunks": (
+        lambda: dask_api.conv_transpose(X, lazy(3, 4, 2, 2, chunks=(1, 4, 2, 1))),
+        ArgumentError,
+        "conv_transpose: every block of x takes all of w, which is cut into chunks of ((1, 1, 1), (4,), (2,), (1, 1)); "
+        "pass w.rechunk(-1)",
+    ),
+    "a bias in chunks": (
+        lambda: dask_api.conv(X, W, lazy(4, chunks=3)),
+        ArgumentError,
+        "conv: every block of x takes all of b, which is cut into chunks of ((3, 1),); pass b.rechunk(-1)",
+    ),
+    "blocks of another library": (
+        lambda: dask_api.max_pool(da.ma.masked_equal(X, 0), kernel_shape=[2, 2]),
+        ArgumentTypeError,
+        "max_pool: x must be a NumPy or CuPy array, not numpy.ma.MaskedArray",
+    ),
+    "a w that is no array": (
+        lambda: dask_api.conv(X, [1.0]),
+        ArgumentTypeError,
+        "conv: w must be a NumPy or CuPy array, not builtins.list",
+    ),
+    "a layout of channels last for channels second": (
+        lambda: dask_api.conv(X, W, layout="NHWC"),
+        ArgumentError,
+        "conv: x has 8 channels, but w expects 3 per group x group 1 = 3 (x.shape=(2, 3, 9, 8), w.shape=(4, 3, 3, 3))",
+    ),
+    "integers": (
+        lambda: dask_api.conv(lazy(2, 3, 9, 8, dtype=np.int8), W),
+        ArgumentTypeError,
+        "conv: x has dtype int8, but must be one of float16, bfloat16, float32, float64, complex64, complex128",
+    ),
+    "two dtypes": (
+        lambda: dask_api.conv(X, W, lazy(4, dtype=np.float64)),
+        ArgumentTypeError,
+        "conv: b has dtype float64, but x has float32; all arrays must share one dtype",
+    ),
+    "weights packed for the other operator": (
+        lambda: dask_api.conv_transpose(X, gpuconv.pack(W)),
+        ArgumentError,
+        "conv_transpose: w was packed for conv; pack it with gpuconv.pack(w, operator='conv_transpose')",
+    ),
+    "an unknown precision": (
+        lambda: dask_api.conv(X, W, precision="fp8"),
+        ArgumentError,
+        "conv: precision must be one of ieee, tf32, 3xtf32, not 'fp8'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_error_has_its_type_and_says_what_to_do(name: str) -> None:
+    call, error, message = WRONG[name]
+    with pytest.raises(error) as caught:
+        call()
+    assert type(caught.value) is error
+    assert str(caught.value) == message
+
+
+def test_an_error_in_a_block_comes_out_of_the_computation() -> None:
+    y = dask_api.conv(X, W)
+    with pytest.raises(AssertionError, match="a block was made"):
+        y.compute(scheduler="synchronous")
+
+
+def test_without_dask_the_import_names_the_extra() -> None:
+    code = "import sys; sys.modules['dask'] = None; import gpuconv; import gpuconv.dask"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.stderr.splitlines()[-1].startswith("ImportError: gpuconv.dask needs dask (")
+    assert done.stderr.endswith("; pip install gpuconv[dask]\n")
