@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv import _arrays, _dtypes, _geometry, _layout, _memory, _precision, cpu, cuda
+from gpuconv import _activation, _arrays, _dtypes, _geometry, _layout, _memory, _precision, cpu, cuda
+from gpuconv._activation import Activation
 from gpuconv._errors import ArgumentTypeError
 from gpuconv._packed import PackedWeights
 from gpuconv._precision import CURRENT
@@ -21,6 +22,7 @@ def conv(
     w: Any,
     b: Any = None,
     *,
+    activation: str | tuple[Any, ...] | None = None,
     auto_pad: str | bytes = "NOTSET",
     dilations: _Ints = None,
     group: int = 1,
@@ -28,6 +30,7 @@ def conv(
     layout: str = "NCHW",
     pads: _Ints = None,
     precision: str | None = None,
+    residual: Any = None,
     strides: _Ints = None,
     out: Any = None,
 ) -> Any:
@@ -45,6 +48,12 @@ def conv(
         Same dtype as x; group divides C and M. :func:`pack` makes weights that many calls share.
     b : array (M,), optional
         Added to every output of its channel.
+    activation : {"relu", "leaky_relu", "clip"} or tuple, optional
+        What the result goes through before it is rounded; a tuple has the name and all arguments:
+        ``("leaky_relu", alpha)``, with 0.01 for a bare name, or ``("clip", low, high)``, either of which may be None.
+        One formula for all: ``v = v < 0 ? v * slope : v``, ``v = v < low ? low : v``, ``v = v > high ? high : v``.
+        NaN stays NaN, and -0.0 stays -0.0 under relu. Arguments are rounded to the type of the sums. Not of complex
+        numbers.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
         SAME gives ``ceil(D / stride)`` outputs per axis; UPPER puts the odd padding element at the end, LOWER at
         the beginning, and the dilated kernel counts. Not together with pads other than zeros.
@@ -59,6 +68,10 @@ def conv(
         All beginnings, then all ends, in elements; may exceed the kernel, may not be negative.
     precision : {"ieee", "tf32", "3xtf32"}, optional
         Of float32 products on CUDA devices; by default that of the context, which :func:`precision` sets and explains.
+    residual : array (N, M, Q1, …, Qn), optional
+        In the layout, of exactly the result's shape, x's dtype and library. Added after the bias and before the
+        activation, in the type of the sums: ``activation((sum + b) + residual)``. Never written. One that lies in
+        memory as the result does costs a read; any other is copied first, in workspace, on CUDA devices.
     out : array (N, M, Q1, …, Qn), optional
         Written in place and returned; must not share memory with an input.
 
@@ -68,6 +81,8 @@ def conv(
         Of x's dtype and library, C-contiguous where out does not say otherwise. float16 and bfloat16 are summed in
         float32 and rounded once, to nearest even; overflow gives infinity. Padding takes no part: an infinite weight
         on padding adds nothing. A sum over nothing (no channels, a window wholly in the padding) is the bias.
+        With a residual or an activation float32 and float64 results are those of the plain call and of the same steps
+        after it, bit for bit; float16 and bfloat16 are rounded once, at the end.
 
     Raises
     ------
@@ -90,18 +105,27 @@ def conv(
     array([[ 8., 12.,  7.],
            [20., 24., 13.],
            [13., 15.,  8.]], dtype=float32)
+    >>> gpuconv.conv(x, np.ones((1, 1, 1, 1), np.float32), residual=-x.transpose(0, 1, 3, 2), activation="relu")[0, 0]
+    array([[0., 0., 0.],
+           [2., 0., 0.],
+           [4., 2., 0.]], dtype=float32)
     """
     packed = None
     if type(w) is PackedWeights:
         packed, w = w, w.array_for("conv")
     library, x, w, b = _arrays.resolve("conv", x, w, b)
+    does = None
+    if activation is not None or residual is not None:
+        does, residual = _finish("conv", x, activation, residual)
     if out is not None:
         _arrays.check_out("conv", "out", out, library, x)
     if library == "cuda":
         attributes = auto_pad, dilations, group, kernel_shape, pads, strides
         precision = CURRENT.get() if precision is None else precision
         inputs = (x, w) if b is None else (x, w, b)
-        return cuda.run("conv", inputs, (out,), attributes, layout, precision, packed)[0]
+        if residual is not None:
+            inputs = (*inputs, residual)
+        return cuda.run("conv", inputs, (out,), attributes, layout, precision, packed, does, residual is not None)[0]
     geometry = _geometry.conv(
         x.shape,
         w.shape,
@@ -114,11 +138,14 @@ def conv(
         pads=pads,
         strides=strides,
     )
-    _dtypes.check("conv", x=x, w=w, b=b)
+    _dtypes.check("conv", x=x, w=w, b=b, residual=residual)
     if precision is not None:
         _precision.check("conv", precision)
-    y = _memory.result("conv", out, _layout.as_given(layout, geometry.y_shape), x.dtype, x=x, w=w, b=b)
-    cpu.conv(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry)
+    shape = _layout.as_given(layout, geometry.y_shape)
+    _activation.check("conv", does, residual, shape, x.dtype.name)
+    y = _memory.result("conv", out, shape, x.dtype, x=x, w=w, b=b, residual=residual)
+    finish = cpu.Finish(None if residual is None else _layout.view(layout, residual), does)
+    cpu.conv(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry, finish)
     return y
 
 
@@ -127,6 +154,7 @@ def conv_transpose(
     w: Any,
     b: Any = None,
     *,
+    activation: str | tuple[Any, ...] | None = None,
     auto_pad: str | bytes = "NOTSET",
     dilations: _Ints = None,
     group: int = 1,
@@ -136,6 +164,7 @@ def conv_transpose(
     output_shape: _Ints = None,
     pads: _Ints = None,
     precision: str | None = None,
+    residual: Any = None,
     strides: _Ints = None,
     out: Any = None,
 ) -> Any:
@@ -149,6 +178,8 @@ def conv_transpose(
         Same dtype as x; group divides C, and there are ``w.shape[1] * group`` output channels.
     b : array (M,), optional
         Added to every output of its channel.
+    activation : {"relu", "leaky_relu", "clip"} or tuple, optional
+        As in :func:`conv`.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
         SAME gives ``D * stride`` outputs per axis. Odd total paddings (here and with output_shape) have their
         smaller half first for SAME_UPPER and their larger half first for everything else, at every opset.
@@ -166,6 +197,8 @@ def conv_transpose(
     pads : sequence of int, default 0
         Elements cropped: all beginnings, then all ends.
     precision : {"ieee", "tf32", "3xtf32"}, optional
+        As in :func:`conv`.
+    residual : array (N, M, Q1, …, Qn), optional
         As in :func:`conv`.
     out : array (N, M, Q1, …, Qn), optional
         Written in place and returned; must not share memory with an input.
@@ -192,13 +225,20 @@ def conv_transpose(
     if type(w) is PackedWeights:
         packed, w = w, w.array_for("conv_transpose")
     library, x, w, b = _arrays.resolve("conv_transpose", x, w, b)
+    does = None
+    if activation is not None or residual is not None:
+        does, residual = _finish("conv_transpose", x, activation, residual)
     if out is not None:
         _arrays.check_out("conv_transpose", "out", out, library, x)
     if library == "cuda":
         attributes = auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides
         precision = CURRENT.get() if precision is None else precision
         inputs = (x, w) if b is None else (x, w, b)
-        return cuda.run("conv_transpose", inputs, (out,), attributes, layout, precision, packed)[0]
+        if residual is not None:
+            inputs = (*inputs, residual)
+        return cuda.run(
+            "conv_transpose", inputs, (out,), attributes, layout, precision, packed, does, residual is not None
+        )[0]
     geometry = _geometry.conv_transpose(
         x.shape,
         w.shape,
@@ -213,11 +253,14 @@ def conv_transpose(
         pads=pads,
         strides=strides,
     )
-    _dtypes.check("conv_transpose", x=x, w=w, b=b)
+    _dtypes.check("conv_transpose", x=x, w=w, b=b, residual=residual)
     if precision is not None:
         _precision.check("conv_transpose", precision)
-    y = _memory.result("conv_transpose", out, _layout.as_given(layout, geometry.y_shape), x.dtype, x=x, w=w, b=b)
-    cpu.conv_transpose(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry)
+    shape = _layout.as_given(layout, geometry.y_shape)
+    _activation.check("conv_transpose", does, residual, shape, x.dtype.name)
+    y = _memory.result("conv_transpose", out, shape, x.dtype, x=x, w=w, b=b, residual=residual)
+    finish = cpu.Finish(None if residual is None else _layout.view(layout, residual), does)
+    cpu.conv_transpose(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry, finish)
     return y
 
 
@@ -311,6 +354,13 @@ def max_pool(
     indices = _memory.result("max_pool", outs[1], shape, np.dtype(np.int64), name="out[1]", x=x, y=y)
     cpu.max_pool(view(x), view(y), view(indices), geometry)
     return y, indices
+
+
+def _finish(operator: str, x: Any, activation: Any, residual: Any) -> tuple[Activation | None, Any]:
+    """Return what comes after the sums, the residual as an array of the library that x is from."""
+    if residual is not None:
+        residual = _arrays.resolve_all(operator, {"x": x, "residual": residual})[1]["residual"]
+    return _activation.parse(operator, activation), residual
 
 
 def _pair(out: Any) -> tuple[Any, Any]:

@@ -5,7 +5,7 @@
 //     y[o] = sum over t = 0, 1, 2 of x[o + t - 1] * v[t],   v = (im w, re w, -im w)
 //
 // and ConvTranspose, whose taps go the other way, has v = (-im w, re w, im w). Here are the kernels around it: one that
-// makes v of w, and one that adds a bias, whose parts a real kernel would not tell apart.
+// makes v of w, and one that adds a bias, whose parts a real kernel would not tell apart, and a residual after it.
 #include "geometry.cuh"
 #include "numeric.cuh"
 
@@ -33,23 +33,32 @@ template <class Acc, class Index, int NDIM> __device__ __forceinline__ void expa
     v[2] = p.transposed ? w.im : -w.im;
 }
 
-template <class Index, int NDIM> struct AddBiasParams {
-    const void* b;
+template <class Index, int NDIM> struct AddToComplexParams {
+    const void* b;               // or null
+    const void* residual;        // or null
     void* y;
     Index elements;              // of y
     Index b_stride;
     Index y_channel, y_stride[NDIM];
+    Index residual_channel, residual_stride[NDIM];
     Divider<Index> channels, extent[NDIM];     // of y's other axes
 };
 
-template <class Acc, class Index, int NDIM> __device__ __forceinline__ void add_complex_bias(const AddBiasParams<Index, NDIM>& p)
+template <class Acc, class Index, int NDIM> __device__ __forceinline__ void add_to_complex(const AddToComplexParams<Index, NDIM>& p)
 {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
     Index channel, at[NDIM];
     unravel(p.channels.split(element, channel), p.extent, at);
-    Index offset = channel * p.y_channel;
+    Index offset = channel * p.y_channel, its = channel * p.residual_channel;
 #pragma unroll
-    for (int axis = 0; axis < NDIM; ++axis) offset += at[axis] * p.y_stride[axis];
-    static_cast<Complex<Acc>*>(p.y)[offset] += static_cast<const Complex<Acc>*>(p.b)[channel * p.b_stride];
+    for (int axis = 0; axis < NDIM; ++axis) {
+        offset += at[axis] * p.y_stride[axis];
+        its += at[axis] * p.residual_stride[axis];
+    }
+    Complex<Acc>& y = static_cast<Complex<Acc>*>(p.y)[offset];
+    Complex<Acc> sum = y;
+    if (p.b != nullptr) sum += static_cast<const Complex<Acc>*>(p.b)[channel * p.b_stride];
+    if (p.residual != nullptr) sum += static_cast<const Complex<Acc>*>(p.residual)[its];
+    y = sum;
 }

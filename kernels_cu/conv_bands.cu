@@ -13,8 +13,8 @@
 //
 // Zeros in the padding, or of taps that fill a kernel up, times an infinity are NaN: outputs that are not finite are made once
 // more, over the taps that exist inside x.
+#include "finish.cuh"
 #include "geometry.cuh"
-#include "numeric.cuh"
 #include "ptx.cuh"
 
 struct BandsAxis {
@@ -47,6 +47,7 @@ struct BandsParams {
     Divider<int> threads_w, threads_h, jobs;             // of a block
     Divider<int> by_filters;
     Divider<int> tiles_w, tiles_h, depths, job_blocks, groups;
+    Finish finish;
 };
 
 template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Bands {
@@ -356,7 +357,9 @@ copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
                 if (REPAIR && finite) continue;
                 if (REPAIR) sum = sum_inside(m, h, w) + b;
                 suspect = suspect || !finite;
-                y[h * p.axes[1].y_stride + w * p.axes[2].y_stride] = narrow<T>(sum);
+                T& target = y[h * p.axes[1].y_stride + w * p.axes[2].y_stride];
+                if (p.finish.any()) sum = finished(p.finish, p.y, sum, &target);
+                target = narrow<T>(sum);
             }
         }
         return suspect;

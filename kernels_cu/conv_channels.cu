@@ -12,8 +12,8 @@
 // Zero times an infinite or NaN weight would be NaN where the padding must add nothing: blocks with such a weight make their
 // outputs one by one over the taps inside x (`sum_inside`). Where vectors of channels are not whole, not aligned, or meet
 // fewer channels of x, the thread makes one channel after another.
+#include "finish.cuh"
 #include "geometry.cuh"
-#include "numeric.cuh"
 #include "ptx.cuh"
 #include "vectors.cuh"
 
@@ -42,6 +42,7 @@ struct ConvChannelsParams {
     Divider<int> step_taps, row_taps;           // of the staged weights
     Divider<int> row_parts;                     // of a slice of the kernel, each of them so many rows
     int parts;
+    Finish finish;
 };
 
 template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels {
@@ -221,6 +222,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
                 Acc row[COUNT];
 #pragma unroll
                 for (int e = 0; e < COUNT; ++e) row[e] = sums.values[r][c][e] + added[e];
+                if (p.finish.any()) finish_all(p.finish, p.y, row, y + further(r, c));
                 store_narrowed(y + further(r, c), row);
             }
     }
@@ -234,8 +236,10 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
 #pragma unroll 1
             for (int c = 0; c < columns; ++c)
 #pragma unroll 1
-                for (int of_channel = first; of_channel < first + COUNT; ++of_channel)
-                    output(of_channel)[further(r, c)] = narrow<T>(sum_inside(r, c, of_channel) + bias(of_channel));
+                for (int of_channel = first; of_channel < first + COUNT; ++of_channel) {
+                    T& target = output(of_channel)[further(r, c)];
+                    target = narrow<T>(finished(p.finish, p.y, sum_inside(r, c, of_channel) + bias(of_channel), &target));
+                }
     }
     __device__ __forceinline__ Acc sum_inside(int r, int c, int of_channel) const
     {
@@ -291,8 +295,8 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
     }
     __device__ __forceinline__ void run()
     {
-        const unsigned long long addresses = reinterpret_cast<unsigned long long>(p.x) | reinterpret_cast<unsigned long long>(p.y);
-        if (p.in_vectors && addresses % sizeof(Loaded<kVector>) == 0) {
+        constexpr int kBytes = sizeof(Loaded<kVector>);
+        if (p.in_vectors && reinterpret_cast<unsigned long long>(p.x) % kBytes == 0 && vectors_aligned(p.finish, p.y, kBytes)) {
             make<kVector>(0);
             return;
         }

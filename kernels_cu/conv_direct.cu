@@ -12,9 +12,10 @@
 //
 // Zero times an infinite or NaN weight would be NaN where the padding must add nothing: blocks with such a weight make their
 // outputs one by one over the taps inside x (`sum_inside`).
+#include "finish.cuh"
 #include "geometry.cuh"
-#include "numeric.cuh"
 #include "ptx.cuh"
+#include "vectors.cuh"
 
 // Strides and offsets count elements, of arrays and of shared memory; axes are depth, row, column. Channels and filters
 // are those of one group.
@@ -45,6 +46,7 @@ struct DirectParams {
     Divider<int> taps[3], by_step;                       // weights; of the row with those that fill vectors up
     Divider<int> by_stride;
     int row_taps;
+    Finish finish;
 };
 
 template <int BYTES> __device__ __forceinline__ bool aligned(const void* pointer)
@@ -63,7 +65,6 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
     static constexpr int kLead = (kVector - KERNEL / 2 % kVector) % kVector;
 
     struct alignas(16) Vector { Acc values[kVector]; };
-    struct alignas(kVector * sizeof(T)) Packed { T values[kVector]; };
 
     const DirectParams& p;
     Acc* shared;
@@ -396,6 +397,11 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
     {
         return f * p.y_channel + r * (LINE ? width() * kColumns : p.y_stride[1]);
     }
+    __device__ __forceinline__ void store(T* target, Acc sum) const
+    {
+        if (p.finish.any()) sum = finished(p.finish, p.y, sum, target);
+        *target = narrow<T>(sum);
+    }
     __device__ __forceinline__ int taken(int r) const { return LINE ? r * width() * kColumns : r; }
     __device__ __forceinline__ void write_vectors(const Output& out) const
     {
@@ -406,10 +412,12 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
             const Acc b = bias(out.channel + f, exists);
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-                Packed packed;
+                Acc row[kColumns];
 #pragma unroll
-                for (int j = 0; j < kColumns; ++j) packed.values[j] = narrow<T>(sums[f][r][j] + b);
-                if (exists && taken(r) < out.left) *reinterpret_cast<Packed*>(y + further(f, r)) = packed;
+                for (int j = 0; j < kColumns; ++j) row[j] = sums[f][r][j] + b;
+                const bool here = exists && taken(r) < out.left;
+                if (p.finish.any() && here) finish_all(p.finish, p.y, row, y + further(f, r));
+                if (here) store_narrowed(y + further(f, r), row);
             }
         }
     }
@@ -443,8 +451,10 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
                 store_shared(piece + (place + place / 8) * kVector, part);
                 __syncwarp();
 #pragma unroll
-                for (int i = 0; i < kVector; ++i)
-                    if (taken(r) < left[i] && f < filters[i]) y[targets[i] + further(f, r)] = narrow<T>(piece[lane + i * 32 + (lane + i * 32) / kVector / 8 * kVector]);
+                for (int i = 0; i < kVector; ++i) {
+                    const int at = lane + i * 32 + (lane + i * 32) / kVector / 8 * kVector;
+                    if (taken(r) < left[i] && f < filters[i]) store(y + targets[i] + further(f, r), piece[at]);
+                }
                 __syncwarp();
             }
         }
@@ -456,7 +466,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         for (int f = 0; f < FILTERS; ++f)
 #pragma unroll
             for (int j = 0; j < kColumns; ++j)
-                if (exists(f, 0, j)) static_cast<T*>(p.y)[offset(f, 0, j)] = narrow<T>(sums[f][0][j] + bias(channel() + f, true));
+                if (exists(f, 0, j)) store(static_cast<T*>(p.y) + offset(f, 0, j), sums[f][0][j] + bias(channel() + f, true));
     }
 
     // ---- weights that are not finite
@@ -470,7 +480,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
             for (int r = 0; r < ROWS; ++r)
 #pragma unroll 1
                 for (int j = 0; j < kColumns; ++j)
-                    if (exists(f, r, j)) static_cast<T*>(p.y)[offset(f, r, j)] = narrow<T>(sum_inside(f, r, j) + bias(channel() + f, true));
+                    if (exists(f, r, j)) store(static_cast<T*>(p.y) + offset(f, r, j), sum_inside(f, r, j) + bias(channel() + f, true));
     }
     __device__ __forceinline__ Acc sum_inside(int f, int r, int j) const
     {
@@ -511,7 +521,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         } while (kDeep && channel < p.channels);
         if (finite) {
             if constexpr (STRIDE == 0) write_spread();
-            else if (p.y_width == kVector && aligned<kVector * sizeof(T)>(p.y)) write_vectors(out);
+            else if (p.y_width == kVector && vectors_aligned(p.finish, p.y, kVector * sizeof(T))) write_vectors(out);
             else write_turned(out);
         } else {
             stand();

@@ -137,7 +137,10 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
 #pragma unroll
             for (int m = 0; m < FILTERS; ++m) {
                 if (m >= p.common.filters) break;
-                y[offset + m * p.common.y_channel] = narrow<T>(sums[i][m] + bias(m));
+                T& target = y[offset + m * p.common.y_channel];
+                Acc sum = sums[i][m] + bias(m);
+                if (p.common.finish.any()) sum = finished(p.common.finish, p.common.y, sum, &target);
+                target = narrow<T>(sum);
             }
         }
     }

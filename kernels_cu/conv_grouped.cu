@@ -249,7 +249,16 @@ __device__ __forceinline__ int first_input(const Grouped<Arithmetic, BLOCK_M, WA
     return (group * grouped.groups() + grouped.weights.filters.quotient(m)) * p.channels * p.x_channel;
 }
 
-// Writes the tile in wide stores; returns whether the warp wrote something that is not finite.
+// Sums that are not finite are made again.
+template <int COUNT> __device__ __forceinline__ void activate_finite(const Finish& finish, float (&sums)[COUNT][4])
+{
+#pragma unroll
+    for (int j = 0; j < COUNT; ++j)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) sums[j][k] = is_finite(sums[j][k]) ? activated(finish, sums[j][k]) : sums[j][k];
+}
+
+// Writes the tile in wide stores, where no residual is to be added; returns whether the warp wrote something that is not finite.
 template <class Multiplier, class Writer>
 __device__ __forceinline__ bool write_wide(const Multiplier& grouped, const Writer& epilogue, void* pieces)
 {
@@ -270,13 +279,18 @@ __device__ __forceinline__ bool write_wide(const Multiplier& grouped, const Writ
         const int m = epilogue.m0 + i * 16, row = m + grouped.lane() / 4, limit = grouped.p.filters - m;
         if (limit <= 0) break;
         const float bias[2] = {row < grouped.p.filters ? epilogue.bias(row) : 0.f, row + 8 < grouped.p.filters ? epilogue.bias(row + 8) : 0.f};
+        float sums[Multiplier::kFragmentsN][4];
 #pragma unroll
         for (int j = 0; j < Multiplier::kFragmentsN; ++j)
 #pragma unroll
-            for (int k = 0; k < 4; ++k) spoilt = __fmaf_rn(grouped.sums[i][j][k] + bias[k / 2], 0.f, spoilt);
+            for (int k = 0; k < 4; ++k) {
+                sums[j][k] = grouped.sums[i][j][k] + bias[k / 2];
+                spoilt = __fmaf_rn(sums[j][k], 0.f, spoilt);
+            }
+        if (grouped.p.finish.acts != 0) activate_finite(grouped.p.finish, sums);
         T* y = epilogue.output() + m * grouped.p.y_channel;
-        if (pairs) Wide::put_pairs(piece, grouped.sums[i], bias);
-        else Wide::put_chunks(piece, grouped.sums[i], bias);
+        if (pairs) Wide::put_pairs(piece, sums);
+        else Wide::put_chunks(piece, sums);
         __syncwarp();
         if (pairs) Wide::write_pairs(piece, y + offsets[0], offsets[0] >= 0, grouped.p.y_channel, limit);
         else Wide::write_chunks(piece, y, offsets);
@@ -291,7 +305,8 @@ __device__ __forceinline__ void make_tiles(Multiplier&& grouped, int group, int 
 {
     using T = typename Multiplier::T;
     void* pieces = shared + (grouped.band.memory - shared_address(shared));
-    const bool wide = grouped.weights.outputs != int(Outputs::kSingle) && reinterpret_cast<unsigned long long>(grouped.p.y) % 16 == 0;
+    const bool wide = grouped.weights.outputs != int(Outputs::kSingle) && reinterpret_cast<unsigned long long>(grouped.p.y) % 16 == 0 &&
+                      grouped.p.finish.residual == nullptr;
     grouped.stand(group, m0);
     grouped.band.start(first);   // copies go on while the fragments are made
     grouped.fill_table();

@@ -7,8 +7,8 @@
 // what they load lies in a line or two. One axis is a column of unit height.
 //
 // A tap that does not exist or lies in the padding is left out, not multiplied by zero: weights and inputs may be infinite.
+#include "finish.cuh"
 #include "geometry.cuh"
-#include "numeric.cuh"
 #include "ptx.cuh"
 
 // Axes are row, column. Strides count elements.
@@ -28,6 +28,7 @@ struct DepthwiseTransposeParams {
     Divider<int> stride[2];
     Divider<int> channels, columns, rows, walks;         // of y; rows: those that lie a stride apart count as one
     Divider<int> filters;        // of a channel of x
+    Finish finish;
 };
 
 // An axis, as the outputs of one phase meet it: the input of the first tap for the first output; that of the second lies
@@ -45,6 +46,7 @@ __device__ __forceinline__ PhaseAxis phase_of(const DepthwiseTransposeParams& p,
 
 // What a thread makes, and the inputs and weights for it: those of a row, and of the row before it.
 template <class T, class Acc> struct Outputs {
+    const DepthwiseTransposeParams& p;
     const T* x;                  // of the first row and the first tap
     T* y;
     int row_x, row_y;            // elements from one row to the next
@@ -53,8 +55,8 @@ template <class T, class Acc> struct Outputs {
     bool exists[2][2];           // the tap, and what it meets along the row
     Acc weights[2][2], bias;
 
-    // All of them; if EACH, all four taps exist.
-    template <bool EACH> __device__ __forceinline__ void make() const
+    // All of them; if EACH, all four taps exist; if FINISH, there is something to be done with the sums.
+    template <bool EACH, bool FINISH> __device__ __forceinline__ void make() const
     {
         const bool meets[2] = {exists[0][0] || exists[1][0], exists[0][1] || exists[1][1]};
         const T* inputs[2] = {x, x + across};
@@ -66,7 +68,7 @@ template <class T, class Acc> struct Outputs {
 #pragma unroll
         for (int j = 0; j < 2; ++j)
             if ((EACH || meets[j]) && inside(h - 1, height)) before[j] = widen(inputs[j][-row_x]);
-#pragma unroll 4
+#pragma unroll (FINISH ? 1 : 4)
         for (int i = 0; i < count; ++i) {
             const bool above = inside(h + i - 1, height), found = inside(h + i, height);
             Acc sum = 0;
@@ -79,7 +81,9 @@ template <class T, class Acc> struct Outputs {
                 before[j] = here;
                 inputs[j] += row_x;
             }
-            *to = narrow<T>(sum + bias);
+            sum += bias;
+            if constexpr (FINISH) sum = finished(p.finish, p.y, sum, to);
+            *to = narrow<T>(sum);
             to += row_y;
         }
     }
@@ -100,7 +104,7 @@ template <class T, class Acc> __device__ __forceinline__ void conv_transpose_dep
     row += walk * p.walk * stride;
     const PhaseAxis down = phase_of(p, 0, row), across = phase_of(p, 1, column);
 
-    Outputs<T, Acc> outputs;
+    Outputs<T, Acc> outputs{p};
     const T* w = static_cast<const T*>(p.w) + group * p.w_group + filter * p.w_filter;
 #pragma unroll
     for (int i = 0; i < 2; ++i)
@@ -125,6 +129,7 @@ template <class T, class Acc> __device__ __forceinline__ void conv_transpose_dep
     keep(outputs.row_y);
     keep(outputs.height);
     const bool(&exists)[2][2] = outputs.exists;
-    if (exists[0][0] && exists[0][1] && exists[1][0] && exists[1][1]) outputs.template make<true>();
-    else outputs.template make<false>();
+    if (p.finish.any()) outputs.template make<false, true>();
+    else if (exists[0][0] && exists[0][1] && exists[1][0] && exists[1][1]) outputs.template make<true, false>();
+    else outputs.template make<false, false>();
 }

@@ -127,5 +127,5 @@ def test_max_pool_takes_no_complex_numbers() -> None:
 def test_explain_plans_complex_calls(capsys: pytest.CaptureFixture[str]) -> None:
     plan = gpuconv.explain("conv", (1, 8, 16, 16), (8, 8, 3, 3), dtype="complex64", bias=True)
     assert plan.launches[0].variant.name == "expand_complex_complex64_1d"
-    assert plan.launches[-1].variant.name == "add_complex_bias_complex64_3d"
+    assert plan.launches[-1].variant.name == "add_to_complex_complex64_3d"
     assert "bytes for the weights' parts" in capsys.readouterr().out

@@ -200,7 +200,7 @@ def test_on_cuda_our_operators_get_device_arrays_and_the_others_host_arrays(monk
     seen: list[Any] = []
     back: list[Any] = []
     compute = gpuconv.cpu.conv
-    monkeypatch.setattr(gpuconv.cpu, "conv", lambda x, w, b, y, g: (seen.extend((x, w, b)), compute(x, w, b, y, g)))
+    monkeypatch.setattr(gpuconv.cpu, "conv", lambda x, w, b, *rest: (seen.extend((x, w, b)), compute(x, w, b, *rest)))
     monkeypatch.setattr(cuda_device, "unavailable_reason", lambda: None)
     monkeypatch.setattr(gpuconv, "to_device", lambda array: array.view(OnDevice))
     monkeypatch.setattr(gpuconv, "to_host", lambda array: (back.append(array), array)[1])

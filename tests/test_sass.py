@@ -30,6 +30,7 @@ from gpuconv.cuda import (
     pointwise_plan,
     pool_bands,
     pool_channels,
+    pool_grad_walks,
     pool_planes,
     pool_tiles,
     pool_vectors,
@@ -59,6 +60,7 @@ WHOLE_ROWS: list[WholeRows] = [
 _IN_THREE_AXES = (interleaved_plan.NAME, depth_to_space_plan.NAME)
 GROUPS = [group for group in kernel_table.groups() if group.endswith("_2d") or group.startswith(_IN_THREE_AXES)]
 over_forms = pytest.mark.parametrize(("dtype", "tile", "uniform"), FORMS, ids=str)
+_SINGLY = 8  # instructions that write two neighbours one by one
 
 
 @lru_cache(maxsize=64)
@@ -405,3 +407,16 @@ def test_gradients_of_weights_take_as_many_instructions_as_the_plan_takes_them_t
             found = (len(more[0]) + (times - 1) * len(inner)) / (times * sass.multiplications(body, inner))
         assert found == pytest.approx(tile.instructions, rel=0.1), tile.name
         assert not sass.names(body, more[0] if more else inner, "LDL", "STL")
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+def test_gradients_of_max_pool_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
+    """Two rows of windows: of the ways to write a row of x the one that writes elements one by one is not gone."""
+    size = _dtypes.entry(dtype).itemsize
+    for shape in pool_grad_walks._SHAPES:
+        body = code(pool_grad_walks.variant(dtype, shape))
+        found = len(max(sass.loops(body), key=len)) - (shape.columns > 1) * _SINGLY * 2 * shape.stride
+        assert found == pytest.approx(2 * (shape.windows[size // 4] + shape.row), rel=0.15), shape
+        assert not sass.names(body, range(len(body)), "LDL", "STL")

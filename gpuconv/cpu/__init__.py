@@ -1,5 +1,6 @@
 """The NumPy backend: the operators on host arrays, written into an output that the caller provides."""
 
+from gpuconv.cpu._finish import Finish
 from gpuconv.cpu.conv import conv
 from gpuconv.cpu.conv_transpose import conv_transpose
 from gpuconv.cpu.max_pool import max_pool
@@ -7,6 +8,7 @@ from gpuconv.cpu.unpool import first_out_of_range, max_pool_grad, max_unpool
 from gpuconv.cpu.weight_grad import bias_grad, weight_grad
 
 __all__ = [
+    "Finish",
     "bias_grad",
     "conv",
     "conv_transpose",

@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from gpuconv._geometry import ConvGeometry, tap_range
 from gpuconv.cpu import _blas, _threads
+from gpuconv.cpu._finish import Finish
 from gpuconv.cpu._workspace import (
     SCRATCH,
     Array,
@@ -42,7 +43,9 @@ class _WeightsNotFinite(Exception):
     """A zero of the padding may have met an infinite or NaN weight."""
 
 
-def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str) -> bool:
+def conv(
+    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str, finish: Finish
+) -> bool:
     """Write Conv into y; return False where another way is needed: not enough workspace, or weights not finite."""
     padded = any(geometry.pads_begin) or any(geometry.pads_end)
     converts = w.dtype != accumulator or not w.flags.c_contiguous
@@ -57,7 +60,7 @@ def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, 
     def job(groups: Span, rows: Span) -> _Job:
         part = weights[slice(*groups), slice(*rows)].astype(accumulator, copy=False)
         matrix = part.reshape(*part.shape[:2], prod(part.shape[2:]))
-        return _Job(x, matrix, b, y, geometry, slice(*groups), rows[0], padded and w.size > y.size)
+        return _Job(x, matrix, b, y, finish, geometry, slice(*groups), rows[0], padded and w.size > y.size)
 
     parts = list(product(spans(geometry.group, plan.groups), spans(weights.shape[1], plan.rows)))
     work = blocks(x.shape[0], y.shape[2:], plan)
@@ -141,6 +144,7 @@ class _Job:
     weights: Array
     b: Array | None
     y: Array
+    finish: Finish
     geometry: ConvGeometry
     groups: slice
     first_row: int
@@ -160,6 +164,9 @@ class _Job:
         self._check(result)
         if target is None:
             self._store(result, block)
+        elif self.finish:
+            place = self._place(block)
+            self.finish.at(place).apply(self.y[place])
 
     @property
     def _channels(self) -> slice:
@@ -182,7 +189,13 @@ class _Job:
     def _store(self, result: Array, block: Block) -> None:
         images = block.images.stop - block.images.start
         values = result.reshape(result.shape[0] * result.shape[1], images, *block.positions).swapaxes(0, 1)
-        self.y[(block.images, self._channels, *(slice(*span) for span in block.box))] = values
+        place = self._place(block)
+        self.finish.at(place).apply(values)
+        self.y[place] = values
+
+    def _place(self, block: Block) -> tuple[slice, ...]:
+        """Return the block's index in y."""
+        return (block.images, self._channels, *(slice(*span) for span in block.box))
 
     def _check(self, result: Array) -> None:
         """Padding meets a weight that is not finite only where the result is not finite either."""

@@ -16,6 +16,7 @@ from math import prod
 import numpy as np
 
 from gpuconv.cpu import _blas, _threads
+from gpuconv.cpu._finish import Finish, fill
 from gpuconv.cpu._workspace import (
     SCRATCH,
     Array,
@@ -46,6 +47,7 @@ class Problem:
     weights: Array
     b: Array | None
     y: Array
+    finish: Finish
     strides: Ints
     offsets: tuple[Sequence[int], ...]
     accumulator: str
@@ -64,11 +66,6 @@ def run(problem: Problem) -> bool:
         jobs = [_Job(problem, _matrix(problem, *part), *part) for part in some]
         _blas.run(lambda pair: pair[0].compute(pair[1]), list(product(jobs, work)))
     return True
-
-
-def fill_with_bias(y: Array, b: Array | None) -> None:
-    """Set y (N, M, …) to what a sum over nothing gives."""
-    y[...] = 0 if b is None else b.reshape(-1, *(1,) * (y.ndim - 2))
 
 
 def _coarse(problem: Problem) -> Ints:
@@ -137,18 +134,19 @@ class _Job:
         problem = self.problem
         sizes = zip(block.box, problem.strides, problem.y.shape[2:], strict=True)
         outputs = [slice(a * s, min(b * s, n)) for (a, b), s, n in sizes]
-        target = problem.y[(block.images, self._channels, *outputs)]
+        place = (block.images, self._channels, *outputs)
+        target, finish = problem.y[place], problem.finish.at(place)
         bias = None if problem.b is None else problem.b[self._channels]
         inputs = self._inputs(block.box)
         phases = list(_phases(problem))
         if inputs is None or len(phases) < prod(problem.strides):
-            fill_with_bias(target, bias)
+            fill(target, bias, finish, problem.accumulator)
         if inputs is None:
             return
         parts = self._parts(block.images, inputs)
         for phase, taps in phases:
-            every = (slice(p, None, s) for p, s in zip(phase, problem.strides, strict=True))
-            _store(target[last_axes(every)], parts, bias, self._placed(taps, block.box, inputs))
+            every = last_axes(slice(p, None, s) for p, s in zip(phase, problem.strides, strict=True))
+            _store(target[every], parts, bias, finish.at(every), self._placed(taps, block.box, inputs))
 
     @property
     def _channels(self) -> slice:
@@ -200,7 +198,7 @@ class _Job:
         ]
 
 
-def _store(places: Array, parts: Array, bias: Array | None, taps: list[tuple[Ints, Ints]]) -> None:
+def _store(places: Array, parts: Array, bias: Array | None, finish: Finish, taps: list[tuple[Ints, Ints]]) -> None:
     """Add up the taps of one phase and write the sums to ``places`` (images, channels, u_1, …)."""
     extents = places.shape[2:]
     sums = SCRATCH.take("sums", (*parts.shape[:3], *extents), parts.dtype)
@@ -221,11 +219,14 @@ def _store(places: Array, parts: Array, bias: Array | None, taps: list[tuple[Int
             np.add(sums[writes], part[reads], out=sums[writes])
         started = True
     sums = sums.reshape(places.shape)
-    if bias is None:
-        places[...] = sums
-    else:
+    if bias is not None:
         wide = bias.astype(parts.dtype).reshape(-1, *(1,) * len(extents))
-        np.add(sums, wide, out=places, casting="same_kind")
+        if not finish:
+            np.add(sums, wide, out=places, casting="same_kind")
+            return
+        sums += wide
+    finish.apply(sums)
+    places[...] = sums
 
 
 def _phases(problem: Problem) -> Iterator[tuple[Ints, list[Ints]]]:

@@ -13,25 +13,28 @@ from math import isqrt, prod
 import numpy as np
 
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, tap_range
+from gpuconv.cpu._finish import Finish
 from gpuconv.cpu._workspace import Array, Box, boxes, first_axes, last_axes, limit, shrink, spans
 
 Slices = tuple[slice, ...]
 
 
-def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str) -> None:
+def conv(
+    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str, finish: Finish
+) -> None:
     """Write Conv into y."""
     group = geometry.group
     weights = w.reshape(group, w.shape[0] // group, *w.shape[1:])  # (G, M/G, C/G, k_1, …)
-    _run(x, weights, b, y, geometry, accumulator, _conv_axis)
+    _run(x, weights, b, y, geometry, accumulator, finish, _conv_axis)
 
 
 def conv_transpose(
-    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvTransposeGeometry, accumulator: str
+    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvTransposeGeometry, accumulator: str, finish: Finish
 ) -> None:
     """Write ConvTranspose into y."""
     group = geometry.group
     weights = w.reshape(group, w.shape[0] // group, *w.shape[1:]).swapaxes(1, 2)  # (G, M/G, C/G, k_1, …)
-    _run(x, weights, b, y, geometry, accumulator, _conv_transpose_axis)
+    _run(x, weights, b, y, geometry, accumulator, finish, _conv_transpose_axis)
 
 
 def _conv_axis(start: int, stop: int, extent: int, stride: int, offset: int) -> tuple[slice, slice]:
@@ -58,6 +61,7 @@ def _run(
     y: Array,
     geometry: ConvGeometry | ConvTransposeGeometry,
     accumulator: str,
+    finish: Finish,
     axis_slices: Callable[[int, int, int, int, int], tuple[slice, slice]],
 ) -> None:
     group, out_channels, in_channels = weights.shape[:3]
@@ -83,7 +87,9 @@ def _run(
         if b is not None:
             bias = b[first + m0 : first + m1].astype(accumulator)
             total += bias.reshape(-1, *(1,) * len(box))
-        y[first_axes(image, slice(first + m0, first + m1), tuple(slice(*span) for span in box))] = total
+        place = first_axes(image, slice(first + m0, first + m1), tuple(slice(*span) for span in box))
+        finish.at(place).apply(total)
+        y[place] = total
 
 
 def _slices(

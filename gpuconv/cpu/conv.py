@@ -9,22 +9,23 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry
 from gpuconv.cpu import _gather, _scatter, _taps
+from gpuconv.cpu._finish import PLAIN, Finish, fill
 from gpuconv.cpu._workspace import Array
 
 
-def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry) -> None:
-    """Write Conv of x and w, plus b, into y."""
-    if 0 in (x.size, w.size, y.size):
-        _scatter.fill_with_bias(y, b)
-        return
+def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, finish: Finish = PLAIN) -> None:
+    """Write Conv of x and w, plus b, into y, finished."""
     accumulator = _dtypes.accumulator(x.dtype)
     with np.errstate(all="ignore"):
+        if 0 in (x.size, w.size, y.size):
+            fill(y, b, finish, accumulator)
+            return
         done = False
         if _adds_less_than_it_gathers(geometry):
-            done = _scatter.run(_as_scatter(x, w, b, y, geometry, accumulator))
-        done = done or _gather.conv(x, w, b, y, geometry, accumulator)
+            done = _scatter.run(_as_scatter(x, w, b, y, geometry, accumulator, finish))
+        done = done or _gather.conv(x, w, b, y, geometry, accumulator, finish)
         if not done:
-            _taps.conv(x, w, b, y, geometry, accumulator)
+            _taps.conv(x, w, b, y, geometry, accumulator, finish)
 
 
 def _adds_less_than_it_gathers(geometry: ConvGeometry) -> bool:
@@ -40,10 +41,10 @@ def _adds_less_than_it_gathers(geometry: ConvGeometry) -> bool:
 
 
 def _as_scatter(
-    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str
+    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str, finish: Finish
 ) -> _scatter.Problem:
     """Input ``q + offset`` of a Conv with stride 1 reaches output ``q``: the offsets the other way round."""
     group = geometry.group
     weights = w.reshape(group, w.shape[0] // group, *w.shape[1:]).swapaxes(1, 2)  # (G, C/G, M/G, k_1, …)
     offsets = tuple(tuple(-offset for offset in axis) for axis in geometry.offsets)
-    return _scatter.Problem(x, weights, b, y, geometry.strides, offsets, accumulator)
+    return _scatter.Problem(x, weights, b, y, finish, geometry.strides, offsets, accumulator)

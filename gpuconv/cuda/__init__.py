@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuconv import _dtypes, _layout, _memory, _precision
+from gpuconv import _activation, _dtypes, _layout, _memory, _precision
 from gpuconv._errors import DeviceError
 from gpuconv._operators import OPERATORS
 from gpuconv.cuda import device
 
 if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
+    from gpuconv._activation import Activation
     from gpuconv._packed import PackedWeights
     from gpuconv.cuda.prepared import Prepared
 
@@ -36,6 +37,8 @@ def run(
     layout: str,
     precision: str = "ieee",
     packed: PackedWeights | None = None,
+    activation: Activation | None = None,
+    residual: bool = False,
 ) -> list[Any]:
     """Run an operator on arrays of the current device.
 
@@ -44,7 +47,7 @@ def run(
     operator : str
         One of ``_operators.OPERATORS``.
     inputs : tuple of arrays
-        In the operator's order; a last one may be left out.
+        In the operator's order; a last one may be left out. Then a residual, if there is one.
     outs : tuple of arrays or None
         What the result and, with a second entry, the Indices are written into; None for a new array.
     attributes : tuple
@@ -52,6 +55,9 @@ def run(
     layout, precision : str
     packed : PackedWeights, optional
         Whose snapshot ``w`` is.
+    activation : Activation, optional
+    residual : bool
+        Whether the last input is one.
     """
     here = runtime
     key = [operator, here.current_device(), layout, precision, *map(here.layout, inputs)]
@@ -60,6 +66,9 @@ def run(
             key += (here.layout(out), getattr(out.flags, "writeable", True))
         else:
             key.append(None)
+    if activation is not None or residual:
+        key.append((activation, residual))
+    found: Prepared | None
     try:
         for value in attributes:
             kind = type(value)
@@ -74,13 +83,14 @@ def run(
         try:
             key.append(tuple(map(_settled, attributes)))
         except TypeError:  # the geometry says which
-            return prepare(here, operator, inputs, outs, attributes, layout, precision).run(inputs, outs)
+            found = prepare(here, operator, inputs, outs, attributes, layout, precision, activation, residual)
+            return found.run(inputs, outs)
     try:
-        found: Prepared | None = here.prepared.get(tuple(key))
+        found = here.prepared.get(tuple(key))
     except TypeError:  # a layout or a precision that cannot be one
         found = None
     if found is None:
-        found = prepare(here, operator, inputs, outs, attributes, layout, precision)
+        found = prepare(here, operator, inputs, outs, attributes, layout, precision, activation, residual)
         if len(here.prepared) >= _MOST_PREPARED:
             here.prepared.clear()
         here.prepared[tuple(key)] = found
@@ -158,38 +168,42 @@ def prepare(
     attributes: tuple[Any, ...],
     layout: str,
     precision: str,
+    activation: Activation | None = None,
+    residual: bool = False,
 ) -> Prepared:
     """Check a call as the NumPy backend does, then where its arrays are; plan it, and load its kernels."""
     from gpuconv.cuda import planning
     from gpuconv.cuda.prepared import Prepared, Result, check_devices, contiguous_strides, element_strides
 
-    called = OPERATORS[operator]
+    called, own = OPERATORS[operator], len(inputs) - residual
     geometry: Any = called.geometry(
-        *(array.shape for array in inputs), **dict(zip(called.attributes, attributes, strict=True)), layout=layout
+        *(array.shape for array in inputs[:own]), **dict(zip(called.attributes, attributes, strict=True)), layout=layout
     )
-    arrays = dict(zip(called.inputs, inputs, strict=False))
+    arrays = dict(zip((*tuple(called.inputs)[:own], *("residual",) * residual), inputs, strict=True))
     dtype = _dtypes.check(operator, **arrays).name
     _precision.check(operator, precision)
+    order = called.order("out", layout)
+    shape = _layout.as_given(order, called.result(geometry))
+    _activation.check(operator, activation, arrays.get("residual"), shape, dtype)
     names = ("out",) if len(outs) == 1 else ("out[0]", "out[1]")
     given = {name: out for name, out in zip(names, outs, strict=True) if out is not None}
     current = here.current_device()
     check_devices(operator, current, {name: here.device_of(array) for name, array in {**arrays, **given}.items()})
     kinds = zip(("y", "indices"), (inputs[0].dtype, np.dtype(np.int64)), names, strict=False)
-    order = called.order("out", layout)
-    shape = _layout.as_given(order, called.result(geometry))
     results = [Result(role, name, shape, kind) for role, kind, name in kinds]
     for result, out in zip(results, outs, strict=True):
         if out is not None:
             _memory.check_result(operator, result.name, out, result.shape, result.dtype)
     strides = {
-        role: _layout.channels_second(called.order(name, layout), element_strides(operator, name, arrays[name]))
-        for name, role in called.inputs.items()
-        if name in arrays
+        called.inputs.get(name, name): _layout.channels_second(
+            called.order(name, layout), element_strides(operator, name, array)
+        )
+        for name, array in arrays.items()
     }
     for result, out in zip(results, outs, strict=True):
         made = contiguous_strides(shape) if out is None else element_strides(operator, result.name, out)
         strides[result.role] = _layout.channels_second(order, made)
-    plan = planning.plan(called.kernel, geometry, dtype, strides, here.limits(current), precision)
+    plan = planning.plan(called.kernel, geometry, dtype, strides, here.limits(current), precision, activation)
     if called.kernel != operator:
         plan = replace(plan, operator=operator)
     return Prepared(here, current, plan, arrays, called.inputs, results, outs)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import bands_tile, correlation, launching, model, params
+from gpuconv.cuda import bands_tile, correlation, gemm_structs, launching, model, params
 from gpuconv.cuda.bands_tile import THREADS, Tile
 from gpuconv.cuda.bands_work import Axis, Form, Work
 from gpuconv.cuda.choice import Candidate
@@ -253,6 +253,7 @@ def _layout() -> np.dtype[Any]:
             ("origin", "<i4", pair),
             *((name, "<i4") for name in ("fold", "step", "parts", *places, "vectors", "channels_last")),
             *((name, divider) for name in (*counts, "tiles_w", "tiles_h", "depths", "job_blocks", "groups")),
+            ("finish", gemm_structs.finish()),
         ]
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import channels_tile, direct_work, launching, model, params
+from gpuconv.cuda import channels_tile, direct_work, gemm_structs, launching, model, params
 from gpuconv.cuda.channels_tile import FORMS, THREADS, Tile
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
@@ -153,6 +153,7 @@ def _layout() -> np.dtype[Any]:
             ("apart", divider, (2,)),
             *((name, divider) for name in ("step_taps", "row_taps", "row_parts")),
             ("parts", "<i4"),
+            ("finish", gemm_structs.finish()),
         ]
     )
 

@@ -17,7 +17,7 @@ from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
-_EXPAND_AXES, _BIAS_AXES = (1, 6), (3, 5)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+_EXPAND_AXES, _ADD_AXES = (1, 6), (3, 5)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
 Geometry = ConvGeometry | ConvTransposeGeometry
 
 
@@ -34,7 +34,7 @@ def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limit
     if kernel == "weight_grad":
         lifted = _lifted(geometry, kernel=4, stride=2, pad=2)
         x, dy = _of_parts(strides["x"]), _of_parts(strides["dy"])
-        return weight_grad_plan.for_weight_grad(lifted, real, x, dy, strides["y"], limits, dtype)
+        return weight_grad_plan.for_weight_grad(lifted, real, x, dy, strides["y"], limits, result=dtype)
     lifted = _lifted(geometry, kernel=3, stride=1, pad=1)
     w = tuple(prod(lifted.w_shape[axis + 1 :]) for axis in range(len(lifted.w_shape)))
     arrays = _of_parts(strides["x"]), w, None, _of_parts(strides["y"])
@@ -48,8 +48,8 @@ def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limit
     expands = any(role == "expanded" for launch in launches for role, _ in launch.pointers)
     if expands:
         launches.insert(0, _expand(kernel, geometry.w_shape, strides["w"], dtype))
-    if "b" in strides:
-        launches.append(_add_bias(kernel, geometry.y_shape, strides["y"], strides["b"][0], dtype))
+    if "b" in strides or "residual" in strides:
+        launches.append(_add(kernel, geometry.y_shape, strides, dtype))
     size = prod(lifted.w_shape) * _dtypes.entry(real).itemsize if expands else 0
     why = "complex: a real one along one more axis, of the two parts, with 3 taps for each weight"
     return replace(found, launches=tuple(launches), sharing=(), expanded_bytes=size, reasons=(*found.reasons, why))
@@ -94,20 +94,33 @@ def _expand(operator: str, shape: Ints, strides: Ints, dtype: str) -> Launch:
     return launching.of_threads(operator, chosen, prod(shape), fields, {"w": "w", "expanded": "expanded"})
 
 
-def _add_bias(operator: str, shape: Ints, strides: Ints, b_stride: int, dtype: str) -> Launch:
-    extents, steps = sums_plan.collapsed((shape[0], *shape[2:]), (strides[0], *strides[2:]))
-    wide = sums_plan.needs_wide(operator, [*extents, shape[1], shape[1]], [*steps, strides[1], b_stride], [prod(shape)])
-    rank = sums_plan.axes(len(extents), wide, _BIAS_AXES)
-    chosen = _bias_variant(dtype, wide, rank)
+def _add(operator: str, shape: Ints, strides: dict[str, Ints], dtype: str) -> Launch:
+    """Return a launch that adds a bias to y, and a residual, of those that there are."""
+    y, b_stride = strides["y"], strides.get("b", (0,))[0]
+    residual = strides.get("residual", y)
+    extents, steps = sums_plan.collapsed_together((shape[0], *shape[2:]), *((s[0], *s[2:]) for s in (y, residual)))
+    wide = params.needs_wide(
+        operator,
+        [
+            prod(shape),
+            shape[1] * abs(b_stride),
+            *(params.span([*extents, shape[1]], [*its, s[1]]) for its, s in zip(steps, (y, residual), strict=True)),
+        ],
+    )
+    rank = sums_plan.axes(len(extents), wide, _ADD_AXES)
+    chosen = _add_variant(dtype, wide, rank)
     fields = {
         "elements": prod(shape),
         "b_stride": b_stride,
-        "y_channel": strides[1],
-        "y_stride": sums_plan.filled(steps, rank, 0),
+        "y_channel": y[1],
+        "y_stride": sums_plan.filled(steps[0], rank, 0),
+        "residual_channel": residual[1],
+        "residual_stride": sums_plan.filled(steps[1], rank, 0),
         "channels": params.division(shape[1], wide),
         "extent": params.divisions(sums_plan.filled(extents, rank, 1), wide),
     }
-    return launching.of_threads(operator, chosen, prod(shape), fields, {"b": "b", "y": "y"})
+    roles: dict[str, str] = {role: role for role in ("b", "residual", "y") if role in strides}
+    return launching.of_threads(operator, chosen, prod(shape), fields, roles)
 
 
 # ---------------------------------------------------------------- variants
@@ -123,13 +136,21 @@ def _expand_layout(wide: bool, rank: int) -> np.dtype[Any]:
 
 
 @cache
-def _bias_layout(wide: bool, rank: int) -> np.dtype[Any]:
-    """Return the layout of ``AddBiasParams<Index, NDIM>``."""
-    index, divider = params.index(wide), params.divider(wide)
-    pointers = [(name, params.POINTER) for name in ("b", "y")]
-    numbers = [(name, index) for name in ("elements", "b_stride", "y_channel")]
+def _add_layout(wide: bool, rank: int) -> np.dtype[Any]:
+    """Return the layout of ``AddToComplexParams<Index, NDIM>``."""
+    index, divider, axes = params.index(wide), params.divider(wide), (rank,)
     return params.layout(
-        [*pointers, *numbers, ("y_stride", index, (rank,)), ("channels", divider), ("extent", divider, (rank,))]
+        [
+            *((name, params.POINTER) for name in ("b", "residual", "y")),
+            *((name, index) for name in ("elements", "b_stride")),
+            *(
+                field
+                for name in ("y", "residual")
+                for field in ((f"{name}_channel", index), (f"{name}_stride", index, axes))
+            ),
+            ("channels", divider),
+            ("extent", divider, axes),
+        ]
     )
 
 
@@ -151,8 +172,8 @@ def _expand_variant(dtype: str, wide: bool, rank: int) -> Variant:
     return _variant("expand_complex", "ExpandComplexParams", dtype, wide, rank, _expand_layout(wide, rank))
 
 
-def _bias_variant(dtype: str, wide: bool, rank: int) -> Variant:
-    return _variant("add_complex_bias", "AddBiasParams", dtype, wide, rank, _bias_layout(wide, rank))
+def _add_variant(dtype: str, wide: bool, rank: int) -> Variant:
+    return _variant("add_to_complex", "AddToComplexParams", dtype, wide, rank, _add_layout(wide, rank))
 
 
 def variants() -> Iterator[Variant]:
@@ -160,4 +181,4 @@ def variants() -> Iterator[Variant]:
     for dtype in _dtypes.COMPLEX_DTYPES:
         for wide in (False, True):
             yield _expand_variant(dtype, wide, _EXPAND_AXES[wide])
-            yield _bias_variant(dtype, wide, _BIAS_AXES[wide])
+            yield _add_variant(dtype, wide, _ADD_AXES[wide])

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import launching, model, multiples, params
+from gpuconv.cuda import gemm_structs, launching, model, multiples, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Limits, Plan, Variant
@@ -170,6 +170,7 @@ def _layout() -> np.dtype[Any]:
             *((name, "<i4") for name in ("walk", "channels_first")),
             ("stride", divider, axes),
             *((name, divider) for name in ("channels", "columns", "rows", "walks", "filters")),
+            ("finish", gemm_structs.finish()),
         ]
     )
 

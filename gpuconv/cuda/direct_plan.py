@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import direct_tile, launching, model, params
+from gpuconv.cuda import direct_tile, gemm_structs, launching, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.direct_work import FORMS, GROUPED, THREADS, Form, axes_of, weights_of, work_of
@@ -153,6 +153,7 @@ def _layout() -> np.dtype[Any]:
             ("taps", divider, axes),
             *((name, divider) for name in ("by_step", "by_stride")),
             ("row_taps", "<i4"),
+            ("finish", gemm_structs.finish()),
         ]
     )
 

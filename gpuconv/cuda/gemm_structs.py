@@ -11,6 +11,13 @@ from gpuconv.cuda import params
 
 
 @cache
+def finish() -> np.dtype[Any]:
+    """Return the layout of ``Finish``."""
+    numbers = [(name, "<u8") for name in ("slope", "low", "high")]
+    return params.layout([("residual", params.POINTER), *numbers, ("acts", "<i4")])
+
+
+@cache
 def correlation(wide: bool, rank: int) -> np.dtype[Any]:
     """Return the layout of ``Correlation<Index, NDIM>``."""
     index, axes, divider = params.index(wide), (rank,), params.divider(wide)
@@ -31,6 +38,7 @@ def correlation(wide: bool, rank: int) -> np.dtype[Any]:
             ("by_channel", divider),
             ("m_tiles", params.divider(False)),
             ("n_tiles", params.divider(False)),
+            ("finish", finish()),
         ]
     )
 

@@ -15,6 +15,7 @@ import numpy as np
 from gpuconv._errors import ArgumentError
 
 POINTER = "<u8"
+FINISH = "finish"  # the field of what comes after the sums; where nothing does, it is all zeros and may be left out
 INDEX_LIMIT = 2**31 - 2**16  # of an offset or a coordinate in 32 bits; the rest is room to round up to tiles
 _WIDE_LIMIT = 2**63 - 2**32
 
@@ -87,7 +88,7 @@ def array_fields(name: str, strides: Sequence[int], extent: Sequence[int] | None
 
 
 def pack(dtype: np.dtype[Any], values: Mapping[str, Any]) -> bytes:
-    """Return the struct's bytes; pointers may be left out, every other field must be given.
+    """Return the struct's bytes; pointers and ``FINISH`` may be left out, every other field must be given.
 
     Structs inside are mappings or tuples, arrays of structs sequences of those.
     """
@@ -98,7 +99,8 @@ def pack(dtype: np.dtype[Any], values: Mapping[str, Any]) -> bytes:
 
 def _fill(struct: np.ndarray[Any, Any], values: Mapping[str, Any]) -> None:
     names = struct.dtype.names or ()
-    missing = [name for name in names if name not in values and struct.dtype[name] != np.dtype(POINTER)]
+    zeros = {FINISH, *(name for name in names if struct.dtype[name] == np.dtype(POINTER))}
+    missing = [name for name in names if name not in values and name not in zeros]
     if missing or not set(values) <= set(names):
         raise KeyError(f"fields missing: {missing}, fields unknown: {sorted(set(values) - set(names))}")
     for name, value in values.items():

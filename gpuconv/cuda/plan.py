@@ -54,8 +54,8 @@ class Launch:
     parameters : bytes
         The struct, with pointers of zero.
     pointers : tuple of (str, int)
-        Which array's address belongs at which byte offset: "x", "w", "b", "dy", "y", "indices", "packed", "expanded"
-        or "workspace".
+        Which array's address belongs at which byte offset: "x", "w", "b", "dy", "y", "indices", "residual", "packed",
+        "expanded", "copied" or "workspace".
     """
 
     variant: Variant
@@ -96,6 +96,8 @@ class Plan:
         The name of what was chosen, or of the one kernel that there is for the operator.
     expanded_bytes : int
         Of complex weights as the real ones that kernels take.
+    copied_bytes : (int, int)
+        Of a residual's copy: before its first element, and from there on.
     """
 
     operator: str
@@ -108,14 +110,16 @@ class Plan:
     problem: Any = None
     kernel: str = ""
     expanded_bytes: int = 0
+    copied_bytes: tuple[int, int] = (0, 0)
 
     @property
     def spaces(self) -> tuple[tuple[str, str, int], ...]:
-        """What a call keeps in its workspace: the role, the use, the bytes."""
+        """What a call keeps in its workspace: the role, the use, the bytes; a residual's copy is the last."""
         found = (
             ("expanded", "the weights' parts", self.expanded_bytes),
             ("packed", "the packed weights", self.packed_bytes),
             ("workspace", self.workspace_use, self.workspace_bytes),
+            ("copied", "the residual as the result lies", sum(self.copied_bytes)),
         )
         return tuple(space for space in found if space[2])
 

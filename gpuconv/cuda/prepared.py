@@ -69,7 +69,8 @@ class Prepared:
         self._has_outs = any(self._outs)
         masks = [array.itemsize - 1 for array in inputs.values()]
         self._misaligned = min(masks)
-        self._wider = [(position, mask) for position, mask in enumerate(masks) if mask > self._misaligned]
+        more = len(masks) > 3
+        self._wider = [(position, mask) for position, mask in enumerate(masks) if more or mask > self._misaligned]
         self._made = results
         self._results = [(r.shape, r.dtype.type, f"{plan.operator}: {r.role} of shape {r.shape}") for r in results]
         self._names = [(result.role, result.name) for result in results]
@@ -78,6 +79,7 @@ class Prepared:
         sizes = [nbytes for _, _, nbytes in spaces]
         self._workspace = (sum(sizes), f"{plan.operator}: the workspace ({uses})") if spaces else None
         self._parts = sizes[1:] and sizes
+        self._before = plan.copied_bytes[0]  # where the first element of the last part lies
         roles = [
             *(input_roles.get(name, name) for name in inputs),
             *(result.role for result in results),
@@ -121,6 +123,7 @@ class Prepared:
                 addresses += runtime.parts(workspace, self._parts)
             else:
                 addresses.append(runtime.result_address(workspace))
+            addresses[-1] += self._before
         runtime.keep(workspace, results[0])
         try:
             words, launches = self._slots.pop()

@@ -23,15 +23,21 @@ _ADD_UP_AXES, _SUMS_AXES = (1, 6), (3, 5)  # of kernels that are built ahead: wi
 
 def collapsed(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
     """Return an array's axes, row-major, without those of one element, neighbours that lie as one made one."""
-    axes: list[tuple[int, int]] = []
-    for extent, stride in zip(shape, strides, strict=True):
+    extents, (steps,) = collapsed_together(shape, strides)
+    return extents, steps
+
+
+def collapsed_together(shape: Sequence[int], *arrays: Sequence[int]) -> tuple[list[int], list[list[int]]]:
+    """Do the same for several arrays of this shape; return the extents, and the strides of each."""
+    axes: list[tuple[int, Sequence[int]]] = []
+    for extent, *strides in zip(shape, *arrays, strict=True):
         if extent == 1:
             continue
-        if axes and axes[-1][1] == extent * stride:
-            axes[-1] = axes[-1][0] * extent, stride
+        if axes and list(axes[-1][1]) == [extent * stride for stride in strides]:
+            axes[-1] = axes[-1][0] * extent, strides
         else:
-            axes.append((extent, stride))
-    return [extent for extent, _ in axes], [stride for _, stride in axes]
+            axes.append((extent, strides))
+    return [extent for extent, _ in axes], [[strides[one] for _, strides in axes] for one in range(len(arrays))]
 
 
 def workspace_bytes(parts: int, elements: int, dtype: str) -> int:

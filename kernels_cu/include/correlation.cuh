@@ -5,6 +5,7 @@
 // axis by axis, where inputs outside of x take no part. As a GEMM: M = output channels of a group, N = output pixels
 // (n, q1 … qn) flattened, K = (tap, channel) with the channel fastest.
 #pragma once
+#include "finish.cuh"
 #include "geometry.cuh"
 
 // The taps that the outputs of one block meet, and where these outputs stand. ConvTranspose has other ones in each phase.
@@ -37,6 +38,7 @@ template <class Index, int NDIM> struct Correlation {
     Divider<Index> extent[NDIM]; // columns along each axis
     Divider<Index> by_channel;   // C
     Divider<int> m_tiles, n_tiles;
+    Finish finish;
 };
 
 // One column of the GEMM.

@@ -67,7 +67,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
 #pragma unroll
             for (int j = 0; j < Multiplier::kChunksN; ++j)
                 multiplier.put(sums + multiplier.chunk_row(i) * pitch + multiplier.chunk_column(j), i, j, pitch);
-        const bool pairs = in_pairs();
+        const bool finish = p.common.finish.any(), pairs = !finish && in_pairs();
         __syncthreads();
 #pragma unroll 1
         for (int i = threadIdx.x; i < kBlockN * (pairs ? 1 : int(taps_along_w().divisor)); i += Multiplier::kThreads) {
@@ -75,7 +75,10 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
             const Index column = pairs ? Index(i) : taps_along_w().split(Index(i), tap);
             if (pairs && write_pairs(multiplier, sums + column, pitch, column0 + column)) continue;
 #pragma unroll 1
-            for (const Index last = pairs ? 1 : tap; tap <= last; ++tap) write_column(multiplier, sums + column, pitch, tap, column0 + column);
+            for (const Index last = pairs ? 1 : tap; tap <= last; ++tap) {
+                if (finish) write_column<true>(multiplier, sums + column, pitch, tap, column0 + column);
+                else write_column<false>(multiplier, sums + column, pitch, tap, column0 + column);
+            }
         }
     }
     // Where the outputs of an input pixel begin, if there were no borders.
@@ -90,7 +93,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
         return y;
     }
     // Writes of one pixel the rows that have one tap along W.
-    __device__ __forceinline__ void write_column(const Multiplier& multiplier, const Acc* sums, int pitch, Index tap, Index column) const
+    template <bool FINISH> __device__ __forceinline__ void write_column(const Multiplier& multiplier, const Acc* sums, int pitch, Index tap, Index column) const
     {
         const Pixel<Index, NDIM> at = pixel(p.common, column);
         if (!at.exists) return;
@@ -98,7 +101,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
         T* y = corner(at, origin);
         taps_along_w().split(m0, before);
         if (whole(origin)) {
-            write_whole(multiplier, sums, pitch, int(tap - before), int(before), at, y);
+            write_whole<FINISH>(multiplier, sums, pitch, int(tap - before), int(before), at, y);
             return;
         }
         // Lanes keep in step: what they write at once has the same channel and the same taps along the other axes.
@@ -107,7 +110,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
             bool exists = row >= 0;
 #pragma unroll
             for (int axis = 0; axis < NDIM; ++axis) exists = exists && inside(origin[axis] + found.tap[axis], p.axes[axis].extent);
-            if (exists) y[found.offset] = output(multiplier, sums[row * pitch], found, at, m0 + row);
+            if (exists) y[found.offset] = output<FINISH>(multiplier, sums[row * pitch], found, at, m0 + row, y);
         }
     }
     // Whether outputs along W are two of each input pixel, side by side, where that much can be stored at once.
@@ -130,8 +133,8 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
 #pragma unroll 4
         for (int row = 0; row < end; row += 2) {
             const Row& found = rows[row];       // both have its bias
-            *reinterpret_cast<Pair*>(y + found.offset) = {output(multiplier, sums[row * pitch], found, at, m0 + row),
-                                                          output(multiplier, sums[(row + 1) * pitch], found, at, m0 + row + 1)};
+            *reinterpret_cast<Pair*>(y + found.offset) = {output<false>(multiplier, sums[row * pitch], found, at, m0 + row, y),
+                                                          output<false>(multiplier, sums[(row + 1) * pitch], found, at, m0 + row + 1, y)};
         }
         return true;
     }
@@ -144,6 +147,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
             exists = exists && origin[axis] >= 0 && origin[axis] + Index(p.axes[axis].taps.divisor) <= p.axes[axis].extent;
         return exists;
     }
+    template <bool FINISH>
     __device__ __forceinline__ void write_whole(const Multiplier& multiplier, const Acc* sums, int pitch, int first, int before,
                                                 const Pixel<Index, NDIM>& at, T* y) const
     {
@@ -154,15 +158,19 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
         for (int rounds = (end + step - 1 + before) / step; rounds > 0; --rounds, row += step) {   // as many for all lanes
             const bool exists = inside(row, end);
             const int mine = exists ? row : 0;
-            const T value = output(multiplier, sums[mine * pitch], rows[mine], at, m0 + mine);
+            const T value = output<FINISH>(multiplier, sums[mine * pitch], rows[mine], at, m0 + mine, y);
             if (exists) y[rows[mine].offset] = value;
         }
     }
-    __device__ __forceinline__ T output(const Multiplier& multiplier, Acc sum, const Row& row, const Pixel<Index, NDIM>& at, Index m) const
+    template <bool FINISH>
+    __device__ __forceinline__ T output(const Multiplier& multiplier, Acc sum, const Row& row, const Pixel<Index, NDIM>& at, Index m,
+                                        const T* y) const
     {
         if constexpr (!Multiplier::kExact)
             if (!is_finite(sum)) sum = again(multiplier, at, m);
-        return narrow<T>(sum + row.bias);
+        sum += row.bias;
+        if constexpr (FINISH) sum = finished(p.common.finish, p.common.y, sum, y + row.offset);
+        return narrow<T>(sum);
     }
     // The sum of a row's products with the channels of a pixel, one by one.
     __device__ __forceinline__ Acc again(const Multiplier& multiplier, const Pixel<Index, NDIM>& at, Index m) const

@@ -1,4 +1,5 @@
-// From sums to outputs: bias, one rounding, y in any strides; outputs that padding may have spoilt are made again.
+// From sums to outputs: bias, finish (finish.cuh), one rounding, y in any strides; outputs that padding may have spoilt are
+// made again.
 //
 // Sums come from the multiplier in chunks of kRows x kColumns per warp, by way of a piece of shared memory, so that a
 // warp's lanes write neighbours of a row. Of a multiplier the epilogue needs
@@ -11,8 +12,9 @@
 //     kExact                        its products are those of IEEE arithmetic
 //
 // Padding is a zero in the gathered tile. Zero times an infinite or NaN weight would be NaN where the padding must add
-// nothing; since infinities and NaN stick, only outputs that are not finite can be wrong, and these are computed again
-// one by one (`repair`). Multipliers that round or split their factors spoil others that are not finite too.
+// nothing; since NaN sticks, only outputs that are NaN can be wrong, and these are computed again one by one (`repair`).
+// Multipliers that round or split their factors spoil others that are not finite too: those go to y without being finished,
+// so that a bound of the activation does not hide them.
 #pragma once
 #include "gather.cuh"
 #include "numeric.cuh"
@@ -68,8 +70,9 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
     __device__ __forceinline__ Index column(int j) const { return column0 + multiplier.chunk_column(j) + threadIdx.x % kColumns; }
     __device__ __forceinline__ Index first_row(int i) const { return m0 + multiplier.chunk_row(i) + threadIdx.x % 32 / kColumns; }
 
-    // Adds the bias, rounds, writes; returns whether this thread, or one of its warp, wrote something that is not finite.
-    __device__ __forceinline__ bool write(void* shared) const
+    // Adds the bias, finishes, rounds, writes; returns whether this thread, or one of its warp, had a sum that is not finite.
+    __device__ __forceinline__ bool write(void* shared) const { return p.finish.any() ? write<true>(shared) : write<false>(shared); }
+    template <bool FINISH> __device__ __forceinline__ bool write(void* shared) const
     {
         Acc* piece = static_cast<Acc*>(shared) + threadIdx.x / 32 * kPiece;
         const bool channels_last = p.y_channel == 1;
@@ -82,33 +85,35 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
             for (int i = 0; i < Multiplier::kChunksM; ++i) {
                 multiplier.put(piece, i, j);
                 __syncwarp();
-                if (channels_last) suspect = write_channels(piece, exists, offset, m0 + multiplier.chunk_row(i)) || suspect;
-                else suspect = write_pixels(piece, exists, offset, first_row(i)) || suspect;
+                if (channels_last) suspect = write_channels<FINISH>(piece, exists, offset, m0 + multiplier.chunk_row(i)) || suspect;
+                else suspect = write_pixels<FINISH>(piece, exists, offset, first_row(i)) || suspect;
                 __syncwarp();
             }
         }
         return channels_last ? __any_sync(0xffffffff, suspect) : suspect;
     }
-    __device__ __forceinline__ static bool store(T& target, Acc sum)
+    template <bool FINISH> __device__ __forceinline__ bool store(T& target, Acc sum) const
     {
+        const bool finite = is_finite(sum);
+        if (FINISH && (Multiplier::kExact || finite)) sum = finished(p.finish, p.y, sum, &target);
         target = narrow<T>(sum);
-        return !is_finite(sum);
+        return !finite;
     }
     // Lanes write neighbouring columns, kRowStep rows at once.
-    __device__ __forceinline__ bool write_pixels(const Acc* piece, bool exists, Index offset, Index m) const
+    template <bool FINISH> __device__ __forceinline__ bool write_pixels(const Acc* piece, bool exists, Index offset, Index m) const
     {
         T* y = output();
         bool suspect = false;
-#pragma unroll
+#pragma unroll (FINISH ? 2 : kRows / kRowStep)
         for (int row = 0; row < kRows; row += kRowStep) {
             if (!exists || m + row >= p.filters) continue;
             const Acc sum = piece[(row + threadIdx.x % 32 / kColumns) * kPitch + threadIdx.x % kColumns] + bias(m + row);
-            suspect = store(y[offset + (m + row) * p.y_channel], sum) || suspect;
+            suspect = store<FINISH>(y[offset + (m + row) * p.y_channel], sum) || suspect;
         }
         return suspect;
     }
     // Lanes write neighbouring rows, whose channels are neighbours in y; other lanes know where the columns stand.
-    __device__ __forceinline__ bool write_channels(const Acc* piece, bool exists, Index offset, Index first) const
+    template <bool FINISH> __device__ __forceinline__ bool write_channels(const Acc* piece, bool exists, Index offset, Index first) const
     {
         constexpr int kStep = 32 / kRows;
         const int row = threadIdx.x % kRows;
@@ -116,12 +121,12 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
         const Acc added = m < p.filters ? bias(m) : Acc(0);
         T* y = output() + m;
         bool suspect = false;
-#pragma unroll 4
+#pragma unroll (FINISH ? 2 : 4)
         for (int at = threadIdx.x % 32 / kRows; at < kColumns; at += kStep) {
             const Index its = __shfl_sync(0xffffffff, offset, at);
             if (!__shfl_sync(0xffffffff, exists, at) || m >= p.filters) continue;
             const Acc sum = piece[row * kPitch + at] + added;
-            suspect = store(y[its], sum) || suspect;
+            suspect = store<FINISH>(y[its], sum) || suspect;
         }
         return suspect;
     }
@@ -140,12 +145,15 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
 #pragma unroll 1
             for (int i = 0; i < Multiplier::kChunksM; ++i) {
 #pragma unroll 1
-                for (Index m = first_row(i), end = m + kRows; m < end && m < p.filters; m += kRowStep)
-                    if (!is_finite(widen(y[offset + m * p.y_channel])))
-                        y[offset + m * p.y_channel] = narrow<T>(sum_inside(window, m) + bias(m));
+                for (Index m = first_row(i), end = m + kRows; m < end && m < p.filters; m += kRowStep) {
+                    T& target = y[offset + m * p.y_channel];
+                    if (spoilt(widen(target))) target = narrow<T>(finished(p.finish, p.y, sum_inside(window, m) + bias(m), &target));
+                }
             }
         }
     }
+    // Exact products leave infinities as they have to be.
+    static __device__ __forceinline__ bool spoilt(Acc written) { return Multiplier::kExact ? written != written : !is_finite(written); }
     __device__ __forceinline__ Acc sum_inside(const Window<Index, NDIM>& window, Index m) const
     {
         const T* x = static_cast<const T*>(p.x) + first_input(multiplier, p, group, m);

@@ -74,12 +74,14 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct In
             const int column = int(phases.split(part * kColumns + Index(threadIdx.x) % kColumns, phase));
             const Writer out = writer(multiplier, int(phase), group, m_tile, n_tile);
             Index offset;
-            if (out.locate(pixel(p.common, out.column0 + multiplier.chunk_column(j) + column), offset))
-                suspect = write_column(out, int(phase), j, column, offset) || suspect;
+            if (!out.locate(pixel(p.common, out.column0 + multiplier.chunk_column(j) + column), offset)) continue;
+            const bool its = p.common.finish.any() ? write_column<true>(out, int(phase), j, column, offset)
+                                                   : write_column<false>(out, int(phase), j, column, offset);
+            suspect = its || suspect;
         }
         return suspect;
     }
-    __device__ __forceinline__ bool write_column(const Writer& out, int phase, int j, int column, Index offset) const
+    template <bool FINISH> __device__ __forceinline__ bool write_column(const Writer& out, int phase, int j, int column, Index offset) const
     {
         T* y = out.output();
         bool suspect = false;
@@ -87,12 +89,11 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct In
         for (int i = 0; i < Multiplier::kChunksM; ++i) {
             const Acc* sums = piece(phase, i, j) + threadIdx.x % 32 / kColumns * kPitch + column;
             const Index m = out.first_row(i);
-#pragma unroll
+#pragma unroll (FINISH ? 2 : kRows / Writer::kRowStep)
             for (int row = 0; row < kRows; row += Writer::kRowStep) {
                 if (m + row >= p.common.filters) continue;
                 const Acc sum = sums[row * kPitch] + out.bias(m + row);
-                suspect = suspect || !is_finite(sum);
-                y[offset + (m + row) * p.common.y_channel] = narrow<T>(sum);
+                suspect = out.template store<FINISH>(y[offset + (m + row) * p.common.y_channel], sum) || suspect;
             }
         }
         return suspect;

@@ -133,6 +133,7 @@ template <int CHUNK> struct StemFfma {
                 out[i] = sums[i][j] + added[i];
                 check = multiply_add(out[i], Acc(0), check);
             }
+            if (p.common.finish.any()) finish_outputs<CHANNELS_LAST>(out, y, left);
             if constexpr (CHANNELS_LAST) {
 #pragma unroll
                 for (int i = 0; i < 8; i += kVector)
@@ -148,10 +149,24 @@ template <int CHUNK> struct StemFfma {
         }
         return check != Acc(0);
     }
+    template <bool CHANNELS_LAST> __device__ __forceinline__ void finish_outputs(Acc (&out)[8], const T* y, int left) const
+    {
+#pragma unroll
+        for (int i = 0; i < 8; i += kVector) {
+            if (row(i) >= left) continue;
+            if constexpr (CHANNELS_LAST) {
+                finish_all(p.common.finish, p.common.y, reinterpret_cast<Acc (&)[kVector]>(out[i]), y + row(i));
+            } else {
+#pragma unroll
+                for (int k = i; k < i + kVector; ++k)
+                    if (row(k) < left) out[k] = finished(p.common.finish, p.common.y, out[k], y + row(k) * p.common.y_channel);
+            }
+        }
+    }
     // Whether four neighbouring channels of y are a whole vector.
     __device__ __forceinline__ bool channels_are_vectors() const
     {
-        return p.channel_vectors && reinterpret_cast<unsigned long long>(p.common.y) % 16 == 0;
+        return p.channel_vectors && vectors_aligned(p.common.finish, p.common.y, 16);
     }
     template <class Writer> __device__ __forceinline__ bool write(const Writer& writer, void* shared) const
     {

@@ -7,6 +7,7 @@
 #pragma once
 #include "fragments.cuh"
 #include "stem.cuh"
+#include "vectors.cuh"
 
 template <class Arithmetic, int BLOCK_M> struct StemMma {
     using T = typename Arithmetic::Element;
@@ -31,7 +32,6 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
     static constexpr int kBufferBytes = kPieces > kStages * kStageBytes ? kPieces : kStages * kStageBytes;
 
     static constexpr int kNeighbours = 16 / sizeof(T);   // pixels of a lane that lie side by side
-    struct alignas(16) Neighbours { T elements[kNeighbours]; };
 
     const StemParams& p;
     const Box& box;
@@ -126,7 +126,7 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
     // Adds the bias, rounds and writes; returns whether something is not finite.
     template <class Writer> __device__ __forceinline__ bool write(const Writer& writer, void* shared) const
     {
-        const bool aligned = reinterpret_cast<unsigned long long>(p.common.y) % 16 == 0;
+        const bool aligned = vectors_aligned(p.common.finish, p.common.y, 16);
         if (p.channel_vectors && aligned) return write_channels(writer, shared);
         if (!p.pixel_vectors || !aligned) return writer.write(shared);
         bool suspect = false;
@@ -148,22 +148,38 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
             const int m = m0 + lane() / 4 + row;
             if (m >= p.common.filters) break;
             const Acc added = writer.bias(m);
-            Neighbours out;
+            Acc out[kNeighbours];
 #pragma unroll
             for (int i = 0; i < kNeighbours; ++i) {
-                const Acc sum = sums[row / 16][f + i / 2][row / 8 % 2 * 2 + i % 2] + added;
-                check = multiply_add(sum, Acc(0), check);
-                out.elements[i] = narrow<T>(sum);
+                out[i] = sums[row / 16][f + i / 2][row / 8 % 2 * 2 + i % 2] + added;
+                check = multiply_add(out[i], Acc(0), check);
             }
+            if (p.common.finish.any()) finish_neighbours(out, y, left);
             if (left >= kNeighbours) {
-                *reinterpret_cast<Neighbours*>(y) = out;
+                store_narrowed(y, out);
             } else {
 #pragma unroll
                 for (int i = 0; i < kNeighbours - 1; ++i)
-                    if (i < left) y[i] = out.elements[i];
+                    if (i < left) y[i] = narrow<T>(out[i]);
             }
         }
         return check != Acc(0);
+    }
+    // Those that exist and are finite; the others are made again.
+    __device__ __forceinline__ void finish_neighbours(Acc (&out)[kNeighbours], const T* y, int left) const
+    {
+        Acc made[kNeighbours];
+#pragma unroll
+        for (int i = 0; i < kNeighbours; ++i) made[i] = out[i];
+        if (left >= kNeighbours) {
+            finish_all(p.common.finish, p.common.y, made, y);
+        } else {
+#pragma unroll
+            for (int i = 0; i < kNeighbours - 1; ++i)
+                if (i < left) made[i] = finished(p.common.finish, p.common.y, made[i], y + i);
+        }
+#pragma unroll
+        for (int i = 0; i < kNeighbours; ++i) out[i] = is_finite(out[i]) ? made[i] : out[i];
     }
     // Sixteen channels at a time, by way of shared memory: lanes have a vector each, neighbours those of a pixel.
     template <class Writer> __device__ __forceinline__ bool write_channels(const Writer& writer, void* shared) const
@@ -196,11 +212,12 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
 #pragma unroll
             for (int j = 0; j < kLanes; ++j) {
                 const Acc* source = piece + (lane() + j * 32) / kLanes * kPixelPitch + lane() % kLanes * kNeighbours;
-                Neighbours out;
+                Acc out[kNeighbours];
 #pragma unroll
-                for (int k = 0; k < kNeighbours; ++k) out.elements[k] = narrow<T>(source[k]);
-                if (targets[j] != nullptr && m0 + i * 16 + lane() % kLanes * kNeighbours < p.common.filters)
-                    *reinterpret_cast<Neighbours*>(targets[j] + i * 16) = out;
+                for (int k = 0; k < kNeighbours; ++k) out[k] = source[k];
+                if (targets[j] == nullptr || m0 + i * 16 + lane() % kLanes * kNeighbours >= p.common.filters) continue;
+                if (p.common.finish.any()) finish_neighbours(out, targets[j] + i * 16, kNeighbours);
+                store_narrowed(targets[j] + i * 16, out);
             }
         }
         return check != Acc(0);

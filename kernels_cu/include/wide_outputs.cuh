@@ -1,6 +1,6 @@
 // A warp's sums of 16 output channels, as the tensor cores leave them, to y in wide stores: pairs of columns that lie side by
-// side there, or 16 bytes of channels that do. The bias is added, and sums are rounded, before they pass through a piece of
-// shared memory, where lanes find what they write.
+// side there, or 16 bytes of channels that do. They are rounded before they pass through a piece of shared memory, where lanes
+// find what they write.
 #pragma once
 #include "numeric.cuh"
 #include "ptx.cuh"
@@ -20,22 +20,19 @@ template <class T, int WARP_N> struct WideOutputs {
 
     static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
     // A pair of sums of one filter.
-    static __device__ __forceinline__ Pair<T> rounded(const float* sums, float bias)
-    {
-        return {narrow<T>(sums[0] + bias), narrow<T>(sums[1] + bias)};
-    }
+    static __device__ __forceinline__ Pair<T> rounded(const float* sums) { return {narrow<T>(sums[0]), narrow<T>(sums[1])}; }
 
     // ---- pairs of columns; `offset` is that of this lane's pair, `limit` the filters that there are of the 16
 
     static __device__ __forceinline__ int column() { return lane() % kLanes * 2; }
-    static __device__ __forceinline__ void put_pairs(unsigned char* piece, const float (&sums)[WARP_N / 8][4], const float (&bias)[2])
+    static __device__ __forceinline__ void put_pairs(unsigned char* piece, const float (&sums)[WARP_N / 8][4])
     {
         unsigned char* mine = piece + lane() / 4 * kRowPitch + lane() % 4 * int(sizeof(Pair<T>));
 #pragma unroll
         for (int j = 0; j < WARP_N / 8; ++j)
 #pragma unroll
             for (int half = 0; half < 2; ++half)
-                *reinterpret_cast<Pair<T>*>(mine + half * 8 * kRowPitch + j * 8 * int(sizeof(T))) = rounded(sums[j] + half * 2, bias[half]);
+                *reinterpret_cast<Pair<T>*>(mine + half * 8 * kRowPitch + j * 8 * int(sizeof(T))) = rounded(sums[j] + half * 2);
     }
     static __device__ __forceinline__ void write_pairs(const unsigned char* piece, T* y, bool exists, int y_channel, int limit)
     {
@@ -55,14 +52,14 @@ template <class T, int WARP_N> struct WideOutputs {
 
     // ---- chunks of filters; `offsets` are those of the columns lane, lane + 32 ..., below 0 where there is none
 
-    static __device__ __forceinline__ void put_chunks(unsigned char* piece, const float (&sums)[WARP_N / 8][4], const float (&bias)[2])
+    static __device__ __forceinline__ void put_chunks(unsigned char* piece, const float (&sums)[WARP_N / 8][4])
     {
         const int row = lane() / 4, odd = row % 2;
 #pragma unroll
         for (int j = 0; j < WARP_N / 8; ++j)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const Pair<T> pair = rounded(sums[j] + half * 2, bias[half]);
+                const Pair<T> pair = rounded(sums[j] + half * 2);
                 const int column = j * 8 + lane() % 4 * 2;
                 if constexpr (sizeof(T) == 2) {
                     // With the lane of the next filter: one has both filters of the first column, the other of the second.

@@ -79,7 +79,8 @@ class Call:
 
     def visible(self, addresses: set[int]) -> list[Array]:
         """Return what a launch may touch, for the engine: no two of these meet."""
-        chosen = {id(array.whole): array.whole for array in self.arrays if array.address in addresses}
+        led_to = [array for array in self.arrays if any(array.holds(address) for address in addresses)]
+        chosen = {id(array.whole): array.whole for array in led_to}
         separate: list[Array] = []
         for array in sorted(chosen.values(), key=lambda array: array.base):
             while separate and separate[-1].meets(array):

@@ -108,6 +108,9 @@ class Array:
         shape, strides = (*self.data.shape, self.data.itemsize), (*self.data.strides, 1)
         return np.ndarray(shape, np.uint8, holder.states.data, self.address - holder.base, strides)
 
+    def holds(self, address: int) -> bool:
+        return address == self.address or self.base <= address < self.base + self.size
+
     def meets(self, other: Array) -> bool:
         return self.base < other.base + other.size and other.base < self.base + self.size
 

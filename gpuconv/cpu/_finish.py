@@ -1,0 +1,63 @@
+"""What comes after the sums of a convolution, in their type: a residual is added, an activation applied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuconv._activation import Activation
+from gpuconv.cpu._workspace import Array, boxes, limit, shrink
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The residual (N, M, Q1, …) of some outputs, and the activation of all of them; either may be None."""
+
+    residual: Array | None = None
+    activation: Activation | None = None
+
+    def __bool__(self) -> bool:
+        return self.residual is not None or self.activation is not None
+
+    def at(self, place: Any) -> Finish:
+        """Return the same for the outputs at an index."""
+        return self if self.residual is None else Finish(self.residual[place], self.activation)
+
+    def apply(self, values: Array) -> None:
+        """Finish sums in place."""
+        if self.residual is not None:
+            values += self.residual.astype(values.dtype, copy=False)
+        if self.activation is not None:
+            _activate(values, self.activation)
+
+
+PLAIN = Finish()
+
+
+def _activate(values: Array, activation: Activation) -> None:
+    numbers = np.array([activation.slope, activation.low, activation.high])
+    slope, low, high = numbers.astype(values.dtype)
+    if activation.slope != 1:
+        np.multiply(values, slope, out=values, where=values < 0)
+    if activation.low != -np.inf:
+        np.copyto(values, low, where=values < low)
+    if activation.high != np.inf:
+        np.copyto(values, high, where=values > high)
+
+
+def fill(y: Array, b: Array | None, finish: Finish, accumulator: str) -> None:
+    """Set y (N, M, …) to what a sum over nothing gives: the bias, finished."""
+    bias = None if b is None else b.reshape(-1, *(1,) * (y.ndim - 2))
+    if not finish:
+        y[...] = 0 if bias is None else bias
+        return
+    chunk = shrink(y.shape, limit() // (4 * np.dtype(accumulator).itemsize))
+    for box in boxes(y.shape, chunk):
+        place = tuple(slice(*span) for span in box)
+        values = np.zeros(y[place].shape, accumulator)
+        if bias is not None:
+            values[...] = bias[place[1]]
+        finish.at(place).apply(values)
+        y[place] = values

@@ -1,0 +1,78 @@
+"""Plans of copies from one array's strides into another's (``copy.cu``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from math import prod
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv._geometry import Ints
+from gpuconv.cuda import launching, params, sums_plan
+from gpuconv.cuda.plan import Launch, Variant
+
+_THREADS = 256
+_BLOCKS_PER_SM = 4
+_AXES = (4, 6)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+_WORDS = {2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
+
+
+def copy(operator: str, dtype: str, shape: Ints, strides: dict[str, Ints]) -> Launch:
+    """Return a launch that copies an array of this shape; ``strides`` has the roles of the source and of the target."""
+    (source, steps), (target, target_steps) = strides.items()
+    axes = sorted(zip(shape, steps, target_steps, strict=True), key=lambda axis: -abs(axis[2]))
+    extents, (source_stride, target_stride) = sums_plan.collapsed_together(*zip(*axes, strict=True))
+    spans = [params.span(extents, stride) for stride in (source_stride, target_stride)]
+    wide = params.needs_wide(operator, [*spans, *extents, prod(shape)])
+    rank = sums_plan.axes(len(extents), wide, _AXES)
+    fields = {
+        "elements": prod(shape),
+        "source_stride": sums_plan.filled(source_stride, rank, 0),
+        "target_stride": sums_plan.filled(target_stride, rank, 0),
+        "extent": params.divisions(sums_plan.filled(extents, rank, 1), wide),
+    }
+    chosen = variant(_dtypes.entry(dtype).itemsize, wide, rank)
+    return launching.of_threads(operator, chosen, prod(shape), fields, {"source": source, "target": target})
+
+
+# ---------------------------------------------------------------- variants
+
+
+def variant(itemsize: int, wide: bool, rank: int) -> Variant:
+    """Return the kernel for elements of so many bytes, along so many axes."""
+    index = params.index_name(wide)
+    return Variant(
+        name=f"copy_{8 * itemsize}bit_{rank}d{'_wide' if wide else ''}",
+        source="copy.cu",
+        function="copy",
+        arguments=(_WORDS[itemsize], index, str(rank)),
+        parameter=f"CopyParams<{index}, {rank}>",
+        layout=_layout(wide, rank),
+        threads=_THREADS,
+        blocks_per_sm=_BLOCKS_PER_SM,
+    )
+
+
+@cache
+def _layout(wide: bool, rank: int) -> np.dtype[np.void]:
+    """Return the layout of ``CopyParams<Index, NDIM>``."""
+    index, axes = params.index(wide), (rank,)
+    return params.layout(
+        [
+            ("source", params.POINTER),
+            ("target", params.POINTER),
+            ("elements", index),
+            ("source_stride", index, axes),
+            ("target_stride", index, axes),
+            ("extent", params.divider(wide), axes),
+        ]
+    )
+
+
+def variants() -> Iterator[Variant]:
+    """Yield the variants that are built ahead; those for arrays of more axes are compiled when first needed."""
+    for itemsize in _WORDS:
+        for wide in (False, True):
+            yield variant(itemsize, wide, _AXES[wide])

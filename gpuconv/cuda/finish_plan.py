@@ -1,0 +1,104 @@
+"""Plans whose launches also add a residual and apply an activation, before they round (``include/finish.cuh``).
+
+Which kernel is taken does not depend on it: a plan is made as ever, then what it launches is finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv._activation import Activation
+from gpuconv._geometry import Ints
+from gpuconv.cuda import copy_plan, gemm_structs, params
+from gpuconv.cuda.plan import Launch, Plan
+
+
+def finished(plan: Plan, activation: Activation | None, dtype: str, shape: Ints, strides: Mapping[str, Ints]) -> Plan:
+    """Return the plan of the same call with an activation, and with a residual where there are strides of one.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of a real Conv or ConvTranspose.
+    activation : Activation or None
+    dtype : str
+    shape : tuple of int
+        Of y.
+    strides : mapping of str to tuple of int
+        Of the call's arrays, by role.
+    """
+    steps = strides.get("residual")
+    if not plan.launches or (activation is None and steps is None):
+        return plan
+    fields = _fields(activation, _dtypes.entry(dtype).accumulator)
+    if steps is None or _same(shape, steps, strides["y"]):
+        return _with(plan, fields, None if steps is None else "residual")
+    copy = copy_plan.copy(plan.operator, dtype, shape, {"residual": steps, "copied": strides["y"]})
+    found = _with(plan, fields, "copied")
+    return replace(
+        found,
+        launches=_after_packing(found.launches, copy),
+        sharing=_after_packing(found.sharing, copy) if found.sharing else (),
+        copied_bytes=_bytes(shape, strides["y"], _dtypes.entry(dtype).itemsize),
+        reasons=(*found.reasons, "the residual is copied first: its elements do not lie as those of the result"),
+    )
+
+
+def _with(plan: Plan, fields: Mapping[str, int], role: str | None) -> Plan:
+    launches = tuple(_finished(launch, fields, role) for launch in plan.launches)
+    return replace(plan, launches=launches, sharing=tuple(_finished(launch, fields, role) for launch in plan.sharing))
+
+
+def _after_packing(launches: tuple[Launch, ...], copy: Launch) -> tuple[Launch, ...]:
+    packing = sum(launch.packs for launch in launches)
+    return (*launches[:packing], copy, *launches[packing:])
+
+
+def _bytes(shape: Ints, strides: Ints, itemsize: int) -> tuple[int, int]:
+    """Return how far an array of these strides reaches: before its first element, and from there on."""
+    steps = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
+    return itemsize * -sum(step for step in steps if step < 0), itemsize * (1 + sum(s for s in steps if s > 0))
+
+
+def _same(shape: Ints, one: Ints, other: Ints) -> bool:
+    """Tell whether two arrays of this shape have their elements in the same places."""
+    return all(a == b for extent, a, b in zip(shape, one, other, strict=True) if extent > 1)
+
+
+def _fields(activation: Activation | None, accumulator: str) -> Mapping[str, int]:
+    """Return the fields of ``Finish``: numbers as the bits that they have in the type of the sums."""
+    if activation is None or not activation.acts:
+        return {"slope": 0, "low": 0, "high": 0, "acts": 0}
+    with np.errstate(over="ignore"):  # what is beyond the type's range bounds nothing
+        numbers = np.array([activation.slope, activation.low, activation.high]).astype(accumulator)
+    slope, low, high = map(int, numbers.view(f"u{numbers.itemsize}"))
+    return {"slope": slope, "low": low, "high": high, "acts": 1}
+
+
+def _finished(launch: Launch, fields: Mapping[str, int], role: str | None) -> Launch:
+    """Return a launch that finishes what it writes to y, if it does."""
+    if all(name != "y" for name, _ in launch.pointers):
+        return launch
+    begin = _place(launch.variant.layout)
+    assert begin is not None, f"{launch.variant.name} has no field for what comes after its sums"
+    layout = gemm_structs.finish()
+    parameters = bytearray(launch.parameters)
+    parameters[begin : begin + layout.itemsize] = params.pack(layout, fields)
+    found = () if role is None else params.pointers(layout, {"residual": role}, begin)
+    return replace(launch, parameters=bytes(parameters), pointers=(*launch.pointers, *found))
+
+
+def _place(layout: np.dtype[Any]) -> int | None:
+    """Return where ``finish`` begins in a struct, or in one of those inside it."""
+    for name, (inner, at, *_) in (layout.fields or {}).items():
+        if name == params.FINISH:
+            return int(at)
+        found = _place(inner)
+        if found is not None:
+            return int(at) + found
+    return None
