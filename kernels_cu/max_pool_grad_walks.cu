@@ -7,15 +7,16 @@
 // while the row above is dealt with. Lanes go along the rows of x or, where channels lie closest together, along the channels.
 // Numbers of elements fit into 31 bits: an index is compared with those of a window's elements by its low word.
 //
-// An element's windows come in row-major order: no atomics, and the sums of the kernel that makes one element a thread.
-// Windows are no more than ROWS high, do not overlap in depth, and none is dilated: another kernel makes those.
+// An element's windows come in row-major order: no atomics, and the sums of the kernel that makes one element a thread. Where
+// windows overlap in depth columns go along that, so that what is named depth here is the height; then ACROSS is any. No
+// window is more than ROWS high, and none is dilated: another kernel makes those.
 #include "geometry.cuh"
 #include "numeric.cuh"
 #include "ptx.cuh"
 #include "vectors.cuh"
 
 // The largest numbers of windows beside one another that meet several columns, of such columns, and of rows.
-constexpr int kMostWindows = 4, kMostColumns = 2, kMostRows = 5;
+constexpr int kMostWindows = 4, kMostColumns = 2, kMostRows = 13;
 
 // Axes are depth, height and width. Strides count elements.
 struct WalkPoolGradParams {
@@ -47,6 +48,7 @@ template <class T> struct Walk {
     int columns;                   // that there are, to be written one by one; 0: all, as vectors
     int out_row, out_end;          // of windows that there are: the row, and where they end
     int left, across;              // windows of a row that meet the columns: the first one from the pointers, how many there are
+    int slices;                    // such rows in depth
     unsigned place;                // the number of the first column's element
     const T* dy;
     const long long* indices;
@@ -65,13 +67,14 @@ template <int COLUMNS, class T>
 __device__ __forceinline__ Walk<T> stand(const WalkPoolGradParams& p, int item, int stride)
 {
     Walk<T> walk;
-    int image, channel, depth, part, group, slice, slices, above = item;
+    int image, channel, depth, part, group, slice, beyond, above = item;
     if (p.channels_last) above = p.channels.split(above, channel);
     above = p.depths.split(p.walks.split(p.groups.split(above, group), part), depth);
     if (p.channels_last) image = above;
     else image = p.channels.split(above, channel);
     const int column = group * COLUMNS, begin = p.first + part * p.walk, first = max(begin * stride - p.pad[1], 0);
-    reaching(p, 0, depth, slice, slices);
+    reaching(p, 0, depth, slice, beyond);
+    walk.slices = beyond - slice;
     if constexpr (COLUMNS == 1) {
         int end;
         reaching(p, 2, column, walk.left, end);
@@ -85,7 +88,7 @@ __device__ __forceinline__ Walk<T> stand(const WalkPoolGradParams& p, int item, 
         walk.columns = 0;
     keep(walk.columns);
     walk.out_row = begin - p.halo;
-    walk.out_end = slice < slices ? p.y_extent[1] : 0;
+    walk.out_end = walk.slices > 0 ? p.y_extent[1] : 0;
     const int row = walk.out_row * stride - p.pad[1];
     walk.row = row - first;
     walk.end = min((begin + p.walk) * stride - p.pad[1], p.rows) - first;
@@ -108,24 +111,29 @@ template <class T, int ACROSS> struct Windows {
     T dy[ACROSS];
 };
 
-// Loads what a thread meets in its row of windows, and steps to the next one.
-template <int COLUMNS, int ACROSS, class T>
-__device__ __forceinline__ Windows<T, ACROSS> load(const WalkPoolGradParams& p, Walk<T>& walk)
+// Loads what COUNT windows beside one another have, if there is such a row. For one column there are `across` of them; for
+// several the first one is window `left`, and a row has `across`.
+template <int COLUMNS, int COUNT, class T>
+__device__ __forceinline__ Windows<T, COUNT> load(const WalkPoolGradParams& p, const long long* indices, const T* dy, bool there,
+                                                           int left, int across)
 {
-    Windows<T, ACROSS> windows;
-    const bool there = inside(walk.out_row, walk.out_end);
+    Windows<T, COUNT> windows;
 #pragma unroll
-    for (int i = 0; i < ACROSS; ++i) {
+    for (int i = 0; i < COUNT; ++i) {
         windows.indices[i].y = 1;
-        if (there && (COLUMNS == 1 ? i < walk.across : inside(walk.left + i, walk.across))) {
-            windows.indices[i] = *reinterpret_cast<const uint2*>(walk.indices + i * p.indices_stride[2]);
-            windows.dy[i] = walk.dy[i * p.dy_stride[2]];
+        if (there && (COLUMNS == 1 ? i < across : inside(left + i, across))) {
+            windows.indices[i] = *reinterpret_cast<const uint2*>(indices + i * p.indices_stride[2]);
+            windows.dy[i] = dy[i * p.dy_stride[2]];
         }
     }
+    return windows;
+}
+
+template <class T> __device__ __forceinline__ void step_down(const WalkPoolGradParams& p, Walk<T>& walk)
+{
     ++walk.out_row;
     walk.indices += p.indices_stride[1];
     walk.dy += p.dy_stride[1];
-    return windows;
 }
 
 // Windows with a stride of one begin one column after another.
@@ -167,7 +175,52 @@ __device__ __forceinline__ void write(const WalkPoolGradParams& p, const Walk<T>
         if (COLUMNS == 1 || column < walk.columns) walk.dx[column * p.dx_stride[2]] = narrow<T>(sums[column]);
 }
 
-// STRIDE is that of the windows on both axes, or 0: any, for one column.
+// What the windows of a row give: up to ACROSS of one slice, loaded while the row above is dealt with, or any of several
+// slices, loaded in parts.
+template <class T, int ROWS, int STRIDE, int COLUMNS, int ACROSS> struct Source {
+    Windows<T, ACROSS> next;
+
+    __device__ __forceinline__ void begin(const WalkPoolGradParams& p, Walk<T>& walk)
+    {
+        const bool there = inside(walk.out_row, walk.out_end);
+        next = load<COLUMNS, ACROSS>(p, walk.indices, walk.dy, there, walk.left, walk.across);
+        step_down(p, walk);
+    }
+    template <class Acc>
+    __device__ __forceinline__ void give_row(const WalkPoolGradParams& p, Walk<T>& walk, Acc (&sums)[ROWS][COLUMNS])
+    {
+        const Windows<T, ACROSS> windows = next;
+        begin(p, walk);
+        give<STRIDE>(p, windows, walk.place, sums);
+    }
+};
+template <class T, int ROWS, int STRIDE> struct Source<T, ROWS, STRIDE, 1, 0> {
+    __device__ __forceinline__ void begin(const WalkPoolGradParams&, Walk<T>&) {}
+    template <class Acc>
+    __device__ __forceinline__ void give_row(const WalkPoolGradParams& p, Walk<T>& walk, Acc (&sums)[ROWS][1])
+    {
+        constexpr int kPart = ROWS > 5 ? 4 : 2;
+        const long long* indices = walk.indices;
+        const T* dy = walk.dy;
+        const int slices = inside(walk.out_row, walk.out_end) ? walk.slices : 0;
+#pragma unroll 1
+        for (int slice = 0; slice < slices; ++slice) {
+            const long long* of_part = indices;
+            const T* dy_of_part = dy;
+#pragma unroll 1
+            for (int across = walk.across; across > 0; across -= kPart) {
+                give<STRIDE>(p, load<1, kPart>(p, of_part, dy_of_part, true, 0, across), walk.place, sums);
+                of_part += kPart * p.indices_stride[2];
+                dy_of_part += kPart * p.dy_stride[2];
+            }
+            indices += p.indices_stride[0];
+            dy += p.dy_stride[0];
+        }
+        step_down(p, walk);
+    }
+};
+
+// STRIDE is that of the windows' rows, of several columns also of theirs, or 0: any. ACROSS is 0 for any.
 template <class T, class Acc, int ROWS, int STRIDE, int COLUMNS, int ACROSS>
 __device__ __forceinline__ void max_pool_grad_walks(const WalkPoolGradParams& p)
 {
@@ -176,13 +229,12 @@ __device__ __forceinline__ void max_pool_grad_walks(const WalkPoolGradParams& p)
     if (item >= p.items) return;
     const int stride = STRIDE > 0 ? STRIDE : int(p.stride[1].divisor);
     Walk<T> walk = stand<COLUMNS, T>(p, item, stride);
-    Windows<T, ACROSS> next = load<COLUMNS, ACROSS>(p, walk);
+    Source<T, ROWS, STRIDE, COLUMNS, ACROSS> source;
+    source.begin(p, walk);
     Acc sums[ROWS][COLUMNS] = {};
-#pragma unroll 2
+#pragma unroll(ACROSS > 0 ? 2 : 1)
     while (walk.row < walk.end) {
-        const Windows<T, ACROSS> windows = next;
-        next = load<COLUMNS, ACROSS>(p, walk);
-        give<STRIDE>(p, windows, walk.place, sums);
+        source.give_row(p, walk, sums);
 #pragma unroll(STRIDE > 0 ? STRIDE : 1)
         for (int i = 0; i < stride; ++i) {
             if (inside(walk.row + i, walk.end)) write(p, walk, sums[0]);

@@ -10,7 +10,8 @@ from typing import Any
 import many_blocks
 import numpy as np
 import oracle
-from emulated import architecture, indices, preferred
+from emulated import architecture as usual_architecture
+from emulated import indices, preferred
 from emulator import emulated_cuda
 from operands import LAYOUTS, values
 from oracle import assert_same
@@ -89,10 +90,11 @@ def _small(problem: Problem) -> Problem:
     return Problem(problem.operator, x_shape, (first, second, *taps), (channels,), problem.attributes)
 
 
-def check(number: int, **options: Any) -> None:
-    """Raise AssertionError where a kernel makes something else of whole numbers than the formula does of their sums.
+def check(number: int, architecture: str | None = None, **options: Any) -> Any:
+    """Run two calls of a kernel on whole numbers and return the device.
 
-    They are exact in the type of the sums, so that no bit depends on their order.
+    Raise AssertionError where it makes something else than the formula does of their sums, which are exact: no bit
+    depends on their order.
     """
     one = replace(KERNELS[number], problem=_small(KERNELS[number].problem))
     problem, dtype = one.problem, one.dtype
@@ -107,7 +109,7 @@ def check(number: int, **options: Any) -> None:
         if residual is not None:
             residual = LAYOUTS[lies if call.residual == _AS_RESULT else str(call.residual)](residual)
         settings = (indices(one.wide), preferred(one.kernel), gpuconv.precision(one.precision))
-        device = emulated_cuda(architecture(dtype, problem.rank), **options)
+        device = emulated_cuda(architecture or usual_architecture(dtype, problem.rank), **options)
         with settings[0], settings[1], settings[2], device as emulated:
             y = getattr(gpuconv, problem.operator)(
                 *(x, w, b if call.bias else None),
@@ -118,6 +120,7 @@ def check(number: int, **options: Any) -> None:
             )
         assert emulated.launches[-1].variant.name == one.kernel
         assert_same(y, expected, bits=False)
+    return emulated
 
 
 # ---------------------------------------------------------------- random calls

@@ -1,4 +1,4 @@
-"""Plans that name every kernel of gradients, MaxUnpool and complex numbers, for the table of kernels."""
+"""Plans that name every kernel of gradients, MaxUnpool, complex numbers and copies, for the table of kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuconv.cuda.prepared import contiguous_strides
 _LIMITS = representative("sm_90a").limits
 _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 _GRADIENTS = tuple(name for name in OPERATORS if name.endswith("_grad"))
-_WINDOWS = ((1, 1), (2, 2), (3, 2), (3, 1), (3, 3))  # sizes and strides of pools
+_WINDOWS = ((1, 1), (2, 2), (3, 2), (3, 1), (3, 3), (6, 1))  # sizes and strides of pools
 _CALLS = (
     *product(("conv", "conv_transpose"), _dtypes.COMPLEX_DTYPES),
     *product([name for name in _GRADIENTS if name != "max_pool_grad"], _dtypes.CONV_DTYPES + _dtypes.COMPLEX_DTYPES),
@@ -30,6 +30,7 @@ def plans() -> Iterator[Plan]:
     """Yield plans of every candidate for all dtypes, widths of indices and layouts, over up to four axes."""
     yield unpool_plan.for_check(3, (2, 3), (3, 1), _LIMITS)
     yield unpool_plan.for_check(3, (2, 3), (1, 2), _LIMITS)
+    yield from _copies()
     for (name, dtype), rank, wide, last in product(_CALLS, (2, 4), (False, True), (False, True)):
         if rank == 2 or dtype not in _dtypes.COMPLEX_DTYPES:
             yield from _plans(OPERATORS[name], "transpose" in name, dtype, rank, wide, last)
@@ -64,6 +65,16 @@ def _pool_grad_plans(dtype: str, kernel: int, stride: int) -> Iterator[Plan]:
     arrays = contiguous_strides(y), contiguous_strides(y), contiguous_strides(x)
     problem = pool_grad_problem.Problem(geometry, dtype, *arrays)
     yield from (one.make() for one in pool_grad_plan.candidates(problem, _LIMITS))
+
+
+def _copies() -> Iterator[Plan]:
+    """Yield plans that copy a residual whose channels are neighbours to where those of the result are not."""
+    x, w, y = (2, 16, 3, 3), (16, 16, 2, 2), (2, 16, 2, 2)
+    geometry = OPERATORS["conv"].geometry(x, w)
+    for dtype, wide in product(_dtypes.CONV_DTYPES, (False, True)):
+        strides = {role: _strides(shape, wide, False) for role, shape in {"x": x, "w": w, "y": y}.items()}
+        strides["residual"] = _strides(y, wide, True)
+        yield planning.plan("conv", geometry, dtype, strides, _LIMITS, "ieee")
 
 
 def _strides(shape: tuple[int, ...], wide: bool, last: bool) -> tuple[int, ...]:

@@ -618,6 +618,7 @@ _POOL_GRADS = (
     *((f"3d_walks_{k}x{s}", k, s, pad, "NHWC", (2, 12, 14, 64)) for k, s, pad in ((2, 2, 0), (3, 2, 1), (3, 1, 1))),
     ("3d_walks_5xany", 3, 3, 0, "NHWC", (2, 12, 14, 64)),
     ("3d_walks_5xany", 5, 1, 2, "NCHW", _ROWS),
+    ("3d_walks_13xany", 9, 1, 4, "NCHW", _ROWS),
 )
 
 

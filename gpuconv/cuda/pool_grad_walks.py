@@ -25,9 +25,10 @@ from gpuconv.cuda.pool_problem import Axis
 
 NAME = "walks"
 _THREADS = 256
-_NAMED = (4, 2, 5)  # kMostWindows, kMostColumns and kMostRows in max_pool_grad_walks.cu
+_NAMED = (4, 2, 13)  # kMostWindows, kMostColumns and kMostRows in max_pool_grad_walks.cu
 _WALKS = (32, 16, 8, 4, 2, 1)  # rows of windows
 WINDOWS_WANTED = 2048  # that threads of each multiprocessor load at a time; for fewer of them, shorter walks
+_OF_ANY = 55  # instructions of each row of windows besides, where the stride is any; counted
 _NONE = 2**31  # from a number to one that no element has
 _ONE = Axis(1, 1, 1, 0, 1, 1)
 
@@ -41,13 +42,13 @@ class Shape:
     rows, stride : int
         Of windows; the stride is that of their rows and, for several columns, of both axes; 0: any.
     columns, across : int
-        Of a thread, and windows beside one another that can meet those.
+        Of a thread, and windows beside one another that can meet those, of one slice; 0: any, of any number of slices.
     walk : int
         Instructions of a thread.
     windows : tuple of int
-        Those of each of its rows of windows, for elements of 16 bits, float32 and float64.
-    row : int
-        Those of each row of x, where the stride is any. All are counted.
+        Those of each of its rows of windows, or parts of one, for elements of 16 bits, float32 and float64.
+    row, part : int
+        Where the stride is any: those of each row of x; windows that are loaded at a time. Instructions are counted.
     """
 
     rows: int
@@ -57,6 +58,7 @@ class Shape:
     walk: int
     windows: tuple[int, int, int]
     row: int = 0
+    part: int = 0
 
 
 # The first that do are taken.
@@ -65,7 +67,8 @@ _SHAPES = (
     Shape(2, 2, 2, 1, 200, (46, 37, 41)),
     Shape(3, 2, 2, 2, 240, (83, 70, 103)),
     Shape(3, 1, 2, 4, 260, (125, 108, 152)),
-    Shape(5, 0, 1, 5, 260, (165, 141, 195), 12),
+    Shape(5, 0, 1, 0, 260, (43, 42, 65), 14, 2),
+    Shape(13, 0, 1, 0, 260, (153, 150, 260), 25, 4),
 )
 
 
@@ -73,7 +76,9 @@ _SHAPES = (
 class Columns:
     """A problem as the kernel sees it: with depth, height and width, missing axes of one element.
 
-    Strides are those of batch, channel, depth, height and width; ``places`` those of the elements' numbers.
+    Its columns go along the height: where windows overlap in depth that changes places with it, so that each element's
+    windows come in row-major order. Strides are those of batch, channel, depth, height and width; ``places`` those of
+    the elements' numbers.
     """
 
     axes: tuple[Axis, Axis, Axis]
@@ -101,14 +106,12 @@ class Columns:
 
     def accepts(self, shape: Shape) -> bool:
         """Tell whether the windows are those of a kernel."""
-        _, height, width = self.axes
+        depth, height, width = self.axes
         strided = (height, width) if shape.columns > 1 else (height,)
         strides = {axis.stride for axis in strided if axis.windows > 1}
         if height.reach > shape.rows or (shape.stride > 0 and not strides <= {shape.stride}):
             return False
-        if shape.columns > 1:
-            return self.met(shape) <= shape.across
-        return min(-(-width.reach // max(width.stride, 1)), width.windows) <= shape.across
+        return shape.across == 0 or (_met(depth) == 1 and self.met(shape) <= shape.across)
 
     def left(self, shape: Shape) -> int:
         """Return the first window of a row that can meet the first of several columns."""
@@ -116,8 +119,11 @@ class Columns:
         return (width.pad - width.reach) // shape.stride + 1
 
     def met(self, shape: Shape) -> int:
-        """Return how many windows of a row can meet several columns."""
-        return (shape.columns - 1 + self.axes[2].pad) // shape.stride - self.left(shape) + 1
+        """Return how many windows of a row can meet a thread's columns."""
+        width = self.axes[2]
+        if shape.columns == 1:
+            return _met(width)
+        return (shape.columns - 1 + width.pad) // shape.stride - self.left(shape) + 1
 
     def named(self, shape: Shape) -> list[list[list[int]]]:
         """Return the struct's field: what each window can name, by columns and rows."""
@@ -155,7 +161,7 @@ class Columns:
     def walk(self, shape: Shape, limits: Limits) -> int:
         """Return how many rows of windows a thread makes: as many as leave every multiprocessor enough to do."""
         steps, wanted = self.steps(shape), WINDOWS_WANTED * limits.multiprocessors
-        longest = next((walk for walk in _WALKS if self.items(shape, walk) * shape.across >= wanted), 1)
+        longest = next((walk for walk in _WALKS if self.items(shape, walk) * self.met(shape) >= wanted), 1)
         return -(-steps // -(-steps // longest))
 
 
@@ -185,12 +191,9 @@ def _accepted(problem: Problem) -> tuple[Columns, Shape] | str:
     if any(axis.dilation > 1 for axis in axes):
         return "dilated windows"
     columns = columns_of(problem)
-    depth, height, width = columns.axes
-    if depth.reach > depth.stride and depth.windows > 1:
-        return "windows that overlap in depth"
     shape = next(filter(columns.accepts, _SHAPES), None)
     if shape is None:
-        return f"windows of {height.reach} x {width.reach}"
+        return f"windows of {columns.axes[1].reach} rows"
     spans = [params.span(problem.shapes[name], strides) for name, strides in problem.arrays.items()]
     wide = params.needs_wide(OPERATOR, [*columns.magnitudes, *spans])
     return "64-bit indices" if wide or columns.items(shape, 1) > MOST_BLOCKS else (columns, shape)
@@ -212,17 +215,18 @@ def columns_of(problem: Problem) -> Columns:
     depth, height, width = (*[_ONE] * missing, *axes)
     found = Columns((depth, height, width), images, channels, dx, dy, indices, numbers, problem.channels_last)
     if len(axes) > 1:
-        return found
-    return _turned(found) if found.channels_last else _folded(found)
+        return found if _met(depth) == 1 else _turned(found, 0)
+    return _turned(found, 2) if found.channels_last else _folded(found)
 
 
-def _turned(columns: Columns) -> Columns:
-    """Return the rows of x, of which there is one in each plane, as columns."""
-    depth, height, width = columns.axes
+def _turned(columns: Columns, axis: int) -> Columns:
+    """Return the problem with its height in the place of another axis, and that in the height's."""
+    order = [1, 0, 2] if axis == 0 else [0, 2, 1]
+    depth, height, width = (columns.axes[at] for at in order)
     dx, dy, indices, places = (
-        (*one[:3], one[4], one[3]) for one in (columns.dx, columns.dy, columns.indices, columns.places)
+        (*one[:2], *(one[2 + at] for at in order)) for one in (columns.dx, columns.dy, columns.indices, columns.places)
     )
-    return replace(columns, axes=(depth, width, height), dx=dx, dy=dy, indices=indices, places=places)
+    return replace(columns, axes=(depth, height, width), dx=dx, dy=dy, indices=indices, places=places)
 
 
 def _folded(columns: Columns) -> Columns:
@@ -233,6 +237,11 @@ def _folded(columns: Columns) -> Columns:
         (one[0], 0, 0, one[1], one[4]) for one in (columns.dx, columns.dy, columns.indices, columns.places)
     )
     return replace(columns, axes=(depth, height, width), channels=1, dx=dx, dy=dy, indices=indices, places=places)
+
+
+def _met(axis: Axis) -> int:
+    """Return how many windows of an axis reach an element at most."""
+    return min(-(-axis.reach // max(axis.stride, 1)), axis.windows)
 
 
 # ---------------------------------------------------------------- kernels
@@ -250,8 +259,15 @@ def variant(dtype: str, shape: Shape) -> Variant:
         parameter="WalkPoolGradParams",
         layout=_layout(),
         threads=_THREADS,
-        blocks_per_sm=4 if shape.across < 4 else 3,
+        blocks_per_sm=_blocks_per_sm(dtype, shape),
     )
+
+
+def _blocks_per_sm(dtype: str, shape: Shape) -> int:
+    """As many as leave a thread the registers that it uses: 64, 80 with more windows, or 128 with many wide sums."""
+    if shape.rows > 5 and _dtypes.entry(dtype).itemsize == 8:
+        return 2
+    return 4 if shape.across < 4 else 3
 
 
 def variants() -> list[Variant]:
@@ -283,8 +299,12 @@ def _layout() -> np.dtype[Any]:
 def _instructions(columns: Columns, shape: Shape, dtype: str, limits: Limits) -> float:
     """Of all threads."""
     walk, size = columns.walk(shape, limits), _dtypes.entry(dtype).itemsize
-    of_step = shape.windows[size // 4] + shape.row * columns.step(shape)
-    return columns.items(shape, walk) * (shape.walk + of_step * (walk + columns.halo(shape)))
+    steps, of_windows = walk + columns.halo(shape), shape.windows[size // 4]
+    of_rows = (_OF_ANY + shape.row * columns.step(shape)) * steps if shape.stride == 0 else 0
+    if shape.across == 0:
+        steps = min(steps, columns.axes[1].windows)
+        of_windows *= _met(columns.axes[0]) * -(-columns.met(shape) // shape.part)
+    return columns.items(shape, walk) * (shape.walk + of_rows + of_windows * steps)
 
 
 def _plan(columns: Columns, shape: Shape, kernel: Variant, limits: Limits) -> Plan:

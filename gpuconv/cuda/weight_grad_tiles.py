@@ -82,9 +82,9 @@ _DOUBLE = (
 )
 _FFMA = (
     Tile("channels", 128, 128, 16, 32, 64, 3, 2, 1.17, 1.17),
-    Tile("channels", 64, 128, 16, 32, 64, 3, 4, 1.2, 1.2),
+    Tile("channels", 64, 128, 16, 32, 64, 3, 3, 1.2, 1.2),
     Tile("pixels", 128, 128, 32, 32, 64, 2, 2, 1.18, 1.15),
-    Tile("pixels", 64, 128, 32, 32, 64, 2, 4, 1.27, 1.16),
+    Tile("pixels", 64, 128, 32, 32, 64, 2, 3, 1.27, 1.16),
 )
 OWN = Arithmetic("ffma", "", 0)  # of the cores' own multipliers, whose every instruction is a product of a thread
 TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT}

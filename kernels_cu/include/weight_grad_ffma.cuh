@@ -55,7 +55,7 @@ struct WeightGradFfma {
     __device__ __forceinline__ void multiply_pixels(unsigned rows, unsigned columns)
     {
         const unsigned left = rows + thread_m() * 16, right = columns + thread_n() * 16;
-#pragma unroll 8
+#pragma unroll 4
         for (int k = 0; k < BLOCK_K; ++k) {
             Four of_rows[2], of_columns[2];
 #pragma unroll
