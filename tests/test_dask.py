@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -85,6 +86,23 @@ def test_sums_in_chunks_are_within_the_bound(operator: str, data: Any, seed: int
     assert_close(result.compute(), getattr(oracle, operator)(x, *others, **problem.attributes), dtype)
 
 
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+@checked(2)
+@given(data=st.data(), seed=seeds, layout=st.sampled_from(("NCHW", "NHWC")))
+def test_a_residual_in_any_other_chunks_and_an_activation(operator: str, data: Any, seed: int, layout: str) -> None:
+    problem, random = data.draw(problems(operator)), Random(seed)
+    dtype = data.draw(st.sampled_from(CONV_DTYPES))
+    x, *others = operands(problem, ["integers"] * 3, seed, dtype)
+    x = x if layout == "NCHW" else np.moveaxis(x, 1, -1)
+    call = getattr(gpuconv, operator)
+    residual = values("integers", seed, call(x, *others, **problem.attributes, layout=layout).shape, dtype)
+    more = {**problem.attributes, "layout": layout, "activation": random.choice(("relu", ("leaky_relu", 0.25), None))}
+    expected = call(x, *others, residual=residual, **more)
+    there, beside = (in_chunks(array, chunks(random, array.shape)) for array in (x, residual))
+    found = getattr(dask_api, operator)(there, *others, residual=beside, **more)
+    assert_same(found.compute(), expected, bits=False)
+
+
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_complex_numbers(dtype: str) -> None:
     x, w = (values("integers", seed, shape, "float32") for seed, shape in enumerate(((2, 3, 11), (4, 3, 3))))
@@ -160,18 +178,42 @@ def test_channels_of_a_transpose_are_cut_between_groups() -> None:
     assert_same(y.compute(), gpuconv.conv_transpose(x, w, b, group=3), bits=False)
 
 
-def test_a_call_gets_no_more_than_its_windows_cover(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[int, ...]] = []
-    pool = gpuconv.max_pool
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of the inputs of calls on blocks."""
+    shapes: list[tuple[int, ...]] = []
 
-    def watched(x: Any, **attributes: Any) -> Any:
-        seen.append(x.shape)
-        return pool(x, **attributes)
+    def watched(call: Any, x: Any, **attributes: Any) -> Any:
+        shapes.append(x.shape)
+        return call(x, **attributes)
 
-    monkeypatch.setattr(_tasks._api, "max_pool", watched)
+    for name in GENERATORS:
+        monkeypatch.setattr(_tasks._api, name, partial(watched, getattr(gpuconv, name)))
+    return shapes
+
+
+def test_a_call_gets_no_more_than_its_windows_cover(seen: list[tuple[int, ...]]) -> None:
     x = da.ones((1, 1, 30, 30), chunks=10, dtype=np.float32)
     dask_api.max_pool(x, kernel_shape=[3, 3], dilations=[2, 1], pads=[2, 1, 2, 1]).compute()
     assert sorted(set(seen)) == [(1, 1, rows, columns) for rows in (12, 14) for columns in (11, 12)]
+
+
+def test_a_call_gets_no_more_than_what_reaches_its_outputs(seen: list[tuple[int, ...]]) -> None:
+    x, w = da.ones((1, 1, 30), chunks=10, dtype=np.float32), np.ones((1, 1, 5), np.float32)
+    dask_api.conv_transpose(x, w, strides=[2]).compute()  # outputs 20 to 39 are reached by inputs 8 to 19
+    assert sorted(seen) == [(1, 1, 10), (1, 1, 12), (1, 1, 12)]
+    seen.clear()
+    dask_api.conv_transpose(x, w, strides=[2], pads=[1, 1]).compute()  # these are 21 to 40 of it: inputs 9 to 20
+    assert sorted(seen) == [(1, 1, 11), (1, 1, 11), (1, 1, 12)]
+
+
+def test_small_parts_of_blocks_do_not_keep_them_in_memory() -> None:
+    block = np.arange(100).reshape(10, 10)
+    small, large = (_tasks.cut((slice(0, rows), slice(0, 10)), block) for rows in (5, 6))
+    np.testing.assert_array_equal(small, block[:5])
+    np.testing.assert_array_equal(large, block[:6])
+    assert small.base is None
+    assert large.base is not None
 
 
 def test_a_block_is_made_of_the_blocks_that_it_needs_and_of_no_other() -> None:
@@ -233,6 +275,9 @@ def test_the_same_call_has_the_same_name_and_no_other_one_has() -> None:
         dask_api.conv(x, W, pads=[1, 1, 1, 1]),
         dask_api.conv(x, W, precision="tf32"),
         dask_api.conv(x, gpuconv.pack(W)),
+        dask_api.conv(x, W, activation="relu"),
+        dask_api.conv(x, W, residual=da.zeros((2, 4, 7, 6), dtype=np.float32)),
+        dask_api.conv(x, W, residual=da.ones((2, 4, 7, 6), dtype=np.float32)),
         dask_api.conv(x + 1, W),
         dask_api.max_pool(x, kernel_shape=[3, 3]),
         dask_api.max_pool(x, kernel_shape=[3, 3], storage_order=1),

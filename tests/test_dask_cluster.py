@@ -39,6 +39,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield client
 
 
+def _computed(client: Any, *arrays: Any) -> Any:
+    """The arrays that the cluster makes; an error where that takes longer than it can."""
+    futures = client.compute(list(arrays))
+    distributed.wait(futures, timeout=120)
+    return client.gather(futures)
+
+
 def _network(x: Any, w: Any, back: Any, dask_or_not: Any) -> tuple[Any, Any, Any]:
     y = dask_or_not.conv(x, w, strides=[2, 1], pads=[1, 2, 0, 1])
     pooled, indices = dask_or_not.max_pool(y, kernel_shape=[3, 2], strides=[2, 2], ceil_mode=1, return_indices=True)
@@ -51,7 +58,7 @@ def test_a_network_gives_what_one_process_gives(client: Any, dtype: Any) -> None
     w, back = values("ties", 1, (6, 4, 3, 4), dtype), values("ties", 2, (6, 2, 4, 3), dtype)
     expected = _network(x, w, back, gpuconv)
     found = _network(in_chunks(x, (2, 4, (10, 20, 7), 11)), gpuconv.pack(w), back, dask_api)
-    for result, wanted in zip(client.gather(client.compute(found)), expected, strict=True):
+    for result, wanted in zip(_computed(client, *found), expected, strict=True):
         assert_same(result, wanted, bits=False)
 
 
@@ -78,7 +85,7 @@ def test_a_worker_that_dies_meanwhile_costs_its_blocks_and_no_more(client: Any, 
     x = da.map_blocks(partial(_block, mark), chunks=((1,), (1,), (10,) * 10), dtype=np.float32)
     w = values("integers", 1, (2, 1, 5), "float32")
     y, indices = dask_api.max_pool(dask_api.conv(x, w), kernel_shape=[4], strides=[3], return_indices=True)
-    found = client.gather(client.compute([y, indices]))
+    found = _computed(client, y, indices)
     assert mark.exists()
     client.wait_for_workers(2, timeout=60)
     assert len(workers & set(client.run(os.getpid).values())) == 1

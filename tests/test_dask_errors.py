@@ -111,6 +111,36 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ArgumentError,
         "conv_transpose: w was packed for conv; pack it with gpuconv.pack(w, operator='conv_transpose')",
     ),
+    "a residual in memory": (
+        lambda: dask_api.conv(X, W, residual=np.zeros((2, 4, 7, 6), np.float32)),
+        ArgumentTypeError,
+        "conv: residual must be a dask array, not numpy.ndarray; pass dask.array.from_array(residual)",
+    ),
+    "a residual of another shape": (
+        lambda: dask_api.conv(X, W, residual=lazy(2, 4, 1, 1)),
+        ArgumentError,
+        "conv: residual must have the result's shape (2, 4, 7, 6), not (2, 4, 1, 1)",
+    ),
+    "a residual in another layout": (
+        lambda: dask_api.conv(lazy(2, 9, 8, 3), W, residual=lazy(2, 4, 7, 6), layout="NHWC"),
+        ArgumentError,
+        "conv: residual must have the result's shape (2, 7, 6, 4), not (2, 4, 7, 6)",
+    ),
+    "a residual of another dtype": (
+        lambda: dask_api.conv(X, W, residual=lazy(2, 4, 7, 6, dtype=np.float16)),
+        ArgumentTypeError,
+        "conv: residual has dtype float16, but x has float32; all arrays must share one dtype",
+    ),
+    "an unknown activation": (
+        lambda: dask_api.conv(X, W, activation="gelu"),
+        ArgumentError,
+        "conv: activation must be one of relu, leaky_relu, clip, not 'gelu'",
+    ),
+    "no precision": (
+        lambda: dask_api.conv(X, W, precision=""),
+        ArgumentError,
+        "conv: precision must be one of ieee, tf32, 3xtf32, not ''",
+    ),
     "an unknown precision": (
         lambda: dask_api.conv(X, W, precision="fp8"),
         ArgumentError,

@@ -17,6 +17,7 @@ def conv(
     w: Any,
     b: Any = None,
     *,
+    activation: str | tuple[Any, ...] | None = None,
     auto_pad: str | bytes = "NOTSET",
     dilations: _Ints = None,
     group: int = 1,
@@ -24,6 +25,7 @@ def conv(
     layout: str = "NCHW",
     pads: _Ints = None,
     precision: str | None = None,
+    residual: Array | None = None,
     strides: _Ints = None,
 ) -> Array:
     """Convolve a dask array as :func:`gpuconv.conv` does an array in memory; nothing is computed yet.
@@ -38,10 +40,12 @@ def conv(
         From the library of x's blocks. Packed weights serve threads as they are, and are packed once more in every
         process that they are sent to.
     b : array (M,), or dask array of one chunk, optional
-    auto_pad, dilations, group, kernel_shape, layout, pads, strides
+    activation, auto_pad, dilations, group, kernel_shape, layout, pads, strides
         As in :func:`gpuconv.conv`.
     precision : {"ieee", "tf32", "3xtf32"}, optional
         By default that of the context in which this function is called, not of the one that computes the result.
+    residual : dask array (N, M, Q1, …, Qn), optional
+        As in :func:`gpuconv.conv`; cut in any way, and brought to the result's chunks.
 
     Returns
     -------
@@ -53,7 +57,8 @@ def conv(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As in :func:`gpuconv.conv`; also for unknown sizes, and for weights or a bias of several chunks.
+        As in :func:`gpuconv.conv`; also for unknown sizes, weights or a bias of several chunks, and a residual that is
+        no dask array.
 
     Examples
     --------
@@ -74,7 +79,8 @@ def conv(
         "pads": pads,
         "strides": strides,
     }
-    return _convolve.lazy("conv", x, w, b, layout, precision, attributes)
+    arrays, settings = {"w": w, "b": b, "residual": residual}, {"activation": activation, "precision": precision}
+    return _convolve.lazy("conv", x, arrays, layout, settings, attributes)
 
 
 def conv_transpose(
@@ -82,6 +88,7 @@ def conv_transpose(
     w: Any,
     b: Any = None,
     *,
+    activation: str | tuple[Any, ...] | None = None,
     auto_pad: str | bytes = "NOTSET",
     dilations: _Ints = None,
     group: int = 1,
@@ -91,6 +98,7 @@ def conv_transpose(
     output_shape: _Ints = None,
     pads: _Ints = None,
     precision: str | None = None,
+    residual: Array | None = None,
     strides: _Ints = None,
 ) -> Array:
     """Compute ConvTranspose of a dask array as :func:`gpuconv.conv_transpose` does; nothing is computed yet.
@@ -101,16 +109,18 @@ def conv_transpose(
         As in :func:`gpuconv.dask.conv`.
     w : array (C, M/group, k1, …, kn), dask array of one chunk, or PackedWeights
     b : array (M,), or dask array of one chunk, optional
-    auto_pad, dilations, group, kernel_shape, layout, output_padding, output_shape, pads, strides
+    activation, auto_pad, dilations, group, kernel_shape, layout, output_padding, output_shape, pads, strides
         As in :func:`gpuconv.conv_transpose`.
     precision : {"ieee", "tf32", "3xtf32"}, optional
+        As in :func:`gpuconv.dask.conv`.
+    residual : dask array (N, M, Q1, …, Qn), optional
         As in :func:`gpuconv.dask.conv`.
 
     Returns
     -------
     dask array (N, M, Q1, …, Qn)
-        Cut where x is: input i along a spatial axis goes with output ``i * stride``. What is bias only because of
-        output_shape has a block of its own. Values as in :func:`gpuconv.dask.conv`.
+        Cut where x is: input i along a spatial axis goes with output ``i * stride``. What no input reaches has a
+        block of its own, where that is a stride or more. Values as in :func:`gpuconv.dask.conv`.
 
     Raises
     ------
@@ -135,7 +145,8 @@ def conv_transpose(
         "pads": pads,
         "strides": strides,
     }
-    return _convolve.lazy("conv_transpose", x, w, b, layout, precision, attributes)
+    arrays, settings = {"w": w, "b": b, "residual": residual}, {"activation": activation, "precision": precision}
+    return _convolve.lazy("conv_transpose", x, arrays, layout, settings, attributes)
 
 
 def max_pool(

@@ -11,28 +11,33 @@ from gpuconv import _arrays
 from gpuconv._errors import ArgumentError, ArgumentTypeError
 
 
-def arrays(operator: str, x: Any, wholes: dict[str, Any]) -> dict[str, Any]:
-    """Return the arrays that blocks take whole: those of dask as they are, those in memory as x's library's.
+def arrays(operator: str, x: Any, others: dict[str, Any]) -> dict[str, Any]:
+    """Return the arrays that there are beside x: those of dask as they are, those in memory as x's library's.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        x is no dask array of NumPy or CuPy blocks, chunks have unknown sizes, a whole one is cut, libraries differ.
+        x or a residual is no dask array of NumPy or CuPy blocks, chunks have unknown sizes, an array that every block
+        takes whole is cut, or libraries differ.
     """
-    if not isinstance(x, Array):
-        kind = f"{type(x).__module__}.{type(x).__qualname__}"
-        raise ArgumentTypeError(
-            f"{operator}: x must be a dask array, not {kind}; gpuconv.{operator} takes arrays in memory"
-        )
-    _check_sizes(operator, "x", x)
-    kinds = {"x": x._meta}
-    for name, array in wholes.items():
-        if isinstance(array, Array):
+    present = {name: array for name, array in others.items() if array is not None}
+    kinds = {}
+    for name, array in {"x": x, **present}.items():
+        if name in ("x", "residual") or isinstance(array, Array):
+            _check_dask(operator, name, array)
             _check_sizes(operator, name, array)
+        if name in ("w", "b") and isinstance(array, Array):
             _check_one_chunk(operator, name, array)
         kinds[name] = array._meta if isinstance(array, Array) else array
     found = _arrays.resolve_all(operator, kinds)[1]
-    return {name: array if isinstance(array, Array) else found[name] for name, array in wholes.items()}
+    return {name: array if isinstance(array, Array) else found[name] for name, array in present.items()}
+
+
+def _check_dask(operator: str, name: str, array: Any) -> None:
+    if not isinstance(array, Array):
+        kind = f"{type(array).__module__}.{type(array).__qualname__}"
+        way = f"gpuconv.{operator} takes arrays in memory" if name == "x" else f"pass dask.array.from_array({name})"
+        raise ArgumentTypeError(f"{operator}: {name} must be a dask array, not {kind}; {way}")
 
 
 def _check_sizes(operator: str, name: str, array: Array) -> None:

@@ -2,42 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from dask.array.core import Array
 from dask.base import tokenize
 
-from gpuconv import _dtypes, _layout, _precision
+from gpuconv import _activation, _dtypes, _layout, _precision
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry
 from gpuconv._operators import OPERATORS
 from gpuconv._packed import PackedWeights
 from gpuconv.dask import _checks, _spans, _tasks
 from gpuconv.dask._graph import Block, Graph
+from gpuconv.dask._spans import Chunks, Span
 from gpuconv.dask._tasks import Window
 
 Geometry = ConvGeometry | ConvTransposeGeometry
 
 
 def lazy(
-    operator: str, x: Array, w: Any, b: Any, layout: str, precision: str | None, attributes: dict[str, Any]
+    operator: str, x: Array, others: dict[str, Any], layout: str, settings: dict[str, Any], attributes: dict[str, Any]
 ) -> Array:
-    """Return the result of an operator as a dask array."""
+    """Return the result of an operator as a dask array.
+
+    Parameters
+    ----------
+    others : dict of str to array or None
+        w, b and residual.
+    settings : dict
+        Of the block's calls as of this one: activation and precision.
+    attributes : dict
+        What the geometry depends on beside shapes and layout.
+    """
+    w = others["w"]
     packed = w if type(w) is PackedWeights else None
-    given = {"w": w if packed is None else packed.array_for(operator), "b": b}
-    wholes = _checks.arrays(operator, x, {name: array for name, array in given.items() if array is not None})
+    arrays = _checks.arrays(operator, x, others if packed is None else {**others, "w": packed.array_for(operator)})
+    does = _activation.parse(operator, settings["activation"])
+    residual = arrays.get("residual")
+    wholes = {name: array for name, array in arrays.items() if name != "residual"}
     shapes = [array.shape for array in wholes.values()]
     geometry = OPERATORS[operator].geometry(x.shape, *shapes, layout=layout, **attributes)
-    _dtypes.check(operator, x=x, **wholes)
-    precision = _precision.check(operator, _precision.CURRENT.get() if precision is None else precision)
-    token = tokenize(x.name, *map(_token, wholes.values()), packed is None, geometry, layout, precision)
+    _dtypes.check(operator, x=x, **arrays)
+    if settings["precision"] is None:
+        settings["precision"] = _precision.CURRENT.get()
+    _precision.check(operator, settings["precision"])
+    _activation.check(operator, does, residual, _layout.as_given(layout, geometry.y_shape), x.dtype.name)
+
+    text = None if does is None else does.text
+    of_arrays = [(name, _token(array)) for name, array in arrays.items()]
+    token = tokenize(x.name, of_arrays, packed is None, geometry, layout, settings["precision"], text)
     if packed is not None:
         wholes["w"] = _tasks.SharedWeights(operator, wholes["w"], packed)
-    chunks = _layout.channels_second(layout, x.chunks)
-    axes = [_spans.alike(chunks[0]), _spans.channels(geometry, chunks[1], whole=packed is not None)]
-    axes += [_spans.spatial(geometry, axis, sizes) for axis, sizes in enumerate(chunks[2:])]
-    task = partial(_task, operator, geometry, {"layout": layout, "precision": precision})
-    return Graph(f"{operator}-{token}", layout).array(x, axes, task, wholes)
+    task = partial(_task, operator, geometry, [*arrays], {**settings, "layout": layout})
+    axes = _axes(geometry, _layout.channels_second(layout, x.chunks), cut_channels=packed is None)
+    alongside = [] if residual is None else [residual]
+    return Graph(f"{operator}-{token}", layout).array(x, axes, task, wholes, alongside)
+
+
+def _axes(geometry: Geometry, chunks: Sequence[Chunks], *, cut_channels: bool) -> list[list[Span]]:
+    return [
+        _spans.alike(chunks[0]),
+        _spans.channels(geometry, chunks[1] if cut_channels else [geometry.x_shape[1]]),
+        *(_spans.spatial(geometry, axis, sizes) for axis, sizes in enumerate(chunks[2:])),
+    ]
 
 
 def _token(array: Any) -> Any:
@@ -45,10 +73,13 @@ def _token(array: Any) -> Any:
     return array.name if isinstance(array, Array) else (array, array.strides)
 
 
-def _task(operator: str, geometry: Geometry, settings: dict[str, Any], block: Block, window: Window) -> Any:
+def _task(
+    operator: str, geometry: Geometry, arrays: list[str], settings: dict[str, Any], block: Block, window: Window
+) -> Any:
+    """Return what makes a block from its window and the other arrays, whose names are given in order."""
     channels = block[1]
     made, taken = slice(channels.start, channels.stop), slice(channels.low, channels.high)
-    of_w = made if operator == "conv" else taken
+    parts = {"w": made if operator == "conv" else taken, "b": made, "residual": slice(None)}
     attributes = {
         **settings,
         **_extents(geometry, block),
@@ -56,7 +87,7 @@ def _task(operator: str, geometry: Geometry, settings: dict[str, Any], block: Bl
         "group": geometry.group * (taken.stop - taken.start) // max(geometry.x_shape[1], 1) or geometry.group,
         "strides": geometry.strides,
     }
-    return partial(_tasks.convolve, operator, window, of_w, made, attributes)
+    return partial(_tasks.convolve, operator, window, {name: parts[name] for name in arrays}, attributes)
 
 
 def _extents(geometry: Geometry, block: Block) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class Graph:
         axes: Sequence[Sequence[Span]],
         task: Callable[[Block, Window], Callable[..., Any]],
         wholes: Mapping[str, Any],
+        alongside: Sequence[Array] = (),
     ) -> Array:
         """Return the dask array of all blocks.
 
@@ -49,10 +50,14 @@ class Graph:
         x : dask array
         axes : the spans of every axis.
         task : callable
-            Returns what computes a block of the result, from a list of the window's pieces and the wholes.
+            Returns what computes a block of the result, from a list of the window's pieces, the wholes and blocks of
+            the arrays alongside.
         wholes : dict of str to array
             What every block takes beside them: dask arrays of one chunk, and others.
+        alongside : dask arrays of the result's shape, of which a block takes what is where it is itself.
         """
+        made = self._given(tuple(span.stop - span.start for span in spans) for spans in axes)
+        alongside = [array.rechunk(made) for array in alongside]
         others = [self._whole(label, array) for label, array in wholes.items()]
         chunks = _layout.channels_second(self._layout, x.chunks)
         covers = [_covers(sizes, spans) for sizes, spans in zip(chunks, axes, strict=True)]
@@ -63,10 +68,11 @@ class Graph:
                 keys.append(self._piece(x, pieces))
                 places.append(self._given(place for _, _, place in pieces))
             window = Window(self._given(span.high - span.low for span in block), tuple(places), x._meta)
-            self._tasks[(self._name, *self._given(numbers))] = (task(block, window), keys, *others)
-        sources = [x, *(array for array in wholes.values() if isinstance(array, Array))]
+            here = self._given(numbers)
+            beside = [(array.name, *here) for array in alongside]
+            self._tasks[(self._name, *here)] = (task(block, window), keys, *others, *beside)
+        sources = [x, *(array for array in wholes.values() if isinstance(array, Array)), *alongside]
         layers = HighLevelGraph.from_collections(self._name, self._tasks, dependencies=sources)
-        made = self._given(tuple(span.stop - span.start for span in spans) for spans in axes)
         return Array(layers, self._name, made, meta=x._meta)
 
     def _whole(self, label: str, array: Any) -> Key:

@@ -51,10 +51,10 @@ def alike(chunks: Chunks) -> list[Span]:
     return [Span(start, stop, start, stop) for start, stop in _cut(starts(chunks), sum(chunks))]
 
 
-def channels(geometry: ConvGeometry | ConvTransposeGeometry, chunks: Chunks, *, whole: bool) -> list[Span]:
-    """Return the blocks of a convolution's channels: cut where the inputs are cut between groups, or not at all."""
+def channels(geometry: ConvGeometry | ConvTransposeGeometry, chunks: Chunks) -> list[Span]:
+    """Return the blocks of a convolution's channels: cut where the inputs are cut between two groups."""
     ins, outs = geometry.x_shape[1] // geometry.group, geometry.y_shape[1] // geometry.group
-    cuts = [] if whole or not ins else [start // ins for start in starts(chunks) if start % ins == 0]
+    cuts = [start // ins for start in starts(chunks) if start % ins == 0] if ins else []
     return [Span(first * outs, last * outs, first * ins, last * ins) for first, last in _cut(cuts, geometry.group)]
 
 
@@ -67,7 +67,7 @@ def spatial(geometry: Windows, axis: int, chunks: Chunks) -> list[Span]:
         return [_of_windows(start, stop, n, stride, taps) for start, stop in _cut(cuts, count)]
     cuts = [start * stride for start in starts(chunks)]
     reached = max(0, (n - 1) * stride + taps[-1] + 1)  # outputs from here on are bias only
-    if count - reached >= max(stride, geometry.dilations[axis]):  # more than an output_padding may add
+    if count - reached >= stride:  # as many as an output_padding of less than the stride cannot add
         cuts.append(reached)
     return [_of_inputs(start, stop, n, stride, taps) for start, stop in _cut(cuts, count)]
 
@@ -91,7 +91,7 @@ def _of_inputs(start: int, stop: int, n: int, stride: int, taps: range) -> Span:
     """Return the span of what inputs reach, ``i`` the outputs ``i * stride + tap``; without inputs it is bias only."""
     low = max(0, min(-((taps[-1] - start) // stride), (start - taps[0]) // stride))  # no later than where outputs begin
     high = min(n, max(0, (stop - 1 - taps[0]) // stride + 1))
-    if stop == start or low >= high or start > (n - 1) * stride + taps[-1]:
+    if low >= high or start > (n - 1) * stride + taps[-1]:
         return Span(start, stop, 0, 0)
     before = start - (low * stride + taps[0])
     rest = (high - low - 1) * stride + taps[-1] - taps[0] + 1 - before - (stop - start)

@@ -65,17 +65,21 @@ def cut(part: Slices, block: Any) -> Any:
 def convolve(
     operator: str,
     window: Window,
-    of_w: slice,
-    of_b: slice,
+    parts: dict[str, slice],
     attributes: dict[str, Any],
     pieces: Sequence[Any],
-    w: Any,
-    b: Any = None,
+    *others: Any,
 ) -> Any:
-    """Make one block of Conv or ConvTranspose, with the part of the weights that its groups have."""
-    w = w.packed() if isinstance(w, SharedWeights) else w[of_w]
+    """Make one block of Conv or ConvTranspose.
+
+    ``parts`` has the names of the other arrays in order, and what of each the block's groups have.
+    """
+    arrays = {
+        name: array.packed() if isinstance(array, SharedWeights) else array[part]
+        for (name, part), array in zip(parts.items(), others, strict=True)
+    }
     with alone():
-        return getattr(_api, operator)(window.assemble(pieces), w, None if b is None else b[of_b], **attributes)
+        return getattr(_api, operator)(window.assemble(pieces), **arrays, **attributes)
 
 
 def pool(window: Window, attributes: dict[str, Any], pieces: Sequence[Any]) -> Any:
