@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 from onnx.backend.test import loader
 from onnx.backend.test.runner import Runner
-from onnx_models import NEWEST, data_of, floats, network, pool
+from onnx_models import NEWEST, data_of, floats, pool
 
 import gpuconv
 from gpuconv.cuda import device as cuda_device
@@ -186,33 +186,6 @@ def test_devices_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
             backend.run_node(pool().graph.node[0], [floats(1, 1, 4)], device)
     with pytest.raises(gpuconv.ArgumentError, match=r"^device must be one of CPU, CUDA, CUDA:0, not 'TPU'"):
         backend.prepare(pool(), "TPU")
-
-
-def test_on_cuda_our_operators_get_device_arrays_and_the_others_host_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A subclass stands for CuPy's arrays: it shows where values are moved to, and back."""
-
-    class OnDevice(np.ndarray[Any, Any]):
-        pass
-
-    proto, _ = network(NEWEST)
-    x = floats(1, 3, 4, 4)
-    expected = backend.run_model(proto, [x])
-    seen: list[Any] = []
-    back: list[Any] = []
-    compute = gpuconv.cpu.conv
-    monkeypatch.setattr(gpuconv.cpu, "conv", lambda x, w, b, y, g: (seen.extend((x, w, b)), compute(x, w, b, y, g)))
-    monkeypatch.setattr(cuda_device, "unavailable_reason", lambda: None)
-    monkeypatch.setattr(gpuconv, "to_device", lambda array: array.view(OnDevice))
-    monkeypatch.setattr(gpuconv, "to_host", lambda array: (back.append(array), array)[1])
-    assert backend.supports_device("CUDA")
-    assert backend.supports_device("CUDA:0")
-    outputs = backend.prepare(proto, "CUDA:0").run([x])
-    assert len(seen) == 3
-    assert len(back) == 4, "Y of Conv, Y and Indices of MaxPool, Y of ConvTranspose"
-    assert all(isinstance(array, OnDevice) for array in seen)
-    for actual, wanted in zip(outputs, expected, strict=True):
-        assert type(actual) is np.ndarray
-        np.testing.assert_array_equal(actual, wanted)
 
 
 # --- importing --------------------------------------------------------------------------------------------------------

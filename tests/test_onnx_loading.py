@@ -145,14 +145,14 @@ def test_features_inside_graphs_and_functions_are_found_by_prepare() -> None:
 
 def test_operators_that_the_evaluator_does_not_know() -> None:
     node = helper.make_node("Scatter", ["x", "i", "x"], ["y"], name="s")
-    with pytest.raises(gpuconv.ArgumentError, match=r"^Scatter node 's': onnx's reference .* \(opset imported: 9\)"):
+    with pytest.raises(gpuconv.ArgumentError, match=r"^Scatter node 's': neither .* \(opset imported: 9\)"):
         backend.prepare(model([node], ["x", value("i", np.int64)], ["y"], 9))
 
 
 def test_failures_of_other_operators_name_the_node() -> None:
     inputs = [value("x", shape=1), value("z", shape=1)]
     proto = model([helper.make_node("Add", ["x", "z"], ["y"], name="sum")], inputs, [value("y", shape=1)])
-    with pytest.raises(gpuconv.GpuconvError, match=r"^Add node 'sum': onnx's reference evaluator failed: .*\(2,\)"):
+    with pytest.raises(gpuconv.GpuconvError, match=r"^Add node 'sum': ValueError: .*\(2,\)"):
         backend.run_model(proto, [floats(2), floats(3)])
 
 

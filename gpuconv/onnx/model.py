@@ -162,7 +162,18 @@ def _check_nodes(model: ModelProto, opset: int) -> None:
 
 
 def _element_types(model: ModelProto) -> dict[str, str]:
-    """Find the element types of values, by NumPy's names; of weights only the types take part, not the data."""
+    """Find the element types of values, by NumPy's names."""
+    return {value.name: name for value in _inferred(model) if (name := element_type(value))}
+
+
+def ranks(model: ModelProto) -> dict[str, int]:
+    """Return how many axes values have, where onnx can infer it."""
+    tensors = ((value.name, value.type.tensor_type) for value in _inferred(model))
+    return {name: len(tensor.shape.dim) for name, tensor in tensors if tensor.HasField("shape")}
+
+
+def _inferred(model: ModelProto) -> list[ValueInfoProto]:
+    """Infer the types of values; of weights only their types take part, not the data."""
     graph = model.graph
     inputs = {value.name: value for value in graph.input}
     for tensor in graph.initializer:
@@ -175,10 +186,9 @@ def _element_types(model: ModelProto) -> dict[str, str]:
     )
     try:
         inferred = onnx.shape_inference.infer_shapes(skeleton).graph
-    except Exception:  # an invalid model, which the checker reports below
+    except Exception:  # an invalid model, which the checker reports later
         inferred = skeleton.graph
-    values = (*inferred.input, *inferred.value_info, *inferred.output)
-    return {value.name: name for value in values if (name := element_type(value))}
+    return [*inferred.input, *inferred.value_info, *inferred.output]
 
 
 def element_type(value: ValueInfoProto) -> str:
