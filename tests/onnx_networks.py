@@ -28,7 +28,7 @@ def with_random_weights(path: Path, seed: int) -> ModelProto:
     shapes = {tensor.name: tensor for tensor in model.graph.initializer}
     kept = []
     for node in model.graph.node:
-        if node.op_type != "ConstantOfShape":
+        if node.op_type != "ConstantOfShape" or node.input[0] not in shapes:  # a network may have its own
             kept.append(node)
             continue
         shape = numpy_helper.to_array(shapes[node.input[0]]).tolist()

@@ -22,6 +22,7 @@ OPERATORS = sorted(set(operators.TABLE) - {"Upsample", "Constant"})  # no test o
 LEFT = {
     "BatchNormalization": ["training_mode"],
     "Cast": ["FLOAT8", "FLOAT4", "INT4", "INT2"],
+    "CastLike": ["FLOAT8", "FLOAT4", "INT4", "INT2"],
     "Dropout": ["training"],
     "Equal": ["string"],
     "Identity": ["sequence", "opt"],

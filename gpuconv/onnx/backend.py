@@ -144,7 +144,7 @@ class Backend(onnx.backend.base.Backend):
         unfolded = partial(_evaluator, evaluator_class, loaded)
         if not fold:
             return Rep(unfolded(), declared(loaded.graph))
-        return Rep(unfolded(ranks=models.ranks(loaded)), declared(loaded.graph), unfolded)
+        return Rep(unfolded(facts=models.facts(loaded)), declared(loaded.graph), unfolded)
 
     @classmethod
     def run_node(  # type: ignore[override]  # the keywords that onnx's **kwargs stands for

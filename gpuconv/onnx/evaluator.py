@@ -15,6 +15,7 @@ from onnx.reference.op_run import OpFunction, RuntimeContextError
 import gpuconv
 from gpuconv._errors import ArgumentError, GpuconvError
 from gpuconv.onnx import folding, nodes, steps
+from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators import on_device
 from gpuconv.onnx.reference import own_error
 from gpuconv.onnx.steps import Step
@@ -25,23 +26,23 @@ Observer = Callable[[NodeProto, int, int, float], None]
 class Evaluator(ReferenceEvaluator):
     """A ReferenceEvaluator that runs our steps, in functions too, frees values early and reports every node."""
 
-    def __init__(self, proto: Any, *args: Any, ranks: Mapping[str, int] | None = None, **kwargs: Any) -> None:
-        # Graphs inside and functions get evaluators of this class from onnx, without ranks.
-        self._ranks = ranks
+    def __init__(self, proto: Any, *args: Any, facts: Mapping[str, Fact] | None = None, **kwargs: Any) -> None:
+        # Graphs inside and functions get evaluators of this class from onnx, without facts.
+        self._facts = facts
         kwargs["new_ops"] = None  # onnx would look at these first
         super().__init__(proto, *args, **kwargs)
         self._last_uses = _last_uses(self.nodes_, set(self.output_names))
         self._stand_ins: dict[int, Any] = {}
 
     def _init(self) -> None:
-        """Read the initializers, fold the graph if ranks were given, then make a step of every node."""
-        if self._ranks is None:
+        """Read the initializers, fold the graph if facts of its values were given, then make a step of every node."""
+        if self._facts is None:
             super()._init()
             return
         graph_nodes, self.nodes_ = self.nodes_, []
         super()._init()
         kept = frozenset(self.output_names)
-        graph = folding.Graph(list(graph_nodes), self.rt_inits_, kept, self.opsets[""], self._ranks)
+        graph = folding.Graph(list(graph_nodes), self.rt_inits_, kept, self.opsets[""], self._facts)
         folded = folding.fold(graph)
         self.nodes_, self.inits_ = folded.nodes, []
         super()._init()

@@ -23,6 +23,7 @@ from onnx import NodeProto, helper
 
 from gpuconv._errors import GpuconvError
 from gpuconv.onnx import nodes, operators, steps
+from gpuconv.onnx.model import Fact
 from gpuconv.onnx.steps import DOMAIN
 
 _EXACT_ENOUGH = ("float32", "float64")  # a 16-bit weight would lose too much
@@ -42,15 +43,15 @@ class Graph:
         Outputs of the graph.
     opset : int
         Of the default domain.
-    ranks : dict of str to int
-        How many axes values have, where that is known.
+    facts : dict of str to Fact
+        What is known of values that are computed.
     """
 
     nodes: list[NodeProto]
     constants: dict[str, Any]
     kept: frozenset[str]
     opset: int
-    ranks: Mapping[str, int] = field(default_factory=dict)
+    facts: Mapping[str, Fact] = field(default_factory=dict)
 
     def counts(self) -> Counter[str]:
         """Count the uses of every value, by graphs inside of nodes too."""
@@ -64,7 +65,7 @@ def fold(graph: Graph) -> Graph:
     graph = _Rewriting(graph).with_finishes()
     used = {*graph.counts(), *graph.kept}
     constants = {name: value for name, value in graph.constants.items() if name in used}
-    return Graph(graph.nodes, constants, graph.kept, graph.opset, graph.ranks)
+    return Graph(graph.nodes, constants, graph.kept, graph.opset, graph.facts)
 
 
 def names_used(node: NodeProto) -> Iterator[str]:
@@ -79,19 +80,24 @@ def _without_constant_nodes(graph: Graph) -> Graph:
     """Compute the nodes of the table that have nothing but constants for inputs; they draw no random numbers."""
     constants, left = dict(graph.constants), []
     for node in graph.nodes:
-        outputs = _constant_outputs(node, graph.opset, constants)
+        outputs = _constant_outputs(node, graph.opset, constants, graph.facts)
         if outputs is None:
             left.append(node)
         else:
             constants.update((name, value) for name, value in zip(node.output, outputs, strict=False) if name)
-    return Graph(left, constants, graph.kept, graph.opset, graph.ranks)
+    return Graph(left, constants, graph.kept, graph.opset, graph.facts)
 
 
-def _constant_outputs(node: NodeProto, opset: int, constants: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    if not all(name in constants for name in node.input if name) or operators.find(node, opset) is None:
+def _constant_outputs(
+    node: NodeProto, opset: int, constants: Mapping[str, Any], facts: Mapping[str, Fact]
+) -> tuple[Any, ...] | None:
+    given = {name: constants[name] if name else None for name in node.input if not name or name in constants}
+    if node.op_type == "CastLike" and node.input[1] in facts:  # of its second input only the type counts
+        given.setdefault(node.input[1], np.empty(0, facts[node.input[1]].dtype))
+    if len(given) < len(set(node.input)) or operators.find(node, opset) is None:
         return None
     step = steps.find(node, opset)
-    inputs = tuple(constants[name] if name else None for name in node.input)
+    inputs = tuple(given[name] for name in node.input)
     if step is None or step.linked or not step.takes(inputs, {}):
         return None
     try:
@@ -112,7 +118,7 @@ class _Rewriting:
 
     def _result(self) -> Graph:
         graph = self._graph
-        return Graph(list(self._made.values()), self._constants, graph.kept, graph.opset, graph.ranks)
+        return Graph(list(self._made.values()), self._constants, graph.kept, graph.opset, graph.facts)
 
     def _only_source(self, name: str) -> NodeProto | None:
         """Return the node that makes a value which has one use, or None."""
@@ -176,7 +182,8 @@ class _Rewriting:
         if (first is None) == (second is None):
             return None
         name, constant = (b, first) if second is None else (a, second)
-        number = _per_channel(constant, self._graph.ranks.get(name)) if constant is not None else None
+        fact = self._graph.facts.get(name)
+        number = _per_channel(constant, fact.rank) if constant is not None and fact is not None else None
         if number is None or (node.op_type == "Div" and second is None):
             return None
         with np.errstate(all="ignore"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -166,10 +167,22 @@ def _element_types(model: ModelProto) -> dict[str, str]:
     return {value.name: name for value in _inferred(model) if (name := element_type(value))}
 
 
-def ranks(model: ModelProto) -> dict[str, int]:
-    """Return how many axes values have, where onnx can infer it."""
-    tensors = ((value.name, value.type.tensor_type) for value in _inferred(model))
-    return {name: len(tensor.shape.dim) for name, tensor in tensors if tensor.HasField("shape")}
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What is known of a value before anything runs: NumPy's name of its element type, and the number of its axes."""
+
+    dtype: str
+    rank: int | None
+
+
+def facts(model: ModelProto) -> dict[str, Fact]:
+    """Return what onnx can infer of the values that have a known element type."""
+    return {value.name: Fact(name, _rank(value)) for value in _inferred(model) if (name := element_type(value))}
+
+
+def _rank(value: ValueInfoProto) -> int | None:
+    tensor = value.type.tensor_type
+    return len(tensor.shape.dim) if tensor.HasField("shape") else None
 
 
 def _inferred(model: ModelProto) -> list[ValueInfoProto]:

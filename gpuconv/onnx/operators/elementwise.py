@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 
-from gpuconv._errors import ArgumentError
 from gpuconv.onnx.operators.form import DTYPES, Form, Operator, is_float, namespace, wide
 
 _Compute = Callable[[Any, Any, Form], Any]
@@ -141,9 +140,14 @@ def _type_number(form: Form) -> int:
 
 
 def _cast(form: Form, x: Any) -> Any:
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(_type_number(form))
-    if x.dtype.kind == "c":
-        raise ArgumentError("complex numbers cannot be cast")
+    return _as_type(x, onnx.helper.tensor_dtype_to_np_dtype(_type_number(form)))
+
+
+def _cast_like(_: Form, x: Any, other: Any) -> Any:
+    return _as_type(x, other.dtype)
+
+
+def _as_type(x: Any, dtype: Any) -> Any:
     if dtype.name == "bfloat16" and not is_float(x):
         x = x.astype(np.float32)  # which CuPy can convert
     return x.astype(dtype)
@@ -154,6 +158,7 @@ OPERATORS = {
     "Add": _binary(operator.add),
     "And": _comparison(operator.and_),
     "Cast": Operator(_cast, serves=_castable),
+    "CastLike": Operator(_cast_like),
     "Ceil": _unary(lambda xp, x, _: xp.ceil(x)),
     "Clip": Operator(_clip, frozenset({1, 2})),
     "Div": _binary(_divide),
