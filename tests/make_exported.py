@@ -2,8 +2,8 @@
 
 python tests/make_exported.py  # needs torch, onnx and onnxscript; torch 2.13 and onnxscript 0.7.2 made what is there
 
-Floating-point initializers that are vectors or have more than 64 elements become ConstantOfShape, as in the networks that
-the onnx package ships: `onnx_networks.with_random_weights` gives seeded values to both.
+Floating-point initializers that are vectors or have more than 64 elements become ConstantOfShape, as in the networks
+of the onnx package: `onnx_networks.with_random_weights` gives seeded values to both.
 """
 
 from __future__ import annotations
