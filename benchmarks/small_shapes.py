@@ -223,11 +223,19 @@ def _numpy(dtype: str) -> Any:
 
 
 def compute(problem: Problem, arrays: list[Any]) -> list[Any]:
-    """Call the public function, and those of the gradients; of MaxPool both with and without the Indices."""
+    """Call the public function, and those of the gradients; of MaxPool both with and without the Indices.
+
+    Convolutions are also fused with a residual that lies as the result does, and with one that does not.
+    """
     function = getattr(gpuconv, problem.operator)
     if problem.operator != "max_pool":
         y = function(*arrays, **problem.attributes)
-        return [y, *_gradients(problem, arrays, y)] if problem.gradients else [y]
+        activation = None if y.dtype.kind == "c" else ("leaky_relu", 0.5)
+        found = [
+            function(*arrays, **problem.attributes, activation=activation, residual=residual)
+            for residual in (y, y[..., ::-1])
+        ]
+        return [y, *found, *(_gradients(problem, arrays, y) if problem.gradients else ())]
     y, indices = function(*arrays, **problem.attributes, return_indices=True)
     found = [y, indices, function(*arrays, **problem.attributes)]
     if problem.gradients:

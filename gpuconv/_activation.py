@@ -7,6 +7,7 @@ from math import inf, isnan
 from numbers import Real
 from typing import Any
 
+from gpuconv import _dtypes
 from gpuconv._errors import ArgumentError, ArgumentTypeError
 
 _ARGUMENTS = {"relu": (), "leaky_relu": ("alpha",), "clip": ("low", "high")}
@@ -60,15 +61,18 @@ def parse(operator: str, given: Any) -> Activation | None:
     if isinstance(given, str):
         return _bare(operator, given)
     if not isinstance(given, tuple) or not given or not isinstance(given[0], str):
+        kind = f"a tuple of {_types(given)}" if isinstance(given, tuple) else type(given).__name__
         raise ArgumentTypeError(
-            f"{operator}: activation must be None, one of {', '.join(_ARGUMENTS)}, or a tuple of such a name and its "
-            f"arguments, as ('leaky_relu', 0.1), not {given!r}"
+            f"{operator}: activation must be a name, or a tuple of a name and its arguments as ('leaky_relu', 0.1), "
+            f"not {kind}"
         )
     name, *arguments = given
     bare, names = _bare(operator, name), _ARGUMENTS[name]
     if len(arguments) != len(names):
-        takes = f"({', '.join(names)})" if names else "no arguments"
-        raise ArgumentTypeError(f"{operator}: activation {name} takes {takes}, not {len(arguments)}: {given!r}")
+        takes = " and ".join(names) or "no arguments"
+        raise ArgumentTypeError(
+            f"{operator}: activation {name} takes {takes}, but the tuple has {len(arguments)} of them"
+        )
     if not names:
         return bare
     if name == "leaky_relu":
@@ -79,6 +83,10 @@ def parse(operator: str, given: Any) -> Activation | None:
         for of, value, bound in zip(names, arguments, (-inf, inf), strict=True)
     )
     return Activation(f"clip({low}, {high})", low=low, high=high)
+
+
+def _types(values: tuple[Any, ...]) -> str:
+    return ", ".join(type(value).__name__ for value in values) or "nothing"
 
 
 def _bare(operator: str, name: str) -> Activation:
@@ -92,7 +100,7 @@ def _number(operator: str, name: str, of: str, value: Any) -> float:
     """Return an argument as a float."""
     if isinstance(value, bool) or not isinstance(value, Real):
         kinds = "a number" if name == "leaky_relu" else "a number or None"
-        raise ArgumentTypeError(f"{operator}: {of} of activation {name} must be {kinds}, not {value!r}")
+        raise ArgumentTypeError(f"{operator}: {of} of activation {name} must be {kinds}, not {type(value).__name__}")
     try:
         number = float(value)
     except OverflowError:
@@ -102,12 +110,12 @@ def _number(operator: str, name: str, of: str, value: Any) -> float:
     return number
 
 
-def check(operator: str, activation: Activation | None, residual: Any, shape: tuple[int, ...], dtype: Any) -> None:
+def check(operator: str, activation: Activation | None, residual: Any, shape: tuple[int, ...], dtype: str) -> None:
     """Refuse an activation of complex numbers, and a residual that is not of the result's shape.
 
     That a residual has the dtype of the other arrays is checked with these.
     """
-    if activation is not None and dtype.kind == "c":
+    if activation is not None and _dtypes.entry(dtype).real:
         raise ArgumentTypeError(f"{operator}: x has dtype {dtype}, but an activation compares real numbers; pass none")
     if residual is not None and residual.shape != shape:
         raise ArgumentError(f"{operator}: residual must have the result's shape {shape}, not {residual.shape}")

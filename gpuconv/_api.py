@@ -48,6 +48,12 @@ def conv(
         Same dtype as x; group divides C and M. :func:`pack` makes weights that many calls share.
     b : array (M,), optional
         Added to every output of its channel.
+    activation : {"relu", "leaky_relu", "clip"} or tuple, optional
+        What the result goes through before it is rounded; a tuple has the name and all arguments:
+        ``("leaky_relu", alpha)``, with 0.01 for a bare name, or ``("clip", low, high)``, either of which may be None.
+        One formula for all: ``v = v < 0 ? v * slope : v``, ``v = v < low ? low : v``, ``v = v > high ? high : v``.
+        NaN stays NaN, and -0.0 stays -0.0 under relu. Arguments are rounded to the type of the sums. Not of complex
+        numbers.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
         SAME gives ``ceil(D / stride)`` outputs per axis; UPPER puts the odd padding element at the end, LOWER at
         the beginning, and the dilated kernel counts. Not together with pads other than zeros.
@@ -62,6 +68,10 @@ def conv(
         All beginnings, then all ends, in elements; may exceed the kernel, may not be negative.
     precision : {"ieee", "tf32", "3xtf32"}, optional
         Of float32 products on CUDA devices; by default that of the context, which :func:`precision` sets and explains.
+    residual : array (N, M, Q1, …, Qn), optional
+        In the layout, of exactly the result's shape, x's dtype and library. Added after the bias and before the
+        activation, in the type of the sums: ``activation((sum + b) + residual)``. Never written. One that lies in
+        memory as the result does costs a read; any other is copied first, in workspace, on CUDA devices.
     out : array (N, M, Q1, …, Qn), optional
         Written in place and returned; must not share memory with an input.
 
@@ -71,6 +81,8 @@ def conv(
         Of x's dtype and library, C-contiguous where out does not say otherwise. float16 and bfloat16 are summed in
         float32 and rounded once, to nearest even; overflow gives infinity. Padding takes no part: an infinite weight
         on padding adds nothing. A sum over nothing (no channels, a window wholly in the padding) is the bias.
+        With a residual or an activation float32 and float64 results are those of the plain call and of the same steps
+        after it, bit for bit; float16 and bfloat16 are rounded once, at the end.
 
     Raises
     ------
@@ -93,6 +105,10 @@ def conv(
     array([[ 8., 12.,  7.],
            [20., 24., 13.],
            [13., 15.,  8.]], dtype=float32)
+    >>> gpuconv.conv(x, np.ones((1, 1, 1, 1), np.float32), residual=-x.transpose(0, 1, 3, 2), activation="relu")[0, 0]
+    array([[0., 0., 0.],
+           [2., 0., 0.],
+           [4., 2., 0.]], dtype=float32)
     """
     packed = None
     if type(w) is PackedWeights:
@@ -126,7 +142,7 @@ def conv(
     if precision is not None:
         _precision.check("conv", precision)
     shape = _layout.as_given(layout, geometry.y_shape)
-    _activation.check("conv", does, residual, shape, x.dtype)
+    _activation.check("conv", does, residual, shape, x.dtype.name)
     y = _memory.result("conv", out, shape, x.dtype, x=x, w=w, b=b, residual=residual)
     finish = cpu.Finish(None if residual is None else _layout.view(layout, residual), does)
     cpu.conv(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry, finish)
@@ -162,6 +178,8 @@ def conv_transpose(
         Same dtype as x; group divides C, and there are ``w.shape[1] * group`` output channels.
     b : array (M,), optional
         Added to every output of its channel.
+    activation : {"relu", "leaky_relu", "clip"} or tuple, optional
+        As in :func:`conv`.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
         SAME gives ``D * stride`` outputs per axis. Odd total paddings (here and with output_shape) have their
         smaller half first for SAME_UPPER and their larger half first for everything else, at every opset.
@@ -179,6 +197,8 @@ def conv_transpose(
     pads : sequence of int, default 0
         Elements cropped: all beginnings, then all ends.
     precision : {"ieee", "tf32", "3xtf32"}, optional
+        As in :func:`conv`.
+    residual : array (N, M, Q1, …, Qn), optional
         As in :func:`conv`.
     out : array (N, M, Q1, …, Qn), optional
         Written in place and returned; must not share memory with an input.
@@ -237,7 +257,7 @@ def conv_transpose(
     if precision is not None:
         _precision.check("conv_transpose", precision)
     shape = _layout.as_given(layout, geometry.y_shape)
-    _activation.check("conv_transpose", does, residual, shape, x.dtype)
+    _activation.check("conv_transpose", does, residual, shape, x.dtype.name)
     y = _memory.result("conv_transpose", out, shape, x.dtype, x=x, w=w, b=b, residual=residual)
     finish = cpu.Finish(None if residual is None else _layout.view(layout, residual), does)
     cpu.conv_transpose(_layout.view(layout, x), w, b, _layout.view(layout, y), geometry, finish)

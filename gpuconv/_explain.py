@@ -8,7 +8,8 @@ from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from gpuconv import _dtypes, _layout, _precision
+from gpuconv import _activation, _dtypes, _layout, _precision
+from gpuconv._activation import Activation
 from gpuconv._errors import ArgumentTypeError
 from gpuconv._geometry import Ints
 from gpuconv._operators import OPERATORS, check_names, named, settled
@@ -33,6 +34,8 @@ class _Call:
     layout: str
     precision: str
     checks: bool
+    activation: Activation | None
+    residual: bool
 
 
 def explain(
@@ -40,11 +43,13 @@ def explain(
     x_shape: Sequence[int],
     w_shape: Sequence[int] | None = None,
     *,
+    activation: str | tuple[Any, ...] | None = None,
     dtype: Any = "float32",
     arch: str = "sm_90",
     bias: bool = False,
     layout: str = "NCHW",
     precision: str | None = None,
+    residual: bool = False,
     return_indices: bool = False,
     **attributes: Any,
 ) -> Plan:
@@ -59,6 +64,8 @@ def explain(
         Shapes of the call's arrays, x in the layout; for a gradient those of the forward call, which give dy's. For
         the gradient of a bias ``x_shape`` is dy's shape, for MaxUnpool that of its y. All arrays are taken to be
         C-contiguous. Only what has weights has a ``w_shape``.
+    activation : str or tuple, optional
+        That the call gives.
     dtype : str or dtype
         Of the arrays.
     arch : str
@@ -69,6 +76,8 @@ def explain(
     layout : {"NCHW", "NHWC"}
     precision : {"ieee", "tf32", "3xtf32"}, optional
         That of the context by default; only for what multiplies by weights or sums products for them.
+    residual : bool
+        Whether there is a residual, which lies as the result does.
     return_indices : bool
         Whether MaxPool gives Indices.
     **attributes
@@ -113,12 +122,19 @@ in 1619 blocks of 128 threads
     from gpuconv.cuda.limits import representative
 
     _check_operator(
-        operator, w_shape=w_shape is not None, bias=bias, precision=precision is not None, return_indices=return_indices
+        operator,
+        w_shape=w_shape is not None,
+        bias=bias,
+        activation=activation is not None,
+        residual=residual,
+        precision=precision is not None,
+        return_indices=return_indices,
     )
     device, name = representative(arch), _dtype_name(operator, dtype)
     precise = _precision.CURRENT.get() if precision is None else _precision.check(operator, precision)
     checks = "indices" in OPERATORS[operator].inputs and bool(attributes.pop("check_indices", True))
-    call = _Call(operator, name, device, bias, return_indices, layout, precise, checks)
+    act = _activation.parse(operator, activation)
+    call = _Call(operator, name, device, bias, return_indices, layout, precise, checks, act, residual)
     geometry, inputs, results = _shapes(call, x_shape, w_shape, attributes)
     plan = _plan(call, geometry, inputs, results)
     print("\n".join(_lines(call, geometry, inputs, results, plan)))
@@ -130,7 +146,7 @@ def _check_operator(operator: str, **given: bool) -> None:
     called = named("explain", operator)
     takes = {
         "w_shape": called.has_weights,
-        "bias": "b" in called.inputs,
+        **dict.fromkeys(("bias", "activation", "residual"), "b" in called.inputs),
         "precision": called.has_weights,
         "return_indices": operator == "max_pool",
     }
@@ -174,9 +190,11 @@ def _shapes(
             raise
         raise ArgumentTypeError(f"{call.operator}: {error}") from None
     made = _layout.as_given(called.order("out", layout), called.result(geometry))
+    _activation.check(call.operator, call.activation, None, made, call.dtype)
     biases = {"b": (geometry.y_shape[1],)} if call.bias else {}
+    residuals = {"residual": made} if call.residual else {}
     results = {called.made: made} | ({"indices": made} if call.indices else {})
-    return geometry, inputs | biases, results
+    return geometry, inputs | biases | residuals, results
 
 
 def _plan(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays) -> Plan:
@@ -184,11 +202,13 @@ def _plan(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays) ->
     from gpuconv.cuda.prepared import contiguous_strides
 
     called = OPERATORS[call.operator]
-    arrays = [(called.inputs[name], shape, called.order(name, call.layout)) for name, shape in inputs.items()]
+    arrays = [(called.inputs.get(name, name), shape, called.order(name, call.layout)) for name, shape in inputs.items()]
     order = called.order("out", call.layout)
     arrays += [(role, shape, order) for role, shape in zip(("y", "indices"), results.values(), strict=False)]
     strides = {role: _layout.channels_second(order, contiguous_strides(shape)) for role, shape, order in arrays}
-    plan = planning.plan(called.kernel, geometry, call.dtype, strides, call.device.limits, call.precision)
+    plan = planning.plan(
+        called.kernel, geometry, call.dtype, strides, call.device.limits, call.precision, call.activation
+    )
     return replace(plan, operator=call.operator)
 
 
@@ -199,6 +219,8 @@ def _lines(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays, p
         how.append(call.precision)
     if call.layout != "NCHW":
         how.append(call.layout)
+    if call.activation is not None:
+        how.append(call.activation.text)
     like = f"{device.limits.multiprocessors} multiprocessors as on {device.name}"
     yield f"{' '.join(how)} on {device.limits.architecture}: {like}"
     taken, made = (", ".join(f"{name} {shape}" for name, shape in arrays.items()) for arrays in (inputs, results))
@@ -229,7 +251,8 @@ def _floor(call: _Call, geometry: Geometry) -> str:
     from gpuconv.cuda import floor
 
     backwards = call.operator == "max_pool_grad"
-    work = floor.work(geometry, call.dtype, bias=call.bias, indices=call.indices, backwards=backwards)
+    also = {"bias": call.bias, "residual": call.residual, "indices": call.indices}
+    work = floor.work(geometry, call.dtype, **also, backwards=backwards)
     device = call.device
     rate = device.peak(call.dtype, call.precision)
     seconds = work.seconds(rate, device.bandwidth)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from gpuconv import _api, _arrays, _gradient_api, _unpool_api, cuda
+from gpuconv import _activation, _api, _arrays, _gradient_api, _unpool_api, cuda
 from gpuconv._errors import ArgumentTypeError, OutOfDeviceMemory
 from gpuconv._operators import OPERATORS, check_names, named, settled
 from gpuconv._precision import CURRENT
@@ -42,7 +42,8 @@ def tune(
         ``tune("conv_weight_grad", x, dy, w.shape)``. Only the layout of arrays matters, which are CuPy arrays; Indices
         are not checked, whatever ``check_indices`` says.
     layout, precision, return_indices, **keywords
-        As the call has them, without ``out``.
+        As the call has them, without ``out``. The quickest kernel of a call with a residual or an activation is also
+        taken for the one without, and the other way round.
 
     Returns
     -------
@@ -69,8 +70,11 @@ def tune(
     given = _by_name(operator, parameters, arguments, keywords)
     if "indices" in OPERATORS[operator].inputs:
         given.pop("check_indices", None)  # another launch, before what there is to choose
+    activation = _activation.parse(operator, given.pop("activation", None)) if "activation" in parameters else None
     others = {name for name, is_there in options.items() if is_there and name not in parameters}
-    check_names("tune", operator, others.union(given) - set(OPERATORS[operator].inputs))
+    arrays = {*OPERATORS[operator].inputs, *({"residual"} & set(parameters))}
+    check_names("tune", operator, others.union(given) - arrays)
+    residual = "residual" in parameters and given.get("residual") is not None
     inputs, values = _inputs(operator, parameters, given), _values(operator, parameters, given)
     outs = (None, None) if return_indices else (None,)
     precise = (precision or CURRENT.get()) if "precision" in parameters else "ieee"
@@ -78,7 +82,7 @@ def tune(
     plan: Any = None
     for turn in choice.every_candidate():
         with turn:
-            prepared = cuda.prepare(cuda.runtime, operator, inputs, outs, values, layout, precise)
+            prepared = cuda.prepare(cuda.runtime, operator, inputs, outs, values, layout, precise, activation, residual)
         plan = prepared.plan
         if plan.launches:
             found[plan.kernel] = _seconds(partial(prepared.run, inputs, outs))
@@ -112,7 +116,8 @@ def _by_name(
 
 def _inputs(operator: str, parameters: _Parameters, given: dict[str, Any]) -> tuple[Any, ...]:
     """Return the arrays in the operator's order, without an optional one that is not there."""
-    arrays = {name: given.get(name) for name in OPERATORS[operator].inputs}
+    names = [*OPERATORS[operator].inputs, *({"residual"} & set(parameters))]
+    arrays = {name: given.get(name) for name in names}
     library, arrays = _arrays.resolve_all(
         operator, {name: array for name, array in arrays.items() if array is not None or _is_required(parameters[name])}
     )

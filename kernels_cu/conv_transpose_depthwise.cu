@@ -68,7 +68,7 @@ template <class T, class Acc> struct Outputs {
 #pragma unroll
         for (int j = 0; j < 2; ++j)
             if ((EACH || meets[j]) && inside(h - 1, height)) before[j] = widen(inputs[j][-row_x]);
-#pragma unroll 4
+#pragma unroll (FINISH ? 1 : 4)
         for (int i = 0; i < count; ++i) {
             const bool above = inside(h + i - 1, height), found = inside(h + i, height);
             Acc sum = 0;

@@ -51,7 +51,8 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "include/interleaved.cuh: if (!__any_sync(~0u, suspect)) return;  [return; -> ;]",
         "include/interleaved.cuh: if (!__any_sync(~0u, suspect)) return;  [!__any_sync(~0u, suspect) -> false && (!__any_sync(~0u, suspect))]",  # noqa: E501
         "include/interleaved.cuh: bool suspect = false;  [false -> true] no. 2",
-        "include/epilogue.cuh: if (!is_finite(widen(y[offset + m * p.y_channel])))  [!is_finite(widen(y[offset + m * p.y_channel])) -> true || (!is_finite(widen(y[offset + m * p.y_channel])))]",  # noqa: E501
+        "include/epilogue.cuh: if (spoilt(widen(target))) target = narrow<T>(finished(p.finish, p.y, sum_inside(window, m) + bias(m), &target));  [spoilt(widen(target)) -> true || (spoilt(widen(target)))]",  # noqa: E501
+        "include/epilogue.cuh: static __device__ __forceinline__ bool spoilt(Acc written) { return Multiplier::kExact ? written != written : !is_finite(written); }  [? -> && false ?]",  # noqa: E501
         "include/gather.cuh: bool whole = true;  [true -> false]",
         "include/gather.cuh: const Index last = origin[axis] + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [- -> +]",  # noqa: E501
         "include/gather.cuh: const Index last = origin[axis] + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [1 -> 0]",  # noqa: E501

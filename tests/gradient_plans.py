@@ -1,4 +1,4 @@
-"""Plans that name every kernel of gradients, MaxUnpool and complex numbers, for the table of kernels."""
+"""Plans that name every kernel of gradients, MaxUnpool, complex numbers and copies, for the table of kernels."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _CALLS = (
 def plans() -> Iterator[Plan]:
     """Yield plans of every candidate for all dtypes, widths of indices and layouts, over up to four axes."""
     yield unpool_plan.for_check(3, (2, 3), (3, 1), _LIMITS)
+    yield from _copies()
     for (name, dtype), rank, wide, last in product(_CALLS, (2, 4), (False, True), (False, True)):
         if rank == 2 or dtype not in _dtypes.COMPLEX_DTYPES:
             yield from _plans(OPERATORS[name], "transpose" in name, dtype, rank, wide, last)
@@ -49,6 +50,16 @@ def _plans(operator: Operator, transposed: bool, dtype: str, rank: int, wide: bo
     for turn in choice.every_candidate():
         with turn:
             yield planning.plan(operator.kernel, geometry, dtype, strides, _LIMITS, "ieee")
+
+
+def _copies() -> Iterator[Plan]:
+    """Yield plans that copy a residual whose channels are neighbours to where those of the result are not."""
+    x, w, y = (2, 16, 3, 3), (16, 16, 2, 2), (2, 16, 2, 2)
+    geometry = OPERATORS["conv"].geometry(x, w)
+    for dtype, wide in product(_dtypes.CONV_DTYPES, (False, True)):
+        strides = {role: _strides(shape, wide, False) for role, shape in {"x": x, "w": w, "y": y}.items()}
+        strides["residual"] = _strides(y, wide, True)
+        yield planning.plan("conv", geometry, dtype, strides, _LIMITS, "ieee")
 
 
 def _strides(shape: tuple[int, ...], wide: bool, last: bool) -> tuple[int, ...]:

@@ -82,7 +82,7 @@ def _unpool(layout: str, dtype: str, architecture: str, wide: bool = False, **op
 
 
 def _complex(operator: str, dtype: str, layout: str, architecture: str, wide: bool = False, **options: Any) -> Any:
-    """Conv or ConvTranspose with a bias, and its gradients, beside those of the CPU."""
+    """Conv or ConvTranspose with a bias and a residual, and its gradients, beside those of the CPU."""
     w_shape, group = ((6, 5, 2, 3), 2) if operator == "conv" else ((10, 3, 2, 3), 2)
     generator = np.random.default_rng(2)
 
@@ -95,16 +95,30 @@ def _complex(operator: str, dtype: str, layout: str, architecture: str, wide: bo
         getattr(gpuconv, f"{operator}{what}") for what in ("", "_input_grad", "_weight_grad", "_bias_grad")
     )
 
-    def all_four() -> list[Any]:
+    def all_of_them() -> list[Any]:
         y = forward(x, w, b, **attributes)
+        y = forward(x, w, b, residual=np.flip(y), **attributes)
         more = of_input(y, w, x.shape, **attributes), of_weight(x, y, w.shape, **attributes)
         return [y, *more, of_bias(y)]
 
-    expected = all_four()
+    expected = all_of_them()
     with indices(wide), emulated_cuda(architecture, **options) as emulated:
-        found = all_four()
+        found = all_of_them()
     for actual, value in zip(found, expected, strict=True):
         assert (actual == value).all()
+    return emulated
+
+
+def _copy(dtype: str, lies: str, out: str, architecture: str, wide: bool = False, **options: Any) -> Any:
+    """A residual that lies otherwise than the result, whose sums are whole numbers."""
+    x, w = values("integers", 1, (3, 4, 5, 7, 9), dtype), values("integers", 2, (6, 4, 1, 1, 1), dtype)
+    plain = np.einsum("ncdhw,mc->nmdhw", x.astype("float64"), w.reshape(6, 4).astype("float64"))
+    residual = LAYOUTS[lies](values("integers", 3, plain.shape, dtype))
+    target = LAYOUTS[out](np.zeros(plain.shape, dtype))
+    with indices(wide), emulated_cuda(architecture, **options) as emulated:
+        y = gpuconv.conv(x, w, residual=residual, out=target)
+    assert_same(y, (plain + residual).astype(dtype), bits=False)
+    assert min(launch.grid[0] for launch in emulated.launches if launch.variant.source == "copy.cu") >= 3
     return emulated
 
 
@@ -164,5 +178,10 @@ COMPLEX: tuple[Trial, ...] = (
     partial(_complex, "conv", "complex64", "contiguous"),
     partial(_complex, "conv_transpose", "complex128", "strided", wide=True),
 )
+COPIES: tuple[Trial, ...] = (
+    partial(_copy, "float32", "channels last", "contiguous"),
+    partial(_copy, "float16", "reversed", "fortran"),
+    partial(_copy, "float64", "contiguous", "strided", wide=True),
+)
 CHECKS: tuple[Trial, ...] = (_check,)
-ALL = (*WEIGHTS, *FEW_WEIGHTS, *SUMS, *POOLS, *UNPOOLS, *COMPLEX, *CHECKS)
+ALL = (*WEIGHTS, *FEW_WEIGHTS, *SUMS, *POOLS, *UNPOOLS, *COMPLEX, *COPIES, *CHECKS)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import division
+import fused
 import many_blocks
 import many_gradients
 import phases
@@ -111,6 +112,8 @@ FILES: dict[str, tuple[ManyBlocks | Trial, ...]] = {
     "max_unpool.cu": many_gradients.UNPOOLS,
     "indices.cu": (*many_gradients.UNPOOLS, *many_gradients.CHECKS),
     "complex.cu": many_gradients.COMPLEX,
+    "copy.cu": many_gradients.COPIES,
+    "include/finish.cuh": tuple(partial(fused.check, number) for number in range(0, len(fused.KERNELS), 9)),
 }
 
 
@@ -246,10 +249,14 @@ def mutants(path: str) -> list[Mutant]:
 # ---------------------------------------------------------------- noticing
 
 
-def _trials(path: str, **options: Any) -> Iterator[Callable[[], Any]]:
+def _runs(path: str, **options: Any) -> Iterator[Callable[[], Any]]:
     for one in FILES[path]:
         trial = partial(many_blocks.run, one) if isinstance(one, ManyBlocks) else one
         yield partial(trial, ARCHITECTURE, max_steps=MAX_STEPS, **options)
+
+
+def _trials(path: str, **options: Any) -> Iterator[Callable[[], Any]]:
+    yield from _runs(path, **options)
     if path in ("include/phases.cuh", "include/geometry.cuh"):
         yield from (partial(division.check, wide, side) for wide in (False, True) for side in division.PREPARED)
     if path == "include/phases.cuh":
@@ -287,9 +294,7 @@ def _kernels(path: str) -> list[str]:
 
 @cache
 def _launched(path: str) -> frozenset[str]:
-    return frozenset(
-        launch.variant.name for one in FILES[path] for launch in many_blocks.run(one, ARCHITECTURE).launches
-    )
+    return frozenset(launch.variant.name for trial in _runs(path) for launch in trial().launches)
 
 
 @cache

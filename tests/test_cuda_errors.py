@@ -84,16 +84,16 @@ def test_arrays_of_another_device(cupy: StandIn) -> None:
     works(cupy)
 
 
-@pytest.mark.parametrize("name", ["w", "out"])
+@pytest.mark.parametrize("name", ["w", "out", "residual"])
 def test_arrays_of_two_devices(cupy: StandIn, name: str) -> None:
     x, w = arrays(cupy)
-    out: Any = None
+    others: dict[str, Any] = {}
     with cupy.module.cuda.Device(1):
         if name == "w":
             w = array(cupy, 5, 4, 3, 2)
         else:
-            out = array(cupy, 2, 5, 4, 6)
-    message = refused(DeviceError, lambda: gpuconv.conv(x, w, out=out))
+            others[name] = array(cupy, 2, 5, 4, 6)
+    message = refused(DeviceError, lambda: gpuconv.conv(x, w, **others))
     assert f"{name} on device 1" in message
     assert message.endswith("gpuconv.to_device, called inside `with cupy.cuda.Device(n):`")
     works(cupy)
@@ -207,6 +207,17 @@ def test_an_address_that_is_not_aligned(cupy: StandIn) -> None:
         f"conv: x is not aligned to its elements of 4 bytes (address {unaligned.data.ptr:#x}); pass x.copy()"
     )
     works(cupy)
+
+
+@pytest.mark.parametrize("name", ["w", "b", "residual"])
+def test_any_of_four_arrays_may_not_be_aligned(cupy: StandIn, name: str) -> None:
+    shapes = {"x": (2, 4, 6, 7), "w": (4, 4, 1, 1), "b": (4,), "residual": (2, 4, 6, 7)}
+    given = {which: array(cupy, *shape) for which, shape in shapes.items()}
+    gpuconv.conv(**given)
+    count = given[name].size
+    given[name] = array(cupy, 4 * count + 1, dtype=np.uint8)[1:].view(np.float32).reshape(shapes[name])
+    message = refused(ArgumentError, lambda: gpuconv.conv(**given))
+    assert message.startswith(f"conv: {name} is not aligned to its elements of 4 bytes (address ")
 
 
 def test_an_out_that_is_not_aligned(cupy: StandIn) -> None:

@@ -21,6 +21,7 @@ from gpuconv import (
     ArgumentError,
     ArgumentTypeError,
     DeviceError,
+    _activation,
     _api,
     _arrays,
     _dtypes,
@@ -93,7 +94,7 @@ def _raised_at(wrong: Wrong) -> tuple[str, int]:
 
 
 MODULES = (
-    *(_api, _arrays, _dtypes, _geometry, _gradient_api, _gradients),
+    *(_activation, _api, _arrays, _dtypes, _geometry, _gradient_api, _gradients),
     *(_layout, _memory, _packed, _precision, _transfer),
 )
 

@@ -124,6 +124,7 @@ def test_the_structs_of_a_small_conv() -> None:
             "by_channel": 3,
             "m_tiles": 1,
             "n_tiles": 1,
+            "finish": {"residual": 0, "slope": 0, "low": 0, "high": 0, "acts": 0},
         },
         "taps": {
             "start": [-1, 0],

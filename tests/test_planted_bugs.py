@@ -45,6 +45,7 @@ FEW, BANDS, POINTWISE = "conv_few.cu", "conv_bands.cu", "conv_pointwise.cu"
 PRODUCT, MATRIX_ROWS = "include/matrix_product.cuh", "include/matrix_rows.cuh"
 CHANNELS = "conv_channels.cu"
 STEM, STEM_BAND, STEM_MMA = "conv_stem.cu", "include/stem.cuh", "include/stem_mma.cuh"
+VECTORS, STORED = "include/vectors.cuh", "*reinterpret_cast<Elements*>(target) = elements;"
 DEPTHWISE_TRANSPOSE = "conv_transpose_depthwise.cu"
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
@@ -336,7 +337,7 @@ BUGS = (
     Bug("what is repaired reads the padding", EPILOGUE, "if (found) sum = multiply_add", "sum = multiply_add",
         infinite, OUT_OF_BOUNDS.format("read"), "sum = multiply_add(multiplier.weight"),
     Bug("channels that are none are repaired", EPILOGUE, "m < end && m < p.filters", "m < end", infinite,
-        OUT_OF_BOUNDS.format("read"), "if (!is_finite(widen(y["),
+        OUT_OF_BOUNDS.format("read"), "if (spoilt(widen(target)))"),
     Bug("the padding of packed weights is left out", PACK, "m >= p.pitch", "m >= p.filters", rows,
         "uninitialised global read of weights", "weights + packed * p.pitch"),
     Bug("no barrier where weights are turned round", PACK, "__syncthreads();", "", rows,
@@ -365,10 +366,10 @@ BUGS = (
     Bug("channels that are none are interleaved", INTERLEAVED, "if (m + row >= p.common.filters) continue;", "",
         interleaved, OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
     Bug("sums are moved before they are there", BLOCKS, MOVED, MOVED.replace("__syncthreads();", ""), disjoint,
-        "shared memory race: read after write", "output(multiplier, sums["),
+        "shared memory race: read after write", "(multiplier, sums["),
     Bug("outputs that the padding cuts off are written", BLOCKS, "exists && inside(origin[axis] + found.tap[axis],",
         "exists && inside(0,", disjoint, OUT_OF_BOUNDS.format("write") + "|race between blocks",
-        "= output(multiplier, sums[row"),
+        "= output<FINISH>(multiplier, sums[row"),
     Bug("rows that are none are moved", BLOCKS, " && m0 + row < p.common.filters; row +=", "; row +=", disjoint,
         "uninitialised shared memory read", "found"),
     Bug("channels that are none are gathered", DEPTH_TO_SPACE, " && this->next_k + row + step < this->taps.rows;", ";",
@@ -441,7 +442,7 @@ BUGS = (
     Bug("filters that are none are read", FEW, "m < p.common.filters ? widen(w[", "true ? widen(w[", few,
         OUT_OF_BOUNDS.format("read"), "weights[i] = true"),
     Bug("filters that are none are written", FEW, "if (m >= p.common.filters) break;", "", few,
-        OUT_OF_BOUNDS.format("write"), "= narrow<T>(sums[i][m]"),
+        OUT_OF_BOUNDS.format("write"), "= narrow<T>(sum);"),
     Bug("a band changes while it is in use", BANDS, "__syncthreads();         // all have left what is replaced now",
         "", bands, "shared memory race: read after write", "Vector load("),
     Bug("a band is used before it is there", BANDS, "__syncthreads();\n                if (part", "if (part", bands,
@@ -514,11 +515,11 @@ BUGS = (
         "shared[p.weights - 8 + to] = value;", depthwise, "uninitialised shared memory read",
         "return *reinterpret_cast<const Vector*>(source)"),
     Bug("lanes read what others have not yet put down", DIRECT, TURNED_LANES, TURNED_LANES.replace("__syncwarp();", ""),
-        depthwise, "shared memory race: read after write", "y[targets[i] + further(f, r)] ="),
+        depthwise, "shared memory race: read after write", "store(y + targets[i]"),
     Bug("columns that are none are written", DIRECT, "j < columns ? left[i] : 0", "left[i]", depthwise,
-        "global memory|race between blocks|race on y", "y[targets[i] + further(f, r)] ="),
+        "global memory|race between blocks|race on y", "*target = narrow<T>(sum);"),
     Bug("rows that are none are written in vectors", DIRECT, "exists && taken(r) < out.left", "exists", whole_rows,
-        OUT_OF_BOUNDS.format("write") + "|race between", "*reinterpret_cast<Packed*>(y + further(f, r)) = packed;"),
+        OUT_OF_BOUNDS.format("write") + "|race between", STORED),
     Bug("kernel rows that are none are read", DIRECT, "!ALL_ROWS && !LINE && !inside(i - r, kernel_rows())", "false",
         long_rows, "uninitialised shared memory read|shared memory", "return *reinterpret_cast<const Vector*>(source)"),
     Bug("a sum over the taps inside reads the padding", DIRECT,
@@ -528,7 +529,7 @@ BUGS = (
         "copy_async<16>(target + (one.place"),
     Bug("output channels that do not exist are written", STEM_MMA, "if (m >= p.common.filters) break;", "",
         stem_in_halves, OUT_OF_BOUNDS.format("write").replace(" . ", " .* ") + "|race between",
-        "*reinterpret_cast<Neighbours*>(y) = out;"),
+        STORED),
     Bug("distances of the last words of K are left out", STEM_BAND, "i = threadIdx.x; i < entries;",
         "i = threadIdx.x; i < p.steps;", stem_in_halves, "uninitialised shared memory read", "load_word(table"),
 )  # fmt: skip
@@ -546,7 +547,7 @@ def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
 PATHS = (
     IMPLICIT, FFMA, GATHER, EPILOGUE, MMA, SLICE, FRAGMENTS, TRANSPOSE, PHASES, INTERLEAVED, BLOCKS, DEPTH_TO_SPACE,
     PACK, PACK_FRAGMENTS, POOL, SPLIT, TRANSPOSE_SPLIT, TICKETS, DIRECT, FEW, BANDS, POINTWISE, PRODUCT, MATRIX_ROWS,
-    STEM, STEM_BAND, STEM_MMA,
+    STEM, STEM_BAND, STEM_MMA, VECTORS,
 )  # fmt: skip
 
 
@@ -592,8 +593,8 @@ def test_without_its_checks_the_emulator_sees_results_alone(path: str, old: str,
     [
         (IMPLICIT, "if (epilogue.write(shared)) epilogue.repair();", "epilogue.write(shared);"),
         (EPILOGUE, "!locate(at, offset) || ", "true || "),
-        (EPILOGUE, "return !is_finite(sum);", "return false;"),
-        (EPILOGUE, "m += kRowStep)\n", "m += 2 * kRowStep)\n"),
+        (EPILOGUE, "return !finite;", "return false;"),
+        (EPILOGUE, "m += kRowStep) {\n", "m += 2 * kRowStep) {\n"),
         (EPILOGUE, "for (Index k = 0; k < taps.rows", "for (Index k = 1; k < taps.rows"),
     ],
 )
@@ -610,7 +611,7 @@ def test_a_missing_repair_shows_in_the_results(path: str, old: str, new: str) ->
     ("old", "new"),
     [
         ("if (!__any_sync(~0u, suspect)) return;", "return;"),
-        ("suspect = suspect || !is_finite(sum);", ""),
+        ("suspect = out.template store", "out.template store"),
         ("for (phase = int(all.phases.divisor) - 1; phase >= 0; --phase)", "for (phase = 1; phase > 0; --phase)"),
     ],
 )

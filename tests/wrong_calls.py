@@ -386,4 +386,89 @@ MODES = [
     ),
 ]
 
-WRONGS = [*map(_refused, REFUSALS), *NO_ARRAYS, *LIBRARIES, *DTYPES, *OUTS, *MODES]
+RESIDUAL = array(*Y)
+
+
+def _activation(name: str, given: Any, message: str, error: type[Exception] = ArgumentTypeError) -> Wrong:
+    return Wrong(f"activation: {name}", lambda: gpuconv.conv(X, W, activation=given), error, f"conv: {message}")
+
+
+NAMES = "activation must be one of relu, leaky_relu, clip, not"
+FORMS = "activation must be a name, or a tuple of a name and its arguments as ('leaky_relu', 0.1), not"
+FUSED = [
+    _activation("another case", "ReLU", f"{NAMES} 'ReLU'", ArgumentError),
+    _activation("no name", "", f"{NAMES} ''", ArgumentError),
+    _activation("an unknown name with arguments", ("elu", 1.0), f"{NAMES} 'elu'", ArgumentError),
+    _activation("a list", ["clip", 0, 6], f"{FORMS} list"),
+    _activation("a function", np.tanh, f"{FORMS} ufunc"),
+    _activation("bytes", b"relu", f"{FORMS} bytes"),
+    _activation("an empty tuple", (), f"{FORMS} a tuple of nothing"),
+    _activation("arguments alone", (0, 6.0), f"{FORMS} a tuple of int, float"),
+    _activation("relu of something", ("relu", 6), "activation relu takes no arguments, but the tuple has 1 of them"),
+    _activation("no alpha", ("leaky_relu",), "activation leaky_relu takes alpha, but the tuple has 0 of them"),
+    _activation("two alphas", ("leaky_relu", 0, 1), "activation leaky_relu takes alpha, but the tuple has 2 of them"),
+    _activation("half a clip", ("clip", 0), "activation clip takes low and high, but the tuple has 1 of them"),
+    _activation("text for alpha", ("leaky_relu", "0.1"), "alpha of activation leaky_relu must be a number, not str"),
+    _activation(
+        "None for alpha", ("leaky_relu", None), "alpha of activation leaky_relu must be a number, not NoneType"
+    ),
+    _activation("truth for a bound", ("clip", True, 6), "low of activation clip must be a number or None, not bool"),
+    _activation("a complex bound", ("clip", 0, 6j), "high of activation clip must be a number or None, not complex"),
+    _activation("a bound that is NaN", ("clip", float("nan"), 1), "low of activation clip is NaN", ArgumentError),
+    _activation(
+        "a bound past all floats",
+        ("clip", None, 10**400),
+        "high of activation clip does not fit into a float64",
+        ArgumentError,
+    ),
+    Wrong(
+        "an activation of complex numbers",
+        lambda: gpuconv.conv(X.astype("complex64"), W.astype("complex64"), activation="relu"),
+        ArgumentTypeError,
+        "conv: x has dtype complex64, but an activation compares real numbers; pass none",
+    ),
+    Wrong(
+        "a residual of x's shape",
+        lambda: gpuconv.conv(X, W, residual=X),
+        ArgumentError,
+        "conv: residual must have the result's shape (1, 4, 3, 5), not (1, 4, 5, 6)",
+    ),
+    Wrong(
+        "a residual to broadcast",
+        lambda: gpuconv.conv_transpose(X, W, residual=array(1, 4, 1, 1)),
+        ArgumentError,
+        "conv_transpose: residual must have the result's shape (1, 4, 7, 7), not (1, 4, 1, 1)",
+    ),
+    Wrong(
+        "a residual of the other layout",
+        lambda: gpuconv.conv(X_LAST, W, layout="NHWC", residual=RESIDUAL),
+        ArgumentError,
+        "conv: residual must have the result's shape (1, 3, 5, 4), not (1, 4, 3, 5)",
+    ),
+    Wrong(
+        "a residual of another dtype",
+        lambda: gpuconv.conv(X, W, residual=RESIDUAL.astype(np.float64)),
+        ArgumentTypeError,
+        "conv: residual has dtype float64, but x has float32; all arrays must share one dtype",
+    ),
+    Wrong(
+        "a list for residual",
+        lambda: gpuconv.conv(X, W, residual=[0.0]),
+        ArgumentTypeError,
+        "conv: residual must be a NumPy or CuPy array, not builtins.list",
+    ),
+    Wrong(
+        "NumPy's residual for CuPy's x and w",
+        lambda: with_cupy(gpuconv.conv, CUPY_X, CUPY_X, residual=RESIDUAL),
+        ArgumentTypeError,
+        f"conv: x is a CuPy array, residual is a NumPy array; {ONE_LIBRARY}",
+    ),
+    Wrong(
+        "an out that is the residual",
+        lambda: gpuconv.conv(X, W, residual=(own := BUFFER[:60].reshape(Y)), out=own),
+        ArgumentError,
+        "conv: out shares memory with residual; pass an array of its own",
+    ),
+]
+
+WRONGS = [*map(_refused, REFUSALS), *NO_ARRAYS, *LIBRARIES, *DTYPES, *OUTS, *MODES, *FUSED]

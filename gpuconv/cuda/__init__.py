@@ -184,7 +184,7 @@ def prepare(
     _precision.check(operator, precision)
     order = called.order("out", layout)
     shape = _layout.as_given(order, called.result(geometry))
-    _activation.check(operator, activation, arrays.get("residual"), shape, inputs[0].dtype)
+    _activation.check(operator, activation, arrays.get("residual"), shape, dtype)
     names = ("out",) if len(outs) == 1 else ("out[0]", "out[1]")
     given = {name: out for name, out in zip(names, outs, strict=True) if out is not None}
     current = here.current_device()

@@ -25,7 +25,8 @@ class Work:
         Two per multiply-add, eight of complex numbers; taps in the padding count as well. Comparisons do not count,
         nor do sums alone.
     bytes : int
-        Inputs that any output meets, weights, bias, outputs and Indices, each once. What a call writes all counts.
+        Inputs that any output meets, weights, bias, residual, outputs and Indices, each once. What a call writes all
+        counts.
     """
 
     flops: int
@@ -36,7 +37,15 @@ class Work:
         return max(self.flops / rate, self.bytes / bandwidth)
 
 
-def work(geometry: Geometry, dtype: str, *, bias: bool = False, indices: bool = False, backwards: bool = False) -> Work:
+def work(
+    geometry: Geometry,
+    dtype: str,
+    *,
+    bias: bool = False,
+    residual: bool = False,
+    indices: bool = False,
+    backwards: bool = False,
+) -> Work:
     """Return the least work of one call, of any operator by its geometry; ``backwards`` for the gradient of MaxPool.
 
     The gradient of weights has the work of the Conv whose geometry it has.
@@ -56,7 +65,7 @@ def work(geometry: Geometry, dtype: str, *, bias: bool = False, indices: bool = 
     # A weight meets every output pixel in Conv, every input pixel in ConvTranspose.
     pixels = geometry.y_shape if isinstance(geometry, ConvGeometry) else geometry.x_shape
     flops = (8 if _dtypes.entry(dtype).real else 2) * prod(geometry.w_shape) * pixels[0] * prod(pixels[2:])
-    return Work(flops, size * (inputs + weights + outputs))
+    return Work(flops, size * (inputs + weights + outputs * (1 + residual)))
 
 
 def _met(geometry: _Windows, axis: int) -> int:

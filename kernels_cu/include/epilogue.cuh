@@ -70,8 +70,9 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
     __device__ __forceinline__ Index column(int j) const { return column0 + multiplier.chunk_column(j) + threadIdx.x % kColumns; }
     __device__ __forceinline__ Index first_row(int i) const { return m0 + multiplier.chunk_row(i) + threadIdx.x % 32 / kColumns; }
 
-    // Adds the bias, rounds, writes; returns whether this thread, or one of its warp, wrote something that is not finite.
-    __device__ __forceinline__ bool write(void* shared) const
+    // Adds the bias, finishes, rounds, writes; returns whether this thread, or one of its warp, had a sum that is not finite.
+    __device__ __forceinline__ bool write(void* shared) const { return p.finish.any() ? write<true>(shared) : write<false>(shared); }
+    template <bool FINISH> __device__ __forceinline__ bool write(void* shared) const
     {
         Acc* piece = static_cast<Acc*>(shared) + threadIdx.x / 32 * kPiece;
         const bool channels_last = p.y_channel == 1;
@@ -84,17 +85,12 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
             for (int i = 0; i < Multiplier::kChunksM; ++i) {
                 multiplier.put(piece, i, j);
                 __syncwarp();
-                const bool its = p.finish.any() ? write_chunk<true>(piece, exists, offset, i) : write_chunk<false>(piece, exists, offset, i);
-                suspect = its || suspect;
+                if (channels_last) suspect = write_channels<FINISH>(piece, exists, offset, m0 + multiplier.chunk_row(i)) || suspect;
+                else suspect = write_pixels<FINISH>(piece, exists, offset, first_row(i)) || suspect;
                 __syncwarp();
             }
         }
         return channels_last ? __any_sync(0xffffffff, suspect) : suspect;
-    }
-    template <bool FINISH> __device__ __forceinline__ bool write_chunk(const Acc* piece, bool exists, Index offset, int i) const
-    {
-        if (p.y_channel == 1) return write_channels<FINISH>(piece, exists, offset, m0 + multiplier.chunk_row(i));
-        return write_pixels<FINISH>(piece, exists, offset, first_row(i));
     }
     template <bool FINISH> __device__ __forceinline__ bool store(T& target, Acc sum) const
     {
@@ -108,7 +104,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
     {
         T* y = output();
         bool suspect = false;
-#pragma unroll (FINISH ? 4 : kRows / kRowStep)
+#pragma unroll (FINISH ? 2 : kRows / kRowStep)
         for (int row = 0; row < kRows; row += kRowStep) {
             if (!exists || m + row >= p.filters) continue;
             const Acc sum = piece[(row + threadIdx.x % 32 / kColumns) * kPitch + threadIdx.x % kColumns] + bias(m + row);
@@ -125,7 +121,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
         const Acc added = m < p.filters ? bias(m) : Acc(0);
         T* y = output() + m;
         bool suspect = false;
-#pragma unroll 4
+#pragma unroll (FINISH ? 2 : 4)
         for (int at = threadIdx.x % 32 / kRows; at < kColumns; at += kStep) {
             const Index its = __shfl_sync(0xffffffff, offset, at);
             if (!__shfl_sync(0xffffffff, exists, at) || m >= p.filters) continue;

@@ -89,7 +89,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct In
         for (int i = 0; i < Multiplier::kChunksM; ++i) {
             const Acc* sums = piece(phase, i, j) + threadIdx.x % 32 / kColumns * kPitch + column;
             const Index m = out.first_row(i);
-#pragma unroll (FINISH ? 4 : kRows / Writer::kRowStep)
+#pragma unroll (FINISH ? 2 : kRows / Writer::kRowStep)
             for (int row = 0; row < kRows; row += Writer::kRowStep) {
                 if (m + row >= p.common.filters) continue;
                 const Acc sum = sums[row * kPitch] + out.bias(m + row);

@@ -1,0 +1,146 @@
+"""Calls with a residual and an activation: what they must give by definition, and small ones for every kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import many_blocks
+import numpy as np
+import oracle
+from emulated import architecture as usual_architecture
+from emulated import indices, preferred
+from emulator import emulated_cuda
+from operands import LAYOUTS, values
+from oracle import assert_same
+from strategies import Problem
+
+import gpuconv
+
+# As calls give them, and what stands in the formula: slope, low, high.
+ACTIVATIONS: dict[Any, tuple[float, float, float]] = {
+    None: (1.0, -inf, inf),
+    "relu": (1.0, 0.0, inf),
+    "leaky_relu": (0.01, -inf, inf),
+    "clip": (1.0, -inf, inf),
+    ("relu",): (1.0, 0.0, inf),
+    ("leaky_relu", 0.3): (0.3, -inf, inf),
+    ("leaky_relu", -2): (-2.0, -inf, inf),
+    ("clip", -1.5, 6): (1.0, -1.5, 6.0),
+    ("clip", None, 2.5): (1.0, -inf, 2.5),
+    ("clip", -0.7, None): (1.0, -0.7, inf),
+    ("clip", 3, -3): (1.0, 3.0, -3.0),
+}
+
+
+def finished(sums: Any, residual: Any, activation: Any) -> Any:
+    """What becomes of sums with their bias, in their own type, element by element."""
+    kind = sums.dtype.type
+    slope, low, high = (kind(number) for number in ACTIVATIONS[activation])
+    with np.errstate(all="ignore"):
+        v = sums if residual is None else sums + residual.astype(kind)
+        v = np.where(v < 0, v * slope, v)
+        v = np.where(v < low, low, v)
+        return np.where(v > high, high, v)
+
+
+def accumulator(dtype: Any) -> Any:
+    """The type of the sums."""
+    return np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32)
+
+
+# ---------------------------------------------------------------- small calls for every kernel
+
+
+@dataclass(frozen=True)
+class Fused:
+    """What a call has beside x and w; the residual lies as the result does, or as a layout says."""
+
+    bias: bool
+    activation: Any
+    residual: str | None
+
+
+KERNELS = tuple(one for one in many_blocks.ALL if one.problem.w_shape is not None)
+_AS_RESULT = "as the result"
+_RESIDUALS = (_AS_RESULT, _AS_RESULT, "reversed", _AS_RESULT, "channels last", None)
+_ACTIVATIONS = tuple(activation for activation in ACTIVATIONS if activation not in ("clip", ("relu",)))
+
+
+def _two_calls(number: int) -> Iterator[Fused]:
+    """Two calls that share nothing, other ones for each number."""
+    for turn in (2 * number, 2 * number + 1):
+        residual = _RESIDUALS[turn % len(_RESIDUALS)]
+        activation = _ACTIVATIONS[turn * 5 % len(_ACTIVATIONS)]
+        yield Fused(bool(turn % 2), activation or (None if residual else "relu"), residual)
+
+
+def _small(problem: Problem) -> Problem:
+    """The same with one image, and with a few output channels of each group that are no whole vectors."""
+    assert problem.w_shape is not None
+    group, (first, second, *taps) = problem.attributes.get("group", 1), problem.w_shape
+    if problem.operator == "conv":
+        channels = first = group * min(first // group, 19)
+    else:
+        second = min(second, 19)
+        channels = group * second
+    x_shape = (1, *problem.x_shape[1:])
+    return Problem(problem.operator, x_shape, (first, second, *taps), (channels,), problem.attributes)
+
+
+def check(number: int, architecture: str | None = None, **options: Any) -> Any:
+    """Run two calls of a kernel on whole numbers and return the device.
+
+    Raise AssertionError where it makes something else than the formula does of their sums, which are exact: no bit
+    depends on their order.
+    """
+    one = replace(KERNELS[number], problem=_small(KERNELS[number].problem))
+    problem, dtype = one.problem, one.dtype
+    x, w, b = many_blocks.arrays(one)
+    sums = getattr(oracle, problem.operator)(x, w, None, **problem.attributes).value.astype(accumulator(dtype))
+    bias = b.reshape(-1, *(1,) * problem.rank).astype(sums.dtype)
+    lies = one.out or "contiguous"
+    for call in _two_calls(number):
+        kind = "nonfinite" if call.bias else "integers"
+        residual = None if call.residual is None else values(kind, number, sums.shape, dtype)
+        expected = finished(sums + bias if call.bias else sums, residual, call.activation).astype(dtype)
+        if residual is not None:
+            residual = LAYOUTS[lies if call.residual == _AS_RESULT else str(call.residual)](residual)
+        settings = (indices(one.wide), preferred(one.kernel), gpuconv.precision(one.precision))
+        device = emulated_cuda(architecture or usual_architecture(dtype, problem.rank), **options)
+        with settings[0], settings[1], settings[2], device as emulated:
+            y = getattr(gpuconv, problem.operator)(
+                *(x, w, b if call.bias else None),
+                **problem.attributes,
+                activation=call.activation,
+                residual=residual,
+                out=LAYOUTS[lies](np.zeros(sums.shape, dtype)),
+            )
+        assert emulated.launches[-1].variant.name == one.kernel
+        assert_same(y, expected, bits=False)
+    return emulated
+
+
+# ---------------------------------------------------------------- random calls
+
+
+def with_finish(exact: oracle.Exact, residual: Any, activation: Any, dtype: Any) -> oracle.Exact:
+    """What sums become, with what they may be off by: no activation here makes an error larger than its slope does."""
+    slope, low, high = (float(accumulator(dtype).type(number)) for number in ACTIVATIONS[activation])
+    added = 0.0 if residual is None else residual.astype(np.float64)
+    with np.errstate(all="ignore"):
+        v = exact.value + added
+        v = np.where(v < 0, v * slope, v)
+        v = np.where(v < low, low, v)
+        v = np.where(v > high, high, v)
+        magnitude = (exact.magnitude + np.abs(added)) * max(1.0, abs(slope))
+    return oracle.Exact(v, magnitude, exact.terms + 2)  # the residual, and the product with the slope
+
+
+def assert_equal(actual: Any, expected: Any) -> None:
+    """Assert equality of every bit, but for those of NaN."""
+    assert_same(actual, expected, bits=False)
+    numbers = ~np.isnan(expected.astype(np.float64))
+    assert (np.signbit(actual) == np.signbit(expected))[numbers].all(), "a zero has the wrong sign"
