@@ -73,8 +73,8 @@ def test_things_that_are_no_models() -> None:
 
 def test_invalid_models_are_refused_in_one_line() -> None:
     proto = pool()
-    proto.graph.node[0].input[0] = "nobody"
-    with pytest.raises(gpuconv.ArgumentError, match=r"^the model is not valid: .*nobody") as caught:
+    proto.graph.node[0].output[0] = "x"
+    with pytest.raises(gpuconv.ArgumentError, match=r"^the model is not valid: .*'x'") as caught:
         backend.prepare(proto)
     assert "\n" not in str(caught.value)
     assert not backend.is_compatible(proto)
@@ -141,6 +141,38 @@ def test_features_inside_graphs_and_functions_are_found_by_prepare() -> None:
     domains = [helper.make_opsetid("local", 1)]
     with pytest.raises(gpuconv.ArgumentError, match=r"^MaxPool node 'inner': the attribute ceil_mode needs opset 10"):
         backend.prepare(model([call], ["x"], ["y"], 12, functions=[function], domains=domains))
+
+
+def test_values_that_nothing_makes() -> None:
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], name="c")
+    message = (
+        r"^Conv node 'c': its input 'w' is no input of the graph, no initializer, and no output of an earlier node$"
+    )
+    with pytest.raises(gpuconv.ArgumentError, match=message):
+        backend.prepare(model([conv], ["x"], ["y"]))
+    branch = helper.make_graph([conv], "branch", [], [value("y")])
+    choice = helper.make_node("If", ["which"], ["z"], then_branch=branch, else_branch=branch)
+    with pytest.raises(gpuconv.ArgumentError, match=message):
+        backend.prepare(model([choice], [value("which", np.bool_, ()), "x"], ["z"]))
+
+
+def test_operators_and_domains_that_nobody_knows() -> None:
+    made_up = helper.make_node("Frobnicate", ["x"], ["y"], name="f")
+    with pytest.raises(
+        gpuconv.ArgumentError, match=r"^Frobnicate node 'f': 'Frobnicate' is no operator of the domain ''"
+    ):
+        backend.prepare(model([made_up], ["x"], ["y"]))
+    early = helper.make_node("Gelu", ["x"], ["y"], name="g")
+    with pytest.raises(gpuconv.ArgumentError, match=r"^Gelu node 'g': 'Gelu' is no operator of .* at opset 19$"):
+        backend.prepare(model([early], ["x"], ["y"], 19))
+    other = helper.make_node("Relu", ["x"], ["y"], name="r", domain="vendor")
+    with pytest.raises(gpuconv.ArgumentError, match=r"^Relu node 'r': the domain 'vendor' is not imported; .* are ''$"):
+        backend.prepare(model([other], ["x"], ["y"]))
+    domains = [helper.make_opsetid("vendor", 1)]
+    with pytest.raises(
+        gpuconv.ArgumentError, match=r"^Relu node 'r': neither gpuconv .* knows 'Relu' of domain 'vendor'"
+    ):
+        backend.prepare(model([other], ["x"], ["y"], domains=domains))
 
 
 def test_operators_that_the_evaluator_does_not_know() -> None:

@@ -1,6 +1,5 @@
-"""Whole models: our operators for Conv, ConvTranspose and MaxPool, onnx's reference evaluator for everything else.
+"""Whole models: our operators and those around them on the CPU or a device, onnx's reference evaluator for the rest.
 
-Where that evaluator is wrong about an operator of ordinary networks, :mod:`gpuconv.onnx.corrections` takes its place.
 The module is a backend in the sense of ``onnx.backend.base``: its functions are those that onnx's test runner calls.
 """
 
@@ -110,7 +109,14 @@ class Backend(onnx.backend.base.Backend):
         model : ModelProto, bytes or path
             External data is read from beside the path.
         device : {"CPU", "CUDA", "CUDA:0"}
-            Where Conv, ConvTranspose and MaxPool are computed; all other operators run in NumPy.
+            Where the operators of gpuconv.onnx.operators, Conv, ConvTranspose and MaxPool are computed. On a device,
+            values stay there between nodes; shapes, axes and the like stay on the host. Other operators run on the
+            host, and a warning names the first node of each.
+        fold : bool
+            Whether what is constant is computed now, and BatchNormalization, activations and residuals become part of
+            the convolutions before them. Activations and residuals then change no bit in float32 and float64, and are
+            rounded fewer times in 16-bit types. Factors and shifts of channels (float32 and float64 only) change how
+            results are rounded: each weight is rounded once more, so that a sum of K terms is at most (K + 3)·u·S off.
         **kwargs
             Ignored, as onnx's interface asks for.
 

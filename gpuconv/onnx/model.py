@@ -15,6 +15,7 @@ from gpuconv._errors import ArgumentError, ArgumentTypeError
 from gpuconv.onnx import nodes
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
+_DOMAINS = {schema.domain for schema in onnx.defs.get_all_schemas()}  # those that onnx has operators of
 
 
 def load(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
@@ -46,6 +47,8 @@ def load(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
     opset = opset_of(model.opset_import)
     nodes.check_opset(opset)
     _check_nodes(model, opset)
+    _check_operators(model)
+    _check_values(model.graph, set())
     _run_checker(model, name, source)
     return model if model.opset_import else _with_import(model, opset)
 
@@ -165,6 +168,42 @@ def _check_nodes(model: ModelProto, opset: int) -> None:
 def _element_types(model: ModelProto) -> dict[str, str]:
     """Find the element types of values, by NumPy's names."""
     return {value.name: name for value in _inferred(model) if (name := element_type(value))}
+
+
+def _check_operators(model: ModelProto) -> None:
+    """Refuse domains that are not imported, and operators that ONNX's own domains do not have."""
+    own = {(function.domain, function.name) for function in model.functions}
+    for scope in (model, *model.functions):
+        opsets = {entry.domain: entry.version for entry in scope.opset_import}
+        opsets.setdefault("", opset_of(scope.opset_import))
+        for node in _all_nodes(scope.graph.node if scope is model else scope.node):
+            if node.domain not in opsets:
+                raise ArgumentError(
+                    f"{nodes.describe(node)}: the domain {node.domain!r} is not imported; the imports are "
+                    f"{', '.join(map(repr, sorted(opsets)))}"
+                )
+            known = (node.domain, node.op_type) in own or node.domain not in _DOMAINS
+            if not known and not onnx.defs.has(node.op_type, opsets[node.domain], node.domain):
+                raise ArgumentError(
+                    f"{nodes.describe(node)}: {node.op_type!r} is no operator of the domain {node.domain!r} at opset "
+                    f"{opsets[node.domain]}"
+                )
+
+
+def _check_values(graph: GraphProto, outside: set[str]) -> None:
+    """Refuse inputs of nodes that nothing before them makes."""
+    seen = outside | {value.name for value in (*graph.input, *graph.initializer)} | {""}
+    seen |= {tensor.values.name for tensor in graph.sparse_initializer}
+    for node in graph.node:
+        for name in node.input:
+            if name not in seen:
+                raise ArgumentError(
+                    f"{nodes.describe(node)}: its input {name!r} is no input of the graph, no initializer, and no "
+                    "output of an earlier node"
+                )
+        for inner in nodes.subgraphs(node):
+            _check_values(inner, seen)
+        seen.update(node.output)
 
 
 @dataclass(frozen=True, slots=True)

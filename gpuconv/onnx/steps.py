@@ -15,6 +15,7 @@ from gpuconv.onnx.operators import Form, Operator
 from gpuconv.onnx.operators.affine import activated, affine
 
 DOMAIN = "gpuconv"  # of nodes that ONNX has not
+_FUSED = ("FusedConv", "FusedConvTranspose", "Affine")
 ACTIVATION = ("activation", "alpha", "low", "high")  # attributes of these
 Inputs = tuple[Any, ...]
 
@@ -164,7 +165,7 @@ def find(node: NodeProto, opset: int) -> Step | None:
     opset : int
         Version of the default domain that the graph or function imports.
     """
-    if node.domain == DOMAIN:
+    if node.domain == DOMAIN and node.op_type in _FUSED:
         return FusedStep(node, opset)
     if nodes.supported(node):
         return KernelStep(node, opset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -30,11 +31,8 @@ def _average_pool(form: Form, x: Any) -> Any:
     g = _geometry.max_pool(x.shape, **_given(form, _WINDOW))
     y = wide(x)
     y = _sums_by_conv(y, g) if on_device(x) else _sums_by_slices(y, g)
-    xp = namespace(x)
-    for axis in range(len(g.kernel_shape)):
-        counts = _counts(g, axis, bool(form.get("count_include_pad"))).astype(y.dtype)
-        y /= xp.asarray(counts).reshape(-1, *(1,) * (len(g.kernel_shape) - 1 - axis))
-    return y.astype(x.dtype, copy=False)
+    counts = _elements(g, bool(form.get("count_include_pad"))).astype(y.dtype)
+    return (y / namespace(x).asarray(counts)).astype(x.dtype, copy=False)
 
 
 def _sums_by_conv(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
@@ -55,14 +53,18 @@ def _sums_by_conv(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
 def _sums_by_slices(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
     """Axis by axis, each from a few sums of slices."""
     for axis in range(len(g.kernel_shape)):
-        shape = (*x.shape[: 2 + axis], g.y_shape[2 + axis], *x.shape[3 + axis :])
-        total = np.zeros(shape, x.dtype)
-        before: tuple[slice, ...] = (slice(None),) * (2 + axis)
-        for tap in range(g.kernel_shape[axis]):
-            out, source = _meeting(g, axis, tap, 0, 0)
-            total[(*before, out)] += x[(*before, source)]
-        x = total
+        if g.kernel_shape[axis] > 1 or g.strides[axis] > 1 or g.y_shape[2 + axis] != x.shape[2 + axis]:
+            x = _sums_along(x, g, axis)
     return x
+
+
+def _sums_along(x: Any, g: _geometry.MaxPoolGeometry, axis: int) -> Any:
+    total = np.zeros((*x.shape[: 2 + axis], g.y_shape[2 + axis], *x.shape[3 + axis :]), x.dtype)
+    before: tuple[slice, ...] = (slice(None),) * (2 + axis)
+    for tap in range(g.kernel_shape[axis]):
+        out, source = _meeting(g, axis, tap, 0, 0)
+        total[(*before, out)] += x[(*before, source)]
+    return total
 
 
 def _meeting(g: _geometry.MaxPoolGeometry, axis: int, tap: int, before: int, after: int) -> tuple[slice, slice]:
@@ -71,6 +73,11 @@ def _meeting(g: _geometry.MaxPoolGeometry, axis: int, tap: int, before: int, aft
     low, high = _geometry.tap_range(g.y_shape[2 + axis], g.x_shape[2 + axis] + before + after, stride, offset)
     start = low * stride + offset
     return slice(low, high), slice(start, start + max(0, high - low - 1) * stride + (high > low), stride)
+
+
+def _elements(g: _geometry.MaxPoolGeometry, padding: bool) -> Any:
+    """How many taps of each window count, with the padding or without it; (Q1, …, Qn)."""
+    return reduce(np.multiply.outer, (_counts(g, axis, padding) for axis in range(len(g.kernel_shape))))
 
 
 def _counts(g: _geometry.MaxPoolGeometry, axis: int, padding: bool) -> Any:
