@@ -16,8 +16,9 @@ import gpuconv
 from gpuconv._errors import ArgumentError, GpuconvError
 from gpuconv.onnx import folding, nodes, steps
 from gpuconv.onnx.model import Fact
-from gpuconv.onnx.operators import on_device
+from gpuconv.onnx.operators import is_float, on_device
 from gpuconv.onnx.reference import own_error
+from gpuconv.onnx.rewriting import Graph, names_used
 from gpuconv.onnx.steps import Step
 
 Observer = Callable[[NodeProto, int, int, float], None]
@@ -42,7 +43,7 @@ class Evaluator(ReferenceEvaluator):
         graph_nodes, self.nodes_ = self.nodes_, []
         super()._init()
         kept = frozenset(self.output_names)
-        graph = folding.Graph(list(graph_nodes), self.rt_inits_, kept, self.opsets[""], self._facts)
+        graph = Graph(list(graph_nodes), self.rt_inits_, kept, self.opsets[""], self._facts)
         folded = folding.fold(graph)
         self.nodes_, self.inits_ = folded.nodes, []
         super()._init()
@@ -239,10 +240,8 @@ class CudaEvaluator(Evaluator):
 
 
 def _returned(value: Any) -> Any:
-    """Move floating-point arrays to the device."""
-    dtype = getattr(value, "dtype", None)
-    is_float = dtype is not None and (dtype.kind == "f" or dtype.name == "bfloat16")
-    return gpuconv.to_device(value) if is_float and not on_device(value) else value
+    """Move a floating-point array to the device."""
+    return gpuconv.to_device(value) if isinstance(value, np.ndarray) and is_float(value) else value
 
 
 def _run_reference(node: Any, inputs: list[Any], values: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
@@ -270,7 +269,7 @@ def _last_uses(graph_nodes: Any, kept: set[str]) -> list[list[str]]:
     uses: list[list[str]] = []
     seen = {"", *kept}
     for node in reversed(graph_nodes):
-        names = {*folding.names_used(node), *node.output} - seen
+        names = {*names_used(node), *node.output} - seen
         seen |= names
         uses.append(sorted(names))
     return uses[::-1]

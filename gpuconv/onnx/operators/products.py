@@ -10,7 +10,7 @@ import numpy as np
 import gpuconv
 from gpuconv import _dtypes
 from gpuconv._errors import ArgumentError
-from gpuconv.onnx.operators.form import Form, Operator, is_float, namespace, wide
+from gpuconv.onnx.operators.form import Form, Operator, namespace, wide
 from gpuconv.onnx.operators.pooling import on_device
 
 
@@ -34,16 +34,23 @@ def product(a: Any, b: Any) -> Any:
     if not on_device(a) or a.dtype.name not in _dtypes.CONV_DTYPES:
         return namespace(a).matmul(wide(a), wide(b)).astype(a.dtype, copy=False)
     if b.ndim == 2:
-        rows = prod(a.shape[:-1])
-        return _by_conv(a.reshape(1, rows, a.shape[-1]), b[None]).reshape(*a.shape[:-1], b.shape[-1])
+        return _of_rows(a.reshape(prod(a.shape[:-1]), a.shape[-1]), b).reshape(*a.shape[:-1], b.shape[-1])
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     count, xp = prod(stack), namespace(a)
     a = xp.broadcast_to(a, (*stack, *a.shape[-2:])).reshape(count, *a.shape[-2:])
     b = xp.broadcast_to(b, (*stack, *b.shape[-2:])).reshape(count, *b.shape[-2:])
-    return _by_conv(a, b).reshape(*stack, a.shape[-2], b.shape[-1])
+    return _of_stacks(a, b).reshape(*stack, a.shape[-2], b.shape[-1])
 
 
-def _by_conv(a: Any, b: Any) -> Any:
+def _of_rows(a: Any, b: Any, bias: Any = None) -> Any:
+    """Multiply (M, K) by (K, N): M positions that have their K channels last, and N filters."""
+    if 0 in (*a.shape, *b.shape):
+        y = namespace(a).zeros((a.shape[0], b.shape[1]), a.dtype)
+        return y if bias is None else y + bias
+    return gpuconv.conv(a[None], b.T[:, :, None], bias, layout="NHWC")[0]
+
+
+def _of_stacks(a: Any, b: Any) -> Any:
     """Multiply (S, M, K) by (S, K, N): each pair is a group, whose K channels of N positions have M filters."""
     stack, rows, inner = a.shape
     if 0 in (*a.shape, *b.shape):
@@ -69,8 +76,9 @@ def _gemm(form: Form, a: Any, b: Any, c: Any = None) -> Any:
     """alpha * A @ B + beta * C, either factor transposed first where its attribute says so."""
     a, b = a.T if form.get("transA") else a, b.T if form.get("transB") else b
     alpha, beta = form.get("alpha"), form.get("beta")
-    if on_device(a) and is_float(a) and c is not None and alpha == beta == 1 and _is_row(c, b.shape[1]):
-        return _with_bias(a, b, c.reshape(-1))
+    plain = alpha == beta == 1 and on_device(a) and a.dtype.name in _dtypes.CONV_DTYPES
+    if plain and c is not None and a.shape[1] == b.shape[0] and _is_row(c, b.shape[1]):
+        return _of_rows(a, b, c.reshape(-1))
     y = wide(product(a, b))
     if alpha != 1:
         y = y * alpha
@@ -81,13 +89,6 @@ def _gemm(form: Form, a: Any, b: Any, c: Any = None) -> Any:
 
 def _is_row(c: Any, columns: int) -> bool:
     return bool(c.size == columns == c.shape[-1]) if c.ndim else False
-
-
-def _with_bias(a: Any, b: Any, bias: Any) -> Any:
-    """Multiply (M, K) by (K, N) as M positions with K channels side by side, and N filters that have a bias."""
-    if a.shape[1] != b.shape[0] or 0 in (*a.shape, *b.shape):
-        return product(a, b) + bias
-    return gpuconv.conv(a[None], b.T[:, :, None], bias, layout="NHWC")[0]
 
 
 OPERATORS = {"Gemm": Operator(_gemm), "MatMul": Operator(_matmul)}
