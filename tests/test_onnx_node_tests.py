@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from typing import Any
 
@@ -10,8 +9,7 @@ import numpy as np
 import pytest
 from device_arrays import device_arrays
 from onnx import NodeProto, TensorProto, numpy_helper
-from onnx.backend.test import loader
-from onnx_models import data_of
+from onnx_models import data_of, node_tests
 
 from gpuconv.onnx import backend, operators
 from gpuconv.onnx.evaluator import Evaluator
@@ -31,15 +29,13 @@ LEFT = {
 
 
 @pytest.fixture(scope="module")
-def node_tests() -> dict[str, list[Any]]:
+def by_operator() -> dict[str, list[Any]]:
     """The tests of a single node, by its operator."""
     found = defaultdict(list)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the operators' tests, which are made here
-        for test in loader.load_model_tests(kind="node"):
-            graph = data_of(test)[0].graph
-            if len(graph.node) == 1 and graph.node[0].domain == "":
-                found[graph.node[0].op_type].append(test)
+    for test in node_tests().values():
+        graph = data_of(test)[0].graph
+        if len(graph.node) == 1 and graph.node[0].domain == "":
+            found[graph.node[0].op_type].append(test)
     return found
 
 
@@ -81,9 +77,9 @@ def assert_expected(got: Any, expected: list[Any], test: Any) -> None:
 
 
 @pytest.mark.parametrize("op_type", OPERATORS)
-def test_on_numpy_arrays(op_type: str, node_tests: dict[str, list[Any]], referred: list[str]) -> None:
-    assert node_tests[op_type]
-    for test in node_tests[op_type]:
+def test_on_numpy_arrays(op_type: str, by_operator: dict[str, list[Any]], referred: list[str]) -> None:
+    assert by_operator[op_type]
+    for test in by_operator[op_type]:
         model, data = data_of(test)
         for inputs, outputs in data:
             referred.clear()
@@ -92,8 +88,8 @@ def test_on_numpy_arrays(op_type: str, node_tests: dict[str, list[Any]], referre
 
 
 @pytest.mark.parametrize("op_type", OPERATORS)
-def test_on_device_arrays(op_type: str, node_tests: dict[str, list[Any]], referred: list[str]) -> None:
-    for test in node_tests[op_type]:
+def test_on_device_arrays(op_type: str, by_operator: dict[str, list[Any]], referred: list[str]) -> None:
+    for test in by_operator[op_type]:
         if is_left(op_type, test):
             continue
         model, data = data_of(test)

@@ -24,6 +24,12 @@ def _unary(compute: _Compute) -> Operator:
     return Operator(function)
 
 
+def _relu(_: Form, x: Any) -> Any:
+    if is_float(x) and isinstance(x, np.ndarray):
+        return np.clip(wide(x), 0, np.inf).astype(x.dtype, copy=False)  # several times quicker than NumPy's maximum
+    return namespace(x).maximum(0, x)
+
+
 def _leaky_relu(xp: Any, x: Any, form: Form) -> Any:
     return xp.where(x < 0, x * form.get("alpha"), x)
 
@@ -184,7 +190,7 @@ OPERATORS = {
     "PRelu": Operator(_prelu),
     "Pow": Operator(_power),
     "Reciprocal": _unary(lambda xp, x, _: 1 / x),
-    "Relu": _unary(lambda xp, x, _: xp.maximum(0, x)),
+    "Relu": Operator(_relu),
     "Sigmoid": _unary(lambda xp, x, _: 1 / (1 + xp.exp(-x))),
     "Softplus": _unary(_softplus),
     "Sqrt": _unary(lambda xp, x, _: xp.sqrt(x)),
