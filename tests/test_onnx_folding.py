@@ -149,6 +149,18 @@ def test_what_comes_before_a_convolution_becomes_one_node() -> None:
     np.testing.assert_allclose(folded, plain, rtol=1e-5, atol=1e-5)  # a few roundings of numbers up to 10
 
 
+def test_one_channel_may_become_several() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Mul", ["c", "f"], ["p"]),
+        helper.make_node("Add", ["p", "g"], ["y"]),
+    ]
+    weights = {"w": floats(1, 4, 1, 1), "f": floats(3, 1, 1, seed=20), "g": floats(3, 1, 1, seed=21)}
+    folded, plain = both(model(nodes, [X], [Y], weights=weights), [floats(2, 4, 5, 6)], ["Conv", "Affine"])
+    assert folded.shape == (2, 3, 5, 6)
+    np.testing.assert_array_equal(folded, plain)
+
+
 def test_16_bit_weights_stay_as_they_are() -> None:
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"]),

@@ -23,14 +23,14 @@ def affine(x: Any, factor: Any, shift: Any, activation: Any = None) -> Any:
     ----------
     x : array (N, C, D1, …, Dn)
         float32 or float64.
-    factor, shift : array (C,)
+    factor, shift : array (C,), or (1,)
         Of x's dtype and library.
     activation : None or tuple
         As :func:`gpuconv.conv` takes it.
     """
     ones = (1,) * (x.ndim - 2)
     parts = factor.reshape(-1, *ones), shift.reshape(-1, *ones), _activation.parse("activation", activation)
-    if not isinstance(x, np.ndarray):
+    if not isinstance(x, np.ndarray) or x.shape[1] != factor.size != 1:  # one channel may become several
         return _computed(x, *parts)
     y = np.empty(x.shape, x.dtype)
     step = max(1, _BLOCK // max(1, prod(x.shape[2:])))
