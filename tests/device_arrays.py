@@ -129,6 +129,8 @@ def _function(name: str, signature: inspect.Signature | None) -> Callable[..., A
         if name not in _FROM_HOST:
             arguments = tuple(map(_unwrapped, arguments))
             keywords = {key: _unwrapped(value) for key, value in keywords.items()}
+        if name == "where" and any(getattr(one, "dtype", None) == "bfloat16" for one in arguments):
+            raise TypeError("CuPy 14 has no such loop")
         return ndarray(getattr(np, name)(*arguments, **keywords))
 
     return call

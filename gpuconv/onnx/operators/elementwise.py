@@ -131,7 +131,9 @@ def _not(_: Form, x: Any) -> Any:
 
 
 def _where(_: Form, condition: Any, a: Any, b: Any) -> Any:
-    return namespace(condition).where(condition, a, b)
+    if not is_float(a):
+        return namespace(condition).where(condition, a, b)
+    return namespace(condition).where(condition, wide(a), wide(b)).astype(a.dtype, copy=False)
 
 
 def _castable(form: Form) -> bool:
@@ -154,8 +156,8 @@ def _cast_like(_: Form, x: Any, other: Any) -> Any:
 
 
 def _as_type(x: Any, dtype: Any) -> Any:
-    if dtype.name == "bfloat16" and not is_float(x):
-        x = x.astype(np.float32)  # which CuPy can convert
+    if "bfloat16" in (dtype.name, x.dtype.name) and not (is_float(x) and dtype.kind == "f"):
+        x = x.astype(np.float32)  # between which and bfloat16 CuPy converts
     return x.astype(dtype)
 
 

@@ -128,7 +128,7 @@ def _extrapolated(y: Any, outside: list[tuple[int, Any]], value: Any) -> Any:
     for axis, places in outside:
         if places.any():
             mask = namespace(y).asarray(places).reshape(-1, *(1,) * (y.ndim - 1 - axis))
-            y = namespace(y).where(mask, y.dtype.type(value), y)
+            y = namespace(y).where(mask, value, wide(y)).astype(y.dtype, copy=False)
     return y
 
 
