@@ -42,7 +42,7 @@ def _add_gpu(commands: Any) -> None:
     gpu = commands.add_parser("gpu", help="gpuconv on a CUDA device against PyTorch (cuDNN), in every dtype")
     gpu.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
     gpu.add_argument("--op", choices=["Conv", "ConvTranspose", "MaxPool"], help="only this operator")
-    dtypes = ["bfloat16", "float32", "float16", "float64", "int8", "uint8", "tf32", "3xtf32"]
+    dtypes = ["bfloat16", "float32", "float16", "float64", "int8", "uint8", "complex64", "tf32", "3xtf32"]
     gpu.add_argument("--dtype", choices=dtypes, help="only this dtype, or precision of float32")
     gpu.add_argument("--layout", choices=["NCHW", "channels_last"], help="only this memory layout")
     gpu.add_argument(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
+from benchmarks import calls
 from benchmarks.layers import Layer
+from gpuconv import _dtypes
 from gpuconv.cuda import floor
 
 # layers.json's names of dtypes, in the order in which they are measured
@@ -15,6 +18,7 @@ DTYPES = {
     "int8": "int8",
     "uint8": "uint8",
     "fp64": "float64",
+    "c64": "complex64",
 }
 # Operations per second of one H200: 16-bit matrix products as measured there; float32 and float64 without tricks; TF32
 # by the datasheet half as fast as 16 bits, and three products of it for one of 3xTF32.
@@ -25,6 +29,7 @@ RATES = {
     "float64": 60e12,
     "tf32": 395e12,
     "3xtf32": 395e12 / 3,
+    "complex64": 60e12,
 }
 RATES_OF = "NVIDIA H200"
 
@@ -65,9 +70,19 @@ def label(dtype: str, precision: str) -> str:
 
 def of(layer: Layer, dtype: str, bandwidth: float, precision: str = "ieee") -> Floor:
     """Return the floor of a layer in a dtype; ``bandwidth`` counts bytes read and bytes written, per second."""
-    work = floor.work(layer.geometry, dtype, bias=layer.op != "MaxPool", indices=layer.indices)
-    seconds = work.flops / rate(layer, label(dtype, precision)) if work.flops else 0.0
-    return Floor(work.bytes, work.flops, work.bytes / bandwidth, seconds)
+    least = work(layer, dtype)
+    seconds = least.flops / rate(layer, label(dtype, precision)) if least.flops else 0.0
+    return Floor(least.bytes, least.flops, least.bytes / bandwidth, seconds)
+
+
+def work(layer: Layer, dtype: str) -> floor.Work:
+    """Return the least arithmetic and the fewest bytes of a layer in a dtype."""
+    call = calls.of(layer)
+    backwards = call.operator == "max_pool_grad"
+    found = floor.work(call.geometry, dtype, bias="b" in call.inputs, indices=layer.indices, backwards=backwards)
+    if call.residual is None:
+        return found
+    return replace(found, bytes=found.bytes + prod(call.residual) * _dtypes.entry(dtype).itemsize)
 
 
 def rate(layer: Layer, label: str) -> float:

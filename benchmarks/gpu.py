@@ -1,11 +1,14 @@
-"""gpuconv on a GPU against PyTorch (cuDNN): every layer in every dtype and layout, same process, in turns.
+"""gpuconv on a GPU against PyTorch (cuDNN): every layer, and gradients, in every dtype and layout, in turns.
 
 The ratio is PyTorch's time over ours (medians): 1 or more means that gpuconv is faster. PyTorch searches cuDNN's
 algorithms without a limit, before anything is timed, and may use TF32 only where ours does (precision="tf32"), so that
 float32 is float32 on both sides; "3xtf32" is held against float32 proper, and the errors of both are shown. For
 PyTorch's channels_last ours has layout="NHWC": the same memory. Weights are packed in every call of ours, which counts;
 the time with weights packed before (`gpuconv.pack`) is shown apart. Beside each time stands the floor: the fewest bytes
-at the rate of a copy measured here, or the work at a stated rate.
+at the rate of a copy measured here, or the work at a stated rate. Gradients have the names of the layers whose they
+are, as ``resnet50.conv1/weight_grad``; cuDNN computes them twice, as it likes and held to the same bits on every run
+("deterministic"), which ours always are. "fused" are Conv with a residual and relu, against PyTorch's operations one
+after the other, and against cuDNN's own fusion.
 """
 
 from __future__ import annotations
@@ -86,7 +89,7 @@ def output(given: Path | None, name: str) -> Path:
 
 def plan(name: str = "", op: str | None = None, dtype: str | None = None, layout: str | None = None) -> list[Case]:
     """Return what to measure: all layers in a dtype or precision and a layout, the usual ones first."""
-    chosen = layers.select(layers.load(), name, op)
+    chosen = layers.select([*layers.load(), *layers.load_derived()], name, op)
     modes = [(short, "ieee") for short in floors.DTYPES] + [("fp32", "tf32"), ("fp32", "3xtf32")]
     return [
         Case(layer, floors.DTYPES[short], form, precision)
@@ -94,7 +97,7 @@ def plan(name: str = "", op: str | None = None, dtype: str | None = None, layout
         for short, precision in modes
         for layer in chosen
         if short in layer.dtypes
-        and (precision == "ieee" or layer.op != "MaxPool")
+        and (precision == "ieee" or layer.multiplies)
         and form in gpu_peers.layouts(layer)
         and dtype in (None, floors.label(floors.DTYPES[short], precision))
         and layout in (None, form)

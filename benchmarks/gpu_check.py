@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import floors, gpu_peers, samples
+from benchmarks import calls, floors, gpu_peers, gradient_samples, samples
 from benchmarks.layers import Layer
 
 _COUNT = 256
+_FEW = 14  # of sums over all pixels
 _TINY = 1e-30  # where a sum has no magnitude
 # Of PyTorch: it may sum by other algorithms, so only that it computed the same thing; in units of sum |x||w| + |b|.
 _PEER = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 1e-3, "float64": 1e-9, "tf32": 5e-3, "3xtf32": 1e-3}
+_PEER["complex64"] = _PEER["float32"]
 # ||ours - peer|| / ||peer||: both round, and the peer may have rounded more than once
 _APART = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 1e-3, "float64": 1e-9, "tf32": 5e-3, "3xtf32": 1e-3}
+_APART["complex64"] = _APART["float32"]
 
 
 @dataclass
@@ -58,33 +61,37 @@ def compare(
     wrong = _form(torch, layer, dtype, ours)
     if wrong:
         return Verdict(wrong)
-    if layer.op == "MaxPool":
+    if layer.call == "unpool":
+        return _compare_moved(torch, layer, operands, ours[0], peer[0] if peer else None)
+    if layer.op == "MaxPool" and not layer.call:
         return _compare_maxima(torch, layer, operands[0], ours, peer)
     return _compare_sums(torch, layer, (dtype, precision), operands, ours[0], peer[0] if peer else None)
 
 
 def _form(torch: Any, layer: Layer, dtype: str, ours: list[Any]) -> str:
-    kinds = [getattr(torch, dtype), torch.int64]
-    for name, array, kind in zip(("y", "indices"), ours, kinds, strict=False):
-        if (tuple(array.shape), array.dtype) != (layer.y_shape, kind):
-            return f"{name} is {array.dtype} {tuple(array.shape)}, not {kind} {layer.y_shape}"
+    kinds, shape = [getattr(torch, dtype), torch.int64], calls.of(layer).result_shape
+    for name, array, kind in zip(("the result", "indices"), ours, kinds, strict=False):
+        if (tuple(array.shape), array.dtype) != (shape, kind):
+            return f"{name} is {array.dtype} {tuple(array.shape)}, not {kind} {shape}"
     return ""
 
 
 def taker(torch: Any) -> samples.Take:
-    """Return a function that picks elements of a tensor, as a NumPy array of float64 (of int64 for integers)."""
+    """Return a function that picks elements of a tensor, as a NumPy array of the widest dtype of their kind."""
 
     def take(array: Any, index: tuple[Any, ...]) -> Any:
         places = tuple(torch.as_tensor(np.array(i), device=array.device) for i in index)
         kind = torch.float64 if array.dtype.is_floating_point else torch.int64
+        kind = torch.complex128 if array.dtype.is_complex else kind
         return array[places].to(kind).cpu().numpy()
 
     return take
 
 
 def _compare_sums(torch: Any, layer: Layer, kind: tuple[str, str], operands: Any, ours: Any, peer: Any) -> Verdict:
-    take, at, label = taker(torch), samples.positions(layer, _COUNT), floors.label(*kind)
-    exact = samples.sums(layer, take, *operands, at)
+    take, label = taker(torch), floors.label(*kind)
+    at = samples.positions(layer, _FEW if layer.call in ("weight_grad", "bias_grad") else _COUNT)
+    exact = _exact(torch, layer, take, operands, at)
     size, bound, found = exact.magnitudes + _TINY, exact.bound(*kind), take(ours, at)
     verdict = Verdict(our_worst=_worst(found, exact.values, bound), our_deviation=_worst(found, exact.values, size))
     if not verdict.our_worst <= 1:
@@ -95,7 +102,7 @@ def _compare_sums(torch: Any, layer: Layer, kind: tuple[str, str], operands: Any
     verdict.peer_worst = _worst(found, exact.values, bound)
     verdict.peer_deviation = _worst(found, exact.values, size)
     far = verdict.peer_deviation / _PEER[label]
-    if tuple(peer.shape) != layer.y_shape or not far <= 1:
+    if peer.shape != ours.shape or not far <= 1:
         verdict.peer_wrong = (
             f"PyTorch's result of shape {tuple(peer.shape)} is another, off by {far:.3g} times its bound"
         )
@@ -106,6 +113,15 @@ def _compare_sums(torch: Any, layer: Layer, kind: tuple[str, str], operands: Any
     return verdict
 
 
+def _exact(torch: Any, layer: Layer, take: samples.Take, operands: Any, at: tuple[Any, ...]) -> samples.Sums:
+    if not layer.call:
+        return samples.sums(layer, take, *operands, at)
+    if layer.call == "fused":
+        *of_conv, residual = operands
+        return samples.sums(layer, take, *of_conv, at).with_relu(take(residual, at))
+    return gradient_samples.sums(layer, take, gpu_peers.by_name(torch, layer, operands), at)
+
+
 def _worst(found: Any, exact: Any, bound: Any) -> float:
     """Return the largest error in units of the bound; a NaN is the largest."""
     error = abs(found - exact) / bound
@@ -114,6 +130,8 @@ def _worst(found: Any, exact: Any, bound: Any) -> float:
 
 def distance(torch: Any, ours: Any, peer: Any) -> float:
     """Return ||ours - peer|| / ||peer||, image by image so that the copies in float64 stay small."""
+    if peer.dtype.is_complex:
+        ours, peer = torch.view_as_real(ours), torch.view_as_real(peer)
     squares = [torch.zeros((), dtype=torch.float64, device=peer.device) for _ in range(2)]
     for a, b in zip(ours, peer, strict=True):
         wide = b.double()
@@ -121,6 +139,27 @@ def distance(torch: Any, ours: Any, peer: Any) -> float:
         squares[1] += wide.square().sum()
     apart, size = (float(square) ** 0.5 for square in squares)
     return apart / size if size else apart
+
+
+def differs(torch: Any, label: str, peer: Any, other: Any) -> str:
+    """Say how far another result of PyTorch's is from the peer's, if that is too far."""
+    apart = distance(torch, other, peer)
+    return "" if apart <= _APART[label] else f"another result, which differs by {apart:.3g} of its norm"
+
+
+def _compare_moved(torch: Any, layer: Layer, operands: Any, ours: Any, peer: Any) -> Verdict:
+    take, at = taker(torch), samples.positions(layer, _COUNT)
+    values = _exact(torch, layer, take, operands, at).values
+    verdict = Verdict()
+    if off := int(np.count_nonzero(take(ours, at) != values)):
+        verdict.wrong = f"{off} of {len(at[0])} sampled elements are wrong"
+    if peer is None:
+        return verdict
+    if off := int(np.count_nonzero(take(peer, at) != values)):
+        verdict.peer_wrong = f"{off} of {len(at[0])} sampled elements of PyTorch's are wrong"
+    elif not torch.equal(ours, peer):
+        verdict.wrong = verdict.wrong or "the elements differ from PyTorch's"
+    return verdict
 
 
 def _compare_maxima(torch: Any, layer: Layer, x: Any, ours: list[Any], peer: list[Any] | None) -> Verdict:

@@ -19,12 +19,12 @@ _DTYPE = "float32"  # where algorithms differ in what they multiply
 
 def add_names(torch: Any, device: str, rows: list[Row], deadline: float) -> None:
     """Add ``peer_kernels`` to the rows of sums in float32 that have a peer's time, until the deadline."""
-    known = {layer.id: layer for layer in layers.load()}
+    known = {layer.id: layer for layer in (*layers.load(), *layers.load_derived())}
     for row in rows:
         if gpu_summary.label(row) != _DTYPE or "peer_median" not in row or "peer_kernels" in row:
             continue
         layer = known.get(row["layer"]["id"])
-        if layer is None or layer.op == "MaxPool" or time.monotonic() > deadline:
+        if layer is None or not layer.multiplies or time.monotonic() > deadline:
             continue
         operands = gpu_peers.operands(torch, layer, _DTYPE, row["layout"], device)
         row["peer_kernels"] = names(torch, partial(gpu_peers.peer(torch, layer), *operands))
@@ -49,4 +49,4 @@ def winograd(rows: list[Row]) -> str | None:
     if not named:
         return None
     count = sum(any("winograd" in name.lower() for name in names) for names in named)
-    return f"PyTorch's {_DTYPE} kernels: Winograd in {count} of {len(named)} layers of Conv and ConvTranspose"
+    return f"PyTorch's {_DTYPE} kernels: Winograd in {count} of {len(named)} measurements of sums"

@@ -1,6 +1,7 @@
-"""One layer in one dtype, memory layout and precision: both sides checked, then timed.
+"""One layer or gradient in one dtype, memory layout and precision: both sides checked, then timed.
 
-Ours packs the weights in every call, which counts; beside it stands the time with weights that are packed already.
+Ours packs the weights in every call, which counts; beside it stands the time with weights that are packed already, and
+that of what else of PyTorch's does the same (`gpu_peers.others`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import gpuconv
-from benchmarks import floors, gpu_check, gpu_peers, gpu_timing
+from benchmarks import calls, floors, gpu_check, gpu_peers, gpu_timing
 from benchmarks.layers import Layer
 from gpuconv import _dtypes
+from gpuconv._operators import OPERATORS
 
 Row = dict[str, Any]
 
@@ -73,18 +75,28 @@ class Machine:
 
 
 def ours(case: Case) -> Callable[..., list[Any]]:
-    """Return the case as a function of x, w and b, by gpuconv's public functions; x and results are of its layout."""
-    layer = case.layer
-    keywords = layer.attributes() | {"layout": "NCHW" if case.layout == "NCHW" else "NHWC"}
+    """Return the case as a function of its arrays, by gpuconv's public functions; activations have its layout."""
+    call = calls.of(case.layer, _layout(case))
+    keywords = dict(call.keywords)
+    if call.operator == "max_pool":
+        keywords["return_indices"] = case.layer.indices
+    if OPERATORS[call.operator].has_weights:
+        keywords["precision"] = case.precision
+    if "indices" in call.inputs:
+        keywords["check_indices"] = False  # which waits for the device
+    function = getattr(gpuconv, call.operator)
+    if call.residual is not None:
+        return lambda x, w, b, residual: [function(x, w, b, residual=residual, activation="relu", **keywords)]
 
-    def pool(x: Any, w: None, b: None) -> list[Any]:
-        result = gpuconv.max_pool(x, return_indices=layer.indices, **keywords)
-        return list(result) if layer.indices else [result]
+    def run(*arrays: Any) -> list[Any]:
+        result = function(*arrays, **keywords)
+        return list(result) if isinstance(result, tuple) else [result]
 
-    if layer.op == "MaxPool":
-        return pool
-    function = gpuconv.conv if layer.op == "Conv" else gpuconv.conv_transpose
-    return lambda x, w, b: [function(x, w, b, precision=case.precision, **keywords)]
+    return run
+
+
+def _layout(case: Case) -> str:
+    return "NCHW" if case.layout == "NCHW" else "NHWC"
 
 
 def packed(case: Case, w: Any) -> Any:
@@ -102,7 +114,7 @@ def describe(case: Case, bandwidth: float) -> Row:
         "layout": case.layout,
         "precision": case.precision,
         "y": case.layer.y_shape,
-        "flops": case.layer.flops,
+        "flops": floor.flops or case.layer.flops,
         "floor_bytes": floor.nbytes,
         "floor_seconds": floor.seconds,
         "bound": floor.bound,
@@ -130,10 +142,26 @@ def _measured(machine: Machine, case: Case) -> Row:
     verdict = gpu_check.compare(machine.torch, case.layer, case.dtype, operands, result, expected, case.precision)
     row |= {name: value for name, value in asdict(verdict).items() if value not in (None, "")}
     row["wrong"] = verdict.wrong
+    peers = {} if expected is None else {"peer": peer, **_others(machine, case, operands, expected[0], row)}
     del result, expected, operands
-    row |= _timed(machine, case, with_peer="peer_error" not in row)
+    row |= _timed(machine, case, peers)
     row["row_seconds"] = time.perf_counter() - started
     return row
+
+
+def _others(machine: Machine, case: Case, operands: Any, expected: Any, row: Row) -> dict[str, gpu_peers.Call]:
+    """Return what else of PyTorch's does the same here; of what does not, the row gets the reason."""
+    right, label = {}, floors.label(case.dtype, case.precision)
+    for name, call in gpu_peers.others(machine.torch, case.layer).items():
+        try:
+            reason = gpu_check.differs(machine.torch, label, expected, call(*operands)[0])
+        except (RuntimeError, NotImplementedError) as error:
+            reason = _first_line(error)
+        if reason:
+            row[f"{name}_error"] = reason
+        else:
+            right[name] = call
+    return right
 
 
 def _first_line(error: BaseException) -> str:
@@ -142,35 +170,42 @@ def _first_line(error: BaseException) -> str:
 
 
 def _given(machine: Machine, case: Case, operands: tuple[Any, ...]) -> list[Any]:
-    """Return PyTorch's operands as ours has them: x of the layout, in the same memory; w as ever."""
-    x, w, b = operands
-    x = x if case.layout == "NCHW" else x.movedim(1, -1)
-    return [machine.adopt(x), machine.adopt(None if w is None else w.contiguous()), machine.adopt(b)]
+    """Return PyTorch's operands as ours has them: those of the layout in the same memory; w as ever."""
+    call, named = calls.of(case.layer, _layout(case)), gpu_peers.by_name(machine.torch, case.layer, operands)
+    called = OPERATORS[call.operator]
+
+    def given(name: str) -> Any:
+        if not called.follows_layout(name):
+            return named[name].contiguous()
+        return named[name] if case.layout == "NCHW" else named[name].movedim(1, -1).contiguous()
+
+    return [machine.adopt(given(name)) for name in call.arrays]
 
 
 def _poisoned_call(machine: Machine, case: Case, operands: tuple[Any, ...]) -> list[Any]:
     """Call ours in memory of ones (NaN, or -1), so that what is not written shows; return tensors in NCHW's order."""
-    layer, taken = case.layer, []
-    for itemsize in (_dtypes.entry(case.dtype).itemsize, 8)[: 1 + layer.indices]:
-        nbytes = prod(layer.y_shape) * itemsize
+    call, taken = calls.of(case.layer, _layout(case)), []
+    given = _given(machine, case, operands)
+    for itemsize in (_dtypes.entry(case.dtype).itemsize, 8)[: 1 + (case.layer.indices and not case.layer.call)]:
+        nbytes = prod(call.result_shape) * itemsize
         taken.append(machine.cupy.cuda.alloc(nbytes))
         taken[-1].memset_async(0xFF, nbytes)
     del taken  # CuPy's pool gives this memory to the results next
-    results = map(machine.torch.from_dlpack, ours(case)(*_given(machine, case, operands)))
-    return [result if case.layout == "NCHW" else result.movedim(-1, 1) for result in results]
+    results = map(machine.torch.from_dlpack, ours(case)(*given))
+    last = OPERATORS[call.operator].order("out", _layout(case)) == "NHWC"
+    return [result.movedim(-1, 1) if last else result for result in results]
 
 
-def _timed(machine: Machine, case: Case, with_peer: bool) -> Row:
+def _timed(machine: Machine, case: Case, peers: dict[str, gpu_peers.Call]) -> Row:
     torch, layer = machine.torch, case.layer
     itemsize = _dtypes.entry(case.dtype).itemsize
     count = gpu_timing.sets(layer.nbytes(itemsize) + prod(layer.w_shape) * itemsize, machine.cache_bytes)
     tensors = [gpu_peers.operands(torch, layer, case.dtype, case.layout, machine.device, seed) for seed in range(count)]
     sides = {"our": _Side(ours(case), [_given(machine, case, three) for three in tensors])}
-    if layer.op != "MaxPool":
+    if "w" in calls.of(layer).inputs and not layer.call:
         shared = [[x, packed(case, w), b] for x, w, b in sides["our"].operands]
         sides["packed"] = _Side(ours(case), shared)
-    if with_peer:
-        sides["peer"] = _Side(gpu_peers.peer(torch, layer), tensors)
+    sides |= {name: _Side(call, tensors) for name, call in peers.items()}
     pool, memory = machine.pool()
     row: Row = {"sets": count}
     replays = []
@@ -179,14 +214,12 @@ def _timed(machine: Machine, case: Case, with_peer: bool) -> Row:
         for operands in side.operands[1:] if name == "packed" else ():
             side.call(*operands)  # packs, which a capture would repeat
         estimate = _estimate(torch, once)
-        replays.append(
-            gpu_timing.prepare(torch, side.call, side.operands, estimate, None if name == "peer" else memory)
-        )
+        replays.append(gpu_timing.prepare(torch, side.call, side.operands, estimate, None if name in peers else memory))
         row |= {f"{name}_calls": replays[-1].calls, f"{name}_way": replays[-1].how}
         row[f"{name}_host_seconds"] = gpu_timing.host_seconds(torch, once, estimate)
     for name, seconds in zip(sides, gpu_timing.alternate(torch, replays), strict=True):
         row |= {f"{name}_seconds": seconds, f"{name}_median": median(seconds)}
-    if with_peer:
+    if "peer" in peers:
         row["ratio"] = row["peer_median"] / row["our_median"]
     torch.cuda.synchronize()
     del replays, sides, tensors, once, side

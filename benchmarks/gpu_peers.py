@@ -1,16 +1,28 @@
-"""A layer by PyTorch: its functions take ONNX's attributes only after some conversion."""
+"""A layer or its gradient by PyTorch, whose functions take ONNX's attributes only after some conversion."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
 from benchmarks.layers import Ints, Layer
 
 LAYOUTS = ("NCHW", "channels_last")
-Call = Callable[..., list[Any]]  # of x, w and b (None for MaxPool) to the layer's results
+Call = Callable[..., list[Any]]  # of the arrays of OPERANDS to the layer's results
+# By what is called: PyTorch's functions want all of the forward call's arrays, whether they read them or not.
+OPERANDS = {
+    "": ("x", "w", "b"),  # w and b are None for MaxPool
+    "input_grad": ("dy", "w", "x"),
+    "weight_grad": ("x", "dy", "w"),
+    "bias_grad": ("dy",),
+    "grad": ("dy", "indices", "x"),
+    "unpool": ("y", "indices"),
+    "fused": ("x", "w", "b", "residual"),
+}
 
 
 def layouts(layer: Layer) -> tuple[str, ...]:
@@ -49,8 +61,30 @@ def _remaining(begins: Ints, ends: Ints, taken: Ints) -> Ints:
 
 
 def peer(torch: Any, layer: Layer) -> Call:
-    """Return the layer as a function of x, w and b, by ``torch.nn.functional``."""
+    """Return what a layer asks for as a function of its OPERANDS, by ``torch.nn.functional`` or as autograd does."""
+    calls = {"input_grad": _input_grad, "weight_grad": _weight_grad, "bias_grad": _bias_grad}
+    calls |= {"grad": _pool_grad, "unpool": _unpool, "fused": _eager}
+    if layer.call:
+        return calls[layer.call](torch, layer)
     return {"Conv": _conv, "ConvTranspose": _conv_transpose, "MaxPool": _max_pool}[layer.op](torch, layer)
+
+
+def others(torch: Any, layer: Layer) -> dict[str, Call]:
+    """Return what else of PyTorch's does the same, by name.
+
+    That is cuDNN held to the same bits on every run, as ours are ("deterministic"), and its fusion ("fused").
+    """
+    if layer.call == "fused":
+        return {"fused": _fused(torch, layer)}
+    if layer.call not in ("input_grad", "weight_grad"):
+        return {}
+    call = peer(torch, layer)
+
+    def held(*operands: Any) -> list[Any]:
+        with _set(torch.backends.cudnn, "deterministic", True):
+            return call(*operands)
+
+    return {"deterministic": held}
 
 
 def _conv(torch: Any, layer: Layer) -> Call:
@@ -95,6 +129,60 @@ def _max_pool(torch: Any, layer: Layer) -> Call:
     return call
 
 
+def _convolution_backward(torch: Any, layer: Layer, wanted: int, dy: Any, x: Any, w: Any) -> list[Any]:
+    """Return the gradient of x (0) or of w (1)."""
+    padding, more = split_pads(layer)
+    if any(more):
+        raise NotImplementedError(f"PyTorch pads both ends of an axis alike, not by {layer.pads}")
+    transposed = layer.op == "ConvTranspose"
+    extra = layer.output_padding or (0,) * len(layer.kernel)
+    shape = (layer.strides, padding, layer.dilations, transposed, extra, layer.group)
+    mask = [number == wanted for number in range(3)]
+    return [torch.ops.aten.convolution_backward(dy, x, w, None, *shape, mask)[wanted]]
+
+
+def _input_grad(torch: Any, layer: Layer) -> Call:
+    return lambda dy, w, x: _convolution_backward(torch, layer, 0, dy, x, w)
+
+
+def _weight_grad(torch: Any, layer: Layer) -> Call:
+    return lambda x, dy, w: _convolution_backward(torch, layer, 1, dy, x, w)
+
+
+def _eager(torch: Any, layer: Layer) -> Call:
+    """One operation after the other, in place where autograd is not asked for, as models for inference have it."""
+    conv = _conv(torch, layer)
+    return lambda x, w, b, residual: [conv(x, w, b)[0].add_(residual).relu_()]
+
+
+def _fused(torch: Any, layer: Layer) -> Call:
+    padding, more = split_pads(layer)
+    if any(more):
+        raise NotImplementedError(f"cuDNN pads both ends of an axis alike, not by {layer.pads}")
+    shape = (layer.strides, padding, layer.dilations, layer.group)
+    return lambda x, w, b, residual: [torch.cudnn_convolution_add_relu(x, w, residual, 1.0, b, *shape)]
+
+
+def _bias_grad(torch: Any, layer: Layer) -> Call:
+    axes = [0, *range(2, 2 + len(layer.kernel))]
+    return lambda dy: [dy.sum(axes)]
+
+
+def _pool_grad(torch: Any, layer: Layer) -> Call:
+    padding, more = split_pads(layer)
+    function = getattr(torch.ops.aten, f"max_pool{len(layer.kernel)}d_with_indices_backward")
+    shape = (layer.kernel, layer.strides, padding, layer.dilations, bool(layer.ceil_mode))
+    if any(more):
+        raise NotImplementedError(f"Indices would count padding of {layer.pads}")
+    return lambda dy, indices, x: [function(dy, x, *shape, indices)]
+
+
+def _unpool(torch: Any, layer: Layer) -> Call:
+    function = getattr(torch.nn.functional, f"max_unpool{len(layer.kernel)}d")
+    shape = (layer.kernel, layer.strides, layer.pads[: len(layer.kernel)], layer.x)
+    return lambda y, indices: [function(y, indices, *shape)]
+
+
 def _lowest(torch: Any, dtype: Any) -> float:
     return -float("inf") if dtype.is_floating_point else int(torch.iinfo(dtype).min)
 
@@ -102,12 +190,26 @@ def _lowest(torch: Any, dtype: Any) -> float:
 @contextmanager
 def tf32(torch: Any, allowed: bool) -> Iterator[None]:
     """Let PyTorch multiply float32 by TF32, or not."""
-    cudnn = torch.backends.cudnn
-    before, cudnn.allow_tf32 = cudnn.allow_tf32, allowed
+    with _set(torch.backends.cudnn, "allow_tf32", allowed):
+        yield
+
+
+@contextmanager
+def _set(settings: Any, name: str, value: bool) -> Iterator[None]:
+    before = getattr(settings, name)
+    setattr(settings, name, value)
     try:
         yield
     finally:
-        cudnn.allow_tf32 = before
+        setattr(settings, name, before)
+
+
+def by_name(torch: Any, layer: Layer, operands: tuple[Any, ...]) -> dict[str, Any]:
+    """Return operands by their names, Indices as ONNX's."""
+    named = dict(zip(OPERANDS[layer.call], operands, strict=True))
+    if "indices" in named:
+        named["indices"] = onnx_indices(torch, layer, named["indices"])
+    return named
 
 
 def onnx_indices(torch: Any, layer: Layer, indices: Any) -> Any:
@@ -117,10 +219,10 @@ def onnx_indices(torch: Any, layer: Layer, indices: Any) -> Any:
 
 
 def operands(torch: Any, layer: Layer, dtype: str, layout: str, device: str, seed: int = 0) -> tuple[Any, ...]:
-    """Return new x, w and b (None for MaxPool) of normal numbers; of any numbers where the dtype is of integers."""
+    """Return new OPERANDS of normal numbers; of any numbers where the dtype is of integers."""
     generator = torch.Generator(device=device).manual_seed(seed)
     kind, form = getattr(torch, dtype), memory_format(torch, layer, layout)
-    if not kind.is_floating_point:
+    if not (kind.is_floating_point or kind.is_complex):
         limits = torch.iinfo(kind)
         x = torch.empty(layer.x, dtype=kind, device=device, memory_format=form)
         return x.random_(limits.min, limits.max + 1, generator=generator), None, None
@@ -131,8 +233,22 @@ def operands(torch: Any, layer: Layer, dtype: str, layout: str, device: str, see
 
     x = normal(layer.x, form)
     if layer.op == "MaxPool":
-        return x, None, None
+        return _of_pool(torch, layer, x, partial(normal, form=form))
     # Weights of this size keep the results near 1, as a network's are: float16 does not overflow.
     terms = layer.w_shape[0] // layer.group if layer.op == "ConvTranspose" else layer.w_shape[1]
-    scale = (terms * prod(layer.kernel)) ** -0.5
-    return x, normal(layer.w_shape, form, scale), normal((layer.k_out,), torch.contiguous_format)
+    made = {"x": x, "w": normal(layer.w_shape, form, (terms * prod(layer.kernel)) ** -0.5)}
+    made["b"] = normal((layer.k_out,), torch.contiguous_format)
+    if layer.call == "fused":
+        made["residual"] = normal(layer.y_shape, form)
+    elif layer.call:
+        pixels = prod(layer.y_shape) / layer.k_out
+        made["dy"] = normal(layer.y_shape, form, 1.0 if layer.call == "input_grad" else pixels**-0.5)
+    return tuple(made[name] for name in OPERANDS[layer.call])
+
+
+def _of_pool(torch: Any, layer: Layer, x: Any, normal: Call) -> tuple[Any, ...]:
+    """Return the operands of MaxPool on x, of its gradient, or of MaxUnpool."""
+    if not layer.call:
+        return x, None, None
+    y, indices = _max_pool(torch, replace(layer, indices=True))(x, None, None)
+    return (y, indices) if layer.call == "unpool" else (normal(layer.y_shape), indices, x)

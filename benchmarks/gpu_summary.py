@@ -9,12 +9,15 @@ from typing import Any
 from benchmarks import floors, layers
 
 Row = dict[str, Any]
+# The least geometric means, where there are any: of PyTorch's time over ours.
+AIMS = {"strided input gradient": 1.5, "weight gradient": 1.0, "MaxPool gradient": 2.0}
+OTHERS = ("deterministic", "fused")  # see gpu_peers.others
 HEAD = (
-    f"{'layer':22} {'dtype':>8} {'layout':>13} {'ours us':>10} {'torch us':>10} {'ratio':>6} {'floor us':>9} "
+    f"{'layer':30} {'dtype':>9} {'layout':>13} {'ours us':>10} {'torch us':>10} {'ratio':>6} {'floor us':>9} "
     f"{'ours/fl':>8} {'torch/fl':>8} {'packed us':>9} {'host us':>8} {'torch':>7} {'error':>7} {'torch':>7}"
 )
 _TABLE = (
-    f"{'class':20} {'dtype':>8} {'layout':>13} {'layers':>6} {'ratio':>6} {'worst':>6} {'best':>6} {'packed':>6} "
+    f"{'class':29} {'dtype':>9} {'layout':>13} {'layers':>6} {'ratio':>6} {'worst':>6} {'best':>6} {'packed':>6} "
     f"{'% of floor':>10} "
     f"{'torch':>5}  worst layer, best layer"
 )
@@ -53,10 +56,16 @@ def _summary(kind: str, dtype: str, layout: str, rows: list[Row]) -> Row:
         "slowest": worst,
         "max": ratios[best] if best is not None else None,
         "fastest": best,
+        "others": {name: _mean_over(rows, f"{name}_median") for name in OTHERS},
         "packed_mean": mean(row["peer_median"] / row["packed_median"] for row in rows if _comparable(row)) or None,
         "our_floors": mean(row["our_median"] / row["floor_seconds"] for row in rows if "our_median" in row) or None,
         "peer_floors": mean(row["peer_median"] / row["floor_seconds"] for row in rows if "peer_median" in row) or None,
     }
+
+
+def _mean_over(rows: list[Row], median: str) -> float | None:
+    """Return the mean of another time of PyTorch's over ours."""
+    return mean(row[median] / row["our_median"] for row in rows if median in row and not row["wrong"]) or None
 
 
 def label(row: Row) -> str:
@@ -77,7 +86,7 @@ def ratio_of(row: Row) -> float | None:
 
 def line(row: Row) -> str:
     """Return a row's line in the table whose head is HEAD."""
-    start = f"{row['layer']['id']:22} {label(row):>8} {row['layout']:>13}"
+    start = f"{row['layer']['id']:30} {label(row):>9} {row['layout']:>13}"
     floor = row["floor_seconds"]
     ours, peer = row.get("our_median"), row.get("peer_median")
     text = (
@@ -88,6 +97,8 @@ def line(row: Row) -> str:
         f"{_error(row.get('our_deviation'))} {_error(row.get('peer_deviation'))}"
     )
     notes = [f"not by a graph: {row[way]}" for way in ("our_way", "peer_way") if row.get(way, "graph") != "graph"]
+    notes += [f"torch, {name}: {_micro(row[f'{name}_median'], 1)} us" for name in OTHERS if f"{name}_median" in row]
+    notes += [f"torch, {name}: {row[f'{name}_error']}" for name in OTHERS if f"{name}_error" in row]
     notes += [f"torch: {row[name]}" for name in ("peer_error", "peer_wrong") if name in row]
     notes += [f"WRONG: {row['wrong']}"] if row["wrong"] else []
     return "  ".join([text, *notes])
@@ -99,11 +110,16 @@ def table(summaries: list[Row]) -> list[str]:
 
 
 def _class_line(summary: Row) -> str:
-    start = f"{summary['class']:20} {summary['dtype']:>8} {summary['layout']:>13} {summary['layers']:6}"
+    start = f"{summary['class']:29} {summary['dtype']:>9} {summary['layout']:>13} {summary['layers']:6}"
     ratios = " ".join(_number(summary[name], 6) for name in ("mean", "min", "max", "packed_mean"))
     floors = f"{_percent(summary['our_floors'], 10)} {_percent(summary['peer_floors'], 5)}"
     names = f"{summary['slowest'] or '-'}, {summary['fastest'] or '-'}"
-    return f"{start} {ratios} {floors}  {names}" + (f"  {summary['wrong']} WRONG" if summary["wrong"] else "")
+    notes = [f"{name} {ratio:.2f}" for name, ratio in summary["others"].items() if ratio is not None]
+    aim = AIMS.get(summary["class"])
+    if aim is not None and summary["mean"] is not None:
+        notes.append(f"aim {aim}: {'met' if summary['mean'] >= aim else 'NOT MET'}")
+    notes += [f"{summary['wrong']} WRONG"] if summary["wrong"] else []
+    return "  ".join([f"{start} {ratios} {floors}  {names}", *notes])
 
 
 def _percent(floors: float | None, width: int) -> str:

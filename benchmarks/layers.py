@@ -11,12 +11,23 @@ from typing import Any
 from gpuconv import _geometry
 
 Ints = tuple[int, ...]
-CLASSES = ("dense Conv", "depthwise Conv", "grouped Conv", "ConvTranspose", "MaxPool values", "MaxPool with Indices")
+CLASSES = (
+    *("dense Conv", "depthwise Conv", "grouped Conv", "ConvTranspose", "MaxPool values", "MaxPool with Indices"),
+    *("input gradient", "strided input gradient", "depthwise input gradient", "ConvTranspose input gradient"),
+    *("weight gradient", "depthwise weight gradient", "ConvTranspose weight gradient", "bias gradient"),
+    *("MaxPool gradient", "MaxUnpool", "complex Conv", "fused Conv"),
+)
+_FUNCTIONS = {"Conv": "conv", "ConvTranspose": "conv_transpose", "MaxPool": "max_pool"}
+_DERIVED_DTYPES = ("bf16", "fp32")  # which networks are trained in
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One node of a network; fields as in layers.json, in ONNX's order of axes."""
+    """One node of a network; fields as in layers.json, in ONNX's order of axes.
+
+    ``call`` is what is asked of it besides its own result: "input_grad", "weight_grad" or "bias_grad" of Conv and
+    ConvTranspose, "grad" or "unpool" of MaxPool; "fused" is Conv with a residual and relu.
+    """
 
     id: str
     net: str
@@ -33,10 +44,23 @@ class Layer:
     ceil_mode: int = 0
     indices: bool = False
     note: str = ""
+    call: str = ""
+
+    @property
+    def operator(self) -> str:
+        """The function of gpuconv that is called."""
+        if self.call == "unpool":
+            return "max_unpool"
+        own = _FUNCTIONS[self.op]
+        return own if self.call in ("", "fused") else f"{own}_{self.call}"
 
     @property
     def kind(self) -> str:
         """The class whose mean this layer counts in, one of CLASSES."""
+        if self.call:
+            return self._kind_of_call()
+        if self.dtypes == ("c64",):
+            return "complex Conv"
         if self.op == "MaxPool":
             return "MaxPool with Indices" if self.indices else "MaxPool values"
         if self.op == "ConvTranspose":
@@ -44,6 +68,22 @@ class Layer:
         if self.group == 1:
             return "dense Conv"
         return "depthwise Conv" if self.group == self.x[1] else "grouped Conv"
+
+    def _kind_of_call(self) -> str:
+        alone = {"bias_grad": "bias gradient", "unpool": "MaxUnpool", "grad": "MaxPool gradient", "fused": "fused Conv"}
+        if self.call in alone:
+            return alone[self.call]
+        what = self.call.replace("_grad", " gradient")
+        if self.op == "ConvTranspose":
+            return f"ConvTranspose {what}"
+        if self.group == self.x[1] > 1:
+            return f"depthwise {what}"
+        return f"strided {what}" if self.call == "input_grad" and max(self.strides) > 1 else what
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether there are products, which a precision is for."""
+        return self.op != "MaxPool" and self.call != "bias_grad"
 
     @property
     def w_shape(self) -> Ints:
@@ -57,7 +97,7 @@ class Layer:
 
     @property
     def geometry(self) -> _geometry.ConvGeometry | _geometry.ConvTransposeGeometry | _geometry.MaxPoolGeometry:
-        """Geometry of the node."""
+        """Geometry of the node itself."""
         keywords = self.attributes()
         if self.op == "MaxPool":
             return _geometry.max_pool(self.x, **keywords)
@@ -67,12 +107,14 @@ class Layer:
 
     @property
     def y_shape(self) -> Ints:
-        """Shape of the output."""
+        """Shape of the node's output."""
         return self.geometry.y_shape
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions, or comparisons for MaxPool; padding counts."""
+        """Multiplications and additions, of real numbers, or comparisons for MaxPool; padding counts."""
+        if self.call == "bias_grad":
+            return prod(self.y_shape)
         taps = prod(self.kernel)
         if self.op == "MaxPool":
             return prod(self.y_shape) * taps
@@ -83,7 +125,7 @@ class Layer:
     def nbytes(self, itemsize: int = 4) -> int:
         """Bytes of x and of the outputs (the weight is not what scales)."""
         y = prod(self.y_shape)
-        return (prod(self.x) + y) * itemsize + (8 * y if self.indices else 0)
+        return (prod(self.x) + y) * itemsize + (8 * y if self.indices or self.call in ("grad", "unpool") else 0)
 
     def attributes(self) -> dict[str, Any]:
         """The attributes of the ONNX node, which are the keywords of gpuconv too."""
@@ -101,9 +143,25 @@ class Layer:
 
 
 def load() -> list[Layer]:
-    """Read layers.json."""
-    entries = json.loads((Path(__file__).parent / "layers.json").read_text(encoding="utf-8"))["layers"]
-    return [_layer(entry) for entry in entries]
+    """Read the nodes of layers.json."""
+    return [_layer(entry) for entry in _read()["layers"]]
+
+
+def load_derived() -> list[Layer]:
+    """Read what else is asked of some nodes, named as ``resnet50.conv1/weight_grad``, and nodes of complex numbers."""
+    content = _read()
+    known = {layer.id: layer for layer in load()}
+    calls = [
+        replace(known[name], id=f"{name}/{call}", call=call, dtypes=_DERIVED_DTYPES)
+        for call, names in content["calls"].items()
+        for name in names
+    ]
+    return [*calls, *map(_layer, content["complex"])]
+
+
+def _read() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((Path(__file__).parent / "layers.json").read_text(encoding="utf-8"))
+    return content
 
 
 def select(layers: list[Layer], name: str = "", op: str | None = None) -> list[Layer]:

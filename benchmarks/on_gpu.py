@@ -30,7 +30,7 @@ _LEAST = 5.0  # seconds left below which nothing is begun
 _RESUMES = 4
 _LOST = 3  # what the layers return where the process lost its device
 _FOUND = 9  # what compute-sanitizer is told to return where it found something
-_LINES_SHOWN = 75
+_LINES_SHOWN = 150
 
 
 @dataclass

@@ -12,17 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import calls
 from benchmarks.layers import Layer
 
 Take = Callable[[Any, tuple[Any, ...]], Any]  # an array's elements at arrays of indices, as a NumPy array
 # bits of the significand and exponent of the smallest subnormal
 _FORMATS = {"float16": (11, -24), "bfloat16": (8, -133), "float32": (24, -149), "float64": (53, -1074)}
+_FORMATS["complex64"] = _FORMATS["float32"]  # of its parts
 _LEFT_OUT = {"tf32": 2.0**-11, "3xtf32": 2.0**-21}  # of a factor, at most; as gpuconv.precision says
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums of Conv or ConvTranspose: their values, the sums of magnitudes, and the number of terms."""
+    """Sums of a layer or a gradient: their values, the sums of magnitudes, and the number of terms."""
 
     values: Any
     magnitudes: Any
@@ -32,26 +34,33 @@ class Sums:
         """Return what a result may be off by: any order of summation in the accumulator's type, one rounding.
 
         Tensor cores, which multiply all but float32 as it is, may round sums in float32 twice as coarsely; TF32 leaves
-        bits of the factors out.
+        bits of the factors out. Each part of a complex result is a sum of twice as many terms.
         """
         bits, smallest = _FORMATS[dtype]
-        unit = 2.0**-53 if dtype == "float64" else 2.0**-24 if (dtype, precision) == ("float32", "ieee") else 2.0**-23
+        plain = dtype in ("float32", "complex64") and precision == "ieee"
+        unit = 2.0**-53 if dtype == "float64" else 2.0**-24 if plain else 2.0**-23
         factors = 2 * _LEFT_OUT.get(precision, 0.0)
         rounding = 2.0**-bits if bits < 24 else 0.0
-        sums = ((self.terms + 1) * unit + factors) * self.magnitudes
-        return sums + rounding * abs(self.values) + 2.0 ** (smallest - 1)
+        parts = 2 if dtype == "complex64" else 1
+        sums = ((parts * self.terms + 1) * unit + factors) * self.magnitudes
+        return parts**0.5 * (sums + rounding * abs(self.values) + 2.0 ** (smallest - 1))
+
+    def with_relu(self, residual: Any) -> Sums:
+        """Return the sums with one term more, and then without those below zero, whose errors do not grow by that."""
+        values = np.maximum(self.values + residual, 0.0)
+        return Sums(values, self.magnitudes + abs(residual), self.terms + 1)
 
 
 def positions(layer: Layer, count: int, seed: int = 0) -> tuple[Any, ...]:
-    """Return indices of the first and the last output and of ``count`` random ones."""
-    random = np.random.default_rng(seed)
-    return tuple(np.concatenate([[0, size - 1], random.integers(0, size, count)]) for size in layer.y_shape)
+    """Return indices of the first and the last element of the result and of ``count`` random ones."""
+    random, shape = np.random.default_rng(seed), calls.of(layer).result_shape
+    return tuple(np.concatenate([[0, size - 1], random.integers(0, size, count)]) for size in shape)
 
 
 def sums(layer: Layer, take: Take, x: Any, w: Any, b: Any, at: tuple[Any, ...]) -> Sums:
-    """Return the results of Conv or ConvTranspose at these positions."""
+    """Return the results of Conv or ConvTranspose at these positions; ``b`` may be None."""
     image, filters, *places = at
-    coordinates, inside = _windows(layer, places)
+    coordinates, inside = windows(layer, places)
     depth, width = layer.x[1] // layer.group, layer.k_out // layer.group
     channels = (filters // width * depth)[:, None] + np.arange(depth)
     taps = [t.reshape(1, 1, -1) for t in np.indices(layer.kernel)]
@@ -61,14 +70,14 @@ def sums(layer: Layer, take: Take, x: Any, w: Any, b: Any, at: tuple[Any, ...]) 
     else:
         weights = take(w, (channels[:, :, None], (filters % width)[:, None, None], *taps))
     products = np.where(inside[:, None], seen, 0.0) * weights
-    bias = take(b, (filters,))
+    bias = 0.0 if b is None else take(b, (filters,))
     return Sums(products.sum((1, 2)) + bias, abs(products).sum((1, 2)) + abs(bias), depth * prod(layer.kernel) + 1)
 
 
 def maxima(layer: Layer, take: Take, x: Any, at: tuple[Any, ...]) -> tuple[Any, Any]:
     """Return the values and Indices of MaxPool at these positions; no window may be without any element."""
     image, channel, *places = at
-    coordinates, inside = _windows(layer, places)
+    coordinates, inside = windows(layer, places)
     seen = take(x, (image[:, None], channel[:, None], *coordinates))
     first = np.where(inside, seen, -np.inf).argmax(1)[:, None]
     extents = layer.x[2:]
@@ -77,7 +86,7 @@ def maxima(layer: Layer, take: Take, x: Any, at: tuple[Any, ...]) -> tuple[Any, 
     return np.take_along_axis(seen, first, 1)[:, 0], indices
 
 
-def _windows(layer: Layer, places: list[Any]) -> tuple[list[Any], Any]:
+def windows(layer: Layer, places: list[Any]) -> tuple[list[Any], Any]:
     """Return the input's coordinates for every output and tap in row-major order, and which lie inside of it."""
     rank = len(layer.kernel)
     axes = [_axis(layer, axis, place) for axis, place in enumerate(places)]

@@ -172,6 +172,17 @@ GRADIENTS = tuple(
         Problem("conv", (2, 5, 7, 3, 6), (70, 5, 2, 1, 3), {"dilations": [1, 2, 2]}),
         Problem("conv", (1, 2, 400), (3, 2, 5), {}),
         Problem("conv", (2, 9, 8, 3), (4, 3, 3, 3), {"layout": "NHWC"}),
+        # In large tiles: 16 bytes of channels a copy, or 16 bytes of pixels.
+        Problem("conv", (2, 6, 9, 48), (144, 24, 3, 2), {"layout": "NHWC", **_pads(1, 0, 2, 1), "group": 2}),
+        Problem("conv", (2, 20, 6, 8), (70, 20, 1, 1), {}),
+        *(
+            Problem("conv", *shapes, {"precision": precision, **attributes})
+            for precision in ("tf32", "3xtf32")
+            for *shapes, attributes in (
+                ((2, 3, 9, 11), (40, 3, 3, 5), {**_pads(1, 2, 1, 2), "strides": [2, 2]}),
+                ((2, 6, 7, 24), (72, 24, 2, 3), {"layout": "NHWC"}),
+            )
+        ),
         Problem("conv_transpose", (2, 4, 6, 5), (4, 3, 3, 4), {"strides": [2, 3], **_pads(1, 0, 1, 1), "group": 2}),
         _pool((2, 3, 9, 8), [3, 3], strides=[2, 1], pads=[1, 1, 1, 1]),
         _pool((1, 6, 6, 2), [3, 2], dilations=[2, 1], layout="NHWC", storage_order=1),
@@ -225,17 +236,14 @@ def _numpy(dtype: str) -> Any:
 def compute(problem: Problem, arrays: list[Any]) -> list[Any]:
     """Call the public function, and those of the gradients; of MaxPool both with and without the Indices.
 
-    Convolutions are also fused with a residual that lies as the result does, and with one that does not.
+    Convolutions are also fused with a residual that does not lie as the result does, and so is copied first.
     """
     function = getattr(gpuconv, problem.operator)
     if problem.operator != "max_pool":
         y = function(*arrays, **problem.attributes)
         activation = None if y.dtype.kind == "c" else ("leaky_relu", 0.5)
-        found = [
-            function(*arrays, **problem.attributes, activation=activation, residual=residual)
-            for residual in (y, y[..., ::-1])
-        ]
-        return [y, *found, *(_gradients(problem, arrays, y) if problem.gradients else ())]
+        fused = function(*arrays, **problem.attributes, activation=activation, residual=y[..., ::-1])
+        return [y, fused, *(_gradients(problem, arrays, y) if problem.gradients else ())]
     y, indices = function(*arrays, **problem.attributes, return_indices=True)
     found = [y, indices, function(*arrays, **problem.attributes)]
     if problem.gradients:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import floors, layers
-from benchmarks.layers import Ints, Layer
+from benchmarks import calls, floors, layers
+from benchmarks.layers import Layer
 from gpuconv import _dtypes, _layout
+from gpuconv._operators import OPERATORS
 from gpuconv._precision import PRECISIONS
-from gpuconv.cuda import choice, conv_plan, floor, pool_plan
+from gpuconv.cuda import choice, planning
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.limits import Representative
 from gpuconv.cuda.plan import Plan
@@ -34,16 +35,30 @@ class Case:
 
 
 def cases(pattern: str = "") -> list[Case]:
-    """Return every layer whose id contains the pattern in each of its dtypes: as NCHW, as NHWC, and by TF32 (NCHW)."""
-    chosen = [
-        (layer, floors.DTYPES[short]) for layer in layers.select(layers.load(), pattern) for short in layer.dtypes
-    ]
-    sums = [(layer, dtype) for layer, dtype in chosen if layer.op != "MaxPool" and dtype == "float32"]
+    """Return every layer whose id contains the pattern in each of its dtypes: as NCHW, as NHWC, and by TF32 (NCHW).
+
+    What is derived from layers goes by 3xTF32 besides, and as NHWC in bfloat16. Fused calls are left out: their kernels
+    are those of the layers, and the model knows of neither residual nor activation.
+    """
+    chosen = _in_dtypes(layers.load(), pattern)
+    derived = _in_dtypes([layer for layer in layers.load_derived() if layer.call != "fused"], pattern)
     return [
         *(Case(*pair) for pair in chosen),
-        *(Case(*pair, precision=precision) for precision in PRECISIONS[1:] for pair in sums),
+        *(Case(*pair, precision=precision) for precision in PRECISIONS[1:] for pair in _sums(chosen)),
         *(Case(*pair, layout="NHWC") for pair in chosen),
+        *(Case(*pair) for pair in derived),
+        *(Case(*pair, precision=PRECISIONS[-1]) for pair in _sums(derived)),
+        *(Case(layer, dtype, layout="NHWC") for layer, dtype in derived if dtype == "bfloat16"),
     ]
+
+
+def _in_dtypes(known: list[Layer], pattern: str) -> list[tuple[Layer, str]]:
+    return [(layer, floors.DTYPES[short]) for layer in layers.select(known, pattern) for short in layer.dtypes]
+
+
+def _sums(pairs: list[tuple[Layer, str]]) -> list[tuple[Layer, str]]:
+    """Return those in float32 that multiply."""
+    return [(layer, dtype) for layer, dtype in pairs if layer.multiplies and dtype == "float32"]
 
 
 class Chooser:
@@ -64,20 +79,16 @@ class Chooser:
 
 def plan(case: Case, device: Representative, chooser: Chooser) -> Plan:
     """Plan the case for new arrays with a bias, by the chooser."""
-    layer, geometry, limits = case.layer, case.layer.geometry, device.limits
-    x_strides, y_strides = (_strides(case.layout, shape) for shape in (geometry.x_shape, geometry.y_shape))
+    call = calls.of(case.layer, case.layout)
+    called, geometry = OPERATORS[call.operator], call.geometry
+    arrays = [(called.inputs[name], shape, called.order(name, case.layout)) for name, shape in call.inputs.items()]
+    order = called.order("out", case.layout)
+    made = _layout.as_given(order, call.result_shape)
+    roles = ["y", "indices"] if case.layer.indices and not case.layer.call else ["y"]
+    arrays += [(role, made, order) for role in roles]
+    strides = {role: _layout.channels_second(order, contiguous_strides(shape)) for role, shape, order in arrays}
     with choice.picking(chooser):
-        if layer.op == "MaxPool":
-            places = y_strides if layer.indices else None
-            return pool_plan.for_max_pool(geometry, case.dtype, x_strides, y_strides, places, limits)
-        make = conv_plan.for_conv if layer.op == "Conv" else conv_plan.for_conv_transpose
-        w_strides = contiguous_strides(layer.w_shape)
-        return make(geometry, case.dtype, x_strides, w_strides, 1, y_strides, limits, case.precision)
-
-
-def _strides(layout: str, shape: Ints) -> Ints:
-    """Return the strides of a new array of the layout, in the order N, C, D1, … like its shape."""
-    return _layout.channels_second(layout, contiguous_strides(_layout.as_given(layout, shape)))
+        return planning.plan(called.kernel, geometry, case.dtype, strides, device.limits, case.precision)
 
 
 def planned(case: Case, device: Representative) -> Row:
@@ -105,7 +116,7 @@ def planned(case: Case, device: Representative) -> Row:
 
 def _floor(case: Case, device: Representative) -> tuple[float, float]:
     """Return the seconds of the fewest bytes, and the larger one of these and those of the arithmetic."""
-    work = floor.work(case.layer.geometry, case.dtype, bias=case.layer.op != "MaxPool", indices=case.layer.indices)
+    work = floors.work(case.layer, case.dtype)
     cores = device.rate(_dtypes.entry(case.dtype).accumulator)
     rate = cores if floors.alone(case.layer) else device.peak(case.dtype, case.precision)
     return work.bytes / device.bandwidth, work.seconds(rate, device.bandwidth)

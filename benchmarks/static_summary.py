@@ -12,21 +12,22 @@ from benchmarks.gpu_summary import mean
 Row = dict[str, Any]
 README = Path(__file__).resolve().parents[1] / "README.md"
 _BEGIN, _END = "<!-- static table: begin -->\n", "<!-- static table: end -->\n"
-# Columns in README; float16 has the same kernels as bfloat16 but for its conversions.
+# Columns in README: dtypes, of which a class has one, and layout. float16 has the same kernels as bfloat16 but for its
+# conversions.
 _SHORT = {
-    "bfloat16": ("bfloat16", "NCHW"),
-    "bfloat16, NHWC": ("bfloat16", "NHWC"),
-    "float32": ("float32", "NCHW"),
-    "3xtf32": ("3xtf32", "NCHW"),
-    "float64": ("float64", "NCHW"),
+    "bfloat16": (("bfloat16",), "NCHW"),
+    "bfloat16, NHWC": (("bfloat16",), "NHWC"),
+    "float32, complex64": (("float32", "complex64"), "NCHW"),
+    "3xtf32": (("3xtf32",), "NCHW"),
+    "float64": (("float64",), "NCHW"),
 }
 HEAD = (
-    f"{'layer':20} {'dtype':8} {'layout':6} {'kernel':44} {'+':>1} {'regs':>4} {'smem':>6} {'blk':>3} {'occ':>4} | "
+    f"{'layer':30} {'dtype':9} {'layout':6} {'kernel':44} {'+':>1} {'regs':>4} {'smem':>6} {'blk':>3} {'occ':>4} | "
     f"{'mul':>4} {'cmp':>4} {'glob':>4} {'shrd':>4} {'int':>4} | {'load':>5} {'store':>5} {'wave':>5} {'moved':>6} | "
     f"{'model us':>9} {'floor us':>9} {'ratio':>6}  emulated as"
 )
 _TABLE = (
-    f"{'class':20} {'dtype':>8} {'layout':>6} {'layers':>6} {'mean':>6} {'worst':>7} {'best':>6}  "
+    f"{'class':29} {'dtype':>9} {'layout':>6} {'layers':>6} {'mean':>6} {'worst':>7} {'best':>6}  "
     f"worst layer, best layer"
 )
 
@@ -55,7 +56,7 @@ def line(row: Row, kernels: dict[str, Row]) -> str:
     filters = f" w {'x'.join(map(str, row['emulated']['w']))}" if "w" in row["emulated"] else ""
     spilled = f"  SPILLS {kernel['spilled_bytes']} bytes" if kernel["spilled_bytes"] else ""
     return (
-        f"{row['layer']:20} {row['dtype']:8} {row['layout']:6} "
+        f"{row['layer']:30} {row['dtype']:9} {row['layout']:6} "
         f"{launch['kernel']:44} {len(row['launches']) - 1:1} {kernel['registers']:4} "
         f"{launch['shared_bytes'] + kernel['static_shared_bytes']:6} {launch['blocks_per_sm']:3} "
         f"{launch['occupancy']:4.0%} | {' '.join(f'{share:4.0%}' for share in shares)} | "
@@ -102,7 +103,7 @@ def table(summaries: list[Row]) -> list[str]:
     return [
         _TABLE,
         *(
-            f"{one['class']:20} {one['dtype']:>8} {one['layout']:>6} {one['layers']:6} "
+            f"{one['class']:29} {one['dtype']:>9} {one['layout']:>6} {one['layers']:6} "
             f"{one['mean']:6.2f} {one['worst']:7.2f} {one['best']:6.2f}  {one['worst_layer']}, {one['best_layer']}"
             for one in summaries
         ),
@@ -114,9 +115,12 @@ def markdown(summaries: list[Row]) -> str:
     cells = {(one["class"], one["dtype"], one["layout"]): one for one in summaries}
     kinds = list(dict.fromkeys(one["class"] for one in summaries))
     lines = [f"| class | {' | '.join(_SHORT)} |", "|---" * (1 + len(_SHORT)) + "|"]
-    lines += [
-        f"| {kind} | {' | '.join(_cell(cells.get((kind, *column))) for column in _SHORT.values())} |" for kind in kinds
-    ]
+    for kind in kinds:
+        found = [
+            next((cells[kind, dtype, layout] for dtype in dtypes if (kind, dtype, layout) in cells), None)
+            for dtypes, layout in _SHORT.values()
+        ]
+        lines.append(f"| {kind} | {' | '.join(map(_cell, found))} |")
     return "\n".join(lines) + "\n"
 
 

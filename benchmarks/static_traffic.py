@@ -6,8 +6,9 @@ The emulator is part of the tests, so this needs a checkout, and g++.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
 import numpy as np
 
 import gpuconv
-from benchmarks import shrink, static_plan
+from benchmarks import calls, floors, shrink, static_plan
 from benchmarks.layers import Ints, Layer
 from benchmarks.static_plan import Case, Chooser
 from gpuconv import _layout
-from gpuconv.cuda import choice, floor
+from gpuconv._operators import OPERATORS
+from gpuconv.cuda import choice
 from gpuconv.cuda.limits import Representative
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
@@ -77,7 +79,7 @@ def counted(case: Case, device: Representative) -> Row:
     traffic = _emulated(small, name, device.limits.architecture)
     assert list(traffic) == list(dict.fromkeys(kernels)), f"{small} runs {list(traffic)}, not {kernels}"
     sectors = sum(pair[0] for sums in traffic.values() for key, pair in sums.items() if key != "shared")
-    work = floor.work(layer.geometry, case.dtype, bias=layer.op != "MaxPool", indices=layer.indices)
+    work = floors.work(layer, case.dtype)
     weights = {} if layer.op == "MaxPool" else {"w": list(layer.w_shape)}
     x = {"x": list(_layout.as_given(case.layout, layer.x))}
     return x | weights | {"moved": float(f"{sectors * _SECTOR / work.bytes:.4g}"), "kernels": traffic}
@@ -87,9 +89,27 @@ def counted(case: Case, device: Representative) -> Row:
 def _emulated(case: Case, name: str | None, architecture: str) -> dict[str, dict[str, list[int]]]:
     """Return what each kernel of a call asks of memory, the checks left out, which tests make."""
     options = {"counters": True, "check_shared": False, "check_global": False, "threads": _HOST_THREADS}
+    call = _prepared(case)
     with choice.picking(Chooser(name)), emulator.emulated_cuda(architecture, **options) as emulated:
-        _call(case)
+        call()
     return {kernel: counters.traffic() for kernel, counters in emulated.counters().items()}
+
+
+def _prepared(case: Case) -> Callable[[], Any]:
+    """Return the call of a case with arrays of normal numbers, and with the Indices of such for an x."""
+    layer, call = case.layer, calls.of(case.layer, case.layout)
+    keywords = dict(call.keywords)
+    if call.operator == "max_pool":
+        keywords["return_indices"] = layer.indices
+    if OPERATORS[call.operator].has_weights:
+        keywords["precision"] = case.precision
+    arrays = {name: _normal(shape, case.dtype) for name, shape in call.inputs.items() if name != "indices"}
+    if "indices" in call.inputs:
+        numbered = getattr(call.geometry, "numbered_shape", layer.x)
+        x = _normal(_layout.as_given(case.layout, numbered), case.dtype)
+        arrays["indices"] = gpuconv.max_pool(x, return_indices=True, layout=case.layout, **layer.attributes())[1]
+        keywords["check_indices"] = False  # which are kernels of their own
+    return partial(getattr(gpuconv, call.operator), *arrays.values(), **keywords)
 
 
 def _normal(shape: Ints, dtype: str) -> Any:
@@ -99,15 +119,3 @@ def _normal(shape: Ints, dtype: str) -> Any:
         limits = np.iinfo(dtype)
         return random.integers(limits.min, limits.max + 1, shape).astype(dtype)
     return random.standard_normal(shape).astype(dtype)
-
-
-def _call(case: Case) -> None:
-    layer = case.layer
-    keywords = layer.attributes() | {"layout": case.layout}
-    x = _normal(_layout.as_given(case.layout, layer.x), case.dtype)
-    if layer.op == "MaxPool":
-        gpuconv.max_pool(x, return_indices=layer.indices, **keywords)
-        return
-    weights = (_normal(shape, case.dtype) for shape in (layer.w_shape, (layer.k_out,)))
-    function = gpuconv.conv if layer.op == "Conv" else gpuconv.conv_transpose
-    function(x, *weights, precision=case.precision, **keywords)

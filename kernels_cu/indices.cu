@@ -19,18 +19,22 @@ template <int NDIM> struct CheckIndicesParams {
     long long extent[NDIM], stride[NDIM];
 };
 
-// Indices from -1 to below the limit are in range.
+// Indices from -1 to below the limit are in range. A thread tells of the first that it finds, when it has looked at all:
+// so that its loads need not wait for one another.
 template <int NDIM> __device__ __forceinline__ void check_indices(const CheckIndicesParams<NDIM>& p)
 {
+    long long left = 0;
+#pragma unroll 4
     for (long long element = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; element < p.elements;
          element += static_cast<long long>(gridDim.x) * blockDim.x) {
         long long rest = element, offset = 0;
 #pragma unroll
-        for (int axis = NDIM - 1; axis >= 0; --axis) {
+        for (int axis = NDIM - 1; axis > 0; --axis) {
             offset += rest % p.extent[axis] * p.stride[axis];
             rest /= p.extent[axis];
         }
-        const long long index = p.indices[offset];
-        if (index < -1 || index >= p.limit) atomicMax(p.found, p.elements - element);
+        const long long index = p.indices[offset + rest * p.stride[0]];
+        if ((index < -1 || index >= p.limit) && left == 0) left = p.elements - element;
     }
+    if (left > 0) atomicMax(p.found, left);
 }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from emulator import emulated_cuda
 
-from gpuconv.cuda import choice, params
+from gpuconv.cuda import choice, params, pool_grad_walks
 from gpuconv.cuda.choice import Candidate
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
@@ -31,6 +31,17 @@ def indices(wide: bool) -> Iterator[None]:
         yield
     finally:
         params.INDEX_LIMIT = before
+
+
+@contextmanager
+def long_walks(wanted: bool) -> Iterator[None]:
+    """Let threads of the gradient of MaxPool go far on small arrays too."""
+    before = pool_grad_walks.WINDOWS_WANTED
+    pool_grad_walks.WINDOWS_WANTED = 0 if wanted else before
+    try:
+        yield
+    finally:
+        pool_grad_walks.WINDOWS_WANTED = before
 
 
 @contextmanager
@@ -61,6 +72,7 @@ def varied_cuda(dtype: Any, rank: int, seed: int) -> Iterator[Any]:
     random = Random(seed)
     with (
         indices(wide=random.random() < 0.3),
+        long_walks(seed % 2 == 0),
         some_candidate(random.randrange(2520)),
         emulated_cuda(
             architecture(dtype, rank),

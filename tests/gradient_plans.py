@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from gpuconv import _dtypes
+from gpuconv import _dtypes, _gradients
 from gpuconv._operators import OPERATORS, Operator
-from gpuconv.cuda import choice, planning, unpool_plan
+from gpuconv._precision import PRECISIONS
+from gpuconv.cuda import choice, planning, pool_grad_plan, pool_grad_problem, unpool_plan
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Plan
 from gpuconv.cuda.prepared import contiguous_strides
@@ -16,6 +17,7 @@ from gpuconv.cuda.prepared import contiguous_strides
 _LIMITS = representative("sm_90a").limits
 _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 _GRADIENTS = tuple(name for name in OPERATORS if name.endswith("_grad"))
+_WINDOWS = ((1, 1), (2, 2), (3, 2), (3, 1), (3, 3), (6, 1))  # sizes and strides of pools
 _CALLS = (
     *product(("conv", "conv_transpose"), _dtypes.COMPLEX_DTYPES),
     *product([name for name in _GRADIENTS if name != "max_pool_grad"], _dtypes.CONV_DTYPES + _dtypes.COMPLEX_DTYPES),
@@ -27,10 +29,13 @@ _CALLS = (
 def plans() -> Iterator[Plan]:
     """Yield plans of every candidate for all dtypes, widths of indices and layouts, over up to four axes."""
     yield unpool_plan.for_check(3, (2, 3), (3, 1), _LIMITS)
+    yield unpool_plan.for_check(3, (2, 3), (1, 2), _LIMITS)
     yield from _copies()
     for (name, dtype), rank, wide, last in product(_CALLS, (2, 4), (False, True), (False, True)):
         if rank == 2 or dtype not in _dtypes.COMPLEX_DTYPES:
             yield from _plans(OPERATORS[name], "transpose" in name, dtype, rank, wide, last)
+    for dtype, (kernel, stride) in product(_dtypes.CONV_DTYPES, _WINDOWS):
+        yield from _pool_grad_plans(dtype, kernel, stride)
 
 
 def _plans(operator: Operator, transposed: bool, dtype: str, rank: int, wide: bool, last: bool) -> Iterator[Plan]:
@@ -47,9 +52,19 @@ def _plans(operator: Operator, transposed: bool, dtype: str, rank: int, wide: bo
     ]
     arrays.append(("y", operator.result(geometry), operator.follows_layout("out")))
     strides = {role: _strides(shape, wide, last and moves) for role, shape, moves in arrays}
-    for turn in choice.every_candidate():
-        with turn:
-            yield planning.plan(operator.kernel, geometry, dtype, strides, _LIMITS, "ieee")
+    for precision in PRECISIONS if dtype == "float32" else ("ieee",):
+        for turn in choice.every_candidate():
+            with turn:
+                yield planning.plan(operator.kernel, geometry, dtype, strides, _LIMITS, precision)
+
+
+def _pool_grad_plans(dtype: str, kernel: int, stride: int) -> Iterator[Plan]:
+    x, attributes = (2, 3, 14, 15), {"kernel_shape": [kernel] * 2, "strides": [stride] * 2}
+    y = OPERATORS["max_pool"].geometry(x, **attributes).y_shape
+    geometry = _gradients.max_pool_grad(y, y, x_shape=x, **attributes)
+    arrays = contiguous_strides(y), contiguous_strides(y), contiguous_strides(x)
+    problem = pool_grad_problem.Problem(geometry, dtype, *arrays)
+    yield from (one.make() for one in pool_grad_plan.candidates(problem, _LIMITS))
 
 
 def _copies() -> Iterator[Plan]:

@@ -20,7 +20,7 @@ import direct_forms
 import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
 import numpy as np
 import records
-from emulated import preferred
+from emulated import long_walks, preferred
 from emulator import emulated_cuda
 from emulator.counters import FIELDS, Counters
 
@@ -464,6 +464,38 @@ class Pool:
         return next(one for one in candidates if one.name == self.name)
 
 
+@dataclass(frozen=True)
+class PoolGrad:
+    """The gradient of MaxPool by one kernel, down whole columns, over one array."""
+
+    dtype: str
+    kernel: str
+    window: int
+    stride: int
+    pad: int
+    layout: str
+    x_shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return f"max_pool_grad_{self.dtype}_{self.kernel}"
+
+    def title(self) -> str:
+        """Return the row's title."""
+        return f"{self.name}, {self.window}x{self.window}, {self.layout} {_sizes(self.x_shape)}"
+
+    def run(self) -> dict[str, Row]:
+        """Take no window to have a maximum; return the kernel's row."""
+        windows = {"kernel_shape": (self.window,) * 2, "strides": (self.stride,) * 2, "pads": (self.pad,) * 4}
+        x = np.zeros(self.x_shape, self.dtype)
+        y, indices = gpuconv.max_pool(x, return_indices=True, layout=self.layout, **windows)
+        with preferred(self.name), long_walks(True), _counting() as emulated:
+            gpuconv.max_pool_grad(y, indices, x.shape, layout=self.layout, check_indices=False, **windows)
+        ((name, counters),) = emulated.counters().items()
+        assert name == self.name
+        return {self.title(): row(counters)}
+
+
 def _counting() -> Any:
     """Leave out the checks, which other tests make, and which take time."""
     return emulated_cuda(ARCHITECTURE, counters=True, check_shared=False, check_global=False)
@@ -578,6 +610,23 @@ def pools() -> list[Pool]:
     ]
 
 
+# Kernel, window, stride, pad, layout, x.
+_POOL_GRADS = (
+    ("3d", 3, 2, 1, "NCHW", _POOLED),
+    ("3d_walks_1x1", 1, 1, 0, "NCHW", _ROWS),
+    *((f"3d_walks_{k}x{s}", k, s, pad, "NCHW", _ROWS) for k, s, pad in ((2, 2, 0), (3, 2, 1), (3, 1, 1))),
+    *((f"3d_walks_{k}x{s}", k, s, pad, "NHWC", (2, 12, 14, 64)) for k, s, pad in ((2, 2, 0), (3, 2, 1), (3, 1, 1))),
+    ("3d_walks_5xany", 3, 3, 0, "NHWC", (2, 12, 14, 64)),
+    ("3d_walks_5xany", 5, 1, 2, "NCHW", _ROWS),
+    ("3d_walks_13xany", 9, 1, 4, "NCHW", _ROWS),
+)
+
+
+def pool_grads() -> list[PoolGrad]:
+    """Return every kernel for the usual windows, in the dtypes that matter most."""
+    return [PoolGrad(dtype, *form) for dtype, form in product(("bfloat16", "float32"), _POOL_GRADS)]
+
+
 def row(counters: Counters) -> Row:
     """Return pairs: of all shared memory, all loads and stores of global memory, and the GEMM's loads of its inputs."""
     weights = f"ffma.cuh:{_line_of_weights()})"
@@ -606,7 +655,7 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from tensor_form.run(WIDTHS[0]).items()
     for few, width in product(unpacked(), WIDTHS):
         yield from few.run(width).items()
-    for one in (*bands(), *directs(), *channels(), *grouped(), *stems(), *whole_rows(), *pools()):
+    for one in (*bands(), *directs(), *channels(), *grouped(), *stems(), *whole_rows(), *pools(), *pool_grads()):
         yield from one.run().items()
 
 

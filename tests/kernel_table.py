@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -50,6 +51,7 @@ from gpuconv.cuda.prepared import contiguous_strides
 from gpuconv.cuda.variants import all_variants
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+EVERY = bool(os.environ.get("GPUCONV_EVERY_ARCHITECTURE"))  # in one run of the tests
 PATH = Path(__file__).with_suffix(".json")
 TOOL = f"tests/{Path(__file__).name}"
 COLUMNS = "per architecture: registers of a thread, bytes of static shared memory; spilled bytes and stack, if any"
@@ -212,6 +214,12 @@ def groups() -> dict[str, list[Variant]]:
     for variant in all_variants():
         found.setdefault(re.match(r".+?_\dd", variant.name)[0], []).append(variant)
     return found
+
+
+def looked_at(variants: Iterable[Variant], architecture: str) -> list[Variant]:
+    """Return those that tests compile for an architecture: each for one of the six, unless for all."""
+    turn = ARCHITECTURES.index(architecture)
+    return [one for one in variants if EVERY or zlib.crc32(one.name.encode()) % len(ARCHITECTURES) == turn]
 
 
 def reports(variants: list[Variant], architecture: str, threads: int = 1) -> dict[str, compiler.Report]:

@@ -14,12 +14,12 @@ from benchmarks.sass import Instruction, main_loop
 _MOST = 20_000  # ways, after which something must be wrong
 
 
-def ways_round(code: Sequence[Instruction]) -> Iterator[tuple[int, ...]]:
-    """Yield the numbers of the instructions on every way from the main loop's beginning back to it.
+def ways_round(code: Sequence[Instruction], loop: range | None = None) -> Iterator[tuple[int, ...]]:
+    """Yield the numbers of the instructions on every way from a loop's beginning, or the main one's, back to it.
 
     Loops inside are gone through once.
     """
-    loop, count = main_loop(code), 0
+    loop, count = loop or main_loop(code), 0
     todo: list[tuple[int, tuple[int, ...]]] = [(loop.start, ())]
     while todo:
         count += 1
@@ -48,11 +48,11 @@ def _walk(
         at += 1
 
 
-def steady(code: Sequence[Instruction], parts: Mapping[str, int]) -> list[Instruction]:
+def steady(code: Sequence[Instruction], parts: Mapping[str, int], loop: range | None = None) -> list[Instruction]:
     """Return the instructions on the shortest way round that has so many of each of these opcodes."""
     found = [
         [one for number in way if (one := code[number]).predicate != "!PT"]  # which never holds
-        for way in ways_round(code)
+        for way in ways_round(code, loop)
     ]
     whole = [way for way in found if parts.items() <= Counter(one.opcode for one in way).items()]
     assert whole, f"no way round has {dict(parts)}"

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import gpuconv
-from benchmarks import floors, gpu_summary, gpu_timing, layers, samples
+from benchmarks import calls, floors, gpu_summary, gpu_timing, gradient_samples, layers, samples
 from benchmarks.layers import Layer
 
 LAYERS = {layer.id: layer for layer in layers.load()}
+DERIVED = layers.load_derived()
+EVERYTHING = LAYERS | {layer.id: layer for layer in DERIVED}
 
 # By hand, at 4.3e12 bytes a second: layer, dtype, (x read + y + w + b) elements, bytes, flops, microseconds, bound.
 FLOORS = [
@@ -27,6 +29,19 @@ FLOORS = [
     # 8x64x360x480, a quarter as many values, and 8 bytes of index for each of those
     ("segnet.pool1.idx", "bfloat16", 398_131_200, 0, 92.589, "memory"),
     ("unet.up2x2", "float32", 102_761_472, 17_179_869_184, 286.331, "math"),
+    # 32x128x56x56, 32x128x28x28 and 128x128x3x3, whichever of them is the result
+    ("resnet50.l2.3x3s2/weight_grad", "bfloat16", 32_407_552, 7_398_752_256, 9.366, "math"),
+    ("resnet50.l2.3x3s2/input_grad", "float32", 64_815_104, 7_398_752_256, 123.313, "math"),
+    # all of 32x512x28x28 is written, three quarters of it zeros
+    ("resnet50.l3.down/input_grad", "bfloat16", 39_583_744, 6_576_668_672, 9.206, "memory"),
+    # 32x512x7x7, and 512 sums
+    ("resnet50.l4.3x3/bias_grad", "float32", 3_213_312, 0, 0.747, "memory"),
+    ("segnet.pool1.idx/grad", "bfloat16", 398_131_200, 0, 92.589, "memory"),
+    ("segnet.pool1.idx/unpool", "bfloat16", 398_131_200, 0, 92.589, "memory"),
+    # 64x64x64, 16x60x60x60, 16x5x5x5 and 16, of 8 bytes; 8 operations for each product
+    # 32x64x56x56 and twice 32x256x56x56, 256x64 and 256
+    ("resnet50.l1.expand/fused", "bfloat16", 115_638_784, 3_288_334_336, 26.893, "memory"),
+    ("sparse.volume", "complex64", 29_761_280, 3_456_000_000, 57.6, "math"),
 ]
 
 
@@ -34,7 +49,7 @@ FLOORS = [
 def test_floors_are_those_computed_by_hand(
     name: str, dtype: str, nbytes: int, flops: int, micro: float, bound: str
 ) -> None:
-    floor = floors.of(LAYERS[name], dtype, 4.3e12)
+    floor = floors.of(EVERYTHING[name], dtype, 4.3e12)
     assert (floor.nbytes, floor.flops, floor.bound) == (nbytes, flops, bound)
     assert isclose(floor.seconds * 1e6, micro, abs_tol=5e-4)
 
@@ -50,8 +65,8 @@ def test_tf32_has_a_floor_of_its_own() -> None:
 
 
 def test_every_dtype_of_the_layers_has_a_floor() -> None:
-    assert {short for layer in LAYERS.values() for short in layer.dtypes} == set(floors.DTYPES)
-    for layer in LAYERS.values():
+    assert {short for layer in EVERYTHING.values() for short in layer.dtypes} == set(floors.DTYPES)
+    for layer in EVERYTHING.values():
         for short in layer.dtypes:
             assert floors.of(layer, floors.DTYPES[short], 1e12).seconds > 0
 
@@ -63,10 +78,17 @@ def take(array: Any, index: tuple[Any, ...]) -> Any:
     return array[index].astype(np.int64 if array.dtype.kind in "iu" else np.float64)
 
 
+def take_complex(array: Any, index: tuple[Any, ...]) -> Any:
+    return array[index].astype(np.complex128)
+
+
 def operands(layer: Layer) -> list[Any]:
-    random = np.random.default_rng(1)
     shapes = [layer.x] if layer.op == "MaxPool" else [layer.x, layer.w_shape, (layer.k_out,)]
-    return [random.integers(-4, 5, shape).astype(np.float32) for shape in shapes]
+    return [integers(shape, seed) for seed, shape in enumerate(shapes)]
+
+
+def integers(shape: tuple[int, ...], seed: int) -> Any:
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
 
 
 def small(layer: Layer) -> Layer:
@@ -99,11 +121,56 @@ def test_sampled_maxima_are_those_of_the_numpy_backend(layer: Layer) -> None:
     np.testing.assert_array_equal(places, indices[at])
 
 
+def arrays_of(layer: Layer) -> dict[str, Any]:
+    """Return the arrays of a gradient's call; Indices are those of an x with few values."""
+    shapes = calls.of(layer).inputs
+    arrays = {name: integers(shape, seed) for seed, (name, shape) in enumerate(shapes.items())}
+    if "indices" in arrays:
+        arrays["indices"] = gpuconv.max_pool(integers(layer.x, 5), return_indices=True, **layer.attributes())[1]
+    return arrays
+
+
+@pytest.mark.parametrize("layer", [layer for layer in DERIVED if layer.call not in ("", "fused")], ids=lambda x: x.id)
+def test_sampled_gradients_are_those_of_the_numpy_backend(layer: Layer) -> None:
+    layer = small(layer)
+    if layer.call == "unpool":  # whose places Indices number, whole windows of them
+        layer = replace(layer, x=(*layer.x[:2], *(extent // 2 * 2 for extent in layer.x[2:])))
+    arrays = arrays_of(layer)
+    result = getattr(gpuconv, layer.operator)(*arrays.values(), **calls.of(layer).keywords)
+    at = samples.positions(layer, 200)
+    found = gradient_samples.sums(layer, take, arrays, at)
+    np.testing.assert_array_equal(found.values, result[at])
+    assert (found.magnitudes >= abs(found.values)).all()
+    assert np.count_nonzero(found.values) > 2
+
+
+@pytest.mark.parametrize("layer", [layer for layer in DERIVED if not layer.call], ids=lambda x: x.id)
+def test_sampled_sums_of_complex_numbers_are_those_of_the_numpy_backend(layer: Layer) -> None:
+    layer = small(layer)
+    x, w, b = ((array + 1j * array[..., ::-1]).astype(np.complex64) for array in operands(layer))
+    y = gpuconv.conv(x, w, b, **layer.attributes())
+    at = samples.positions(layer, 40)
+    found = samples.sums(layer, take_complex, x, w, b, at)
+    np.testing.assert_array_equal(found.values, y[at])
+    assert (found.bound("complex64") > 0).all()
+
+
+@pytest.mark.parametrize("name", ["sd15.vae.down", "whisper.conv2", "wavenet.d512", "unet.up2x2", "pix2pixhd.up"])
+def test_the_adjoint_s_adjoint_is_the_layer(name: str) -> None:
+    layer = LAYERS[name]
+    turned = gradient_samples.adjoint(layer)
+    assert (turned.x, turned.y_shape, turned.w_shape) == (layer.y_shape, layer.x, layer.w_shape)
+    back = gradient_samples.adjoint(turned)
+    assert (back.op, back.x, back.y_shape, back.k_out) == (layer.op, layer.x, layer.y_shape, layer.k_out)
+
+
 def test_samples_hold_the_corners_and_stay_inside() -> None:
     layer = LAYERS["resnet50.conv1"]
     at = samples.positions(layer, 500)
     assert [index[0] for index in at] == [0, 0, 0, 0]
     assert [index[1] for index in at] == [31, 63, 111, 111]
+    of_weights = samples.positions(EVERYTHING["resnet50.conv1/weight_grad"], 1)
+    assert [index[1] for index in of_weights] == [63, 2, 6, 6]
     assert all(index.min() >= 0 and index.max() < size for index, size in zip(at, layer.y_shape, strict=True))
 
 
@@ -114,6 +181,8 @@ def test_the_bound_of_a_sum() -> None:
     np.testing.assert_allclose(sums.bound("float16"), expected, rtol=1e-12)
     coarse = (8 * 2.0**-23 + 2 * 2.0**-11) * np.array([16.0, 2.0])
     np.testing.assert_allclose(sums.bound("float32", "tf32"), coarse, rtol=1e-12)
+    parts = 2**0.5 * (15 * 2.0**-24 * np.array([16.0, 2.0]) + 2.0**-150)
+    np.testing.assert_allclose(sums.bound("complex64"), parts, rtol=1e-12)
     close = (8 * 2.0**-23 + 2 * 2.0**-21) * np.array([16.0, 2.0])
     np.testing.assert_allclose(sums.bound("float32", "3xtf32"), close, rtol=1e-12)
 
@@ -168,6 +237,20 @@ def test_means_are_geometric_and_the_worst_layer_is_named() -> None:
     assert isclose(pool["mean"], 2.0)
     (summary,) = gpu_summary.classes([row("a", "dense Conv", ratio=2, packed_median=1e-5)])
     assert isclose(summary["packed_mean"], 4.0)
+
+
+def test_aims_and_what_else_pytorch_does_are_in_the_table() -> None:
+    rows = [
+        row(name, "weight gradient", ratio=ratio, deterministic_median=3e-5) for name, ratio in (("a", 2), ("b", 1))
+    ]
+    (dense,) = gpu_summary.classes(rows)
+    assert dense["others"] == {"deterministic": pytest.approx(1.5), "fused": None}
+    assert gpu_summary.table([dense])[1].endswith("b, a  deterministic 1.50  aim 1.0: met")
+    (pool,) = gpu_summary.classes([row("a", "MaxPool gradient", ratio=1.99)])
+    assert gpu_summary.table([pool])[1].endswith("a, a  aim 2.0: NOT MET")
+    assert "torch, deterministic: 30.00 us" in gpu_summary.line(rows[0])
+    refused = row("a", "weight gradient", deterministic_error="RuntimeError: no algorithm")
+    assert gpu_summary.line(refused).endswith("torch, deterministic: RuntimeError: no algorithm")
 
 
 def test_a_wrong_result_counts_as_none_at_all_and_a_missing_peer_not_at_all() -> None:

@@ -20,6 +20,7 @@ from benchmarks.gpu_layer import Case
 from gpuconv.cuda import device
 
 LAYERS = {layer.id: layer for layer in layers.load()}
+DERIVED = {layer.id: layer for layer in layers.load_derived()}
 without_gpu = pytest.mark.skipif(device.unavailable_reason() is None, reason="there is a GPU")
 
 
@@ -27,8 +28,9 @@ without_gpu = pytest.mark.skipif(device.unavailable_reason() is None, reason="th
 
 
 def test_everything_is_measured_once_and_the_usual_first() -> None:
-    plan = gpu.plan()
-    assert len(set(plan)) == len(plan)
+    everything = gpu.plan()
+    assert len(set(everything)) == len(everything)
+    plan = [case for case in everything if case.layer.id in LAYERS]
     flat = [layer for layer in LAYERS.values() if len(layer.kernel) == 1]
     nchw = sum(len(layer.dtypes) for layer in LAYERS.values())
     with_layout = {form: [case for case in plan if case.layout == form] for form in ("NCHW", "channels_last")}
@@ -38,6 +40,8 @@ def test_everything_is_measured_once_and_the_usual_first() -> None:
     passes = list(dict.fromkeys(case[1:] for case in plan))
     assert passes[:3] == [(dtype, "NCHW", "ieee") for dtype in ("bfloat16", "float32", "float16")]
     assert [case.layer.id for case in plan if case[1:] == passes[0]] == list(LAYERS)
+    derived = [case.layer.id for case in everything if case.layer.call and case[1:] == passes[0]]
+    assert derived == [layer.id for layer in DERIVED.values() if layer.call]
     sums = [layer.id for layer in LAYERS.values() if layer.op != "MaxPool"]
     for precision in ("tf32", "3xtf32"):
         assert [case.layer.id for case in plan if case[1:] == ("float32", "NCHW", precision)] == sums
@@ -47,6 +51,11 @@ def test_options_choose() -> None:
     chosen = gpu.plan("resnet50", "Conv", "float16", "channels_last")
     assert {case[1:] for case in chosen} == {("float16", "channels_last", "ieee")}
     assert {case[1:] for case in gpu.plan(dtype="tf32", layout="NCHW")} == {("float32", "NCHW", "tf32")}
+    gradients = {(case.layer.operator, case.precision) for case in gpu.plan("resnet.pool.idx/")}
+    assert gradients == {("max_pool_grad", "ieee")}
+    assert {case.dtype for case in gpu.plan("sparse.")} == {"complex64"}
+    precisions = {case.precision for case in gpu.plan("conv1/weight_grad", dtype="tf32")}
+    assert precisions == {"tf32"}
     assert {case.layer.id for case in chosen} == {
         layer.id
         for layer in LAYERS.values()
@@ -115,7 +124,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[
     def call(measure: Any, resume: bool = False, budget: float = 100.0) -> tuple[int, dict[str, Any]]:
         state.alive = True
         monkeypatch.setattr(gpu_layer, "measure", lambda *arguments: measure(state, *arguments))
-        chosen = {"layers": "segnet", "op": None, "dtype": None, "layout": "NCHW", "budget": budget}
+        chosen = {"layers": "googlenet", "op": None, "dtype": None, "layout": "NCHW", "budget": budget}
         arguments = argparse.Namespace(**chosen, json=path, picture=tmp_path / "gpu.png", resume=resume)
         return gpu.run(arguments), json.loads(path.read_text())
 
@@ -131,13 +140,13 @@ def test_rows_summary_and_machine_are_written(run: Any, capsys: pytest.CaptureFi
     code, written = run(lambda state, machine, case: fake_row(case))
     assert (code, written["complete"]) == (0, True)
     assert [(row["layer"]["id"], row["dtype"]) for row in written["rows"]] == [
-        ("segnet.pool1.idx", "bfloat16"),
-        ("segnet.pool1.idx", "float32"),
+        ("googlenet.pool.ceil", "bfloat16"),
+        ("googlenet.pool.ceil", "float32"),
     ]
     assert [(entry["dtype"], entry["mean"]) for entry in written["classes"]] == [("bfloat16", 1.5), ("float32", 1.5)]
     shown = capsys.readouterr().out
     assert "host, tiny Conv: ours 4.0 us, torch 6.0 us" in shown
-    assert "MaxPool with Indices" in shown.splitlines()[-1]
+    assert "MaxPool values" in shown.splitlines()[-1]
 
 
 def test_an_error_of_ours_is_a_wrong_row_and_the_next_is_measured(run: Any) -> None:
@@ -242,7 +251,7 @@ def test_sums_in_float32_get_names_until_the_deadline(monkeypatch: pytest.Monkey
     assert gpu_kernels.winograd(rows) is None
     gpu_kernels.add_names(torch, "none", rows, time.monotonic() + 60)
     assert [row.get("peer_kernels") for row in rows] == [["cudnn::Winograd"], None, None, None]
-    assert str(gpu_kernels.winograd(rows)).endswith("Winograd in 1 of 1 layers of Conv and ConvTranspose")
+    assert str(gpu_kernels.winograd(rows)).endswith("Winograd in 1 of 1 measurements of sums")
 
 
 # ---------------------------------------------------------------- the picture
@@ -250,8 +259,10 @@ def test_sums_in_float32_get_names_until_the_deadline(monkeypatch: pytest.Monkey
 
 def drawn_rows() -> list[dict[str, Any]]:
     rows = []
-    for number, (name, short) in enumerate((name, short) for name in LAYERS for short in ("bf16", "fp32")):
-        dtype, layer = floors.DTYPES[short], LAYERS[name]
+    drawn = [*((layer, short) for layer in LAYERS.values() for short in ("bf16", "fp32"))]
+    drawn += [(layer, short) for layer in DERIVED.values() for short in layer.dtypes]
+    for number, (layer, short) in enumerate(drawn):
+        dtype = floors.DTYPES[short]
         row = gpu_layer.describe(Case(layer, dtype), 4.3e12)
         floor = row["floor_seconds"]
         times = {"our_median": floor * (1 + number % 7), "peer_median": floor * (1 + number % 5)}
@@ -267,10 +278,14 @@ def drawn_rows() -> list[dict[str, Any]]:
 
 def test_the_picture_s_columns_are_dtypes_with_their_classes() -> None:
     shown = picture.columns(drawn_rows())
-    assert list(shown) == ["bfloat16", "float32"]  # what was not timed is not drawn
-    for groups in shown.values():
-        assert [kind for kind, _ in groups] == list(layers.CLASSES)
-        assert sum(len(members) for _, members in groups) == len(LAYERS)
+    assert list(shown) == ["bfloat16", "float32", "complex64"]  # what was not timed is not drawn
+    assert [kind for kind, _ in shown["complex64"]] == ["complex Conv"]
+    for dtype in ("bfloat16", "float32"):
+        groups = shown[dtype]
+        assert [kind for kind, _ in groups] == [kind for kind in layers.CLASSES if kind != "complex Conv"]
+        assert sum(len(members) for _, members in groups) == len(LAYERS) + sum(
+            1 for layer in DERIVED.values() if layer.call
+        )
         for _, members in groups:
             ratios = [member["NCHW"].get("ratio", float("inf")) for member in members]
             assert ratios == sorted(ratios)

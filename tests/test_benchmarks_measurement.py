@@ -21,7 +21,7 @@ def tiny(op: str, **more: Any) -> Layer:
     fixed: dict[str, Any] = {"kernel": (3, 3), "strides": (2, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
     fixed |= {} if op == "MaxPool" else {"k_out": 4}
     fixed |= {"output_padding": (1, 0)} if op == "ConvTranspose" else {}
-    return Layer(f"tiny.{op}", "", op, dtypes=("fp32",), **{"x": (2, 4, 9, 8), **fixed, **more})
+    return Layer(f"tiny.{op}", "", op, **{"x": (2, 4, 9, 8), "dtypes": ("fp32",), **fixed, **more})
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_for_channels_last_ours_has_the_same_memory_as_nhwc(
     def watched(case: Case) -> Any:
         call = ours(case)
 
-        def recorded(x: Any, w: Any, b: Any) -> list[Any]:
-            results = call(x, w, b)
-            seen.append((x, w, results))
+        def recorded(x: Any, *weights: Any) -> list[Any]:
+            results = call(x, *weights)
+            seen.append((x, weights, results))
             return results
 
         return recorded
@@ -141,11 +141,125 @@ def test_for_channels_last_ours_has_the_same_memory_as_nhwc(
     monkeypatch.setattr(gpu_layer, "ours", watched)
     row = gpu_layer.measure(machine, Case(layer, "float32", "channels_last"))
     assert (row["wrong"], "peer_wrong" in row) == ("", False)
-    x, w, results = seen[0]
+    x, weights, results = seen[0]
     assert x.shape == (2, 9, 8, 4)
     assert x.flags.c_contiguous
-    assert w is None or w.flags.c_contiguous
+    assert all(array.flags.c_contiguous for array in weights)
     assert {result.shape for result in results} == {(2, *layer.y_shape[2:], layer.y_shape[1])}
+
+
+def derived(op: str, call: str, **more: Any) -> Layer:
+    return tiny(op, call=call, **more)
+
+
+DERIVED = [
+    derived("Conv", "input_grad"),
+    derived("Conv", "input_grad", group=4, dilations=(2, 1)),
+    derived("Conv", "weight_grad"),
+    derived("Conv", "weight_grad", group=2),
+    derived("Conv", "bias_grad"),
+    derived("ConvTranspose", "input_grad"),
+    derived("ConvTranspose", "weight_grad", group=2),
+    derived("MaxPool", "grad"),
+    derived("MaxPool", "grad", ceil_mode=1, dilations=(1, 2)),
+    derived("MaxPool", "grad", x=(2, 3, 5, 6, 7), kernel=(2,) * 3, strides=(2,) * 3, pads=(1,) * 6, dilations=(1,) * 3),
+    derived("Conv", "fused"),
+    derived("MaxPool", "unpool", x=(2, 4, 10, 8), kernel=(2, 2), strides=(2, 2), pads=(0,) * 4),
+]
+
+
+@pytest.mark.parametrize("layout", gpu_peers.LAYOUTS)
+@pytest.mark.parametrize("layer", DERIVED, ids=lambda layer: f"{layer.operator}-{layer.group}-{layer.dilations}")
+def test_a_gradient_is_checked_and_timed_against_pytorch_s(
+    machine: gpu_layer.Machine, layer: Layer, layout: str
+) -> None:
+    row = gpu_layer.measure(machine, Case(layer, "float32", layout))
+    assert (row["wrong"], "peer_wrong" in row, "peer_error" in row) == ("", False, False)
+    assert row["ratio"] == row["peer_median"] / row["our_median"] > 0
+    assert "packed_median" not in row
+    held = layer.call in ("input_grad", "weight_grad")
+    assert ("deterministic_median" in row, "deterministic_error" in row) == (held, False)
+    assert ("fused_error" in row) == (layer.call == "fused")  # a CPU has no cuDNN
+    if layer.call != "unpool":
+        assert 0 <= row["our_worst"] <= 1
+        assert row["apart"] < 1e-6
+    json.dumps(row)
+
+
+def test_complex_numbers_are_checked_and_timed(machine: gpu_layer.Machine) -> None:
+    row = gpu_layer.measure(machine, Case(tiny("Conv", dtypes=("c64",), group=2), "complex64"))
+    assert (row["wrong"], "peer_wrong" in row, "peer_error" in row) == ("", False, False)
+    assert 0 < row["our_worst"] <= 1
+    assert row["apart"] < 1e-6
+    assert (row["class"], len(row["packed_seconds"])) == ("complex Conv", len(row["our_seconds"]))
+
+
+def test_cudnn_is_held_to_the_same_bits_only_where_that_is_asked_for(
+    machine: gpu_layer.Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cudnn = machine.torch.backends.cudnn
+    monkeypatch.setattr(cudnn, "deterministic", False)
+    seen: list[bool] = []
+    monkeypatch.setattr(gpu_peers, "peer", lambda *_: lambda *operands: seen.append(cudnn.deterministic) or [])
+    layer = derived("Conv", "weight_grad")
+    gpu_peers.peer(machine.torch, layer)()
+    gpu_peers.others(machine.torch, layer)["deterministic"]()
+    assert (seen, cudnn.deterministic) == ([False, True], False)
+    assert gpu_peers.others(machine.torch, tiny("Conv")) == {}
+
+
+def test_cudnn_s_fusion_is_timed_where_it_is_right(machine: gpu_layer.Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, torch, seen = derived("Conv", "fused"), machine.torch, []
+
+    def fusion(x: Any, w: Any, z: Any, alpha: float, b: Any, *shape: Any) -> Any:
+        seen.append((alpha, *shape))
+        return torch.relu(torch.nn.functional.conv2d(x, w, b, *shape) + alpha * z)
+
+    monkeypatch.setattr(torch, "cudnn_convolution_add_relu", fusion, raising=False)
+    row = gpu_layer.measure(machine, Case(layer, "float32"))
+    assert (row["wrong"], len(row["fused_seconds"])) == ("", len(row["our_seconds"]))
+    assert set(seen) == {(1.0, (2, 1), (1, 1), (1, 1), 1)}
+
+
+def test_another_result_or_none_of_pytorch_s_has_a_reason(
+    machine: gpu_layer.Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = derived("Conv", "weight_grad")
+    call = gpu_peers.peer(machine.torch, layer)
+
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError("no algorithm")
+
+    for other, reason in (
+        (refuse, "RuntimeError: no algorithm"),
+        (lambda *operands: [call(*operands)[0] * 1.1], "another result, which differs by 0.1 of its norm"),
+    ):
+        monkeypatch.setattr(gpu_peers, "others", lambda *_, other=other: {"deterministic": other})
+        row = gpu_layer.measure(machine, Case(layer, "float32"))
+        assert (row["deterministic_error"], "deterministic_median" in row) == (reason, False)
+        assert row["ratio"] > 0
+
+
+@pytest.mark.parametrize("op", ["Conv", "MaxPool"])
+def test_pads_that_pytorch_has_not_are_a_reason(machine: gpu_layer.Machine, op: str) -> None:
+    layer = derived(op, "input_grad" if op == "Conv" else "grad", pads=(1, 0, 0, 1))
+    torch = machine.torch
+    with pytest.raises(NotImplementedError, match=r"\(1, 0, 0, 1\)"):
+        gpu_peers.peer(torch, layer)(*gpu_peers.operands(torch, layer, "float32", "NCHW", "cpu"))
+
+
+@pytest.mark.parametrize("layer", DERIVED, ids=lambda layer: f"{layer.operator}-{layer.group}-{layer.dilations}")
+def test_a_wrong_element_of_a_gradient_is_found(layer: Layer) -> None:
+    with compared(layer, "float32") as (torch, operands, ours, peer):
+        assert gpu_check.compare(torch, layer, "float32", operands, ours, peer).wrong == ""
+        assert gpu_check.compare(torch, layer, "float32", operands, ours, None).wrong == ""
+        ours[0].view(-1)[-1] += 1  # the last one is a sample
+        assert gpu_check.compare(torch, layer, "float32", operands, ours, None).wrong != ""
+        ours[0].view(-1)[-1] -= 1
+        ours[0].view(-1)[ours[0].numel() // 2] += 1  # this one need not be
+        assert gpu_check.compare(torch, layer, "float32", operands, ours, peer).wrong != ""
+        right = gpu_check.compare(torch, layer, "float32", operands, peer, ours)
+        assert right.wrong or right.peer_wrong
 
 
 def test_pytorch_may_use_tf32_where_ours_does(machine: gpu_layer.Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,18 @@ import pytest
 import records
 from toolchain import needs_disassembler, needs_nvrtc
 
-from benchmarks import layers, occupancy, sass, shrink, static, static_aims, static_kernels, static_plan, static_summary
+from benchmarks import (
+    calls,
+    layers,
+    occupancy,
+    sass,
+    shrink,
+    static,
+    static_aims,
+    static_kernels,
+    static_plan,
+    static_summary,
+)
 from benchmarks import static_traffic as traffic
 from benchmarks.layers import Layer
 from benchmarks.sass import Instruction
@@ -24,8 +35,13 @@ TOOL = "-m benchmarks static"
 CASES = static_plan.cases()
 HEAD, KERNELS, ROWS = static.read()
 OF_KERNELS = ("blocks_per_sm", "occupancy")  # of launches: what follows from registers
-# The first layer of every class in every dtype; float16 has the same kernels as bfloat16 but for its conversions.
-USUAL = [case for case in CASES if case.dtype != "float16" and (case.layout, case.precision) == ("NCHW", "ieee")]
+# The first layer of every class in every dtype; float16 has the same kernels as bfloat16 but for its conversions, and
+# of gradients one dtype is enough.
+USUAL = [
+    case
+    for case in CASES
+    if (case.layout, case.precision) == ("NCHW", "ieee") and case.dtype != ("float32" if case.layer.call else "float16")
+]
 FEW = list({(case.layer.kind, case.dtype): case for case in reversed(USUAL)}.values())
 
 
@@ -87,17 +103,52 @@ def test_traffic_of_a_few_layers_is_as_recorded(case: Case) -> None:
 
 
 def test_every_layer_has_its_rows() -> None:
-    plain = [case for case in CASES if (case.layout, case.precision) == ("NCHW", "ieee")]
+    known = {layer.id for layer in layers.load()}
+    plain = [case for case in CASES if (case.layout, case.precision) == ("NCHW", "ieee") and case.layer.id in known]
     assert len(plain) == sum(len(layer.dtypes) for layer in layers.load())
-    assert len([case for case in CASES if case.layout == "NHWC"]) == len(plain)
+    assert len([case for case in CASES if case.layout == "NHWC" and case.layer.id in known]) == len(plain)
     sums = [case for case in plain if case.dtype == "float32" and case.layer.op != "MaxPool"]
     for precision in ("tf32", "3xtf32"):
-        assert len([case for case in CASES if case.precision == precision]) == len(sums)
+        found = [case for case in CASES if case.precision == precision and case.layer.id in known]
+        assert len(found) == len(sums)
     assert len({str(case) for case in CASES}) == len(CASES) == len(ROWS)
 
 
+def test_every_gradient_has_its_rows() -> None:
+    derived = layers.load_derived()
+    assert len({layer.id for layer in derived}) == len(derived)
+    rows = {str(case) for case in CASES}
+    for layer in derived:
+        if layer.call == "fused":
+            assert not [name for name in rows if name.startswith(f"{layer.id} ")]
+        elif layer.call:
+            assert {f"{layer.id} bfloat16", f"{layer.id} float32", f"{layer.id} bfloat16 NHWC"} <= rows
+            assert (f"{layer.id} 3xtf32" in rows) == (layer.call in ("input_grad", "weight_grad"))
+        else:
+            assert f"{layer.id} complex64" in rows
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "inputs", "result"),
+    [
+        ("whisper.conv2/input_grad", "strided input gradient", ["dy", "w"], (8, 1280, 3000)),
+        ("mobilenetv2.dw3s2/weight_grad", "depthwise weight gradient", ["x", "dy"], (96, 1, 3, 3)),
+        ("unet.up2x2/input_grad", "ConvTranspose input gradient", ["dy", "w"], (4, 512, 64, 64)),
+        ("resnet50.l4.3x3/bias_grad", "bias gradient", ["dy"], (512,)),
+        ("unet3d.pool/grad", "MaxPool gradient", ["dy", "indices"], (1, 64, 128, 128, 128)),
+        ("segnet.pool1.idx/unpool", "MaxUnpool", ["y", "indices"], (8, 64, 360, 480)),
+        ("sparse.synthesis", "complex Conv", ["x", "w", "b"], (1, 1, 266, 266)),
+    ],
+)
+def test_gradients_are_calls_of_their_own(name: str, kind: str, inputs: list[str], result: tuple[int, ...]) -> None:
+    (layer,) = (layer for layer in layers.load_derived() if layer.id == name)
+    for layout in ("NCHW", "NHWC"):
+        call = calls.of(layer, layout)
+        assert (layer.kind, list(call.inputs), call.result_shape) == (kind, inputs, result)
+
+
 def test_few_are_of_every_class() -> None:
-    assert {case.layer.kind for case in FEW} == set(layers.CLASSES)
+    assert {case.layer.kind for case in FEW} == set(layers.CLASSES) - {"fused Conv"}
 
 
 # ---------------------------------------------------------------- smaller layers
@@ -254,10 +305,12 @@ def test_classes_have_geometric_means() -> None:
     of_float32, of_bfloat16 = static_summary.classes(rows)
     assert (of_float32["mean"], of_float32["worst"], of_float32["best"]) == (pytest.approx(2.0), 4.0, 1.0)
     assert (of_float32["worst_layer"], of_float32["best_layer"], of_float32["layers"]) == ("a", "b", 2)
-    assert static_summary.markdown([of_float32, of_bfloat16]).splitlines() == [
-        "| class | bfloat16 | bfloat16, NHWC | float32 | 3xtf32 | float64 |",
+    of_complex = static_summary.classes([row("d", "complex Conv", "complex64", 5.0)])
+    assert static_summary.markdown([of_float32, of_bfloat16, *of_complex]).splitlines() == [
+        "| class | bfloat16 | bfloat16, NHWC | float32, complex64 | 3xtf32 | float64 |",
         "|---|---|---|---|---|---|",
         "| dense Conv |  | 3.00 (3.00 to 3.00) | 2.00 (1.00 to 4.00) |  |  |",
+        "| complex Conv |  |  | 5.00 (5.00 to 5.00) |  |  |",
     ]
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import oracle
 import pytest
 from emulated import some_candidate
+from fused import ACTIVATIONS, assert_equal, finished
 from on_device import ON_DEVICE, index_width, laid_out, returned
-from operands import CONV_DTYPES, CONV_KINDS, POOL_DTYPES, operands, pool_kinds
+from operands import CONV_DTYPES, CONV_KINDS, POOL_DTYPES, operands, pool_kinds, values
 from oracle import assert_close, assert_same
 from strategies import GENERATORS, Problem
 
@@ -52,6 +53,34 @@ def test_random_sums_are_within_the_bound(operator: str, dtype: Any, seed: int) 
     (y,) = computed(problem, there, seed)
     arithmetic = "tensor cores" if dtype.itemsize == 2 else "ieee"  # which make sums of 16-bit elements alone
     assert_close(y, getattr(oracle, operator)(*here, **problem.attributes), dtype, arithmetic)
+
+
+@seeds
+@pytest.mark.parametrize("dtype", CONV_DTYPES[2:], ids=str)
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+def test_fused_calls_give_every_bit_of_the_steps_one_after_the_other(operator: str, dtype: Any, seed: int) -> None:
+    problem, random, layout = drawn(operator, dtype, seed)
+    there, _ = on_both_sides(problem, random.choice(CONV_KINDS), seed, dtype, layout)
+    (plain,) = computed(problem, there, seed)
+    residual, added = laid_out(values("normal", seed, plain.shape, dtype), random.choice(ON_DEVICE))
+    activation = random.choice(list(ACTIVATIONS))
+    (y,) = computed(problem, there, seed, activation=activation, residual=residual)
+    assert_equal(y, finished(plain, added, activation))
+
+
+@seeds
+@pytest.mark.parametrize("dtype", CONV_DTYPES[:2], ids=str)
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+def test_fused_calls_are_those_of_the_cpu(operator: str, dtype: Any, seed: int) -> None:
+    """Of whole numbers, whose sums are exact on both."""
+    problem, random, layout = drawn(operator, dtype, seed)
+    there, here = on_both_sides(problem, ("integers", "integers", "integers"), seed, dtype, layout)
+    shape = getattr(gpuconv, operator)(*here, **problem.attributes).shape
+    residual, added = laid_out(values("nonfinite", seed, shape, dtype), random.choice(ON_DEVICE))
+    activation = random.choice(list(ACTIVATIONS))
+    (y,) = computed(problem, there, seed, activation=activation, residual=residual)
+    expected = getattr(gpuconv, operator)(*here, **problem.attributes, activation=activation, residual=added)
+    assert_same(y, expected, bits=False)
 
 
 @seeds

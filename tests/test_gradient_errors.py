@@ -18,7 +18,7 @@ def test_indices_need_not_be_looked_at() -> None:
         dx = gpuconv.max_pool_grad(MAXIMA, wild, (1, 2, 4), kernel_shape=[2], strides=[2], check_indices=False)
         x = gpuconv.max_unpool(MAXIMA, wild, kernel_shape=[2], strides=[2], check_indices=False)
     assert dx.tolist() == x.tolist() == [[[1, 0, 0, 0], [0, 0, 0, 0]]]
-    assert "check_indices_6d" not in [launch.variant.name for launch in emulated.launches]
+    assert not any(launch.variant.name.startswith("check_indices") for launch in emulated.launches)
 
 
 def test_an_unknown_keyword_is_a_type_error() -> None:

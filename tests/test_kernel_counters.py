@@ -31,6 +31,7 @@ MOST_OF_16_BIT_BANDS = 1.75
 MOST_WAVEFRONTS_OF_GROUPS, MOST_OF_COLUMNS = 1.6, 4.0
 MOST_OF_ROWS = 1.2  # sectors of MaxPool's loads and stores together
 MOST_OF_BYTES = 1.25  # whose rows begin and end in the middle of a sector
+MOST_OF_PAIRED_LOADS = 2.2
 MOST_WAVEFRONTS = {"3d_bands": 2.2, "2d_planes": 1.6, "3d_tiles": 2.0, "3d_patches": 1.3}
 Rows = Mapping[str, Row]
 
@@ -183,6 +184,18 @@ def assert_few(pool: kernel_counters.Pool, row: Row) -> None:
     assert wavefronts <= MOST_WAVEFRONTS.get(pool.kernel, 0) * ideal
 
 
+@pytest.mark.parametrize("one", kernel_counters.pool_grads(), ids=kernel_counters.PoolGrad.title)
+def test_gradients_of_max_pool_read_neighbours_and_write_whole_sectors(one: kernel_counters.PoolGrad) -> None:
+    """Lanes of two columns each read every other window; rows of 14 or 40 elements do not all begin with a sector."""
+    rows = one.run()
+    ((title, row),) = rows.items()
+    assert set(row) == {"loads", "stores"}
+    for name, most in (("loads", MOST_OF_PAIRED_LOADS), ("stores", MOST_OF_ROWS)):
+        sectors, ideal = row[name]
+        assert ideal <= sectors <= most * ideal, f"{title}: {name}"
+    assert_recorded(rows)
+
+
 def assert_recorded(rows: Rows) -> None:
     records.require_compiler(PATH, TOOL)
     recorded = records.read(PATH)
@@ -200,6 +213,7 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
     titles |= {
         one.title() for one in (*kernel_counters.whole_rows(), *kernel_counters.pools(), *kernel_counters.bands())
     }
+    titles |= {one.title() for one in kernel_counters.pool_grads()}
     more = (*kernel_counters.channels(), *kernel_counters.stems(), *kernel_counters.grouped())
     titles |= {one.title() for one in more}
     assert set(gone) == titles

@@ -30,6 +30,7 @@ from gpuconv.cuda import (
     pointwise_plan,
     pool_bands,
     pool_channels,
+    pool_grad_walks,
     pool_planes,
     pool_tiles,
     pool_vectors,
@@ -57,8 +58,14 @@ WHOLE_ROWS: list[WholeRows] = [
     *((depth_to_space_plan.variant(dtype, tile), dtype, tile, True) for dtype, tile in depth_to_space_plan.forms()),
 ]
 _IN_THREE_AXES = (interleaved_plan.NAME, depth_to_space_plan.NAME)
-GROUPS = [group for group in kernel_table.groups() if group.endswith("_2d") or group.startswith(_IN_THREE_AXES)]
+# As the assembler reports for every kernel; here are those that are compiled for this architecture anyway.
+LOOKED_AT = {
+    group: kernel_table.looked_at(variants, ARCHITECTURE)
+    for group, variants in kernel_table.groups().items()
+    if group.endswith("_2d") or group.startswith(_IN_THREE_AXES)
+}
 over_forms = pytest.mark.parametrize(("dtype", "tile", "uniform"), FORMS, ids=str)
+_SINGLY = 8  # instructions that write two neighbours one by one
 
 
 @lru_cache(maxsize=64)
@@ -245,9 +252,9 @@ def test_memory_is_accessed_in_the_widths_that_are_meant(operator: str, dtype: s
 
 @needs_nvrtc
 @needs_disassembler
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", [group for group, variants in LOOKED_AT.items() if variants])
 def test_nothing_is_kept_in_local_memory(group: str) -> None:
-    for variant in kernel_table.groups()[group]:
+    for variant in LOOKED_AT[group]:
         body = code(variant)
         assert sass.names(body, range(len(body)), "EXIT")  # it was read at all
         assert not sass.names(body, range(len(body)), "LDL", "STL"), variant.name
@@ -405,3 +412,19 @@ def test_gradients_of_weights_take_as_many_instructions_as_the_plan_takes_them_t
             found = (len(more[0]) + (times - 1) * len(inner)) / (times * sass.multiplications(body, inner))
         assert found == pytest.approx(tile.instructions, rel=0.1), tile.name
         assert not sass.names(body, more[0] if more else inner, "LDL", "STL")
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
+def test_gradients_of_max_pool_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
+    """Two rows of windows: of the ways to write a row of x the one that writes elements one by one is not gone."""
+    size = _dtypes.entry(dtype).itemsize
+    for shape in pool_grad_walks._SHAPES:
+        body = code(pool_grad_walks.variant(dtype, shape))
+        found = len(max(sass.loops(body), key=len)) - (shape.columns > 1) * _SINGLY * 2 * shape.stride
+        rows = 2 * shape.windows[size // 4]
+        if shape.stride == 0:
+            rows = shape.windows[size // 4] + shape.row + pool_grad_walks._OF_ANY
+        assert found == pytest.approx(rows, rel=0.15), shape
+        assert not sass.names(body, range(len(body)), "LDL", "STL")

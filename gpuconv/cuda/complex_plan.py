@@ -34,7 +34,7 @@ def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limit
     if kernel == "weight_grad":
         lifted = _lifted(geometry, kernel=4, stride=2, pad=2)
         x, dy = _of_parts(strides["x"]), _of_parts(strides["dy"])
-        return weight_grad_plan.for_weight_grad(lifted, real, x, dy, strides["y"], limits, dtype)
+        return weight_grad_plan.for_weight_grad(lifted, real, x, dy, strides["y"], limits, result=dtype)
     lifted = _lifted(geometry, kernel=3, stride=1, pad=1)
     w = tuple(prod(lifted.w_shape[axis + 1 :]) for axis in range(len(lifted.w_shape)))
     arrays = _of_parts(strides["x"]), w, None, _of_parts(strides["y"])

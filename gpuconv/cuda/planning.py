@@ -7,7 +7,16 @@ from typing import Any
 from gpuconv import _dtypes
 from gpuconv._activation import Activation
 from gpuconv._geometry import Ints
-from gpuconv.cuda import complex_plan, conv_plan, finish_plan, pool_plan, sums_plan, unpool_plan, weight_grad_plan
+from gpuconv.cuda import (
+    complex_plan,
+    conv_plan,
+    finish_plan,
+    pool_grad_plan,
+    pool_plan,
+    sums_plan,
+    unpool_plan,
+    weight_grad_plan,
+)
 from gpuconv.cuda.plan import Limits, Plan
 
 
@@ -30,7 +39,8 @@ def plan(
     if kernel == "max_pool":
         return pool_plan.for_max_pool(geometry, dtype, strides["x"], strides["y"], strides.get("indices"), limits)
     if kernel == "max_pool_grad":
-        return unpool_plan.for_max_pool_grad(geometry, dtype, strides["dy"], strides["indices"], strides["y"])
+        arrays = strides["dy"], strides["indices"], strides["y"]
+        return pool_grad_plan.for_max_pool_grad(geometry, dtype, *arrays, limits)
     if kernel == "max_unpool":
         return unpool_plan.for_max_unpool(geometry, dtype, strides["x"], strides["indices"], strides["y"])
     if kernel == "bias_grad":
@@ -38,7 +48,8 @@ def plan(
     if _dtypes.entry(dtype).real:
         return complex_plan.plan(kernel, geometry, dtype, strides, limits, precision)
     if kernel == "weight_grad":
-        return weight_grad_plan.for_weight_grad(geometry, dtype, strides["x"], strides["dy"], strides["y"], limits)
+        arrays = strides["x"], strides["dy"], strides["y"]
+        return weight_grad_plan.for_weight_grad(geometry, dtype, *arrays, limits, precision)
     make = conv_plan.for_conv if kernel == "conv" else conv_plan.for_conv_transpose
     b_stride = strides["b"][0] if "b" in strides else None
     found = make(geometry, dtype, strides["x"], strides["w"], b_stride, strides["y"], limits, precision)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -18,7 +19,7 @@ _THREADS = 256
 _LANES = 32
 _BLOCKS_PER_SM = 4
 _USE = "sums of parts"
-_ADD_UP_AXES, _SUMS_AXES = (1, 6), (3, 5)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+_ADD_UP_AXES, _SUMS_AXES = (1, 3, 6), (3, 5)  # of kernels that are built ahead, the last ones with 64-bit indices
 
 
 def collapsed(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -118,9 +119,11 @@ def needs_wide(operator: str, extents: Sequence[int], steps: Sequence[int], coun
     return params.needs_wide(operator, [params.span(extents, steps), *extents, *counts])
 
 
-def axes(needed: int, wide: bool, ahead: tuple[int, int]) -> int:
+def axes(needed: int, wide: bool, ahead: tuple[int, ...]) -> int:
     """Return the axes of the kernel: as many as one built ahead has, or as needed."""
-    return max(needed, ahead[1] if wide or needed > ahead[0] else ahead[0])
+    *narrow, most = ahead
+    enough = [count for count in narrow if count >= needed and not wide]
+    return min(enough, default=max(needed, most))
 
 
 # ---------------------------------------------------------------- variants
@@ -192,9 +195,13 @@ def channel_sums_variant(dtype: str, wide: bool, rank: int, last: bool) -> Varia
 def variants() -> Iterator[Variant]:
     """Yield the variants that are built ahead; those for arrays of more axes are compiled when first needed."""
     for dtype in _dtypes.CONV_DTYPES + _dtypes.COMPLEX_DTYPES:
-        for wide in (False, True):
-            yield add_up_variant(dtype, wide, _ADD_UP_AXES[wide])
-            if dtype in _dtypes.COMPLEX_DTYPES:
-                yield add_up_variant(dtype, wide, _ADD_UP_AXES[wide], products=4)
-            for last in (False, True):
-                yield channel_sums_variant(dtype, wide, _SUMS_AXES[wide], last)
+        of_parts = dtype in _dtypes.COMPLEX_DTYPES
+        for rank in _ADD_UP_AXES:
+            wide = rank == _ADD_UP_AXES[-1]
+            if of_parts and rank == _ADD_UP_AXES[1]:
+                continue  # filter, tap and channel, of large tiles, which do not make complex numbers
+            yield add_up_variant(dtype, wide, rank)
+            if of_parts:
+                yield add_up_variant(dtype, wide, rank, products=4)
+        for wide, last in product((False, True), (False, True)):
+            yield channel_sums_variant(dtype, wide, _SUMS_AXES[wide], last)

@@ -1,9 +1,8 @@
-"""Plans of what is done by Indices: the gradient of MaxPool, MaxUnpool, and looking for Indices out of range."""
+"""Plans of MaxUnpool, and of looking for Indices out of range."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import Any
@@ -11,67 +10,30 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv._geometry import Ints, MaxPoolGeometry
+from gpuconv._geometry import Ints
 from gpuconv._gradients import MaxUnpoolGeometry
 from gpuconv.cuda import launching, params
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
-from gpuconv.cuda.pool_problem import Problem, used
-from gpuconv.cuda.sums_plan import filled
+from gpuconv.cuda.pool_problem import used
+from gpuconv.cuda.sums_plan import collapsed, filled
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
 _AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
-_CHECKED_AXES = 6
+_CHECKED_AXES = 6  # of Indices that are not one run
 _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}  # by bytes
 
 
-def for_max_pool_grad(
-    geometry: MaxPoolGeometry, dtype: str, dy_strides: Ints, indices_strides: Ints, dx_strides: Ints
+def for_max_unpool(
+    geometry: MaxUnpoolGeometry, dtype: str, x_strides: Ints, indices_strides: Ints, y_strides: Ints
 ) -> Plan:
-    """Plan the gradient of MaxPool for arrays with these strides in elements.
+    """Plan MaxUnpool for arrays with these strides in elements.
 
     Raises
     ------
     ArgumentError
         The problem needs more than 64-bit indices or more blocks than a grid has.
     """
-    operator, g = "max_pool_grad", geometry
-    if 0 in g.x_shape:
-        return Plan.of_nothing(operator)
-    of_dx = used(g.x_shape, dx_strides)
-    of_dy, of_indices = used(g.y_shape, dy_strides), used(g.y_shape, indices_strides)
-    reach = [(k - 1) * d + 1 for k, d in zip(g.kernel_shape, g.dilations, strict=True)]
-    ends = [n + begin for n, begin in zip(g.x_shape[2:], g.pads_begin, strict=True)]
-    magnitudes = [prod(g.x_shape), *reach, *ends, *g.strides, *g.dilations]
-    spans = (params.span(g.x_shape, of_dx), params.span(g.y_shape, of_dy), params.span(g.y_shape, of_indices))
-    wide = params.needs_wide(operator, [*magnitudes, *spans])
-    problem = Problem(g, dtype, of_dx, of_dy, of_indices)
-    rank = _rank(len(reach), wide)
-    chosen = _pool_grad_variant(dtype, wide, rank)
-    fields = {
-        "plane": prod(g.x_shape[2:]),
-        "elements": prod(g.x_shape),
-        "y_extent": filled(g.y_shape[2:], rank, 1),
-        "pad": filled(g.pads_begin, rank, 0),
-        "reach": filled(reach, rank, 1),
-        **_array_fields({"dx": of_dx, "dy": of_dy, "indices": of_indices}, rank),
-        "place_stride": filled(problem.place_strides, rank, 0),
-        "x_extent": params.divisions(filled(g.x_shape[2:], rank, 1), wide),
-        "stride": params.divisions(filled(g.strides, rank, 1), wide),
-        "dilation": params.divisions(filled(g.dilations, rank, 1), wide),
-        "channels": params.division(g.x_shape[1], wide),
-        "channels_last": problem.channels_last,
-    }
-    roles = {"dy": "dy", "indices": "indices", "dx": "y"}
-    launch = launching.of_threads(operator, chosen, prod(g.x_shape), fields, roles)
-    reason = "every element looks at the windows that can reach it"
-    return Plan(operator, (launch,), 0, "", (reason,), kernel=chosen.name)
-
-
-def for_max_unpool(
-    geometry: MaxUnpoolGeometry, dtype: str, x_strides: Ints, indices_strides: Ints, y_strides: Ints
-) -> Plan:
-    """Plan MaxUnpool for arrays with these strides in elements; errors as :func:`for_max_pool_grad`."""
     operator, g = "max_unpool", geometry
     if 0 in g.y_shape:
         return Plan.of_nothing(operator)
@@ -115,13 +77,14 @@ def for_check(limit: int, shape: Ints, strides: Ints, limits: Limits) -> Plan:
     operator = "check_indices"
     if 0 in shape:
         return Plan(operator, (_clear("y", 2),), 0, "", ("there is nothing to look at",))
-    rank = max(_CHECKED_AXES, len(shape))
+    extents, steps = collapsed(shape, strides)
+    rank = 1 if len(extents) <= 1 else max(_CHECKED_AXES, len(extents))
     chosen = _check_variant(rank)
     fields = {
         "elements": prod(shape),
         "limit": limit,
-        "extent": [1] * (rank - len(shape)) + list(shape),
-        "stride": [0] * (rank - len(shape)) + list(strides),
+        "extent": filled(extents, rank, 1),
+        "stride": filled(steps, rank, 0),
     }
     blocks = min(-(-prod(shape) // _THREADS), _BLOCKS_PER_SM * limits.multiprocessors)
     pointers = params.pointers(chosen.layout, {"indices": "indices", "found": "y"})
@@ -151,25 +114,6 @@ def _array_fields(arrays: dict[str, Ints], rank: int) -> dict[str, Any]:
 
 
 @cache
-def _pool_grad_layout(wide: bool, rank: int) -> np.dtype[Any]:
-    """Return the layout of ``MaxPoolGradParams<Index, NDIM>``."""
-    index, axes, divider = params.index(wide), (rank,), params.divider(wide)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("dy", "indices", "dx")),
-            ("plane", "<i8"),
-            ("elements", index),
-            *((name, index, axes) for name in ("y_extent", "pad", "reach")),
-            *params.array_layout(("dx", "dy", "indices"), index, axes),
-            ("place_stride", index, axes),
-            *((name, divider, axes) for name in ("x_extent", "stride", "dilation")),
-            ("channels", divider),
-            ("channels_last", index),
-        ]
-    )
-
-
-@cache
 def _unpool_layout(wide: bool, rank: int) -> np.dtype[Any]:
     """Return the layout of ``MaxUnpoolParams<Index, NDIM>``."""
     index, axes, divider = params.index(wide), (rank,), params.divider(wide)
@@ -191,15 +135,6 @@ def _variant(
     name: str, source: str, function: str, arguments: tuple[str, ...], parameter: str, layout: np.dtype[Any]
 ) -> Variant:
     return Variant(name, source, function, arguments, parameter, layout, _THREADS, _BLOCKS_PER_SM)
-
-
-def _pool_grad_variant(dtype: str, wide: bool, rank: int) -> Variant:
-    entry, index = _dtypes.entry(dtype), params.index_name(wide)
-    arguments = (entry.cuda, _dtypes.sums(dtype).cuda, index, str(rank))
-    name = f"max_pool_grad_{dtype}_{rank}d{'_wide' if wide else ''}"
-    parameter = f"MaxPoolGradParams<{index}, {rank}>"
-    found = _variant(name, "max_pool_grad.cu", "max_pool_grad", arguments, parameter, _pool_grad_layout(wide, rank))
-    return replace(found, blocks_per_sm=_BLOCKS_PER_SM - wide)  # 64-bit numbers take more registers
 
 
 def _claim_variant(wide: bool, rank: int) -> Variant:
@@ -231,10 +166,9 @@ def _check_variant(rank: int) -> Variant:
 def variants() -> Iterator[Variant]:
     """Yield the variants that are built ahead; those for more axes are compiled when first needed."""
     yield _clear_variant()
+    yield _check_variant(1)
     yield _check_variant(_CHECKED_AXES)
     for wide, rank in ((False, _AHEAD[0]), (False, _AHEAD[1]), (True, _AHEAD[1])):
         yield _claim_variant(wide, rank)
         for itemsize in _BITS:
             yield _unpool_variant(itemsize, wide, rank)
-        for dtype in _dtypes.CONV_DTYPES:
-            yield _pool_grad_variant(dtype, wide, rank)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from gpuconv.cuda import complex_plan, conv_plan, copy_plan, pool_plan, sums_plan, unpool_plan, weight_grad_plan
+from gpuconv.cuda import (
+    complex_plan,
+    conv_plan,
+    copy_plan,
+    pool_grad_plan,
+    pool_plan,
+    sums_plan,
+    unpool_plan,
+    weight_grad_plan,
+)
 from gpuconv.cuda.plan import Variant
 
 
 def all_variants() -> list[Variant]:
     """Return every variant for one to four spatial axes; those for more axes are compiled when first needed."""
-    families = (conv_plan, pool_plan, weight_grad_plan, sums_plan, unpool_plan, complex_plan, copy_plan)
-    return [variant for family in families for variant in family.variants()]
+    plans = (conv_plan, pool_plan, pool_grad_plan, weight_grad_plan, sums_plan, unpool_plan, complex_plan, copy_plan)
+    return [variant for plan in plans for variant in plan.variants()]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
-
-import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, Ints
-from gpuconv.cuda import choice, launching, model, multiples, params, sums_plan
+from gpuconv.cuda import choice, fragments, launching, model, multiples, params, sums_plan, weight_grad_tile_plan
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.weight_grad_problem import OPERATOR, Problem, layout
 
-OPERATOR = "weight_grad"
 _THREADS = 128
 _AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
 _MOST_BYTES = 64 * 2**20  # of the sums of all parts, where there is more than one
@@ -38,53 +36,6 @@ _LARGE = Tile("64x64", 64, 64, 32, 1.9, 3, wide=True)
 _TILES = (_LARGE, Tile("few4", 4, 12, 128, 6.2, 3, wide=False), Tile("few1", 1, 12, 128, 18.8, 4, wide=False))
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One gradient, for arrays of these strides in elements.
-
-    Of a complex one the geometry has one more axis, that of the parts, through whose 4 taps the products of parts go;
-    ``dtype`` and the strides of x and dy are those of parts, ``result`` and ``w_strides`` those of the numbers.
-    """
-
-    geometry: ConvGeometry
-    dtype: str
-    x_strides: Ints
-    dy_strides: Ints
-    w_strides: Ints
-    result: str
-
-    @property
-    def filters(self) -> int:
-        """Of one group."""
-        return self.geometry.w_shape[0] // self.geometry.group
-
-    @property
-    def columns(self) -> int:
-        """Channels of one group times taps."""
-        return prod(self.geometry.w_shape[1:])
-
-    @property
-    def pixels(self) -> int:
-        """Outputs of one channel, of all images."""
-        return self.geometry.y_shape[0] * prod(self.geometry.y_shape[2:])
-
-    @property
-    def bytes(self) -> int:
-        """Of all arrays, each once."""
-        g = self.geometry
-        return _dtypes.entry(self.dtype).itemsize * (prod(g.x_shape) + prod(g.y_shape) + prod(g.w_shape))
-
-    def wide(self) -> bool:
-        """Tell whether offsets and coordinates need 64-bit indices."""
-        g = self.geometry
-        axes = list(zip(g.y_shape[2:], g.strides, g.pads_begin, g.kernel_shape, g.dilations, strict=True))
-        last = [max(0, q - 1) * s for q, s, _, _, _ in axes]
-        reach = [max(at, pad) + (k - 1) * d for at, (_, _, pad, k, d) in zip(last, axes, strict=True)]
-        extents = (*g.x_shape[:2], *(max(at + 1, n) for at, n in zip(reach, g.x_shape[2:], strict=True)))
-        magnitudes = [params.span(extents, self.x_strides), params.span(g.y_shape, self.dy_strides), *reach]
-        return params.needs_wide(OPERATOR, [*magnitudes, *g.strides, *g.dilations, self.pixels, prod(g.w_shape)])
-
-
 def for_weight_grad(
     geometry: ConvGeometry,
     dtype: str,
@@ -92,6 +43,7 @@ def for_weight_grad(
     dy_strides: Ints,
     w_strides: Ints,
     limits: Limits,
+    precision: str = "ieee",
     result: str | None = None,
 ) -> Plan:
     """Plan the gradient of Conv's weights for arrays with these strides in elements; ``result`` is a complex dtype.
@@ -103,12 +55,28 @@ def for_weight_grad(
     """
     if 0 in geometry.w_shape:
         return Plan.of_nothing(OPERATOR)
-    problem = Problem(geometry, dtype, x_strides, dy_strides, w_strides, result or dtype)
-    return choice.choose(problem, candidates(problem, limits), limits)
+    precision = precision if dtype == "float32" else "ieee"
+    problem = Problem(geometry, dtype, x_strides, dy_strides, w_strides, result or dtype, precision)
+    found = choice.choose(problem, candidates(problem, limits), limits)
+    return replace(found, reasons=(*found.reasons, *_refusals(problem)))
+
+
+def _refusals(problem: Problem) -> Iterator[str]:
+    tiles = weight_grad_tile_plan.refusal(problem)
+    if tiles is not None:
+        yield f"no large tiles, nor tensor cores: {tiles}"
+    elif (problem.dtype, problem.precision) not in fragments.operands():
+        yield f"no tensor cores: {problem.dtype} products are those of IEEE arithmetic unless precision is lower"
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield a candidate for every tile."""
+    """Yield every way to make a gradient; that of plain tiles takes every problem."""
+    yield from _plain(problem, limits)
+    yield from weight_grad_tile_plan.candidates(problem, limits)
+
+
+def _plain(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield a candidate for every tile without tensor cores."""
     wide = problem.wide()
     for tile in _TILES:
         if tile.wide or not (wide or len(problem.geometry.kernel_shape) > _AHEAD[0]):
@@ -161,70 +129,17 @@ def _plan(problem: Problem, tile: Tile, parts: int, wide: bool) -> Plan:
     tiles = _tiles(problem, tile)
     blocks = prod(tiles) * g.group * parts
     chosen = variant(problem.dtype, wide, rank, tile)
-    fields = {
-        "filters": problem.filters,
-        "channels": g.w_shape[1],
-        "columns": problem.columns,
-        "pixels": problem.pixels,
-        "each": _each(problem, tile, parts),
-        "all": prod(g.w_shape),
-        "x_batch": problem.x_strides[0],
-        "x_channel": problem.x_strides[1],
-        "dy_batch": problem.dy_strides[0],
-        "dy_channel": problem.dy_strides[1],
-        "groups": params.division(g.group, False),
-        "m_tiles": params.division(tiles[0], False),
-        "n_tiles": params.division(tiles[1], False),
-        **_axis_fields(problem, rank, wide),
-    }
+    each = _each(problem, tile, parts)
+    fields = problem.fields(rank, wide, tiles, each)
     pointers = params.pointers(chosen.layout, {"x": "x", "dy": "dy", "sums": "workspace"})
     launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, pointers)
-    reason = f"{problem.pixels} pixels in {parts} parts of {fields['each']}"
+    reason = f"{problem.pixels} pixels in {parts} parts of {each}"
     products = 1 if problem.result == problem.dtype else g.w_shape[-1]
     shape = g.w_shape if products == 1 else g.w_shape[:-1]
     return sums_plan.plan(OPERATOR, launch, parts, shape, problem.w_strides, problem.result, reason, products)
 
 
-def _axis_fields(problem: Problem, rank: int, wide: bool) -> dict[str, object]:
-    """Return what there is one of for each axis; those added outside have one element."""
-    g = problem.geometry
-    ones, zeros = [1] * (rank - len(g.kernel_shape)), [0] * (rank - len(g.kernel_shape))
-    return {
-        "x_extent": [*ones, *g.x_shape[2:]],
-        "x_stride": [*zeros, *problem.x_strides[2:]],
-        "dy_stride": [*zeros, *problem.dy_strides[2:]],
-        "stride": [*ones, *(1 if q == 1 else s for q, s in zip(g.y_shape[2:], g.strides, strict=True))],
-        "pad": [*zeros, *g.pads_begin],
-        "dilation": [*ones, *(1 if k == 1 else d for k, d in zip(g.kernel_shape, g.dilations, strict=True))],
-        "extent": params.divisions([*ones, *g.y_shape[2:]], wide),
-        "count": params.divisions([*ones, *g.kernel_shape], wide),
-    }
-
-
 # ---------------------------------------------------------------- variants
-
-
-@cache
-def _layout(wide: bool, rank: int) -> np.dtype[np.void]:
-    """Return the layout of ``WeightGradParams<Index, NDIM>``."""
-    index, axes, divider = params.index(wide), (rank,), params.divider(wide)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "dy", "sums")),
-            *((name, index) for name in ("filters", "channels", "columns", "pixels", "each", "all")),
-            ("x_batch", index),
-            ("x_channel", index),
-            ("x_extent", index, axes),
-            ("x_stride", index, axes),
-            ("dy_batch", index),
-            ("dy_channel", index),
-            ("dy_stride", index, axes),
-            *((name, index, axes) for name in ("stride", "pad", "dilation")),
-            ("extent", divider, axes),
-            ("count", divider, axes),
-            *((name, params.divider(False)) for name in ("groups", "m_tiles", "n_tiles")),
-        ]
-    )
 
 
 def variant(dtype: str, wide: bool, rank: int, tile: Tile) -> Variant:
@@ -238,7 +153,7 @@ def variant(dtype: str, wide: bool, rank: int, tile: Tile) -> Variant:
         function=f"conv_weight_grad{'_few' if few else ''}",
         arguments=(entry.cuda, sums, index, str(rank), *([str(tile.filters)] if few else [])),
         parameter=f"WeightGradParams<{index}, {rank}>",
-        layout=_layout(wide, rank),
+        layout=layout(wide, rank),
         threads=_THREADS,
         blocks_per_sm=tile.blocks_per_sm - wide - (dtype == "float64"),  # which take more registers
     )
@@ -251,3 +166,4 @@ def variants() -> Iterator[Variant]:
             yield variant(dtype, False, _AHEAD[0], tile)
         for wide in (False, True):
             yield variant(dtype, wide, _AHEAD[1], _LARGE)
+    yield from weight_grad_tile_plan.variants()

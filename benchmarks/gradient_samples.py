@@ -1,0 +1,84 @@
+"""The exact results of gradients and of MaxUnpool at some of their elements, in float64, from their definitions.
+
+Arrays are only indexed, as in ``samples``; Indices are ONNX's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from benchmarks import samples
+from benchmarks.layers import Layer
+from benchmarks.samples import Sums, Take
+
+At = tuple[Any, ...]
+
+
+def sums(layer: Layer, take: Take, arrays: dict[str, Any], at: At) -> Sums:
+    """Return the results of a gradient or of MaxUnpool at these positions; arrays by the names that gpuconv has."""
+    if layer.call == "input_grad":
+        return samples.sums(adjoint(layer), take, arrays["dy"], arrays["w"], None, at)
+    if layer.call == "weight_grad":
+        return _of_weights(layer, take, arrays["x"], arrays["dy"], at)
+    if layer.call == "bias_grad":
+        return _of_bias(layer, take, arrays["dy"], at)
+    return _by_indices(layer, take, arrays["dy" if layer.call == "grad" else "y"], arrays["indices"], at)
+
+
+def adjoint(layer: Layer) -> Layer:
+    """Return the ConvTranspose that takes the results of a Conv to its inputs by the same weights, and vice versa."""
+    turned = replace(layer, x=layer.y_shape, k_out=layer.x[1], call="", output_padding=())
+    if layer.op == "ConvTranspose":
+        return replace(turned, op="Conv")
+    turned = replace(turned, op="ConvTranspose", output_padding=(0,) * len(layer.kernel))
+    missing = (n - made for n, made in zip(layer.x[2:], turned.y_shape[2:], strict=True))
+    return replace(turned, output_padding=tuple(missing))
+
+
+def _of_weights(layer: Layer, take: Take, x: Any, dy: Any, at: At) -> Sums:
+    if layer.op == "ConvTranspose":
+        return _of_weights(adjoint(layer), take, dy, x, at)
+    filters, depth, outputs = layer.k_out // layer.group, layer.x[1] // layer.group, layer.y_shape
+    found = []
+    for m, c, *taps in zip(*at, strict=True):
+        axes = [_meeting(layer, axis, tap, outputs[2 + axis]) for axis, tap in enumerate(taps)]
+        images, channel = np.arange(layer.x[0]), m // filters * depth + c
+        seen = take(x, np.ix_(images, [channel], *(inputs for _, inputs in axes)))
+        found.append(seen * take(dy, np.ix_(images, [m], *(places for places, _ in axes))))
+    return _added(found, outputs[0] * prod(outputs[2:]))
+
+
+def _meeting(layer: Layer, axis: int, tap: int, extent: int) -> tuple[Any, Any]:
+    """Return the outputs of an axis that meet an input through a tap, and these inputs."""
+    places = np.arange(extent)
+    inputs = places * layer.strides[axis] + tap * layer.dilations[axis] - layer.pads[axis]
+    inside = (inputs >= 0) & (inputs < layer.x[2 + axis])
+    return places[inside], inputs[inside]
+
+
+def _of_bias(layer: Layer, take: Take, dy: Any, at: At) -> Sums:
+    images, extents = layer.y_shape[0], layer.y_shape[2:]
+    spatial = [np.arange(extent) for extent in extents]
+    return _added((take(dy, np.ix_(np.arange(images), [m], *spatial)) for m in at[0]), images * prod(extents))
+
+
+def _added(terms: Iterable[Any], count: int) -> Sums:
+    pairs = [(each.sum(), abs(each).sum()) for each in terms]
+    values, magnitudes = (np.array(column) for column in zip(*pairs, strict=True))
+    return Sums(values, magnitudes, count)
+
+
+def _by_indices(layer: Layer, take: Take, values: Any, indices: Any, at: At) -> Sums:
+    """Add up what the windows that can reach an element have for it: those that ConvTranspose would read."""
+    image, channel, *places = at
+    coordinates, inside = samples.windows(replace(layer, op="ConvTranspose", x=layer.y_shape), places)
+    where = (image[:, None], channel[:, None], *coordinates)
+    number = np.ravel_multi_index(at, layer.x)
+    chosen = inside & (take(indices, where) == number[:, None])
+    terms = np.where(chosen, take(values, where), 0.0)
+    return Sums(terms.sum(1), abs(terms).sum(1), terms.shape[1])

@@ -1,0 +1,139 @@
+"""The gradient of MaxPool with one element a thread: the kernel that accepts every problem.
+
+The struct mirrors ``MaxPoolGradParams`` of ``kernels_cu/max_pool_grad.cu``; strides count elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv.cuda import params
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.pool_grad_problem import OPERATOR, Problem, one_launch, seconds
+from gpuconv.cuda.sums_plan import filled
+
+_THREADS = 256
+_BLOCKS_PER_SM = 4
+_AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+# Instructions of an element, of each of its windows on the last axis, and on each of the others; counted.
+_INSTRUCTIONS = (165, 36, 48)
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield the one kernel.
+
+    Raises
+    ------
+    ArgumentError
+        The problem needs more than 64-bit indices.
+    """
+    wide = needs_wide(problem)
+    kernel = variant(problem.dtype, wide, rank(len(problem.geometry.kernel_shape), wide))
+    time = seconds(problem, _instructions(problem), limits)
+    yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, wide))
+
+
+def needs_wide(problem: Problem) -> bool:
+    """Tell whether the kernel needs 64-bit indices."""
+    g = problem.geometry
+    reach = _reach(problem)
+    ends = [n + begin for n, begin in zip(g.x_shape[2:], g.pads_begin, strict=True)]
+    spans = [params.span(problem.shapes[name], strides) for name, strides in problem.arrays.items()]
+    return params.needs_wide(OPERATOR, [prod(g.x_shape), *reach, *ends, *g.strides, *g.dilations, *spans])
+
+
+def rank(axes: int, wide: bool) -> int:
+    """Return how many axes the kernel for so many has: at least as many as one that is built ahead."""
+    return max(axes, _AHEAD[wide or axes > _AHEAD[0]])
+
+
+def _reach(problem: Problem) -> list[int]:
+    g = problem.geometry
+    return [(k - 1) * d + 1 for k, d in zip(g.kernel_shape, g.dilations, strict=True)]
+
+
+def _instructions(problem: Problem) -> float:
+    """Of all threads: each meets on every axis the windows that reach it, dilated ones also between two taps."""
+    g = problem.geometry
+    each, last, other = _INSTRUCTIONS
+    met = [q * min(reach, n) / n for q, n, reach in zip(g.y_shape[2:], g.x_shape[2:], _reach(problem), strict=True)]
+    rows, count = 1.0, float(each)
+    for windows in met[:-1]:
+        rows *= windows
+        count += rows * other
+    return prod(g.x_shape) * (count + rows * met[-1] * last)
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def variant(dtype: str, wide: bool, ndim: int) -> Variant:
+    """Return the kernel for a dtype, an index width and a number of spatial axes."""
+    entry, index = _dtypes.entry(dtype), params.index_name(wide)
+    return Variant(
+        name=f"max_pool_grad_{dtype}_{ndim}d" + "_wide" * wide,
+        source="max_pool_grad.cu",
+        function="max_pool_grad",
+        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, index, str(ndim)),
+        parameter=f"MaxPoolGradParams<{index}, {ndim}>",
+        layout=_layout(wide, ndim),
+        threads=_THREADS,
+        blocks_per_sm=_BLOCKS_PER_SM - wide,  # 64-bit numbers take more registers
+    )
+
+
+def variants() -> Iterator[Variant]:
+    """Yield the kernels that are built ahead; those for more axes are compiled when first needed."""
+    widths = ((False, _AHEAD[0]), (False, _AHEAD[1]), (True, _AHEAD[1]))
+    for dtype, (wide, ndim) in product(_dtypes.CONV_DTYPES, widths):
+        yield variant(dtype, wide, ndim)
+
+
+@cache
+def _layout(wide: bool, ndim: int) -> np.dtype[Any]:
+    index, axes, divider = params.index(wide), (ndim,), params.divider(wide)
+    return params.layout(
+        [
+            *((name, params.POINTER) for name in ("dy", "indices", "dx")),
+            ("plane", "<i8"),
+            ("elements", index),
+            *((name, index, axes) for name in ("y_extent", "pad", "reach")),
+            *params.array_layout(("dx", "dy", "indices"), index, axes),
+            ("place_stride", index, axes),
+            *((name, divider, axes) for name in ("x_extent", "stride", "dilation")),
+            ("channels", divider),
+            ("channels_last", index),
+        ]
+    )
+
+
+# ---------------------------------------------------------------- launches
+
+
+def _plan(problem: Problem, kernel: Variant, wide: bool) -> Plan:
+    g, ndim = problem.geometry, rank(len(problem.geometry.kernel_shape), wide)
+    elements = prod(g.x_shape)
+    fields: dict[str, Any] = {
+        "plane": prod(g.x_shape[2:]),
+        "elements": elements,
+        "y_extent": filled(g.y_shape[2:], ndim, 1),
+        "pad": filled(g.pads_begin, ndim, 0),
+        "reach": filled(_reach(problem), ndim, 1),
+        "place_stride": filled(problem.place_strides, ndim, 0),
+        "x_extent": params.divisions(filled(g.x_shape[2:], ndim, 1), wide),
+        "stride": params.divisions(filled(g.strides, ndim, 1), wide),
+        "dilation": params.divisions(filled(g.dilations, ndim, 1), wide),
+        "channels": params.division(g.x_shape[1], wide),
+        "channels_last": problem.channels_last,
+    }
+    for name, (batch, channel, *spatial) in problem.arrays.items():
+        fields |= params.array_fields(name, (batch, channel, *filled(spatial, ndim, 0)))
+    return one_launch(kernel, elements, fields, "every element looks at the windows that can reach it")

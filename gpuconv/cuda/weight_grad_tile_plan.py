@@ -1,0 +1,130 @@
+"""Plans of the gradient of weights in large tiles, of tensor cores or of FFMA (``conv_weight_grad_tile.cu``).
+
+Kernels have three spatial axes and 32-bit indices: problems with fewer axes get some of one element in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache, partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv.cuda import launching, params, sums_plan, weight_grad_problem, weight_grad_tiles
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.correlation import RANK
+from gpuconv.cuda.fragments import Arithmetic
+from gpuconv.cuda.multiples import whole
+from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.weight_grad_problem import OPERATOR, Problem
+from gpuconv.cuda.weight_grad_tiles import Tile
+
+_FARTHEST = 2**30  # coordinates and extents of tables are below
+_COORDINATES = 12 + 4  # bytes of an entry
+
+
+def refusal(problem: Problem) -> str | None:
+    """Return why no large tile takes a problem, or None."""
+    rank = len(problem.geometry.kernel_shape)
+    if problem.result != problem.dtype:
+        return f"products of parts of {problem.result} are added up apart"
+    if rank > RANK:
+        return f"{rank} spatial axes are more than {RANK}"
+    if problem.pixels == 0 or 0 in problem.geometry.x_shape:
+        return "there is nothing to multiply"
+    if problem.wide() or max((*problem.reach(), *problem.geometry.x_shape[2:])) >= _FARTHEST:
+        return "offsets or coordinates need 64-bit indices"
+    return None
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield a candidate for every tile that takes the problem."""
+    if refusal(problem) is not None:
+        return
+    arithmetic = weight_grad_tiles.arithmetic_of(problem)
+    chunks = weight_grad_tiles.has_chunks(problem)
+    for tile in weight_grad_tiles.TILES[arithmetic.cuda]:
+        room = shared_bytes(problem.dtype, tile) <= limits.shared_bytes_per_block
+        if room and (chunks or tile.gather == "pixels"):
+            parts, seconds = weight_grad_tiles.parts(problem, tile, arithmetic, limits)
+            name = variant(problem.dtype, arithmetic, tile).name
+            yield Candidate(name, seconds, partial(_plan, problem, tile, arithmetic, parts))
+
+
+def shared_bytes(dtype: str, tile: Tile) -> int:
+    """Return the bytes of the slices and of the tables."""
+    size = _dtypes.entry(dtype).itemsize
+    if tile.gather == "channels":
+        more = 0 if size == 2 else 32
+        stage = tile.block_k * ((tile.block_m + tile.block_n) * size + 2 * more)
+    else:
+        stage = (tile.block_m + tile.block_n) * (tile.block_k * size + (32 if size == 8 else 0))
+    units = tile.block_n // weight_grad_tiles.UNIT
+    pixels = tile.stages * tile.block_k
+    return tile.stages * stage + whole((pixels + units) * (_COORDINATES + 4), 16)
+
+
+def _plan(problem: Problem, tile: Tile, arithmetic: Arithmetic, parts: int) -> Plan:
+    g, chosen = problem.geometry, variant(problem.dtype, arithmetic, tile)
+    tiles, each = weight_grad_tiles.tiles(problem, tile), weight_grad_tiles.each(problem, tile, parts)
+    common: dict[str, Any] = problem.fields(RANK, False, tiles, each)
+    # Where x has one element along an axis, taps in the padding lie where others do, and are as well aligned.
+    common["x_stride"] = [s if n > 1 else 0 for s, n in zip(common["x_stride"], common["x_extent"], strict=True)]
+    fields = {
+        "common": common,
+        "channels": params.division(whole(g.w_shape[1], weight_grad_tiles.UNIT), False),
+        "image": params.division(prod(g.y_shape[2:]), False),
+        "dy_rows": weight_grad_tiles.dy_in_rows(problem),
+        "x_rows": weight_grad_tiles.x_in_rows(problem),
+        "dy_chunks": weight_grad_tiles.dy_in_chunks(problem),
+    }
+    pointers = params.pointers(weight_grad_problem.layout(False, RANK), {"x": "x", "dy": "dy", "sums": "workspace"})
+    blocks, shared = prod(tiles) * g.group * parts, shared_bytes(problem.dtype, tile)
+    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, pointers, shared)
+    reason = f"{problem.pixels} pixels in {parts} parts of {each}"
+    # The sums of a filter have their channels innermost.
+    filters, channels, *taps = g.w_shape
+    of_filter, of_channel, *of_taps = problem.w_strides
+    shape, strides = (filters, *taps, channels), (of_filter, *of_taps, of_channel)
+    return sums_plan.plan(OPERATOR, launch, parts, shape, strides, problem.result, reason)
+
+
+# ---------------------------------------------------------------- variants
+
+
+@cache
+def _layout() -> np.dtype[Any]:
+    """Return the layout of ``WeightGradTileParams``."""
+    return params.layout(
+        [
+            ("common", weight_grad_problem.layout(False, RANK)),
+            *((name, params.divider(False)) for name in ("channels", "image")),
+            *((name, "<i4") for name in ("dy_rows", "x_rows", "dy_chunks")),
+        ]
+    )
+
+
+def variant(dtype: str, arithmetic: Arithmetic, tile: Tile) -> Variant:
+    """Return the kernel of a tile."""
+    own = arithmetic is weight_grad_tiles.OWN
+    of_warp = () if own else (tile.warp_m, tile.warp_n)
+    sizes = (tile.block_m, tile.block_n, tile.block_k, *of_warp, tile.stages)
+    return Variant(
+        name=f"conv_weight_grad_{dtype}_{RANK}d_{arithmetic.label}_{tile.shape}",
+        source="conv_weight_grad_tile.cu",
+        function=f"conv_weight_grad_{'ffma' if own else 'mma'}",
+        arguments=(*([] if own else [arithmetic.cuda]), *map(str, sizes), f"{tile.gather.capitalize()[:-1]}Slices"),
+        parameter="WeightGradTileParams",
+        layout=_layout(),
+        threads=tile.threads,
+        blocks_per_sm=tile.blocks_per_sm,
+    )
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan can name."""
+    for dtype, arithmetic, tile in weight_grad_tiles.kernels():
+        yield variant(dtype, arithmetic, tile)

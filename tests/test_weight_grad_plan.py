@@ -1,0 +1,184 @@
+"""Which tiles the gradients of weights get, how pixels are dealt to parts, and what the compiler makes of the tiles."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from steady import steady
+from toolchain import needs_disassembler, needs_nvrtc
+
+import gpuconv
+from benchmarks import sass
+from benchmarks.sass import Instruction
+from gpuconv import _geometry
+from gpuconv.cuda import compile as compiler
+from gpuconv.cuda import weight_grad_plan, weight_grad_tile_plan, weight_grad_tiles
+from gpuconv.cuda.fragments import Arithmetic
+from gpuconv.cuda.limits import representative
+from gpuconv.cuda.prepared import contiguous_strides
+from gpuconv.cuda.weight_grad_problem import Problem
+from gpuconv.cuda.weight_grad_tiles import Tile
+
+LIMITS = representative("sm_90a").limits
+KERNELS = [one for one in weight_grad_tiles.kernels() if one[0] != "bfloat16"]  # which are those of float16
+
+
+def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    return batch, channel, *spatial
+
+
+def problem_of(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], dtype: str, last: bool = False, **attributes: Any
+) -> Problem:
+    precision = attributes.pop("precision", "ieee")
+    geometry = _geometry.conv(x_shape, w_shape, **attributes)
+    lay = channels_last if last else contiguous_strides
+    strides = lay(x_shape), lay(geometry.y_shape), contiguous_strides(w_shape)
+    return Problem(geometry, dtype, *strides, dtype, precision)
+
+
+def names(problem: Problem) -> list[str]:
+    return [one.name for one in weight_grad_tile_plan.candidates(problem, LIMITS)]
+
+
+# ---------------------------------------------------------------- what tiles take
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "dtype", "attributes", "why"),
+    [
+        ((2, 8, 5, 5, 5, 5), (8, 8, 1, 1, 1, 1), "float16", {}, "4 spatial axes are more than 3"),
+        ((0, 8, 5), (8, 8, 1), "float16", {}, "there is nothing to multiply"),
+        ((1, 8, 0), (8, 8, 1), "float64", {"pads": [1, 1]}, "there is nothing to multiply"),
+        ((1, 8, 2**30), (8, 8, 1), "float64", {}, "offsets or coordinates need 64-bit indices"),
+        ((1, 1, 2**30), (1, 1, 1), "float64", {"strides": [2**20]}, "offsets or coordinates need 64-bit indices"),
+    ],
+)
+def test_large_tiles_refuse_what_they_have_no_room_for(
+    x_shape: Any, w_shape: Any, dtype: str, attributes: Any, why: str
+) -> None:
+    problem = problem_of(x_shape, w_shape, dtype, **attributes)
+    assert weight_grad_tile_plan.refusal(problem) == why
+    assert not names(problem)
+    assert any("64x64" in one.name for one in weight_grad_plan.candidates(problem, LIMITS))
+
+
+def test_parts_of_complex_numbers_are_not_for_them() -> None:
+    plan = gpuconv.explain("conv_weight_grad", (1, 8, 9), (8, 8, 1), dtype="complex64")
+    assert plan.reasons[-1] == "no large tiles, nor tensor cores: products of parts of complex64 are added up apart"
+
+
+def test_float32_stays_with_ieee_arithmetic_unless_asked() -> None:
+    shapes = (4, 64, 20, 20), (64, 64, 3, 3), "float32"
+    assert all("_ffma_" in name for name in names(problem_of(*shapes)))
+    for precision in ("tf32", "3xtf32"):
+        found = names(problem_of(*shapes, precision=precision))
+        assert found
+        assert all(f"_{precision}_" in name for name in found)
+    reason = gpuconv.explain("conv_weight_grad", *shapes[:2]).reasons[-1]
+    assert reason == "no tensor cores: float32 products are those of IEEE arithmetic unless precision is lower"
+
+
+@pytest.mark.parametrize(("dtype", "chunk"), [("float16", 8), ("float64", 2)])
+def test_channels_are_copied_at_once_where_all_are_whole_16_bytes(dtype: str, chunk: int) -> None:
+    def taken(problem: Problem) -> bool:
+        return any(name.endswith("_channels") for name in names(problem))
+
+    whole = problem_of((2, 2 * chunk, 5, 6), (4 * chunk, chunk, 3, 2), dtype, last=True, group=2)
+    assert taken(whole)
+    assert not taken(problem_of((2, 2 * chunk, 5, 6), (4 * chunk, chunk, 3, 2), dtype, group=2))
+    assert not taken(problem_of((2, 2 * chunk + 2, 5, 6), (4 * chunk, chunk + 1, 3, 2), dtype, last=True, group=2))
+    assert not taken(problem_of((2, 2 * chunk, 5, 6), (4 * chunk + 2, chunk, 3, 2), dtype, last=True, group=2))
+    batch, *rest = whole.x_strides
+    assert not taken(replace(whole, x_strides=(batch + 1, *rest)))
+
+
+def test_neighbouring_pixels_are_copied_at_once_where_x_and_y_have_the_same() -> None:
+    alone = problem_of((2, 8, 6, 7), (8, 8, 1, 1), "float32")
+    assert weight_grad_tiles.x_in_rows(alone)
+    assert weight_grad_tiles.dy_in_rows(alone)
+    for attributes in ({"strides": [1, 2]}, {"pads": [0, 1, 0, 0]}):
+        assert not weight_grad_tiles.x_in_rows(problem_of((2, 8, 6, 7), (8, 8, 1, 1), "float32", **attributes))
+    assert not weight_grad_tiles.x_in_rows(problem_of((2, 8, 6, 7), (8, 8, 1, 2), "float32"))
+    assert not weight_grad_tiles.dy_in_rows(problem_of((2, 8, 6, 7), (8, 8, 1, 1), "float32", last=True))
+    one = problem_of((2, 8, 1, 1), (8, 8, 1, 1), "float32", strides=[3, 2])
+    assert weight_grad_tiles.x_in_rows(one)
+
+
+def test_parts_have_all_pixels_and_each_has_some() -> None:
+    for n, size in ((1, 3), (3, 17), (32, 56), (50, 7)):
+        problem = problem_of((n, 24, size, size), (40, 24, 1, 1), "float16")
+        for tile in weight_grad_tiles.TILES["HalfProducts"]:
+            arithmetic = weight_grad_tiles.arithmetic_of(problem)
+            parts, seconds = weight_grad_tiles.parts(problem, tile, arithmetic, LIMITS)
+            each = weight_grad_tiles.each(problem, tile, parts)
+            assert each % tile.block_k == 0
+            assert (parts - 1) * each < problem.pixels <= parts * each
+            assert seconds > 0
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32")]
+)
+def test_usual_layers_get_tensor_cores(dtype: str, precision: str, last: bool) -> None:
+    for c, m, size, kernel in ((64, 64, 56, 3), (256, 64, 56, 1), (128, 128, 28, 3), (512, 512, 7, 3), (3, 64, 112, 7)):
+        pads = [kernel // 2] * 4
+        problem = problem_of((16, c, size, size), (m, c, kernel, kernel), dtype, last, pads=pads, precision=precision)
+        best = min(weight_grad_plan.candidates(problem, LIMITS), key=lambda one: one.seconds)
+        assert weight_grad_tiles.arithmetic_of(problem).label in best.name, best.name
+        assert not last or c == 3 or best.name.endswith("_channels")
+
+
+# ---------------------------------------------------------------- what the compiler makes of them
+
+
+def code(dtype: str, arithmetic: Arithmetic, tile: Tile) -> list[Instruction]:
+    with TemporaryDirectory() as temporary:
+        folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
+        variant = weight_grad_tile_plan.variant(dtype, arithmetic, tile)
+        return sass.disassemble(compiler.build(variant, "sm_90a", folder).path)
+
+
+def copies(size: int, tile: Tile, rows: bool) -> Counter[str]:
+    """Of one slice: 16 bytes at once, or elements of x one by one."""
+    of_x, of_dy = (block * tile.block_k // tile.threads for block in (tile.block_n, tile.block_m))
+    if rows or tile.gather == "channels":
+        return Counter(LDGSTS=(of_x + of_dy) * size // 16)
+    elements = Counter({"LDG" if size == 2 else "LDGSTS": of_x})
+    return elements + Counter(LDGSTS=of_dy * size // 16)
+
+
+def issued(dtype: str, arithmetic: Arithmetic, tile: Tile, rows: bool) -> float:
+    """Count the instructions of a slice for each that multiplies."""
+    body, size = code(dtype, arithmetic, tile), np.dtype(dtype).itemsize
+    needed = copies(size, tile, rows)
+    if arithmetic is weight_grad_tiles.OWN:
+        found = [loop for loop in sass.loops(body) if sass.multiplications(body, loop) > 1]
+        inner, outer = min(found, key=len), max(found, key=len)
+        once, products = sass.multiplications(body, inner), 64 * tile.block_k
+        way = steady(body, needed | Counter(FFMA=once), outer)
+        return (len(way) + (products // once - 1) * len(inner)) / products
+    depth = 16 if size == 8 else 32 // size
+    products = tile.warp_m // 16 * (tile.warp_n // 8) * (tile.block_k // depth) * arithmetic.products
+    return len(steady(body, needed | Counter({"DMMA" if size == 8 else "HMMA": products}))) / products
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize(
+    ("dtype", "arithmetic", "tile"), KERNELS, ids=[weight_grad_tile_plan.variant(*one).name for one in KERNELS]
+)
+def test_the_plan_knows_how_many_instructions_go_with_a_multiplication(
+    dtype: str, arithmetic: Arithmetic, tile: Tile
+) -> None:
+    assert tile.issued == pytest.approx(issued(dtype, arithmetic, tile, rows=False), rel=0.1)
+    assert tile.issued_in_rows == pytest.approx(issued(dtype, arithmetic, tile, rows=True), rel=0.1)
