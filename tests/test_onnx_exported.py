@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from device_arrays import device_arrays
+from emulator import emulated_cuda
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx_networks import onnxruntime_run, with_random_weights
 
@@ -111,3 +112,16 @@ def test_the_float64_graph_is_in_float64() -> None:
     model = in_float64(load("unet_torchscript")[0])
     types = {onnx.TensorProto.DataType.Name(tensor.data_type) for tensor in model.graph.initializer}
     assert types <= {"DOUBLE", "INT64"}
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("name", NAMES)
+def test_the_kernels_compute_the_network(name: str) -> None:
+    """In the emulator, where every Conv, ConvTranspose, MaxPool and product of the network is a launch."""
+    model, x = load(name)
+    (expected,) = backend.prepare(model).run([x])
+    with emulated_cuda() as emulated:
+        (got,) = backend.prepare(model, "CUDA").run([x])
+    kernels = ("Conv", "ConvTranspose", "MaxPool", "Gemm", "MatMul")
+    assert len(emulated.launches) >= sum(node.op_type in kernels for node in model.graph.node)
+    assert np.abs(got - expected).max() <= 2 * limit(model) * np.abs(expected).max()
