@@ -11,8 +11,10 @@ import numpy as np
 import gpuconv
 from gpuconv import _geometry, cuda
 from gpuconv._errors import ArgumentError
+from gpuconv.cpu import _threads
 from gpuconv.onnx.operators.form import Form, Operator, ints, namespace, wide
 
+_BLOCK = 2**17  # elements
 _WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
 
 
@@ -29,10 +31,24 @@ def _given(form: Form, names: tuple[str, ...]) -> dict[str, Any]:
 def _average_pool(form: Form, x: Any) -> Any:
     """Sum up each window and divide by its elements; what lies in the padding counts only with count_include_pad."""
     g = _geometry.max_pool(x.shape, **_given(form, _WINDOW))
-    y = wide(x)
-    y = _sums_by_conv(y, g) if on_device(x) else _sums_by_slices(y, g)
-    counts = _elements(g, bool(form.get("count_include_pad"))).astype(y.dtype)
-    return (y / namespace(x).asarray(counts)).astype(x.dtype, copy=False)
+    counts = _elements(g, bool(form.get("count_include_pad"))).astype(wide(x).dtype)
+    if on_device(x):
+        y = _sums_by_conv(wide(x), g) / namespace(x).asarray(counts)
+        return y.astype(x.dtype, copy=False)
+    result = np.empty(g.y_shape, x.dtype)
+    step = max(1, _BLOCK // max(1, prod(x.shape[2:])))
+    places = [np.s_[image, low : low + step] for image in range(x.shape[0]) for low in range(0, x.shape[1], step)]
+    _threads.run(lambda place: _averages_into(result[place], wide(x[place]), g, counts), places)
+    return result
+
+
+def _averages_into(y: Any, x: Any, g: _geometry.MaxPoolGeometry, counts: Any) -> None:
+    """Average the windows of some channels (C, D1, …) that stay in a processor's cache."""
+    with np.errstate(all="ignore"):
+        if y.dtype == x.dtype:
+            np.divide(_sums_by_slices(x, g), counts, out=y)
+        else:
+            y[...] = _sums_by_slices(x, g) / counts
 
 
 def _sums_by_conv(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
@@ -53,14 +69,14 @@ def _sums_by_conv(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
 def _sums_by_slices(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
     """Axis by axis, each from a few sums of slices."""
     for axis in range(len(g.kernel_shape)):
-        if g.kernel_shape[axis] > 1 or g.strides[axis] > 1 or g.y_shape[2 + axis] != x.shape[2 + axis]:
+        if g.kernel_shape[axis] > 1 or g.strides[axis] > 1 or g.y_shape[2 + axis] != x.shape[1 + axis]:
             x = _sums_along(x, g, axis)
     return x
 
 
 def _sums_along(x: Any, g: _geometry.MaxPoolGeometry, axis: int) -> Any:
-    total = np.zeros((*x.shape[: 2 + axis], g.y_shape[2 + axis], *x.shape[3 + axis :]), x.dtype)
-    before: tuple[slice, ...] = (slice(None),) * (2 + axis)
+    total = np.zeros((*x.shape[: 1 + axis], g.y_shape[2 + axis], *x.shape[2 + axis :]), x.dtype)
+    before: tuple[slice, ...] = (slice(None),) * (1 + axis)
     for tap in range(g.kernel_shape[axis]):
         out, source = _meeting(g, axis, tap, 0, 0)
         total[(*before, out)] += x[(*before, source)]
