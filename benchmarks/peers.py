@@ -21,7 +21,7 @@ class OnnxRuntime:
     """
 
     def __init__(self, layer: Layer, weights: dict[str, Any], threads: int, spin: bool) -> None:
-        self._session = _session(model(layer, weights, newest_opset()), threads, spin)
+        self._session = session(model(layer, weights, newest_opset()), threads, spin)
 
     def __call__(self, x: Any) -> list[Any]:
         """Compute every output of the layer."""
@@ -54,14 +54,15 @@ def newest_opset() -> int:
     layer = Layer("probe", "", "MaxPool", (1, 1, 2), (1,), (1,), (0, 0), (1,), ("fp32",))
     for opset in range(onnx.defs.onnx_opset_version(), 0, -1):
         try:
-            _session(model(layer, {}, opset), threads=1, spin=False)
+            session(model(layer, {}, opset), threads=1, spin=False)
         except Exception:  # ONNX Runtime refuses opsets from its future with several exception types
             continue
         return opset
     raise RuntimeError("onnx and ONNX Runtime have no opset in common")
 
 
-def _session(proto: onnx.ModelProto, threads: int, spin: bool) -> Any:
+def session(proto: onnx.ModelProto, threads: int, spin: bool) -> Any:
+    """Return what runs a model with ONNX Runtime's default optimizations."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx.backend.test import loader
 
 NEWEST = onnx.defs.onnx_opset_version()
 
@@ -37,6 +40,14 @@ def data_of(test: Any) -> tuple[ModelProto, list[tuple[list[Any], list[Any]]]]:
     folder = Path(test.model_dir)
     data = [(tensors(item, "input"), tensors(item, "output")) for item in sorted(folder.glob("test_data_set_*"))]
     return onnx.load(folder / "model.onnx"), data
+
+
+@lru_cache
+def node_tests() -> dict[str, Any]:
+    """ONNX's node tests by their names, without "test_" in front."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the operators, whose expected results are computed here
+        return {test.name.removeprefix("test_"): test for test in loader.load_model_tests(kind="node")}
 
 
 def model(

@@ -45,3 +45,29 @@ def test_check_has_a_cuda_backend(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "cuda" in out
     assert "checks passed" in out
+
+
+AROUND = """<ir_version: 10, opset_import: ["" : 22]>
+net (float[2, 4, 6, 6] x, float[5, 4] w, float[5] b, float[2, 5, 3] v) => (float[2, 2, 3] y) {
+    a = AveragePool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 0, 0], ceil_mode = 1> (x)
+    g = GlobalMaxPool (a)
+    f = Flatten (g)
+    h = Gemm <transB = 1> (f, w, b)
+    axes = Constant <value_ints = [1]> ()
+    r = Unsqueeze (h, axes)
+    t = Concat <axis = 1> (r, r)
+    y = MatMul (t, v)
+}"""
+
+
+@pytest.mark.usefixtures("general_kernels")
+def test_pools_and_products_around_ours_run_our_kernels() -> None:
+    model = onnx.parser.parse_model(AROUND)
+    rng = np.random.default_rng(7)
+    shapes = {"x": (2, 4, 6, 6), "w": (5, 4), "b": (5,), "v": (2, 5, 3)}
+    values = {name: rng.integers(-3, 4, shape).astype(np.float32) for name, shape in shapes.items()}
+    expected = backend.run_model(model, values)[0]
+    with emulated_cuda() as emulated:
+        (y,) = backend.run_model(model, values, device="CUDA")
+    np.testing.assert_allclose(y, expected, rtol=1e-6)  # of quotients of integers; the sums are exact
+    assert sum("conv" in record.variant.name for record in emulated.launches) >= 3

@@ -5,15 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import unittest
-import warnings
-from typing import Any
 
 import numpy as np
 import pytest
 from onnx import helper
-from onnx.backend.test import loader
 from onnx.backend.test.runner import Runner
-from onnx_models import NEWEST, data_of, floats, network, pool
+from onnx_models import NEWEST, data_of, floats, node_tests, pool
 
 import gpuconv
 from gpuconv.cuda import device as cuda_device
@@ -63,21 +60,14 @@ NODE_TESTS = [
 
 
 @pytest.fixture(scope="module")
-def node_tests() -> dict[str, Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of other operators' tests, which are made along with ours
-        return {test.name.removeprefix("test_"): test for test in loader.load_model_tests(kind="node")}
-
-
-@pytest.fixture(scope="module")
-def runner_case(node_tests: dict[str, Any]) -> type[unittest.TestCase]:
+def runner_case() -> type[unittest.TestCase]:
     case: type[unittest.TestCase] = Runner(backend, __name__).test_cases["OnnxBackendNodeModelTest"]
     return case
 
 
-def test_these_are_all_node_tests_of_the_three_operators(node_tests: dict[str, Any]) -> None:
+def test_these_are_all_node_tests_of_the_three_operators() -> None:
     found = {op_type: set() for op_type in ("Conv", "ConvTranspose", "MaxPool")}
-    for name, test in node_tests.items():
+    for name, test in node_tests().items():
         if name.startswith(("basic_conv", "conv", "maxpool")):
             nodes = data_of(test)[0].graph.node
             found.get(nodes[0].op_type if len(nodes) == 1 else "", set()).add(name)
@@ -94,9 +84,9 @@ def test_node_test_in_onnx_s_runner(name: str, runner_case: type[unittest.TestCa
 
 
 @pytest.mark.parametrize("name", NODE_TESTS)
-def test_node_test_to_the_last_bit(name: str, node_tests: dict[str, Any]) -> None:
+def test_node_test_to_the_last_bit(name: str) -> None:
     """Their values are small integers (and maxima), so there is nothing to round: no tolerance."""
-    proto, data = data_of(node_tests[name])
+    proto, data = data_of(node_tests()[name])
     assert data
     for inputs, outputs in data:
         got = backend.prepare(proto).run(inputs)
@@ -186,33 +176,6 @@ def test_devices_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
             backend.run_node(pool().graph.node[0], [floats(1, 1, 4)], device)
     with pytest.raises(gpuconv.ArgumentError, match=r"^device must be one of CPU, CUDA, CUDA:0, not 'TPU'"):
         backend.prepare(pool(), "TPU")
-
-
-def test_on_cuda_our_operators_get_device_arrays_and_the_others_host_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A subclass stands for CuPy's arrays: it shows where values are moved to, and back."""
-
-    class OnDevice(np.ndarray[Any, Any]):
-        pass
-
-    proto, _ = network(NEWEST)
-    x = floats(1, 3, 4, 4)
-    expected = backend.run_model(proto, [x])
-    seen: list[Any] = []
-    back: list[Any] = []
-    compute = gpuconv.cpu.conv
-    monkeypatch.setattr(gpuconv.cpu, "conv", lambda x, w, b, *rest: (seen.extend((x, w, b)), compute(x, w, b, *rest)))
-    monkeypatch.setattr(cuda_device, "unavailable_reason", lambda: None)
-    monkeypatch.setattr(gpuconv, "to_device", lambda array: array.view(OnDevice))
-    monkeypatch.setattr(gpuconv, "to_host", lambda array: (back.append(array), array)[1])
-    assert backend.supports_device("CUDA")
-    assert backend.supports_device("CUDA:0")
-    outputs = backend.prepare(proto, "CUDA:0").run([x])
-    assert len(seen) == 3
-    assert len(back) == 4, "Y of Conv, Y and Indices of MaxPool, Y of ConvTranspose"
-    assert all(isinstance(array, OnDevice) for array in seen)
-    for actual, wanted in zip(outputs, expected, strict=True):
-        assert type(actual) is np.ndarray
-        np.testing.assert_array_equal(actual, wanted)
 
 
 # --- importing --------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
-"""Whole models: our operators for Conv, ConvTranspose and MaxPool, onnx's reference evaluator for everything else.
+"""Whole models: our operators and those around them on the CPU or a device, onnx's reference evaluator for the rest.
 
-Where that evaluator is wrong about an operator of ordinary networks, :mod:`gpuconv.onnx.corrections` takes its place.
 The module is a backend in the sense of ``onnx.backend.base``: its functions are those that onnx's test runner calls.
 """
 
@@ -8,7 +7,8 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ from gpuconv import cuda
 from gpuconv._errors import ArgumentError, DeviceError
 from gpuconv.onnx import model as models
 from gpuconv.onnx import nodes
+from gpuconv.onnx.evaluator import CudaEvaluator, Evaluator, Observer
 from gpuconv.onnx.inputs import Input, bind, declared
-from gpuconv.onnx.reference import CudaEvaluator, Evaluator, Observer
 
 _EVALUATORS = {"CPU": Evaluator, "CUDA": CudaEvaluator, "CUDA:0": CudaEvaluator}
 
@@ -29,10 +29,13 @@ _EVALUATORS = {"CPU": Evaluator, "CUDA": CudaEvaluator, "CUDA:0": CudaEvaluator}
 class Rep(onnx.backend.base.BackendRep):
     """A model that is ready to run, as often as needed."""
 
-    def __init__(self, evaluator: Evaluator, inputs: list[Input]) -> None:
+    def __init__(
+        self, evaluator: Evaluator, inputs: list[Input], unfolded: Callable[[], Evaluator] | None = None
+    ) -> None:
         self.inputs = inputs
         self.output_names: list[str] = list(evaluator.output_names)
         self._evaluator = evaluator
+        self._unfolded = unfolded
         self._outputs = onnx.backend.base.namedtupledict("Outputs", self.output_names)
 
     def run(self, inputs: Any, *, observer: Observer | None = None, **kwargs: Any) -> Any:
@@ -42,7 +45,8 @@ class Rep(onnx.backend.base.BackendRep):
         ----------
         inputs : sequence of arrays, dict of str to array, or one array
             In the order of the graph's inputs, those with an initializer left out, or by name; by name those with
-            an initializer may be given too. One array stands for the only input.
+            an initializer may be given too. One array stands for the only input. On "CUDA", CuPy arrays of the
+            current device are taken beside NumPy's.
         observer : callable, optional
             Called after each node with (NodeProto, index, number of nodes, seconds).
         **kwargs
@@ -51,7 +55,8 @@ class Rep(onnx.backend.base.BackendRep):
         Returns
         -------
         tuple
-            One value per output of the graph, which may also be had by its name: ``outputs["y"]``.
+            One value per output of the graph, which may also be had by its name: ``outputs["y"]``. Arrays are NumPy's,
+            or CuPy's if one of the inputs was.
 
         Raises
         ------
@@ -61,9 +66,14 @@ class Rep(onnx.backend.base.BackendRep):
         GpuconvError
             Another operator failed in the reference evaluator; the message names the node.
         """
-        values = bind(self.inputs, inputs)
+        values = bind(self.inputs, inputs, self._evaluator.takes)
+        defaults = {spec.name for spec in self.inputs if not spec.required}
+        if defaults & values.keys() and self._unfolded is not None:  # what is folded holds for the defaults only
+            self._evaluator, self._unfolded = self._unfolded(), None
         with np.errstate(all="ignore"):  # infinities and NaNs are results of a model, not worth a warning
-            return self._outputs(*self._evaluator.run(None, values, observer=observer))
+            found = self._evaluator.evaluate(self._evaluator.enter(values), observer=observer)
+            leave = self._evaluator.leaving(values)
+            return self._outputs(*(leave(found[name]) for name in self.output_names))
 
 
 class Backend(onnx.backend.base.Backend):
@@ -84,7 +94,14 @@ class Backend(onnx.backend.base.Backend):
         return True
 
     @classmethod
-    def prepare(cls, model: ModelProto | bytes | str | os.PathLike[str], device: str = "CPU", **kwargs: Any) -> Rep:
+    def prepare(
+        cls,
+        model: ModelProto | bytes | str | os.PathLike[str],
+        device: str = "CPU",
+        *,
+        fold: bool = True,
+        **kwargs: Any,
+    ) -> Rep:
         """Read and check a model.
 
         Parameters
@@ -92,7 +109,14 @@ class Backend(onnx.backend.base.Backend):
         model : ModelProto, bytes or path
             External data is read from beside the path.
         device : {"CPU", "CUDA", "CUDA:0"}
-            Where Conv, ConvTranspose and MaxPool are computed; all other operators run in NumPy.
+            Where the operators of gpuconv.onnx.operators, Conv, ConvTranspose and MaxPool are computed. On a device,
+            values stay there between nodes; shapes, axes and the like stay on the host. Other operators run on the
+            host, and a warning names the first node of each.
+        fold : bool
+            Whether what is constant is computed now, and BatchNormalization, activations and residuals become part of
+            the convolutions before them. Activations and residuals then change no bit in float32 and float64, and are
+            rounded fewer times in 16-bit types. Factors and shifts of channels (float32 and float64 only) change how
+            results are rounded: each weight is rounded once more, so that a sum of K terms is at most (K + 3)·u·S off.
         **kwargs
             Ignored, as onnx's interface asks for.
 
@@ -123,7 +147,10 @@ class Backend(onnx.backend.base.Backend):
         """
         evaluator_class = _evaluator_class(device)
         loaded = models.load(model)
-        return Rep(_evaluator(evaluator_class, loaded), declared(loaded.graph))
+        unfolded = partial(_evaluator, evaluator_class, loaded)
+        if not fold:
+            return Rep(unfolded(), declared(loaded.graph))
+        return Rep(unfolded(facts=models.facts(loaded)), declared(loaded.graph), unfolded)
 
     @classmethod
     def run_node(  # type: ignore[override]  # the keywords that onnx's **kwargs stands for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,8 +49,10 @@ def _dims(shape: tuple[int | str | None, ...]) -> str:
     return f"({text},)" if len(shape) == 1 else f"({text})"
 
 
-def bind(inputs: list[Input], given: Any) -> dict[str, Any]:
+def bind(inputs: list[Input], given: Any, on_device: Callable[[Any], bool] = lambda _: False) -> dict[str, Any]:
     """Pair what came with the inputs by position or by name, and check it.
+
+    ``on_device`` tells which arrays are taken beside NumPy's.
 
     Raises
     ------
@@ -72,7 +74,7 @@ def bind(inputs: list[Input], given: Any) -> dict[str, Any]:
     extents: dict[str, tuple[int, str]] = {}
     for name, value in values.items():
         if by_name[name].dtype:
-            values[name] = _checked(by_name[name], value, extents)
+            values[name] = _checked(by_name[name], value, extents, on_device(value))
     return values
 
 
@@ -89,8 +91,8 @@ def _listing(inputs: list[Input]) -> str:
     return f"the inputs are {', '.join(map(str, required))}" if required else "no inputs are needed"
 
 
-def _checked(spec: Input, value: Any, extents: dict[str, tuple[int, str]]) -> Any:
-    if not isinstance(value, np.ndarray | np.generic):
+def _checked(spec: Input, value: Any, extents: dict[str, tuple[int, str]], device: bool) -> Any:
+    if not device and not isinstance(value, np.ndarray | np.generic):
         kind = type(value)
         raise ArgumentTypeError(
             f"run: the input {spec} must be a NumPy array, not {kind.__module__}.{kind.__qualname__}"
@@ -104,7 +106,7 @@ def _checked(spec: Input, value: Any, extents: dict[str, tuple[int, str]]) -> An
         raise ArgumentTypeError(f"run: the input {spec} has the byte order of another machine ({value.dtype.str})")
     if spec.shape is not None:
         _check_shape(spec, spec.shape, value.shape, extents)
-    return np.asarray(value)
+    return value if device else np.asarray(value)
 
 
 def _check_shape(

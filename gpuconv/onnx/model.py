@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -14,6 +15,7 @@ from gpuconv._errors import ArgumentError, ArgumentTypeError
 from gpuconv.onnx import nodes
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
+_DOMAINS = {schema.domain for schema in onnx.defs.get_all_schemas()}  # those that onnx has operators of
 
 
 def load(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
@@ -45,6 +47,8 @@ def load(source: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
     opset = opset_of(model.opset_import)
     nodes.check_opset(opset)
     _check_nodes(model, opset)
+    _check_operators(model)
+    _check_values(model.graph, set())
     _run_checker(model, name, source)
     return model if model.opset_import else _with_import(model, opset)
 
@@ -162,7 +166,66 @@ def _check_nodes(model: ModelProto, opset: int) -> None:
 
 
 def _element_types(model: ModelProto) -> dict[str, str]:
-    """Find the element types of values, by NumPy's names; of weights only the types take part, not the data."""
+    """Find the element types of values, by NumPy's names."""
+    return {value.name: name for value in _inferred(model) if (name := element_type(value))}
+
+
+def _check_operators(model: ModelProto) -> None:
+    """Refuse domains that are not imported, and operators that ONNX's own domains do not have."""
+    own = {(function.domain, function.name) for function in model.functions}
+    for scope in (model, *model.functions):
+        opsets = {entry.domain: entry.version for entry in scope.opset_import}
+        opsets.setdefault("", opset_of(scope.opset_import))
+        for node in _all_nodes(scope.graph.node if scope is model else scope.node):
+            if node.domain not in opsets:
+                raise ArgumentError(
+                    f"{nodes.describe(node)}: the domain {node.domain!r} is not imported; the imports are "
+                    f"{', '.join(map(repr, sorted(opsets)))}"
+                )
+            known = (node.domain, node.op_type) in own or node.domain not in _DOMAINS
+            if not known and not onnx.defs.has(node.op_type, opsets[node.domain], node.domain):
+                raise ArgumentError(
+                    f"{nodes.describe(node)}: {node.op_type!r} is no operator of the domain {node.domain!r} at opset "
+                    f"{opsets[node.domain]}"
+                )
+
+
+def _check_values(graph: GraphProto, outside: set[str]) -> None:
+    """Refuse inputs of nodes that nothing before them makes."""
+    seen = outside | {value.name for value in (*graph.input, *graph.initializer)} | {""}
+    seen |= {tensor.values.name for tensor in graph.sparse_initializer}
+    for node in graph.node:
+        for name in node.input:
+            if name not in seen:
+                raise ArgumentError(
+                    f"{nodes.describe(node)}: its input {name!r} is no input of the graph, no initializer, and no "
+                    "output of an earlier node"
+                )
+        for inner in nodes.subgraphs(node):
+            _check_values(inner, seen)
+        seen.update(node.output)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What is known of a value before anything runs: NumPy's name of its element type, and the number of its axes."""
+
+    dtype: str
+    rank: int | None
+
+
+def facts(model: ModelProto) -> dict[str, Fact]:
+    """Return what onnx can infer of the values that have a known element type."""
+    return {value.name: Fact(name, _rank(value)) for value in _inferred(model) if (name := element_type(value))}
+
+
+def _rank(value: ValueInfoProto) -> int | None:
+    tensor = value.type.tensor_type
+    return len(tensor.shape.dim) if tensor.HasField("shape") else None
+
+
+def _inferred(model: ModelProto) -> list[ValueInfoProto]:
+    """Infer the types of values; of weights only their types take part, not the data."""
     graph = model.graph
     inputs = {value.name: value for value in graph.input}
     for tensor in graph.initializer:
@@ -175,10 +238,9 @@ def _element_types(model: ModelProto) -> dict[str, str]:
     )
     try:
         inferred = onnx.shape_inference.infer_shapes(skeleton).graph
-    except Exception:  # an invalid model, which the checker reports below
+    except Exception:  # an invalid model, which the checker reports later
         inferred = skeleton.graph
-    values = (*inferred.input, *inferred.value_info, *inferred.output)
-    return {value.name: name for value in values if (name := element_type(value))}
+    return [*inferred.input, *inferred.value_info, *inferred.output]
 
 
 def element_type(value: ValueInfoProto) -> str:

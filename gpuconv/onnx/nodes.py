@@ -10,6 +10,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
 
 import gpuconv
+from gpuconv import _geometry
 from gpuconv._errors import ArgumentError, GpuconvError
 
 _INT, _INTS, _STRING = AttributeProto.INT, AttributeProto.INTS, AttributeProto.STRING
@@ -61,6 +62,19 @@ def supported(node: NodeProto) -> bool:
     True
     """
     return node.domain in ("", "ai.onnx") and node.op_type in _OPERATORS
+
+
+def function_of(node: NodeProto) -> str:
+    """Return the name of the public function that computes a node, one for which :func:`supported` holds."""
+    return _OPERATORS[node.op_type].function.__name__
+
+
+def result_shape(node: NodeProto, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[int, ...]:
+    """Return the shape of what a node of Conv or ConvTranspose makes of these inputs."""
+    function = getattr(_geometry, function_of(node))
+    shapes = [None if value is None else value.shape for value in inputs]
+    shape: tuple[int, ...] = function(*shapes, *[None] * (3 - len(shapes)), **keywords).y_shape
+    return shape
 
 
 def subgraphs(node: NodeProto) -> Iterator[GraphProto]:

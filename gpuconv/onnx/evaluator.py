@@ -1,0 +1,275 @@
+"""Graphs computed node by node: by our steps where there are any, by onnx's reference evaluator elsewhere."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpFunction, RuntimeContextError
+
+import gpuconv
+from gpuconv._errors import ArgumentError, GpuconvError
+from gpuconv.onnx import folding, nodes, steps
+from gpuconv.onnx.model import Fact
+from gpuconv.onnx.operators import is_float, on_device
+from gpuconv.onnx.reference import own_error
+from gpuconv.onnx.rewriting import Graph, names_used
+from gpuconv.onnx.steps import Step
+
+Observer = Callable[[NodeProto, int, int, float], None]
+
+
+class Evaluator(ReferenceEvaluator):
+    """A ReferenceEvaluator that runs our steps, in functions too, frees values early and reports every node."""
+
+    def __init__(self, proto: Any, *args: Any, facts: Mapping[str, Fact] | None = None, **kwargs: Any) -> None:
+        # Graphs inside and functions get evaluators of this class from onnx, without facts.
+        self._facts = facts
+        kwargs["new_ops"] = None  # onnx would look at these first
+        super().__init__(proto, *args, **kwargs)
+        self._last_uses = _last_uses(self.nodes_, set(self.output_names))
+        self._stand_ins: dict[int, Any] = {}
+
+    def _init(self) -> None:
+        """Read the initializers, fold the graph if facts of its values were given, then make a step of every node."""
+        if self._facts is None:
+            super()._init()
+            return
+        graph_nodes, self.nodes_ = self.nodes_, []
+        super()._init()
+        kept = frozenset(self.output_names)
+        graph = Graph(list(graph_nodes), self.rt_inits_, kept, self.opsets[""], self._facts)
+        folded = folding.fold(graph)
+        self.nodes_, self.inits_ = folded.nodes, []
+        super()._init()
+        self.rt_inits_ = folded.constants
+
+    def _load_impl(self, node: NodeProto, input_types: Any = None) -> Any:
+        step = steps.find(node, self.opsets.get("", 1)) if node.domain in (*self.opsets, steps.DOMAIN) else None
+        if step is not None:
+            return lambda *_: step
+        return self._load_reference(node, input_types)
+
+    def _load_reference(self, node: NodeProto, input_types: Any = None) -> Any:
+        try:
+            return super()._load_impl(node, input_types)
+        except RuntimeContextError:  # the evaluator's way to ask for another call, with the types
+            raise
+        except (NotImplementedError, RuntimeError, ValueError) as error:
+            raise ArgumentError(
+                f"{nodes.describe(node)}: neither gpuconv nor onnx's reference evaluator knows {node.op_type!r} "
+                f"of domain {node.domain!r} (opset imported: {self.opsets.get(node.domain)})"
+            ) from error
+
+    def run(  # type: ignore[override]
+        self, output_names: list[str] | None, feed_inputs: dict[str, Any], attributes: dict[str, Any] | None = None
+    ) -> list[Any]:
+        """Compute outputs as onnx's own operators want them of the graphs inside: on the host."""
+        values = self.evaluate(feed_inputs, attributes)
+        return [self.to_host(values[name]) for name in output_names or self.output_names]
+
+    def evaluate(
+        self,
+        feeds: Mapping[str, Any],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        observer: Observer | None = None,
+    ) -> dict[str, Any]:
+        """Compute the outputs and leave them where they are.
+
+        Parameters
+        ----------
+        feeds : dict of str to value
+            One per input of the graph, by name; what a graph inside sees of the values around it too.
+        attributes : dict, optional
+            Of the function that this evaluator runs.
+        observer : callable, optional
+            Called after each node with (NodeProto, index, number of nodes, seconds).
+
+        Returns
+        -------
+        dict of str to value
+            The outputs among others.
+
+        Raises
+        ------
+        GpuconvError
+            Of our operators as they raise it; what fails in another operator is a plain GpuconvError that names
+            the node.
+        """
+        values = {"": None, **self.rt_inits_, **feeds}
+        for index, node in enumerate(self.rt_nodes_):
+            start = perf_counter()
+            outputs = self._outputs(index, node, values, attributes or {})
+            # Optional outputs may be "", which must go on meaning "nothing" as an input.
+            values.update((name, value) for name, value in zip(node.output, outputs, strict=False) if name)
+            if observer is not None:
+                observer(node.onnx_node, index, len(self.rt_nodes_), perf_counter() - start)
+            for name in self._last_uses[index]:
+                values.pop(name, None)
+        return values
+
+    def _outputs(self, index: int, node: Any, values: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
+        if isinstance(node, Step):
+            linked = {name: attributes[outer] for name, outer in node.linked.items() if outer in attributes}
+            inputs = self.operands(node, values)
+            if node.takes(inputs, linked):
+                return node.compute(inputs, linked)
+            return self.by_reference(self._stand_in(index, node), values, attributes)
+        if isinstance(node, OpFunction) and isinstance(node.impl_, Evaluator):
+            return self._call(node, values, attributes)
+        return self.by_reference(node, values, attributes)
+
+    def _stand_in(self, index: int, step: Step) -> Any:
+        """Return onnx's own class for a step that does not take its inputs."""
+        if index not in self._stand_ins:
+            node = step.onnx_node
+            parameters = {"log": lambda *_: None, "opsets": self.opsets, "verbose": 0, "new_ops": {}}
+            self._stand_ins[index] = self._load_reference(node)(node, parameters)
+        return self._stand_ins[index]
+
+    def _call(self, node: Any, values: dict[str, Any], attributes: Mapping[str, Any]) -> list[Any]:
+        """Run a function, of the model or of an operator's definition, without leaving the device."""
+        function: Evaluator = node.impl_
+        feeds = dict(zip(function.input_names, (values[name] for name in node.input), strict=False))
+        feeds = {name: feeds.get(name) for name in function.input_names}
+        given = {a.name: attributes[a.ref_attr_name] for a in node.onnx_node.attribute if a.ref_attr_name in attributes}
+        results = function.evaluate(feeds, {**node.attributes_, **given})
+        return [results[name] for name in function.output_names]
+
+    # ---------------------------------------------------------------- where values are
+
+    def operands(self, step: Step, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return a step's inputs, each where the step takes it."""
+        return tuple([values[name] for name in step.input])
+
+    def by_reference(self, node: Any, values: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
+        """Run a node of onnx's own, on the host."""
+        return _run_reference(node, [values[name] for name in node.input], values, attributes)
+
+    def takes(self, value: Any) -> bool:
+        """Tell whether an input of a whole model is an array that may come beside NumPy's."""
+        return False
+
+    def enter(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the inputs of a whole model where its nodes want them."""
+        return values
+
+    def leaving(self, values: Mapping[str, Any]) -> Callable[[Any], Any]:
+        """Return what moves outputs of a whole model to the side that its inputs came from."""
+        return self.to_host
+
+    def to_host(self, value: Any) -> Any:
+        """Return a value on the host."""
+        return value
+
+
+class CudaEvaluator(Evaluator):
+    """The same on the current CUDA device, where numbers stay from the inputs of a model to its outputs.
+
+    Whatever says what to compute, such as shapes and axes, stays on the host, and so do integers that come from there
+    until they meet what is on the device.
+    """
+
+    def __init__(self, proto: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(proto, *args, **kwargs)
+        self._constants: dict[tuple[str, str], Any] = {}  # on the device, by name and use
+        self._warned: set[str] = set()
+        ours = [node for node in self.rt_nodes_ if isinstance(node, Step)]
+        self._read_by_host = {step.input[at] for step in ours for at in step.on_host if at < len(step.input)}
+
+    def operands(self, step: Step, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Move all inputs to the device if one is there, but those that the host reads."""
+        found = [values[name] for name in step.input]
+        free = [value for at, value in enumerate(found) if at not in step.on_host]
+        if not step.by_kernels and not any(map(on_device, free)):
+            return tuple(map(self.to_host, found))
+        return tuple(
+            self.to_host(value) if at in step.on_host else self._on_device(name, value, step.packs(at))
+            for at, (name, value) in enumerate(zip(step.input, found, strict=True))
+        )
+
+    def _on_device(self, name: str, value: Any, packed_for: str) -> Any:
+        """Return a value on the device; constants are kept there, weights in the kernels' order."""
+        if not hasattr(value, "dtype") or value.dtype.hasobject:
+            return value
+        constant = name in self.rt_inits_ and value is self.rt_inits_[name]
+        if not constant:
+            return gpuconv.to_device(value)
+        key = name, packed_for
+        if key not in self._constants:
+            moved = gpuconv.to_device(value)
+            self._constants[key] = gpuconv.pack(moved, packed_for) if packed_for else moved
+        return self._constants[key]
+
+    def by_reference(self, node: Any, values: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
+        """Copy what is on the device to the host, run the node there and copy the results back."""
+        inputs = [values[name] for name in node.input]
+        moved = any(map(on_device, inputs))
+        if moved and node.onnx_node.op_type not in self._warned:
+            self._warned.add(node.onnx_node.op_type)
+            warnings.warn(
+                f"{nodes.describe(node.onnx_node)}: {node.onnx_node.op_type} is computed on the host by onnx's "
+                "reference evaluator, with copies from the device and back",
+                stacklevel=2,
+            )
+        outputs = _run_reference(node, list(map(self.to_host, inputs)), values, attributes)
+        return [_returned(value) for value in outputs] if moved else outputs
+
+    def takes(self, value: Any) -> bool:
+        """Take arrays of the device."""
+        return on_device(value)
+
+    def enter(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Move floating-point numbers to the device, but those that the host reads."""
+        return {name: value if name in self._read_by_host else _returned(value) for name, value in values.items()}
+
+    def leaving(self, values: Mapping[str, Any]) -> Callable[[Any], Any]:
+        """Move outputs to the host, unless an input came on the device."""
+        came = any(on_device(value) and not isinstance(value, np.ndarray) for value in values.values())
+        return gpuconv.to_device if came else self.to_host
+
+    def to_host(self, value: Any) -> Any:
+        """Return a value on the host, where arrays are waited for."""
+        return gpuconv.to_host(value) if on_device(value) else value
+
+
+def _returned(value: Any) -> Any:
+    """Move a floating-point array to the device."""
+    return gpuconv.to_device(value) if isinstance(value, np.ndarray) and is_float(value) else value
+
+
+def _run_reference(node: Any, inputs: list[Any], values: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
+    options: dict[str, Any] = {}
+    if node.has_linked_attribute and attributes:
+        options["linked_attributes"] = attributes
+    if node.need_context():
+        options["context"] = values
+    try:
+        return node.run(*inputs, **options)
+    except (GpuconvError, MemoryError):
+        raise
+    except Exception as error:
+        own = own_error(error)
+        if own is not None:
+            raise own from None
+        cause = error.__cause__ or error  # OpRun puts a list of types in the place of what happened
+        raise GpuconvError(
+            f"{nodes.describe(node.onnx_node)}: onnx's reference evaluator failed: {type(cause).__name__}: {cause}"
+        ) from error
+
+
+def _last_uses(graph_nodes: Any, kept: set[str]) -> list[list[str]]:
+    """For each node, the values that no later node needs."""
+    uses: list[list[str]] = []
+    seen = {"", *kept}
+    for node in reversed(graph_nodes):
+        names = {*names_used(node), *node.output} - seen
+        seen |= names
+        uses.append(sorted(names))
+    return uses[::-1]

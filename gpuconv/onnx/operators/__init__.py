@@ -1,0 +1,62 @@
+"""The operators that CNNs need around Conv, ConvTranspose and MaxPool, each written once for NumPy and CuPy arrays.
+
+A node is computed here where :func:`find` has its operator and serves its form; everything else is left to onnx's
+reference evaluator. float16 and bfloat16 are computed in float32 and rounded once. CuPy functions are used that need
+none of NVIDIA's libraries and do not make the host wait.
+"""
+
+from __future__ import annotations
+
+import onnx
+from onnx import NodeProto
+
+from gpuconv.onnx.operators import elementwise, normalizing, pooling, products, resizing, shaping, special
+from gpuconv.onnx.operators.form import DTYPES, Form, Operator, is_float, namespace
+from gpuconv.onnx.operators.pooling import on_device
+
+__all__ = ["DTYPES", "TABLE", "Form", "Operator", "find", "form_of", "is_float", "namespace", "on_device"]
+
+_KINDS = elementwise, normalizing, pooling, products, resizing, shaping, special
+TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
+
+
+def find(node: NodeProto, opset: int) -> tuple[Operator, Form] | None:
+    """Return a node's operator and form, or None where it is not one of the default domain that is computed here.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        One whose attributes do not refer to those of a function.
+    opset : int
+        Of the default domain.
+    """
+    operator = TABLE.get(node.op_type) if node.domain == "" else None
+    if operator is None:
+        return None
+    form = form_of(node, opset)
+    return (operator, form) if operator.serves(form) else None
+
+
+def form_of(node: NodeProto, opset: int) -> Form:
+    """Return what a node says beside the names of its inputs, with the defaults of its opset's attributes."""
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    defaults = {
+        name: onnx.helper.get_attribute_value(attribute.default_value)
+        for name, attribute in schema.attributes.items()
+        if attribute.default_value.name
+    }
+    given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if not a.ref_attr_name}
+    attributes = {name: _text(value) for name, value in {**defaults, **given}.items()}
+    return Form(opset, attributes, _named(node.output), _named(node.input))
+
+
+def _text(value: object) -> object:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _named(names: object) -> tuple[bool, ...]:
+    """Tell which of a list of names are given, without those left out at the end."""
+    given = [bool(name) for name in names]  # type: ignore[attr-defined]
+    while given and not given[-1]:
+        given.pop()
+    return tuple(given)

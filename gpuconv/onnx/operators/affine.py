@@ -1,0 +1,71 @@
+"""What folding leaves where no convolution takes it: a factor and a shift for each channel, and an activation."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _activation
+from gpuconv._activation import Activation
+from gpuconv.cpu import _threads
+from gpuconv.cpu._finish import Finish
+from gpuconv.onnx.operators.form import namespace
+
+_BLOCK = 2**15  # elements
+
+
+def affine(x: Any, factor: Any, shift: Any, activation: Any = None) -> Any:
+    """Return ``activation(x * factor + shift)``.
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+        float32 or float64.
+    factor, shift : array (C,), or (1,)
+        Of x's dtype and library.
+    activation : None or tuple
+        As :func:`gpuconv.conv` takes it.
+    """
+    ones = (1,) * (x.ndim - 2)
+    parts = factor.reshape(-1, *ones), shift.reshape(-1, *ones), _activation.parse("activation", activation)
+    if not isinstance(x, np.ndarray) or x.shape[1] != factor.size != 1:  # one channel may become several
+        return _computed(x, *parts)
+    y = np.empty(x.shape, x.dtype)
+    step = max(1, _BLOCK // max(1, prod(x.shape[2:])))
+    places = [np.s_[image, low : low + step] for image in range(x.shape[0]) for low in range(0, x.shape[1], step)]
+    _threads.run(lambda place: _compute_into(y[place], x[place], place[1], *parts), places)
+    return y
+
+
+def _compute_into(y: Any, x: Any, channels: slice, factor: Any, shift: Any, does: Activation | None) -> None:
+    """Compute the channels of an image that stay in a processor's cache; NumPy's messages are the caller's choice."""
+    np.multiply(x, factor[channels] if factor.size > 1 else factor[0], out=y)
+    y += shift[channels] if shift.size > 1 else shift[0]
+    if does is not None:
+        Finish(activation=does).apply(y)
+
+
+def _computed(x: Any, factor: Any, shift: Any, does: Activation | None) -> Any:
+    y = x * factor
+    y += shift
+    return y if does is None else _acted(y, does)
+
+
+def activated(y: Any, activation: Any) -> Any:
+    """Apply an activation as :func:`gpuconv.conv` takes it; y may be written."""
+    does = _activation.parse("activation", activation)
+    if does is not None and isinstance(y, np.ndarray):
+        Finish(activation=does).apply(y)
+        return y
+    return y if does is None else _acted(y, does)
+
+
+def _acted(y: Any, does: Activation) -> Any:
+    xp = namespace(y)
+    if does.slope != 1:
+        y = xp.where(y < 0, y * does.slope, y)
+    if does.low > -np.inf:
+        y = xp.maximum(does.low, y)
+    return xp.minimum(does.high, y) if does.high < np.inf else y

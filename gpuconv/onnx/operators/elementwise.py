@@ -1,0 +1,203 @@
+"""Operators that compute every element for itself: activations, arithmetic, comparisons, Cast."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import onnx
+
+from gpuconv.onnx.operators.form import DTYPES, Form, Operator, is_float, namespace, wide
+
+_Compute = Callable[[Any, Any, Form], Any]
+
+
+def _unary(compute: _Compute) -> Operator:
+    """Make an operator of one array from what computes it in the accumulator's type, given (xp, x, form)."""
+
+    def function(form: Form, x: Any) -> Any:
+        return compute(namespace(x), wide(x), form).astype(x.dtype, copy=False)
+
+    return Operator(function)
+
+
+def _relu(_: Form, x: Any) -> Any:
+    if is_float(x) and isinstance(x, np.ndarray):
+        return np.clip(wide(x), 0, np.inf).astype(x.dtype, copy=False)  # several times quicker than NumPy's maximum
+    return namespace(x).maximum(0, x)
+
+
+def _leaky_relu(xp: Any, x: Any, form: Form) -> Any:
+    return xp.where(x < 0, x * form.get("alpha"), x)
+
+
+def _elu(xp: Any, x: Any, form: Form) -> Any:
+    return xp.where(x < 0, form.get("alpha") * xp.expm1(x), x)
+
+
+def _hard_sigmoid(xp: Any, x: Any, form: Form) -> Any:
+    return xp.maximum(xp.minimum(x * form.get("alpha") + form.get("beta"), 1), 0)
+
+
+def _hard_swish(xp: Any, x: Any, _: Form) -> Any:
+    return x * xp.maximum(xp.minimum(x / 6 + 0.5, 1), 0)
+
+
+def _softplus(xp: Any, x: Any, _: Form) -> Any:
+    return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.abs(x)))
+
+
+def _clip(form: Form, x: Any, low: Any = None, high: Any = None) -> Any:
+    """Raise to the lower bound, then lower to the upper one, which has the last word where they cross."""
+    if form.opset < 11:
+        low, high = form.get("min"), form.get("max")
+    xp, y = namespace(x), wide(x)
+    if low is not None:
+        y = xp.maximum(y, _scalar(low, y.dtype))
+    if high is not None:
+        y = xp.minimum(y, _scalar(high, y.dtype))
+    return y.astype(x.dtype, copy=y is x)
+
+
+def _scalar(bound: Any, dtype: Any) -> Any:
+    return np.asarray(bound).reshape(()).astype(dtype)[()]
+
+
+def _prelu(form: Form, x: Any, slope: Any) -> Any:
+    xp = namespace(x)
+    slope = slope if form.opset >= 7 or slope.size == 1 else slope.reshape(-1, *(1,) * (x.ndim - 2))
+    y = wide(x)
+    return xp.where(y < 0, y * wide(slope), y).astype(x.dtype, copy=False)
+
+
+def _aligned(form: Form, a: Any, b: Any) -> Any:
+    """Return b with the axes that broadcasting by ``axis`` gives it, as before opset 7."""
+    if form.opset >= 7 or not form.get("broadcast"):
+        return b
+    axis = form.get("axis")
+    axis = a.ndim - b.ndim if axis is None else axis % a.ndim
+    return b.reshape(*b.shape, *(1,) * (a.ndim - axis - b.ndim))
+
+
+def _binary(compute: Callable[[Any, Any], Any]) -> Operator:
+    def function(form: Form, a: Any, b: Any) -> Any:
+        return compute(wide(a), wide(_aligned(form, a, b))).astype(a.dtype, copy=False)
+
+    return Operator(function)
+
+
+def _divide(a: Any, b: Any) -> Any:
+    """Divide; integers towards zero."""
+    if a.dtype.kind not in "iu":
+        return a / b
+    quotient = a // b
+    if a.dtype.kind == "u":
+        return quotient
+    return quotient + ((quotient * b != a) & ((a < 0) != (b < 0)))
+
+
+def _power(form: Form, a: Any, b: Any) -> Any:
+    return namespace(a).power(wide(a), wide(_aligned(form, a, b))).astype(a.dtype, copy=False)
+
+
+def _comparison(compute: Callable[[Any, Any], Any]) -> Operator:
+    def function(form: Form, a: Any, b: Any) -> Any:
+        return compute(wide(a), wide(_aligned(form, a, b)))
+
+    return Operator(function)
+
+
+def _variadic(compute: Callable[[Any], Callable[[Any, Any], Any]], mean: bool = False) -> Operator:
+    """Make an operator of one or more arrays from what picks a function of two in a library."""
+
+    def function(_: Form, *arrays: Any) -> Any:
+        x = arrays[0]
+        y = reduce(compute(namespace(x)), map(wide, arrays))
+        y = y / len(arrays) if mean else y
+        return y.astype(x.dtype, copy=y is x)
+
+    return Operator(function)
+
+
+def _add(_: Any) -> Callable[[Any, Any], Any]:
+    return operator.add
+
+
+def _not(_: Form, x: Any) -> Any:
+    return ~x
+
+
+def _where(_: Form, condition: Any, a: Any, b: Any) -> Any:
+    if not is_float(a):
+        return namespace(condition).where(condition, a, b)
+    return namespace(condition).where(condition, wide(a), wide(b)).astype(a.dtype, copy=False)
+
+
+def _castable(form: Form) -> bool:
+    return onnx.helper.tensor_dtype_to_np_dtype(_type_number(form)).name in DTYPES
+
+
+def _type_number(form: Form) -> int:
+    """Return the element type's number, which opset 1 spells out."""
+    to = form.get("to")
+    number: int = to if isinstance(to, int) else onnx.TensorProto.DataType.Value(to.upper())
+    return number
+
+
+def _cast(form: Form, x: Any) -> Any:
+    return _as_type(x, onnx.helper.tensor_dtype_to_np_dtype(_type_number(form)))
+
+
+def _cast_like(_: Form, x: Any, other: Any) -> Any:
+    return _as_type(x, other.dtype)
+
+
+def _as_type(x: Any, dtype: Any) -> Any:
+    if "bfloat16" in (dtype.name, x.dtype.name) and not (is_float(x) and dtype.kind == "f"):
+        x = x.astype(np.float32)  # between which and bfloat16 CuPy converts
+    return x.astype(dtype)
+
+
+OPERATORS = {
+    "Abs": _unary(lambda xp, x, _: xp.abs(x)),
+    "Add": _binary(operator.add),
+    "And": _comparison(operator.and_),
+    "Cast": Operator(_cast, serves=_castable),
+    "CastLike": Operator(_cast_like),
+    "Ceil": _unary(lambda xp, x, _: xp.ceil(x)),
+    "Clip": Operator(_clip, frozenset({1, 2})),
+    "Div": _binary(_divide),
+    "Elu": _unary(_elu),
+    "Equal": _comparison(operator.eq),
+    "Exp": _unary(lambda xp, x, _: xp.exp(x)),
+    "Floor": _unary(lambda xp, x, _: xp.floor(x)),
+    "Greater": _comparison(operator.gt),
+    "GreaterOrEqual": _comparison(operator.ge),
+    "HardSigmoid": _unary(_hard_sigmoid),
+    "HardSwish": _unary(_hard_swish),
+    "LeakyRelu": _unary(_leaky_relu),
+    "Less": _comparison(operator.lt),
+    "LessOrEqual": _comparison(operator.le),
+    "Log": _unary(lambda xp, x, _: xp.log(x)),
+    "Max": _variadic(lambda xp: xp.maximum),
+    "Mean": _variadic(_add, mean=True),
+    "Min": _variadic(lambda xp: xp.minimum),
+    "Mul": _binary(operator.mul),
+    "Neg": _unary(lambda xp, x, _: -x),
+    "Not": Operator(_not),
+    "Or": _comparison(operator.or_),
+    "PRelu": Operator(_prelu),
+    "Pow": Operator(_power),
+    "Reciprocal": _unary(lambda xp, x, _: 1 / x),
+    "Relu": Operator(_relu),
+    "Sigmoid": _unary(lambda xp, x, _: 1 / (1 + xp.exp(-x))),
+    "Softplus": _unary(_softplus),
+    "Sqrt": _unary(lambda xp, x, _: xp.sqrt(x)),
+    "Sub": _binary(operator.sub),
+    "Sum": _variadic(_add),
+    "Tanh": _unary(lambda xp, x, _: xp.tanh(x)),
+    "Where": Operator(_where),
+}

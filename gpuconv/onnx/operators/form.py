@@ -1,0 +1,86 @@
+"""What an operator of the table is, and what it gets of a node beside the arrays."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_SHORT = ("float16", "bfloat16")
+_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+DTYPES = frozenset((*_SHORT, *_INTEGERS, "bool", "float32", "float64"))  # that the functions compute
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A node without its inputs.
+
+    Attributes
+    ----------
+    opset : int
+        Of the default domain.
+    attributes : dict of str to value
+        Those of the opset's form of the operator, with its defaults where the node gives none and there are any.
+    outputs : tuple of bool
+        Which outputs are wanted.
+    inputs : tuple of bool
+        Which inputs are given.
+    """
+
+    opset: int
+    attributes: Mapping[str, Any]
+    outputs: tuple[bool, ...] = (True,)
+    inputs: tuple[bool, ...] = (True,)
+
+    def get(self, name: str) -> Any:
+        """Return an attribute's value; None where the node gives none and there is no default."""
+        return self.attributes.get(name)
+
+
+def _always(_: Form) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of ONNX, at all opsets and for arrays of either library.
+
+    Attributes
+    ----------
+    function : callable
+        Takes a Form, then the node's inputs, None for one that is absent; returns an array or a tuple of arrays.
+    on_host : frozenset of int
+        Positions of inputs that say what to compute, such as shapes and axes: always NumPy arrays.
+    serves : callable
+        Tells by its Form whether a node is one that the function computes.
+    fresh : bool
+        Whether results never share memory with an input.
+    """
+
+    function: Callable[..., Any]
+    on_host: frozenset[int] = frozenset()
+    serves: Callable[[Form], bool] = _always
+    fresh: bool = True
+
+
+def namespace(array: Any) -> Any:
+    """Return the library that an array is from: NumPy or CuPy."""
+    return np if isinstance(array, np.ndarray | np.generic) else sys.modules["cupy"]
+
+
+def wide(array: Any) -> Any:
+    """Return float16 and bfloat16 as float32, in which they are computed; everything else as it is."""
+    return array.astype(np.float32) if array.dtype.name in _SHORT else array
+
+
+def is_float(array: Any) -> bool:
+    """Tell whether an array's elements are floating-point numbers."""
+    return bool(array.dtype.kind == "f" or array.dtype.name == "bfloat16")
+
+
+def ints(array: Any) -> list[int]:
+    """Return the integers of an input that came on the host, or of an attribute."""
+    return [int(value) for value in np.asarray(array).reshape(-1)]

@@ -1,0 +1,164 @@
+"""Operators that bring values of several elements together: normalization, Softmax and its kin, reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv.onnx.operators.form import Form, Operator, ints, is_float, namespace, wide
+from gpuconv.onnx.operators.shaping import axis_of
+
+
+def _batch_normalization(form: Form, x: Any, *parameters: Any) -> Any:
+    """Inference: by the mean and the variance that come as inputs."""
+    ones = (1,) * (x.ndim - 2)
+    # Before opset 9, spatial=0 has parameters of the shape of an image; those fit as they are.
+    shaped = [wide(p.reshape(-1, *ones) if p.ndim == 1 else p) for p in parameters]
+    scale, bias, mean, var = shaped
+    factor = scale / namespace(x).sqrt(var + form.get("epsilon"))
+    return ((wide(x) - mean) * factor + bias).astype(x.dtype, copy=False)
+
+
+def _infers(form: Form) -> bool:
+    return not form.get("training_mode") and sum(form.outputs) == 1
+
+
+def _standardized(x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[Any, Any, Any]:
+    """Return (x - mean) / sqrt(variance + epsilon) over some axes, the mean and the factor."""
+    xp = namespace(x)
+    mean = xp.mean(x, axis=axes, keepdims=True)
+    shifted = x - mean
+    factor = 1 / xp.sqrt(xp.mean(xp.square(shifted), axis=axes, keepdims=True) + epsilon)
+    return shifted * factor, mean, factor
+
+
+def _instance_normalization(form: Form, x: Any, scale: Any, bias: Any) -> Any:
+    per_channel = (-1, *(1,) * (x.ndim - 2))
+    y, _, _ = _standardized(wide(x), tuple(range(2, x.ndim)), form.get("epsilon"))
+    return (y * wide(scale).reshape(per_channel) + wide(bias).reshape(per_channel)).astype(x.dtype, copy=False)
+
+
+def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> Any:
+    axes = tuple(range(axis_of(form.get("axis"), x.ndim), x.ndim))
+    y, mean, factor = _standardized(wide(x), axes, form.get("epsilon"))
+    y = y * wide(scale)
+    y = (y if bias is None else y + wide(bias)).astype(x.dtype, copy=False)
+    return (y, mean, factor)[: len(form.outputs)]
+
+
+def _lrn(form: Form, x: Any) -> Any:
+    """Across channels: c - floor((size - 1) / 2) to c + ceil((size - 1) / 2)."""
+    size, channels = form.get("size"), x.shape[1]
+    squares = namespace(x).square(wide(x))
+    total = squares.copy()
+    for offset in range(-min((size - 1) // 2, channels - 1), min(size // 2, channels - 1) + 1):
+        low, high = max(0, -offset), min(channels, channels - offset)
+        if offset:
+            total[:, low:high] += squares[:, low + offset : high + offset]
+    total *= form.get("alpha") / size
+    total += form.get("bias")
+    return (wide(x) / _raised(total, form.get("beta"))).astype(x.dtype, copy=False)
+
+
+def _raised(x: Any, power: float) -> Any:
+    """Return x ** power; by roots, which are quicker, where the power is 3/4, as it is by default."""
+    if power != 0.75:
+        return x**power
+    root = namespace(x).sqrt(x)
+    return root * namespace(x).sqrt(root)
+
+
+def _of_rows(compute: Callable[[Any, Any, int], Any]) -> Operator:
+    """Make an operator along one axis; before opset 13, all axes from that one on count as one."""
+
+    def function(form: Form, x: Any) -> Any:
+        if x.size == 0:
+            return x
+        axis = axis_of(form.get("axis"), x.ndim, last=form.opset < 13)
+        rows = x if form.opset >= 13 else x.reshape(prod(x.shape[:axis]), -1)
+        y = compute(namespace(x), wide(rows), axis if form.opset >= 13 else 1)
+        return y.reshape(x.shape).astype(x.dtype, copy=False)
+
+    return Operator(function, fresh=False)  # of nothing, x itself
+
+
+def _softmax(xp: Any, x: Any, axis: int) -> Any:
+    powers = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
+    return powers / xp.sum(powers, axis=axis, keepdims=True)
+
+
+def _log_softmax(xp: Any, x: Any, axis: int) -> Any:
+    shifted = x - xp.max(x, axis=axis, keepdims=True)
+    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
+
+
+def _hardmax(xp: Any, x: Any, axis: int) -> Any:
+    """1 at the first maximum."""
+    along = xp.arange(x.shape[axis]).reshape(-1, *(1,) * (x.ndim - 1 - axis))
+    return (along == xp.expand_dims(xp.argmax(x, axis=axis), axis)).astype(x.dtype)
+
+
+def _reduction(compute: Callable[[Any], Callable[..., Any]], axes_come_since: int) -> Operator:
+    """Make a reduction from what picks it in a library; axes are an input since an opset, else an attribute."""
+
+    def function(form: Form, x: Any, axes: Any = None) -> Any:
+        axes = axes if form.opset >= axes_come_since else form.get("axes")
+        over = [] if axes is None else ints(axes)
+        if not over and form.get("noop_with_empty_axes"):
+            return x
+        dropped = tuple(axis_of(axis, x.ndim) for axis in over) if over else None
+        y = compute(namespace(x))(wide(x), axis=dropped, keepdims=bool(form.get("keepdims")))
+        return y.astype(x.dtype, copy=False)
+
+    return Operator(function, frozenset({1}), fresh=False)
+
+
+def _mean(xp: Any) -> Callable[..., Any]:
+    def mean(x: Any, **options: Any) -> Any:
+        return xp.mean(x, **options) if is_float(x) else xp.sum(x, **options) // _count(x, options["axis"])
+
+    return mean
+
+
+def _extreme(name: str) -> Callable[[Any], Callable[..., Any]]:
+    """Return what picks the greatest or the least; that of nothing is the end of the type's range."""
+
+    def pick(xp: Any) -> Callable[..., Any]:
+        def extreme(x: Any, **options: Any) -> Any:
+            if x.size:
+                return getattr(xp, name)(x, **options)
+            return xp.full(xp.sum(x, **options).shape, _end(x.dtype, name == "max"), x.dtype)
+
+        return extreme
+
+    return pick
+
+
+def _end(dtype: Any, lowest: bool) -> Any:
+    if dtype.kind == "b":
+        return not lowest
+    if dtype.kind == "f":
+        return -np.inf if lowest else np.inf
+    return np.iinfo(dtype).min if lowest else np.iinfo(dtype).max
+
+
+def _count(x: Any, axes: tuple[int, ...] | None) -> int:
+    return prod(x.shape if axes is None else (x.shape[axis] for axis in axes))
+
+
+OPERATORS = {
+    "BatchNormalization": Operator(_batch_normalization, serves=_infers),
+    "Hardmax": _of_rows(_hardmax),
+    "InstanceNormalization": Operator(_instance_normalization),
+    "LRN": Operator(_lrn),
+    "LayerNormalization": Operator(_layer_normalization),
+    "LogSoftmax": _of_rows(_log_softmax),
+    "ReduceMax": _reduction(_extreme("max"), 18),
+    "ReduceMean": _reduction(_mean, 18),
+    "ReduceMin": _reduction(_extreme("min"), 18),
+    "ReduceSum": _reduction(lambda xp: xp.sum, 13),
+    "Softmax": _of_rows(_softmax),
+}

@@ -1,0 +1,94 @@
+"""Gemm and MatMul: on the host by NumPy's product, on a device as a Conv whose kernel is a single tap."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+import gpuconv
+from gpuconv import _dtypes
+from gpuconv._errors import ArgumentError
+from gpuconv.onnx.operators.form import Form, Operator, namespace, wide
+from gpuconv.onnx.operators.pooling import on_device
+
+
+def product(a: Any, b: Any) -> Any:
+    """Multiply matrices, or stacks of them that broadcast, as ``numpy.matmul`` does.
+
+    Parameters
+    ----------
+    a : array (…, M, K)
+    b : array (…, K, N)
+        Of a's dtype and library.
+
+    Returns
+    -------
+    array (…, M, N)
+        Floating-point numbers on a device are multiplied by gpuconv's kernels, which needs no cuBLAS; float16 and
+        bfloat16 are summed in float32.
+    """
+    if a.shape[-1] != b.shape[-2]:
+        raise ArgumentError(f"the product of shapes {a.shape} and {b.shape} sums over {a.shape[-1]} and {b.shape[-2]}")
+    if not on_device(a) or a.dtype.name not in _dtypes.CONV_DTYPES:
+        return namespace(a).matmul(wide(a), wide(b)).astype(a.dtype, copy=False)
+    if b.ndim == 2:
+        return _of_rows(a.reshape(prod(a.shape[:-1]), a.shape[-1]), b).reshape(*a.shape[:-1], b.shape[-1])
+    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    count, xp = prod(stack), namespace(a)
+    a = xp.broadcast_to(a, (*stack, *a.shape[-2:])).reshape(count, *a.shape[-2:])
+    b = xp.broadcast_to(b, (*stack, *b.shape[-2:])).reshape(count, *b.shape[-2:])
+    return _of_stacks(a, b).reshape(*stack, a.shape[-2], b.shape[-1])
+
+
+def _of_rows(a: Any, b: Any, bias: Any = None) -> Any:
+    """Multiply (M, K) by (K, N): M positions that have their K channels last, and N filters."""
+    if 0 in (*a.shape, *b.shape):
+        y = namespace(a).zeros((a.shape[0], b.shape[1]), a.dtype)
+        return y if bias is None else y + bias
+    return gpuconv.conv(a[None], b.T[:, :, None], bias, layout="NHWC")[0]
+
+
+def _of_stacks(a: Any, b: Any) -> Any:
+    """Multiply (S, M, K) by (S, K, N): each pair is a group, whose K channels of N positions have M filters."""
+    stack, rows, inner = a.shape
+    if 0 in (*a.shape, *b.shape):
+        return namespace(a).zeros((stack, rows, b.shape[-1]), a.dtype)
+    x, w = b.reshape(1, stack * inner, b.shape[-1]), a.reshape(stack * rows, inner, 1)
+    return gpuconv.conv(x, w, group=stack).reshape(stack, rows, b.shape[-1])
+
+
+def _matmul(_: Form, a: Any, b: Any) -> Any:
+    if 0 in (a.ndim, b.ndim):
+        raise ArgumentError(f"the factors must have an axis at least, but have the shapes {a.shape} and {b.shape}")
+    row, column = a.ndim == 1, b.ndim == 1
+    y = product(a[None] if row else a, b[:, None] if column else b)
+    shape = list(y.shape)
+    if column:
+        del shape[-1]
+    if row:
+        del shape[-1 - (not column)]
+    return y.reshape(shape)
+
+
+def _gemm(form: Form, a: Any, b: Any, c: Any = None) -> Any:
+    """alpha * A @ B + beta * C, either factor transposed first where its attribute says so."""
+    a, b = a.T if form.get("transA") else a, b.T if form.get("transB") else b
+    alpha, beta = form.get("alpha"), form.get("beta")
+    plain = alpha == beta == 1 and on_device(a) and a.dtype.name in _dtypes.CONV_DTYPES
+    if plain and c is not None and a.shape[1] == b.shape[0] and _is_row(c, b.shape[1]):
+        return _of_rows(a, b, c.reshape(-1))
+    y = wide(product(a, b))
+    if alpha != 1:
+        y = y * alpha
+    if c is not None:
+        y = y + (wide(c) if beta == 1 else wide(c) * beta)
+    return y.astype(a.dtype, copy=False)
+
+
+def _is_row(c: Any, columns: int) -> bool:
+    return bool(c.size == columns == c.shape[-1]) if c.ndim else False
+
+
+OPERATORS = {"Gemm": Operator(_gemm), "MatMul": Operator(_matmul)}

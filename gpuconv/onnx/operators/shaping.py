@@ -1,0 +1,229 @@
+"""Operators that move elements and compute none: shapes, slices, padding, constants."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+
+from gpuconv._errors import ArgumentError
+from gpuconv.onnx.operators.form import Form, Operator, ints, namespace
+
+_PADDING_MODES = ("constant", "edge", "reflect", "wrap")
+
+
+def axis_of(axis: int, ndim: int, last: bool = False) -> int:
+    """Return an axis counted from the front; raise ArgumentError where there is none (one past the end with last)."""
+    if not -ndim <= axis < ndim + last:
+        raise ArgumentError(f"the axis {axis} is none of an array of {ndim} axes")
+    return axis if axis >= 0 else axis + ndim
+
+
+def _concat(form: Form, *arrays: Any) -> Any:
+    axis = form.get("axis")
+    return namespace(arrays[0]).concatenate(arrays, axis=axis_of(1 if axis is None else axis, arrays[0].ndim))
+
+
+def _split(form: Form, x: Any, split: Any = None) -> Any:
+    axis = axis_of(form.get("axis") or 0, x.ndim)
+    sizes = form.get("split") if form.opset < 13 and split is None else split
+    parts = _sizes(x.shape[axis], len(form.outputs)) if sizes is None else ints(sizes)
+    if sum(parts) != x.shape[axis]:
+        raise ArgumentError(f"the parts {parts} do not add up to the {x.shape[axis]} elements of axis {axis}")
+    ends = np.cumsum(parts).tolist()
+    before = (slice(None),) * axis
+    return tuple(x[(*before, slice(end - size, end))] for size, end in zip(parts, ends, strict=True))
+
+
+def _sizes(extent: int, count: int) -> list[int]:
+    """Return the sizes of equal parts, the last of which may be smaller."""
+    size = -(-extent // count)
+    return [max(0, min(size, extent - n * size)) for n in range(count)]
+
+
+def _slice(form: Form, x: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Any:
+    if form.opset < 10:
+        starts, ends, axes = (form.get(name) for name in ("starts", "ends", "axes"))
+    first = ints(starts)
+    along = range(len(first)) if axes is None else ints(axes)
+    strides = [1] * len(first) if steps is None else ints(steps)
+    index = [slice(None)] * x.ndim
+    for axis, start, end, step in zip(along, first, ints(ends), strides, strict=True):
+        index[axis_of(axis, x.ndim)] = slice(start, end, step)
+    return x[tuple(index)]
+
+
+def _reshape(form: Form, x: Any, shape: Any = None) -> Any:
+    wanted = ints(form.get("shape") if form.opset < 5 else shape)
+    if not form.get("allowzero"):
+        kept = [axis for axis, extent in enumerate(wanted) if extent == 0]
+        if kept and kept[-1] >= x.ndim:
+            raise ArgumentError(f"the shape {wanted} keeps axis {kept[-1]}, but x.shape={x.shape} has none")
+        wanted = [x.shape[axis] if extent == 0 else extent for axis, extent in enumerate(wanted)]
+    known = prod(extent for extent in wanted if extent != -1)
+    if wanted.count(-1) > 1 or (x.size % known if -1 in wanted and known else x.size != known):
+        raise ArgumentError(f"an array of shape {x.shape} cannot have the shape {wanted}")
+    return x.reshape(wanted)
+
+
+def _flatten(form: Form, x: Any) -> Any:
+    axis = axis_of(form.get("axis"), x.ndim, last=True)
+    return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
+
+
+def _transpose(form: Form, x: Any) -> Any:
+    return x.transpose(form.get("perm") or tuple(range(x.ndim))[::-1])
+
+
+def _squeeze(form: Form, x: Any, axes: Any = None) -> Any:
+    axes = form.get("axes") if form.opset < 13 else axes
+    if axes is None:
+        return x.reshape([extent for extent in x.shape if extent != 1])
+    dropped = {axis_of(axis, x.ndim) for axis in ints(axes)}
+    for axis in dropped:
+        if x.shape[axis] != 1:
+            raise ArgumentError(f"axis {axis} of x.shape={x.shape} has not the extent 1")
+    return x.reshape([extent for axis, extent in enumerate(x.shape) if axis not in dropped])
+
+
+def _unsqueeze(form: Form, x: Any, axes: Any = None) -> Any:
+    wanted = ints(form.get("axes") if form.opset < 13 else axes)
+    ndim = x.ndim + len(wanted)
+    new = {axis_of(axis, ndim) for axis in wanted}
+    if len(new) < len(wanted):
+        raise ArgumentError(f"the axes {wanted} name one axis twice")
+    extents = iter(x.shape)
+    return x.reshape([1 if axis in new else next(extents) for axis in range(ndim)])
+
+
+def _pad(form: Form, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
+    if form.opset < 11:
+        pads, value = form.get("paddings" if form.opset < 2 else "pads"), form.get("value")
+    amounts = ints(pads)
+    half = len(amounts) // 2
+    along = range(half) if axes is None else [axis_of(axis, x.ndim) for axis in ints(axes)]
+    widths = [(0, 0)] * x.ndim
+    for axis, begin, end in zip(along, amounts[:half], amounts[half:], strict=True):
+        widths[axis] = begin, end
+    cropped = x[tuple(slice(max(0, -b), n - max(0, -e)) for n, (b, e) in zip(x.shape, widths, strict=True))]
+    added = [(max(0, begin), max(0, end)) for begin, end in widths]
+    mode = form.get("mode")
+    if mode not in _PADDING_MODES:
+        raise ArgumentError(f"mode must be one of {', '.join(_PADDING_MODES)}, not {mode!r}")
+    if mode != "constant":
+        return namespace(x).pad(cropped, added, mode=mode)
+    return _framed(cropped, added, 0 if value is None else np.asarray(value).reshape(())[()])
+
+
+def _framed(x: Any, widths: list[tuple[int, int]], value: Any) -> Any:
+    """Put constant elements around an array."""
+    y = namespace(x).full([n + b + e for n, (b, e) in zip(x.shape, widths, strict=True)], value, x.dtype)
+    y[tuple(slice(b, b + n) for n, (b, _) in zip(x.shape, widths, strict=True))] = x
+    return y
+
+
+def _shape(form: Form, x: Any) -> Any:
+    return np.array(x.shape[form.get("start") or 0 : form.get("end")], np.int64)
+
+
+def _size(_: Form, x: Any) -> Any:
+    return np.array(x.size, np.int64)
+
+
+def _gather(form: Form, x: Any, indices: Any) -> Any:
+    return namespace(x).take(x, indices, axis=axis_of(form.get("axis"), x.ndim))
+
+
+def _expand(_: Form, x: Any, shape: Any) -> Any:
+    wanted = np.broadcast_shapes(x.shape, tuple(ints(shape)))
+    return namespace(x).broadcast_to(x, wanted)
+
+
+def _tile(_: Form, x: Any, repeats: Any) -> Any:
+    return namespace(x).tile(x, tuple(ints(repeats)))
+
+
+def _depth_to_space(form: Form, x: Any) -> Any:
+    images, channels, *extents = x.shape
+    block, rank = form.get("blocksize"), len(extents)
+    blocks = [block] * rank
+    first = (form.get("mode") or "DCR") == "DCR"  # the blocks' axes before the channels, or after
+    depth = channels // block**rank
+    parts = x.reshape(images, *((*blocks, depth) if first else (depth, *blocks)), *extents)
+    start = 1 if first else 2
+    order = [0, 1 + rank if first else 1]
+    for axis in range(rank):
+        order += [2 + rank + axis, start + axis]
+    return parts.transpose(order).reshape(images, depth, *(n * block for n in extents))
+
+
+def _space_to_depth(form: Form, x: Any) -> Any:
+    images, channels, height, width = x.shape
+    block = form.get("blocksize")
+    parts = x.reshape(images, channels, height // block, block, width // block, block)
+    order = (0, 3, 5, 1, 2, 4) if (form.get("mode") or "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    return parts.transpose(order).reshape(images, channels * block**2, height // block, width // block)
+
+
+def _constant(form: Form) -> Any:
+    (name, value), *_ = [(name, value) for name, value in form.attributes.items() if value is not None]
+    if name == "value":
+        return onnx.numpy_helper.to_array(value)
+    return np.array(value, np.int64 if name.startswith("value_int") else np.float32)
+
+
+def _is_plain_constant(form: Form) -> bool:
+    given = {name for name, value in form.attributes.items() if value is not None}
+    return len(given) == 1 and given <= {"value", "value_float", "value_floats", "value_int", "value_ints"}
+
+
+def _constant_of_shape(form: Form, shape: Any) -> Any:
+    value = form.get("value")
+    filling = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
+    return np.full(ints(shape), filling.reshape(())[()], filling.dtype)
+
+
+def _identity(_: Form, x: Any) -> Any:
+    return x
+
+
+def _dropout(form: Form, x: Any, *_: Any) -> Any:
+    """Inference: x as it is, and nothing dropped."""
+    if len(form.outputs) < 2:
+        return x
+    return x, namespace(x).ones(x.shape, np.bool_ if form.opset >= 10 else x.dtype)
+
+
+def _does_not_train(form: Form) -> bool:
+    return form.opset < 12 or not any(form.inputs[2:])
+
+
+def _view(function: Any, *on_host: int) -> Operator:
+    """Make an operator whose result may share memory with an input."""
+    return Operator(function, frozenset(on_host), fresh=False)
+
+
+OPERATORS = {
+    "Concat": Operator(_concat),
+    "Constant": Operator(_constant, serves=_is_plain_constant, fresh=False),
+    "ConstantOfShape": Operator(_constant_of_shape, frozenset({0})),
+    "DepthToSpace": Operator(_depth_to_space, fresh=False),
+    "Dropout": Operator(_dropout, frozenset({1, 2}), _does_not_train, fresh=False),
+    "Expand": _view(_expand, 1),
+    "Flatten": _view(_flatten),
+    "Gather": Operator(_gather),
+    "Identity": _view(_identity),
+    "Pad": Operator(_pad, frozenset({1, 2, 3})),
+    "Reshape": _view(_reshape, 1),
+    "Shape": Operator(_shape),
+    "Size": Operator(_size),
+    "Slice": _view(_slice, 1, 2, 3, 4),
+    "SpaceToDepth": Operator(_space_to_depth, fresh=False),
+    "Split": _view(_split, 1),
+    "Squeeze": _view(_squeeze, 1),
+    "Tile": Operator(_tile, frozenset({1}), lambda form: form.opset >= 6),
+    "Transpose": _view(_transpose),
+    "Unsqueeze": _view(_unsqueeze, 1),
+}

@@ -1,0 +1,101 @@
+"""A graph that is rewritten: its nodes in order, what is known of its values, and what a pass over it needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnx import NodeProto
+
+from gpuconv.onnx import nodes
+from gpuconv.onnx.model import Fact
+from gpuconv.onnx.steps import DOMAIN
+
+
+@dataclass
+class Graph:
+    """Nodes in order, and what is known of values.
+
+    Attributes
+    ----------
+    nodes : list of NodeProto
+    constants : dict of str to array
+    kept : frozenset of str
+        Outputs of the graph.
+    opset : int
+        Of the default domain.
+    facts : dict of str to Fact
+        What is known of values that are computed.
+    """
+
+    nodes: list[NodeProto]
+    constants: dict[str, Any]
+    kept: frozenset[str]
+    opset: int
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+
+    def counts(self) -> Counter[str]:
+        """Count the uses of every value, by graphs inside of nodes too."""
+        return Counter(name for node in self.nodes for name in names_used(node))
+
+
+def names_used(node: NodeProto) -> Iterator[str]:
+    """Yield the inputs of a node, and whatever the nodes of the graphs inside may take from outside by name."""
+    yield from node.input
+    for graph in nodes.subgraphs(node):
+        for inner in graph.node:
+            yield from names_used(inner)
+
+
+class Rewriting:
+    """One pass over the nodes of a graph, which makes some of them part of an earlier one.
+
+    Attributes
+    ----------
+    graph : Graph
+        As it was before.
+    constants : dict of str to array
+        With those that the pass has made.
+    made : dict of str to NodeProto
+        The nodes so far, in order, by their first outputs.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.constants = dict(graph.constants)
+        self._counts = graph.counts()
+        self.made: dict[str, NodeProto] = {}
+
+    def result(self) -> Graph:
+        """Return the graph as the pass leaves it."""
+        graph = self.graph
+        return Graph(list(self.made.values()), self.constants, graph.kept, graph.opset, graph.facts)
+
+    def only_source(self, name: str) -> NodeProto | None:
+        """Return the node that makes a value which has one use, or None."""
+        alone = self._counts[name] == 1 and name not in self.graph.kept
+        return self.made.get(name) if alone else None
+
+    def keep(self, node: NodeProto) -> None:
+        """Add a node at the end."""
+        self.made[next(filter(None, node.output), f"#{id(node)}")] = node
+
+
+def is_convolution(node: NodeProto) -> bool:
+    """Tell whether a node is Conv or ConvTranspose, fused or not, with attributes that are all known."""
+    kind = node.op_type.removeprefix("Fused") if node.domain == DOMAIN else node.op_type
+    return node.domain in ("", DOMAIN) and kind in ("Conv", "ConvTranspose") and _is_plain(node)
+
+
+def _is_plain(node: NodeProto) -> bool:
+    return not any(attribute.ref_attr_name for attribute in node.attribute)
+
+
+def copied(node: NodeProto, outputs: Iterable[str]) -> NodeProto:
+    """Return a node like another, with outputs of its own."""
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    copy.output[:] = outputs
+    return copy

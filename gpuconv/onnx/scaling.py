@@ -1,0 +1,134 @@
+"""Factors and shifts of channels: into the weights of the convolution before them, or several into one node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, helper
+
+from gpuconv.onnx import operators
+from gpuconv.onnx.rewriting import Graph, Rewriting, copied, is_convolution
+from gpuconv.onnx.steps import DOMAIN
+
+_EXACT_ENOUGH = ("float32", "float64")  # a 16-bit weight would lose too much
+_ARITHMETIC = ("Add", "Sub", "Mul", "Div")
+
+
+class Scaling(Rewriting):
+    """Makes BatchNormalization, and arithmetic with one constant per channel, part of a node before it."""
+
+    def run(self) -> Graph:
+        """Return the graph with factors and shifts in weights and biases."""
+        for node in self.graph.nodes:
+            self.keep(self._with_factor(node) or node)
+        return self.result()
+
+    def _with_factor(self, node: NodeProto) -> NodeProto | None:
+        found = self._affine(node)
+        if found is None:
+            return None
+        name, factor, shift = found
+        source = self.only_source(name)
+        if source is not None and (is_convolution(source) or source.domain == DOMAIN):
+            made = self._joined(source, node, factor, shift)
+            if made is not None:
+                del self.made[name]
+                return made
+        if node.op_type == "BatchNormalization" or (node.op_type == "Mul" and np.size(factor) > 1):
+            return self._affine_node(name, node, factor, shift)
+        return None
+
+    def _joined(self, source: NodeProto, node: NodeProto, factor: Any, shift: Any) -> NodeProto | None:
+        if source.domain != DOMAIN:
+            return self._scaled_convolution(source, factor, shift, node.output[0])
+        before, added = (self.constants[at].astype(np.float64) for at in source.input[1:])
+        return self._affine_node(source.input[0], node, before * factor, added * factor + shift)
+
+    def _affine(self, node: NodeProto) -> tuple[str, Any, Any] | None:
+        """Return the value that a node multiplies and adds to, and its factor and shift in float64."""
+        if node.domain != "" or self.graph.opset < 7 or any(a.ref_attr_name for a in node.attribute):
+            return None
+        if node.op_type == "BatchNormalization":
+            return self._normalization(node)
+        if node.op_type not in _ARITHMETIC:
+            return None
+        return self._arithmetic(node, *node.input)
+
+    def _normalization(self, node: NodeProto) -> tuple[str, Any, Any] | None:
+        found = operators.find(node, self.graph.opset)
+        parameters = [self.constants[name] for name in node.input[1:] if name in self.constants]
+        if found is None or len(parameters) < 4 or not all(_is_exact_enough(p) and p.ndim == 1 for p in parameters):
+            return None
+        scale, bias, mean, var = (p.astype(np.float64) for p in parameters)
+        with np.errstate(all="ignore"):
+            factor = scale / np.sqrt(var + found[1].get("epsilon"))
+            return node.input[0], factor, bias - mean * factor
+
+    def _arithmetic(self, node: NodeProto, a: str, b: str) -> tuple[str, Any, Any] | None:
+        first, second = self.constants.get(a), self.constants.get(b)
+        if (first is None) == (second is None):
+            return None
+        name, constant = (b, first) if second is None else (a, second)
+        fact = self.graph.facts.get(name)
+        number = _per_channel(constant, fact.rank) if constant is not None and fact is not None else None
+        if number is None or (node.op_type == "Div" and second is None):
+            return None
+        with np.errstate(all="ignore"):
+            factor = {"Mul": number, "Div": 1 / number}.get(node.op_type, np.ones_like(number))
+        sign = -1.0 if node.op_type == "Sub" and second is None else 1.0
+        shift = {"Add": number, "Sub": -sign * number}.get(node.op_type, np.zeros_like(number))
+        return name, sign * factor, shift
+
+    def _scaled_convolution(self, source: NodeProto, factor: Any, shift: Any, output: str) -> NodeProto | None:
+        """Return a convolution with these in its weights and its bias, or None where they cannot be there."""
+        w, b = (self.constants.get(name) for name in (*source.input, "")[1:3])
+        if w is None or not _is_exact_enough(w) or (b is None and len(source.input) > 2 and source.input[2]):
+            return None
+        filters = _filters(w, next((a.i for a in source.attribute if a.name == "group"), 1), source.op_type)
+        count = filters.shape[0] * filters.shape[2]
+        if np.size(factor) not in (1, count):
+            return None
+        with np.errstate(all="ignore"):
+            scaled = filters * np.broadcast_to(factor, count).reshape(filters.shape[0], 1, -1, 1)
+            moved = (0.0 if b is None else b.astype(np.float64)) * factor + shift
+            weights = scaled.astype(w.dtype).reshape(w.shape)
+            bias = np.broadcast_to(moved, count).astype(w.dtype)
+        if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
+            return None  # infinity times zero would be another number
+        node = copied(source, [output])
+        node.input[:] = [source.input[0], f"{output}/weights", f"{output}/bias"]
+        self.constants |= {node.input[1]: weights, node.input[2]: bias}
+        return node
+
+    def _affine_node(self, name: str, node: NodeProto, factor: Any, shift: Any) -> NodeProto | None:
+        output = node.output[0]
+        dtype = next(self.constants[other].dtype for other in node.input if other in self.constants)
+        with np.errstate(all="ignore"):
+            numbers = [n.astype(dtype) for n in np.broadcast_arrays(factor, shift)]
+        if not all(np.isfinite(number).all() for number in numbers):
+            return None
+        inputs = [name, f"{output}/factor", f"{output}/shift"]
+        self.constants |= dict(zip(inputs[1:], numbers, strict=True))
+        return helper.make_node("Affine", inputs, [output], name=node.name, domain=DOMAIN)
+
+
+def _is_exact_enough(constant: Any) -> bool:
+    return constant.dtype.name in _EXACT_ENOUGH
+
+
+def _per_channel(constant: Any, rank: int | None) -> Any:
+    """Return a constant that broadcasts along channels, or everywhere, as float64 numbers; None for another one."""
+    if not _is_exact_enough(constant) or rank is None or constant.ndim > rank:
+        return None
+    shape = (1,) * (rank - constant.ndim) + constant.shape
+    if constant.size != 1 and (rank < 2 or shape[1] != constant.size):
+        return None
+    return constant.reshape(-1).astype(np.float64)
+
+
+def _filters(w: Any, group: int, op_type: str) -> Any:
+    """Return weights as float64 numbers (group, channels that come first, filters, the rest)."""
+    channels = w.shape[0] // group
+    first, filters = (channels, w.shape[1]) if op_type == "ConvTranspose" else (1, channels)
+    return w.astype(np.float64).reshape(group, first, filters, -1)

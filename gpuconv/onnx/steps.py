@@ -1,0 +1,173 @@
+"""Nodes that gpuconv computes, ready to run, checked when a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, helper
+
+from gpuconv._errors import GpuconvError
+from gpuconv.onnx import nodes, operators
+from gpuconv.onnx.operators import Form, Operator
+from gpuconv.onnx.operators.affine import activated, affine
+
+DOMAIN = "gpuconv"  # of nodes that ONNX has not
+_FUSED = ("FusedConv", "FusedConvTranspose", "Affine")
+ACTIVATION = ("activation", "alpha", "low", "high")  # attributes of these
+Inputs = tuple[Any, ...]
+
+
+class Step:
+    """A node, and what computes it from arrays.
+
+    Attributes
+    ----------
+    onnx_node, input, output
+        The node, and the names of its inputs and outputs, as onnx's own classes have them.
+    on_host : frozenset of int
+        Positions of inputs that are NumPy arrays on every device.
+    by_kernels : bool
+        Whether a device computes it even where all inputs come from the host.
+    """
+
+    has_subgraph = False
+
+    def __init__(self, node: NodeProto, opset: int) -> None:
+        self.onnx_node = node
+        self.input, self.output = node.input, node.output
+        self.linked = {a.name: a.ref_attr_name for a in node.attribute if a.ref_attr_name}
+        self.has_linked_attribute = bool(self.linked)
+        self.on_host: frozenset[int] = frozenset()
+        self.by_kernels = nodes.supported(node)
+        self._opset = opset
+
+    def need_context(self) -> bool:
+        """Say that the node sees nothing but its inputs."""
+        return False
+
+    def packs(self, position: int) -> str:
+        """Return the function that the input at a position has the weights of, or ""."""
+        return ""
+
+    def takes(self, inputs: Inputs, linked: Mapping[str, Any]) -> bool:
+        """Tell whether these inputs, and these values of linked attributes, are among those that are computed here."""
+        return True
+
+    def compute(self, inputs: Inputs, linked: Mapping[str, Any]) -> Inputs:
+        """Return the node's outputs, of the library that the inputs are from."""
+        raise NotImplementedError
+
+
+class KernelStep(Step):
+    """A node of Conv, ConvTranspose or MaxPool."""
+
+    def __init__(self, node: NodeProto, opset: int) -> None:
+        super().__init__(node, opset)
+        self._keywords = nodes.keywords(node, opset)
+
+    def packs(self, position: int) -> str:
+        """Name the function for the weights of Conv and ConvTranspose, the second input."""
+        return nodes.function_of(self.onnx_node) if position == 1 else ""
+
+    def compute(self, inputs: Inputs, linked: Mapping[str, Any]) -> Inputs:
+        """Call the public function."""
+        return nodes.call(self.onnx_node, self._opset, inputs, {**self._keywords, **linked})
+
+
+class FusedStep(Step):
+    """A convolution with a residual or an activation, or a factor and a shift per channel with one."""
+
+    def __init__(self, node: NodeProto, opset: int) -> None:
+        super().__init__(node, opset)
+        self._activation, self._plain = _without_activation(node)
+        self._keywords = {} if node.op_type == "Affine" else nodes.keywords(self._plain, opset)
+        self.by_kernels = node.op_type != "Affine"
+
+    def packs(self, position: int) -> str:
+        """Name the function for the weights of the convolution."""
+        return nodes.function_of(self._plain) if self.by_kernels and position == 1 else ""
+
+    def compute(self, inputs: Inputs, linked: Mapping[str, Any]) -> Inputs:
+        """Call the public function; a residual that broadcasts is added afterwards."""
+        if not self.by_kernels:
+            x, factor, shift = inputs
+            return (affine(x, factor, shift, self._activation),)
+        operands, residual = inputs[:3], inputs[3] if len(inputs) > 3 else None
+        keywords = {**self._keywords, "activation": self._activation, "residual": residual}
+        if residual is None or residual.shape == nodes.result_shape(self._plain, operands, self._keywords):
+            return nodes.call(self._plain, self._opset, operands, keywords)
+        (y,) = nodes.call(self._plain, self._opset, operands, self._keywords)
+        return (activated(y + residual, self._activation),)
+
+
+def _without_activation(node: NodeProto) -> tuple[Any, NodeProto]:
+    """Return a fused node's activation as gpuconv.conv takes it, and the node of ONNX without it."""
+    plain = NodeProto(name=node.name, op_type=node.op_type.removeprefix("Fused"), output=node.output)
+    plain.input.extend(node.input[:3])
+    given = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name in ACTIVATION}
+    plain.attribute.extend(a for a in node.attribute if a.name not in ACTIVATION)
+    name = given.get("activation", b"").decode()
+    arguments = {"leaky_relu": ("alpha",), "clip": ("low", "high")}.get(name, ())
+    return ((name, *map(given.get, arguments)) if name else None), plain
+
+
+class TableStep(Step):
+    """A node of an operator in :data:`gpuconv.onnx.operators.TABLE`."""
+
+    def __init__(self, node: NodeProto, opset: int, operator: Operator, form: Form) -> None:
+        super().__init__(node, opset)
+        self.on_host = operator.on_host
+        self._operator, self._form = operator, form
+
+    def _with(self, linked: Mapping[str, Any]) -> Form:
+        return replace(self._form, attributes={**self._form.attributes, **linked}) if linked else self._form
+
+    def takes(self, inputs: Inputs, linked: Mapping[str, Any]) -> bool:
+        """Tell whether all inputs are tensors of numbers, and the form is served."""
+        for value in inputs:
+            dtype = getattr(value, "dtype", None)
+            if value is not None and (dtype is None or dtype.name not in operators.DTYPES):
+                return False
+        return not linked or self._operator.serves(self._with(linked))
+
+    def compute(self, inputs: Inputs, linked: Mapping[str, Any]) -> Inputs:
+        """Call the operator's function; whatever it raises names the node."""
+        try:
+            result = self._operator.function(self._with(linked), *inputs)
+        except GpuconvError as error:
+            raise nodes.renamed(self.onnx_node, error, _caller(error)) from error
+        except MemoryError:
+            raise
+        except Exception as error:
+            shapes = ", ".join("absent" if value is None else f"{value.dtype} {value.shape}" for value in inputs)
+            raise GpuconvError(
+                f"{nodes.describe(self.onnx_node)}: {type(error).__name__}: {error} (inputs: {shapes})"
+            ) from error
+        outputs = result if isinstance(result, tuple) else (result,)
+        return tuple(np.asarray(value) if isinstance(value, np.generic) else value for value in outputs)
+
+
+def _caller(error: GpuconvError) -> str:
+    """Return the public function's name where an error's message begins with it."""
+    name, colon, _ = str(error).partition(": ")
+    return name if colon and name.isidentifier() else ""
+
+
+def find(node: NodeProto, opset: int) -> Step | None:
+    """Return a node's step, or None where it is left to onnx's reference evaluator.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+    opset : int
+        Version of the default domain that the graph or function imports.
+    """
+    if node.domain == DOMAIN and node.op_type in _FUSED:
+        return FusedStep(node, opset)
+    if nodes.supported(node):
+        return KernelStep(node, opset)
+    found = operators.find(node, opset)
+    return None if found is None else TableStep(node, opset, *found)

@@ -1,0 +1,242 @@
+"""What becomes part of a convolution, what must not, and what that does to results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx_models import NEWEST, floats, model, value
+
+import gpuconv
+from gpuconv.onnx import backend
+
+UNIT = 2.0**-24
+X = value("x", shape=("N", 4, "H", "W"))
+Y = value("y", shape=4)
+
+
+def node_types(proto: onnx.ModelProto, feeds: Any, **options: Any) -> tuple[list[str], list[Any]]:
+    """Return the operators of the nodes that ran, and the outputs."""
+    seen: list[str] = []
+    outputs = backend.prepare(proto, **options).run(feeds, observer=lambda node, *_: seen.append(node.op_type))
+    return seen, list(outputs)
+
+
+def both(proto: onnx.ModelProto, feeds: Any, expected: list[str]) -> tuple[Any, Any]:
+    """Return the first output of the folded graph, which must have these nodes, and of the one that is not."""
+    types, folded = node_types(proto, feeds)
+    assert types == expected
+    plain, outputs = node_types(proto, feeds, fold=False)
+    assert plain == [node.op_type for node in proto.graph.node]
+    return folded[0], outputs[0]
+
+
+def batch_norm(channels: int, seed: int = 10, dtype: Any = np.float32) -> dict[str, Any]:
+    scale, bias, mean, var = (floats(channels, seed=seed + n, dtype=dtype) for n in range(4))
+    return {"s": scale, "t": bias, "m": mean, "v": np.abs(var) + dtype(0.1)}
+
+
+ACTIVATIONS: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("Relu", {}, []),
+    ("LeakyRelu", {}, []),
+    ("LeakyRelu", {"alpha": -0.5}, []),
+    ("Clip", {}, []),
+    ("Clip", {}, ["low"]),
+    ("Clip", {}, ["", "high"]),
+    ("Clip", {}, ["low", "high"]),
+]
+
+
+@pytest.mark.parametrize(("op_type", "attributes", "bounds"), ACTIVATIONS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_activation_changes_no_bit(op_type: str, attributes: dict[str, Any], bounds: list[str], dtype: Any) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 0, 1, 0], group=2),
+        helper.make_node(op_type, ["c", *bounds], ["y"], **attributes),
+    ]
+    weights = {"w": floats(6, 2, 3, 3, dtype=dtype), "b": floats(6, seed=1, dtype=dtype)}
+    weights |= {"low": np.array(-0.5, dtype), "high": np.array(1.5, dtype)}
+    x = floats(2, 4, 5, 6, seed=2, dtype=dtype)
+    x[0, 0, 0] = [np.nan, np.inf, -np.inf, -0.0, 0, 1]
+    proto = model(nodes, [value("x", dtype, 4)], [value("y", dtype, 4)], 13, weights)
+    folded, plain = both(proto, [x], ["FusedConv"])
+    np.testing.assert_array_equal(folded, plain)
+    assert np.isnan(folded).any()
+
+
+@pytest.mark.parametrize("opset", [6, 7, 10, 11, NEWEST])
+def test_clip_at_every_form_of_its_bounds(opset: int) -> None:
+    clip = helper.make_node("Clip", ["c", "low", "high"] if opset >= 11 else ["c"], ["y"])
+    if opset < 11:
+        clip.attribute.extend([helper.make_attribute("min", -0.5), helper.make_attribute("max", 0.25)])
+    weights = {"w": floats(3, 4, 1, 1), "low": np.float32(-0.5), "high": np.float32(0.25)}
+    proto = model([helper.make_node("Conv", ["x", "w"], ["c"]), clip], [X], [Y], opset, weights)
+    folded, plain = both(proto, [floats(1, 4, 3, 3)], ["FusedConv"])
+    np.testing.assert_array_equal(folded, plain)
+    assert (folded.min(), folded.max()) == (-0.5, 0.25)
+
+
+def test_a_residual_and_an_activation_change_no_bit() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["x", "c"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("ConvTranspose", ["r", "w"], ["d"], pads=[1, 1, 1, 1]),
+        helper.make_node("Sum", ["d", "x"], ["y"]),
+    ]
+    proto = model(nodes, [X], [Y], weights={"w": floats(4, 4, 3, 3)})
+    folded, plain = both(proto, [floats(2, 4, 5, 5, seed=1)], ["FusedConv", "FusedConvTranspose"])
+    np.testing.assert_array_equal(folded, plain)
+
+
+def test_what_broadcasts_is_added_as_before() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Add", ["c", "z"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    proto = model(nodes, [X, value("z", shape=4)], [Y], weights={"w": floats(3, 4, 1, 1)})
+    for shape in ((2, 3, 5, 5), (1, 3, 1, 5), (2, 1, 5, 1)):
+        folded, plain = both(proto, [floats(2, 4, 5, 5), floats(*shape, seed=3)], ["FusedConv"])
+        np.testing.assert_array_equal(folded, plain)
+    folded, plain = both(proto, [floats(1, 4, 1, 1), floats(2, 3, 5, 5, seed=3)], ["FusedConv"])
+    assert folded.shape == (2, 3, 5, 5)
+    np.testing.assert_array_equal(folded, plain)
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_batch_normalization_stays_within_the_bound_of_its_sum(op_type: str, with_bias: bool) -> None:
+    """Each weight is rounded once more than in the sum of K terms, and the bias twice; all beside float64."""
+    nodes = [
+        helper.make_node(op_type, ["x", "w", "b"] if with_bias else ["x", "w"], ["c"], group=2, strides=[2, 1]),
+        helper.make_node("BatchNormalization", ["c", "s", "t", "m", "v"], ["n"]),
+        helper.make_node("Mul", ["n", "f"], ["p"]),
+        helper.make_node("Sub", ["p", "g"], ["q"]),
+        helper.make_node("Relu", ["q"], ["y"]),
+    ]
+    shape = (6, 2, 3, 2) if op_type == "Conv" else (4, 3, 3, 2)
+    weights = {"w": floats(*shape), "b": floats(6, seed=1), **batch_norm(6)}
+    weights |= {"f": floats(1, 6, 1, 1, seed=20), "g": np.float32(0.25)}
+    x = floats(2, 4, 5, 6, seed=2)
+    folded, _ = both(model(nodes, [X], [Y], weights=weights), [x], [f"Fused{op_type}"])
+    wide = {name: np.float64(array) for name, array in weights.items()}
+    factor = wide["s"] / np.sqrt(wide["v"] + 1e-5) * wide["f"].reshape(-1)
+    shift = (wide["t"] - wide["m"] * wide["s"] / np.sqrt(wide["v"] + 1e-5)) * wide["f"].reshape(-1) - 0.25
+    shift = shift + wide["b"] * factor if with_bias else shift
+    function = gpuconv.conv if op_type == "Conv" else gpuconv.conv_transpose
+    channel = (slice(None), None, None)
+    exact = factor[channel] * function(np.float64(x), wide["w"], group=2, strides=[2, 1]) + shift[channel]
+    sums = function(np.abs(np.float64(x)), np.abs(wide["w"]), group=2, strides=[2, 1])
+    bound = (np.prod(shape[1:]) + 3) * UNIT * (np.abs(factor[channel]) * sums + np.abs(shift[channel]))
+    assert (np.abs(folded - np.maximum(exact, 0)) <= bound).all()
+    assert (folded > 0).any()
+
+
+def test_what_comes_before_a_convolution_becomes_one_node() -> None:
+    nodes = [
+        helper.make_node("Neg", ["x"], ["z"]),
+        helper.make_node("BatchNormalization", ["z", "s", "t", "m", "v"], ["n"]),
+        helper.make_node("Mul", ["f", "n"], ["p"]),
+        helper.make_node("Add", ["p", "g"], ["q"]),
+        helper.make_node("Relu", ["q"], ["y"]),
+    ]
+    weights = {**batch_norm(4), "f": floats(4, 1, 1, seed=20), "g": floats(4, 1, 1, seed=21)}
+    folded, plain = both(model(nodes, [X], [Y], weights=weights), [floats(2, 4, 5, 6)], ["Neg", "Affine"])
+    np.testing.assert_allclose(folded, plain, rtol=1e-5, atol=1e-5)  # a few roundings of numbers up to 10
+
+
+def test_one_channel_may_become_several() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Mul", ["c", "f"], ["p"]),
+        helper.make_node("Add", ["p", "g"], ["y"]),
+    ]
+    weights = {"w": floats(1, 4, 1, 1), "f": floats(3, 1, 1, seed=20), "g": floats(3, 1, 1, seed=21)}
+    folded, plain = both(model(nodes, [X], [Y], weights=weights), [floats(2, 4, 5, 6)], ["Conv", "Affine"])
+    assert folded.shape == (2, 3, 5, 6)
+    np.testing.assert_array_equal(folded, plain)
+
+
+def test_16_bit_weights_stay_as_they_are() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("BatchNormalization", ["c", "s", "t", "m", "v"], ["n"]),
+        helper.make_node("Relu", ["n"], ["y"]),
+    ]
+    weights = {"w": floats(3, 4, 1, 1, dtype=np.float16), **batch_norm(3, dtype=np.float16)}
+    proto = model(nodes, [value("x", np.float16, 4)], [value("y", np.float16, 4)], weights=weights)
+    folded, plain = both(proto, [floats(1, 4, 3, 3, dtype=np.float16)], ["Conv", "BatchNormalization", "Relu"])
+    np.testing.assert_array_equal(folded, plain)
+
+
+def test_statistics_that_are_not_finite_stay_as_they_are() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("BatchNormalization", ["c", "s", "t", "m", "v"], ["y"], epsilon=0.0),
+    ]
+    weights = {"w": floats(3, 4, 1, 1), **batch_norm(3)}
+    weights["v"][1] = 0
+    folded, plain = both(model(nodes, [X], [Y], weights=weights), [floats(1, 4, 3, 3)], ["Conv", "BatchNormalization"])
+    np.testing.assert_array_equal(folded, plain)
+    assert not np.isfinite(folded[0, 1]).any()
+
+
+def test_a_value_that_is_needed_elsewhere_stays() -> None:
+    conv = helper.make_node("Conv", ["x", "w"], ["c"])
+    relu = helper.make_node("Relu", ["c"], ["y"])
+    weights = {"w": floats(3, 4, 1, 1)}
+    x = floats(1, 4, 3, 3)
+    both(model([conv, relu], [X], [value("c", shape=4), Y], weights=weights), [x], ["Conv", "Relu"])
+    twice = helper.make_node("Add", ["c", "c"], ["y"])
+    both(model([conv, twice], [X], [Y], weights=weights), [x], ["Conv", "Add"])
+    other = helper.make_node("Neg", ["c"], ["z"])
+    both(model([conv, relu, other], [X], [Y, value("z", shape=4)], weights=weights), [x], ["Conv", "Relu", "Neg"])
+    branch = helper.make_graph([helper.make_node("Neg", ["c"], ["t"])], "branch", [], [value("t", shape=4)])
+    choice = helper.make_node("If", ["which"], ["z"], then_branch=branch, else_branch=branch)
+    proto = model([conv, relu, choice], [X], [Y, value("z", shape=4)], weights={**weights, "which": np.array(True)})
+    both(proto, [x], ["Conv", "Relu", "If"])
+
+
+def test_bounds_that_are_computed_stay() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Clip", ["c", "low"], ["y"])]
+    proto = model(nodes, [X, value("low", shape=())], [Y], weights={"w": floats(3, 4, 1, 1)})
+    folded, plain = both(proto, [floats(1, 4, 3, 3), np.array(0.5, np.float32)], ["Conv", "Clip"])
+    np.testing.assert_array_equal(folded, plain)
+
+
+def test_weights_that_the_caller_gives_are_used() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("BatchNormalization", ["c", "s", "t", "m", "v"], ["y"]),
+    ]
+    weights = {"w": floats(3, 4, 1, 1), **batch_norm(3)}
+    inputs = [X, *(value(name, shape=array.shape) for name, array in weights.items())]
+    proto = model(nodes, inputs, [Y], weights=weights)
+    x, scale = floats(1, 4, 3, 3), floats(3, seed=30)
+    rep = backend.prepare(proto)
+    first = rep.run([x])[0]
+    changed = rep.run({"x": x, "s": scale})[0]
+    expected = backend.prepare(proto, fold=False).run({"x": x, "s": scale})[0]
+    np.testing.assert_array_equal(changed, expected)
+    assert not np.allclose(first, changed)
+    np.testing.assert_allclose(rep.run([x])[0], first, rtol=1e-5, atol=1e-5)  # not folded any more
+
+
+def test_what_is_constant_is_computed_once() -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["n"], value_ints=[3, 4, 1, 1]),
+        helper.make_node("ConstantOfShape", ["n"], ["w"], value=onnx.numpy_helper.from_array(np.float32([0.5]))),
+        helper.make_node("RandomUniform", [], ["noise"], shape=[1]),
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Mul", ["c", "noise"], ["y"]),
+    ]
+    proto = model(nodes, [X], [Y])
+    assert node_types(proto, [floats(1, 4, 3, 3)])[0] == ["RandomUniform", "Conv", "Mul"]
+    constant = model(nodes[:2], [], [value("w", shape=4)])
+    types, (w,) = node_types(constant, [])
+    assert types == []
+    np.testing.assert_array_equal(w, np.full((3, 4, 1, 1), 0.5, np.float32))

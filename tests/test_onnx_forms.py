@@ -1,0 +1,168 @@
+"""Operators around ours: what earlier opsets have otherwise, element types, and what no operator may do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx_models import floats, model, value
+from onnx_networks import onnxruntime_run
+
+import gpuconv
+from gpuconv.onnx import backend
+
+
+def run(op_type: str, opset: int, inputs: list[Any], outputs: int = 1, **attributes: Any) -> Any:
+    names = [f"x{at}" if array is not None else "" for at, array in enumerate(inputs)]
+    node = helper.make_node(op_type, names, [f"y{at}" for at in range(outputs)], **attributes)
+    results = backend.run_node(node, [array for array in inputs if array is not None], opset_version=opset)
+    return results[0] if outputs == 1 else list(results)
+
+
+def test_broadcasting_by_axis_before_opset_7() -> None:
+    x, z = floats(2, 3, 4, 5), floats(3, 4, seed=1)
+    for op_type, expected in (("Add", x + z[..., None]), ("Sub", x - z[..., None]), ("Mul", x * z[..., None])):
+        np.testing.assert_array_equal(run(op_type, 6, [x, z], broadcast=1, axis=1), expected)
+    np.testing.assert_array_equal(run("Div", 1, [x, floats(5)], broadcast=1), x / floats(5))
+    np.testing.assert_array_equal(run("Add", 6, [x, x]), x + x)
+    with pytest.raises(gpuconv.GpuconvError, match=r"^Add node"):
+        run("Add", 7, [x, z])
+
+
+def test_attributes_that_became_inputs() -> None:
+    x = floats(2, 3, 4)
+    ends = np.array([2, 9])
+    sliced = x[1:2, -2:9]
+    np.testing.assert_array_equal(run("Slice", 1, [x], starts=[1, -2], ends=[2, 9]), sliced)
+    np.testing.assert_array_equal(run("Slice", 10, [x, np.array([1, -2]), ends]), sliced)
+    np.testing.assert_array_equal(run("Slice", 9, [x], starts=[0], ends=[-1], axes=[2]), x[:, :, :-1])
+    np.testing.assert_array_equal(run("Reshape", 1, [x], shape=[0, -1]), x.reshape(2, 12))
+    np.testing.assert_array_equal(run("Reshape", 5, [x, np.array([4, 6])]), x.reshape(4, 6))
+    np.testing.assert_array_equal(run("Unsqueeze", 11, [x], axes=[0, -1]), x[None, ..., None])
+    np.testing.assert_array_equal(run("Unsqueeze", 13, [x, np.array([0, -1])]), x[None, ..., None])
+    np.testing.assert_array_equal(run("Squeeze", 12, [x[None]], axes=[0]), x)
+    np.testing.assert_array_equal(run("Squeeze", 13, [x[:, None]]), x)
+    padded = np.pad(x, ((0, 0), (1, 0), (0, 2)), constant_values=0.5)
+    np.testing.assert_array_equal(run("Pad", 2, [x], pads=[0, 1, 0, 0, 0, 2], value=0.5), padded)
+    np.testing.assert_array_equal(run("Pad", 1, [x], paddings=[0, 1, 0, 0, 0, 2], value=0.5), padded)
+    pads = np.array([0, 1, 0, 0, 0, 2])
+    np.testing.assert_array_equal(run("Pad", 11, [x, pads, np.float32(0.5)]), padded)
+    for opset, inputs, attributes in ((2, [x], {"split": [1, 3]}), (13, [x, np.array([1, 3])], {})):
+        first, second = run("Split", opset, inputs, 2, axis=2, **attributes)
+        np.testing.assert_array_equal(first, x[:, :, :1])
+        np.testing.assert_array_equal(second, x[:, :, 1:])
+    np.testing.assert_array_equal(run("ReduceMean", 13, [x], axes=[1], keepdims=0), x.mean(axis=1))
+    np.testing.assert_array_equal(run("ReduceSum", 11, [x], axes=[-1]), x.sum(axis=2, keepdims=True))
+    np.testing.assert_array_equal(run("ReduceSum", 13, [x, np.array([-1])]), x.sum(axis=2, keepdims=True))
+
+
+def test_clip_and_dropout_and_cast_of_the_first_opsets() -> None:
+    x = 3 * floats(2, 3, 4)
+    np.testing.assert_array_equal(run("Clip", 1, [x], max=1.0), np.minimum(x, 1))
+    np.testing.assert_array_equal(run("Clip", 6, [x], min=-1.0, max=1.0), np.clip(x, -1, 1))
+    np.testing.assert_array_equal(run("Clip", 11, [x, None, np.float32(1)]), np.minimum(x, 1))
+    for opset, dtype in ((7, np.float32), (10, np.bool_), (12, np.bool_)):
+        y, mask = run("Dropout", opset, [x], 2)
+        np.testing.assert_array_equal(y, x)
+        assert mask.dtype == dtype
+        assert mask.all()
+    np.testing.assert_array_equal(run("Cast", 1, [x], to="FLOAT16"), x.astype(np.float16))
+    np.testing.assert_array_equal(run("Cast", 6, [x], to=onnx.TensorProto.INT32), x.astype(np.int32))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_upsample_and_the_first_resize(mode: str) -> None:
+    x, scales = floats(1, 2, 3, 4), np.array([1, 1, 2, 1.5], np.float32)
+    upsampled = run("Upsample", 7, [x], mode=mode, scales=scales.tolist())
+    assert upsampled.shape == (1, 2, 6, 6)
+    names = ["x", "s"]
+    infos = [value("x", shape=x.shape), value("s", shape=(4,))]
+    node = helper.make_node("Resize", names, ["y"], mode=mode)
+    proto = model([node], infos, [value("y", shape=4)], 10)
+    (expected,) = onnxruntime_run(proto, {"x": x, "s": scales})
+    for result in (upsampled, run("Upsample", 9, [x, scales], mode=mode), backend.run_model(proto, [x, scales])[0]):
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+RESIZES: list[tuple[int, dict[str, Any], list[float], list[int]]] = [
+    (11, {"mode": "nearest", "coordinate_transformation_mode": "tf_half_pixel_for_nn"}, [1, 1, 1.7, 0.6], []),
+    (11, {"mode": "linear"}, [1, 1, 1.7, 2.5], []),
+    (13, {"mode": "linear", "coordinate_transformation_mode": "align_corners"}, [], [1, 2, 9, 3]),
+    (13, {"mode": "linear", "coordinate_transformation_mode": "pytorch_half_pixel"}, [], [1, 2, 1, 8]),
+    (13, {"mode": "nearest", "nearest_mode": "ceil", "coordinate_transformation_mode": "asymmetric"}, [], [1, 2, 7, 3]),
+    (18, {"mode": "nearest", "nearest_mode": "round_prefer_ceil", "axes": [3, 2]}, [], [3, 11]),
+    (18, {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}, [1, 1, 0.7, 2.3], []),
+]
+
+
+@pytest.mark.parametrize(("opset", "attributes", "scales", "sizes"), RESIZES)
+def test_resize(opset: int, attributes: dict[str, Any], scales: list[float], sizes: list[int]) -> None:
+    x = floats(1, 2, 5, 7)
+    names, infos, feeds = ["x", "", ""], [value("x", shape=x.shape)], {"x": x}
+    if opset < 13:
+        names[1], feeds["roi"] = "roi", np.empty(0, np.float32)
+        infos.append(value("roi", shape=(0,)))
+    if sizes:
+        names.append("sizes")
+        feeds["sizes"] = np.array(sizes)
+        infos.append(value("sizes", np.int64, (len(sizes),)))
+    else:
+        names[2], feeds["scales"] = "scales", np.array(scales, np.float32)
+        infos.append(value("scales", shape=(len(scales),)))
+    proto = model([helper.make_node("Resize", names, ["y"], **attributes)], infos, [value("y", shape=4)], opset)
+    (expected,) = onnxruntime_run(proto, feeds)
+    (got,) = backend.prepare(proto).run(feeds)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+# --- element types and what must not happen ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("op_type", ["Sigmoid", "Softmax", "GlobalAveragePool", "HardSwish", "Tanh", "Gelu"])
+def test_16_bit_types_are_computed_in_float32_and_rounded_once(op_type: str, dtype: Any) -> None:
+    x = floats(2, 3, 40, 9).astype(dtype)
+    got = run(op_type, 22, [x])
+    expected = run(op_type, 22, [x.astype(np.float32)])
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, expected.astype(dtype))
+
+
+@pytest.mark.parametrize("op_type", ["Gemm", "MatMul"])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_products_of_16_bit_types_are_summed_in_float32(op_type: str, dtype: Any) -> None:
+    a, b = np.ones((1, 4000), dtype), np.ones((4000, 1), dtype)
+    assert run(op_type, 22, [a, b])[0, 0] == dtype(4000)
+
+
+def test_inputs_are_never_written() -> None:
+    nodes: list[tuple[str, dict[str, Any]]] = [
+        ("AveragePool", {"kernel_shape": [1, 1]}),
+        ("Clip", {}),
+        ("Dropout", {}),
+        ("LRN", {"size": 1}),
+        ("Sum", {}),
+        ("LeakyRelu", {"alpha": -1.0}),
+    ]
+    for op_type, attributes in nodes:
+        x = floats(1, 2, 3, 4)
+        x.flags.writeable = False
+        np.testing.assert_array_equal(run(op_type, 13, [x], **attributes).shape, x.shape)
+
+
+def test_integers_are_divided_towards_zero() -> None:
+    a, b = np.array([7, -7, 7, -7, 6, -6], np.int8), np.array([2, 2, -2, -2, 3, 3], np.int8)
+    np.testing.assert_array_equal(run("Div", 14, [a, b]), [3, -3, -3, 3, 2, -2])
+
+
+def test_erf_beside_the_standard_library() -> None:
+    x = np.concatenate([np.linspace(-7, 7, 1401), [np.inf, -np.inf, 1e-300, -0.0]])
+    exact = np.array([math.erf(number) for number in x])
+    np.testing.assert_allclose(run("Erf", 13, [x]), exact, rtol=1e-15)
+    np.testing.assert_allclose(run("Erf", 13, [np.float32(x)]), exact, rtol=1e-6, atol=1e-12)
+    assert np.isnan(run("Erf", 13, [np.array([np.nan])])[0])
