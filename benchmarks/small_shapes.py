@@ -187,6 +187,12 @@ GRADIENTS = tuple(
         _pool((2, 3, 9, 8), [3, 3], strides=[2, 1], pads=[1, 1, 1, 1]),
         _pool((1, 6, 6, 2), [3, 2], dilations=[2, 1], layout="NHWC", storage_order=1),
         _pool((1, 2, 5, 6, 7), [2, 2, 3], strides=[2, 2, 3]),
+        # Down columns of x: for every form of the windows there is a kernel.
+        _pool((2, 3, 7, 9), [1, 1]),
+        _pool((2, 3, 9, 8), [2, 2], strides=[2, 2]),
+        _pool((2, 3, 11, 10), [3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+        _pool((2, 3, 9, 10), [3, 3], pads=[1, 1, 1, 1]),
+        _pool((1, 2, 17, 9), [7, 2], strides=[3, 1]),
     )
 )
 
@@ -250,8 +256,8 @@ def compute(problem: Problem, arrays: list[Any]) -> list[Any]:
         if y.dtype.kind not in "iu":
             found.append(gpuconv.max_pool_grad(y, indices, arrays[0].shape, **problem.attributes))
         layout = problem.attributes.get("layout", "NCHW")
-        # Some elements share a place, and some go nowhere.
-        found.append(gpuconv.max_unpool(y, indices % y.size - 1, kernel_shape=[1] * (y.ndim - 2), layout=layout))
+        places = (indices % y.size - 1)[..., ::-1]  # some elements share one, some go nowhere; no run in memory
+        found.append(gpuconv.max_unpool(y, places, kernel_shape=[1] * (y.ndim - 2), layout=layout))
     return found
 
 

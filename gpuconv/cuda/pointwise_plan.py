@@ -19,7 +19,7 @@ from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Limits, Plan, Variant
 
-_TILES = (Tile(128, 128, 16, 8, 8, 2, 0.84), Tile(64, 64, 16, 8, 4, 4, 0.75))
+_TILES = (Tile(128, 128, 16, 8, 8, 2, 0.84), Tile(64, 64, 16, 8, 4, 4, 0.72))
 _MORE = 4  # elements of shared memory that a row of weights has more than a tile
 
 
