@@ -249,13 +249,11 @@ __device__ __forceinline__ int first_input(const Grouped<Arithmetic, BLOCK_M, WA
     return (group * grouped.groups() + grouped.weights.filters.quotient(m)) * p.channels * p.x_channel;
 }
 
-// Sums that are not finite are made again.
-template <int COUNT> __device__ __forceinline__ void activate_finite(const Finish& finish, float (&sums)[COUNT][4])
+// Sums that are not finite are made again. Four at a time: more of them at once take registers that there are not.
+__device__ __forceinline__ void activate_finite(const Finish& finish, float (&sums)[4])
 {
 #pragma unroll
-    for (int j = 0; j < COUNT; ++j)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) sums[j][k] = is_finite(sums[j][k]) ? activated(finish, sums[j][k]) : sums[j][k];
+    for (int k = 0; k < 4; ++k) sums[k] = is_finite(sums[k]) ? activated(finish, sums[k]) : sums[k];
 }
 
 // Writes the tile in wide stores, where no residual is to be added; returns whether the warp wrote something that is not finite.
@@ -281,13 +279,14 @@ __device__ __forceinline__ bool write_wide(const Multiplier& grouped, const Writ
         const float bias[2] = {row < grouped.p.filters ? epilogue.bias(row) : 0.f, row + 8 < grouped.p.filters ? epilogue.bias(row + 8) : 0.f};
         float sums[Multiplier::kFragmentsN][4];
 #pragma unroll
-        for (int j = 0; j < Multiplier::kFragmentsN; ++j)
+        for (int j = 0; j < Multiplier::kFragmentsN; ++j) {
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
                 sums[j][k] = grouped.sums[i][j][k] + bias[k / 2];
                 spoilt = __fmaf_rn(sums[j][k], 0.f, spoilt);
             }
-        if (grouped.p.finish.acts != 0) activate_finite(grouped.p.finish, sums);
+            if (grouped.p.finish.acts != 0) activate_finite(grouped.p.finish, sums[j]);
+        }
         T* y = epilogue.output() + m * grouped.p.y_channel;
         if (pairs) Wide::put_pairs(piece, sums);
         else Wide::put_chunks(piece, sums);

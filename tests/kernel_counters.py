@@ -9,7 +9,8 @@ records anew says in the commit why the numbers are others.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -50,7 +51,6 @@ from gpuconv.cuda import (
     stem_tile,
 )
 from gpuconv.cuda.bands_work import Form as BandsForm
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.direct_work import Form as DirectForm
 from gpuconv.cuda.gemm_plan import Tile
 
@@ -452,16 +452,13 @@ class Pool:
         x, layout = np.zeros(self.x_shape, self.dtype), "NCHW"
         if self.kernel in ("3d_channels", "3d_patches"):
             x, layout = np.moveaxis(x, 1, -1).copy(), "NHWC"
-        with choice.picking(self._this), _counting() as emulated:
+        with _taking(self.name), _counting() as emulated:
             gpuconv.max_pool(
                 x, kernel_shape=window, strides=strides, pads=pads, return_indices=self.indices, layout=layout
             )
         ((name, counters),) = emulated.counters().items()
         assert name == self.name
         return {self.title(): row(counters)}
-
-    def _this(self, candidates: Sequence[Candidate]) -> Candidate:
-        return next(one for one in candidates if one.name == self.name)
 
 
 @dataclass(frozen=True)
@@ -489,11 +486,15 @@ class PoolGrad:
         windows = {"kernel_shape": (self.window,) * 2, "strides": (self.stride,) * 2, "pads": (self.pad,) * 4}
         x = np.zeros(self.x_shape, self.dtype)
         y, indices = gpuconv.max_pool(x, return_indices=True, layout=self.layout, **windows)
-        with preferred(self.name), long_walks(True), _counting() as emulated:
+        with _taking(self.name), long_walks(True), _counting() as emulated:
             gpuconv.max_pool_grad(y, indices, x.shape, layout=self.layout, check_indices=False, **windows)
         ((name, counters),) = emulated.counters().items()
         assert name == self.name
         return {self.title(): row(counters)}
+
+
+def _taking(name: str) -> AbstractContextManager[None]:
+    return choice.picking(lambda candidates: next(one for one in candidates if one.name == name))
 
 
 def _counting() -> Any:
