@@ -153,6 +153,27 @@ def test_products_are_made_by_our_kernels() -> None:
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_outputs_that_are_no_numbers_stay_on_the_host() -> None:
+    nodes = [
+        helper.make_node("SplitToSequence", ["x"], ["parts"]),
+        helper.make_node("Cast", ["x"], ["text"], to=onnx.TensorProto.STRING),
+        helper.make_node("Shape", ["x"], ["shape"]),
+    ]
+    outputs = [
+        helper.make_tensor_sequence_value_info("parts", onnx.TensorProto.FLOAT, None),
+        helper.make_tensor_value_info("text", onnx.TensorProto.STRING, [None]),
+        value("shape", np.int64, (1,)),
+    ]
+    proto = model(nodes, [value("x", shape=(2,))], outputs)
+    with device_arrays() as device, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # copies to the host
+        parts, text, shape = backend.prepare(proto, "CUDA").run([device.array(np.float32([1, 2]))])
+        np.testing.assert_array_equal(device.memory(shape), [2])
+    assert [part.tolist() for part in parts] == [[1], [2]]
+    assert isinstance(text, np.ndarray)
+    assert text.tolist() == ["1.0", "2.0"]
+
+
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 

@@ -56,7 +56,7 @@ class Rep(onnx.backend.base.BackendRep):
         -------
         tuple
             One value per output of the graph, which may also be had by its name: ``outputs["y"]``. Arrays are NumPy's,
-            or CuPy's if one of the inputs was.
+            or CuPy's if one of the inputs was (but for text and for numbers of 8 bits or fewer that CuPy has not).
 
         Raises
         ------

@@ -16,7 +16,7 @@ import gpuconv
 from gpuconv._errors import ArgumentError, GpuconvError
 from gpuconv.onnx import folding, nodes, steps
 from gpuconv.onnx.model import Fact
-from gpuconv.onnx.operators import is_float, on_device
+from gpuconv.onnx.operators import DTYPES, is_float, on_device
 from gpuconv.onnx.reference import own_error
 from gpuconv.onnx.rewriting import Graph, names_used
 from gpuconv.onnx.steps import Step
@@ -43,7 +43,7 @@ class Evaluator(ReferenceEvaluator):
         graph_nodes, self.nodes_ = self.nodes_, []
         super()._init()
         kept = frozenset(self.output_names)
-        graph = Graph(list(graph_nodes), self.rt_inits_, kept, self.opsets[""], self._facts)
+        graph = Graph(list(graph_nodes), self.rt_inits_, kept, self.opsets.get("", 1), self._facts)
         folded = folding.fold(graph)
         self.nodes_, self.inits_ = folded.nodes, []
         super()._init()
@@ -196,7 +196,7 @@ class CudaEvaluator(Evaluator):
 
     def _on_device(self, name: str, value: Any, packed_for: str) -> Any:
         """Return a value on the device; constants are kept there, weights in the kernels' order."""
-        if not hasattr(value, "dtype") or value.dtype.hasobject:
+        if not on_device(value) and not _is_numbers(value):
             return value
         constant = name in self.rt_inits_ and value is self.rt_inits_[name]
         if not constant:
@@ -232,16 +232,26 @@ class CudaEvaluator(Evaluator):
     def leaving(self, values: Mapping[str, Any]) -> Callable[[Any], Any]:
         """Move outputs to the host, unless an input came on the device."""
         came = any(on_device(value) and not isinstance(value, np.ndarray) for value in values.values())
-        return gpuconv.to_device if came else self.to_host
+        return _numbers_to_device if came else self.to_host
 
     def to_host(self, value: Any) -> Any:
         """Return a value on the host, where arrays are waited for."""
         return gpuconv.to_host(value) if on_device(value) else value
 
 
+def _is_numbers(value: Any) -> bool:
+    """Tell whether a value is an array on the host whose elements a device has, too: no text, no short numbers."""
+    return isinstance(value, np.ndarray) and (value.dtype.name in DTYPES or value.dtype.kind == "c")
+
+
+def _numbers_to_device(value: Any) -> Any:
+    """Move an array of numbers to the device."""
+    return gpuconv.to_device(value) if _is_numbers(value) else value
+
+
 def _returned(value: Any) -> Any:
     """Move a floating-point array to the device."""
-    return gpuconv.to_device(value) if isinstance(value, np.ndarray) and is_float(value) else value
+    return gpuconv.to_device(value) if _is_numbers(value) and is_float(value) else value
 
 
 def _run_reference(node: Any, inputs: list[Any], values: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
