@@ -97,6 +97,7 @@ RESIZES: list[tuple[int, dict[str, Any], list[float], list[int]]] = [
     (13, {"mode": "nearest", "nearest_mode": "ceil", "coordinate_transformation_mode": "asymmetric"}, [], [1, 2, 7, 3]),
     (18, {"mode": "nearest", "nearest_mode": "round_prefer_ceil", "axes": [3, 2]}, [], [3, 11]),
     (18, {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}, [1, 1, 0.7, 2.3], []),
+    (18, {"mode": "linear", "coordinate_transformation_mode": "asymmetric"}, [1, 1, 1.4, 1.1], []),  # 5 * 1.4, 7 * 1.1
 ]
 
 
@@ -158,6 +159,46 @@ def test_inputs_are_never_written() -> None:
 def test_integers_are_divided_towards_zero() -> None:
     a, b = np.array([7, -7, 7, -7, 6, -6], np.int8), np.array([2, 2, -2, -2, 3, 3], np.int8)
     np.testing.assert_array_equal(run("Div", 14, [a, b]), [3, -3, -3, 3, 2, -2])
+
+
+def test_means_of_integers_are_rounded_towards_zero() -> None:
+    x = np.array([[-7, 0], [7, 0], [-6, 0]], np.int32)
+    np.testing.assert_array_equal(run("ReduceMean", 18, [x, np.array([1])], keepdims=0), [-3, 3, -3])
+
+
+def test_gemm_of_float16_is_rounded_once() -> None:
+    a, b, c = np.full((1, 70), 1000, np.float16), np.ones((70, 1), np.float16), np.float16([-60000])
+    assert run("Gemm", 13, [a, b], alpha=0.5)[0, 0] == np.float16(35000)
+    assert run("Gemm", 13, [a, b, c])[0, 0] == np.float16(10000)
+
+
+def test_steps_back_from_before_the_first_element() -> None:
+    """Starts are brought into the range first, unlike those of Python's slices."""
+    x = floats(5)
+    for start, end, step, expected in (
+        (-100, -200, -1, x[:1]),
+        (-6, -7, -2, x[:1]),
+        (2**63 - 1, -(2**63), -2, x[::-2]),
+        (-100, 2**63 - 1, 2, x[::2]),
+        (5, -1, -1, x[:0]),
+    ):
+        got = run("Slice", 13, [x, *(np.array([number]) for number in (start, end, 0, step))])
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_pads_that_take_away_too_much() -> None:
+    x = floats(5)
+    np.testing.assert_array_equal(run("Pad", 13, [x, np.array([-2, -3])]), x[:0])
+    with pytest.raises(gpuconv.ArgumentError, match=r"^Pad node .* the pads \[0, -7\] take away more"):
+        run("Pad", 13, [x, np.array([0, -7])])
+
+
+def test_statistics_of_layer_normalization_have_a_type_of_their_own() -> None:
+    x = floats(2, 8, dtype=np.float64)
+    y, mean, factor = run("LayerNormalization", 17, [x, np.ones(8)], 3)
+    assert (y.dtype, mean.dtype, factor.dtype) == (np.float64, np.float32, np.float32)
+    np.testing.assert_allclose(mean, x.mean(axis=1, keepdims=True), rtol=1e-6)
+    np.testing.assert_allclose(factor, 1 / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5), rtol=1e-6)
 
 
 def test_erf_beside_the_standard_library() -> None:

@@ -47,16 +47,8 @@ def form_of(node: NodeProto, opset: int) -> Form:
     }
     given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if not a.ref_attr_name}
     attributes = {name: _text(value) for name, value in {**defaults, **given}.items()}
-    return Form(opset, attributes, _named(node.output), _named(node.input))
+    return Form(opset, attributes, tuple(map(bool, node.output)), tuple(map(bool, node.input)))
 
 
 def _text(value: object) -> object:
     return value.decode() if isinstance(value, bytes) else value
-
-
-def _named(names: object) -> tuple[bool, ...]:
-    """Tell which of a list of names are given, without those left out at the end."""
-    given = [bool(name) for name in names]  # type: ignore[attr-defined]
-    while given and not given[-1]:
-        given.pop()
-    return tuple(given)

@@ -51,14 +51,17 @@ def _softplus(xp: Any, x: Any, _: Form) -> Any:
 
 
 def _clip(form: Form, x: Any, low: Any = None, high: Any = None) -> Any:
-    """Raise to the lower bound, then lower to the upper one, which has the last word where they cross."""
+    """Raise to the lower bound, then lower to the upper one, which has the last word where they cross.
+
+    The bounds come first, as NumPy keeps the second of two equal numbers: the sign of a zero.
+    """
     if form.opset < 11:
         low, high = form.get("min"), form.get("max")
     xp, y = namespace(x), wide(x)
     if low is not None:
-        y = xp.maximum(y, _scalar(low, y.dtype))
+        y = xp.maximum(_scalar(low, y.dtype), y)
     if high is not None:
-        y = xp.minimum(y, _scalar(high, y.dtype))
+        y = xp.minimum(_scalar(high, y.dtype), y)
     return y.astype(x.dtype, copy=y is x)
 
 
@@ -89,7 +92,7 @@ def _binary(compute: Callable[[Any, Any], Any]) -> Operator:
     return Operator(function)
 
 
-def _divide(a: Any, b: Any) -> Any:
+def divide(a: Any, b: Any) -> Any:
     """Divide; integers towards zero."""
     if a.dtype.kind not in "iu":
         return a / b
@@ -169,7 +172,7 @@ OPERATORS = {
     "CastLike": Operator(_cast_like),
     "Ceil": _unary(lambda xp, x, _: xp.ceil(x)),
     "Clip": Operator(_clip, frozenset({1, 2})),
-    "Div": _binary(_divide),
+    "Div": _binary(divide),
     "Elu": _unary(_elu),
     "Equal": _comparison(operator.eq),
     "Exp": _unary(lambda xp, x, _: xp.exp(x)),

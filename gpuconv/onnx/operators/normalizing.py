@@ -7,7 +7,9 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import onnx
 
+from gpuconv.onnx.operators.elementwise import divide
 from gpuconv.onnx.operators.form import Form, Operator, ints, is_float, namespace, wide
 from gpuconv.onnx.operators.shaping import axis_of
 
@@ -46,7 +48,8 @@ def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> An
     y, mean, factor = _standardized(wide(x), axes, form.get("epsilon"))
     y = y * wide(scale)
     y = (y if bias is None else y + wide(bias)).astype(x.dtype, copy=False)
-    return (y, mean, factor)[: len(form.outputs)]
+    kept = onnx.helper.tensor_dtype_to_np_dtype(form.get("stash_type"))
+    return (y, mean.astype(kept, copy=False), factor.astype(kept, copy=False))[: len(form.outputs)]
 
 
 def _lrn(form: Form, x: Any) -> Any:
@@ -118,7 +121,9 @@ def _reduction(compute: Callable[[Any], Callable[..., Any]], axes_come_since: in
 
 def _mean(xp: Any) -> Callable[..., Any]:
     def mean(x: Any, **options: Any) -> Any:
-        return xp.mean(x, **options) if is_float(x) else xp.sum(x, **options) // _count(x, options["axis"])
+        if is_float(x):
+            return xp.mean(x, **options)
+        return divide(xp.sum(x, **options), _count(x, options["axis"]))
 
     return mean
 

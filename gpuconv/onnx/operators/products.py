@@ -76,10 +76,12 @@ def _gemm(form: Form, a: Any, b: Any, c: Any = None) -> Any:
     """alpha * A @ B + beta * C, either factor transposed first where its attribute says so."""
     a, b = a.T if form.get("transA") else a, b.T if form.get("transB") else b
     alpha, beta = form.get("alpha"), form.get("beta")
+    if alpha == 1 and c is None:
+        return product(a, b)
     plain = alpha == beta == 1 and on_device(a) and a.dtype.name in _dtypes.CONV_DTYPES
-    if plain and c is not None and a.shape[1] == b.shape[0] and _is_row(c, b.shape[1]):
+    if plain and a.shape[1] == b.shape[0] and _is_row(c, b.shape[1]):
         return _of_rows(a, b, c.reshape(-1))
-    y = wide(product(a, b))
+    y = product(wide(a), wide(b))
     if alpha != 1:
         y = y * alpha
     if c is not None:

@@ -60,7 +60,7 @@ def _axes(form: Form, x: Any, roi: Any, scales: Any, sizes: Any) -> list[_Axis]:
         results, factors = _sizes(form, extents, ints(sizes))
     elif scales is not None and np.size(scales) == len(along):
         factors = [float(scale) for scale in np.asarray(scales)]
-        results = [floor(extent * scale) for extent, scale in zip(extents, factors, strict=True)]
+        results = [floor(extent * np.float32(scale)) for extent, scale in zip(extents, factors, strict=True)]
     else:
         raise ArgumentError(f"either scales or sizes must have one entry for each of the {len(along)} axes")
     region = np.asarray(roi, np.float64) if roi is not None and np.size(roi) == 2 * len(along) else None

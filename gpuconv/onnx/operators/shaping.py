@@ -50,8 +50,11 @@ def _slice(form: Form, x: Any, starts: Any = None, ends: Any = None, axes: Any =
     along = range(len(first)) if axes is None else ints(axes)
     strides = [1] * len(first) if steps is None else ints(steps)
     index = [slice(None)] * x.ndim
-    for axis, start, end, step in zip(along, first, ints(ends), strides, strict=True):
-        index[axis_of(axis, x.ndim)] = slice(start, end, step)
+    for along_axis, start, end, step in zip(along, first, ints(ends), strides, strict=True):
+        axis = axis_of(along_axis, x.ndim)
+        if step < 0:  # a start before the first element is the first, where Python's slices are empty
+            start = max(start, -x.shape[axis])
+        index[axis] = slice(start, end, step)
     return x[tuple(index)]
 
 
@@ -107,6 +110,8 @@ def _pad(form: Form, x: Any, pads: Any = None, value: Any = None, axes: Any = No
     widths = [(0, 0)] * x.ndim
     for axis, begin, end in zip(along, amounts[:half], amounts[half:], strict=True):
         widths[axis] = begin, end
+    if any(n + min(0, b) + min(0, e) < 0 for n, (b, e) in zip(x.shape, widths, strict=True)):
+        raise ArgumentError(f"the pads {amounts} take away more than there is (x.shape={x.shape})")
     cropped = x[tuple(slice(max(0, -b), n - max(0, -e)) for n, (b, e) in zip(x.shape, widths, strict=True))]
     added = [(max(0, begin), max(0, end)) for begin, end in widths]
     mode = form.get("mode")
@@ -191,7 +196,7 @@ def _identity(_: Form, x: Any) -> Any:
 
 def _dropout(form: Form, x: Any, *_: Any) -> Any:
     """Inference: x as it is, and nothing dropped."""
-    if len(form.outputs) < 2:
+    if not any(form.outputs[1:]):
         return x
     return x, namespace(x).ones(x.shape, np.bool_ if form.opset >= 10 else x.dtype)
 
