@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -240,3 +242,112 @@ def test_what_is_constant_is_computed_once() -> None:
     types, (w,) = node_types(constant, [])
     assert types == []
     np.testing.assert_array_equal(w, np.full((3, 4, 1, 1), 0.5, np.float32))
+
+
+def test_names_that_are_taken_stay_theirs() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("BatchNormalization", ["c", "s", "t", "m", "v"], ["n"]),
+        helper.make_node("Add", ["n", "n/weights"], ["y"]),
+    ]
+    inputs = [X, value("n/weights", shape=4), value("n/bias", shape=4)]
+    feeds = {"x": floats(1, 4, 3, 3), "n/weights": floats(1, 3, 3, 3, seed=5), "n/bias": floats(1, 1, 1, 1)}
+    weights = {"w": floats(3, 4, 1, 1), **batch_norm(3)}
+    folded, plain = both(model(nodes, inputs, [Y], weights=weights), feeds, ["FusedConv"])
+    np.testing.assert_allclose(folded, plain, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_what_broadcasts_is_added_in_float32(dtype: Any) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Add", ["c", "z"], ["a"]),
+        helper.make_node("LeakyRelu", ["a"], ["y"], alpha=0.3),
+    ]
+    w, x, z = (floats(*shape, seed=n).astype(dtype) for n, shape in enumerate([(3, 4, 1, 1), (1, 4, 9, 9), (3, 1, 1)]))
+    proto = model(nodes, [value("x", dtype, 4), value("z", dtype)], [value("y", dtype, 4)], weights={"w": w})
+    (y,) = backend.prepare(proto).run([x, z])
+    total = gpuconv.conv(x, w).astype(np.float32) + z.astype(np.float32)
+    expected = np.where(total < 0, total * np.float32(0.3), total).astype(dtype)
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_errors_of_folded_nodes_name_them() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], name="first"), helper.make_node("Add", ["c", "z"], ["y"])]
+    proto = model(nodes, [value("x", shape=4), value("z", shape=4)], [Y], weights={"w": floats(3, 4, 1, 1)})
+    rep = backend.prepare(proto)
+    with pytest.raises(gpuconv.ArgumentError, match=r"^Conv node 'first': x has 2 channels"):
+        rep.run([floats(1, 2, 5, 5), floats(1, 3, 5, 5)])
+    with pytest.raises(gpuconv.ArgumentError, match=r"^Conv node 'first': what is added has the shape \(1, 2, 5, 5\)"):
+        rep.run([floats(1, 4, 5, 5), floats(1, 2, 5, 5)])
+    scaled = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="first", group=0),
+        helper.make_node("Mul", ["c", "f"], ["y"]),
+    ]
+    weights = {"w": floats(3, 4, 1, 1), "f": np.float32(2)}
+    with pytest.raises(gpuconv.ArgumentError, match=r"^Conv node 'first': group must be at least 1"):
+        backend.prepare(model(scaled, [X], [Y], weights=weights)).run([floats(1, 4, 5, 5)])
+
+
+def test_weights_that_would_be_too_small_stay_as_they_are() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Mul", ["c", "f"], ["y"])]
+    x, weights = floats(1, 4, 3, 3) * np.float32(1e30), {"w": floats(3, 4, 1, 1) * np.float32(1e-15)}
+    proto = model(nodes, [X], [Y], weights={**weights, "f": np.float32(1e-30)})
+    folded, plain = both(proto, [x], ["Conv", "Mul"])
+    np.testing.assert_array_equal(folded, plain)
+    assert np.abs(folded).max() > 1e-16
+
+
+def test_no_filters_have_no_factors() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Mul", ["c", "f"], ["y"])]
+    proto = model(nodes, [X], [Y], weights={"w": floats(0, 4, 1, 1), "f": np.float32(2)})
+    folded, _ = both(proto, [floats(1, 4, 3, 3)], ["Conv", "Mul"])
+    assert folded.shape == (1, 0, 3, 3)
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(np.float16, "BatchNormalization"), (np.float64, "Affine")])
+def test_parameters_of_another_type_than_x(dtype: Any, expected: str) -> None:
+    """One number per channel is of the type of x, or there is none."""
+    node = helper.make_node("BatchNormalization", ["x", "s", "t", "m", "v"], ["y"])
+    proto = model([node], [value("x", dtype, 4)], [value("y", dtype, 4)], 15, batch_norm(4))
+    folded, plain = both(proto, [floats(2, 4, 3, 3, dtype=dtype)], [expected])
+    assert folded.dtype == dtype
+    np.testing.assert_allclose(folded, plain, rtol=1e-5, atol=1e-5)
+
+
+def test_arguments_of_activations_that_are_no_plain_numbers() -> None:
+    conv = helper.make_node("Conv", ["x", "w"], ["c"])
+    weights, x = {"w": floats(3, 4, 1, 1), "low": np.float32([0.5])}, floats(1, 4, 3, 3)
+    for node, expected in (
+        (helper.make_node("Clip", ["c", "low"], ["y"]), ["FusedConv"]),
+        (helper.make_node("LeakyRelu", ["c"], ["y"], alpha=math.nan), ["Conv", "LeakyRelu"]),
+    ):
+        folded, plain = both(model([conv, node], [X], [Y], 13, weights), [x], expected)
+        np.testing.assert_array_equal(folded, plain)
+
+
+@pytest.mark.parametrize("bounds", [["zero"], ["", "zero"], ["zero", "one"]])
+def test_clip_leaves_zeros_as_they_are(bounds: list[str]) -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Clip", ["c", *bounds], ["y"])]
+    weights = {"w": floats(3, 4, 1, 1), "zero": np.float32(-0.0), "one": np.float32(1)}
+    folded, plain = both(model(nodes, [X], [Y], 13, weights), [np.zeros((1, 4, 3, 3), np.float32)], ["FusedConv"])
+    np.testing.assert_array_equal(np.signbit(folded), np.signbit(plain))
+    assert not np.signbit(folded).any()
+
+
+def test_a_model_without_the_default_domain() -> None:
+    node = helper.make_node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml", threshold=0.0)
+    graph = helper.make_graph([node], "test", [value("x", shape=(3,))], [value("y", shape=(3,))])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 1)], ir_version=8)
+    folded, _ = both(proto, [np.float32([-1, 0, 1])], ["Binarizer"])
+    np.testing.assert_array_equal(folded, [0, 0, 1])
+
+
+def test_a_function_with_the_name_of_an_operator() -> None:
+    body = [helper.make_node("Neg", ["a"], ["b"])]
+    function = helper.make_function("local", "CastLike", ["a"], ["b"], body, [helper.make_opsetid("", 20)])
+    node, domains = helper.make_node("CastLike", ["x"], ["y"], domain="local"), [helper.make_opsetid("local", 1)]
+    x = floats(1, 2, 3)
+    folded, _ = both(model([node], ["x"], ["y"], 20, functions=[function], domains=domains), [x], ["CastLike"])
+    np.testing.assert_array_equal(folded, -x)

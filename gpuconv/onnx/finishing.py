@@ -57,7 +57,7 @@ class Finishing(Rewriting):
         if node.op_type == "Relu":
             return {"activation": "relu"}
         if node.op_type == "LeakyRelu":
-            return {"activation": "leaky_relu", "alpha": float(found[1].get("alpha"))}
+            return _numbers("leaky_relu", alpha=found[1].get("alpha"))
         return self._clip(node, found[1]) if node.op_type == "Clip" else None
 
     def _clip(self, node: NodeProto, form: operators.Form) -> dict[str, Any] | None:
@@ -66,9 +66,14 @@ class Finishing(Rewriting):
             names = dict(zip(("low", "high"), (*node.input, "", "")[1:3], strict=True))
             if any(name and np.size(self.constants.get(name, ())) != 1 for name in names.values()):
                 return None
-            bounds = {key: float(self.constants[name]) if name else None for key, name in names.items()}
-        given = {name: float(bound) for name, bound in bounds.items() if bound is not None}
-        return None if any(map(isnan, given.values())) else {"activation": "clip", **given}
+            bounds = {key: self.constants[name].reshape(()) if name else None for key, name in names.items()}
+        return _numbers("clip", **bounds)
+
+
+def _numbers(activation: str, **arguments: Any) -> dict[str, Any] | None:
+    """Return an activation with those of its arguments that are given, or None where one is NaN."""
+    given = {name: float(number) for name, number in arguments.items() if number is not None}
+    return None if any(map(isnan, given.values())) else {"activation": activation, **given}
 
 
 def _fused(node: NodeProto, output: str) -> NodeProto:

@@ -51,10 +51,12 @@ def _without_constant_nodes(graph: Graph) -> Graph:
 def _constant_outputs(
     node: NodeProto, opset: int, constants: Mapping[str, Any], facts: Mapping[str, Fact]
 ) -> tuple[Any, ...] | None:
+    if operators.find(node, opset) is None:
+        return None
     given = {name: constants[name] if name else None for name in node.input if not name or name in constants}
     if node.op_type == "CastLike" and node.input[1] in facts:  # of its second input only the type counts
         given.setdefault(node.input[1], np.empty(0, facts[node.input[1]].dtype))
-    if len(given) < len(set(node.input)) or operators.find(node, opset) is None:
+    if len(given) < len(set(node.input)):
         return None
     step = steps.find(node, opset)
     inputs = tuple(given[name] for name in node.input)

@@ -70,10 +70,13 @@ def function_of(node: NodeProto) -> str:
 
 
 def result_shape(node: NodeProto, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[int, ...]:
-    """Return the shape of what a node of Conv or ConvTranspose makes of these inputs."""
-    function = getattr(_geometry, function_of(node))
+    """Return the shape of what a node of Conv or ConvTranspose makes of these inputs; an error names the node."""
+    name = function_of(node)
     shapes = [None if value is None else value.shape for value in inputs]
-    shape: tuple[int, ...] = function(*shapes, *[None] * (3 - len(shapes)), **keywords).y_shape
+    try:
+        shape: tuple[int, ...] = getattr(_geometry, name)(*shapes, *[None] * (3 - len(shapes)), **keywords).y_shape
+    except GpuconvError as error:
+        raise renamed(node, error, name) from error
     return shape
 
 

@@ -40,6 +40,11 @@ class Graph:
         """Count the uses of every value, by graphs inside of nodes too."""
         return Counter(name for node in self.nodes for name in names_used(node))
 
+    def names(self) -> set[str]:
+        """Return the names that values have: inputs of the graph, constants, and what nodes use and make."""
+        made = {name for node in self.nodes for name in node.output}
+        return made.union(self.facts, self.constants, self.counts())
+
 
 def names_used(node: NodeProto) -> Iterator[str]:
     """Yield the inputs of a node, and whatever the nodes of the graphs inside may take from outside by name."""

@@ -18,6 +18,10 @@ _ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 class Scaling(Rewriting):
     """Makes BatchNormalization, and arithmetic with one constant per channel, part of a node before it."""
 
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self._names = graph.names()
+
     def run(self) -> Graph:
         """Return the graph with factors and shifts in weights and biases."""
         for node in self.graph.nodes:
@@ -43,7 +47,10 @@ class Scaling(Rewriting):
         if source.domain != DOMAIN:
             return self._scaled_convolution(source, factor, shift, node.output[0])
         before, added = (self.constants[at].astype(np.float64) for at in source.input[1:])
-        return self._affine_node(source.input[0], node, before * factor, added * factor + shift)
+        if _product(before, factor, self.constants[source.input[1]].dtype) is None:
+            return None
+        with np.errstate(all="ignore"):
+            return self._affine_node(source.input[0], node, before * factor, added * factor + shift)
 
     def _affine(self, node: NodeProto) -> tuple[str, Any, Any] | None:
         """Return the value that a node multiplies and adds to, and its factor and shift in float64."""
@@ -58,7 +65,9 @@ class Scaling(Rewriting):
     def _normalization(self, node: NodeProto) -> tuple[str, Any, Any] | None:
         found = operators.find(node, self.graph.opset)
         parameters = [self.constants[name] for name in node.input[1:] if name in self.constants]
-        if found is None or len(parameters) < 4 or not all(_is_exact_enough(p) and p.ndim == 1 for p in parameters):
+        if found is None or len(parameters) < 4 or not all(map(_is_exact_enough, parameters)):
+            return None
+        if any(p.ndim != 1 or p.shape != parameters[0].shape for p in parameters):
             return None
         scale, bias, mean, var = (p.astype(np.float64) for p in parameters)
         with np.errstate(all="ignore"):
@@ -86,35 +95,57 @@ class Scaling(Rewriting):
         if w is None or not _is_exact_enough(w) or (b is None and len(source.input) > 2 and source.input[2]):
             return None
         filters = _filters(w, next((a.i for a in source.attribute if a.name == "group"), 1), source.op_type)
-        count = filters.shape[0] * filters.shape[2]
-        if np.size(factor) not in (1, count):
+        if filters is None:
             return None
+        count = filters.shape[0] * filters.shape[2]
+        if np.size(factor) not in (1, count) or (b is not None and b.shape != (count,)):
+            return None
+        weights = _product(filters, np.broadcast_to(factor, count).reshape(filters.shape[0], 1, -1, 1), w.dtype)
         with np.errstate(all="ignore"):
-            scaled = filters * np.broadcast_to(factor, count).reshape(filters.shape[0], 1, -1, 1)
             moved = (0.0 if b is None else b.astype(np.float64)) * factor + shift
-            weights = scaled.astype(w.dtype).reshape(w.shape)
             bias = np.broadcast_to(moved, count).astype(w.dtype)
-        if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
-            return None  # infinity times zero would be another number
+        if weights is None or not np.isfinite(bias).all():
+            return None
         node = copied(source, [output])
-        node.input[:] = [source.input[0], f"{output}/weights", f"{output}/bias"]
-        self.constants |= {node.input[1]: weights, node.input[2]: bias}
+        made = self._constant(f"{output}/weights", weights.reshape(w.shape)), self._constant(f"{output}/bias", bias)
+        node.input[:] = [source.input[0], *made]
         return node
 
     def _affine_node(self, name: str, node: NodeProto, factor: Any, shift: Any) -> NodeProto | None:
-        output = node.output[0]
-        dtype = next(self.constants[other].dtype for other in node.input if other in self.constants)
+        output, fact = node.output[0], self.graph.facts.get(name)
+        if fact is None or fact.dtype not in _EXACT_ENOUGH:  # parameters may have another type than x
+            return None
         with np.errstate(all="ignore"):
-            numbers = [n.astype(dtype) for n in np.broadcast_arrays(factor, shift)]
+            numbers = [n.astype(fact.dtype) for n in np.broadcast_arrays(factor, shift)]
         if not all(np.isfinite(number).all() for number in numbers):
             return None
-        inputs = [name, f"{output}/factor", f"{output}/shift"]
-        self.constants |= dict(zip(inputs[1:], numbers, strict=True))
-        return helper.make_node("Affine", inputs, [output], name=node.name, domain=DOMAIN)
+        made = [self._constant(f"{output}/{kind}", n) for kind, n in zip(("factor", "shift"), numbers, strict=True)]
+        return helper.make_node("Affine", [name, *made], [output], name=node.name, domain=DOMAIN)
+
+    def _constant(self, name: str, number: Any) -> str:
+        """Add a constant; return its name, which is lengthened until no other value has it."""
+        while name in self._names:
+            name += "'"
+        self._names.add(name)
+        self.constants[name] = number
+        return name
 
 
 def _is_exact_enough(constant: Any) -> bool:
     return constant.dtype.name in _EXACT_ENOUGH
+
+
+def _product(numbers: Any, factors: Any, dtype: Any) -> Any:
+    """Return products of float64 numbers in a type; None where one is not finite there, or no normal number any more.
+
+    Infinity times zero would be another number, and a product below the normal numbers has lost what a large input
+    would bring back.
+    """
+    with np.errstate(all="ignore"):
+        products = (numbers * factors).astype(dtype)
+    tiny = np.finfo(dtype).tiny
+    lost = (np.abs(products) < tiny) & (np.abs(numbers) >= tiny) & (factors != 0)
+    return None if lost.any() or not np.isfinite(products).all() else products
 
 
 def _per_channel(constant: Any, rank: int | None) -> Any:
@@ -128,7 +159,9 @@ def _per_channel(constant: Any, rank: int | None) -> Any:
 
 
 def _filters(w: Any, group: int, op_type: str) -> Any:
-    """Return weights as float64 numbers (group, channels that come first, filters, the rest)."""
+    """Return weights as float64 numbers (group, channels that come first, filters, the rest); None for bad ones."""
+    if w.ndim < 3 or not w.size or group < 1 or w.shape[0] % group:  # the node reports what is wrong
+        return None
     channels = w.shape[0] // group
     first, filters = (channels, w.shape[1]) if op_type == "ConvTranspose" else (1, channels)
     return w.astype(np.float64).reshape(group, first, filters, -1)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, helper
 
-from gpuconv._errors import GpuconvError
+from gpuconv._errors import ArgumentError, GpuconvError
 from gpuconv.onnx import nodes, operators
 from gpuconv.onnx.operators import Form, Operator
 from gpuconv.onnx.operators.affine import activated, affine
+from gpuconv.onnx.operators.form import wide
 
 DOMAIN = "gpuconv"  # of nodes that ONNX has not
 _FUSED = ("FusedConv", "FusedConvTranspose", "Affine")
@@ -97,10 +98,22 @@ class FusedStep(Step):
             return (affine(x, factor, shift, self._activation),)
         operands, residual = inputs[:3], inputs[3] if len(inputs) > 3 else None
         keywords = {**self._keywords, "activation": self._activation, "residual": residual}
-        if residual is None or residual.shape == nodes.result_shape(self._plain, operands, self._keywords):
+        if residual is None or not self._broadcasts(operands, residual):
             return nodes.call(self._plain, self._opset, operands, keywords)
         (y,) = nodes.call(self._plain, self._opset, operands, self._keywords)
-        return (activated(y + residual, self._activation),)
+        return (activated(wide(y) + wide(residual), self._activation).astype(y.dtype, copy=False),)
+
+    def _broadcasts(self, operands: Inputs, residual: Any) -> bool:
+        """Tell whether a residual has another shape than the result; raise ArgumentError where they do not fit."""
+        shape = nodes.result_shape(self._plain, operands, self._keywords)
+        try:
+            np.broadcast_shapes(shape, residual.shape)
+        except ValueError:
+            raise ArgumentError(
+                f"{nodes.describe(self._plain)}: what is added has the shape {residual.shape}, which does not "
+                f"broadcast with the result's shape {shape}"
+            ) from None
+        return bool(residual.shape != shape)
 
 
 def _without_activation(node: NodeProto) -> tuple[Any, NodeProto]:
