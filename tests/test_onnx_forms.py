@@ -172,6 +172,21 @@ def test_gemm_of_float16_is_rounded_once() -> None:
     assert run("Gemm", 13, [a, b, c])[0, 0] == np.float16(10000)
 
 
+@pytest.mark.parametrize("op_type", ["BatchNormalization", "Dropout"])
+def test_training_of_the_first_opsets_is_not_taken_for_inference(op_type: str) -> None:
+    x = floats(2, 3, 4)
+    parameters = [np.full(3, number, np.float32) for number in (1, 0, 0, 1)]
+    inputs = [x, *parameters] if op_type == "BatchNormalization" else [x]
+    np.testing.assert_allclose(run(op_type, 6, inputs, is_test=1), x, rtol=1e-5)  # but for epsilon
+    with pytest.raises(gpuconv.GpuconvError, match=f"^{op_type} node"):  # the evaluator has neither of them
+        run(op_type, 6, inputs)
+
+
+def test_an_output_that_is_left_out_has_its_part() -> None:
+    node = helper.make_node("Split", ["x"], ["y", ""])
+    np.testing.assert_array_equal(backend.run_node(node, [np.arange(6.0)], opset_version=13)[0], [0, 1, 2])
+
+
 def test_steps_back_from_before_the_first_element() -> None:
     """Starts are brought into the range first, unlike those of Python's slices."""
     x = floats(5)

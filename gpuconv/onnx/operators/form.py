@@ -56,14 +56,11 @@ class Operator:
         Positions of inputs that say what to compute, such as shapes and axes: always NumPy arrays.
     serves : callable
         Tells by its Form whether a node is one that the function computes.
-    fresh : bool
-        Whether results never share memory with an input.
     """
 
     function: Callable[..., Any]
     on_host: frozenset[int] = frozenset()
     serves: Callable[[Form], bool] = _always
-    fresh: bool = True
 
 
 def namespace(array: Any) -> Any:

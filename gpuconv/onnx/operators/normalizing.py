@@ -25,7 +25,8 @@ def _batch_normalization(form: Form, x: Any, *parameters: Any) -> Any:
 
 
 def _infers(form: Form) -> bool:
-    return not form.get("training_mode") and sum(form.outputs) == 1
+    """Tell whether a node does not train: before opset 7, is_test says so, which is 0 by default."""
+    return not form.get("training_mode") and form.get("is_test") != 0 and sum(form.outputs) == 1
 
 
 def _standardized(x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[Any, Any, Any]:
@@ -85,7 +86,7 @@ def _of_rows(compute: Callable[[Any, Any, int], Any]) -> Operator:
         y = compute(namespace(x), wide(rows), axis if form.opset >= 13 else 1)
         return y.reshape(x.shape).astype(x.dtype, copy=False)
 
-    return Operator(function, fresh=False)  # of nothing, x itself
+    return Operator(function)
 
 
 def _softmax(xp: Any, x: Any, axis: int) -> Any:
@@ -116,7 +117,7 @@ def _reduction(compute: Callable[[Any], Callable[..., Any]], axes_come_since: in
         y = compute(namespace(x))(wide(x), axis=dropped, keepdims=bool(form.get("keepdims")))
         return y.astype(x.dtype, copy=False)
 
-    return Operator(function, frozenset({1}), fresh=False)
+    return Operator(function, frozenset({1}))
 
 
 def _mean(xp: Any) -> Callable[..., Any]:

@@ -146,6 +146,6 @@ def _has_scales(form: Form) -> bool:
 
 
 OPERATORS = {
-    "Resize": Operator(_resize, frozenset({1, 2, 3}), _is_nearest_or_linear, fresh=False),
-    "Upsample": Operator(_upsample, frozenset({1}), _has_scales, fresh=False),
+    "Resize": Operator(_resize, frozenset({1, 2, 3}), _is_nearest_or_linear),
+    "Upsample": Operator(_upsample, frozenset({1}), _has_scales),
 }

@@ -202,33 +202,29 @@ def _dropout(form: Form, x: Any, *_: Any) -> Any:
 
 
 def _does_not_train(form: Form) -> bool:
-    return form.opset < 12 or not any(form.inputs[2:])
-
-
-def _view(function: Any, *on_host: int) -> Operator:
-    """Make an operator whose result may share memory with an input."""
-    return Operator(function, frozenset(on_host), fresh=False)
+    """Tell whether nothing is dropped: before opset 7, is_test says so, which is 0 by default."""
+    return form.get("is_test") != 0 and (form.opset < 12 or not any(form.inputs[2:]))
 
 
 OPERATORS = {
     "Concat": Operator(_concat),
-    "Constant": Operator(_constant, serves=_is_plain_constant, fresh=False),
+    "Constant": Operator(_constant, serves=_is_plain_constant),
     "ConstantOfShape": Operator(_constant_of_shape, frozenset({0})),
-    "DepthToSpace": Operator(_depth_to_space, fresh=False),
-    "Dropout": Operator(_dropout, frozenset({1, 2}), _does_not_train, fresh=False),
-    "Expand": _view(_expand, 1),
-    "Flatten": _view(_flatten),
+    "DepthToSpace": Operator(_depth_to_space),
+    "Dropout": Operator(_dropout, frozenset({1, 2}), _does_not_train),
+    "Expand": Operator(_expand, frozenset({1})),
+    "Flatten": Operator(_flatten),
     "Gather": Operator(_gather),
-    "Identity": _view(_identity),
+    "Identity": Operator(_identity),
     "Pad": Operator(_pad, frozenset({1, 2, 3})),
-    "Reshape": _view(_reshape, 1),
+    "Reshape": Operator(_reshape, frozenset({1})),
     "Shape": Operator(_shape),
     "Size": Operator(_size),
-    "Slice": _view(_slice, 1, 2, 3, 4),
-    "SpaceToDepth": Operator(_space_to_depth, fresh=False),
-    "Split": _view(_split, 1),
-    "Squeeze": _view(_squeeze, 1),
+    "Slice": Operator(_slice, frozenset({1, 2, 3, 4})),
+    "SpaceToDepth": Operator(_space_to_depth),
+    "Split": Operator(_split, frozenset({1})),
+    "Squeeze": Operator(_squeeze, frozenset({1})),
     "Tile": Operator(_tile, frozenset({1}), lambda form: form.opset >= 6),
-    "Transpose": _view(_transpose),
-    "Unsqueeze": _view(_unsqueeze, 1),
+    "Transpose": Operator(_transpose),
+    "Unsqueeze": Operator(_unsqueeze, frozenset({1})),
 }
