@@ -161,6 +161,14 @@ def test_integers_are_divided_towards_zero() -> None:
     np.testing.assert_array_equal(run("Div", 14, [a, b]), [3, -3, -3, 3, 2, -2])
 
 
+def test_integers_have_negative_powers() -> None:
+    """Rounded towards zero, as by ONNX Runtime."""
+    a, b = np.array([2, 1, -1, -1, -3, -3, 7], np.int32), np.array([-1, -5, -1, -2, -2, 3, 0], np.int64)
+    got = run("Pow", 13, [a, b])
+    assert got.dtype == np.int32
+    np.testing.assert_array_equal(got, [0, 1, -1, 1, 0, -27, 1])
+
+
 def test_means_of_integers_are_rounded_towards_zero() -> None:
     x = np.array([[-7, 0], [7, 0], [-6, 0]], np.int32)
     np.testing.assert_array_equal(run("ReduceMean", 18, [x, np.array([1])], keepdims=0), [-3, 3, -3])

@@ -103,7 +103,19 @@ def divide(a: Any, b: Any) -> Any:
 
 
 def _power(form: Form, a: Any, b: Any) -> Any:
-    return namespace(a).power(wide(a), wide(_aligned(form, a, b))).astype(a.dtype, copy=False)
+    b, xp = _aligned(form, a, b), namespace(a)
+    power = _integer_power if a.dtype.kind in "iu" and b.dtype.kind == "i" else _real_power
+    return power(xp, a, b).astype(a.dtype, copy=False)
+
+
+def _real_power(xp: Any, a: Any, b: Any) -> Any:
+    return xp.power(wide(a), wide(b))
+
+
+def _integer_power(xp: Any, a: Any, b: Any) -> Any:
+    """Round what negative exponents give towards zero, too: 0, but of 1 and -1."""
+    inverse = xp.where(xp.abs(a) == 1, xp.power(a, b & 1), 0)
+    return xp.where(b < 0, inverse, xp.power(a, xp.maximum(b, 0)))
 
 
 def _comparison(compute: Callable[[Any, Any], Any]) -> Operator:
