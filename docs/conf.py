@@ -14,6 +14,8 @@ DOCS = Path(__file__).resolve().parent
 CHECKOUT = DOCS.parent
 sys.path[:0] = [str(CHECKOUT), str(DOCS)]
 
+from sphinx.application import Sphinx  # noqa: E402
+
 import gpuconv  # noqa: E402
 
 project = "gpuconv"
@@ -46,6 +48,16 @@ html_title = f"gpuconv {version}"
 html_copy_source = False
 html_show_sourcelink = False
 
-# Sphinx reads what is below its own folder.
+# Sphinx reads what is below its own folder; in the checkout the pages' links lead to the notebooks themselves.
 shutil.rmtree(DOCS / "examples", ignore_errors=True)
 shutil.copytree(CHECKOUT / "examples", DOCS / "examples", ignore=shutil.ignore_patterns("*.py", "__pycache__", ".*"))
+
+
+def lead_to_copies(app: Sphinx, page: str, source: list[str]) -> None:
+    """Let a page's links to notebooks lead to those that are copied here."""
+    source[0] = source[0].replace("](../examples/", "](examples/")
+
+
+def setup(app: Sphinx) -> None:
+    """Have pages changed before they are parsed."""
+    app.connect("source-read", lead_to_copies)

@@ -67,6 +67,24 @@ def cpu_layers() -> str:
     return table(["layer", "x, scaled to a CPU", "G operations", "gpuconv, ms", "ONNX Runtime, ms", "ratio"], rows)
 
 
+def cpu_models() -> str:
+    """Whole networks on the CPU, and the means of their classes."""
+    record = read("cpu_models")
+    rows = [
+        [
+            f"`{row['network']}`",
+            *(f"{row[side] * 1e3:.1f}" for side in ("our_median", "ort_median")),
+            f"{row['ratio']:.2f}",
+            f"{row['busy_cores']:.1f}",
+        ]
+        for row in record["rows"]
+    ]
+    several = record["classes"]["networks"]
+    mean = f"Geometric mean of the {several['networks']} without shufflenet: {several['mean']:.2f}."
+    head = ["network", "gpuconv, ms", "ONNX Runtime, ms", "ratio", "busy cores"]
+    return f"{machine(record)} {mean}\n\n{table(head, rows)}"
+
+
 def host() -> str:
     """What a call on CuPy arrays takes the host."""
     record = read("host")
@@ -119,6 +137,7 @@ def kernels() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "cpu-classes": cpu_classes,
     "cpu-layers": cpu_layers,
+    "cpu-models": cpu_models,
     "host": host,
     "imports": imports,
     "model-classes": model_classes,

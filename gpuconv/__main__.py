@@ -146,7 +146,6 @@ def _info(_: argparse.Namespace) -> int:
 
 def _facts() -> Iterator[tuple[str, str]]:
     from gpuconv.cpu import _threads, _workspace
-    from gpuconv.cuda import cache
 
     yield "gpuconv", gpuconv.__version__
     yield "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
@@ -159,9 +158,20 @@ def _facts() -> Iterator[tuple[str, str]]:
     reason = device.unavailable_reason()
     yield "CUDA device", "present" if reason is None else f"none: {reason}"
     yield "NVRTC", _nvrtc()
-    yield "kernel cache", f"{cache.folder() or 'a temporary folder'} (GPUCONV_CACHE_DIR)"
+    yield "kernel cache", f"{_cache()} (GPUCONV_CACHE_DIR)"
     missing = _check.cuda_missing()
     yield "backends", "cpu, cuda" if missing is None else f"cpu (no cuda: {missing})"
+
+
+def _cache() -> str:
+    from gpuconv.cuda import cache
+
+    folder = cache.folder()
+    if folder is None:
+        return "a temporary folder"
+    return (
+        str(folder) if cache.can_be_written(folder) else f"{folder}, not writable; a temporary folder for new kernels"
+    )
 
 
 def _nvrtc() -> str:

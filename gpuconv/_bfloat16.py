@@ -52,5 +52,8 @@ def from_dlpack(array: Any) -> Any:
     tensor = _Tensor.from_address(pointer(capsule, _NAME))
     if (tensor.code, tensor.bits, tensor.lanes) != (_CODE, _BITS, 1):
         return None
-    bfloat16 = importlib.import_module("ml_dtypes").bfloat16
-    return np.asarray(_Memory(capsule, tensor)).view(bfloat16)
+    try:
+        ml_dtypes = importlib.import_module("ml_dtypes")
+    except ImportError as error:
+        raise ImportError(f"bfloat16 needs ml_dtypes ({error}); pip install 'gpuconv[onnx]' brings it") from error
+    return np.asarray(_Memory(capsule, tensor)).view(ml_dtypes.bfloat16)

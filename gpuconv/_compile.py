@@ -94,6 +94,10 @@ def _build_all(variants: list[Variant], architecture: str, folder: Path, jobs: i
                 tally.count(future.result())
             except CompileError as error:
                 failed[name] = str(error)
+            except OSError as error:  # read-only, full, not a folder
+                raise CommandError(
+                    f"compile: kernels cannot be written to {folder} ({error}); --output-dir names another folder"
+                ) from error
         tally.failures += [failed[variant.name] for variant in variants if variant.name in failed]
     finally:  # after an error, or Ctrl-C, what has not begun does not begin
         pool.shutdown(cancel_futures=True)

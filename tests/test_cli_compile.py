@@ -137,6 +137,19 @@ def test_info_names_the_compiler_and_the_cache(ok: Run, tmp_path: Path) -> None:
     assert re.search(rf"^kernel cache: +{re.escape(str(tmp_path))}/cache \(GPUCONV_CACHE_DIR\)$", out, re.MULTILINE)
 
 
+def test_a_cache_that_cannot_be_written_is_told(
+    ok: Run, error: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    folder = tmp_path / "file" / "cache"
+    monkeypatch.setenv("GPUCONV_CACHE_DIR", str(folder))
+    told = f"kernel cache: +{re.escape(str(folder))}, not writable; a temporary folder for new kernels"
+    assert re.search(rf"^{told} \(GPUCONV_CACHE_DIR\)$", ok("info"), re.MULTILINE)
+    message = error("compile", "--arch", "sm_90a")
+    assert message.startswith(f"compile: kernels cannot be written to {folder} (")
+    assert message.endswith("); --output-dir names another folder")
+
+
 def test_info_without_a_compiler(ok: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "_binding", nvrtc._binding.__wrapped__)
     monkeypatch.setattr(nvrtc, "version", nvrtc.version.__wrapped__)

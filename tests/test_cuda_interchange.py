@@ -234,6 +234,14 @@ def test_bfloat16_without_strides() -> None:
     np.testing.assert_array_equal(gpuconv.to_host(Capsules(host, strides=False)), host)
 
 
+def test_bfloat16_without_ml_dtypes_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = Capsules(ramp(2, 3, dtype=BFLOAT16))
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    text = r"bfloat16 needs ml_dtypes \(.*\); pip install 'gpuconv\[onnx\]' brings it$"
+    with pytest.raises(ArgumentTypeError, match=text):
+        gpuconv.to_host(tensor)
+
+
 # ---------------------------------------------------------------- the CUDA array interface
 
 

@@ -58,6 +58,12 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ArgumentTypeError,
         "max_pool: x must be a dask array, not builtins.list; gpuconv.max_pool takes arrays in memory",
     ),
+    "an array of dask's query planning": (
+        lambda: dask_api.conv(type("Array", (), {"__module__": "dask.array._array_expr._collection"})(), W),
+        ArgumentTypeError,
+        "conv: x must be a dask array, not dask.array._array_expr._collection.Array; "
+        "dask's query planning for arrays (array.query-planning) must be off",
+    ),
     "unknown sizes": (
         lambda: dask_api.max_pool(unknown(X, 2), kernel_shape=[3, 3]),
         ArgumentError,

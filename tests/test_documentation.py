@@ -71,6 +71,23 @@ def test_pictures_are_as_drawn() -> None:
     assert sorted(shown) == sorted(drawn)
 
 
+def test_links_lead_to_files_and_headings_that_are_there() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    links = [
+        (page, *target)
+        for page in pages
+        for target in re.findall(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text(encoding="utf-8"))
+    ]
+    assert len(links) > 30
+    for page, path, heading in links:
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_file(), f"{page.name}: {path}"
+        assert (ROOT / "docs" / "examples") not in target.parents  # copies, made with the site
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            assert heading in {found.lower().replace(" ", "-") for found in headings}, f"{page.name}: {path}#{heading}"
+
+
 def test_every_public_name_is_on_the_page_of_functions() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\.\. auto(?:function|class|exception):: (\w+)$", page, re.MULTILINE)

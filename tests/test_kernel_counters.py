@@ -22,7 +22,7 @@ MOST_SECTORS_OF_WHOLE_ROWS = 1.2
 MOST_WAVEFRONTS_OF_WHOLE_ROWS = 1.16  # no number of banks can be shared out to three phases evenly
 MOST_WAVEFRONTS_OF_PAIRS = 1.45  # sums on tensor cores are laid down in pairs, in rows apart as suits those who read
 MOST_OF_STEMS = {"NCHW": 1.1, "NHWC": 3.2}  # lanes have four channels each, one by one
-MOST_WAVEFRONTS_OF_SUMS, MOST_WAVEFRONTS_OF_FRAGMENTS = 1.15, 1.45  # pixels of several rows meet in some banks
+MOST_WAVEFRONTS_OF_SUMS, MOST_WAVEFRONTS_OF_FRAGMENTS = 1.15, 1.5  # pixels of several rows meet in some banks
 MOST_OF_VECTORS = 1.2  # of direct sums, whose rows are copied in vectors
 MOST_OF_ODD_ROWS = 1.75  # of direct sums in 16 bits, in rows of 33
 # Lanes two elements apart take two, of 4 or 8 bytes; the last lane of a row and the first one of the next may meet.
@@ -186,13 +186,16 @@ def assert_few(pool: kernel_counters.Pool, row: Row) -> None:
 
 @pytest.mark.parametrize("one", kernel_counters.pool_grads(), ids=kernel_counters.PoolGrad.title)
 def test_gradients_of_max_pool_read_neighbours_and_write_whole_sectors(one: kernel_counters.PoolGrad) -> None:
-    """Lanes of two columns each read every other window; rows of 14 or 40 elements do not all begin with a sector."""
+    """Lanes of two columns each read every other window; rows of 14 or 40 elements do not all begin with a sector.
+
+    Of the general kernel neighbours read the same windows, fewer sectors than lanes that shared none would.
+    """
     rows = one.run()
     ((title, row),) = rows.items()
     assert set(row) == {"loads", "stores"}
     for name, most in (("loads", MOST_OF_PAIRED_LOADS), ("stores", MOST_OF_ROWS)):
         sectors, ideal = row[name]
-        assert ideal <= sectors <= most * ideal, f"{title}: {name}"
+        assert (1 if one.kernel == "3d" else ideal) <= sectors <= most * ideal, f"{title}: {name}"
     assert_recorded(rows)
 
 

@@ -42,6 +42,12 @@ def folder() -> Path | None:
     return Path(home, ".cache", "gpuconv") if os.path.isabs(home) else None
 
 
+def can_be_written(folder: Path) -> bool:
+    """Tell whether a folder takes new entries, or can be made, as far as permissions say; others may stand in it."""
+    there = next(place for place in (folder, *folder.parents) if os.path.exists(place))
+    return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
+
+
 def key(*parts: str) -> str:
     """Return the digest of everything that makes an entry what it is."""
     return hashlib.sha256(json.dumps([_FORMAT, *parts]).encode()).hexdigest()

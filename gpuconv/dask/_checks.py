@@ -37,6 +37,8 @@ def _check_dask(operator: str, name: str, array: Any) -> None:
     if not isinstance(array, Array):
         kind = f"{type(array).__module__}.{type(array).__qualname__}"
         way = f"gpuconv.{operator} takes arrays in memory" if name == "x" else f"pass dask.array.from_array({name})"
+        if kind.startswith("dask.array."):
+            way = "dask's query planning for arrays (array.query-planning) must be off"
         raise ArgumentTypeError(f"{operator}: {name} must be a dask array, not {kind}; {way}")
 
 
