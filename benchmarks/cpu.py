@@ -10,14 +10,13 @@ import argparse
 import sys
 from dataclasses import asdict
 from functools import partial
-from math import exp, log
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 import gpuconv
-from benchmarks import layers, machine, peers, product, timing
+from benchmarks import gpu_summary, layers, machine, peers, product, timing
 from benchmarks.layers import Layer
 
 Row = dict[str, Any]
@@ -118,19 +117,16 @@ def _summary(rows: list[Row]) -> dict[str, Row]:
             classes[name] = _class_summary(name, ratios)
     products = [r["ort_median"] / r["product_median"] for r in rows if "product_median" in r]
     if products:
-        print(f"{'np.matmul alone':22} {len(products):6} {_mean(products):6.2f}  on the matrices of the dense layers")
-        classes["dense Conv"]["product_mean"] = _mean(products)
+        found = gpu_summary.mean(products)
+        print(f"{'np.matmul alone':22} {len(products):6} {found:6.2f}  on the matrices of the dense layers")
+        classes["dense Conv"]["product_mean"] = found
     return classes
-
-
-def _mean(ratios: list[float]) -> float:
-    return exp(sum(map(log, ratios)) / len(ratios))
 
 
 def _class_summary(name: str, ratios: dict[str, float]) -> Row:
     slowest = min(ratios, key=lambda layer: ratios[layer])
     least = ratios[slowest]
-    mean = _mean(list(ratios.values())) if least else 0.0
+    mean = gpu_summary.mean(ratios.values())
     mean_aim, least_aim = AIMS.get(name, (None, None))
     met = mean >= (mean_aim or 0) and least >= (least_aim or 0)
     texts = [f"mean >= {mean_aim}"] * (mean_aim is not None) + [f"min >= {least_aim}"] * (least_aim is not None)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
 
 from benchmarks import calls
 from benchmarks.layers import Layer
-from gpuconv import _dtypes
 from gpuconv.cuda import floor
 
 # layers.json's names of dtypes, in the order in which they are measured
@@ -78,11 +76,14 @@ def of(layer: Layer, dtype: str, bandwidth: float, precision: str = "ieee") -> F
 def work(layer: Layer, dtype: str) -> floor.Work:
     """Return the least arithmetic and the fewest bytes of a layer in a dtype."""
     call = calls.of(layer)
-    backwards = call.operator == "max_pool_grad"
-    found = floor.work(call.geometry, dtype, bias="b" in call.inputs, indices=layer.indices, backwards=backwards)
-    if call.residual is None:
-        return found
-    return replace(found, bytes=found.bytes + prod(call.residual) * _dtypes.entry(dtype).itemsize)
+    return floor.work(
+        call.geometry,
+        dtype,
+        bias="b" in call.inputs,
+        residual=call.residual is not None,
+        indices=layer.indices,
+        backwards=call.operator == "max_pool_grad",
+    )
 
 
 def rate(layer: Layer, label: str) -> float:

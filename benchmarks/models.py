@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from math import exp, log
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from benchmarks import machine, peers, timing
+from benchmarks import gpu_summary, machine, peers, timing
 from benchmarks.networks import DATA, with_random_weights
 
 Row = dict[str, Any]
@@ -84,7 +83,7 @@ def _summary(rows: list[Row]) -> dict[str, Row]:
         if not ratios:
             continue
         slowest = min(ratios, key=lambda name: ratios[name])
-        mean = exp(sum(map(log, ratios.values())) / len(ratios)) if ratios[slowest] else 0.0
+        mean = gpu_summary.mean(ratios.values())
         classes[kind] = {"networks": len(ratios), "mean": mean, "min": ratios[slowest], "slowest": slowest}
         print(f"{kind:16} geometric mean {mean:.2f} of {len(ratios)}, slowest {slowest} {ratios[slowest]:.2f}")
     if "networks" in classes:

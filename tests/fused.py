@@ -123,6 +123,51 @@ def check(number: int, architecture: str | None = None, **options: Any) -> Any:
     return emulated
 
 
+# ---------------------------------------------------------------- inputs that are infinite as TF32
+
+
+@dataclass(frozen=True)
+class BeyondTf32:
+    """A convolution by kernels with this in their names, of inputs that round to an infinity in TF32.
+
+    All are alike and negative, all weights small and alike: products are -inf where they are not exact, never NaN. A
+    bias makes every true sum positive and exact, in any order. A sum of -inf has to be made again; what relu makes of
+    it looks finite.
+    """
+
+    kernel: str
+    operator: str
+    x_shape: tuple[int, ...]
+    w_shape: tuple[int, ...]
+    attributes: dict[str, Any]
+
+    def check(self, precision: str = "tf32") -> None:
+        """Raise AssertionError where a fused call makes something else than the formula does of the true sums."""
+        x = np.full(self.x_shape, 2.0**116 - 2.0**128, np.float32)  # halfway from the least number of TF32 to -2**128
+        w = np.full(self.w_shape, 2.0**-120, np.float32)
+        b = np.full(self.w_shape[0 if self.operator == "conv" else 1], 2.0**18, np.float32)
+        sums = getattr(oracle, self.operator)(x, w, b, **self.attributes).value.astype(np.float32)
+        assert (sums > 0).all()
+        with preferred(self.kernel), emulated_cuda() as emulated:
+            for residual in (None, np.ones_like(sums)):  # some kernels store otherwise where there is one
+                finish = {"activation": "relu", "residual": residual, "precision": precision}
+                y = getattr(gpuconv, self.operator)(x, w, b, **self.attributes, **finish)
+                assert_equal(y, finished(sums, residual, "relu"))
+        assert emulated.launches[-1].variant.name.startswith(self.kernel)
+
+
+_PADDED = {"pads": [1, 1, 1, 1]}
+BEYOND_TF32 = (
+    BeyondTf32("conv_float32_3d", "conv", (1, 3, 9, 8), (20, 3, 3, 3), _PADDED),
+    BeyondTf32("conv_split_float32_3d", "conv", (1, 64, 9, 8), (20, 64, 3, 3), _PADDED),
+    BeyondTf32("conv_matrix_float32_3d", "conv", (1, 36, 9, 8), (20, 36, 1, 1), {}),
+    BeyondTf32("conv_stem_float32_3d", "conv", (1, 3, 9, 40), (40, 3, 3, 3), _PADDED),
+    BeyondTf32("conv_grouped_float32_3d", "conv", (1, 16, 9, 32), (32, 8, 3, 3), {**_PADDED, "group": 2}),
+    BeyondTf32("conv_transpose_interleaved", "conv_transpose", (1, 20, 5, 6), (20, 20, 4, 4), {"strides": [2, 2]}),
+    BeyondTf32("conv_transpose_matrix", "conv_transpose", (1, 20, 5, 6), (20, 20, 2, 2), {"strides": [2, 2]}),
+)
+
+
 # ---------------------------------------------------------------- random calls
 
 

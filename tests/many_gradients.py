@@ -207,18 +207,6 @@ _ODD = Problem(
 _STEM = Problem("conv", (3, 3, 15, 17), (136, 3, 5, 7), None, {"strides": [2, 2], "pads": [3, 2, 2, 3], "group": 1})
 _POINTWISE = Problem("conv", (9, 75, 4, 12), (140, 75, 1, 1), None, {"group": 1})
 
-# For large tiles: channels that are whole 16 bytes, or not, or few; images whose pixels are copied one by one or not.
-_CHUNKS = Problem(
-    "conv", (5, 48, 9, 14), (144, 24, 3, 2), None,
-    {"strides": [2, 1], "dilations": [1, 2], "pads": [1, 0, 2, 1], "group": 2},
-)  # fmt: skip
-_ODD = Problem(
-    "conv", (2, 21, 3, 7, 9), (70, 21, 2, 3, 2), None,
-    {"strides": [1, 1, 2], "dilations": [1, 2, 1], "pads": [1, 2, 0, 0, 1, 2], "group": 1},
-)  # fmt: skip
-_STEM = Problem("conv", (3, 3, 15, 17), (136, 3, 5, 7), None, {"strides": [2, 2], "pads": [3, 2, 2, 3], "group": 1})
-_POINTWISE = Problem("conv", (9, 75, 4, 12), (140, 75, 1, 1), None, {"group": 1})
-
 WEIGHTS: tuple[Trial, ...] = (
     partial(_weights, "conv_weight_grad_float32_3d_64x64", _CONV, "float32", "contiguous"),
     partial(_weights, "conv_weight_grad_float16_3d_64x64", _TRANSPOSED, "float16", "channels last"),

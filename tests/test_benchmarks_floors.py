@@ -38,9 +38,9 @@ FLOORS = [
     ("resnet50.l4.3x3/bias_grad", "float32", 3_213_312, 0, 0.747, "memory"),
     ("segnet.pool1.idx/grad", "bfloat16", 398_131_200, 0, 92.589, "memory"),
     ("segnet.pool1.idx/unpool", "bfloat16", 398_131_200, 0, 92.589, "memory"),
-    # 64x64x64, 16x60x60x60, 16x5x5x5 and 16, of 8 bytes; 8 operations for each product
     # 32x64x56x56 and twice 32x256x56x56, 256x64 and 256
     ("resnet50.l1.expand/fused", "bfloat16", 115_638_784, 3_288_334_336, 26.893, "memory"),
+    # 64x64x64, 16x60x60x60, 16x5x5x5 and 16, of 8 bytes; 8 operations for each product
     ("sparse.volume", "complex64", 29_761_280, 3_456_000_000, 57.6, "math"),
 ]
 

@@ -8,7 +8,7 @@ import numpy as np
 import oracle
 import pytest
 from emulated import varied_cuda
-from fused import ACTIVATIONS, accumulator, assert_equal, finished, with_finish
+from fused import ACTIVATIONS, BEYOND_TF32, BeyondTf32, accumulator, assert_equal, finished, with_finish
 from hypothesis import given
 from hypothesis import strategies as st
 from operands import CONV_DTYPES, CONV_KINDS, EXACT_KINDS, LAYOUTS, operands, values
@@ -149,3 +149,10 @@ def test_kernels_round_short_numbers_once_at_the_end(
         given = {"residual": residual, "activation": activation, "out": new(out, sums.shape, dtype)}
         y = computed(problem, arrays, **given)
     assert_equal(y + 0, expected + 0)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
+@pytest.mark.parametrize("call", BEYOND_TF32, ids=[call.kernel for call in BEYOND_TF32])
+def test_no_relu_hides_a_sum_that_rounded_inputs_made_infinite(call: BeyondTf32, precision: str) -> None:
+    call.check(precision)

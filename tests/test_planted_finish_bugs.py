@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from emulated import preferred
 from emulator import emulated_cuda
-from fused import assert_equal, finished
+from fused import BEYOND_TF32, BeyondTf32, assert_equal, finished
 from mutate_kernels import changed_kernels
 from operands import LAYOUTS, values
 from test_planted_bugs import exchanged
@@ -68,12 +68,16 @@ OVER_CHANNELS = Call(
 )  # fmt: skip
 WIDE = Call("conv_grouped_float32_3d_3xtf32", (1, 16, 9, 32), (16, 8, 3, 3), precision="3xtf32", attributes=GROUPED)
 
+ROUNDED, OF_SPLITS, OF_MATRIX, OF_STEM, OF_GROUPS, INTERLEAVED, DISJOINT = BEYOND_TF32
+
 REPAIRED = "finished(p.finish, p.y, sum_inside(window, m) + bias(m), &target)"
 ADDED = (
     "if (finish.residual != nullptr) sum += widen(*residual_of(finish, y, target));\n    return activated(finish, sum);"
 )
 
-BUGS = {
+ONLY_FINITE = "if (FINISH && (Multiplier::kExact || finite))"
+
+BUGS: dict[str, tuple[str, str, str, Call | BeyondTf32]] = {
     "activated before the residual": (
         "include/finish.cuh",
         ADDED,
@@ -113,6 +117,28 @@ BUGS = {
         "true;",
         WIDE,
     ),
+    "relu hides what is to be made again": ("include/epilogue.cuh", ONLY_FINITE, "if (FINISH)", ROUNDED),
+    "relu hides what is to be made again of splits": ("include/epilogue.cuh", ONLY_FINITE, "if (FINISH)", OF_SPLITS),
+    "relu hides what is to be made again of a matrix": ("include/epilogue.cuh", ONLY_FINITE, "if (FINISH)", OF_MATRIX),
+    "relu hides what is to be made again of phases": ("include/epilogue.cuh", ONLY_FINITE, "if (FINISH)", INTERLEAVED),
+    "relu hides what is to be made again in vectors": (
+        "include/stem_mma.cuh",
+        "is_finite(out[i]) ? made[i] : out[i]",
+        "made[i]",
+        OF_STEM,
+    ),
+    "relu hides what is to be made again in wide outputs": (
+        "conv_grouped.cu",
+        "is_finite(sums[k]) ? activated(finish, sums[k]) : sums[k]",
+        "activated(finish, sums[k])",
+        OF_GROUPS,
+    ),
+    "relu hides what is to be made again before it is moved": (
+        "include/depth_to_space.cuh",
+        "if (!is_finite(sum)) sum = again(multiplier, at, m);",
+        "",
+        DISJOINT,
+    ),
 }
 
 
@@ -125,7 +151,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("path", "old", "new", "call"), BUGS.values(), ids=BUGS)
-def test_a_bug_in_one_family_shows(path: str, old: str, new: str, call: Call) -> None:
+def test_a_bug_in_one_family_shows(path: str, old: str, new: str, call: Call | BeyondTf32) -> None:
     call.check()
     with changed_kernels({path: exchanged(path, old, new)}), pytest.raises(AssertionError):
         call.check()

@@ -60,6 +60,10 @@ def names(problem: Problem) -> list[str]:
         ((1, 8, 0), (8, 8, 1), "float64", {"pads": [1, 1]}, "there is nothing to multiply"),
         ((1, 8, 2**30), (8, 8, 1), "float64", {}, "offsets or coordinates need 64-bit indices"),
         ((1, 1, 2**30), (1, 1, 1), "float64", {"strides": [2**20]}, "offsets or coordinates need 64-bit indices"),
+        (
+            *((1, 2, 2**29), (1, 2, 3), "float32", {"strides": [2**20]}),
+            "channels of x are 2147483648 bytes apart, not fewer than 2147483648",
+        ),
     ],
 )
 def test_large_tiles_refuse_what_they_have_no_room_for(
@@ -69,6 +73,12 @@ def test_large_tiles_refuse_what_they_have_no_room_for(
     assert weight_grad_tile_plan.refusal(problem) == why
     assert not names(problem)
     assert any("64x64" in one.name for one in weight_grad_plan.candidates(problem, LIMITS))
+
+
+def test_channels_may_lie_nearly_2_gib_apart() -> None:
+    for x_shape, dtype in (((1, 2, 2**29), "float16"), ((1, 2, 2**29 - 1), "float32")):
+        assert names(problem_of(x_shape, (1, 2, 3), dtype, strides=[2**20]))
+    assert names(problem_of((1, 1, 2**29), (1, 1, 3), "float32", strides=[2**20]))  # no other channel is read
 
 
 def test_parts_of_complex_numbers_are_not_for_them() -> None:

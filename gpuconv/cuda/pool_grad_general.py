@@ -18,7 +18,7 @@ from gpuconv.cuda import params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_grad_problem import OPERATOR, Problem, one_launch, seconds
-from gpuconv.cuda.sums_plan import filled
+from gpuconv.cuda.sums_plan import axes, filled
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
@@ -36,7 +36,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
         The problem needs more than 64-bit indices.
     """
     wide = needs_wide(problem)
-    kernel = variant(problem.dtype, wide, rank(len(problem.geometry.kernel_shape), wide))
+    kernel = variant(problem.dtype, wide, _rank(problem, wide))
     time = seconds(problem, _instructions(problem), limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, wide))
 
@@ -50,9 +50,9 @@ def needs_wide(problem: Problem) -> bool:
     return params.needs_wide(OPERATOR, [prod(g.x_shape), *reach, *ends, *g.strides, *g.dilations, *spans])
 
 
-def rank(axes: int, wide: bool) -> int:
-    """Return how many axes the kernel for so many has: at least as many as one that is built ahead."""
-    return max(axes, _AHEAD[wide or axes > _AHEAD[0]])
+def _rank(problem: Problem, wide: bool) -> int:
+    """Return how many axes the kernel has: at least as many as one that is built ahead."""
+    return axes(len(problem.geometry.kernel_shape), wide, _AHEAD)
 
 
 def _reach(problem: Problem) -> list[int]:
@@ -99,16 +99,16 @@ def variants() -> Iterator[Variant]:
 
 @cache
 def _layout(wide: bool, ndim: int) -> np.dtype[Any]:
-    index, axes, divider = params.index(wide), (ndim,), params.divider(wide)
+    index, each, divider = params.index(wide), (ndim,), params.divider(wide)
     return params.layout(
         [
             *((name, params.POINTER) for name in ("dy", "indices", "dx")),
             ("plane", "<i8"),
             ("elements", index),
-            *((name, index, axes) for name in ("y_extent", "pad", "reach")),
-            *params.array_layout(("dx", "dy", "indices"), index, axes),
-            ("place_stride", index, axes),
-            *((name, divider, axes) for name in ("x_extent", "stride", "dilation")),
+            *((name, index, each) for name in ("y_extent", "pad", "reach")),
+            *params.array_layout(("dx", "dy", "indices"), index, each),
+            ("place_stride", index, each),
+            *((name, divider, each) for name in ("x_extent", "stride", "dilation")),
             ("channels", divider),
             ("channels_last", index),
         ]
@@ -119,7 +119,7 @@ def _layout(wide: bool, ndim: int) -> np.dtype[Any]:
 
 
 def _plan(problem: Problem, kernel: Variant, wide: bool) -> Plan:
-    g, ndim = problem.geometry, rank(len(problem.geometry.kernel_shape), wide)
+    g, ndim = problem.geometry, _rank(problem, wide)
     elements = prod(g.x_shape)
     fields: dict[str, Any] = {
         "plane": prod(g.x_shape[2:]),

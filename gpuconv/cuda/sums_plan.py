@@ -19,6 +19,7 @@ _THREADS = 256
 _LANES = 32
 _BLOCKS_PER_SM = 4
 _USE = "sums of parts"
+_MOST_BYTES = 64 * 2**20  # of the sums of all parts, where there is more than one
 _ADD_UP_AXES, _SUMS_AXES = (1, 3, 6), (3, 5)  # of kernels that are built ahead, the last ones with 64-bit indices
 
 
@@ -44,6 +45,11 @@ def collapsed_together(shape: Sequence[int], *arrays: Sequence[int]) -> tuple[li
 def workspace_bytes(parts: int, elements: int, dtype: str) -> int:
     """Return the bytes of the sums of all parts."""
     return parts * elements * _dtypes.sums(dtype).itemsize
+
+
+def most_parts(elements: int, dtype: str) -> int:
+    """Return into how many parts the sums of so many elements may be cut, by the memory that all of them take."""
+    return max(1, _MOST_BYTES // workspace_bytes(1, elements, dtype))
 
 
 def plan(

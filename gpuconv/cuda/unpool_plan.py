@@ -12,7 +12,7 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv._gradients import MaxUnpoolGeometry
-from gpuconv.cuda import launching, params
+from gpuconv.cuda import launching, params, sums_plan
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import used
 from gpuconv.cuda.sums_plan import collapsed, filled
@@ -42,7 +42,7 @@ def for_max_unpool(
     elements, places = prod(g.x_shape), prod(g.y_shape)
     spans = (params.span(g.x_shape, of_x), params.span(g.x_shape, of_indices), params.span(g.y_shape, of_y))
     wide = params.needs_wide(operator, [elements, places, *spans])
-    rank = _rank(len(g.x_shape) - 2, wide)
+    rank = sums_plan.axes(len(g.x_shape) - 2, wide, _AHEAD)
     last = g.y_shape[1] > 1 and all(
         abs(of_y[1]) < abs(step) for n, step in zip(g.y_shape[2:], of_y[2:], strict=True) if n > 1
     )
@@ -97,10 +97,6 @@ def _clear(role: str, words: int) -> Launch:
     pointers = params.pointers(chosen.layout, {"words": role})
     blocks = max(1, min(-(-words // (4 * _THREADS)), 2**16))
     return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, {"count": words}), pointers)
-
-
-def _rank(rank: int, wide: bool) -> int:
-    return max(rank, _AHEAD[wide or rank > _AHEAD[0]])
 
 
 def _array_fields(arrays: dict[str, Ints], rank: int) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from gpuconv.cuda.weight_grad_problem import OPERATOR, Problem, layout
 
 _THREADS = 128
 _AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
-_MOST_BYTES = 64 * 2**20  # of the sums of all parts, where there is more than one
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def _parts(problem: Problem, tile: Tile, limits: Limits) -> int:
     """Return into how many parts the pixels are dealt, so that there are blocks for all multiprocessors."""
     blocks = prod(_tiles(problem, tile)) * problem.geometry.group
     wanted = -(-2 * tile.blocks_per_sm * limits.multiprocessors // blocks)
-    room = _MOST_BYTES // sums_plan.workspace_bytes(1, prod(problem.geometry.w_shape), problem.dtype)
+    room = sums_plan.most_parts(prod(problem.geometry.w_shape), problem.dtype)
     slices = -(-problem.pixels // tile.slice)
     parts = max(1, min(wanted, room, slices))
     return -(-slices // -(-slices // parts)) if slices else 1
@@ -120,8 +119,7 @@ def _seconds(problem: Problem, tile: Tile, parts: int, limits: Limits) -> float:
 
 
 def _axes(problem: Problem, wide: bool) -> int:
-    rank = len(problem.geometry.kernel_shape)
-    return max(rank, _AHEAD[wide or rank > _AHEAD[0]])
+    return sums_plan.axes(len(problem.geometry.kernel_shape), wide, _AHEAD)
 
 
 def _plan(problem: Problem, tile: Tile, parts: int, wide: bool) -> Plan:

@@ -23,6 +23,7 @@ from gpuconv.cuda.weight_grad_problem import OPERATOR, Problem
 from gpuconv.cuda.weight_grad_tiles import Tile
 
 _FARTHEST = 2**30  # coordinates and extents of tables are below
+_APART = 2**31  # bytes from one channel of x to the next are fewer
 _COORDINATES = 12 + 4  # bytes of an entry
 
 
@@ -37,6 +38,9 @@ def refusal(problem: Problem) -> str | None:
         return "there is nothing to multiply"
     if problem.wide() or max((*problem.reach(), *problem.geometry.x_shape[2:])) >= _FARTHEST:
         return "offsets or coordinates need 64-bit indices"
+    apart = abs(problem.x_strides[1]) * _dtypes.entry(problem.dtype).itemsize
+    if problem.geometry.w_shape[1] > 1 and apart >= _APART:
+        return f"channels of x are {apart} bytes apart, not fewer than {_APART}"
     return None
 
 

@@ -15,7 +15,6 @@ from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.weight_grad_problem import Problem
 
 UNIT = 4  # channels that columns are filled up to, tap by tap
-_MOST_BYTES = 64 * 2**20  # of the sums of all parts, where there is more than one
 _ROUNDS = 8  # of blocks for all multiprocessors, at most
 _BEGINNING = 2500  # cycles from a block's start to its first product and from its last one to its end; assumed
 _LATENCY = 700  # cycles that a load from global memory takes; assumed
@@ -183,7 +182,7 @@ def parts(problem: Problem, tile: Tile, arithmetic: Arithmetic, limits: Limits) 
     """Return into how many parts the pixels are dealt, for the least modelled time, and that time."""
     slices = _slices(problem, tile)
     of_part = prod(tiles(problem, tile)) * problem.geometry.group
-    room = max(1, _MOST_BYTES // sums_plan.workspace_bytes(1, prod(problem.geometry.w_shape), problem.dtype))
+    room = sums_plan.most_parts(prod(problem.geometry.w_shape), problem.dtype)
     wanted = {1, *(rounds * limits.multiprocessors // of_part for rounds in range(1, _ROUNDS + 1))}
     counts = {max(1, min(count, room, slices)) for count in wanted}
     needed = sorted({-(-slices // -(-slices // count)) for count in counts})  # each of which has pixels
