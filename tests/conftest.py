@@ -10,7 +10,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before NumPy is imported: its BLAS re
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,14 @@ def general_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     from gpuconv.cuda import conv_plan, gemm_plan
 
     monkeypatch.setattr(conv_plan, "FAMILIES", (gemm_plan,))
+
+
+@pytest.fixture(scope="module")
+def cache_of_broken_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep broken kernels out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUCONV_CACHE_DIR", str(tmp_path_factory.mktemp("broken")))
+        yield
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

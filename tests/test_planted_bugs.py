@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -20,15 +20,7 @@ import gpuconv
 from gpuconv import cuda
 from gpuconv.cuda import sources
 
-pytestmark = pytest.mark.emulator
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Broken kernels stay out of the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPUCONV_CACHE_DIR", str(tmp_path_factory.mktemp("broken")))
-        yield
+pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_kernels")]
 
 
 IMPLICIT, TRANSPOSE, PHASES = "include/implicit_gemm.cuh", "conv_transpose.cu", "include/phases.cuh"

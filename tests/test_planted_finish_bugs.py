@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +16,7 @@ from test_planted_bugs import exchanged
 
 import gpuconv
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_kernels")]
 
 _PADDED = {"pads": [1, 1, 1, 1]}
 _CLIP = ("clip", -1.5, 6)
@@ -140,14 +139,6 @@ BUGS: dict[str, tuple[str, str, str, Call | BeyondTf32]] = {
         DISJOINT,
     ),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Broken kernels stay out of the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPUCONV_CACHE_DIR", str(tmp_path_factory.mktemp("broken")))
-        yield
 
 
 @pytest.mark.parametrize(("path", "old", "new", "call"), BUGS.values(), ids=BUGS)

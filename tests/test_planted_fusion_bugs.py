@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import fused
@@ -12,19 +11,11 @@ from emulator import EmulatorError
 from mutate_kernels import changed_kernels
 from test_planted_bugs import exchanged
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_kernels")]
 
 COPY, COMPLEX, FINISH = "copy.cu", "complex.cu", "include/finish.cuh"
 # A kernel with a clip and a residual, and one with a leaky relu.
 _GENERAL = [number for number, one in enumerate(fused.KERNELS) if one.kernel == "conv_float32_2d_16x128x16"][:2]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Broken kernels stay out of the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPUCONV_CACHE_DIR", str(tmp_path_factory.mktemp("broken")))
-        yield
 
 
 @pytest.mark.parametrize(

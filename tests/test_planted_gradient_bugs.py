@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,21 +10,13 @@ from many_gradients import LARGE_WEIGHTS, WALKS
 from mutate_kernels import changed_kernels
 from test_planted_bugs import exchanged
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_kernels")]
 
 WALK = "max_pool_grad_walks.cu"
 TILE, SLICES, TILE_MMA = "conv_weight_grad_tile.cu", "include/weight_grad_slices.cuh", "include/weight_grad_mma.cuh"
 WRONG, OUT_OF_BOUNDS = "differ", "global memory out of bounds"
 WRONG_SUMS = "elements are wrong"
 CHANNELS, PIXELS, CHUNKS = LARGE_WEIGHTS[1], LARGE_WEIGHTS[4], LARGE_WEIGHTS[5]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Broken kernels stay out of the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPUCONV_CACHE_DIR", str(tmp_path_factory.mktemp("broken")))
-        yield
 
 
 @dataclass(frozen=True)

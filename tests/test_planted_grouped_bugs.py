@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,19 +16,11 @@ from test_planted_bugs import exchanged
 import gpuconv
 from gpuconv.cuda import grouped_tile
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_kernels")]
 
 GROUPED, BANDS, OUTPUTS = "conv_grouped.cu", "include/bands.cuh", "include/wide_outputs.cuh"
 WRONG = "elements are wrong"
 READY = "__syncthreads();         // the band has arrived for all threads, and the fragments"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Broken kernels stay out of the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPUCONV_CACHE_DIR", str(tmp_path_factory.mktemp("broken")))
-        yield
 
 
 @pytest.fixture(autouse=True)

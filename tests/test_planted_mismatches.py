@@ -16,17 +16,9 @@ import gpuconv
 from gpuconv import CompileError
 from gpuconv.cuda import gemm_fields, gemm_plan, gemm_structs, params
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_kernels")]
 
 OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Broken kernels stay out of the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPUCONV_CACHE_DIR", str(tmp_path_factory.mktemp("broken")))
-        yield
 
 
 @pytest.fixture

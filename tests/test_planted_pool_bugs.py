@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from many_blocks import BAND_POOLS, CHANNEL_POOLS, PATCH_POOLS, PLANE_POOLS, TIL
 from mutate_kernels import changed_kernels
 from test_planted_bugs import exchanged
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_kernels")]
 
 VECTORS, BANDS, PLANES, TILES, CHANNELS, PATCHES = (
     f"max_pool_{name}.cu" for name in ("vectors", "bands", "planes", "tiles", "channels", "patches")
@@ -22,14 +21,6 @@ ORDER, PACKED, STAGING, PTX = (f"include/{name}.cuh" for name in ("order", "pack
 WRONG = "elements differ"
 OUT_OF_BOUNDS = "global memory out of bounds"
 WRITTEN = "results.put(line, q + i, windows[i]);\n    }\n    __syncthreads();"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Broken kernels stay out of the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPUCONV_CACHE_DIR", str(tmp_path_factory.mktemp("broken")))
-        yield
 
 
 def of(pools: tuple[ManyBlocks, ...], part: str) -> ManyBlocks:

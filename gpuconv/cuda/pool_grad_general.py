@@ -18,7 +18,7 @@ from gpuconv.cuda import params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_grad_problem import OPERATOR, Problem, one_launch, seconds
-from gpuconv.cuda.sums_plan import axes, filled
+from gpuconv.cuda.sums_plan import array_fields, axes, filled
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
@@ -121,7 +121,7 @@ def _layout(wide: bool, ndim: int) -> np.dtype[Any]:
 def _plan(problem: Problem, kernel: Variant, wide: bool) -> Plan:
     g, ndim = problem.geometry, _rank(problem, wide)
     elements = prod(g.x_shape)
-    fields: dict[str, Any] = {
+    fields = {
         "plane": prod(g.x_shape[2:]),
         "elements": elements,
         "y_extent": filled(g.y_shape[2:], ndim, 1),
@@ -133,7 +133,6 @@ def _plan(problem: Problem, kernel: Variant, wide: bool) -> Plan:
         "dilation": params.divisions(filled(g.dilations, ndim, 1), wide),
         "channels": params.division(g.x_shape[1], wide),
         "channels_last": problem.channels_last,
+        **array_fields(problem.arrays, ndim),
     }
-    for name, (batch, channel, *spatial) in problem.arrays.items():
-        fields |= params.array_fields(name, (batch, channel, *filled(spatial, ndim, 0)))
     return one_launch(kernel, elements, fields, "every element looks at the windows that can reach it")

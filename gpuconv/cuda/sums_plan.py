@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -118,6 +119,14 @@ def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides:
 def filled(entries: Sequence[int], rank: int, entry: int) -> list[int]:
     """Return what axes have, with axes of one element in front."""
     return [entry] * (rank - len(entries)) + list(entries)
+
+
+def array_fields(arrays: Mapping[str, Ints], rank: int) -> dict[str, Any]:
+    """Return the fields for arrays of these strides: batch, channel, and spatial axes as :func:`filled` has them."""
+    found: dict[str, Any] = {}
+    for name, (batch, channel, *spatial) in arrays.items():
+        found |= params.array_fields(name, (batch, channel, *filled(spatial, rank, 0)))
+    return found
 
 
 def needs_wide(operator: str, extents: Sequence[int], steps: Sequence[int], counts: Sequence[int]) -> bool:

@@ -15,7 +15,7 @@ from gpuconv._gradients import MaxUnpoolGeometry
 from gpuconv.cuda import launching, params, sums_plan
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import used
-from gpuconv.cuda.sums_plan import collapsed, filled
+from gpuconv.cuda.sums_plan import array_fields, collapsed, filled
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
@@ -50,7 +50,7 @@ def for_max_unpool(
         "numbered": prod(g.numbered_shape),
         "elements": elements,
         "places": places,
-        **_array_fields({"x": of_x, "indices": of_indices, "y": of_y}, rank),
+        **array_fields({"x": of_x, "indices": of_indices, "y": of_y}, rank),
         "channels": params.division(g.x_shape[1], wide),
         "x_extent": params.divisions(filled(g.x_shape[2:], rank, 1), wide),
         "y_extent": params.divisions(filled(g.y_shape[2:], rank, 1), wide),
@@ -97,13 +97,6 @@ def _clear(role: str, words: int) -> Launch:
     pointers = params.pointers(chosen.layout, {"words": role})
     blocks = max(1, min(-(-words // (4 * _THREADS)), 2**16))
     return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, {"count": words}), pointers)
-
-
-def _array_fields(arrays: dict[str, Ints], rank: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, (batch, channel, *spatial) in arrays.items():
-        found |= params.array_fields(name, (batch, channel, *filled(spatial, rank, 0)))
-    return found
 
 
 # ---------------------------------------------------------------- variants

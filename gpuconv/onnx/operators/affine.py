@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from gpuconv import _activation
 from gpuconv._activation import Activation
 from gpuconv.cpu import _threads
 from gpuconv.cpu._finish import Finish
-from gpuconv.onnx.operators.form import namespace
+from gpuconv.onnx.operators.form import blocks_of_channels, namespace
 
 _BLOCK = 2**15  # elements
 
@@ -33,9 +32,7 @@ def affine(x: Any, factor: Any, shift: Any, activation: Any = None) -> Any:
     if not isinstance(x, np.ndarray) or x.shape[1] != factor.size != 1:  # one channel may become several
         return _computed(x, *parts)
     y = np.empty(x.shape, x.dtype)
-    step = max(1, _BLOCK // max(1, prod(x.shape[2:])))
-    places = [np.s_[image, low : low + step] for image in range(x.shape[0]) for low in range(0, x.shape[1], step)]
-    _threads.run(lambda place: _compute_into(y[place], x[place], place[1], *parts), places)
+    _threads.run(lambda place: _compute_into(y[place], x[place], place[1], *parts), blocks_of_channels(x, _BLOCK))
     return y
 
 

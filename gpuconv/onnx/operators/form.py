@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -81,3 +82,9 @@ def is_float(array: Any) -> bool:
 def ints(array: Any) -> list[int]:
     """Return the integers of an input that came on the host, or of an attribute."""
     return [int(value) for value in np.asarray(array).reshape(-1)]
+
+
+def blocks_of_channels(x: Any, elements: int) -> list[tuple[int, slice]]:
+    """Return places in x (N, C, D1, …, Dn) that are all of it: channels of an image, with about so many elements."""
+    step = max(1, elements // max(1, prod(x.shape[2:])))
+    return [(image, slice(low, low + step)) for image in range(x.shape[0]) for low in range(0, x.shape[1], step)]

@@ -12,7 +12,7 @@ import gpuconv
 from gpuconv import _geometry, cuda
 from gpuconv._errors import ArgumentError
 from gpuconv.cpu import _threads
-from gpuconv.onnx.operators.form import Form, Operator, ints, namespace, wide
+from gpuconv.onnx.operators.form import Form, Operator, blocks_of_channels, ints, namespace, wide
 
 _BLOCK = 2**17  # elements
 _WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
@@ -36,9 +36,7 @@ def _average_pool(form: Form, x: Any) -> Any:
         y = _sums_by_conv(wide(x), g) / namespace(x).asarray(counts)
         return y.astype(x.dtype, copy=False)
     result = np.empty(g.y_shape, x.dtype)
-    step = max(1, _BLOCK // max(1, prod(x.shape[2:])))
-    places = [np.s_[image, low : low + step] for image in range(x.shape[0]) for low in range(0, x.shape[1], step)]
-    _threads.run(lambda place: _averages_into(result[place], wide(x[place]), g, counts), places)
+    _threads.run(lambda place: _averages_into(result[place], wide(x[place]), g, counts), blocks_of_channels(x, _BLOCK))
     return result
 
 
