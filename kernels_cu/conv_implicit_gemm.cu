@@ -2,14 +2,10 @@
 //
 // A block makes one tile of output channels x pixels of one group (include/implicit_gemm.cuh). Tiles run over M first:
 // neighbouring blocks read the same activations, and the packed weights, small, stay in the L2 cache.
+#include "conv_params.cuh"
 #include "ffma.cuh"
 #include "implicit_gemm.cuh"
 #include "mma.cuh"
-
-template <class Index, int NDIM> struct ConvParams {
-    Correlation<Index, NDIM> common;
-    Taps<Index, NDIM> taps;
-};
 
 template <class T, class Acc, class Multiplier, class Index, int NDIM>
 __device__ __forceinline__ void convolve(const ConvParams<Index, NDIM>& p)

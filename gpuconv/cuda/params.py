@@ -15,6 +15,7 @@ import numpy as np
 from gpuconv._errors import ArgumentError
 
 POINTER = "<u8"
+MAP = ("<u8", (16,))  # a CUtensorMap, which is aligned to 64 bytes; its struct's layout must say so
 FINISH = "finish"  # the field of what comes after the sums; where nothing does, it is all zeros and may be left out
 INDEX_LIMIT = 2**31 - 2**16  # of an offset or a coordinate in 32 bits; the rest is room to round up to tiles
 _WIDE_LIMIT = 2**63 - 2**32
@@ -56,9 +57,23 @@ def divisions(divisors: Sequence[int], wide: bool) -> list[tuple[int, ...]]:
     return [division(divisor, wide) for divisor in divisors]
 
 
-def layout(fields: Sequence[tuple[Any, ...]]) -> np.dtype[Any]:
-    """Return the layout of a C struct with these fields, ``(name, type)`` or ``(name, type, (length,))``."""
-    return np.dtype(list(fields), align=True)
+def layout(fields: Sequence[tuple[Any, ...]], alignment: int = 1) -> np.dtype[Any]:
+    """Return the layout of a C struct with these fields, ``(name, type)`` or ``(name, type, (length,))``.
+
+    Where a field is aligned to more than its numbers are, ``alignment`` is that of the struct, which has such fields in
+    front.
+    """
+    found: np.dtype[Any] = np.dtype(list(fields), align=True)
+    if found.itemsize % alignment == 0:
+        return found
+    names = list(found.names or ())
+    described: Any = {
+        "names": names,
+        "formats": [found[name] for name in names],
+        "offsets": [offset(found, name) for name in names],
+        "itemsize": -(-found.itemsize // alignment) * alignment,
+    }
+    return np.dtype(described)
 
 
 def array_layout(
@@ -88,7 +103,7 @@ def array_fields(name: str, strides: Sequence[int], extent: Sequence[int] | None
 
 
 def pack(dtype: np.dtype[Any], values: Mapping[str, Any]) -> bytes:
-    """Return the struct's bytes; pointers and ``FINISH`` may be left out, every other field must be given.
+    """Return the struct's bytes; pointers, maps and ``FINISH`` may be left out, every other field must be given.
 
     Structs inside are mappings or tuples, arrays of structs sequences of those.
     """
@@ -99,7 +114,8 @@ def pack(dtype: np.dtype[Any], values: Mapping[str, Any]) -> bytes:
 
 def _fill(struct: np.ndarray[Any, Any], values: Mapping[str, Any]) -> None:
     names = struct.dtype.names or ()
-    zeros = {FINISH, *(name for name in names if struct.dtype[name] == np.dtype(POINTER))}
+    later = (np.dtype(POINTER), np.dtype(MAP))
+    zeros = {FINISH, *(name for name in names if struct.dtype[name] in later)}
     missing = [name for name in names if name not in values and name not in zeros]
     if missing or not set(values) <= set(names):
         raise KeyError(f"fields missing: {missing}, fields unknown: {sorted(set(values) - set(names))}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from gpuconv._geometry import Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class Variant:
         The struct's mirror.
     threads, blocks_per_sm : int
         ``__launch_bounds__``.
+    architectures : tuple of str
+        Those that it compiles for; empty: all.
     """
 
     name: str
@@ -38,6 +43,49 @@ class Variant:
     layout: np.dtype[Any]
     threads: int
     blocks_per_sm: int
+    architectures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A map of an array in a launch's struct: all that the driver encodes but for the array's address.
+
+    Sizes and the like are of the innermost axis first. A map is of boxes of the array, or it has corners: then it is of
+    pixels in order, of a convolution's windows ("im2col").
+
+    Attributes
+    ----------
+    role : str
+        Of the array.
+    offset : int
+        Of the map in the struct.
+    dtype : {"float16", "bfloat16", "float32"}
+    sizes : tuple of int
+    strides : tuple of int
+        Bytes, of all axes but the innermost.
+    steps : tuple of int
+        Elements from one that is copied to the next.
+    box : tuple of int
+    lower, upper : tuple of int
+        The corners, of the spatial axes.
+    channels, pixels : int
+        That are copied at once.
+    swizzle : int
+        Bytes over which 16 bytes each change places in shared memory: 0, 32, 64 or 128.
+    """
+
+    role: str
+    offset: int
+    dtype: str
+    sizes: Ints
+    strides: Ints
+    steps: Ints
+    box: Ints = ()
+    lower: Ints = ()
+    upper: Ints = ()
+    channels: int = 0
+    pixels: int = 0
+    swizzle: int = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +100,12 @@ class Launch:
     shared_bytes : int
         Dynamic shared memory.
     parameters : bytes
-        The struct, with pointers of zero.
+        The struct, with pointers and maps of zero.
     pointers : tuple of (str, int)
         Which array's address belongs at which byte offset: "x", "w", "b", "dy", "y", "indices", "residual", "packed",
-        "expanded", "copied" or "workspace".
+        "x_last", "expanded", "copied" or "workspace".
+    maps : tuple of TensorMap
+        Those that belong into the struct.
     """
 
     variant: Variant
@@ -63,6 +113,7 @@ class Launch:
     shared_bytes: int
     parameters: bytes
     pointers: tuple[tuple[str, int], ...]
+    maps: tuple[TensorMap, ...] = ()
 
     @property
     def packs(self) -> bool:
@@ -98,6 +149,12 @@ class Plan:
         Of complex weights as the real ones that kernels take.
     copied_bytes : (int, int)
         Of a residual's copy: before its first element, and from there on.
+    x_last_bytes : int
+        Of a copy of x whose channels are the innermost axis.
+    alignment : tuple of (str, int)
+        Roles of inputs whose addresses must be multiples of more bytes than those of an element.
+    otherwise : callable or None
+        Returns the plan of a call whose addresses are not; it has no such roles.
     """
 
     operator: str
@@ -111,6 +168,9 @@ class Plan:
     kernel: str = ""
     expanded_bytes: int = 0
     copied_bytes: tuple[int, int] = (0, 0)
+    x_last_bytes: int = 0
+    alignment: tuple[tuple[str, int], ...] = ()
+    otherwise: Callable[[], Plan] | None = field(default=None, compare=False)
 
     @property
     def spaces(self) -> tuple[tuple[str, str, int], ...]:
@@ -118,6 +178,7 @@ class Plan:
         found = (
             ("expanded", "the weights' parts", self.expanded_bytes),
             ("packed", "the packed weights", self.packed_bytes),
+            ("x_last", "x with its channels last", self.x_last_bytes),
             ("workspace", self.workspace_use, self.workspace_bytes),
             ("copied", "the residual as the result lies", sum(self.copied_bytes)),
         )

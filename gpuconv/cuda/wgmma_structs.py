@@ -1,0 +1,42 @@
+"""Layouts of the structs of convolution by wgmma, field by field as in ``kernels_cu/include/wgmma_params.cuh``."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gpuconv.cuda import gemm_structs, params
+from gpuconv.cuda.correlation import RANK
+
+_ALIGNMENT = 64  # of CUtensorMap
+
+
+@cache
+def loading() -> np.dtype[Any]:
+    """Return the layout of ``Loading``."""
+    numbers = [(name, "<i4") for name in ("channel_slices", "parts", "x_group", "x_part")]
+    return params.layout([("axes", "<i4"), ("lower", "<i4", (RANK,)), *numbers, ("atoms", params.divider(False))])
+
+
+@cache
+def convolution(operator: str) -> np.dtype[Any]:
+    """Return the layout of ``WgmmaParams`` of ``ConvParams<int, 3>`` or ``ConvTransposeParams<int, 3>``."""
+    return params.layout(
+        [
+            ("x_map", *params.MAP),
+            ("w_map", *params.MAP),
+            ("problem", gemm_structs.operands(operator, False, RANK)),
+            ("loading", loading()),
+            ("splits", gemm_structs.splits()),
+            ("items", "<i4"),
+        ],
+        _ALIGNMENT,
+    )
+
+
+def parameter(operator: str) -> str:
+    """Return the CUDA type that has this layout."""
+    problem = "ConvParams" if operator == "conv" else "ConvTransposeParams"
+    return f"WgmmaParams<{problem}<int, {RANK}>>"

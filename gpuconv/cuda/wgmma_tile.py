@@ -1,0 +1,66 @@
+"""The tiles of convolution by wgmma, and what a block of one takes of a multiprocessor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from gpuconv.cuda import gemm_structs
+from gpuconv.cuda.correlation import RANK, Problem
+
+THREADS = 384  # two warpgroups that multiply, and one that fetches
+SLICE_BYTES = 128  # of a row of a slice of K
+CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread of each, from when the kernel has begun
+_WARPGROUP = 128
+_REGISTERS = 65536  # of a multiprocessor
+_PIECES = 8 * 16 * 40 * 4  # bytes; of each warp that multiplies, 16 x 32 sums on their way to y, and 8 columns between
+_BARRIERS = 2 * 8  # bytes of a stage's
+_ANSWER = 16  # bytes, of the ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The outputs of a block.
+
+    Attributes
+    ----------
+    block_m, block_n : int
+    stages : int
+        Slices of K in shared memory.
+    turns : bool
+        The two warpgroups make a tile each, in turns; otherwise each makes one half of every tile.
+    """
+
+    block_m: int
+    block_n: int
+    stages: int
+    turns: bool
+
+
+TILES = (
+    Tile(128, 256, 4, turns=False),
+    Tile(256, 128, 4, turns=False),
+    Tile(128, 128, 6, turns=True),
+    Tile(64, 256, 5, turns=True),
+    Tile(64, 128, 6, turns=True),
+)
+
+
+def registers_fit(consumer: int, producer: int, threads: int = THREADS) -> bool:
+    """Tell whether two warpgroups that multiply and one that fetches get so many registers a thread.
+
+    Those that a launch leaves free nobody gets: the kernel would wait for ever.
+    """
+    launched = threads * (_REGISTERS // threads // 8 * 8)
+    asked = _WARPGROUP * (2 * consumer + producer)
+    return asked <= launched and all(24 <= each <= 256 and each % 8 == 0 for each in (consumer, producer))
+
+
+assert registers_fit(CONSUMER_REGISTERS, PRODUCER_REGISTERS)
+
+
+def shared_bytes(problem: Problem, tile: Tile) -> int:
+    """Return the bytes of the slices, of pieces of the result, of the barriers, and the taps of all phases."""
+    slices = tile.stages * (tile.block_m + tile.block_n) * SLICE_BYTES
+    taps = prod(problem.phases) * gemm_structs.taps(False, RANK).itemsize if problem.phases else 0
+    return slices + _PIECES + tile.stages * _BARRIERS + _ANSWER + taps
