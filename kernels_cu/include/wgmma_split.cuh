@@ -11,8 +11,7 @@ template <bool TURNS> struct Together {
     static __device__ __forceinline__ int thread() { return thread_number() % kThreads; }
     static __device__ __forceinline__ void wait()
     {
-        if constexpr (TURNS) wait_together<kThreads>(2 + thread_number() / kThreads);
-        else wait_together<kThreads>(1);
+        synchronise(TURNS ? 2 + thread_number() / kThreads : 1, kThreads);
     }
 };
 
