@@ -32,9 +32,11 @@ template <class Acc, int SUMS, int THREADS> struct Parts {
 
     Acc* first;                  // this thread's, of the tile's first split
 
-    __device__ __forceinline__ Parts(const Splits& splits, int tile)
+    __device__ __forceinline__ Parts(const Splits& splits, int tile) : Parts(splits, tile, thread_number()) {}
+    // Of a block's threads that make a tile together, with their own numbers.
+    __device__ __forceinline__ Parts(const Splits& splits, int tile, int thread)
         : first(reinterpret_cast<Acc*>(static_cast<char*>(splits.workspace) + splits.ticket_bytes)
-                + (static_cast<long long>(tile) * splits.count.divisor * kVectors * THREADS + thread_number()) * kVector)
+                + (static_cast<long long>(tile) * splits.count.divisor * kVectors * THREADS + thread) * kVector)
     {
     }
     __device__ __forceinline__ Acc* of(int split) const { return first + static_cast<long long>(split) * (SUMS * THREADS); }
