@@ -1,0 +1,83 @@
+// A warpgroup's sums of a tile, from slices of K in shared memory, and what the epilogue asks of a multiplier (epilogue.cuh).
+//
+// Two warpgroups make the two halves of a tile's output channels together, or, in turns, whole tiles each.
+#pragma once
+#include "epilogue.cuh"
+#include "ptx.cuh"
+#include "wgmma.cuh"
+#include "wgmma_params.cuh"
+
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, bool ROWS> struct WgmmaTile {
+    using T = typename Arithmetic::Element;
+    using Acc = typename Arithmetic::Acc;
+
+    static constexpr int kBlockM = BLOCK_M, kBlockN = BLOCK_N, kBlockK = Arithmetic::kBlockK;
+    static constexpr bool kTurns = TURNS, kExact = Arithmetic::kExact;
+    static constexpr int kWeightBytes = BLOCK_M * 128, kStageBytes = kWeightBytes + BLOCK_N * 128;
+    static constexpr int kRowsOfGroup = TURNS ? BLOCK_M : BLOCK_M / 2;
+    static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + 8;
+    static constexpr int kChunksM = kRowsOfGroup / 64, kChunksN = BLOCK_N / kColumns;
+    static constexpr int kPieceBytes = 8 * kRows * kPitch * sizeof(Acc), kAnswerBytes = 16;   // of all warps, of both warpgroups
+    static_assert(kRowsOfGroup % 64 == 0 && (BLOCK_N == 128 || BLOCK_N == 256));
+
+    const Correlation<int, 3>& p;
+    const Loading& loading;
+    int group;
+    Acc sums[kChunksM][BLOCK_N / 8][4];
+
+    __device__ __forceinline__ WgmmaTile(const Correlation<int, 3>& p, const Loading& loading) : p(p), loading(loading), group(0) {}
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int i = 0; i < kChunksM; ++i)
+#pragma unroll
+            for (int j = 0; j < BLOCK_N / 8; ++j)
+#pragma unroll
+                for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
+    }
+    // Starts to multiply a slice: 16-byte rows of weights, then of inputs, 32 bytes along K at a time.
+    __device__ __forceinline__ void multiply(unsigned stage)
+    {
+        const unsigned long long a = rows_along_k(stage + warpgroup() * (kRowsOfGroup * 128)), b = rows_along_k(stage + kWeightBytes);
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+#pragma unroll
+            for (int i = 0; i < kChunksM; ++i) Arithmetic::template multiply<BLOCK_N, false>(sums[i], a + (i * 8192 + k * 32) / 16, b + k * 2);
+    }
+    // After all products: nothing that uses the sums comes before this.
+    __device__ __forceinline__ void settle()
+    {
+#pragma unroll
+        for (int i = 0; i < kChunksM; ++i)
+#pragma unroll
+            for (int j = 0; j < BLOCK_N / 8; ++j)
+#pragma unroll
+                for (int k = 0; k < 4; ++k) asm volatile("" : "+f"(sums[i][j][k])::"memory");
+    }
+
+    // ---- for the epilogue
+
+    static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
+    // Which half of a tile's rows this thread's are.
+    static __device__ __forceinline__ int warpgroup() { return TURNS ? 0 : threadIdx.x / 128; }
+    static __device__ __forceinline__ int chunk_row(int i) { return warpgroup() * kRowsOfGroup + i * 64 + threadIdx.x / 32 % 4 * kRows; }
+    static __device__ __forceinline__ int chunk_column(int j) { return j * kColumns; }
+    __device__ __forceinline__ void put(Acc* piece, int i, int j) const
+    {
+        Acc* mine = piece + lane() / 4 * kPitch + lane() % 4 * 2;
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+            for (int f = 0; f < 4; ++f) {
+                const Acc pair[2] = {sums[i][j * 4 + f][half * 2], sums[i][j * 4 + f][half * 2 + 1]};
+                store_shared(mine + half * 8 * kPitch + f * 8, pair);
+            }
+    }
+    // Weights that come in parts are the sum of these.
+    __device__ __forceinline__ Acc weight(int row, int m) const
+    {
+        const T* first = static_cast<const T*>(p.weights) + ((group * loading.parts * p.filters + m) * p.pitch + row);
+        return loading.parts == 1 ? widen(*first) : widen(*first) + widen(first[p.filters * p.pitch]);
+    }
+};
