@@ -19,6 +19,7 @@ from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.plan import TensorMap
 from gpuconv.cuda.wgmma_tile import SLICE_BYTES, Tile
 
+ROWS = False
 ROW = 64  # pixels of a row that are fetched together, and of its end those that there are
 ALIGNMENT = 16  # bytes, of addresses and of distances in memory
 MOST_PHASES = 32
@@ -193,7 +194,7 @@ def sources(problem: Problem) -> Iterator[Source]:
     """Yield the ways to the arrays of a problem that is not refused."""
     packed = not _w_as_it_is(problem)
     rows = of_rows(problem)
-    if rows is not None:
+    if rows is not None and ROWS:
         yield Source(rows, "rows", packed)
     yield Source(problem, "direct" if _channels_last(problem) else "copied", packed)
 
