@@ -10,6 +10,8 @@
 #include "wgmma_split.cuh"
 #include "wgmma_tile.cuh"
 
+constexpr int kFirstTurn = 4;    // the barrier at which the first warpgroup waits for its turn; the next is the other's
+
 // What the two warpgroups that multiply do.
 template <class Tile, bool PHASED, class Problem, class Stages>
 __device__ __forceinline__ void make_tiles(const WgmmaParams<Problem>& p, const Taps<int, 3>* phases, Stages ring, void* pieces, void* answers)
@@ -19,14 +21,15 @@ __device__ __forceinline__ void make_tiles(const WgmmaParams<Problem>& p, const 
     const bool first_thread = threadIdx.x % 128 == 0;
     int* answer = static_cast<int*>(answers) + (Tile::kTurns ? warpgroup * 2 : 0);
     Tile tile(common, p.loading);
-    int turn = 0;
-    for (int number = block_number(); number < p.items; number += gridDim.x) {
-        Item item = item_of(p, phases, number);
-        if (Tile::kTurns && turn++ % 2 != warpgroup) {
+    for (int number = block_number(), turn = 0; number < p.items; number += gridDim.x, ++turn) {
+        const Item item = item_of(p, phases, number);
+        if (Tile::kTurns && turn % 2 != warpgroup) {
             ring.skip(item.slices);
             continue;
         }
         tile.clear();
+        // A stage's barrier tells a phase from the one before, not from earlier ones: the others must have come to their last.
+        if (Tile::kTurns && turn > 0) synchronise(kFirstTurn + warpgroup, 256);
         for (int done = 0; done < item.slices; ++done) {
             ring.wait_full();
             products_begin();
@@ -36,6 +39,7 @@ __device__ __forceinline__ void make_tiles(const WgmmaParams<Problem>& p, const 
             if (first_thread && done > 0) barrier_arrive(ring.empty_before());
             ring.next();
         }
+        if (Tile::kTurns && number + int(gridDim.x) < p.items) announce(kFirstTurn + 1 - warpgroup, 256);
         products_wait<0>();
         tile.settle();
         if (first_thread && item.slices > 0) barrier_arrive(ring.empty_before());
