@@ -10,26 +10,39 @@
 #include "wgmma_split.cuh"
 #include "wgmma_tile.cuh"
 
-constexpr int kFirstTurn = 4;    // the barrier at which the first warpgroup waits for its turn; the next is the other's
+// The order of two warpgroups that make a block's items in turns. A barrier's parity tells one round of the ring from the next,
+// no more: whoever makes an item looks for its first slice when the one before has found its last.
+template <bool TURNS> struct Turns {
+    static constexpr int kNumber = 4;    // of the first warpgroup's barrier
+
+    static __device__ __forceinline__ bool mine(int item) { return !TURNS || item % 2 == int(threadIdx.x / 128); }
+    static __device__ __forceinline__ void begin(int item)
+    {
+        if (TURNS && item > 0) synchronise(kNumber + threadIdx.x / 128, 256);
+    }
+    static __device__ __forceinline__ void end(bool more)
+    {
+        if (TURNS && more) arrive_at(kNumber + (threadIdx.x / 128 ^ 1), 256);
+    }
+};
 
 // What the two warpgroups that multiply do.
 template <class Tile, bool PHASED, class Problem, class Stages>
 __device__ __forceinline__ void make_tiles(const WgmmaParams<Problem>& p, const Taps<int, 3>* phases, Stages ring, void* pieces, void* answers)
 {
     const Correlation<int, 3>& common = p.problem.common;
-    const int warpgroup = threadIdx.x / 128;
+    using Order = Turns<Tile::kTurns>;
     const bool first_thread = threadIdx.x % 128 == 0;
-    int* answer = static_cast<int*>(answers) + (Tile::kTurns ? warpgroup * 2 : 0);
+    int* answer = static_cast<int*>(answers) + (Tile::kTurns ? threadIdx.x / 128 * 2 : 0);
     Tile tile(common, p.loading);
     for (int number = block_number(), turn = 0; number < p.items; number += gridDim.x, ++turn) {
         const Item item = item_of(p, phases, number);
-        if (Tile::kTurns && turn % 2 != warpgroup) {
+        if (!Order::mine(turn)) {
             ring.skip(item.slices);
             continue;
         }
         tile.clear();
-        // A stage's barrier tells a phase from the one before, not from earlier ones: the others must have come to their last.
-        if (Tile::kTurns && turn > 0) synchronise(kFirstTurn + warpgroup, 256);
+        Order::begin(turn);
         for (int done = 0; done < item.slices; ++done) {
             ring.wait_full();
             products_begin();
@@ -39,7 +52,7 @@ __device__ __forceinline__ void make_tiles(const WgmmaParams<Problem>& p, const 
             if (first_thread && done > 0) barrier_arrive(ring.empty_before());
             ring.next();
         }
-        if (Tile::kTurns && number + int(gridDim.x) < p.items) announce(kFirstTurn + 1 - warpgroup, 256);
+        Order::end(number + int(gridDim.x) < p.items);
         products_wait<0>();
         tile.settle();
         if (first_thread && item.slices > 0) barrier_arrive(ring.empty_before());

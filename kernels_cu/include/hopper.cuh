@@ -99,8 +99,11 @@ __device__ __forceinline__ void synchronise(int number, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-// Arrives there without waiting for others.
-__device__ __forceinline__ void announce(int number, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
+// Arrives at such a barrier without waiting for the others.
+__device__ __forceinline__ void arrive_at(int number, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
 
 // Products of a warpgroup run on their own, in groups: registers that they add to and shared memory that they read are theirs
 // from `products_begin` to the end of `products_wait`.
