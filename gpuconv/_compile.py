@@ -60,7 +60,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise CommandError("compile: there is no folder for caches here; give one by --output-dir or GPUCONV_CACHE_DIR")
     jobs = arguments.jobs or _threads.count()
     with Progress() as progress:
-        tallies = [_build_all(variants, name, folder, jobs, progress) for name in architectures]
+        tallies = [_build_all(_for(name, variants), name, folder, jobs, progress) for name in architectures]
     return _print(tallies, folder)
 
 
@@ -71,6 +71,10 @@ def _variants(wanted: str) -> list[Variant]:
     if not found:
         raise CommandError(f"compile: no kernel's name contains {wanted!r}")
     return found
+
+
+def _for(architecture: str, variants: list[Variant]) -> list[Variant]:
+    return [variant for variant in variants if variant.compiles_for(architecture)]
 
 
 def _architectures(text: str) -> list[str]:

@@ -76,6 +76,12 @@ def test_without_a_device_for_every_usual_architecture_into_the_cache(ok: Run, t
     assert len(list((tmp_path / "cache").glob("scale_3.*.cubin"))) == 6
 
 
+def test_kernels_of_one_architecture_are_built_for_that(ok: Run, variants: list[Variant]) -> None:
+    variants[1:3] = [variant(f"scale_{n}", arguments=(f"{n}",), architectures=("sm_90a",)) for n in (2, 3)]
+    rows = _rows(ok("compile", "--arch", "sm_80,sm_90,sm_90a"))
+    assert rows == [["sm_80", "2", "2", "0", "0", "0"], ["sm_90", "2", "2", *"000"], ["sm_90a", "4", "4", *"000"]]
+
+
 def test_with_a_device_for_that(ok: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuconv.cuda.device.unavailable_reason", lambda: None)
     monkeypatch.setattr("gpuconv.cuda.device.current_device", lambda: 1, raising=False)

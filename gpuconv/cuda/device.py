@@ -23,7 +23,7 @@ import numpy as np
 from gpuconv._errors import ArgumentTypeError, DeviceError, OutOfDeviceMemory
 
 if TYPE_CHECKING:
-    from gpuconv.cuda.plan import Limits, Variant
+    from gpuconv.cuda.plan import Limits, TensorMap, Variant
 
 prepared: dict[Any, Any] = {}  # the calls that are ready to run on this runtime, by everything that tells them apart
 _limits: dict[int, Limits] = {}
@@ -153,6 +153,19 @@ def parameters(template: bytes) -> Slot:
 def bind(kernel: Kernel, grid: tuple[int, int, int], threads: int, shared_bytes: int, slot: Slot) -> Callable[[], None]:
     """Return what launches a kernel on the current stream, without waiting; RuntimeError where the driver refuses."""
     return partial(kernel.function, grid, (threads, 1, 1), slot.arguments, shared_bytes)
+
+
+def tensor_map(described: TensorMap) -> Callable[[int], memoryview]:
+    """Return what takes an array's address and returns the 16 words of its map.
+
+    Raises
+    ------
+    DeviceError
+        The driver knows no such maps; what is returned raises it where the driver refuses one.
+    """
+    from gpuconv.cuda.tensor_map import Encoder
+
+    return Encoder(described)
 
 
 # ---------------------------------------------------------------- memory

@@ -5,8 +5,9 @@ Which kernel is taken does not depend on it: a plan is made as ever, then what i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ def finished(plan: Plan, activation: Activation | None, dtype: str, shape: Ints,
     steps = strides.get("residual")
     if not plan.launches or (activation is None and steps is None):
         return plan
+    if plan.otherwise is not None:
+        plan = replace(plan, otherwise=partial(_otherwise, plan.otherwise, activation, dtype, shape, strides))
     fields = _fields(activation, _dtypes.entry(dtype).accumulator)
     if steps is None or _same(shape, steps, strides["y"]):
         return _with(plan, fields, None if steps is None else "residual")
@@ -47,6 +50,12 @@ def finished(plan: Plan, activation: Activation | None, dtype: str, shape: Ints,
         copied_bytes=_bytes(shape, strides["y"], _dtypes.entry(dtype).itemsize),
         reasons=(*found.reasons, "the residual is copied first: its elements do not lie as those of the result"),
     )
+
+
+def _otherwise(
+    make: Callable[[], Plan], activation: Activation | None, dtype: str, shape: Ints, strides: Mapping[str, Ints]
+) -> Plan:
+    return finished(make(), activation, dtype, shape, strides)
 
 
 def _with(plan: Plan, fields: Mapping[str, int], role: str | None) -> Plan:

@@ -73,7 +73,8 @@ def layout(fields: Sequence[tuple[Any, ...]], alignment: int = 1) -> np.dtype[An
         "offsets": [offset(found, name) for name in names],
         "itemsize": -(-found.itemsize // alignment) * alignment,
     }
-    return np.dtype(described)
+    padded: np.dtype[Any] = np.dtype(described)
+    return padded
 
 
 def array_layout(

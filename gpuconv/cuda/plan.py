@@ -45,6 +45,10 @@ class Variant:
     blocks_per_sm: int
     architectures: tuple[str, ...] = ()
 
+    def compiles_for(self, architecture: str) -> bool:
+        """Tell whether the kernel has what this architecture has."""
+        return not self.architectures or architecture in self.architectures
+
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:

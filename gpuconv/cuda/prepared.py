@@ -15,8 +15,11 @@ from gpuconv._errors import ArgumentError, DeviceError
 from gpuconv._packed import PackedWeights
 from gpuconv.cuda.plan import Launch, Plan
 
-# Of one call: its structs' words that are addresses, with the position of whose address that is; its launches.
-_Slots = tuple[list[tuple[memoryview, int, int]], list[Callable[[], None]]]
+# Of one call: its structs' words that are addresses, with the position of whose address that is; their maps, with where
+# their words begin and end, the position and what encodes them; its launches.
+_Map = tuple[memoryview, slice, int, Callable[[int], memoryview]]
+_Slots = tuple[list[tuple[memoryview, int, int]], list[_Map], list[Callable[[], None]]]
+_MAP_WORDS = 16
 _ALIGNMENT = 512  # of each part of a workspace
 _LONG = 2**28  # bytes; twice as many elements of complex parts are within 32 bits
 
@@ -85,10 +88,13 @@ class Prepared:
             *(result.role for result in results),
             *(role for role, _, _ in spaces),
         ]
+        self._stricter = [(roles.index(role), nbytes - 1) for role, nbytes in plan.alignment]
+        self._wider += self._stricter
         self._steps = [_Step(runtime, device, launch, roles) for launch in plan.launches]
         self._slots: list[_Slots] = []  # of calls that are over; pop and append are atomic
         self._order = _order(plan)
         self._rest: Prepared | None = None  # of a call whose weights are packed
+        self._otherwise: Prepared | None = None  # of a call whose addresses are not as aligned as the plan asks for
 
     def run(self, inputs: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
         """Launch the operator on the current stream and return its results, which are written when that gets there.
@@ -105,6 +111,7 @@ class Prepared:
             self._refuse_alignment(addresses)
         if self._wider and any(addresses[position] & mask for position, mask in self._wider):
             self._refuse_alignment(addresses)
+            return self._with_any_alignment(inputs, outs).run(inputs, outs)
         if self._has_outs:
             pairs = zip(self._results, outs, strict=True)
             results = [runtime.empty(*made) if out is None else out for made, out in pairs]
@@ -126,17 +133,19 @@ class Prepared:
             addresses[-1] += self._before
         runtime.keep(workspace, results[0])
         try:
-            words, launches = self._slots.pop()
+            words, maps, launches = self._slots.pop()
         except IndexError:  # the first call, or other threads are at work on this problem
-            words, launches = self._new_slots()
+            words, maps, launches = self._new_slots()
         for struct, word, position in words:
             struct[word] = addresses[position]
+        if maps:
+            _fill_maps(maps, addresses)
         try:
             for launch in launches:
                 launch()
         except RuntimeError as error:
             raise self._refused_launch(error) from error
-        self._slots.append((words, launches))
+        self._slots.append((words, maps, launches))
         return results
 
     def run_packed(self, weights: PackedWeights, inputs: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
@@ -151,6 +160,11 @@ class Prepared:
             Of the array that stands for w among the inputs.
         """
         runtime = self._runtime
+        if self._stricter:
+            addresses = [*map(runtime.address, inputs)]
+            if any(addresses[position] & mask for position, mask in self._stricter):
+                self._refuse_alignment(addresses)
+                return self._with_any_alignment(inputs, outs).run_packed(weights, inputs, outs)
         buffer = weights.buffer(self._order)
         if not self._order or (buffer is None and runtime.is_capturing()):
             results = self.run(inputs, outs)
@@ -183,19 +197,29 @@ class Prepared:
 
     def _without_packing(self, inputs: Sequence[Any], outs: Sequence[Any], buffer: Any) -> Prepared:
         launches = tuple(launch for launch in self.plan.sharing or self.plan.launches if not launch.packs)
-        plan = replace(self.plan, launches=launches, packed_bytes=0, sharing=())
+        plan = replace(self.plan, launches=launches, packed_bytes=0, sharing=(), alignment=(), otherwise=None)
         names = [*(name for name, _ in self._inputs), "packed"]
         arrays = dict(zip(names, (*inputs, buffer), strict=True))
         return Prepared(self._runtime, self._device, plan, arrays, self._input_roles, self._made, outs)
 
+    def _with_any_alignment(self, inputs: Sequence[Any], outs: Sequence[Any]) -> Prepared:
+        """Return the same call by the plan that asks for no more than elements do."""
+        if self._otherwise is None:
+            assert self.plan.otherwise is not None
+            plan = replace(self.plan.otherwise(), operator=self.plan.operator)
+            arrays = dict(zip((name for name, _ in self._inputs), inputs, strict=True))
+            self._otherwise = Prepared(self._runtime, self._device, plan, arrays, self._input_roles, self._made, outs)
+        return self._otherwise
+
     def _new_slots(self) -> _Slots:
         """Return memory for the parameters of one call at a time."""
-        words, launches = [], []
+        words, maps, launches = [], [], []
         for step in self._steps:
             struct, launch = step.slot()
             words += [(struct, word, position) for word, position in step.pointers]
+            maps += [(struct, part, position, encoded) for part, position, encoded in step.maps]
             launches.append(launch)
-        return words, launches
+        return words, maps, launches
 
     def _refused_launch(self, error: RuntimeError) -> Exception:
         names = ", ".join(launch.variant.name for launch in self.plan.launches)
@@ -224,16 +248,25 @@ class Prepared:
             taken.append((role, place, at))
 
 
+def _fill_maps(maps: list[_Map], addresses: list[int]) -> None:
+    for struct, part, position, encoded in maps:
+        struct[part] = encoded(addresses[position])
+
+
 class _Step:
     """One launch of the plan, with its kernel loaded."""
 
-    __slots__ = ("_handle", "_launch", "_runtime", "pointers")
+    __slots__ = ("_handle", "_launch", "_runtime", "maps", "pointers")
 
     def __init__(self, runtime: Any, device: int, launch: Launch, roles: list[str]) -> None:
         self._runtime = runtime
         self._launch = launch
         self._handle = runtime.load(launch.variant, device, launch.shared_bytes)
         self.pointers = [(offset // 8, roles.index(role)) for role, offset in launch.pointers]
+        self.maps = [
+            (slice(one.offset // 8, one.offset // 8 + _MAP_WORDS), roles.index(one.role), runtime.tensor_map(one))
+            for one in launch.maps
+        ]
 
     def slot(self) -> tuple[memoryview, Callable[[], None]]:
         """Return the words of a struct for one launch at a time, and the launch."""

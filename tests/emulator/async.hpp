@@ -54,13 +54,14 @@ inline void start_copies(Warp& warp, const Instr& instr, u32 mask)
 {
     if (warp.launch.options.count) count_copies(warp, instr, mask);
     for_lanes(mask, [&](int lane) {
-        const Copy copy = copy_of_lane(warp, instr, lane);
+        Copy copy = copy_of_lane(warp, instr, lane);
         if (copy.source_bytes < 0 || copy.source_bytes > copy.bytes) warp.fail("cp.async source size larger than copy size", lane);
         if (copy.to % copy.bytes || copy.from % copy.bytes) warp.fail("misaligned cp.async", lane);
         shared_bounds(warp, copy.to, copy.bytes, lane);
         if (copy.source_bytes) global_array(warp, copy.from, copy.source_bytes, false, lane);
         shared_in_flight(warp, copy.to, copy.bytes, lane);
-        if (!warp.launch.options.late_async) land(warp, copy);
+        copy.landed = warp.block.lands_at_once();
+        if (copy.landed) land(warp, copy);
         warp.copies.push_back(copy);
     });
 }
@@ -76,7 +77,7 @@ inline void wait_for_copies(Warp& warp, u32 mask, int keep)
     auto awaited = [&](const Copy& copy) { return (mask >> copy.lane & 1) && copy.group < warp.committed[copy.lane] - keep; };
     for (const Copy& copy : warp.copies) {
         if (!awaited(copy)) continue;
-        if (warp.launch.options.late_async) land(warp, copy);
+        if (!copy.landed) land(warp, copy);
         shared_landed(warp, copy.to, copy.bytes, copy.lane);
     }
     std::erase_if(warp.copies, awaited);
@@ -343,8 +344,8 @@ inline void load_tensor(Warp& warp, const Instr& instr, u32 mask)
         Warp* issuer = &warp;
         const int pc = warp.pc;
         auto finish = [=, box = std::move(box)] { land_tensor(*issuer, map, box, to, barrier, pc, lane); };
-        if (warp.launch.options.late_async) block.tma.push_back(finish);
-        else finish();
+        if (block.lands_at_once()) finish();
+        else block.tma.push_back(finish);
     });
 }
 

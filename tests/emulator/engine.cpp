@@ -114,7 +114,7 @@ struct LaunchDescription {
     const char* parameters;
     u64 parameter_bytes;
     const ArrayDescription* array;
-    s64 host_threads, check_shared, check_global, late_async;
+    s64 host_threads, check_shared, check_global, async_order;
     u64 seed, max_steps;
     Counters* counters;                       // of every instruction, or null
 };
@@ -234,7 +234,7 @@ void emulator_unload(Program* program) { delete program; }
 // 0, or 1 where something was found, which `findings` then tells.
 int emulator_launch(const Program* program, const LaunchDescription* given, char* findings, int findings_size)
 {
-    const Options options{int(given->host_threads), bool(given->check_shared), bool(given->check_global), bool(given->late_async),
+    const Options options{int(given->host_threads), bool(given->check_shared), bool(given->check_global), Options::Order(given->async_order),
                           given->counters != nullptr, given->seed, given->max_steps};
     Launch launch{*program, options, {}, {}, given->dynamic_shared, {given->parameters, given->parameters + given->parameter_bytes},
                   {}, {}, std::vector<Counters>(program->code.size()), {}, {}, {}};

@@ -16,6 +16,7 @@ from emulator.memory import Array, TensorMap
 from emulator.operands import Kernel, Preset, UnsupportedPtx
 
 PRESET_SOURCES = {"constant": 0, "special": 1, "shared": 2, "dynamic": 3, "global": 0}  # as in state.hpp
+ASYNC_ORDERS = ("late", "at once", "random")
 _TEXT_BYTES = 2**16
 
 
@@ -30,7 +31,8 @@ class Options:
     Attributes
     ----------
     seed : of the scheduler that interleaves warps; 0: each runs as far as it can.
-    late_async : asynchronous copies land as late as allowed, else at once.
+    late_async : asynchronous copies land as late as allowed, else at once; where it is False, async_order says nothing.
+    async_order : "late", "at once" or "random": at any time between, by the seed.
     threads : of the host.
     check_shared, check_global : races and initialisation; bounds and alignment are always checked.
     counters : count instructions, bank conflicts and sectors.
@@ -39,6 +41,7 @@ class Options:
 
     seed: int = 0
     late_async: bool = True
+    async_order: str = "late"
     threads: int = 1
     check_shared: bool = True
     check_global: bool = True
@@ -85,7 +88,7 @@ class _Launch(ctypes.Structure):
         ("parameters", ctypes.c_char_p),
         ("parameter_bytes", ctypes.c_uint64),
         ("array", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("host_threads", "check_shared", "check_global", "late_async")),
+        *((name, ctypes.c_int64) for name in ("host_threads", "check_shared", "check_global", "async_order")),
         ("seed", ctypes.c_uint64),
         ("max_steps", ctypes.c_uint64),
         ("counters", ctypes.c_void_p),
@@ -175,7 +178,7 @@ class Program:
             host_threads=options.threads,
             check_shared=options.check_shared,
             check_global=options.check_global,
-            late_async=options.late_async,
+            async_order=ASYNC_ORDERS.index(options.async_order if options.late_async else "at once"),
             seed=options.seed,
             max_steps=options.max_steps,
             counters=None if counts is None else counts.ctypes.data,

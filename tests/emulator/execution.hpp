@@ -270,15 +270,21 @@ inline bool complete_barriers(Block& block, int live)
     return any;
 }
 
-// The TMA engine completes copies late and in any order.
-inline bool complete_tma(Block& block)
+// The TMA engine completes copies in any order: one when all warps have had their turn, or at random none or several.
+inline bool complete_tma(Block& block, bool ran)
 {
-    if (block.tma.empty()) return false;
-    const size_t chosen = block.launch.options.seed ? block.random() % block.tma.size() : 0;
-    const auto copy = block.tma[chosen];
-    block.tma.erase(block.tma.begin() + chosen);
-    copy();
-    return true;
+    const Options& options = block.launch.options;
+    size_t count = std::min<size_t>(1, block.tma.size());
+    if (options.async_order == Options::RANDOM && !block.tma.empty()) count = block.random() % (block.tma.size() + 1);
+    if (!count && !ran && !block.tma.empty()) count = 1;
+    for (size_t k = 0; k < count; ++k) {
+        const bool any = options.seed || options.async_order == Options::RANDOM;
+        const size_t chosen = any ? block.random() % block.tma.size() : 0;
+        const auto copy = block.tma[chosen];
+        block.tma.erase(block.tma.begin() + chosen);
+        copy();
+    }
+    return count;
 }
 
 inline void run_block(Block& block)
@@ -293,7 +299,7 @@ inline void run_block(Block& block)
         bool ran = run_warps(block, order);
         live = int(std::count_if(order.begin(), order.end(), [&](int index) { return block.warps[index]->state != Warp::DONE; }));
         ran |= complete_barriers(block, live);
-        ran |= complete_tma(block);
+        ran |= complete_tma(block, ran);
         if (block.progress != seen) {
             seen = block.progress;
             idle = 0;

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 NOTHING, UNWRITTEN, WRITTEN, READ_ONLY = range(4)  # of a byte; as in state.hpp
+MAP_BYTES = 128
 _GAP = 2**20  # bytes between arrays, which no kernel may touch
 _ALIGNMENT = 512  # of what cudaMalloc gives
 _HOST_ALIGNMENT = 16  # of what malloc gives: an array that has less is misaligned for kernels, too
@@ -150,8 +151,7 @@ def without_values(shape: int | Sequence[int], dtype: npt.DTypeLike) -> npt.NDAr
 class TensorMap(bytes):
     """128 bytes for a `__grid_constant__ CUtensorMap` parameter; async.hpp has the layout.
 
-    Shapes and strides are outermost first, like NumPy's. The checks are those of cuTensorMapEncodeTiled and
-    cuTensorMapEncodeIm2col.
+    Shapes and strides are outermost first, like NumPy's.
 
     Parameters
     ----------
@@ -173,50 +173,75 @@ class TensorMap(bytes):
         im2col: tuple[Sequence[int], Sequence[int], int, int] | None = None,
     ) -> TensorMap:
         data = array.data
-        steps = (steps or (1,) * data.ndim)[::-1]
-        _check_strides(data, steps)
-        lower, upper, channels, pixels = im2col or ((), (), 0, 0)
-        reversed_box = (box or (0,) * data.ndim)[::-1]
-        _check_box(data, swizzle, reversed_box, im2col)
-        encoded = struct.pack(
-            "<IBBBBQ5II4Q5H5BB3h3hHH",
-            *(0x70616D54, data.ndim, data.itemsize, swizzle, im2col is not None, array.address),
-            *(*_padded(data.shape[::-1], 5), 0),
-            *_padded(data.strides[-2::-1], 4),
-            *_padded(reversed_box, 5),
-            *(*_padded(steps, 5), 0),
-            *(*_padded(lower, 3), *_padded(upper, 3), channels, pixels),
+        if data.strides[-1] != data.itemsize:
+            raise ValueError("the innermost dimension must be contiguous")
+        encoded = encode_map(
+            array.address,
+            data.itemsize,
+            data.shape[::-1],
+            data.strides[-2::-1],
+            (steps or (1,) * data.ndim)[::-1],
+            swizzle,
+            (box or (0,) * data.ndim)[::-1],
+            im2col,
         )
-        self = super().__new__(cls, encoded.ljust(128, b"\0"))
+        self = super().__new__(cls, encoded)
         self.array = array
         return self
+
+
+def encode_map(
+    address: int,
+    itemsize: int,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    steps: Sequence[int],
+    swizzle: int,
+    box: Sequence[int] = (),
+    im2col: tuple[Sequence[int], Sequence[int], int, int] | None = None,
+) -> bytes:
+    """Return 128 bytes, all given innermost first; the checks are those of cuTensorMapEncodeTiled and …Im2col."""
+    rank = len(sizes)
+    if not (3 if im2col else 1) <= rank <= 5 or (len(strides), len(steps)) != (rank - 1, rank):
+        raise ValueError("1 to 5 sizes, for im2col 3 to 5, with a stride less and as many element strides")
+    if address % 16 or not all(1 <= size < 2**32 for size in sizes):
+        raise ValueError("the address must be a multiple of 16 bytes, sizes 1..2**32-1")
+    if any(stride % 16 or not 0 <= stride < 2**40 for stride in strides):
+        raise ValueError("strides must be multiples of 16 bytes below 2**40")
+    if not all(1 <= step <= 8 for step in steps):
+        raise ValueError("element strides must be 1..8")
+    _check_box(rank, itemsize, swizzle, box, im2col)
+    lower, upper, channels, pixels = im2col or ((), (), 0, 0)
+    encoded = struct.pack(
+        "<IBBBBQ5II4Q5H5BB3h3hHH",
+        *(0x70616D54, rank, itemsize, swizzle, im2col is not None, address),
+        *(*_padded(sizes, 5), 0),
+        *_padded(strides, 4),
+        *_padded(box, 5),
+        *(*_padded(steps, 5), 0),
+        *(*_padded(lower, 3), *_padded(upper, 3), channels, pixels),
+    )
+    return encoded.ljust(MAP_BYTES, b"\0")
 
 
 def _padded(values: Sequence[int], length: int) -> list[int]:
     return [*values, *[0] * length][:length]
 
 
-def _check_strides(data: npt.NDArray[Any], steps: Sequence[int]) -> None:
-    if data.strides[-1] != data.itemsize:
-        raise ValueError("the innermost dimension must be contiguous")
-    if any(stride % 16 or stride >= 2**40 for stride in data.strides[:-1]):
-        raise ValueError("strides must be multiples of 16 bytes below 2**40")
-    if not all(1 <= step <= 8 for step in steps):
-        raise ValueError("element strides must be 1..8")
-
-
-def _check_box(data: npt.NDArray[Any], swizzle: int, box: Sequence[int], im2col: Any) -> None:
+def _check_box(rank: int, itemsize: int, swizzle: int, box: Sequence[int], im2col: Any) -> None:
     if im2col:
         lower, upper, inner, pixels = im2col
-        limit = 1 << {3: 15, 4: 7, 5: 4}[data.ndim]
+        limit = 1 << {3: 15, 4: 7, 5: 4}[rank]
         if inner > 256 or pixels > 1024:
             raise ValueError("at most 256 channels and 1024 pixels")
+        if (len(lower), len(upper)) != (rank - 2, rank - 2):
+            raise ValueError("corners have a number for each spatial axis")
         if not all(-limit <= corner < limit for corner in (*lower, *upper)):
             raise ValueError("corner out of range")
     else:
         inner = box[0]
-        if not all(1 <= size <= 256 for size in box):
+        if len(box) != rank or not all(1 <= size <= 256 for size in box):
             raise ValueError("box dimensions must be 1..256")
-    inner_bytes = inner * data.itemsize
+    inner_bytes = inner * itemsize
     if inner_bytes % 16 or (swizzle and inner_bytes > 16 << swizzle):
         raise ValueError("inner box bytes must be a multiple of 16 and fit the swizzle span")

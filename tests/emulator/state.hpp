@@ -160,7 +160,8 @@ struct Array {
 struct Options {
     int threads;
     bool check_shared, check_global;
-    bool late_async;  // asynchronous copies land as late as allowed, else at once
+    enum Order : s64 { LATE, AT_ONCE, RANDOM };
+    Order async_order; // in which asynchronous copies land, among all else: as late as allowed, at once, at any time
     bool count;
     u64 seed;         // of the scheduler; 0: warps run as far as they can, in order
     u64 max_steps;    // of one warp
@@ -245,6 +246,12 @@ struct Block {
     std::vector<Counters> counters{};
     std::vector<Acquired> acquired{};
 
+    // Whether a copy that begins lands now.
+    bool lands_at_once()
+    {
+        const auto order = launch.options.async_order;
+        return order == Options::AT_ONCE || (order == Options::RANDOM && random() % 2);
+    }
     int tma_agent() const { return warp_count; }
     int tensor_agent(int warp) const { return warp_count + 1 + warp / 4; }
     u32 first_granule(u32 address) const { return address >> granule_shift; }
@@ -261,6 +268,7 @@ struct Copy {                               // one lane's cp.async
     u32 to;
     u64 from;
     int bytes, source_bytes, lane, group, pc;
+    bool landed = false;
 };
 
 struct Warp {
