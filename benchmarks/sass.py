@@ -35,10 +35,12 @@ _KINDS = {
     ),
 }
 _LABEL = re.compile(r"\s*(\.L_x_\d+):")
-_INSTRUCTION = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][A-Z0-9_.]*)([^;]*);")
+_INSTRUCTION = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z](?:[A-Z0-9_.]|(?<=\d)x(?=\d))*)([^;]*);")
 _TARGET = re.compile(r"`\((\.L_x_\d+)\)")
 _SHAPE = re.compile(r"\.(16|8)(8|16)(16|32|8|4)\b")  # of one warp's product: m, n, k
+_GROUP_SHAPE = re.compile(r"\.64x(\d+)x(\d+)\b")  # of a warpgroup's, 64 rows: n, k
 _WARP = 32
+_WARPGROUP = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,12 @@ class Instruction:
 
     @property
     def products(self) -> float:
-        """Multiply-adds of one thread; of tensor cores a thread's part of its warp's."""
+        """Multiply-adds of one thread; of tensor cores a thread's part of its warp's or warpgroup's."""
         if self.opcode not in TENSOR:
             return {"FFMA": 1, "DFMA": 1, "FFMA2": 2}.get(self.opcode, 0)
+        group = _GROUP_SHAPE.search(self.name)
+        if group:
+            return 64 * int(group[1]) * int(group[2]) / _WARPGROUP
         shape = _SHAPE.search(self.name)
         return int(shape[1]) * int(shape[2]) * int(shape[3]) / _WARP if shape else 2 * _WARP
 

@@ -41,13 +41,10 @@ __device__ __forceinline__ void make_tiles(const WgmmaParams<Problem>& p, const 
             ring.skip(item.slices);
             continue;
         }
-        const bool more = number + int(gridDim.x) < p.items;
         tile.clear();
         Order::begin(turn);
-        if (item.slices == 0) Order::end(more);
         for (int done = 0; done < item.slices; ++done) {
             ring.wait_full();
-            if (done + 1 == item.slices) Order::end(more);
             products_begin();
             tile.multiply(ring.address());
             products_commit();
@@ -55,6 +52,7 @@ __device__ __forceinline__ void make_tiles(const WgmmaParams<Problem>& p, const 
             if (first_thread && done > 0) barrier_arrive(ring.empty_before());
             ring.next();
         }
+        Order::end(number + int(gridDim.x) < p.items);
         products_wait<0>();
         tile.settle();
         if (first_thread && item.slices > 0) barrier_arrive(ring.empty_before());

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from unittest import mock
 import numpy as np
 
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import device
+from gpuconv.cuda import device, tensor_map
 from gpuconv.cuda.plan import Variant
 
 
@@ -37,6 +38,14 @@ class Launch:
     block: tuple[int, int, int]
     shared_bytes: int
     parameters: bytes
+
+
+@dataclass(frozen=True)
+class EncodedMap:
+    """What the driver was asked to encode: its function's arguments in order, but for where the map goes."""
+
+    function: str
+    arguments: tuple[Any, ...]
 
 
 class DriverError(RuntimeError):
@@ -98,6 +107,10 @@ class StandIn:
         Milliseconds that kernels take.
     allocations : list of int
         Bytes, in order.
+    maps : list of EncodedMap
+    driver_version : int
+    map_code : int
+        What encoding a map returns: 0 for success.
     """
 
     def __init__(self, capabilities: list[str]) -> None:
@@ -110,6 +123,8 @@ class StandIn:
         self.loads: list[tuple[str, int]] = []
         self.shared_limits: list[tuple[str, int]] = []
         self.allocations: list[int] = []
+        self.maps: list[EncodedMap] = []
+        self.driver_version, self.map_code = 13020, 0
         self.synchronisations = self.queries = 0
         self.null = Stream(self, 0, -1)
         self.streams: dict[int, Stream] = {}
@@ -130,6 +145,49 @@ class StandIn:
         self.allocations.append(nbytes)
         room = np.zeros(nbytes + 512, np.uint8)  # CuPy's pool gives addresses of whole 512 bytes
         return Memory(-(-room.ctypes.data // 512) * 512, self.current, room)
+
+    def libcuda(self) -> Any:
+        """Return the driver's library: C functions with the prototypes of cuda.h, for maps that tell addresses apart.
+
+        A map's first word is the address, all bits of the second are set.
+        """
+        enum, u32, pointer = ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p
+        u32s, u64s, ints = map(ctypes.POINTER, (ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int))
+
+        def encoded(function: str, room: int, *arguments: Any) -> int:
+            assert room % 64 == 0
+            dtype, rank, address, *rest = arguments
+            counts = {"cuTensorMapEncodeTiled": (rank, rank - 1, rank, rank)}.get(
+                function, (rank, rank - 1, rank - 2, rank - 2, rank)
+            )
+            lengths = iter(counts)
+            read = [one[: next(lengths)] if hasattr(one, "contents") else one for one in rest]
+            self.maps.append(EncodedMap(function, (dtype, rank, address, *read)))
+            if self.map_code == 0:
+                words = (ctypes.c_uint64 * 16).from_address(room)
+                words[:] = [address, 2**64 - 1, *range(3, 17)]
+            return self.map_code
+
+        def version(found: Any) -> int:
+            found[0] = self.driver_version
+            return 0
+
+        def error_name(code: int, name: Any) -> int:
+            name[0] = b"CUDA_ERROR_INVALID_VALUE" if code == 1 else None
+            return 0 if code == 1 else 1
+
+        array, loading = (pointer, enum, u32, pointer, u64s, u64s), (enum, enum, enum, enum)
+        prototypes: dict[str, tuple[Any, tuple[Any, ...]]] = {
+            "cuTensorMapEncodeTiled": (partial(encoded, "cuTensorMapEncodeTiled"), (*array, u32s, u32s, *loading)),
+            "cuTensorMapEncodeIm2col": (
+                partial(encoded, "cuTensorMapEncodeIm2col"),
+                (*array, ints, ints, u32, u32, u32s, *loading),
+            ),
+            "cuDriverGetVersion": (version, (ints,)),
+            "cuGetErrorName": (error_name, (enum, ctypes.POINTER(ctypes.c_char_p))),
+        }
+        made = {name: ctypes.CFUNCTYPE(enum, *types)(function) for name, (function, types) in prototypes.items()}
+        return SimpleNamespace(**made)
 
     def _module(self) -> Any:
         standin = self
@@ -328,10 +386,13 @@ def cupy_stand_in(folder: Path, capabilities: tuple[str, ...] = ("90",)) -> Iter
     caches = [mock.patch.dict(cache, clear=True) for cache in (device.prepared, device._limits, device._kernels)]
     patches = [mock.patch.dict(sys.modules, cupy=standin.module), mock.patch.object(compiler, "cubin", cubin), *caches]
     patches.append(mock.patch("gpuconv.cuda.nvrtc.capabilities", return_value=((8, 0), (9, 0))))
+    patches.append(mock.patch.object(tensor_map, "load", standin.libcuda))
+    tensor_map.driver.cache_clear()
     for patch in patches:
         patch.start()
     try:
         yield standin
     finally:
+        tensor_map.driver.cache_clear()
         for patch in reversed(patches):
             patch.stop()

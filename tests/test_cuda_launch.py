@@ -42,13 +42,13 @@ def pointers(launch: Launch) -> dict[str, int]:
 
 
 def without_pointers(parameters: bytes, layout: np.dtype[Any]) -> bytes:
-    """Return a struct with zeros for its pointers, the only fields of their type, at any depth."""
+    """Return a struct with zeros for its pointers and maps, the only fields of their types, at any depth."""
     struct = np.frombuffer(parameters, layout).copy()
     pending = [struct]
     while pending:
         fields = pending.pop()
         for name in fields.dtype.names or ():
-            if fields.dtype[name] == np.uint64:
+            if fields.dtype[name].base == np.uint64:
                 fields[name] = 0
             pending.append(fields[name])
     return struct.tobytes()

@@ -251,6 +251,7 @@ INTERFACE = (
         "load",
         "parameters",
         "bind",
+        "tensor_map",
     ),
     *("empty", "workspace", "parts", "address", "result_address", "keep"),
     *("is_capturing", "wait", "copied", "to_device", "to_host"),

@@ -1,0 +1,116 @@
+"""What the compiler makes of convolution by wgmma: batches of products, copies by TMA, no memory for registers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from mutate_kernels import changed_kernels
+from test_planted_bugs import exchanged
+from toolchain import needs_disassembler, needs_nvrtc
+from wgmma_launch import variant
+
+from benchmarks import sass
+from benchmarks.sass import Instruction
+from gpuconv.cuda import compile as compiler
+from gpuconv.cuda import wgmma_tile
+from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.wgmma_tile import Tile
+
+pytestmark = [needs_nvrtc, needs_disassembler]
+
+KERNELS = [("conv", "bfloat16", tile) for tile in wgmma_tile.TILES]
+KERNELS += [("conv", dtype, wgmma_tile.TILES[-1]) for dtype in ("float16", "float32")]
+KERNELS += [("conv_transpose", "bfloat16", wgmma_tile.TILES[2]), ("conv_transpose", "float32", wgmma_tile.TILES[3])]
+over_kernels = pytest.mark.parametrize(
+    ("operator", "dtype", "tile"), KERNELS, ids=[variant(*kernel).name for kernel in KERNELS]
+)
+_TYPES = {"float16": "16.F32", "bfloat16": "16.F32.BF16", "float32": "8.F32.TF32"}
+
+
+def built(chosen: Variant) -> tuple[list[Instruction], str]:
+    """A kernel's machine code and what the assembler says of it."""
+    with TemporaryDirectory() as temporary:
+        found = compiler.build(chosen, "sm_90a", None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary))
+        return sass.disassemble(found.path), found.log
+
+
+def batches(code: Sequence[Instruction]) -> Iterator[list[str]]:
+    """The products that a warpgroup starts after it has begun, until it waits for all but the last ones."""
+    found: list[str] | None = None
+    for one in code:
+        if one.name == "WARPGROUP.ARRIVE":
+            found = []
+        elif one.opcode == "HGMMA":
+            assert found is not None, "a product before the warpgroup has begun"
+            found.append(one.name)
+        elif one.name.startswith("WARPGROUP.DEPBAR") and found is not None:
+            yield found
+            found = None
+    assert found is None
+
+
+def complaints(log: str) -> list[str]:
+    """What the assembler has against the order of products and the uses of their sums."""
+    return [line for line in log.splitlines() if re.search(r"\bC75\d\d\b|serializ", line)]
+
+
+@over_kernels
+def test_a_slice_is_one_batch_of_products(operator: str, dtype: str, tile: Tile) -> None:
+    code, log = built(variant(operator, dtype, tile))
+    rows = tile.block_m if tile.turns else tile.block_m // 2
+    product = f"HGMMA.64x{tile.block_n}x{_TYPES[dtype]}"
+    found = list(batches(code))
+    assert found
+    assert all(batch == [product] * (4 * rows // 64) for batch in found), found
+    assert not complaints(log)
+
+
+@over_kernels
+def test_slices_come_by_tma_and_sums_stay_in_registers(operator: str, dtype: str, tile: Tile) -> None:
+    code, log = built(variant(operator, dtype, tile))
+    copies = {one.name for one in code if one.opcode == "UTMALDG"}
+    assert copies == {"UTMALDG.3D", *(f"UTMALDG.{rank}D.IM2COL" for rank in (3, 4, 5))}
+    assert not [one.name for one in code if one.opcode in ("LDL", "STL")]
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    launched = re.search(r"Used (\d+) registers", log)
+    assert launched is not None
+    assert int(launched[1]) * wgmma_tile.THREADS <= 65536
+
+
+@over_kernels
+def test_registers_that_warpgroups_take_exist(operator: str, dtype: str, tile: Tile) -> None:
+    """A block gets what its threads have at the launch; whoever asks for more waits for ever."""
+    text = compiler.ptx(variant(operator, dtype, tile), "sm_90a")
+    taken, given = (
+        {int(count) for count in re.findall(rf"setmaxnreg\.{what}\.sync\.aligned\.u32\s+(\d+)", text)}
+        for what in ("inc", "dec")
+    )
+    assert (len(taken), len(given)) == (1, 1)
+    assert wgmma_tile.registers_fit(taken.pop(), given.pop())
+
+
+def test_more_registers_than_a_block_has_are_refused() -> None:
+    assert not wgmma_tile.registers_fit(240, 40)
+    assert not wgmma_tile.registers_fit(232, 48)
+    assert not wgmma_tile.registers_fit(236, 24)
+    assert wgmma_tile.registers_fit(240, 24)
+
+
+# ---------------------------------------------------------------- the tests' own tools
+
+
+def test_a_thread_has_its_part_of_a_warpgroups_products() -> None:
+    assert Instruction("HGMMA.64x256x16.F32.BF16").products == 64 * 256 * 16 / 128
+
+
+@pytest.mark.usefixtures("cache_of_broken_kernels")
+def test_the_assembler_complains_of_sums_that_are_used_too_early() -> None:
+    wait, kernel = "        products_wait<0>();\n", "conv_wgmma.cu"
+    with changed_kernels({kernel: exchanged(kernel, wait, "")}):
+        _, log = built(variant("conv", "bfloat16", wgmma_tile.TILES[-1]))
+    assert complaints(log)
