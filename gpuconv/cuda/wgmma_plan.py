@@ -244,7 +244,7 @@ def variants() -> Iterator[Variant]:
         for operator in ("conv", "conv_transpose"):
             for tile in tiles(operator):
                 yield variant(operator, dtype, tile)
-        if dtype != "float32":
+        if dtype != "float32" and wgmma_maps.ROWS:
             for tile in tiles("conv", rows=True):
                 yield variant("conv", dtype, tile, rows=True)
     yield from channels_last_plan.variants()
