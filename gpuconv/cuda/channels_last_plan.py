@@ -1,0 +1,241 @@
+"""Launches that bring channels together, innermost: of x, and of weights as rows of K (``channels_last.cu``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _dtypes
+from gpuconv._geometry import Ints
+from gpuconv.cuda import fragments, gemm_structs, launching, params, sums_plan
+from gpuconv.cuda.correlation import RANK, Problem, in_three_axes
+from gpuconv.cuda.plan import Launch, Variant
+
+_THREADS = 128
+_BLOCKS_PER_SM = 8
+_VECTOR = 16  # bytes
+_BUNDLES = 8  # vectors of channels of a pixel, that a block makes
+_PIXELS = 112  # of a block, at most: wherever they begin, a warp copies two rows of 16-bit elements at once
+_TILE_VECTORS = 968  # of a block, in shared memory
+_RUNS, _SINGLY, _BUNDLED = range(3)
+_AXES = ("image", "group", "channel")
+
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """What is moved: ``images`` x ``groups`` x ``channels`` planes of pixels. Strides count elements.
+
+    Attributes
+    ----------
+    images, groups, channels : int
+        Channels are those of one group.
+    filled : int
+        Channels with the zeros behind them.
+    pixels : tuple of int
+        Extents.
+    x : tuple of int
+        Strides of images, groups and channels.
+    x_pixels : tuple of int
+    y : tuple of int
+        Strides of images, groups, parts and pixels in order; channels have 1.
+    """
+
+    images: int
+    groups: int
+    channels: int
+    filled: int
+    pixels: Ints
+    x: Ints
+    x_pixels: Ints
+    y: Ints
+
+    @property
+    def extents(self) -> Ints:
+        """Of images, groups and channels."""
+        return self.images, self.groups, self.channels
+
+    @property
+    def all_pixels(self) -> int:
+        """Of one image."""
+        return prod(self.pixels)
+
+
+def launch(problem: Problem, filled: int, parts: int, tickets: int = 0) -> Launch:
+    """Return the launch that copies x with channels last: (N, pixels, group, parts, filled).
+
+    Parameters
+    ----------
+    problem : Problem
+        Of up to three spatial axes.
+    filled : int
+        Channels of a part, with the zeros that follow C: in whole vectors of 16 bytes.
+    parts : int
+        2 of 3xTF32, else 1.
+    tickets : int
+        At the workspace's beginning, that are set to zero besides.
+    """
+    problem = in_three_axes(problem)
+    pixels = problem.x_shape[2:]
+    row = problem.group * parts * filled
+    planes = Planes(
+        problem.batch,
+        problem.group,
+        problem.channels,
+        filled,
+        pixels,
+        (problem.x_strides[0], problem.x_strides[1] * problem.channels, problem.x_strides[1]),
+        problem.x_strides[2:],
+        (prod(pixels) * row, parts * filled, filled, row),
+    )
+    return launch_of(problem, "channels_last", planes, {"x": "x", "x_last": "x_last"}, tickets)
+
+
+def bytes_of(problem: Problem, filled: int, parts: int) -> int:
+    """Return the bytes of that copy."""
+    return problem.batch * prod(problem.x_shape[2:]) * problem.group * parts * filled * problem.itemsize
+
+
+def launch_of(problem: Problem, name: str, planes: Planes, roles: Mapping[str, str], tickets: int) -> Launch:
+    """Return the launch that moves these planes; ``roles`` maps the struct's two pointers to the arrays' names."""
+    chosen = variant(name, problem.dtype, problem.precision)
+    planes = _together(planes)
+    size = _VECTOR // problem.itemsize
+    channel_tiles = -(-planes.filled // (_BUNDLES * size))
+    images, pixels = _tile(planes, size)
+    pixel_tiles, image_tiles = -(-planes.all_pixels // pixels), -(-planes.images // images)
+    own = min(pixels, planes.all_pixels)
+    pitches = [-(-own // size), _vectors(own, size)]
+    fields = {
+        "images": planes.images,
+        "channels": planes.channels,
+        "pixels": planes.all_pixels,
+        "filled": planes.filled,
+        **{f"x_{axis}": stride for axis, stride in zip(_AXES, planes.x, strict=True)},
+        "x_pixel": sums_plan.filled(planes.x_pixels, RANK, 0),
+        "extent": params.divisions(sums_plan.filled(planes.pixels, RANK, 1), False),
+        "way": _way(planes),
+        **_run(planes),
+        **{f"y_{axis}": stride for axis, stride in zip(("image", "group", "part", "pixel"), planes.y, strict=True)},
+        "tile_images": images,
+        "tile_pixels": pixels,
+        "pitch": pitches,
+        "lanes": [(pitch - 1).bit_length() for pitch in pitches],
+        "channel_tiles": params.division(channel_tiles, False),
+        "groups": params.division(planes.groups, False),
+        "pixel_tiles": params.division(pixel_tiles, False),
+        "by_image": params.division(own, False),
+        "tickets": {"count": tickets},
+    }
+    pointers = params.pointers(chosen.layout, roles)
+    if tickets:
+        begin = params.offset(chosen.layout, "tickets")
+        pointers += params.pointers(gemm_structs.tickets(), {"first": "workspace"}, begin)
+    blocks = image_tiles * pixel_tiles * planes.groups * channel_tiles
+    return launching.of_blocks(problem.operator, chosen, blocks, fields, pointers)
+
+
+def _together(planes: Planes) -> Planes:
+    """Return the same planes with as few axes of pixels as there can be, without strides of axes of one element.
+
+    Images whose pixels continue those of the one before are one image, as in the weights of ConvTranspose.
+    """
+    x = tuple(stride if extent > 1 else 0 for extent, stride in zip(planes.extents, planes.x, strict=True))
+    whole = (planes.images, *planes.pixels), (x[0], *planes.x_pixels)
+    extents, (strides,) = sums_plan.collapsed_together(*whole)
+    if len(extents) <= 1 and planes.y[0] == planes.all_pixels * planes.y[-1]:
+        return replace(planes, images=1, pixels=tuple(extents), x=(0, *x[1:]), x_pixels=tuple(strides))
+    extents, (strides,) = sums_plan.collapsed_together(planes.pixels, planes.x_pixels)
+    return replace(planes, pixels=tuple(extents), x=x, x_pixels=tuple(strides))
+
+
+def _way(planes: Planes) -> int:
+    if planes.x[2] == 1:
+        return _BUNDLED
+    return _RUNS if planes.x_pixels in ((), (1,)) else _SINGLY
+
+
+def _vectors(pixels: int, size: int) -> int:
+    """Return how many vectors pixels lie in at most, wherever the first one is."""
+    return (pixels + 2 * size - 2) // size
+
+
+def _tile(planes: Planes, size: int) -> tuple[int, int]:
+    """Return the images and pixels of a block: several whole images, or a part of one, in whole sectors of a row."""
+    count, way = planes.all_pixels, _way(planes)
+    if count > _PIXELS:
+        tiles = -(-count // _PIXELS)
+        return 1, -(-count // (tiles * 2 * size)) * 2 * size
+    if way == _RUNS and planes.x[0] % size:  # images begin at different places between vectors
+        return 1, count
+    room = _TILE_VECTORS // _BUNDLES
+    images = _PIXELS // count if way == _BUNDLED else room // (size * _vectors(count, size) + 1)
+    return max(1, min(images, planes.images)), count
+
+
+def _run(planes: Planes) -> dict[str, int]:
+    """Return how long a run of neighbours is, and where in its run a plane begins.
+
+    A run is a plane, several that follow each other, or x. What lies between runs is none of x's, and is not read.
+    """
+    run, left = planes.all_pixels, {axis: each for axis, *each in zip(_AXES, planes.extents, planes.x, strict=True)}
+    begins = dict.fromkeys(_AXES, 0)
+    while found := [axis for axis, (extent, stride) in left.items() if extent > 1 and stride == run]:
+        extent, begins[found[0]] = left.pop(found[0])
+        run *= extent
+    return {"run": run, **{f"run_{axis}": stride for axis, stride in begins.items()}}
+
+
+# ---------------------------------------------------------------- variants
+
+
+def variant(name: str, dtype: str, precision: str) -> Variant:
+    """Return the kernel for elements of a type in a precision; ``name`` says in profilers what it moves."""
+    short = _dtypes.entry(dtype).itemsize == 2
+    arithmetic = fragments.arithmetic_of(dtype, precision)
+    return Variant(
+        name=f"{name}_16bit_{RANK}d" if short else f"{name}_{dtype}_{RANK}d_{arithmetic.label}",
+        source="channels_last.cu",
+        function="channels_last",
+        arguments=("Copied16" if short else arithmetic.cuda,),
+        parameter="ChannelsLastParams",
+        layout=_layout(),
+        threads=_THREADS,
+        blocks_per_sm=_BLOCKS_PER_SM,
+    )
+
+
+@cache
+def _layout() -> np.dtype[Any]:
+    """Return the layout of ``ChannelsLastParams``."""
+    divider = params.divider(False)
+
+    def numbers(*names: str) -> list[tuple[str, str]]:
+        return [(name, "<i4") for name in names]
+
+    return params.layout(
+        [
+            ("x", params.POINTER),
+            ("x_last", params.POINTER),
+            *numbers("images", "channels", "pixels", "filled", "x_image", "x_group", "x_channel"),
+            ("x_pixel", "<i4", (RANK,)),
+            ("extent", divider, (RANK,)),
+            *numbers("way", "run_image", "run_group", "run_channel", "run"),
+            *numbers("y_image", "y_group", "y_part", "y_pixel", "tile_images", "tile_pixels"),
+            *((name, "<i4", (2,)) for name in ("pitch", "lanes")),
+            *((name, divider) for name in ("channel_tiles", "groups", "pixel_tiles")),
+            ("by_image", divider),
+            ("tickets", gemm_structs.tickets()),
+        ]
+    )
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant."""
+    for dtype, precision in (("float16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32")):
+        yield variant("channels_last", dtype, precision)
+        yield variant("pack_rows", dtype, precision)
