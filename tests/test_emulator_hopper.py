@@ -10,6 +10,8 @@ import oracle
 import pytest
 from emulator import Array, EmulatorError, TensorMap, compile_ptx, empty, module
 
+from gpuconv import CompileError
+
 pytestmark = pytest.mark.emulator
 
 
@@ -29,7 +31,8 @@ def test_a_tile_that_reaches_beyond_its_tensor_is_cut_off_and_filled_with_zeros(
     tma("stores_a_tile")(1, 128, [tensor_map], seed=seed, late_async=late_async)
     assert (array.data.ravel() == np.arange(960)).all()
     y = empty(1024, np.float32, "y")
-    tma("loads_a_tile")(1, 128, [tensor_map, y], seed=seed, late_async=late_async)
+    options = {"late_async": True, "async_order": "random"} if seed else {"late_async": late_async}
+    tma("loads_a_tile")(1, 128, [tensor_map, y], seed=seed, **options)
     assert (y.data == np.where(np.arange(1024) < 960, np.arange(1024), 0)).all()
 
 
@@ -72,6 +75,45 @@ def test_tensor_maps_are_refused_as_the_driver_does(arguments: dict[str, Any], m
         TensorMap(Array(np.zeros((64, 64), np.float32), "x"), **arguments)
 
 
+# ---------------------------------------------------------------- registers that warpgroups hand to each other
+
+REGISTERS = """
+extern "C" __global__ void __launch_bounds__(384, 1) hands_registers_over(int* y)
+{
+    if (threadIdx.x >= 256) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(GIVES));
+    else asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(TAKES));
+    y[threadIdx.x] = threadIdx.x;
+}
+"""
+
+
+def hands_over(gives: int, takes: int, **options: Any) -> Array:
+    ptx = compile_ptx("registers", "sm_90a", (f"GIVES={gives}", f"TAKES={takes}"), REGISTERS)
+    y = empty(384, np.int32, "y")
+    module(ptx)["hands_registers_over"](1, 384, [y], **options)
+    return y
+
+
+@pytest.mark.parametrize(("gives", "takes"), [(40, 232), (24, 240), (168, 168)])
+def test_warps_may_take_the_registers_that_others_give_back(gives: int, takes: int) -> None:
+    for seed in (0, 3, 4):
+        assert (hands_over(gives, takes, seed=seed).data == np.arange(384)).all()
+
+
+@pytest.mark.parametrize(("gives", "takes"), [(40, 240), (48, 232), (168, 176)])
+def test_registers_that_nobody_gives_back_are_waited_for_in_vain(gives: int, takes: int) -> None:
+    with pytest.raises(EmulatorError, match=r"deadlock(.|\n)*\[setmaxnreg.inc"):
+        hands_over(gives, takes)
+
+
+@pytest.mark.parametrize(
+    ("gives", "takes", "message"), [(176, 232, "the wrong way: each thread has 168"), (40, 100, "multiples of 8")]
+)
+def test_registers_are_handed_over_as_the_instruction_allows(gives: int, takes: int, message: str) -> None:
+    with pytest.raises((EmulatorError, CompileError), match=message):
+        hands_over(gives, takes)
+
+
 # ---------------------------------------------------------------- a whole convolution
 
 # N, C, H, W, K, R, S, strides, pads (the same at both ends), dilations
@@ -106,16 +148,21 @@ def convolve(problem: str, *defines: str, **options: Any) -> None:
     oracle.assert_close(y.data.transpose(0, 3, 1, 2), exact, ml_dtypes.bfloat16)
 
 
-@pytest.mark.parametrize("late_async", [True, False])
+@pytest.mark.parametrize("async_order", ["late", "at once", "random"])
 @pytest.mark.parametrize("problem", CONVOLUTIONS)
-def test_a_convolution_with_tma_and_wgmma_is_right(problem: str, late_async: bool) -> None:
+def test_a_convolution_with_tma_and_wgmma_is_right(problem: str, async_order: str) -> None:
     for seed in (0, 7):
-        convolve(problem, seed=seed, late_async=late_async)
+        convolve(problem, seed=seed, async_order=async_order)
 
 
 def test_a_stage_must_not_be_released_before_wgmma_has_read_it() -> None:
     with pytest.raises(EmulatorError, match="shared memory race: write after read"):
         convolve("unit strides", "RELEASES_EARLY")
+
+
+def test_sums_must_not_be_read_before_wgmma_has_made_them() -> None:
+    with pytest.raises(EmulatorError, match=r"sums of a wgmma that is not waited for.*\n    conv_wgmma.cu:"):
+        convolve("unit strides", "WAITS_FOR_TOO_FEW")
 
 
 def test_waiting_for_more_bytes_than_come_is_a_deadlock() -> None:

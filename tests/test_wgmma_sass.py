@@ -82,16 +82,20 @@ def test_slices_come_by_tma_and_sums_stay_in_registers(operator: str, dtype: str
     assert int(launched[1]) * wgmma_tile.THREADS <= 65536
 
 
-@over_kernels
-def test_registers_that_warpgroups_take_exist(operator: str, dtype: str, tile: Tile) -> None:
-    """A block gets what its threads have at the launch; whoever asks for more waits for ever."""
-    text = compiler.ptx(variant(operator, dtype, tile), "sm_90a")
+def fits(chosen: Variant) -> bool:
+    """Tell whether a block gets what its warpgroups ask for; whoever asks for more waits for ever."""
+    text = compiler.ptx(chosen, "sm_90a")
     taken, given = (
         {int(count) for count in re.findall(rf"setmaxnreg\.{what}\.sync\.aligned\.u32\s+(\d+)", text)}
         for what in ("inc", "dec")
     )
     assert (len(taken), len(given)) == (1, 1)
-    assert wgmma_tile.registers_fit(taken.pop(), given.pop())
+    return wgmma_tile.registers_fit(taken.pop(), given.pop())
+
+
+@over_kernels
+def test_registers_that_warpgroups_take_exist(operator: str, dtype: str, tile: Tile) -> None:
+    assert fits(variant(operator, dtype, tile))
 
 
 def test_more_registers_than_a_block_has_are_refused() -> None:
@@ -114,3 +118,10 @@ def test_the_assembler_complains_of_sums_that_are_used_too_early() -> None:
     with changed_kernels({kernel: exchanged(kernel, wait, "")}):
         _, log = built(variant("conv", "bfloat16", wgmma_tile.TILES[-1]))
     assert complaints(log)
+
+
+@pytest.mark.usefixtures("cache_of_broken_kernels")
+def test_a_kernel_that_takes_too_many_registers_is_noticed() -> None:
+    taken, kernel = "take_registers<232>", "conv_wgmma.cu"
+    with changed_kernels({kernel: exchanged(kernel, taken, taken.replace("232", "240"))}):
+        assert not fits(variant("conv", "bfloat16", wgmma_tile.TILES[-1]))

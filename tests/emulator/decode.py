@@ -274,6 +274,11 @@ def _wgmma(context: Context, words: Words, operands: list[Operand]) -> Instructi
     return Instruction(".".join(["wgmma", *_types(words)[:2]]), [*d, *a, *rest], attributes)
 
 
+def _set_registers(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    attributes = [int(words[1] == "inc"), context.kernel.launch_registers]
+    return Instruction("setmaxnreg", [context.register(operands[0])], attributes)
+
+
 # ---------------------------------------------------------------- asynchronous copies
 
 
@@ -357,7 +362,7 @@ HANDLERS: dict[str, Callable[[Context, Words, list[Any]], Instruction]] = {
     **dict.fromkeys(("sqrt", "rsqrt", "rcp", "ex2", "lg2", "sin", "cos", "tanh"), _plain),
     **dict.fromkeys(("and", "or", "xor", "not", "cnot", "shl", "shr", "shf", "lop3", "prmt"), _plain),
     **dict.fromkeys(("bfe", "bfi", "bfind", "brev", "clz", "popc"), _plain),
-    **dict.fromkeys(("prefetch", "prefetchu", "setmaxnreg", "griddepcontrol", "nanosleep"), _nothing),
+    **dict.fromkeys(("prefetch", "prefetchu", "griddepcontrol", "nanosleep"), _nothing),
     **dict.fromkeys(("ld", "ldu", "st"), _load_store),
     **dict.fromkeys(("atom", "red"), _atomic),
     **dict.fromkeys(("ret", "exit"), _exit),
@@ -381,6 +386,7 @@ HANDLERS: dict[str, Callable[[Context, Words, list[Any]], Instruction]] = {
     "elect": _elect,
     "mma": _mma,
     "wgmma": _wgmma,
+    "setmaxnreg": _set_registers,
     "cp": _copy,
     "mbarrier": _mbarrier,
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator import build, ptx
+from emulator import build, ptx, sums
 from emulator.counters import FIELDS, Counters
 from emulator.memory import Array, TensorMap
 from emulator.operands import Kernel, Preset, UnsupportedPtx
@@ -188,6 +188,7 @@ class Program:
             raise EmulatorError(findings.value.decode(errors="replace"))
         if counts is None:
             return None
+        counts[[one.key in (sums.CHECK, sums.COPY) for one in kernel.instructions]] = 0
         return Counters([one.key for one in kernel.instructions], [one.line for one in kernel.instructions], counts)
 
     def __call__(

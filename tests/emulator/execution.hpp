@@ -69,6 +69,9 @@ inline void reset(Warp& warp)
     warp.reduction = nullptr;
     warp.wgmma_groups = 0;
     warp.wgmma_fenced = false;
+    warp.wgmma_finished = 0;
+    warp.sums.assign(program.register_bytes / Warp::REGISTER + 1, 0);
+    warp.held_registers = 0;
     warp.fence_clock = 0;
     warp.fence_clocks.clear();
     warp.published.clear();
@@ -226,6 +229,7 @@ inline void reset(Block& block)
     block.mbarriers.clear();
     block.tma.clear();
     block.tma_clock = 0;
+    block.free_registers = 0;
     block.acquired.clear();
     for (auto& barrier : block.named) barrier = {};
     for (Warp* warp : block.warps) reset(*warp);

@@ -107,6 +107,12 @@ class Kernel:
     local_bytes: int = 0
     granule: int = 16  # bytes of the smallest access to shared memory
     max_threads: int | None = None
+    blocks_per_sm: int = 1
+
+    @property
+    def launch_registers(self) -> int:
+        """Registers that each thread begins with, where the kernel says how many threads there are; else 0."""
+        return 65536 // (self.max_threads * self.blocks_per_sm) // 8 * 8 if self.max_threads else 0
 
     def allocate_register(self, width: int) -> int:
         offset = self.register_bytes

@@ -10,6 +10,7 @@ import re
 from functools import cache
 from typing import Any
 
+from emulator import sums
 from emulator.decode import decode
 from emulator.operands import (
     Instruction,
@@ -116,8 +117,11 @@ class KernelReader:
             directive = reader.until(";")
             if directive[0] in (".maxntid", ".reqntid"):
                 self.kernel.max_threads = int(directive[1])
+            elif directive[0] == ".minnctapersm":
+                self.kernel.blocks_per_sm = int(directive[1])
         self._body()
         self._resolve_branches()
+        sums.watch(self.kernel)
 
     def _parameters(self) -> None:
         if self.reader.peek() != "(":

@@ -240,6 +240,7 @@ struct Block {
     std::unordered_map<u32, Mbarrier> mbarriers{};
     NamedBarrier named[16]{};
     u32 tma_clock = 0;
+    s64 free_registers = 0;                 // that warps have given back
     u64 progress = 0;                       // counts what may wake another warp
     std::mt19937_64 random{};
     std::deque<std::function<void()>> tma{}; // copies in flight
@@ -273,6 +274,7 @@ struct Copy {                               // one lane's cp.async
 
 struct Warp {
     enum State { READY, AT_BARRIER, SPINNING, DONE };
+    static constexpr int REGISTER = 64;     // bytes of the register file from one register to the next, at least
 
     Block& block;
     Launch& launch;
@@ -293,6 +295,9 @@ struct Warp {
     const Instr* reduction = nullptr;       // a bar.red that waits for its result
     u32 wgmma_groups = 0;                   // committed
     bool wgmma_fenced = false;
+    u32 wgmma_finished = 0;                 // groups that it has waited for
+    std::vector<u32> sums{};                // of each register, the group of the last wgmma that adds to it; 0: none
+    s64 held_registers = 0;                 // of a thread; 0: as many as at the start
     u32 fence_clock = 0;                    // its writes before are visible to the asynchronous proxy
     std::vector<u32> fence_clocks{};
     Known published{};                      // by its last fence of the device, for those who see its atomics after it
@@ -305,6 +310,8 @@ struct Warp {
     u32& predicate(int offset) { return *reinterpret_cast<u32*>(registers + offset); }
     u32& clock() { return clocks[index]; }
     Counters& counters() { return block.counters[pc]; }
+
+    u32& group_of_sums(int offset) { return sums[offset / REGISTER]; }
 
     void set_predicate(int offset, u32 mask, u32 bits)
     {

@@ -232,6 +232,7 @@ template <class AB> void wgmma(Warp& warp, const Instr& instr, u32 mask)
     for_sums([&](float& value, float& sum) { sum = add ? value : 0.f; });
     tile->multiply(int(shape.n));
     for_sums([&](float& value, float& sum) { value = canonical(sum); });
+    for (int reg = 0; reg < shape.d; ++reg) warp.group_of_sums(d[reg]) = warp.wgmma_groups + 1;
     if (warp.launch.options.count) warp.counters().mma_macs += 16 * shape.n * WgmmaTile<AB>::K;
     if (warp.launch.options.check_shared) check_tensor_reads(warp, tile->granules);
 }
@@ -248,7 +249,42 @@ inline void wgmma_wait(Warp& warp, const Instr& instr, u32)
         return;
     }
     u32& finished = warp.clocks[block.tensor_agent(warp.index)];
-    finished = std::max(finished, warp.wgmma_groups - std::min(keep, warp.wgmma_groups));
+    warp.wgmma_finished = std::max(warp.wgmma_finished, warp.wgmma_groups - std::min(keep, warp.wgmma_groups));
+    finished = std::max(finished, warp.wgmma_finished);
+}
+
+// Operands: registers that are read or written, and that a wgmma adds to somewhere in the kernel.
+inline void check_sums(Warp& warp, const Instr& instr, u32)
+{
+    for (int k = 0; k < instr.operands; ++k) {
+        if (warp.group_of_sums(instr.operand[k]) <= warp.wgmma_finished) continue;
+        warp.report("sums of a wgmma that is not waited for (wgmma.wait_group)");
+        return;
+    }
+}
+
+// Registers that a warpgroup gets wait until others have given back as many. Operands: registers of a thread.
+struct SetRegisters {
+    s64 more, at_launch;
+};
+
+inline void set_registers(Warp& warp, const Instr& instr, u32)
+{
+    const auto& set = instr.as<SetRegisters>();
+    const s64 wanted = warp.lanes<u32>(instr.operand[0])[0];
+    if (!set.at_launch) warp.fail("setmaxnreg in a kernel without __launch_bounds__");
+    if (wanted % 8 || wanted < 24 || wanted > 256) warp.fail("setmaxnreg takes multiples of 8 from 24 to 256");
+    s64& held = warp.held_registers;
+    if (!held) held = set.at_launch;
+    if (set.more ? wanted < held : wanted > held) warp.fail(text("setmaxnreg the wrong way: each thread has ", held));
+    const s64 missing = (wanted - held) * LANES;
+    if (missing > warp.block.free_registers) {
+        warp.state = Warp::SPINNING;
+        return;
+    }
+    warp.block.free_registers -= missing;
+    held = wanted;
+    ++warp.block.progress;
 }
 
 inline void define_all_tensor(Table& table)
@@ -276,4 +312,9 @@ inline void define_all_tensor(Table& table)
         ++warp.block.progress;
     }, Kind::CONVERGED};
     table["wgmma.wait_group"] = {wgmma_wait, Kind::RETRYING};
+    table["sums.check"] = {check_sums};
+    table["sums.copy"] = {[](Warp& warp, const Instr& instr, u32) {
+        warp.group_of_sums(instr.operand[0]) = warp.group_of_sums(instr.operand[1]);
+    }};
+    table["setmaxnreg"] = {set_registers, Kind::RETRYING};
 }

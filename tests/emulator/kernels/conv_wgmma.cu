@@ -62,6 +62,9 @@ conv_wgmma(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tens
 #ifdef RELEASES_EARLY  // the stage is handed back before wgmma has read it
         mbarrier_arrive(smem_addr(&empty[s]));
         wgmma_wait<0>();
+#elif defined(WAITS_FOR_TOO_FEW)  // the sums are not there yet
+        if (i < steps - 1) wgmma_wait<0>();
+        mbarrier_arrive(smem_addr(&empty[s]));
 #else
         wgmma_wait<0>();
         mbarrier_arrive(smem_addr(&empty[s]));
