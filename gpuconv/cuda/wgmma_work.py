@@ -11,7 +11,7 @@ from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.wgmma_maps import Source, packed_elements, x_last_elements
 from gpuconv.cuda.wgmma_tile import SLICE_BYTES, Tile
 
-_CACHED = 64  # bytes of the L2 cache that a multiprocessor's copies get per clock; assumed
+_CACHED = 48  # bytes of the L2 cache that a multiprocessor gets per clock where all of them copy; assumed
 _WRITTEN = 6  # cycles in which 256 threads write a sum each; assumed
 _BEGINNING = 1500  # cycles from a kernel's start until its first product; assumed
 
