@@ -5,8 +5,8 @@
 // Where the pixels of a channel lie side by side, they are copied to shared memory as they are, in vectors of 16 bytes:
 // wherever they begin, all but the ends of x go over the bus in such vectors, and a row's shift says how far after a multiple
 // of 16 bytes its first pixel lies. A warp copies bundles of rows: the channels that are 16 bytes of a pixel of the result.
-// Then eight lanes write the bundles of a pixel, each gathered from its rows. Channels a bundle apart have equal shifts, and
-// bundles lie so in the banks that those of four pixels meet each bank once.
+// Then eight lanes (fewer, where there are fewer bundles) write those of a pixel, each gathered from its rows. Channels a
+// bundle apart have equal shifts, and bundles lie so in the banks that those of four pixels meet each bank once.
 //
 // Where channels lie side by side, bundles are read as they are written.
 #include "fragments.cuh"
@@ -15,7 +15,6 @@
 
 constexpr int kChannelsLastThreads = 128;
 constexpr int kBundles = 8;                  // of a pixel, that a block makes
-constexpr int kPixelsAtOnce = kChannelsLastThreads / kBundles;
 constexpr int kTileVectors = 968;            // of shared memory; channels_last_plan.py has it too
 enum ChannelsLastWay { kRuns, kSingly, kBundled };
 
@@ -57,11 +56,12 @@ template <class Arithmetic> struct ChannelsLastBlock {
     const ChannelsLastParams& p;
     uint4* tile;                                      // rows of a bundle, bundles of an image, one vector between bundles
     int image, group, channel, pixel;                 // the first ones
-    int images, pixels, pitch, lanes;
+    int images, pixels, bundles, pitch, lanes;
     const T* x;                                       // the first image's and pixel's, of the group's first channel
-    T* y;                                             // the first one of this thread's bundle
+    int own_bundle, first, at_once;                   // what this thread writes: of this pixel and those so far after it
+    T* y;
 
-    __device__ __forceinline__ ChannelsLastBlock(const ChannelsLastParams& p, uint4* tile, int bundle) : p(p), tile(tile)
+    __device__ __forceinline__ ChannelsLastBlock(const ChannelsLastParams& p, uint4* tile) : p(p), tile(tile)
     {
         const int above = p.groups.split(p.channel_tiles.split(blockIdx.x, channel), group);
         image = p.pixel_tiles.split(above, pixel) * p.tile_images;
@@ -74,8 +74,14 @@ template <class Arithmetic> struct ChannelsLastBlock {
         pitch = p.pitch[shifted];
         lanes = p.lanes[shifted];
         x = begin + (long long)image * p.x_image + (long long)group * p.x_group;
-        const int first = channel + bundle * kVector;
-        y = static_cast<T*>(p.x_last) + image * p.y_image + group * p.y_group + pixel * p.y_pixel + first;
+        bundles = min((p.filled - channel) / kVector, kBundles);
+        int shift = 3;
+        while (shift > 0 && bundles <= 1 << shift - 1) --shift;
+        own_bundle = threadIdx.x & (1 << shift) - 1;
+        first = threadIdx.x >> shift;
+        at_once = kChannelsLastThreads >> shift;
+        const int place = image * p.y_image + group * p.y_group + pixel * p.y_pixel;
+        y = static_cast<T*>(p.x_last) + place + channel + own_bundle * kVector;
     }
     __device__ __forceinline__ uint4* bundle_of(int own, int bundle) const
     {
@@ -144,42 +150,41 @@ template <class Arithmetic> struct ChannelsLastBlock {
         return own * p.x_image + place[0] * p.x_pixel[0] + place[1] * p.x_pixel[1] + place[2] * p.x_pixel[2];
     }
 
-    // Writes a bundle of each pixel from the rows in shared memory.
-    __device__ __forceinline__ void write_rows(int bundle, int i) const
+    // Writes this thread's bundle of each pixel from the rows in shared memory.
+    __device__ __forceinline__ void write_rows() const
     {
         int rows[kVector];                            // bytes from a bundle to its rows' first pixels
         const T* begin = x + channel * p.x_channel + pixel;
 #pragma unroll
         for (int k = 0; k < kVector; ++k)
             rows[k] = k * pitch * 16 + (p.way == kRuns ? bytes_after_vector(begin + k * p.x_channel) : 0);
-        for (; i < images * pixels; i += kPixelsAtOnce) {
+        for (int i = first; i < images * pixels; i += at_once) {
             int number;
             const int own = p.by_image.split(i, number);
-            const char* first = reinterpret_cast<const char*>(bundle_of(own, bundle)) + number * kSize;
+            const char* place = reinterpret_cast<const char*>(bundle_of(own, own_bundle)) + number * kSize;
             alignas(16) T values[kVector];
 #pragma unroll
-            for (int k = 0; k < kVector; ++k) values[k] = *reinterpret_cast<const T*>(first + rows[k]);
+            for (int k = 0; k < kVector; ++k) values[k] = *reinterpret_cast<const T*>(place + rows[k]);
             write(own, number, values);
         }
     }
     // The same from x, where a bundle's channels are neighbours.
-    __device__ __forceinline__ void write_bundles(int bundle, int first) const
+    __device__ __forceinline__ void write_bundles() const
     {
-        constexpr int kAtOnce = 4;
-        const T* begin = x + channel + bundle * kVector;
-        const int found = p.channels - channel - bundle * kVector;
-        for (; first < images * pixels; first += kAtOnce * kPixelsAtOnce) {
-            alignas(16) T values[kAtOnce][kVector];
-            int own[kAtOnce], number[kAtOnce];
+        constexpr int kTogether = 4;
+        const T* begin = x + channel + own_bundle * kVector;
+        const int found = p.channels - channel - own_bundle * kVector;
+        for (int i = first; i < images * pixels; i += kTogether * at_once) {
+            alignas(16) T values[kTogether][kVector];
+            int own[kTogether], number[kTogether];
 #pragma unroll
-            for (int j = 0; j < kAtOnce; ++j) {
-                const int i = first + j * kPixelsAtOnce;
-                own[j] = p.by_image.split(i, number[j]);
-                if (i < images * pixels) load(begin + offset(own[j], pixel + number[j]), found, values[j]);
+            for (int j = 0; j < kTogether; ++j) {
+                own[j] = p.by_image.split(i + j * at_once, number[j]);
+                if (i + j * at_once < images * pixels) load(begin + offset(own[j], pixel + number[j]), found, values[j]);
             }
 #pragma unroll
-            for (int j = 0; j < kAtOnce; ++j)
-                if (first + j * kPixelsAtOnce < images * pixels) write(own[j], number[j], values[j]);
+            for (int j = 0; j < kTogether; ++j)
+                if (i + j * at_once < images * pixels) write(own[j], number[j], values[j]);
         }
     }
     static __device__ __forceinline__ void load(const T* begin, int found, T (&values)[kVector])
@@ -208,19 +213,18 @@ template <class Arithmetic> __device__ __forceinline__ void channels_last(const 
 {
     __shared__ uint4 tile[kTileVectors];
     p.tickets.clear();
-    const int bundle = threadIdx.x % kBundles, first = threadIdx.x / kBundles;
-    const ChannelsLastBlock<Arithmetic> block(p, tile, bundle);
-    const int bundles = min((p.filled - block.channel) / block.kVector, kBundles);
+    const ChannelsLastBlock<Arithmetic> block(p, tile);
+    const bool writes = block.own_bundle < block.bundles;
     if (p.way == kBundled) {
-        if (bundle < bundles) block.write_bundles(bundle, first);
+        if (writes) block.write_bundles();
         return;
     }
-    for (int i = threadIdx.x / 32; i < bundles; i += kChannelsLastThreads / 32) {
+    for (int i = threadIdx.x / 32; i < block.bundles; i += kChannelsLastThreads / 32) {
         if (p.way == kRuns) block.copy_runs(i);
         else block.copy_singly(i);
     }
     copy_async_commit();
     copy_async_wait<0>();
     __syncthreads();
-    if (bundle < bundles) block.write_rows(bundle, first);
+    if (writes) block.write_rows();
 }

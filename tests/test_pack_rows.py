@@ -10,34 +10,19 @@ import numpy as np
 import passes
 import pytest
 from operands import LAYOUTS, values
-from test_channels_last import filled_up, over_ways, same
+from test_channels_last import cost, over_ways
 
 from gpuconv.cuda import pack_rows_plan
 
 pytestmark = pytest.mark.emulator
 
+MOST_WAVEFRONTS = {
+    4: 1.5,
+    9: 1.2,
+    27: 1.1,
+    49: 1.04,
+}  # over the fewest, by taps: pixels of several images meet in banks
 TAPS = [(1,), (3,), (1, 1), (2, 2), (3, 3), (5, 3), (7, 7), (3, 3, 3), (1, 1, 1), (11, 11)]
-
-
-def pack(
-    w: Any, operator: str, group: int, filled: int, precision: str, tickets: int = 0, **options: Any
-) -> tuple[Any, Any]:
-    """What the pass makes of w, and the launch's counters."""
-    channels, filters = (w.shape[1], w.shape[0] // group) if operator == "conv" else (w.shape[0] // group, w.shape[1])
-    x = np.zeros((1, channels * group, *w.shape[2:]), w.dtype)
-    problem = passes.problem_of(operator, x, w, precision, group=group)
-    parts = 2 if precision == "3xtf32" else 1
-    launch = pack_rows_plan.launch(problem, filled, parts, tickets)
-    assert launch.packs == (not tickets)
-    result = np.empty((group, parts, filters, prod(w.shape[2:]), filled), w.dtype)
-    assert pack_rows_plan.bytes_of(problem, filled, parts) == result.nbytes
-    results = {"packed": result}
-    if tickets:
-        results["workspace"] = np.full(tickets, -1, np.int32)
-    counters = passes.run(launch, {"w": w}, results, **options)
-    if tickets:
-        assert not results["workspace"].any()
-    return result, counters
 
 
 @over_ways
@@ -51,8 +36,42 @@ def test_weights_of_every_layout(dtype: Any, precision: str, operator: str, taps
         group, filters = random.choice((1, 1, 2)), random.choice((1, 5, 17, 64))
         channels = random.choice((1, 3, 8, 20, 33, 64, 72) if prod(taps) < 50 else (3, 24))
         whole = random.random() < 0.5
-        filled = filled_up(channels, dtype, whole)
+        filled = passes.filled_up(channels, dtype, whole)
         shape = (filters * group, channels) if operator == "conv" else (channels * group, filters)
         w = LAYOUTS[layout](values("normal", len(layout), (*shape, *taps), dtype))
-        found, _ = pack(w, operator, group, filled, precision, tickets=random.choice((0, 0, 300)))
-        assert same(found, passes.rows(w, operator, group, filled, precision)), f"{w.shape} {layout}"
+        found, _ = passes.pack(w, operator, group, filled, precision, tickets=random.choice((0, 0, 300)))
+        assert passes.same(found, passes.rows(w, operator, group, filled, precision)), f"{w.shape} {layout}"
+
+
+@over_ways
+@pytest.mark.parametrize(
+    ("operator", "shape", "most"),
+    [
+        ("conv", (64, 256, 1, 1), 1.0),
+        ("conv", (64, 128, 3, 3), 1.06),
+        ("conv", (64, 128, 2, 2), 1.0),
+        ("conv", (16, 64, 7, 7), 1.06),
+        ("conv", (32, 64, 3, 3, 3), 1.06),
+        ("conv_transpose", (128, 64, 4, 4), 1.0),
+        ("conv_transpose", (128, 64, 3, 3), 1.0),
+    ],
+    ids=str,
+)
+def test_it_moves_little_more_than_a_copy(
+    dtype: Any, precision: str, operator: str, shape: tuple[int, ...], most: float
+) -> None:
+    """Taps of several output channels at once; those of ConvTranspose lie side by side."""
+    w = np.zeros(shape, dtype)
+    found, emulated = passes.pack(w, operator, 1, shape[operator == "conv"], precision, counters=True)
+    its = cost(emulated, w.nbytes + found.nbytes)
+    assert its.sectors <= most
+    assert its.wavefronts <= MOST_WAVEFRONTS.get(prod(shape[2:]), 1)
+
+
+def test_a_kernel_packs_for_both_16_bit_types_and_is_named_for_it() -> None:
+    names = set()
+    for dtype in ("float16", "bfloat16"):
+        w = np.zeros((8, 8, 3, 3), dtype)
+        problem = passes.problem_of("conv", np.zeros((1, 8, 5, 5), dtype), w)
+        names.add(pack_rows_plan.launch(problem, 8, 1).variant.name)
+    assert names == {"pack_rows_16bit_3d"}
