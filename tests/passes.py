@@ -182,7 +182,7 @@ class Moved:
 
 
 MANY = (
-    Moved((3, 140, 7, 11), group=2, tickets=5000),
+    Moved((3, 140, 7, 11), group=2, layout="off the vectors", tickets=5000),
     Moved((2, 72, 5, 50), whole=True),
     Moved((3, 16, 15, 9), layout="off the vectors"),
     Moved((9, 40, 3, 4)),

@@ -48,7 +48,7 @@ def _read(tensor_map: TensorMap, memory: Any, places: Sequence[Any]) -> Any:
     itemsize = _ITEMSIZE[tensor_map.dtype]
     steps = (1, *(stride // itemsize for stride in tensor_map.strides))
     places = np.broadcast_arrays(*places)
-    inside = np.all([(0 <= at) & (at < size) for at, size in zip(places, tensor_map.sizes, strict=True)], axis=0)
+    inside = np.all([(at >= 0) & (at < size) for at, size in zip(places, tensor_map.sizes, strict=True)], axis=0)
     index = sum(at * step for at, step in zip(places, steps, strict=True))[inside]
     if index.size and (index.min() < 0 or index.max() >= memory.size):
         raise IndexError("a map leads out of its array")
@@ -65,7 +65,7 @@ def box(tensor_map: TensorMap, memory: Any, at: Sequence[int]) -> Any:
 
 
 def columns(tensor_map: TensorMap, memory: Any, at: Sequence[int], offsets: Sequence[int]) -> Any:
-    """Return pixels by channels, from the column at (channel, W, H, D, n) on, each so far from the column as offsets say.
+    """Return pixels by channels, from the column at (channel, W, H, D, n) on, each so far from it as offsets say.
 
     A column walks with the element strides inside of the box from ``lower`` to the size plus ``upper``, W fastest.
     """

@@ -135,7 +135,7 @@ def refusal(problem: Problem) -> str | None:
     bound = 1 << _CORNER_BITS[problem.rank] - 1
     corners = [corner for window in windows(problem) for corner in (window.lower, window.upper)]
     if not all(-bound <= corner < bound for corner in corners):
-        return f"columns begin {min(corners)} or end {max(corners)} elements beside x, not within {-bound} to {bound - 1}"
+        return f"columns begin {min(corners)} or end {max(corners)} elements beside x: {-bound} to {bound - 1} can be"
     copy = of_copies(problem)
     if max(x_last_elements(copy), packed_elements(copy)) > _MOST_ELEMENTS:
         return "a copy of x or w would have 2**31 elements or more"
@@ -236,8 +236,8 @@ def flattened(problem: Problem) -> Problem | None:
     every = problem.columns == problem.x_shape[2:] and not any(problem.pads)
     if prod(problem.taps) != 1 or not every or problem.operator != "conv":
         return None
-    steps = [_step(problem.columns, strides[2:]) for strides in (problem.x_strides, problem.y_strides)]
-    if None in steps:
+    x_step, y_step = (_step(problem.columns, strides[2:]) for strides in (problem.x_strides, problem.y_strides))
+    if x_step is None or y_step is None:
         return None
     pixels = prod(problem.columns)
     return replace(
@@ -245,8 +245,8 @@ def flattened(problem: Problem) -> Problem | None:
         taps=(1,),
         x_shape=(*problem.x_shape[:2], pixels),
         y_shape=(*problem.y_shape[:2], pixels),
-        x_strides=(*problem.x_strides[:2], steps[0]),
-        y_strides=(*problem.y_strides[:2], steps[1]),
+        x_strides=(*problem.x_strides[:2], x_step),
+        y_strides=(*problem.y_strides[:2], y_step),
         w_strides=(*problem.w_strides[:3], 1),
         columns=(pixels,),
         column_strides=(1,),

@@ -1,8 +1,8 @@
 """Conv and ConvTranspose on Hopper's tensor cores (``conv_wgmma.cu``): float16, bfloat16, and TF32 or 3xTF32.
 
 Inputs are fetched by TMA, with their channels side by side: where they do not lie so, a launch copies them first, and
-one packs the weights. Blocks stay on their multiprocessors and make one tile after the other. Tiles that are too few for
-all multiprocessors, or for the last round of them, several blocks make together.
+one packs the weights. Blocks stay on their multiprocessors and make one tile after the other. Tiles that are too few
+for all multiprocessors, or for the last round of them, several blocks make together.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def refusal(problem: Problem, limits: Limits) -> str | None:
 
 
 def explained(problem: Problem, limits: Limits) -> str | None:
-    """Return why no kernel takes a problem where that is not plain: on its architecture, of types that it multiplies."""
+    """Return why no kernel takes a problem where that is not plain: on its architecture, of types that it has."""
     plain = limits.architecture != ARCHITECTURE or mma_plan.refusal(problem) is not None
     return None if plain or problem.dtype not in _CLASSES else refusal(problem, limits)
 
