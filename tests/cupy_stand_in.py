@@ -110,7 +110,7 @@ class StandIn:
     maps : list of EncodedMap
     driver_version : int
     map_code : int
-        What encoding a map returns: 0 for success.
+        What encoding a map returns: 0 for success, 201 where the thread has no context yet.
     """
 
     def __init__(self, capabilities: list[str]) -> None:
@@ -243,6 +243,7 @@ class StandIn:
             getDevice=lambda: standin.current,
             getDeviceProperties=lambda number: {"name": f"Stand-in {standin.capabilities[number]}".encode()},
             eventRecord=event_record,
+            free=standin.free,
         )
         cuda = SimpleNamespace(
             runtime=runtime,
@@ -267,6 +268,11 @@ class StandIn:
     def milliseconds(self, begin: _Event, end: _Event) -> float:
         """Return the sum over the launches between of what `times` has for their kernels, or else 1."""
         return float(sum(self.times.get(launch.name, 1.0) for launch in self.launches[begin.launches : end.launches]))
+
+    def free(self, address: int) -> None:
+        """Free nothing, which makes a context current."""
+        assert address == 0
+        self.map_code = 0 if self.map_code == 201 else self.map_code
 
     def count_devices(self) -> int:
         if self.no_driver:

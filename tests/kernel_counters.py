@@ -20,6 +20,7 @@ from typing import Any
 import direct_forms
 import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
 import numpy as np
+import passes
 import records
 from emulated import long_walks, preferred
 from emulator import emulated_cuda
@@ -29,6 +30,7 @@ import gpuconv
 from gpuconv import _dtypes
 from gpuconv.cuda import (
     bands_plan,
+    channels_last_plan,
     channels_plan,
     channels_tile,
     choice,
@@ -201,6 +203,29 @@ class TensorForm:
     def run(self, width: int) -> dict[str, Row]:
         """Return the rows of both kernels."""
         return dict(zip(self.titles(width), map(row, self.counters(width).values()), strict=True))
+
+
+@dataclass(frozen=True)
+class Moved:
+    """x with its channels brought together, or weights as rows of K, for kernels that fetch through tensor maps."""
+
+    kernel: str
+    dtype: str
+    precision: str
+    shape: tuple[int, ...]
+
+    def title(self) -> str:
+        """Return the row's title."""
+        return f"{channels_last_plan.variant(self.kernel, self.dtype, self.precision).name}, {_sizes(self.shape)}"
+
+    def run(self) -> dict[str, Row]:
+        """Move, and return the kernel's row."""
+        array, filled = np.zeros(self.shape, self.dtype), passes.filled_up(self.shape[1], self.dtype, True)
+        if self.kernel == "pack_rows":
+            _, emulated = passes.pack(array, "conv", 1, filled, self.precision, counters=True)
+        else:
+            _, emulated = passes.copy(array, 1, filled, self.precision, counters=True)
+        return {self.title(): row(emulated.launches[-1].counters)}
 
 
 @dataclass(frozen=True)
@@ -581,6 +606,20 @@ def tensor_forms() -> list[TensorForm]:
     ]
 
 
+# Planes of whole vectors and others, of which several make a block; weights as those of most layers.
+_MOVED = (
+    *(("channels_last", (2, 128, *plane)) for plane in ((28, 28), (55, 55), (14, 14), (7, 7))),
+    ("pack_rows", (64, 128, 1, 1)),
+    ("pack_rows", (64, 128, 3, 3)),
+)
+
+
+def moved() -> list[Moved]:
+    """Return what is brought together, in every way."""
+    ways = (("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"))
+    return [Moved(kernel, *way, shape) for way, (kernel, shape) in product(ways, _MOVED)]
+
+
 def directs() -> list[Direct]:
     """Return every form with the two sizes of elements that matter most, in rows of whole vectors and others."""
     return [Direct(*one) for one in product(("bfloat16", "float32"), direct_forms.FORMS, (33, 64))]
@@ -656,7 +695,8 @@ def everything() -> Iterator[tuple[str, Row]]:
         yield from tensor_form.run(WIDTHS[0]).items()
     for few, width in product(unpacked(), WIDTHS):
         yield from few.run(width).items()
-    for one in (*bands(), *directs(), *channels(), *grouped(), *stems(), *whole_rows(), *pools(), *pool_grads()):
+    of_one_kernel = (*bands(), *directs(), *channels(), *grouped(), *stems(), *whole_rows(), *moved())
+    for one in (*of_one_kernel, *pools(), *pool_grads()):
         yield from one.run().items()
 
 

@@ -29,6 +29,7 @@ import division
 import fused
 import many_blocks
 import many_gradients
+import passes
 import phases
 from emulator import EmulatorError, UnsupportedPtx
 from emulator.engine import module
@@ -118,6 +119,7 @@ FILES: dict[str, tuple[ManyBlocks | Trial, ...]] = {
     "indices.cu": (*many_gradients.UNPOOLS, *many_gradients.CHECKS),
     "complex.cu": many_gradients.COMPLEX,
     "copy.cu": many_gradients.COPIES,
+    "channels_last.cu": passes.MANY,
     "include/finish.cuh": tuple(partial(fused.check, number) for number in range(0, len(fused.KERNELS), 9)),
 }
 

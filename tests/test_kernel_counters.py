@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import kernel_counters
@@ -21,6 +22,7 @@ MOST_OF_16_BIT = 1.6  # in rows of 33: 64 bytes that begin in the middle of a se
 MOST_SECTORS_OF_WHOLE_ROWS = 1.2
 MOST_WAVEFRONTS_OF_WHOLE_ROWS = 1.16  # no number of banks can be shared out to three phases evenly
 MOST_WAVEFRONTS_OF_PAIRS = 1.45  # sums on tensor cores are laid down in pairs, in rows apart as suits those who read
+MOST_SECTORS_OF_LOADS, MOST_WAVEFRONTS_OF_ROWS = 1.16, 1.2  # rows begin between vectors, images meet in banks
 MOST_OF_STEMS = {"NCHW": 1.1, "NHWC": 3.2}  # lanes have four channels each, one by one
 MOST_WAVEFRONTS_OF_SUMS, MOST_WAVEFRONTS_OF_FRAGMENTS = 1.15, 1.5  # pixels of several rows meet in some banks
 MOST_OF_VECTORS = 1.2  # of direct sums, whose rows are copied in vectors
@@ -144,6 +146,18 @@ def test_depthwise_kernels_load_and_store_whole_sectors(kernel: Any) -> None:
     assert_recorded(rows)
 
 
+@pytest.mark.parametrize("one", kernel_counters.moved(), ids=kernel_counters.Moved.title)
+def test_channels_are_brought_together_in_hardly_more_sectors_than_those_of_a_copy(one: kernel_counters.Moved) -> None:
+    """Stores are of whole lines; of loads, vectors at the ends of rows are shared with neighbours."""
+    rows = one.run()
+    (row,) = rows.values()
+    itemsize = _dtypes.entry(one.dtype).itemsize
+    assert row["stores"][0] == row["stores"][1]
+    assert row["loads"][0] <= MOST_SECTORS_OF_LOADS * prod(one.shape) * itemsize / 32
+    assert row.get("shared", [0, 0])[0] <= MOST_WAVEFRONTS_OF_ROWS * row.get("shared", [0, 0])[1]
+    assert_recorded(rows)
+
+
 @pytest.mark.parametrize("stem", kernel_counters.stems(), ids=str)
 def test_bands_of_few_channels_are_read_and_written_in_whole_sectors(stem: kernel_counters.Stem) -> None:
     rows = stem.run()
@@ -216,7 +230,7 @@ def test_no_row_is_of_a_kernel_that_is_gone() -> None:
     titles |= {
         one.title() for one in (*kernel_counters.whole_rows(), *kernel_counters.pools(), *kernel_counters.bands())
     }
-    titles |= {one.title() for one in kernel_counters.pool_grads()}
+    titles |= {one.title() for one in (*kernel_counters.pool_grads(), *kernel_counters.moved())}
     more = (*kernel_counters.channels(), *kernel_counters.stems(), *kernel_counters.grouped())
     titles |= {one.title() for one in more}
     assert set(gone) == titles

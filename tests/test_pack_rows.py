@@ -10,7 +10,7 @@ import numpy as np
 import passes
 import pytest
 from operands import LAYOUTS, values
-from test_channels_last import cost, filled_up, over_ways, same
+from test_channels_last import cost, over_ways
 
 from gpuconv.cuda import pack_rows_plan
 
@@ -25,27 +25,6 @@ MOST_WAVEFRONTS = {
 TAPS = [(1,), (3,), (1, 1), (2, 2), (3, 3), (5, 3), (7, 7), (3, 3, 3), (1, 1, 1), (11, 11)]
 
 
-def pack(
-    w: Any, operator: str, group: int, filled: int, precision: str, tickets: int = 0, **options: Any
-) -> tuple[Any, Any]:
-    """What the pass makes of w, and the launch's counters."""
-    channels, filters = (w.shape[1], w.shape[0] // group) if operator == "conv" else (w.shape[0] // group, w.shape[1])
-    x = np.zeros((1, channels * group, *w.shape[2:]), w.dtype)
-    problem = passes.problem_of(operator, x, w, precision, group=group)
-    parts = 2 if precision == "3xtf32" else 1
-    launch = pack_rows_plan.launch(problem, filled, parts, tickets)
-    assert launch.packs == (not tickets)
-    result = np.empty((group, parts, filters, prod(w.shape[2:]), filled), w.dtype)
-    assert pack_rows_plan.bytes_of(problem, filled, parts) == result.nbytes
-    results = {"packed": result}
-    if tickets:
-        results["workspace"] = np.full(tickets, -1, np.int32)
-    counters = passes.run(launch, {"w": w}, results, **options)
-    if tickets:
-        assert not results["workspace"].any()
-    return result, counters
-
-
 @over_ways
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 @pytest.mark.parametrize("taps", TAPS, ids=str)
@@ -57,11 +36,11 @@ def test_weights_of_every_layout(dtype: Any, precision: str, operator: str, taps
         group, filters = random.choice((1, 1, 2)), random.choice((1, 5, 17, 64))
         channels = random.choice((1, 3, 8, 20, 33, 64, 72) if prod(taps) < 50 else (3, 24))
         whole = random.random() < 0.5
-        filled = filled_up(channels, dtype, whole)
+        filled = passes.filled_up(channels, dtype, whole)
         shape = (filters * group, channels) if operator == "conv" else (channels * group, filters)
         w = LAYOUTS[layout](values("normal", len(layout), (*shape, *taps), dtype))
-        found, _ = pack(w, operator, group, filled, precision, tickets=random.choice((0, 0, 300)))
-        assert same(found, passes.rows(w, operator, group, filled, precision)), f"{w.shape} {layout}"
+        found, _ = passes.pack(w, operator, group, filled, precision, tickets=random.choice((0, 0, 300)))
+        assert passes.same(found, passes.rows(w, operator, group, filled, precision)), f"{w.shape} {layout}"
 
 
 @over_ways
@@ -83,8 +62,8 @@ def test_it_moves_little_more_than_a_copy(
 ) -> None:
     """Taps of several output channels at once; those of ConvTranspose lie side by side."""
     w = np.zeros(shape, dtype)
-    found, counters = pack(w, operator, 1, shape[operator == "conv"], precision, counters=True)
-    its = cost(counters, w.nbytes + found.nbytes)
+    found, emulated = passes.pack(w, operator, 1, shape[operator == "conv"], precision, counters=True)
+    its = cost(emulated, w.nbytes + found.nbytes)
     assert its.sectors <= most
     assert its.wavefronts <= MOST_WAVEFRONTS.get(prod(shape[2:]), 1)
 

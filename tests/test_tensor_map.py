@@ -112,6 +112,13 @@ def test_what_the_driver_refuses_is_named(cupy: StandIn) -> None:
     assert encoder(64)[0] == 64
 
 
+def test_a_thread_without_a_context_gets_one(cupy: StandIn) -> None:
+    encoder = device.tensor_map(ROWS)
+    cupy.map_code = 201
+    assert encoder(64)[0] == 64
+    assert [found.arguments[2] for found in cupy.maps] == [64, 64]
+
+
 def test_a_machine_without_the_library_says_so(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     def load() -> Any:
         raise OSError("libcuda.so.1: cannot open shared object file")

@@ -135,7 +135,7 @@ def _reach(found: correlation.Problem, axis: int) -> int:
         return -pad
     stride = found.strides[axis]
     sums = (phase + pad - t * dilation for phase, t in product(range(found.phases[axis]), range(taps)))
-    return min(total // stride for total in sums if total % stride == 0)
+    return min((total // stride for total in sums if total % stride == 0), default=0)
 
 
 def _x_map(array: Array, found: correlation.Problem, slice_channels: int, block_n: int) -> tuple[TensorMap, list[int]]:

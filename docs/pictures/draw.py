@@ -200,7 +200,44 @@ def fragments() -> Picture:
     return 790, 440, shapes()
 
 
-PICTURES: tuple[Callable[[], Picture], ...] = (implicit_gemm, pipeline, phases, planning, repair, fragments)
+def hopper() -> Picture:
+    """A call on Hopper: two passes, and a kernel whose warpgroups fetch, multiply and write at the same time."""
+
+    def shapes() -> Iterator[str]:
+        yield from box(20, 30, 130, 44, "w: M, C, taps")
+        yield from box(20, 110, 130, 44, "x: N, C, H, W")
+        yield from box(200, 30, 170, 44, "rows: taps, channels", fill="#cfe0f0")
+        yield from box(200, 110, 170, 44, "x: N, H, W, channels", fill="#f3dcdc")
+        yield from box(460, 62, 130, 60, "ring of stages", "in shared memory", fill="#f6e7c8")
+        yield from box(660, 62, 130, 60, "wgmma", "sums in registers", fill=PALE)
+        yield from box(860, 70, 110, 44, "y: N, M, P, Q")
+        for y, name in ((52, "packed"), (132, "copied")):
+            yield line(152, y, 196, y)
+            yield text(174, y - 8, name, 11, fill=GRAY)
+        yield line(372, 52, 456, 82, BLUE)
+        yield line(372, 132, 456, 102, RED)
+        yield text(418, 50, "boxes", 11, fill=BLUE)
+        yield text(452, 140, "pixels of windows", 11, fill=RED)
+        yield line(592, 92, 656, 92)
+        yield line(792, 92, 856, 92)
+        yield text(824, 84, "epilogue", 11, fill=GRAY)
+
+        names = ("fetching", "warpgroup 0", "warpgroup 1")
+        for row, name in enumerate(names):
+            yield text(130, 216 + 44 * row, name, 12, "end")
+        for tile in range(4):
+            left = 140 + 200 * tile
+            yield from box(left, 194, 196, 34, f"slices of tile {tile}", fill="#f6e7c8")
+            row = 238 + 44 * (tile % 2)
+            yield from box(left + 24, row, 196, 34, f"multiply {tile}", fill=("#cfe0f0", "#dcebdc")[tile % 2])
+            if tile < 3:
+                yield from box(left + 224, row, 120, 34, f"write {tile}")
+        yield text(500, 350, "tiles in turns: while one warpgroup writes, the tensor cores multiply for the other", 13)
+
+    return 990, 365, shapes()
+
+
+PICTURES: tuple[Callable[[], Picture], ...] = (implicit_gemm, pipeline, phases, planning, repair, fragments, hopper)
 _HEAD = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
     'font-family="sans-serif">\n<title>{title}</title>\n<defs><marker id="point" viewBox="0 0 8 8" refX="7" refY="4" '

@@ -165,7 +165,7 @@ def tensor_map(described: TensorMap) -> Callable[[int], memoryview]:
     """
     from gpuconv.cuda.tensor_map import Encoder
 
-    return Encoder(described)
+    return Encoder(described, partial(sys.modules["cupy"].cuda.runtime.free, 0))
 
 
 # ---------------------------------------------------------------- memory

@@ -22,6 +22,7 @@ _ALIGNMENT = 64  # of where the driver writes one
 _MOST_KEPT = 64  # of one description
 _DTYPES = {"float16": 6, "float32": 7, "bfloat16": 9}  # float32 as it is: TF32 is rounded by whoever writes it
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _NO_INTERLEAVE, _PROMOTE_TO_128_BYTES, _FILL_WITH_ZEROS = 0, 2, 0
 
 # Drivers up to this version set a bit for arrays of less than 128 KiB with which copies fault; without it they do not.
@@ -85,12 +86,15 @@ class Encoder:
     Parameters
     ----------
     described : TensorMap
+    attach : callable
+        Makes the device's context the current one of a thread that has none yet.
     """
 
-    __slots__ = ("_described", "_encode", "_kept", "_small")
+    __slots__ = ("_attach", "_described", "_encode", "_kept", "_small")
 
-    def __init__(self, described: TensorMap) -> None:
+    def __init__(self, described: TensorMap, attach: Callable[[], Any]) -> None:
         self._described = described
+        self._attach = attach
         self._kept: dict[int, memoryview] = {}
         self._encode = _bound(described, driver())
         self._small = driver().version <= _LAST_WITH_SMALL and _nbytes(described) < _SMALL
@@ -115,6 +119,9 @@ class Encoder:
         room = ctypes.create_string_buffer(8 * WORDS + _ALIGNMENT)
         before = -ctypes.addressof(room) % _ALIGNMENT
         code = self._encode(ctypes.addressof(room) + before, address)
+        if code == _NO_CONTEXT:
+            self._attach()
+            code = self._encode(ctypes.addressof(room) + before, address)
         if code:
             name = driver().error_name(code)
             raise DeviceError(f"the CUDA driver refused to encode {self._described} for address {address:#x}: {name}")
