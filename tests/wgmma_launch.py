@@ -26,7 +26,6 @@ from gpuconv.cuda.plan import Variant
 from gpuconv.cuda.wgmma_tile import Tile
 
 ARITHMETIC = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "WgmmaTf32"}
-_LAST_BITS = 0x1FFF  # of a float32, which TF32 does not have
 _SUMS, _TOTALS = 1, 2  # Splits::Part
 
 
@@ -85,13 +84,14 @@ def _rounded(values: Any) -> Any:
 
 
 def _parts(values: Any, precision: str) -> list[Any]:
+    """What is not finite has nothing besides its large part."""
     if precision == "ieee":
         return [values]
     large = _rounded(values)
     if precision == "tf32":
         return [large]
     with np.errstate(invalid="ignore"):
-        return [large, np.where(np.isfinite(values), _rounded(values - large), values - large)]
+        return [large, np.where(np.isfinite(values), _rounded(values - large), 0).astype(np.float32)]
 
 
 def _up(number: int, step: int) -> int:
@@ -135,7 +135,7 @@ def _reach(found: correlation.Problem, axis: int) -> int:
         return -pad
     stride = found.strides[axis]
     sums = (phase + pad - t * dilation for phase, t in product(range(found.phases[axis]), range(taps)))
-    return min(total // stride for total in sums if total % stride == 0)
+    return min((total // stride for total in sums if total % stride == 0), default=0)
 
 
 def _x_map(array: Array, found: correlation.Problem, slice_channels: int, block_n: int) -> tuple[TensorMap, list[int]]:
