@@ -42,6 +42,7 @@ from gpuconv.cuda import (
     pool_vectors,
     stem_plan,
     stem_tile,
+    wgmma_plan,
 )
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda.correlation import Problem
@@ -67,7 +68,7 @@ _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 def launches() -> dict[str, Launch]:
     """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
     plans = [
-        *(*_gemm_plans(), *_unpacked_plans(), *_matrix_plans(), *_grouped_plans(), *_stem_plans()),
+        *(*_gemm_plans(), *_wgmma_plans(), *_unpacked_plans(), *_matrix_plans(), *_grouped_plans(), *_stem_plans()),
         *(*_direct_plans(), *_channel_plans(), *_depthwise_transposed_plans()),
         *(*_pool_plans(), *gradient_plans.plans()),
     ]
@@ -84,6 +85,17 @@ def _gemm_plans() -> Iterator[Plan]:
                 problem = _problem(operator, stride, dtype, rank, wide, channels, precision, channels_last)
                 for candidate in conv_plan.candidates(problem, _LIMITS):
                     yield candidate.make()
+
+
+def _wgmma_plans() -> Iterator[Plan]:
+    """With x that is copied, and with 16-bit rows of pixels."""
+    x_shape, w_shape = (2, 64, 6, 8), (64, 64, 3, 3)
+    for operator, (dtype, precision) in product(("conv", "conv_transpose"), fragments.operands()):
+        geometry = getattr(_geometry, operator)(x_shape, w_shape)
+        make = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
+        x_strides, w_strides, y_strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
+        problem = make(geometry, dtype, x_strides, w_strides, None, y_strides, precision)
+        yield from (candidate.make() for candidate in wgmma_plan.candidates(problem, _LIMITS))
 
 
 def _unpacked_plans() -> Iterator[Plan]:

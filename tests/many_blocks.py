@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import oracle
-from emulated import indices, preferred
+from emulated import architecture, indices, preferred
 from emulator import emulated_cuda
 from operands import LAYOUTS, values
 from oracle import assert_close, assert_same
@@ -59,11 +59,16 @@ class ManyBlocks:
     @property
     def arithmetic(self) -> str:
         """What the bound of the comparison is that of; see `oracle.ARITHMETIC`."""
-        return "tensor cores" if "_mma_" in self.kernel and self.dtype.itemsize == 2 else self.precision
+        return "tensor cores" if "mma_" in self.kernel and self.dtype.itemsize == 2 else self.precision
 
     @property
     def wide(self) -> bool:
         return self.kernel.endswith("_wide")
+
+    @property
+    def architecture(self) -> str:
+        """One that has the kernel."""
+        return "sm_90a" if "_wgmma_" in self.kernel else architecture(self.dtype, self.problem.rank)
 
 
 _DTYPES = ("bfloat16", "float16", "float32", "float64", "uint8", "int8")
@@ -631,10 +636,35 @@ STEMS = (
           dilations=[2, 3], layout="strided", kinds=_INFINITE_INPUTS),
 )  # fmt: skip
 
+# By wgmma: channels that fill slices and others, copies of x and x itself, pixels of several images in a tile.
+WGMMA = (
+    _gemm("conv_float16_3d_wgmma_128x256", (3, 72, 21, 26), (300, 72, 3, 2), kinds=_INFINITE_WEIGHTS, **_CONV_2D),
+    _gemm("conv_bfloat16_3d_wgmma_128x256", (3, 64, 21, 40), (270, 64, 2, 3), kinds=_INFINITE_INPUTS,
+          layout="channels last", out="channels last", **_CONV_2D_TURNED),
+    _gemm("conv_float16_3d_wgmma_256x128", (2, 144, 23, 29), (1040, 72, 3, 2), group=2, layout="strided", **_CONV_2D),
+    _gemm("conv_bfloat16_3d_wgmma_128x128", (2, 20, 5, 14, 15), (260, 20, 2, 3, 2), kinds=_INFINITE_WEIGHTS,
+          out="fortran", **_CONV_3D),
+    _gemm("conv_float16_3d_wgmma_64x256", (1, 130, 1700), (140, 130, 5), strides=[2], pads=[7, 2], dilations=[3]),
+    _gemm("conv_bfloat16_3d_wgmma_64x128", (2, 64, 25, 24), (136, 64, 3, 2), kinds=_INFINITE_INPUTS,
+          layout="pixels off the vectors", **_CONV_2D),
+    _gemm("conv_float32_3d_tf32_wgmma_128x256", (3, 40, 21, 26), (300, 40, 3, 2), kinds=_INFINITE_WEIGHTS,
+          **_CONV_2D),
+    _gemm("conv_float32_3d_tf32_wgmma_256x128", (3, 32, 31, 26), (530, 32, 2, 3), kinds=_INFINITE_INPUTS,
+          layout="channels last", out="channels last", **_CONV_2D_TURNED),
+    _gemm("conv_float32_3d_tf32_wgmma_64x128", (2, 68, 25, 24), (272, 34, 3, 2), group=2, layout="reversed",
+          **_CONV_2D),
+    _transposed("conv_transpose_float16_3d_wgmma_128x256", (4, 72, 13, 17), (72, 300, 3, 4), kinds=_INFINITE_WEIGHTS,
+                **_TRANSPOSE_2D),
+    _transposed("conv_transpose_bfloat16_3d_wgmma_128x128", (2, 64, 4, 9, 7), (64, 260, 3, 2, 2),
+                kinds=_INFINITE_INPUTS, layout="channels last", out="channels last", **_TRANSPOSE_3D),
+    _transposed("conv_transpose_float32_3d_tf32_wgmma_64x256", (4, 40, 13, 17), (40, 140, 3, 4), group=2,
+                **_TRANSPOSE_2D),
+)  # fmt: skip
+
 GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
 FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
 ALL: tuple[ManyBlocks, ...] = (
-    *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX),
+    *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX, *WGMMA),
     *(*INTERLEAVED_TENSOR, *DISJOINT_TENSOR, *DIRECT, *STEMS, *CHANNELS, *DEPTHWISE_TRANSPOSED),
     *(*POOLS, *FAST_POOLS),
 )

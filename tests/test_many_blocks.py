@@ -7,7 +7,6 @@ from typing import Any
 import many_blocks
 import numpy as np
 import pytest
-from emulated import architecture
 from many_blocks import (
     ALL,
     BANDS,
@@ -21,6 +20,7 @@ from many_blocks import (
     POINTWISE,
     POOLS,
     TENSOR,
+    WGMMA,
     ManyBlocks,
 )
 
@@ -35,6 +35,7 @@ from gpuconv.cuda import (
     matrix_plan,
     mma_plan,
     mma_tile,
+    wgmma_plan,
 )
 
 pytestmark = pytest.mark.emulator
@@ -46,7 +47,8 @@ def _blocks(launch: Any) -> list[int]:
     if launch.variant.name.startswith("max_pool") or launch.variant.source in sources:
         return [launch.grid[0]]
     struct = np.frombuffer(launch.parameters, launch.variant.layout)
-    common = struct["common"] if "common" in (struct.dtype.names or ()) else struct["all"]["common"]
+    inner = next((name for name in ("all", "problem") if name in (struct.dtype.names or ())), None)
+    common = struct["common"] if inner is None else struct[inner]["common"]
     names = ("n_tiles",) if launch.variant.name.startswith("conv_few") else ("m_tiles", "n_tiles")
     if launch.variant.name.startswith("conv_stem"):  # which makes all output channels in passes
         passes = int(np.frombuffer(launch.parameters, launch.variant.layout)["passes"][0])
@@ -56,7 +58,7 @@ def _blocks(launch: Any) -> list[int]:
 
 @pytest.mark.parametrize("one", ALL, ids=lambda one: f"{one.kernel}-{ALL.index(one)}")
 def test_many_blocks_are_right(one: ManyBlocks) -> None:
-    emulated = many_blocks.run(one, architecture(one.dtype, one.problem.rank), seed=5)
+    emulated = many_blocks.run(one, one.architecture, seed=5)
     assert emulated.launches[-1].variant.name == one.kernel
     assert min(_blocks(emulated.launches[-1])) >= 3
 
@@ -113,6 +115,14 @@ def test_every_tile_of_every_dtype_is_there() -> None:
     }
     assert forms <= {f"{name.split('_')[-1]} {name.split('_')[-2].split('x')[0]}" for name in kernels}
     assert {one.kernel.split("_")[2] for one in POOLS} == set(_dtypes.MAX_POOL_DTYPES)
+
+
+def test_every_tile_of_wgmma_is_there() -> None:
+    kernels = {variant.name for variant in wgmma_plan.variants() if "wgmma" in variant.name}
+    met = {one.kernel for one in WGMMA}
+    assert met <= kernels
+    tiles = [{name.split("_wgmma_")[1] for name in names} for names in (kernels, met)]
+    assert tiles[0] == tiles[1]
 
 
 def test_every_product_of_matrices_is_there() -> None:

@@ -24,6 +24,7 @@ from gpuconv.cuda import (
     pointwise_plan,
     split_plan,
     stem_plan,
+    wgmma_plan,
 )
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
@@ -33,6 +34,7 @@ from gpuconv.cuda.plan import Limits, Plan, Variant
 FAMILIES = (
     gemm_plan,
     mma_plan,
+    wgmma_plan,
     split_plan,
     direct_plan,
     channels_plan,
@@ -107,6 +109,9 @@ def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
     tensor = mma_plan.refusal(problem)
     if tensor is not None:
         yield tensor
+    hopper = wgmma_plan.explained(problem, limits)
+    if hopper is not None:
+        yield f"no wgmma: {hopper}"
     product = matrix_plan.refusal(problem)
     if product is not None:
         yield f"no product of matrices on tensor cores: {product}"

@@ -15,6 +15,7 @@ _BEGINNING = 0.5e-6  # seconds from a block's start until its first product; ass
 _ADDING = 1.5e-6  # seconds from a block's last sum until another one reads it; assumed
 _CACHED = 64  # bytes of the L2 cache that a multiprocessor reads or writes per clock; assumed
 _TENSOR = 0.6  # share of the tensor cores' rate that mma.sync comes to; assumed
+WGMMA = 0.85  # share of it that wgmma comes to; assumed
 _BANDWIDTH = 0.85  # share of the memory's bandwidth that a kernel without arithmetic comes to; assumed
 
 

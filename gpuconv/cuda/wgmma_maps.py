@@ -1,0 +1,408 @@
+"""How x and w come to the kernels of convolution by wgmma: the two maps by which TMA fetches them, and what it takes.
+
+Along x a map walks over the columns of a phase and reads, for a tap, the input at a fixed distance from each: what
+drivers call im2col. Where channels lie behind each other, rows of pixels are fetched instead. Axes of maps stand
+innermost first, those of problems outermost first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import gcd, prod
+from typing import Any
+
+from gpuconv._geometry import Ints
+from gpuconv.cuda import correlation, fragments, params, wgmma_structs
+from gpuconv.cuda.correlation import RANK, Problem
+from gpuconv.cuda.gemm_fields import PackedWeights
+from gpuconv.cuda.plan import TensorMap
+from gpuconv.cuda.wgmma_tile import SLICE_BYTES, Tile
+
+ROWS = False
+ROW = 64  # pixels of a row that are fetched together, and of its end those that there are
+ALIGNMENT = 16  # bytes, of addresses and of distances in memory
+MOST_PHASES = 32
+_MOST_STRIDE = 8
+_CORNER_BITS = {1: 16, 2: 8, 3: 5}  # of a signed corner, by axes
+_MOST_REACH = {1: 65535, 2: 255, 3: 31}  # input coordinates from the first tap to the last
+_MOST_ELEMENTS = 2**31 - 1  # of a copy
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One way to x and w.
+
+    Attributes
+    ----------
+    problem : Problem
+        As kernels see it: that of the call, or with all pixels along one axis.
+    form : {"copied", "direct", "rows"}
+        A copy of x with the channels last; x itself, whose channels lie last; or x itself, whose pixels do.
+    packed : bool
+        Whether w is packed, or is read as it is.
+    """
+
+    problem: Problem
+    form: str
+    packed: bool
+
+    @property
+    def block_k(self) -> int:
+        """Channels of a slice."""
+        return SLICE_BYTES // self.problem.itemsize
+
+    @property
+    def parts(self) -> int:
+        """Numbers that one of x or w is the sum of."""
+        return fragments.arithmetic(self.problem).parts
+
+    @property
+    def products(self) -> int:
+        """Multiplications of tensor cores for one of the problem's."""
+        return fragments.arithmetic(self.problem).products
+
+    @property
+    def channel_slices(self) -> int:
+        """Slices of a tap."""
+        return -(-self.problem.channels // self.block_k)
+
+    @property
+    def x_channels(self) -> int:
+        """Channels of a group in x or its copy: whole slices where others follow that must not be read as its own."""
+        if self.form != "copied":
+            return self.problem.channels
+        unit = ALIGNMENT // self.problem.itemsize if self.problem.group * self.parts == 1 else self.block_k
+        return _rounded(self.problem.channels, unit)
+
+    @property
+    def all_x_channels(self) -> int:
+        """Those of all groups and parts."""
+        return self.problem.group * (self.parts if self.form == "copied" else 1) * self.x_channels
+
+    @property
+    def w_channels(self) -> int:
+        """Channels of a tap in the rows of w."""
+        return _rounded(self.problem.channels, self.block_k) if self.packed else self.problem.channels
+
+    @property
+    def pixels(self) -> int:
+        """Columns of a phase; those of ``rows`` are filled up to whole pieces of a row."""
+        problem = self.problem
+        if self.form != "rows":
+            return problem.pixels
+        return problem.batch * prod(problem.columns[:-1]) * _rounded(problem.columns[-1], ROW)
+
+    def tiles(self, tile: Tile) -> tuple[int, int]:
+        """Return the tiles along M and along the columns, of one group and phase."""
+        return -(-self.problem.filters // tile.block_m), -(-self.pixels // tile.block_n)
+
+    def weights(self) -> PackedWeights:
+        """Return how a kernel finds single weights."""
+        if not self.packed:
+            return PackedWeights(self.problem.w_strides[1], self.problem.filters, self.w_channels)
+        row = prod(self.problem.taps) * self.w_channels
+        return PackedWeights(row, self.problem.filters * self.parts, self.w_channels)
+
+    @property
+    def aligned(self) -> tuple[tuple[str, int], ...]:
+        """The arrays whose addresses must be multiples of so many bytes; copies always are."""
+        x = (("x", ALIGNMENT),) if self.form != "copied" else ()
+        return x if self.packed else (*x, ("w", ALIGNMENT))
+
+
+def _rounded(count: int, unit: int) -> int:
+    return -(-count // unit) * unit
+
+
+# ---------------------------------------------------------------- what TMA takes
+
+
+def refusal(problem: Problem) -> str | None:
+    """Return why no map takes a problem that tensor cores do."""
+    if problem.filters < ROW:
+        return f"its least tile has {ROW} output channels, a group has {problem.filters}"
+    if 0 in problem.x_shape:
+        return "there is no input to fetch"
+    if max(problem.column_strides) > _MOST_STRIDE:
+        return f"strides up to {_MOST_STRIDE} alone can be fetched, not {max(problem.column_strides)}"
+    if prod(problem.phases) > MOST_PHASES:
+        return f"{prod(problem.phases)} phases are more than {MOST_PHASES}"
+    reach = max(window.reach for window in windows(problem))
+    most = _MOST_REACH[problem.rank]
+    if reach > most:
+        return f"taps reach {reach} elements far, on {problem.rank} axes {most} are the most"
+    bound = 1 << _CORNER_BITS[problem.rank] - 1
+    corners = [corner for window in windows(problem) for corner in (window.lower, window.upper)]
+    if not all(-bound <= corner < bound for corner in corners):
+        return f"columns begin {min(corners)} or end {max(corners)} elements beside x: {-bound} to {bound - 1} can be"
+    copy = of_copies(problem)
+    if max(x_last_elements(copy), packed_elements(copy)) > _MOST_ELEMENTS:
+        return "a copy of x or w would have 2**31 elements or more"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Where the columns of all phases lie on one axis of x.
+
+    Attributes
+    ----------
+    lower : int
+        Input coordinate of the first column through the tap that lies lowest.
+    upper : int
+        That of the last column, counted from the last element of x.
+    reach : int
+        Coordinates from that tap to the one that lies highest.
+    """
+
+    lower: int
+    upper: int
+    reach: int
+
+
+def windows(problem: Problem) -> Iterator[Window]:
+    """Yield where columns lie, axis by axis."""
+    for axis in range(problem.rank):
+        lowest, highest = _taps(problem, axis)
+        last = lowest + (problem.columns[axis] - 1) * problem.column_strides[axis]
+        yield Window(lowest, last + 1 - problem.x_shape[2 + axis], highest - lowest)
+
+
+def _taps(problem: Problem, axis: int) -> tuple[int, int]:
+    """Return the lowest and the highest input coordinate that a tap of a phase's column 0 meets."""
+    taps, dilation, pad = problem.taps[axis], problem.dilations[axis], problem.pads[axis]
+    if not problem.phases:
+        return -pad, (taps - 1) * dilation - pad
+    stride = problem.strides[axis]
+    common = gcd(stride, dilation)
+    period = stride // common
+    inverse = pow(dilation // common, -1, period)
+    met: list[int] = []
+    for place in range(pad, pad + problem.phases[axis]):
+        first = place // common * inverse % period
+        if place % common == 0 and first < taps:
+            last = first + (taps - 1 - first) // period * period
+            met += ((place - tap * dilation) // stride for tap in (first, last))
+    return min(met, default=0), max(met, default=0)
+
+
+# ---------------------------------------------------------------- ways to x and w
+
+
+def sources(problem: Problem) -> Iterator[Source]:
+    """Yield the ways to the arrays of a problem that is not refused."""
+    packed = not _w_as_it_is(problem)
+    rows = of_rows(problem)
+    if rows is not None and ROWS:
+        yield Source(rows, "rows", packed)
+    yield Source(problem, "direct" if _channels_last(problem) else "copied", packed)
+
+
+def of_copies(problem: Problem) -> Source:
+    """Return the way that takes every problem that is not refused, wherever its arrays lie."""
+    return Source(problem, "copied", packed=True)
+
+
+def _takes_rounded(problem: Problem) -> bool:
+    """Tell whether a kernel takes x and w as they are: TF32 is rounded before, which TMA does not."""
+    return problem.itemsize == 2
+
+
+def _channels_last(problem: Problem) -> bool:
+    """Tell whether x can be fetched as it is, its channels side by side."""
+    batch, channel, *spatial = problem.x_strides
+    if not (_takes_rounded(problem) and channel == 1 and _own_slices(problem)):
+        return False
+    sizes = [problem.group * problem.channels, *problem.x_shape[:1:-1], problem.batch]
+    return _strides(sizes, [*spatial[::-1], batch], problem.itemsize) is not None
+
+
+def of_rows(problem: Problem) -> Problem | None:
+    """Return a problem whose x can be fetched as it is, by rows of pixels; one tap's has a single row an image."""
+    if problem.operator != "conv" or not (_takes_rounded(problem) and _own_slices(problem)):
+        return None
+    if any(stride != 1 for stride in problem.column_strides):
+        return None
+    found = flattened(problem) or problem
+    if found.x_strides[-1] != 1 or _strides(*_rows_of_x(found), found.itemsize) is None:
+        return None
+    pieces = found.batch * prod(found.columns[:-1]) * _rounded(found.columns[-1], ROW)
+    return found if pieces <= params.INDEX_LIMIT else None
+
+
+def flattened(problem: Problem) -> Problem | None:
+    """Return the problem of one tap with all pixels of an image along one axis, if they lie behind each other."""
+    every = problem.columns == problem.x_shape[2:] and not any(problem.pads)
+    if prod(problem.taps) != 1 or not every or problem.operator != "conv":
+        return None
+    x_step, y_step = (_step(problem.columns, strides[2:]) for strides in (problem.x_strides, problem.y_strides))
+    if x_step is None or y_step is None:
+        return None
+    pixels = prod(problem.columns)
+    return replace(
+        problem,
+        taps=(1,),
+        x_shape=(*problem.x_shape[:2], pixels),
+        y_shape=(*problem.y_shape[:2], pixels),
+        x_strides=(*problem.x_strides[:2], x_step),
+        y_strides=(*problem.y_strides[:2], y_step),
+        w_strides=(*problem.w_strides[:3], 1),
+        columns=(pixels,),
+        column_strides=(1,),
+        dilations=(1,),
+        pads=(0,),
+    )
+
+
+def _step(extents: Ints, strides: Sequence[int]) -> int | None:
+    """Return the stride of pixels that lie behind each other, whatever the axis; None where they do not."""
+    axes = [(extent, stride) for extent, stride in zip(extents, strides, strict=True) if extent > 1]
+    behind = all(axes[k][1] == axes[k + 1][0] * axes[k + 1][1] for k in range(len(axes) - 1))
+    return (axes[-1][1] if axes else 1) if behind else None
+
+
+def _w_as_it_is(problem: Problem) -> bool:
+    """Tell whether w can be fetched as it is: rows of channels, of one tap."""
+    group, filters, channel, *_ = problem.w_strides
+    if not _takes_rounded(problem) or prod(problem.taps) != 1 or channel != 1:
+        return False
+    if problem.group > 1 and group != problem.filters * filters:
+        return False
+    sizes = [problem.channels, problem.filters, problem.group]
+    return _strides(sizes, [filters, group], problem.itemsize) is not None
+
+
+def _own_slices(problem: Problem) -> bool:
+    """Tell whether no slice of K meets channels of another group."""
+    return problem.group == 1 or problem.channels % (SLICE_BYTES // problem.itemsize) == 0
+
+
+def _strides(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Ints | None:
+    """Return strides in bytes of the axes of a map but the innermost, or None where TMA has none like these.
+
+    Each is a multiple of the one before. Axes of one element get those of the next that has several.
+    """
+    found: list[int] = []
+    outer = _rounded(sizes[0] * itemsize, ALIGNMENT)
+    for size, stride in zip(sizes[1:], strides, strict=True):
+        if size > 1:
+            outer = max(outer, stride * itemsize * size)
+    for size, stride in zip(sizes[:0:-1], reversed(strides), strict=True):
+        outer = stride * itemsize if size > 1 else outer
+        found.insert(0, outer)
+    steps = [ALIGNMENT, *found]
+    if min(found) <= 0 or any(after % before for before, after in zip(steps, found, strict=False)):
+        return None
+    return tuple(found) if found[0] >= sizes[0] * itemsize else None
+
+
+# ---------------------------------------------------------------- maps
+
+
+def maps(source: Source, tile: Tile) -> tuple[TensorMap, TensorMap]:
+    """Return the maps of x and w for the tiles of a kernel."""
+    layout = wgmma_structs.convolution(source.problem.operator)
+    of_x = _x_rows if source.form == "rows" else _x_columns
+    return (
+        of_x(source, tile, params.offset(layout, "x_map")),
+        _of_w(source, tile, params.offset(layout, "w_map")),
+    )
+
+
+def _x_columns(source: Source, tile: Tile, offset: int) -> TensorMap:
+    problem, size = source.problem, source.problem.itemsize
+    sizes = (source.all_x_channels, *problem.x_shape[:1:-1], problem.batch)
+    if source.form == "copied":
+        role, strides = "x_last", tuple(size * prod(sizes[: axis + 1]) for axis in range(problem.rank + 1))
+    else:
+        batch, _, *spatial = problem.x_strides
+        role, strides = "x", _known(_strides(sizes, [*spatial[::-1], batch], size))
+    inner = tuple(windows(problem))[::-1]
+    return TensorMap(
+        role=role,
+        offset=offset,
+        dtype=problem.dtype,
+        sizes=sizes,
+        strides=strides,
+        steps=(1, *problem.column_strides[::-1], 1),
+        lower=tuple(window.lower for window in inner),
+        upper=tuple(window.upper for window in inner),
+        channels=source.block_k,
+        pixels=tile.block_n,
+    )
+
+
+def _x_rows(source: Source, tile: Tile, offset: int) -> TensorMap:
+    sizes, strides = _rows_of_x(source.problem)
+    return TensorMap(
+        role="x",
+        offset=offset,
+        dtype=source.problem.dtype,
+        sizes=sizes,
+        strides=_known(_strides(sizes, strides, source.problem.itemsize)),
+        steps=(1,) * len(sizes),
+        box=(ROW, 1, 1, source.block_k, 1),
+    )
+
+
+def _rows_of_x(problem: Problem) -> tuple[Ints, list[int]]:
+    """Return the sizes of x, pixels of a row innermost, then channels; and the strides of all axes but the first."""
+    lifted = correlation.in_three_axes(problem)
+    batch, channel, *spatial = lifted.x_strides
+    channels = problem.group * problem.channels
+    return (*lifted.x_shape[:1:-1], channels, problem.batch), [*spatial[1::-1], channel, batch]
+
+
+def _of_w(source: Source, tile: Tile, offset: int) -> TensorMap:
+    problem, size = source.problem, source.problem.itemsize
+    row, all_rows = source.weights().pitch, problem.group * source.parts
+    sizes: Ints = (row, problem.filters, all_rows)
+    strides: Ints = (row * size, row * size * problem.filters)
+    if not source.packed:
+        group, filters, *_ = problem.w_strides
+        sizes = (problem.channels, problem.filters, problem.group)
+        strides = _known(_strides(sizes, [filters, group], size))
+    return TensorMap(
+        role="packed" if source.packed else "w",
+        offset=offset,
+        dtype=problem.dtype,
+        sizes=sizes,
+        strides=strides,
+        steps=(1, 1, 1),
+        box=(source.block_k, tile.block_m, 1),
+    )
+
+
+def _known(strides: Ints | None) -> Ints:
+    assert strides is not None
+    return strides
+
+
+def loading(source: Source) -> Mapping[str, Any]:
+    """Return the fields of ``Loading``."""
+    problem, rows = source.problem, source.form == "rows"
+    lower = [] if rows else [window.lower for window in windows(problem)]
+    return {
+        "axes": RANK if rows else problem.rank,
+        "lower": [0] * (RANK - len(lower)) + lower,
+        "channel_slices": source.channel_slices,
+        "parts": source.parts,
+        "x_group": source.all_x_channels // problem.group,
+        "x_part": source.x_channels,
+        "atoms": params.division(-(-problem.columns[-1] // ROW) if rows else 1, False),
+    }
+
+
+# ---------------------------------------------------------------- copies
+
+
+def x_last_elements(source: Source) -> int:
+    """Return the elements of x with its channels last."""
+    return source.problem.batch * prod(source.problem.x_shape[2:]) * source.all_x_channels
+
+
+def packed_elements(source: Source) -> int:
+    """Return the elements of the packed weights."""
+    weights = source.weights()
+    return source.problem.group * weights.all_rows * weights.pitch

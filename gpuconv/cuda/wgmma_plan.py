@@ -1,0 +1,250 @@
+"""Conv and ConvTranspose on Hopper's tensor cores (``conv_wgmma.cu``): float16, bfloat16, and TF32 or 3xTF32.
+
+Inputs are fetched by TMA, with their channels side by side: where they do not lie so, a launch copies them first, and
+one packs the weights. Blocks stay on their multiprocessors and make one tile after the other. Tiles that are too few
+for all multiprocessors, or for the last round of them, several blocks make together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from gpuconv.cuda import (
+    channels_last_plan,
+    correlation,
+    gemm_fields,
+    gemm_structs,
+    mma_plan,
+    pack_rows_plan,
+    params,
+    wgmma_maps,
+    wgmma_structs,
+    wgmma_tile,
+    wgmma_work,
+)
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.correlation import RANK, Problem
+from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.wgmma_maps import Source
+from gpuconv.cuda.wgmma_tile import Tile
+from gpuconv.cuda.wgmma_work import Work
+
+ARCHITECTURE = "sm_90a"
+_CLASSES = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "WgmmaTf32"}
+_FEWER = ((128, 256), (128, 128), (64, 256))  # of ConvTranspose, and of rows
+_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
+_ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
+_ALL, _SUMS, _TOTALS = range(3)  # of what a launch makes, as in split_k.cuh
+
+
+# ---------------------------------------------------------------- what they accept
+
+
+def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield a candidate for every tile and way to x, and one that divides its tiles where these are few."""
+    if refusal(problem, limits) is not None:
+        return
+    for source in wgmma_maps.sources(problem):
+        for tile in tiles(problem.operator, source.form == "rows"):
+            if wgmma_tile.shared_bytes(problem, tile) > limits.shared_bytes_per_block:
+                continue
+            whole = Work(source, tile)
+            for work in (whole, *_divided(whole, limits)):
+                seconds = wgmma_work.seconds(work, limits)
+                yield Candidate(_name(work), seconds, partial(_plan, problem, work, limits))
+
+
+def refusal(problem: Problem, limits: Limits) -> str | None:
+    """Return why no kernel of this family takes a problem, or None."""
+    if limits.architecture != ARCHITECTURE:
+        return f"there is none but on {ARCHITECTURE}"
+    why = mma_plan.refusal(problem)
+    if why is not None:
+        return why
+    if problem.dtype not in _CLASSES:
+        return f"it does not multiply {problem.dtype}"
+    why = wgmma_maps.refusal(problem)
+    if why is not None:
+        return why
+    least = min(wgmma_tile.shared_bytes(problem, tile) for tile in tiles(problem.operator))
+    if least > limits.shared_bytes_per_block:
+        return f"a block takes {least} bytes of shared memory, there are {limits.shared_bytes_per_block}"
+    return None
+
+
+def explained(problem: Problem, limits: Limits) -> str | None:
+    """Return why no kernel takes a problem where that is not plain: on its architecture, of types that it has."""
+    plain = limits.architecture != ARCHITECTURE or mma_plan.refusal(problem) is not None
+    return None if plain or problem.dtype not in _CLASSES else refusal(problem, limits)
+
+
+def tiles(operator: str, rows: bool = False) -> Iterator[Tile]:
+    """Yield the tiles that an operator's kernels come in, those that take copies of x or those that take its rows."""
+    for tile in wgmma_tile.TILES:
+        if (operator == "conv" and not rows) or (tile.block_m, tile.block_n) in _FEWER:
+            yield tile
+
+
+def _divided(whole: Work, limits: Limits) -> Iterator[Work]:
+    """Yield the work with as many splits as the model takes for best, if there are tiles to divide."""
+    rounds, rest = divmod(whole.tiles, limits.multiprocessors)
+    found = [replace(whole, splits=count, divided=rest) for count in _COUNTS if count <= whole.most_slices]
+    if rest and rounds <= _ROUNDS and found:
+        yield min(found, key=lambda work: wgmma_work.seconds(work, limits))
+
+
+def _name(work: Work) -> str:
+    """Return the kernel's name, with what it does besides."""
+    chosen = _variant(work).name
+    form = "_direct" if work.source.form == "direct" else ""
+    return f"{chosen}{form}{'_split' if work.divided else ''}"
+
+
+# ---------------------------------------------------------------- plans
+
+
+def _plan(problem: Problem, work: Work, limits: Limits) -> Plan:
+    """Return the plan. A launch before the last one sets the tickets to zero; without one, another adds up."""
+    source, tickets = work.source, work.divided
+    if source.form == "copied":
+        before = (*_packing(problem, source, 0), _copying(source, tickets))
+    else:
+        before = _packing(problem, source, tickets)
+    apart = [_launch(work, part, limits) for part in (_SUMS, _TOTALS)] if tickets else []
+    shares = bool(apart) and source.form != "copied" and source.packed
+    return Plan(
+        problem.operator,
+        (*before, *([_launch(work, _ALL, limits)] if before or not apart else apart)),
+        work.workspace_bytes,
+        "sums of the splits",
+        tuple(_reasons(work, limits)),
+        packed_bytes=_packed_bytes(problem, source) if source.packed else 0,
+        sharing=(*_packing(problem, source, 0), *apart) if shares else (),
+        x_last_bytes=_x_last_bytes(source),
+        alignment=source.aligned,
+        otherwise=partial(_of_copies, problem, work, limits) if source.aligned else None,
+    )
+
+
+def _of_copies(problem: Problem, work: Work, limits: Limits) -> Plan:
+    """Return the plan for arrays that TMA cannot fetch as they are, because of their addresses."""
+    copies = Work(wgmma_maps.of_copies(problem), work.tile)
+    found = _plan(problem, copies, limits)
+    return replace(found, problem=problem, kernel=_name(copies))
+
+
+def _reasons(work: Work, limits: Limits) -> Iterator[str]:
+    source, tile = work.source, work.tile
+    if work.divided:
+        all_tiles = f"each of the last {work.divided} of {work.tiles} tiles"
+        which = "each tile's K" if work.divided == work.tiles else f"K of {all_tiles}"
+        few = f"{work.divided} tiles are few for {limits.multiprocessors} multiprocessors"
+        yield f"{which} in {work.splits} splits: {few}"
+    filled = f"{source.problem.channels} channels of a group in {source.channel_slices} slices of {source.block_k}"
+    how = "two warpgroups make tiles in turns" if tile.turns else "two warpgroups make a tile together"
+    yield f"one tap per slice of K: {filled}; {how}"
+    yield {
+        "copied": "x is copied first, with its channels side by side",
+        "direct": "x is fetched as it is: its channels are side by side",
+        "rows": f"x is fetched as it is: pixels of its rows are side by side, {wgmma_maps.ROW} at once",
+    }[source.form]
+    if not source.packed:
+        yield "w is fetched as it is: its channels are side by side"
+
+
+def _packing(problem: Problem, source: Source, tickets: int) -> tuple[Launch, ...]:
+    if not source.packed:
+        return ()
+    return (pack_rows_plan.launch(problem, source.w_channels, source.parts, tickets),)
+
+
+def _packed_bytes(problem: Problem, source: Source) -> int:
+    return pack_rows_plan.bytes_of(problem, source.w_channels, source.parts)
+
+
+def _copying(source: Source, tickets: int) -> Launch:
+    return channels_last_plan.launch(source.problem, source.x_channels, source.parts, tickets)
+
+
+def _x_last_bytes(source: Source) -> int:
+    if source.form != "copied":
+        return 0
+    return channels_last_plan.bytes_of(source.problem, source.x_channels, source.parts)
+
+
+def _launch(work: Work, part: int, limits: Limits) -> Launch:
+    """Return the launch that makes the tiles, or only leaves the sums of divided ones, or only adds these up."""
+    source, tile, chosen = work.source, work.tile, _variant(work)
+    lifted = correlation.in_three_axes(source.problem)
+    problem = gemm_fields.operands(lifted, source.tiles(tile), source.weights(), False)
+    common = {**problem["common"], "pixels": source.pixels}
+    items = work.divided if part == _TOTALS else work.items
+    splits = {
+        "count": params.division(work.splits, False),
+        "whole": work.whole,
+        "ticket_bytes": work.ticket_bytes,
+        "part": part,
+    }
+    fields = {
+        "problem": {**problem, "common": common},
+        "loading": wgmma_maps.loading(source),
+        "splits": splits,
+        "items": items,
+    }
+    return Launch(
+        chosen,
+        (min(items, limits.multiprocessors), 1, 1),
+        wgmma_tile.shared_bytes(lifted, tile),
+        params.pack(chosen.layout, fields),
+        _pointers(work, chosen),
+        wgmma_maps.maps(source, tile),
+    )
+
+
+def _pointers(work: Work, chosen: Variant) -> tuple[tuple[str, int], ...]:
+    source = work.source
+    roles = gemm_fields.roles(source.problem) | {"weights": "packed" if source.packed else "w"}
+    found = params.pointers(gemm_structs.correlation(False, RANK), roles, params.offset(chosen.layout, "problem"))
+    if not work.divided:
+        return found
+    begin = params.offset(chosen.layout, "splits")
+    return (*found, *params.pointers(gemm_structs.splits(), {"workspace": "workspace"}, begin))
+
+
+# ---------------------------------------------------------------- variants
+
+
+def variant(operator: str, dtype: str, tile: Tile, rows: bool = False) -> Variant:
+    """Return the kernel of one operator; that of float32 multiplies in TF32."""
+    label = "tf32_wgmma" if dtype == "float32" else "wgmma"
+    sizes = (*map(str, (tile.block_m, tile.block_n, tile.stages)), "true" if tile.turns else "false")
+    return Variant(
+        name=f"{operator}_{dtype}_{RANK}d_{label}_{tile.block_m}x{tile.block_n}{'_rows' if rows else ''}",
+        source="conv_wgmma.cu",
+        function=f"{operator}_wgmma",
+        arguments=(_CLASSES[dtype], *sizes, *(("true" if rows else "false",) if operator == "conv" else ())),
+        parameter=wgmma_structs.parameter(operator),
+        layout=wgmma_structs.convolution(operator),
+        threads=wgmma_tile.THREADS,
+        blocks_per_sm=1,
+        architectures=(ARCHITECTURE,),
+    )
+
+
+def _variant(work: Work) -> Variant:
+    problem = work.source.problem
+    return variant(problem.operator, problem.dtype, work.tile, work.source.form == "rows")
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan can name."""
+    for dtype in _CLASSES:
+        for operator in ("conv", "conv_transpose"):
+            for tile in tiles(operator):
+                yield variant(operator, dtype, tile)
+        if dtype != "float32" and wgmma_maps.ROWS:
+            for tile in tiles("conv", rows=True):
+                yield variant("conv", dtype, tile, rows=True)
+    yield from channels_last_plan.variants()

@@ -1,0 +1,545 @@
+"""Plans of convolution by wgmma: maps of x and w by a NumPy model of the kernel, refusals, ways to x, splits, times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+from random import Random
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import tma_model
+from test_gemm_plan import fields
+
+from gpuconv import _geometry
+from gpuconv.cuda import correlation, wgmma_maps, wgmma_plan, wgmma_tile
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.limits import representative
+from gpuconv.cuda.plan import Launch, Limits, Plan
+from gpuconv.cuda.prepared import contiguous_strides
+from gpuconv.cuda.wgmma_tile import Tile
+
+HOPPER = representative("sm_90a").limits
+Ints = tuple[int, ...]
+
+
+def channels_last(shape: Ints) -> Ints:
+    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    return batch, channel, *spatial
+
+
+def problem(
+    operator: str,
+    x: Ints,
+    w: Ints,
+    dtype: str = "float16",
+    *,
+    precision: str = "ieee",
+    layout: str = "NCHW",
+    x_strides: Ints | None = None,
+    w_strides: Ints | None = None,
+    **attributes: Any,
+) -> Problem:
+    geometry: Any = getattr(_geometry, operator)(x, w, None, **attributes)
+    make: Any = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
+    order = channels_last if layout == "NHWC" else contiguous_strides
+    x_strides, w_strides = x_strides or order(x), w_strides or contiguous_strides(w)
+    found: Problem = make(geometry, dtype, x_strides, w_strides, None, order(geometry.y_shape), precision)
+    return found
+
+
+def candidates(one: Problem, limits: Limits = HOPPER) -> dict[str, Candidate]:
+    return {candidate.name: candidate for candidate in wgmma_plan.candidates(one, limits)}
+
+
+# ---------------------------------------------------------------- the kernel, as NumPy sees it
+
+
+class Model:
+    """What a launch of the kernel makes, from its struct and its maps alone; x and w as they lie in memory."""
+
+    def __init__(self, operator: str, launch: Launch, memory: dict[str, Any], group: int) -> None:
+        self.operator, self.launch, self.memory, self.group = operator, launch, memory, group
+        self.struct = fields(launch)
+        self.common, self.loading = self.struct["problem"]["common"], self.struct["loading"]
+        self.x_map, self.w_map = launch.maps
+        for tensor_map in launch.maps:
+            tma_model.check(tensor_map)
+        self.block_m, self.block_n = map(int, launch.variant.arguments[1:3])
+        self.block_k = 128 // (4 if self.x_map.dtype == "float32" else 2)
+
+    def phases(self) -> Iterator[tuple[list[list[tuple[int, int]]], list[int], int]]:
+        """Taps as (row of w, input coordinate of column 0) on each axis, columns that there are, and where y begins."""
+        if self.operator == "conv":
+            taps = self.struct["problem"]["taps"]
+            axes = zip(taps["start"], taps["advance"], taps["row"], taps["count"], strict=True)
+            counted = [[(j * row, start + j * step) for j in range(count)] for start, step, row, count in axes]
+            yield counted, taps["limit"], taps["y_first"]
+            return
+        axes = self.struct["problem"]["axes"]
+        for phase in product(*(range(axis["phases"]) for axis in axes)):
+            counted, limit, first = [], [], 0
+            for axis, at in zip(axes, phase, strict=True):
+                met = [(t, at + axis["pad"] - t * axis["dilation"]) for t in range(axis["kernel"])]
+                counted.append([(t * axis["row"], c // axis["stride"]) for t, c in met if c % axis["stride"] == 0])
+                limit.append(-(-(axis["extent"] - at) // axis["stride"]))
+                first += at * axis["y_stride"]
+            yield counted, limit, first
+
+    def run(self, y: Any) -> None:
+        """Write the sums of all tiles to y's memory."""
+        m_tiles, n_tiles = self.common["m_tiles"], self.common["n_tiles"]
+        for group, m_tile, n_tile in product(range(self.group), range(m_tiles), range(n_tiles)):
+            for taps, limit, first in self.phases():
+                sums = np.zeros((self.block_m, self.block_n))
+                for tap in product(*taps):
+                    for weights, inputs in self.slices(group, m_tile * self.block_m, n_tile * self.block_n, tap):
+                        sums += weights @ inputs
+                self.write(y, sums, group, m_tile * self.block_m, n_tile * self.block_n, limit, first)
+
+    def slices(self, group: int, m: int, n: int, tap: tuple[tuple[int, int], ...]) -> Iterator[tuple[Any, Any]]:
+        loading, row = self.loading, sum(place[0] for place in tap)
+        parts = ((0, 0),) if loading["parts"] == 1 else ((1, 0), (0, 1), (0, 0))
+        for (w_part, x_part), slice_ in product(parts, range(loading["channel_slices"])):
+            channel = slice_ * self.block_k
+            at = (row + channel, m, group * loading["parts"] + w_part)
+            channel += group * loading["x_group"] + x_part * loading["x_part"]
+            weights = tma_model.box(self.w_map, self.memory[self.w_map.role], at)[0]
+            inputs = self.rows_of(channel, n, tap) if self.x_map.box else self.columns_of(channel, n, tap)
+            yield weights, inputs
+
+    def columns_of(self, channel: int, n: int, tap: Any) -> Any:
+        image, *q = np.unravel_index(n, (2**40, *self.common["extent"]))
+        axes, lower = self.loading["axes"], self.loading["lower"]
+        at = [int(q[k]) * self.common["stride"][k] + lower[k] for k in range(3)]
+        offsets = [tap[k][1] - lower[k] for k in range(3)]
+        assert not any(offsets[: 3 - axes])
+        place = (channel, *at[: 2 - axes : -1], int(image)) if axes < 3 else (channel, *at[::-1], int(image))
+        return tma_model.columns(self.x_map, self.memory[self.x_map.role], place, offsets[3 - axes :][::-1]).T
+
+    def rows_of(self, channel: int, n: int, tap: Any) -> Any:
+        found = []
+        for column in range(n, n + self.block_n, 64):
+            image, d, h, atom, _ = self.pieces(column)
+            at = [int(a) for a in (atom * 64 + tap[2][1], h + tap[1][1], d + tap[0][1], channel, image)]
+            found.append(tma_model.box(self.x_map, self.memory["x"], at).reshape(self.block_k, 64))
+        return np.concatenate(found, axis=1)
+
+    def pieces(self, columns: Any) -> tuple[Any, ...]:
+        """Image, D, H, piece of a row, and place in it."""
+        return np.unravel_index(columns, (2**40, *self.common["extent"][:2], self.loading["atoms"], 64))
+
+    def write(self, y: Any, sums: Any, group: int, m0: int, n0: int, limit: list[int], first: int) -> None:
+        common = self.common
+        columns = np.arange(n0, min(n0 + self.block_n, common["pixels"]))
+        if self.x_map.box:
+            image, *q, atom, rest = self.pieces(columns)
+            q.append(atom * 64 + rest)
+        else:
+            image, *q = np.unravel_index(columns, (2**40, *common["extent"]))
+        inside = np.all([a < b for a, b in zip(q, limit, strict=True)], axis=0)
+        at = first + image * common["y_batch"] + sum(a * s for a, s in zip(q, common["y_stride"], strict=True))
+        m = np.arange(m0, min(m0 + self.block_m, common["filters"]))
+        places = at[inside] + (group * common["filters"] + m)[:, None] * common["y_channel"]
+        y[places] = sums[: len(m), : len(columns)][:, inside]
+
+
+def laid_out(values: Any, strides: Ints) -> Any:
+    """Values in flat memory by strides."""
+    memory = np.zeros(1 + sum((n - 1) * s for n, s in zip(values.shape, strides, strict=True)))
+    view = np.lib.stride_tricks.as_strided(memory, values.shape, [8 * s for s in strides])
+    view[...] = values
+    return memory
+
+
+def copied(x: Any, group: int, pitch: int, parts: list[Any]) -> Any:
+    """x with its channels last: for every group and part as many as ``pitch``, zeros behind them."""
+    n, c, *spatial = x.shape
+    result = np.zeros((n, *spatial, group, len(parts), pitch))
+    for number, part in enumerate(parts):
+        result[..., number, : c // group] = np.moveaxis(part, 1, -1).reshape(n, *spatial, group, c // group)
+    return result.reshape(-1)
+
+
+def packed(one: Problem, pitch: int, parts: list[Any]) -> Any:
+    """w as rows of (tap, channel), for every group and part; w as (group, filters, channels, taps)."""
+    result = np.zeros((one.group, len(parts), one.filters, prod(one.taps), pitch))
+    for number, part in enumerate(parts):
+        rows = part.reshape(one.group, one.filters, one.channels, -1)
+        result[:, number, ..., : one.channels] = np.moveaxis(rows, 2, -1)
+    return result.reshape(-1)
+
+
+def modelled(one: Problem, candidate: Candidate, attributes: dict[str, Any], random: Any) -> None:
+    """Raise AssertionError where what the plan's last launch makes is not what the operator is."""
+    plan = candidate.make()
+    launch = plan.launches[-1]
+    x = random.integers(-3, 4, one.x_shape).astype(float)
+    ordered = random.integers(-3, 4, (one.group, one.filters, one.channels, *one.taps)).astype(float)
+    w = ordered.reshape(-1, one.channels, *one.taps)
+    if one.operator == "conv_transpose":
+        w = np.swapaxes(ordered, 1, 2).reshape(-1, one.filters, *one.taps)
+    xs, ws = [x], [ordered]
+    function, lost = getattr(oracle, one.operator), 0.0
+    if one.precision == "3xtf32":
+        small_x, small_w = (np.sign(values) * (np.abs(values) > 1) for values in (x, ordered))
+        xs, ws = [x - small_x, small_x], [ordered - small_w, small_w]
+        of_w = small_w.reshape(w.shape) if one.operator == "conv" else np.swapaxes(small_w, 1, 2).reshape(w.shape)
+        lost = function(small_x, of_w, None, **attributes).value
+    memory = {"x": laid_out(x, one.x_strides)} if one.x_strides[1] >= 0 else {}
+    loading = fields(launch)["loading"]
+    roles = {tensor_map.role for tensor_map in launch.maps}
+    if "x_last" in roles:
+        memory["x_last"] = copied(x, one.group, loading["x_part"], xs)
+    if "packed" in roles:
+        row = launch.maps[1].sizes[0]
+        memory["packed"] = packed(one, row // prod(one.taps), ws)
+    if "w" in roles:
+        memory["w"] = laid_out(ordered, one.w_strides)
+    y = np.full(1 + sum((n - 1) * s for n, s in zip(one.y_shape, one.y_strides, strict=True)), np.nan)
+    Model(one.operator, launch, memory, one.group).run(y)
+    found = np.lib.stride_tricks.as_strided(y, one.y_shape, [8 * s for s in one.y_strides])
+    np.testing.assert_array_equal(found, function(x, w, None, **attributes).value - lost, strict=True)
+
+
+def random_problem(random: Random, operator: str) -> tuple[tuple[Ints, Ints], dict[str, Any]]:
+    """Shapes and attributes: few pixels, and channels that do and do not fill slices."""
+    rank = random.choice((1, 2, 2, 3))
+    group, channels = random.choice((1, 1, 2)), random.choice((1, 5, 8, 20, 32, 40, 64, 70, 72, 128))
+    filters = random.choice((64, 65, 130))
+    spatial = [random.randint(1, (40, 9, 5)[rank - 1]) for _ in range(rank)]
+    taps = [random.choice((1, 1, 2, 3)) for _ in range(rank)]
+    strides, dilations = ([random.choice((1, 1, 2, 3)) for _ in range(rank)] for _ in range(2))
+    pads = [random.randint(0, 3) for _ in range(2 * rank)]
+    attributes: dict[str, Any] = {"group": group, "strides": strides, "dilations": dilations, "pads": pads}
+    if operator == "conv_transpose":
+        attributes["output_padding"] = [random.randrange(max(s, d)) for s, d in zip(strides, dilations, strict=True)]
+    w = (filters * group, channels, *taps) if operator == "conv" else (channels * group, filters, *taps)
+    x = (random.choice((1, 2, 3)), channels * group, *spatial)
+    return (x, w), attributes
+
+
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+def test_what_maps_fetch_makes_the_operator(operator: str) -> None:
+    """Of random problems one candidate each, in all types, layouts and forms, by a model of the kernel."""
+    random, numbers, forms = Random(0), np.random.default_rng(0), set()
+    done = 0
+    while done < 25:
+        (x, w), attributes = random_problem(random, operator)
+        dtype, precision = random.choice((("float16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32")))
+        layout = random.choice(("NCHW", "NHWC"))
+        try:
+            one = problem(operator, x, w, dtype, precision=precision, layout=layout, **attributes)
+        except ValueError:  # an output of no or of negative size
+            continue
+        if 0 in one.y_shape or wgmma_plan.refusal(one, HOPPER) is not None:
+            continue
+        found = [each for name, each in candidates(one).items() if "_split" not in name]
+        chosen = random.choice(found)
+        modelled(one, chosen, attributes, numbers)
+        forms.add(chosen.name.split("wgmma_")[1].split("_", 1)[-1])
+        done += 1
+    assert forms >= {"direct", "128x256"}
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    [
+        ((2, 64, 6, 16), (64, 64, 1, 1), {}),  # one row of 96 pixels an image
+        ((2, 70, 5, 16), (70, 70, 3, 3), {"pads": [1, 0, 2, 1], "dilations": [2, 1]}),
+        ((1, 128, 3, 80), (64, 128, 1, 5), {"pads": [0, 4, 0, 4]}),  # rows of more than one piece
+        ((2, 128, 200), (256, 64, 3), {"group": 2}),
+        ((1, 64, 3, 4, 8), (64, 64, 2, 2, 3), {"pads": [1, 1, 1, 1, 1, 1]}),
+    ],
+)
+def test_rows_of_pixels_are_fetched_as_they_are(
+    x: Ints, w: Ints, attributes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wgmma_maps, "ROWS", True)
+    one = problem("conv", x, w, **attributes)
+    found = [each for name, each in candidates(one).items() if name.endswith("_rows")]
+    assert len(found) == 3
+    for candidate in found:
+        modelled(one, candidate, attributes, np.random.default_rng(1))
+        assert ("x", 16) in candidate.make().alignment
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("operator", "x", "w", "more", "why"),
+    [
+        ("conv", (1, 64, 9, 9), (63, 64, 3, 3), {}, "its least tile has 64 output channels, a group has 63"),
+        ("conv", (1, 64, 9, 9), (96, 32, 3, 3), {"group": 2}, "64 output channels, a group has 48"),
+        ("conv", (1, 64, 0, 9), (64, 64, 1, 3), {"pads": [1, 0, 1, 0]}, "there is no input to fetch"),
+        ("conv", (1, 64, 40, 9), (64, 64, 1, 3), {"strides": [9, 1]}, "strides up to 8 alone can be fetched, not 9"),
+        ("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 3), {"strides": [6, 6]}, "36 phases are more than 32"),
+        ("conv", (1, 64, 300, 9), (64, 64, 2, 3), {"dilations": [256, 1]}, "reach 256 elements far, on 2 axes 255"),
+        ("conv", (1, 64, 9, 9, 9), (64, 64, 33, 1, 1), {"pads": [16, 0, 0] * 2}, "reach 32 elements far, on 3 axes 31"),
+        ("conv", (1, 64, 9), (64, 64, 2), {"dilations": [65536], "pads": [32768, 32768]}, "taps reach 65536"),
+        ("conv", (1, 64, 9, 9), (64, 64, 3, 3), {"pads": [0, 129, 0, 0]}, "begin -129 or end 0 elements beside x"),
+        ("conv", (1, 64, 9, 9, 9), (64, 64, 1, 1, 1), {"pads": [0] * 5 + [16]}, "begin 0 or end 16 elements beside x"),
+        ("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 140), {}, "begin -139 or end"),
+    ],
+)
+def test_what_tma_does_not_take_is_refused_with_a_reason(
+    operator: str, x: Ints, w: Ints, more: dict[str, Any], why: str
+) -> None:
+    one = problem(operator, x, w, **more)
+    assert not candidates(one)
+    assert why in str(wgmma_plan.refusal(one, HOPPER))
+    assert why in str(wgmma_plan.explained(one, HOPPER))
+
+
+@pytest.mark.parametrize(
+    ("operator", "x", "w", "more"),
+    [
+        ("conv", (1, 64, 40, 9), (64, 64, 1, 3), {"strides": [8, 1]}),
+        ("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 3), {"strides": [4, 8]}),
+        ("conv", (1, 64, 300, 9), (64, 64, 2, 3), {"dilations": [255, 1], "pads": [0, 0, 128, 0]}),
+        ("conv", (1, 64, 9, 9), (64, 64, 3, 3), {"pads": [0, 128, 0, 0]}),
+        ("conv", (1, 64, 9, 9, 9), (64, 64, 1, 1, 1), {"pads": [0] * 5 + [15]}),
+        ("conv", (1, 64, 9), (64, 64, 2), {"dilations": [65535], "pads": [32768, 32768]}),
+    ],
+)
+def test_what_is_just_within_the_limits_is_taken(operator: str, x: Ints, w: Ints, more: dict[str, Any]) -> None:
+    found = candidates(problem(operator, x, w, **more))
+    assert found
+    for candidate in found.values():
+        for tensor_map in candidate.make().launches[-1].maps:
+            tma_model.check(tensor_map)
+
+
+def test_copies_of_too_many_elements_are_refused() -> None:
+    one = problem("conv", (2, 1, 2**13, 2**14), (64, 1, 3, 3), strides=[8, 8])
+    assert "a copy of x or w would have 2**31 elements" in str(wgmma_plan.refusal(one, HOPPER))
+
+
+def test_other_devices_and_types_have_none_and_nothing_is_said() -> None:
+    x, w = (1, 64, 9, 9), (64, 64, 3, 3)
+    assert not candidates(problem("conv", x, w), representative("sm_80").limits)
+    for one, architecture in (
+        (problem("conv", x, w), "sm_80"),
+        (problem("conv", x, w, "float32"), "sm_90a"),
+        (problem("conv", x, w, "float64"), "sm_90a"),
+    ):
+        limits = representative(architecture).limits
+        assert wgmma_plan.explained(one, limits) is None
+        assert wgmma_plan.refusal(one, limits) is not None
+
+
+def test_a_device_with_little_shared_memory_has_the_tiles_that_fit() -> None:
+    one = problem("conv", (1, 64, 99, 99), (64, 64, 3, 3))
+    limits = Limits("sm_90a", 132, 200 * 1024, 228 * 1024)
+    assert {name.removesuffix("_split").rpartition("_")[2] for name in candidates(one, limits)} == {"64x128"}
+    limits = Limits("sm_90a", 132, 99 * 1024, 100 * 1024)
+    assert not candidates(one, limits)
+    assert "bytes of shared memory, there are 101376" in str(wgmma_plan.explained(one, limits))
+
+
+# ---------------------------------------------------------------- plans
+
+
+def made(one: Problem, name: str, limits: Limits = HOPPER) -> Plan:
+    return candidates(one, limits)[name].make()
+
+
+def roles(plan: Plan) -> list[list[str]]:
+    return [sorted(role for role, _ in launch.pointers) for launch in plan.launches]
+
+
+def test_the_structs_of_a_small_conv() -> None:
+    """By hand: x (2, 2 * 72, 5, 7) with channels filled up to 128, w (2 * 130, 72, 2, 3), y (2, 260, 4, 3)."""
+    attributes: dict[str, Any] = {"group": 2, "strides": [1, 3], "dilations": [2, 1], "pads": [1, 0, 0, 2]}
+    one = problem("conv", (2, 144, 5, 7), (260, 72, 2, 3), **attributes)
+    plan = made(one, "conv_float16_3d_wgmma_128x256")
+    struct = fields(plan.launches[-1])
+    assert struct["loading"] == {
+        "axes": 2,
+        "lower": [0, -1, 0],
+        "channel_slices": 2,
+        "parts": 1,
+        "x_group": 128,
+        "x_part": 128,
+        "atoms": 1,
+    }
+    assert struct["splits"] == {"workspace": 0, "count": 1, "whole": 4, "ticket_bytes": 0, "part": 0}
+    assert struct["items"] == 4
+    common = struct["problem"]["common"]
+    assert {name: common[name] for name in ("channels", "filters", "pixels", "pitch", "m_tiles", "n_tiles")} == {
+        "channels": 72,
+        "filters": 130,
+        "pixels": 24,
+        "pitch": 6 * 128,
+        "m_tiles": 2,
+        "n_tiles": 1,
+    }
+    assert struct["problem"]["taps"]["row"] == [6 * 128, 3 * 128, 128]
+    x_map, w_map = plan.launches[-1].maps
+    assert (x_map.role, x_map.offset, x_map.sizes, x_map.steps) == ("x_last", 0, (256, 7, 5, 2), (1, 3, 1, 1))
+    assert x_map.strides == (512, 7 * 512, 35 * 512)
+    # Columns begin at -1 .. 2 along H (4 of them, the last tap 2 further), at 0, 3, 6 along W.
+    assert (x_map.lower, x_map.upper, x_map.channels, x_map.pixels) == ((0, -1), (0, -2), 64, 256)
+    assert (w_map.role, w_map.offset, w_map.sizes) == ("packed", 128, (768, 130, 2))
+    assert (w_map.strides, w_map.box) == ((1536, 130 * 1536), (64, 128, 1))
+    assert plan.launches[-1].grid == (4, 1, 1)
+    assert (plan.packed_bytes, plan.x_last_bytes, plan.workspace_bytes) == (2 * 130 * 1536, 2 * 35 * 512, 0)
+    assert roles(plan) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
+    assert (plan.alignment, plan.otherwise) == ((), None)
+
+
+def test_shared_memory_is_what_the_kernel_lays_out() -> None:
+    """Slices of 128 bytes, 8 pieces of 16 x 40 floats, two barriers a stage, 16 bytes; then the taps of all phases."""
+    conv = problem("conv", (1, 64, 9, 9), (64, 64, 3, 3))
+    transposed = problem("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 3), strides=[2, 2])
+    assert wgmma_tile.shared_bytes(conv, Tile(64, 256, 5, turns=True)) == 5 * 320 * 128 + 20480 + 80 + 16 <= 232448
+    taps = 9 * 4 + 3 * 12 + 6 * 4  # start, advance, row; count; first_row, rows, limit, y_first
+    others = 6 * 256 * 128 + 20480 + 96 + 16
+    assert wgmma_tile.shared_bytes(transposed, Tile(128, 128, 6, turns=True)) == others + 4 * taps
+
+
+def test_channels_that_lie_last_are_not_copied() -> None:
+    one = problem("conv", (8, 72, 30, 30), (128, 72, 3, 3), layout="NHWC")
+    plan = made(one, "conv_float16_3d_wgmma_128x128_direct")
+    assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
+    x_map, _ = plan.launches[-1].maps
+    assert (x_map.role, x_map.sizes, x_map.strides) == ("x", (72, 30, 30, 8), (144, 30 * 144, 900 * 144))
+    assert plan.alignment == (("x", 16),)
+    assert plan.otherwise is not None
+    other = plan.otherwise()
+    assert roles(other) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
+    assert (other.alignment, other.otherwise, other.kernel) == ((), None, "conv_float16_3d_wgmma_128x128")
+    assert other.launches[0] == plan.launches[0]  # weights packed for one serve the other
+    assert other.launches[-1].variant == plan.launches[-1].variant
+    assert "x is fetched as it is: its channels are side by side" in plan.reasons
+
+
+@pytest.mark.parametrize(
+    ("x", "strides", "more"),
+    [
+        ((2, 20, 6, 6), (720, 1, 120, 20), {}),  # pixels of 40 bytes
+        ((2, 64, 6, 6), (2304, 1, -384, 64), {}),
+        ((2, 64, 6, 6), (0, 1, 384, 64), {}),
+        ((2, 64, 6, 6), (2304, 2, 384, 64), {}),
+        ((2, 64, 6, 6), (2304, 1, 64, 384), {}),  # columns further apart than rows
+        ((2, 80, 6, 6), (2880, 1, 480, 80), {"group": 2}),  # a slice would meet two groups
+    ],
+)
+def test_other_channels_are_copied(x: Ints, strides: Ints, more: dict[str, Any]) -> None:
+    w = (64 * more.get("group", 1), x[1] // more.get("group", 1), 3, 3)
+    found = candidates(problem("conv", x, w, x_strides=strides, **more))
+    assert found
+    assert not any("_direct" in name for name in found)
+
+
+@pytest.mark.parametrize(
+    ("strides", "steps"),
+    [
+        ((2304, 1, 384, 64), (128, 768, 4608)),
+        ((9999, 1, 384, 64), (128, 768, 768 * 5)),  # one image: whatever its stride is
+    ],
+)
+def test_axes_of_one_element_have_any_stride(strides: Ints, steps: Ints) -> None:
+    x = (1, 64, 5, 6) if strides[0] == 9999 else (2, 64, 6, 6)
+    one = problem("conv", x, (64, 64, 3, 3), x_strides=strides)
+    assert made(one, "conv_float16_3d_wgmma_64x128_direct").launches[-1].maps[0].strides == steps
+
+
+def test_tf32_is_rounded_first_so_that_nothing_is_fetched_as_it_is() -> None:
+    for precision, parts in (("tf32", 1), ("3xtf32", 2)):
+        one = problem("conv", (2, 64, 6, 8), (64, 64, 1, 1), "float32", precision=precision, layout="NHWC")
+        found = candidates(one)
+        assert {name.removesuffix("_split") for name in found} == {
+            f"conv_float32_3d_tf32_wgmma_{tile.block_m}x{tile.block_n}" for tile in wgmma_tile.TILES
+        }
+        plan = made(one, "conv_float32_3d_tf32_wgmma_64x128")
+        assert (plan.x_last_bytes, plan.packed_bytes) == (2 * 48 * 64 * 4 * parts, 64 * 64 * 4 * parts)
+        assert fields(plan.launches[-1])["loading"]["parts"] == parts
+
+
+def test_weights_of_one_tap_are_fetched_as_they_are() -> None:
+    one = problem("conv", (2, 72, 30, 30), (128, 72, 1, 1), layout="NHWC")
+    plan = made(one, "conv_float16_3d_wgmma_128x128_direct")
+    assert roles(plan) == [["w", "x", "y"]]
+    assert plan.alignment == (("x", 16), ("w", 16))
+    assert plan.launches[-1].maps[1].sizes == (72, 128, 1)
+    assert fields(plan.launches[-1])["problem"]["common"]["pitch"] == 72
+    assert (plan.packed_bytes, plan.x_last_bytes) == (0, 0)
+    several = problem("conv", (2, 72, 30, 30), (128, 72, 1, 1), w_strides=(80, 1, 1, 1))
+    assert made(several, "conv_float16_3d_wgmma_128x128").launches[-1].maps[1].strides == (160, 160 * 128)
+    for strides in ((1, 128, 1, 1), (76, 1, 1, 1), (-80, 1, 1, 1)):
+        other = problem("conv", (2, 72, 30, 30), (128, 72, 1, 1), w_strides=strides)
+        assert made(other, "conv_float16_3d_wgmma_128x128").packed_bytes > 0
+
+
+# ---------------------------------------------------------------- splits
+
+
+def test_few_tiles_are_divided_and_the_copy_sets_the_tickets_to_zero() -> None:
+    one = problem("conv", (1, 512, 14, 14), (512, 512, 3, 3), pads=[1] * 4)
+    plan = made(one, "conv_float16_3d_wgmma_128x256_split")  # 4 tiles
+    struct = fields(plan.launches[-1])
+    count = struct["splits"]["count"]
+    assert struct["splits"] == {"workspace": 0, "count": count, "whole": 0, "ticket_bytes": 16, "part": 0}
+    assert count > 4
+    assert struct["items"] == plan.launches[-1].grid[0] == 4 * count
+    assert plan.workspace_bytes == 16 + 4 * count * 128 * 256 * 4
+    assert roles(plan) == [["packed", "w"], ["workspace", "x", "x_last"], ["packed", "workspace", "x", "y"]]
+    assert plan.sharing == ()
+    assert f"each tile's K in {count} splits: 4 tiles are few for 132 multiprocessors" in plan.reasons
+
+
+def test_without_a_copy_the_packing_sets_the_tickets_to_zero() -> None:
+    one = problem("conv", (1, 512, 14, 14), (512, 512, 3, 3), pads=[1] * 4, layout="NHWC")
+    plan = made(one, "conv_float16_3d_wgmma_128x256_direct_split")
+    assert roles(plan) == [["packed", "w", "workspace"], ["packed", "workspace", "x", "y"]]
+    pack, sums, totals = plan.sharing
+    assert pack.packs
+    assert [fields(launch)["splits"]["part"] for launch in (sums, totals)] == [1, 2]
+    assert (sums.grid, totals.grid) == (plan.launches[-1].grid, (4, 1, 1))
+    assert fields(totals)["items"] == 4
+
+
+def test_with_neither_a_second_launch_adds_up() -> None:
+    one = problem("conv", (1, 512, 14, 14), (512, 512, 1, 1), layout="NHWC")
+    plan = made(one, "conv_float16_3d_wgmma_128x256_direct_split")
+    assert roles(plan) == [["w", "workspace", "x", "y"]] * 2
+    assert [fields(launch)["splits"]["part"] for launch in plan.launches] == [1, 2]
+    assert plan.sharing == ()
+
+
+def test_whole_rounds_of_tiles_stay_whole() -> None:
+    one = problem("conv", (32, 256, 28, 28), (256, 256, 3, 3), pads=[1] * 4)  # 2 * 98 tiles
+    plan = made(one, "conv_float16_3d_wgmma_128x256_split")
+    splits = fields(plan.launches[-1])["splits"]
+    assert splits["whole"] == 132
+    assert fields(plan.launches[-1])["items"] == 132 + 64 * splits["count"]
+    assert plan.launches[-1].grid == (132, 1, 1)
+    many = problem("conv", (256, 256, 28, 28), (256, 256, 3, 3), pads=[1] * 4)
+    assert not any(name.endswith("_split") for name in candidates(many))
+
+
+# ---------------------------------------------------------------- variants
+
+
+def test_every_kernel_is_named_once_and_is_for_hopper_alone() -> None:
+    found = [each for each in wgmma_plan.variants() if "wgmma" in each.name]
+    assert len({each.name for each in found}) == len(found) == (30 if wgmma_maps.ROWS else 24)
+    assert all(each.architectures == ("sm_90a",) for each in found)
+    first = wgmma_plan.variant("conv", "bfloat16", wgmma_tile.TILES[2], rows=True)
+    assert first.name == "conv_bfloat16_3d_wgmma_128x128_rows"
+    assert first.arguments == ("WgmmaBfloat16", "128", "128", "6", "true", "true")
+
+
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+def test_plans_name_kernels_that_are_built_ahead(operator: str) -> None:
+    known = {each.name for each in wgmma_plan.variants()}
+    for dtype, layout in product(("float16", "bfloat16", "float32"), ("NCHW", "NHWC")):
+        one = problem(operator, (2, 64, 6, 8), (64, 64, 3, 3), dtype, precision="tf32", layout=layout)
+        for candidate in candidates(one).values():
+            assert {launch.variant.name for launch in candidate.make().launches} <= known
