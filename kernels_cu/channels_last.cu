@@ -154,10 +154,9 @@ template <class Arithmetic> struct ChannelsLastBlock {
     __device__ __forceinline__ void write_rows() const
     {
         int rows[kVector];                            // bytes from a bundle to its rows' first pixels
-        const T* begin = x + channel * p.x_channel + pixel;
 #pragma unroll
-        for (int k = 0; k < kVector; ++k)
-            rows[k] = k * pitch * 16 + (p.way == kRuns ? bytes_after_vector(begin + k * p.x_channel) : 0);
+        for (int k = 0; k < kVector; ++k)             // a block's first channel and pixel are whole vectors from these
+            rows[k] = k * pitch * 16 + (p.way == kRuns ? bytes_after_vector(x + k * p.x_channel) : 0);
         for (int i = first; i < images * pixels; i += at_once) {
             int number;
             const int own = p.by_image.split(i, number);

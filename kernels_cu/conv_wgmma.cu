@@ -6,6 +6,7 @@
 // wgmma_items.cuh; the epilogue is that of all kernels of the implicit GEMM.
 #include "wgmma_items.cuh"
 #include "wgmma_load.cuh"
+#include "wgmma_outputs.cuh"
 #include "wgmma_ring.cuh"
 #include "wgmma_split.cuh"
 #include "wgmma_tile.cuh"
@@ -60,7 +61,7 @@ __device__ __forceinline__ void make_tiles(const WgmmaParams<Problem>& p, const 
         tile.group = item.group;
         const Epilogue<Tile, typename Tile::T, typename Tile::Acc, int, 3, PHASED> epilogue{
             common, phases[item.phase], tile, item.group, item.m_tile * Tile::kBlockM, item.n_tile * Tile::kBlockN};
-        if (epilogue.write(pieces)) epilogue.repair();
+        if (write_tile(tile, epilogue, pieces)) epilogue.repair();
     }
 }
 

@@ -186,10 +186,10 @@ class Bug:
 SOURCE = "channels_last.cu"
 WRONG = "elements are wrong"
 BUGS = (
-    Bug("rows are taken to be whole vectors", "bytes_after_vector(begin + k * p.x_channel) : 0", "0 : 0",
+    Bug("rows are taken to be whole vectors", "bytes_after_vector(x + k * p.x_channel) : 0", "0 : 0",
         f"{WRONG}|uninitialised"),
-    Bug("shifts are those of the first channel", "bytes_after_vector(begin + k * p.x_channel)",
-        "bytes_after_vector(begin)", f"{WRONG}|uninitialised"),
+    Bug("shifts are those of the first channel", "bytes_after_vector(x + k * p.x_channel)",
+        "bytes_after_vector(x)", f"{WRONG}|uninitialised"),
     Bug("x is read before its beginning", "begin >= kVector - 1", "begin >= 0", "out of bounds", (3, 16, 7, 7),
         "off the vectors"),
     Bug("x is read beyond its end", "last + pitch * kVector <= p.run", "true", "out of bounds", (3, 16, 7, 7),
