@@ -20,18 +20,32 @@ from gpuconv.cpu import _threads
 Item = TypeVar("Item")
 
 _NAMES = ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads")
+_TEAM_OPERATIONS = 4e8  # a thread: some five milliseconds
 _lock = Lock()
 _users = 0
 _before = 1
 
 
-def run(function: Callable[[Item], None], items: Sequence[Item]) -> None:
-    """Do items that are mostly a product side by side; too few for all threads: one by one, on BLAS's threads."""
-    if 2 * len(items) <= _threads.count():
+def run(function: Callable[[Item], None], items: Sequence[Item], team: bool) -> None:
+    """Do items that are mostly a product: as a team one by one, on BLAS's threads, otherwise side by side on ours."""
+    if team:
         _threads.run(function, items, side_by_side=False)
         return
     with single_threaded() as alone:
         _threads.run(function, items, side_by_side=alone)
+
+
+def team(operations: int, threads: int) -> bool:
+    """Tell whether a product of so many operations is one for BLAS's own threads, with the copying around it on ours.
+
+    They wait for work without sleeping for a while, so that the parts of a small product cost less to hand out than
+    waking threads of ours costs; a large one is cut into blocks whose copying is shared out too. As a team also where
+    BLAS cannot be told how many threads to use.
+    """
+    functions = _functions()
+    if functions is None or threads == 1:
+        return functions is None
+    return operations < _TEAM_OPERATIONS * threads and functions[0]() == threads
 
 
 @contextmanager

@@ -36,7 +36,11 @@ def _average_pool(form: Form, x: Any) -> Any:
         y = _sums_by_conv(wide(x), g) / namespace(x).asarray(counts)
         return y.astype(x.dtype, copy=False)
     result = np.empty(g.y_shape, x.dtype)
-    _threads.run(lambda place: _averages_into(result[place], wide(x[place]), g, counts), blocks_of_channels(x, _BLOCK))
+    _threads.run(
+        lambda place: _averages_into(result[place], wide(x[place]), g, counts),
+        blocks_of_channels(x, _BLOCK),
+        side_by_side=_threads.pays(x.nbytes),
+    )
     return result
 
 
