@@ -10,7 +10,7 @@ from gpuconv.cpu._windows import Axis, over_rows
 
 @pytest.mark.parametrize("function", [np.maximum, np.add])
 @pytest.mark.parametrize("extent", [16, 17, 40])
-@pytest.mark.parametrize("offsets", [range(-1, 2), range(2), range(-1, 1), range(-2, 3, 2), range(3), range(-2, 0)])
+@pytest.mark.parametrize("offsets", [range(-1, 2), range(2), range(-1, 1), range(-2, 3, 2), range(3)])
 def test_no_row_sees_its_neighbours(offsets: range, extent: int, function: np.ufunc) -> None:
     source = np.random.default_rng(extent).integers(-99, 99, (3, 5, extent)).astype(np.float64)
     source[1, 2, [0, -1]] = np.nan, -np.inf
@@ -27,6 +27,8 @@ def test_no_row_sees_its_neighbours(offsets: range, extent: int, function: np.uf
         Axis(1, 20, 20, 2, range(-1, 2)),
         Axis(1, 18, 20, 1, range(3)),
         Axis(1, 20, 20, 1, range(1)),
+        Axis(1, 20, 20, 1, range(-2, 0)),
+        Axis(1, 20, 20, 1, range(1, 3)),
         Axis(1, 20, 20, 1, range(-3, 4)),
         Axis(1, 200, 200, 1, range(-1, 2)),
     ],

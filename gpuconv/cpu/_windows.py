@@ -96,11 +96,11 @@ def over_rows(function: np.ufunc, source: Array, result: Array, axis: Axis) -> b
     """Reduce small windows along the last axis as if all rows were one, then those that reach beyond a row's ends.
 
     Short rows cost more to start than to reduce. Return False where this is not the way: a stride, another number of
-    outputs than of inputs, long rows, arrays with gaps, or a window that is never wholly inside.
+    outputs than of inputs, long rows, arrays with gaps, or a window that is empty or never wholly inside.
     """
-    low, high = min(0, axis.offsets[0]), max(0, axis.offsets[-1])
+    low, high = axis.offsets[0], axis.offsets[-1]
     whole = axis.stride == 1 and axis.count == axis.extent and source.flags.c_contiguous and result.flags.c_contiguous
-    if not whole or len(axis.offsets) < 2 or not 4 * (high - low) <= axis.extent <= _SHORT_ROW:
+    if not whole or not low <= 0 <= high or len(axis.offsets) < 2 or not 4 * (high - low) <= axis.extent <= _SHORT_ROW:
         return False
     inputs, outputs = source.reshape(-1), result.reshape(-1)
     first, last = -low, inputs.size - high
