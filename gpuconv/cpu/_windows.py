@@ -78,18 +78,22 @@ def reduce(source: Array, axes: list[Axis], identity: Any, scratch: Scratch, tar
         if result is None:
             shape = (*source.shape[: axis.position], axis.count, *source.shape[axis.position + 1 :])
             result = scratch.take(f"maxima {number % 2}", shape, source.dtype)
-        count = len(axis.offsets)
-        if axis.position == source.ndim - 1 and over_rows(np.maximum, source, result, axis):
-            pass
-        elif (count.bit_length() + 2) * axis.stride < count:
-            _reduce_by_doubling(source, result, axis, identity, scratch)
-        else:
-            _reduce_by_taps(source, result, axis, identity)
+        _reduce_axis(source, result, axis, identity, scratch)
         source = result
     if not steps and target is not None:
         np.copyto(target, source)
         return target
     return source
+
+
+def _reduce_axis(source: Array, result: Array, axis: Axis, identity: Any, scratch: Scratch) -> None:
+    if axis.position == source.ndim - 1 and over_rows(np.maximum, source, result, axis):
+        return
+    count = len(axis.offsets)
+    if (count.bit_length() + 2) * axis.stride < count:
+        _reduce_by_doubling(source, result, axis, identity, scratch)
+    else:
+        _reduce_by_taps(source, result, axis, identity)
 
 
 def over_rows(function: np.ufunc, source: Array, result: Array, axis: Axis) -> bool:
