@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gpuconv._errors import ArgumentTypeError
@@ -66,9 +67,9 @@ def check(operator: str, **arrays: Any) -> DType:
         raise ArgumentTypeError(f"{operator}: indices must have dtype int64, not {indices.dtype}")
     present = {name: array.dtype for name, array in arrays.items() if array is not None}
     (first, dtype), *others = present.items()
-    entry = _TABLE.get(dtype.name)
+    entry, name = _found(dtype)
     names = allowed(operator)
-    if entry is None or dtype.name not in names:
+    if entry is None or name not in names:
         raise ArgumentTypeError(f"{operator}: {first} has dtype {dtype}, but must be one of {', '.join(names)}")
     for name, other in others:
         if other != dtype:
@@ -83,6 +84,12 @@ def check(operator: str, **arrays: Any) -> DType:
     return entry
 
 
+@lru_cache(maxsize=128)
+def _found(dtype: Any) -> tuple[DType | None, str]:
+    """Return the entry of a dtype, or None, and NumPy's name for it, which NumPy puts together anew each time."""
+    return _TABLE.get(dtype.name), dtype.name
+
+
 def entry(name: str) -> DType:
     """Return the entry of a dtype by NumPy's name for it."""
     return _TABLE[name]
@@ -90,7 +97,7 @@ def entry(name: str) -> DType:
 
 def accumulator(dtype: Any) -> str:
     """Return the name of the type that sums of a dtype are made in."""
-    return _TABLE[dtype.name].accumulator
+    return _TABLE[_found(dtype)[1]].accumulator
 
 
 def lowest(dtype: Any) -> float:

@@ -6,6 +6,7 @@
 // wgmma_items.cuh; the epilogue is that of all kernels of the implicit GEMM.
 #include "wgmma_items.cuh"
 #include "wgmma_load.cuh"
+#include "wgmma_outputs.cuh"
 #include "wgmma_ring.cuh"
 #include "wgmma_split.cuh"
 #include "wgmma_tile.cuh"
@@ -60,7 +61,7 @@ __device__ __forceinline__ void make_tiles(const WgmmaParams<Problem>& p, const 
         tile.group = item.group;
         const Epilogue<Tile, typename Tile::T, typename Tile::Acc, int, 3, PHASED> epilogue{
             common, phases[item.phase], tile, item.group, item.m_tile * Tile::kBlockM, item.n_tile * Tile::kBlockN};
-        if (epilogue.write(pieces)) epilogue.repair();
+        if (write_tile(tile, epilogue, pieces)) epilogue.repair();
     }
 }
 
@@ -86,8 +87,9 @@ __device__ __forceinline__ void run_wgmma(const WgmmaParams<Problem>& p, const T
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int STAGES, bool TURNS, bool ROWS>
 __device__ __forceinline__ void conv_wgmma(const WgmmaParams<ConvParams<int, 3>>& p)
 {
+    static_assert(!ROWS, "x has its channels last");
     extern __shared__ __align__(1024) unsigned char shared[];
-    run_wgmma<WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, ROWS>, STAGES, false>(p, &p.problem.taps, shared);
+    run_wgmma<WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS>, STAGES, false>(p, &p.problem.taps, shared);
 }
 
 // The taps of all phases stand in shared memory behind everything else.
@@ -95,7 +97,7 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, int STAGES, bool TURNS>
 __device__ __forceinline__ void conv_transpose_wgmma(const WgmmaParams<ConvTransposeParams<int, 3>>& p)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
-    using Tile = WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, false>;
+    using Tile = WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS>;
     using Stages = Ring<STAGES, Tile::kStageBytes>;
     constexpr int kBefore = Stages::kBytes + Tile::kPieceBytes + Stages::kBarrierBytes + Tile::kAnswerBytes;
     Taps<int, 3>* phases = reinterpret_cast<Taps<int, 3>*>(shared + kBefore);

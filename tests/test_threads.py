@@ -63,21 +63,49 @@ def test_a_thread_count_must_be_a_positive_integer(text: str, monkeypatch: pytes
     assert str(caught.value) == f"GPUCONV_NUM_THREADS must be a positive integer, not {text!r}"
 
 
-def test_blas_gets_its_threads_back_from_the_last_holder() -> None:
+def test_blas_gets_its_threads_back_from_the_last_that_held_it_at_one() -> None:
     before = _blas_threads()
-    with _blas.single_threaded():
+    with _blas._MODES.entered(team=False):
         assert _blas_threads() == 1
-        with _blas.single_threaded():
+        with _blas._MODES.entered(team=False):
             assert _blas_threads() == 1
+            assert _blas._MODES.threads() == before
         assert _blas_threads() == 1
     assert _blas_threads() == before
 
 
 def test_blas_gets_its_threads_back_after_an_error() -> None:
     before = _blas_threads()
-    with pytest.raises(KeyError), _blas.single_threaded():
+    with pytest.raises(KeyError), _blas._MODES.entered(team=False):
         raise KeyError
     assert _blas_threads() == before
+
+
+@pytest.mark.parametrize("team", [False, True])
+def test_one_mode_of_blas_waits_for_the_other(team: bool) -> None:
+    before, entered = _blas_threads(), threading.Event()
+    seen: list[int] = []
+
+    def other() -> None:
+        with _blas._MODES.entered(not team):
+            seen.append(_blas_threads())
+            entered.set()
+
+    waiting = threading.Thread(target=other)
+    with _blas._MODES.entered(team):
+        waiting.start()
+        assert not entered.wait(0.05)
+    waiting.join(10)
+    assert seen == [1 if team else before]
+    assert _blas_threads() == before
+
+
+def test_small_products_are_for_the_threads_of_blas() -> None:
+    threads = _blas_threads()
+    assert not _blas.team(10, 1)
+    assert _blas.team(10, threads) == (threads > 1)
+    assert not _blas.team(10, threads + 1)  # BLAS was told otherwise
+    assert not _blas.team(10**12, threads)
 
 
 @pytest.mark.parametrize("threads", ["1", "2", "5"])

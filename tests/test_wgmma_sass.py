@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,13 +13,13 @@ import pytest
 from mutate_kernels import changed_kernels
 from test_planted_bugs import exchanged
 from toolchain import needs_disassembler, needs_nvrtc
-from wgmma_launch import variant
 
 from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import wgmma_tile
 from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.wgmma_plan import variant
 from gpuconv.cuda.wgmma_tile import Tile
 
 pytestmark = [needs_nvrtc, needs_disassembler]
@@ -37,6 +38,11 @@ def built(chosen: Variant) -> tuple[list[Instruction], str]:
     with TemporaryDirectory() as temporary:
         found = compiler.build(chosen, "sm_90a", None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary))
         return sass.disassemble(found.path), found.log
+
+
+@lru_cache(maxsize=64)
+def code_of(operator: str, dtype: str, tile: Tile) -> tuple[list[Instruction], str]:
+    return built(variant(operator, dtype, tile))
 
 
 def batches(code: Sequence[Instruction]) -> Iterator[list[str]]:
@@ -61,7 +67,7 @@ def complaints(log: str) -> list[str]:
 
 @over_kernels
 def test_a_slice_is_one_batch_of_products(operator: str, dtype: str, tile: Tile) -> None:
-    code, log = built(variant(operator, dtype, tile))
+    code, log = code_of(operator, dtype, tile)
     rows = tile.block_m if tile.turns else tile.block_m // 2
     product = f"HGMMA.64x{tile.block_n}x{_TYPES[dtype]}"
     found = list(batches(code))
@@ -72,7 +78,7 @@ def test_a_slice_is_one_batch_of_products(operator: str, dtype: str, tile: Tile)
 
 @over_kernels
 def test_slices_come_by_tma_and_sums_stay_in_registers(operator: str, dtype: str, tile: Tile) -> None:
-    code, log = built(variant(operator, dtype, tile))
+    code, log = code_of(operator, dtype, tile)
     copies = {one.name for one in code if one.opcode == "UTMALDG"}
     assert copies == {"UTMALDG.3D", *(f"UTMALDG.{rank}D.IM2COL" for rank in (3, 4, 5))}
     assert not [one.name for one in code if one.opcode in ("LDL", "STL")]

@@ -1,7 +1,9 @@
 """How many threads NumPy's BLAS uses, where that can be set.
 
-Blocks that run side by side on threads of ours, each with a product on its own thread, also share out the copying
-around the products, and do not wait for each other; threads inside BLAS meet at every product.
+Large products are cut into blocks that run side by side on threads of ours, each with a product on its own thread:
+they also share out the copying around the products, and do not wait for each other, as threads inside BLAS do at
+every product. Small ones are left to BLAS's threads, which wait for work without sleeping for a while, so that the
+parts of a product cost less to hand out than waking threads of ours costs.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from threading import Lock
+from threading import Condition, Lock
 from typing import TypeVar
 
 import numpy as np
@@ -20,45 +22,69 @@ from gpuconv.cpu import _threads
 Item = TypeVar("Item")
 
 _NAMES = ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads")
-_lock = Lock()
-_users = 0
-_before = 1
+_SMALL = 4e8  # operations for each thread: some five milliseconds
 
 
-def run(function: Callable[[Item], None], items: Sequence[Item]) -> None:
-    """Do items that are mostly a product side by side; too few for all threads: one by one, on BLAS's threads."""
-    if 2 * len(items) <= _threads.count():
-        _threads.run(function, items, side_by_side=False)
-        return
-    with single_threaded() as alone:
-        _threads.run(function, items, side_by_side=alone)
+def run(function: Callable[[Item], None], items: Sequence[Item], team: bool) -> None:
+    """Do items that are mostly a product: as a team one by one, on BLAS's threads, otherwise side by side on ours."""
+    with _MODES.entered(team) as alone:
+        _threads.run(function, items, side_by_side=alone and not team)
 
 
-@contextmanager
-def single_threaded() -> Iterator[bool]:
-    """Hold BLAS at one thread; yield False where this BLAS cannot be told.
+def team(operations: int, threads: int) -> bool:
+    """Tell whether a product of so many operations is one for BLAS's own threads.
 
-    The setting is the process's: other threads that call BLAS meanwhile are held too, the results stay right.
-    The last of several overlapping holders sets back what the first one found.
+    As many as ``threads``, or whatever number they are where BLAS cannot be told.
     """
-    global _users, _before
     functions = _functions()
     if functions is None:
-        yield False
-        return
-    get, put = functions
-    with _lock:
-        if _users == 0:
-            _before = get()
-            put(1)
-        _users += 1
-    try:
-        yield True
-    finally:
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                put(_before)
+        return True
+    return threads > 1 and operations < _SMALL * threads and _MODES.threads() == threads
+
+
+class _Modes:
+    """Products on BLAS's threads, or each on the thread that asks for it: never both at a time.
+
+    The setting is the process's, and results depend on it in their last bits. Who comes first has its way; the others
+    wait for their turn, so that nobody waits for ever. Threads that call BLAS themselves are held too.
+    """
+
+    def __init__(self) -> None:
+        self._turn, self._left = Lock(), Condition()
+        self._inside = {True: 0, False: 0}
+        self._before = 1
+
+    def threads(self) -> int:
+        """Return BLAS's own number of threads, whatever mode it is in."""
+        functions = _functions()
+        with self._left:
+            return self._before if functions is None or self._inside[False] else functions[0]()
+
+    @contextmanager
+    def entered(self, team: bool) -> Iterator[bool]:
+        """Let BLAS use its threads, or hold it at one; yield False where this BLAS cannot be told."""
+        functions = _functions()
+        if functions is None:
+            yield False
+            return
+        get, put = functions
+        with self._turn, self._left:
+            self._left.wait_for(lambda: not self._inside[not team])
+            if not team and not self._inside[team]:
+                self._before = get()
+                put(1)
+            self._inside[team] += 1
+        try:
+            yield True
+        finally:
+            with self._left:
+                self._inside[team] -= 1
+                if not team and not self._inside[team]:
+                    put(self._before)
+                self._left.notify_all()
+
+
+_MODES = _Modes()
 
 
 @lru_cache(maxsize=1)

@@ -1,18 +1,21 @@
 """Conv as a matrix product: the inputs of a block of outputs are gathered into a matrix, and BLAS multiplies it.
 
 ``y[m, p] = sum over k of w[m, k] * columns[k, p]`` with ``k = (channel, tap)`` and ``p = (image, output position)``.
-Blocks stay in cache and within the workspace, and run side by side. A 1x1 kernel needs no gathering: its input is
-the matrix.
+Blocks stay in cache and within the workspace. A 1x1 kernel needs no gathering: its input is the matrix.
+
+Gathering takes two steps: what every tap of the last axis sees of each row of inputs, zeros of the padding included,
+then these rows once more for every tap of the axes before it. The second copies long runs; the first, whose runs are
+an output row at most, is left with one axis of the kernel.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from gpuconv._geometry import ConvGeometry, tap_range
 from gpuconv.cpu import _blas, _threads
@@ -35,7 +38,9 @@ from gpuconv.cpu._workspace import (
     spans,
 )
 
-_TILE_BYTES = 4 * 2**20  # stays in cache, and is worth a turn of the interpreter
+_TILE_BYTES = 2 * 2**20  # stays in cache, and is worth a turn of the interpreter
+_FINISHED = 2**16  # results that are finished at a time: a core's cache has them still
+_FEW = 8
 _WIDE = 512  # columns from which a product is efficient
 
 
@@ -47,11 +52,12 @@ def conv(
     x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str, finish: Finish
 ) -> bool:
     """Write Conv into y; return False where another way is needed: not enough workspace, or weights not finite."""
-    padded = any(geometry.pads_begin) or any(geometry.pads_end)
     converts = w.dtype != accumulator or not w.flags.c_contiguous
     item = np.dtype(accumulator).itemsize
-    plan = _plan(geometry, x.dtype == y.dtype == accumulator, converts, item)
-    if plan is None or (padded and w.size <= y.size and not _finite(w)):
+    threads = _threads.count()
+    team = _blas.team(2 * w.size * x.shape[0] * prod(y.shape[2:]), threads)
+    work = _work(geometry, x.dtype == y.dtype == accumulator, converts, item, 1 if team else threads, limit())
+    if work is None or (work.padded and w.size <= y.size and not _finite(w)):
         return False
     if converts and w.size * item <= limit() // 8:
         w, converts = np.ascontiguousarray(w, accumulator), False
@@ -60,14 +66,12 @@ def conv(
     def job(groups: Span, rows: Span) -> _Job:
         part = weights[slice(*groups), slice(*rows)].astype(accumulator, copy=False)
         matrix = part.reshape(*part.shape[:2], prod(part.shape[2:]))
-        return _Job(x, matrix, b, y, finish, geometry, slice(*groups), rows[0], padded and w.size > y.size)
+        return _Job(x, matrix, b, y, finish, geometry, slice(*groups), rows[0], work.padded and w.size > y.size)
 
-    parts = list(product(spans(geometry.group, plan.groups), spans(weights.shape[1], plan.rows)))
-    work = blocks(x.shape[0], y.shape[2:], plan)
     try:
-        for some in [[part] for part in parts] if converts else [parts]:
-            items = list(product([job(*part) for part in some], work))
-            _blas.run(lambda pair: pair[0].compute(pair[1]), items)
+        for some in [[part] for part in work.parts] if converts else [work.parts]:
+            items = list(product([job(*part) for part in some], range(len(work.blocks))))
+            _blas.run(lambda pair: pair[0].compute(work.piece(pair[1])), items, team)
     except _WeightsNotFinite:
         return False
     return True
@@ -75,17 +79,134 @@ def conv(
 
 def _finite(array: Array) -> bool:
     """Tell at the cost of one sum whether all is finite; only if the sum is not, element by element."""
-    return bool(np.isfinite(np.sum(array)) or np.isfinite(array).all())
+    return bool(np.isfinite(np.add.reduce(array, axis=None)) or np.isfinite(array).all())
 
 
-def _plan(geometry: ConvGeometry, plain: bool, converts: bool, item: int) -> Plan | None:
+# ---------------------------------------------------------------- what a geometry asks for
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One spatial axis of a block's inputs: where the reads of one tap, or of all, go.
+
+    Attributes
+    ----------
+    size : int
+        Places; those in ``inside`` get inputs, the others zeros.
+    """
+
+    size: int
+    inside: slice
+    reads: slice
+
+    @property
+    def around(self) -> tuple[slice, ...]:
+        """Return the parts with zeros."""
+        ends = slice(0, self.inside.start), slice(self.inside.stop, self.size)
+        return tuple(part for part in ends if part.start < part.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One block, and how its inputs are gathered.
+
+    Attributes
+    ----------
+    box : tuple of slice
+        Its positions, per spatial axis.
+    first, count : int
+        Where it starts in an image's positions, and how many positions it has.
+    rows : tuple of _Axis
+        Per spatial axis but the last, the inputs that any tap sees; of an axis with one tap, those of the outputs.
+    seen : slice
+        Of the last axis, what any tap sees.
+    taps : tuple of _Axis
+        Of the last axis, per tap; reads are counted from the first that is seen.
+    """
+
+    images: slice
+    positions: Ints
+    box: tuple[slice, ...]
+    first: int
+    count: int
+    rows: tuple[_Axis, ...]
+    seen: slice
+    taps: tuple[_Axis, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """All blocks of all images, and the parts of the weights that each is multiplied with."""
+
+    geometry: ConvGeometry
+    parts: list[tuple[Span, Span]]
+    blocks: list[Block]
+    few: tuple[_Piece, ...]  # where there are so few blocks that the time to describe them counts
+    padded: bool
+
+    def piece(self, number: int) -> _Piece:
+        """Return the description of a block."""
+        return self.few[number] if self.few else _piece(self.geometry, self.blocks[number])
+
+
+@lru_cache(maxsize=1024)
+def _work(geometry: ConvGeometry, plain: bool, converts: bool, item: int, threads: int, bytes_: int) -> _Work | None:
+    plan = _plan(geometry, plain, converts, item, threads, bytes_)
+    if plan is None:
+        return None
+    parts = product(spans(geometry.group, plan.groups), spans(geometry.w_shape[0] // geometry.group, plan.rows))
+    cut = blocks(geometry.x_shape[0], geometry.y_shape[2:], plan)
+    few = tuple(_piece(geometry, block) for block in cut) if len(cut) <= _FEW else ()
+    return _Work(geometry, list(parts), cut, few, any(geometry.pads_begin) or any(geometry.pads_end))
+
+
+def _piece(geometry: ConvGeometry, block: Block) -> _Piece:
+    axes = zip(
+        block.box,
+        block.positions,
+        geometry.x_shape[2:],
+        geometry.kernel_shape,
+        geometry.strides,
+        geometry.offsets,
+        strict=True,
+    )
+    *outer, ((a, b), q, n, _, s, offsets) = axes
+    seen = min(n, max(0, a * s + offsets[0])), max(0, min(n, (b - 1) * s + offsets[-1] + 1))
+    return _Piece(
+        block.images,
+        block.positions,
+        tuple(slice(*span) for span in block.box),
+        flat_index(block.box, geometry.y_shape[2:]),
+        prod(block.positions),
+        tuple(_row_axis(*axis) for axis in outer),
+        slice(*seen),
+        tuple(_axis(q, max(0, seen[1] - seen[0]), s, a * s + offset - seen[0]) for offset in offsets),
+    )
+
+
+def _row_axis(span: Span, q: int, n: int, k: int, s: int, offsets: range) -> _Axis:
+    """Inputs of an axis that a block sees, all of those between too if there are several taps."""
+    start = span[0] * s + offsets[0]
+    if k == 1:
+        return _axis(q, n, s, start)
+    return _axis((q - 1) * s + offsets[-1] - offsets[0] + 1, n, 1, start)
+
+
+def _axis(size: int, extent: int, step: int, start: int) -> _Axis:
+    low, high = tap_range(size, extent, step, start)
+    first = low * step + start
+    reads = slice(first, first + (high - low - 1) * step + 1, step) if low < high else slice(0, 0)
+    return _Axis(size, slice(low, high), reads)
+
+
+def _plan(geometry: ConvGeometry, plain: bool, converts: bool, item: int, threads: int, bytes_: int) -> Plan | None:
     """Choose the block, or return None where not even one output fits the workspace.
 
     ``plain`` says that x and y are of the accumulator's type, ``converts`` that weights have to be copied.
     """
-    images, group, threads = geometry.x_shape[0], geometry.group, _threads.count()
+    images, group = geometry.x_shape[0], geometry.group
     rows, depth, out = geometry.w_shape[0] // group, prod(geometry.w_shape[1:]), geometry.y_shape[2:]
-    budget = limit() // (2 * threads * item)
+    budget = bytes_ // (2 * threads * item)
     if _elements(geometry, (1,) * len(out), rows) > budget:
         return None
     column = (0 if plain and _pointwise(geometry) else depth) + (0 if plain else rows)
@@ -113,7 +234,9 @@ def _plan(geometry: ConvGeometry, plain: bool, converts: bool, item: int) -> Pla
 def _elements(geometry: ConvGeometry, box: Ints, rows: int) -> int:
     """Elements that one group of one image holds for a block: gathered, results, and what it is gathered from."""
     depth, channels = prod(geometry.w_shape[1:]), geometry.w_shape[1]
-    return (depth + rows) * prod(box) + channels * prod(_reach(geometry, box))
+    *outer, last = _reach(geometry, box)
+    seen = prod(outer) * (last + geometry.kernel_shape[-1] * box[-1])  # converted, then once for every tap
+    return (depth + rows) * prod(box) + channels * seen
 
 
 def _pointwise(geometry: ConvGeometry) -> bool:
@@ -136,6 +259,9 @@ def _reach(geometry: ConvGeometry, box: Ints) -> Ints:
     return tuple((q - 1) * s + (k - 1) * d + 1 for q, s, k, d in axes)
 
 
+# ---------------------------------------------------------------- the computation
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
     """One set of weights (groups, rows, depth) over all blocks."""
@@ -150,23 +276,32 @@ class _Job:
     first_row: int
     suspicious: bool
 
-    def compute(self, block: Block) -> None:
+    def compute(self, piece: _Piece) -> None:
         """Compute one block and store it."""
-        columns = self._matrix(block)
-        target = self._target(block)
+        columns = self._matrix(piece)
+        target = self._target(piece)
         result = target
         if result is None:
             shape = (*self.weights.shape[:2], columns.shape[2])
             result = SCRATCH.take("result", shape, self.weights.dtype)
         np.matmul(self.weights, columns, out=result)
+        if self.suspicious:
+            self._check(result)
+        images = piece.images.stop - piece.images.start
+        values = result.reshape(result.shape[0] * result.shape[1], images, *piece.positions)
+        first = self._channels.start
+        for start, stop in spans(values.shape[0], _FINISHED // (values.size // values.shape[0])):
+            self._finish(values[start:stop].swapaxes(0, 1), slice(first + start, first + stop), piece, target is None)
+
+    def _finish(self, values: Array, channels: slice, piece: _Piece, stores: bool) -> None:
+        """Add the bias to sums of some channels, finish them, and store them if they are not in their place."""
         if self.b is not None:
-            result += self.b[self._channels].astype(result.dtype).reshape(*result.shape[:2], 1)
-        self._check(result)
-        if target is None:
-            self._store(result, block)
-        elif self.finish:
-            place = self._place(block)
-            self.finish.at(place).apply(self.y[place])
+            values += self.b[channels].astype(values.dtype, copy=False).reshape(-1, *(1,) * len(piece.positions))
+        place = (piece.images, channels, *piece.box)
+        if self.finish:
+            self.finish.at(place).apply(values)
+        if stores:
+            self.y[place] = values
 
     @property
     def _channels(self) -> slice:
@@ -175,82 +310,74 @@ class _Job:
         first = self.groups.start * per_group + self.first_row
         return slice(first, first + self.weights.shape[0] * self.weights.shape[1])
 
-    def _target(self, block: Block) -> Array | None:
+    def _target(self, piece: _Piece) -> Array | None:
         """Return the block's place in y as a matrix, where y can be written in place."""
         y = self.y
-        if y.dtype != self.weights.dtype or block.images.stop - block.images.start > 1:
+        if y.dtype != self.weights.dtype or piece.images.stop - piece.images.start > 1:
             return None
         if not (y.flags.c_contiguous or (self.weights.shape[1] > 1 and _flattens(y))):  # BLAS makes no rows with gaps
             return None
-        flat = y[block.images.start, self._channels].reshape(*self.weights.shape[:2], prod(y.shape[2:]))
-        first = flat_index(block.box, y.shape[2:])
-        return flat[..., first : first + prod(block.positions)]
-
-    def _store(self, result: Array, block: Block) -> None:
-        images = block.images.stop - block.images.start
-        values = result.reshape(result.shape[0] * result.shape[1], images, *block.positions).swapaxes(0, 1)
-        place = self._place(block)
-        self.finish.at(place).apply(values)
-        self.y[place] = values
-
-    def _place(self, block: Block) -> tuple[slice, ...]:
-        """Return the block's index in y."""
-        return (block.images, self._channels, *(slice(*span) for span in block.box))
+        flat = y[piece.images.start, self._channels].reshape(*self.weights.shape[:2], prod(y.shape[2:]))
+        return flat[..., piece.first : piece.first + piece.count]
 
     def _check(self, result: Array) -> None:
         """Padding meets a weight that is not finite only where the result is not finite either."""
-        if self.suspicious and not np.isfinite(np.sum(result)) and not _finite(self.weights):
+        if not _finite(result) and not _finite(self.weights):
             raise _WeightsNotFinite
 
-    def _matrix(self, block: Block) -> Array:
+    def _matrix(self, piece: _Piece) -> Array:
         """Return the block's inputs, (groups, depth, positions)."""
         geometry, channels = self.geometry, self.geometry.w_shape[1]
-        groups = self.weights.shape[0]
-        source = self.x[block.images, self.groups.start * channels : self.groups.stop * channels]
+        groups, depth = self.weights.shape[0], self.weights.shape[2]
+        source = self.x[piece.images, self.groups.start * channels : self.groups.stop * channels]
         images = source.shape[0]
-        if images == 1 and self.x.dtype == self.weights.dtype and _flattens(self.x) and _pointwise(geometry):
-            first = flat_index(block.box, geometry.y_shape[2:])
+        if images == 1 and self.x.dtype == self.weights.dtype and _pointwise(geometry) and _flattens(self.x):
             flat = source.reshape(groups, channels, prod(geometry.x_shape[2:]))
-            return flat[..., first : first + prod(block.positions)]
+            return flat[..., piece.first : piece.first + piece.count]
         # (images, groups * channels, …) -> (groups, channels, images, …)
-        source = np.moveaxis(source.reshape(images, groups, channels, *source.shape[2:]), 0, 2)
-        shape = (groups, channels, *geometry.kernel_shape, images, *block.positions)
-        columns = SCRATCH.take("columns", shape, self.weights.dtype)
-        _copy_windows(columns, self._inside(source, block), geometry)
-        return columns.reshape(groups, self.weights.shape[2], images * prod(block.positions))
+        if images == 1:
+            source = source.reshape(groups, channels, 1, *source.shape[2:])
+        else:
+            source = np.moveaxis(source.reshape(images, groups, channels, *source.shape[2:]), 0, 2)
+        rows = self._rows(source, piece)
+        kernel = geometry.kernel_shape
+        shape = (groups, channels, *kernel, images, *piece.positions)
+        if max(kernel[:-1], default=1) == 1:
+            columns = rows
+        else:
+            columns = SCRATCH.take("columns", shape, self.weights.dtype)
+            np.copyto(columns, _windows(rows, shape, geometry))
+        return columns.reshape(groups, depth, images * piece.count)
 
-    def _inside(self, source: Array, block: Block) -> Array:
-        """Return the inputs that a block sees: a view where none of them is padding, else a copy with zeros."""
-        geometry = self.geometry
-        starts = [a * s - p for (a, _), s, p in zip(block.box, geometry.strides, geometry.pads_begin, strict=True)]
-        reach = _reach(geometry, block.positions)
-        sizes = list(zip(starts, reach, source.shape[3:], strict=True))
-        if all(a >= 0 and a + r <= n for a, r, n in sizes) and source.dtype == self.weights.dtype:
-            inside: Array = source[last_axes(slice(a, a + r) for a, r, _ in sizes)]
-            return inside
-        padded = SCRATCH.take("padded", (*source.shape[:3], *reach), self.weights.dtype)
-        writes = [slice(*tap_range(r, n, 1, a)) for a, r, n in sizes]
-        _clear_around(padded, writes)
-        if all(part.start < part.stop for part in writes):
-            reads = (slice(part.start + a, part.stop + a) for part, a in zip(writes, starts, strict=True))
-            padded[last_axes(writes)] = source[last_axes(reads)]
-        return padded
+    def _rows(self, source: Array, piece: _Piece) -> Array:
+        """Return (groups, channels, k_n, images, r_1 … r_(n-1), q_n): what the last axis's taps see of every row."""
+        source = source[last_axes((*(axis.reads for axis in piece.rows), piece.seen))]
+        if self.x.dtype != self.weights.dtype and len(piece.taps) > 1:  # once, not for every tap
+            converted = SCRATCH.take("converted", source.shape, self.weights.dtype)
+            np.copyto(converted, source)
+            source = converted
+        places = (*(axis.size for axis in piece.rows), piece.positions[-1])
+        rows = SCRATCH.take("rows", (*source.shape[:2], len(piece.taps), source.shape[2], *places), self.weights.dtype)
+        within = tuple(axis.inside for axis in piece.rows)
+        for number, axis in enumerate(piece.rows, 4):
+            for border in axis.around:
+                rows[(*(slice(None),) * number, border)] = 0
+        for number, tap in enumerate(piece.taps):
+            target = rows[:, :, number][last_axes((*within, slice(None)))]
+            for border in tap.around:
+                target[..., border] = 0
+            target[..., tap.inside] = source[..., tap.reads]
+        return rows
 
 
-def _clear_around(target: Array, inner: list[slice]) -> None:
-    """Set the last axes of ``target`` to zero outside of the inner parts."""
-    for axis, part in enumerate(inner, target.ndim - len(inner)):
-        for border in (slice(0, part.start), slice(part.stop, None)):
-            target[(*(slice(None),) * axis, border)] = 0
-
-
-def _copy_windows(columns: Array, inside: Array, geometry: ConvGeometry) -> None:
-    """Copy into (groups, channels, k_1 … k_n, images, q_1 … q_n) what every tap sees of every output."""
-    steps, positions = inside.strides[3:], columns.shape[3 + len(geometry.kernel_shape) :]
+def _windows(rows: Array, shape: Ints, geometry: ConvGeometry) -> Array:
+    """Return a view (groups, channels, k_1 … k_n, images, q_1 … q_n) of rows for every tap."""
+    group, channel, last_tap, image, *outer, one = rows.strides
+    taps, moves = [], []
     # An axis of one element may have a stride or a dilation past any array; where it leads does not matter.
-    taps = [
-        d * step if k > 1 else 0 for d, k, step in zip(geometry.dilations, geometry.kernel_shape, steps, strict=True)
-    ]
-    moves = [s * step if q > 1 else 0 for s, q, step in zip(geometry.strides, positions, steps, strict=True)]
-    strides = (*inside.strides[:2], *taps, inside.strides[2], *moves)
-    np.copyto(columns, as_strided(inside, columns.shape, strides, writeable=False))
+    for axis, step in enumerate(outer):
+        several = geometry.kernel_shape[axis] > 1
+        taps.append(geometry.dilations[axis] * step if several else 0)
+        stride = geometry.strides[axis] if several else 1
+        moves.append(stride * step if shape[-len(outer) - 1 + axis] > 1 else 0)
+    return np.ndarray(shape, rows.dtype, rows, 0, (group, channel, *taps, last_tap, image, *moves, one))

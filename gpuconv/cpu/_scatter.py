@@ -55,7 +55,9 @@ class Problem:
 
 def run(problem: Problem) -> bool:
     """Write the result into y; return False where the workspace is too small for this way."""
-    plan = _plan(problem)
+    threads = _threads.count()
+    team = _blas.team(2 * problem.weights.size * problem.x.shape[0] * prod(problem.x.shape[2:]), threads)
+    plan = _plan(problem, 1 if team else threads)
     if plan is None:
         return False
     work = blocks(problem.x.shape[0], _coarse(problem), plan)
@@ -64,7 +66,7 @@ def run(problem: Problem) -> bool:
     fits = problem.weights.size * np.dtype(problem.accumulator).itemsize <= limit() // 8
     for some in [parts] if fits else [[part] for part in parts]:  # weights may have to be copied
         jobs = [_Job(problem, _matrix(problem, *part), *part) for part in some]
-        _blas.run(lambda pair: pair[0].compute(pair[1]), list(product(jobs, work)))
+        _blas.run(lambda pair: pair[0].compute(pair[1]), list(product(jobs, work)), team)
     return True
 
 
@@ -79,9 +81,9 @@ def _matrix(problem: Problem, groups: slice, rows: slice) -> Array:
     return part.reshape(*part.shape[:2], prod(part.shape[2:])).swapaxes(1, 2)
 
 
-def _plan(problem: Problem) -> Plan | None:
+def _plan(problem: Problem, threads: int) -> Plan | None:
     """Choose the block, or return None where the workspace is too small for any, or only for wasteful ones."""
-    item, threads = np.dtype(problem.accumulator).itemsize, _threads.count()
+    item = np.dtype(problem.accumulator).itemsize
     budget = limit() // (2 * threads * item)
     images = problem.x.shape[0]
     group, channels, rows, *kernel = problem.weights.shape

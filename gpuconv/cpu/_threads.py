@@ -15,6 +15,7 @@ from typing import TypeVar
 from gpuconv._errors import ArgumentError
 
 Item = TypeVar("Item")
+_WORTH_WAKING = 8 * 2**20
 _alone: ContextVar[bool] = ContextVar("gpuconv.alone", default=False)
 
 
@@ -29,6 +30,14 @@ def count() -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentError(f"GPUCONV_NUM_THREADS must be a positive integer, not {text!r}")
     return int(text)
+
+
+def pays(nbytes: int) -> bool:
+    """Tell whether so much input, read a few times from a core's cache, is worth waking other threads for.
+
+    That takes a tenth of a millisecond or more, where processors sleep in between several.
+    """
+    return nbytes >= _WORTH_WAKING
 
 
 @contextmanager

@@ -10,6 +10,8 @@ import numpy as np
 from gpuconv._geometry import tap_range
 from gpuconv.cpu._workspace import Array, Scratch
 
+_SHORT_ROW = 64  # elements
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -76,16 +78,47 @@ def reduce(source: Array, axes: list[Axis], identity: Any, scratch: Scratch, tar
         if result is None:
             shape = (*source.shape[: axis.position], axis.count, *source.shape[axis.position + 1 :])
             result = scratch.take(f"maxima {number % 2}", shape, source.dtype)
-        count = len(axis.offsets)
-        if (count.bit_length() + 2) * axis.stride < count:
-            _reduce_by_doubling(source, result, axis, identity, scratch)
-        else:
-            _reduce_by_taps(source, result, axis, identity)
+        _reduce_axis(source, result, axis, identity, scratch)
         source = result
     if not steps and target is not None:
         np.copyto(target, source)
         return target
     return source
+
+
+def _reduce_axis(source: Array, result: Array, axis: Axis, identity: Any, scratch: Scratch) -> None:
+    if axis.position == source.ndim - 1 and over_rows(np.maximum, source, result, axis):
+        return
+    count = len(axis.offsets)
+    if (count.bit_length() + 2) * axis.stride < count:
+        _reduce_by_doubling(source, result, axis, identity, scratch)
+    else:
+        _reduce_by_taps(source, result, axis, identity)
+
+
+def over_rows(function: np.ufunc, source: Array, result: Array, axis: Axis) -> bool:
+    """Reduce small windows along the last axis as if all rows were one, then those that reach beyond a row's ends.
+
+    Short rows cost more to start than to reduce. Return False where this is not the way: a stride, another number of
+    outputs than of inputs, long rows, arrays with gaps, or a window that is empty or never wholly inside.
+    """
+    low, high = axis.offsets[0], axis.offsets[-1]
+    whole = axis.stride == 1 and axis.count == axis.extent and source.flags.c_contiguous and result.flags.c_contiguous
+    if not whole or not low <= 0 <= high or len(axis.offsets) < 2 or not 4 * (high - low) <= axis.extent <= _SHORT_ROW:
+        return False
+    inputs, outputs = source.reshape(-1), result.reshape(-1)
+    first, last = -low, inputs.size - high
+    parts = [inputs[first + offset : last + offset] for offset in axis.offsets]
+    middle = function(parts[0], parts[1], out=outputs[first:last])
+    for part in parts[2:]:
+        function(middle, part, out=middle)
+    for q in (*range(-low), *range(axis.extent - high, axis.extent)):
+        inside = [q + offset for offset in axis.offsets if 0 <= q + offset < axis.extent]
+        column = result[..., q]
+        np.copyto(column, source[..., inside[0]])
+        for place in inside[1:]:
+            function(column, source[..., place], out=column)
+    return True
 
 
 def _reduce_by_taps(source: Array, result: Array, axis: Axis, identity: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -28,13 +29,19 @@ def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, 
             _taps.conv(x, w, b, y, geometry, accumulator, finish)
 
 
+@lru_cache(maxsize=1024)
 def _adds_less_than_it_gathers(geometry: ConvGeometry) -> bool:
-    """Tell whether adding M values per tap costs less than copying C per tap (an addition about two copies).
+    """Tell whether adding up M values per tap costs less than copying C per tap.
 
-    Not where the kernel's reach is long beside the image: blocks would multiply too many inputs more than once.
+    An addition costs about as much as copying two elements, and starting those of a tap as copying ten thousand; half
+    of the copies are of long runs. Not where the kernel's reach is long beside the image: blocks would multiply too
+    many inputs more than once.
     """
     rows, channels = geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
-    if max(geometry.strides) > 1 or prod(geometry.kernel_shape) == 1 or 2 * rows > channels:
+    taps, last, positions = prod(geometry.kernel_shape), geometry.kernel_shape[-1], prod(geometry.y_shape[2:])
+    if max(geometry.strides) > 1 or taps == 1:
+        return False
+    if 2 * taps * (2 * rows * positions + 10_000) > channels * positions * (taps + 2 * last):
         return False
     axes = zip(geometry.y_shape[2:], geometry.kernel_shape, geometry.dilations, strict=True)
     return prod(1 + (k - 1) * d / q for q, k, d in axes) < 1.1

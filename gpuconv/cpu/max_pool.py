@@ -46,7 +46,7 @@ def max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometr
         windows = _windows_within(geometry, volume)
     job = partial(_compute, x, y, indices, geometry, windows, SCRATCH)
     with np.errstate(all="ignore"):
-        _threads.run(job, _blocks(geometry, volume))
+        _threads.run(job, _blocks(geometry, volume), side_by_side=_threads.pays(x.nbytes))
 
 
 def _volume(touched: int) -> int:

@@ -45,7 +45,7 @@ def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
         )
     ]
     with np.errstate(all="ignore"):
-        _blas.run(_Part.compute, parts)
+        _blas.run(_Part.compute, parts, 2 * len(parts) <= _threads.count())
 
 
 def bias_grad(dy: Array, db: Array) -> None:

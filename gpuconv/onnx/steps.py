@@ -14,6 +14,7 @@ from gpuconv.onnx import nodes, operators
 from gpuconv.onnx.operators import Form, Operator
 from gpuconv.onnx.operators.affine import activated, affine
 from gpuconv.onnx.operators.form import wide
+from gpuconv.onnx.repeated import RepeatedConv
 
 DOMAIN = "gpuconv"  # of nodes that ONNX has not
 _FUSED = ("FusedConv", "FusedConvTranspose", "Affine")
@@ -68,6 +69,7 @@ class KernelStep(Step):
     def __init__(self, node: NodeProto, opset: int) -> None:
         super().__init__(node, opset)
         self._keywords = nodes.keywords(node, opset)
+        self._again = RepeatedConv(self._keywords) if node.op_type == "Conv" and not self.linked else None
 
     def packs(self, position: int) -> str:
         """Name the function for the weights of Conv and ConvTranspose, the second input."""
@@ -75,7 +77,13 @@ class KernelStep(Step):
 
     def compute(self, inputs: Inputs, linked: Mapping[str, Any]) -> Inputs:
         """Call the public function."""
-        return nodes.call(self.onnx_node, self._opset, inputs, {**self._keywords, **linked})
+        y = None if self._again is None else self._again.run(*inputs)
+        if y is not None:
+            return (y,)
+        outputs = nodes.call(self.onnx_node, self._opset, inputs, {**self._keywords, **linked})
+        if self._again is not None:
+            self._again.accept(*inputs)
+        return outputs
 
 
 class FusedStep(Step):
@@ -86,6 +94,7 @@ class FusedStep(Step):
         self._activation, self._plain = _without_activation(node)
         self._keywords = {} if node.op_type == "Affine" else nodes.keywords(self._plain, opset)
         self.by_kernels = node.op_type != "Affine"
+        self._again = RepeatedConv(self._keywords, self._activation) if node.op_type == "FusedConv" else None
 
     def packs(self, position: int) -> str:
         """Name the function for the weights of the convolution."""
@@ -96,10 +105,16 @@ class FusedStep(Step):
         if not self.by_kernels:
             x, factor, shift = inputs
             return (affine(x, factor, shift, self._activation),)
+        y = None if self._again is None else self._again.run(*inputs)
+        if y is not None:
+            return (y,)
         operands, residual = inputs[:3], inputs[3] if len(inputs) > 3 else None
         keywords = {**self._keywords, "activation": self._activation, "residual": residual}
         if residual is None or not self._broadcasts(operands, residual):
-            return nodes.call(self._plain, self._opset, operands, keywords)
+            outputs = nodes.call(self._plain, self._opset, operands, keywords)
+            if self._again is not None:
+                self._again.accept(*inputs)
+            return outputs
         (y,) = nodes.call(self._plain, self._opset, operands, self._keywords)
         return (activated(wide(y) + wide(residual), self._activation).astype(y.dtype, copy=False),)
 

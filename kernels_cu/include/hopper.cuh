@@ -46,13 +46,6 @@ __device__ __forceinline__ void copy_box(unsigned target, const CUtensorMap& map
                  "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2)
                  : "memory");
 }
-__device__ __forceinline__ void copy_box(unsigned target, const CUtensorMap& map, unsigned barrier, int c0, int c1, int c2, int c3, int c4)
-{
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(target),
-                 "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
-                 : "memory");
-}
 // Pixels of a tap, channels first: `at` is where the first pixel's window begins, `offset` how far from there the tap is.
 __device__ __forceinline__ void copy_pixels(unsigned target, const CUtensorMap& map, unsigned barrier, int channel, const int (&at)[1], int n,
                                             const int (&offset)[1])

@@ -7,7 +7,7 @@
 #include "wgmma.cuh"
 #include "wgmma_params.cuh"
 
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, bool ROWS> struct WgmmaTile {
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS> struct WgmmaTile {
     using T = typename Arithmetic::Element;
     using Acc = typename Arithmetic::Acc;
 
@@ -36,14 +36,14 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, bool ROWS> str
 #pragma unroll
                 for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
     }
-    // Starts to multiply a slice: 16-byte rows of weights, then of inputs, 32 bytes along K at a time.
+    // Starts to multiply a slice, 32 bytes along K at a time: the weights' rows stand first, then those of the inputs.
     __device__ __forceinline__ void multiply(unsigned stage)
     {
         const unsigned long long a = rows_along_k(stage + warpgroup() * (kRowsOfGroup * 128)), b = rows_along_k(stage + kWeightBytes);
 #pragma unroll
         for (int k = 0; k < 4; ++k)
 #pragma unroll
-            for (int i = 0; i < kChunksM; ++i) Arithmetic::template multiply<BLOCK_N, false>(sums[i], a + (i * 8192 + k * 32) / 16, b + k * 2);
+            for (int i = 0; i < kChunksM; ++i) Arithmetic::template multiply<BLOCK_N>(sums[i], a + (i * 8192 + k * 32) / 16, b + k * 2);
     }
     // After all products: nothing that uses the sums comes before this.
     __device__ __forceinline__ void settle()

@@ -32,7 +32,11 @@ def affine(x: Any, factor: Any, shift: Any, activation: Any = None) -> Any:
     if not isinstance(x, np.ndarray) or x.shape[1] != factor.size != 1:  # one channel may become several
         return _computed(x, *parts)
     y = np.empty(x.shape, x.dtype)
-    _threads.run(lambda place: _compute_into(y[place], x[place], place[1], *parts), blocks_of_channels(x, _BLOCK))
+    _threads.run(
+        lambda place: _compute_into(y[place], x[place], place[1], *parts),
+        blocks_of_channels(x, _BLOCK),
+        side_by_side=_threads.pays(x.nbytes),
+    )
     return y
 
 

@@ -12,6 +12,7 @@ import gpuconv
 from gpuconv import _geometry, cuda
 from gpuconv._errors import ArgumentError
 from gpuconv.cpu import _threads
+from gpuconv.cpu._windows import Axis, over_rows
 from gpuconv.onnx.operators.form import Form, Operator, blocks_of_channels, ints, namespace, wide
 
 _BLOCK = 2**17  # elements
@@ -36,7 +37,11 @@ def _average_pool(form: Form, x: Any) -> Any:
         y = _sums_by_conv(wide(x), g) / namespace(x).asarray(counts)
         return y.astype(x.dtype, copy=False)
     result = np.empty(g.y_shape, x.dtype)
-    _threads.run(lambda place: _averages_into(result[place], wide(x[place]), g, counts), blocks_of_channels(x, _BLOCK))
+    _threads.run(
+        lambda place: _averages_into(result[place], wide(x[place]), g, counts),
+        blocks_of_channels(x, _BLOCK),
+        side_by_side=_threads.pays(x.nbytes),
+    )
     return result
 
 
@@ -73,7 +78,12 @@ def _sums_by_slices(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
 
 
 def _sums_along(x: Any, g: _geometry.MaxPoolGeometry, axis: int) -> Any:
-    total = np.zeros((*x.shape[: 1 + axis], g.y_shape[2 + axis], *x.shape[2 + axis :]), x.dtype)
+    shape = (*x.shape[: 1 + axis], g.y_shape[2 + axis], *x.shape[2 + axis :])
+    if axis == len(g.strides) - 1:
+        total = np.empty(shape, x.dtype)
+        if over_rows(np.add, x, total, Axis(1 + axis, shape[-1], x.shape[-1], g.strides[axis], g.offsets[axis])):
+            return total
+    total = np.zeros(shape, x.dtype)
     before: tuple[slice, ...] = (slice(None),) * (1 + axis)
     for tap in range(g.kernel_shape[axis]):
         out, source = _meeting(g, axis, tap, 0, 0)

@@ -1,0 +1,54 @@
+"""Conv on NumPy arrays of shapes and types that the public function has accepted before: without checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _activation, _geometry, cpu
+
+
+class RepeatedConv:
+    """One node's convolution; the layers of a network at batch 1 take less time than looking at their arguments.
+
+    Parameters
+    ----------
+    keywords : mapping
+        Attributes of :func:`gpuconv.conv`.
+    activation : None, str or tuple
+        As :func:`gpuconv.conv` takes it.
+    """
+
+    def __init__(self, keywords: Mapping[str, Any], activation: Any = None) -> None:
+        self._keywords, self._activation = keywords, _activation.parse("conv", activation)
+        self._accepted: tuple[list[Any], Any] | None = None  # kinds, and the geometry for them
+
+    def accept(self, x: Any, w: Any, b: Any = None, residual: Any = None) -> None:
+        """Take the kinds of these operands for good: the public function has computed them."""
+        kinds = _kinds(x, w, b, residual)
+        if kinds is not None:
+            bias = None if b is None else b.shape
+            self._accepted = kinds, _geometry.conv(x.shape, w.shape, bias, **self._keywords)
+
+    def run(self, x: Any, w: Any, b: Any = None, residual: Any = None) -> Any:
+        """Return the result, or None where operands of these kinds were not the last that were accepted."""
+        if self._accepted is None:
+            return None
+        kinds, geometry = self._accepted
+        if _kinds(x, w, b, residual) != kinds:
+            return None
+        y = np.empty(geometry.y_shape, x.dtype)
+        cpu.conv(x, w, b, y, geometry, cpu.Finish(residual, self._activation))
+        return y
+
+
+def _kinds(*operands: Any) -> list[Any] | None:
+    """Return shapes and types of plain NumPy arrays; None where there are others."""
+    kinds: list[Any] = []
+    for operand in operands:
+        if operand is not None and type(operand) is not np.ndarray:
+            return None
+        kinds.append(operand if operand is None else (operand.shape, operand.dtype))
+    return kinds
