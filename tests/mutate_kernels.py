@@ -29,6 +29,7 @@ import division
 import fused
 import many_blocks
 import many_gradients
+import many_wgmma
 import passes
 import phases
 from emulator import EmulatorError, UnsupportedPtx
@@ -48,7 +49,7 @@ SURVIVED, SAME, KNOWN, CHECKS = "not noticed", "the same program", "known to be 
 _KNOWN = {name for names in EQUIVALENT.values() for name in names}
 
 # The problems for each file, those first that notice most.
-FILES: dict[str, tuple[ManyBlocks | Trial, ...]] = {
+FILES: dict[str, tuple[ManyBlocks | Trial | many_wgmma.Trial, ...]] = {
     "max_pool.cu": many_blocks.POOLS,
     "max_pool_vectors.cu": many_blocks.VECTOR_POOLS,
     "max_pool_bands.cu": many_blocks.BAND_POOLS,
@@ -120,6 +121,16 @@ FILES: dict[str, tuple[ManyBlocks | Trial, ...]] = {
     "complex.cu": many_gradients.COMPLEX,
     "copy.cu": many_gradients.COPIES,
     "channels_last.cu": passes.MANY,
+    "conv_wgmma.cu": many_wgmma.ALL,
+    "include/conv_params.cuh": many_wgmma.ALL,
+    "include/hopper.cuh": many_wgmma.ALL,
+    "include/wgmma.cuh": many_wgmma.ALL,
+    "include/wgmma_items.cuh": (*many_wgmma.DIVIDED, *many_wgmma.ALL),
+    "include/wgmma_load.cuh": many_wgmma.ALL,
+    "include/wgmma_params.cuh": many_wgmma.ALL,
+    "include/wgmma_ring.cuh": many_wgmma.ALL,
+    "include/wgmma_split.cuh": many_wgmma.DIVIDED,
+    "include/wgmma_tile.cuh": many_wgmma.ALL,
     "include/finish.cuh": tuple(partial(fused.check, number) for number in range(0, len(fused.KERNELS), 9)),
 }
 
@@ -296,7 +307,8 @@ def _kind(message: str) -> str:
 def _kernels(path: str) -> list[str]:
     """The PTX of all kernels that the problems of a file launch, without their line numbers."""
     names = _launched(path)
-    return [compiler.ptx(variant, ARCHITECTURE, line_info=False) for variant in all_variants() if variant.name in names]
+    launched = [variant for variant in all_variants() if variant.name in names]
+    return [compiler.ptx(one, (*one.architectures, ARCHITECTURE)[0], line_info=False) for one in launched]
 
 
 @cache

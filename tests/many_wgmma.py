@@ -1,0 +1,120 @@
+"""Small problems of convolution by wgmma, in which blocks make several tiles each: what mutants of it must get right.
+
+Axes have unequal extents, strides, pads and dilations, tiles several images, slices several taps and channels; some
+inputs or weights are infinite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import oracle
+from emulator import emulated_cuda
+from many_blocks import _INFINITE_INPUTS, _INFINITE_WEIGHTS, _filled
+from operands import BFLOAT16, LAYOUTS
+from oracle import assert_close
+
+import gpuconv
+from gpuconv.cuda import choice
+from gpuconv.cuda.choice import Candidate
+
+HALF, SINGLE = np.dtype("float16"), np.dtype("float32")
+_INTEGERS = ("integers", "integers", "integers")
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One call, with the name of the candidate that makes it.
+
+    Attributes
+    ----------
+    candidate : str
+        What its name ends with.
+    shapes : of x and w.
+    multiprocessors : that there are; blocks make all tiles, so that few make many each.
+    kinds, layout : of the inputs' values, and how they lie in memory.
+    """
+
+    operator: str
+    candidate: str
+    dtype: Any
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    multiprocessors: int = 2
+    kinds: tuple[str, ...] = _INTEGERS
+    layout: str = "contiguous"
+    precision: str = "ieee"
+
+    @property
+    def arithmetic(self) -> str:
+        return "tensor cores" if self.dtype.itemsize == 2 else self.precision
+
+    def __call__(self, _: str = "sm_90a", **options: Any) -> Any:
+        """Raise AssertionError where the result is wrong, EmulatorError where a check finds something."""
+        inputs, expected = _inputs(self), _expected(self)
+        if "max_steps" in options:
+            options["max_steps"] *= 10  # a block makes many tiles
+        device = emulated_cuda("sm_90a", multiprocessors=self.multiprocessors, **options)
+        with choice.picking(self._pick), gpuconv.precision(self.precision), device as emulated:
+            y = getattr(gpuconv, self.operator)(*inputs, **self.attributes)
+        assert_close(y, expected, self.dtype, self.arithmetic)
+        return emulated
+
+    def _pick(self, candidates: Sequence[Candidate]) -> Candidate:
+        return next(one for one in candidates if one.name.endswith(self.candidate))
+
+
+@cache
+def _inputs(trial: Trial) -> list[Any]:
+    x, w = trial.shapes
+    filters = w[0] if trial.operator == "conv" else w[1] * trial.attributes.get("group", 1)
+    filled = zip((x, w, (filters,)), trial.kinds, strict=True)
+    return [LAYOUTS[trial.layout](_filled(kind, seed, shape, trial.dtype)) for seed, (shape, kind) in enumerate(filled)]
+
+
+@cache
+def _expected(trial: Trial) -> Any:
+    return getattr(oracle, trial.operator)(*_inputs(trial), **trial.attributes)
+
+
+_FLAT = {"strides": [2, 1], "pads": [1, 2, 0, 1], "dilations": [1, 2]}
+_DEEP = {"strides": [1, 2, 1], "pads": [1, 0, 2, 0, 1, 1], "dilations": [2, 1, 1]}
+_PHASES = {"strides": [2, 3], "pads": [1, 0, 2, 1], "dilations": [1, 2], "output_padding": [1, 0]}
+_EMPTY_PHASES = {**_PHASES, "dilations": [2, 2]}  # each second row meets no tap
+
+SMALL = Trial("conv", "64x128", HALF, ((3, 72, 12, 21), (130, 72, 3, 2)), _FLAT, kinds=_INFINITE_WEIGHTS)
+TURNS = Trial(
+    *("conv", "128x128_direct", BFLOAT16, ((3, 128, 12, 21), (260, 64, 2, 3))),
+    {**_FLAT, "group": 2},
+    kinds=_INFINITE_INPUTS,
+    layout="channels last",
+)
+TOGETHER = Trial("conv", "128x256", HALF, ((2, 144, 4, 9, 11), (270, 144, 2, 1, 3)), _DEEP)
+WIDE = Trial("conv", "64x256", BFLOAT16, ((1, 130, 900), (70, 130, 5)), {"pads": [7, 2], "dilations": [3]})
+TALL = Trial(
+    *("conv", "256x128", SINGLE, ((2, 40, 9, 21), (300, 40, 3, 2)), _FLAT), precision="tf32", kinds=_INFINITE_WEIGHTS
+)
+PARTS = Trial(
+    *("conv", "64x128", SINGLE, ((2, 68, 9, 21), (140, 34, 3, 2)), {**_FLAT, "group": 2}),
+    precision="3xtf32",
+    kinds=("normal", "normal", "normal"),  # integers have no small part
+)
+SPLIT = Trial("conv", "64x128_split", HALF, ((1, 140, 9, 21), (130, 140, 3, 2)), _FLAT, 4)
+SPLIT_TOGETHER = Trial("conv", "128x256_split", HALF, ((1, 140, 18, 21), (130, 140, 3, 2)), _FLAT, 3)
+ADDED_UP = Trial(
+    "conv", "128x128_direct_split", HALF, ((2, 200, 9, 21), (130, 200, 1, 1)), {}, 5, layout="channels last"
+)
+TRANSPOSED = Trial(
+    "conv_transpose", "128x128", HALF, ((2, 72, 7, 9), (72, 130, 3, 4)), _EMPTY_PHASES, kinds=_INFINITE_WEIGHTS
+)
+TRANSPOSED_SPLIT = Trial("conv_transpose", "64x256_split", BFLOAT16, ((1, 144, 7, 9), (144, 70, 3, 4)), _PHASES, 5)
+
+ALL = (
+    *(SMALL, TURNS, TRANSPOSED, TOGETHER, SPLIT, PARTS, ADDED_UP, WIDE, TALL),
+    *(SPLIT_TOGETHER, TRANSPOSED_SPLIT),
+)
+DIVIDED = (SPLIT, ADDED_UP, SPLIT_TOGETHER, TRANSPOSED_SPLIT)
