@@ -88,7 +88,7 @@ def _gemm_plans() -> Iterator[Plan]:
 
 
 def _wgmma_plans() -> Iterator[Plan]:
-    """With x that is copied, and with 16-bit rows of pixels."""
+    """Of every type that they multiply."""
     x_shape, w_shape = (2, 64, 6, 8), (64, 64, 3, 3)
     for operator, (dtype, precision) in product(("conv", "conv_transpose"), fragments.operands()):
         geometry = getattr(_geometry, operator)(x_shape, w_shape)

@@ -67,7 +67,7 @@ def some_problem(random: Random, operator: str) -> Problem:
     kernel = [random.choice((1, 1, 2, 3)) for _ in spatial]
     pads = [random.randrange(3) for _ in range(2 * rank)]
     strides, dilations = ([random.choice((1, 1, 2, 3)) for _ in spatial] for _ in range(2))
-    if random.random() < 0.3:  # what has rows of pixels
+    if random.random() < 0.3:  # one tap: weights as they are
         kernel, pads, strides = [1] * rank, [0] * 2 * rank, [1] * rank
     attributes: dict[str, Any] = {"group": group, "pads": pads, "strides": strides, "dilations": dilations}
     if operator == "conv":

@@ -15,7 +15,7 @@ import tma_model
 from test_gemm_plan import fields
 
 from gpuconv import _geometry
-from gpuconv.cuda import correlation, wgmma_maps, wgmma_plan, wgmma_tile
+from gpuconv.cuda import correlation, wgmma_plan, wgmma_tile
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
@@ -109,8 +109,7 @@ class Model:
             at = (row + channel, m, group * loading["parts"] + w_part)
             channel += group * loading["x_group"] + x_part * loading["x_part"]
             weights = tma_model.box(self.w_map, self.memory[self.w_map.role], at)[0]
-            inputs = self.rows_of(channel, n, tap) if self.x_map.box else self.columns_of(channel, n, tap)
-            yield weights, inputs
+            yield weights, self.columns_of(channel, n, tap)
 
     def columns_of(self, channel: int, n: int, tap: Any) -> Any:
         image, *q = np.unravel_index(n, (2**40, *self.common["extent"]))
@@ -121,26 +120,10 @@ class Model:
         place = (channel, *at[: 2 - axes : -1], int(image)) if axes < 3 else (channel, *at[::-1], int(image))
         return tma_model.columns(self.x_map, self.memory[self.x_map.role], place, offsets[3 - axes :][::-1]).T
 
-    def rows_of(self, channel: int, n: int, tap: Any) -> Any:
-        found = []
-        for column in range(n, n + self.block_n, 64):
-            image, d, h, atom, _ = self.pieces(column)
-            at = [int(a) for a in (atom * 64 + tap[2][1], h + tap[1][1], d + tap[0][1], channel, image)]
-            found.append(tma_model.box(self.x_map, self.memory["x"], at).reshape(self.block_k, 64))
-        return np.concatenate(found, axis=1)
-
-    def pieces(self, columns: Any) -> tuple[Any, ...]:
-        """Image, D, H, piece of a row, and place in it."""
-        return np.unravel_index(columns, (2**40, *self.common["extent"][:2], self.loading["atoms"], 64))
-
     def write(self, y: Any, sums: Any, group: int, m0: int, n0: int, limit: list[int], first: int) -> None:
         common = self.common
         columns = np.arange(n0, min(n0 + self.block_n, common["pixels"]))
-        if self.x_map.box:
-            image, *q, atom, rest = self.pieces(columns)
-            q.append(atom * 64 + rest)
-        else:
-            image, *q = np.unravel_index(columns, (2**40, *common["extent"]))
+        image, *q = np.unravel_index(columns, (2**40, *common["extent"]))
         inside = np.all([a < b for a, b in zip(q, limit, strict=True)], axis=0)
         at = first + image * common["y_batch"] + sum(a * s for a, s in zip(q, common["y_stride"], strict=True))
         m = np.arange(m0, min(m0 + self.block_m, common["filters"]))
@@ -244,28 +227,6 @@ def test_what_maps_fetch_makes_the_operator(operator: str) -> None:
         forms.add(chosen.name.split("wgmma_")[1].split("_", 1)[-1])
         done += 1
     assert forms >= {"direct", "128x256"}
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "attributes"),
-    [
-        ((2, 64, 6, 16), (64, 64, 1, 1), {}),  # one row of 96 pixels an image
-        ((2, 70, 5, 16), (70, 70, 3, 3), {"pads": [1, 0, 2, 1], "dilations": [2, 1]}),
-        ((1, 128, 3, 80), (64, 128, 1, 5), {"pads": [0, 4, 0, 4]}),  # rows of more than one piece
-        ((2, 128, 200), (256, 64, 3), {"group": 2}),
-        ((1, 64, 3, 4, 8), (64, 64, 2, 2, 3), {"pads": [1, 1, 1, 1, 1, 1]}),
-    ],
-)
-def test_rows_of_pixels_are_fetched_as_they_are(
-    x: Ints, w: Ints, attributes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wgmma_maps, "ROWS", True)
-    one = problem("conv", x, w, **attributes)
-    found = [each for name, each in candidates(one).items() if name.endswith("_rows")]
-    assert len(found) == 3
-    for candidate in found:
-        modelled(one, candidate, attributes, np.random.default_rng(1))
-        assert ("x", 16) in candidate.make().alignment
 
 
 # ---------------------------------------------------------------- refusals
@@ -529,11 +490,11 @@ def test_whole_rounds_of_tiles_stay_whole() -> None:
 
 def test_every_kernel_is_named_once_and_is_for_hopper_alone() -> None:
     found = [each for each in wgmma_plan.variants() if "wgmma" in each.name]
-    assert len({each.name for each in found}) == len(found) == (30 if wgmma_maps.ROWS else 24)
+    assert len({each.name for each in found}) == len(found) == 24
     assert all(each.architectures == ("sm_90a",) for each in found)
-    first = wgmma_plan.variant("conv", "bfloat16", wgmma_tile.TILES[2], rows=True)
-    assert first.name == "conv_bfloat16_3d_wgmma_128x128_rows"
-    assert first.arguments == ("WgmmaBfloat16", "128", "128", "6", "true", "true")
+    first = wgmma_plan.variant("conv", "bfloat16", wgmma_tile.TILES[2])
+    assert first.name == "conv_bfloat16_3d_wgmma_128x128"
+    assert first.arguments == ("WgmmaBfloat16", "128", "128", "6", "true", "false")
 
 
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])

@@ -1,26 +1,24 @@
 """How x and w come to the kernels of convolution by wgmma: the two maps by which TMA fetches them, and what it takes.
 
 Along x a map walks over the columns of a phase and reads, for a tap, the input at a fixed distance from each: what
-drivers call im2col. Where channels lie behind each other, rows of pixels are fetched instead. Axes of maps stand
-innermost first, those of problems outermost first.
+drivers call im2col. Axes of maps stand innermost first, those of problems outermost first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
 from gpuconv._geometry import Ints
-from gpuconv.cuda import correlation, fragments, params, wgmma_structs
+from gpuconv.cuda import fragments, params, wgmma_structs
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.plan import TensorMap
 from gpuconv.cuda.wgmma_tile import SLICE_BYTES, Tile
 
-ROWS = False
-ROW = 64  # pixels of a row that are fetched together, and of its end those that there are
+LEAST_FILTERS = 64  # of a tile
 ALIGNMENT = 16  # bytes, of addresses and of distances in memory
 MOST_PHASES = 32
 _MOST_STRIDE = 8
@@ -36,9 +34,8 @@ class Source:
     Attributes
     ----------
     problem : Problem
-        As kernels see it: that of the call, or with all pixels along one axis.
-    form : {"copied", "direct", "rows"}
-        A copy of x with the channels last; x itself, whose channels lie last; or x itself, whose pixels do.
+    form : {"copied", "direct"}
+        A copy of x with the channels last, or x itself, whose channels lie last.
     packed : bool
         Whether w is packed, or is read as it is.
     """
@@ -85,17 +82,9 @@ class Source:
         """Channels of a tap in the rows of w."""
         return _rounded(self.problem.channels, self.block_k) if self.packed else self.problem.channels
 
-    @property
-    def pixels(self) -> int:
-        """Columns of a phase; those of ``rows`` are filled up to whole pieces of a row."""
-        problem = self.problem
-        if self.form != "rows":
-            return problem.pixels
-        return problem.batch * prod(problem.columns[:-1]) * _rounded(problem.columns[-1], ROW)
-
     def tiles(self, tile: Tile) -> tuple[int, int]:
         """Return the tiles along M and along the columns, of one group and phase."""
-        return -(-self.problem.filters // tile.block_m), -(-self.pixels // tile.block_n)
+        return self.problem.tiles(tile.block_m, tile.block_n)
 
     def weights(self) -> PackedWeights:
         """Return how a kernel finds single weights."""
@@ -120,8 +109,8 @@ def _rounded(count: int, unit: int) -> int:
 
 def refusal(problem: Problem) -> str | None:
     """Return why no map takes a problem that tensor cores do."""
-    if problem.filters < ROW:
-        return f"its least tile has {ROW} output channels, a group has {problem.filters}"
+    if problem.filters < LEAST_FILTERS:
+        return f"its least tile has {LEAST_FILTERS} output channels, a group has {problem.filters}"
     if 0 in problem.x_shape:
         return "there is no input to fetch"
     if max(problem.column_strides) > _MOST_STRIDE:
@@ -190,13 +179,9 @@ def _taps(problem: Problem, axis: int) -> tuple[int, int]:
 # ---------------------------------------------------------------- ways to x and w
 
 
-def sources(problem: Problem) -> Iterator[Source]:
-    """Yield the ways to the arrays of a problem that is not refused."""
-    packed = not _w_as_it_is(problem)
-    rows = of_rows(problem)
-    if rows is not None and ROWS:
-        yield Source(rows, "rows", packed)
-    yield Source(problem, "direct" if _channels_last(problem) else "copied", packed)
+def source(problem: Problem) -> Source:
+    """Return the shortest way to the arrays of a problem that is not refused."""
+    return Source(problem, "direct" if _channels_last(problem) else "copied", packed=not _w_as_it_is(problem))
 
 
 def of_copies(problem: Problem) -> Source:
@@ -216,50 +201,6 @@ def _channels_last(problem: Problem) -> bool:
         return False
     sizes = [problem.group * problem.channels, *problem.x_shape[:1:-1], problem.batch]
     return _strides(sizes, [*spatial[::-1], batch], problem.itemsize) is not None
-
-
-def of_rows(problem: Problem) -> Problem | None:
-    """Return a problem whose x can be fetched as it is, by rows of pixels; one tap's has a single row an image."""
-    if problem.operator != "conv" or not (_takes_rounded(problem) and _own_slices(problem)):
-        return None
-    if any(stride != 1 for stride in problem.column_strides):
-        return None
-    found = flattened(problem) or problem
-    if found.x_strides[-1] != 1 or _strides(*_rows_of_x(found), found.itemsize) is None:
-        return None
-    pieces = found.batch * prod(found.columns[:-1]) * _rounded(found.columns[-1], ROW)
-    return found if pieces <= params.INDEX_LIMIT else None
-
-
-def flattened(problem: Problem) -> Problem | None:
-    """Return the problem of one tap with all pixels of an image along one axis, if they lie behind each other."""
-    every = problem.columns == problem.x_shape[2:] and not any(problem.pads)
-    if prod(problem.taps) != 1 or not every or problem.operator != "conv":
-        return None
-    x_step, y_step = (_step(problem.columns, strides[2:]) for strides in (problem.x_strides, problem.y_strides))
-    if x_step is None or y_step is None:
-        return None
-    pixels = prod(problem.columns)
-    return replace(
-        problem,
-        taps=(1,),
-        x_shape=(*problem.x_shape[:2], pixels),
-        y_shape=(*problem.y_shape[:2], pixels),
-        x_strides=(*problem.x_strides[:2], x_step),
-        y_strides=(*problem.y_strides[:2], y_step),
-        w_strides=(*problem.w_strides[:3], 1),
-        columns=(pixels,),
-        column_strides=(1,),
-        dilations=(1,),
-        pads=(0,),
-    )
-
-
-def _step(extents: Ints, strides: Sequence[int]) -> int | None:
-    """Return the stride of pixels that lie behind each other, whatever the axis; None where they do not."""
-    axes = [(extent, stride) for extent, stride in zip(extents, strides, strict=True) if extent > 1]
-    behind = all(axes[k][1] == axes[k + 1][0] * axes[k + 1][1] for k in range(len(axes) - 1))
-    return (axes[-1][1] if axes else 1) if behind else None
 
 
 def _w_as_it_is(problem: Problem) -> bool:
@@ -303,14 +244,13 @@ def _strides(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Int
 def maps(source: Source, tile: Tile) -> tuple[TensorMap, TensorMap]:
     """Return the maps of x and w for the tiles of a kernel."""
     layout = wgmma_structs.convolution(source.problem.operator)
-    of_x = _x_rows if source.form == "rows" else _x_columns
     return (
-        of_x(source, tile, params.offset(layout, "x_map")),
+        _of_x(source, tile, params.offset(layout, "x_map")),
         _of_w(source, tile, params.offset(layout, "w_map")),
     )
 
 
-def _x_columns(source: Source, tile: Tile, offset: int) -> TensorMap:
+def _of_x(source: Source, tile: Tile, offset: int) -> TensorMap:
     problem, size = source.problem, source.problem.itemsize
     sizes = (source.all_x_channels, *problem.x_shape[:1:-1], problem.batch)
     if source.form == "copied":
@@ -331,27 +271,6 @@ def _x_columns(source: Source, tile: Tile, offset: int) -> TensorMap:
         channels=source.block_k,
         pixels=tile.block_n,
     )
-
-
-def _x_rows(source: Source, tile: Tile, offset: int) -> TensorMap:
-    sizes, strides = _rows_of_x(source.problem)
-    return TensorMap(
-        role="x",
-        offset=offset,
-        dtype=source.problem.dtype,
-        sizes=sizes,
-        strides=_known(_strides(sizes, strides, source.problem.itemsize)),
-        steps=(1,) * len(sizes),
-        box=(ROW, 1, 1, source.block_k, 1),
-    )
-
-
-def _rows_of_x(problem: Problem) -> tuple[Ints, list[int]]:
-    """Return the sizes of x, pixels of a row innermost, then channels; and the strides of all axes but the first."""
-    lifted = correlation.in_three_axes(problem)
-    batch, channel, *spatial = lifted.x_strides
-    channels = problem.group * problem.channels
-    return (*lifted.x_shape[:1:-1], channels, problem.batch), [*spatial[1::-1], channel, batch]
 
 
 def _of_w(source: Source, tile: Tile, offset: int) -> TensorMap:
@@ -381,16 +300,16 @@ def _known(strides: Ints | None) -> Ints:
 
 def loading(source: Source) -> Mapping[str, Any]:
     """Return the fields of ``Loading``."""
-    problem, rows = source.problem, source.form == "rows"
-    lower = [] if rows else [window.lower for window in windows(problem)]
+    problem = source.problem
+    lower = [window.lower for window in windows(problem)]
     return {
-        "axes": RANK if rows else problem.rank,
+        "axes": problem.rank,
         "lower": [0] * (RANK - len(lower)) + lower,
         "channel_slices": source.channel_slices,
         "parts": source.parts,
         "x_group": source.all_x_channels // problem.group,
         "x_part": source.x_channels,
-        "atoms": params.division(-(-problem.columns[-1] // ROW) if rows else 1, False),
+        "atoms": params.division(1, False),
     }
 
 

@@ -33,7 +33,7 @@ from gpuconv.cuda.wgmma_work import Work
 
 ARCHITECTURE = "sm_90a"
 _CLASSES = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "WgmmaTf32"}
-_FEWER = ((128, 256), (128, 128), (64, 256))  # of ConvTranspose, and of rows
+_TRANSPOSED = ((128, 256), (128, 128), (64, 256))  # tiles of ConvTranspose
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
 _ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
 _ALL, _SUMS, _TOTALS = range(3)  # of what a launch makes, as in split_k.cuh
@@ -43,17 +43,16 @@ _ALL, _SUMS, _TOTALS = range(3)  # of what a launch makes, as in split_k.cuh
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield a candidate for every tile and way to x, and one that divides its tiles where these are few."""
+    """Yield a candidate for every tile, and one that divides its tiles where these are few."""
     if refusal(problem, limits) is not None:
         return
-    for source in wgmma_maps.sources(problem):
-        for tile in tiles(problem.operator, source.form == "rows"):
-            if wgmma_tile.shared_bytes(problem, tile) > limits.shared_bytes_per_block:
-                continue
-            whole = Work(source, tile)
-            for work in (whole, *_divided(whole, limits)):
-                seconds = wgmma_work.seconds(work, limits)
-                yield Candidate(_name(work), seconds, partial(_plan, problem, work, limits))
+    source = wgmma_maps.source(problem)
+    for tile in tiles(problem.operator):
+        if wgmma_tile.shared_bytes(problem, tile) > limits.shared_bytes_per_block:
+            continue
+        whole = Work(source, tile)
+        for work in (whole, *_divided(whole, limits)):
+            yield Candidate(_name(work), wgmma_work.seconds(work, limits), partial(_plan, work, limits))
 
 
 def refusal(problem: Problem, limits: Limits) -> str | None:
@@ -80,10 +79,10 @@ def explained(problem: Problem, limits: Limits) -> str | None:
     return None if plain or problem.dtype not in _CLASSES else refusal(problem, limits)
 
 
-def tiles(operator: str, rows: bool = False) -> Iterator[Tile]:
-    """Yield the tiles that an operator's kernels come in, those that take copies of x or those that take its rows."""
+def tiles(operator: str) -> Iterator[Tile]:
+    """Yield the tiles that an operator's kernels come in."""
     for tile in wgmma_tile.TILES:
-        if (operator == "conv" and not rows) or (tile.block_m, tile.block_n) in _FEWER:
+        if operator == "conv" or (tile.block_m, tile.block_n) in _TRANSPOSED:
             yield tile
 
 
@@ -105,34 +104,31 @@ def _name(work: Work) -> str:
 # ---------------------------------------------------------------- plans
 
 
-def _plan(problem: Problem, work: Work, limits: Limits) -> Plan:
+def _plan(work: Work, limits: Limits) -> Plan:
     """Return the plan. A launch before the last one sets the tickets to zero; without one, another adds up."""
     source, tickets = work.source, work.divided
-    if source.form == "copied":
-        before = (*_packing(problem, source, 0), _copying(source, tickets))
-    else:
-        before = _packing(problem, source, tickets)
+    copying = _copying(source, tickets)
+    before = (*_packing(source, 0 if copying else tickets), *copying)
     apart = [_launch(work, part, limits) for part in (_SUMS, _TOTALS)] if tickets else []
     shares = bool(apart) and source.form != "copied" and source.packed
     return Plan(
-        problem.operator,
+        source.problem.operator,
         (*before, *([_launch(work, _ALL, limits)] if before or not apart else apart)),
         work.workspace_bytes,
         "sums of the splits",
         tuple(_reasons(work, limits)),
-        packed_bytes=_packed_bytes(problem, source) if source.packed else 0,
-        sharing=(*_packing(problem, source, 0), *apart) if shares else (),
+        packed_bytes=_packed_bytes(source),
+        sharing=(*_packing(source, 0), *apart) if shares else (),
         x_last_bytes=_x_last_bytes(source),
         alignment=source.aligned,
-        otherwise=partial(_of_copies, problem, work, limits) if source.aligned else None,
+        otherwise=partial(_of_copies, work, limits) if source.aligned else None,
     )
 
 
-def _of_copies(problem: Problem, work: Work, limits: Limits) -> Plan:
+def _of_copies(work: Work, limits: Limits) -> Plan:
     """Return the plan for arrays that TMA cannot fetch as they are, because of their addresses."""
-    copies = Work(wgmma_maps.of_copies(problem), work.tile)
-    found = _plan(problem, copies, limits)
-    return replace(found, problem=problem, kernel=_name(copies))
+    copies = Work(wgmma_maps.of_copies(work.source.problem), work.tile)
+    return replace(_plan(copies, limits), problem=work.source.problem, kernel=_name(copies))
 
 
 def _reasons(work: Work, limits: Limits) -> Iterator[str]:
@@ -145,27 +141,28 @@ def _reasons(work: Work, limits: Limits) -> Iterator[str]:
     filled = f"{source.problem.channels} channels of a group in {source.channel_slices} slices of {source.block_k}"
     how = "two warpgroups make tiles in turns" if tile.turns else "two warpgroups make a tile together"
     yield f"one tap per slice of K: {filled}; {how}"
-    yield {
-        "copied": "x is copied first, with its channels side by side",
-        "direct": "x is fetched as it is: its channels are side by side",
-        "rows": f"x is fetched as it is: pixels of its rows are side by side, {wgmma_maps.ROW} at once",
-    }[source.form]
+    if source.form == "copied":
+        yield "x is copied first, with its channels side by side"
+    else:
+        yield "x is fetched as it is: its channels are side by side"
     if not source.packed:
         yield "w is fetched as it is: its channels are side by side"
 
 
-def _packing(problem: Problem, source: Source, tickets: int) -> tuple[Launch, ...]:
+def _packing(source: Source, tickets: int) -> tuple[Launch, ...]:
     if not source.packed:
         return ()
-    return (pack_rows_plan.launch(problem, source.w_channels, source.parts, tickets),)
+    return (pack_rows_plan.launch(source.problem, source.w_channels, source.parts, tickets),)
 
 
-def _packed_bytes(problem: Problem, source: Source) -> int:
-    return pack_rows_plan.bytes_of(problem, source.w_channels, source.parts)
+def _packed_bytes(source: Source) -> int:
+    return pack_rows_plan.bytes_of(source.problem, source.w_channels, source.parts) if source.packed else 0
 
 
-def _copying(source: Source, tickets: int) -> Launch:
-    return channels_last_plan.launch(source.problem, source.x_channels, source.parts, tickets)
+def _copying(source: Source, tickets: int) -> tuple[Launch, ...]:
+    if source.form != "copied":
+        return ()
+    return (channels_last_plan.launch(source.problem, source.x_channels, source.parts, tickets),)
 
 
 def _x_last_bytes(source: Source) -> int:
@@ -178,8 +175,6 @@ def _launch(work: Work, part: int, limits: Limits) -> Launch:
     """Return the launch that makes the tiles, or only leaves the sums of divided ones, or only adds these up."""
     source, tile, chosen = work.source, work.tile, _variant(work)
     lifted = correlation.in_three_axes(source.problem)
-    problem = gemm_fields.operands(lifted, source.tiles(tile), source.weights(), False)
-    common = {**problem["common"], "pixels": source.pixels}
     items = work.divided if part == _TOTALS else work.items
     splits = {
         "count": params.division(work.splits, False),
@@ -188,7 +183,7 @@ def _launch(work: Work, part: int, limits: Limits) -> Launch:
         "part": part,
     }
     fields = {
-        "problem": {**problem, "common": common},
+        "problem": gemm_fields.operands(lifted, source.tiles(tile), source.weights(), False),
         "loading": wgmma_maps.loading(source),
         "splits": splits,
         "items": items,
@@ -216,15 +211,15 @@ def _pointers(work: Work, chosen: Variant) -> tuple[tuple[str, int], ...]:
 # ---------------------------------------------------------------- variants
 
 
-def variant(operator: str, dtype: str, tile: Tile, rows: bool = False) -> Variant:
+def variant(operator: str, dtype: str, tile: Tile) -> Variant:
     """Return the kernel of one operator; that of float32 multiplies in TF32."""
     label = "tf32_wgmma" if dtype == "float32" else "wgmma"
     sizes = (*map(str, (tile.block_m, tile.block_n, tile.stages)), "true" if tile.turns else "false")
     return Variant(
-        name=f"{operator}_{dtype}_{RANK}d_{label}_{tile.block_m}x{tile.block_n}{'_rows' if rows else ''}",
+        name=f"{operator}_{dtype}_{RANK}d_{label}_{tile.block_m}x{tile.block_n}",
         source="conv_wgmma.cu",
         function=f"{operator}_wgmma",
-        arguments=(_CLASSES[dtype], *sizes, *(("true" if rows else "false",) if operator == "conv" else ())),
+        arguments=(_CLASSES[dtype], *sizes, *(("false",) if operator == "conv" else ())),
         parameter=wgmma_structs.parameter(operator),
         layout=wgmma_structs.convolution(operator),
         threads=wgmma_tile.THREADS,
@@ -234,8 +229,7 @@ def variant(operator: str, dtype: str, tile: Tile, rows: bool = False) -> Varian
 
 
 def _variant(work: Work) -> Variant:
-    problem = work.source.problem
-    return variant(problem.operator, problem.dtype, work.tile, work.source.form == "rows")
+    return variant(work.source.problem.operator, work.source.problem.dtype, work.tile)
 
 
 def variants() -> Iterator[Variant]:
@@ -244,7 +238,4 @@ def variants() -> Iterator[Variant]:
         for operator in ("conv", "conv_transpose"):
             for tile in tiles(operator):
                 yield variant(operator, dtype, tile)
-        if dtype != "float32" and wgmma_maps.ROWS:
-            for tile in tiles("conv", rows=True):
-                yield variant("conv", dtype, tile, rows=True)
     yield from channels_last_plan.variants()

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from math import prod
 
 from gpuconv.cuda import fragments, model
+from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import nearest
 from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.wgmma_maps import Source, packed_elements, x_last_elements
 from gpuconv.cuda.wgmma_tile import SLICE_BYTES, Tile
 
-_CACHED = 48  # bytes of the L2 cache that a multiprocessor gets per clock where all of them copy; assumed
-_WRITTEN = 6  # cycles in which 256 threads write a sum each; assumed
+_CACHED = 64  # bytes of the L2 cache that a multiprocessor's copies get per clock; assumed
+_EXPOSED = 0.05  # share of the quicker of products and copies that does not hide behind the other; assumed
+_WRITTEN = 6  # cycles in which 256 threads write a sum each, one by one; assumed
+_IN_VECTORS = 1 / 3  # of them where a thread writes several at once; assumed
 _BEGINNING = 1500  # cycles from a kernel's start until its first product; assumed
 
 
@@ -119,16 +122,31 @@ def _cycles(work: Work, tiles: int, slices: float, limits: Limits) -> float:
 
 
 def _slice(work: Work, limits: Limits) -> float:
-    """Return the cycles of a slice: of its products, or of its way from the L2 cache."""
+    """Return the cycles of a slice: of its products, or of its way from the L2 cache.
+
+    Large tiles are a little quicker: they are copied less often.
+    """
     tile, lanes = work.tile, fragments.arithmetic(work.source.problem).lanes
     products = tile.block_m * tile.block_n * work.source.block_k
     rate = model.WGMMA * nearest(limits.architecture).tensor_lanes[lanes]
-    return max(products / rate, (tile.block_m + tile.block_n) * SLICE_BYTES / _CACHED)
+    cycles = products / rate, (tile.block_m + tile.block_n) * SLICE_BYTES / _CACHED
+    return max(cycles) + _EXPOSED * min(cycles)
 
 
 def _writing(work: Work) -> float:
     """Return the cycles in which one warpgroup, or both together, write a tile."""
-    return work.tile.block_m * work.tile.block_n / 256 * _WRITTEN * (2 if work.tile.turns else 1)
+    cycles = work.tile.block_m * work.tile.block_n / 256 * _WRITTEN * (2 if work.tile.turns else 1)
+    return cycles * (_IN_VECTORS if _in_vectors(work.source.problem) else 1)
+
+
+def _in_vectors(problem: Problem) -> bool:
+    """Tell whether neighbouring pixels of y, or channels, make whole vectors."""
+    batch, channel, *_ = problem.y_strides
+    vector = 16 // problem.itemsize
+    if channel == 1:
+        return problem.filters % 16 == 0 and not any(step % vector for step in (batch, *problem.y_column_strides))
+    neighbours = problem.y_column_strides == tuple(prod(problem.columns[k + 1 :]) for k in range(problem.rank))
+    return neighbours and prod(problem.columns) % 4 == 0 and batch % 4 == channel % 4 == 0
 
 
 def _adding(work: Work, limits: Limits) -> float:
