@@ -37,6 +37,7 @@ class Trial:
     shapes : of x and w.
     multiprocessors : that there are; blocks make all tiles, so that few make many each.
     kinds, layout : of the inputs' values, and how they lie in memory.
+    out : how the result lies.
     """
 
     operator: str
@@ -48,6 +49,7 @@ class Trial:
     kinds: tuple[str, ...] = _INTEGERS
     layout: str = "contiguous"
     precision: str = "ieee"
+    out: str = "contiguous"
 
     @property
     def arithmetic(self) -> str:
@@ -60,7 +62,8 @@ class Trial:
             options["max_steps"] *= 10  # a block makes many tiles
         device = emulated_cuda("sm_90a", multiprocessors=self.multiprocessors, **options)
         with choice.picking(self._pick), gpuconv.precision(self.precision), device as emulated:
-            y = getattr(gpuconv, self.operator)(*inputs, **self.attributes)
+            out = LAYOUTS[self.out](np.zeros(expected.value.shape, self.dtype))
+            y = getattr(gpuconv, self.operator)(*inputs, **self.attributes, out=out)
         assert_close(y, expected, self.dtype, self.arithmetic)
         return emulated
 
@@ -103,6 +106,14 @@ PARTS = Trial(
     precision="3xtf32",
     kinds=("normal", "normal", "normal"),  # integers have no small part
 )
+LAST = Trial(
+    *("conv", "64x128_direct", HALF, ((3, 64, 12, 21), (144, 64, 3, 2)), _FLAT),
+    layout="channels last",
+    out="channels last",
+)
+LAST_SINGLE = Trial(
+    *("conv", "64x256", SINGLE, ((2, 40, 12, 21), (76, 40, 3, 2)), _FLAT), precision="tf32", out="channels last"
+)
 SPLIT = Trial("conv", "64x128_split", HALF, ((1, 140, 9, 21), (130, 140, 3, 2)), _FLAT, 4)
 SPLIT_TOGETHER = Trial("conv", "128x256_split", HALF, ((1, 140, 18, 21), (130, 140, 3, 2)), _FLAT, 3)
 ADDED_UP = Trial(
@@ -115,6 +126,6 @@ TRANSPOSED_SPLIT = Trial("conv_transpose", "64x256_split", BFLOAT16, ((1, 144, 7
 
 ALL = (
     *(SMALL, TURNS, TRANSPOSED, TOGETHER, SPLIT, PARTS, ADDED_UP, WIDE, TALL),
-    *(SPLIT_TOGETHER, TRANSPOSED_SPLIT),
+    *(LAST, LAST_SINGLE, SPLIT_TOGETHER, TRANSPOSED_SPLIT),
 )
 DIVIDED = (SPLIT, ADDED_UP, SPLIT_TOGETHER, TRANSPOSED_SPLIT)

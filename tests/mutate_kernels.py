@@ -127,6 +127,7 @@ FILES: dict[str, tuple[ManyBlocks | Trial | many_wgmma.Trial, ...]] = {
     "include/wgmma.cuh": many_wgmma.ALL,
     "include/wgmma_items.cuh": (*many_wgmma.DIVIDED, *many_wgmma.ALL),
     "include/wgmma_load.cuh": many_wgmma.ALL,
+    "include/wgmma_outputs.cuh": (many_wgmma.LAST, many_wgmma.LAST_SINGLE, *many_wgmma.ALL),
     "include/wgmma_params.cuh": many_wgmma.ALL,
     "include/wgmma_ring.cuh": many_wgmma.ALL,
     "include/wgmma_split.cuh": many_wgmma.DIVIDED,

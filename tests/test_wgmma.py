@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -11,8 +11,10 @@ import numpy as np
 import oracle
 import pytest
 from emulator.counters import FIELDS
+from mutate_kernels import changed_kernels
 from operands import BFLOAT16, operands, values
 from strategies import Problem
+from test_planted_bugs import exchanged
 from wgmma_launch import Call, Run, result, run, variant
 
 from gpuconv.cuda import compile as compiler
@@ -54,7 +56,7 @@ PROBLEMS = {
     "phases": problem(
         "conv_transpose", (2, 72, 3, 5), (72, 80, 3, 4), strides=[2, 3], dilations=[1, 2], pads=[1, 0, 0, 1]
     ),
-    "one phase of vectors": problem("conv_transpose", (2, 72, 4, 8), (72, 70, 3, 3), pads=[1, 1, 1, 1]),
+    "one phase of vectors": problem("conv_transpose", (2, 72, 4, 8), (72, 72, 3, 3), pads=[1, 1, 1, 1]),
     "a phase without taps": problem("conv_transpose", (2, 144, 5), (144, 70, 2), strides=[3]),
     "groups of phases": problem("conv_transpose", (2, 144, 7, 5), (144, 70, 3, 2), group=2, strides=[2, 2]),
 }
@@ -183,3 +185,57 @@ def test_vectors_fill_sectors_as_far_as_planes_begin_with_one(name: str, most: i
     )
     assert ideal == call.y.data.nbytes / 32
     assert sectors <= most * ideal
+
+
+OUTPUTS = "include/wgmma_outputs.cuh"
+WRONG = "elements are wrong"
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One bug of vectors of y: what stands in the file, what stands there instead, and what is said of it."""
+
+    old: str
+    new: str
+    message: str
+    name: str = "vectors of eight"
+    layout: str = "contiguous"
+    x: str = "integers"
+
+
+BUGS = {
+    "vectors wherever": Bug(
+        "if (!one_by_one) return 1;", "", "between the elements of y", "one phase of vectors", "strided"
+    ),
+    "vectors of planes that are not whole": Bug(
+        "sizeof(T) == 2 && distances % 8 == 0", "sizeof(T) == 2", "misaligned", "vectors of four"
+    ),
+    "channels beyond M": Bug(
+        "p.filters % 16 == 0 && ", "", f"{WRONG}|out of bounds", "one phase of vectors", "channels last"
+    ),
+    "columns beyond the last": Bug(
+        "exists & (row(0) < epilogue.p.filters)", "(row(0) < epilogue.p.filters)", WRONG, "vectors of four"
+    ),
+    "another lane's columns": Bug("lane % 2 * 8 + lane / 2 * 4", "lane * 4", WRONG, "vectors of four"),
+    "halves exchanged": Bug("upper ? low : high, DISTANCE", "upper ? high : low, DISTANCE", WRONG),
+    "a chunk taken twice": Bug("chunk.take(tile, which);", "chunk.take(tile, which & ~1);", "never written"),
+    "no bias": Bug("        chunk.add_bias();\n", "", WRONG),
+    "nothing made again": Bug(
+        "return __any_sync(0xffffffff, chunk.odd != 0.f);", "return false;", WRONG, "vectors of four", x="nonfinite"
+    ),
+}
+
+
+@pytest.mark.usefixtures("cache_of_broken_kernels")
+@pytest.mark.parametrize("name", BUGS)
+def test_a_bug_in_how_y_is_written_is_noticed(name: str) -> None:
+    bug = BUGS[name]
+    given = PROBLEMS[bug.name]
+    x, w, b = operands(given, INTEGERS, 11, BFLOAT16)
+    if bug.x == "nonfinite":
+        w[5, 7, 0, 0] = np.inf
+    text = exchanged(OUTPUTS, bug.old, bug.new)
+    with pytest.raises(AssertionError, match=bug.message), changed_kernels({OUTPUTS: text}):
+        oracle.assert_close(
+            run(given, (x, w, b), Call(TILES[0]), bug.layout), exact_of(given, (x, w, b)), BFLOAT16, "tensor cores"
+        )
