@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from math import prod
 from random import Random
@@ -16,7 +17,7 @@ from test_gemm_plan import fields
 
 import gpuconv
 from gpuconv import _geometry
-from gpuconv.cuda import choice, conv_plan, correlation, wgmma_plan, wgmma_tile
+from gpuconv.cuda import choice, conv_plan, correlation, wgmma_maps, wgmma_plan, wgmma_tile
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
@@ -228,6 +229,19 @@ def test_what_maps_fetch_makes_the_operator(operator: str) -> None:
         forms.add(chosen.name.split("wgmma_")[1].split("_", 1)[-1])
         done += 1
     assert forms >= {"direct", "128x256"}
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(0, 1), (0, -1), (-1, 0)])
+def test_a_wrong_corner_shows(lower: int, upper: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = wgmma_maps.windows
+    one = problem("conv", (2, 64, 9, 8), (64, 64, 3, 3), pads=[1, 0, 2, 1])
+
+    def wrong(of: Problem) -> Iterator[Any]:
+        yield from (replace(one, lower=one.lower + lower, upper=one.upper + upper) for one in real(of))
+
+    monkeypatch.setattr(wgmma_maps, "windows", wrong)
+    with pytest.raises(AssertionError):
+        modelled(one, candidates(one)["conv_float16_3d_wgmma_64x128"], {"pads": [1, 0, 2, 1]}, np.random.default_rng(0))
 
 
 # ---------------------------------------------------------------- refusals
