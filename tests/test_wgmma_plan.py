@@ -14,8 +14,9 @@ import pytest
 import tma_model
 from test_gemm_plan import fields
 
+import gpuconv
 from gpuconv import _geometry
-from gpuconv.cuda import correlation, wgmma_plan, wgmma_tile
+from gpuconv.cuda import choice, conv_plan, correlation, wgmma_plan, wgmma_tile
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
@@ -504,3 +505,51 @@ def test_plans_name_kernels_that_are_built_ahead(operator: str) -> None:
         one = problem(operator, (2, 64, 6, 8), (64, 64, 3, 3), dtype, precision="tf32", layout=layout)
         for candidate in candidates(one).values():
             assert {launch.variant.name for launch in candidate.make().launches} <= known
+
+
+# ---------------------------------------------------------------- choices
+
+LARGE = [  # of 20 GFLOP or more, with 128 channels or more on either side
+    ((1, 256, 512, 512), (256, 256, 3, 3), {"pads": [1] * 4}),
+    ((8, 512, 64, 64), (512, 512, 3, 3), {"pads": [1] * 4}),
+    ((16, 256, 56, 56), (256, 256, 3, 3), {"pads": [1] * 4}),
+    ((8, 1280, 3000), (1280, 1280, 3), {"pads": [1, 1], "strides": [2]}),
+    ((1, 128, 32, 64, 64), (256, 128, 3, 3, 3), {"pads": [1] * 6}),
+]
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(("x", "w", "more"), LARGE)
+def test_large_layers_are_made_by_wgmma(x: Ints, w: Ints, more: dict[str, Any], layout: str) -> None:
+    one = problem("conv", x, w, "bfloat16", layout=layout, **more)
+    found = list(conv_plan.candidates(one, HOPPER))
+    best = choice.quickest(found)
+    others = min(each.seconds for each in found if "wgmma" not in each.name)
+    assert "wgmma" in best.name
+    assert best.seconds <= 0.85 * others
+    floor = 2 * one.multiplications / representative("sm_90a").peak("bfloat16")
+    assert best.seconds <= (1.8 if layout == "NCHW" else 1.5) * floor
+
+
+def test_tiles_in_turns_are_for_short_sums() -> None:
+    """A tile of 128 x 256 needs fewer bytes a product; while one of 128 x 128 is written, another one is made."""
+    names = []
+    for taps in (1, 3):
+        one = problem("conv", (32, 256, 56, 57), (256, 256, taps, taps), layout="NHWC")
+        names.append(min(candidates(one).values(), key=lambda each: each.seconds).name)
+    assert names == ["conv_float16_3d_wgmma_128x128_direct", "conv_float16_3d_wgmma_128x256_direct"]
+
+
+def test_explain_says_how_and_why_not(capsys: pytest.CaptureFixture[str]) -> None:
+    x, w = (8, 512, 64, 64), (512, 512, 3, 3)
+    gpuconv.explain("conv", x, w, dtype="bfloat16", pads=[1] * 4)
+    printed = capsys.readouterr().out
+    assert "launch 2   channels_last_16bit_3d: grid" in printed
+    assert "launch 3   conv_bfloat16_3d_wgmma_128x256: grid 132, 384 threads, " in printed
+    assert f"workspace  {8 * 512 * 64 * 64 * 2} bytes for x with its channels last" in printed
+    assert "one tap per slice of K: 512 channels of a group in 8 slices of 64; two warpgroups make a tile" in printed
+    assert "x is copied first, with its channels side by side" in printed
+    gpuconv.explain("conv", (8, 512, 64, 64), (32, 512, 3, 3), dtype="bfloat16")
+    assert "no wgmma: its least tile has 64 output channels, a group has 32" in capsys.readouterr().out
+    gpuconv.explain("conv", x, w, dtype="bfloat16", arch="sm_100")
+    assert "wgmma" not in capsys.readouterr().out

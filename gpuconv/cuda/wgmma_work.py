@@ -12,10 +12,9 @@ from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.wgmma_maps import Source, packed_elements, x_last_elements
 from gpuconv.cuda.wgmma_tile import SLICE_BYTES, Tile
 
-_CACHED = 64  # bytes of the L2 cache that a multiprocessor's copies get per clock; assumed
-_EXPOSED = 0.05  # share of the quicker of products and copies that does not hide behind the other; assumed
-_WRITTEN = 6  # cycles in which 256 threads write a sum each, one by one; assumed
-_IN_VECTORS = 1 / 3  # of them where a thread writes several at once; assumed
+_CACHED = 50  # bytes of the L2 cache that a multiprocessor's copies get per clock; assumed
+_WRITTEN = 50  # cycles in which 256 threads write a sum each, one by one; by the count of instructions in PTX
+_IN_VECTORS = 0.5  # of them where a thread writes several at once; likewise
 _BEGINNING = 1500  # cycles from a kernel's start until its first product; assumed
 
 
@@ -122,15 +121,11 @@ def _cycles(work: Work, tiles: int, slices: float, limits: Limits) -> float:
 
 
 def _slice(work: Work, limits: Limits) -> float:
-    """Return the cycles of a slice: of its products, or of its way from the L2 cache.
-
-    Large tiles are a little quicker: they are copied less often.
-    """
+    """Return the cycles of a slice: of its products, or of its way from the L2 cache."""
     tile, lanes = work.tile, fragments.arithmetic(work.source.problem).lanes
     products = tile.block_m * tile.block_n * work.source.block_k
     rate = model.WGMMA * nearest(limits.architecture).tensor_lanes[lanes]
-    cycles = products / rate, (tile.block_m + tile.block_n) * SLICE_BYTES / _CACHED
-    return max(cycles) + _EXPOSED * min(cycles)
+    return max(products / rate, (tile.block_m + tile.block_n) * SLICE_BYTES / _CACHED)
 
 
 def _writing(work: Work) -> float:
