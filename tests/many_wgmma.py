@@ -116,6 +116,11 @@ LAST_SINGLE = Trial(
 )
 SPLIT = Trial("conv", "64x128_split", HALF, ((1, 140, 9, 21), (130, 140, 3, 2)), _FLAT, 4)
 SPLIT_TOGETHER = Trial("conv", "128x256_split", HALF, ((1, 140, 18, 21), (130, 140, 3, 2)), _FLAT, 3)
+PARTS_SPLIT = Trial(
+    *("conv", "64x128_split", SINGLE, ((1, 70, 9, 21), (130, 70, 3, 2)), _FLAT, 4),
+    precision="3xtf32",
+    kinds=("normal", "normal", "normal"),
+)
 ADDED_UP = Trial(
     "conv", "128x128_direct_split", HALF, ((2, 200, 9, 21), (130, 200, 1, 1)), {}, 5, layout="channels last"
 )
@@ -126,6 +131,6 @@ TRANSPOSED_SPLIT = Trial("conv_transpose", "64x256_split", BFLOAT16, ((1, 144, 7
 
 ALL = (
     *(SMALL, TURNS, TRANSPOSED, TOGETHER, SPLIT, PARTS, ADDED_UP, WIDE, TALL),
-    *(LAST, LAST_SINGLE, SPLIT_TOGETHER, TRANSPOSED_SPLIT),
+    *(LAST, LAST_SINGLE, SPLIT_TOGETHER, TRANSPOSED_SPLIT, PARTS_SPLIT),
 )
-DIVIDED = (SPLIT, ADDED_UP, SPLIT_TOGETHER, TRANSPOSED_SPLIT)
+DIVIDED = (SPLIT, ADDED_UP, SPLIT_TOGETHER, TRANSPOSED_SPLIT, PARTS_SPLIT)
