@@ -84,10 +84,9 @@ __device__ __forceinline__ void run_wgmma(const WgmmaParams<Problem>& p, const T
     }
 }
 
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, int STAGES, bool TURNS, bool ROWS>
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, int STAGES, bool TURNS>
 __device__ __forceinline__ void conv_wgmma(const WgmmaParams<ConvParams<int, 3>>& p)
 {
-    static_assert(!ROWS, "x has its channels last");
     extern __shared__ __align__(1024) unsigned char shared[];
     run_wgmma<WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS>, STAGES, false>(p, &p.problem.taps, shared);
 }

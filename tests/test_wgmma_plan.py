@@ -342,7 +342,6 @@ def test_the_structs_of_a_small_conv() -> None:
         "parts": 1,
         "x_group": 128,
         "x_part": 128,
-        "atoms": 1,
     }
     assert struct["splits"] == {"workspace": 0, "count": 1, "whole": 4, "ticket_bytes": 0, "part": 0}
     assert struct["items"] == 4

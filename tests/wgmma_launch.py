@@ -202,7 +202,6 @@ class Run:
             "parts": parts,
             "x_group": each,
             "x_part": each // parts,
-            "atoms": params.division(1, False),
         }
         w_map = TensorMap(rows, box=(1, tile.block_m, self.slice_channels))
         all_tiles = prod(counts) * found.group * prod(found.phases)

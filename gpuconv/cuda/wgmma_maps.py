@@ -309,7 +309,6 @@ def loading(source: Source) -> Mapping[str, Any]:
         "parts": source.parts,
         "x_group": source.all_x_channels // problem.group,
         "x_part": source.x_channels,
-        "atoms": params.division(1, False),
     }
 
 

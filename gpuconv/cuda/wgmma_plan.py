@@ -219,7 +219,7 @@ def variant(operator: str, dtype: str, tile: Tile) -> Variant:
         name=f"{operator}_{dtype}_{RANK}d_{label}_{tile.block_m}x{tile.block_n}",
         source="conv_wgmma.cu",
         function=f"{operator}_wgmma",
-        arguments=(_CLASSES[dtype], *sizes, *(("false",) if operator == "conv" else ())),
+        arguments=(_CLASSES[dtype], *sizes),
         parameter=wgmma_structs.parameter(operator),
         layout=wgmma_structs.convolution(operator),
         threads=wgmma_tile.THREADS,

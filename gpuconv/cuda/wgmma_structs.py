@@ -17,7 +17,7 @@ _ALIGNMENT = 64  # of CUtensorMap
 def loading() -> np.dtype[Any]:
     """Return the layout of ``Loading``."""
     numbers = [(name, "<i4") for name in ("channel_slices", "parts", "x_group", "x_part")]
-    return params.layout([("axes", "<i4"), ("lower", "<i4", (RANK,)), *numbers, ("atoms", params.divider(False))])
+    return params.layout([("axes", "<i4"), ("lower", "<i4", (RANK,)), *numbers])
 
 
 @cache

@@ -9,12 +9,11 @@
 
 // How slices are fetched. Axes are D, H, W; those in front that a problem does not have are of one element.
 struct Loading {
-    int axes;                    // spatial axes of x_map: 1, 2 or 3; of rows always 3
+    int axes;                    // spatial axes of x_map: 1, 2 or 3
     int lower[3];                // input coordinate from which taps are counted, of column 0
     int channel_slices;          // of a tap
     int parts;                   // of every number: 1, or 2, a large and a small one; then a slice is multiplied three times
     int x_group, x_part;         // channels of x_map from group to group, from part to part
-    Divider<int> atoms;          // of rows: pieces of 64 columns along W; else of 1
 };
 
 // `Problem` is ConvParams<int, 3> or ConvTransposeParams<int, 3>; its pitch is that of one output channel's weights.
