@@ -508,7 +508,7 @@ def test_every_kernel_is_named_once_and_is_for_hopper_alone() -> None:
     assert all(each.architectures == ("sm_90a",) for each in found)
     first = wgmma_plan.variant("conv", "bfloat16", wgmma_tile.TILES[2])
     assert first.name == "conv_bfloat16_3d_wgmma_128x128"
-    assert first.arguments == ("WgmmaBfloat16", "128", "128", "6", "true", "false")
+    assert first.arguments == ("WgmmaBfloat16", "128", "128", "6", "true")
 
 
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
