@@ -125,6 +125,7 @@ TENSOR = tuple(
         ("conv", 32, (20, 32, 1, 1), {}),
         ("conv", 32, (24, 8, 3, 3), {"group": 4, **_pads(1, 0, 2, 1)}),
         ("conv_transpose", 32, (32, 20, 3, 3), {"strides": [2, 2]}),
+        ("conv_transpose", 40, (40, 70, 3, 3), {"strides": [2, 1], **_pads(1, 0, 1, 2)}),
         ("conv_transpose", 32, (32, 6, 3, 3), {"group": 4, "strides": [2, 1]}),
         ("conv_transpose", 3, (3, 20, 3, 3), {"strides": [2, 1]}),
         ("conv_transpose", 32, (32, 20, 2, 2), {"strides": [2, 2]}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from typing import Any
@@ -98,6 +100,28 @@ def test_one_mode_of_blas_waits_for_the_other(team: bool) -> None:
     waiting.join(10)
     assert seen == [1 if team else before]
     assert _blas_threads() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
+@pytest.mark.parametrize("team", [False, True])
+def test_a_forked_child_does_not_wait_for_its_parents_threads(team: bool) -> None:
+    before = _blas_threads()
+    with _blas._MODES.entered(team):
+        child = os.fork()
+        if child == 0:  # pragma: no cover  # what it does is seen by its exit
+            with _blas._MODES.entered(not team):
+                pass
+            os._exit(_blas_threads() != before)
+    for _ in range(1000):
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pytest.fail("the child waits for ever")
+    assert status == 0
 
 
 def test_small_products_are_for_the_threads_of_blas() -> None:

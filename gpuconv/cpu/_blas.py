@@ -9,6 +9,7 @@ parts of a product cost less to hand out than waking threads of ours costs.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -50,9 +51,21 @@ class _Modes:
     """
 
     def __init__(self) -> None:
+        self._before = 1
+        self._start()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    def _start(self) -> None:
         self._turn, self._left = Lock(), Condition()
         self._inside = {True: 0, False: 0}
-        self._before = 1
+
+    def _forked(self) -> None:
+        """Go on in a child process, which has none of the threads that were inside."""
+        functions, held = _functions(), self._inside[False]
+        self._start()
+        if held and functions is not None:
+            functions[1](self._before)
 
     def threads(self) -> int:
         """Return BLAS's own number of threads, whatever mode it is in."""

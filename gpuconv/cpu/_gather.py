@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -287,21 +288,23 @@ class _Job:
         np.matmul(self.weights, columns, out=result)
         if self.suspicious:
             self._check(result)
-        images = piece.images.stop - piece.images.start
-        values = result.reshape(result.shape[0] * result.shape[1], images, *piece.positions)
+        images, channels = piece.images.stop - piece.images.start, result.shape[0] * result.shape[1]
         first = self._channels.start
-        for start, stop in spans(values.shape[0], _FINISHED // (values.size // values.shape[0])):
-            self._finish(values[start:stop].swapaxes(0, 1), slice(first + start, first + stop), piece, target is None)
+        for start, stop in spans(channels, _FINISHED // (images * piece.count)):
+            place = (piece.images, slice(first + start, first + stop), *piece.box)
+            if target is not None:
+                self._finish(self.y[place], place)
+            else:
+                sums = result.reshape(channels, images, *piece.positions)[start:stop].swapaxes(0, 1)
+                self._finish(sums, place)
+                self.y[place] = sums
 
-    def _finish(self, values: Array, channels: slice, piece: _Piece, stores: bool) -> None:
-        """Add the bias to sums of some channels, finish them, and store them if they are not in their place."""
+    def _finish(self, sums: Array, place: Any) -> None:
+        """Add the bias to the sums that a place in y has, and finish them."""
         if self.b is not None:
-            values += self.b[channels].astype(values.dtype, copy=False).reshape(-1, *(1,) * len(piece.positions))
-        place = (piece.images, channels, *piece.box)
+            sums += self.b[place[1]].astype(sums.dtype, copy=False).reshape(-1, *(1,) * (sums.ndim - 2))
         if self.finish:
-            self.finish.at(place).apply(values)
-        if stores:
-            self.y[place] = values
+            self.finish.at(place).apply(sums)
 
     @property
     def _channels(self) -> slice:
