@@ -255,9 +255,15 @@ def test_a_wrong_corner_shows(lower: int, upper: int, monkeypatch: pytest.Monkey
         ("conv", (1, 64, 0, 9), (64, 64, 1, 3), {"pads": [1, 0, 1, 0]}, "there is no input to fetch"),
         ("conv", (1, 64, 40, 9), (64, 64, 1, 3), {"strides": [9, 1]}, "strides up to 8 alone can be fetched, not 9"),
         ("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 3), {"strides": [6, 6]}, "36 phases are more than 32"),
-        ("conv", (1, 64, 300, 9), (64, 64, 2, 3), {"dilations": [256, 1]}, "reach 256 elements far, on 2 axes 255"),
-        ("conv", (1, 64, 9, 9, 9), (64, 64, 33, 1, 1), {"pads": [16, 0, 0] * 2}, "reach 32 elements far, on 3 axes 31"),
-        ("conv", (1, 64, 9), (64, 64, 2), {"dilations": [65536], "pads": [32768, 32768]}, "taps reach 65536"),
+        ("conv", (1, 64, 300, 9), (64, 64, 2, 3), {"dilations": [255, 1]}, "reach 255 elements far, on 2 axes 254"),
+        (
+            "conv",
+            (1, 64, 9, 9, 9),
+            (64, 64, 32, 1, 1),
+            {"pads": [15, 0, 0, 16, 0, 0]},
+            "reach 31 elements far, on 3 axes",
+        ),
+        ("conv", (1, 64, 9), (64, 64, 2), {"dilations": [65535], "pads": [32768, 32768]}, "taps reach 65535"),
         ("conv", (1, 64, 9, 9), (64, 64, 3, 3), {"pads": [0, 129, 0, 0]}, "begin -129 or end 0 elements beside x"),
         ("conv", (1, 64, 9, 9, 9), (64, 64, 1, 1, 1), {"pads": [0] * 5 + [16]}, "begin 0 or end 16 elements beside x"),
         ("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 140), {}, "begin -139 or end"),
@@ -277,10 +283,10 @@ def test_what_tma_does_not_take_is_refused_with_a_reason(
     [
         ("conv", (1, 64, 40, 9), (64, 64, 1, 3), {"strides": [8, 1]}),
         ("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 3), {"strides": [4, 8]}),
-        ("conv", (1, 64, 300, 9), (64, 64, 2, 3), {"dilations": [255, 1], "pads": [0, 0, 128, 0]}),
+        ("conv", (1, 64, 300, 9), (64, 64, 2, 3), {"dilations": [254, 1], "pads": [0, 0, 127, 0]}),
         ("conv", (1, 64, 9, 9), (64, 64, 3, 3), {"pads": [0, 128, 0, 0]}),
         ("conv", (1, 64, 9, 9, 9), (64, 64, 1, 1, 1), {"pads": [0] * 5 + [15]}),
-        ("conv", (1, 64, 9), (64, 64, 2), {"dilations": [65535], "pads": [32768, 32768]}),
+        ("conv", (1, 64, 9), (64, 64, 2), {"dilations": [65534], "pads": [32768, 32767]}),
     ],
 )
 def test_what_is_just_within_the_limits_is_taken(operator: str, x: Ints, w: Ints, more: dict[str, Any]) -> None:

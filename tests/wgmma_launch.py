@@ -29,15 +29,14 @@ ARITHMETIC = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "W
 _SUMS, _TOTALS = 1, 2  # Splits::Part
 
 
-def variant(operator: str, dtype: str, tile: Tile, rows: bool = False) -> Variant:
-    arguments = [ARITHMETIC[dtype], str(tile.block_m), str(tile.block_n), str(tile.stages), str(tile.turns).lower()]
-    form = [str(rows).lower()] if operator == "conv" else []
-    label = f"{tile.block_m}x{tile.block_n}x{tile.stages}{'_turns' * tile.turns}{'_rows' * rows}"
+def variant(operator: str, dtype: str, tile: Tile) -> Variant:
+    sizes = (str(tile.block_m), str(tile.block_n), str(tile.stages), str(tile.turns).lower())
+    label = f"{tile.block_m}x{tile.block_n}x{tile.stages}{'_turns' * tile.turns}"
     return Variant(
         name=f"{operator}_{dtype}_wgmma_{label}",
         source="conv_wgmma.cu",
         function=f"{operator}_wgmma",
-        arguments=(*arguments, *form),
+        arguments=(ARITHMETIC[dtype], *sizes),
         parameter=wgmma_structs.parameter(operator),
         layout=wgmma_structs.convolution(operator),
         threads=tiles.THREADS,
