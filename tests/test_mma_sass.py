@@ -75,7 +75,7 @@ def test_a_slice_is_multiplied_once_and_loaded_in_wide_accesses(
 ) -> None:
     names = Counter(one.name for one in round_of(operands, tile, form, "sm_90a"))
     of_tf32, count = "HMMA.1688.F32.TF32", products(operands, tile, form, "sm_90a")
-    shapes = {HALF: "HMMA.16816.F32", SINGLE: of_tf32, SPLIT: of_tf32, DOUBLE: "DMMA.16"}
+    shapes = {HALF: "HMMA.16816.F32", SINGLE: of_tf32, SPLIT: of_tf32, DOUBLE: "DMMA.16x8x16"}
     assert names[shapes.get(operands, "HMMA.16816.F32.BF16")] == count, names
     accesses = {name for name in names if name.split(".")[0] in ("LDS", "LDSM", "STS", "LDG", "LDGSTS", "STG")}
     single = {2: {"LDG.E.U16", "STS.128"}, 4: {"LDGSTS.E"}, 8: {"LDGSTS.E.64"}}[_ITEMSIZE[operands[0]]]
