@@ -23,11 +23,7 @@ ALIGNMENT = 16  # bytes, of addresses and of distances in memory
 MOST_PHASES = 32
 _MOST_STRIDE = 8
 _CORNER_BITS = {1: 16, 2: 8, 3: 5}  # of a signed corner, by axes
-_MOST_REACH = {
-    1: 65534,
-    2: 254,
-    3: 30,
-}  # from the first tap to the last, one less than offsets
+_MOST_REACH = {1: 65534, 2: 254, 3: 30}  # inputs from the first tap to the last: one less than offsets can hold
 _MOST_ELEMENTS = 2**31 - 1  # of a copy
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,15 @@ class RepeatedConv:
     def __init__(self, keywords: Mapping[str, Any], activation: Any = None) -> None:
         self._keywords, self._activation = keywords, _activation.parse("conv", activation)
         self._accepted: tuple[list[Any], Any] | None = None  # kinds, and the geometry for them
+
+    def call(self, compute: Callable[[], tuple[Any, ...]], *operands: Any) -> tuple[Any, ...]:
+        """Return the result for operands of accepted kinds; otherwise what ``compute`` returns, and accept them."""
+        y = self.run(*operands)
+        if y is not None:
+            return (y,)
+        outputs = compute()
+        self.accept(*operands)
+        return outputs
 
     def accept(self, x: Any, w: Any, b: Any = None, residual: Any = None) -> None:
         """Take the kinds of these operands for good: the public function has computed them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,13 +78,8 @@ class KernelStep(Step):
 
     def compute(self, inputs: Inputs, linked: Mapping[str, Any]) -> Inputs:
         """Call the public function."""
-        y = None if self._again is None else self._again.run(*inputs)
-        if y is not None:
-            return (y,)
-        outputs = nodes.call(self.onnx_node, self._opset, inputs, {**self._keywords, **linked})
-        if self._again is not None:
-            self._again.accept(*inputs)
-        return outputs
+        compute = partial(nodes.call, self.onnx_node, self._opset, inputs, {**self._keywords, **linked})
+        return compute() if self._again is None else self._again.call(compute, *inputs)
 
 
 class FusedStep(Step):
