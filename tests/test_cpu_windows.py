@@ -1,44 +1,74 @@
-"""Windows along short rows, reduced as if all rows were one."""
+"""Small windows along an axis, reduced as if the axis had no ends."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from gpuconv.cpu._windows import Axis, over_rows
+from gpuconv.cpu._windows import Axis, over_all
+from gpuconv.cpu._workspace import SCRATCH
+
+OFFSETS = [range(-1, 2), range(2), range(-1, 1), range(-2, 3, 2), range(3)]
+
+
+def _assert_windows(axis: Axis, shape: tuple[int, ...], function: np.ufunc) -> None:
+    source = np.random.default_rng(axis.extent).integers(-99, 99, shape).astype(np.float64)
+    lines = np.moveaxis(source, axis.position, -1)
+    lines[1, 2, ..., 0], lines[1, 2, ..., -1] = np.nan, -np.inf
+    result = np.full((*shape[: axis.position], axis.count, *shape[axis.position + 1 :]), 12345.0)
+    assert over_all(function, source, result, axis, SCRATCH)
+    found = np.moveaxis(result, axis.position, -1)
+    for q in range(axis.count):
+        at = [q * axis.stride + offset for offset in axis.offsets]
+        inside = [place for place in at if 0 <= place < axis.extent]
+        assert np.array_equal(found[..., q], function.reduce(lines[..., inside], axis=-1), equal_nan=True)
 
 
 @pytest.mark.parametrize("function", [np.maximum, np.add])
-@pytest.mark.parametrize("extent", [16, 17, 40])
-@pytest.mark.parametrize("offsets", [range(-1, 2), range(2), range(-1, 1), range(-2, 3, 2), range(3)])
+@pytest.mark.parametrize("extent", [12, 17, 40])
+@pytest.mark.parametrize("offsets", OFFSETS)
 def test_no_row_sees_its_neighbours(offsets: range, extent: int, function: np.ufunc) -> None:
-    source = np.random.default_rng(extent).integers(-99, 99, (3, 5, extent)).astype(np.float64)
-    source[1, 2, [0, -1]] = np.nan, -np.inf
-    result = np.full_like(source, 12345)
-    assert over_rows(function, source, result, Axis(2, extent, extent, 1, offsets))
-    for q in range(extent):
-        inside = [q + offset for offset in offsets if 0 <= q + offset < extent]
-        assert np.array_equal(result[..., q], function.reduce(source[..., inside], axis=-1), equal_nan=True)
+    _assert_windows(Axis(2, extent, extent, 1, offsets), (3, 5, extent), function)
+
+
+@pytest.mark.parametrize("function", [np.maximum, np.add])
+@pytest.mark.parametrize("extent", [12, 17])
+@pytest.mark.parametrize("offsets", OFFSETS)
+def test_no_plane_sees_its_neighbours(offsets: range, extent: int, function: np.ufunc) -> None:
+    _assert_windows(Axis(2, extent, extent, 1, offsets), (3, 5, extent, 2, 3), function)
+
+
+@pytest.mark.parametrize("count", [7, 11, 12])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("offsets", OFFSETS)
+def test_windows_may_be_fewer_than_inputs(offsets: range, stride: int, count: int) -> None:
+    extent = 12 * stride
+    _assert_windows(Axis(2, count, extent, stride, offsets), (3, 5, extent), np.maximum)
+    _assert_windows(Axis(2, 100, 200, 2, range(-1, 2)), (3, 5, 200), np.maximum)
 
 
 @pytest.mark.parametrize(
     "axis",
     [
-        Axis(1, 20, 20, 2, range(-1, 2)),
-        Axis(1, 18, 20, 1, range(3)),
+        Axis(1, 6, 20, 3, range(2)),
+        Axis(1, 12, 20, 2, range(3)),
         Axis(1, 20, 20, 1, range(1)),
         Axis(1, 20, 20, 1, range(-2, 0)),
         Axis(1, 20, 20, 1, range(1, 3)),
-        Axis(1, 20, 20, 1, range(-3, 4)),
+        Axis(1, 20, 20, 1, range(-4, 5)),
         Axis(1, 200, 200, 1, range(-1, 2)),
+        Axis(0, 20, 20, 2, range(-1, 2)),
+        Axis(0, 600, 600, 1, range(-1, 2)),
     ],
 )
 def test_other_windows_are_left_to_others(axis: Axis) -> None:
-    source, result = np.zeros((4, axis.extent)), np.full((4, axis.count), 7.0)
-    assert not over_rows(np.maximum, source, result, axis)
+    shape, results = [4, 4], [4, 4]
+    shape[axis.position], results[axis.position] = axis.extent, axis.count
+    source, result = np.zeros(shape), np.full(results, 7.0)
+    assert not over_all(np.maximum, source, result, axis, SCRATCH)
     assert (result == 7).all()
 
 
 def test_arrays_with_gaps_are_left_to_others() -> None:
     source, result = np.zeros((4, 40))[:, ::2], np.full((4, 20), 7.0)
-    assert not over_rows(np.maximum, source, result, Axis(1, 20, 20, 1, range(-1, 2)))
+    assert not over_all(np.maximum, source, result, Axis(1, 20, 20, 1, range(-1, 2)), SCRATCH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -29,7 +30,7 @@ _NOTHING = np.iinfo(np.int64).min
 _LOW_HALF = 0xFFFFFFFF
 
 
-def positions(part: Part, axes: list[Axis], scratch: Scratch) -> Array:
+def positions(part: Part, axes: Sequence[Axis], scratch: Scratch) -> Array:
     """Return each window's position in its plane of the part, row-major, int64; -1 for a window of nothing.
 
     Here and in ``axes`` the axes are in the part's order. Up to 32 bits, key and reversed position make one integer
@@ -59,7 +60,7 @@ def _packed(source: Array, numbers: Array, scratch: Scratch) -> Array:
     return packed
 
 
-def _carried(source: Array, numbers: Array, axes: list[Axis], scratch: Scratch) -> Array:
+def _carried(source: Array, numbers: Array, axes: Sequence[Axis], scratch: Scratch) -> Array:
     """Reduce the last axis first and keep what came first unless it is exceeded: row-major order by itself."""
     best = _order.keys(source, scratch)
     where = np.broadcast_to(numbers, source.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,12 @@ class Finish:
         """Return the same for the outputs at an index."""
         return self if self.residual is None else Finish(self.residual[place], self.activation)
 
+    @property
+    def passes(self) -> int:
+        """How often applying it goes over the sums, temporary ones included."""
+        does = self.activation
+        return (self.residual is not None) + (0 if does is None else 1 if does.slope == 1 else 3)
+
     def apply(self, values: Array) -> None:
         """Finish sums in place."""
         if self.residual is not None:
@@ -38,15 +45,21 @@ PLAIN = Finish()
 
 def _activate(values: Array, activation: Activation) -> None:
     """Apply the formula, without masks where it can be: no processor foresees random signs."""
-    numbers = np.array([activation.slope, activation.low, activation.high])
-    slope, low, high = numbers.astype(values.dtype)
+    slope, low, high = _numbers(activation, values.dtype)
     if activation.slope != 1:
         if 0 < slope < np.inf:  # then one of the two is what the formula gives, and no product is a new NaN
             (np.maximum if slope < 1 else np.minimum)(values * slope, values, out=values)
         else:
             _replace(values, values < 0, values * slope)
     if activation.low != -np.inf or activation.high != np.inf:
-        np.clip(values, low, high, out=values)  # with both bounds it compares as the formula does, zeros included
+        values.clip(low, high, out=values)  # with both bounds it compares as the formula does, zeros included
+
+
+@lru_cache(maxsize=256)
+def _numbers(activation: Activation, dtype: Any) -> tuple[Any, Any, Any]:
+    """Return slope, low and high rounded to a type; the activation's text tells its zeros apart."""
+    slope, low, high = np.array([activation.slope, activation.low, activation.high]).astype(dtype)
+    return slope, low, high
 
 
 def _replace(values: Array, chosen: Array, others: Array) -> None:
@@ -58,6 +71,17 @@ def _replace(values: Array, chosen: Array, others: Array) -> None:
     np.invert(kept, out=kept)
     kept &= new
     bits |= kept
+
+
+def start(sums: Array, bias: Array | None, finish: Finish) -> None:
+    """Set sums (N, M, …) to what their products are added to: the bias (M,) and the residual, one of which there is."""
+    wide = None if bias is None else bias.astype(sums.dtype, copy=False).reshape(-1, *(1,) * (sums.ndim - 2))
+    if finish.residual is None:
+        sums[...] = wide
+    elif wide is None:
+        sums[...] = finish.residual
+    else:
+        np.add(finish.residual.astype(sums.dtype, copy=False), wide, out=sums)
 
 
 def fill(y: Array, b: Array | None, finish: Finish, accumulator: str) -> None:

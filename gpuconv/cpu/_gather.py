@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from gpuconv._geometry import ConvGeometry, tap_range
-from gpuconv.cpu import _blas, _threads
-from gpuconv.cpu._finish import Finish
+from gpuconv.cpu import _blas, _product, _threads
+from gpuconv.cpu._finish import Finish, start
 from gpuconv.cpu._workspace import (
     SCRATCH,
     Array,
@@ -31,7 +31,6 @@ from gpuconv.cpu._workspace import (
     balance,
     blocks,
     flat_index,
-    last_axes,
     limit,
     pieces,
     share_rows,
@@ -41,6 +40,7 @@ from gpuconv.cpu._workspace import (
 
 _TILE_BYTES = 2 * 2**20  # stays in cache, and is worth a turn of the interpreter
 _FINISHED = 2**16  # results that are finished at a time: a core's cache has them still
+_WORTH_STARTING = 2**16  # results for which a pass over them costs more than calling BLAS without NumPy
 _FEW = 8
 _WIDE = 512  # columns from which a product is efficient
 
@@ -63,11 +63,13 @@ def conv(
     if converts and w.size * item <= limit() // 8:
         w, converts = np.ascontiguousarray(w, accumulator), False
     weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])
+    flat = x.dtype == accumulator and _pointwise(geometry) and _flattens(x)
+    suspicious = work.padded and w.size > y.size
 
     def job(groups: Span, rows: Span) -> _Job:
         part = weights[slice(*groups), slice(*rows)].astype(accumulator, copy=False)
-        matrix = part.reshape(*part.shape[:2], prod(part.shape[2:]))
-        return _Job(x, matrix, b, y, finish, geometry, slice(*groups), rows[0], work.padded and w.size > y.size)
+        matrix = part.reshape(*part.shape[:2], -1)
+        return _Job(x, matrix, b, y, finish, geometry, slice(*groups), rows[0], flat, suspicious)
 
     try:
         for some in [[part] for part in work.parts] if converts else [work.parts]:
@@ -87,42 +89,26 @@ def _finite(array: Array) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Axis:
-    """One spatial axis of a block's inputs: where the reads of one tap, or of all, go.
-
-    Attributes
-    ----------
-    size : int
-        Places; those in ``inside`` get inputs, the others zeros.
-    """
-
-    size: int
-    inside: slice
-    reads: slice
-
-    @property
-    def around(self) -> tuple[slice, ...]:
-        """Return the parts with zeros."""
-        ends = slice(0, self.inside.start), slice(self.inside.stop, self.size)
-        return tuple(part for part in ends if part.start < part.stop)
-
-
-@dataclass(frozen=True, slots=True)
 class _Piece:
     """One block, and how its inputs are gathered.
 
     Attributes
     ----------
+    images : slice
+    positions : tuple of int
+        Its extent, per spatial axis.
     box : tuple of slice
         Its positions, per spatial axis.
     first, count : int
         Where it starts in an image's positions, and how many positions it has.
-    rows : tuple of _Axis
-        Per spatial axis but the last, the inputs that any tap sees; of an axis with one tap, those of the outputs.
-    seen : slice
-        Of the last axis, what any tap sees.
-    taps : tuple of _Axis
-        Of the last axis, per tap; reads are counted from the first that is seen.
+    reads : tuple of slice
+        Per spatial axis, the inputs that any tap sees; of an axis with one tap but the last, those of the outputs.
+    rows : tuple of int
+        Spatial extents of the gathered rows: all inputs that are read and the zeros around them, then the outputs.
+    borders : tuple of index
+        Where zeros of the padding go in the rows (groups, channels, k_n, images, r_1 … r_(n-1), q_n).
+    taps : tuple of (index, index)
+        For every tap of the last axis, where in the rows it goes, and which of the inputs that are read go there.
     """
 
     images: slice
@@ -130,9 +116,10 @@ class _Piece:
     box: tuple[slice, ...]
     first: int
     count: int
-    rows: tuple[_Axis, ...]
-    seen: slice
-    taps: tuple[_Axis, ...]
+    reads: tuple[slice, ...]
+    rows: Ints
+    borders: tuple[Any, ...]
+    taps: tuple[tuple[Any, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,31 +160,53 @@ def _piece(geometry: ConvGeometry, block: Block) -> _Piece:
     )
     *outer, ((a, b), q, n, _, s, offsets) = axes
     seen = min(n, max(0, a * s + offsets[0])), max(0, min(n, (b - 1) * s + offsets[-1] + 1))
+    rows = [_row_axis(*axis) for axis in outer]
+    within = tuple(inside for _, inside, _ in rows)
+    every = (slice(None),) * 4  # groups, channels, taps, images
+    borders: list[Any] = [
+        (*every, *(slice(None),) * number, border)
+        for number, (size, inside, _) in enumerate(rows)
+        for border in _around(size, inside)
+    ]
+    taps = []
+    for number, offset in enumerate(offsets):
+        size, inside, reads = _axis(q, max(0, seen[1] - seen[0]), s, a * s + offset - seen[0])
+        place = (*every[:2], number, every[3], *within)
+        borders += [(*place, border) for border in _around(size, inside)]
+        taps.append(((*place, inside), (..., reads)))
     return _Piece(
         block.images,
         block.positions,
         tuple(slice(*span) for span in block.box),
         flat_index(block.box, geometry.y_shape[2:]),
         prod(block.positions),
-        tuple(_row_axis(*axis) for axis in outer),
-        slice(*seen),
-        tuple(_axis(q, max(0, seen[1] - seen[0]), s, a * s + offset - seen[0]) for offset in offsets),
+        (*(reads for _, _, reads in rows), slice(*seen)),
+        (*(size for size, _, _ in rows), q),
+        tuple(borders),
+        tuple(taps),
     )
 
 
-def _row_axis(span: Span, q: int, n: int, k: int, s: int, offsets: range) -> _Axis:
-    """Inputs of an axis that a block sees, all of those between too if there are several taps."""
+def _row_axis(span: Span, q: int, n: int, k: int, s: int, offsets: range) -> tuple[int, slice, slice]:
+    """Describe the inputs of an axis that a block sees, all of those between too if there are several taps."""
     start = span[0] * s + offsets[0]
     if k == 1:
         return _axis(q, n, s, start)
     return _axis((q - 1) * s + offsets[-1] - offsets[0] + 1, n, 1, start)
 
 
-def _axis(size: int, extent: int, step: int, start: int) -> _Axis:
+def _axis(size: int, extent: int, step: int, start: int) -> tuple[int, slice, slice]:
+    """Return how many places there are, which of them get inputs, and which inputs; the others get zeros."""
     low, high = tap_range(size, extent, step, start)
     first = low * step + start
     reads = slice(first, first + (high - low - 1) * step + 1, step) if low < high else slice(0, 0)
-    return _Axis(size, slice(low, high), reads)
+    return size, slice(low, high), reads
+
+
+def _around(size: int, inside: slice) -> list[slice]:
+    """Return the parts of an axis that are not inside."""
+    ends = slice(0, inside.start), slice(inside.stop, size)
+    return [part for part in ends if part.start < part.stop]
 
 
 def _plan(geometry: ConvGeometry, plain: bool, converts: bool, item: int, threads: int, bytes_: int) -> Plan | None:
@@ -275,101 +284,101 @@ class _Job:
     geometry: ConvGeometry
     groups: slice
     first_row: int
+    flat: bool  # an image of x is its matrix
     suspicious: bool
 
     def compute(self, piece: _Piece) -> None:
         """Compute one block and store it."""
-        columns = self._matrix(piece)
-        target = self._target(piece)
-        result = target
-        if result is None:
-            shape = (*self.weights.shape[:2], columns.shape[2])
-            result = SCRATCH.take("result", shape, self.weights.dtype)
-        np.matmul(self.weights, columns, out=result)
+        images, (groups, rows, _) = piece.images.stop - piece.images.start, self.weights.shape
+        first = self.groups.start * (self.geometry.w_shape[0] // self.geometry.group) + self.first_row
+        channels = slice(first, first + groups * rows)
+        place = (piece.images, channels, *piece.box)
+        columns = self._matrix(piece, images)
+        target = self._target(piece, images, channels)
+        if target is None:
+            result = SCRATCH.take("result", (groups, rows, columns.shape[2]), self.weights.dtype)
+            sums = result.reshape(groups * rows, images, *piece.positions).swapaxes(0, 1)
+        else:
+            result, sums = target, self.y[place]
+        started = self._multiply(columns, result, sums, place)
         if self.suspicious:
             self._check(result)
-        images, channels = piece.images.stop - piece.images.start, result.shape[0] * result.shape[1]
-        first = self._channels.start
-        for start, stop in spans(channels, _FINISHED // (images * piece.count)):
+        bias, finish = (None, Finish(None, self.finish.activation)) if started else (self.b, self.finish)
+        if target is not None and bias is None and not finish:
+            return
+        one_pass = target is not None and bias is None and finish.passes < 2
+        for start, stop in spans(groups * rows, groups * rows if one_pass else _FINISHED // (images * piece.count)):
             place = (piece.images, slice(first + start, first + stop), *piece.box)
-            if target is not None:
-                self._finish(self.y[place], place)
-            else:
-                sums = result.reshape(channels, images, *piece.positions)[start:stop].swapaxes(0, 1)
-                self._finish(sums, place)
-                self.y[place] = sums
+            part = sums[:, start:stop]
+            if bias is not None:
+                part += bias[place[1]].astype(part.dtype, copy=False).reshape(-1, *(1,) * (part.ndim - 2))
+            if finish:
+                finish.at(place).apply(part)
+            if target is None:
+                self.y[place] = part
 
-    def _finish(self, sums: Array, place: Any) -> None:
-        """Add the bias to the sums that a place in y has, and finish them."""
-        if self.b is not None:
-            sums += self.b[place[1]].astype(sums.dtype, copy=False).reshape(-1, *(1,) * (sums.ndim - 2))
-        if self.finish:
-            self.finish.at(place).apply(sums)
+    def _multiply(self, columns: Array, result: Array, sums: Array, place: Any) -> bool:
+        """Write the products into result; return whether they were added to the bias and the residual there.
 
-    @property
-    def _channels(self) -> slice:
-        """Output channels of this job: whole groups, or part of the rows of one."""
-        per_group = self.geometry.w_shape[0] // self.geometry.group
-        first = self.groups.start * per_group + self.first_row
-        return slice(first, first + self.weights.shape[0] * self.weights.shape[1])
+        ``sums`` are the same memory as outputs, and ``place`` says which.
+        """
+        has_more = self.b is not None or self.finish.residual is not None
+        if has_more and result.size >= _WORTH_STARTING and _product.adds(self.weights, columns, result):
+            start(sums, None if self.b is None else self.b[place[1]], self.finish.at(place))
+            _product.add(self.weights, columns, result)
+            return True
+        np.matmul(self.weights, columns, out=result)
+        return False
 
-    def _target(self, piece: _Piece) -> Array | None:
+    def _target(self, piece: _Piece, images: int, channels: slice) -> Array | None:
         """Return the block's place in y as a matrix, where y can be written in place."""
-        y = self.y
-        if y.dtype != self.weights.dtype or piece.images.stop - piece.images.start > 1:
+        y, (groups, rows, _) = self.y, self.weights.shape
+        if y.dtype != self.weights.dtype or images > 1:
             return None
-        if not (y.flags.c_contiguous or (self.weights.shape[1] > 1 and _flattens(y))):  # BLAS makes no rows with gaps
+        if not (y.flags.c_contiguous or (rows > 1 and _flattens(y))):  # BLAS makes no rows with gaps
             return None
-        flat = y[piece.images.start, self._channels].reshape(*self.weights.shape[:2], prod(y.shape[2:]))
-        return flat[..., piece.first : piece.first + piece.count]
+        flat = y[piece.images.start, channels].reshape(groups, rows, -1)
+        return flat if flat.shape[2] == piece.count else flat[..., piece.first : piece.first + piece.count]
 
     def _check(self, result: Array) -> None:
         """Padding meets a weight that is not finite only where the result is not finite either."""
         if not _finite(result) and not _finite(self.weights):
             raise _WeightsNotFinite
 
-    def _matrix(self, piece: _Piece) -> Array:
+    def _matrix(self, piece: _Piece, images: int) -> Array:
         """Return the block's inputs, (groups, depth, positions)."""
         geometry, channels = self.geometry, self.geometry.w_shape[1]
-        groups, depth = self.weights.shape[0], self.weights.shape[2]
-        source = self.x[piece.images, self.groups.start * channels : self.groups.stop * channels]
-        images = source.shape[0]
-        if images == 1 and self.x.dtype == self.weights.dtype and _pointwise(geometry) and _flattens(self.x):
-            flat = source.reshape(groups, channels, prod(geometry.x_shape[2:]))
-            return flat[..., piece.first : piece.first + piece.count]
+        groups, _, depth = self.weights.shape
+        span = slice(self.groups.start * channels, self.groups.stop * channels)
+        if self.flat and images == 1:
+            flat = self.x[piece.images.start, span].reshape(groups, channels, -1)
+            return flat if flat.shape[2] == piece.count else flat[..., piece.first : piece.first + piece.count]
+        source = self.x[(piece.images, span, *piece.reads)]
         # (images, groups * channels, …) -> (groups, channels, images, …)
         if images == 1:
             source = source.reshape(groups, channels, 1, *source.shape[2:])
         else:
             source = np.moveaxis(source.reshape(images, groups, channels, *source.shape[2:]), 0, 2)
-        rows = self._rows(source, piece)
+        columns = self._rows(source, piece)
         kernel = geometry.kernel_shape
-        shape = (groups, channels, *kernel, images, *piece.positions)
-        if max(kernel[:-1], default=1) == 1:
-            columns = rows
-        else:
+        if max(kernel[:-1], default=1) > 1:
+            rows, shape = columns, (groups, channels, *kernel, images, *piece.positions)
             columns = SCRATCH.take("columns", shape, self.weights.dtype)
             np.copyto(columns, _windows(rows, shape, geometry))
         return columns.reshape(groups, depth, images * piece.count)
 
     def _rows(self, source: Array, piece: _Piece) -> Array:
         """Return (groups, channels, k_n, images, r_1 … r_(n-1), q_n): what the last axis's taps see of every row."""
-        source = source[last_axes((*(axis.reads for axis in piece.rows), piece.seen))]
-        if self.x.dtype != self.weights.dtype and len(piece.taps) > 1:  # once, not for every tap
-            converted = SCRATCH.take("converted", source.shape, self.weights.dtype)
+        dtype, taps = self.weights.dtype, piece.taps
+        if source.dtype != dtype and len(taps) > 1:  # once, not for every tap
+            converted = SCRATCH.take("converted", source.shape, dtype)
             np.copyto(converted, source)
             source = converted
-        places = (*(axis.size for axis in piece.rows), piece.positions[-1])
-        rows = SCRATCH.take("rows", (*source.shape[:2], len(piece.taps), source.shape[2], *places), self.weights.dtype)
-        within = tuple(axis.inside for axis in piece.rows)
-        for number, axis in enumerate(piece.rows, 4):
-            for border in axis.around:
-                rows[(*(slice(None),) * number, border)] = 0
-        for number, tap in enumerate(piece.taps):
-            target = rows[:, :, number][last_axes((*within, slice(None)))]
-            for border in tap.around:
-                target[..., border] = 0
-            target[..., tap.inside] = source[..., tap.reads]
+        rows = SCRATCH.take("rows", (*source.shape[:2], len(taps), source.shape[2], *piece.rows), dtype)
+        for border in piece.borders:
+            rows[border] = 0
+        for place, reads in taps:
+            rows[place] = source[reads]
         return rows
 
 

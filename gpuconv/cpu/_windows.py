@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,7 @@ import numpy as np
 from gpuconv._geometry import tap_range
 from gpuconv.cpu._workspace import Array, Scratch
 
-_SHORT_ROW = 64  # elements
+_SHORT_RUN, _SHORT_PLANE = 64, 1024  # elements along the last axis, and along one before it with all after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +33,11 @@ class Axis:
     def taps(self) -> list[tuple[slice, slice]]:
         """Return which inputs every tap reads, and for which outputs; of a huge window, output by output."""
         if len(self.offsets) > self.count * self.extent:
-            single = ((q, tap) for q in range(self.count) for tap in range(*self._inside(q)))
+            single = ((q, tap) for q in range(self.count) for tap in range(*self.inside(q)))
             return [(_one(q * self.stride + self.offsets[tap]), _one(q)) for q, tap in single]
-        pairs = []
-        for offset in self.offsets:
-            low, high = tap_range(self.count, self.extent, self.stride, offset)
-            if low < high:
-                first = low * self.stride + offset
-                reads = slice(first, first + (high - low - 1) * self.stride + 1, self.stride)
-                pairs.append((reads, slice(low, high)))
-        return pairs
+        return _taps(self)
 
-    def empty(self) -> list[int]:
-        """Return the outputs whose window holds nothing: none of those whose first or last tap holds something."""
-        ends = [range(*tap_range(self.count, self.extent, self.stride, self.offsets[end])) for end in (0, -1)]
-        return [q for q in range(self.count) if q not in ends[0] and q not in ends[1] and not range(*self._inside(q))]
-
-    def _inside(self, q: int) -> tuple[int, int]:
+    def inside(self, q: int) -> tuple[int, int]:
         """Return the taps of output ``q`` that meet an input."""
         return tap_range(len(self.offsets), self.extent, self.offsets.step, q * self.stride + self.offsets[0])
 
@@ -56,18 +47,37 @@ class Axis:
         return self.offsets == range(1) and self.stride == 1 and self.count == self.extent
 
 
+@lru_cache(maxsize=1024)
+def _taps(axis: Axis) -> list[tuple[slice, slice]]:
+    """Return which inputs every tap reads, and for which outputs."""
+    pairs = []
+    for offset in axis.offsets:
+        low, high = tap_range(axis.count, axis.extent, axis.stride, offset)
+        if low < high:
+            first = low * axis.stride + offset
+            pairs.append((slice(first, first + (high - low - 1) * axis.stride + 1, axis.stride), slice(low, high)))
+    return pairs
+
+
+@lru_cache(maxsize=1024)
+def _empty(axis: Axis) -> list[int]:
+    """Return the outputs whose window holds nothing: none of those whose first or last tap holds something."""
+    ends = [range(*tap_range(axis.count, axis.extent, axis.stride, axis.offsets[end])) for end in (0, -1)]
+    return [q for q in range(axis.count) if q not in ends[0] and q not in ends[1] and not range(*axis.inside(q))]
+
+
 def _one(index: int) -> slice:
     return slice(index, index + 1)
 
 
-def fill_empty(target: Array, axes: list[Axis], value: float) -> None:
+def fill_empty(target: Array, axes: Sequence[Axis], value: float) -> None:
     """Set the outputs whose window holds nothing."""
     for axis in axes:
-        for q in axis.empty():
+        for q in _empty(axis):
             target[axis.at(_one(q))] = value
 
 
-def reduce(source: Array, axes: list[Axis], identity: Any, scratch: Scratch, target: Array | None = None) -> Array:
+def reduce(source: Array, axes: Sequence[Axis], identity: Any, scratch: Scratch, target: Array | None = None) -> Array:
     """Return the maxima of all windows over ``axes``, in ``target`` if given, else in scratch memory.
 
     A window that holds nothing gives ``identity``, which no other value may fall below.
@@ -87,7 +97,7 @@ def reduce(source: Array, axes: list[Axis], identity: Any, scratch: Scratch, tar
 
 
 def _reduce_axis(source: Array, result: Array, axis: Axis, identity: Any, scratch: Scratch) -> None:
-    if axis.position == source.ndim - 1 and over_rows(np.maximum, source, result, axis):
+    if over_all(np.maximum, source, result, axis, scratch):
         return
     count = len(axis.offsets)
     if (count.bit_length() + 2) * axis.stride < count:
@@ -96,28 +106,45 @@ def _reduce_axis(source: Array, result: Array, axis: Axis, identity: Any, scratc
         _reduce_by_taps(source, result, axis, identity)
 
 
-def over_rows(function: np.ufunc, source: Array, result: Array, axis: Axis) -> bool:
-    """Reduce small windows along the last axis as if all rows were one, then those that reach beyond a row's ends.
+def over_all(function: np.ufunc, source: Array, result: Array, axis: Axis, scratch: Scratch) -> bool:
+    """Reduce small windows along an axis as if it had no ends, then those that reach beyond an end.
 
-    Short rows cost more to start than to reduce. Return False where this is not the way: a stride, another number of
-    outputs than of inputs, long rows, arrays with gaps, or a window that is empty or never wholly inside.
+    Short runs of elements cost more to start than to reduce, and neighbours are reduced faster than every other
+    element: with a stride along the last axis, windows begin at every input, and those that are wanted are copied.
+    Return False where this is not the way: long runs or strides, arrays with gaps, a window that is empty, or none
+    that is wholly inside.
     """
-    low, high = axis.offsets[0], axis.offsets[-1]
-    whole = axis.stride == 1 and axis.count == axis.extent and source.flags.c_contiguous and result.flags.c_contiguous
-    if not whole or not low <= 0 <= high or len(axis.offsets) < 2 or not 4 * (high - low) <= axis.extent <= _SHORT_ROW:
+    low, high, taps, step = axis.offsets[0], axis.offsets[-1], len(axis.offsets), axis.stride
+    if not source.flags.c_contiguous or not low <= 0 <= high or taps < 2 or not 3 * (high - low) <= axis.extent:
         return False
-    inputs, outputs = source.reshape(-1), result.reshape(-1)
-    first, last = -low, inputs.size - high
-    parts = [inputs[first + offset : last + offset] for offset in axis.offsets]
-    middle = function(parts[0], parts[1], out=outputs[first:last])
+    inner = prod(source.shape[axis.position + 1 :])
+    if step > 1:
+        serves = inner == 1 and step <= taps
+    else:
+        serves = inner * axis.extent <= (_SHORT_RUN if inner == 1 else _SHORT_PLANE)
+    if not serves:
+        return False
+    # Windows wholly inside:
+    whole = range(-(low // step), min(axis.count, (axis.extent - 1 - high) // step + 1))
+    if not whole or (axis.count - 1) * step + low >= axis.extent:
+        return False
+    direct = step == 1 and axis.count == axis.extent and result.flags.c_contiguous
+    middle = result if direct else scratch.take("windows", source.shape, source.dtype)
+    inputs, outputs = source.reshape(-1), middle.reshape(-1)
+    first, last = -low * inner, inputs.size - high * inner
+    parts = [inputs[first + offset * inner : last + offset * inner] for offset in axis.offsets]
+    reduced = function(parts[0], parts[1], out=outputs[first:last])
     for part in parts[2:]:
-        function(middle, part, out=middle)
-    for q in (*range(-low), *range(axis.extent - high, axis.extent)):
-        inside = [q + offset for offset in axis.offsets if 0 <= q + offset < axis.extent]
-        column = result[..., q]
-        np.copyto(column, source[..., inside[0]])
-        for place in inside[1:]:
-            function(column, source[..., place], out=column)
+        function(reduced, part, out=reduced)
+    if not direct:
+        wanted = slice(whole.start * step, (whole.stop - 1) * step + 1, step)
+        result[axis.at(slice(whole.start, whole.stop))] = middle[axis.at(wanted)]
+    for q in (*range(whole.start), *range(whole.stop, axis.count)):
+        inside = [q * step + offset for offset in axis.offsets if 0 <= q * step + offset < axis.extent]
+        place = result[axis.at(_one(q))]
+        np.copyto(place, source[axis.at(_one(inside[0]))])
+        for tap in inside[1:]:
+            function(place, source[axis.at(_one(tap))], out=place)
     return True
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -17,8 +18,9 @@ from gpuconv.cpu._windows import Axis
 from gpuconv.cpu._workspace import SCRATCH, Array, Box, Ints, Scratch, boxes, limit, shrink, spans
 
 _TILE_BYTES = 2**24
-_TOUCHED = 6  # bytes at work per byte of input: its keys, their signs, maxima of one axis and the next
-_TOUCHED_INDICES = 48  # bytes at work per element of input: keys, an integer with the position, two sets of maxima
+_TOUCHED = 7  # bytes at work per byte of input: its keys, their signs, maxima of one axis, all windows, the next axis
+_TOUCHED_INDICES = 56  # bytes at work per element of input: keys, integers with positions, three sets of maxima
+_FEW = 16  # blocks
 
 Offsets = tuple[range, ...]
 
@@ -35,18 +37,60 @@ class _Block:
         return (self.images, self.channels, *(slice(*span) for span in self.box))
 
 
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What a block sees of x through one part of the window.
+
+    Attributes
+    ----------
+    place : index
+        Of its inputs in x.
+    starts : tuple of int
+        Per spatial axis, its first input.
+    axes : tuple of Axis
+        Of its windows.
+    """
+
+    place: Any
+    starts: Ints
+    axes: tuple[Axis, ...]
+
+
+Views = list[_View]  # one for each part of the window
+
+
 def max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometry) -> None:
     """Write the maxima of x into y and their positions, where asked for, into indices."""
     if y.size == 0:
         return
-    volume = _volume(_TOUCHED_INDICES if indices is not None else _TOUCHED * x.dtype.itemsize)
+    touched = _TOUCHED_INDICES if indices is not None else _TOUCHED * x.dtype.itemsize
+    windows, blocks = _work(geometry, _volume(touched), _volume(_TOUCHED_INDICES))
+    views = _views(geometry, _volume(touched), _volume(_TOUCHED_INDICES)) if len(blocks) <= _FEW else None
+
+    def compute(number: int) -> None:
+        block = blocks[number]
+        seen = _seen(geometry, windows, block) if views is None else views[number]
+        _compute(x, y, indices, geometry, seen, SCRATCH, block)
+
+    with np.errstate(all="ignore"):
+        _threads.run(compute, range(len(blocks)), side_by_side=_threads.pays(x.nbytes))
+
+
+@lru_cache(maxsize=256)
+def _work(geometry: MaxPoolGeometry, volume: int, volume_of_parts: int) -> tuple[list[Offsets], list[_Block]]:
+    """Return the parts of the window and the blocks of outputs, which see so many inputs at most."""
     windows = _windows_within(geometry, volume)
     if len(windows) > 1:  # parts of a window are put together by their positions
-        volume = _volume(_TOUCHED_INDICES)
+        volume = volume_of_parts
         windows = _windows_within(geometry, volume)
-    job = partial(_compute, x, y, indices, geometry, windows, SCRATCH)
-    with np.errstate(all="ignore"):
-        _threads.run(job, _blocks(geometry, volume), side_by_side=_threads.pays(x.nbytes))
+    return windows, _blocks(geometry, volume)
+
+
+@lru_cache(maxsize=256)
+def _views(geometry: MaxPoolGeometry, volume: int, volume_of_parts: int) -> list[Views]:
+    """Return what each of a few blocks sees."""
+    windows, blocks = _work(geometry, volume, volume_of_parts)
+    return [_seen(geometry, windows, block) for block in blocks]
 
 
 def _volume(touched: int) -> int:
@@ -87,25 +131,41 @@ def _inputs(geometry: MaxPoolGeometry, box: Ints, offsets: Offsets) -> int:
     return prod(min(n, (q - 1) * s + o[-1] - o[0] + 1) for q, s, o, n in axes)
 
 
+def _seen(geometry: MaxPoolGeometry, windows: list[Offsets], block: _Block) -> Views:
+    """Return what a block sees through every part of the window."""
+    views = []
+    for window in windows:
+        starts: list[int] = []
+        inputs: list[slice] = []
+        axes: list[Axis] = []
+        for (a, b), s, o, n in zip(block.box, geometry.strides, window, geometry.x_shape[2:], strict=True):
+            first, last = min(n, max(0, a * s + o[0])), max(0, min(n, (b - 1) * s + o[-1] + 1))
+            starts.append(first)
+            inputs.append(slice(first, last))
+            axes.append(_axis(2 + len(axes), b - a, max(0, last - first), s, a * s - first, o))
+        views.append(_View((block.images, block.channels, *inputs), tuple(starts), tuple(axes)))
+    return views
+
+
 def _compute(
     x: Array,
     y: Array,
     indices: Array | None,
     geometry: MaxPoolGeometry,
-    windows: list[Offsets],
+    views: Views,
     scratch: Scratch,
     block: _Block,
 ) -> None:
     target = y[block.place]
-    if len(windows) == 1:
+    if len(views) == 1:
         places = None if indices is None else indices[block.place]
-        _pool(x, target, places, geometry, windows[0], scratch, block)
+        _pool(x, target, places, geometry, views[0], scratch, block)
         return
     places = np.empty(target.shape, np.int64) if indices is None else indices[block.place]
     more, more_places = np.empty_like(target), np.empty_like(places)
-    _pool(x, target, places, geometry, windows[0], scratch, block)
-    for window in windows[1:]:
-        _pool(x, more, more_places, geometry, window, scratch, block)
+    _pool(x, target, places, geometry, views[0], scratch, block)
+    for view in views[1:]:
+        _pool(x, more, more_places, geometry, view, scratch, block)
         _argmax.merge(target, places, more, more_places)
 
 
@@ -114,32 +174,25 @@ def _pool(
     target: Array,
     places: Array | None,
     geometry: MaxPoolGeometry,
-    window: Offsets,
+    view: _View,
     scratch: Scratch,
     block: _Block,
 ) -> None:
     """Pool one block through one part of the window."""
-    starts: list[int] = []
-    inputs: list[slice] = []
-    axes: list[Axis] = []
-    for (a, b), s, o, n in zip(block.box, geometry.strides, window, geometry.x_shape[2:], strict=True):
-        first, last = min(n, max(0, a * s + o[0])), max(0, min(n, (b - 1) * s + o[-1] + 1))
-        starts.append(first)
-        inputs.append(slice(first, last))
-        axes.append(_axis(2 + len(axes), b - a, max(0, last - first), s, a * s - first, o))
-    source = x[(block.images, block.channels, *inputs)]
+    source = x[view.place]
     if source.size == 0:
         target[...] = lowest(x.dtype)
         if places is not None:
             places[...] = -1
         return
-    order = _order_of_axes(source)
-    turned = [replace(axis, position=order.index(axis.position)) for axis in axes]
+    order, axes = _order_of_axes(source), view.axes
+    if order != tuple(range(source.ndim)):
+        axes = tuple(replace(axis, position=order.index(axis.position)) for axis in axes)
     if places is None:
-        _values(source.transpose(order), target.transpose(order), turned, scratch)
+        _values(source.transpose(order), target.transpose(order), axes, scratch)
     else:
-        part = _argmax.Part(block.images.start, block.channels.start, tuple(starts), source, order)
-        _argmax.store(target, places, part, _argmax.positions(part, turned, scratch), geometry)
+        part = _argmax.Part(block.images.start, block.channels.start, view.starts, source, order)
+        _argmax.store(target, places, part, _argmax.positions(part, axes, scratch), geometry)
 
 
 def _order_of_axes(source: Array) -> Ints:
@@ -157,7 +210,7 @@ def _axis(position: int, count: int, extent: int, stride: int, start: int, offse
     return Axis(position, count, extent, stride, range(inside.start + start, inside.stop + start, inside.step))
 
 
-def _values(source: Array, target: Array, axes: list[Axis], scratch: Scratch) -> None:
+def _values(source: Array, target: Array, axes: Sequence[Axis], scratch: Scratch) -> None:
     dtype: Any = source.dtype
     if dtype.itemsize == 2:  # NumPy's own maxima of 16-bit floats go through float32, one by one
         maxima = _windows.reduce(_order.keys(source, scratch), axes, np.iinfo(np.int16).min, scratch)

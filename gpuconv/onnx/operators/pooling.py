@@ -12,7 +12,8 @@ import gpuconv
 from gpuconv import _geometry, cuda
 from gpuconv._errors import ArgumentError
 from gpuconv.cpu import _threads
-from gpuconv.cpu._windows import Axis, over_rows
+from gpuconv.cpu._windows import Axis, over_all
+from gpuconv.cpu._workspace import SCRATCH
 from gpuconv.onnx.operators.form import Form, Operator, blocks_of_channels, ints, namespace, wide
 
 _BLOCK = 2**17  # elements
@@ -79,11 +80,11 @@ def _sums_by_slices(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
 
 def _sums_along(x: Any, g: _geometry.MaxPoolGeometry, axis: int) -> Any:
     shape = (*x.shape[: 1 + axis], g.y_shape[2 + axis], *x.shape[2 + axis :])
-    if axis == len(g.strides) - 1:
-        total = np.empty(shape, x.dtype)
-        if over_rows(np.add, x, total, Axis(1 + axis, shape[-1], x.shape[-1], g.strides[axis], g.offsets[axis])):
-            return total
-    total = np.zeros(shape, x.dtype)
+    total = np.empty(shape, x.dtype)
+    along = Axis(1 + axis, shape[1 + axis], x.shape[1 + axis], g.strides[axis], g.offsets[axis])
+    if over_all(np.add, x, total, along, SCRATCH):
+        return total
+    total.fill(0)
     before: tuple[slice, ...] = (slice(None),) * (1 + axis)
     for tap in range(g.kernel_shape[axis]):
         out, source = _meeting(g, axis, tap, 0, 0)
