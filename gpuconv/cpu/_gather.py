@@ -109,6 +109,9 @@ class _Piece:
         Where zeros of the padding go in the rows (groups, channels, k_n, images, r_1 … r_(n-1), q_n).
     taps : tuple of (index, index)
         For every tap of the last axis, where in the rows it goes, and which of the inputs that are read go there.
+    shifts : None or tuple of (index, index, index)
+        Where rows have as many outputs as inputs: the same with rows end to end. Where in the rows a tap's planes are,
+        which of a plane's elements get inputs, and which inputs; what comes from another row lies in the borders.
     """
 
     images: slice
@@ -120,6 +123,7 @@ class _Piece:
     rows: Ints
     borders: tuple[Any, ...]
     taps: tuple[tuple[Any, Any], ...]
+    shifts: tuple[tuple[Any, Any, Any], ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +172,16 @@ def _piece(geometry: ConvGeometry, block: Block) -> _Piece:
         for number, (size, inside, _) in enumerate(rows)
         for border in _around(size, inside)
     ]
-    taps = []
+    taps, shifts = [], []
+    plane = q * (within[-1].stop - within[-1].start) if within else 0
     for number, offset in enumerate(offsets):
         size, inside, reads = _axis(q, max(0, seen[1] - seen[0]), s, a * s + offset - seen[0])
         place = (*every[:2], number, every[3], *within)
         borders += [(*place, border) for border in _around(size, inside)]
         taps.append(((*place, inside), (..., reads)))
+        if inside.start < inside.stop:
+            before, after = max(0, -offset), max(0, offset)
+            shifts.append((place, (..., slice(before, plane - after)), (..., slice(after, plane - before))))
     return _Piece(
         block.images,
         block.positions,
@@ -184,6 +192,7 @@ def _piece(geometry: ConvGeometry, block: Block) -> _Piece:
         (*(size for size, _, _ in rows), q),
         tuple(borders),
         tuple(taps),
+        tuple(shifts) if plane and s == 1 and q == n and seen == (0, n) else None,
     )
 
 
@@ -307,9 +316,9 @@ class _Job:
         if target is not None and bias is None and not finish:
             return
         one_pass = target is not None and bias is None and finish.passes < 2
-        for start, stop in spans(groups * rows, groups * rows if one_pass else _FINISHED // (images * piece.count)):
-            place = (piece.images, slice(first + start, first + stop), *piece.box)
-            part = sums[:, start:stop]
+        for low, high in spans(groups * rows, groups * rows if one_pass else _FINISHED // (images * piece.count)):
+            place = (piece.images, slice(first + low, first + high), *piece.box)
+            part = sums[:, low:high]
             if bias is not None:
                 part += bias[place[1]].astype(part.dtype, copy=False).reshape(-1, *(1,) * (part.ndim - 2))
             if finish:
@@ -375,11 +384,22 @@ class _Job:
             np.copyto(converted, source)
             source = converted
         rows = SCRATCH.take("rows", (*source.shape[:2], len(taps), source.shape[2], *piece.rows), dtype)
+        if piece.shifts is not None and source.strides[-2:] == (source.shape[-1] * source.itemsize, source.itemsize):
+            planes = _planes(source)
+            for place, writes, reads in piece.shifts:
+                _planes(rows[place])[writes] = planes[reads]
+        else:
+            for place, reads in taps:
+                rows[place] = source[reads]
         for border in piece.borders:
             rows[border] = 0
-        for place, reads in taps:
-            rows[place] = source[reads]
         return rows
+
+
+def _planes(array: Array) -> Array:
+    """Return a view with the last two axes, between which there is no gap, as one."""
+    *outer, height, width = array.shape
+    return array.reshape(*outer, height * width)
 
 
 def _windows(rows: Array, shape: Ints, geometry: ConvGeometry) -> Array:
