@@ -38,7 +38,7 @@ from gpuconv.cpu._workspace import (
     spans,
 )
 
-_TILE_BYTES = 2 * 2**20  # stays in cache, and is worth a turn of the interpreter
+_TILE_BYTES = 2 * 2**20  # stays in a core's cache, and is worth a turn of the interpreter; twice that for two cores
 _FINISHED = 2**16  # results that are finished at a time: a core's cache has them still
 _WORTH_STARTING = 2**16  # results for which a pass over them costs more than calling BLAS without NumPy
 _FEW = 8
@@ -229,7 +229,7 @@ def _plan(geometry: ConvGeometry, plain: bool, converts: bool, item: int, thread
     if _elements(geometry, (1,) * len(out), rows) > budget:
         return None
     column = (0 if plain and _pointwise(geometry) else depth) + (0 if plain else rows)
-    tile = min(_TILE_BYTES // item, budget)
+    tile = min((_TILE_BYTES if threads > 1 else 2 * _TILE_BYTES) // item, budget)
     share = -(-images * prod(out) // threads)
     box = shrink(out, max(_WIDE, min(tile // max(1, column), share)))
     # Small images: several make one product; of many small groups, several make one call instead.
