@@ -42,6 +42,8 @@ _TILE_BYTES = 2 * 2**20  # stays in a core's cache, and is worth a turn of the i
 _FINISHED = 2**16  # results that are finished at a time: a core's cache has them still
 _WORTH_STARTING = 2**16  # results for which a pass over them costs more than calling BLAS without NumPy
 _FEW = 8
+_DEEP = 48  # elements of a sum, in whose time its result is read and written again
+_OFTEN = 8  # uses of a weight that are worth moving it
 _WIDE = 512  # columns from which a product is efficient
 
 
@@ -49,27 +51,100 @@ class _WeightsNotFinite(Exception):
     """A zero of the padding may have met an infinite or NaN weight."""
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What holds for weights as long as nobody changes them.
+
+    Attributes
+    ----------
+    finite : bool
+    by_rows : None or array (k_1, G, M/G, C/G * k_2)
+        Each row of taps as a matrix, where products are added up row by row.
+    """
+
+    finite: bool
+    by_rows: Array | None
+
+
+def known(w: Array, geometry: ConvGeometry, accumulator: str) -> Weights:
+    """Look at weights once for all."""
+    wanted = goes_by_rows(geometry, accumulator, True)
+    return Weights(_finite(w), _by_rows(w, geometry, accumulator) if wanted else None)
+
+
+def goes_by_rows(geometry: ConvGeometry, accumulator: str, is_known: bool) -> bool:
+    """Tell whether products are added up row by row of taps, for which weights have to be put into another order.
+
+    For weights that are not known, only where this costs little beside the rest.
+    """
+    if not _product.available(accumulator) or not _serves_rows(geometry):
+        return False
+    rows, positions = geometry.w_shape[0] // geometry.group, geometry.x_shape[0] * prod(geometry.y_shape[2:])
+    if is_known:
+        return True
+    return positions >= _OFTEN * rows and prod(geometry.w_shape) * np.dtype(accumulator).itemsize <= limit() // 8
+
+
+@lru_cache(maxsize=1024)
+def _serves_rows(geometry: ConvGeometry) -> bool:
+    """Tell whether outputs meet a row of taps in inputs that are one run, and it is worth a product of its own."""
+    images, channels, *_ = geometry.x_shape
+    return (
+        len(geometry.kernel_shape) == 2
+        and geometry.kernel_shape[0] > 1
+        and geometry.strides[0] == 1
+        and geometry.group <= _product.MOST
+        and channels // geometry.group * geometry.kernel_shape[1] >= _DEEP
+        and (images == 1 or prod(geometry.y_shape[2:]) >= _WIDE)
+    )
+
+
+def _by_rows(w: Array, geometry: ConvGeometry, accumulator: str) -> Array:
+    """Return weights as (k_1, G, M/G, C/G * k_2)."""
+    rows, channels, *kernel = w.shape
+    split = w.reshape(geometry.group, rows // geometry.group, channels, *kernel)
+    moved = np.ascontiguousarray(np.moveaxis(split, 3, 0), accumulator)
+    return moved.reshape(*moved.shape[:3], channels * kernel[1])
+
+
 def conv(
-    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str, finish: Finish
+    x: Array,
+    w: Array,
+    b: Array | None,
+    y: Array,
+    geometry: ConvGeometry,
+    accumulator: str,
+    finish: Finish,
+    facts: Weights | None = None,
 ) -> bool:
-    """Write Conv into y; return False where another way is needed: not enough workspace, or weights not finite."""
-    converts = w.dtype != accumulator or not w.flags.c_contiguous
+    """Write Conv into y; return False where another way is needed: not enough workspace, or weights not finite.
+
+    ``facts`` are those of ``w``, if they are known.
+    """
+    by_rows = goes_by_rows(geometry, accumulator, facts is not None)
+    converts = not by_rows and (w.dtype != accumulator or not w.flags.c_contiguous)
     item = np.dtype(accumulator).itemsize
     threads = _threads.count()
     team = _blas.team(2 * w.size * x.shape[0] * prod(y.shape[2:]), threads)
-    work = _work(geometry, x.dtype == y.dtype == accumulator, converts, item, 1 if team else threads, limit())
-    if work is None or (work.padded and w.size <= y.size and not _finite(w)):
+    plain = x.dtype == y.dtype == accumulator
+    work = _work(geometry, plain, converts, by_rows, item, 1 if team else threads, limit())
+    if work is None:
+        return False
+    suspicious = work.padded and facts is None and w.size > y.size
+    if work.padded and not suspicious and not (_finite(w) if facts is None else facts.finite):
         return False
     if converts and w.size * item <= limit() // 8:
         w, converts = np.ascontiguousarray(w, accumulator), False
-    weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])
+    weights = w.reshape(1, geometry.group, w.shape[0] // geometry.group, *w.shape[1:])
+    if by_rows:
+        ordered = None if facts is None else facts.by_rows
+        weights = _by_rows(w, geometry, accumulator) if ordered is None else ordered
     flat = x.dtype == accumulator and _pointwise(geometry) and _flattens(x)
-    suspicious = work.padded and w.size > y.size
 
     def job(groups: Span, rows: Span) -> _Job:
-        part = weights[slice(*groups), slice(*rows)].astype(accumulator, copy=False)
-        matrix = part.reshape(*part.shape[:2], -1)
-        return _Job(x, matrix, b, y, finish, geometry, slice(*groups), rows[0], flat, suspicious)
+        part = weights[:, slice(*groups), slice(*rows)].astype(accumulator, copy=False)
+        matrices = part.reshape(*part.shape[:3], -1)
+        return _Job(x, matrices, b, y, finish, geometry, slice(*groups), rows[0], flat, suspicious)
 
     try:
         for some in [[part] for part in work.parts] if converts else [work.parts]:
@@ -142,8 +217,10 @@ class _Work:
 
 
 @lru_cache(maxsize=1024)
-def _work(geometry: ConvGeometry, plain: bool, converts: bool, item: int, threads: int, bytes_: int) -> _Work | None:
-    plan = _plan(geometry, plain, converts, item, threads, bytes_)
+def _work(
+    geometry: ConvGeometry, plain: bool, converts: bool, by_rows: bool, item: int, threads: int, bytes_: int
+) -> _Work | None:
+    plan = _plan(geometry, plain, converts, by_rows, item, threads, bytes_)
     if plan is None:
         return None
     parts = product(spans(geometry.group, plan.groups), spans(geometry.w_shape[0] // geometry.group, plan.rows))
@@ -218,7 +295,9 @@ def _around(size: int, inside: slice) -> list[slice]:
     return [part for part in ends if part.start < part.stop]
 
 
-def _plan(geometry: ConvGeometry, plain: bool, converts: bool, item: int, threads: int, bytes_: int) -> Plan | None:
+def _plan(
+    geometry: ConvGeometry, plain: bool, converts: bool, by_rows: bool, item: int, threads: int, bytes_: int
+) -> Plan | None:
     """Choose the block, or return None where not even one output fits the workspace.
 
     ``plain`` says that x and y are of the accumulator's type, ``converts`` that weights have to be copied.
@@ -228,7 +307,8 @@ def _plan(geometry: ConvGeometry, plain: bool, converts: bool, item: int, thread
     budget = bytes_ // (2 * threads * item)
     if _elements(geometry, (1,) * len(out), rows) > budget:
         return None
-    column = (0 if plain and _pointwise(geometry) else depth) + (0 if plain else rows)
+    gathered = depth // geometry.kernel_shape[0] if by_rows else depth
+    column = (0 if plain and _pointwise(geometry) else gathered) + (0 if plain else rows)
     tile = min((_TILE_BYTES if threads > 1 else 2 * _TILE_BYTES) // item, budget)
     share = -(-images * prod(out) // threads)
     box = shrink(out, max(_WIDE, min(tile // max(1, column), share)))
@@ -283,7 +363,10 @@ def _reach(geometry: ConvGeometry, box: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One set of weights (groups, rows, depth) over all blocks."""
+    """One set of weights (products, groups, rows, depth) over all blocks.
+
+    Of one product, the depth is over channels and all taps, of several over channels and one row of taps.
+    """
 
     x: Array
     weights: Array
@@ -298,14 +381,14 @@ class _Job:
 
     def compute(self, piece: _Piece) -> None:
         """Compute one block and store it."""
-        images, (groups, rows, _) = piece.images.stop - piece.images.start, self.weights.shape
+        images, (_, groups, rows, _) = piece.images.stop - piece.images.start, self.weights.shape
         first = self.groups.start * (self.geometry.w_shape[0] // self.geometry.group) + self.first_row
         channels = slice(first, first + groups * rows)
         place = (piece.images, channels, *piece.box)
-        columns = self._matrix(piece, images)
+        columns = self._columns(piece, images)
         target = self._target(piece, images, channels)
         if target is None:
-            result = SCRATCH.take("result", (groups, rows, columns.shape[2]), self.weights.dtype)
+            result = SCRATCH.take("result", (groups, rows, columns[0].shape[2]), self.weights.dtype)
             sums = result.reshape(groups * rows, images, *piece.positions).swapaxes(0, 1)
         else:
             result, sums = target, self.y[place]
@@ -326,25 +409,31 @@ class _Job:
             if target is None:
                 self.y[place] = part
 
-    def _multiply(self, columns: Array, result: Array, sums: Array, place: Any) -> bool:
+    def _multiply(self, columns: list[Array], result: Array, sums: Array, place: Any) -> bool:
         """Write the products into result; return whether they were added to the bias and the residual there.
 
         ``sums`` are the same memory as outputs, and ``place`` says which.
         """
+        several = len(columns) > 1
         has_more = self.b is not None or self.finish.residual is not None
-        if has_more and result.size >= _WORTH_STARTING and _product.adds(self.weights, columns, result):
+        adds = several or (
+            has_more and result.size >= _WORTH_STARTING and _product.adds(self.weights[0], columns[0], result)
+        )
+        if not adds:
+            np.matmul(self.weights[0], columns[0], out=result)
+            return False
+        if has_more:
             start(sums, None if self.b is None else self.b[place[1]], self.finish.at(place))
-            _product.add(self.weights, columns, result)
-            return True
-        np.matmul(self.weights, columns, out=result)
-        return False
+        for number, (matrix, part) in enumerate(zip(self.weights, columns, strict=True)):
+            _product.add(matrix, part, result, onto=has_more or number > 0)
+        return True
 
     def _target(self, piece: _Piece, images: int, channels: slice) -> Array | None:
         """Return the block's place in y as a matrix, where y can be written in place."""
-        y, (groups, rows, _) = self.y, self.weights.shape
+        y, (products, groups, rows, _) = self.y, self.weights.shape
         if y.dtype != self.weights.dtype or images > 1:
             return None
-        if not (y.flags.c_contiguous or (rows > 1 and _flattens(y))):  # BLAS makes no rows with gaps
+        if not (y.flags.c_contiguous or (products == 1 and rows > 1 and _flattens(y))):  # BLAS makes no rows with gaps
             return None
         flat = y[piece.images.start, channels].reshape(groups, rows, -1)
         return flat if flat.shape[2] == piece.count else flat[..., piece.first : piece.first + piece.count]
@@ -354,27 +443,31 @@ class _Job:
         if not _finite(result) and not _finite(self.weights):
             raise _WeightsNotFinite
 
-    def _matrix(self, piece: _Piece, images: int) -> Array:
-        """Return the block's inputs, (groups, depth, positions)."""
+    def _columns(self, piece: _Piece, images: int) -> list[Array]:
+        """Return the block's inputs for every product, (groups, depth, positions)."""
         geometry, channels = self.geometry, self.geometry.w_shape[1]
-        groups, _, depth = self.weights.shape
+        products, groups, _, depth = self.weights.shape
         span = slice(self.groups.start * channels, self.groups.stop * channels)
         if self.flat and images == 1:
             flat = self.x[piece.images.start, span].reshape(groups, channels, -1)
-            return flat if flat.shape[2] == piece.count else flat[..., piece.first : piece.first + piece.count]
+            return [flat if flat.shape[2] == piece.count else flat[..., piece.first : piece.first + piece.count]]
         source = self.x[(piece.images, span, *piece.reads)]
         # (images, groups * channels, …) -> (groups, channels, images, …)
         if images == 1:
             source = source.reshape(groups, channels, 1, *source.shape[2:])
         else:
             source = np.moveaxis(source.reshape(images, groups, channels, *source.shape[2:]), 0, 2)
-        columns = self._rows(source, piece)
+        rows = self._rows(source, piece)
+        if products > 1:
+            planes, step = rows.reshape(groups, depth, -1), geometry.dilations[0] * rows.shape[-1]
+            return [planes[..., tap * step : tap * step + piece.count] for tap in range(products)]
         kernel = geometry.kernel_shape
         if max(kernel[:-1], default=1) > 1:
-            rows, shape = columns, (groups, channels, *kernel, images, *piece.positions)
+            shape = (groups, channels, *kernel, images, *piece.positions)
             columns = SCRATCH.take("columns", shape, self.weights.dtype)
             np.copyto(columns, _windows(rows, shape, geometry))
-        return columns.reshape(groups, depth, images * piece.count)
+            rows = columns
+        return [rows.reshape(groups, depth, images * piece.count)]
 
     def _rows(self, source: Array, piece: _Piece) -> Array:
         """Return (groups, channels, k_n, images, r_1 … r_(n-1), q_n): what the last axis's taps see of every row."""

@@ -16,11 +16,11 @@ from gpuconv.cpu._workspace import Array, Ints
 _NAMES = ("scipy_cblas_{}gemm64_", "cblas_{}gemm64_")  # all integers of those with this suffix have 64 bits
 _TYPES: dict[str, tuple[str, Any]] = {"f": ("s", ctypes.c_float), "d": ("d", ctypes.c_double)}
 _ROW_MAJOR, _AS_IT_IS, _TRANSPOSED = 101, 111, 112  # of CBLAS
-_MOST = 8  # products, for each of which BLAS has to be called
+MOST = 8  # products, for each of which BLAS has to be called
 
 
-def add(a: Array, b: Array, c: Array) -> None:
-    """Add ``a[g] @ b[g]`` to every ``c[g]``; matrices that :func:`adds` was asked about."""
+def add(a: Array, b: Array, c: Array, onto: bool = True) -> None:
+    """Add ``a[g] @ b[g]`` to every ``c[g]``, or overwrite it; matrices that :func:`adds` was asked about."""
     function, item = _functions()[a.dtype.char], a.itemsize
     (_, rows, depth), columns = a.shape, b.shape[2]
     (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))
@@ -28,7 +28,12 @@ def add(a: Array, b: Array, c: Array) -> None:
     places = [(matrix.ctypes.data, matrix.strides[0]) for matrix in (a, b, c)]
     for group in range(a.shape[0]):
         at_a, at_b, at_c = (first + group * step for first, step in places)
-        function(_ROW_MAJOR, flip_a, flip_b, rows, columns, depth, 1.0, at_a, lda, at_b, ldb, 1.0, at_c, ldc)
+        function(_ROW_MAJOR, flip_a, flip_b, rows, columns, depth, 1.0, at_a, lda, at_b, ldb, float(onto), at_c, ldc)
+
+
+def available(dtype: str) -> bool:
+    """Tell whether matrices of a type are multiplied, if :func:`adds` has nothing against their shapes."""
+    return np.dtype(dtype).char in _functions()
 
 
 def adds(a: Array, b: Array, c: Array) -> bool:
@@ -38,7 +43,7 @@ def adds(a: Array, b: Array, c: Array) -> bool:
     within rows; and nothing where BLAS cannot be called.
     """
     kind = a.dtype.char
-    if a.shape[0] > _MOST or b.dtype.char != kind or c.dtype.char != kind or kind not in _functions():
+    if a.shape[0] > MOST or b.dtype.char != kind or c.dtype.char != kind or kind not in _functions():
         return False
     orders = [_order(matrix.shape[1:], matrix.strides[1:], a.itemsize) for matrix in (a, b, c)]
     return None not in orders and orders[2][0] == _AS_IT_IS  # type: ignore[index]

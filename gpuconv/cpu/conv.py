@@ -11,27 +11,41 @@ from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry
 from gpuconv.cpu import _gather, _scatter, _taps
 from gpuconv.cpu._finish import PLAIN, Finish, fill
+from gpuconv.cpu._gather import Weights
 from gpuconv.cpu._workspace import Array
 
 
-def conv(x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, finish: Finish = PLAIN) -> None:
-    """Write Conv of x and w, plus b, into y, finished."""
+def known_weights(w: Array, geometry: ConvGeometry) -> Weights:
+    """Look at weights (M, C/G, k_1, …) that do not change, once for all calls of :func:`conv` with them."""
+    return _gather.known(w, geometry, _dtypes.accumulator(w.dtype))
+
+
+def conv(
+    x: Array,
+    w: Array,
+    b: Array | None,
+    y: Array,
+    geometry: ConvGeometry,
+    finish: Finish = PLAIN,
+    facts: Weights | None = None,
+) -> None:
+    """Write Conv of x and w, plus b, into y, finished; ``facts`` are those of w."""
     accumulator = _dtypes.accumulator(x.dtype)
     with np.errstate(all="ignore"):
         if 0 in (x.size, w.size, y.size):
             fill(y, b, finish, accumulator)
             return
         done = False
-        if _adds_less_than_it_gathers(geometry):
+        if _adds_less_than_it_gathers(geometry, _gather.goes_by_rows(geometry, accumulator, facts is not None)):
             done = _scatter.run(_as_scatter(x, w, b, y, geometry, accumulator, finish))
-        done = done or _gather.conv(x, w, b, y, geometry, accumulator, finish)
+        done = done or _gather.conv(x, w, b, y, geometry, accumulator, finish, facts)
         if not done:
             _taps.conv(x, w, b, y, geometry, accumulator, finish)
 
 
 @lru_cache(maxsize=1024)
-def _adds_less_than_it_gathers(geometry: ConvGeometry) -> bool:
-    """Tell whether adding up M values per tap costs less than copying C per tap.
+def _adds_less_than_it_gathers(geometry: ConvGeometry, by_rows: bool) -> bool:
+    """Tell whether adding up M values per tap costs less than copying C per tap, or per tap of a row.
 
     An addition costs about as much as copying two elements, and starting those of a tap as copying ten thousand; half
     of the copies are of long runs. Not where the kernel's reach is long beside the image: blocks would multiply too
@@ -41,7 +55,8 @@ def _adds_less_than_it_gathers(geometry: ConvGeometry) -> bool:
     taps, last, positions = prod(geometry.kernel_shape), geometry.kernel_shape[-1], prod(geometry.y_shape[2:])
     if max(geometry.strides) > 1 or taps == 1:
         return False
-    if 2 * taps * (2 * rows * positions + 10_000) > channels * positions * (taps + 2 * last):
+    copies = 2 * last if by_rows else taps + 2 * last
+    if 2 * taps * (2 * rows * positions + 10_000) > channels * positions * copies:
         return False
     axes = zip(geometry.y_shape[2:], geometry.kernel_shape, geometry.dilations, strict=True)
     return prod(1 + (k - 1) * d / q for q, k, d in axes) < 1.1

@@ -33,6 +33,9 @@ class Evaluator(ReferenceEvaluator):
         kwargs["new_ops"] = None  # onnx would look at these first
         super().__init__(proto, *args, **kwargs)
         self._last_uses = _last_uses(self.nodes_, set(self.output_names))
+        for node in self.rt_nodes_:
+            if isinstance(node, Step):
+                node.keep(self.rt_inits_)
         self._stand_ins: dict[int, Any] = {}
 
     def _init(self) -> None:

@@ -23,7 +23,12 @@ class RepeatedConv:
 
     def __init__(self, keywords: Mapping[str, Any], activation: Any = None) -> None:
         self._keywords, self._activation = keywords, _activation.parse("conv", activation)
-        self._accepted: tuple[list[Any], Any] | None = None  # kinds, and the geometry for them
+        self._accepted: tuple[list[Any], Any, Any] | None = None  # kinds, and for them the geometry and constant facts
+        self._constant: Any = None
+
+    def keep(self, w: Any) -> None:
+        """Take an array for weights that nobody changes: what is seen of it once is not looked at again."""
+        self._constant = w
 
     def call(self, compute: Callable[[], tuple[Any, ...]], *operands: Any) -> tuple[Any, ...]:
         """Return the result for operands of accepted kinds; otherwise what ``compute`` returns, and accept them."""
@@ -39,17 +44,19 @@ class RepeatedConv:
         kinds = _kinds(x, w, b, residual)
         if kinds is not None:
             bias = None if b is None else b.shape
-            self._accepted = kinds, _geometry.conv(x.shape, w.shape, bias, **self._keywords)
+            geometry = _geometry.conv(x.shape, w.shape, bias, **self._keywords)
+            self._accepted = kinds, geometry, cpu.known_weights(w, geometry) if w is self._constant else None
 
     def run(self, x: Any, w: Any, b: Any = None, residual: Any = None) -> Any:
         """Return the result, or None where operands of these kinds were not the last that were accepted."""
         if self._accepted is None:
             return None
-        kinds, geometry = self._accepted
+        kinds, geometry, facts = self._accepted
         if _kinds(x, w, b, residual) != kinds:
             return None
         y = np.empty(geometry.y_shape, x.dtype)
-        cpu.conv(x, w, b, y, geometry, cpu.Finish(residual, self._activation))
+        finish = cpu.Finish(residual, self._activation)
+        cpu.conv(x, w, b, y, geometry, finish, facts if w is self._constant else None)
         return y
 
 

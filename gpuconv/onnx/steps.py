@@ -55,6 +55,9 @@ class Step:
         """Return the function that the input at a position has the weights of, or ""."""
         return ""
 
+    def keep(self, constants: Mapping[str, Any]) -> None:
+        """Learn which values nobody changes, by name."""
+
     def takes(self, inputs: Inputs, linked: Mapping[str, Any]) -> bool:
         """Tell whether these inputs, and these values of linked attributes, are among those that are computed here."""
         return True
@@ -64,7 +67,18 @@ class Step:
         raise NotImplementedError
 
 
-class KernelStep(Step):
+class ConvolutionStep(Step):
+    """A node that may be a convolution, which is computed with less ado when it comes again."""
+
+    _again: RepeatedConv | None = None
+
+    def keep(self, constants: Mapping[str, Any]) -> None:
+        """Take weights that are constant for what they are."""
+        if self._again is not None:
+            self._again.keep(constants.get(self.input[1]))
+
+
+class KernelStep(ConvolutionStep):
     """A node of Conv, ConvTranspose or MaxPool."""
 
     def __init__(self, node: NodeProto, opset: int) -> None:
@@ -82,7 +96,7 @@ class KernelStep(Step):
         return compute() if self._again is None else self._again.call(compute, *inputs)
 
 
-class FusedStep(Step):
+class FusedStep(ConvolutionStep):
     """A convolution with a residual or an activation, or a factor and a shift per channel with one."""
 
     def __init__(self, node: NodeProto, opset: int) -> None:
