@@ -1,0 +1,172 @@
+"""Convolutions on the CPU whose products BLAS adds to what is there, and those that add up row by row of taps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import oracle
+import pytest
+from operands import LAYOUTS
+
+import gpuconv
+from gpuconv import _geometry, cpu
+from gpuconv.cpu import _gather, _product
+from gpuconv.onnx import backend
+
+available = pytest.mark.skipif(not _product.available("float32"), reason="this NumPy's BLAS cannot be called")
+PADS = {"pads": [1, 1, 1, 1]}
+
+
+def _integers(seed: int, *shapes: tuple[int, ...], dtype: Any = np.float32) -> list[Any]:
+    draw = np.random.default_rng(seed)
+    return [draw.integers(-3, 4, shape).astype(dtype) for shape in shapes]
+
+
+# ---------------------------------------------------------------- one product
+
+
+def _transposed(matrices: Any) -> Any:
+    return np.ascontiguousarray(matrices.swapaxes(1, 2)).swapaxes(1, 2)
+
+
+def _apart(matrices: Any) -> Any:
+    wide = np.full((*matrices.shape[:2], matrices.shape[2] + 3), np.nan, matrices.dtype)
+    wide[..., 1:-2] = matrices
+    return wide[..., 1:-2]
+
+
+@available
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "sizes", [(1, 5, 7, 9), (3, 1, 4, 8), (2, 6, 1, 5), (1, 4, 3, 1), (1, 1, 1, 1), (8, 70, 65, 130)]
+)
+@pytest.mark.parametrize("of_a", [np.array, _transposed, _apart])
+@pytest.mark.parametrize("of_b", [np.array, _transposed, _apart])
+@pytest.mark.parametrize("of_c", [np.array, _apart])
+def test_products_are_added_or_overwrite(of_c: Any, of_b: Any, of_a: Any, sizes: tuple[int, ...], dtype: Any) -> None:
+    count, rows, depth, columns = sizes
+    a, b, c = _integers(rows, (count, rows, depth), (count, depth, columns), (count, rows, columns), dtype=dtype)
+    a, b, result = of_a(a), of_b(b), of_c(c)
+    assert _product.adds(a, b, result)
+    _product.add(a, b, result)
+    assert np.array_equal(result, c + a @ b)
+    result.fill(np.nan)
+    _product.add(a, b, result, onto=False)
+    assert np.array_equal(result, a @ b)
+
+
+def test_what_blas_cannot_take_is_refused() -> None:
+    a, b, c = (np.zeros((2, 6, 6), np.float32) for _ in range(3))
+    assert not _product.adds(a[:, ::2, ::2], b[:, :3], c[:, :3])
+    assert not _product.adds(a, b, c.swapaxes(1, 2))
+    assert not _product.adds(a, b[..., ::-1], c)
+    assert not _product.adds(a, np.broadcast_to(b[:, :1], b.shape), c)
+    assert not _product.adds(a, b, c.astype(np.float64))
+    assert not _product.adds(*(matrices.astype(np.complex64) for matrices in (a, b, c)))
+    assert not _product.adds(*(np.zeros((_product.MOST + 1, 2, 2), np.float32) for _ in range(3)))
+
+
+# ---------------------------------------------------------------- convolutions
+
+CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((1, 16, 20, 22), (8, 16, 3, 3), PADS),
+    ((1, 17, 20, 22), (8, 17, 3, 3), {"pads": [2, 0, 1, 3]}),
+    ((1, 16, 20, 22), (8, 16, 3, 3), {"pads": [2, 4, 2, 4], "dilations": [2, 4]}),
+    ((1, 16, 20, 23), (8, 16, 3, 3), {"pads": [1, 1, 1, 1], "strides": [1, 2]}),
+    ((1, 16, 30, 9), (6, 16, 5, 4), {"pads": [6, 5, 7, 5]}),  # windows wholly in the padding
+    ((1, 10, 20, 22), (8, 10, 2, 5), {"auto_pad": "SAME_LOWER"}),
+    ((1, 48, 25, 21), (8, 48, 3, 1), {}),
+    ((3, 16, 30, 31), (4, 16, 3, 3), PADS),  # several images
+    ((2, 64, 25, 26), (16, 16, 3, 3), {"group": 4, **PADS}),
+]
+
+
+def _assert_rows(x: Any, w: Any, attributes: dict[str, Any]) -> None:
+    geometry = _geometry.conv(x.shape, w.shape, None, **attributes)
+    if _product.available("float32"):
+        assert _gather.goes_by_rows(geometry, "float32", False), "not what this test is about"
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(("x_shape", "w_shape", "attributes"), CASES)
+def test_rows_of_taps_are_added_up(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: dict[str, Any], dtype: Any
+) -> None:
+    x, w, b = _integers(1, x_shape, w_shape, w_shape[:1], dtype=dtype)
+    _assert_rows(x, w, attributes)
+    for bias in (None, b):
+        expected = oracle.conv(x, w, bias, **attributes).value
+        assert np.array_equal(gpuconv.conv(x, w, bias, **attributes), expected)
+        residual = _integers(2, expected.shape, dtype=dtype)[0]
+        y = gpuconv.conv(x, w, bias, **attributes, residual=residual, activation="relu")
+        assert np.array_equal(y, np.maximum(expected + residual, 0))
+
+
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+def test_arrays_may_lie_in_memory_as_they_like(layout: str) -> None:
+    shapes = (2, 16, 24, 25), (8, 16, 3, 3), (8,), (2, 8, 24, 25)
+    x, w, b, residual = (LAYOUTS[layout](array) for array in _integers(3, *shapes))
+    _assert_rows(x, w, PADS)
+    expected = oracle.conv(x, w, b, **PADS).value
+    assert np.array_equal(gpuconv.conv(x, w, b, **PADS), expected)
+    assert np.array_equal(gpuconv.conv(x, w, b, **PADS, residual=residual), expected + residual)
+    out = LAYOUTS[layout](np.zeros(shapes[3], np.float32))
+    if out.flags.writeable:
+        gpuconv.conv(x, w, b, **PADS, out=out)
+        assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize("threads", ["1", "2", "5"])
+@pytest.mark.parametrize("workspace", ["16384", "200000", "1000000", ""])
+def test_any_workspace_and_any_number_of_threads(workspace: str, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, b = _integers(4, (2, 24, 40, 41), (20, 24, 3, 3), (20,))
+    expected = oracle.conv(x, w, b, **PADS).value
+    monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", workspace)
+    monkeypatch.setenv("GPUCONV_NUM_THREADS", threads)
+    assert np.array_equal(gpuconv.conv(x, w, b, **PADS), expected)
+    facts = cpu.known_weights(w, _geometry.conv(x.shape, w.shape, b.shape, **PADS))
+    y = np.full_like(expected, np.nan, dtype=np.float32)
+    cpu.conv(x, w, b, y, _geometry.conv(x.shape, w.shape, b.shape, **PADS), facts=facts)
+    assert np.array_equal(y, expected)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_weight_that_is_not_finite_meets_no_padding(is_known: bool, value: float) -> None:
+    x, w = _integers(5, (1, 16, 20, 20), (8, 16, 3, 3))
+    w[3, 5, 0, 1] = value
+    geometry = _geometry.conv(x.shape, w.shape, None, **PADS)
+    y = np.empty(geometry.y_shape, np.float32)
+    facts = cpu.known_weights(w, geometry) if is_known else None
+    cpu.conv(x, w, None, y, geometry, facts=facts)
+    oracle.assert_close(y, oracle.conv(x, w, **PADS), np.float32)
+    assert np.isfinite(y[:, 3, 0]).all(), "the first row of outputs meets no input through this tap"
+
+
+def test_without_blas_results_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, b, residual = _integers(6, (1, 16, 64, 64), (32, 16, 3, 3), (32,), (1, 32, 64, 64))
+    expected = gpuconv.conv(x, w, b, **PADS, residual=residual)
+    monkeypatch.setattr(_product, "_functions", dict)
+    assert np.array_equal(gpuconv.conv(x, w, b, **PADS, residual=residual), expected)
+    assert np.array_equal(expected, oracle.conv(x, w, b, **PADS).value + residual)
+
+
+def test_only_constants_are_looked_at_once() -> None:
+    """Weights that come with the inputs may change from run to run, in the same array."""
+    text = """<ir_version: 10, opset_import: ["" : 22]>
+    net (float[1, 16, 9, 9] x, float[64, 16, 3, 3] w) => (float[1, 64, 9, 9] y)
+    { y = Conv <pads = [1, 1, 1, 1]> (x, w) }"""
+    model = onnx.parser.parse_model(text)
+    x, w = _integers(7, (1, 16, 9, 9), (64, 16, 3, 3))
+    rep = backend.prepare(model)
+    for _ in range(3):
+        assert np.array_equal(rep.run([x, w])[0], oracle.conv(x, w, **PADS).value)
+        w += 1
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    rep = backend.prepare(model)
+    for weights in (w, w + 1, w):  # what is fed goes before the constant
+        for _ in range(2):
+            assert np.array_equal(rep.run({"x": x})[0], oracle.conv(x, w, **PADS).value)
+            assert np.array_equal(rep.run({"x": x, "w": weights})[0], oracle.conv(x, weights, **PADS).value)
