@@ -104,6 +104,21 @@ def test_rows_of_taps_are_added_up(
         assert np.array_equal(y, np.maximum(expected + residual, 0))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("x_shape", "w_shape", "attributes"), [*CASES, ((1, 9, 64, 64), (32, 9, 1, 1), {})])
+def test_a_residual_is_added_to_the_bits_of_the_plain_sums(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: dict[str, Any], dtype: Any
+) -> None:
+    draw = np.random.default_rng(8)
+    x, w, b = (draw.standard_normal(shape).astype(dtype) for shape in (x_shape, w_shape, w_shape[:1]))
+    for bias in (None, b):
+        plain = gpuconv.conv(x, w, bias, **attributes)
+        oracle.assert_close(plain, oracle.conv(x, w, bias, **attributes), dtype)
+        residual = draw.standard_normal(plain.shape).astype(dtype)
+        y = gpuconv.conv(x, w, bias, **attributes, residual=residual, activation="relu")
+        assert np.array_equal(y, np.maximum(plain + residual, 0))
+
+
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
 def test_arrays_may_lie_in_memory_as_they_like(layout: str) -> None:
     shapes = (2, 16, 24, 25), (8, 16, 3, 3), (8,), (2, 8, 24, 25)

@@ -73,17 +73,6 @@ def _replace(values: Array, chosen: Array, others: Array) -> None:
     bits |= kept
 
 
-def start(sums: Array, bias: Array | None, finish: Finish) -> None:
-    """Set sums (N, M, …) to what their products are added to: the bias (M,) and the residual, one of which there is."""
-    wide = None if bias is None else bias.astype(sums.dtype, copy=False).reshape(-1, *(1,) * (sums.ndim - 2))
-    if finish.residual is None:
-        sums[...] = wide
-    elif wide is None:
-        sums[...] = finish.residual
-    else:
-        np.add(finish.residual.astype(sums.dtype, copy=False), wide, out=sums)
-
-
 def fill(y: Array, b: Array | None, finish: Finish, accumulator: str) -> None:
     """Set y (N, M, …) to what a sum over nothing gives: the bias, finished."""
     bias = None if b is None else b.reshape(-1, *(1,) * (y.ndim - 2))

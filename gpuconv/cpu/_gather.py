@@ -20,7 +20,7 @@ import numpy as np
 
 from gpuconv._geometry import ConvGeometry, tap_range
 from gpuconv.cpu import _blas, _product, _threads
-from gpuconv.cpu._finish import Finish, start
+from gpuconv.cpu._finish import Finish
 from gpuconv.cpu._workspace import (
     SCRATCH,
     Array,
@@ -384,48 +384,41 @@ class _Job:
         images, (_, groups, rows, _) = piece.images.stop - piece.images.start, self.weights.shape
         first = self.groups.start * (self.geometry.w_shape[0] // self.geometry.group) + self.first_row
         channels = slice(first, first + groups * rows)
-        place = (piece.images, channels, *piece.box)
         columns = self._columns(piece, images)
         target = self._target(piece, images, channels)
         if target is None:
             result = SCRATCH.take("result", (groups, rows, columns[0].shape[2]), self.weights.dtype)
             sums = result.reshape(groups * rows, images, *piece.positions).swapaxes(0, 1)
         else:
-            result, sums = target, self.y[place]
-        started = self._multiply(columns, result, sums, place)
+            result, sums = target, self.y[(piece.images, channels, *piece.box)]
+        bias = None if self.b is None else self.b[channels].astype(result.dtype, copy=False)
+        if self._multiply(columns, result, sums, bias):
+            bias = None
         if self.suspicious:
             self._check(result)
-        bias, finish = (None, Finish(None, self.finish.activation)) if started else (self.b, self.finish)
-        if target is not None and bias is None and not finish:
+        if target is not None and bias is None and not self.finish:
             return
-        one_pass = target is not None and bias is None and finish.passes < 2
+        one_pass = target is not None and bias is None and self.finish.passes < 2
         for low, high in spans(groups * rows, groups * rows if one_pass else _FINISHED // (images * piece.count)):
             place = (piece.images, slice(first + low, first + high), *piece.box)
             part = sums[:, low:high]
             if bias is not None:
-                part += bias[place[1]].astype(part.dtype, copy=False).reshape(-1, *(1,) * (part.ndim - 2))
-            if finish:
-                finish.at(place).apply(part)
+                part += _along_channels(bias[low:high], part)
+            if self.finish:
+                self.finish.at(place).apply(part)
             if target is None:
                 self.y[place] = part
 
-    def _multiply(self, columns: list[Array], result: Array, sums: Array, place: Any) -> bool:
-        """Write the products into result; return whether they were added to the bias and the residual there.
-
-        ``sums`` are the same memory as outputs, and ``place`` says which.
-        """
-        several = len(columns) > 1
-        has_more = self.b is not None or self.finish.residual is not None
-        adds = several or (
-            has_more and result.size >= _WORTH_STARTING and _product.adds(self.weights[0], columns[0], result)
-        )
-        if not adds:
+    def _multiply(self, columns: list[Array], result: Array, sums: Array, bias: Array | None) -> bool:
+        """Write the products into result, whose elements are those of sums; return whether the bias is in them."""
+        started = bias is not None and result.size >= _WORTH_STARTING
+        if len(columns) == 1 and not (started and _product.adds(self.weights[0], columns[0], result)):
             np.matmul(self.weights[0], columns[0], out=result)
             return False
-        if has_more:
-            start(sums, None if self.b is None else self.b[place[1]], self.finish.at(place))
+        if bias is not None:
+            sums[...] = _along_channels(bias, sums)
         for number, (matrix, part) in enumerate(zip(self.weights, columns, strict=True)):
-            _product.add(matrix, part, result, onto=has_more or number > 0)
+            _product.add(matrix, part, result, onto=bias is not None or number > 0)
         return True
 
     def _target(self, piece: _Piece, images: int, channels: slice) -> Array | None:
@@ -487,6 +480,11 @@ class _Job:
         for border in piece.borders:
             rows[border] = 0
         return rows
+
+
+def _along_channels(bias: Array, sums: Array) -> Array:
+    """Return a bias (M,) so that it broadcasts with sums (N, M, …)."""
+    return bias.reshape(-1, *(1,) * (sums.ndim - 2))
 
 
 def _planes(array: Array) -> Array:
