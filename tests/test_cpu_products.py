@@ -64,6 +64,8 @@ def test_what_blas_cannot_take_is_refused() -> None:
     assert not _product.adds(a, b[..., ::-1], c)
     assert not _product.adds(a, np.broadcast_to(b[:, :1], b.shape), c)
     assert not _product.adds(a, b, c.astype(np.float64))
+    assert not _product.adds(*(matrices.astype(">f4") for matrices in (a, b, c)))
+    assert not _product.adds(a, np.zeros(289, np.uint8)[1:].view(np.float32).reshape(2, 6, 6), c)
     assert not _product.adds(*(matrices.astype(np.complex64) for matrices in (a, b, c)))
     assert not _product.adds(*(np.zeros((_product.MOST + 1, 2, 2), np.float32) for _ in range(3)))
 

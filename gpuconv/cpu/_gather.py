@@ -5,7 +5,8 @@ Blocks stay in cache and within the workspace. A 1x1 kernel needs no gathering: 
 
 Gathering takes two steps: what every tap of the last axis sees of each row of inputs, zeros of the padding included,
 then these rows once more for every tap of the axes before it. The second copies long runs; the first, whose runs are
-an output row at most, is left with one axis of the kernel.
+an output row at most, is left with one axis of the kernel. In two dimensions with a vertical stride of one the second
+can be left out, since what a row of taps meets is one run already: then a product for every row of taps is added up.
 """
 
 from __future__ import annotations
@@ -79,9 +80,9 @@ def goes_by_rows(geometry: ConvGeometry, accumulator: str, is_known: bool) -> bo
     """
     if not _product.available(accumulator) or not _serves_rows(geometry):
         return False
-    rows, positions = geometry.w_shape[0] // geometry.group, geometry.x_shape[0] * prod(geometry.y_shape[2:])
     if is_known:
         return True
+    rows, positions = geometry.w_shape[0] // geometry.group, geometry.x_shape[0] * prod(geometry.y_shape[2:])
     return positions >= _OFTEN * rows and prod(geometry.w_shape) * np.dtype(accumulator).itemsize <= limit() // 8
 
 
@@ -424,7 +425,7 @@ class _Job:
     def _target(self, piece: _Piece, images: int, channels: slice) -> Array | None:
         """Return the block's place in y as a matrix, where y can be written in place."""
         y, (products, groups, rows, _) = self.y, self.weights.shape
-        if y.dtype != self.weights.dtype or images > 1:
+        if y.dtype != self.weights.dtype or images > 1 or (products > 1 and not y.flags.aligned):
             return None
         if not (y.flags.c_contiguous or (products == 1 and rows > 1 and _flattens(y))):  # BLAS makes no rows with gaps
             return None

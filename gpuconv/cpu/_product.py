@@ -1,6 +1,6 @@
 """Products of matrices that are added to what is there, by the BLAS that NumPy is linked with.
 
-NumPy's own product overwrites: a bias or a residual takes a pass over the results of its own.
+NumPy's own product overwrites: a bias, or the products that are added up, would take passes over the results.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ def add(a: Array, b: Array, c: Array, onto: bool = True) -> None:
         function(_ROW_MAJOR, flip_a, flip_b, rows, columns, depth, 1.0, at_a, lda, at_b, ldb, float(onto), at_c, ldc)
 
 
-def available(dtype: str) -> bool:
+def available(dtype: Any) -> bool:
     """Tell whether matrices of a type are multiplied, if :func:`adds` has nothing against their shapes."""
-    return np.dtype(dtype).char in _functions()
+    kind = np.dtype(dtype)
+    return kind.isnative and kind.char in _functions()
 
 
 def adds(a: Array, b: Array, c: Array) -> bool:
     """Tell whether :func:`add` takes a (G, M, K), b (G, K, N) and c (G, M, N).
 
-    Not other types than float32 and float64, many groups, matrices with gaps in both directions, nor a c with gaps
-    within rows; and nothing where BLAS cannot be called.
+    Not other types than float32 and float64 of this machine, many groups, matrices off the alignment of their type or
+    with gaps in both directions, nor a c with gaps within rows; and nothing where BLAS cannot be called.
     """
-    kind = a.dtype.char
-    if a.shape[0] > MOST or b.dtype.char != kind or c.dtype.char != kind or kind not in _functions():
+    if a.shape[0] > MOST or not a.dtype == b.dtype == c.dtype or not available(a.dtype):
+        return False
+    if not (a.flags.aligned and b.flags.aligned and c.flags.aligned):
         return False
     orders = [_order(matrix.shape[1:], matrix.strides[1:], a.itemsize) for matrix in (a, b, c)]
     return None not in orders and orders[2][0] == _AS_IT_IS  # type: ignore[index]
