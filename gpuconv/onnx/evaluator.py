@@ -14,11 +14,11 @@ from onnx.reference.op_run import OpFunction, RuntimeContextError
 
 import gpuconv
 from gpuconv._errors import ArgumentError, GpuconvError
-from gpuconv.onnx import folding, nodes, steps
+from gpuconv.onnx import folding, joining, nodes, steps
 from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators import DTYPES, is_float, on_device
 from gpuconv.onnx.reference import own_error
-from gpuconv.onnx.rewriting import Graph, names_used
+from gpuconv.onnx.rewriting import Graph
 from gpuconv.onnx.steps import Step
 
 Observer = Callable[[NodeProto, int, int, float], None]
@@ -37,6 +37,7 @@ class Evaluator(ReferenceEvaluator):
             if isinstance(node, Step):
                 node.keep(self.rt_inits_)
         self._stand_ins: dict[int, Any] = {}
+        self._joins = joining.Joins(self.nodes_, self.output_names)
 
     def _init(self) -> None:
         """Read the initializers, fold the graph if facts of its values were given, then make a step of every node."""
@@ -106,9 +107,10 @@ class Evaluator(ReferenceEvaluator):
             the node.
         """
         values = {"": None, **self.rt_inits_, **feeds}
+        memory = self._joins.start()
         for index, node in enumerate(self.rt_nodes_):
             start = perf_counter()
-            outputs = self._outputs(index, node, values, attributes or {})
+            outputs = self._outputs(index, node, values, attributes or {}, memory)
             # Optional outputs may be "", which must go on meaning "nothing" as an input.
             values.update((name, value) for name, value in zip(node.output, outputs, strict=False) if name)
             if observer is not None:
@@ -117,12 +119,17 @@ class Evaluator(ReferenceEvaluator):
                 values.pop(name, None)
         return values
 
-    def _outputs(self, index: int, node: Any, values: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
+    def _outputs(
+        self, index: int, node: Any, values: dict[str, Any], attributes: Mapping[str, Any], memory: joining.Memory
+    ) -> Any:
         if isinstance(node, Step):
             linked = {name: attributes[outer] for name, outer in node.linked.items() if outer in attributes}
             inputs = self.operands(node, values)
             if node.takes(inputs, linked):
-                return node.compute(inputs, linked)
+                name = node.output[0]
+                outputs = node.compute(inputs, linked, memory.place(name) if node.fills else None)
+                memory.done(name, inputs, outputs[0])
+                return outputs
             return self.by_reference(self._stand_in(index, node), values, attributes)
         if isinstance(node, OpFunction) and isinstance(node.impl_, Evaluator):
             return self._call(node, values, attributes)
@@ -282,7 +289,7 @@ def _last_uses(graph_nodes: Any, kept: set[str]) -> list[list[str]]:
     uses: list[list[str]] = []
     seen = {"", *kept}
     for node in reversed(graph_nodes):
-        names = {*names_used(node), *node.output} - seen
+        names = {*nodes.names_used(node), *node.output} - seen
         seen |= names
         uses.append(sorted(names))
     return uses[::-1]

@@ -30,9 +30,9 @@ class RepeatedConv:
         """Take an array for weights that nobody changes: what is seen of it once is not looked at again."""
         self._constant = w
 
-    def call(self, compute: Callable[[], tuple[Any, ...]], *operands: Any) -> tuple[Any, ...]:
+    def call(self, compute: Callable[[], tuple[Any, ...]], *operands: Any, out: Any = None) -> tuple[Any, ...]:
         """Return the result for operands of accepted kinds; otherwise what ``compute`` returns, and accept them."""
-        y = self.run(*operands)
+        y = self.run(*operands, out=out)
         if y is not None:
             return (y,)
         outputs = compute()
@@ -47,14 +47,18 @@ class RepeatedConv:
             geometry = _geometry.conv(x.shape, w.shape, bias, **self._keywords)
             self._accepted = kinds, geometry, cpu.known_weights(w, geometry) if w is self._constant else None
 
-    def run(self, x: Any, w: Any, b: Any = None, residual: Any = None) -> Any:
-        """Return the result, or None where operands of these kinds were not the last that were accepted."""
+    def run(self, x: Any, w: Any, b: Any = None, residual: Any = None, *, out: Any = None) -> Any:
+        """Return the result, or None where operands of these kinds were not the last that were accepted.
+
+        The result is in ``out``, which no operand may overlap, if that is of its shape and type.
+        """
         if self._accepted is None:
             return None
         kinds, geometry, facts = self._accepted
         if _kinds(x, w, b, residual) != kinds:
             return None
-        y = np.empty(geometry.y_shape, x.dtype)
+        fits = out is not None and out.shape == geometry.y_shape and out.dtype == x.dtype
+        y = out if fits else np.empty(geometry.y_shape, x.dtype)
         finish = cpu.Finish(residual, self._activation)
         cpu.conv(x, w, b, y, geometry, finish, facts if w is self._constant else None)
         return y

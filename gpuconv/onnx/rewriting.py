@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,20 +38,12 @@ class Graph:
 
     def counts(self) -> Counter[str]:
         """Count the uses of every value, by graphs inside of nodes too."""
-        return Counter(name for node in self.nodes for name in names_used(node))
+        return Counter(name for node in self.nodes for name in nodes.names_used(node))
 
     def names(self) -> set[str]:
         """Return the names that values have: inputs of the graph, constants, and what nodes use and make."""
         made = {name for node in self.nodes for name in node.output}
         return made.union(self.facts, self.constants, self.counts())
-
-
-def names_used(node: NodeProto) -> Iterator[str]:
-    """Yield the inputs of a node, and whatever the nodes of the graphs inside may take from outside by name."""
-    yield from node.input
-    for graph in nodes.subgraphs(node):
-        for inner in graph.node:
-            yield from names_used(inner)
 
 
 class Rewriting:

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from gpuconv._errors import ArgumentError, GpuconvError
-from gpuconv.onnx import nodes, operators
+from gpuconv.onnx import joining, nodes, operators
 from gpuconv.onnx.operators import Form, Operator
 from gpuconv.onnx.operators.affine import activated, affine
 from gpuconv.onnx.operators.form import wide
@@ -34,9 +34,12 @@ class Step:
         Positions of inputs that are NumPy arrays on every device.
     by_kernels : bool
         Whether a device computes it even where all inputs come from the host.
+    fills : bool
+        Whether it can compute into memory that is given.
     """
 
     has_subgraph = False
+    fills = False
 
     def __init__(self, node: NodeProto, opset: int) -> None:
         self.onnx_node = node
@@ -62,8 +65,8 @@ class Step:
         """Tell whether these inputs, and these values of linked attributes, are among those that are computed here."""
         return True
 
-    def compute(self, inputs: Inputs, linked: Mapping[str, Any]) -> Inputs:
-        """Return the node's outputs, of the library that the inputs are from."""
+    def compute(self, inputs: Inputs, linked: Mapping[str, Any], out: Any = None) -> Inputs:
+        """Return the node's outputs, of the library that the inputs are from; ``out`` itself where the first fits."""
         raise NotImplementedError
 
 
@@ -71,6 +74,7 @@ class ConvolutionStep(Step):
     """A node that may be a convolution, which is computed with less ado when it comes again."""
 
     _again: RepeatedConv | None = None
+    fills = True
 
     def keep(self, constants: Mapping[str, Any]) -> None:
         """Take weights that are constant for what they are."""
@@ -90,10 +94,10 @@ class KernelStep(ConvolutionStep):
         """Name the function for the weights of Conv and ConvTranspose, the second input."""
         return nodes.function_of(self.onnx_node) if position == 1 else ""
 
-    def compute(self, inputs: Inputs, linked: Mapping[str, Any]) -> Inputs:
+    def compute(self, inputs: Inputs, linked: Mapping[str, Any], out: Any = None) -> Inputs:
         """Call the public function."""
         compute = partial(nodes.call, self.onnx_node, self._opset, inputs, {**self._keywords, **linked})
-        return compute() if self._again is None else self._again.call(compute, *inputs)
+        return compute() if self._again is None else self._again.call(compute, *inputs, out=out)
 
 
 class FusedStep(ConvolutionStep):
@@ -110,12 +114,12 @@ class FusedStep(ConvolutionStep):
         """Name the function for the weights of the convolution."""
         return nodes.function_of(self._plain) if self.by_kernels and position == 1 else ""
 
-    def compute(self, inputs: Inputs, linked: Mapping[str, Any]) -> Inputs:
+    def compute(self, inputs: Inputs, linked: Mapping[str, Any], out: Any = None) -> Inputs:
         """Call the public function; a residual that broadcasts is added afterwards."""
         if not self.by_kernels:
             x, factor, shift = inputs
             return (affine(x, factor, shift, self._activation),)
-        y = None if self._again is None else self._again.run(*inputs)
+        y = None if self._again is None else self._again.run(*inputs, out=out)
         if y is not None:
             return (y,)
         operands, residual = inputs[:3], inputs[3] if len(inputs) > 3 else None
@@ -171,7 +175,7 @@ class TableStep(Step):
                 return False
         return not linked or self._operator.serves(self._with(linked))
 
-    def compute(self, inputs: Inputs, linked: Mapping[str, Any]) -> Inputs:
+    def compute(self, inputs: Inputs, linked: Mapping[str, Any], out: Any = None) -> Inputs:
         """Call the operator's function; whatever it raises names the node."""
         try:
             result = self._operator.function(self._with(linked), *inputs)
@@ -186,6 +190,16 @@ class TableStep(Step):
             ) from error
         outputs = result if isinstance(result, tuple) else (result,)
         return tuple(np.asarray(value) if isinstance(value, np.generic) else value for value in outputs)
+
+
+class JoinStep(TableStep):
+    """A Concat, whose inputs may be where they belong in the output already."""
+
+    fills = True
+
+    def compute(self, inputs: Inputs, linked: Mapping[str, Any], out: Any = None) -> Inputs:
+        """Complete ``out``, or call the operator's function."""
+        return (out,) if out is not None and joining.joined(inputs, out) else super().compute(inputs, linked)
 
 
 def _caller(error: GpuconvError) -> str:
@@ -208,4 +222,6 @@ def find(node: NodeProto, opset: int) -> Step | None:
     if nodes.supported(node):
         return KernelStep(node, opset)
     found = operators.find(node, opset)
-    return None if found is None else TableStep(node, opset, *found)
+    if found is None:
+        return None
+    return (JoinStep if node.op_type == "Concat" else TableStep)(node, opset, *found)
