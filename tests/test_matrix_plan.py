@@ -144,7 +144,7 @@ def test_sums_of_every_kind(
         kinds = ("large", "small", "normal")  # partial sums stay inside the range
     arrays = operands(problem, kinds, seed, dtype, layout)
     tile = random.choice(("128x128", "64x128", "64x64"))
-    device = emulated_cuda(architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
+    device = emulated_cuda(limits_of=architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
     with preferred(f"conv_matrix_{dtype.name}_3d{label}{tile}"), gpuconv.precision(precision), device:
         y = gpuconv.conv(*arrays, **problem.attributes)
     assert_within(y, arrays, problem, precision)
