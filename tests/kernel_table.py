@@ -19,6 +19,7 @@ from typing import Any
 
 import direct_forms
 import gradient_plans
+import machine_code
 import records
 from emulator.compile import ARCHITECTURES, own, turn
 
@@ -236,7 +237,7 @@ def reports(variants: list[Variant], architecture: str, threads: int = 1) -> dic
     """Compile variants, kept only where GPUCONV_CACHE_DIR is set; return what the assembler says of each."""
     with TemporaryDirectory() as temporary, ThreadPoolExecutor(threads) as pool:
         folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        built = pool.map(lambda variant: compiler.build(variant, architecture, folder), variants)
+        built = pool.map(lambda variant: machine_code.build(variant, architecture, folder), variants)
         return {variant.name: _report(one.log) for variant, one in zip(variants, built, strict=True)}
 
 

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import direct_forms
 import kernel_table
+import machine_code
 import pytest
 from toolchain import needs_disassembler, needs_nvrtc
 
@@ -37,7 +38,6 @@ from gpuconv.cuda import (
     split_plan,
     weight_grad_plan,
 )
-from gpuconv.cuda import compile as compiler
 from gpuconv.cuda.direct_work import Form
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
@@ -72,7 +72,7 @@ _SINGLY = 8  # instructions that write two neighbours one by one
 def code(variant: Variant) -> list[Instruction]:
     with TemporaryDirectory() as temporary:
         folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        return sass.disassemble(compiler.build(variant, ARCHITECTURE, folder).path)
+        return sass.disassemble(machine_code.build(variant, ARCHITECTURE, folder).path)
 
 
 def share(variant: Variant, tile: Tile) -> float:
