@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -151,6 +152,7 @@ def test_usual_layers_get_tensor_cores(dtype: str, precision: str, last: bool) -
 # ---------------------------------------------------------------- what the compiler makes of them
 
 
+@cache
 def code(dtype: str, arithmetic: Arithmetic, tile: Tile) -> list[Instruction]:
     with TemporaryDirectory() as temporary:
         folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
