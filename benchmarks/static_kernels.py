@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -16,17 +16,21 @@ Row = dict[str, Any]
 _THREADS = 2  # compilations at a time
 
 
-def described(variants: Iterable[Variant], architecture: str) -> dict[str, Row]:
-    """Return a row for every kernel, by its name; kernels are compiled unless they are in the cache."""
+def described(
+    variants: Iterable[Variant], architecture: str, build: Callable[[Variant, str], Any] = compiler.build
+) -> dict[str, Row]:
+    """Return a row for every kernel, by its name; `build` compiles them unless they are in the cache."""
     by_name = {variant.name: variant for variant in variants}
     with ThreadPoolExecutor(_THREADS) as pool:
-        rows = pool.map(partial(_described, architecture=architecture), by_name.values())
+        rows = pool.map(partial(_described, architecture=architecture, build=build), by_name.values())
         return dict(zip(by_name, rows, strict=True))
 
 
-def _described(variant: Variant, architecture: str) -> Row:
-    report = compiler.report(variant, architecture)
-    code = sass.disassemble(compiler.cubin(variant, architecture))
+def _described(variant: Variant, architecture: str, build: Callable[[Variant, str], Any]) -> Row:
+    built = build(variant, architecture)
+    report = compiler.read(built.log)
+    assert report is not None, built.log
+    code = sass.disassemble(built.path)
     loop = sass.main_loop(code)
     return {
         "threads": variant.threads,

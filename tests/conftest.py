@@ -1,4 +1,4 @@
-"""Pytest settings that need code: the markers `gpu` and `emulator`, one thread for each of several test processes, the
+"""Pytest settings that need code: the markers `gpu` and `emulator`, how several test processes share the work, the
 command line.
 """
 
@@ -10,13 +10,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before NumPy is imported: its BLAS re
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import emulator
 import pytest
-from emulator import tally
+from emulator import build, tally
 
 from gpuconv.__main__ import main
 from gpuconv.cuda import device
@@ -26,6 +27,35 @@ NEEDS: dict[str, tuple[str, Callable[[], str | None]]] = {
     "gpu": ("GPUCONV_REQUIRE_GPU", device.unavailable_reason),
     "emulator": ("GPUCONV_REQUIRE_EMULATOR", emulator.unavailable_reason),
 }
+
+
+CHUNK = 32  # tests that a process of pytest-xdist is sent at a time: all of them take part in what comes first
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where processes of pytest-xdist are to run tests, compile the emulator while they collect these."""
+    if getattr(config.option, "tx", None) and not hasattr(config, "workerinput"):
+        if config.option.maxschedchunk is None:
+            config.option.maxschedchunk = CHUNK
+        if build.compiler() is not None:
+            threading.Thread(target=build.build).start()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what compiles kernels to machine code: the PTX of each, made on the way, is what other tests emulate.
+
+    Tests of the same machine code follow each other, so that one process compiles it for all of them.
+    """
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> tuple[int, str, str]:
+    name = item.path.name
+    if name == "test_kernel_table.py":
+        return 0, "", ""
+    if name.endswith("sass.py"):
+        return 1, name, item.callspec.id if hasattr(item, "callspec") else ""
+    return 2, "", ""
 
 
 @pytest.fixture

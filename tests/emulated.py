@@ -1,4 +1,4 @@
-"""How the tests run the CUDA backend in the emulator: which architecture, index width and kernel a problem gets."""
+"""How the tests run the CUDA backend in the emulator: whose limits, index width and kernel a problem gets."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 from emulator import emulated_cuda
+from emulator.compile import ARCHITECTURES
 
 from gpuconv.cuda import choice, params, pool_grad_walks
 from gpuconv.cuda.choice import Candidate
 
-ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8")
 
 
 def architecture(dtype: Any, rank: int) -> str:
-    """One architecture for each dtype and rank, so that a run compiles every kernel once and meets all of them."""
+    """One for each dtype and rank, so that planners meet the limits of all of them."""
     return ARCHITECTURES[(_DTYPES.index(np.dtype(dtype).name) + rank) % len(ARCHITECTURES)]
 
 
@@ -75,7 +75,7 @@ def varied_cuda(dtype: Any, rank: int, seed: int) -> Iterator[Any]:
         long_walks(seed % 2 == 0),
         some_candidate(random.randrange(2520)),
         emulated_cuda(
-            architecture(dtype, rank),
+            limits_of=architecture(dtype, rank),
             seed=seed,
             late_async=random.random() < 0.7,
             multiprocessors=random.choice((None, None, 2, 3)),

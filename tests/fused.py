@@ -109,7 +109,7 @@ def check(number: int, architecture: str | None = None, **options: Any) -> Any:
         if residual is not None:
             residual = LAYOUTS[lies if call.residual == _AS_RESULT else str(call.residual)](residual)
         settings = (indices(one.wide), preferred(one.kernel), gpuconv.precision(one.precision))
-        device = emulated_cuda(architecture or one.architecture, **options)
+        device = emulated_cuda(architecture, limits_of=one.architecture, **options)
         with settings[0], settings[1], settings[2], device as emulated:
             y = getattr(gpuconv, problem.operator)(
                 *(x, w, b if call.bias else None),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -20,7 +19,9 @@ from typing import Any
 
 import direct_forms
 import gradient_plans
+import machine_code
 import records
+from emulator.compile import ARCHITECTURES, own, turn
 
 from gpuconv import _dtypes, _geometry
 from gpuconv._precision import PRECISIONS
@@ -51,7 +52,6 @@ from gpuconv.cuda.plan import Launch, Plan, Variant
 from gpuconv.cuda.prepared import contiguous_strides
 from gpuconv.cuda.variants import all_variants
 
-ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 EVERY = bool(os.environ.get("GPUCONV_EVERY_ARCHITECTURE"))  # in one run of the tests
 PATH = Path(__file__).with_suffix(".json")
 TOOL = f"tests/{Path(__file__).name}"
@@ -230,24 +230,14 @@ def groups() -> dict[str, list[Variant]]:
 
 def looked_at(variants: Iterable[Variant], architecture: str) -> list[Variant]:
     """Return those that tests compile for an architecture: each for one of its own, unless for all."""
-    return [one for one in variants if architecture in (own(one) if EVERY else [_turn(one)])]
-
-
-def own(variant: Variant) -> list[str]:
-    """Return the architectures that a kernel compiles for."""
-    return [architecture for architecture in ARCHITECTURES if variant.compiles_for(architecture)]
-
-
-def _turn(variant: Variant) -> str:
-    mine = own(variant)
-    return mine[zlib.crc32(variant.name.encode()) % len(mine)]
+    return [one for one in variants if architecture in (own(one) if EVERY else [turn(one)])]
 
 
 def reports(variants: list[Variant], architecture: str, threads: int = 1) -> dict[str, compiler.Report]:
     """Compile variants, kept only where GPUCONV_CACHE_DIR is set; return what the assembler says of each."""
     with TemporaryDirectory() as temporary, ThreadPoolExecutor(threads) as pool:
         folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        built = pool.map(lambda variant: compiler.build(variant, architecture, folder), variants)
+        built = pool.map(lambda variant: machine_code.build(variant, architecture, folder), variants)
         return {variant.name: _report(one.log) for variant, one in zip(variants, built, strict=True)}
 
 

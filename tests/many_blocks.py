@@ -67,7 +67,7 @@ class ManyBlocks:
 
     @property
     def architecture(self) -> str:
-        """One that has the kernel."""
+        """One that has the kernel, for the planner's limits."""
         return "sm_90a" if "_wgmma_" in self.kernel else architecture(self.dtype, self.problem.rank)
 
 
@@ -699,7 +699,7 @@ _OTHER = {  # how Indices lie, by how the values do
 }
 
 
-def run(one: ManyBlocks, architecture: str, **options: Any) -> Any:
+def run(one: ManyBlocks, architecture: str | None = None, **options: Any) -> Any:
     """Raise AssertionError where a result is wrong, EmulatorError where a check finds something; return the device."""
     expected, operands, attributes = _expected(one), arrays(one), one.problem.attributes
     pooling = one.problem.operator == "max_pool"
@@ -707,7 +707,8 @@ def run(one: ManyBlocks, architecture: str, **options: Any) -> Any:
     out = _new(shape, one.dtype, one.out)
     places = _new(shape, np.int64, _OTHER.get(one.out, "reversed"))
     settings = (indices(one.wide), preferred(one.kernel), gpuconv.precision(one.precision))
-    with settings[0], settings[1], settings[2], emulated_cuda(architecture, **options) as emulated:
+    device = emulated_cuda(architecture, limits_of=one.architecture, **options)
+    with settings[0], settings[1], settings[2], device as emulated:
         if pooling:
             pair = None if places is None else (out, places)
             both = gpuconv.max_pool(*operands, **attributes, return_indices=True, out=pair)

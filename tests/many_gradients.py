@@ -1,6 +1,7 @@
 """One problem for each kernel of gradients, unpooling and complex numbers, of several blocks, with no two axes alike.
 
-Each is a function of an architecture and of the emulator's options, which raises AssertionError for a wrong result.
+Each is a function of an architecture, or None for the kernel's own, and of the emulator's options, which raises
+AssertionError for a wrong result.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _weights(
     problem: Problem,
     dtype: str,
     layout: str,
-    architecture: str,
+    architecture: str | None,
     wide: bool = False,
     precision: str = "ieee",
     **options: Any,
@@ -55,7 +56,7 @@ def _bound(dtype: str, precision: str) -> str:
 
 
 def _tile(
-    shape: str, problem: Problem, dtype: str, layout: str, precision: str, architecture: str, **options: Any
+    shape: str, problem: Problem, dtype: str, layout: str, precision: str, architecture: str | None, **options: Any
 ) -> Any:
     """The same by a large tile: parts of several slices each, in several blocks."""
     label = {"ieee": "ffma" if dtype == "float32" else "mma"}.get(precision, precision)
@@ -65,7 +66,7 @@ def _tile(
     )
 
 
-def _sums(shape: Ints, dtype: str, layout: str, architecture: str, wide: bool = False, **options: Any) -> Any:
+def _sums(shape: Ints, dtype: str, layout: str, architecture: str | None, wide: bool = False, **options: Any) -> Any:
     dy = LAYOUTS[layout](values("integers", 3, shape, dtype))
     with indices(wide), emulated_cuda(architecture, **options) as emulated:
         db = gpuconv.conv_bias_grad(dy)
@@ -74,7 +75,7 @@ def _sums(shape: Ints, dtype: str, layout: str, architecture: str, wide: bool = 
     return emulated
 
 
-def _pool(layout: str, dtype: str, order: int, architecture: str, wide: bool = False, **options: Any) -> Any:
+def _pool(layout: str, dtype: str, order: int, architecture: str | None, wide: bool = False, **options: Any) -> Any:
     attributes: dict[str, Any] = {
         "kernel_shape": [3, 2, 4],
         "strides": [1, 2, 3],
@@ -93,7 +94,13 @@ def _pool(layout: str, dtype: str, order: int, architecture: str, wide: bool = F
 
 
 def _walk(
-    kernel: str, shape: Ints, layout: str, dtype: str, attributes: dict[str, Any], architecture: str, **options: Any
+    kernel: str,
+    shape: Ints,
+    layout: str,
+    dtype: str,
+    attributes: dict[str, Any],
+    architecture: str | None,
+    **options: Any,
 ) -> Any:
     """The gradient of MaxPool down long columns; some indices name what is not in their windows."""
     x = values("ties", 1, shape, dtype)
@@ -114,7 +121,7 @@ def _walk(
     return emulated
 
 
-def _unpool(layout: str, dtype: str, architecture: str, wide: bool = False, **options: Any) -> Any:
+def _unpool(layout: str, dtype: str, architecture: str | None, wide: bool = False, **options: Any) -> Any:
     y, numbered, shape = values("any integer", 1, (2, 5, 4, 6, 9), dtype), (2, 5, 5, 12, 25), (2, 5, 6, 12, 27)
     places = np.random.default_rng(4).integers(-1, np.prod(numbered), y.shape)
     y, places = LAYOUTS[layout](y), LAYOUTS[layout](places)
@@ -126,7 +133,9 @@ def _unpool(layout: str, dtype: str, architecture: str, wide: bool = False, **op
     return emulated
 
 
-def _complex(operator: str, dtype: str, layout: str, architecture: str, wide: bool = False, **options: Any) -> Any:
+def _complex(
+    operator: str, dtype: str, layout: str, architecture: str | None, wide: bool = False, **options: Any
+) -> Any:
     """Conv or ConvTranspose with a bias and a residual, and its gradients, beside those of the CPU."""
     w_shape, group = ((6, 5, 2, 3), 2) if operator == "conv" else ((10, 3, 2, 3), 2)
     generator = np.random.default_rng(2)
@@ -154,7 +163,7 @@ def _complex(operator: str, dtype: str, layout: str, architecture: str, wide: bo
     return emulated
 
 
-def _copy(dtype: str, lies: str, out: str, architecture: str, wide: bool = False, **options: Any) -> Any:
+def _copy(dtype: str, lies: str, out: str, architecture: str | None, wide: bool = False, **options: Any) -> Any:
     """A residual that lies otherwise than the result, whose sums are whole numbers."""
     x, w = values("integers", 1, (3, 4, 5, 7, 9), dtype), values("integers", 2, (6, 4, 1, 1, 1), dtype)
     plain = np.einsum("ncdhw,mc->nmdhw", x.astype("float64"), w.reshape(6, 4).astype("float64"))
@@ -167,7 +176,7 @@ def _copy(dtype: str, lies: str, out: str, architecture: str, wide: bool = False
     return emulated
 
 
-def _check(kernel: str, places: Any, architecture: str, **options: Any) -> Any:
+def _check(kernel: str, places: Any, architecture: str | None, **options: Any) -> Any:
     """Only the first index that numbers nothing is reported, wherever it stands."""
     with emulated_cuda(architecture, **options) as emulated:
         gpuconv.max_unpool(np.zeros(places.shape, np.float32), places, kernel_shape=[1])

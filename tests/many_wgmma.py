@@ -60,7 +60,7 @@ class Trial:
         inputs, expected = _inputs(self), _expected(self)
         if "max_steps" in options:
             options["max_steps"] *= 10  # a block makes many tiles
-        device = emulated_cuda("sm_90a", multiprocessors=self.multiprocessors, **options)
+        device = emulated_cuda(multiprocessors=self.multiprocessors, **options)
         with choice.picking(self._pick), gpuconv.precision(self.precision), device as emulated:
             out = LAYOUTS[self.out](np.zeros(expected.value.shape, self.dtype))
             y = getattr(gpuconv, self.operator)(*inputs, **self.attributes, out=out)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import machine_code
 import pytest
 import records
 from toolchain import needs_disassembler, needs_nvrtc
@@ -91,7 +92,7 @@ def test_readme_has_the_table_of_the_file() -> None:
 @needs_disassembler
 def test_kernels_of_a_few_layers_are_as_recorded() -> None:
     records.require_compiler(static.PATH, TOOL)
-    found = static_kernels.described(static.variants(FEW, DEVICE), static.ARCHITECTURE)
+    found = static_kernels.described(static.variants(FEW, DEVICE), static.ARCHITECTURE, machine_code.build)
     assert_recorded({name: KERNELS.get(name) for name in found}, found)
 
 

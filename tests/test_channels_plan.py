@@ -215,7 +215,7 @@ def test_random_problems_of_every_form(form: tuple[int, int, int], dtype: Any) -
         expected = oracle.conv(*arrays, **problem.attributes)
         places = [(random.choice((0, 0, 1)), random.choice((0, 0, 4, 3))) for _ in range(2)]
         x, out = last(arrays[0], *places[0]), last(np.zeros(expected.value.shape, dtype), *places[1])
-        with preferred(name), emulated_cuda(architecture(dtype, 3), seed=number) as emulated:
+        with preferred(name), emulated_cuda(limits_of=architecture(dtype, 3), seed=number) as emulated:
             y = gpuconv.conv(x, *arrays[1:], **problem.attributes, out=out)
         assert [launch.variant.name for launch in emulated.launches] == [name]
         assert_close(y, expected, dtype)

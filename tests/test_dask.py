@@ -122,7 +122,7 @@ def test_blocks_run_through_the_kernels(operator: str) -> None:
     arrays = operands(problem, ("integers",) * 3, 0, np.dtype("float32"))
     more = {**problem.attributes} | ({"return_indices": True} if operator == "max_pool" else {})
     expected = listed(getattr(gpuconv, operator)(*arrays, **more))
-    with emulated_cuda(architecture("float32", 2)) as emulated:
+    with emulated_cuda(limits_of=architecture("float32", 2)) as emulated:
         found = getattr(dask_api, operator)(in_chunks(arrays[0], (1, 2, (3, 4), (5, 4))), *arrays[1:], **more)
         for result, wanted in zip(dask.compute(*listed(found)), expected, strict=True):
             assert_same(result, wanted, bits=False)

@@ -92,7 +92,7 @@ def test_random_problems(dtype: Any) -> None:
         expected = oracle.conv_transpose(*arrays, **problem.attributes)
         layout, result = (random.choice(("contiguous", "channels last", "reversed", "strided")) for _ in range(2))
         out = LAYOUTS[result](np.zeros(expected.value.shape, dtype))
-        with preferred(name), emulated_cuda(architecture(dtype, 2), seed=number) as emulated:
+        with preferred(name), emulated_cuda(limits_of=architecture(dtype, 2), seed=number) as emulated:
             y = gpuconv.conv_transpose(LAYOUTS[layout](arrays[0]), *arrays[1:], **problem.attributes, out=out)
         assert [launch.variant.name for launch in emulated.launches] == [name]
         assert_close(y, expected, dtype)

@@ -30,7 +30,7 @@ def wide(request: pytest.FixtureRequest) -> bool:
 @contextmanager
 def cuda(case: Case, dtype: str, wide: bool) -> Iterator[Any]:
     """The emulated device, on which all kernels have indices of the width that was asked for."""
-    with indices(wide), emulated_cuda(architecture(dtype, len(case.x_shape) - 2)) as emulated:
+    with indices(wide), emulated_cuda(limits_of=architecture(dtype, len(case.x_shape) - 2)) as emulated:
         yield emulated
     assert all(launch.variant.name.endswith("_wide") == wide for launch in emulated.launches)
 

@@ -130,7 +130,7 @@ def check_every_candidate(problem: Problem, dtype: Any, random: Any, seed: int, 
     expected_y, expected_indices = oracle.max_pool(*arrays, **problem.attributes)
     for turn in choice.every_candidate():
         pair = (new(out, expected_y, dtype), new(out, expected_indices, np.int64)) if out else None
-        with turn, emulated_cuda(architecture(dtype, problem.rank), seed=seed % 2**32):
+        with turn, emulated_cuda(limits_of=architecture(dtype, problem.rank), seed=seed % 2**32):
             y, indices = gpuconv.max_pool(*arrays, **problem.attributes, return_indices=True, out=pair)
             values = gpuconv.max_pool(*arrays, **problem.attributes, out=new(out, expected_y, dtype))
         assert_same(y, expected_y)

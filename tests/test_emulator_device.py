@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import toolchain
 from emulator import EmulatorError, emulated_cuda, tally
+from emulator.compile import ARCHITECTURES, turn
 from emulator.device import LARGEST_GRID, EmulatedDevice
 
 import gpuconv
@@ -222,6 +224,16 @@ def test_launches_are_recorded_and_counted(emulated: EmulatedDevice) -> None:
     assert counters.total["global_sectors"] == 8 + 8 + 8 + 4
     assert counters.total["global_ideal"] == 8 + 8 + 4 + 4
     assert tally.launches["copy_0 sm_80"] == before + 2
+
+
+def test_each_kernel_is_compiled_for_one_of_its_architectures(emulated: EmulatedDevice) -> None:
+    kernels = [replace(COPY, name=f"copy_{number}") for number in range(40)]
+    assert {turn(one) for one in kernels} == set(ARCHITECTURES)
+    hopper = replace(COPY, architectures=("sm_90a",))
+    assert turn(hopper) == "sm_90a"
+    assert [emulated.load(one, 0, 0).architecture for one in (COPY, hopper)] == [turn(COPY), "sm_90a"]
+    with emulated_cuda(limits_of="sm_86") as inner:
+        assert inner.limits(0) == representative("sm_86").limits
 
 
 # ---------------------------------------------------------------- in place of the device

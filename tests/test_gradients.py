@@ -193,7 +193,7 @@ def test_every_kernel_adds_windows_up_in_the_same_order(
     dy = np.random.default_rng(1).standard_normal(y.shape, np.float32)
     found = []
     for turn in choice.every_candidate():
-        with turn, emulated_cuda("sm_90a"):
+        with turn, emulated_cuda():
             found.append(gpuconv.max_pool_grad(dy, indices, x.shape, **attributes))
     assert len(found) == 2
     assert_same(found[1], found[0])

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import kernel_table
+import machine_code
 import pytest
 import records
 from kernel_table import ARCHITECTURES, EVERY, PATH, TOOL, looked_at
 from toolchain import needs_nvrtc
 
+from gpuconv import CompileError
 from gpuconv.cpu import _threads
+from gpuconv.cuda import compile as compiler
 from gpuconv.cuda.compile import Report
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.variants import all_variants
@@ -171,6 +174,22 @@ def test_differences_are_named(tmp_path: Path) -> None:
         "gone: recorded {'a': 4}, found nothing",
         "new: recorded nothing, found {'a': 6}",
     ]
+
+
+@needs_nvrtc
+def test_ptx_is_kept_with_the_machine_code_that_is_made_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variant = LAUNCHES["pack_weights_float32_1d"].variant
+    monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "together"))
+    entry = machine_code.build(variant, "sm_80")
+    files = {path.name for path in entry.path.parent.iterdir()}
+    ptx = compiler.ptx(variant, "sm_80")
+    assert machine_code.build(variant, "sm_80") == entry
+    assert {path.name for path in entry.path.parent.iterdir()} == files
+    monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "alone"))
+    assert compiler.ptx(variant, "sm_80") == ptx
+    assert compiler.report(variant, "sm_80") == compiler.read(entry.log)
+    with pytest.raises(CompileError, match="error: "):
+        machine_code.build(replace(variant, function="nothing"), "sm_80")
 
 
 @needs_nvrtc

@@ -49,7 +49,7 @@ TRANSPOSED = {
 POOLS = {
     "many pixels": ((2, 3, 300, 299), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
     "many planes": ((40, 60, 9, 8), {"kernel_shape": [2, 3]}),
-    "a large window": ((1, 2, 60, 50), {"kernel_shape": [31, 27], "pads": [15, 13, 15, 13]}),
+    "a large window": ((1, 1, 40, 36), {"kernel_shape": [31, 27], "pads": [15, 13, 15, 13]}),
     "a global window": ((3, 50, 30, 31), {"kernel_shape": [30, 31]}),
     "a long line": ((2, 3, 50_001), {"kernel_shape": [9], "dilations": [7], "strides": [3], "pads": [4, 4]}),
     "a volume": ((2, 5, 20, 21, 22), {"kernel_shape": [3, 2, 3], "strides": [2, 1, 2], "dilations": [1, 3, 2]}),

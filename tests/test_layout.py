@@ -55,7 +55,7 @@ def test_a_case_gives_the_same_with_channels_last(case: Case, dtype: str) -> Non
 @every_case
 def test_kernels_give_the_same_with_channels_last(case: Case, dtype: str) -> None:
     for turn in choice.every_candidate() if case.op == "max_pool" else (nullcontext(),):
-        with turn, emulated_cuda(architecture(dtype, len(case.x_shape) - 2)):
+        with turn, emulated_cuda(limits_of=architecture(dtype, len(case.x_shape) - 2)):
             compare(case, dtype)
 
 

@@ -58,7 +58,7 @@ def _blocks(launch: Any) -> list[int]:
 
 @pytest.mark.parametrize("one", ALL, ids=lambda one: f"{one.kernel}-{ALL.index(one)}")
 def test_many_blocks_are_right(one: ManyBlocks) -> None:
-    emulated = many_blocks.run(one, one.architecture, seed=5)
+    emulated = many_blocks.run(one, seed=5)
     assert emulated.launches[-1].variant.name == one.kernel
     assert min(_blocks(emulated.launches[-1])) >= 3
 

@@ -10,6 +10,19 @@ pytestmark = pytest.mark.emulator
 
 
 @pytest.mark.parametrize("trial", many_gradients.ALL, ids=lambda trial: f"{many_gradients.ALL.index(trial)}")
+def test_many_blocks_are_right(trial: Trial) -> None:
+    assert trial(None, seed=4).launches
+
+
+DOUBLE = [trial for trial in many_gradients.LARGE_WEIGHTS if "float64" in trial.args]
+
+
+@pytest.mark.parametrize("trial", DOUBLE, ids=lambda trial: f"{many_gradients.ALL.index(trial)}")
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
-def test_many_blocks_are_right(trial: Trial, architecture: str) -> None:
+def test_products_of_float64_are_right_in_both_shapes(trial: Trial, architecture: str) -> None:
+    """Newer tensor cores multiply larger fragments: the only source that asks for the architecture."""
     assert trial(architecture, seed=4).launches
+
+
+def test_there_are_products_of_float64() -> None:
+    assert len(DOUBLE) == 2

@@ -53,7 +53,7 @@ def tensor_cores(dtype: Any, precision: str, label: str, seed: int) -> Iterator[
         found = [one for one in candidates if label in one.name] or candidates
         return found[number % len(found)]
 
-    device = emulated_cuda(architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
+    device = emulated_cuda(limits_of=architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
     with choice.picking(pick), gpuconv.precision(precision), device as emulated:
         yield emulated
 

@@ -8,13 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import machine_code
 import pytest
 from steady import steady
 from toolchain import needs_disassembler, needs_nvrtc
 
 from benchmarks import sass
 from benchmarks.sass import Instruction
-from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import fragments, mma_plan, mma_tile
 from gpuconv.cuda.mma_tile import Form, Tile
 
@@ -39,7 +39,7 @@ def code(operator: str, operands: tuple[str, str], tile: Tile, form: Form, archi
     variant = mma_plan.variant(operator, *operands, tile, form)
     with TemporaryDirectory() as temporary:
         folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        return sass.disassemble(compiler.build(variant, architecture, folder).path)
+        return sass.disassemble(machine_code.build(variant, architecture, folder).path)
 
 
 def products(operands: tuple[str, str], tile: Tile, form: Form, architecture: str) -> int:

@@ -66,7 +66,7 @@ def test_a_case_on_the_cpu(case: Case, dtype: str) -> None:
 @every_case
 def test_a_case_through_the_kernels_twice(case: Case, dtype: str) -> None:
     inputs, (expected,) = _cases.inputs(case, dtype), _cases.expected(case, dtype)
-    with emulated_cuda(architecture(dtype, len(case.x_shape) - 2)) as emulated:
+    with emulated_cuda(limits_of=architecture(dtype, len(case.x_shape) - 2)) as emulated:
         inputs["w"] = gpuconv.pack(inputs["w"], operator=case.op)
         for _ in range(2):
             assert_same(getattr(gpuconv, case.op)(**inputs, **case.attributes), expected, bits=False)

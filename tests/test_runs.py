@@ -83,7 +83,7 @@ def test_sums_over_runs_are_exact(dtype: Any, precision: str, random: Random, se
         found = in_pieces(candidates)
         return found[seed % len(found)]
 
-    device = emulated_cuda(architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
+    device = emulated_cuda(limits_of=architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
     with choice.picking(pick), gpuconv.precision(precision), device:
         y = gpuconv.conv(x, w, **attributes)
     exact = oracle.conv(x, w, None, **attributes).value

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import direct_forms
 import kernel_table
+import machine_code
 import pytest
 from toolchain import needs_disassembler, needs_nvrtc
 
@@ -37,7 +38,6 @@ from gpuconv.cuda import (
     split_plan,
     weight_grad_plan,
 )
-from gpuconv.cuda import compile as compiler
 from gpuconv.cuda.direct_work import Form
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
@@ -72,7 +72,7 @@ _SINGLY = 8  # instructions that write two neighbours one by one
 def code(variant: Variant) -> list[Instruction]:
     with TemporaryDirectory() as temporary:
         folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        return sass.disassemble(compiler.build(variant, ARCHITECTURE, folder).path)
+        return sass.disassemble(machine_code.build(variant, ARCHITECTURE, folder).path)
 
 
 def share(variant: Variant, tile: Tile) -> float:
@@ -207,18 +207,23 @@ def test_kernels_that_write_whole_rows_multiply_as_much_as_the_plan_takes_them_t
     assert share(variant, tile) * scale == pytest.approx(planned, abs=0.03)
 
 
+DIVIDED = [  # bfloat16 has the kernels of float16 but for the name of the product
+    whole
+    for whole in (*gemm_plan.divisible_variants(), *mma_plan.divisible_variants())
+    if any(part in whole.name for part in ("_float32_2d", "_float16_3d", "_float64_3d"))
+]
+
+
 @needs_nvrtc
 @needs_disassembler
-@pytest.mark.parametrize("part", ["float32_2d", "float16_3d", "float64_3d"])
-def test_splits_cost_the_main_loop_hardly_anything(part: str) -> None:
-    for whole in (*gemm_plan.divisible_variants(), *mma_plan.divisible_variants()):
-        if part in whole.name:
-            bodies = [code(variant) for variant in (whole, split_plan.variant(whole))]
-            loops = [sass.main_loop(body) for body in bodies]
-            kinds = "FFMA", "HMMA", "DMMA", "LDGSTS", "LDG", "LDS", "LDSM"
-            counted = [sass.names(body, loop, *kinds) for body, loop in zip(bodies, loops, strict=True)]
-            assert counted[0] == counted[1], whole.name
-            assert len(loops[1]) <= 1.1 * len(loops[0]), whole.name
+@pytest.mark.parametrize("whole", DIVIDED, ids=lambda whole: whole.name)
+def test_splits_cost_the_main_loop_hardly_anything(whole: Variant) -> None:
+    bodies = [code(variant) for variant in (whole, split_plan.variant(whole))]
+    loops = [sass.main_loop(body) for body in bodies]
+    kinds = "FFMA", "HMMA", "DMMA", "LDGSTS", "LDG", "LDS", "LDSM"
+    counted = [sass.names(body, loop, *kinds) for body, loop in zip(bodies, loops, strict=True)]
+    assert counted[0] == counted[1]
+    assert len(loops[1]) <= 1.1 * len(loops[0])
 
 
 @needs_nvrtc

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import machine_code
 import numpy as np
 import oracle
 import pytest
@@ -25,7 +26,6 @@ from toolchain import needs_disassembler, needs_nvrtc
 import gpuconv
 from benchmarks import sass
 from gpuconv import _geometry
-from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import conv_plan
 from gpuconv.cuda import depth_to_space_matrix_plan as matrix_plan
 from gpuconv.cuda.plan import Plan
@@ -104,7 +104,7 @@ def test_sums_of_every_kind(
         kinds = ("large", "small", "normal")  # partial sums stay inside the range
     arrays = operands(problem, kinds, seed, dtype, layout)
     tile = random.choice(("128x128", "64x128"))
-    device = emulated_cuda(architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
+    device = emulated_cuda(limits_of=architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
     with preferred(f"conv_transpose_matrix_{dtype.name}_3d{label}{tile}"), gpuconv.precision(precision), device:
         y = gpuconv.conv_transpose(*arrays, **problem.attributes)
     assert_within(y, arrays, problem, precision)
@@ -145,7 +145,7 @@ def test_numbers_beside_infinity_stay_finite(precision: str) -> None:
 def code(number: int) -> list[sass.Instruction]:
     with TemporaryDirectory() as temporary:
         folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        return sass.disassemble(compiler.build(matrix_plan.variant(*FORMS[number]), "sm_90a", folder).path)
+        return sass.disassemble(machine_code.build(matrix_plan.variant(*FORMS[number]), "sm_90a", folder).path)
 
 
 @needs_nvrtc

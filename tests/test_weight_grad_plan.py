@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import machine_code
 import numpy as np
 import pytest
 from steady import steady
@@ -18,7 +20,6 @@ import gpuconv
 from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv import _geometry
-from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import weight_grad_plan, weight_grad_tile_plan, weight_grad_tiles
 from gpuconv.cuda.fragments import Arithmetic
 from gpuconv.cuda.limits import representative
@@ -151,11 +152,12 @@ def test_usual_layers_get_tensor_cores(dtype: str, precision: str, last: bool) -
 # ---------------------------------------------------------------- what the compiler makes of them
 
 
+@cache
 def code(dtype: str, arithmetic: Arithmetic, tile: Tile) -> list[Instruction]:
     with TemporaryDirectory() as temporary:
         folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
         variant = weight_grad_tile_plan.variant(dtype, arithmetic, tile)
-        return sass.disassemble(compiler.build(variant, "sm_90a", folder).path)
+        return sass.disassemble(machine_code.build(variant, "sm_90a", folder).path)
 
 
 def copies(size: int, tile: Tile, rows: bool) -> Counter[str]:

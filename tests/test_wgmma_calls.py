@@ -49,7 +49,6 @@ def hopper(precision: str, seed: int, wanted: str = "wgmma") -> Iterator[Any]:
         return found[number % len(found)]
 
     device = emulated_cuda(
-        "sm_90a",
         seed=seed,
         async_order=random.choice(("late", "at once", "random")),
         multiprocessors=random.choice((None, 1, 3, 5)),
@@ -141,7 +140,7 @@ def turns(call: Any, wanted: str = "wgmma", **options: Any) -> Iterator[tuple[An
         return found[number]
 
     while number < count:
-        with choice.picking(pick), emulated_cuda("sm_90a", seed=number, **options) as emulated:
+        with choice.picking(pick), emulated_cuda(seed=number, **options) as emulated:
             yield call(), emulated.launches
         number += 1
 
@@ -204,7 +203,7 @@ def test_results_do_not_depend_on_the_order_of_blocks(layout: str, taps: int) ->
 
     found = set()
     for seed, share in ((0, False), (1, False), (2, True), (3, True)):
-        device = emulated_cuda("sm_90a", seed=seed, multiprocessors=5, threads=1 + seed % 2)
+        device = emulated_cuda(seed=seed, multiprocessors=5, threads=1 + seed % 2)
         with choice.picking(divided), device:
             y = gpuconv.conv(given_x, gpuconv.pack(w) if share else w, layout=layout)
         found.add(y.tobytes())

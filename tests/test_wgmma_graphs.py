@@ -79,7 +79,7 @@ class Call:
 
     @contextmanager
     def emulated(self, **options: Any) -> Iterator[EmulatedDevice]:
-        with picking(self.wanted), emulated_cuda("sm_90a", multiprocessors=3, **options) as emulated:
+        with picking(self.wanted), emulated_cuda(multiprocessors=3, **options) as emulated:
             yield emulated
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import machine_code
 import pytest
 from mutate_kernels import changed_kernels
 from test_planted_bugs import exchanged
@@ -36,7 +37,7 @@ _TYPES = {"float16": "16.F32", "bfloat16": "16.F32.BF16", "float32": "8.F32.TF32
 def built(chosen: Variant) -> tuple[list[Instruction], str]:
     """A kernel's machine code and what the assembler says of it."""
     with TemporaryDirectory() as temporary:
-        found = compiler.build(chosen, "sm_90a", None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary))
+        found = machine_code.build(chosen, "sm_90a", None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary))
         return sass.disassemble(found.path), found.log
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from emulator import tally
-from emulator.compile import unavailable_reason
+from emulator.compile import turn, unavailable_reason
 from emulator.counters import Counters
 from emulator.engine import EmulatorError, Options, Program, module
 from emulator.memory import UNWRITTEN, Array, Union, encode_map, without_values
@@ -36,6 +36,7 @@ class Handle:
     """A loaded kernel."""
 
     variant: Variant
+    architecture: str
     program: Program
     shared_bytes: int
 
@@ -113,7 +114,7 @@ class EmulatedDevice:
     launches : LaunchRecord of each launch, in order.
     """
 
-    def __init__(self, architecture: str, limits: Limits, options: Options) -> None:
+    def __init__(self, architecture: str | None, limits: Limits, options: Options) -> None:
         self.architecture = architecture
         self._limits = limits
         self.options = options
@@ -180,12 +181,13 @@ class EmulatedDevice:
         return self._limits
 
     def load(self, variant: Variant, device: int, shared_bytes: int) -> Handle:
-        program = module(compiler.ptx(variant, self.architecture))[variant.name]
+        architecture = self.architecture or turn(variant)
+        program = module(compiler.ptx(variant, architecture))[variant.name]
         if shared_bytes > self._limits.shared_bytes_per_block:
             raise EmulatorError(
                 f"{variant.name}: {shared_bytes} bytes of dynamic shared memory are more than a block can have"
             )
-        return Handle(variant, program, max(shared_bytes, DEFAULT_SHARED_BYTES))
+        return Handle(variant, architecture, program, max(shared_bytes, DEFAULT_SHARED_BYTES))
 
     def parameters(self, template: bytes) -> Slot:
         return Slot(template)
@@ -204,7 +206,7 @@ class EmulatedDevice:
         call = self._call()
         call.launched.append(variant.name)
         arrays = call.visible(_name_arrays(call, variant, parameters))
-        tally.add(variant.name, self.architecture)
+        tally.add(variant.name, kernel.architecture)
         try:
             counters = kernel.program.launch(grid, (threads, 1, 1), shared_bytes, parameters, arrays, self.options)
         except EmulatorError:
@@ -331,16 +333,22 @@ def _name_arrays(call: Call, variant: Variant, parameters: bytes) -> set[int]:
 
 @contextmanager
 def emulated_cuda(
-    architecture: str = "sm_90a", multiprocessors: int | None = None, **options: Any
+    architecture: str | None = None,
+    multiprocessors: int | None = None,
+    limits_of: str = "sm_90a",
+    **options: Any,
 ) -> Iterator[EmulatedDevice]:
     """Let gpuconv's operators on NumPy arrays run the whole CUDA backend, in the emulator instead of on a device.
 
     Parameters
     ----------
-    architecture : str
-        What the kernels are compiled for.
+    architecture : str, optional
+        What all kernels are compiled for. By default each is compiled for one of those that have it, the same in all
+        tests, which so share what is compiled.
     multiprocessors : int, optional
         That planners know of; otherwise those of the architecture's well-known device.
+    limits_of : str
+        The architecture whose well-known device planners know of, where `architecture` does not say it.
     **options
         Fields of `Options`.
 
@@ -349,7 +357,7 @@ def emulated_cuda(
     EmulatorError
         A kernel did what it must not do. At the end: elements of a result were never written.
     """
-    limits = representative(architecture).limits
+    limits = representative(architecture or limits_of).limits
     limits = replace(limits, multiprocessors=multiprocessors or limits.multiprocessors)
     device = EmulatedDevice(architecture, limits, Options(**options))
     before = cuda.runtime
