@@ -45,7 +45,7 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS> struct WgmmaTi
 #pragma unroll
             for (int i = 0; i < kChunksM; ++i) Arithmetic::template multiply<BLOCK_N>(sums[i], a + (i * 8192 + k * 32) / 16, b + k * 2);
     }
-    // After all products: nothing that uses the sums comes before this.
+    // Before products and after them: nothing that uses the sums is moved across this.
     __device__ __forceinline__ void settle()
     {
 #pragma unroll
