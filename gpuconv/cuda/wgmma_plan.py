@@ -225,6 +225,7 @@ def variant(operator: str, dtype: str, tile: Tile) -> Variant:
         threads=wgmma_tile.THREADS,
         blocks_per_sm=1,
         architectures=(ARCHITECTURE,),
+        least_registers=wgmma_tile.LAUNCH_REGISTERS,
     )
 
 
