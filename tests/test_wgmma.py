@@ -15,10 +15,11 @@ from mutate_kernels import changed_kernels
 from operands import BFLOAT16, operands, values
 from strategies import Problem
 from test_planted_bugs import exchanged
-from wgmma_launch import Call, Run, result, run, variant
+from wgmma_launch import Call, Run, result, run
 
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import wgmma_tile
+from gpuconv.cuda.wgmma_plan import variant
 from gpuconv.cuda.wgmma_tile import TILES, Tile
 
 pytestmark = pytest.mark.emulator
