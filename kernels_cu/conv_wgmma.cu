@@ -33,7 +33,7 @@ __device__ __forceinline__ void make_tiles(const WgmmaParams<Problem>& p, const 
 {
     const Correlation<int, 3>& common = p.problem.common;
     using Order = Turns<Tile::kTurns>;
-    const bool first_thread = threadIdx.x % 128 == 0;
+    const bool speaks = threadIdx.x % 32 == 0;     // for its warp, which waits for its own products
     int* answer = static_cast<int*>(answers) + (Tile::kTurns ? threadIdx.x / 128 * 2 : 0);
     Tile tile(common, p.loading);
     for (int number = block_number(), turn = 0; number < p.items; number += gridDim.x, ++turn) {
@@ -43,6 +43,7 @@ __device__ __forceinline__ void make_tiles(const WgmmaParams<Problem>& p, const 
             continue;
         }
         tile.clear();
+        tile.settle();
         Order::begin(turn);
         for (int done = 0; done < item.slices; ++done) {
             ring.wait_full();
@@ -50,18 +51,19 @@ __device__ __forceinline__ void make_tiles(const WgmmaParams<Problem>& p, const 
             tile.multiply(ring.address());
             products_commit();
             products_wait<1>();
-            if (first_thread && done > 0) barrier_arrive(ring.empty_before());
+            if (speaks && done > 0) barrier_arrive(ring.empty_before());
             ring.next();
         }
         Order::end(number + int(gridDim.x) < p.items);
         products_wait<0>();
         tile.settle();
-        if (first_thread && item.slices > 0) barrier_arrive(ring.empty_before());
+        if (speaks && item.slices > 0) barrier_arrive(ring.empty_before());
         if (!gather_splits(p.splits, item, tile, answer)) continue;
         tile.group = item.group;
         const Epilogue<Tile, typename Tile::T, typename Tile::Acc, int, 3, PHASED> epilogue{
             common, phases[item.phase], tile, item.group, item.m_tile * Tile::kBlockM, item.n_tile * Tile::kBlockN};
         if (write_tile(tile, epilogue, pieces)) epilogue.repair();
+        __syncwarp();            // lanes have made different outputs again; products take whole warps
     }
 }
 
@@ -73,7 +75,7 @@ __device__ __forceinline__ void run_wgmma(const WgmmaParams<Problem>& p, const T
     unsigned char* const pieces = shared + Stages::kBytes;
     unsigned char* const barriers = pieces + Tile::kPieceBytes;
     const Stages ring(shared, barriers);
-    if (threadIdx.x == 0) ring.init(Tile::kTurns ? 1 : 2);
+    if (threadIdx.x == 0) ring.init(Tile::kTurns ? 4 : 8);
     __syncthreads();
     if (threadIdx.x / 128 == 2) {
         give_registers<40>();

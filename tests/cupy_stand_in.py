@@ -109,6 +109,8 @@ class StandIn:
         Bytes, in order.
     maps : list of EncodedMap
     driver_version : int
+    version_code : int
+        What asking for it returns: 0 for success.
     map_code : int
         What encoding a map returns: 0 for success, 201 where the thread has no context yet.
     """
@@ -124,7 +126,7 @@ class StandIn:
         self.shared_limits: list[tuple[str, int]] = []
         self.allocations: list[int] = []
         self.maps: list[EncodedMap] = []
-        self.driver_version, self.map_code = 13020, 0
+        self.driver_version, self.version_code, self.map_code = 13020, 0, 0
         self.synchronisations = self.queries = 0
         self.null = Stream(self, 0, -1)
         self.streams: dict[int, Stream] = {}
@@ -170,7 +172,7 @@ class StandIn:
 
         def version(found: Any) -> int:
             found[0] = self.driver_version
-            return 0
+            return self.version_code
 
         def error_name(code: int, name: Any) -> int:
             name[0] = b"CUDA_ERROR_INVALID_VALUE" if code == 1 else None

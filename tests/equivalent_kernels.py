@@ -146,6 +146,15 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "include/staging.cuh: return int(reinterpret_cast<unsigned long long>(address) % 16) / int(sizeof(T));"
         "  [unsigned long long -> long long]",
     ),
+    "It holds the compiler to an order that it keeps anyway, or lanes together that the emulator brings together.": (
+        "conv_wgmma.cu: tile.settle();  [statement deleted]",
+        "conv_wgmma.cu: tile.settle();  [statement deleted] no. 2",
+        "conv_wgmma.cu: __syncwarp();  [statement deleted]",
+    ),
+    "Any lane may speak for its warp, as long as one does.": (
+        "conv_wgmma.cu: const bool speaks = threadIdx.x % 32 == 0;  [0 -> 1]",
+        "conv_wgmma.cu: const bool speaks = threadIdx.x % 32 == 0;  [32 -> 33]",
+    ),
     "Another number of a barrier that nobody else uses.": (
         "include/wgmma_split.cuh: synchronise(TURNS ? 2 + thread_number() / kThreads : 1, kThreads);  [? -> || true ?]",
     ),

@@ -220,6 +220,34 @@ def test_architectures_nvrtc_refuses() -> None:
     assert first in log
 
 
+SHARING = """struct Scale { float* y; int factor; };
+__device__ __forceinline__ void scale(const Scale& p)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    p.y[threadIdx.x] = p.factor;
+}
+"""
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"least_registers": 176}, "its threads begin with 168 registers, and need 176 to share"),
+        ({"blocks_per_sm": 0}, "'setmaxnreg' ignored; unable to determine register count at entry"),
+    ],
+)
+def test_a_kernel_whose_warps_would_wait_for_registers_is_not_loaded(
+    kernels: Write, changes: dict[str, Any], message: str
+) -> None:
+    kernels({"scale.cu": SHARING})
+    good: dict[str, Any] = {"arguments": (), "threads": 384, "blocks_per_sm": 1, "least_registers": 168}
+    assert compiler.cubin(variant(**good), "sm_90a").is_file()
+    for _ in range(2):  # compiled, and from the cache
+        with pytest.raises(CompileError, match=rf"scale_4 for sm_90a, by NVRTC .*, would not run: .*{message}"):
+            compiler.cubin(variant(**(good | changes)), "sm_90a")
+
+
 @needs_nvrtc
 def test_a_failure_is_no_entry(kernels: Write, tmp_path: Path) -> None:
     kernels({"scale.cu": "nonsense"})

@@ -75,6 +75,71 @@ def test_tensor_maps_are_refused_as_the_driver_does(arguments: dict[str, Any], m
         TensorMap(Array(np.zeros((64, 64), np.float32), "x"), **arguments)
 
 
+# ---------------------------------------------------------------- windows of im2col
+
+
+@pytest.mark.parametrize(("axes", "least"), [(1, -(2**15)), (2, -(2**7)), (3, -(2**4))])
+def test_corners_have_fewer_bits_the_more_axes_there_are(axes: int, least: int) -> None:
+    array = Array(np.zeros((2, *[64] * axes, 64), np.uint16), "x")
+    no, beyond, steps = [0] * axes, [*[0] * (axes - 1), least - 1], [1] * (axes + 2)
+    TensorMap(array, im2col=([least] * axes, no, 64, 64), steps=steps)
+    with pytest.raises(ValueError, match="corner out of range"):
+        TensorMap(array, im2col=(beyond, no, 64, 64), steps=steps)
+    with pytest.raises(ValueError, match="corner out of range"):
+        TensorMap(array, im2col=(no, [-least] * axes, 64, 64), steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("im2col", "message"),
+    [
+        (((0, 0), (0, -8), 64, 64), "no area"),
+        (((0, 5), (0, -3), 64, 64), "no area"),
+        (((0,), (0,), 64, 64), "a number for each spatial axis"),
+        (((0, 0), (0, 0), 0, 64), "1 to 256 channels"),
+        (((0, 0), (0, 0), 64, 0), "1 to 1024 pixels"),
+        (((0, 0), (0, 0), 64, 1025), "1 to 1024 pixels"),
+    ],
+)
+def test_windows_are_refused_as_the_driver_does(im2col: Any, message: str) -> None:
+    array = Array(np.zeros((2, 8, 8, 64), np.uint16), "x")
+    TensorMap(array, im2col=((0, 5), (0, -2), 64, 64), steps=(1, 1, 1, 1))
+    with pytest.raises(ValueError, match=message):
+        TensorMap(array, im2col=im2col, steps=(1, 1, 1, 1))
+
+
+WINDOWS = """
+#include "hopper.cuh"
+extern "C" __global__ void loads_pixels(const __grid_constant__ TensorMap map)
+{
+    __shared__ __align__(128) char pixels[16 * 16];
+    __shared__ __align__(8) unsigned long long bar;
+    mbarrier_init(smem_addr(&bar), 1);
+    fence_mbarrier_init();
+    mbarrier_expect_tx(smem_addr(&bar), 16 * 16);
+    const unsigned short offset = OFFSET;
+    asm volatile("cp.async.bulk.tensor." RANK "d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {" ZEROS "}], [%2], {" OFFSETS "};"
+                 :: "r"(smem_addr(pixels)), "l"(&map), "r"(smem_addr(&bar)), "r"(0), "h"(offset) : "memory");
+    mbarrier_wait(smem_addr(&bar), 0);
+}
+"""
+
+
+@pytest.mark.parametrize(("axes", "most"), [(1, 2**16 - 1), (2, 2**8 - 1), (3, 2**5 - 1)])
+def test_offsets_have_fewer_bits_the_more_axes_there_are(axes: int, most: int) -> None:
+    array = Array(np.zeros((2, *[4] * axes, 8), np.uint16), "x")
+    tensor_map = TensorMap(array, im2col=([0] * axes, [0] * axes, 8, 16), steps=[1] * (axes + 2), swizzle=0)
+    zeros, offsets = ", ".join(["%3"] * (axes + 2)), ", ".join(["%4"] * axes)
+    for offset in (most, most + 1) if axes > 1 else (most,):
+        defines = (f'RANK="{axes + 2}"', f'ZEROS="{zeros}"', f'OFFSETS="{offsets}"', f"OFFSET={offset}")
+        kernel = module(compile_ptx("windows", "sm_90a", defines, WINDOWS))["loads_pixels"]
+        if offset == most:
+            kernel(1, 1, [tensor_map])
+            continue
+        with pytest.raises(EmulatorError, match=f"im2col offset {offset} out of range"):
+            kernel(1, 1, [tensor_map])
+
+
 # ---------------------------------------------------------------- registers that warpgroups hand to each other
 
 REGISTERS = """

@@ -112,6 +112,14 @@ def test_what_the_driver_refuses_is_named(cupy: StandIn) -> None:
     assert encoder(64)[0] == 64
 
 
+def test_a_driver_that_does_not_say_its_version_is_refused(cupy: StandIn) -> None:
+    cupy.version_code = 999
+    with pytest.raises(DeviceError, match="does not say its version: error 999"):
+        device.tensor_map(ROWS)
+    cupy.version_code = 0
+    assert device.tensor_map(ROWS)(64)[0] == 64
+
+
 def test_a_thread_without_a_context_gets_one(cupy: StandIn) -> None:
     encoder = device.tensor_map(ROWS)
     cupy.map_code = 201

@@ -15,10 +15,11 @@ from mutate_kernels import changed_kernels
 from operands import BFLOAT16, operands, values
 from strategies import Problem
 from test_planted_bugs import exchanged
-from wgmma_launch import Call, Run, result, run, variant
+from wgmma_launch import Call, Run, result, run
 
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import wgmma_tile
+from gpuconv.cuda.wgmma_plan import variant
 from gpuconv.cuda.wgmma_tile import TILES, Tile
 
 pytestmark = pytest.mark.emulator
@@ -218,8 +219,30 @@ BUGS = {
     ),
     "another lane's columns": Bug("lane % 2 * 8 + lane / 2 * 4", "lane * 4", WRONG, "vectors of four"),
     "halves exchanged": Bug("upper ? low : high, DISTANCE", "upper ? high : low, DISTANCE", WRONG),
-    "a chunk taken twice": Bug("chunk.take(tile, which);", "chunk.take(tile, which & ~1);", "never written"),
+    "a chunk taken twice": Bug(
+        "chunk.take(tile, which);\n        chunk.add_bias",
+        "chunk.take(tile, which & ~1);\n        chunk.add_bias",
+        "never written",
+    ),
+    "a chunk of elements taken twice": Bug(
+        "chunk.take(tile, which);\n            suspect",
+        "chunk.take(tile, which & ~1);\n            suspect",
+        "never written",
+        layout="strided",
+    ),
     "no bias": Bug("        chunk.add_bias();\n", "", WRONG),
+    "rows of elements too near": Bug(
+        "k % 2 * 8 * Tile::kPitch", "k % 2 * 4 * Tile::kPitch", f"{WRONG}|uninitialised|race", layout="strided"
+    ),
+    "elements read before they are put": Bug(
+        "        put(piece);\n        __syncwarp();\n", "        put(piece);\n", "race|uninitialised", layout="strided"
+    ),
+    "channels one by one as pixels": Bug(
+        "epilogue.p.y_channel == 1 ?", "epilogue.p.y_channel != 1 ?", "between the elements of y", layout="strided"
+    ),
+    "no element made again": Bug(
+        "return __any_sync(0xffffffff, suspect);", "return false;", WRONG, "vectors of four", "strided", x="nonfinite"
+    ),
     "nothing made again": Bug(
         "return __any_sync(0xffffffff, chunk.odd != 0.f);", "return false;", WRONG, "vectors of four", x="nonfinite"
     ),

@@ -572,3 +572,9 @@ def test_explain_says_how_and_why_not(capsys: pytest.CaptureFixture[str]) -> Non
     assert "no wgmma: its least tile has 64 output channels, a group has 32" in capsys.readouterr().out
     gpuconv.explain("conv", x, w, dtype="bfloat16", arch="sm_100")
     assert "wgmma" not in capsys.readouterr().out
+
+
+def test_kernels_name_the_registers_that_their_warps_share() -> None:
+    chosen = [one for one in wgmma_plan.variants() if one.source == "conv_wgmma.cu"]
+    assert {one.least_registers for one in chosen} == {168}
+    assert 65536 // wgmma_tile.THREADS // 8 * 8 == 168  # that a launch has

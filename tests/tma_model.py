@@ -38,6 +38,8 @@ def check(tensor_map: TensorMap) -> None:
     assert 3 <= rank <= 5
     assert len(tensor_map.lower) == len(tensor_map.upper) == rank - 2
     assert all(-_CORNER[rank] <= corner < _CORNER[rank] for corner in (*tensor_map.lower, *tensor_map.upper))
+    corners = zip(tensor_map.sizes[1:-1], tensor_map.lower, tensor_map.upper, strict=True)
+    assert all(lower < size + upper for size, lower, upper in corners), "a box without area"
     assert 0 < tensor_map.channels <= 256
     assert 0 < tensor_map.pixels <= 1024
     assert tensor_map.channels * itemsize <= tensor_map.swizzle

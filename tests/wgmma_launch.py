@@ -20,29 +20,12 @@ from strategies import Problem
 
 from gpuconv import _geometry
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import correlation, gemm_fields, params, wgmma_structs
+from gpuconv.cuda import correlation, gemm_fields, params, wgmma_plan
 from gpuconv.cuda import wgmma_tile as tiles
 from gpuconv.cuda.plan import Variant
 from gpuconv.cuda.wgmma_tile import Tile
 
-ARITHMETIC = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "WgmmaTf32"}
 _SUMS, _TOTALS = 1, 2  # Splits::Part
-
-
-def variant(operator: str, dtype: str, tile: Tile) -> Variant:
-    sizes = (str(tile.block_m), str(tile.block_n), str(tile.stages), str(tile.turns).lower())
-    label = f"{tile.block_m}x{tile.block_n}x{tile.stages}{'_turns' * tile.turns}"
-    return Variant(
-        name=f"{operator}_{dtype}_wgmma_{label}",
-        source="conv_wgmma.cu",
-        function=f"{operator}_wgmma",
-        arguments=(ARITHMETIC[dtype], *sizes),
-        parameter=wgmma_structs.parameter(operator),
-        layout=wgmma_structs.convolution(operator),
-        threads=tiles.THREADS,
-        blocks_per_sm=1,
-        architectures=("sm_90a",),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +203,7 @@ class Run:
             },
             "items": whole + divided * call.splits,
         }
-        chosen = variant(problem.operator, self.dtype, tile)
+        chosen = wgmma_plan.variant(problem.operator, self.dtype, tile)
         self._run(chosen, values)
         if divided and not call.tickets:
             values["splits"]["part"] = _TOTALS

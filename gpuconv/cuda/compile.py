@@ -19,6 +19,7 @@ _OLDEST = (8, 0)
 _FIRST_WITH_FEATURES = (9, 0)  # from here on "a" stands for all that one capability has, and no other
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v")  # never -ftz or -use_fast_math: results would change
 _LINE_INFO = "--generate-line-info"
+_REGISTERS_AT_ONCE = 8  # of a thread that a launch gets
 
 _EXPECTED = re.compile(  # lines of the log that hold no remark
     r"ptxas info +: (\d+ bytes gmem|Compiling entry|Function properties|Used \d+ reg|Compile time)"
@@ -137,9 +138,26 @@ def cubin(variant: Variant, architecture: str) -> Path:
     Raises
     ------
     CompileError
-        Where the variant does not compile, with the compiler's log, or the compiler is not installed.
+        Where the variant does not compile, with the compiler's log, or so that it would wait for registers for ever, or
+        the compiler is not installed.
     """
-    return build(variant, architecture).path
+    built = build(variant, architecture)
+    reason = _starved(variant, built.log)
+    if reason is not None:
+        raise CompileError(f"{variant.name} for {architecture}, by NVRTC {nvrtc.version()}, would not run: {reason}")
+    return built.path
+
+
+def _starved(variant: Variant, log: str) -> str | None:
+    """Return why warps that hand registers to each other would miss some; None where all is well."""
+    ignored = re.search(r"^.*setmaxnreg.*ignored.*$", log, re.MULTILINE)
+    if ignored is not None:
+        return ignored[0].strip()
+    found = read(log)
+    given = None if found is None else -(-found.registers // _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE
+    if given is None or given >= variant.least_registers:
+        return None
+    return f"its threads begin with {given} registers, and need {variant.least_registers} to share"
 
 
 def ptx(variant: Variant, architecture: str, line_info: bool = True) -> str:

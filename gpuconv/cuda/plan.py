@@ -33,6 +33,8 @@ class Variant:
         ``__launch_bounds__``.
     architectures : tuple of str
         Those that it compiles for; empty: all.
+    least_registers : int
+        That a thread must have from the start, for warps to hand to each other.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Variant:
     threads: int
     blocks_per_sm: int
     architectures: tuple[str, ...] = ()
+    least_registers: int = 0
 
     def compiles_for(self, architecture: str) -> bool:
         """Tell whether the kernel has what this architecture has."""

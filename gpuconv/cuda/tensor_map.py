@@ -67,7 +67,7 @@ def driver() -> Driver:
     Raises
     ------
     DeviceError
-        It is older than devices that have such an engine.
+        It is older than devices that have such an engine, or does not say how old it is.
     """
     try:
         library = load()
@@ -76,8 +76,11 @@ def driver() -> Driver:
     except (OSError, AttributeError) as error:
         raise DeviceError(f"the CUDA driver does not encode tensor maps: {error}") from error
     version = ctypes.c_int()
-    library.cuDriverGetVersion(ctypes.byref(version))
-    return Driver(library, version.value)
+    code = library.cuDriverGetVersion(ctypes.byref(version))
+    found = Driver(library, version.value)
+    if code:
+        raise DeviceError(f"the CUDA driver does not say its version: {found.error_name(code)}")
+    return found
 
 
 class Encoder:

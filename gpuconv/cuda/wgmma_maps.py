@@ -12,7 +12,7 @@ from math import gcd, prod
 from typing import Any
 
 from gpuconv._geometry import Ints
-from gpuconv.cuda import fragments, params, wgmma_structs
+from gpuconv.cuda import channels_last_plan, fragments, pack_rows_plan, params, wgmma_structs
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.plan import TensorMap
@@ -126,7 +126,7 @@ def refusal(problem: Problem) -> str | None:
     if not all(-bound <= corner < bound for corner in corners):
         return f"columns begin {min(corners)} or end {max(corners)} elements beside x: {-bound} to {bound - 1} can be"
     copy = of_copies(problem)
-    if max(x_last_elements(copy), packed_elements(copy)) > _MOST_ELEMENTS:
+    if max(x_last_bytes(copy), packed_bytes(copy)) > _MOST_ELEMENTS * problem.itemsize:
         return "a copy of x or w would have 2**31 elements or more"
     return None
 
@@ -315,12 +315,13 @@ def loading(source: Source) -> Mapping[str, Any]:
 # ---------------------------------------------------------------- copies
 
 
-def x_last_elements(source: Source) -> int:
-    """Return the elements of x with its channels last."""
-    return source.problem.batch * prod(source.problem.x_shape[2:]) * source.all_x_channels
+def x_last_bytes(source: Source) -> int:
+    """Return the bytes of the copy of x with its channels last, 0 where there is none."""
+    if source.form != "copied":
+        return 0
+    return channels_last_plan.bytes_of(source.problem, source.x_channels, source.parts)
 
 
-def packed_elements(source: Source) -> int:
-    """Return the elements of the packed weights."""
-    weights = source.weights()
-    return source.problem.group * weights.all_rows * weights.pitch
+def packed_bytes(source: Source) -> int:
+    """Return the bytes of the packed weights, 0 where w is read as it is."""
+    return pack_rows_plan.bytes_of(source.problem, source.w_channels, source.parts) if source.packed else 0

@@ -117,9 +117,9 @@ def _plan(work: Work, limits: Limits) -> Plan:
         work.workspace_bytes,
         "sums of the splits",
         tuple(_reasons(work, limits)),
-        packed_bytes=_packed_bytes(source),
+        packed_bytes=wgmma_maps.packed_bytes(source),
         sharing=(*_packing(source, 0), *apart) if shares else (),
-        x_last_bytes=_x_last_bytes(source),
+        x_last_bytes=wgmma_maps.x_last_bytes(source),
         alignment=source.aligned,
         otherwise=partial(_of_copies, work, limits) if source.aligned else None,
     )
@@ -155,20 +155,10 @@ def _packing(source: Source, tickets: int) -> tuple[Launch, ...]:
     return (pack_rows_plan.launch(source.problem, source.w_channels, source.parts, tickets),)
 
 
-def _packed_bytes(source: Source) -> int:
-    return pack_rows_plan.bytes_of(source.problem, source.w_channels, source.parts) if source.packed else 0
-
-
 def _copying(source: Source, tickets: int) -> tuple[Launch, ...]:
     if source.form != "copied":
         return ()
     return (channels_last_plan.launch(source.problem, source.x_channels, source.parts, tickets),)
-
-
-def _x_last_bytes(source: Source) -> int:
-    if source.form != "copied":
-        return 0
-    return channels_last_plan.bytes_of(source.problem, source.x_channels, source.parts)
 
 
 def _launch(work: Work, part: int, limits: Limits) -> Launch:
@@ -225,6 +215,7 @@ def variant(operator: str, dtype: str, tile: Tile) -> Variant:
         threads=wgmma_tile.THREADS,
         blocks_per_sm=1,
         architectures=(ARCHITECTURE,),
+        least_registers=wgmma_tile.LAUNCH_REGISTERS,
     )
 
 

@@ -57,6 +57,7 @@ def registers_fit(consumer: int, producer: int, threads: int = THREADS) -> bool:
 
 
 assert registers_fit(CONSUMER_REGISTERS, PRODUCER_REGISTERS)
+LAUNCH_REGISTERS = _WARPGROUP * (2 * CONSUMER_REGISTERS + PRODUCER_REGISTERS) // THREADS  # of a thread: what they share
 
 
 def shared_bytes(problem: Problem, tile: Tile) -> int:

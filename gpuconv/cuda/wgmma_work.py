@@ -9,7 +9,7 @@ from gpuconv.cuda import fragments, model
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import nearest
 from gpuconv.cuda.plan import Limits
-from gpuconv.cuda.wgmma_maps import Source, packed_elements, x_last_elements
+from gpuconv.cuda.wgmma_maps import Source, packed_bytes, x_last_bytes
 from gpuconv.cuda.wgmma_tile import SLICE_BYTES, Tile
 
 _CACHED = 50  # bytes of the L2 cache that a multiprocessor's copies get per clock; assumed
@@ -87,8 +87,7 @@ class Work:
 def seconds(work: Work, limits: Limits) -> float:
     """Model the time of all launches."""
     problem, size = work.source.problem, work.source.problem.itemsize
-    copied = x_last_elements(work.source) * size if work.source.form == "copied" else 0
-    packed = packed_elements(work.source) * size if work.source.packed else 0
+    copied, packed = x_last_bytes(work.source), packed_bytes(work.source)
     x, w = prod(problem.x_shape) * size, problem.group * problem.filters * problem.rows * size
     moved = problem.bytes_by_phase + max(0, copied - x) + max(0, packed - w)
     found = model.overlapped(_busy(work, limits), model.memory(moved, limits))

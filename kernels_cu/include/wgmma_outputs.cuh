@@ -90,7 +90,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
     const Finish& finish;
     int first, column0;          // output channel and column
     float sums[4][4];
-    float odd;                   // NaN as soon as a sum is not finite
+    float odd;                   // NaN as soon as a sum of vectors is not finite
 
     __device__ __forceinline__ Chunk(const Epilogue<Tile, T, float, int, 3, PHASED>& epilogue)
         : epilogue(epilogue), finish(epilogue.p.finish), odd(0)
@@ -187,6 +187,33 @@ template <class T, class Tile, bool PHASED> struct Chunk {
         if (first < epilogue.p.filters) Wide::write_chunks(piece, epilogue.output() + first, offsets);
         __syncwarp();
     }
+
+    // ---- element by element, as all kernels' epilogue does it, which adds the bias
+
+    __device__ __forceinline__ void put(float* piece) const
+    {
+        float* mine = piece + threadIdx.x % 32 / 4 * Tile::kPitch + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+            const float pair[2] = {sums[k / 2][k % 2 * 2], sums[k / 2][k % 2 * 2 + 1]};
+            store_shared(mine + k % 2 * 8 * Tile::kPitch + k / 2 * 8, pair);
+        }
+    }
+    template <bool FINISH> __device__ __forceinline__ bool write_elements(float* piece) const
+    {
+        int offset;
+        const bool exists = epilogue.locate(tile_pixel(epilogue.multiplier, epilogue.p, column0 + int(threadIdx.x % 32)), offset);
+        put(piece);
+        __syncwarp();
+        const bool suspect = epilogue.p.y_channel == 1 ? epilogue.template write_channels<FINISH>(piece, exists, offset, first)
+                                                       : epilogue.template write_pixels<FINISH>(piece, exists, offset, first);
+        __syncwarp();
+        return suspect;
+    }
+    __device__ __forceinline__ bool write_elements(float* piece) const
+    {
+        return finish.any() ? write_elements<true>(piece) : write_elements<false>(piece);
+    }
 };
 
 // Writes a tile as y lets it; returns whether this thread, or one of its warp, had a sum that is not finite.
@@ -196,9 +223,17 @@ __device__ __forceinline__ bool write_tile(const Tile& tile, const Epilogue<Tile
     const auto& p = epilogue.p;
     const bool channels = channels_at_once<T>(p, epilogue.taps);
     const int columns = channels ? 0 : columns_at_once<T>(p, epilogue.taps);
-    if (columns == 1) return epilogue.write(pieces);
     unsigned char* piece = static_cast<unsigned char*>(pieces) + threadIdx.x / 32 * (Tile::kPieceBytes / 8);
     Chunk<T, Tile, PHASED> chunk(epilogue);
+    if (columns == 1) {
+        bool suspect = false;
+#pragma unroll 1
+        for (int which = 0; which < Tile::kChunksM * Tile::kChunksN; ++which) {
+            chunk.take(tile, which);
+            suspect = chunk.write_elements(reinterpret_cast<float*>(piece)) || suspect;
+        }
+        return __any_sync(0xffffffff, suspect);
+    }
 #pragma unroll 1
     for (int which = 0; which < Tile::kChunksM * Tile::kChunksN; ++which) {
         chunk.take(tile, which);

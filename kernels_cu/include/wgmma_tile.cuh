@@ -1,4 +1,5 @@
-// A warpgroup's sums of a tile, from slices of K in shared memory, and what the epilogue asks of a multiplier (epilogue.cuh).
+// A warpgroup's sums of a tile, from slices of K in shared memory, and what the epilogue asks of a multiplier (epilogue.cuh);
+// but chunks of the sums come to it by wgmma_outputs.cuh.
 //
 // Two warpgroups make the two halves of a tile's output channels together, or, in turns, whole tiles each.
 #pragma once
@@ -45,7 +46,7 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS> struct WgmmaTi
 #pragma unroll
             for (int i = 0; i < kChunksM; ++i) Arithmetic::template multiply<BLOCK_N>(sums[i], a + (i * 8192 + k * 32) / 16, b + k * 2);
     }
-    // After all products: nothing that uses the sums comes before this.
+    // Before products and after them: nothing that uses the sums is moved across this.
     __device__ __forceinline__ void settle()
     {
 #pragma unroll
@@ -58,22 +59,10 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS> struct WgmmaTi
 
     // ---- for the epilogue
 
-    static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
     // Which half of a tile's rows this thread's are.
     static __device__ __forceinline__ int warpgroup() { return TURNS ? 0 : threadIdx.x / 128; }
     static __device__ __forceinline__ int chunk_row(int i) { return warpgroup() * kRowsOfGroup + i * 64 + threadIdx.x / 32 % 4 * kRows; }
     static __device__ __forceinline__ int chunk_column(int j) { return j * kColumns; }
-    __device__ __forceinline__ void put(Acc* piece, int i, int j) const
-    {
-        Acc* mine = piece + lane() / 4 * kPitch + lane() % 4 * 2;
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-#pragma unroll
-            for (int f = 0; f < 4; ++f) {
-                const Acc pair[2] = {sums[i][j * 4 + f][half * 2], sums[i][j * 4 + f][half * 2 + 1]};
-                store_shared(mine + half * 8 * kPitch + f * 8, pair);
-            }
-    }
     // Weights that come in parts are the sum of these.
     __device__ __forceinline__ Acc weight(int row, int m) const
     {
