@@ -43,6 +43,7 @@ _TILE_BYTES = 2 * 2**20  # stays in a core's cache, and is worth a turn of the i
 _FINISHED = 2**16  # results that are finished at a time: a core's cache has them still
 _WORTH_STARTING = 2**16  # results for which a pass over them costs more than calling BLAS without NumPy
 _FEW = 8
+_SEVERAL = 4  # taps of the last axis, each of which is copied by a step of its own
 _DEEP = 48  # elements of a sum, in whose time its result is read and written again
 _OFTEN = 8  # uses of a weight that are worth moving it
 _WIDE = 512  # columns from which a product is efficient
@@ -181,8 +182,12 @@ class _Piece:
         Per spatial axis, the inputs that any tap sees; of an axis with one tap but the last, those of the outputs.
     rows : tuple of int
         Spatial extents of the gathered rows: all inputs that are read and the zeros around them, then the outputs.
+    padded : None or (int, index)
+        Where the last axis has many taps: how many inputs and zeros of a row they see, and where in
+        (groups, channels, images, r_1 … r_(n-1), that many) the inputs are; the rows are made of these.
     borders : tuple of index
-        Where zeros of the padding go in the rows (groups, channels, k_n, images, r_1 … r_(n-1), q_n).
+        Where zeros of the padding go in the rows (groups, channels, k_n, images, r_1 … r_(n-1), q_n), or in what they
+        are made of.
     taps : tuple of (index, index)
         For every tap of the last axis, where in the rows it goes, and which of the inputs that are read go there.
     shifts : None or tuple of (index, index, index)
@@ -197,6 +202,7 @@ class _Piece:
     count: int
     reads: tuple[slice, ...]
     rows: Ints
+    padded: tuple[int, Any] | None
     borders: tuple[Any, ...]
     taps: tuple[tuple[Any, Any], ...]
     shifts: tuple[tuple[Any, Any, Any], ...] | None
@@ -244,15 +250,21 @@ def _piece(geometry: ConvGeometry, block: Block) -> _Piece:
     seen = min(n, max(0, a * s + offsets[0])), max(0, min(n, (b - 1) * s + offsets[-1] + 1))
     rows = [_row_axis(*axis) for axis in outer]
     within = tuple(inside for _, inside, _ in rows)
-    every = (slice(None),) * 4  # groups, channels, taps, images
+    padded = None
+    every = (slice(None),) * (3 if len(offsets) > _SEVERAL else 4)  # groups, channels, perhaps taps, images
     borders: list[Any] = [
         (*every, *(slice(None),) * number, border)
         for number, (size, inside, _) in enumerate(rows)
         for border in _around(size, inside)
     ]
+    if len(offsets) > _SEVERAL:
+        reach, begins = (q - 1) * s + offsets[-1] - offsets[0] + 1, a * s + offsets[0]
+        inside = slice(seen[0] - begins, seen[1] - begins) if seen[0] < seen[1] else slice(0, 0)
+        padded = reach, (*every, *within, inside)
+        borders += [(*every, *within, border) for border in _around(reach, inside)]
     taps, shifts = [], []
     plane = q * (within[-1].stop - within[-1].start) if within else 0
-    for number, offset in enumerate(offsets):
+    for number, offset in enumerate(offsets if padded is None else ()):
         size, inside, reads = _axis(q, max(0, seen[1] - seen[0]), s, a * s + offset - seen[0])
         place = (*every[:2], number, every[3], *within)
         borders += [(*place, border) for border in _around(size, inside)]
@@ -268,9 +280,10 @@ def _piece(geometry: ConvGeometry, block: Block) -> _Piece:
         prod(block.positions),
         (*(reads for _, _, reads in rows), slice(*seen)),
         (*(size for size, _, _ in rows), q),
+        padded,
         tuple(borders),
         tuple(taps),
-        tuple(shifts) if plane and s == 1 and q == n and seen == (0, n) else None,
+        tuple(shifts) if shifts and plane and s == 1 and q == n and seen == (0, n) else None,
     )
 
 
@@ -466,6 +479,8 @@ class _Job:
     def _rows(self, source: Array, piece: _Piece) -> Array:
         """Return (groups, channels, k_n, images, r_1 … r_(n-1), q_n): what the last axis's taps see of every row."""
         dtype, taps = self.weights.dtype, piece.taps
+        if piece.padded is not None:
+            return self._rows_of_padded(source, piece, *piece.padded)
         if source.dtype != dtype and len(taps) > 1:  # once, not for every tap
             converted = SCRATCH.take("converted", source.shape, dtype)
             np.copyto(converted, source)
@@ -480,6 +495,22 @@ class _Job:
                 rows[place] = source[reads]
         for border in piece.borders:
             rows[border] = 0
+        return rows
+
+    def _rows_of_padded(self, source: Array, piece: _Piece, reach: int, inside: Any) -> Array:
+        """Do the same by way of the inputs with all zeros around them, in few steps for any number of taps."""
+        groups, channels, images = source.shape[:3]
+        padded = SCRATCH.take("padded", (groups, channels, images, *piece.rows[:-1], reach), self.weights.dtype)
+        for border in piece.borders:
+            padded[border] = 0
+        padded[inside] = source
+        taps, one = self.geometry.kernel_shape[-1], padded.itemsize
+        dilation, stride = self.geometry.dilations[-1], self.geometry.strides[-1] if piece.rows[-1] > 1 else 0
+        shape = (groups, channels, taps, images, *piece.rows)
+        group, channel, *others, _ = padded.strides
+        view = np.ndarray(shape, padded.dtype, padded, 0, (group, channel, dilation * one, *others, stride * one))
+        rows = SCRATCH.take("rows", shape, padded.dtype)
+        np.copyto(rows, view)
         return rows
 
 
