@@ -55,23 +55,43 @@ class _WeightsNotFinite(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What holds for weights as long as nobody changes them.
+    """What holds for weights, in convolutions of one geometry, as long as nobody changes them.
 
     Attributes
     ----------
     finite : bool
-    by_rows : None or array (k_1, G, M/G, C/G * k_2)
-        Each row of taps as a matrix, where products are added up row by row.
+    ways : dict
+        How such convolutions were computed, by the number of threads, the workspace, and the types of x and y.
     """
 
     finite: bool
-    by_rows: Array | None
+    ways: dict[Any, _Way]
 
 
-def known(w: Array, geometry: ConvGeometry, accumulator: str) -> Weights:
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a convolution is computed.
+
+    Attributes
+    ----------
+    work : _Work
+    team : bool
+        Whether by BLAS's threads.
+    matrices : None or list of array (products, groups, rows, depth)
+        The weights of every part of the work; None where they are converted one after the other.
+    flat : bool
+        Whether an image of x is its matrix, if it flattens.
+    """
+
+    work: _Work
+    team: bool
+    matrices: list[Array] | None
+    flat: bool
+
+
+def known(w: Array) -> Weights:
     """Look at weights once for all."""
-    wanted = goes_by_rows(geometry, accumulator, True)
-    return Weights(_finite(w), _by_rows(w, geometry, accumulator) if wanted else None)
+    return Weights(_finite(w), {})
 
 
 def goes_by_rows(geometry: ConvGeometry, accumulator: str, is_known: bool) -> bool:
@@ -123,38 +143,81 @@ def conv(
 
     ``facts`` are those of ``w``, if they are known.
     """
-    by_rows = goes_by_rows(geometry, accumulator, facts is not None)
-    converts = not by_rows and (w.dtype != accumulator or not w.flags.c_contiguous)
-    item = np.dtype(accumulator).itemsize
-    threads = _threads.count()
-    team = _blas.team(2 * w.size * x.shape[0] * prod(y.shape[2:]), threads)
-    plain = x.dtype == y.dtype == accumulator
-    work = _work(geometry, plain, converts, by_rows, item, 1 if team else threads, limit())
-    if work is None:
+    threads, bytes_ = _threads.count(), limit()
+    key = (threads, bytes_, x.dtype, y.dtype)
+    way = None if facts is None else facts.ways.get(key)
+    if way is None:
+        way = _way(x, w, y, geometry, accumulator, facts, threads, bytes_)
+        if facts is not None and way is not None and way.matrices is not None:
+            facts.ways[key] = way
+    if way is None:
         return False
+    work = way.work
     suspicious = work.padded and facts is None and w.size > y.size
     if work.padded and not suspicious and not (_finite(w) if facts is None else facts.finite):
         return False
-    if converts and w.size * item <= limit() // 8:
-        w, converts = np.ascontiguousarray(w, accumulator), False
-    weights = w.reshape(1, geometry.group, w.shape[0] // geometry.group, *w.shape[1:])
-    if by_rows:
-        ordered = None if facts is None else facts.by_rows
-        weights = _by_rows(w, geometry, accumulator) if ordered is None else ordered
-    flat = x.dtype == accumulator and _pointwise(geometry) and _flattens(x)
+    flat = way.flat and _flattens(x)
 
-    def job(groups: Span, rows: Span) -> _Job:
-        part = weights[:, slice(*groups), slice(*rows)].astype(accumulator, copy=False)
-        matrices = part.reshape(*part.shape[:3], -1)
-        return _Job(x, matrices, b, y, finish, geometry, slice(*groups), rows[0], flat, suspicious)
+    def job(matrices: Array, part: tuple[Span, Span]) -> _Job:
+        return _Job(x, matrices, b, y, finish, geometry, slice(*part[0]), part[1][0], flat, suspicious)
 
+    def compute(pair: tuple[_Job, int]) -> None:
+        pair[0].compute(work.piece(pair[1]))
+
+    numbers = range(len(work.blocks))
     try:
-        for some in [[part] for part in work.parts] if converts else [work.parts]:
-            items = list(product([job(*part) for part in some], range(len(work.blocks))))
-            _blas.run(lambda pair: pair[0].compute(work.piece(pair[1])), items, team)
+        if way.matrices is not None:
+            jobs = list(map(job, way.matrices, work.parts))
+            _blas.run(compute, [(one, number) for one in jobs for number in numbers], way.team)
+        else:
+            split = _split(w, geometry)
+            for part in work.parts:
+                one = job(_matrices(split, part, accumulator), part)
+                _blas.run(compute, [(one, number) for number in numbers], way.team)
     except _WeightsNotFinite:
         return False
     return True
+
+
+def _way(
+    x: Array,
+    w: Array,
+    y: Array,
+    geometry: ConvGeometry,
+    accumulator: str,
+    facts: Weights | None,
+    threads: int,
+    bytes_: int,
+) -> _Way | None:
+    """Decide how a convolution is computed; return None where the workspace is too small."""
+    by_rows = goes_by_rows(geometry, accumulator, facts is not None)
+    converts = not by_rows and (w.dtype != accumulator or not w.flags.c_contiguous)
+    item = np.dtype(accumulator).itemsize
+    team = _blas.team(2 * w.size * x.shape[0] * prod(y.shape[2:]), threads)
+    plain = x.dtype == y.dtype == accumulator
+    work = _work(geometry, plain, converts, by_rows, item, 1 if team else threads, bytes_)
+    if work is None:
+        return None
+    matrices = None
+    if not converts or w.size * item <= bytes_ // 8:
+        if by_rows:
+            split = _by_rows(w, geometry, accumulator)
+        else:
+            split = _split(np.ascontiguousarray(w, accumulator), geometry)
+        matrices = [_matrices(split, part, accumulator) for part in work.parts]
+    return _Way(work, team, matrices, x.dtype == accumulator and _pointwise(geometry))
+
+
+def _split(w: Array, geometry: ConvGeometry) -> Array:
+    """Return weights (M, C/G, k_1, …) as (1, G, M/G, C/G, k_1, …)."""
+    return w.reshape(1, geometry.group, w.shape[0] // geometry.group, *w.shape[1:])
+
+
+def _matrices(split: Array, part: tuple[Span, Span], accumulator: str) -> Array:
+    """Return the weights of some groups and rows as (products, groups, rows, depth)."""
+    groups, rows = part
+    found = split[:, slice(*groups), slice(*rows)].astype(accumulator, copy=False)
+    return found.reshape(*found.shape[:3], -1)
 
 
 def _finite(array: Array) -> bool:
@@ -375,7 +438,7 @@ def _reach(geometry: ConvGeometry, box: Ints) -> Ints:
 # ---------------------------------------------------------------- the computation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Job:
     """One set of weights (products, groups, rows, depth) over all blocks.
 

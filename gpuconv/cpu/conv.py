@@ -15,9 +15,9 @@ from gpuconv.cpu._gather import Weights
 from gpuconv.cpu._workspace import Array
 
 
-def known_weights(w: Array, geometry: ConvGeometry) -> Weights:
-    """Look at weights (M, C/G, k_1, …) that do not change, once for all calls of :func:`conv` with them."""
-    return _gather.known(w, geometry, _dtypes.accumulator(w.dtype))
+def known_weights(w: Array) -> Weights:
+    """Look at weights (M, C/G, k_1, …) that do not change, once for all calls of :func:`conv` with one geometry."""
+    return _gather.known(w)
 
 
 def conv(

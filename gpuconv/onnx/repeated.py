@@ -45,7 +45,7 @@ class RepeatedConv:
         if kinds is not None:
             bias = None if b is None else b.shape
             geometry = _geometry.conv(x.shape, w.shape, bias, **self._keywords)
-            self._accepted = kinds, geometry, cpu.known_weights(w, geometry) if w is self._constant else None
+            self._accepted = kinds, geometry, cpu.known_weights(w) if w is self._constant else None
 
     def run(self, x: Any, w: Any, b: Any = None, residual: Any = None, *, out: Any = None) -> Any:
         """Return the result, or None where operands of these kinds were not the last that were accepted.
