@@ -39,8 +39,9 @@ def test_no_plane_sees_its_neighbours(offsets: range, extent: int, function: np.
 
 
 @pytest.mark.parametrize("count", [7, 11, 12])
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("offsets", OFFSETS)
+@pytest.mark.parametrize(
+    ("offsets", "stride"), [*((taps, 1) for taps in OFFSETS), *((taps, 2) for taps in OFFSETS if len(taps) > 2)]
+)
 def test_windows_may_be_fewer_than_inputs(offsets: range, stride: int, count: int) -> None:
     extent = 12 * stride
     _assert_windows(Axis(2, count, extent, stride, offsets), (3, 5, extent), np.maximum)
@@ -50,7 +51,8 @@ def test_windows_may_be_fewer_than_inputs(offsets: range, stride: int, count: in
 @pytest.mark.parametrize(
     "axis",
     [
-        Axis(1, 6, 20, 3, range(2)),
+        Axis(1, 6, 20, 3, range(3)),
+        Axis(1, 10, 20, 2, range(2)),
         Axis(1, 12, 20, 2, range(3)),
         Axis(1, 20, 20, 1, range(1)),
         Axis(1, 20, 20, 1, range(-2, 0)),

@@ -119,7 +119,7 @@ def over_all(function: np.ufunc, source: Array, result: Array, axis: Axis, scrat
         return False
     inner = prod(source.shape[axis.position + 1 :])
     if step > 1:
-        serves = inner == 1 and step <= taps
+        serves = inner == 1 and step < taps
     else:
         serves = inner * axis.extent <= (_SHORT_RUN if inner == 1 else _SHORT_PLANE)
     if not serves:
