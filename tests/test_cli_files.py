@@ -25,6 +25,11 @@ def _shell(*argv: object, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
+def _interruptible() -> None:
+    """Heed Ctrl-C even where the tests run in the background, whose processes inherit that it is ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_an_output_folder_that_is_none_is_an_error(error: Run, pool: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert error("run", pool, "--output-dir", tmp_path / "file") == f"--output-dir {tmp_path}/file: not a directory"
@@ -100,11 +105,16 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, save_model: Run) -> None:
     }"""
     model = save_model(slow)
     np.save(tmp_path / "n.npy", np.array(10**9))
-    process = _shell("run", model, "--input", f"n={tmp_path}/n.npy", "--output-dir", tmp_path / "out")
-    while not (tmp_path / "out").exists():
-        assert process.poll() is None, process.communicate()
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    arguments = "run", model, "--input", f"n={tmp_path}/n.npy", "--output-dir", tmp_path / "out"
+    process = _shell(*arguments, preexec_fn=_interruptible)
+    try:
+        while not (tmp_path / "out").exists():
+            assert process.poll() is None, process.communicate()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
     assert (process.returncode, err) == (130, "gpuconv: error: interrupted\n")
     assert not (tmp_path / "out").exists()
 
