@@ -106,6 +106,21 @@ def test_values_that_others_see_are_left_alone() -> None:
             result[...] = 12345
 
 
+def test_a_function_that_is_named_as_an_operator_may_return_its_input() -> None:
+    text = """net (float[1, 8, 6, 7] x, float[4, 8, 1, 1] a, float[6, 8, 1, 1] b) =>
+        (float[1, 4, 6, 7] s, float[1, 10, 6, 7] y)
+    { p = Conv (x, a) q = Conv (x, b) s = own.Conv (p) y = Concat <axis = 1> (p, q) }
+    <domain: "own", opset_import: ["" : 22]> Conv (p) => (s) { s = Identity (p) }"""
+    head = HEAD.replace("]>", ', "own" : 1]>')
+    rep = backend.prepare(onnx.parser.parse_model(head + text))
+    for seed in range(3):
+        draw = np.random.default_rng(seed)
+        feeds = [draw.integers(-3, 4, shape).astype(np.float32) for shape in ((1, 8, 6, 7), (4, 8, 1, 1), (6, 8, 1, 1))]
+        s, y = rep.run(feeds)
+        assert np.array_equal(s, y[:, :4])
+        assert not np.shares_memory(s, y)
+
+
 def test_inputs_that_stand_twice_and_other_axes() -> None:
     text = """net (float[1, 8, 6, 6] x, float[4, 8, 1, 1] a) => (float[1, 8, 6, 6] y, float[1, 4, 12, 6] z)
     { p = Conv (x, a) y = Concat <axis = 1> (p, p) q = Conv (x, a) z = Concat <axis = 2> (p, q) }"""

@@ -37,7 +37,7 @@ class Evaluator(ReferenceEvaluator):
             if isinstance(node, Step):
                 node.keep(self.rt_inits_)
         self._stand_ins: dict[int, Any] = {}
-        self._joins = joining.Joins(self.nodes_, self.output_names)
+        self._joins = joining.Joins(self.nodes_, self.output_names, steps.DOMAIN)
 
     def _init(self) -> None:
         """Read the initializers, fold the graph if facts of its values were given, then make a step of every node."""

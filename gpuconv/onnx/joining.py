@@ -55,15 +55,17 @@ class Joins:
     nodes : iterable of onnx.NodeProto
     kept : collection of str
         Outputs of the graph: their memory is the caller's, and nothing else that leaves the graph may lie in it.
+    domain : str
+        Of the nodes that folding makes, beside the default one: the same names elsewhere may mean anything.
     """
 
-    def __init__(self, nodes: Iterable[NodeProto], kept: Collection[str]) -> None:
+    def __init__(self, nodes: Iterable[NodeProto], kept: Collection[str], domain: str) -> None:
         joins, uses, shown = [], Counter[str](), set(kept)
         for node in nodes:
             if node.op_type == "Concat" and node.domain == "":
                 joins.append(node)
                 uses.update(node.input)
-            elif node.op_type not in _COMPUTING:
+            elif node.domain not in ("", domain) or node.op_type not in _COMPUTING:
                 shown.update(names_used(node))
         self.names = {node.output[0] for node in joins}
         self.place = {
