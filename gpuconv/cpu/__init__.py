@@ -1,7 +1,8 @@
 """The NumPy backend: the operators on host arrays, written into an output that the caller provides."""
 
 from gpuconv.cpu._finish import Finish
-from gpuconv.cpu.conv import conv, known_weights
+from gpuconv.cpu._gather import known_weights
+from gpuconv.cpu.conv import conv
 from gpuconv.cpu.conv_transpose import conv_transpose
 from gpuconv.cpu.max_pool import max_pool
 from gpuconv.cpu.unpool import first_out_of_range, max_pool_grad, max_unpool

@@ -89,8 +89,8 @@ class _Way:
     flat: bool
 
 
-def known(w: Array) -> Weights:
-    """Look at weights once for all."""
+def known_weights(w: Array) -> Weights:
+    """Look at weights (M, C/G, k_1, …) that do not change, once for all convolutions of one geometry."""
     return Weights(_finite(w), {})
 
 

@@ -15,11 +15,6 @@ from gpuconv.cpu._gather import Weights
 from gpuconv.cpu._workspace import Array
 
 
-def known_weights(w: Array) -> Weights:
-    """Look at weights (M, C/G, k_1, …) that do not change, once for all calls of :func:`conv` with one geometry."""
-    return _gather.known(w)
-
-
 def conv(
     x: Array,
     w: Array,

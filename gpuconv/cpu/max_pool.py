@@ -59,43 +59,52 @@ class _View:
 Views = list[_View]  # one for each part of the window
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """All blocks of the outputs, and the parts of the window that each is pooled through."""
+
+    geometry: MaxPoolGeometry
+    windows: list[Offsets]
+    blocks: list[_Block]
+    few: list[Views] | None  # where there are so few blocks that the time to describe them counts
+
+    def views(self, number: int) -> Views:
+        """Return what a block sees."""
+        return _seen(self.geometry, self.windows, self.blocks[number]) if self.few is None else self.few[number]
+
+
 def max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometry) -> None:
     """Write the maxima of x into y and their positions, where asked for, into indices."""
     if y.size == 0:
         return
-    touched = _TOUCHED_INDICES if indices is not None else _TOUCHED * x.dtype.itemsize
-    windows, blocks = _work(geometry, _volume(touched), _volume(_TOUCHED_INDICES))
-    views = _views(geometry, _volume(touched), _volume(_TOUCHED_INDICES)) if len(blocks) <= _FEW else None
+    work = _work(geometry, _TOUCHED_INDICES if indices is not None else _TOUCHED * x.dtype.itemsize, _most_bytes())
 
     def compute(number: int) -> None:
-        block = blocks[number]
-        seen = _seen(geometry, windows, block) if views is None else views[number]
-        _compute(x, y, indices, geometry, seen, SCRATCH, block)
+        _compute(x, y, indices, geometry, work.views(number), SCRATCH, work.blocks[number])
 
     with np.errstate(all="ignore"):
-        _threads.run(compute, range(len(blocks)), side_by_side=_threads.pays(x.nbytes))
+        _threads.run(compute, range(len(work.blocks)), side_by_side=_threads.pays(x.nbytes))
 
 
 @lru_cache(maxsize=256)
-def _work(geometry: MaxPoolGeometry, volume: int, volume_of_parts: int) -> tuple[list[Offsets], list[_Block]]:
-    """Return the parts of the window and the blocks of outputs, which see so many inputs at most."""
+def _work(geometry: MaxPoolGeometry, touched: int, most_bytes: int) -> _Work:
+    """Cut the outputs, and the window where it has to be, so that a block has so many bytes at work at most.
+
+    ``touched`` are those for each input that it sees.
+    """
+    volume = max(1, most_bytes // touched)
     windows = _windows_within(geometry, volume)
     if len(windows) > 1:  # parts of a window are put together by their positions
-        volume = volume_of_parts
+        volume = max(1, most_bytes // _TOUCHED_INDICES)
         windows = _windows_within(geometry, volume)
-    return windows, _blocks(geometry, volume)
+    cut = _blocks(geometry, volume)
+    few = [_seen(geometry, windows, block) for block in cut] if len(cut) <= _FEW else None
+    return _Work(geometry, windows, cut, few)
 
 
-@lru_cache(maxsize=256)
-def _views(geometry: MaxPoolGeometry, volume: int, volume_of_parts: int) -> list[Views]:
-    """Return what each of a few blocks sees."""
-    windows, blocks = _work(geometry, volume, volume_of_parts)
-    return [_seen(geometry, windows, block) for block in blocks]
-
-
-def _volume(touched: int) -> int:
-    """Return how many inputs a block may see, for so many bytes at work per input."""
-    return max(1, min(_TILE_BYTES, limit() // (2 * _threads.count())) // touched)
+def _most_bytes() -> int:
+    """Return how many bytes a block may have at work."""
+    return min(_TILE_BYTES, limit() // (2 * _threads.count()))
 
 
 def _blocks(geometry: MaxPoolGeometry, volume: int) -> list[_Block]:
