@@ -29,11 +29,7 @@ _SMALL = 4e8  # operations for each thread: some five milliseconds
 def run(function: Callable[[Item], None], items: Sequence[Item], team: bool) -> None:
     """Do items that are mostly a product: as a team one by one, on BLAS's threads, otherwise side by side on ours."""
     with _MODES.entered(team) as alone:
-        if team:
-            for item in items:
-                function(item)
-        else:
-            _threads.run(function, items, side_by_side=alone)
+        _threads.run(function, items, side_by_side=alone and not team)
 
 
 def team(operations: int, threads: int) -> bool:

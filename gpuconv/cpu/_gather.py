@@ -11,6 +11,7 @@ can be left out, since what a row of taps meets is one run already: then a produ
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -123,10 +124,8 @@ def _serves_rows(geometry: ConvGeometry) -> bool:
 
 def _by_rows(w: Array, geometry: ConvGeometry, accumulator: str) -> Array:
     """Return weights as (k_1, G, M/G, C/G * k_2)."""
-    rows, channels, *kernel = w.shape
-    split = w.reshape(geometry.group, rows // geometry.group, channels, *kernel)
-    moved = np.ascontiguousarray(np.moveaxis(split, 3, 0), accumulator)
-    return moved.reshape(*moved.shape[:3], channels * kernel[1])
+    moved = np.ascontiguousarray(np.moveaxis(_split(w, geometry)[0], 3, 0), accumulator)
+    return moved.reshape(*moved.shape[:3], -1)
 
 
 def conv(
@@ -164,16 +163,14 @@ def conv(
     def compute(pair: tuple[_Job, int]) -> None:
         pair[0].compute(work.piece(pair[1]))
 
-    numbers = range(len(work.blocks))
+    matrices: Iterable[Array] | None = way.matrices
+    if matrices is None:  # one after the other
+        split = _split(w, geometry)
+        matrices = (_matrices(split, part, accumulator) for part in work.parts)
+    jobs: Iterator[_Job] = map(job, matrices, work.parts)
     try:
-        if way.matrices is not None:
-            jobs = list(map(job, way.matrices, work.parts))
-            _blas.run(compute, [(one, number) for one in jobs for number in numbers], way.team)
-        else:
-            split = _split(w, geometry)
-            for part in work.parts:
-                one = job(_matrices(split, part, accumulator), part)
-                _blas.run(compute, [(one, number) for number in numbers], way.team)
+        for some in [list(jobs)] if way.matrices is not None else ([one] for one in jobs):
+            _blas.run(compute, list(product(some, range(len(work.blocks)))), way.team)
     except _WeightsNotFinite:
         return False
     return True

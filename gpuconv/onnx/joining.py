@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -36,15 +37,13 @@ class _Known:
     shape : tuple of int
         Of the output.
     dtype : numpy.dtype
-    starts : tuple of int
-        The first channel of every input.
-    ends : tuple of int
+    bounds : tuple of int
+        The first channel of every input, then their number.
     """
 
     shape: tuple[int, ...]
     dtype: Any
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
+    bounds: tuple[int, ...]
 
 
 class Joins:
@@ -87,8 +86,8 @@ class Joins:
             return
         self.known.pop(name, None)
         if type(output) is np.ndarray and _joins_channels(inputs, output):
-            ends = tuple(np.cumsum([array.shape[1] for array in inputs]).tolist())
-            self.known[name] = _Known(output.shape, output.dtype, (0, *ends[:-1]), ends)
+            bounds = (0, *accumulate(array.shape[1] for array in inputs))
+            self.known[name] = _Known(output.shape, output.dtype, bounds)
 
 
 def _joins_channels(inputs: tuple[Any, ...], output: Any) -> bool:
@@ -135,8 +134,9 @@ class Memory:
         """Return the place of an input in the output of its Concat."""
         join, position = self.joins.place.get(name, ("", 0))
         known = self.known.get(join)
-        whole = None if known is None else self._whole(join)
-        return None if whole is None else whole[:, known.starts[position] : known.ends[position]]  # type: ignore[union-attr]
+        if known is None:
+            return None
+        return self._whole(join)[:, known.bounds[position] : known.bounds[position + 1]]
 
 
 def joined(inputs: tuple[Any, ...], out: Any) -> bool:
