@@ -46,6 +46,13 @@ __device__ __forceinline__ void copy_box(unsigned target, const CUtensorMap& map
                  "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2)
                  : "memory");
 }
+__device__ __forceinline__ void copy_box(unsigned target, const CUtensorMap& map, unsigned barrier, int c0, int c1, int c2, int c3, int c4)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(target),
+                 "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+                 : "memory");
+}
 // Pixels of a tap, channels first: `at` is where the first pixel's window begins, `offset` how far from there the tap is.
 __device__ __forceinline__ void copy_pixels(unsigned target, const CUtensorMap& map, unsigned barrier, int channel, const int (&at)[1], int n,
                                             const int (&offset)[1])
@@ -112,4 +119,9 @@ template <int KEEP> __device__ __forceinline__ void products_wait()
 __device__ __forceinline__ unsigned long long rows_along_k(unsigned address)
 {
     return (address & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+// Of rows of 128 bytes across K, swizzled: eight rows are 1024 bytes, and the columns after the 64 of a row lie 8192 bytes further.
+__device__ __forceinline__ unsigned long long rows_across_k(unsigned address)
+{
+    return (address & 0x3ffff) >> 4 | 512ull << 16 | 64ull << 32 | 1ull << 62;
 }

@@ -31,17 +31,21 @@
                      : WGMMA_SUMS(0), WGMMA_SUMS(4), WGMMA_SUMS(8), WGMMA_SUMS(12)                                            \
                      : "l"(a), "l"(b))
 
-// d += a * b, both lying along K.
+// d += a * b, a lying along K, b too, or, CROSSWISE, along its columns, which only 16-bit elements can.
 struct WgmmaHalf {
     using Element = __half;
     using Acc = float;
     static constexpr bool kExact = true;
     static constexpr int kBlockK = 64;       // of a slice: 128 bytes
 
-    template <int COLUMNS>
+    template <int COLUMNS, bool CROSSWISE>
     static __device__ __forceinline__ void multiply(float (&d)[COLUMNS / 8][4], unsigned long long a, unsigned long long b)
     {
-        WGMMA_MULTIPLY("k16", ".f16.f16", ", 0, 0");
+        if constexpr (CROSSWISE) {
+            WGMMA_MULTIPLY("k16", ".f16.f16", ", 0, 1");
+        } else {
+            WGMMA_MULTIPLY("k16", ".f16.f16", ", 0, 0");
+        }
     }
 };
 struct WgmmaBfloat16 {
@@ -50,10 +54,14 @@ struct WgmmaBfloat16 {
     static constexpr bool kExact = true;
     static constexpr int kBlockK = 64;
 
-    template <int COLUMNS>
+    template <int COLUMNS, bool CROSSWISE>
     static __device__ __forceinline__ void multiply(float (&d)[COLUMNS / 8][4], unsigned long long a, unsigned long long b)
     {
-        WGMMA_MULTIPLY("k16", ".bf16.bf16", ", 0, 0");
+        if constexpr (CROSSWISE) {
+            WGMMA_MULTIPLY("k16", ".bf16.bf16", ", 0, 1");
+        } else {
+            WGMMA_MULTIPLY("k16", ".bf16.bf16", ", 0, 0");
+        }
     }
 };
 // Of float32 elements, whose last 13 bits the tensor cores ignore.
@@ -63,9 +71,10 @@ struct WgmmaTf32 {
     static constexpr bool kExact = false;
     static constexpr int kBlockK = 32;
 
-    template <int COLUMNS>
+    template <int COLUMNS, bool CROSSWISE>
     static __device__ __forceinline__ void multiply(float (&d)[COLUMNS / 8][4], unsigned long long a, unsigned long long b)
     {
+        static_assert(!CROSSWISE);
         WGMMA_MULTIPLY("k8", ".tf32.tf32", "");
     }
 };

@@ -9,16 +9,21 @@ struct Item {
     int group, m_tile, n_tile, phase;
     int tile;                    // among all of the launch
     int split;                   // which share of it
-    int first_slice, slices;     // of K
+    int first_slice, slices;     // of K; or strips
 };
 
 // How often a slice's numbers are multiplied: once, or, if each is the sum of two, three times.
 __device__ __forceinline__ int products(const Loading& loading) { return loading.parts == 2 ? 3 : 1; }
 
-// Slices of K of all of a tile.
-__device__ __forceinline__ int all_slices(const Loading& loading, const Correlation<int, 3>& p, const Taps<int, 3>& taps)
+// Slices of K of all of a tile; or strips, each of which several slices share.
+template <class Problem> __device__ __forceinline__ int all_slices(const WgmmaParams<Problem>& p, const Taps<int, 3>& taps)
 {
-    return p.by_channel.quotient(taps.rows) * loading.channel_slices * products(loading);
+    return p.problem.common.by_channel.quotient(taps.rows) * p.loading.channel_slices * products(p.loading);
+}
+__device__ __forceinline__ int all_slices(const WgmmaStripsParams& p, const Taps<int, 3>&)
+{
+    const Divider<int>(&taps)[3] = p.strips.taps;
+    return int(taps[0].divisor * taps[1].divisor * taps[2].divisor) * p.loading.channel_slices * products(p.loading);
 }
 
 // Where a tile stands.
@@ -33,8 +38,8 @@ __device__ __forceinline__ void place(const ConvTransposeParams<int, 3>& p, int 
 }
 
 // The item with a number. A launch that adds up what another one has left has one for each divided tile, without slices.
-template <class Problem>
-__device__ __forceinline__ Item item_of(const WgmmaParams<Problem>& p, const Taps<int, 3>* phases, int number)
+template <class Params>
+__device__ __forceinline__ Item item_of(const Params& p, const Taps<int, 3>* phases, int number)
 {
     Item item;
     item.split = 0;
@@ -43,7 +48,7 @@ __device__ __forceinline__ Item item_of(const WgmmaParams<Problem>& p, const Tap
     const bool divided = past >= 0;
     item.tile = p.splits.whole + (totals || !divided ? past : p.splits.count.split(past, item.split));
     place(p.problem, item.tile, item);
-    const int all = totals ? 0 : all_slices(p.loading, p.problem.common, phases[item.phase]);
+    const int all = totals ? 0 : all_slices(p, phases[item.phase]);
     const int count = divided ? int(p.splits.count.divisor) : 1, each = divided ? p.splits.count.quotient(all + count - 1) : all;
     item.first_slice = each * item.split;
     item.slices = max(0, min(each, all - item.first_slice));
@@ -55,14 +60,14 @@ __device__ __forceinline__ Item item_of(const WgmmaParams<Problem>& p, const Tap
 template <int BLOCK_K> struct SlicePlace {
     int tap[3], channel, product;
 
-    __device__ __forceinline__ void first(const Loading& loading, const Taps<int, 3>& taps, int slice)
+    __device__ __forceinline__ void first(const Loading& loading, const Divider<int> (&taps)[3], int slice)
     {
         const int times = products(loading), place = slice / times, number = place / loading.channel_slices;
         product = slice - place * times;
         channel = (place - number * loading.channel_slices) * BLOCK_K;
-        unravel<3>(number, taps.count, tap);
+        unravel<3>(number, taps, tap);
     }
-    __device__ __forceinline__ void advance(const Loading& loading, const Taps<int, 3>& taps)
+    __device__ __forceinline__ void advance(const Loading& loading, const Divider<int> (&taps)[3])
     {
         if (++product < products(loading)) return;
         product = 0;
@@ -73,7 +78,7 @@ template <int BLOCK_K> struct SlicePlace {
 #pragma unroll
         for (int axis = 2; axis >= 0; --axis) {
             tap[axis] += carry;
-            carry = carry && tap[axis] == int(taps.count[axis].divisor);
+            carry = carry && tap[axis] == int(taps[axis].divisor);
             if (carry) tap[axis] = 0;
         }
     }

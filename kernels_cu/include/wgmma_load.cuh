@@ -20,18 +20,18 @@ __device__ __forceinline__ void fetch_pixels(const WgmmaParams<Problem>& p, cons
 #pragma unroll
         for (int axis = 0; axis < AXES; ++axis) at[axis] = q[2 - axis] * common.stride[2 - axis] + loading.lower[2 - axis];
         SlicePlace<Tile::kBlockK> slice;
-        slice.first(loading, taps, item.first_slice);
+        slice.first(loading, taps.count, item.first_slice);
         for (int left = item.slices; left > 0; --left) {
 #pragma unroll
             for (int axis = 0; axis < AXES; ++axis)
                 offset[axis] = taps.start[2 - axis] + slice.tap[2 - axis] * taps.advance[2 - axis] - loading.lower[2 - axis];
             ring.wait_empty();
-            barrier_expect(ring.full(), Tile::kStageBytes);
+            barrier_expect(ring.full(), Tile::kWeightBytes + Tile::kPixelBytes);
             copy_box(ring.address(), p.w_map, ring.full(), tap_row(taps, slice.tap) + slice.channel, item.m_tile * Tile::kBlockM,
                      item.group * loading.parts + slice.w_part(loading));
             copy_pixels(ring.address() + Tile::kWeightBytes, p.x_map, ring.full(),
                         item.group * loading.x_group + slice.x_part() * loading.x_part + slice.channel, at, n, offset);
-            slice.advance(loading, taps);
+            slice.advance(loading, taps.count);
             ring.next();
         }
     }

@@ -5,18 +5,24 @@
 #include "vectors.cuh"
 #include "wide_outputs.cuh"
 
-// How many columns that follow each other lie side by side in y, always, and on multiples of their size: 8, 4 or 1.
-template <class T, int NDIM> __device__ __forceinline__ int columns_at_once(const Correlation<int, NDIM>& p, const Taps<int, NDIM>& taps)
+// How many columns that follow each other lie side by side in y, always, and on multiples of their size: 8, 4 or 1. They follow each
+// other along the AXES innermost axes.
+template <class T, int AXES, int NDIM>
+__device__ __forceinline__ int columns_at_once(const Correlation<int, NDIM>& p, const Taps<int, NDIM>& taps)
 {
-    int pixels = 1;
+    int pixels = 1, beyond = 0;
     bool one_by_one = true;
 #pragma unroll
     for (int axis = NDIM - 1; axis >= 0; --axis) {
+        if (axis < NDIM - AXES) {
+            beyond |= p.y_stride[axis];
+            continue;
+        }
         const int extent = int(p.extent[axis].divisor);
         one_by_one = one_by_one && taps.limit[axis] == extent && (extent == 1 || p.y_stride[axis] == pixels);
         pixels *= extent;
     }
-    const int distances = pixels | p.y_batch | p.y_channel | taps.y_first;
+    const int distances = pixels | beyond | p.y_batch | p.y_channel | taps.y_first;
     if (!one_by_one) return 1;
     if (sizeof(T) == 2 && distances % 8 == 0 && vectors_aligned(p.finish, p.y, 16)) return 8;
     return distances % 4 == 0 && vectors_aligned(p.finish, p.y, 4 * sizeof(T)) ? 4 : 1;
@@ -222,7 +228,7 @@ __device__ __forceinline__ bool write_tile(const Tile& tile, const Epilogue<Tile
 {
     const auto& p = epilogue.p;
     const bool channels = channels_at_once<T>(p, epilogue.taps);
-    const int columns = channels ? 0 : columns_at_once<T>(p, epilogue.taps);
+    const int columns = channels ? 0 : columns_at_once<T, Tile::kAxesInOrder>(p, epilogue.taps);
     unsigned char* piece = static_cast<unsigned char*>(pieces) + threadIdx.x / 32 * (Tile::kPieceBytes / 8);
     Chunk<T, Tile, PHASED> chunk(epilogue);
     if (columns == 1) {

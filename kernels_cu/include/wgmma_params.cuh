@@ -25,3 +25,25 @@ template <class Problem> struct WgmmaParams {
     Splits splits;               // of one split where no tiles are divided
     int items;                   // whole tiles, and divided ones times splits
 };
+
+// How x is fetched in strips (wgmma_strips.cuh). Tiles are counted ((n * D + d) * H + h) * W + w.
+struct Strips {
+    Divider<int> extent[3];      // tiles along D, H and W of an image
+    int rows, columns;           // of the output, from a tile to the next, along H and along W
+    Divider<int> taps[3];        // strips of a slice of channels: taps, those along H once where they share strips
+    int inner;                   // taps that share a strip
+    int pieces;                  // of a strip of rows
+    int piece_h, piece_w;        // inputs from a piece to the next
+    int column_h, column_w;      // outputs from a row of a tile to the next
+    int shift;                   // bytes of a strip from the pixels of one of its taps to those of the next
+    int stages, bytes;           // strips in shared memory, and of each
+};
+struct WgmmaStripsParams {
+    CUtensorMap x_map;
+    CUtensorMap w_map;
+    ConvParams<int, 3> problem;
+    Loading loading;
+    Splits splits;               // of strips
+    int items;
+    Strips strips;
+};

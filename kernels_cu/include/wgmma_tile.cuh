@@ -6,17 +6,18 @@
 #include "epilogue.cuh"
 #include "ptx.cuh"
 #include "wgmma.cuh"
-#include "wgmma_params.cuh"
+#include "wgmma_items.cuh"
 
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS> struct WgmmaTile {
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, bool CROSSWISE = false> struct WgmmaTile {
     using T = typename Arithmetic::Element;
     using Acc = typename Arithmetic::Acc;
 
     static constexpr int kBlockM = BLOCK_M, kBlockN = BLOCK_N, kBlockK = Arithmetic::kBlockK;
     static constexpr bool kTurns = TURNS, kExact = Arithmetic::kExact;
-    static constexpr int kWeightBytes = BLOCK_M * 128, kStageBytes = kWeightBytes + BLOCK_N * 128;
+    static constexpr int kWeightBytes = BLOCK_M * 128, kPixelBytes = BLOCK_N * 128;    // of a slice
     static constexpr int kRowsOfGroup = TURNS ? BLOCK_M : BLOCK_M / 2;
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + 8;
+    static constexpr int kAxesInOrder = 3;   // innermost axes along which columns of the tile follow each other as those of y do
     static constexpr int kChunksM = kRowsOfGroup / 64, kChunksN = BLOCK_N / kColumns;
     static constexpr int kPieceBytes = 8 * kRows * kPitch * sizeof(Acc), kAnswerBytes = 16;   // of all warps, of both warpgroups
     static_assert(kRowsOfGroup % 64 == 0 && (BLOCK_N == 128 || BLOCK_N == 256));
@@ -26,7 +27,7 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS> struct WgmmaTi
     int group;
     Acc sums[kChunksM][BLOCK_N / 8][4];
 
-    __device__ __forceinline__ WgmmaTile(const Correlation<int, 3>& p, const Loading& loading) : p(p), loading(loading), group(0) {}
+    template <class Params> __device__ __forceinline__ WgmmaTile(const Params& p) : p(p.problem.common), loading(p.loading), group(0) {}
 
     __device__ __forceinline__ void clear()
     {
@@ -37,14 +38,17 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS> struct WgmmaTi
 #pragma unroll
                 for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
     }
-    // Starts to multiply a slice, 32 bytes along K at a time: the weights' rows stand first, then those of the inputs.
-    __device__ __forceinline__ void multiply(unsigned stage)
+    // Starts to multiply a slice, 32 bytes of the weights' rows along K at a time.
+    __device__ __forceinline__ void multiply(unsigned weights, unsigned pixels)
     {
-        const unsigned long long a = rows_along_k(stage + warpgroup() * (kRowsOfGroup * 128)), b = rows_along_k(stage + kWeightBytes);
+        constexpr int kStep = (CROSSWISE ? kBlockK / 4 * 128 : 32) / 16;
+        const unsigned long long a = rows_along_k(weights + warpgroup() * (kRowsOfGroup * 128));
+        const unsigned long long b = CROSSWISE ? rows_across_k(pixels) : rows_along_k(pixels);
 #pragma unroll
         for (int k = 0; k < 4; ++k)
 #pragma unroll
-            for (int i = 0; i < kChunksM; ++i) Arithmetic::template multiply<BLOCK_N>(sums[i], a + (i * 8192 + k * 32) / 16, b + k * 2);
+            for (int i = 0; i < kChunksM; ++i)
+                Arithmetic::template multiply<BLOCK_N, CROSSWISE>(sums[i], a + (i * 8192 + k * 32) / 16, b + k * kStep);
     }
     // Before products and after them: nothing that uses the sums is moved across this.
     __device__ __forceinline__ void settle()
@@ -59,6 +63,7 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS> struct WgmmaTi
 
     // ---- for the epilogue
 
+    template <class Params> __device__ __forceinline__ void stand_at(const Params&, const Item& item) { group = item.group; }
     // Which half of a tile's rows this thread's are.
     static __device__ __forceinline__ int warpgroup() { return TURNS ? 0 : threadIdx.x / 128; }
     static __device__ __forceinline__ int chunk_row(int i) { return warpgroup() * kRowsOfGroup + i * 64 + threadIdx.x / 32 % 4 * kRows; }

@@ -1,0 +1,14 @@
+// Conv as conv_wgmma.cu makes it, but with strips of x that several taps share (wgmma_strips.cuh): less passes through the L2 cache,
+// and x need not have its channels innermost.
+#include "wgmma_run.cuh"
+#include "wgmma_strips.cuh"
+
+// Shared memory: the strips, the stages of weights, the barriers of both, pieces of y on their way, the tickets' answers.
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, int STAGES, int STRIP_BYTES, bool TURNS, bool ROWS>
+__device__ __forceinline__ void conv_wgmma_strips(const WgmmaStripsParams& p)
+{
+    extern __shared__ __align__(1024) unsigned char shared[];
+    using Tile = StripTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, ROWS>;
+    using Feed = StripFeed<Tile, STAGES, STRIP_BYTES>;
+    run_wgmma<Tile, false>(p, &p.problem.taps, Feed(shared, p.strips), shared + Feed::kBytes);
+}
