@@ -17,7 +17,7 @@ from test_gemm_plan import fields
 
 import gpuconv
 from gpuconv import _geometry
-from gpuconv.cuda import choice, conv_plan, correlation, wgmma_maps, wgmma_plan, wgmma_tile
+from gpuconv.cuda import choice, conv_plan, correlation, wgmma_maps, wgmma_plan, wgmma_strips, wgmma_tile
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
@@ -133,6 +133,97 @@ class Model:
         y[places] = sums[: len(m), : len(columns)][:, inside]
 
 
+class StripsModel(Model):
+    """The same of the kernel that fetches strips: item after item, strips as they lie in shared memory."""
+
+    def __init__(self, operator: str, launch: Launch, memory: dict[str, Any], group: int) -> None:
+        super().__init__(operator, launch, memory, group)
+        self.strips, self.taps = self.struct["strips"], self.struct["problem"]["taps"]
+        self.rows = launch.variant.arguments[-1] == "true"
+        self.run_of_columns = 64 if self.rows else 16
+        strips, x_bytes, itemsize = self.strips, int(launch.variant.arguments[4]), 128 // self.block_k
+        assert strips["bytes"] % 1024 == strips["shift"] % 1024 == 0
+        assert 2 <= strips["stages"] <= x_bytes // (self.block_n * 128)
+        assert strips["stages"] * strips["bytes"] <= x_bytes
+        assert prod(self.x_map.box) * itemsize * strips["pieces"] == strips["bytes"]
+        assert set(self.x_map.steps) == {1}
+        assert self.x_map.box[:2] == ((64, 1) if self.rows else (self.block_k, 16))
+
+    def run(self, y: Any) -> None:
+        """Write the sums of all items, those of a tile's shares together, to y's memory; none twice."""
+        splits, loading = self.struct["splits"], self.loading
+        all_strips = prod(self.strips["taps"]) * loading["channel_slices"] * (3 if loading["parts"] == 2 else 1)
+        tiles: dict[int, Any] = {}
+        for item in range(self.struct["items"]):
+            tile, first, each = item, 0, all_strips
+            if item >= splits["whole"]:
+                tile, split = divmod(item - splits["whole"], splits["count"])
+                tile, each = tile + splits["whole"], -(-all_strips // splits["count"])
+                first = split * each
+            sums = tiles.setdefault(tile, np.zeros((self.block_m, self.block_n)))
+            for strip in range(first, min(first + each, all_strips)):
+                self.add(sums, tile, strip)
+        assert len(tiles) == self.common["m_tiles"] * self.common["n_tiles"] * self.group
+        for tile, sums in tiles.items():
+            self.write_tile(y, sums, tile)
+
+    def place(self, tile: int) -> tuple[int, int, int, list[int]]:
+        """Group, output channel, image, and the output of the first column."""
+        m_tile, n_tile = tile % self.common["m_tiles"], tile // self.common["m_tiles"]
+        group, n_tile = divmod(n_tile, self.common["n_tiles"])
+        n, d, h, w = map(int, np.unravel_index(n_tile, (2**30, *self.strips["extent"])))
+        return group, m_tile * self.block_m, n, [d, h * self.strips["rows"], w * self.strips["columns"]]
+
+    def add(self, sums: Any, tile: int, strip: int) -> None:
+        """Add the products of all taps that share a strip."""
+        group, m, n, q = self.place(tile)
+        loading, strips, parts = self.loading, self.strips, self.loading["parts"]
+        w_part = x_part = 0
+        if parts == 2:
+            strip, product_ = divmod(strip, 3)
+            w_part, x_part = ((1, 0), (0, 1), (0, 0))[product_]
+        number, slice_ = divmod(strip, loading["channel_slices"])
+        tap = [int(t) for t in np.unravel_index(number, strips["taps"])]
+        starts = zip(q, self.common["stride"], self.taps["start"], tap, self.taps["advance"], strict=True)
+        d, h, w = (at * stride + start + t * step for at, stride, start, t, step in starts)
+        channel = slice_ * self.block_k
+        x_channel = group * loading["x_group"] + x_part * loading["x_part"] + channel
+        shared = self.strip(x_channel, w, h, d, n)
+        for inner in range(strips["inner"]):
+            row = sum(t * r for t, r in zip([tap[0], tap[1] + inner, tap[2]], self.taps["row"], strict=True))
+            at = (row + channel, m, group * parts + w_part)
+            weights = tma_model.box(self.w_map, self.memory[self.w_map.role], at)[0]
+            sums += weights @ self.inputs(shared, inner)
+
+    def strip(self, channel: int, w: int, h: int, d: int, n: int) -> Any:
+        """Elements in the order in which copies leave them."""
+        memory, strips = self.memory[self.x_map.role], self.strips
+        if not self.rows:
+            return tma_model.box(self.x_map, memory, (channel, w, h, d, n)).reshape(-1)
+        pieces = [(w + i * strips["piece_w"], h + i * strips["piece_h"]) for i in range(strips["pieces"])]
+        return np.concatenate([tma_model.box(self.x_map, memory, (*at, d, channel, n)).reshape(-1) for at in pieces])
+
+    def inputs(self, shared: Any, inner: int) -> Any:
+        """What is multiplied for one of the taps that share a strip: channels by columns."""
+        begin = inner * self.strips["shift"] * self.block_k // 128
+        mine = shared[begin:][: self.block_n * self.block_k]
+        if not self.rows:
+            return mine.reshape(self.block_n, self.block_k).T
+        return mine.reshape(-1, self.block_k, 64).swapaxes(0, 1).reshape(self.block_k, self.block_n)
+
+    def write_tile(self, y: Any, sums: Any, tile: int) -> None:
+        common, strips = self.common, self.strips
+        group, m0, n, (d, h, w) = self.place(tile)
+        run, rest = np.divmod(np.arange(self.block_n), self.run_of_columns)
+        q = np.stack([d + 0 * run, h + run * strips["column_h"], w + run * strips["column_w"] + rest])
+        inside = np.all(q < np.array(common["extent"])[:, None], axis=0)
+        at = n * common["y_batch"] + (q * np.array(common["y_stride"])[:, None]).sum(axis=0)
+        m = np.arange(m0, min(m0 + self.block_m, common["filters"]))
+        places = at[inside] + (group * common["filters"] + m)[:, None] * common["y_channel"]
+        assert np.isnan(y[places]).all(), "an output is made twice"
+        y[places] = sums[: len(m)][:, inside]
+
+
 def laid_out(values: Any, strides: Ints) -> Any:
     """Values in flat memory by strides."""
     memory = np.zeros(1 + sum((n - 1) * s for n, s in zip(values.shape, strides, strict=True)))
@@ -163,6 +254,8 @@ def modelled(one: Problem, candidate: Candidate, attributes: dict[str, Any], ran
     """Raise AssertionError where what the plan's last launch makes is not what the operator is."""
     plan = candidate.make()
     launch = plan.launches[-1]
+    if fields(launch)["splits"]["part"] == 2:  # it only adds up
+        launch = plan.launches[-2]
     x = random.integers(-3, 4, one.x_shape).astype(float)
     ordered = random.integers(-3, 4, (one.group, one.filters, one.channels, *one.taps)).astype(float)
     w = ordered.reshape(-1, one.channels, *one.taps)
@@ -186,7 +279,8 @@ def modelled(one: Problem, candidate: Candidate, attributes: dict[str, Any], ran
     if "w" in roles:
         memory["w"] = laid_out(ordered, one.w_strides)
     y = np.full(1 + sum((n - 1) * s for n, s in zip(one.y_shape, one.y_strides, strict=True)), np.nan)
-    Model(one.operator, launch, memory, one.group).run(y)
+    kind = StripsModel if "strips" in fields(launch) else Model
+    kind(one.operator, launch, memory, one.group).run(y)
     found = np.lib.stride_tricks.as_strided(y, one.y_shape, [8 * s for s in one.y_strides])
     np.testing.assert_array_equal(found, function(x, w, None, **attributes).value - lost, strict=True)
 
@@ -229,6 +323,106 @@ def test_what_maps_fetch_makes_the_operator(operator: str) -> None:
         forms.add(chosen.name.split("wgmma_")[1].split("_", 1)[-1])
         done += 1
     assert forms >= {"direct", "128x256"}
+
+
+def random_strips(random: Random) -> tuple[Ints, Ints, Ints, dict[str, Any]]:
+    """Shapes of x and w, strides of x, attributes: rows of more than one piece and of less, and not in whole ones."""
+    rank = random.choice((1, 2, 2, 2, 3))
+    group, channels = random.choice((1, 1, 2)), random.choice((5, 40, 64, 70, 128))
+    width = random.choice((1, 7, 16, 17, 63, 64, 65, 90, 130, 270))
+    spatial = [*(random.randint(1, (0, 0, 19, 5)[rank]) for _ in range(rank - 1)), width]
+    taps, dilations = ([random.choice((1, 2, 3, 3)) for _ in range(rank)] for _ in range(2))
+    strides = [*(random.choice((1, 1, 2)) for _ in range(rank - 1)), 1]
+    pads = [random.randint(0, 3) for _ in range(2 * rank)]
+    if random.random() < 0.25:
+        taps, pads, strides = [1] * rank, [0] * (2 * rank), [1] * rank
+    x = (random.choice((1, 1, 2)), channels * group, *spatial)
+    more = random.choice((0, 0, 8)) + -width % 8  # behind each row
+    x_strides = contiguous_strides((*x[:-1], width + more)) if width % 8 or random.random() < 0.3 else ()
+    attributes: dict[str, Any] = {"group": group, "strides": strides, "dilations": dilations, "pads": pads}
+    return x, (random.choice((64, 65, 130)) * group, channels, *taps), x_strides, attributes
+
+
+def test_what_strips_hold_makes_conv() -> None:
+    """Of random problems one candidate each, in all forms, divided and not, by a model of the kernel."""
+    random, numbers, met = Random(1), np.random.default_rng(1), set()
+    done = 0
+    while done < 40:
+        x, w, x_strides, attributes = random_strips(random)
+        dtype, precision = random.choice((("float16", "ieee"),) * 4 + (("float32", "tf32"), ("float32", "3xtf32")))
+        layout = random.choice(("NCHW", "NHWC"))
+        strides = x_strides if layout == "NCHW" else ()
+        try:
+            one = problem(
+                "conv", x, w, dtype, precision=precision, layout=layout, x_strides=strides or None, **attributes
+            )
+        except ValueError:  # an output of negative size
+            continue
+        if 0 in one.y_shape or wgmma_plan.refusal(one, HOPPER) is not None:
+            continue
+        found = [each for name, each in candidates(one).items() if "_rows" in name or "_patches" in name]
+        if not found:
+            continue
+        chosen = random.choice(found)
+        modelled(one, chosen, attributes, numbers)
+        launch = chosen.make().launches[-1]
+        strips = fields(launch)["strips"]
+        form = chosen.name.split("_wgmma_")[1].split("_", 1)[1]
+        met |= {
+            form,
+            (form.split("_")[0], strips["inner"] > 1),
+            ("long", strips["column_w"] > 0),
+            one.rank,
+            one.precision,
+        }
+        done += 1
+    assert met >= {"rows", "rows_split", "patches", "patches_split", "patches_direct"}
+    assert met >= {("rows", True), ("rows", False), ("long", True), ("long", False), 1, 2, 3, "tf32", "3xtf32"}
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    [
+        ((2, 64, 6, 20), (64, 64, 1, 1), {}),  # one row of 120 pixels an image
+        ((1, 70, 3, 4, 18), (70, 70, 1, 1, 1), {}),
+        ((2, 70, 9, 16), (70, 70, 3, 3), {"pads": [1, 0, 2, 1], "dilations": [2, 1]}),
+        ((1, 128, 3, 80), (64, 128, 1, 5), {"pads": [0, 4, 0, 4]}),
+        ((1, 64, 3, 80), (64, 64, 3, 1), {}),  # a single row of the output
+        ((1, 64, 21, 72), (64, 64, 7, 1), {"pads": [3, 0, 3, 0]}),  # more taps than share
+        ((1, 64, 9, 72), (64, 64, 3, 3), {"strides": [2, 1]}),
+        ((1, 64, 5, 6, 72), (64, 64, 3, 1, 2), {"strides": [2, 3, 1], "pads": [1] * 6}),
+        ((2, 128, 600), (256, 64, 3), {"group": 2, "pads": [1, 0]}),
+        ((1, 64, 3, 4, 8), (64, 64, 2, 2, 3), {"pads": [1] * 6}),
+    ],
+)
+def test_every_kernel_reads_rows_as_they_are(x: Ints, w: Ints, attributes: dict[str, Any]) -> None:
+    one = problem("conv", x, w, **attributes)
+    found = [each for name, each in candidates(one).items() if "_rows" in name and "_split" not in name]
+    assert len(found) == 3
+    for candidate in found:
+        modelled(one, candidate, attributes, np.random.default_rng(1))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("piece_h", 2),
+        ("column_h", 2),
+        ("shift", 8192),
+        ("columns", 63),
+        ("rows", 3),
+        ("extent", (1, 2, 2)),
+        ("inner", 1),
+    ],
+)
+def test_wrong_strips_show(field: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, attributes = wgmma_strips.of, {"pads": [1, 2, 1, 0], "dilations": [2, 1]}
+    one = problem("conv", (1, 64, 9, 72), (64, 64, 2, 3), **attributes)
+    monkeypatch.setattr(wgmma_strips, "of", lambda *args: replace(real(*args), **{field: wrong}))
+    rows = next(tile for tile in wgmma_tile.STRIPS if tile.rows)
+    candidate = candidates(one)[f"conv_float16_3d_wgmma_{rows.block_m}x{rows.block_n}_rows"]
+    with pytest.raises(AssertionError):
+        modelled(one, candidate, attributes, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(("lower", "upper"), [(0, 1), (0, -1), (-1, 0)])
@@ -384,6 +578,183 @@ def test_shared_memory_is_what_the_kernel_lays_out() -> None:
     assert wgmma_tile.shared_bytes(transposed, Tile(128, 128, 6, turns=True)) == others + 4 * taps
 
 
+@pytest.mark.parametrize(
+    ("number", "count"),
+    [
+        (0, 98304 + 6 * 128 * 128 + 20480 + 16 * (6 + 3) + 16),
+        (1, 98304 + 6 * 128 * 128 + 20480 + 16 * (6 + 6) + 16),
+        (2, 147456 + 6 * 64 * 128 + 20480 + 16 * (6 + 4) + 16),
+        (3, 110592 + 6 * 128 * 128 + 20480 + 16 * (6 + 3) + 16),
+        (4, 98304 + 6 * 128 * 128 + 20480 + 16 * (6 + 6) + 16),
+        (5, 147456 + 6 * 64 * 128 + 20480 + 16 * (6 + 4) + 16),
+    ],
+)
+def test_shared_memory_of_strips(number: int, count: int) -> None:
+    """Strips, weights, 8 pieces of 16 x 40 floats, two barriers for each stage of both, 16 bytes."""
+    one = problem("conv", (1, 64, 9, 9), (64, 64, 3, 3))
+    assert wgmma_tile.shared_bytes(one, wgmma_tile.STRIPS[number]) == count <= 232448
+
+
+# ---------------------------------------------------------------- strips
+
+
+def strips_of(one: Problem, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = fields(made(one, name).launches[-1])["strips"]
+    return found
+
+
+def test_the_structs_of_rows() -> None:
+    """By hand: x (2, 128, 9, 72), w (130, 128, 3, 2), y (2, 130, 7, 73): 2 x 2 tiles of 4 rows and of 64 columns."""
+    one = problem("conv", (2, 128, 9, 72), (130, 128, 3, 2), pads=[0, 1, 2, 1], dilations=[2, 1])
+    plan = made(one, "conv_float16_3d_wgmma_64x256_rows")
+    struct = fields(plan.launches[-1])
+    assert struct["strips"] == {
+        "extent": [1, 2, 2],
+        "rows": 4,
+        "columns": 64,
+        "taps": [1, 1, 2],
+        "inner": 3,
+        "pieces": 8,
+        "piece_h": 1,
+        "piece_w": 0,
+        "column_h": 1,
+        "column_w": 0,
+        "shift": 2 * 8192,
+        "stages": 2,
+        "bytes": 8 * 8192,
+    }
+    common = struct["problem"]["common"]
+    assert (common["m_tiles"], common["n_tiles"], common["pixels"], struct["items"]) == (3, 8, 2 * 7 * 73, 24)
+    assert struct["loading"]["x_group"] == 128
+    x_map, w_map = plan.launches[-1].maps
+    assert (x_map.role, x_map.offset, x_map.sizes, x_map.box) == ("x", 0, (72, 9, 1, 128, 2), (64, 1, 1, 64, 1))
+    assert x_map.strides == (144, 1296, 1296, 128 * 1296)
+    assert (w_map.role, w_map.offset, w_map.box) == ("packed", 128, (64, 64, 1))
+    assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
+    assert plan.x_last_bytes == 0
+
+
+def test_the_structs_of_patches() -> None:
+    """By hand: x (2, 40, 9, 71), w (64, 40, 3, 2), y (2, 64, 9, 72): a tile has 8 rows of 16 columns."""
+    one = problem("conv", (2, 40, 9, 71), (64, 40, 3, 2), pads=[1, 1, 1, 1])
+    plan = made(one, "conv_float16_3d_wgmma_128x128_patches")
+    struct = fields(plan.launches[-1])
+    assert struct["strips"] == {
+        "extent": [1, 2, 5],
+        "rows": 8,
+        "columns": 16,
+        "taps": [1, 1, 2],
+        "inner": 3,
+        "pieces": 1,
+        "piece_h": 0,
+        "piece_w": 0,
+        "column_h": 1,
+        "column_w": 0,
+        "shift": 2048,
+        "stages": 4,
+        "bytes": 10 * 2048,
+    }
+    assert (struct["problem"]["common"]["n_tiles"], struct["items"]) == (20, 20)
+    x_map = plan.launches[-1].maps[0]
+    assert (x_map.role, x_map.sizes, x_map.box) == ("x_last", (40, 71, 9, 1, 2), (64, 16, 10, 1, 1))
+    assert x_map.strides == (80, 71 * 80, 639 * 80, 639 * 80)
+    assert roles(plan) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
+    assert "x is copied first, with its channels side by side; 3 taps along H share patches" in plan.reasons
+
+
+def test_pixels_behind_each_other_are_one_row() -> None:
+    one = problem("conv", (2, 64, 6, 20), (64, 64, 1, 1))
+    plan = made(one, "conv_float16_3d_wgmma_128x256_rows")
+    found = strips_of(one, "conv_float16_3d_wgmma_128x256_rows")
+    assert (found["extent"], found["rows"], found["columns"]) == ([1, 1, 1], 1, 256)
+    steps = [found[name] for name in ("pieces", "piece_h", "piece_w", "column_h", "column_w")]
+    assert steps == [4, 0, 64, 0, 64]
+    assert (found["inner"], found["shift"], found["stages"], found["bytes"]) == (1, 0, 3, 32768)
+    assert plan.launches[-1].maps[0].sizes == (120, 1, 1, 64, 2)
+    assert "x is fetched as it is: 64 pixels of its rows at once" in plan.reasons
+    for more in ({"strides": [2, 1], "pads": [0, 0, 5, 0]}, {"x_strides": (64 * 6 * 32, 6 * 32, 32, 1)}):
+        apart = strips_of(problem("conv", (2, 64, 6, 24), (64, 64, 1, 1), **more), "conv_float16_3d_wgmma_128x256_rows")
+        assert (apart["rows"], apart["columns"]) == (4, 64)
+
+
+def test_taps_have_rows_of_their_own_where_all_do_not_fit() -> None:
+    for kernel, dilation, inner, stages in ((3, 1, 3, 2), (3, 2, 1, 3), (4, 1, 1, 3)):
+        one = problem("conv", (1, 64, 30, 64), (64, 64, kernel, 3), dilations=[dilation, 1])
+        found = strips_of(one, "conv_float16_3d_wgmma_128x256_rows")
+        assert (found["inner"], found["stages"], found["taps"]) == (inner, stages, [1, kernel // inner, 3])
+    far = problem("conv", (1, 64, 90, 64), (64, 64, 3, 3), dilations=[20, 1])
+    assert not any("_patches" in name for name in candidates(far))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "more"),
+    [
+        ((2, 64, 9, 15), (64, 64, 3, 3), {}),  # rows of 30 bytes
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"layout": "NHWC"}),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"dtype": "float32", "precision": "tf32"}),
+        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}),  # a slice would meet two groups
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (0, 144, 16, 1)}),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 144, 144, -16, 1)}),
+    ],
+)
+def test_other_rows_are_copied(x: Ints, w: Ints, more: dict[str, Any]) -> None:
+    found = candidates(problem("conv", x, w, **more))
+    assert found
+    assert not any("_rows" in name for name in found)
+
+
+def test_columns_that_do_not_exist_count_too() -> None:
+    one = problem("conv", (2**23, 1, 2, 8), (64, 1, 2, 8))  # of each tile one column exists: 2**31 of 2**23 tiles
+    found = candidates(one)
+    assert {name for name in found if "_rows" in name} == {"conv_float16_3d_wgmma_128x128_rows"}
+    assert fields(found["conv_float16_3d_wgmma_128x128_rows"].make().launches[-1])["items"] == 2**23
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "more"),
+    [
+        ((2, 64, 9, 15), (64, 64, 1, 3), {}),
+        ((2, 64, 9, 15), (64, 64, 3, 3), {"strides": [2, 1]}),
+        ((2, 64, 9, 15), (64, 64, 3, 3), {"strides": [1, 2]}),
+        ((2, 64, 90), (64, 64, 3), {}),
+    ],
+)
+def test_patches_are_for_taps_that_share_them(x: Ints, w: Ints, more: dict[str, Any]) -> None:
+    assert not any("_patches" in name for name in candidates(problem("conv", x, w, **more)))
+    assert not any("_patches" in name for name in candidates(problem("conv_transpose", x, w)))
+
+
+@pytest.mark.parametrize(("layout", "name"), [("NCHW", "rows"), ("NHWC", "patches_direct")])
+def test_strips_at_other_addresses_are_copied(layout: str, name: str) -> None:
+    one = problem("conv", (2, 72, 30, 32), (128, 72, 3, 3), layout=layout)
+    plan = made(one, f"conv_float16_3d_wgmma_128x128_{name}")
+    assert plan.alignment == (("x", 16),)
+    assert plan.otherwise is not None
+    other = plan.otherwise()
+    assert roles(other) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
+    assert (other.alignment, other.kernel, other.problem) == ((), "conv_float16_3d_wgmma_128x128", one)
+    assert other.launches[-1].variant.name == "conv_float16_3d_wgmma_128x128"
+    assert other.launches[0] == plan.launches[0]  # weights packed for one serve the other
+    single = problem("conv", (2, 72, 30, 32), (128, 72, 1, 1))
+    flat = made(single, "conv_float16_3d_wgmma_128x128_rows").otherwise
+    assert flat is not None
+    assert flat().problem == single
+
+
+def test_splits_divide_strips() -> None:
+    """Of 6 x 3 x 3 slices taps along H share strips: 18 of these in splits, at most as many."""
+    one = problem("conv", (1, 384, 16, 16), (128, 384, 3, 3), pads=[1] * 4)
+    for name in ("rows", "patches"):
+        plan = made(one, f"conv_float16_3d_wgmma_128x256_{name}_split")
+        struct = fields(plan.launches[-1])
+        assert 1 < struct["splits"]["count"] <= 18
+        assert prod(struct["strips"]["taps"]) * struct["loading"]["channel_slices"] == 18
+    assert roles(made(one, "conv_float16_3d_wgmma_128x256_rows_split"))[0] == ["packed", "w", "workspace"]
+    few = problem("conv", (1, 64, 16, 16), (128, 64, 3, 1), pads=[1, 0, 1, 0])
+    assert not any("_rows_split" in name for name in candidates(few))
+
+
 def test_channels_that_lie_last_are_not_copied() -> None:
     one = problem("conv", (8, 72, 30, 30), (128, 72, 3, 3), layout="NHWC")
     plan = made(one, "conv_float16_3d_wgmma_128x128_direct")
@@ -510,11 +881,20 @@ def test_whole_rounds_of_tiles_stay_whole() -> None:
 
 def test_every_kernel_is_named_once_and_is_for_hopper_alone() -> None:
     found = [each for each in wgmma_plan.variants() if "wgmma" in each.name]
-    assert len({each.name for each in found}) == len(found) == 24
+    assert len({each.name for each in found}) == len(found) == 39
     assert all(each.architectures == ("sm_90a",) for each in found)
     first = wgmma_plan.variant("conv", "bfloat16", wgmma_tile.TILES[2])
     assert first.name == "conv_bfloat16_3d_wgmma_128x128"
     assert first.arguments == ("WgmmaBfloat16", "128", "128", "6", "true")
+    strips = wgmma_plan.variant("conv", "bfloat16", wgmma_tile.STRIPS[0])
+    assert strips.name == "conv_bfloat16_3d_wgmma_128x256_rows"
+    assert (strips.source, strips.function) == ("conv_wgmma_strips.cu", "conv_wgmma_strips")
+    assert strips.arguments == ("WgmmaBfloat16", "128", "256", "6", "98304", "false", "true")
+    assert (strips.parameter, strips.layout.itemsize % 64) == ("WgmmaStripsParams", 0)
+    patches = wgmma_plan.variant("conv", "float32", wgmma_tile.STRIPS[-1])
+    assert patches.name == "conv_float32_3d_tf32_wgmma_64x256_patches"
+    assert patches.arguments == ("WgmmaTf32", "64", "256", "6", "147456", "true", "false")
+    assert not any(each.name.startswith("conv_float32") and "_rows" in each.name for each in found)
 
 
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
@@ -563,11 +943,18 @@ def test_explain_says_how_and_why_not(capsys: pytest.CaptureFixture[str]) -> Non
     x, w = (8, 512, 64, 64), (512, 512, 3, 3)
     gpuconv.explain("conv", x, w, dtype="bfloat16", pads=[1] * 4)
     printed = capsys.readouterr().out
+    assert "launch 2   conv_bfloat16_3d_wgmma_128x128_rows: grid 132, 384 threads, " in printed
+    assert "bytes for x" not in printed
+    assert "one tap per slice of K: 512 channels of a group in 8 slices of 64; two warpgroups make tiles" in printed
+    assert "x is fetched as it is: 64 pixels of its rows at once; 3 taps along H share them" in printed
+    gpuconv.explain("conv", (8, 512, 64, 62), w, dtype="bfloat16", pads=[1] * 4)
+    printed = capsys.readouterr().out
     assert "launch 2   channels_last_16bit_3d: grid" in printed
-    assert "launch 3   conv_bfloat16_3d_wgmma_128x256: grid 132, 384 threads, " in printed
-    assert f"workspace  {8 * 512 * 64 * 64 * 2} bytes for x with its channels last" in printed
-    assert "one tap per slice of K: 512 channels of a group in 8 slices of 64; two warpgroups make a tile" in printed
-    assert "x is copied first, with its channels side by side" in printed
+    assert "launch 3   conv_bfloat16_3d_wgmma_128x128_patches: grid 132, 384 threads, " in printed
+    assert f"workspace  {8 * 512 * 64 * 62 * 2} bytes for x with its channels last" in printed
+    assert "x is copied first, with its channels side by side; 3 taps along H share patches" in printed
+    gpuconv.explain("conv", x, w, dtype="bfloat16", pads=[1] * 4, strides=[2, 2])
+    assert "x is copied first, with its channels side by side\n" in capsys.readouterr().out
     gpuconv.explain("conv", (8, 512, 64, 64), (32, 512, 3, 3), dtype="bfloat16")
     assert "no wgmma: its least tile has 64 output channels, a group has 32" in capsys.readouterr().out
     gpuconv.explain("conv", x, w, dtype="bfloat16", arch="sm_100")

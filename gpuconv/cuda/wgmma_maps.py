@@ -1,21 +1,24 @@
 """How x and w come to the kernels of convolution by wgmma: the two maps by which TMA fetches them, and what it takes.
 
 Along x a map walks over the columns of a phase and reads, for a tap, the input at a fixed distance from each: what
-drivers call im2col. Axes of maps stand innermost first, those of problems outermost first.
+drivers call im2col. Or maps are of boxes: of the rows of x, or of patches of pixels, which several taps share. Axes of
+maps stand innermost first, those of problems outermost first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import gcd, prod
 from typing import Any
 
 from gpuconv._geometry import Ints
-from gpuconv.cuda import channels_last_plan, fragments, pack_rows_plan, params, wgmma_structs
+from gpuconv.cuda import channels_last_plan, correlation, fragments, pack_rows_plan, params, wgmma_structs
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.plan import TensorMap
+from gpuconv.cuda.wgmma_strips import PATCH, ROW, Strips
 from gpuconv.cuda.wgmma_tile import SLICE_BYTES, Tile
 
 LEAST_FILTERS = 64  # of a tile
@@ -34,15 +37,28 @@ class Source:
     Attributes
     ----------
     problem : Problem
-    form : {"copied", "direct"}
-        A copy of x with the channels last, or x itself, whose channels lie last.
+    form : {"copied", "direct", "rows"}
+        A copy of x with the channels last; x itself, whose channels lie last; or x itself, whose pixels along W do.
     packed : bool
         Whether w is packed, or is read as it is.
+    patches : bool
+        Whether channels that lie last come in patches of pixels that taps share, not anew for each tap.
     """
 
     problem: Problem
     form: str
     packed: bool
+    patches: bool = False
+
+    @property
+    def in_strips(self) -> bool:
+        """Whether x comes in strips that taps share, if there are several."""
+        return self.patches or self.form == "rows"
+
+    @property
+    def seen(self) -> Problem:
+        """The problem as the kernel sees it: with all pixels of an image along one axis, where rows of x lie so."""
+        return (flattened(self.problem) or self.problem) if self.form == "rows" else self.problem
 
     @property
     def block_k(self) -> int:
@@ -81,10 +97,6 @@ class Source:
     def w_channels(self) -> int:
         """Channels of a tap in the rows of w."""
         return _rounded(self.problem.channels, self.block_k) if self.packed else self.problem.channels
-
-    def tiles(self, tile: Tile) -> tuple[int, int]:
-        """Return the tiles along M and along the columns, of one group and phase."""
-        return self.problem.tiles(tile.block_m, tile.block_n)
 
     def weights(self) -> PackedWeights:
         """Return how a kernel finds single weights."""
@@ -179,9 +191,15 @@ def _taps(problem: Problem, axis: int) -> tuple[int, int]:
 # ---------------------------------------------------------------- ways to x and w
 
 
-def source(problem: Problem) -> Source:
-    """Return the shortest way to the arrays of a problem that is not refused."""
-    return Source(problem, "direct" if _channels_last(problem) else "copied", packed=not _w_as_it_is(problem))
+def sources(problem: Problem) -> Iterator[Source]:
+    """Yield the ways to the arrays of a problem that is not refused, of each kind the shortest."""
+    columns = Source(problem, "direct" if _channels_last(problem) else "copied", packed=not _w_as_it_is(problem))
+    yield columns
+    if problem.operator != "conv":
+        return
+    yield replace(columns, patches=True)
+    if _rows_as_they_are(problem):
+        yield Source(problem, "rows", columns.packed)
 
 
 def of_copies(problem: Problem) -> Source:
@@ -201,6 +219,53 @@ def _channels_last(problem: Problem) -> bool:
         return False
     sizes = [problem.group * problem.channels, *problem.x_shape[:1:-1], problem.batch]
     return _strides(sizes, [*spatial[::-1], batch], problem.itemsize) is not None
+
+
+def _rows_as_they_are(problem: Problem) -> bool:
+    """Tell whether x can be fetched by rows of pixels."""
+    if not (_takes_rounded(problem) and _own_slices(problem) and problem.column_strides[-1] == 1):
+        return False
+    found = flattened(problem) or problem
+    return found.x_strides[-1] == 1 and _strides(*_rows_of_x(found), found.itemsize) is not None
+
+
+def _rows_of_x(problem: Problem) -> tuple[Ints, list[int]]:
+    """Return the sizes of x, pixels of a row innermost, then channels; and the strides of all axes but the first."""
+    lifted = correlation.in_three_axes(problem)
+    batch, channel, depth, height, _ = lifted.x_strides
+    channels = problem.group * problem.channels
+    return (*lifted.x_shape[:1:-1], channels, problem.batch), [height, depth, channel, batch]
+
+
+def flattened(problem: Problem) -> Problem | None:
+    """Return a Conv of one tap with all pixels of an image along one axis, if they lie behind each other in x and y."""
+    every = problem.columns == problem.x_shape[2:] and not any(problem.pads)
+    if prod(problem.taps) != 1 or not every or any(step != 1 for step in problem.column_strides):
+        return None
+    x_step, y_step = (_step(problem.columns, strides[2:]) for strides in (problem.x_strides, problem.y_strides))
+    if x_step is None or y_step is None:
+        return None
+    pixels = prod(problem.columns)
+    return replace(
+        problem,
+        taps=(1,),
+        x_shape=(*problem.x_shape[:2], pixels),
+        y_shape=(*problem.y_shape[:2], pixels),
+        x_strides=(*problem.x_strides[:2], x_step),
+        y_strides=(*problem.y_strides[:2], y_step),
+        w_strides=(*problem.w_strides[:3], 1),
+        columns=(pixels,),
+        column_strides=(1,),
+        dilations=(1,),
+        pads=(0,),
+    )
+
+
+def _step(extents: Ints, strides: Ints) -> int | None:
+    """Return the stride of pixels that lie behind each other, whatever the axis; None where they do not."""
+    axes = [(extent, stride) for extent, stride in zip(extents, strides, strict=True) if extent > 1]
+    behind = all(stride == inner * step for (_, stride), (inner, step) in pairwise(axes))
+    return (axes[-1][1] if axes else 1) if behind else None
 
 
 def _w_as_it_is(problem: Problem) -> bool:
@@ -241,23 +306,47 @@ def _strides(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Int
 # ---------------------------------------------------------------- maps
 
 
-def maps(source: Source, tile: Tile) -> tuple[TensorMap, TensorMap]:
+def maps(source: Source, tile: Tile, strips: Strips | None) -> tuple[TensorMap, TensorMap]:
     """Return the maps of x and w for the tiles of a kernel."""
-    layout = wgmma_structs.convolution(source.problem.operator)
-    return (
-        _of_x(source, tile, params.offset(layout, "x_map")),
-        _of_w(source, tile, params.offset(layout, "w_map")),
+    if strips is None:
+        layout = wgmma_structs.convolution(source.problem.operator)
+        x_map = _columns_of_x(source, tile, params.offset(layout, "x_map"))
+    else:
+        layout = wgmma_structs.convolution_of_strips()
+        x_map = _boxes_of_x(source, strips, params.offset(layout, "x_map"))
+    return x_map, _of_w(source, tile, params.offset(layout, "w_map"))
+
+
+def _boxes_of_x(source: Source, strips: Strips, offset: int) -> TensorMap:
+    if source.form == "rows":
+        role, (sizes, steps) = "x", _rows_of_x(source.seen)
+        strides, box = _known(_strides(sizes, steps, source.problem.itemsize)), (ROW, 1, 1, source.block_k, 1)
+    else:
+        role, sizes, strides = _channels_of_x(source, correlation.in_three_axes(source.problem))
+        box = (source.block_k, PATCH, strips.bytes // (SLICE_BYTES * PATCH), 1, 1)
+    return TensorMap(
+        role=role,
+        offset=offset,
+        dtype=source.problem.dtype,
+        sizes=sizes,
+        strides=strides,
+        steps=(1,) * len(sizes),
+        box=box,
     )
 
 
-def _of_x(source: Source, tile: Tile, offset: int) -> TensorMap:
-    problem, size = source.problem, source.problem.itemsize
+def _channels_of_x(source: Source, problem: Problem) -> tuple[str, Ints, Ints]:
+    """Return the role, the sizes and the strides of x or its copy, channels innermost, with the axes of ``problem``."""
     sizes = (source.all_x_channels, *problem.x_shape[:1:-1], problem.batch)
     if source.form == "copied":
-        role, strides = "x_last", tuple(size * prod(sizes[: axis + 1]) for axis in range(problem.rank + 1))
-    else:
-        batch, _, *spatial = problem.x_strides
-        role, strides = "x", _known(_strides(sizes, [*spatial[::-1], batch], size))
+        return "x_last", sizes, tuple(problem.itemsize * prod(sizes[: axis + 1]) for axis in range(problem.rank + 1))
+    batch, _, *spatial = problem.x_strides
+    return "x", sizes, _known(_strides(sizes, [*spatial[::-1], batch], problem.itemsize))
+
+
+def _columns_of_x(source: Source, tile: Tile, offset: int) -> TensorMap:
+    problem = source.problem
+    role, sizes, strides = _channels_of_x(source, problem)
     inner = tuple(windows(problem))[::-1]
     return TensorMap(
         role=role,

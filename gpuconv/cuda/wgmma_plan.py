@@ -1,8 +1,9 @@
 """Conv and ConvTranspose on Hopper's tensor cores (``conv_wgmma.cu``): float16, bfloat16, and TF32 or 3xTF32.
 
 Inputs are fetched by TMA, with their channels side by side: where they do not lie so, a launch copies them first, and
-one packs the weights. Blocks stay on their multiprocessors and make one tile after the other. Tiles that are too few
-for all multiprocessors, or for the last round of them, several blocks make together.
+one packs the weights. For Conv, taps also share strips of inputs (``conv_wgmma_strips.cu``), which can be rows of x as
+it is. Blocks stay on their multiprocessors and make one tile after the other. Tiles that are too few for all
+multiprocessors, or for the last round of them, several blocks make together.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gpuconv.cuda import (
     pack_rows_plan,
     params,
     wgmma_maps,
+    wgmma_strips,
     wgmma_structs,
     wgmma_tile,
     wgmma_work,
@@ -28,7 +30,7 @@ from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.wgmma_maps import Source
-from gpuconv.cuda.wgmma_tile import Tile
+from gpuconv.cuda.wgmma_tile import StripsTile, Tile
 from gpuconv.cuda.wgmma_work import Work
 
 ARCHITECTURE = "sm_90a"
@@ -43,16 +45,15 @@ _ALL, _SUMS, _TOTALS = range(3)  # of what a launch makes, as in split_k.cuh
 
 
 def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield a candidate for every tile, and one that divides its tiles where these are few."""
+    """Yield a candidate for every tile and way to x, and one that divides its tiles where these are few."""
     if refusal(problem, limits) is not None:
         return
-    source = wgmma_maps.source(problem)
-    for tile in tiles(problem.operator):
-        if wgmma_tile.shared_bytes(problem, tile) > limits.shared_bytes_per_block:
-            continue
-        whole = Work(source, tile)
-        for work in (whole, *_divided(whole, limits)):
-            yield Candidate(_name(work), wgmma_work.seconds(work, limits), partial(_plan, work, limits))
+    for source in wgmma_maps.sources(problem):
+        for whole in _whole(source):
+            if wgmma_tile.shared_bytes(problem, whole.tile) > limits.shared_bytes_per_block:
+                continue
+            for work in (whole, *_divided(whole, limits)):
+                yield Candidate(_name(work), wgmma_work.seconds(work, limits), partial(_plan, work, limits))
 
 
 def refusal(problem: Problem, limits: Limits) -> str | None:
@@ -86,10 +87,24 @@ def tiles(operator: str) -> Iterator[Tile]:
             yield tile
 
 
+def _whole(source: Source) -> Iterator[Work]:
+    """Yield the work by every tile of the kernels that fetch x so."""
+    if not source.in_strips:
+        for tile in tiles(source.problem.operator):
+            yield Work(source, tile)
+        return
+    seen = source.seen
+    for tile in wgmma_tile.STRIPS:
+        if tile.rows == (source.form == "rows"):
+            strips = wgmma_strips.of(seen, tile)
+            if strips is not None:
+                yield Work(source, tile, strips)
+
+
 def _divided(whole: Work, limits: Limits) -> Iterator[Work]:
     """Yield the work with as many splits as the model takes for best, if there are tiles to divide."""
     rounds, rest = divmod(whole.tiles, limits.multiprocessors)
-    found = [replace(whole, splits=count, divided=rest) for count in _COUNTS if count <= whole.most_slices]
+    found = [replace(whole, splits=count, divided=rest) for count in _COUNTS if count <= whole.most_steps]
     if rest and rounds <= _ROUNDS and found:
         yield min(found, key=lambda work: wgmma_work.seconds(work, limits))
 
@@ -127,7 +142,9 @@ def _plan(work: Work, limits: Limits) -> Plan:
 
 def _of_copies(work: Work, limits: Limits) -> Plan:
     """Return the plan for arrays that TMA cannot fetch as they are, because of their addresses."""
-    copies = Work(wgmma_maps.of_copies(work.source.problem), work.tile)
+    size = work.tile.block_m, work.tile.block_n
+    tile = next(tile for tile in wgmma_tile.TILES if (tile.block_m, tile.block_n) == size)
+    copies = Work(wgmma_maps.of_copies(work.source.problem), tile)
     return replace(_plan(copies, limits), problem=work.source.problem, kernel=_name(copies))
 
 
@@ -142,11 +159,20 @@ def _reasons(work: Work, limits: Limits) -> Iterator[str]:
     how = "two warpgroups make tiles in turns" if tile.turns else "two warpgroups make a tile together"
     yield f"one tap per slice of K: {filled}; {how}"
     if source.form == "copied":
-        yield "x is copied first, with its channels side by side"
+        fetched = "x is copied first, with its channels side by side"
+    elif source.form == "direct":
+        fetched = "x is fetched as it is: its channels are side by side"
     else:
-        yield "x is fetched as it is: its channels are side by side"
+        fetched = f"x is fetched as it is: {wgmma_strips.ROW} pixels of its rows at once"
+    yield fetched + _sharing(work)
     if not source.packed:
         yield "w is fetched as it is: its channels are side by side"
+
+
+def _sharing(work: Work) -> str:
+    if work.inner == 1:
+        return ""
+    return f"; {work.inner} taps along H share {'patches' if work.source.patches else 'them'}"
 
 
 def _packing(source: Source, tickets: int) -> tuple[Launch, ...]:
@@ -164,7 +190,7 @@ def _copying(source: Source, tickets: int) -> tuple[Launch, ...]:
 def _launch(work: Work, part: int, limits: Limits) -> Launch:
     """Return the launch that makes the tiles, or only leaves the sums of divided ones, or only adds these up."""
     source, tile, chosen = work.source, work.tile, _variant(work)
-    lifted = correlation.in_three_axes(source.problem)
+    lifted = correlation.in_three_axes(source.seen)
     items = work.divided if part == _TOTALS else work.items
     splits = {
         "count": params.division(work.splits, False),
@@ -173,10 +199,11 @@ def _launch(work: Work, part: int, limits: Limits) -> Launch:
         "part": part,
     }
     fields = {
-        "problem": gemm_fields.operands(lifted, source.tiles(tile), source.weights(), False),
+        "problem": gemm_fields.operands(lifted, work.counts, source.weights(), False),
         "loading": wgmma_maps.loading(source),
         "splits": splits,
         "items": items,
+        **({} if work.strips is None else {"strips": work.strips.fields()}),
     }
     return Launch(
         chosen,
@@ -184,7 +211,7 @@ def _launch(work: Work, part: int, limits: Limits) -> Launch:
         wgmma_tile.shared_bytes(lifted, tile),
         params.pack(chosen.layout, fields),
         _pointers(work, chosen),
-        wgmma_maps.maps(source, tile),
+        wgmma_maps.maps(source, tile, work.strips),
     )
 
 
@@ -204,12 +231,12 @@ def _pointers(work: Work, chosen: Variant) -> tuple[tuple[str, int], ...]:
 def variant(operator: str, dtype: str, tile: Tile) -> Variant:
     """Return the kernel of one operator; that of float32 multiplies in TF32."""
     label = "tf32_wgmma" if dtype == "float32" else "wgmma"
-    sizes = (*map(str, (tile.block_m, tile.block_n, tile.stages)), "true" if tile.turns else "false")
-    return Variant(
+    sizes = tuple(map(str, (tile.block_m, tile.block_n, tile.stages)))
+    found = Variant(
         name=f"{operator}_{dtype}_{RANK}d_{label}_{tile.block_m}x{tile.block_n}",
         source="conv_wgmma.cu",
         function=f"{operator}_wgmma",
-        arguments=(_CLASSES[dtype], *sizes),
+        arguments=(_CLASSES[dtype], *sizes, _cuda(tile.turns)),
         parameter=wgmma_structs.parameter(operator),
         layout=wgmma_structs.convolution(operator),
         threads=wgmma_tile.THREADS,
@@ -217,6 +244,21 @@ def variant(operator: str, dtype: str, tile: Tile) -> Variant:
         architectures=(ARCHITECTURE,),
         least_registers=wgmma_tile.LAUNCH_REGISTERS,
     )
+    if not isinstance(tile, StripsTile):
+        return found
+    return replace(
+        found,
+        name=f"{found.name}_{'rows' if tile.rows else 'patches'}",
+        source="conv_wgmma_strips.cu",
+        function=f"{operator}_wgmma_strips",
+        arguments=(_CLASSES[dtype], *sizes, str(tile.x_bytes), _cuda(tile.turns), _cuda(tile.rows)),
+        parameter=wgmma_structs.OF_STRIPS,
+        layout=wgmma_structs.convolution_of_strips(),
+    )
+
+
+def _cuda(flag: bool) -> str:
+    return "true" if flag else "false"
 
 
 def _variant(work: Work) -> Variant:
@@ -229,4 +271,7 @@ def variants() -> Iterator[Variant]:
         for operator in ("conv", "conv_transpose"):
             for tile in tiles(operator):
                 yield variant(operator, dtype, tile)
+        for strips in wgmma_tile.STRIPS:
+            if dtype != "float32" or not strips.rows:
+                yield variant("conv", dtype, strips)
     yield from channels_last_plan.variants()

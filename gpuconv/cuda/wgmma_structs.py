@@ -36,7 +36,42 @@ def convolution(operator: str) -> np.dtype[Any]:
     )
 
 
+@cache
+def strips() -> np.dtype[Any]:
+    """Return the layout of ``Strips``."""
+    divider = params.divider(False)
+    return params.layout(
+        [
+            ("extent", divider, (RANK,)),
+            *((name, "<i4") for name in ("rows", "columns")),
+            ("taps", divider, (RANK,)),
+            *((name, "<i4") for name in ("inner", "pieces", "piece_h", "piece_w", "column_h", "column_w")),
+            *((name, "<i4") for name in ("shift", "stages", "bytes")),
+        ]
+    )
+
+
+@cache
+def convolution_of_strips() -> np.dtype[Any]:
+    """Return the layout of ``WgmmaStripsParams``."""
+    return params.layout(
+        [
+            ("x_map", *params.MAP),
+            ("w_map", *params.MAP),
+            ("problem", gemm_structs.operands("conv", False, RANK)),
+            ("loading", loading()),
+            ("splits", gemm_structs.splits()),
+            ("items", "<i4"),
+            ("strips", strips()),
+        ],
+        _ALIGNMENT,
+    )
+
+
+OF_STRIPS = "WgmmaStripsParams"  # the CUDA type that has this layout
+
+
 def parameter(operator: str) -> str:
-    """Return the CUDA type that has this layout."""
+    """Return the CUDA type that has the layout of ``convolution``."""
     problem = "ConvParams" if operator == "conv" else "ConvTransposeParams"
     return f"WgmmaParams<{problem}<int, {RANK}>>"

@@ -46,6 +46,32 @@ TILES = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class StripsTile(Tile):
+    """Those of a block of ``conv_wgmma_strips.cu``, where several taps read one strip of x; ``stages`` are of weights.
+
+    Attributes
+    ----------
+    x_bytes : int
+        Room for strips in shared memory.
+    rows : bool
+        Strips are rows of pixels, of each channel; otherwise patches of pixels, with their channels side by side.
+    """
+
+    x_bytes: int
+    rows: bool
+
+
+STRIPS = (
+    StripsTile(128, 256, 6, False, 98304, rows=True),
+    StripsTile(128, 128, 6, True, 98304, rows=True),
+    StripsTile(64, 256, 6, True, 147456, rows=True),
+    StripsTile(128, 256, 6, False, 110592, rows=False),
+    StripsTile(128, 128, 6, True, 98304, rows=False),
+    StripsTile(64, 256, 6, True, 147456, rows=False),
+)
+
+
 def registers_fit(consumer: int, producer: int, threads: int = THREADS) -> bool:
     """Tell whether two warpgroups that multiply and one that fetches get so many registers a thread.
 
@@ -61,7 +87,14 @@ LAUNCH_REGISTERS = _WARPGROUP * (2 * CONSUMER_REGISTERS + PRODUCER_REGISTERS) //
 
 
 def shared_bytes(problem: Problem, tile: Tile) -> int:
-    """Return the bytes of the slices, of pieces of the result, of the barriers, and the taps of all phases."""
+    """Return the bytes of the slices, of pieces of the result, of the barriers, and the taps of all phases.
+
+    Those of strips, of which there is one phase, do not depend on the problem.
+    """
+    if isinstance(tile, StripsTile):
+        most = tile.x_bytes // (tile.block_n * SLICE_BYTES)  # of strips: none is smaller than its tile
+        weights = tile.stages * tile.block_m * SLICE_BYTES
+        return tile.x_bytes + weights + _PIECES + (tile.stages + most) * _BARRIERS + _ANSWER
     slices = tile.stages * (tile.block_m + tile.block_n) * SLICE_BYTES
     taps = prod(problem.phases) * gemm_structs.taps(False, RANK).itemsize if problem.phases else 0
     return slices + _PIECES + tile.stages * _BARRIERS + _ANSWER + taps

@@ -10,11 +10,13 @@ from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import nearest
 from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.wgmma_maps import Source, packed_bytes, x_last_bytes
+from gpuconv.cuda.wgmma_strips import Strips
 from gpuconv.cuda.wgmma_tile import SLICE_BYTES, Tile
 
 _CACHED = 50  # bytes of the L2 cache that a multiprocessor's copies get per clock; assumed
 _WRITTEN = 50  # cycles in which 256 threads write a sum each, one by one; by the count of instructions in PTX
 _IN_VECTORS = 0.5  # of them where a thread writes several at once; likewise
+_ANYWHERE = 1.25  # sectors that runs of 128 bytes touch, for each that they fill, where they begin anywhere
 _BEGINNING = 1500  # cycles from a kernel's start until its first product; assumed
 
 
@@ -26,6 +28,8 @@ class Work:
     ----------
     source : Source
     tile : Tile
+    strips : Strips or None
+        Those that x comes in; None where it comes in columns, for each tap anew.
     splits : int
         Of each tile that is divided.
     divided : int
@@ -34,14 +38,21 @@ class Work:
 
     source: Source
     tile: Tile
+    strips: Strips | None = None
     splits: int = 1
     divided: int = 0
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Tiles along M and along the columns, of one group and phase."""
+        m_tiles, n_tiles = self.source.problem.tiles(self.tile.block_m, self.tile.block_n)
+        return m_tiles, n_tiles if self.strips is None else self.source.problem.batch * prod(self.strips.extent)
 
     @property
     def tiles(self) -> int:
         """Of all groups and phases."""
         problem = self.source.problem
-        return prod(self.source.tiles(self.tile)) * prod(problem.phases) * problem.group
+        return prod(self.counts) * prod(problem.phases) * problem.group
 
     @property
     def whole(self) -> int:
@@ -69,16 +80,21 @@ class Work:
         return self.ticket_bytes + self.divided * self.splits * self.sums_bytes
 
     @property
-    def most_slices(self) -> int:
-        """Slices of K of a tile of the phase that meets the most taps."""
-        return prod(self.source.problem.most_taps) * self.source.channel_slices * self.source.products
+    def inner(self) -> int:
+        """Slices of K of a step: of a strip, those of all taps that share it, else one."""
+        return 1 if self.strips is None else self.strips.inner
 
     @property
-    def slices(self) -> float:
-        """Slices of K of a tile, the mean of those of all phases."""
+    def most_steps(self) -> int:
+        """Steps along K of a tile of the phase that meets the most taps: what splits divide."""
+        return prod(self.source.problem.most_taps) // self.inner * self.source.channel_slices * self.source.products
+
+    @property
+    def steps(self) -> float:
+        """Steps along K of a tile, the mean of those of all phases."""
         problem = self.source.problem
         all_taps = prod(problem.taps) / prod(problem.phases)
-        return all_taps * self.source.channel_slices * self.source.products
+        return all_taps / self.inner * self.source.channel_slices * self.source.products
 
 
 # ---------------------------------------------------------------- time
@@ -101,44 +117,56 @@ def _busy(work: Work, limits: Limits) -> float:
     """Return the seconds of the busiest multiprocessor."""
     whole = -(-work.whole // limits.multiprocessors)
     shares = -(-work.divided * work.splits // limits.multiprocessors)
-    share = -(-work.most_slices // work.splits)
-    cycles = _cycles(work, whole, work.slices, limits)
+    share = -(-work.most_steps // work.splits)
+    cycles = _cycles(work, whole, work.steps, limits)
     if shares:
-        cycles += _cycles(work, shares, share * work.slices / work.most_slices, limits)
-    longest = _cycles(work, 1, work.most_slices if work.whole else share, limits)
+        cycles += _cycles(work, shares, share * work.steps / work.most_steps, limits)
+    longest = _cycles(work, 1, work.most_steps if work.whole else share, limits)
     return (max(cycles, longest) + _BEGINNING) / nearest(limits.architecture).clock
 
 
-def _cycles(work: Work, tiles: int, slices: float, limits: Limits) -> float:
+def _cycles(work: Work, tiles: int, steps: float, limits: Limits) -> float:
     """Return the cycles of so many tiles of a block: while one is written, the next is multiplied, if in turns."""
     if tiles == 0:
         return 0
-    products, writing = slices * _slice(work, limits), _writing(work)
+    products, writing = steps * _step(work, limits), _writing(work)
     if not work.tile.turns:
         return tiles * (products + writing)
     return tiles * max(products, (products + writing) / 2) + writing
 
 
-def _slice(work: Work, limits: Limits) -> float:
-    """Return the cycles of a slice: of its products, or of its way from the L2 cache."""
+def _step(work: Work, limits: Limits) -> float:
+    """Return the cycles of a step: of its products, or of its way from the L2 cache."""
     tile, lanes = work.tile, fragments.arithmetic(work.source.problem).lanes
-    products = tile.block_m * tile.block_n * work.source.block_k
+    products = work.inner * tile.block_m * tile.block_n * work.source.block_k
     rate = model.WGMMA * nearest(limits.architecture).tensor_lanes[lanes]
-    return max(products / rate, (tile.block_m + tile.block_n) * SLICE_BYTES / _CACHED)
+    return max(products / rate, (work.inner * tile.block_m * SLICE_BYTES + _x_bytes(work)) / _CACHED)
+
+
+def _x_bytes(work: Work) -> float:
+    """Return the bytes of x of a step, as the L2 cache sees them."""
+    if work.strips is None:
+        return work.tile.block_n * SLICE_BYTES
+    anywhere = work.source.form == "rows" and work.source.seen.taps[-1] > 1
+    return work.strips.bytes * (_ANYWHERE if anywhere else 1)
 
 
 def _writing(work: Work) -> float:
     """Return the cycles in which one warpgroup, or both together, write a tile."""
     cycles = work.tile.block_m * work.tile.block_n / 256 * _WRITTEN * (2 if work.tile.turns else 1)
-    return cycles * (_IN_VECTORS if _in_vectors(work.source.problem) else 1)
+    return cycles * (_IN_VECTORS if _in_vectors(work.source.seen, work.source.in_strips) else 1)
 
 
-def _in_vectors(problem: Problem) -> bool:
-    """Tell whether neighbouring pixels of y, or channels, make whole vectors."""
+def _in_vectors(problem: Problem, in_strips: bool) -> bool:
+    """Tell whether neighbouring pixels of y, those of strips on one row, or channels make whole vectors."""
     batch, channel, *_ = problem.y_strides
     vector = 16 // problem.itemsize
     if channel == 1:
         return problem.filters % 16 == 0 and not any(step % vector for step in (batch, *problem.y_column_strides))
+    if in_strips:
+        *apart, neighbours_at = problem.y_column_strides
+        whole = not any(step % vector for step in (problem.columns[-1], batch, channel, *apart))
+        return neighbours_at == 1 and whole
     neighbours = problem.y_column_strides == tuple(prod(problem.columns[k + 1 :]) for k in range(problem.rank))
     return neighbours and prod(problem.columns) % 4 == 0 and batch % 4 == channel % 4 == 0
 
