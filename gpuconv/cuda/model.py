@@ -15,7 +15,8 @@ _BEGINNING = 0.5e-6  # seconds from a block's start until its first product; ass
 _ADDING = 1.5e-6  # seconds from a block's last sum until another one reads it; assumed
 _CACHED = 64  # bytes of the L2 cache that a multiprocessor reads or writes per clock; assumed
 _TENSOR = 0.6  # share of the tensor cores' rate that mma.sync comes to; assumed
-WGMMA = 0.85  # share of it that wgmma comes to; assumed
+_BESIDE_WGMMA = 0.46  # that share where wgmma alone reaches the rate: 62 % of its own (arXiv:2402.13499)
+WGMMA = 0.74  # share of it that wgmma comes to: that of matrix products of 790 TFLOP/s, as measured on an H200
 _BANDWIDTH = 0.85  # share of the memory's bandwidth that a kernel without arithmetic comes to; assumed
 
 
@@ -71,7 +72,8 @@ def tensor(blocks: int, multiplications: float, lanes: int, besides: float, limi
     """
     device = nearest(limits.architecture)
     fragment = (2048, 1024, 2048)[lanes]  # multiply-adds of an instruction
-    cycles = max(fragment / (_TENSOR * device.tensor_lanes[lanes]), besides)
+    share = _BESIDE_WGMMA if limits.architecture == "sm_90a" and lanes < 2 else _TENSOR
+    cycles = max(fragment / (share * device.tensor_lanes[lanes]), besides)
     rounds = -(-blocks // limits.multiprocessors)
     return rounds * multiplications / fragment * cycles / device.clock
 
