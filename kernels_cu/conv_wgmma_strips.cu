@@ -4,11 +4,11 @@
 #include "wgmma_strips.cuh"
 
 // Shared memory: the strips, the stages of weights, the barriers of both, pieces of y on their way, the tickets' answers.
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, int STAGES, int STRIP_BYTES, bool TURNS, bool ROWS>
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, int STAGES, int STRIP_BYTES, bool TURNS, int SLICE, bool ROWS>
 __device__ __forceinline__ void conv_wgmma_strips(const WgmmaStripsParams& p)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
-    using Tile = StripTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, ROWS>;
+    using Tile = StripTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS>;
     using Feed = StripFeed<Tile, STAGES, STRIP_BYTES>;
     run_wgmma<Tile, false>(p, &p.problem.taps, Feed(shared, p.strips), shared + Feed::kBytes);
 }

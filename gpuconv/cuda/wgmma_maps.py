@@ -19,7 +19,7 @@ from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.plan import TensorMap
 from gpuconv.cuda.wgmma_strips import PATCH, ROW, Strips
-from gpuconv.cuda.wgmma_tile import SLICE_BYTES, Tile
+from gpuconv.cuda.wgmma_tile import HALF_SLICE, SLICE_BYTES, Tile
 
 LEAST_FILTERS = 64  # of a tile
 ALIGNMENT = 16  # bytes, of addresses and of distances in memory
@@ -43,12 +43,15 @@ class Source:
         Whether w is packed, or is read as it is.
     patches : bool
         Whether channels that lie last come in patches of pixels that taps share, not anew for each tap.
+    slice_bytes : int
+        Of a row of a slice of K.
     """
 
     problem: Problem
     form: str
     packed: bool
     patches: bool = False
+    slice_bytes: int = SLICE_BYTES
 
     @property
     def in_strips(self) -> bool:
@@ -63,7 +66,7 @@ class Source:
     @property
     def block_k(self) -> int:
         """Channels of a slice."""
-        return SLICE_BYTES // self.problem.itemsize
+        return self.slice_bytes // self.problem.itemsize
 
     @property
     def parts(self) -> int:
@@ -193,13 +196,22 @@ def _taps(problem: Problem, axis: int) -> tuple[int, int]:
 
 def sources(problem: Problem) -> Iterator[Source]:
     """Yield the ways to the arrays of a problem that is not refused, of each kind the shortest."""
-    columns = Source(problem, "direct" if _channels_last(problem) else "copied", packed=not _w_as_it_is(problem))
-    yield columns
-    if problem.operator != "conv":
-        return
-    yield replace(columns, patches=True)
-    if _rows_as_they_are(problem):
-        yield Source(problem, "rows", columns.packed)
+    packed = not _w_as_it_is(problem)
+    for slice_bytes in (SLICE_BYTES, HALF_SLICE) if _half_is_empty(problem) else (SLICE_BYTES,):
+        last = "direct" if _channels_last(problem, slice_bytes) else "copied"
+        columns = Source(problem, last, packed, slice_bytes=slice_bytes)
+        if slice_bytes == SLICE_BYTES:
+            yield columns
+        if problem.operator == "conv":
+            yield replace(columns, patches=True)
+            if _rows_as_they_are(problem, slice_bytes):
+                yield replace(columns, form="rows")
+
+
+def _half_is_empty(problem: Problem) -> bool:
+    """Tell whether the last slice of 16-bit channels has the half of those that it could have, or less."""
+    slots = SLICE_BYTES // 2
+    return problem.itemsize == 2 and 0 < problem.channels % slots <= slots // 2
 
 
 def of_copies(problem: Problem) -> Source:
@@ -212,18 +224,19 @@ def _takes_rounded(problem: Problem) -> bool:
     return problem.itemsize == 2
 
 
-def _channels_last(problem: Problem) -> bool:
+def _channels_last(problem: Problem, slice_bytes: int) -> bool:
     """Tell whether x can be fetched as it is, its channels side by side."""
     batch, channel, *spatial = problem.x_strides
-    if not (_takes_rounded(problem) and channel == 1 and _own_slices(problem)):
+    if not (_takes_rounded(problem) and channel == 1 and _own_slices(problem, slice_bytes)):
         return False
     sizes = [problem.group * problem.channels, *problem.x_shape[:1:-1], problem.batch]
     return _strides(sizes, [*spatial[::-1], batch], problem.itemsize) is not None
 
 
-def _rows_as_they_are(problem: Problem) -> bool:
+def _rows_as_they_are(problem: Problem, slice_bytes: int) -> bool:
     """Tell whether x can be fetched by rows of pixels."""
-    if not (_takes_rounded(problem) and _own_slices(problem) and problem.column_strides[-1] == 1):
+    whole = _takes_rounded(problem) and _own_slices(problem, slice_bytes)
+    if not whole or problem.column_strides[-1] != 1:
         return False
     found = flattened(problem) or problem
     return found.x_strides[-1] == 1 and _strides(*_rows_of_x(found), found.itemsize) is not None
@@ -279,9 +292,9 @@ def _w_as_it_is(problem: Problem) -> bool:
     return _strides(sizes, [filters, group], problem.itemsize) is not None
 
 
-def _own_slices(problem: Problem) -> bool:
+def _own_slices(problem: Problem, slice_bytes: int) -> bool:
     """Tell whether no slice of K meets channels of another group."""
-    return problem.group == 1 or problem.channels % (SLICE_BYTES // problem.itemsize) == 0
+    return problem.group == 1 or problem.channels % (slice_bytes // problem.itemsize) == 0
 
 
 def _strides(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Ints | None:
@@ -321,9 +334,11 @@ def _boxes_of_x(source: Source, strips: Strips, offset: int) -> TensorMap:
     if source.form == "rows":
         role, (sizes, steps) = "x", _rows_of_x(source.seen)
         strides, box = _known(_strides(sizes, steps, source.problem.itemsize)), (ROW, 1, 1, source.block_k, 1)
+        swizzle = SLICE_BYTES
     else:
         role, sizes, strides = _channels_of_x(source, correlation.in_three_axes(source.problem))
-        box = (source.block_k, PATCH, strips.bytes // (SLICE_BYTES * PATCH), 1, 1)
+        box = (source.block_k, PATCH, strips.bytes // (source.slice_bytes * PATCH), 1, 1)
+        swizzle = source.slice_bytes
     return TensorMap(
         role=role,
         offset=offset,
@@ -332,6 +347,7 @@ def _boxes_of_x(source: Source, strips: Strips, offset: int) -> TensorMap:
         strides=strides,
         steps=(1,) * len(sizes),
         box=box,
+        swizzle=swizzle,
     )
 
 
@@ -379,6 +395,7 @@ def _of_w(source: Source, tile: Tile, offset: int) -> TensorMap:
         strides=strides,
         steps=(1, 1, 1),
         box=(source.block_k, tile.block_m, 1),
+        swizzle=source.slice_bytes,
     )
 
 

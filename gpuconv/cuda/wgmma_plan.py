@@ -30,7 +30,7 @@ from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.wgmma_maps import Source
-from gpuconv.cuda.wgmma_tile import StripsTile, Tile
+from gpuconv.cuda.wgmma_tile import SLICE_BYTES, StripsTile, Tile
 from gpuconv.cuda.wgmma_work import Work
 
 ARCHITECTURE = "sm_90a"
@@ -95,7 +95,7 @@ def _whole(source: Source) -> Iterator[Work]:
         return
     seen = source.seen
     for tile in wgmma_tile.STRIPS:
-        if tile.rows == (source.form == "rows"):
+        if (tile.rows, tile.slice_bytes) == (source.form == "rows", source.slice_bytes):
             strips = wgmma_strips.of(seen, tile)
             if strips is not None:
                 yield Work(source, tile, strips)
@@ -248,10 +248,17 @@ def variant(operator: str, dtype: str, tile: Tile) -> Variant:
         return found
     return replace(
         found,
-        name=f"{found.name}_{'rows' if tile.rows else 'patches'}",
+        name=f"{found.name}{'' if tile.slice_bytes == SLICE_BYTES else 'x32'}_{'rows' if tile.rows else 'patches'}",
         source="conv_wgmma_strips.cu",
         function=f"{operator}_wgmma_strips",
-        arguments=(_CLASSES[dtype], *sizes, str(tile.x_bytes), _cuda(tile.turns), _cuda(tile.rows)),
+        arguments=(
+            _CLASSES[dtype],
+            *sizes,
+            str(tile.x_bytes),
+            _cuda(tile.turns),
+            str(tile.slice_bytes),
+            _cuda(tile.rows),
+        ),
         parameter=wgmma_structs.OF_STRIPS,
         layout=wgmma_structs.convolution_of_strips(),
     )
@@ -272,6 +279,6 @@ def variants() -> Iterator[Variant]:
             for tile in tiles(operator):
                 yield variant(operator, dtype, tile)
         for strips in wgmma_tile.STRIPS:
-            if dtype != "float32" or not strips.rows:
+            if dtype != "float32" or not (strips.rows or strips.slice_bytes != SLICE_BYTES):
                 yield variant("conv", dtype, strips)
     yield from channels_last_plan.variants()

@@ -15,9 +15,9 @@ from typing import Any
 from gpuconv._geometry import Ints
 from gpuconv.cuda import params
 from gpuconv.cuda.correlation import Problem, in_three_axes
-from gpuconv.cuda.wgmma_tile import SLICE_BYTES, StripsTile
+from gpuconv.cuda.wgmma_tile import StripsTile
 
-ROW = 64  # pixels of a row that are fetched together, and channels
+ROW = 64  # pixels of a row that are fetched together
 PATCH = 16  # pixels along W of a patch
 _LEAST_STAGES = 2  # one strip is fetched while another one is multiplied
 
@@ -84,7 +84,7 @@ def of(problem: Problem, tile: StripsTile) -> Strips | None:
 
 def _rows(one: Problem, tile: StripsTile) -> Iterator[Strips]:
     """Yield strips of rows: of one row alone where the output has no other, else of neighbouring ones."""
-    pieces, size = tile.block_n // ROW, SLICE_BYTES * ROW
+    pieces, size = tile.block_n // ROW, tile.slice_bytes * ROW
     if one.columns[1] == 1:
         long = {"rows": 1, "columns": tile.block_n, "column_h": 0, "column_w": ROW}
         yield _strips(one, tile, pieces * size, 0, pieces=pieces, piece_h=0, piece_w=ROW, **long)
@@ -100,7 +100,7 @@ def _patches(one: Problem, tile: StripsTile) -> Iterator[Strips]:
     """Yield strips of patches, which are no better than single columns where no taps share them."""
     if not _shareable(one):
         return
-    rows, row = tile.block_n // PATCH, SLICE_BYTES * PATCH
+    rows, row = tile.block_n // PATCH, tile.slice_bytes * PATCH
     tall = {"rows": rows, "columns": PATCH, "column_h": 1, "column_w": 0}
     size, shift = (rows + _reach(one)) * row, one.dilations[1] * row
     yield _strips(one, tile, size, shift, pieces=1, piece_h=0, piece_w=0, **tall)

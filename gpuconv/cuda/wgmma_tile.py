@@ -10,6 +10,7 @@ from gpuconv.cuda.correlation import RANK, Problem
 
 THREADS = 384  # two warpgroups that multiply, and one that fetches
 SLICE_BYTES = 128  # of a row of a slice of K
+HALF_SLICE = 64  # where the channels of a group leave the half of a slice empty
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread of each, from when the kernel has begun
 _WARPGROUP = 128
 _REGISTERS = 65536  # of a multiprocessor
@@ -56,10 +57,13 @@ class StripsTile(Tile):
         Room for strips in shared memory.
     rows : bool
         Strips are rows of pixels, of each channel; otherwise patches of pixels, with their channels side by side.
+    slice_bytes : int
+        Of a row of a slice of K.
     """
 
     x_bytes: int
     rows: bool
+    slice_bytes: int = SLICE_BYTES
 
 
 STRIPS = (
@@ -69,6 +73,8 @@ STRIPS = (
     StripsTile(128, 256, 6, False, 110592, rows=False),
     StripsTile(128, 128, 6, True, 98304, rows=False),
     StripsTile(64, 256, 6, True, 147456, rows=False),
+    StripsTile(64, 256, 12, True, 147456, rows=True, slice_bytes=HALF_SLICE),
+    StripsTile(64, 256, 12, True, 147456, rows=False, slice_bytes=HALF_SLICE),
 )
 
 
@@ -92,8 +98,8 @@ def shared_bytes(problem: Problem, tile: Tile) -> int:
     Those of strips, of which there is one phase, do not depend on the problem.
     """
     if isinstance(tile, StripsTile):
-        most = tile.x_bytes // (tile.block_n * SLICE_BYTES)  # of strips: none is smaller than its tile
-        weights = tile.stages * tile.block_m * SLICE_BYTES
+        most = tile.x_bytes // (tile.block_n * tile.slice_bytes)  # of strips: none is smaller than its tile
+        weights = tile.stages * tile.block_m * tile.slice_bytes
         return tile.x_bytes + weights + _PIECES + (tile.stages + most) * _BARRIERS + _ANSWER
     slices = tile.stages * (tile.block_m + tile.block_n) * SLICE_BYTES
     taps = prod(problem.phases) * gemm_structs.taps(False, RANK).itemsize if problem.phases else 0

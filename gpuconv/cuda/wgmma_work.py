@@ -140,7 +140,7 @@ def _step(work: Work, limits: Limits) -> float:
     tile, lanes = work.tile, fragments.arithmetic(work.source.problem).lanes
     products = work.inner * tile.block_m * tile.block_n * work.source.block_k
     rate = model.WGMMA * nearest(limits.architecture).tensor_lanes[lanes]
-    return max(products / rate, (work.inner * tile.block_m * SLICE_BYTES + _x_bytes(work)) / _CACHED)
+    return max(products / rate, (work.inner * tile.block_m * work.source.slice_bytes + _x_bytes(work)) / _CACHED)
 
 
 def _x_bytes(work: Work) -> float:

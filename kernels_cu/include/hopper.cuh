@@ -115,13 +115,13 @@ template <int KEEP> __device__ __forceinline__ void products_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(KEEP) : "memory");
 }
 
-// How a matrix lies in shared memory, of rows of 128 bytes along K, swizzled, eight rows 1024 bytes apart from the next.
-__device__ __forceinline__ unsigned long long rows_along_k(unsigned address)
+// How a matrix lies in shared memory, of rows of BYTES, 128 or 64, along K, swizzled, eight rows right behind the eight before.
+template <int BYTES> __device__ __forceinline__ unsigned long long rows_along_k(unsigned address)
 {
-    return (address & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    return (address & 0x3ffff) >> 4 | 1ull << 16 | static_cast<unsigned long long>(BYTES / 2) << 32 | (BYTES == 128 ? 1ull : 2ull) << 62;
 }
-// Of rows of 128 bytes across K, swizzled: eight rows are 1024 bytes, and the columns after the 64 of a row lie 8192 bytes further.
-__device__ __forceinline__ unsigned long long rows_across_k(unsigned address)
+// Of rows of 128 bytes across K, swizzled: eight rows are 1024 bytes; the columns after those of a row begin NEXT bytes further.
+template <int NEXT> __device__ __forceinline__ unsigned long long rows_across_k(unsigned address)
 {
-    return (address & 0x3ffff) >> 4 | 512ull << 16 | 64ull << 32 | 1ull << 62;
+    return (address & 0x3ffff) >> 4 | static_cast<unsigned long long>(NEXT / 16) << 16 | 64ull << 32 | 1ull << 62;
 }

@@ -36,7 +36,6 @@ struct WgmmaHalf {
     using Element = __half;
     using Acc = float;
     static constexpr bool kExact = true;
-    static constexpr int kBlockK = 64;       // of a slice: 128 bytes
 
     template <int COLUMNS, bool CROSSWISE>
     static __device__ __forceinline__ void multiply(float (&d)[COLUMNS / 8][4], unsigned long long a, unsigned long long b)
@@ -52,7 +51,6 @@ struct WgmmaBfloat16 {
     using Element = __nv_bfloat16;
     using Acc = float;
     static constexpr bool kExact = true;
-    static constexpr int kBlockK = 64;
 
     template <int COLUMNS, bool CROSSWISE>
     static __device__ __forceinline__ void multiply(float (&d)[COLUMNS / 8][4], unsigned long long a, unsigned long long b)
@@ -69,7 +67,6 @@ struct WgmmaTf32 {
     using Element = float;
     using Acc = float;
     static constexpr bool kExact = false;
-    static constexpr int kBlockK = 32;
 
     template <int COLUMNS, bool CROSSWISE>
     static __device__ __forceinline__ void multiply(float (&d)[COLUMNS / 8][4], unsigned long long a, unsigned long long b)

@@ -1,6 +1,7 @@
 // What a launch of conv_wgmma.cu gets (gpuconv/cuda/wgmma_structs.py mirrors the layout).
 //
-// K runs in slices of one tap and 128 bytes of channels: BLOCK_K is 64 of 16-bit elements, 32 of float32.
+// K runs in slices of one tap and 128 bytes of channels: BLOCK_K is 64 of 16-bit elements, 32 of float32. Some kernels of strips
+// take 64 bytes.
 #pragma once
 #include "conv_params.cuh"
 #include "hopper.cuh"

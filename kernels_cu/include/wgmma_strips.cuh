@@ -1,19 +1,20 @@
-// Strips of x for convolution by wgmma: the inputs of all taps along H of one tap along D and W, and of 128 bytes of channels. A
+// Strips of x for convolution by wgmma: the inputs of all taps along H of one tap along D and W, and of a slice of channels. A
 // tile's columns stand in rows below each other, so that the next tap's inputs begin a row further down in the same strip. Weights
 // pass through a ring of their own, a tap at a time.
 //
-// Rows: of x as it is, with its pixels innermost. A strip is made of pieces, 64 pixels of a row by 64 channels, each of which is a
-// copy; the columns of a tile are such rows, or those of one row after the other.
+// Rows: of x as it is, with its pixels innermost. A strip is made of pieces, 64 pixels of a row by a slice's channels, each of which is
+// a copy; the columns of a tile are such rows, or those of one row after the other.
 // Patches: of x with its channels innermost. A strip is one copy, and the rows of a tile are 16 pixels.
 #pragma once
 #include "wgmma_ring.cuh"
 #include "wgmma_tile.cuh"
 
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, bool ROWS>
-struct StripTile : WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, ROWS> {
-    using Base = WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, ROWS>;
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, int SLICE, bool ROWS>
+struct StripTile : WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS> {
+    using Base = WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS>;
     static constexpr int kRow = ROWS ? 64 : 16;    // pixels
     static constexpr bool kFromRows = ROWS;
+    static constexpr int kPieceOfStrip = 64 * SLICE;   // bytes
     static constexpr int kAxesInOrder = 1;
 
     const Strips& strips;
@@ -37,8 +38,8 @@ struct StripTile : WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, ROWS> {
     }
 };
 
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, bool ROWS>
-__device__ __forceinline__ Pixel<int, 3> tile_pixel(const StripTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, ROWS>& tile,
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, int SLICE, bool ROWS>
+__device__ __forceinline__ Pixel<int, 3> tile_pixel(const StripTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS>& tile,
                                                     const Correlation<int, 3>& p, int column)
 {
     constexpr int kRow = ROWS ? 64 : 16;
@@ -121,8 +122,8 @@ __device__ __forceinline__ void StripFeed<Tile, STAGES, STRIP_BYTES>::fetch(cons
             barrier_expect(x.full(), strips.bytes);
             if constexpr (Tile::kFromRows) {
                 for (int piece = 0; piece < strips.pieces; ++piece)
-                    copy_box(x.address() + piece * 8192, p.x_map, x.full(), at[2] + piece * strips.piece_w, at[1] + piece * strips.piece_h, at[0],
-                             channel, first.n);
+                    copy_box(x.address() + piece * Tile::kPieceOfStrip, p.x_map, x.full(), at[2] + piece * strips.piece_w,
+                             at[1] + piece * strips.piece_h, at[0], channel, first.n);
             } else {
                 copy_box(x.address(), p.x_map, x.full(), channel, at[2], at[1], at[0], first.n);
             }

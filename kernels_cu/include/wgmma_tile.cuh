@@ -8,13 +8,14 @@
 #include "wgmma.cuh"
 #include "wgmma_items.cuh"
 
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, bool CROSSWISE = false> struct WgmmaTile {
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, int SLICE = 128, bool CROSSWISE = false> struct WgmmaTile {
     using T = typename Arithmetic::Element;
     using Acc = typename Arithmetic::Acc;
 
-    static constexpr int kBlockM = BLOCK_M, kBlockN = BLOCK_N, kBlockK = Arithmetic::kBlockK;
+    static constexpr int kBlockM = BLOCK_M, kBlockN = BLOCK_N;
+    static constexpr int kBlockK = SLICE / int(sizeof(T));   // of a slice
     static constexpr bool kTurns = TURNS, kExact = Arithmetic::kExact;
-    static constexpr int kWeightBytes = BLOCK_M * 128, kPixelBytes = BLOCK_N * 128;    // of a slice
+    static constexpr int kWeightBytes = BLOCK_M * SLICE, kPixelBytes = BLOCK_N * SLICE;
     static constexpr int kRowsOfGroup = TURNS ? BLOCK_M : BLOCK_M / 2;
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + 8;
     static constexpr int kAxesInOrder = 3;   // innermost axes along which columns of the tile follow each other as those of y do
@@ -41,14 +42,14 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, bool CROSSWISE
     // Starts to multiply a slice, 32 bytes of the weights' rows along K at a time.
     __device__ __forceinline__ void multiply(unsigned weights, unsigned pixels)
     {
-        constexpr int kStep = (CROSSWISE ? kBlockK / 4 * 128 : 32) / 16;
-        const unsigned long long a = rows_along_k(weights + warpgroup() * (kRowsOfGroup * 128));
-        const unsigned long long b = CROSSWISE ? rows_across_k(pixels) : rows_along_k(pixels);
+        constexpr int kSteps = SLICE / 32, kStep = (CROSSWISE ? 32 / int(sizeof(T)) * 128 : 32) / 16;
+        const unsigned long long a = rows_along_k<SLICE>(weights + warpgroup() * (kRowsOfGroup * SLICE));
+        const unsigned long long b = CROSSWISE ? rows_across_k<64 * SLICE>(pixels) : rows_along_k<SLICE>(pixels);
 #pragma unroll
-        for (int k = 0; k < 4; ++k)
+        for (int k = 0; k < kSteps; ++k)
 #pragma unroll
             for (int i = 0; i < kChunksM; ++i)
-                Arithmetic::template multiply<BLOCK_N, CROSSWISE>(sums[i], a + (i * 8192 + k * 32) / 16, b + k * kStep);
+                Arithmetic::template multiply<BLOCK_N, CROSSWISE>(sums[i], a + (i * 64 * SLICE + k * 32) / 16, b + k * kStep);
     }
     // Before products and after them: nothing that uses the sums is moved across this.
     __device__ __forceinline__ void settle()
