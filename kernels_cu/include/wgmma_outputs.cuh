@@ -35,7 +35,7 @@ template <class T, int NDIM> __device__ __forceinline__ bool channels_at_once(co
 #pragma unroll
     for (int axis = 0; axis < NDIM; ++axis) distances |= p.y_stride[axis];
     return p.y_channel == 1 && p.filters % 16 == 0 && distances >= 0 && distances % (16 / int(sizeof(T))) == 0
-           && p.finish.residual == nullptr && vectors_aligned(p.finish, p.y, 16);
+           && vectors_aligned(p.finish, p.y, 16);
 }
 
 // Exchanges words between two lanes: the lower one's `high` for the upper one's `low`.
@@ -187,6 +187,21 @@ template <class T, class Tile, bool PHASED> struct Chunk {
     {
         int offsets[1];
         if (!epilogue.locate(tile_pixel(epilogue.multiplier, epilogue.p, column0 + int(threadIdx.x % 32)), offsets[0])) offsets[0] = -1;
+        if (finish.residual != nullptr && first < epilogue.p.filters) {
+            T* const y = epilogue.output() + first;
+            Wide::read_chunks(piece, residual_of(finish, epilogue.p.y, y), offsets);
+            __syncwarp();
+            Wide::get_chunks(piece, [&](int j, int half, float before, float after) {
+                const float added[2] = {before, after};
+#pragma unroll
+                for (int k = 0; k < 2; ++k) {
+                    float& sum = sums[j][half * 2 + k];
+                    sum += added[k];
+                    odd = multiply_add(sum, 0.f, odd);
+                }
+            });
+            __syncwarp();
+        }
         activate();
         Wide::put_chunks(piece, sums);
         __syncwarp();

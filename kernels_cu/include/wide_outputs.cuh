@@ -4,6 +4,7 @@
 #pragma once
 #include "numeric.cuh"
 #include "ptx.cuh"
+#include "vectors.cuh"
 
 enum class Outputs { kSingle, kPairs, kChunks };
 
@@ -72,6 +73,37 @@ template <class T, int WARP_N> struct WideOutputs {
                     target[kColumnPitch / sizeof(T)] = pair.second;
                 }
             }
+    }
+    // What others have laid so into the piece, of the same sums.
+    template <class F> static __device__ __forceinline__ void get_chunks(const unsigned char* piece, F&& take)
+    {
+        const int row = lane() / 4, odd = row % 2;
+#pragma unroll
+        for (int j = 0; j < WARP_N / 8; ++j)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int column = j * 8 + lane() % 4 * 2;
+                if constexpr (sizeof(T) == 2) {
+                    const unsigned char* source = piece + (column + odd) * kColumnPitch + place(column, half) + (row - odd) * int(sizeof(T));
+                    const unsigned word = *reinterpret_cast<const unsigned*>(source), other = __shfl_xor_sync(0xffffffff, word, 4);
+                    const unsigned pair = __byte_perm(word, other, odd ? 0x3276 : 0x5410);
+                    take(j, half, Widened<T>::of(&pair, 0), Widened<T>::of(&pair, 1));
+                } else {
+                    const T* source = reinterpret_cast<const T*>(piece + column * kColumnPitch) + row + half * 8;
+                    take(j, half, source[0], source[kColumnPitch / sizeof(T)]);
+                }
+            }
+    }
+    static __device__ __forceinline__ void read_chunks(unsigned char* piece, const T* y, const int (&offsets)[WARP_N / 32])
+    {
+        const int chunk = lane() % kOfPixel;
+#pragma unroll
+        for (int first = 0; first < WARP_N; first += kColumnsAtOnce) {
+            const int column = first + lane() / kOfPixel, offset = __shfl_sync(0xffffffff, offsets[first / 32], column % 32);
+            uint4 values = {};
+            if (offset >= 0) values = *reinterpret_cast<const uint4*>(y + offset + chunk * kChunk);
+            *reinterpret_cast<uint4*>(piece + column * kColumnPitch + place(column, chunk)) = values;
+        }
     }
     static __device__ __forceinline__ void write_chunks(const unsigned char* piece, T* y, const int (&offsets)[WARP_N / 32])
     {
