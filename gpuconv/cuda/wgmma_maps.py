@@ -196,15 +196,14 @@ def _taps(problem: Problem, axis: int) -> tuple[int, int]:
 
 def sources(problem: Problem) -> Iterator[Source]:
     """Yield the ways to the arrays of a problem that is not refused, of each kind the shortest."""
-    packed = not _w_as_it_is(problem)
     for slice_bytes in (SLICE_BYTES, HALF_SLICE) if _half_is_empty(problem) else (SLICE_BYTES,):
         last = "direct" if _channels_last(problem, slice_bytes) else "copied"
-        columns = Source(problem, last, packed, slice_bytes=slice_bytes)
+        columns = Source(problem, last, not _w_as_it_is(problem, slice_bytes), slice_bytes=slice_bytes)
         if slice_bytes == SLICE_BYTES:
             yield columns
         if problem.operator == "conv":
             yield replace(columns, patches=True)
-            if _rows_as_they_are(problem, slice_bytes):
+            if no_rows(problem, slice_bytes) is None:
                 yield replace(columns, form="rows")
 
 
@@ -233,13 +232,21 @@ def _channels_last(problem: Problem, slice_bytes: int) -> bool:
     return _strides(sizes, [*spatial[::-1], batch], problem.itemsize) is not None
 
 
-def _rows_as_they_are(problem: Problem, slice_bytes: int) -> bool:
-    """Tell whether x can be fetched by rows of pixels."""
-    whole = _takes_rounded(problem) and _own_slices(problem, slice_bytes)
-    if not whole or problem.column_strides[-1] != 1:
-        return False
+def no_rows(problem: Problem, slice_bytes: int = SLICE_BYTES) -> str | None:
+    """Return why x of a Conv cannot be fetched by rows of pixels, or None."""
+    if not _takes_rounded(problem):
+        return "float32 is rounded first"
+    if not _own_slices(problem, slice_bytes):
+        channels = slice_bytes // problem.itemsize
+        return f"the {problem.channels} channels of a group are not whole slices of {channels}"
+    if problem.column_strides[-1] != 1:
+        return f"the stride along its rows is {problem.column_strides[-1]}"
     found = flattened(problem) or problem
-    return found.x_strides[-1] == 1 and _strides(*_rows_of_x(found), found.itemsize) is not None
+    if found.x_strides[-1] != 1:
+        return "its rows have no pixels side by side"
+    if _strides(*_rows_of_x(found), found.itemsize) is None:
+        return f"its rows are not {ALIGNMENT} bytes, or a multiple of that, apart"
+    return None
 
 
 def _rows_of_x(problem: Problem) -> tuple[Ints, list[int]]:
@@ -281,15 +288,21 @@ def _step(extents: Ints, strides: Ints) -> int | None:
     return (axes[-1][1] if axes else 1) if behind else None
 
 
-def _w_as_it_is(problem: Problem) -> bool:
-    """Tell whether w can be fetched as it is: rows of channels, of one tap."""
-    group, filters, channel, *_ = problem.w_strides
-    if not _takes_rounded(problem) or prod(problem.taps) != 1 or channel != 1:
+def _w_as_it_is(problem: Problem, slice_bytes: int) -> bool:
+    """Tell whether w can be fetched as it is: rows of taps, of channels side by side, each of whole slices."""
+    group, filters, channel, *spatial = problem.w_strides
+    if not _takes_rounded(problem) or channel != 1:
+        return False
+    whole = problem.channels % (slice_bytes // problem.itemsize) == 0
+    if prod(problem.taps) > 1 and not (whole and _step(problem.taps, tuple(spatial)) == problem.channels):
         return False
     if problem.group > 1 and group != problem.filters * filters:
         return False
-    sizes = [problem.channels, problem.filters, problem.group]
-    return _strides(sizes, [filters, group], problem.itemsize) is not None
+    return _strides(_sizes_of_w(problem), [filters, group], problem.itemsize) is not None
+
+
+def _sizes_of_w(problem: Problem) -> Ints:
+    return prod(problem.taps) * problem.channels, problem.filters, problem.group
 
 
 def _own_slices(problem: Problem, slice_bytes: int) -> bool:
@@ -385,7 +398,7 @@ def _of_w(source: Source, tile: Tile, offset: int) -> TensorMap:
     strides: Ints = (row * size, row * size * problem.filters)
     if not source.packed:
         group, filters, *_ = problem.w_strides
-        sizes = (problem.channels, problem.filters, problem.group)
+        sizes = _sizes_of_w(problem)
         strides = _known(_strides(sizes, [filters, group], size))
     return TensorMap(
         role="packed" if source.packed else "w",

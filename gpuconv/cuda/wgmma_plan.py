@@ -160,6 +160,8 @@ def _reasons(work: Work, limits: Limits) -> Iterator[str]:
     yield f"one tap per slice of K: {filled}; {how}"
     if source.form == "copied":
         fetched = "x is copied first, with its channels side by side"
+        why = wgmma_maps.no_rows(source.problem) if source.problem.operator == "conv" else None
+        fetched += "" if why is None else f", since {why}"
     elif source.form == "direct":
         fetched = "x is fetched as it is: its channels are side by side"
     else:
