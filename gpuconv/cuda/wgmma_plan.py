@@ -169,6 +169,8 @@ def _reasons(work: Work, limits: Limits) -> Iterator[str]:
     yield fetched + _sharing(work)
     if not source.packed:
         yield "w is fetched as it is: its channels are side by side"
+    if work.resident:
+        yield "each block fetches its weights once: all tiles have the same, and there is room for them"
 
 
 def _sharing(work: Work) -> str:
@@ -205,7 +207,7 @@ def _launch(work: Work, part: int, limits: Limits) -> Launch:
         "loading": wgmma_maps.loading(source),
         "splits": splits,
         "items": items,
-        **({} if work.strips is None else {"strips": work.strips.fields()}),
+        **({} if work.strips is None else {"strips": work.strips.fields(work.resident)}),
     }
     return Launch(
         chosen,

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from gpuconv._geometry import Ints
-from gpuconv.cuda import params
+from gpuconv.cuda import fragments, params
 from gpuconv.cuda.correlation import Problem, in_three_axes
 from gpuconv.cuda.wgmma_tile import StripsTile
 
@@ -48,6 +48,8 @@ class Strips:
         Strips that there is room for.
     bytes : int
         Of a strip.
+    resident : bool
+        Whether weights can stay in shared memory: whole tiles have the same ones, for whose slices of K there is room.
     """
 
     extent: Ints
@@ -63,10 +65,11 @@ class Strips:
     shift: int
     stages: int
     bytes: int
+    resident: bool
 
-    def fields(self) -> Mapping[str, Any]:
+    def fields(self, resident: bool) -> Mapping[str, Any]:
         """Return those of the struct."""
-        found = {name: getattr(self, name) for name in self.__slots__}
+        found = {name: getattr(self, name) for name in self.__slots__} | {"resident": int(resident)}
         return found | {name: params.divisions(found[name], False) for name in ("extent", "taps")}
 
 
@@ -116,6 +119,12 @@ def _reach(one: Problem) -> int:
     return (one.taps[1] - 1) * one.dilations[1]
 
 
+def _resident(one: Problem, tile: StripsTile) -> bool:
+    """Tell whether a block needs no other weights than those that it has room for."""
+    slices = prod(one.taps) * -(-one.channels * one.itemsize // tile.slice_bytes) * fragments.arithmetic(one).products
+    return one.group == 1 and one.filters <= tile.block_m and slices <= tile.stages
+
+
 def _strips(one: Problem, tile: StripsTile, size: int, shift: int, *, rows: int, columns: int, **runs: int) -> Strips:
     """Return strips of so many bytes; taps along H share them if there is a shift from one's pixels to the next's."""
     depth, height, width = one.columns
@@ -129,5 +138,6 @@ def _strips(one: Problem, tile: StripsTile, size: int, shift: int, *, rows: int,
         shift=shift,
         stages=tile.x_bytes // size,
         bytes=size,
+        resident=_resident(one, tile),
         **runs,
     )

@@ -46,7 +46,7 @@ def strips() -> np.dtype[Any]:
             *((name, "<i4") for name in ("rows", "columns")),
             ("taps", divider, (RANK,)),
             *((name, "<i4") for name in ("inner", "pieces", "piece_h", "piece_w", "column_h", "column_w")),
-            *((name, "<i4") for name in ("shift", "stages", "bytes")),
+            *((name, "<i4") for name in ("shift", "stages", "bytes", "resident")),
         ]
     )
 

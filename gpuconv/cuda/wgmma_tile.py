@@ -69,12 +69,12 @@ class StripsTile(Tile):
 STRIPS = (
     StripsTile(128, 256, 6, False, 98304, rows=True),
     StripsTile(128, 128, 6, True, 98304, rows=True),
-    StripsTile(64, 256, 6, True, 147456, rows=True),
+    StripsTile(64, 256, 12, True, 98304, rows=True),
     StripsTile(128, 256, 6, False, 110592, rows=False),
     StripsTile(128, 128, 6, True, 98304, rows=False),
-    StripsTile(64, 256, 6, True, 147456, rows=False),
-    StripsTile(64, 256, 12, True, 147456, rows=True, slice_bytes=HALF_SLICE),
-    StripsTile(64, 256, 12, True, 147456, rows=False, slice_bytes=HALF_SLICE),
+    StripsTile(64, 256, 12, True, 110592, rows=False),
+    StripsTile(64, 256, 27, True, 98304, rows=True, slice_bytes=HALF_SLICE),
+    StripsTile(64, 256, 27, True, 98304, rows=False, slice_bytes=HALF_SLICE),
 )
 
 

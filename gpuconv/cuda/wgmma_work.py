@@ -13,7 +13,7 @@ from gpuconv.cuda.wgmma_maps import Source, packed_bytes, x_last_bytes
 from gpuconv.cuda.wgmma_strips import Strips
 from gpuconv.cuda.wgmma_tile import SLICE_BYTES, Tile
 
-_CACHED = 50  # bytes of the L2 cache that a multiprocessor's copies get per clock; assumed
+_CACHED = 30  # bytes of the L2 cache that a multiprocessor's copies get per clock: 7.8 TB/s for all of an H200; assumed
 _WRITTEN = 50  # cycles in which 256 threads write a sum each, one by one; by the count of instructions in PTX
 _IN_VECTORS = 0.5  # of them where a thread writes several at once; likewise
 _ANYWHERE = 1.25  # sectors that runs of 128 bytes touch, for each that they fill, where they begin anywhere
@@ -85,6 +85,11 @@ class Work:
         return 1 if self.strips is None else self.strips.inner
 
     @property
+    def resident(self) -> bool:
+        """Whether weights stay in shared memory; shares of a tile have different ones."""
+        return self.strips is not None and self.strips.resident and not self.divided
+
+    @property
     def most_steps(self) -> int:
         """Steps along K of a tile of the phase that meets the most taps: what splits divide."""
         return prod(self.source.problem.most_taps) // self.inner * self.source.channel_slices * self.source.products
@@ -140,7 +145,12 @@ def _step(work: Work, limits: Limits) -> float:
     tile, lanes = work.tile, fragments.arithmetic(work.source.problem).lanes
     products = work.inner * tile.block_m * tile.block_n * work.source.block_k
     rate = model.WGMMA * nearest(limits.architecture).tensor_lanes[lanes]
-    return max(products / rate, (work.inner * tile.block_m * work.source.slice_bytes + _x_bytes(work)) / _CACHED)
+    return max(products / rate, (_w_bytes(work) + _x_bytes(work)) / _CACHED)
+
+
+def _w_bytes(work: Work) -> int:
+    """Return the bytes of w of a step."""
+    return 0 if work.resident else work.inner * work.tile.block_m * work.source.slice_bytes
 
 
 def _x_bytes(work: Work) -> float:

@@ -38,6 +38,7 @@ struct Strips {
     int column_h, column_w;      // outputs from a row of a tile to the next
     int shift;                   // bytes of a strip from the pixels of one of its taps to those of the next
     int stages, bytes;           // strips in shared memory, and of each
+    int resident;                // weights stay in shared memory: all tiles have the same, and there is a stage for each slice of K
 };
 struct WgmmaStripsParams {
     CUtensorMap x_map;

@@ -53,6 +53,12 @@ template <class Stages> struct Ring : Stages {
         stage = 0;
         parity ^= 1;
     }
+    // Back to the first stage, as it was filled first.
+    __device__ __forceinline__ void rewind()
+    {
+        stage = 0;
+        parity = 0;
+    }
     // Leaves out those that others read.
     __device__ __forceinline__ void skip(int number)
     {

@@ -1,6 +1,6 @@
 // Strips of x for convolution by wgmma: the inputs of all taps along H of one tap along D and W, and of a slice of channels. A
 // tile's columns stand in rows below each other, so that the next tap's inputs begin a row further down in the same strip. Weights
-// pass through a ring of their own, a tap at a time.
+// pass through a ring of their own, a tap at a time; or, where all of K has room there, they come once and stay.
 //
 // Rows: of x as it is, with its pixels innermost. A strip is made of pieces, 64 pixels of a row by a slice's channels, each of which is
 // a copy; the columns of a tile are such rows, or those of one row after the other.
@@ -59,10 +59,12 @@ template <class Tile, int STAGES, int STRIP_BYTES> struct StripFeed {
     Ring<CountedStages> x;
     Ring<Stages> w;
     int inner, shift;
+    bool resident;
 
     __device__ __forceinline__ StripFeed(unsigned char* shared, const Strips& strips)
         : x(shared, shared + STRIP_BYTES + Stages::kBytes, CountedStages{strips.stages, strips.bytes}),
-          w(shared + STRIP_BYTES, shared + STRIP_BYTES + Stages::kBytes + 16 * kMostStrips), inner(strips.inner), shift(strips.shift)
+          w(shared + STRIP_BYTES, shared + STRIP_BYTES + Stages::kBytes + 16 * kMostStrips), inner(strips.inner), shift(strips.shift),
+          resident(strips.resident)
     {
     }
     __device__ __forceinline__ void init(int readers) const
@@ -73,6 +75,7 @@ template <class Tile, int STAGES, int STRIP_BYTES> struct StripFeed {
     __device__ __forceinline__ void fetch(const WgmmaStripsParams& p, const Taps<int, 3>* phases);
     __device__ __forceinline__ void multiply(Tile& tile, const Item& item, bool speaks)
     {
+        if (resident) w.rewind();
         for (int done = 0; done < item.slices; ++done) {
             x.wait_full();
             for (int tap = 0; tap < inner; ++tap) {
@@ -81,7 +84,7 @@ template <class Tile, int STAGES, int STRIP_BYTES> struct StripFeed {
                 tile.multiply(w.address(), x.address() + tap * shift);
                 products_commit();
                 products_wait<1>();
-                if (speaks && done + tap > 0) barrier_arrive(w.empty_before());
+                if (speaks && !resident && done + tap > 0) barrier_arrive(w.empty_before());
                 if (speaks && done > 0 && tap == 0) barrier_arrive(x.empty_before());
                 w.next();
             }
@@ -91,13 +94,13 @@ template <class Tile, int STAGES, int STRIP_BYTES> struct StripFeed {
     __device__ __forceinline__ void finish(const Item& item, bool speaks) const
     {
         if (!speaks || item.slices == 0) return;
-        barrier_arrive(w.empty_before());
+        if (!resident) barrier_arrive(w.empty_before());
         barrier_arrive(x.empty_before());
     }
     __device__ __forceinline__ void skip(const Item& item)
     {
         x.skip(item.slices);
-        w.skip(item.slices * inner);
+        if (!resident) w.skip(item.slices * inner);
     }
 };
 
@@ -129,7 +132,8 @@ __device__ __forceinline__ void StripFeed<Tile, STAGES, STRIP_BYTES>::fetch(cons
             }
             x.next();
             int tap[3] = {slice.tap[0], slice.tap[1], slice.tap[2]};
-            for (int each = 0; each < inner; ++each, ++tap[1]) {
+            const int missing = resident && number >= int(gridDim.x) ? 0 : inner;
+            for (int each = 0; each < missing; ++each, ++tap[1]) {
                 w.wait_empty();
                 barrier_expect(w.full(), Tile::kWeightBytes);
                 copy_box(w.address(), p.w_map, w.full(), tap_row(taps, tap) + slice.channel, item.m_tile * Tile::kBlockM,
