@@ -139,13 +139,17 @@ class StripsModel(Model):
     def __init__(self, operator: str, launch: Launch, memory: dict[str, Any], group: int) -> None:
         super().__init__(operator, launch, memory, group)
         self.strips, self.taps = self.struct["strips"], self.struct["problem"]["taps"]
-        self.rows = launch.variant.arguments[-1] == "true"
+        stages, x_bytes, _, slice_bytes, rows = launch.variant.arguments[3:]
+        self.rows, self.stages, x_bytes, slice_bytes = rows == "true", int(stages), int(x_bytes), int(slice_bytes)
         self.run_of_columns = 64 if self.rows else 16
-        strips, x_bytes, itemsize = self.strips, int(launch.variant.arguments[4]), 128 // self.block_k
+        strips, self.itemsize = self.strips, 128 // self.block_k
+        self.block_k = slice_bytes // self.itemsize
         assert strips["bytes"] % 1024 == strips["shift"] % 1024 == 0
-        assert 2 <= strips["stages"] <= x_bytes // (self.block_n * 128)
+        assert 2 <= strips["stages"] <= x_bytes // (self.block_n * slice_bytes)
         assert strips["stages"] * strips["bytes"] <= x_bytes
-        assert prod(self.x_map.box) * itemsize * strips["pieces"] == strips["bytes"]
+        assert self.w_map.swizzle == slice_bytes == self.w_map.box[0] * self.itemsize
+        assert self.x_map.swizzle == self.x_map.box[0] * self.itemsize
+        assert prod(self.x_map.box) * self.itemsize * strips["pieces"] == strips["bytes"]
         assert set(self.x_map.steps) == {1}
         assert self.x_map.box[:2] == ((64, 1) if self.rows else (self.block_k, 16))
 
@@ -153,6 +157,10 @@ class StripsModel(Model):
         """Write the sums of all items, those of a tile's shares together, to y's memory; none twice."""
         splits, loading = self.struct["splits"], self.loading
         all_strips = prod(self.strips["taps"]) * loading["channel_slices"] * (3 if loading["parts"] == 2 else 1)
+        if self.strips["resident"]:
+            assert self.struct["items"] == splits["whole"]
+            assert self.group == self.common["m_tiles"] == 1
+            assert all_strips * self.strips["inner"] <= self.stages
         tiles: dict[int, Any] = {}
         for item in range(self.struct["items"]):
             tile, first, each = item, 0, all_strips
@@ -205,7 +213,7 @@ class StripsModel(Model):
 
     def inputs(self, shared: Any, inner: int) -> Any:
         """What is multiplied for one of the taps that share a strip: channels by columns."""
-        begin = inner * self.strips["shift"] * self.block_k // 128
+        begin = inner * self.strips["shift"] // self.itemsize
         mine = shared[begin:][: self.block_n * self.block_k]
         if not self.rows:
             return mine.reshape(self.block_n, self.block_k).T
@@ -347,7 +355,7 @@ def test_what_strips_hold_makes_conv() -> None:
     """Of random problems one candidate each, in all forms, divided and not, by a model of the kernel."""
     random, numbers, met = Random(1), np.random.default_rng(1), set()
     done = 0
-    while done < 40:
+    while done < 60:
         x, w, x_strides, attributes = random_strips(random)
         dtype, precision = random.choice((("float16", "ieee"),) * 4 + (("float32", "tf32"), ("float32", "3xtf32")))
         layout = random.choice(("NCHW", "NHWC"))
@@ -372,10 +380,13 @@ def test_what_strips_hold_makes_conv() -> None:
             form,
             (form.split("_")[0], strips["inner"] > 1),
             ("long", strips["column_w"] > 0),
+            ("resident", strips["resident"]),
+            ("slices", launch.variant.arguments[-2]),
             one.rank,
             one.precision,
         }
         done += 1
+    assert met >= {("resident", 0), ("resident", 1), ("slices", "64"), ("slices", "128")}
     assert met >= {"rows", "rows_split", "patches", "patches_split", "patches_direct"}
     assert met >= {("rows", True), ("rows", False), ("long", True), ("long", False), 1, 2, 3, "tf32", "3xtf32"}
 
@@ -398,7 +409,7 @@ def test_what_strips_hold_makes_conv() -> None:
 def test_every_kernel_reads_rows_as_they_are(x: Ints, w: Ints, attributes: dict[str, Any]) -> None:
     one = problem("conv", x, w, **attributes)
     found = [each for name, each in candidates(one).items() if "_rows" in name and "_split" not in name]
-    assert len(found) == 3
+    assert len(found) == (4 if 0 < w[1] % 64 <= 32 else 3)  # one with slices of 32 channels
     for candidate in found:
         modelled(one, candidate, attributes, np.random.default_rng(1))
 
@@ -583,10 +594,12 @@ def test_shared_memory_is_what_the_kernel_lays_out() -> None:
     [
         (0, 98304 + 6 * 128 * 128 + 20480 + 16 * (6 + 3) + 16),
         (1, 98304 + 6 * 128 * 128 + 20480 + 16 * (6 + 6) + 16),
-        (2, 147456 + 6 * 64 * 128 + 20480 + 16 * (6 + 4) + 16),
+        (2, 131072 + 9 * 64 * 128 + 20480 + 16 * (9 + 4) + 16),
         (3, 110592 + 6 * 128 * 128 + 20480 + 16 * (6 + 3) + 16),
         (4, 98304 + 6 * 128 * 128 + 20480 + 16 * (6 + 6) + 16),
-        (5, 147456 + 6 * 64 * 128 + 20480 + 16 * (6 + 4) + 16),
+        (5, 110592 + 12 * 64 * 128 + 20480 + 16 * (12 + 3) + 16),
+        (6, 98304 + 27 * 64 * 64 + 20480 + 16 * (27 + 6) + 16),
+        (7, 98304 + 27 * 64 * 64 + 20480 + 16 * (27 + 6) + 16),
     ],
 )
 def test_shared_memory_of_strips(number: int, count: int) -> None:
@@ -622,6 +635,7 @@ def test_the_structs_of_rows() -> None:
         "shift": 2 * 8192,
         "stages": 2,
         "bytes": 8 * 8192,
+        "resident": 0,
     }
     common = struct["problem"]["common"]
     assert (common["m_tiles"], common["n_tiles"], common["pixels"], struct["items"]) == (3, 8, 2 * 7 * 73, 24)
@@ -653,13 +667,16 @@ def test_the_structs_of_patches() -> None:
         "shift": 2048,
         "stages": 4,
         "bytes": 10 * 2048,
+        "resident": 1,
     }
     assert (struct["problem"]["common"]["n_tiles"], struct["items"]) == (20, 20)
     x_map = plan.launches[-1].maps[0]
     assert (x_map.role, x_map.sizes, x_map.box) == ("x_last", (40, 71, 9, 1, 2), (64, 16, 10, 1, 1))
     assert x_map.strides == (80, 71 * 80, 639 * 80, 639 * 80)
     assert roles(plan) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
-    assert "x is copied first, with its channels side by side; 3 taps along H share patches" in plan.reasons
+    why = "since its rows are not 16 bytes, or a multiple of that, apart"
+    assert f"x is copied first, with its channels side by side, {why}; 3 taps along H share patches" in plan.reasons
+    assert "each block fetches its weights once: all tiles have the same, and there is room for them" in plan.reasons
 
 
 def test_pixels_behind_each_other_are_one_row() -> None:
@@ -740,6 +757,22 @@ def test_strips_at_other_addresses_are_copied(layout: str, name: str) -> None:
     flat = made(single, "conv_float16_3d_wgmma_128x128_rows").otherwise
     assert flat is not None
     assert flat().problem == single
+
+
+def test_weights_stay_where_all_tiles_have_the_same() -> None:
+    """Rows of 64 x 256 have room for 9 slices of weights."""
+    name = "conv_float16_3d_wgmma_64x256_rows"
+    for w, group, resident in (
+        ((64, 64, 3, 3), 1, 1),
+        ((65, 64, 3, 3), 1, 0),  # two tiles of output channels
+        ((64, 64, 5, 2), 1, 0),  # ten slices
+        ((64, 65, 3, 2), 1, 0),  # twelve
+        ((128, 64, 3, 3), 2, 0),
+    ):
+        one = problem("conv", (2, w[1] * group, 30, 64), w, group=group)
+        assert strips_of(one, name)["resident"] == resident
+    deep = problem("conv", (1, 64, 30, 64), (64, 64, 3, 3))  # shares of K have other weights each
+    assert strips_of(deep, f"{name}_split")["resident"] == 0
 
 
 def test_splits_divide_strips() -> None:
@@ -824,6 +857,13 @@ def test_weights_of_one_tap_are_fetched_as_they_are() -> None:
     assert (plan.packed_bytes, plan.x_last_bytes) == (0, 0)
     several = problem("conv", (2, 72, 30, 30), (128, 72, 1, 1), w_strides=(80, 1, 1, 1))
     assert made(several, "conv_float16_3d_wgmma_128x128").launches[-1].maps[1].strides == (160, 160 * 128)
+    last = problem("conv", (2, 64, 30, 30), (128, 64, 3, 2), w_strides=(6 * 64, 1, 2 * 64, 64))
+    plan = made(last, "conv_float16_3d_wgmma_128x128")
+    assert (plan.packed_bytes, plan.launches[-1].maps[1].sizes) == (0, (384, 128, 1))
+    assert fields(plan.launches[-1])["problem"]["taps"]["row"][1:] == [128, 64]
+    for channels, strides in ((72, (6 * 72, 1, 144, 72)), (64, (6 * 64, 1, 64, 3 * 64)), (64, (480, 1, 160, 80))):
+        other = problem("conv", (2, channels, 30, 30), (128, channels, 3, 2), w_strides=strides)
+        assert made(other, "conv_float16_3d_wgmma_128x128").packed_bytes > 0
     for strides in ((1, 128, 1, 1), (76, 1, 1, 1), (-80, 1, 1, 1)):
         other = problem("conv", (2, 72, 30, 30), (128, 72, 1, 1), w_strides=strides)
         assert made(other, "conv_float16_3d_wgmma_128x128").packed_bytes > 0
@@ -881,7 +921,7 @@ def test_whole_rounds_of_tiles_stay_whole() -> None:
 
 def test_every_kernel_is_named_once_and_is_for_hopper_alone() -> None:
     found = [each for each in wgmma_plan.variants() if "wgmma" in each.name]
-    assert len({each.name for each in found}) == len(found) == 39
+    assert len({each.name for each in found}) == len(found) == 43
     assert all(each.architectures == ("sm_90a",) for each in found)
     first = wgmma_plan.variant("conv", "bfloat16", wgmma_tile.TILES[2])
     assert first.name == "conv_bfloat16_3d_wgmma_128x128"
@@ -889,11 +929,14 @@ def test_every_kernel_is_named_once_and_is_for_hopper_alone() -> None:
     strips = wgmma_plan.variant("conv", "bfloat16", wgmma_tile.STRIPS[0])
     assert strips.name == "conv_bfloat16_3d_wgmma_128x256_rows"
     assert (strips.source, strips.function) == ("conv_wgmma_strips.cu", "conv_wgmma_strips")
-    assert strips.arguments == ("WgmmaBfloat16", "128", "256", "6", "98304", "false", "true")
+    assert strips.arguments == ("WgmmaBfloat16", "128", "256", "6", "98304", "false", "128", "true")
     assert (strips.parameter, strips.layout.itemsize % 64) == ("WgmmaStripsParams", 0)
-    patches = wgmma_plan.variant("conv", "float32", wgmma_tile.STRIPS[-1])
+    patches = wgmma_plan.variant("conv", "float32", wgmma_tile.STRIPS[5])
     assert patches.name == "conv_float32_3d_tf32_wgmma_64x256_patches"
-    assert patches.arguments == ("WgmmaTf32", "64", "256", "6", "147456", "true", "false")
+    assert patches.arguments == ("WgmmaTf32", "64", "256", "12", "110592", "true", "128", "false")
+    halves = wgmma_plan.variant("conv", "float16", wgmma_tile.STRIPS[6])
+    assert halves.name == "conv_float16_3d_wgmma_64x256x32_rows"
+    assert halves.arguments == ("WgmmaHalf", "64", "256", "27", "98304", "true", "64", "true")
     assert not any(each.name.startswith("conv_float32") and "_rows" in each.name for each in found)
 
 
@@ -925,9 +968,9 @@ def test_large_layers_are_made_by_wgmma(x: Ints, w: Ints, more: dict[str, Any], 
     best = choice.quickest(found)
     others = min(each.seconds for each in found if "wgmma" not in each.name)
     assert "wgmma" in best.name
-    assert best.seconds <= 0.85 * others
-    floor = 2 * one.multiplications / representative("sm_90a").peak("bfloat16")
-    assert best.seconds <= (1.8 if layout == "NCHW" else 1.5) * floor
+    assert best.seconds <= 0.9 * others
+    floor = 2 * one.multiplications / 790e12  # as matrix products were measured on an H200
+    assert best.seconds <= (1.65 if layout == "NCHW" else 1.45) * floor
 
 
 def test_tiles_in_turns_are_for_short_sums() -> None:
@@ -943,18 +986,20 @@ def test_explain_says_how_and_why_not(capsys: pytest.CaptureFixture[str]) -> Non
     x, w = (8, 512, 64, 64), (512, 512, 3, 3)
     gpuconv.explain("conv", x, w, dtype="bfloat16", pads=[1] * 4)
     printed = capsys.readouterr().out
-    assert "launch 2   conv_bfloat16_3d_wgmma_128x128_rows: grid 132, 384 threads, " in printed
+    assert "launch 2   conv_bfloat16_3d_wgmma_128x256_rows: grid 132, 384 threads, " in printed
     assert "bytes for x" not in printed
-    assert "one tap per slice of K: 512 channels of a group in 8 slices of 64; two warpgroups make tiles" in printed
+    assert "one tap per slice of K: 512 channels of a group in 8 slices of 64; two warpgroups make a tile" in printed
     assert "x is fetched as it is: 64 pixels of its rows at once; 3 taps along H share them" in printed
     gpuconv.explain("conv", (8, 512, 64, 62), w, dtype="bfloat16", pads=[1] * 4)
     printed = capsys.readouterr().out
     assert "launch 2   channels_last_16bit_3d: grid" in printed
-    assert "launch 3   conv_bfloat16_3d_wgmma_128x128_patches: grid 132, 384 threads, " in printed
+    assert "launch 3   conv_bfloat16_3d_wgmma_64x256_patches: grid 132, 384 threads, " in printed
     assert f"workspace  {8 * 512 * 64 * 62 * 2} bytes for x with its channels last" in printed
-    assert "x is copied first, with its channels side by side; 3 taps along H share patches" in printed
-    gpuconv.explain("conv", x, w, dtype="bfloat16", pads=[1] * 4, strides=[2, 2])
-    assert "x is copied first, with its channels side by side\n" in capsys.readouterr().out
+    why = "since its rows are not 16 bytes, or a multiple of that, apart"
+    assert f"x is copied first, with its channels side by side, {why}; 3 taps along H share patches" in printed
+    gpuconv.explain("conv", (8, 1280, 3000), (1280, 1280, 3), dtype="bfloat16", pads=[1, 1], strides=[2])
+    why = "since the stride along its rows is 2"
+    assert f"x is copied first, with its channels side by side, {why}\n" in capsys.readouterr().out
     gpuconv.explain("conv", (8, 512, 64, 64), (32, 512, 3, 3), dtype="bfloat16")
     assert "no wgmma: its least tile has 64 output channels, a group has 32" in capsys.readouterr().out
     gpuconv.explain("conv", x, w, dtype="bfloat16", arch="sm_100")

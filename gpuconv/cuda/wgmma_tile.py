@@ -69,7 +69,7 @@ class StripsTile(Tile):
 STRIPS = (
     StripsTile(128, 256, 6, False, 98304, rows=True),
     StripsTile(128, 128, 6, True, 98304, rows=True),
-    StripsTile(64, 256, 12, True, 98304, rows=True),
+    StripsTile(64, 256, 9, True, 131072, rows=True),
     StripsTile(128, 256, 6, False, 110592, rows=False),
     StripsTile(128, 128, 6, True, 98304, rows=False),
     StripsTile(64, 256, 12, True, 110592, rows=False),
