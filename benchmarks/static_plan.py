@@ -111,6 +111,8 @@ def planned(case: Case, device: Representative) -> Row:
         "floor_us": _micro(least),
         "modelled_us": modelled and _micro(modelled),
         "over_floor": modelled and float(f"{modelled / least:.4g}"),
+        "gflop": float(f"{floors.work(case.layer, case.dtype).flops / 1e9:.4g}"),
+        "over_measured": _over_measured(case, device, modelled),
     }
 
 
@@ -120,6 +122,13 @@ def _floor(case: Case, device: Representative) -> tuple[float, float]:
     cores = device.rate(_dtypes.entry(case.dtype).accumulator)
     rate = cores if floors.alone(case.layer) else device.peak(case.dtype, case.precision)
     return work.bytes / device.bandwidth, work.seconds(rate, device.bandwidth)
+
+
+def _over_measured(case: Case, device: Representative, modelled: float | None) -> float | None:
+    """Return the ratio to the least time at rates that such a device was measured to come to, where it was."""
+    if modelled is None or device.name not in floors.RATES_OF:
+        return None
+    return float(f"{modelled / floors.of(case.layer, case.dtype, floors.COPY, case.precision).seconds:.4g}")
 
 
 def _micro(seconds: float) -> float:

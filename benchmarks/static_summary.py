@@ -26,6 +26,8 @@ HEAD = (
     f"{'mul':>4} {'cmp':>4} {'glob':>4} {'shrd':>4} {'int':>4} | {'load':>5} {'store':>5} {'wave':>5} {'moved':>6} | "
     f"{'model us':>9} {'floor us':>9} {'ratio':>6}  emulated as"
 )
+LARGE = "large dense Conv"  # over the floor at rates that a device was measured to come to
+LARGE_GFLOP = 50
 _TABLE = (
     f"{'class':29} {'dtype':>9} {'layout':>6} {'layers':>6} {'mean':>6} {'worst':>7} {'best':>6}  "
     f"worst layer, best layer"
@@ -74,12 +76,17 @@ def _number(value: float | None, width: int) -> str:
 
 
 def classes(rows: Iterable[Row]) -> list[Row]:
-    """Return, for every class, dtype and layout, mean, worst and best of the modelled time over the floor."""
+    """Return, for every class, dtype and layout, mean, worst and best of the modelled time over the floor.
+
+    And for large dense layers, over the floor at measured rates.
+    """
     groups: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in rows:
         if row["over_floor"] is not None:
             groups.setdefault((row["class"], row["dtype"], row["layout"]), {})[row["layer"]] = row["over_floor"]
-    order = sorted(groups, key=lambda group: layers.CLASSES.index(group[0]))
+        if row["over_measured"] is not None and row["class"] == "dense Conv" and row["gflop"] >= LARGE_GFLOP:
+            groups.setdefault((LARGE, row["dtype"], row["layout"]), {})[row["layer"]] = row["over_measured"]
+    order = sorted(groups, key=lambda group: (*layers.CLASSES, LARGE).index(group[0]))
     return [_summary(*group, groups[group]) for group in order]
 
 

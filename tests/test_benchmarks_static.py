@@ -273,7 +273,8 @@ def test_without_multiplications_the_loop_loads_most_or_is_everything() -> None:
 
 
 def row(layer: str, kind: str, dtype: str, ratio: float | None, layout: str = "NCHW") -> dict[str, Any]:
-    return {"layer": layer, "class": kind, "dtype": dtype, "layout": layout, "over_floor": ratio}
+    found = {"layer": layer, "class": kind, "dtype": dtype, "layout": layout, "over_floor": ratio}
+    return found | {"gflop": 1.0, "over_measured": None}
 
 
 def test_a_line_shows_the_kernel_that_does_the_work() -> None:
@@ -306,6 +307,10 @@ def test_classes_have_geometric_means() -> None:
     of_float32, of_bfloat16 = static_summary.classes(rows)
     assert (of_float32["mean"], of_float32["worst"], of_float32["best"]) == (pytest.approx(2.0), 4.0, 1.0)
     assert (of_float32["worst_layer"], of_float32["best_layer"], of_float32["layers"]) == ("a", "b", 2)
+    rows[0] |= {"gflop": 50.0, "over_measured": 1.25}
+    rows[1] |= {"gflop": 49.0, "over_measured": 0.9}
+    last = static_summary.classes(rows)[-1]
+    assert (last["class"], last["mean"], last["layers"]) == ("large dense Conv", pytest.approx(1.25), 1)
     of_complex = static_summary.classes([row("d", "complex Conv", "complex64", 5.0)])
     assert static_summary.markdown([of_float32, of_bfloat16, *of_complex]).splitlines() == [
         "| class | bfloat16 | bfloat16, NHWC | float32, complex64 | 3xtf32 | float64 |",
