@@ -240,6 +240,17 @@ def of_conv_transpose(
     )
 
 
+def as_conv(problem: Problem) -> Problem | None:
+    """Return a Conv as it is, or the one that a ConvTranspose of stride 1 is but for the order of its taps, or None."""
+    if problem.operator == "conv":
+        return problem
+    if any(stride != 1 for stride in problem.strides):
+        return None
+    axes = zip(problem.taps, problem.dilations, problem.pads, strict=True)
+    pads = tuple((k - 1) * d - pad for k, d, pad in axes)
+    return replace(problem, operator="conv", pads=pads, phases=(), strides=())
+
+
 def in_three_axes(problem: Problem) -> Problem:
     """Return a problem of up to three spatial axes with three of them, those added outside being of one element.
 

@@ -160,6 +160,12 @@ def taps(problem: Problem, weights: PackedWeights, wide: bool) -> Mapping[str, A
     }
 
 
+def backwards(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of ``Taps`` with the weights' taps in the opposite order."""
+    last = sum((count[0] - 1) * row for count, row in zip(found["count"], found["row"], strict=True))
+    return {**found, "row": tuple(-row for row in found["row"]), "first_row": last}
+
+
 def _axis(problem: Problem, axis: int, weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
     stride, dilation = problem.strides[axis], problem.dilations[axis]
     common = gcd(stride, dilation)

@@ -60,8 +60,12 @@ class Source:
 
     @property
     def seen(self) -> Problem:
-        """The problem as the kernel sees it: with all pixels of an image along one axis, where rows of x lie so."""
-        return (flattened(self.problem) or self.problem) if self.form == "rows" else self.problem
+        """The problem as the kernel sees it: that of strips is a Conv, with an image along one axis where rows lie so."""
+        if not self.in_strips:
+            return self.problem
+        conv = correlation.as_conv(self.problem)
+        assert conv is not None
+        return (flattened(conv) or conv) if self.form == "rows" else conv
 
     @property
     def block_k(self) -> int:
@@ -196,14 +200,15 @@ def _taps(problem: Problem, axis: int) -> tuple[int, int]:
 
 def sources(problem: Problem) -> Iterator[Source]:
     """Yield the ways to the arrays of a problem that is not refused, of each kind the shortest."""
+    conv = correlation.as_conv(problem)
     for slice_bytes in (SLICE_BYTES, HALF_SLICE) if _half_is_empty(problem) else (SLICE_BYTES,):
         last = "direct" if _channels_last(problem, slice_bytes) else "copied"
         columns = Source(problem, last, not _w_as_it_is(problem, slice_bytes), slice_bytes=slice_bytes)
         if slice_bytes == SLICE_BYTES:
             yield columns
-        if problem.operator == "conv":
+        if conv is not None:
             yield replace(columns, patches=True)
-            if no_rows(problem, slice_bytes) is None:
+            if no_rows(conv, slice_bytes) is None:
                 yield replace(columns, form="rows")
 
 

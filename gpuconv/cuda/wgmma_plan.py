@@ -160,7 +160,8 @@ def _reasons(work: Work, limits: Limits) -> Iterator[str]:
     yield f"one tap per slice of K: {filled}; {how}"
     if source.form == "copied":
         fetched = "x is copied first, with its channels side by side"
-        why = wgmma_maps.no_rows(source.problem) if source.problem.operator == "conv" else None
+        conv = correlation.as_conv(source.problem)
+        why = None if conv is None else wgmma_maps.no_rows(conv)
         fetched += "" if why is None else f", since {why}"
     elif source.form == "direct":
         fetched = "x is fetched as it is: its channels are side by side"
@@ -202,8 +203,11 @@ def _launch(work: Work, part: int, limits: Limits) -> Launch:
         "ticket_bytes": work.ticket_bytes,
         "part": part,
     }
+    operands = gemm_fields.operands(lifted, work.counts, source.weights(), False)
+    if lifted.operator != source.problem.operator:
+        operands = {**operands, "taps": gemm_fields.backwards(operands["taps"])}
     fields = {
-        "problem": gemm_fields.operands(lifted, work.counts, source.weights(), False),
+        "problem": operands,
         "loading": wgmma_maps.loading(source),
         "splits": splits,
         "items": items,
@@ -273,7 +277,7 @@ def _cuda(flag: bool) -> str:
 
 
 def _variant(work: Work) -> Variant:
-    return variant(work.source.problem.operator, work.source.problem.dtype, work.tile)
+    return variant(work.source.seen.operator, work.source.problem.dtype, work.tile)
 
 
 def variants() -> Iterator[Variant]:
