@@ -199,7 +199,7 @@ class StripsModel(Model):
         shared = self.strip(x_channel, w, h, d, n)
         for inner in range(strips["inner"]):
             row = sum(t * r for t, r in zip([tap[0], tap[1] + inner, tap[2]], self.taps["row"], strict=True))
-            at = (row + channel, m, group * parts + w_part)
+            at = (self.taps["first_row"] + row + channel, m, group * parts + w_part)
             weights = tma_model.box(self.w_map, self.memory[self.w_map.role], at)[0]
             sums += weights @ self.inputs(shared, inner)
 
@@ -412,6 +412,30 @@ def test_every_kernel_reads_rows_as_they_are(x: Ints, w: Ints, attributes: dict[
     assert len(found) == (4 if 0 < w[1] % 64 <= 32 else 3)  # one with slices of 32 channels
     for candidate in found:
         modelled(one, candidate, attributes, np.random.default_rng(1))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    [
+        ((2, 64, 6, 16), (64, 64, 1, 1), {}),
+        ((2, 70, 9, 16), (70, 70, 3, 3), {"pads": [1, 0, 2, 1], "dilations": [2, 1]}),
+        ((1, 40, 3, 5, 24), (40, 65, 2, 3, 2), {"pads": [1, 0, 0, 1, 2, 0]}),
+        ((2, 128, 600), (128, 65, 3), {"group": 2, "pads": [1, 0]}),
+        ((1, 64, 9, 64), (64, 64, 2, 2), {"pads": [3, 2, 1, 0]}),  # more padding than taps reach
+    ],
+)
+@pytest.mark.parametrize(("layout", "precision"), [("NCHW", "ieee"), ("NHWC", "ieee"), ("NCHW", "3xtf32")])
+def test_a_transposed_conv_of_stride_one_has_its_taps_backwards(
+    x: Ints, w: Ints, attributes: dict[str, Any], layout: str, precision: str
+) -> None:
+    dtype = "float16" if precision == "ieee" else "float32"
+    one = problem("conv_transpose", x, w, dtype, precision=precision, layout=layout, **attributes)
+    found = {name: each for name, each in candidates(one).items() if "_rows" in name or "_patches" in name}
+    rows, tall = layout == "NCHW" and precision == "ieee", len(x) > 3 and w[-2] > 1
+    assert any("_rows" in name for name in found) == rows
+    assert any("_patches" in name for name in found) == tall
+    for candidate in found.values():
+        modelled(one, candidate, attributes, np.random.default_rng(2))
 
 
 @pytest.mark.parametrize(
@@ -739,7 +763,8 @@ def test_columns_that_do_not_exist_count_too() -> None:
 )
 def test_patches_are_for_taps_that_share_them(x: Ints, w: Ints, more: dict[str, Any]) -> None:
     assert not any("_patches" in name for name in candidates(problem("conv", x, w, **more)))
-    assert not any("_patches" in name for name in candidates(problem("conv_transpose", x, w)))
+    strided = problem("conv_transpose", x, w, strides=[2] * (len(x) - 2))
+    assert not any("_patches" in name for name in candidates(strided))
 
 
 @pytest.mark.parametrize(("layout", "name"), [("NCHW", "rows"), ("NHWC", "patches_direct")])

@@ -60,7 +60,7 @@ class Source:
 
     @property
     def seen(self) -> Problem:
-        """The problem as the kernel sees it: that of strips is a Conv, with an image along one axis where rows lie so."""
+        """The problem as the kernel sees it: of strips a Conv, with an image along one axis where rows lie so."""
         if not self.in_strips:
             return self.problem
         conv = correlation.as_conv(self.problem)
