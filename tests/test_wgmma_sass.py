@@ -125,7 +125,7 @@ def test_a_thread_has_its_part_of_a_warpgroups_products() -> None:
 
 @pytest.mark.usefixtures("cache_of_broken_kernels")
 def test_the_assembler_complains_of_sums_that_are_used_too_early() -> None:
-    wait, kernel = "        products_wait<0>();\n", "conv_wgmma.cu"
+    wait, kernel = "        products_wait<0>();\n", "include/wgmma_run.cuh"
     with changed_kernels({kernel: exchanged(kernel, wait, "")}):
         _, log = built(variant("conv", "bfloat16", wgmma_tile.TILES[-1]))
     assert complaints(log)
@@ -133,6 +133,6 @@ def test_the_assembler_complains_of_sums_that_are_used_too_early() -> None:
 
 @pytest.mark.usefixtures("cache_of_broken_kernels")
 def test_a_kernel_that_takes_too_many_registers_is_noticed() -> None:
-    taken, kernel = "take_registers<232>", "conv_wgmma.cu"
+    taken, kernel = "take_registers<232>", "include/wgmma_run.cuh"
     with changed_kernels({kernel: exchanged(kernel, taken, taken.replace("232", "240"))}):
         assert not fits(variant("conv", "bfloat16", wgmma_tile.TILES[-1]))
