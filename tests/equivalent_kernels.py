@@ -147,13 +147,13 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "  [unsigned long long -> long long]",
     ),
     "It holds the compiler to an order that it keeps anyway, or lanes together that the emulator brings together.": (
-        "conv_wgmma.cu: tile.settle();  [statement deleted]",
-        "conv_wgmma.cu: tile.settle();  [statement deleted] no. 2",
-        "conv_wgmma.cu: __syncwarp();  [statement deleted]",
+        "include/wgmma_run.cuh: tile.settle();  [statement deleted]",
+        "include/wgmma_run.cuh: tile.settle();  [statement deleted] no. 2",
+        "include/wgmma_run.cuh: __syncwarp();  [statement deleted]",
     ),
     "Any lane may speak for its warp, as long as one does.": (
-        "conv_wgmma.cu: const bool speaks = threadIdx.x % 32 == 0;  [0 -> 1]",
-        "conv_wgmma.cu: const bool speaks = threadIdx.x % 32 == 0;  [32 -> 33]",
+        "include/wgmma_run.cuh: const bool speaks = threadIdx.x % 32 == 0;  [0 -> 1]",
+        "include/wgmma_run.cuh: const bool speaks = threadIdx.x % 32 == 0;  [32 -> 33]",
     ),
     "Another number of a barrier that nobody else uses.": (
         "include/wgmma_split.cuh: synchronise(TURNS ? 2 + thread_number() / kThreads : 1, kThreads);  [? -> || true ?]",

@@ -129,8 +129,32 @@ TRANSPOSED = Trial(
 )
 TRANSPOSED_SPLIT = Trial("conv_transpose", "64x256_split", BFLOAT16, ((1, 144, 7, 9), (144, 70, 3, 4)), _PHASES, 5)
 
+# Strips of x, of more slices of K than there is room for.
+ROWS = Trial(
+    *("conv", "64x256_rows", HALF, ((2, 72, 5, 72), (70, 72, 3, 2)), {"pads": [1, 2, 0, 1], "dilations": [2, 2]}),
+    kinds=_INFINITE_WEIGHTS,
+)
+ROWS_TOGETHER = Trial("conv", "128x256_rows", BFLOAT16, ((2, 72, 5, 72), (140, 72, 3, 2)), {"pads": [1, 2, 0, 1]})
+ROWS_OF_ONE = Trial("conv", "128x128_rows", HALF, ((3, 130, 9, 24), (130, 130, 1, 1)))
+ROWS_SPLIT = Trial(
+    "conv", "128x128_rows_split", HALF, ((1, 72, 3, 5, 72), (70, 72, 2, 3, 2)), {"strides": [1, 2, 1]}, 5
+)
+PATCHES = Trial(
+    *("conv", "64x256_patches_direct", BFLOAT16, ((3, 128, 20, 21), (140, 64, 3, 2))),
+    {"group": 2, "pads": [1, 0, 2, 1], "dilations": [2, 1]},
+    kinds=_INFINITE_INPUTS,
+    layout="channels last",
+)
+PATCHES_OF_PARTS = Trial(
+    *("conv", "128x128_patches", SINGLE, ((2, 34, 9, 21), (140, 17, 3, 2)), {"group": 2, "pads": [1, 1, 1, 1]}),
+    precision="3xtf32",
+    kinds=("normal", "normal", "normal"),
+)
+STRIPS = (ROWS, PATCHES, ROWS_TOGETHER, ROWS_OF_ONE, ROWS_SPLIT, PATCHES_OF_PARTS)
+
 ALL = (
     *(SMALL, TURNS, TRANSPOSED, TOGETHER, SPLIT, PARTS, ADDED_UP, WIDE, TALL),
     *(LAST, LAST_SINGLE, SPLIT_TOGETHER, TRANSPOSED_SPLIT, PARTS_SPLIT),
+    *STRIPS,
 )
-DIVIDED = (SPLIT, ADDED_UP, SPLIT_TOGETHER, TRANSPOSED_SPLIT, PARTS_SPLIT)
+DIVIDED = (SPLIT, ADDED_UP, SPLIT_TOGETHER, TRANSPOSED_SPLIT, PARTS_SPLIT, ROWS_SPLIT)

@@ -122,6 +122,7 @@ FILES: dict[str, tuple[ManyBlocks | Trial | many_wgmma.Trial, ...]] = {
     "copy.cu": many_gradients.COPIES,
     "channels_last.cu": passes.MANY,
     "conv_wgmma.cu": many_wgmma.ALL,
+    "conv_wgmma_strips.cu": many_wgmma.STRIPS,
     "include/conv_params.cuh": many_wgmma.ALL,
     "include/hopper.cuh": many_wgmma.ALL,
     "include/wgmma.cuh": many_wgmma.ALL,
@@ -130,7 +131,10 @@ FILES: dict[str, tuple[ManyBlocks | Trial | many_wgmma.Trial, ...]] = {
     "include/wgmma_outputs.cuh": (many_wgmma.LAST, many_wgmma.LAST_SINGLE, *many_wgmma.ALL),
     "include/wgmma_params.cuh": many_wgmma.ALL,
     "include/wgmma_ring.cuh": many_wgmma.ALL,
+    "include/wgmma_run.cuh": many_wgmma.ALL,
+    "include/wgmma_slices.cuh": many_wgmma.ALL,
     "include/wgmma_split.cuh": many_wgmma.DIVIDED,
+    "include/wgmma_strips.cuh": many_wgmma.STRIPS,
     "include/wgmma_tile.cuh": many_wgmma.ALL,
     "include/finish.cuh": tuple(partial(fused.check, number) for number in range(0, len(fused.KERNELS), 9)),
 }

@@ -5,9 +5,9 @@ from __future__ import annotations
 import many_wgmma
 import numpy as np
 import pytest
-from many_wgmma import ALL, DIVIDED, Trial
+from many_wgmma import ALL, DIVIDED, STRIPS, Trial
 
-from gpuconv.cuda import wgmma_plan
+from gpuconv.cuda import wgmma_plan, wgmma_tile
 
 pytestmark = pytest.mark.emulator
 
@@ -18,8 +18,8 @@ def test_a_small_problem_is_right(trial: Trial, seed: int, order: str) -> None:
     emulated = trial(seed=seed, async_order=order)
     last = emulated.launches[-1]
     struct = np.frombuffer(last.parameters, last.variant.layout)[0]
-    tile, _, _ = trial.candidate.partition("_")
-    assert last.variant.name.endswith(f"wgmma_{tile}")
+    kernel = trial.candidate.removesuffix("_split").removesuffix("_direct")
+    assert last.variant.name.endswith(f"wgmma_{kernel}")
     assert (struct["splits"]["count"]["divisor"] > 1) == (trial in DIVIDED)
     if trial not in DIVIDED:
         assert struct["items"] >= 2 * last.grid[0] == 2 * trial.multiprocessors
@@ -31,3 +31,10 @@ def test_every_tile_is_among_them() -> None:
     assert {(trial.operator, trial.precision) for trial in ALL} >= {("conv", "tf32"), ("conv", "3xtf32")}
     assert {trial.operator for trial in DIVIDED} == {"conv", "conv_transpose"}
     assert many_wgmma.TRANSPOSED in ALL
+
+
+def test_every_form_of_strips_is_among_them() -> None:
+    forms = {(tile.rows, tile.turns) for tile in wgmma_tile.STRIPS}
+    assert len({trial.candidate.removesuffix("_split") for trial in STRIPS}) > len(forms)
+    assert {"rows" in trial.candidate for trial in STRIPS} == {True, False}
+    assert set(STRIPS) & set(DIVIDED)

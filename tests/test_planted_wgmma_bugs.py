@@ -23,7 +23,8 @@ from gpuconv.cuda.wgmma_tile import Tile
 
 pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_kernels")]
 
-KERNEL, RING, LOAD = "conv_wgmma.cu", "include/wgmma_ring.cuh", "include/wgmma_load.cuh"
+RUN, SLICES = "include/wgmma_run.cuh", "include/wgmma_slices.cuh"
+RING, LOAD = "include/wgmma_ring.cuh", "include/wgmma_load.cuh"
 TILE, ITEMS, SPLIT = "include/wgmma_tile.cuh", "include/wgmma_items.cuh", "include/wgmma_split.cuh"
 HOPPER, PARTS = "include/hopper.cuh", "include/split_k.cuh"
 WRONG = "elements are wrong"
@@ -99,13 +100,13 @@ class Bug:
 
 
 RELEASE = "            products_wait<1>();\n"
-FETCHED = "barrier_expect(ring.full(), Tile::kStageBytes);"
+FETCHED = "barrier_expect(ring.full(), Tile::kWeightBytes + Tile::kPixelBytes);"
 OFFSETS = """"h"(static_cast<unsigned short>(offset[0])),
                  "h"(static_cast<unsigned short>(offset[1]))
 """
 BUGS = (
     # ---- the ring
-    Bug("slices are not waited for", KERNEL, "            ring.wait_full();\n", "", "in flight|uninitialised"),
+    Bug("slices are not waited for", SLICES, "            ring.wait_full();\n", "", "in flight|uninitialised"),
     Bug(
         "a slice of the round before is taken",
         RING,
@@ -129,43 +130,43 @@ BUGS = (
     ),
     Bug(
         "a stage is released before it was read",
-        KERNEL,
+        SLICES,
         RELEASE,
         "            products_wait<2>();\n",
         "shared memory race: write after read",
     ),
     Bug(
         "the last stage is never released",
-        KERNEL,
+        SLICES,
         "if (speaks && item.slices > 0) barrier_arrive",
         "if (false) barrier_arrive",
         "deadlock",
     ),
     Bug(
         "all threads release a stage",
-        KERNEL,
+        SLICES,
         "if (speaks && done > 0)",
         "if (done > 0)",
         "more arrivals|deadlock",
     ),
     Bug(
         "one of two warpgroups releases a stage",
-        KERNEL,
-        "ring.init(Tile::kTurns ? 4 : 8)",
-        "ring.init(4)",
+        RUN,
+        "feed.init(Tile::kTurns ? 4 : 8)",
+        "feed.init(4)",
         "more arrivals|shared memory race|deadlock",
         BOTH,
     ),
     Bug(
         "one of four warps releases a stage",
-        KERNEL,
-        "ring.init(Tile::kTurns ? 4 : 8)",
-        "ring.init(Tile::kTurns ? 1 : 2)",
+        RUN,
+        "feed.init(Tile::kTurns ? 4 : 8)",
+        "feed.init(Tile::kTurns ? 1 : 2)",
         "more arrivals|shared memory race|deadlock",
     ),
     Bug(
         "one warp of four speaks",
-        KERNEL,
+        RUN,
         "speaks = threadIdx.x % 32 == 0",
         "speaks = threadIdx.x % 128 == 0",
         "deadlock",
@@ -180,63 +181,63 @@ BUGS = (
     Bug("barriers are not fenced", RING, "        barrier_fence();\n", "", "initialisation was not fenced"),
     Bug(
         "barriers are used before they are there",
-        KERNEL,
+        RUN,
         "    __syncthreads();\n    if (threadIdx.x / 128 == 2)",
         "    if (threadIdx.x / 128 == 2)",
         "mbarrier used before|not fenced|race",
         Trial(seeds=range(9)),
     ),
-    Bug("too many bytes are expected", LOAD, FETCHED, FETCHED.replace("Bytes", "Bytes + 128"), "deadlock"),
+    Bug("too many bytes are expected", LOAD, FETCHED, FETCHED.replace("Bytes)", "Bytes + 128)"), "deadlock"),
     Bug(
         "too few bytes are expected",
         LOAD,
         FETCHED,
-        FETCHED.replace("Bytes", "Bytes - 128"),
+        FETCHED.replace("Bytes)", "Bytes - 128)"),
         "more arrivals|in flight|deadlock|uninitialised",
     ),
     # ---- warpgroups in turns
     Bug(
         "too few slices of the other are left out",
-        KERNEL,
+        SLICES,
         "ring.skip(item.slices);",
         "ring.skip(item.slices - 1);",
         f"deadlock|{WRONG}|more arrivals|race|in flight",
     ),
     Bug(
         "warpgroups do not wait for their turn",
-        KERNEL,
+        RUN,
         "if (TURNS && item > 0) synchronise",
         "if (false) synchronise",
         f"deadlock|{WRONG}|more arrivals|race|in flight",
     ),
     Bug(
         "a warpgroup never says that it is the other's turn",
-        KERNEL,
+        RUN,
         "if (TURNS && more) arrive_at",
         "if (false) arrive_at",
         "deadlock",
     ),
     # ---- products
-    Bug("products begin unfenced", KERNEL, "            products_begin();\n", "", r"without wgmma\.fence"),
-    Bug("rows of eight are too near", HOPPER, "64ull << 32", "32ull << 32", WRONG),
+    Bug("products begin unfenced", SLICES, "            products_begin();\n", "", r"without wgmma\.fence"),
+    Bug("rows of eight are too near", HOPPER, "1ull << 16 | 64ull << 32", "1ull << 16 | 32ull << 32", WRONG),
     Bug("steps along K are too long", TILE, "k * 32", "k * 64", f"{WRONG}|outside shared|uninitialised"),
     Bug(
         "both warpgroups multiply the same rows",
         TILE,
-        "stage + warpgroup() * (kRowsOfGroup * 128)",
-        "stage",
+        "weights + warpgroup() * (kRowsOfGroup * 128)",
+        "weights",
         WRONG,
         BOTH,
     ),
-    Bug("sums of the tile before stay", KERNEL, "        tile.clear();\n", "", f"{WRONG}|uninitialised"),
+    Bug("sums of the tile before stay", RUN, "        tile.clear();\n", "", f"{WRONG}|uninitialised"),
     Bug(
         "sums are read while products run",
-        KERNEL,
+        RUN,
         "        products_wait<0>();\n",
         "",
         "sums of a wgmma that is not waited for",
     ),
-    Bug("more registers are taken than there are", KERNEL, "take_registers<232>", "take_registers<240>", "deadlock"),
+    Bug("more registers are taken than there are", RUN, "take_registers<232>", "take_registers<240>", "deadlock"),
     # ---- where slices come from
     Bug(
         "windows begin at the padding's end",
@@ -295,7 +296,7 @@ BUGS = (
     Bug("taps of all phases are those of the first", LOAD, "phases[item.phase]", "phases[0]", WRONG, PHASES),
     Bug(
         "taps of phases are read before they are there",
-        KERNEL,
+        RUN,
         "    __syncthreads();\n    if (threadIdx.x / 128 == 2)",
         "    if (threadIdx.x == 0) __threadfence_block();\n    if (threadIdx.x / 128 == 2)",
         "race|uninitialised|mbarrier used",

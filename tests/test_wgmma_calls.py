@@ -228,11 +228,17 @@ def test_the_gradient_with_respect_to_x_is_made_alike(operator: str, precision: 
         np.testing.assert_array_equal(dx, expected)
 
 
-def test_arrays_may_be_freed_and_their_addresses_used_again() -> None:
+@pytest.mark.parametrize("wanted", ["_direct", "_rows"])
+def test_arrays_may_be_freed_and_their_addresses_used_again(wanted: str) -> None:
     w = integers(*W)
-    with hopper("ieee", 0, "_direct"):
+    with hopper("ieee", 0, wanted):
         for turn in range(6):
             x = np.ascontiguousarray(integers(1 + turn % 2, 9, 8, 72) + np.float16(turn))
-            expected = oracle.conv(np.moveaxis(x, -1, 1), w).value.astype(np.float16)
-            np.testing.assert_array_equal(np.moveaxis(gpuconv.conv(x, w, layout="NHWC"), -1, 1), expected)
-            del x
+            seen = np.moveaxis(x, -1, 1)
+            if wanted == "_rows":
+                seen = np.ascontiguousarray(seen)
+            expected = oracle.conv(seen, w).value.astype(np.float16)
+            given_x, layout = (seen, "NCHW") if wanted == "_rows" else (x, "NHWC")
+            y = gpuconv.conv(given_x, w, layout=layout)
+            np.testing.assert_array_equal(np.moveaxis(y, -1, 1) if layout == "NHWC" else y, expected)
+            del x, seen, given_x

@@ -47,6 +47,8 @@ CALLS = {
     "tiles that several blocks make": ("conv", "64x128_split", "ieee", "NCHW", (70, 72, 3, 2)),
     "a launch that adds up": ("conv", "64x128_direct_split", "ieee", "NHWC", (70, 200, 1, 1)),
     "phases": ("conv_transpose", "64x256", "ieee", "NCHW", (72, 70, 3, 2)),
+    "rows of x": ("conv", "64x256_rows", "ieee", "NCHW", (70, 72, 3, 2)),
+    "patches of x": ("conv", "64x256_patches_direct_split", "ieee", "NHWC", (70, 72, 3, 2)),
     "two parts of each number": ("conv", "64x128", "3xtf32", "NCHW", (70, 40, 3, 2)),
 }
 every_call = pytest.mark.parametrize("name", CALLS)
@@ -63,7 +65,8 @@ class Call:
     @property
     def x_shape(self) -> tuple[int, ...]:
         channels = self.w_shape[self.operator == "conv"]
-        return (2, 8, 9, channels) if self.layout == "NHWC" else (2, channels, 8, 9)
+        width = 16 if "rows" in self.wanted else 9
+        return (2, 8, 9, channels) if self.layout == "NHWC" else (2, channels, 8, width)
 
     def arrays(self, seed: int) -> tuple[Any, Any]:
         return integers(seed, *self.x_shape, dtype=self.dtype), integers(seed + 1, *self.w_shape, dtype=self.dtype)

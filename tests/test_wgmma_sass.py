@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,7 +23,7 @@ from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import wgmma_tile
 from gpuconv.cuda.plan import Variant
 from gpuconv.cuda.wgmma_plan import variant
-from gpuconv.cuda.wgmma_tile import Tile
+from gpuconv.cuda.wgmma_tile import StripsTile, Tile
 
 pytestmark = [needs_nvrtc, needs_disassembler]
 
@@ -44,6 +46,15 @@ def built(chosen: Variant) -> tuple[list[Instruction], str]:
 @lru_cache(maxsize=64)
 def code_of(operator: str, dtype: str, tile: Tile) -> tuple[list[Instruction], str]:
     return built(variant(operator, dtype, tile))
+
+
+STRIPS = [("bfloat16", tile) for tile in wgmma_tile.STRIPS]
+STRIPS += [("float16", wgmma_tile.STRIPS[0]), ("float32", wgmma_tile.STRIPS[-1])]
+over_strips = pytest.mark.parametrize(
+    ("dtype", "tile"), STRIPS, ids=[variant("conv", *strips).name for strips in STRIPS]
+)
+# Instructions from one product of a slice to the next, and from one slice's last product to the next one's first.
+_IN_SLICES, _BETWEEN_SLICES = 25, 55
 
 
 def batches(code: Sequence[Instruction]) -> Iterator[list[str]]:
@@ -77,11 +88,53 @@ def test_a_slice_is_one_batch_of_products(operator: str, dtype: str, tile: Tile)
     assert not complaints(log)
 
 
+@over_strips
+def test_a_tap_of_a_strip_is_one_batch_of_products(dtype: str, tile: Tile) -> None:
+    test_a_slice_is_one_batch_of_products("conv", dtype, tile)
+
+
+@over_strips
+def test_products_follow_each_other_closely(dtype: str, tile: Tile) -> None:
+    code, _ = code_of("conv", dtype, tile)
+    each = 4 * (tile.block_m if tile.turns else tile.block_m // 2) // 64
+    products = [number for number, one in enumerate(code) if one.opcode == "HGMMA"]
+    between = [after - before - 1 for before, after in pairwise(products)]
+    assert max(gap for number, gap in enumerate(between, 1) if number % each) <= _IN_SLICES
+    assert max(between[each - 1 :: each]) <= _BETWEEN_SLICES
+
+
+@needs_disassembler
+@pytest.mark.parametrize("tile", wgmma_tile.STRIPS, ids=lambda tile: variant("conv", "bfloat16", tile).name)
+def test_rows_are_multiplied_across(tile: StripsTile) -> None:
+    with TemporaryDirectory() as temporary:
+        folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
+        path = machine_code.build(variant("conv", "bfloat16", tile), "sm_90a", folder).path
+        tool = sass.disassembler()
+        assert tool is not None
+        text = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True).stdout
+    products = [line for line in text.splitlines() if "HGMMA" in line]
+    assert products
+    assert all((".tnspB" in line) == tile.rows for line in products)
+
+
+@over_strips
+def test_strips_come_by_tma_and_sums_stay_in_registers(dtype: str, tile: Tile) -> None:
+    code, log = code_of("conv", dtype, tile)
+    assert {one.name for one in code if one.opcode == "UTMALDG"} == {"UTMALDG.3D", "UTMALDG.5D"}
+    check_registers(code, log)
+    assert fits(variant("conv", dtype, tile))
+
+
 @over_kernels
 def test_slices_come_by_tma_and_sums_stay_in_registers(operator: str, dtype: str, tile: Tile) -> None:
     code, log = code_of(operator, dtype, tile)
     copies = {one.name for one in code if one.opcode == "UTMALDG"}
     assert copies == {"UTMALDG.3D", *(f"UTMALDG.{rank}D.IM2COL" for rank in (3, 4, 5))}
+    check_registers(code, log)
+
+
+def check_registers(code: Sequence[Instruction], log: str) -> None:
+    """Sums stay in registers, of which a launch has what its warpgroups share."""
     assert not [one.name for one in code if one.opcode in ("LDL", "STL")]
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
     launched = re.search(r"Used (\d+) registers", log)
@@ -125,7 +178,7 @@ def test_a_thread_has_its_part_of_a_warpgroups_products() -> None:
 
 @pytest.mark.usefixtures("cache_of_broken_kernels")
 def test_the_assembler_complains_of_sums_that_are_used_too_early() -> None:
-    wait, kernel = "        products_wait<0>();\n", "conv_wgmma.cu"
+    wait, kernel = "        products_wait<0>();\n", "include/wgmma_run.cuh"
     with changed_kernels({kernel: exchanged(kernel, wait, "")}):
         _, log = built(variant("conv", "bfloat16", wgmma_tile.TILES[-1]))
     assert complaints(log)
@@ -133,6 +186,6 @@ def test_the_assembler_complains_of_sums_that_are_used_too_early() -> None:
 
 @pytest.mark.usefixtures("cache_of_broken_kernels")
 def test_a_kernel_that_takes_too_many_registers_is_noticed() -> None:
-    taken, kernel = "take_registers<232>", "conv_wgmma.cu"
+    taken, kernel = "take_registers<232>", "include/wgmma_run.cuh"
     with changed_kernels({kernel: exchanged(kernel, taken, taken.replace("232", "240"))}):
         assert not fits(variant("conv", "bfloat16", wgmma_tile.TILES[-1]))

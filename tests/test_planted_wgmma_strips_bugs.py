@@ -1,0 +1,295 @@
+"""Bugs in convolution by wgmma from strips of x: whatever is forgotten, exchanged or off by one is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from many_wgmma import Trial
+from mutate_kernels import changed_kernels
+from operands import BFLOAT16
+from test_planted_bugs import exchanged
+
+from gpuconv.cuda import wgmma_plan
+
+pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_kernels")]
+
+STRIPS, RING, HOPPER = "include/wgmma_strips.cuh", "include/wgmma_ring.cuh", "include/hopper.cuh"
+TILE, ITEMS, WGMMA = "include/wgmma_tile.cuh", "include/wgmma_items.cuh", "include/wgmma.cuh"
+HALF, SINGLE = np.dtype("float16"), np.dtype("float32")
+WRONG = "elements are wrong"
+
+# More strips an item than there is room for, and, in one block, several items.
+_FAR = {"pads": [1, 0, 2, 1], "dilations": [2, 1]}
+IN_TURNS = Trial("conv", "64x256_rows", BFLOAT16, ((1, 72, 4, 72), (70, 72, 3, 2)), _FAR, 1)
+ODD = Trial("conv", "64x256_rows", BFLOAT16, ((1, 40, 4, 72), (70, 40, 3, 3)), {**_FAR, "pads": [1, 1, 2, 1]}, 1)
+TOGETHER = Trial("conv", "128x256_rows", BFLOAT16, ((1, 72, 6, 72), (70, 72, 3, 2)), {"pads": [1, 0, 1, 1]}, 1)
+NARROW = Trial("conv", "128x128_rows", BFLOAT16, ((1, 200, 4, 72), (70, 200, 2, 2)), {"pads": [0, 0, 1, 1]}, 1)
+LONG = Trial("conv", "128x128_rows", BFLOAT16, ((1, 136, 12, 20), (70, 136, 1, 1)), {}, 1)
+STRIDED = Trial("conv", "64x256_rows", HALF, ((1, 40, 11, 72), (70, 40, 3, 2)), {"strides": [2, 1]}, 1)
+DEEP = Trial("conv", "128x128_rows", HALF, ((2, 40, 3, 5, 72), (70, 40, 2, 2, 2)), {"strides": [2, 1, 1]}, 1)
+PATCHES = Trial(
+    "conv", "64x256_patches_direct", HALF, ((1, 72, 19, 20), (70, 72, 3, 2)), _FAR, 1, layout="channels last"
+)
+IN_PARTS = Trial(
+    *("conv", "128x128_patches", SINGLE, ((1, 34, 9, 20), (140, 17, 2, 2)), {"group": 2}, 1),
+    kinds=("normal", "normal", "normal"),
+    precision="3xtf32",
+)
+GROUPS = Trial("conv", "64x256_rows", HALF, ((1, 128, 6, 64), (140, 64, 2, 1)), {"group": 2}, 1)
+SHARES = Trial("conv", "64x256_rows_split", HALF, ((1, 72, 9, 72), (70, 72, 3, 2)), _FAR, 5)
+DEEP_SHARES = Trial(
+    "conv", "128x128_rows_split", HALF, ((2, 40, 3, 5, 72), (70, 40, 2, 2, 2)), {"strides": [2, 1, 1]}, 5
+)
+TRIALS = {
+    "in turns": IN_TURNS,
+    "an odd number of strips": ODD,
+    "together": TOGETHER,
+    "more taps in strips than stages": NARROW,
+    "one row after the other": LONG,
+    "a stride along H": STRIDED,
+    "three axes": DEEP,
+    "patches": PATCHES,
+    "patches of numbers in parts": IN_PARTS,
+    "groups": GROUPS,
+    "shares": SHARES,
+    "shares on three axes": DEEP_SHARES,
+}
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One bug: what stands in the file, what stands there instead, what is said of it, the problem that meets it."""
+
+    name: str
+    old: str
+    new: str
+    message: str
+    trial: Trial = IN_TURNS
+    path: str = STRIPS
+    orders: Sequence[tuple[int, str]] = ((0, "late"),)
+
+
+EARLY = "shared memory race|more arrivals|in flight"
+RANDOM = [(seed, "random") for seed in range(9)]
+UNWRITTEN = "uninitialised|fence.proxy|outside shared|in flight|race"
+LATE = "in flight|uninitialised|deadlock|race"
+WAIT = "                products_wait<1>();\n"
+W_RELEASED = "                if (speaks && done + tap > 0) barrier_arrive(w.empty_before());\n"
+X_RELEASED = "                if (speaks && done > 0 && tap == 0) barrier_arrive(x.empty_before());\n"
+TAP_ROW = "tap_row(taps, tap)"
+BUGS = (
+    # ---- the rings
+    Bug("strips are not waited for", "            x.wait_full();\n", "", f"{LATE}|fence.proxy", orders=RANDOM),
+    Bug("weights are not waited for", "                w.wait_full();\n", "", LATE),
+    Bug("strips are filled while they are read", "            x.wait_empty();\n", "", EARLY),
+    Bug("weights are filled while they are read", "                w.wait_empty();\n", "", EARLY, NARROW),
+    Bug("products are not waited for", WAIT, "", EARLY),
+    Bug("two products are under way", WAIT, WAIT.replace("1", "2"), EARLY),
+    Bug("weights are released one tap too early", WAIT + W_RELEASED, W_RELEASED + WAIT, EARLY, NARROW),
+    Bug(
+        "strips are released one tap too early",
+        WAIT + W_RELEASED + X_RELEASED,
+        X_RELEASED + WAIT + W_RELEASED,
+        EARLY,
+        TOGETHER,
+    ),
+    Bug(
+        "a strip is released with every tap", "done > 0 && tap == 0", "done > 0", "more arrivals|deadlock|race", NARROW
+    ),
+    Bug(
+        "all threads release strips",
+        "if (speaks && done > 0 && tap == 0)",
+        "if (done > 0 && tap == 0)",
+        "more arrivals|deadlock",
+    ),
+    Bug("weights of a strip's first taps stay", "speaks && done + tap > 0", "speaks && done > 0", "deadlock"),
+    Bug(
+        "the first tap releases what nobody has read",
+        "speaks && done + tap > 0",
+        "speaks",
+        "more arrivals|race|deadlock",
+    ),
+    Bug("the last strip is never released", "        barrier_arrive(x.empty_before());\n", "", "deadlock"),
+    Bug("the last weights are never released", "        barrier_arrive(w.empty_before());\n", "", "deadlock"),
+    Bug(
+        "shares without strips release one",
+        "if (!speaks || item.slices == 0) return;",
+        "if (!speaks) return;",
+        "more arrivals|deadlock|race|in flight",
+        SHARES,
+    ),
+    Bug(
+        "weights of the other's strips are left out once", "item.slices * inner", "item.slices", f"{WRONG}|{LATE}", ODD
+    ),
+    Bug(
+        "strips of the other are left out for each tap",
+        "x.skip(item.slices)",
+        "x.skip(item.slices * inner)",
+        f"{LATE}|fence.proxy|more arrivals",
+        ODD,
+        orders=RANDOM,
+    ),
+    Bug("rounds of the other are not counted", "        parity ^= passed / count() & 1;\n", "", LATE, ODD, RING),
+    Bug(
+        "the rings have the same barriers",
+        "Stages::kBytes + 16 * kMostStrips), inner",
+        "Stages::kBytes), inner",
+        f"{LATE}|more arrivals",
+    ),
+    Bug("too many bytes of a strip are expected", "x.full(), strips.bytes", "x.full(), strips.bytes + 128", "deadlock"),
+    Bug("too few bytes of a strip are expected", "x.full(), strips.bytes", "x.full(), strips.bytes - 128", LATE),
+    Bug("too few bytes of weights are expected", "Tile::kWeightBytes);", "Tile::kWeightBytes - 128);", LATE),
+    # ---- what is multiplied
+    Bug("all taps read the first one's pixels", "x.address() + tap * shift", "x.address()", WRONG),
+    Bug("all taps of patches read the first one's pixels", "x.address() + tap * shift", "x.address()", WRONG, PATCHES),
+    Bug(
+        "steps across K and columns are exchanged",
+        "512ull << 16 | 64ull",
+        "64ull << 16 | 512ull",
+        f"{WRONG}|{UNWRITTEN}",
+        path=HOPPER,
+    ),
+    Bug("columns after 64 are too near", "512ull << 16", "256ull << 16", f"{WRONG}|{UNWRITTEN}", path=HOPPER),
+    Bug(
+        "rows of eight channels are too near",
+        "512ull << 16 | 64ull",
+        "512ull << 16 | 32ull",
+        f"{WRONG}|{UNWRITTEN}",
+        path=HOPPER,
+    ),
+    Bug("steps along K are too short", "kBlockK / 4 * 128", "kBlockK / 8 * 128", WRONG, path=TILE),
+    Bug(
+        "rows are read as patches",
+        '".bf16.bf16", ", 0, 1"',
+        '".bf16.bf16", ", 0, 0"',
+        f"{WRONG}|{UNWRITTEN}",
+        path=WGMMA,
+    ),
+    # ---- what is fetched
+    Bug("pieces lie too near", "piece * 8192", "piece * 4096", f"{WRONG}|{LATE}"),
+    Bug(
+        "pieces follow each other along the other axis",
+        "at[2] + piece * strips.piece_w, at[1] + piece * strips.piece_h",
+        "at[2] + piece * strips.piece_h, at[1] + piece * strips.piece_w",
+        WRONG,
+    ),
+    Bug("pieces of one row are all the first", "at[2] + piece * strips.piece_w", "at[2]", WRONG, LONG),
+    Bug("pieces of neighbouring rows are all the first", "at[1] + piece * strips.piece_h", "at[1]", WRONG),
+    Bug("the last piece is missing", "piece < strips.pieces;", "piece + 1 < strips.pieces;", "deadlock"),
+    Bug("the inner taps have the same weights", TAP_ROW, "tap_row(taps, slice.tap)", WRONG),
+    Bug("the inner taps are those along W", "++each, ++tap[1]", "++each, ++tap[2]", WRONG),
+    Bug(
+        "taps along H begin their strips anew",
+        "slice.advance(loading, strips.taps)",
+        "slice.advance(loading, taps.count)",
+        WRONG,
+        DEEP,
+    ),
+    Bug(
+        "shares begin at the strips of single taps",
+        "slice.first(loading, strips.taps",
+        "slice.first(loading, taps.count",
+        WRONG,
+        DEEP_SHARES,
+    ),
+    Bug("strips of the stride are too near", "* common.stride[axis] + taps", "+ taps", WRONG, STRIDED),
+    Bug("padding is left out", "+ taps.start[axis] + slice", "+ slice", WRONG),
+    Bug(
+        "all strips are of the first image",
+        "at[0],\n                             channel, first.n",
+        "at[0],\n                             channel, 0",
+        WRONG,
+        DEEP,
+    ),
+    Bug(
+        "axes of patches are exchanged", "channel, at[2], at[1], at[0]", "channel, at[1], at[2], at[0]", WRONG, PATCHES
+    ),
+    Bug("all groups have the inputs of the first", "item.group * loading.x_group +", "", WRONG, GROUPS),
+    Bug("the small part of inputs is left out", "slice.x_part() * loading.x_part", "0", WRONG, IN_PARTS),
+    Bug(
+        "strips are not counted for each product",
+        "divisor * taps[2].divisor) * p.loading.channel_slices * products(p.loading)",
+        "divisor * taps[2].divisor) * p.loading.channel_slices",
+        WRONG,
+        IN_PARTS,
+        ITEMS,
+    ),
+    # ---- where tiles stand
+    Bug(
+        "rows and columns of tiles are exchanged",
+        "found.q[1] *= strips.rows;\n        found.q[2] *= strips.columns;",
+        "found.q[1] *= strips.columns;\n        found.q[2] *= strips.rows;",
+        f"{WRONG}|never written|race|misaligned",
+    ),
+    Bug(
+        "rows of a tile lie along the other axis",
+        "row * tile.strips.column_h;",
+        "row * tile.strips.column_w;",
+        f"{WRONG}|never written|race",
+    ),
+    Bug(
+        "runs of a tile's row are all the first",
+        "row * tile.strips.column_w + column",
+        "column",
+        f"{WRONG}|never written|race",
+        LONG,
+    ),
+    Bug(
+        "columns of rows are as many as those of patches",
+        "kRow = ROWS ? 64 : 16;\n    const",
+        "kRow = 16;\n    const",
+        f"{WRONG}|never written|race|out of bounds",
+    ),
+    Bug(
+        "columns beyond W exist",
+        " && found.q[2] < int(p.extent[2].divisor)",
+        "",
+        f"{WRONG}|out of bounds|never written|race",
+    ),
+    Bug(
+        "rows beyond H exist",
+        "found.q[1] < int(p.extent[1].divisor) && ",
+        "",
+        f"{WRONG}|out of bounds|never written|race",
+        TOGETHER,
+    ),
+    Bug(
+        "neighbours follow each other beyond rows",
+        "kAxesInOrder = 1",
+        "kAxesInOrder = 3",
+        f"{WRONG}|never written|race|out of bounds|misaligned",
+        PATCHES,
+    ),
+    Bug(
+        "tiles stand where the first one does",
+        "first = first_pixel(strips, item.n_tile);",
+        "first = first_pixel(strips, 0);",
+        "never written|race",
+    ),
+)
+
+
+@pytest.fixture(autouse=True)
+def three_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four strips, of which the last one has none."""
+    monkeypatch.setattr(wgmma_plan, "_COUNTS", (3,))
+
+
+def run(bug: Bug) -> None:
+    for seed, order in bug.orders:
+        bug.trial(seed=seed, async_order=order)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_is_noticed(bug: Bug) -> None:
+    text = exchanged(bug.path, bug.old, bug.new)
+    with pytest.raises(AssertionError, match=bug.message), changed_kernels({bug.path: text}):
+        run(bug)
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_without_a_bug_it_is_right(name: str) -> None:
+    TRIALS[name](seed=4, async_order="random")

@@ -1,0 +1,283 @@
+"""Conv by wgmma from strips of x, in the emulator: whole calls, every tile, form and type of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+from emulator import emulated_cuda
+from fused import finished
+from operands import BFLOAT16, LAYOUTS, operands, values
+from strategies import Problem
+
+import gpuconv
+from gpuconv.cuda import choice, wgmma_plan, wgmma_tile
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.wgmma_tile import STRIPS, StripsTile
+
+pytestmark = pytest.mark.emulator
+
+HALF, SINGLE = np.dtype("float16"), np.dtype("float32")
+ASYNCHRONOUS = ("late", "at once", "random")
+INTEGERS = ("integers", "integers", "integers")
+ROWS, PATCHES = STRIPS[:3], STRIPS[3:]
+
+
+def conv(x: tuple[int, ...], w: tuple[int, ...], bias: bool = True, **attributes: Any) -> Problem:
+    return Problem("conv", x, w, w[:1] if bias else None, attributes)
+
+
+# Rows of x are whole multiples of 16 bytes in all of them.
+PROBLEMS = {
+    "as large as x": conv((1, 72, 9, 72), (72, 72, 3, 3), pads=[1, 1, 1, 1]),
+    "all unequal": conv((1, 40, 7, 80), (130, 40, 3, 2), False, pads=[2, 1, 0, 1], dilations=[1, 2]),
+    "far taps along H": conv((1, 64, 9, 64), (64, 64, 3, 3), pads=[2, 2, 2, 2], dilations=[2, 2]),
+    "a stride along H": conv((1, 64, 11, 64), (64, 64, 3, 3), pads=[1, 1, 1, 1], strides=[2, 1]),
+    "one tap": conv((2, 130, 8, 16), (72, 130, 1, 1)),
+    "one axis": conv((2, 100, 304), (70, 100, 4), pads=[1, 3], dilations=[3]),
+    "three axes": conv(
+        (2, 24, 3, 5, 72), (64, 24, 2, 3, 2), pads=[1, 1, 0, 0, 0, 2], strides=[2, 1, 1], dilations=[1, 2, 1]
+    ),
+    "groups": conv((1, 128, 5, 64), (140, 64, 3, 2), False, group=2, pads=[1, 1, 1, 1]),
+    "one slice": conv((1, 64, 5, 72), (64, 64, 3, 3), pads=[1, 0, 1, 1]),
+    "no padding": conv((1, 72, 6, 64), (64, 72, 3, 3)),
+}
+SHARED = [name for name in PROBLEMS if name not in ("a stride along H", "one tap", "one axis")]
+
+
+def form_of(tile: StripsTile) -> str:
+    return f"{tile.block_m}x{tile.block_n}_{'rows' if tile.rows else 'patches'}"
+
+
+KERNELS = [
+    *((form_of(tile), dtype, "ieee") for tile in ROWS for dtype in (BFLOAT16, HALF)),
+    *((f"{form_of(tile)}_direct", dtype, "ieee") for tile in PATCHES for dtype in (BFLOAT16, HALF)),
+    *((form_of(tile), dtype, "ieee") for tile in PATCHES for dtype in (BFLOAT16, HALF)),
+    *((form_of(tile), SINGLE, precision) for tile in PATCHES for precision in ("tf32", "3xtf32")),
+]
+
+
+def sampled() -> Iterator[Any]:
+    """One problem for each kernel, so that each problem comes as often as others, by whole tiles or by shares."""
+    for number, (wanted, dtype, precision) in enumerate(KERNELS):
+        names = list(PROBLEMS) if "_rows" in wanted else SHARED
+        name, split = names[number % len(names)], (number + number // 6) % 2 == 1
+        label = f"{wanted}-{dtype}-{precision}-{name}{'-shares' if split else ''}"
+        yield pytest.param(wanted, dtype, precision, name, split, id=label)
+
+
+def call(
+    given: Problem, arrays: Sequence[Any], wanted: str, precision: str = "ieee", *, more: Any = None, **options: Any
+) -> tuple[Any, Any]:
+    """The result of the first candidate whose name ends so, and the parameters of its last launch."""
+    x, w, b = arrays
+    with_last = "_direct" in wanted
+    x = LAYOUTS["channels last"](x) if with_last else x
+
+    def pick(candidates: Sequence[Candidate]) -> Candidate:
+        return next(one for one in candidates if one.name.endswith(wanted))
+
+    with choice.picking(pick), gpuconv.precision(precision), emulated_cuda(**options) as emulated:
+        y = gpuconv.conv(x, w, b, **given.attributes, **(more or {}))
+    last = emulated.launches[-1]
+    assert form_of_name(wanted) in last.variant.name
+    return y, np.frombuffer(last.parameters, last.variant.layout)[0]
+
+
+def divided(given: Problem, arrays: Sequence[Any], wanted: str, *more: Any, **options: Any) -> tuple[Any, Any]:
+    """The same by shares of tiles, on multiprocessors that these are left over for."""
+    for count in (5, 7, 11):
+        with suppress(StopIteration):
+            y, struct = call(given, arrays, f"{wanted}_split", *more, multiprocessors=count, **options)
+            assert struct["splits"]["count"]["divisor"] > 1
+            return y, struct
+    pytest.fail("there is no such candidate")
+
+
+def form_of_name(wanted: str) -> str:
+    return "_".join(wanted.split("_")[:2])
+
+
+def exact_of(given: Problem, arrays: Sequence[Any]) -> oracle.Exact:
+    return oracle.conv(*arrays, **given.attributes)
+
+
+@pytest.mark.parametrize(("wanted", "dtype", "precision", "name", "split"), list(sampled()))
+def test_integers_are_exact(wanted: str, dtype: Any, precision: str, name: str, split: bool) -> None:
+    """With a residual and an activation."""
+    given, random = PROBLEMS[name], Random(f"{wanted} {dtype} {precision} {name}")
+    arrays = operands(given, INTEGERS, random.randrange(100), dtype)
+    exact = exact_of(given, arrays).value
+    activation = random.choice((None, "relu", ("leaky_relu", -2), ("clip", -1.5, 6)))
+    added = random.choice((None, "contiguous", "channels last"))
+    residual = None if added is None else LAYOUTS[added](values("integers", 7, exact.shape, dtype))
+    expected = finished(exact.astype(np.float32), residual, activation).astype(dtype)
+    out = LAYOUTS[random.choice(("contiguous", "channels last", "strided"))](np.zeros(exact.shape, dtype))
+    options = {"seed": random.randrange(100), "async_order": random.choice(ASYNCHRONOUS)}
+    more = {"activation": activation, "residual": residual, "out": out}
+    if split:
+        y, _ = divided(given, arrays, wanted, precision, more=more, **options)
+    else:
+        count = random.choice((1, 2, 3))
+        y, _ = call(given, arrays, wanted, precision, more=more, multiprocessors=count, **options)
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_all_forms_of_strips_are_among_these_problems() -> None:
+    """Taps that share strips and taps that do not; neighbouring rows and one row after the other."""
+    found = {}
+    for name in PROBLEMS:
+        arrays = operands(PROBLEMS[name], INTEGERS, 0, BFLOAT16)
+        _, struct = call(PROBLEMS[name], arrays, form_of(ROWS[0]), check_shared=False, check_global=False)
+        strips = struct["strips"]
+        found[name] = int(strips["inner"]), int(strips["column_w"]), int(strips["piece_h"])
+    assert found["as large as x"] == (3, 0, 1)
+    assert found["a stride along H"] == (1, 0, 2)
+    assert found["one tap"] == found["one axis"] == (1, 64, 0)
+
+
+# ---------------------------------------------------------------- rings
+
+
+@pytest.fixture
+def resized(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Lets one tile be the only one, with other numbers of stages."""
+
+    def resize(tile: StripsTile, **changes: Any) -> str:
+        monkeypatch.setattr(wgmma_tile, "STRIPS", (replace(tile, **changes),))
+        return form_of(tile)
+
+    return resize
+
+
+@pytest.mark.parametrize(
+    ("tile", "stages"), [*((ROWS[2], stages) for stages in (2, 3, 4, 5, 6)), (PATCHES[0], 2), (PATCHES[1], 5)], ids=str
+)
+def test_every_number_of_stages_of_weights_in_every_order_of_arrival(
+    tile: StripsTile, stages: int, resized: Any
+) -> None:
+    given = conv((1, 72, 5, 72), (64, 72, 3, 2), pads=[1, 0, 2, 1])
+    arrays = operands(given, INTEGERS, 2, BFLOAT16)
+    expected = exact_of(given, arrays).value.astype(BFLOAT16)
+    wanted = resized(tile, stages=stages)
+    for seed, order in enumerate(ASYNCHRONOUS):
+        y, _ = call(given, arrays, wanted, seed=seed, async_order=order, multiprocessors=1 + 2 * (seed % 2))
+        np.testing.assert_array_equal(y, expected, err_msg=order)
+
+
+def strips_that_there_is_room_for() -> Iterator[Any]:
+    """Tiles, problems and how many strips fit: the most, where a strip is a tile, and less, down to two."""
+    far: dict[str, Any] = {"pads": [0, 1, 0, 0]}
+    for tile, reach, count in (
+        *((ROWS[0], 0, 3), (ROWS[0], 2, 2), (ROWS[1], 0, 6), (ROWS[1], 1, 4), (ROWS[1], 2, 3), (ROWS[1], 4, 2)),
+        *((ROWS[2], 0, 4), (ROWS[2], 1, 3), (ROWS[2], 4, 2)),
+        *((PATCHES[0], 1, 3), (PATCHES[0], 8, 2), (PATCHES[1], 1, 5), (PATCHES[1], 3, 4), (PATCHES[1], 8, 3)),
+        *((PATCHES[2], 1, 4), (PATCHES[2], 8, 3), (PATCHES[2], 12, 2)),
+    ):
+        taps, attributes = (2, {**far, "dilations": [reach, 1]}) if reach else (1, {**far, "strides": [2, 1]})
+        given = conv((1, 200, reach + 6, 24), (64, 200, taps, 2), **attributes)
+        yield pytest.param(tile, given, count, id=f"{form_of(tile)}-{count}")
+
+
+@pytest.mark.parametrize(("tile", "given", "count"), list(strips_that_there_is_room_for()))
+def test_every_number_of_strips_in_every_order_of_arrival(tile: StripsTile, given: Problem, count: int) -> None:
+    """Of eight strips an item."""
+    arrays = operands(given, INTEGERS, 3, HALF)
+    expected = exact_of(given, arrays).value.astype(HALF)
+    for seed, order in enumerate(ASYNCHRONOUS):
+        y, struct = call(given, arrays, form_of(tile), seed=seed, async_order=order, multiprocessors=1)
+        assert struct["strips"]["stages"] == count
+        np.testing.assert_array_equal(y, expected, err_msg=order)
+
+
+# ---------------------------------------------------------------- shares
+
+
+@pytest.mark.parametrize("tile", STRIPS, ids=form_of)
+@pytest.mark.parametrize(
+    ("name", "splits", "inner"),
+    [("one slice", 3, 3), ("a stride along H", 9, 1), ("as large as x", 4, 3)],
+    ids=["of one strip and three taps", "of one strip and one tap", "without strips"],
+)
+def test_short_shares(
+    name: str, splits: int, inner: int, tile: StripsTile, monkeypatch: pytest.MonkeyPatch, resized: Any
+) -> None:
+    """One strip each, of one tap or of three; and six strips in four shares, the last of which has none."""
+    if inner == 1 and not tile.rows:
+        pytest.skip("patches are for taps that share them")
+    given = PROBLEMS[name]
+    wanted = resized(tile)
+    monkeypatch.setattr(wgmma_plan, "_COUNTS", (splits,))
+    arrays = operands(given, INTEGERS, 4, BFLOAT16)
+    seed = splits + tile.block_n
+    y, struct = divided(given, arrays, wanted, seed=seed, async_order=ASYNCHRONOUS[seed % 3])
+    assert (struct["strips"]["inner"], struct["splits"]["count"]["divisor"]) == (inner, splits)
+    np.testing.assert_array_equal(y, exact_of(given, arrays).value.astype(BFLOAT16))
+
+
+@pytest.mark.parametrize("wanted", [form_of(ROWS[0]), form_of(PATCHES[2])])
+def test_results_do_not_depend_on_the_order_of_blocks(wanted: str) -> None:
+    given = PROBLEMS["as large as x"]
+    arrays = operands(given, ("normal", "normal", "normal"), 5, HALF)
+    found = {divided(given, arrays, wanted, seed=seed, threads=1 + seed)[0].tobytes() for seed in range(2)}
+    assert len(found) == 1
+
+
+# ---------------------------------------------------------------- numbers that are not finite
+
+
+@pytest.mark.parametrize("kinds", [("integers", "nonfinite"), ("nonfinite", "integers")])
+@pytest.mark.parametrize(
+    ("wanted", "dtype", "precision"), [KERNELS[2], KERNELS[5], KERNELS[10], KERNELS[-5], KERNELS[-1]], ids=str
+)
+def test_padding_adds_nothing_to_what_is_not_finite(
+    wanted: str, dtype: Any, precision: str, kinds: tuple[str, str]
+) -> None:
+    given = conv((1, 64, 7, 72), (64, 64, 3, 2), pads=[1, 2, 1, 0])
+    x, w, b = operands(given, (*kinds, "integers"), 6, dtype)
+    for array in (x, w):  # few enough for most outputs to be numbers
+        odd = np.random.default_rng(5).random(array.shape) < 0.995
+        array[odd & ~np.isfinite(array.astype(np.float64))] = 1
+    y, _ = call(given, (x, w, b), wanted, precision)
+    exact = exact_of(given, (x, w, b))
+    assert np.isfinite(exact.value).any()
+    assert not np.isfinite(exact.value).all()
+    oracle.assert_close(y, exact, dtype, "tensor cores" if precision == "ieee" else precision)
+
+
+@pytest.mark.parametrize(("wanted", "dtype", "precision"), [KERNELS[1], KERNELS[-4], KERNELS[-3]], ids=str)
+def test_random_numbers_are_within_the_bound(wanted: str, dtype: Any, precision: str) -> None:
+    given = PROBLEMS["all unequal"]
+    x, w, _ = operands(given, ("normal", "normal", "normal"), 7, dtype)
+    y, _ = call(given, (x, w, None), wanted, precision)
+    oracle.assert_close(y, exact_of(given, (x, w, None)), dtype, "tensor cores" if precision == "ieee" else precision)
+
+
+# ---------------------------------------------------------------- where x lies
+
+
+@pytest.mark.parametrize("share", [False, True], ids=["w", "packed w"])
+@pytest.mark.parametrize("wanted", ["128x128_rows", "64x256_rows_split"])
+def test_rows_from_other_addresses_are_copied_after_all(wanted: str, share: bool) -> None:
+    """From an address on that is no multiple of 16 bytes: the same plan, other launches."""
+    shape, w_shape = (2, 72, 6, 24), (70, 72, 3, 3)
+    memory, w = (np.random.default_rng(8).integers(-3, 4, size).astype(HALF) for size in (2 * 72 * 144 + 1, w_shape))
+
+    def pick(candidates: Sequence[Candidate]) -> Candidate:
+        return next(one for one in candidates if one.name.endswith(wanted))
+
+    with choice.picking(pick), emulated_cuda(seed=1, async_order="random", multiprocessors=3) as emulated:
+        weights = gpuconv.pack(w) if share else w
+        for k in (0, 1, 0, 1):
+            x = memory[k : memory.size - 1 + k].reshape(shape)
+            np.testing.assert_array_equal(gpuconv.conv(x, weights), oracle.conv(x, w).value.astype(HALF))
+    names = [launch.variant.name for launch in emulated.launches]
+    assert sum("channels_last" in name for name in names) == 2
+    launches = 2 if share and "_split" in wanted else 1  # of which the second one adds up
+    assert sum("wgmma" in name and "_rows" in name for name in names) == 2 * launches
