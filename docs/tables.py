@@ -102,7 +102,10 @@ def imports() -> str:
 def model_classes() -> str:
     """Classes of layers by the planner's model."""
     head, _, rows = static.read()
-    about = f"Kernels for {head['architecture']} by {head['compiler']}; floors of the {head['device']}'s datasheet."
+    about = (
+        f"Kernels for {head['architecture']} by {head['compiler']}; floors of the {head['device']}'s datasheet, "
+        f"those of {static_summary.LARGE} by rates measured there."
+    )
     return f"{about}\n\n{static_summary.markdown(static_summary.classes(rows.values()))}"
 
 

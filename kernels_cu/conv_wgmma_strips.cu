@@ -1,4 +1,4 @@
-// Conv as conv_wgmma.cu makes it, but with strips of x that several taps share (wgmma_strips.cuh): less passes through the L2 cache,
+// Conv as conv_wgmma.cu makes it, but with strips of x that several taps share (wgmma_strips.cuh): fewer passes through the L2 cache,
 // and x need not have its channels innermost.
 #include "wgmma_run.cuh"
 #include "wgmma_strips.cuh"

@@ -201,7 +201,7 @@ def fragments() -> Picture:
 
 
 def hopper() -> Picture:
-    """A call on Hopper: two passes, and a kernel whose warpgroups fetch, multiply and write at the same time."""
+    """A call on Hopper: up to two passes, and a kernel whose warpgroups fetch, multiply and write at the same time."""
 
     def shapes() -> Iterator[str]:
         yield from box(20, 30, 130, 44, "w: M, C, taps")
@@ -237,7 +237,47 @@ def hopper() -> Picture:
     return 990, 365, shapes()
 
 
-PICTURES: tuple[Callable[[], Picture], ...] = (implicit_gemm, pipeline, phases, planning, repair, fragments, hopper)
+def strips() -> Picture:
+    """A strip of x in shared memory: the taps along H of one tap along W begin a row further down each."""
+
+    def shapes() -> Iterator[str]:
+        rows, taps = 4, 3
+        colors = ((BLUE, "#cfe0f0"), (RED, "#f3dcdc"), (GREEN, "#dcebdc"))
+        yield text(150, 22, "x as it is: one copy brings 64 pixels", 12)
+        yield text(150, 38, "of a row, of each of 64 channels", 12)
+        yield rect(30, 50, 240, 222, PALE)
+        for row in range(1, 8):
+            yield line(30, 50 + 27.75 * row, 270, 50 + 27.75 * row, "#ccc", arrow=False)
+        yield text(430, 30, "strip: 6 rows in shared memory", 12)
+        for row in range(rows + taps - 1):
+            y = 50 + 37 * row
+            yield from box(340, y, 180, 33, ("row h − 1", "row h", f"row h + {row - 1}")[min(row, 2)], fill="#f6e7c8")
+            yield rect(90, 77.75 + 27.75 * row, 110, 27.75, "#f6e7c8")
+            yield line(202, 91.6 + 27.75 * row, 336, y + 17, GRAY)
+        for tap, (stroke, fill) in enumerate(colors):
+            x, top, bottom = 540 + 22 * tap, 52 + 37 * tap, 50 + 37 * (tap + rows) - 6
+            yield line(x, top, x, bottom, stroke, arrow=False)
+            for y in (top, bottom):
+                yield line(x - 8, y, x, y, stroke, arrow=False)
+            yield from box(670, 50 + 76 * tap, 130, 44, f"tap {tap} along H", "4 rows of inputs", fill=fill)
+            yield line(x + 2, 72 + 76 * tap, 666, 72 + 76 * tap, stroke)
+            yield line(802, 72 + 76 * tap, 846, 130 + 20 * tap, stroke)
+        yield from box(850, 108, 120, 84, "wgmma", "sums of 4 rows", "of 64 outputs")
+        yield text(500, 300, "the same for the other taps along W, and for the next 64 channels", 13)
+
+    return 990, 315, shapes()
+
+
+PICTURES: tuple[Callable[[], Picture], ...] = (
+    implicit_gemm,
+    pipeline,
+    phases,
+    planning,
+    repair,
+    fragments,
+    hopper,
+    strips,
+)
 _HEAD = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
     'font-family="sans-serif">\n<title>{title}</title>\n<defs><marker id="point" viewBox="0 0 8 8" refX="7" refY="4" '
