@@ -237,7 +237,7 @@ def _channels_last(problem: Problem, slice_bytes: int) -> bool:
     return _strides(sizes, [*spatial[::-1], batch], problem.itemsize) is not None
 
 
-def no_rows(problem: Problem, slice_bytes: int = SLICE_BYTES) -> str | None:
+def no_rows(problem: Problem, slice_bytes: int) -> str | None:
     """Return why x of a Conv cannot be fetched by rows of pixels, or None."""
     if not _takes_rounded(problem):
         return "float32 is rounded first"

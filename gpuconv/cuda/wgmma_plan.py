@@ -161,8 +161,9 @@ def _reasons(work: Work, limits: Limits) -> Iterator[str]:
     if source.form == "copied":
         fetched = "x is copied first, with its channels side by side"
         conv = correlation.as_conv(source.problem)
-        why = None if conv is None else wgmma_maps.no_rows(conv)
-        fetched += "" if why is None else f", since {why}"
+        if conv is not None:
+            why = wgmma_maps.no_rows(conv, source.slice_bytes)
+            fetched += f", since {why or 'the model takes its rows for slower'}"
     elif source.form == "direct":
         fetched = "x is fetched as it is: its channels are side by side"
     else:
