@@ -109,12 +109,6 @@ BUGS = (
     Bug(
         "a strip is released with every tap", "done > 0 && tap == 0", "done > 0", "more arrivals|deadlock|race", NARROW
     ),
-    Bug(
-        "the first tap releases what nobody has read",
-        "speaks && !resident && done + tap > 0",
-        "speaks && !resident",
-        "more arrivals|race|deadlock",
-    ),
     Bug("the last strip is never released", "        barrier_arrive(x.empty_before());\n", "", "deadlock"),
     Bug(
         "the last weights are never released",
@@ -128,9 +122,6 @@ BUGS = (
         "if (!speaks) return;",
         "more arrivals|deadlock|race|in flight",
         SHARES,
-    ),
-    Bug(
-        "weights of the other's strips are left out once", "item.slices * inner", "item.slices", f"{WRONG}|{LATE}", ODD
     ),
     Bug("rounds of the other are not counted", "        parity ^= passed / count() & 1;\n", "", LATE, ODD, RING),
     Bug(
@@ -175,14 +166,6 @@ BUGS = (
         HALVED,
         HOPPER,
     ),
-    Bug(
-        "rows of 64 bytes lie as far apart as longer ones",
-        "(BYTES / 2)",
-        "(64)",
-        f"{WRONG}|{UNWRITTEN}",
-        HALVED,
-        HOPPER,
-    ),
     # ---- what is fetched
     Bug("pieces lie too near", "kPieceOfStrip = 64 * SLICE", "kPieceOfStrip = 32 * SLICE", f"{WRONG}|{LATE}"),
     Bug(
@@ -207,7 +190,6 @@ BUGS = (
         DEEP_SHARES,
     ),
     Bug("strips of the stride are too near", "* common.stride[axis] + taps", "+ taps", WRONG, STRIDED),
-    Bug("padding is left out", "+ taps.start[axis] + slice", "+ slice", WRONG),
     Bug(
         "all strips are of the first image",
         "strips.piece_h, at[0], channel, first.n",
@@ -219,7 +201,6 @@ BUGS = (
         "axes of patches are exchanged", "channel, at[2], at[1], at[0]", "channel, at[1], at[2], at[0]", WRONG, PATCHES
     ),
     Bug("all groups have the inputs of the first", "item.group * loading.x_group +", "", WRONG, GROUPS),
-    Bug("the small part of inputs is left out", "slice.x_part() * loading.x_part", "0", WRONG, IN_PARTS),
     Bug(
         "strips are not counted for each product",
         "divisor * taps[2].divisor) * p.loading.channel_slices * products(p.loading)",
@@ -236,12 +217,6 @@ BUGS = (
         f"{WRONG}|never written|race|misaligned",
     ),
     Bug(
-        "rows of a tile lie along the other axis",
-        "row * tile.strips.column_h;",
-        "row * tile.strips.column_w;",
-        f"{WRONG}|never written|race",
-    ),
-    Bug(
         "columns of rows are as many as those of patches",
         "kRow = ROWS ? 64 : 16;\n    const",
         "kRow = 16;\n    const",
@@ -252,13 +227,6 @@ BUGS = (
         " && found.q[2] < int(p.extent[2].divisor)",
         "",
         f"{WRONG}|out of bounds|never written|race",
-    ),
-    Bug(
-        "rows beyond H exist",
-        "found.q[1] < int(p.extent[1].divisor) && ",
-        "",
-        f"{WRONG}|out of bounds|never written|race",
-        TOGETHER,
     ),
     Bug(
         "neighbours follow each other beyond rows",
