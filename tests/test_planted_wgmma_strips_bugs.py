@@ -17,7 +17,7 @@ from gpuconv.cuda import wgmma_plan
 pytestmark = pytest.mark.emulator
 
 STRIPS, RING, HOPPER = "include/wgmma_strips.cuh", "include/wgmma_ring.cuh", "include/hopper.cuh"
-TILE, ITEMS, WGMMA = "include/wgmma_tile.cuh", "include/wgmma_items.cuh", "include/wgmma.cuh"
+TILE, ITEMS = "include/wgmma_tile.cuh", "include/wgmma_items.cuh"
 HALF, SINGLE = np.dtype("float16"), np.dtype("float32")
 WRONG = "elements are wrong"
 
@@ -130,7 +130,6 @@ BUGS = (
         "Stages::kBytes), inner",
         f"{LATE}|more arrivals",
     ),
-    Bug("too few bytes of a strip are expected", "x.full(), strips.bytes", "x.full(), strips.bytes - 128", LATE),
     # ---- weights that stay
     Bug("weights that stay are fetched for every item", MISSING, "inner", "deadlock", STAYING),
     Bug(
@@ -142,7 +141,6 @@ BUGS = (
     Bug("weights of several tiles stay", "resident(strips.resident)", "resident(true)", f"{WRONG}|deadlock", GROUPS),
     # ---- what is multiplied
     Bug("all taps read the first one's pixels", "x.address() + tap * shift", "x.address()", WRONG),
-    Bug("columns after 64 are too near", "NEXT / 16", "NEXT / 32", f"{WRONG}|{UNWRITTEN}", path=HOPPER),
     Bug(
         "rows of eight channels are too near",
         "NEXT / 16) << 16 | 64ull",
@@ -151,13 +149,6 @@ BUGS = (
         path=HOPPER,
     ),
     Bug("steps along K are too short", "32 / int(sizeof(T)) * 128", "16 / int(sizeof(T)) * 128", WRONG, path=TILE),
-    Bug(
-        "rows are read as patches",
-        '".bf16.bf16", ", 0, 1"',
-        '".bf16.bf16", ", 0, 0"',
-        f"{WRONG}|{UNWRITTEN}",
-        path=WGMMA,
-    ),
     Bug(
         "slices of 64 bytes are swizzled as longer ones",
         "(BYTES == 128 ? 1ull : 2ull)",
