@@ -150,7 +150,15 @@ PATCHES_OF_PARTS = Trial(
     precision="3xtf32",
     kinds=("normal", "normal", "normal"),
 )
-STRIPS = (ROWS, PATCHES, ROWS_TOGETHER, ROWS_OF_ONE, ROWS_SPLIT, PATCHES_OF_PARTS)
+STAYING = Trial(  # weights, in slices of 32 channels
+    *("conv", "64x256x32_rows", BFLOAT16, ((2, 96, 7, 72), (64, 96, 3, 2)), {"pads": [1, 0, 2, 1]}),
+    kinds=_INFINITE_WEIGHTS,
+)
+BACKWARDS = Trial(  # taps of ConvTranspose
+    *("conv_transpose", "64x256_patches_direct", HALF, ((2, 72, 19, 20), (72, 70, 3, 2)), {"pads": [1, 0, 0, 1]}),
+    layout="channels last",
+)
+STRIPS = (ROWS, PATCHES, ROWS_TOGETHER, ROWS_OF_ONE, ROWS_SPLIT, PATCHES_OF_PARTS, STAYING, BACKWARDS)
 
 ALL = (
     *(SMALL, TURNS, TRANSPOSED, TOGETHER, SPLIT, PARTS, ADDED_UP, WIDE, TALL),

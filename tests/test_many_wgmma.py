@@ -12,7 +12,11 @@ from gpuconv.cuda import wgmma_plan, wgmma_tile
 pytestmark = pytest.mark.emulator
 
 
-@pytest.mark.parametrize("trial", ALL, ids=lambda trial: f"{trial.operator}-{trial.dtype}-{trial.candidate}")
+def label(trial: Trial) -> str:
+    return f"{trial.operator}-{trial.dtype}-{trial.candidate}"
+
+
+@pytest.mark.parametrize("trial", [trial for trial in ALL if trial not in STRIPS], ids=label)
 @pytest.mark.parametrize(("seed", "order"), [(0, "at once"), (3, "late"), (4, "random")])
 def test_a_small_problem_is_right(trial: Trial, seed: int, order: str) -> None:
     emulated = trial(seed=seed, async_order=order)
@@ -23,11 +27,19 @@ def test_a_small_problem_is_right(trial: Trial, seed: int, order: str) -> None:
     assert (struct["splits"]["count"]["divisor"] > 1) == (trial in DIVIDED)
     if trial not in DIVIDED:
         assert struct["items"] >= 2 * last.grid[0] == 2 * trial.multiprocessors
+    if trial in STRIPS:
+        assert struct["strips"]["resident"] == (trial is many_wgmma.STAYING)
+
+
+@pytest.mark.parametrize("trial", STRIPS, ids=label)
+def test_a_small_problem_of_strips_is_right(trial: Trial) -> None:
+    """In one order of arrival: `test_wgmma_strips` has all of them."""
+    test_a_small_problem_is_right(trial, 4, "random")
 
 
 def test_every_tile_is_among_them() -> None:
     tiles = {f"{tile.block_m}x{tile.block_n}" for tile in wgmma_plan.tiles("conv")}
-    assert {trial.candidate.partition("_")[0] for trial in ALL} == tiles
+    assert {trial.candidate.partition("_")[0] for trial in ALL if trial not in STRIPS} == tiles
     assert {(trial.operator, trial.precision) for trial in ALL} >= {("conv", "tf32"), ("conv", "3xtf32")}
     assert {trial.operator for trial in DIVIDED} == {"conv", "conv_transpose"}
     assert many_wgmma.TRANSPOSED in ALL
@@ -37,4 +49,6 @@ def test_every_form_of_strips_is_among_them() -> None:
     forms = {(tile.rows, tile.turns) for tile in wgmma_tile.STRIPS}
     assert len({trial.candidate.removesuffix("_split") for trial in STRIPS}) > len(forms)
     assert {"rows" in trial.candidate for trial in STRIPS} == {True, False}
+    assert any("x32_" in trial.candidate for trial in STRIPS)
+    assert {trial.operator for trial in STRIPS} == {"conv", "conv_transpose"}
     assert set(STRIPS) & set(DIVIDED)

@@ -22,7 +22,7 @@ from benchmarks.sass import Instruction
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import wgmma_tile
 from gpuconv.cuda.plan import Variant
-from gpuconv.cuda.wgmma_plan import variant
+from gpuconv.cuda.wgmma_plan import variant, variants
 from gpuconv.cuda.wgmma_tile import StripsTile, Tile
 
 pytestmark = [needs_nvrtc, needs_disassembler]
@@ -48,8 +48,10 @@ def code_of(operator: str, dtype: str, tile: Tile) -> tuple[list[Instruction], s
     return built(variant(operator, dtype, tile))
 
 
-STRIPS = [("bfloat16", tile) for tile in wgmma_tile.STRIPS]
-STRIPS += [("float16", wgmma_tile.STRIPS[0]), ("float32", wgmma_tile.STRIPS[-1])]
+# Of strips, those that plans can name: all of bfloat16, one of float16, the patches of most pixels of float32.
+NAMED = {each.name for each in variants()}
+STRIPS = [("bfloat16", tile) for tile in wgmma_tile.STRIPS] + [("float16", wgmma_tile.STRIPS[0])]
+STRIPS += [("float32", tile) for tile in wgmma_tile.STRIPS if variant("conv", "float32", tile).name in NAMED][-1:]
 over_strips = pytest.mark.parametrize(
     ("dtype", "tile"), STRIPS, ids=[variant("conv", *strips).name for strips in STRIPS]
 )
@@ -72,6 +74,13 @@ def batches(code: Sequence[Instruction]) -> Iterator[list[str]]:
     assert found is None
 
 
+def products_of(tile: Tile) -> int:
+    """The products of a slice, of 32 bytes along K and of 64 rows, that a warpgroup starts."""
+    slice_bytes = tile.slice_bytes if isinstance(tile, StripsTile) else wgmma_tile.SLICE_BYTES
+    rows = tile.block_m if tile.turns else tile.block_m // 2
+    return slice_bytes // 32 * rows // 64
+
+
 def complaints(log: str) -> list[str]:
     """What the assembler has against the order of products and the uses of their sums."""
     return [line for line in log.splitlines() if re.search(r"\bC75\d\d\b|serializ", line)]
@@ -80,12 +89,16 @@ def complaints(log: str) -> list[str]:
 @over_kernels
 def test_a_slice_is_one_batch_of_products(operator: str, dtype: str, tile: Tile) -> None:
     code, log = code_of(operator, dtype, tile)
-    rows = tile.block_m if tile.turns else tile.block_m // 2
     product = f"HGMMA.64x{tile.block_n}x{_TYPES[dtype]}"
     found = list(batches(code))
     assert found
-    assert all(batch == [product] * (4 * rows // 64) for batch in found), found
+    assert all(batch == [product] * products_of(tile) for batch in found), found
     assert not complaints(log)
+
+
+def test_kernels_of_strips_are_those_that_plans_name() -> None:
+    assert {variant("conv", *strips).name for strips in STRIPS} <= NAMED
+    assert {dtype for dtype, _ in STRIPS} == {"bfloat16", "float16", "float32"}
 
 
 @over_strips
@@ -96,7 +109,7 @@ def test_a_tap_of_a_strip_is_one_batch_of_products(dtype: str, tile: Tile) -> No
 @over_strips
 def test_products_follow_each_other_closely(dtype: str, tile: Tile) -> None:
     code, _ = code_of("conv", dtype, tile)
-    each = 4 * (tile.block_m if tile.turns else tile.block_m // 2) // 64
+    each = products_of(tile)
     products = [number for number, one in enumerate(code) if one.opcode == "HGMMA"]
     between = [after - before - 1 for before, after in pairwise(products)]
     assert max(gap for number, gap in enumerate(between, 1) if number % each) <= _IN_SLICES
