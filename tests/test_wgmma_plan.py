@@ -479,8 +479,14 @@ def test_a_wrong_corner_shows(lower: int, upper: int, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("operator", "x", "w", "more", "why"),
     [
-        ("conv", (1, 64, 9, 9), (63, 64, 3, 3), {}, "its least tile has 64 output channels, a group has 63"),
-        ("conv", (1, 64, 9, 9), (96, 32, 3, 3), {"group": 2}, "64 output channels, a group has 48"),
+        (
+            "conv",
+            (1, 64, 9, 9),
+            (31, 64, 3, 3),
+            {},
+            "it takes 32 output channels at least, half of a tile, a group has 31",
+        ),
+        ("conv", (1, 64, 9, 9), (62, 32, 3, 3), {"group": 2}, "a group has 31"),
         ("conv", (1, 64, 0, 9), (64, 64, 1, 3), {"pads": [1, 0, 1, 0]}, "there is no input to fetch"),
         ("conv", (1, 64, 40, 9), (64, 64, 1, 3), {"strides": [9, 1]}, "strides up to 8 alone can be fetched, not 9"),
         ("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 3), {"strides": [6, 6]}, "36 phases are more than 32"),
@@ -510,6 +516,7 @@ def test_what_tma_does_not_take_is_refused_with_a_reason(
 @pytest.mark.parametrize(
     ("operator", "x", "w", "more"),
     [
+        ("conv", (1, 64, 9, 9), (32, 64, 3, 3), {}),
         ("conv", (1, 64, 40, 9), (64, 64, 1, 3), {"strides": [8, 1]}),
         ("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 3), {"strides": [4, 8]}),
         ("conv", (1, 64, 300, 9), (64, 64, 2, 3), {"dilations": [254, 1], "pads": [0, 0, 127, 0]}),
@@ -1025,8 +1032,8 @@ def test_explain_says_how_and_why_not(capsys: pytest.CaptureFixture[str]) -> Non
     gpuconv.explain("conv", (8, 1280, 3000), (1280, 1280, 3), dtype="bfloat16", pads=[1, 1], strides=[2])
     why = "since the stride along its rows is 2"
     assert f"x is copied first, with its channels side by side, {why}\n" in capsys.readouterr().out
-    gpuconv.explain("conv", (8, 512, 64, 64), (32, 512, 3, 3), dtype="bfloat16")
-    assert "no wgmma: its least tile has 64 output channels, a group has 32" in capsys.readouterr().out
+    gpuconv.explain("conv", (8, 512, 64, 64), (31, 512, 3, 3), dtype="bfloat16")
+    assert "no wgmma: it takes 32 output channels at least, half of a tile, a group has 31" in capsys.readouterr().out
     gpuconv.explain("conv", x, w, dtype="bfloat16", arch="sm_100")
     assert "wgmma" not in capsys.readouterr().out
 

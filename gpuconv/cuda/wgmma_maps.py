@@ -21,7 +21,7 @@ from gpuconv.cuda.plan import TensorMap
 from gpuconv.cuda.wgmma_strips import PATCH, ROW, Strips
 from gpuconv.cuda.wgmma_tile import HALF_SLICE, SLICE_BYTES, Tile
 
-LEAST_FILTERS = 64  # of a tile
+LEAST_FILTERS = 32  # half of the least tile: of fewer, mma.sync makes less in vain
 ALIGNMENT = 16  # bytes, of addresses and of distances in memory
 MOST_PHASES = 32
 _MOST_STRIDE = 8
@@ -129,7 +129,7 @@ def _rounded(count: int, unit: int) -> int:
 def refusal(problem: Problem) -> str | None:
     """Return why no map takes a problem that tensor cores do."""
     if problem.filters < LEAST_FILTERS:
-        return f"its least tile has {LEAST_FILTERS} output channels, a group has {problem.filters}"
+        return f"it takes {LEAST_FILTERS} output channels at least, half of a tile, a group has {problem.filters}"
     if 0 in problem.x_shape:
         return "there is no input to fetch"
     if max(problem.column_strides) > _MOST_STRIDE:
