@@ -23,17 +23,7 @@ def loading() -> np.dtype[Any]:
 @cache
 def convolution(operator: str) -> np.dtype[Any]:
     """Return the layout of ``WgmmaParams`` of ``ConvParams<int, 3>`` or ``ConvTransposeParams<int, 3>``."""
-    return params.layout(
-        [
-            ("x_map", *params.MAP),
-            ("w_map", *params.MAP),
-            ("problem", gemm_structs.operands(operator, False, RANK)),
-            ("loading", loading()),
-            ("splits", gemm_structs.splits()),
-            ("items", "<i4"),
-        ],
-        _ALIGNMENT,
-    )
+    return params.layout(_fields(operator), _ALIGNMENT)
 
 
 @cache
@@ -54,18 +44,18 @@ def strips() -> np.dtype[Any]:
 @cache
 def convolution_of_strips() -> np.dtype[Any]:
     """Return the layout of ``WgmmaStripsParams``."""
-    return params.layout(
-        [
-            ("x_map", *params.MAP),
-            ("w_map", *params.MAP),
-            ("problem", gemm_structs.operands("conv", False, RANK)),
-            ("loading", loading()),
-            ("splits", gemm_structs.splits()),
-            ("items", "<i4"),
-            ("strips", strips()),
-        ],
-        _ALIGNMENT,
-    )
+    return params.layout([*_fields("conv"), ("strips", strips())], _ALIGNMENT)
+
+
+def _fields(operator: str) -> list[tuple[Any, ...]]:
+    return [
+        ("x_map", *params.MAP),
+        ("w_map", *params.MAP),
+        ("problem", gemm_structs.operands(operator, False, RANK)),
+        ("loading", loading()),
+        ("splits", gemm_structs.splits()),
+        ("items", "<i4"),
+    ]
 
 
 OF_STRIPS = "WgmmaStripsParams"  # the CUDA type that has this layout
