@@ -219,12 +219,12 @@ BUGS = (
     ),
     # ---- products
     Bug("products begin unfenced", SLICES, "            products_begin();\n", "", r"without wgmma\.fence"),
-    Bug("rows of eight are too near", HOPPER, "1ull << 16 | 64ull << 32", "1ull << 16 | 32ull << 32", WRONG),
+    Bug("rows of eight are too near", HOPPER, "(BYTES / 2) << 32", "(BYTES / 4) << 32", WRONG),
     Bug("steps along K are too long", TILE, "k * 32", "k * 64", f"{WRONG}|outside shared|uninitialised"),
     Bug(
         "both warpgroups multiply the same rows",
         TILE,
-        "weights + warpgroup() * (kRowsOfGroup * 128)",
+        "weights + warpgroup() * (kRowsOfGroup * SLICE)",
         "weights",
         WRONG,
         BOTH,
