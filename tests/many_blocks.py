@@ -659,19 +659,6 @@ WGMMA = (
                 kinds=_INFINITE_INPUTS, layout="channels last", out="channels last", **_TRANSPOSE_3D),
     _transposed("conv_transpose_float32_3d_tf32_wgmma_64x256", (4, 40, 13, 17), (40, 140, 3, 4), group=2,
                 **_TRANSPOSE_2D),
-    _gemm("conv_float16_3d_wgmma_128x256_rows", (3, 72, 21, 72), (300, 72, 3, 2), kinds=_INFINITE_WEIGHTS,
-          pads=[1, 0, 2, 1]),
-    _gemm("conv_bfloat16_3d_wgmma_128x128_rows", (3, 64, 21, 72), (140, 64, 2, 3), kinds=_INFINITE_INPUTS,
-          pads=[1, 1, 1, 1]),
-    _gemm("conv_float16_3d_wgmma_64x256_rows", (3, 64, 41, 136), (64, 64, 3, 2), kinds=_INFINITE_WEIGHTS,
-          pads=[1, 1, 1, 1]),
-    _gemm("conv_bfloat16_3d_wgmma_64x256x32_rows", (3, 32, 41, 136), (64, 32, 3, 3), pads=[1, 1, 1, 1]),
-    _gemm("conv_float16_3d_wgmma_128x256_patches", (3, 72, 21, 40), (300, 72, 3, 2), kinds=_INFINITE_WEIGHTS,
-          layout="channels last", out="channels last", pads=[1, 0, 2, 1]),
-    _gemm("conv_float32_3d_tf32_wgmma_128x128_patches", (3, 40, 21, 26), (140, 40, 3, 2), pads=[1, 1, 1, 1]),
-    _gemm("conv_bfloat16_3d_wgmma_64x256_patches", (3, 72, 41, 40), (64, 72, 3, 2), kinds=_INFINITE_INPUTS,
-          pads=[1, 1, 1, 1]),
-    _gemm("conv_float16_3d_wgmma_64x256x32_patches", (3, 20, 41, 60), (64, 20, 3, 2), pads=[1, 1, 1, 1]),
 )  # fmt: skip
 
 GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)

@@ -118,7 +118,8 @@ def test_every_tile_of_every_dtype_is_there() -> None:
 
 
 def test_every_tile_of_wgmma_is_there() -> None:
-    kernels = {variant.name for variant in wgmma_plan.variants() if "wgmma" in variant.name}
+    """Those of strips, which want equal strides along W, have problems of their own in test_wgmma_strips.py."""
+    kernels = {variant.name for variant in wgmma_plan.variants() if variant.source == "conv_wgmma.cu"}
     met = {one.kernel for one in WGMMA}
     assert met <= kernels
     tiles = [{name.split("_wgmma_")[1] for name in names} for names in (kernels, met)]
