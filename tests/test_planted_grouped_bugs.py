@@ -63,8 +63,8 @@ BUGS = (
         "image * (int(bands.image_inputs.divisor) - 1)", f"{WRONG}|shared memory"),
     Bug("images that are none are written", BANDS, "result.n < bands.images &&", "",
         "global memory out of bounds|race"),
-    Bug("lanes keep the same filter of both columns", OUTPUTS, "(target) = __byte_perm(word, other, odd ? 0x3276 : 0x5410)",
-        "(target) = __byte_perm(word, other, 0x5410)", WRONG, "NHWC"),
+    Bug("lanes keep the same filter of both columns", OUTPUTS, "(target) = __byte_perm(word, other, odd ? 0x3276",
+        "(target) = __byte_perm(word, other, odd ? 0x5410", WRONG, "NHWC"),
     Bug("pairs are written beside their columns", OUTPUTS, "y += kRowsAtOnce * y_channel;", "y += y_channel + 1;",
         f"{WRONG}|out of bounds|race|misaligned"),
 )  # fmt: skip
