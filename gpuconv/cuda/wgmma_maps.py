@@ -18,6 +18,7 @@ from gpuconv.cuda import channels_last_plan, correlation, fragments, pack_rows_p
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.plan import TensorMap
+from gpuconv.cuda.wgmma_pixels import PixelStrips
 from gpuconv.cuda.wgmma_strips import PATCH, ROW, Strips
 from gpuconv.cuda.wgmma_tile import HALF_SLICE, SLICE_BYTES, Tile
 
@@ -57,6 +58,11 @@ class Source:
     def in_strips(self) -> bool:
         """Whether x comes in strips that taps share, if there are several."""
         return self.patches or self.form == "rows"
+
+    @property
+    def in_registers(self) -> bool:
+        """Whether x, as it is, is rounded on its way through registers."""
+        return not _takes_rounded(self.problem) and self.form != "copied"
 
     @property
     def seen(self) -> Problem:
@@ -201,6 +207,16 @@ def _taps(problem: Problem, axis: int) -> tuple[int, int]:
 def sources(problem: Problem) -> Iterator[Source]:
     """Yield the ways to the arrays of a problem that is not refused, of each kind the shortest."""
     conv = correlation.as_conv(problem)
+    if not _takes_rounded(problem):
+        copied = Source(problem, "copied", packed=True)
+        yield copied
+        if conv is not None:
+            yield replace(copied, patches=True)
+            if _channels_last(problem, SLICE_BYTES):
+                yield replace(copied, form="direct", patches=True)
+            if no_rows(conv, SLICE_BYTES) is None:
+                yield replace(copied, form="rows")
+        return
     for slice_bytes in (SLICE_BYTES, HALF_SLICE) if _half_is_empty(problem) else (SLICE_BYTES,):
         last = "direct" if _channels_last(problem, slice_bytes) else "copied"
         columns = Source(problem, last, not _w_as_it_is(problem, slice_bytes), slice_bytes=slice_bytes)
@@ -224,14 +240,14 @@ def of_copies(problem: Problem) -> Source:
 
 
 def _takes_rounded(problem: Problem) -> bool:
-    """Tell whether a kernel takes x and w as they are: TF32 is rounded before, which TMA does not."""
+    """Tell whether kernels can multiply x and w as they are: TF32 is rounded before, which TMA does not."""
     return problem.itemsize == 2
 
 
 def _channels_last(problem: Problem, slice_bytes: int) -> bool:
     """Tell whether x can be fetched as it is, its channels side by side."""
     batch, channel, *spatial = problem.x_strides
-    if not (_takes_rounded(problem) and channel == 1 and _own_slices(problem, slice_bytes)):
+    if not (channel == 1 and _own_slices(problem, slice_bytes)):
         return False
     sizes = [problem.group * problem.channels, *problem.x_shape[:1:-1], problem.batch]
     return _strides(sizes, [*spatial[::-1], batch], problem.itemsize) is not None
@@ -239,12 +255,10 @@ def _channels_last(problem: Problem, slice_bytes: int) -> bool:
 
 def no_rows(problem: Problem, slice_bytes: int) -> str | None:
     """Return why x of a Conv cannot be fetched by rows of pixels, or None."""
-    if not _takes_rounded(problem):
-        return "float32 is rounded first"
     if not _own_slices(problem, slice_bytes):
         channels = slice_bytes // problem.itemsize
         return f"the {problem.channels} channels of a group are not whole slices of {channels}"
-    if problem.column_strides[-1] != 1:
+    if _takes_rounded(problem) and problem.column_strides[-1] != 1:
         return f"the stride along its rows is {problem.column_strides[-1]}"
     found = flattened(problem) or problem
     if found.x_strides[-1] != 1:
@@ -337,25 +351,30 @@ def _strides(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Int
 # ---------------------------------------------------------------- maps
 
 
-def maps(source: Source, tile: Tile, strips: Strips | None) -> tuple[TensorMap, TensorMap]:
+def maps(source: Source, tile: Tile, strips: Strips | PixelStrips | None) -> tuple[TensorMap, TensorMap]:
     """Return the maps of x and w for the tiles of a kernel."""
     if strips is None:
         layout = wgmma_structs.convolution(source.problem.operator)
         x_map = _columns_of_x(source, tile, params.offset(layout, "x_map"))
     else:
-        layout = wgmma_structs.convolution_of_strips()
+        pixels = isinstance(strips, PixelStrips)
+        layout = wgmma_structs.convolution_of_pixels() if pixels else wgmma_structs.convolution_of_strips()
         x_map = _boxes_of_x(source, strips, params.offset(layout, "x_map"))
     return x_map, _of_w(source, tile, params.offset(layout, "w_map"))
 
 
-def _boxes_of_x(source: Source, strips: Strips, offset: int) -> TensorMap:
+def _boxes_of_x(source: Source, strips: Strips | PixelStrips, offset: int) -> TensorMap:
+    if isinstance(strips, PixelStrips):
+        high, wide = strips.box
+    else:
+        high, wide = (1, ROW) if source.form == "rows" else (strips.bytes // (source.slice_bytes * PATCH), PATCH)
     if source.form == "rows":
         role, (sizes, steps) = "x", _rows_of_x(source.seen)
-        strides, box = _known(_strides(sizes, steps, source.problem.itemsize)), (ROW, 1, 1, source.block_k, 1)
-        swizzle = SLICE_BYTES
+        strides, box = _known(_strides(sizes, steps, source.problem.itemsize)), (wide, high, 1, source.block_k, 1)
+        swizzle = 0 if source.in_registers else SLICE_BYTES
     else:
         role, sizes, strides = _channels_of_x(source, correlation.in_three_axes(source.problem))
-        box = (source.block_k, PATCH, strips.bytes // (source.slice_bytes * PATCH), 1, 1)
+        box = (source.block_k, wide, high, 1, 1)
         swizzle = source.slice_bytes
     return TensorMap(
         role=role,

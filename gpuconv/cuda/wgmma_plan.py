@@ -8,9 +8,10 @@ multiprocessors, or for the last round of them, several blocks make together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from gpuconv.cuda import (
     channels_last_plan,
@@ -21,6 +22,7 @@ from gpuconv.cuda import (
     pack_rows_plan,
     params,
     wgmma_maps,
+    wgmma_pixels,
     wgmma_strips,
     wgmma_structs,
     wgmma_tile,
@@ -30,7 +32,9 @@ from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.wgmma_maps import Source
-from gpuconv.cuda.wgmma_tile import SLICE_BYTES, StripsTile, Tile
+from gpuconv.cuda.wgmma_pixels import PixelStrips
+from gpuconv.cuda.wgmma_strips import Strips
+from gpuconv.cuda.wgmma_tile import SLICE_BYTES, PixelsTile, StripsTile, Tile
 from gpuconv.cuda.wgmma_work import Work
 
 ARCHITECTURE = "sm_90a"
@@ -49,7 +53,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     if refusal(problem, limits) is not None:
         return
     for source in wgmma_maps.sources(problem):
-        for whole in _whole(source):
+        for whole in _whole(source, limits):
             if wgmma_tile.shared_bytes(problem, whole.tile) > limits.shared_bytes_per_block:
                 continue
             for work in (whole, *_divided(whole, limits)):
@@ -87,18 +91,24 @@ def tiles(operator: str) -> Iterator[Tile]:
             yield tile
 
 
-def _whole(source: Source) -> Iterator[Work]:
+def _whole(source: Source, limits: Limits) -> Iterator[Work]:
     """Yield the work by every tile of the kernels that fetch x so."""
     if not source.in_strips:
         for tile in tiles(source.problem.operator):
             yield Work(source, tile)
         return
-    seen = source.seen
-    for tile in wgmma_tile.STRIPS:
-        if (tile.rows, tile.slice_bytes) == (source.form == "rows", source.slice_bytes):
-            strips = wgmma_strips.of(seen, tile)
+    seen, rows = source.seen, source.form == "rows"
+    if source.in_registers:
+        for pixels in wgmma_tile.PIXELS:
+            found = [Work(source, pixels, strips) for strips in wgmma_pixels.of(seen, pixels) if pixels.rows == rows]
+            if found:
+                yield min(found, key=lambda work: wgmma_work.seconds(work, limits))
+        return
+    for each in wgmma_tile.STRIPS:
+        if (each.rows, each.slice_bytes) == (rows, source.slice_bytes):
+            strips = wgmma_strips.of(seen, each)
             if strips is not None:
-                yield Work(source, tile, strips)
+                yield Work(source, each, strips)
 
 
 def _divided(whole: Work, limits: Limits) -> Iterator[Work]:
@@ -167,7 +177,7 @@ def _reasons(work: Work, limits: Limits) -> Iterator[str]:
     elif source.form == "direct":
         fetched = "x is fetched as it is: its channels are side by side"
     else:
-        fetched = f"x is fetched as it is: {wgmma_strips.ROW} pixels of its rows at once"
+        fetched = f"x is fetched as it is: {_row(work)} pixels of its rows at once"
     yield fetched + _sharing(work)
     if not source.packed:
         yield "w is fetched as it is: its channels are side by side"
@@ -178,7 +188,12 @@ def _reasons(work: Work, limits: Limits) -> Iterator[str]:
 def _sharing(work: Work) -> str:
     if work.inner == 1:
         return ""
-    return f"; {work.inner} taps along H share {'patches' if work.source.patches else 'them'}"
+    axes = "H and W" if isinstance(work.strips, PixelStrips) else "H"
+    return f"; {work.inner} taps along {axes} share {'patches' if work.source.patches else 'them'}"
+
+
+def _row(work: Work) -> int:
+    return work.strips.box[1] if isinstance(work.strips, PixelStrips) else wgmma_strips.ROW
 
 
 def _packing(source: Source, tickets: int) -> tuple[Launch, ...]:
@@ -212,7 +227,7 @@ def _launch(work: Work, part: int, limits: Limits) -> Launch:
         "loading": wgmma_maps.loading(source),
         "splits": splits,
         "items": items,
-        **({} if work.strips is None else {"strips": work.strips.fields(work.resident)}),
+        **_strips(work),
     }
     return Launch(
         chosen,
@@ -222,6 +237,13 @@ def _launch(work: Work, part: int, limits: Limits) -> Launch:
         _pointers(work, chosen),
         wgmma_maps.maps(source, tile, work.strips),
     )
+
+
+def _strips(work: Work) -> Mapping[str, Mapping[str, Any]]:
+    if work.strips is None:
+        return {}
+    resident = {"resident": int(work.resident)} if isinstance(work.strips, Strips) else {}
+    return {"strips": {**work.strips.fields(), **resident}}
 
 
 def _pointers(work: Work, chosen: Variant) -> tuple[tuple[str, int], ...]:
@@ -253,6 +275,16 @@ def variant(operator: str, dtype: str, tile: Tile) -> Variant:
         architectures=(ARCHITECTURE,),
         least_registers=wgmma_tile.LAUNCH_REGISTERS,
     )
+    if isinstance(tile, PixelsTile):
+        return replace(
+            found,
+            name=f"{found.name}_pixel_{'rows' if tile.rows else 'patches'}",
+            source="conv_wgmma_pixels.cu",
+            function=f"{operator}_wgmma_pixels",
+            arguments=(_CLASSES[dtype], *sizes, str(tile.x_bytes), _cuda(tile.turns), _cuda(tile.rows)),
+            parameter=wgmma_structs.OF_PIXELS,
+            layout=wgmma_structs.convolution_of_pixels(),
+        )
     if not isinstance(tile, StripsTile):
         return found
     return replace(
@@ -287,6 +319,9 @@ def variants() -> Iterator[Variant]:
         for operator in ("conv", "conv_transpose"):
             for tile in tiles(operator):
                 yield variant(operator, dtype, tile)
+        if dtype == "float32":
+            for pixels in wgmma_tile.PIXELS:
+                yield variant("conv", dtype, pixels)
         for strips in wgmma_tile.STRIPS:
             if dtype != "float32" or not (strips.rows or strips.slice_bytes != SLICE_BYTES):
                 yield variant("conv", dtype, strips)

@@ -67,9 +67,9 @@ class Strips:
     bytes: int
     resident: bool
 
-    def fields(self, resident: bool) -> Mapping[str, Any]:
+    def fields(self) -> Mapping[str, Any]:
         """Return those of the struct."""
-        found = {name: getattr(self, name) for name in self.__slots__} | {"resident": int(resident)}
+        found = {name: getattr(self, name) for name in self.__slots__}
         return found | {name: params.divisions(found[name], False) for name in ("extent", "taps")}
 
 

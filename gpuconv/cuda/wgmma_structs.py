@@ -47,6 +47,29 @@ def convolution_of_strips() -> np.dtype[Any]:
     return params.layout([*_fields("conv"), ("strips", strips())], _ALIGNMENT)
 
 
+@cache
+def pixel_strips() -> np.dtype[Any]:
+    """Return the layout of ``PixelStrips``."""
+    divider = params.divider(False)
+    return params.layout(
+        [
+            ("extent", divider, (RANK,)),
+            *((name, "<i4") for name in ("rows", "columns")),
+            ("taps", divider, (RANK,)),
+            *((name, "<i4") for name in ("inner_h", "inner_w", "pieces", "piece_bytes", "piece_h", "piece_w")),
+            ("run", divider),
+            *((name, "<i4") for name in ("column_h", "column_w", "place_run", "place_column", "shift_h", "shift_w")),
+            *((name, "<i4") for name in ("pitch", "stages", "bytes")),
+        ]
+    )
+
+
+@cache
+def convolution_of_pixels() -> np.dtype[Any]:
+    """Return the layout of ``WgmmaPixelsParams``."""
+    return params.layout([*_fields("conv"), ("strips", pixel_strips())], _ALIGNMENT)
+
+
 def _fields(operator: str) -> list[tuple[Any, ...]]:
     return [
         ("x_map", *params.MAP),
@@ -58,7 +81,7 @@ def _fields(operator: str) -> list[tuple[Any, ...]]:
     ]
 
 
-OF_STRIPS = "WgmmaStripsParams"  # the CUDA type that has this layout
+OF_STRIPS, OF_PIXELS = "WgmmaStripsParams", "WgmmaPixelsParams"  # the CUDA types that have these layouts
 
 
 def parameter(operator: str) -> str:

@@ -78,6 +78,29 @@ STRIPS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class PixelsTile(Tile):
+    """Those of a block of ``conv_wgmma_pixels.cu``, where all taps along H and W read one strip of x.
+
+    Attributes
+    ----------
+    x_bytes : int
+        Room for strips in shared memory.
+    rows : bool
+        Strips are rows of pixels, of each channel; otherwise patches of pixels, with their channels side by side.
+    """
+
+    x_bytes: int
+    rows: bool
+
+
+PIXELS = tuple(
+    PixelsTile(*sizes, stages, turns, 131072, rows)
+    for sizes, stages, turns in (((128, 256), 6, False), ((128, 128), 6, True), ((64, 256), 12, True))
+    for rows in (True, False)
+)
+
+
 def registers_fit(consumer: int, producer: int, threads: int = THREADS) -> bool:
     """Tell whether two warpgroups that multiply and one that fetches get so many registers a thread.
 
@@ -97,6 +120,10 @@ def shared_bytes(problem: Problem, tile: Tile) -> int:
 
     Those of strips, of which there is one phase, do not depend on the problem.
     """
+    if isinstance(tile, PixelsTile):
+        most = tile.x_bytes // (tile.block_n * SLICE_BYTES)  # of strips: none is smaller than its tile
+        weights = tile.stages * tile.block_m * SLICE_BYTES
+        return tile.x_bytes + weights + (tile.stages + most) * _BARRIERS + _ANSWER
     if isinstance(tile, StripsTile):
         most = tile.x_bytes // (tile.block_n * tile.slice_bytes)  # of strips: none is smaller than its tile
         weights = tile.stages * tile.block_m * tile.slice_bytes

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from gpuconv.cuda import fragments, model
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import nearest
 from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.wgmma_maps import Source, packed_bytes, x_last_bytes
+from gpuconv.cuda.wgmma_pixels import PixelStrips
 from gpuconv.cuda.wgmma_strips import Strips
 from gpuconv.cuda.wgmma_tile import SLICE_BYTES, Tile
 
 _CACHED = 30  # bytes of the L2 cache that a multiprocessor's copies get per clock: 7.8 TB/s for all of an H200; assumed
 _WRITTEN = 50  # cycles in which 256 threads write a sum each, one by one; by the count of instructions in PTX
 _IN_VECTORS = 0.5  # of them where a thread writes several at once; likewise
+_BY_SECTORS = 0.64  # where a warp's store fills sectors of several lines, one of which passes in a cycle; likewise
 _ANYWHERE = 1.25  # sectors that runs of 128 bytes touch, for each that they fill, where they begin anywhere
+_SECTOR = 32  # bytes
+_BANKS = 128  # bytes that shared memory gives in a cycle
 _BEGINNING = 1500  # cycles from a kernel's start until its first product; assumed
 
 
@@ -28,7 +32,7 @@ class Work:
     ----------
     source : Source
     tile : Tile
-    strips : Strips or None
+    strips : Strips, PixelStrips or None
         Those that x comes in; None where it comes in columns, for each tap anew.
     splits : int
         Of each tile that is divided.
@@ -38,7 +42,7 @@ class Work:
 
     source: Source
     tile: Tile
-    strips: Strips | None = None
+    strips: Strips | PixelStrips | None = None
     splits: int = 1
     divided: int = 0
 
@@ -87,19 +91,24 @@ class Work:
     @property
     def resident(self) -> bool:
         """Whether weights stay in shared memory; shares of a tile have different ones."""
-        return self.strips is not None and self.strips.resident and not self.divided
+        return isinstance(self.strips, Strips) and self.strips.resident and not self.divided
+
+    @property
+    def apart(self) -> int:
+        """Steps of a slice of channels: products of numbers in parts take one each, unless they share strips."""
+        return 1 if self.source.in_registers else self.source.products
 
     @property
     def most_steps(self) -> int:
         """Steps along K of a tile of the phase that meets the most taps: what splits divide."""
-        return prod(self.source.problem.most_taps) // self.inner * self.source.channel_slices * self.source.products
+        return prod(self.source.problem.most_taps) // self.inner * self.source.channel_slices * self.apart
 
     @property
     def steps(self) -> float:
         """Steps along K of a tile, the mean of those of all phases."""
         problem = self.source.problem
         all_taps = prod(problem.taps) / prod(problem.phases)
-        return all_taps / self.inner * self.source.channel_slices * self.source.products
+        return all_taps / self.inner * self.source.channel_slices * self.apart
 
 
 # ---------------------------------------------------------------- time
@@ -143,14 +152,28 @@ def _cycles(work: Work, tiles: int, steps: float, limits: Limits) -> float:
 def _step(work: Work, limits: Limits) -> float:
     """Return the cycles of a step: of its products, or of its way from the L2 cache."""
     tile, lanes = work.tile, fragments.arithmetic(work.source.problem).lanes
-    products = work.inner * tile.block_m * tile.block_n * work.source.block_k
+    together = work.source.products // work.apart
+    products = work.inner * tile.block_m * tile.block_n * work.source.block_k * together
     rate = model.WGMMA * nearest(limits.architecture).tensor_lanes[lanes]
-    return max(products / rate, (_w_bytes(work) + _x_bytes(work)) / _CACHED)
+    return max(products / rate, (_w_bytes(work) + _x_bytes(work)) / _CACHED, _shared_bytes(work, together) / _BANKS)
+
+
+def _shared_bytes(work: Work, together: int) -> int:
+    """Return the bytes that a step reads in shared memory, where pixels go through registers: that may be slower."""
+    if not work.source.in_registers:
+        return 0
+    tile = work.tile
+    again = gcd(work.source.seen.column_strides[-1], 8)  # pixels so far from each other meet so many times fewer banks
+    weights = tile.block_n // 64 * tile.block_m * together
+    return work.inner * SLICE_BYTES * (weights + tile.block_n * work.source.parts * again)
 
 
 def _w_bytes(work: Work) -> int:
     """Return the bytes of w of a step."""
-    return 0 if work.resident else work.inner * work.tile.block_m * work.source.slice_bytes
+    if work.resident:
+        return 0
+    parts = work.source.parts if work.source.in_registers else 1
+    return work.inner * parts * work.tile.block_m * work.source.slice_bytes
 
 
 def _x_bytes(work: Work) -> float:
@@ -158,12 +181,17 @@ def _x_bytes(work: Work) -> float:
     if work.strips is None:
         return work.tile.block_n * SLICE_BYTES
     anywhere = work.source.form == "rows" and work.source.seen.taps[-1] > 1
+    if isinstance(work.strips, PixelStrips):
+        row = work.strips.box[1] * 4
+        return work.strips.bytes * ((row + _SECTOR) / row if anywhere else 1)
     return work.strips.bytes * (_ANYWHERE if anywhere else 1)
 
 
 def _writing(work: Work) -> float:
     """Return the cycles in which one warpgroup, or both together, write a tile."""
     cycles = work.tile.block_m * work.tile.block_n / 256 * _WRITTEN * (2 if work.tile.turns else 1)
+    if work.source.in_registers:
+        return cycles * _BY_SECTORS
     return cycles * (_IN_VECTORS if _in_vectors(work.source.seen, work.source.in_strips) else 1)
 
 

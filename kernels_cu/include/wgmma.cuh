@@ -1,4 +1,5 @@
-// Products of a warpgroup: 64 x N sums of 32 bytes along K. Both matrices lie in shared memory, which descriptors tell.
+// Products of a warpgroup: 64 x N sums of 32 bytes along K. Both matrices lie in shared memory, which descriptors tell; or the first
+// one is in registers, as that of mma.sync: a warp has its 16 rows.
 //
 // Lanes have a sum of 16 x 8 as they have one of mma.sync: sums[j] of 64 x 8 are, of warp w, the rows 16 w ... 16 w + 15.
 #pragma once
@@ -8,6 +9,9 @@
 
 #define WGMMA_SUM(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define WGMMA_SUMS(j) WGMMA_SUM(j), WGMMA_SUM(j + 1), WGMMA_SUM(j + 2), WGMMA_SUM(j + 3)
+#define WGMMA_32                                                                                                                     \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, "  \
+    "%27, %28, %29, %30, %31"
 #define WGMMA_64                                                                                                                     \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, "  \
     "%27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
@@ -73,5 +77,21 @@ struct WgmmaTf32 {
     {
         static_assert(!CROSSWISE);
         WGMMA_MULTIPLY("k8", ".tf32.tf32", "");
+    }
+    // a in registers.
+    template <int COLUMNS>
+    static __device__ __forceinline__ void multiply_rows(float (&d)[COLUMNS / 8][4], const unsigned (&a)[4], unsigned long long b)
+    {
+        static_assert(COLUMNS == 64 || COLUMNS == 128);
+        if constexpr (COLUMNS == 128)
+            asm volatile("{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {" WGMMA_64
+                         "}, {%64, %65, %66, %67}, %68, add, 1, 1;\n}"
+                         : WGMMA_SUMS(0), WGMMA_SUMS(4), WGMMA_SUMS(8), WGMMA_SUMS(12)
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        else
+            asm volatile("{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {" WGMMA_32
+                         "}, {%32, %33, %34, %35}, %36, add, 1, 1;\n}"
+                         : WGMMA_SUMS(0), WGMMA_SUMS(4)
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
     }
 };

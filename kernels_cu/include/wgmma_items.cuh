@@ -25,6 +25,12 @@ __device__ __forceinline__ int all_slices(const WgmmaStripsParams& p, const Taps
     const Divider<int>(&taps)[3] = p.strips.taps;
     return int(taps[0].divisor * taps[1].divisor * taps[2].divisor) * p.loading.channel_slices * products(p.loading);
 }
+// All products of a number's parts share its strip.
+__device__ __forceinline__ int all_slices(const WgmmaPixelsParams& p, const Taps<int, 3>&)
+{
+    const Divider<int>(&taps)[3] = p.strips.taps;
+    return int(taps[0].divisor * taps[1].divisor * taps[2].divisor) * p.loading.channel_slices;
+}
 
 // Where a tile stands.
 __device__ __forceinline__ void place(const ConvParams<int, 3>& p, int tile, Item& item)
@@ -55,21 +61,32 @@ __device__ __forceinline__ Item item_of(const Params& p, const Taps<int, 3>* pha
     return item;
 }
 
+// The output of a tile's first column, where tiles are counted as those of strips are.
+template <class AnyStrips> __device__ __forceinline__ Pixel<int, 3> first_column(const AnyStrips& strips, int n_tile)
+{
+    Pixel<int, 3> found;
+    found.n = unravel<3>(n_tile, strips.extent, found.q);
+    found.q[1] *= strips.rows;
+    found.q[2] *= strips.columns;
+    found.exists = true;
+    return found;
+}
+
 // Where a slice of K stands: its tap and its first channel. Of numbers in two parts, every slice comes three times: with the
-// small parts first, for the sums to lose as little as they can.
-template <int BLOCK_K> struct SlicePlace {
+// small parts first, for the sums to lose as little as they can; or, not APART, once, for all products.
+template <int BLOCK_K, bool APART = true> struct SlicePlace {
     int tap[3], channel, product;
 
     __device__ __forceinline__ void first(const Loading& loading, const Divider<int> (&taps)[3], int slice)
     {
-        const int times = products(loading), place = slice / times, number = place / loading.channel_slices;
+        const int times = APART ? products(loading) : 1, place = slice / times, number = place / loading.channel_slices;
         product = slice - place * times;
         channel = (place - number * loading.channel_slices) * BLOCK_K;
         unravel<3>(number, taps, tap);
     }
     __device__ __forceinline__ void advance(const Loading& loading, const Divider<int> (&taps)[3])
     {
-        if (++product < products(loading)) return;
+        if (APART && ++product < products(loading)) return;
         product = 0;
         channel += BLOCK_K;
         if (channel < loading.channel_slices * BLOCK_K) return;

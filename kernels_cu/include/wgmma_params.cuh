@@ -49,3 +49,28 @@ struct WgmmaStripsParams {
     int items;
     Strips strips;
 };
+
+// How x is fetched in strips whose pixels are rows of products (wgmma_pixels.cuh).
+struct PixelStrips {
+    Divider<int> extent[3];      // tiles along D, H and W of an image
+    int rows, columns;           // of the output, from a tile to the next, along H and along W
+    Divider<int> taps[3];        // strips of a slice of channels: taps, those along an axis once where they share strips
+    int inner_h, inner_w;        // taps that share a strip
+    int pieces, piece_bytes;     // of a strip
+    int piece_h, piece_w;        // inputs from a piece to the next
+    Divider<int> run;            // a tile's columns that are neighbours along W
+    int column_h, column_w;      // outputs from a run to the next
+    int place_run, place_column; // bytes of a strip from a run's pixels to the next one's, from a pixel to the next
+    int shift_h, shift_w;        // likewise, from a tap's to the next one's
+    int pitch;                   // from a channel to the next, of rows
+    int stages, bytes;           // strips in shared memory, and of each
+};
+struct WgmmaPixelsParams {
+    CUtensorMap x_map;
+    CUtensorMap w_map;
+    ConvParams<int, 3> problem;
+    Loading loading;
+    Splits splits;               // of strips
+    int items;
+    PixelStrips strips;
+};

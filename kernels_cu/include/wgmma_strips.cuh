@@ -24,17 +24,7 @@ struct StripTile : WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS> {
     __device__ __forceinline__ void stand_at(const WgmmaStripsParams& p, const Item& item)
     {
         Base::stand_at(p, item);
-        first = first_pixel(strips, item.n_tile);
-    }
-    // The output of a tile's first column.
-    static __device__ __forceinline__ Pixel<int, 3> first_pixel(const Strips& strips, int n_tile)
-    {
-        Pixel<int, 3> found;
-        found.n = unravel<3>(n_tile, strips.extent, found.q);
-        found.q[1] *= strips.rows;
-        found.q[2] *= strips.columns;
-        found.exists = true;
-        return found;
+        first = first_column(strips, item.n_tile);
     }
 };
 
@@ -113,7 +103,7 @@ __device__ __forceinline__ void StripFeed<Tile, STAGES, STRIP_BYTES>::fetch(cons
     const Taps<int, 3>& taps = *phases;
     for (int number = block_number(); number < p.items; number += gridDim.x) {
         const Item item = item_of(p, phases, number);
-        const Pixel<int, 3> first = Tile::first_pixel(strips, item.n_tile);
+        const Pixel<int, 3> first = first_column(strips, item.n_tile);
         SlicePlace<Tile::kBlockK> slice;
         slice.first(loading, strips.taps, item.first_slice);
         for (int left = item.slices; left > 0; --left) {

@@ -7,10 +7,15 @@
 #include "ptx.cuh"
 #include "wgmma.cuh"
 #include "wgmma_items.cuh"
+#include "wgmma_sums.cuh"
 
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, int SLICE = 128, bool CROSSWISE = false> struct WgmmaTile {
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, int SLICE = 128, bool CROSSWISE = false>
+struct WgmmaTile : WgmmaSums<typename Arithmetic::Element, (TURNS ? BLOCK_M : BLOCK_M / 2) / 64, BLOCK_N> {
     using T = typename Arithmetic::Element;
     using Acc = typename Arithmetic::Acc;
+    using Base = WgmmaSums<T, (TURNS ? BLOCK_M : BLOCK_M / 2) / 64, BLOCK_N>;
+    using Base::group;
+    using Base::sums;
 
     static constexpr int kBlockM = BLOCK_M, kBlockN = BLOCK_N;
     static constexpr int kBlockK = SLICE / int(sizeof(T));   // of a slice
@@ -23,22 +28,8 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, int SLICE = 12
     static constexpr int kPieceBytes = 8 * kRows * kPitch * sizeof(Acc), kAnswerBytes = 16;   // of all warps, of both warpgroups
     static_assert(kRowsOfGroup % 64 == 0 && (BLOCK_N == 128 || BLOCK_N == 256));
 
-    const Correlation<int, 3>& p;
-    const Loading& loading;
-    int group;
-    Acc sums[kChunksM][BLOCK_N / 8][4];
+    template <class Params> __device__ __forceinline__ WgmmaTile(const Params& p) : Base(p) {}
 
-    template <class Params> __device__ __forceinline__ WgmmaTile(const Params& p) : p(p.problem.common), loading(p.loading), group(0) {}
-
-    __device__ __forceinline__ void clear()
-    {
-#pragma unroll
-        for (int i = 0; i < kChunksM; ++i)
-#pragma unroll
-            for (int j = 0; j < BLOCK_N / 8; ++j)
-#pragma unroll
-                for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
-    }
     // Starts to multiply a slice, 32 bytes of the weights' rows along K at a time.
     __device__ __forceinline__ void multiply(unsigned weights, unsigned pixels)
     {
@@ -51,16 +42,6 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, int SLICE = 12
             for (int i = 0; i < kChunksM; ++i)
                 Arithmetic::template multiply<BLOCK_N, CROSSWISE>(sums[i], a + (i * 64 * SLICE + k * 32) / 16, b + k * kStep);
     }
-    // Before products and after them: nothing that uses the sums is moved across this.
-    __device__ __forceinline__ void settle()
-    {
-#pragma unroll
-        for (int i = 0; i < kChunksM; ++i)
-#pragma unroll
-            for (int j = 0; j < BLOCK_N / 8; ++j)
-#pragma unroll
-                for (int k = 0; k < 4; ++k) asm volatile("" : "+f"(sums[i][j][k])::"memory");
-    }
 
     // ---- for the epilogue
 
@@ -69,10 +50,4 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, int SLICE = 12
     static __device__ __forceinline__ int warpgroup() { return TURNS ? 0 : threadIdx.x / 128; }
     static __device__ __forceinline__ int chunk_row(int i) { return warpgroup() * kRowsOfGroup + i * 64 + threadIdx.x / 32 % 4 * kRows; }
     static __device__ __forceinline__ int chunk_column(int j) { return j * kColumns; }
-    // Weights that come in parts are the sum of these.
-    __device__ __forceinline__ Acc weight(int row, int m) const
-    {
-        const T* first = static_cast<const T*>(p.weights) + ((group * loading.parts * p.filters + m) * p.pitch + row);
-        return loading.parts == 1 ? widen(*first) : widen(*first) + widen(first[p.filters * p.pitch]);
-    }
 };
