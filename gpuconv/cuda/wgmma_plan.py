@@ -102,7 +102,7 @@ def _whole(source: Source, limits: Limits) -> Iterator[Work]:
         for pixels in wgmma_tile.PIXELS:
             found = [Work(source, pixels, strips) for strips in wgmma_pixels.of(seen, pixels) if pixels.rows == rows]
             if found:
-                yield min(found, key=lambda work: wgmma_work.seconds(work, limits))
+                yield min(found, key=lambda work: (wgmma_work.seconds(work, limits), work.strip_bytes))
         return
     for each in wgmma_tile.STRIPS:
         if (each.rows, each.slice_bytes) == (rows, source.slice_bytes):

@@ -89,6 +89,11 @@ class Work:
         return 1 if self.strips is None else self.strips.inner
 
     @property
+    def strip_bytes(self) -> float:
+        """Bytes of a strip for each of the taps that share it."""
+        return 0 if self.strips is None else self.strips.bytes / self.strips.inner
+
+    @property
     def resident(self) -> bool:
         """Whether weights stay in shared memory; shares of a tile have different ones."""
         return isinstance(self.strips, Strips) and self.strips.resident and not self.divided
