@@ -23,7 +23,7 @@ from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import wgmma_tile
 from gpuconv.cuda.plan import Variant
 from gpuconv.cuda.wgmma_plan import variant, variants
-from gpuconv.cuda.wgmma_tile import StripsTile, Tile
+from gpuconv.cuda.wgmma_tile import PixelsTile, StripsTile, Tile
 
 pytestmark = [needs_nvrtc, needs_disassembler]
 
@@ -114,6 +114,56 @@ def test_products_follow_each_other_closely(dtype: str, tile: Tile) -> None:
     between = [after - before - 1 for before, after in pairwise(products)]
     assert max(gap for number, gap in enumerate(between, 1) if number % each) <= _IN_SLICES
     assert max(between[each - 1 :: each]) <= _BETWEEN_SLICES
+
+
+# ---------------------------------------------------------------- pixels from registers
+
+over_pixels = pytest.mark.parametrize(
+    "tile", wgmma_tile.PIXELS, ids=[variant("conv", "float32", tile).name for tile in wgmma_tile.PIXELS]
+)
+_WHILE_TENSOR_CORES_WORK = 50  # instructions of a warp at most from one step's products to the next ones'
+_IN_PARTS = 90
+
+
+@over_pixels
+def test_pixels_are_read_while_products_of_others_are_under_way(tile: PixelsTile) -> None:
+    """A step is of eight channels and two products of 64 pixels, by the large parts of these, or by both."""
+    code, log = code_of("conv", "float32", tile)
+    assert not complaints(log)
+    product = f"HGMMA.64x{tile.block_m}x8.F32.TF32"
+    found = list(batches(code))
+    steps = 4 * tile.block_n // (128 if tile.turns else 256)
+    assert sorted(map(len, found)) == [2] * steps + [4] * steps
+    assert all(set(batch) == {product} for batch in found)
+    for count, most in ((2, _WHILE_TENSOR_CORES_WORK), (4, _IN_PARTS)):
+        assert max(gaps(code, count)) <= most
+
+
+def gaps(code: Sequence[Instruction], count: int) -> Iterator[int]:
+    """The instructions between the products of one step and the next, of steps of so many products."""
+    products = [number for number, one in enumerate(code) if one.opcode == "HGMMA"]
+    steps: list[list[int]] = []
+    for number in products:
+        begun = any(one.name == "WARPGROUP.ARRIVE" for one in code[steps[-1][-1] : number]) if steps else True
+        if begun:
+            steps.append([])
+        steps[-1].append(number)
+    for before, after in pairwise(steps):
+        if len(before) == len(after) == count:
+            yield after[0] - before[-1] - 1
+
+
+@over_pixels
+def test_pixels_come_by_tma_and_sums_go_to_y_from_registers(tile: PixelsTile) -> None:
+    code, log = code_of("conv", "float32", tile)
+    assert {one.name for one in code if one.opcode == "UTMALDG"} == {"UTMALDG.3D", "UTMALDG.5D"}
+    assert len([one for one in code if one.opcode == "STS"]) == 1  # the ticket's answer
+    assert {one.name for one in code if one.opcode == "STG"} >= {"STG.E", "STG.E.64"}
+    check_registers(code, log)
+    assert fits(variant("conv", "float32", tile))
+
+
+# ---------------------------------------------------------------- rows across K
 
 
 @needs_disassembler

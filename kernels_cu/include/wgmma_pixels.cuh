@@ -13,10 +13,20 @@
 #include "wgmma_ring.cuh"
 #include "wgmma_sums.cuh"
 
-// As round_tf32, but for the bits that tensor cores ignore.
+// As round_tf32, but for the last 13 bits, which tensor cores ignore.
 __device__ __forceinline__ unsigned nearly_rounded_tf32(float value)
 {
-    return __float_as_uint(value) + (fabsf(value) < __int_as_float(0x7f800000) ? 1u << 12 : 0u);
+    unsigned result = __float_as_uint(value);
+    asm("{\n"
+        ".reg .pred finite;\n"
+        ".reg .f32 size;\n"
+        "abs.f32 size, %1;\n"
+        "setp.lt.f32 finite, size, 0f7F800000;\n"
+        "@finite add.u32 %0, %0, 4096;\n"
+        "}"
+        : "+r"(result)
+        : "f"(value));
+    return result;
 }
 
 // A warp has a tile's columns that follow each other, 16 of each product; of these, a thread has two, 8 apart.
@@ -81,8 +91,8 @@ struct PixelTile : WgmmaSums<float, (TURNS ? BLOCK_N : BLOCK_N / 2) / 64, BLOCK_
             for (int i = 0; i < kTogether; ++i)
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
-                    large[i][j] = BOTH ? round_tf32(read[i][j]) : nearly_rounded_tf32(read[i][j]);
-                    if constexpr (BOTH) small[i][j] = nearly_rounded_tf32(read[i][j] - __uint_as_float(large[i][j]));
+                    large[i][j] = nearly_rounded_tf32(read[i][j]);
+                    if constexpr (BOTH) small[i][j] = nearly_rounded_tf32(read[i][j] - __uint_as_float(large[i][j] & ~0x1fffu));
                 }
             products_begin();
 #pragma unroll
