@@ -88,16 +88,16 @@ def _gemm_plans() -> Iterator[Plan]:
 
 
 def _wgmma_plans() -> Iterator[Plan]:
-    """Of every type that they multiply."""
-    cases = product(("conv", "conv_transpose"), fragments.operands(), (64, 32))
-    for operator, (dtype, precision), channels in cases:  # in whole slices, and in a half of one
+    """Of every type that they multiply, with x in both orders."""
+    cases = product(("conv", "conv_transpose"), fragments.operands(), (64, 32), (_strides, _channels_last))
+    for operator, (dtype, precision), channels, order in cases:  # in whole slices, and in a half of one
         x_shape, w_shape = (2, channels, 6, 8), (64, channels, 3, 3)
         if operator == "conv_transpose":
             w_shape = (channels, 64, 3, 3)
         geometry = getattr(_geometry, operator)(x_shape, w_shape)
         make = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
-        x_strides, w_strides, y_strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
-        problem = make(geometry, dtype, x_strides, w_strides, None, y_strides, precision)
+        w_strides, y_strides = map(contiguous_strides, (w_shape, geometry.y_shape))
+        problem = make(geometry, dtype, order(x_shape), w_strides, None, y_strides, precision)
         yield from (candidate.make() for candidate in wgmma_plan.candidates(problem, _LIMITS))
 
 
