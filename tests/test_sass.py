@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from functools import lru_cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
 import direct_forms
 import kernel_table
-import machine_code
 import pytest
+from emulator.compile import READ
+from machine_code import code
 from toolchain import needs_disassembler, needs_nvrtc
 
 from benchmarks import sass
@@ -42,7 +38,6 @@ from gpuconv.cuda.direct_work import Form
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.plan import Variant
 
-ARCHITECTURE = "sm_90a"
 over_direct_forms = pytest.mark.parametrize("form", direct_work.FORMS, ids=direct_forms.title)
 OPERATORS = ("conv", "conv_transpose")
 FORMS = [
@@ -60,19 +55,12 @@ WHOLE_ROWS: list[WholeRows] = [
 _IN_THREE_AXES = (interleaved_plan.NAME, depth_to_space_plan.NAME)
 # As the assembler reports for every kernel; here are those that are compiled for this architecture anyway.
 LOOKED_AT = {
-    group: kernel_table.looked_at(variants, ARCHITECTURE)
+    group: kernel_table.looked_at(variants, READ)
     for group, variants in kernel_table.groups().items()
     if group.endswith("_2d") or group.startswith(_IN_THREE_AXES)
 }
 over_forms = pytest.mark.parametrize(("dtype", "tile", "uniform"), FORMS, ids=str)
 _SINGLY = 8  # instructions that write two neighbours one by one
-
-
-@lru_cache(maxsize=64)
-def code(variant: Variant) -> list[Instruction]:
-    with TemporaryDirectory() as temporary:
-        folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        return sass.disassemble(machine_code.build(variant, ARCHITECTURE, folder).path)
 
 
 def share(variant: Variant, tile: Tile) -> float:
