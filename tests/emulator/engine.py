@@ -99,6 +99,13 @@ def _lines(texts: Iterable[str]) -> bytes:
     return "".join(text.replace("\n", " ") + "\n" for text in texts).encode()
 
 
+def _shown(tokens: bytes) -> bytes:
+    """Instructions as one writes them, of their tokens with a blank between any two."""
+    for old, new in ((b" , ", b", "), (b"[ ", b"["), (b" ]", b"]"), (b"@ ", b"@"), (b"! ", b"!")):
+        tokens = tokens.replace(old, new)
+    return tokens
+
+
 def _joined(lists: Iterable[Sequence[int]], dtype: Any) -> Any:
     return np.array([value for values in lists for value in values], dtype)
 
@@ -133,7 +140,7 @@ class Program:
         description = _Program(
             name=kernel.name.encode(),
             keys=_lines(self.keys),
-            texts=_lines(one.text for one in code),
+            texts=_shown(_lines(one.text for one in code)),
             lines=_lines(self.lines),
             instructions=len(code),
             presets=len(kernel.presets),
