@@ -39,13 +39,19 @@ def build(variant: Variant, architecture: str, folder: Path | None = None) -> ca
 
 @lru_cache(maxsize=128)
 def code(variant: Variant, architecture: str = READ) -> list[Instruction]:
-    """Return the instructions of a kernel, by default for the architecture that tests compile it for anyway."""
+    """Return the instructions of a kernel, by default for the architecture that tests compile it for anyway.
+
+    AssertionError where it keeps anything in local memory.
+    """
     assert architecture != READ or turn(variant) == READ, (
         f"{variant.name} would be compiled for {turn(variant)} as well"
     )
     with TemporaryDirectory() as temporary:
         folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        return sass.disassemble(build(variant, architecture, folder).path)
+        body = sass.disassemble(build(variant, architecture, folder).path)
+    assert sass.names(body, range(len(body)), "EXIT"), f"nothing was read of {variant.name}"
+    assert not sass.names(body, range(len(body)), "LDL", "STL"), variant.name
+    return body
 
 
 def _compiled(name: str, source: str, architecture: str) -> tuple[bytes, bytes, str]:
