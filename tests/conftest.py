@@ -12,6 +12,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before NumPy is imported: its BLAS re
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 from emulator import build, tally
 
 from gpuconv.__main__ import main
-from gpuconv.cuda import device
+from gpuconv.cuda import cache, device
 
 # By marker: the variable that makes skipping a failure, and what tells why tests must be skipped.
 NEEDS: dict[str, tuple[str, Callable[[], str | None]]] = {
@@ -44,18 +45,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what compiles kernels to machine code: the PTX of each, made on the way, is what other tests emulate.
 
-    Tests of the same machine code follow each other, so that one process compiles it for all of them.
+    Tests of the same machine code follow each other, so that one process compiles it for all of them. Those of broken
+    kernels come last: what is compiled after them is not kept.
     """
     items.sort(key=_place)
 
 
-def _place(item: pytest.Item) -> tuple[int, str, str]:
-    name = item.path.name
+def _place(item: pytest.Item) -> tuple[int, str, bool, str]:
+    name, broken = item.path.name, "cache_of_broken_kernels" in getattr(item, "fixturenames", ())
     if name == "test_kernel_table.py":
-        return 0, "", ""
+        return 0, "", False, ""
     if name.endswith("sass.py"):
-        return 1, name, item.callspec.id if hasattr(item, "callspec") else ""
-    return 2, "", ""
+        return 1, name, broken, item.callspec.id if hasattr(item, "callspec") else ""
+    return 2, "", False, ""
 
 
 @pytest.fixture
@@ -68,9 +70,13 @@ def general_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def cache_of_broken_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep broken kernels out of the user's cache."""
+    """Keep broken kernels out of the user's cache, in which those that are whole are found."""
+    usual, folder = cache.folder(), tmp_path_factory.mktemp("broken")
+    with suppress(OSError):  # there is none, or it is on another file system
+        for path in usual.glob("[!.]*.*") if usual is not None else ():
+            os.link(path, folder / path.name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GPUCONV_CACHE_DIR", str(tmp_path_factory.mktemp("broken")))
+        patch.setenv("GPUCONV_CACHE_DIR", str(folder))
         yield
 
 

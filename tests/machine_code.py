@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from emulator.compile import READ, turn
+
+from benchmarks import sass
+from benchmarks.sass import Instruction
 from gpuconv import CompileError
 from gpuconv.cuda import cache, nvrtc, sources
 from gpuconv.cuda import compile as compiler
@@ -28,6 +35,23 @@ def build(variant: Variant, architecture: str, folder: Path | None = None) -> ca
         cache.store(place, titles[1], keys[1], ".ptx", ptx, log)
         entry = cache.store(place, titles[0], keys[0], ".cubin", cubin, log)
     return entry
+
+
+@lru_cache(maxsize=128)
+def code(variant: Variant, architecture: str = READ) -> list[Instruction]:
+    """Return the instructions of a kernel, by default for the architecture that tests compile it for anyway.
+
+    AssertionError where it keeps anything in local memory.
+    """
+    assert architecture != READ or turn(variant) == READ, (
+        f"{variant.name} would be compiled for {turn(variant)} as well"
+    )
+    with TemporaryDirectory() as temporary:
+        folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
+        body = sass.disassemble(build(variant, architecture, folder).path)
+    assert sass.names(body, range(len(body)), "EXIT"), f"nothing was read of {variant.name}"
+    assert not sass.names(body, range(len(body)), "LDL", "STL"), variant.name
+    return body
 
 
 def _compiled(name: str, source: str, architecture: str) -> tuple[bytes, bytes, str]:

@@ -163,7 +163,10 @@ def _scattered(spatial: Ints, kernel: Ints, dilations: Ints, strides: Ints) -> I
 
 @dataclass(frozen=True)
 class _Scaled:
-    """Floats as whole multiples of 2**exponent (0 where not finite), beside their values in float64."""
+    """Floats as whole multiples of 2**exponent (0 where not finite), beside their values in float64.
+
+    Units are int64 where that holds them, Python's integers otherwise.
+    """
 
     units: Array
     exponent: int
@@ -178,6 +181,8 @@ def _scaled(array: Array) -> _Scaled:
     exponents = exponents - 53
     exponent = int(np.min(np.where(whole == 0, 2000, exponents + lowest_bit), initial=2000))
     shift = np.where(whole == 0, 0, exponents - exponent)
+    if shift.max(initial=0) <= 62 - 53:
+        return _Scaled((whole << np.maximum(shift, 0)) >> np.maximum(-shift, 0), exponent, values)
     moved = [m << s if s >= 0 else m >> -s for m, s in zip(whole.ravel().tolist(), shift.ravel().tolist(), strict=True)]
     units = np.empty(len(moved), dtype=object)
     units[:] = moved
@@ -190,6 +195,27 @@ def _float(units: int, exponent: int) -> float:
         return float(units << exponent) if exponent >= 0 else units / (1 << -exponent)
     except OverflowError:
         return math.inf if units > 0 else -math.inf
+
+
+def _floats(units: Array, exponent: int) -> Array:
+    """The same of each; where nothing is rounded, of all at once."""
+    if _most(units) <= 2**53 and -1022 <= exponent <= 1023 - 53:
+        return np.ldexp(units.astype(np.float64), exponent)
+    values = [_float(int(each), exponent) for each in units.flat]
+    return np.array(values, dtype=np.float64).reshape(units.shape)
+
+
+def _most(units: Array) -> int:
+    if units.dtype == object:
+        return max(map(abs, units.flat), default=0)
+    return int(np.abs(units).max(initial=0))
+
+
+def _finer(units: Array, bits: int) -> Array:
+    """units * 2**bits, in int64 where that holds the sum of two of them."""
+    if units.dtype != object and _most(units) << bits < 2**62:
+        return units << min(bits, 62)  # more only of zeros
+    return units.astype(object) * (1 << bits)
 
 
 @dataclass(frozen=True)
@@ -231,10 +257,12 @@ def _special_product(x: Array, w: Array) -> Array:
 
 
 def _working_type(x: _Scaled, w: _Scaled, terms: int) -> npt.DTypeLike:
-    """int64 where no partial sum can leave it, Python's integers otherwise."""
-    largest = max(map(abs, x.units.flat), default=0) * max(map(abs, w.units.flat), default=0)
-    within = largest * terms < 2**62 and max(map(abs, (*x.units.flat, *w.units.flat)), default=0) < 2**62
-    return np.int64 if within else object
+    """float64 or int64 where no partial sum leaves the whole numbers it holds, Python's integers otherwise."""
+    most_x, most_w = _most(x.units), _most(w.units)
+    largest = max(most_x * most_w * terms, most_x, most_w)
+    if largest < 2**53:
+        return np.float64
+    return np.int64 if largest < 2**62 else object
 
 
 def _summed(x: Array, w: Array, group: int, size: Ints, terms: Iterator[Term], count: int) -> _Sums:
@@ -257,7 +285,8 @@ def _summed(x: Array, w: Array, group: int, size: Ints, terms: Iterator[Term], c
                 magnitude[target] += _product(size_x[source], size_w[weights])
                 if not ordinary:
                     special[target] += _special_product(exact_x.values[source], exact_w.values[weights])
-    return _Sums(units.astype(object), exact_x.exponent + exact_w.exponent, special, magnitude)
+    whole = units if kind is object else units.astype(np.int64)
+    return _Sums(whole, exact_x.exponent + exact_w.exponent, special, magnitude)
 
 
 def _with_bias(sums: _Sums, b: Array | None, terms: int) -> Exact:
@@ -265,13 +294,13 @@ def _with_bias(sums: _Sums, b: Array | None, terms: int) -> Exact:
     bias = _scaled(np.zeros(shape[1]) if b is None else b)
     column = (1, -1) + (1,) * (len(shape) - 2)
     low = min(sums.exponent, bias.exponent)
-    total = sums.units * (1 << (sums.exponent - low)) + bias.units.reshape(column) * (1 << (bias.exponent - low))
-    values = [_float(int(units), low) for units in total.flat]
+    parts = (_finer(sums.units, sums.exponent - low), _finer(bias.units.reshape(column), bias.exponent - low))
+    values = _floats(parts[0] + parts[1], low)
     odd_bias = np.where(np.isfinite(bias.values), 0.0, bias.values).reshape(column)
     with np.errstate(all="ignore"):
         special = sums.special + odd_bias
         magnitude = sums.magnitude + np.abs(bias.values).reshape(column)
-    value = np.where(special == 0, np.array(values, dtype=np.float64).reshape(shape), special)
+    value = np.where(special == 0, values, special)
     return Exact(value, np.where(special == 0, magnitude, np.inf), terms)
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import machine_code
@@ -182,18 +178,11 @@ def products(form: Form) -> int:
     return tile.warp_m // 16 * (tile.warp_n // 8) * 4 * (3 if precision == "3xtf32" else 1)
 
 
-@cache
-def code(form: Form, arch: str) -> list[sass.Instruction]:
-    with TemporaryDirectory() as temporary:
-        folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        return sass.disassemble(machine_code.build(matrix_plan.variant(*form), arch, folder).path)
-
-
 def way(form: Form, copied: int, arch: str = "sm_90a") -> list[sass.Instruction]:
     """What a warp executes for a slice of K, with so many bytes of inputs a copy."""
     tile = form[3]
     copies = (tile.block_m // 16 + tile.block_n // copied) * 128 // tile.threads
-    return steady(code(form, arch), {"HMMA": products(form), "LDGSTS": copies})
+    return steady(machine_code.code(matrix_plan.variant(*form), arch), {"HMMA": products(form), "LDGSTS": copies})
 
 
 @needs_nvrtc

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from functools import lru_cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import machine_code
 import pytest
 from steady import steady
 from toolchain import needs_disassembler, needs_nvrtc
 
-from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv.cuda import fragments, mma_plan, mma_tile
 from gpuconv.cuda.mma_tile import Form, Tile
@@ -32,14 +27,6 @@ over_forms = pytest.mark.parametrize(
 )
 _ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 _DEPTH = {"float16": 16, "bfloat16": 16, "float32": 8, "float64": 4}  # of a fragment, along K
-
-
-@lru_cache(maxsize=64)
-def code(operator: str, operands: tuple[str, str], tile: Tile, form: Form, architecture: str) -> list[Instruction]:
-    variant = mma_plan.variant(operator, *operands, tile, form)
-    with TemporaryDirectory() as temporary:
-        folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        return sass.disassemble(machine_code.build(variant, architecture, folder).path)
 
 
 def products(operands: tuple[str, str], tile: Tile, form: Form, architecture: str) -> int:
@@ -66,7 +53,8 @@ def parts(operands: tuple[str, str], tile: Tile, form: Form, architecture: str) 
 def round_of(
     operands: tuple[str, str], tile: Tile, form: Form, architecture: str, operator: str = "conv"
 ) -> list[Instruction]:
-    return steady(code(operator, operands, tile, form, architecture), parts(operands, tile, form, architecture))
+    code = machine_code.code(mma_plan.variant(operator, *operands, tile, form), architecture)
+    return steady(code, parts(operands, tile, form, architecture))
 
 
 @over_forms

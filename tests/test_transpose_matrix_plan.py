@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import machine_code
@@ -24,7 +20,6 @@ from test_mma import ARITHMETIC, assert_within
 from toolchain import needs_disassembler, needs_nvrtc
 
 import gpuconv
-from benchmarks import sass
 from gpuconv import _geometry
 from gpuconv.cuda import conv_plan
 from gpuconv.cuda import depth_to_space_matrix_plan as matrix_plan
@@ -141,13 +136,6 @@ def test_numbers_beside_infinity_stay_finite(precision: str) -> None:
 # ---------------------------------------------------------------- machine code
 
 
-@cache
-def code(number: int) -> list[sass.Instruction]:
-    with TemporaryDirectory() as temporary:
-        folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        return sass.disassemble(machine_code.build(matrix_plan.variant(*FORMS[number]), "sm_90a", folder).path)
-
-
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("number", range(len(FORMS)), ids=lambda number: matrix_plan.variant(*FORMS[number]).name)
@@ -156,5 +144,5 @@ def test_the_plan_knows_how_many_instructions_go_with_a_multiplication(number: i
     products = tile.warp_m // 16 * (tile.warp_n // 8) * 4 * (3 if precision == "3xtf32" else 1)
     for copied in (16, 8, 4):
         copies = (tile.block_m // 16 + tile.block_n // copied) * 128 // tile.threads
-        way = steady(code(number), {"HMMA": products, "LDGSTS": copies})
+        way = steady(machine_code.code(matrix_plan.variant(*FORMS[number])), {"HMMA": products, "LDGSTS": copies})
         assert tile.issued + tile.copies * (16 // copied - 1) == pytest.approx(len(way) / products, rel=0.1)

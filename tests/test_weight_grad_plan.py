@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import machine_code
@@ -18,7 +14,6 @@ from toolchain import needs_disassembler, needs_nvrtc
 
 import gpuconv
 from benchmarks import sass
-from benchmarks.sass import Instruction
 from gpuconv import _geometry
 from gpuconv.cuda import weight_grad_plan, weight_grad_tile_plan, weight_grad_tiles
 from gpuconv.cuda.fragments import Arithmetic
@@ -152,14 +147,6 @@ def test_usual_layers_get_tensor_cores(dtype: str, precision: str, last: bool) -
 # ---------------------------------------------------------------- what the compiler makes of them
 
 
-@cache
-def code(dtype: str, arithmetic: Arithmetic, tile: Tile) -> list[Instruction]:
-    with TemporaryDirectory() as temporary:
-        folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        variant = weight_grad_tile_plan.variant(dtype, arithmetic, tile)
-        return sass.disassemble(machine_code.build(variant, "sm_90a", folder).path)
-
-
 def copies(size: int, tile: Tile, rows: bool) -> Counter[str]:
     """Of one slice: 16 bytes at once, or elements of x one by one."""
     of_x, of_dy = (block * tile.block_k // tile.threads for block in (tile.block_n, tile.block_m))
@@ -171,7 +158,8 @@ def copies(size: int, tile: Tile, rows: bool) -> Counter[str]:
 
 def issued(dtype: str, arithmetic: Arithmetic, tile: Tile, rows: bool) -> float:
     """Count the instructions of a slice for each that multiplies."""
-    body, size = code(dtype, arithmetic, tile), np.dtype(dtype).itemsize
+    body = machine_code.code(weight_grad_tile_plan.variant(dtype, arithmetic, tile))
+    size = np.dtype(dtype).itemsize
     needed = copies(size, tile, rows)
     if arithmetic is weight_grad_tiles.OWN:
         found = [loop for loop in sass.loops(body) if sass.multiplications(body, loop) > 1]

@@ -99,6 +99,13 @@ def _lines(texts: Iterable[str]) -> bytes:
     return "".join(text.replace("\n", " ") + "\n" for text in texts).encode()
 
 
+def _shown(tokens: bytes) -> bytes:
+    """Instructions as one writes them, of their tokens with a blank between any two."""
+    for old, new in ((b" , ", b", "), (b"[ ", b"["), (b" ]", b"]"), (b"@ ", b"@"), (b"! ", b"!")):
+        tokens = tokens.replace(old, new)
+    return tokens
+
+
 def _joined(lists: Iterable[Sequence[int]], dtype: Any) -> Any:
     return np.array([value for values in lists for value in values], dtype)
 
@@ -116,6 +123,7 @@ class Program:
         self.kernel = kernel
         self.module = module
         code = kernel.instructions
+        self.keys, self.lines = [one.key for one in code], [one.line for one in code]
         arrays = {
             "predicates": _joined(((one.predicate, one.negated) for one in code), np.int32),
             "operand_counts": np.array([len(one.operands) for one in code], np.int32),
@@ -131,9 +139,9 @@ class Program:
         }
         description = _Program(
             name=kernel.name.encode(),
-            keys=_lines(one.key for one in code),
-            texts=_lines(one.text for one in code),
-            lines=_lines(one.line for one in code),
+            keys=_lines(self.keys),
+            texts=_shown(_lines(one.text for one in code)),
+            lines=_lines(self.lines),
             instructions=len(code),
             presets=len(kernel.presets),
             gaps=len(kernel.gaps),
@@ -145,6 +153,7 @@ class Program:
         if not handle:
             raise UnsupportedPtx(f"{kernel.name}: instructions not modelled: {missing.value.decode()}")
         self.handle = ctypes.c_void_p(handle)
+        kernel.instructions = []  # which the engine has; kept of many kernels they slow the garbage collector down
 
     def __del__(self) -> None:
         if hasattr(self, "handle"):
@@ -166,7 +175,7 @@ class Program:
                 f"{kernel.name}: a block of {threads} threads exceeds __launch_bounds__({kernel.max_threads})"
             )
         descriptions = (_Array * max(1, len(arrays)))(*map(_array_description, arrays))
-        counts = np.zeros((len(kernel.instructions), len(FIELDS)), np.uint64) if options.counters else None
+        counts = np.zeros((len(self.keys), len(FIELDS)), np.uint64) if options.counters else None
         description = _Launch(
             grid=(ctypes.c_uint32 * 3)(*grid),
             threads=(ctypes.c_uint32 * 3)(*threads),
@@ -188,8 +197,8 @@ class Program:
             raise EmulatorError(findings.value.decode(errors="replace"))
         if counts is None:
             return None
-        counts[[one.key in (sums.CHECK, sums.COPY) for one in kernel.instructions]] = 0
-        return Counters([one.key for one in kernel.instructions], [one.line for one in kernel.instructions], counts)
+        counts[[key in (sums.CHECK, sums.COPY) for key in self.keys]] = 0
+        return Counters(self.keys, self.lines, counts)
 
     def __call__(
         self,

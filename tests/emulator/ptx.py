@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from string import ascii_letters
 from typing import Any
 
 from emulator import sums
@@ -41,7 +42,7 @@ SPECIAL_REGISTERS = [  # in the order of engine.cpp
         "cluster_nctarank",
     ),
 ]
-NAME = re.compile("[%$_A-Za-z]")
+NAMES = frozenset("%$_" + ascii_letters)  # that they begin with
 # Instructions whose operands from some index on do not have the type's width: index and width.
 LATER_WIDTHS = {"shl": (2, 4), "shr": (2, 4), "bfe": (2, 4), "bfi": (3, 4), "cp": (0, 4), "wgmma": (0, 4)}
 
@@ -111,6 +112,7 @@ class KernelReader:
         self.branches: list[tuple[Instruction, str, list[dict[str, int]]]] = []
         self.constants: dict[tuple[str, int | str, int], int] = {}
         self.line = "?"
+        self.places: dict[tuple[str, ...], str] = {}
         self.packing = False
         self._parameters()
         while reader.peek() != "{":
@@ -159,22 +161,23 @@ class KernelReader:
         self.append(Instruction("exit", [], [], text="exit (end of kernel)"))
 
     def _statement(self, token: str) -> None:
-        if token == ".reg" or token.startswith(".reg."):  # cuda_fp16.h writes .reg.b16
+        if token[0] != ".":
+            if self.reader.peek() == ":":
+                self.reader.next()
+                self.labels[-1][token] = len(self.kernel.instructions)
+            else:
+                self._instruction(token)
+        elif token == ".loc":
+            self._location(tuple(self.reader.until(";")))
+        elif token == ".reg" or token.startswith(".reg."):  # cuda_fp16.h writes .reg.b16
             self._registers(self.reader.next() if token == ".reg" else token[4:])
         elif token in (".local", ".shared"):
             variable = read_variable(self.reader)
             self.reader.until(";")
             place = self.kernel.place_local if token == ".local" else self.kernel.place_shared
             place(variable.name, variable.size, variable.alignment)
-        elif token == ".loc":
-            self._location(self.reader.until(";"))
-        elif token.startswith("."):
-            self.reader.until(";")
-        elif self.reader.peek() == ":":
-            self.reader.next()
-            self.labels[-1][token] = len(self.kernel.instructions)
         else:
-            self._instruction(token)
+            self.reader.until(";")
 
     def _registers(self, kind: str) -> None:
         width = WIDTH[kind[1:]]
@@ -187,14 +190,16 @@ class KernelReader:
             else:
                 self.scopes[-1][name] = width
 
-    def _location(self, words: list[str]) -> None:
+    def _location(self, words: tuple[str, ...]) -> None:
         def place(file: str, line: str) -> str:
             return f"{self.module.files.get(int(file), file)}:{line}"
 
-        self.line = place(words[0], words[1])
-        if "inlined_at" in words:
-            outer = words[words.index("inlined_at") + 1 :]
-            self.line += f" (inlined at {place(outer[0], outer[1])})"
+        if words not in self.places:
+            self.places[words] = place(words[0], words[1])
+            if "inlined_at" in words:
+                outer = words[words.index("inlined_at") + 1 :]
+                self.places[words] += f" (inlined at {place(outer[0], outer[1])})"
+        self.line = self.places[words]
 
     def append(self, instruction: Instruction) -> None:
         instruction.line = self.line
@@ -216,10 +221,7 @@ class KernelReader:
         else:
             instruction = decode(self, words, self._operands(words))
         instruction.predicate, instruction.negated = predicate, negated
-        text = " ".join(self.reader.tokens[start : self.reader.position - 1])
-        instruction.text = (
-            text.replace(" , ", ", ").replace("[ ", "[").replace(" ]", "]").replace("@ ", "@").replace("! ", "!")
-        )
+        instruction.text = " ".join(self.reader.tokens[start : self.reader.position - 1])
         self.append(instruction)
 
     # ---------------------------------------------------------------- operands
@@ -228,7 +230,12 @@ class KernelReader:
         width, from_index, later_width = _operand_widths(words)
         self.packing = words[0] == "mov"
         operands: list[Operand] = []
-        while (token := self.reader.next()) != ";":
+        scope, following = self.scopes[-1], self.reader.next
+        while (token := following()) != ";":
+            found = scope.get(token)
+            if type(found) is Register:  # most are
+                operands.append(found)
+                continue
             if token == "|":
                 operands.append(Second(self._operand(0, self.reader.next())))
             elif token != ",":
@@ -236,7 +243,7 @@ class KernelReader:
         return operands
 
     def _operand(self, width: int, token: str) -> Operand:
-        if NAME.match(token) and token != "_":
+        if token[0] in NAMES and token != "_":
             return self._variable(token)
         if token == "{":
             return self._vector(width)
