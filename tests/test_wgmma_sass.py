@@ -43,6 +43,16 @@ def built(chosen: Variant) -> tuple[list[Instruction], str]:
         return sass.disassemble(found.path), found.log
 
 
+def text_of(chosen: Variant) -> list[str]:
+    """The lines of a kernel's machine code, with operands."""
+    with TemporaryDirectory() as temporary:
+        folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
+        path = machine_code.build(chosen, "sm_90a", folder).path
+        tool = sass.disassembler()
+        assert tool is not None
+        return subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 @lru_cache(maxsize=64)
 def code_of(operator: str, dtype: str, tile: Tile) -> tuple[list[Instruction], str]:
     return built(variant(operator, dtype, tile))
@@ -169,13 +179,7 @@ def test_pixels_come_by_tma_and_sums_go_to_y_from_registers(tile: PixelsTile) ->
 @needs_disassembler
 @pytest.mark.parametrize("tile", wgmma_tile.STRIPS, ids=lambda tile: variant("conv", "bfloat16", tile).name)
 def test_rows_are_multiplied_across(tile: StripsTile) -> None:
-    with TemporaryDirectory() as temporary:
-        folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        path = machine_code.build(variant("conv", "bfloat16", tile), "sm_90a", folder).path
-        tool = sass.disassembler()
-        assert tool is not None
-        text = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True).stdout
-    products = [line for line in text.splitlines() if "HGMMA" in line]
+    products = [line for line in text_of(variant("conv", "bfloat16", tile)) if "HGMMA" in line]
     assert products
     assert all((".tnspB" in line) == tile.rows for line in products)
 
@@ -230,6 +234,42 @@ def test_more_registers_than_a_block_has_are_refused() -> None:
     assert not wgmma_tile.registers_fit(232, 48)
     assert not wgmma_tile.registers_fit(236, 24)
     assert wgmma_tile.registers_fit(240, 24)
+
+
+FETCHING = [("conv_transpose", "bfloat16", wgmma_tile.TILES[2]), ("conv", "float16", wgmma_tile.STRIPS[0])]
+FETCHING += [("conv", "float32", tile) for tile in (wgmma_tile.TILES[-1], wgmma_tile.PIXELS[0], wgmma_tile.PIXELS[-1])]
+
+
+@pytest.mark.parametrize(("operator", "dtype", "tile"), FETCHING, ids=[variant(*kernel).name for kernel in FETCHING])
+def test_who_fetches_keeps_to_the_registers_that_are_left(operator: str, dtype: str, tile: Tile) -> None:
+    """In all that is reached from where they are given back; the assembler does not look after it."""
+    used = set(registers_after(text_of(variant(operator, dtype, tile)), "USETMAXREG.DEALLOC"))
+    assert 4 < max(used) < wgmma_tile.PRODUCER_REGISTERS
+
+
+def registers_after(text: Sequence[str], start: str) -> Iterator[int]:
+    """The registers of all instructions that a thread can come to from such a one on."""
+    code: list[tuple[str, str, str]] = []
+    labels: dict[str, int] = {}
+    for line in text:
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[label[1]] = len(code)
+        elif found := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?(\S+)([^;]*);", line):
+            code.append((found[1] or "", found[2], found[3]))
+    todo, seen = [number for number, (_, name, _) in enumerate(code) if name.startswith(start)], set[int]()
+    assert len(todo) == 1
+    while todo:
+        number = todo.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        predicate, name, operands = code[number]
+        assert not name.startswith(("HGMMA", "BRX", "RET")), "what multiplies is another way"
+        yield from map(int, re.findall(r"\bR(\d+)\b", operands))
+        todo += [labels[label] for label in re.findall(r"\.L_x_\d+", operands)]
+        always = not predicate and not re.search(r"\bU?P\d", operands)
+        if not (always and name.startswith(("EXIT", "BRA"))):
+            todo.append(number + 1)
 
 
 # ---------------------------------------------------------------- the tests' own tools
