@@ -203,14 +203,15 @@ BUGS = (
     # ---- where tiles stand
     Bug(
         "rows and columns of tiles are exchanged",
-        "found.q[1] *= strips.rows;\n        found.q[2] *= strips.columns;",
-        "found.q[1] *= strips.columns;\n        found.q[2] *= strips.rows;",
+        "found.q[1] *= strips.rows;\n    found.q[2] *= strips.columns;",
+        "found.q[1] *= strips.columns;\n    found.q[2] *= strips.rows;",
         f"{WRONG}|never written|race|misaligned",
+        path=ITEMS,
     ),
     Bug(
         "columns of rows are as many as those of patches",
-        "kRow = ROWS ? 64 : 16;\n    const",
-        "kRow = 16;\n    const",
+        "kRow = StripTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS>::kRow;",
+        "kRow = 16;",
         f"{WRONG}|never written|race|out of bounds",
     ),
     Bug(

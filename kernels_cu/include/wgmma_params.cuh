@@ -40,15 +40,6 @@ struct Strips {
     int stages, bytes;           // strips in shared memory, and of each
     int resident;                // weights stay in shared memory: all tiles have the same, and there is a stage for each slice of K
 };
-struct WgmmaStripsParams {
-    CUtensorMap x_map;
-    CUtensorMap w_map;
-    ConvParams<int, 3> problem;
-    Loading loading;
-    Splits splits;               // of strips
-    int items;
-    Strips strips;
-};
 
 // How x is fetched in strips whose pixels are rows of products (wgmma_pixels.cuh).
 struct PixelStrips {
@@ -65,12 +56,15 @@ struct PixelStrips {
     int pitch;                   // from a channel to the next, of rows
     int stages, bytes;           // strips in shared memory, and of each
 };
-struct WgmmaPixelsParams {
+
+template <class AnyStrips> struct StripsParams {
     CUtensorMap x_map;
     CUtensorMap w_map;
     ConvParams<int, 3> problem;
     Loading loading;
     Splits splits;               // of strips
     int items;
-    PixelStrips strips;
+    AnyStrips strips;
 };
+using WgmmaStripsParams = StripsParams<Strips>;
+using WgmmaPixelsParams = StripsParams<PixelStrips>;

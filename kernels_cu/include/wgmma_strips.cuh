@@ -32,7 +32,7 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, int SLICE, boo
 __device__ __forceinline__ Pixel<int, 3> tile_pixel(const StripTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS>& tile,
                                                     const Correlation<int, 3>& p, int column)
 {
-    constexpr int kRow = ROWS ? 64 : 16;
+    constexpr int kRow = StripTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS>::kRow;
     const int row = column % BLOCK_N / kRow;
     Pixel<int, 3> found = tile.first;
     found.q[1] += row * tile.strips.column_h;
