@@ -158,11 +158,39 @@ BACKWARDS = Trial(  # taps of ConvTranspose
     *("conv_transpose", "64x256_patches_direct", HALF, ((2, 72, 19, 20), (72, 70, 3, 2)), {"pads": [1, 0, 0, 1]}),
     layout="channels last",
 )
+
+# Pixels that come through registers, of strips that there is no room for at once.
+PIXEL_ROWS = Trial(
+    *("conv", "64x256_pixel_rows", SINGLE, ((2, 72, 6, 36), (70, 72, 3, 2))),
+    {"strides": [2, 1], "pads": [1, 2, 0, 1], "dilations": [2, 1]},
+    precision="tf32",
+    kinds=_INFINITE_WEIGHTS,
+)
+PIXELS_OF_PARTS = Trial(
+    *("conv", "128x256_pixel_rows", SINGLE, ((2, 64, 9, 20), (280, 32, 3, 2)), {"group": 2, "pads": [1, 1, 1, 1]}),
+    precision="3xtf32",
+    kinds=("normal", "normal", "normal"),
+)
+PIXEL_PATCHES = Trial(
+    *("conv", "128x128_pixel_patches_direct", SINGLE, ((3, 40, 9, 20), (70, 40, 3, 2))),
+    {"strides": [2, 1], "pads": [1, 0, 2, 1]},
+    layout="channels last",
+    out="channels last",
+    precision="tf32",
+    kinds=_INFINITE_INPUTS,
+)
+PIXELS_SPLIT = Trial(
+    *("conv", "128x128_pixel_rows_split", SINGLE, ((1, 72, 3, 5, 36), (70, 72, 2, 3, 2)), {"strides": [1, 1, 2]}, 5),
+    precision="3xtf32",
+    kinds=("normal", "normal", "normal"),
+)
+PIXELS = (PIXEL_ROWS, PIXEL_PATCHES, PIXELS_OF_PARTS, PIXELS_SPLIT)
 STRIPS = (ROWS, PATCHES, ROWS_TOGETHER, ROWS_OF_ONE, ROWS_SPLIT, PATCHES_OF_PARTS, STAYING, BACKWARDS)
 
 ALL = (
     *(SMALL, TURNS, TRANSPOSED, TOGETHER, SPLIT, PARTS, ADDED_UP, WIDE, TALL),
     *(LAST, LAST_SINGLE, SPLIT_TOGETHER, TRANSPOSED_SPLIT, PARTS_SPLIT),
     *STRIPS,
+    *PIXELS,
 )
-DIVIDED = (SPLIT, ADDED_UP, SPLIT_TOGETHER, TRANSPOSED_SPLIT, PARTS_SPLIT, ROWS_SPLIT)
+DIVIDED = (SPLIT, ADDED_UP, SPLIT_TOGETHER, TRANSPOSED_SPLIT, PARTS_SPLIT, ROWS_SPLIT, PIXELS_SPLIT)

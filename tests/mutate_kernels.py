@@ -123,6 +123,7 @@ FILES: dict[str, tuple[ManyBlocks | Trial | many_wgmma.Trial, ...]] = {
     "channels_last.cu": passes.MANY,
     "conv_wgmma.cu": many_wgmma.ALL,
     "conv_wgmma_strips.cu": many_wgmma.STRIPS,
+    "conv_wgmma_pixels.cu": many_wgmma.PIXELS,
     "include/conv_params.cuh": many_wgmma.ALL,
     "include/hopper.cuh": many_wgmma.ALL,
     "include/wgmma.cuh": many_wgmma.ALL,
@@ -134,7 +135,9 @@ FILES: dict[str, tuple[ManyBlocks | Trial | many_wgmma.Trial, ...]] = {
     "include/wgmma_run.cuh": many_wgmma.ALL,
     "include/wgmma_slices.cuh": many_wgmma.ALL,
     "include/wgmma_split.cuh": many_wgmma.DIVIDED,
+    "include/wgmma_pixels.cuh": many_wgmma.PIXELS,
     "include/wgmma_strips.cuh": many_wgmma.STRIPS,
+    "include/wgmma_sums.cuh": (*many_wgmma.PIXELS, *many_wgmma.ALL),
     "include/wgmma_tile.cuh": many_wgmma.ALL,
     "include/finish.cuh": tuple(partial(fused.check, number) for number in range(0, len(fused.KERNELS), 9)),
 }

@@ -1,4 +1,5 @@
-"""The emulator's wgmma against NumPy: shapes and types that kernels use, both orders of B, all steps along K of a tile.
+"""The emulator's wgmma against NumPy: shapes and types that kernels use, both orders of B, all steps along K of a tile,
+and the first factor in registers.
 
 Kernels are generated: operands are copied to shared memory byte by byte as NumPy has laid them out.
 """
@@ -75,6 +76,54 @@ def fields(leading: int, stride: int) -> int:
     return leading // 16 << 16 | stride // 16 << 32 | 1 << 62
 
 
+_FROM_REGISTERS = r"""
+#include "hopper.cuh"
+extern "C" __global__ void __launch_bounds__(128)
+products(const float* a, const uint4* b, float* d, unsigned long long b_fields, int b_step)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    for (int i = threadIdx.x; i < COLUMNS * 128 / 16; i += 128) reinterpret_cast<uint4*>(memory)[i] = b[i];
+    fence_proxy_async();
+    __syncthreads();
+    float sums[COLUMNS / 2] = {};
+    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4;
+    const volatile float* from = a + row * 32 + column;
+    float rows[4], others[4];
+    auto read = [&](float (&rows)[4], int step) {
+        for (int i = 0; i < 4; ++i) rows[i] = from[i % 2 * 8 * 32 + i / 2 * 4 + step * 8];
+    };
+    auto multiply = [&](const float (&rows)[4], int step) {
+        const unsigned long long b_place = b_fields | smem_addr(memory) + step * b_step >> 4;
+        wgmma_fence();
+        asm volatile("MULTIPLY" : OUTPUTS : "f"(rows[0]), "f"(rows[1]), "f"(rows[2]), "f"(rows[3]), "l"(b_place));
+        wgmma_commit();
+    };
+    MAIN
+    wgmma_wait<0>();
+    for (int i = 0; i < COLUMNS / 2; ++i) d[(row + i / 2 % 2 * 8) * COLUMNS + i / 4 * 8 + column * 2 + i % 2] = sums[i];
+}
+"""
+_LOOP = """
+#pragma unroll 1
+    for (int step = 0; step < 4; ++step) {
+        read(rows, step);
+        multiply(rows, step);
+        wgmma_wait<KEEP>();
+    }
+"""
+_LOOP_OF_TWO = """
+#pragma unroll 1
+    for (int step = 0; step < 4; step += 2) {
+        read(rows, step);
+        multiply(rows, step);
+        wgmma_wait<KEEP>();
+        read(others, step + 1);
+        multiply(others, step + 1);
+        wgmma_wait<KEEP>();
+    }
+"""
+
+
 def check(kind: str, columns: int, transposed: bool = False, *, fenced: bool = True, inexact: bool = False) -> None:
     dtype, depth = TYPES[kind], 32 if kind == "tf32" else 64
     generator = np.random.default_rng(columns)
@@ -114,3 +163,61 @@ def test_bits_that_tf32_does_not_have_are_cut_off() -> None:
 def test_a_product_needs_a_fence() -> None:
     with pytest.raises(EmulatorError, match=r"without wgmma\.fence"):
         check("f16", 128, fenced=False)
+
+
+# ---------------------------------------------------------------- the first factor in registers
+
+
+def check_registers(columns: int, main: str, *, inexact: bool = False) -> None:
+    generator = np.random.default_rng(columns)
+    a, b = (generator.integers(-9, 10, (rows, 32)).astype(np.float32) for rows in (64, columns))
+    given_a = np.nextafter(a, 2 * a) if inexact else a
+    count = columns // 2
+    factors = ", ".join(f"%{count + number}" for number in range(4))
+    multiply = (
+        f"wgmma.mma_async.sync.aligned.m64n{columns}k8.f32.tf32.tf32 "
+        f"{{{', '.join(f'%{number}' for number in range(count))}}}, {{{factors}}}, %{count + 4}, 1, 1, 1;"
+    )
+    text = _FROM_REGISTERS.replace("COLUMNS", str(columns)).replace("MAIN", main).replace("MULTIPLY", multiply)
+    text = text.replace("OUTPUTS", ", ".join(f'"+f"(sums[{number}])' for number in range(count)))
+    d = empty((64, columns), np.float32, "d")
+    program = module(compile_ptx("products", source=text))["products"]
+    inputs = [Array(given_a, "a", writable=False), Array(swizzled(b), "b", writable=False)]
+    program(1, 128, [*inputs, d, fields(16, 8 * 128), 32], shared_bytes=columns * 128)
+    np.testing.assert_array_equal(d.data, a @ b.T)
+
+
+@pytest.mark.parametrize("columns", [64, 128])
+def test_the_first_factor_may_be_in_registers(columns: int) -> None:
+    check_registers(columns, _LOOP.replace("KEEP", "0"))
+
+
+def test_bits_that_tf32_does_not_have_are_cut_off_in_registers() -> None:
+    check_registers(64, _LOOP.replace("KEEP", "0"), inexact=True)
+
+
+def test_several_products_may_read_the_same_registers() -> None:
+    twice = "read(rows, 0); multiply(rows, 0); multiply(rows, 0); wgmma_wait<0>(); for (float& sum : sums) sum /= 2;"
+    others = "for (int step = 1; step < 4; ++step) { read(rows, step); multiply(rows, step); wgmma_wait<0>(); }"
+    check_registers(64, f"{twice} {others}")
+
+
+def test_registers_are_free_as_soon_as_their_own_products_are_done() -> None:
+    """While a product of other ones is under way."""
+    check_registers(64, _LOOP_OF_TWO.replace("KEEP", "1"))
+
+
+@pytest.mark.parametrize(
+    ("main", "what"),
+    [
+        (_LOOP.replace("KEEP", "1"), "factors"),
+        (_LOOP_OF_TWO.replace("KEEP", "2"), "factors"),
+        ("read(rows, 0); multiply(rows, 0); d[0] = rows[0];", "factors"),
+        ("read(rows, 0); multiply(rows, 0); wgmma_wait<1>(); d[0] = rows[3];", "factors"),
+        ("read(rows, 0); multiply(rows, 0); rows[1] = sums[0]; multiply(rows, 1);", "sums"),
+    ],
+    ids=["written in a loop", "written in a loop of two", "read", "read, with one group left", "sums as factors"],
+)
+def test_registers_must_not_be_touched_before_wgmma_has_read_them(main: str, what: str) -> None:
+    with pytest.raises(EmulatorError, match=rf"{what} of a wgmma that is not waited for.*\n    products.cu:"):
+        check_registers(64, main)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import many_wgmma
 import numpy as np
 import pytest
-from many_wgmma import ALL, DIVIDED, STRIPS, Trial
+from many_wgmma import ALL, DIVIDED, PIXELS, STRIPS, Trial
 
 from gpuconv.cuda import wgmma_plan, wgmma_tile
 
@@ -16,7 +16,7 @@ def label(trial: Trial) -> str:
     return f"{trial.operator}-{trial.dtype}-{trial.candidate}"
 
 
-@pytest.mark.parametrize("trial", [trial for trial in ALL if trial not in STRIPS], ids=label)
+@pytest.mark.parametrize("trial", [trial for trial in ALL if trial not in (*STRIPS, *PIXELS)], ids=label)
 @pytest.mark.parametrize(("seed", "order"), [(0, "at once"), (3, "late"), (4, "random")])
 def test_a_small_problem_is_right(trial: Trial, seed: int, order: str) -> None:
     emulated = trial(seed=seed, async_order=order)
@@ -31,15 +31,15 @@ def test_a_small_problem_is_right(trial: Trial, seed: int, order: str) -> None:
         assert struct["strips"]["resident"] == (trial is many_wgmma.STAYING)
 
 
-@pytest.mark.parametrize("trial", STRIPS, ids=label)
+@pytest.mark.parametrize("trial", [*STRIPS, *PIXELS], ids=label)
 def test_a_small_problem_of_strips_is_right(trial: Trial) -> None:
-    """In one order of arrival: `test_wgmma_strips` has all of them."""
+    """In one order of arrival: the tests of each kernel of strips have all of them."""
     test_a_small_problem_is_right(trial, 4, "random")
 
 
 def test_every_tile_is_among_them() -> None:
     tiles = {f"{tile.block_m}x{tile.block_n}" for tile in wgmma_plan.tiles("conv")}
-    assert {trial.candidate.partition("_")[0] for trial in ALL if trial not in STRIPS} == tiles
+    assert {trial.candidate.partition("_")[0] for trial in ALL if trial not in (*STRIPS, *PIXELS)} == tiles
     assert {(trial.operator, trial.precision) for trial in ALL} >= {("conv", "tf32"), ("conv", "3xtf32")}
     assert {trial.operator for trial in DIVIDED} == {"conv", "conv_transpose"}
     assert many_wgmma.TRANSPOSED in ALL
@@ -52,3 +52,12 @@ def test_every_form_of_strips_is_among_them() -> None:
     assert any("x32_" in trial.candidate for trial in STRIPS)
     assert {trial.operator for trial in STRIPS} == {"conv", "conv_transpose"}
     assert set(STRIPS) & set(DIVIDED)
+
+
+def test_every_form_of_pixels_is_among_them() -> None:
+    kernels = {trial.candidate.removesuffix("_split").removesuffix("_direct") for trial in PIXELS}
+    tiles = {f"{tile.block_m}x{tile.block_n}" for tile in wgmma_tile.PIXELS}
+    assert {kernel.partition("_")[0] for kernel in kernels} == tiles
+    assert {"rows" in kernel for kernel in kernels} == {True, False}
+    assert {trial.precision for trial in PIXELS} == {"tf32", "3xtf32"}
+    assert set(PIXELS) & set(DIVIDED)

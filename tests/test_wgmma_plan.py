@@ -17,7 +17,7 @@ from test_gemm_plan import fields
 
 import gpuconv
 from gpuconv import _geometry
-from gpuconv.cuda import choice, conv_plan, correlation, wgmma_maps, wgmma_plan, wgmma_strips, wgmma_tile
+from gpuconv.cuda import choice, conv_plan, correlation, wgmma_maps, wgmma_pixels, wgmma_plan, wgmma_strips, wgmma_tile
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
@@ -163,9 +163,8 @@ class StripsModel(Model):
 
     def run(self, y: Any) -> None:
         """Write the sums of all items, those of a tile's shares together, to y's memory; none twice."""
-        splits, loading = self.struct["splits"], self.loading
-        all_strips = prod(self.strips["taps"]) * loading["channel_slices"] * (3 if loading["parts"] == 2 else 1)
-        if self.strips["resident"]:
+        splits, all_strips = self.struct["splits"], self.all_strips()
+        if self.strips.get("resident"):
             assert self.struct["items"] == splits["whole"]
             assert self.group == self.common["m_tiles"] == 1
             assert all_strips * self.strips["inner"] <= self.stages
@@ -183,6 +182,10 @@ class StripsModel(Model):
         for tile, sums in tiles.items():
             self.write_tile(y, sums, tile)
 
+    def all_strips(self) -> int:
+        """Those of a tile."""
+        return prod(self.strips["taps"]) * self.loading["channel_slices"] * (3 if self.loading["parts"] == 2 else 1)
+
     def place(self, tile: int) -> tuple[int, int, int, list[int]]:
         """Group, output channel, image, and the output of the first column."""
         m_tile, n_tile = tile % self.common["m_tiles"], tile // self.common["m_tiles"]
@@ -199,9 +202,7 @@ class StripsModel(Model):
             strip, product_ = divmod(strip, 3)
             w_part, x_part = ((1, 0), (0, 1), (0, 0))[product_]
         number, slice_ = divmod(strip, loading["channel_slices"])
-        tap = [int(t) for t in np.unravel_index(number, strips["taps"])]
-        starts = zip(q, self.common["stride"], self.taps["start"], tap, self.taps["advance"], strict=True)
-        d, h, w = (at * stride + start + t * step for at, stride, start, t, step in starts)
+        tap, (d, h, w) = self.first_input(q, number)
         channel = slice_ * self.block_k
         x_channel = group * loading["x_group"] + x_part * loading["x_part"] + channel
         shared = self.strip(x_channel, w, h, d, n)
@@ -210,6 +211,12 @@ class StripsModel(Model):
             at = (self.taps["first_row"] + row + channel, m, group * parts + w_part)
             weights = tma_model.box(self.w_map, self.memory[self.w_map.role], at)[0]
             sums += product_of(weights, self.inputs(shared, inner))
+
+    def first_input(self, q: list[int], number: int) -> tuple[list[int], list[int]]:
+        """The first of the taps that share a strip, and the input that it meets from an output."""
+        tap = [int(t) for t in np.unravel_index(number, self.strips["taps"])]
+        starts = zip(q, self.common["stride"], self.taps["start"], tap, self.taps["advance"], strict=True)
+        return tap, [at * stride + start + t * step for at, stride, start, t, step in starts]
 
     def strip(self, channel: int, w: int, h: int, d: int, n: int) -> Any:
         """Elements in the order in which copies leave them."""
@@ -238,6 +245,77 @@ class StripsModel(Model):
         places = at[inside] + (group * common["filters"] + m)[:, None] * common["y_channel"]
         assert np.isnan(y[places]).all(), "an output is made twice"
         y[places] = sums[: len(m)][:, inside]
+
+
+def small_part(values: Any) -> Any:
+    """What stands for the small part of each number; those of 1 and less have none."""
+    return np.sign(values) * (np.abs(values) > 1)
+
+
+class PixelsModel(StripsModel):
+    """The same of the kernel that reads pixels of strips to registers, for all taps that share them, in both parts."""
+
+    def __init__(self, operator: str, launch: Launch, memory: dict[str, Any], group: int) -> None:
+        Model.__init__(self, operator, launch, memory, group)
+        self.strips, self.taps = self.struct["strips"], self.struct["problem"]["taps"]
+        _, x_bytes, _, rows = launch.variant.arguments[3:]
+        strips, self.rows, self.run_of_columns = self.strips, rows == "true", self.strips["run"]
+        assert strips["run"] >= 8
+        assert self.block_n % strips["run"] == 0
+        assert (
+            strips["bytes"] == strips["pieces"] * strips["piece_bytes"] == strips["pieces"] * prod(self.x_map.box) * 4
+        )
+        assert 2 <= strips["stages"] <= int(x_bytes) // (self.block_n * 128)
+        assert strips["stages"] * strips["bytes"] <= int(x_bytes)
+        assert set(self.x_map.steps) == {1}
+        assert (self.w_map.swizzle, self.w_map.box) == (128, (32, self.block_m, 1))
+        if self.rows:
+            assert (self.x_map.swizzle, self.x_map.box[1:]) == (0, (1, 1, 32, 1))
+            assert strips["pitch"] == self.x_map.box[0] * 4
+            assert strips["piece_bytes"] % 128 == 0  # where boxes may begin
+            banks = {(channel * strips["pitch"] + pixel * 4) % 128 for channel in range(4) for pixel in range(8)}
+            assert len(banks) == 32
+        else:
+            assert (self.x_map.swizzle, self.x_map.box[0], self.x_map.box[3:]) == (128, 32, (1, 1))
+            assert strips["piece_bytes"] % 1024 == 0  # where patterns of swizzling begin
+            steps = [strips[name] for name in ("place_run", "place_column", "shift_h", "shift_w")]
+            assert not any(step % 128 for step in steps)
+
+    def all_strips(self) -> int:
+        return prod(self.strips["taps"]) * self.loading["channel_slices"]
+
+    def add(self, sums: Any, tile: int, strip: int) -> None:
+        group, m, n, q = self.place(tile)
+        strips, parts = self.strips, self.loading["parts"]
+        number, slice_ = divmod(strip, self.loading["channel_slices"])
+        tap, (d, h, w) = self.first_input(q, number)
+        channel = slice_ * self.block_k
+        shared = self.strip(group * self.loading["x_group"] + channel, w, h, d, n)
+        for more_h, more_w in product(range(strips["inner_h"]), range(strips["inner_w"])):
+            met = [tap[0], tap[1] + more_h, tap[2] + more_w]
+            row = self.taps["first_row"] + sum(t * r for t, r in zip(met, self.taps["row"], strict=True)) + channel
+            inputs = self.pixels(shared, more_h * strips["shift_h"] + more_w * strips["shift_w"])
+            weights = [
+                tma_model.box(self.w_map, self.memory[self.w_map.role], (row, m, group * parts + part))[0]
+                for part in range(parts)
+            ]
+            sums += product_of(weights[0], inputs)
+            if parts == 2:
+                sums += product_of(weights[1], inputs - small_part(inputs))
+
+    def strip(self, channel: int, w: int, h: int, d: int, n: int) -> Any:
+        memory, strips = self.memory[self.x_map.role], self.strips
+        pieces = [(w + i * strips["piece_w"], h + i * strips["piece_h"], d) for i in range(strips["pieces"])]
+        places = [(*at, channel, n) if self.rows else (channel, *at, n) for at in pieces]
+        return np.concatenate([tma_model.box(self.x_map, memory, at).reshape(-1) for at in places])
+
+    def pixels(self, shared: Any, shift: int) -> Any:
+        """What is multiplied for a tap whose pixels stand so many bytes further: channels by columns."""
+        run, along = np.divmod(np.arange(self.block_n), self.strips["run"])
+        places = shift + run * self.strips["place_run"] + along * self.strips["place_column"]
+        places = (places + np.arange(self.block_k)[:, None] * (self.strips["pitch"] if self.rows else 4)) // 4
+        assert places.max() < len(shared)
+        return shared[places]
 
 
 def laid_out(values: Any, strides: Ints) -> Any:
@@ -280,7 +358,7 @@ def modelled(one: Problem, candidate: Candidate, attributes: dict[str, Any], ran
     xs, ws = [x], [ordered]
     function, lost = getattr(oracle, one.operator), 0.0
     if one.precision == "3xtf32":
-        small_x, small_w = (np.sign(values) * (np.abs(values) > 1) for values in (x, ordered))
+        small_x, small_w = small_part(x), small_part(ordered)
         xs, ws = [x - small_x, small_x], [ordered - small_w, small_w]
         of_w = small_w.reshape(w.shape) if one.operator == "conv" else np.swapaxes(small_w, 1, 2).reshape(w.shape)
         lost = function(small_x, of_w, None, **attributes).value
@@ -295,7 +373,8 @@ def modelled(one: Problem, candidate: Candidate, attributes: dict[str, Any], ran
     if "w" in roles:
         memory["w"] = laid_out(ordered, one.w_strides)
     y = np.full(1 + sum((n - 1) * s for n, s in zip(one.y_shape, one.y_strides, strict=True)), np.nan)
-    kind = StripsModel if "strips" in fields(launch) else Model
+    strips = fields(launch).get("strips", {})
+    kind = PixelsModel if "run" in strips else StripsModel if strips else Model
     kind(one.operator, launch, memory, one.group).run(y)
     found = np.lib.stride_tricks.as_strided(y, one.y_shape, [8 * s for s in one.y_strides])
     np.testing.assert_array_equal(found, function(x, w, None, **attributes).value - lost, strict=True)
@@ -376,7 +455,8 @@ def test_what_strips_hold_makes_conv() -> None:
             continue
         if 0 in one.y_shape or wgmma_plan.refusal(one, HOPPER) is not None:
             continue
-        found = [each for name, each in candidates(one).items() if "_rows" in name or "_patches" in name]
+        names = [name for name in candidates(one) if "_rows" in name or "_patches" in name]
+        found = [candidates(one)[name] for name in names if "_pixel_" not in name]
         if not found:
             continue
         chosen = random.choice(found)
@@ -397,6 +477,58 @@ def test_what_strips_hold_makes_conv() -> None:
     assert met >= {("resident", 0), ("resident", 1), ("slices", "64"), ("slices", "128")}
     assert met >= {"rows", "rows_split", "patches", "patches_split", "patches_direct"}
     assert met >= {("rows", True), ("rows", False), ("long", True), ("long", False), 1, 2, 3, "tf32", "3xtf32"}
+
+
+def random_pixels(random: Random) -> tuple[str, Ints, Ints, Ints, dict[str, Any]]:
+    """The operator, shapes of x and w, strides of x, attributes: of Conv with strides along W too."""
+    x, w, x_strides, attributes = random_strips(random)
+    if random.random() < 0.25 and attributes["group"] == 1:
+        attributes["strides"] = [1] * len(attributes["strides"])
+        return "conv_transpose", x, (x[1], random.choice((64, 65)), *w[2:]), x_strides, attributes
+    attributes["strides"][-1] = random.choice((1, 1, 2, 3))
+    return "conv", x, w, x_strides, attributes
+
+
+def test_pixels_that_come_to_registers_make_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of random problems one candidate each, with runs of any length, by a model of the kernel."""
+    random, numbers, met = Random(5), np.random.default_rng(2), set()
+    runs = wgmma_pixels._RUNS
+    done = 0
+    while done < 60:
+        operator, x, w, x_strides, attributes = random_pixels(random)
+        precision, layout = random.choice(("tf32", "3xtf32")), random.choice(("NCHW", "NHWC"))
+        strides = x_strides if layout == "NCHW" else ()
+        options = {"precision": precision, "layout": layout, "x_strides": strides or None}
+        try:
+            one = problem(operator, x, w, "float32", **options, **attributes)
+        except ValueError:  # an output of negative size
+            continue
+        if not 0 < one.multiplications < 5 * 10**7 or wgmma_plan.refusal(one, HOPPER) is not None:
+            continue
+        monkeypatch.setattr(wgmma_pixels, "_RUNS", (random.choice(runs),))
+        found = [each for name, each in candidates(one).items() if "_pixel_" in name]
+        if not found:
+            continue
+        chosen = random.choice(found)
+        modelled(one, chosen, attributes, numbers)
+        strips = fields(chosen.make().launches[-1])["strips"]
+        form = chosen.name.split("_pixel_")[1]
+        met |= {
+            form,
+            operator,
+            precision,
+            one.rank,
+            ("run", strips["run"]),
+            ("group", one.group),
+            (form.split("_")[0], "long" if strips["column_w"] else "shared" if strips["inner_h"] > 1 else "apart"),
+            ("along W", strips["inner_w"] > 1, attributes["strides"][-1]),
+        }
+        done += 1
+    assert met >= {"rows", "rows_split", "patches_direct", "patches_direct_split"}
+    assert met >= {"conv", "conv_transpose", "tf32", "3xtf32", 1, 2, 3, ("group", 2)}
+    assert met >= {("run", run) for run in runs}
+    assert met >= set(product(("rows", "patches"), ("long", "shared", "apart")))
+    assert met >= {("along W", True, 1), ("along W", True, 2), ("along W", True, 3), ("along W", False, 1)}
 
 
 @pytest.mark.parametrize(
@@ -439,8 +571,8 @@ def test_a_transposed_conv_of_stride_one_has_its_taps_backwards(
     dtype = "float16" if precision == "ieee" else "float32"
     one = problem("conv_transpose", x, w, dtype, precision=precision, layout=layout, **attributes)
     found = {name: each for name, each in candidates(one).items() if "_rows" in name or "_patches" in name}
-    rows, tall = layout == "NCHW" and precision == "ieee", len(x) > 3 and w[-2] > 1
-    assert any("_rows" in name for name in found) == rows
+    tall = len(x) > 3 and w[-2] > 1
+    assert any("_rows" in name for name in found) == (layout == "NCHW")
     assert any("_patches" in name for name in found) == tall
     for candidate in found.values():
         modelled(one, candidate, attributes, np.random.default_rng(2))
@@ -466,6 +598,47 @@ def test_wrong_strips_show(field: str, wrong: Any, monkeypatch: pytest.MonkeyPat
     candidate = candidates(one)[f"conv_float16_3d_wgmma_{rows.block_m}x{rows.block_n}_rows"]
     with pytest.raises(AssertionError):
         modelled(one, candidate, attributes, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("extent", (1, 1, 1)),
+        ("rows", 3),
+        ("columns", 31),
+        ("inner_h", 1),
+        ("inner_w", 2),
+        ("piece_bytes", 2560),
+        ("piece_h", 2),
+        ("piece_w", 1),
+        ("run", 16),
+        ("column_h", 2),
+        ("column_w", 1),
+        ("place_run", 2560),
+        ("place_column", 4),
+        ("shift_h", 5120),
+        ("shift_w", 8),
+        ("pitch", 144),
+        ("stages", 4),
+        ("bytes", 30720),
+        ("box", (1, 88)),
+    ],
+)
+def test_wrong_strips_of_pixels_show(field: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of runs of 32 outputs along W, two inputs apart."""
+    real, attributes = wgmma_pixels.of, {"pads": [1, 2, 1, 0], "dilations": [2, 1], "strides": [1, 2]}
+    one = problem("conv", (1, 32, 7, 72), (64, 32, 2, 3), "float32", precision="tf32", **attributes)
+    name = "conv_float32_3d_tf32_wgmma_128x128_pixel_rows"
+    monkeypatch.setattr(wgmma_pixels, "_RUNS", (32,))
+    modelled(one, candidates(one)[name], attributes, np.random.default_rng(0))
+    assert getattr(next(iter(real(wgmma_maps.Source(one, "rows", True).seen, wgmma_tile.PIXELS[2]))), field) != wrong
+
+    def changed(*args: Any) -> Iterator[Any]:
+        yield from (replace(strips, **{field: wrong}) for strips in real(*args))
+
+    monkeypatch.setattr(wgmma_pixels, "of", changed)
+    with pytest.raises(AssertionError):
+        modelled(one, candidates(one)[name], attributes, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(("lower", "upper"), [(0, 1), (0, -1), (-1, 0)])
@@ -647,6 +820,25 @@ def test_shared_memory_of_strips(number: int, count: int) -> None:
     assert wgmma_tile.shared_bytes(one, wgmma_tile.STRIPS[number]) == count <= 232448
 
 
+@pytest.mark.parametrize(
+    ("number", "weights", "most"),
+    [
+        (0, 6 * 128 * 128, 4),
+        (1, 6 * 128 * 128, 4),
+        (2, 6 * 128 * 128, 8),
+        (3, 6 * 128 * 128, 8),
+        (4, 12 * 64 * 128, 4),
+        (5, 12 * 64 * 128, 4),
+    ],
+)
+def test_shared_memory_of_strips_of_pixels(number: int, weights: int, most: int) -> None:
+    """Strips, weights, two barriers for each stage of both, 16 bytes: sums go to y straight from registers."""
+    one = problem("conv", (1, 64, 9, 9), (64, 64, 3, 3), "float32", precision="tf32")
+    tile = wgmma_tile.PIXELS[number]
+    count = 131072 + weights + 16 * (tile.stages + most) + 16
+    assert wgmma_tile.shared_bytes(one, tile) == count <= 232448
+
+
 # ---------------------------------------------------------------- strips
 
 
@@ -748,7 +940,6 @@ def test_taps_have_rows_of_their_own_where_all_do_not_fit() -> None:
         ((2, 64, 9, 15), (64, 64, 3, 3), {}),  # rows of 30 bytes
         ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}),
         ((2, 64, 9, 16), (64, 64, 3, 3), {"layout": "NHWC"}),
-        ((2, 64, 9, 16), (64, 64, 3, 3), {"dtype": "float32", "precision": "tf32"}),
         ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}),  # a slice would meet two groups
         ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (0, 144, 16, 1)}),
         ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 144, 144, -16, 1)}),
@@ -797,6 +988,197 @@ def test_strips_at_other_addresses_are_copied(layout: str, name: str) -> None:
     flat = made(single, "conv_float16_3d_wgmma_128x128_rows").otherwise
     assert flat is not None
     assert flat().problem == single
+
+
+# ---------------------------------------------------------------- strips of pixels
+
+
+def pixels_of(
+    one: Problem, kernel: str, run: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Plan, dict[str, Any], dict[str, Any]]:
+    """The plan of a kernel with runs of so many columns, its struct and that of its strips."""
+    monkeypatch.setattr(wgmma_pixels, "_RUNS", (run,))
+    plan = made(one, f"conv_float32_3d_tf32_wgmma_{kernel}")
+    struct = fields(plan.launches[-1])
+    return plan, struct, struct["strips"]
+
+
+@pytest.mark.parametrize(("precision", "parts"), [("tf32", 1), ("3xtf32", 2)])
+def test_the_structs_of_rows_of_pixels(precision: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: x (2, 64, 9, 36), w (130, 64, 3, 2), y (2, 130, 7, 37): 1 x 2 tiles of 8 rows of 32 columns.
+
+    A tile meets 12 rows of 33 inputs; 40 of them, 160 bytes, bring four channels of eight pixels to different banks.
+    """
+    attributes: dict[str, Any] = {"pads": [0, 1, 2, 1], "dilations": [2, 1]}
+    one = problem("conv", (2, 64, 9, 36), (130, 64, 3, 2), "float32", precision=precision, **attributes)
+    plan, struct, strips = pixels_of(one, "64x256_pixel_rows", 32, monkeypatch)
+    assert strips == {
+        "extent": [1, 1, 2],
+        "rows": 8,
+        "columns": 32,
+        "taps": [1, 1, 1],
+        "inner_h": 3,
+        "inner_w": 2,
+        "pieces": 12,
+        "piece_bytes": 40 * 4 * 32,
+        "piece_h": 1,
+        "piece_w": 0,
+        "run": 32,
+        "column_h": 1,
+        "column_w": 0,
+        "place_run": 5120,
+        "place_column": 4,
+        "shift_h": 2 * 5120,
+        "shift_w": 4,
+        "pitch": 160,
+        "stages": 2,
+        "bytes": 12 * 5120,
+    }
+    common = struct["problem"]["common"]
+    assert (common["m_tiles"], common["n_tiles"], struct["items"]) == (3, 4, 12)
+    loading = struct["loading"]
+    assert [loading[name] for name in ("channel_slices", "parts", "x_group")] == [2, parts, 64]
+    x_map, w_map = plan.launches[-1].maps
+    assert (x_map.role, x_map.offset, x_map.sizes, x_map.box) == ("x", 0, (36, 9, 1, 64, 2), (40, 1, 1, 32, 1))
+    assert (x_map.strides, x_map.swizzle) == ((144, 1296, 1296, 64 * 1296), 0)
+    assert (w_map.role, w_map.offset, w_map.sizes, w_map.box) == ("packed", 128, (384, 130, parts), (32, 64, 1))
+    assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
+    assert (plan.x_last_bytes, plan.packed_bytes) == (0, 384 * 130 * 4 * parts)
+    assert "x is fetched as it is: 40 pixels of its rows at once; 6 taps along H and W share them" in plan.reasons
+
+
+def test_the_structs_of_patches_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: x (2, 40, 9, 20), w (64, 40, 3, 2), y (2, 64, 5, 21): 1 x 2 tiles of 8 rows of 16 columns.
+
+    A tile meets 17 rows of 17 inputs; with 24 a patch is of whole patterns of eight pixels.
+    """
+    attributes: dict[str, Any] = {"pads": [1, 1, 1, 1], "strides": [2, 1]}
+    one = problem("conv", (2, 40, 9, 20), (64, 40, 3, 2), "float32", precision="tf32", layout="NHWC", **attributes)
+    plan, struct, strips = pixels_of(one, "128x128_pixel_patches_direct", 16, monkeypatch)
+    assert strips == {
+        "extent": [1, 1, 2],
+        "rows": 8,
+        "columns": 16,
+        "taps": [1, 1, 1],
+        "inner_h": 3,
+        "inner_w": 2,
+        "pieces": 1,
+        "piece_bytes": 17 * 24 * 128,
+        "piece_h": 0,
+        "piece_w": 0,
+        "run": 16,
+        "column_h": 1,
+        "column_w": 0,
+        "place_run": 2 * 24 * 128,
+        "place_column": 128,
+        "shift_h": 24 * 128,
+        "shift_w": 128,
+        "pitch": 0,
+        "stages": 2,
+        "bytes": 17 * 24 * 128,
+    }
+    assert (struct["problem"]["common"]["n_tiles"], struct["items"]) == (4, 4)
+    x_map = plan.launches[-1].maps[0]
+    assert (x_map.role, x_map.sizes, x_map.box) == ("x", (40, 20, 9, 1, 2), (32, 24, 17, 1, 1))
+    assert (x_map.strides, x_map.swizzle) == ((160, 3200, 28800, 28800), 128)
+    assert "x is fetched as it is: its channels are side by side; 6 taps along H and W share patches" in plan.reasons
+
+
+def test_the_structs_of_one_row_of_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: x (2, 64, 600), w (64, 64, 3), y (2, 64, 300): 3 tiles of 128 columns, two runs each.
+
+    A run meets 129 inputs; 136 of them are 544 bytes, 32 more than a multiple of 128.
+    """
+    one = problem("conv", (2, 64, 600), (64, 64, 3), "float32", precision="tf32", strides=[2], pads=[1, 0])
+    _, _, strips = pixels_of(one, "128x128_pixel_rows", 64, monkeypatch)
+    assert [strips[name] for name in ("extent", "rows", "columns", "taps")] == [[1, 1, 3], 1, 128, [1, 1, 1]]
+    assert [strips[name] for name in ("inner_h", "inner_w", "run", "column_h", "column_w")] == [1, 3, 64, 0, 64]
+    pieces = ("pieces", "piece_bytes", "piece_h", "piece_w", "pitch", "stages", "bytes")
+    assert [strips[name] for name in pieces] == [2, 544 * 32, 0, 128, 544, 3, 2 * 544 * 32]
+    assert [strips[name] for name in ("place_run", "place_column", "shift_w")] == [544 * 32, 8, 4]
+
+
+@pytest.mark.parametrize(
+    ("dilations", "inner", "taps"),
+    [
+        ([1, 1], (3, 3), [1, 1, 1]),
+        ([40, 1], (1, 3), [1, 3, 1]),  # too many rows from the first tap to the last
+        ([40, 100], (1, 1), [1, 3, 3]),  # more inputs of a row than a box can have
+    ],
+)
+@pytest.mark.parametrize("form", ["pixel_rows", "pixel_patches_direct"])
+def test_taps_share_strips_as_far_as_there_is_room(
+    form: str, dilations: list[int], inner: tuple[int, int], taps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wgmma_pixels, "_RUNS", (32,))
+    layout = "NHWC" if "patches" in form else "NCHW"
+    more: dict[str, Any] = {"layout": layout, "dilations": dilations, "pads": [0, 100, 0, 100]}
+    one = problem("conv", (1, 64, 90, 304), (64, 64, 3, 3), "float32", precision="tf32", **more)
+    found = [each for name, each in candidates(one).items() if name.endswith(form)]
+    assert len(found) == 3
+    for candidate in found:
+        strips = fields(candidate.make().launches[-1])["strips"]
+        assert ((strips["inner_h"], strips["inner_w"]), strips["taps"]) == (inner, taps)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "more", "form"),
+    [
+        ((2, 64, 9, 15), (64, 64, 3, 3), {}, ""),  # rows of 60 bytes
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}, "rows"),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 9 * 20, 9 * 20, 20, 1)}, "rows"),
+        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}, ""),  # a slice would meet two groups
+        ((2, 64, 9, 16), (64, 32, 3, 3), {"group": 2}, "rows"),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (0, 144, 16, 1)}, ""),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 144, 144, -16, 1)}, ""),
+        ((2, 42, 9, 15), (64, 42, 3, 3), {"layout": "NHWC"}, ""),  # pixels of 168 bytes
+        ((2, 44, 9, 15), (64, 44, 3, 3), {"layout": "NHWC", "strides": [1, 3]}, "patches"),
+        ((2, 80, 9, 15), (128, 40, 3, 3), {"layout": "NHWC", "group": 2}, ""),
+    ],
+)
+def test_which_inputs_come_to_registers_as_they_are(x: Ints, w: Ints, more: dict[str, Any], form: str) -> None:
+    one = problem("conv", x, w, "float32", precision="3xtf32", **more)
+    found = candidates(one)
+    assert found
+    assert {name.split("_pixel_")[1].split("_")[0] for name in found if "_pixel_" in name} == (
+        {form} if form else set()
+    )
+    copied = next(name for name in found if "_pixel_" not in name and "_split" not in name)
+    assert found[copied].make().x_last_bytes > 0
+
+
+def test_a_transposed_conv_with_a_stride_has_none() -> None:
+    one = problem("conv_transpose", (2, 64, 9, 16), (64, 64, 3, 3), "float32", precision="tf32", strides=[1, 2])
+    assert candidates(one)
+    assert not any("_pixel_" in name for name in candidates(one))
+
+
+@pytest.mark.parametrize(("layout", "name"), [("NCHW", "pixel_rows"), ("NHWC", "pixel_patches_direct")])
+def test_pixels_at_other_addresses_are_copied(layout: str, name: str) -> None:
+    one = problem("conv", (2, 72, 30, 32), (128, 72, 3, 3), "float32", precision="3xtf32", layout=layout)
+    kernel = "conv_float32_3d_tf32_wgmma_128x128"
+    plan = made(one, f"{kernel}_{name}")
+    assert plan.alignment == (("x", 16),)
+    assert plan.otherwise is not None
+    other = plan.otherwise()
+    assert roles(other) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
+    assert (other.alignment, other.otherwise, other.kernel, other.problem) == ((), None, kernel, one)
+    assert other.launches[-1].variant.name == kernel
+    assert other.launches[0] == plan.launches[0]  # weights packed for one serve the other
+
+
+def test_splits_divide_strips_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 12 slices of channels one strip each: parts of numbers share them."""
+    monkeypatch.setattr(wgmma_pixels, "_RUNS", (16,))
+    for precision in ("tf32", "3xtf32"):
+        one = problem("conv", (1, 384, 16, 16), (128, 384, 3, 3), "float32", precision=precision, pads=[1] * 4)
+        plan = made(one, "conv_float32_3d_tf32_wgmma_128x256_pixel_rows_split")
+        struct = fields(plan.launches[-1])
+        assert 1 < struct["splits"]["count"] <= 12
+        assert prod(struct["strips"]["taps"]) * struct["loading"]["channel_slices"] == 12
+        assert roles(plan)[0] == ["packed", "w", "workspace"]
+    few = problem("conv", (1, 32, 16, 16), (128, 32, 3, 1), "float32", precision="tf32", pads=[1, 0, 1, 0])
+    assert not any("_pixel_" in name and "_split" in name for name in candidates(few))
 
 
 def test_weights_stay_where_all_tiles_have_the_same() -> None:
@@ -875,15 +1257,20 @@ def test_axes_of_one_element_have_any_stride(strides: Ints, steps: Ints) -> None
     assert made(one, "conv_float16_3d_wgmma_64x128_direct").launches[-1].maps[0].strides == steps
 
 
-def test_tf32_is_rounded_first_so_that_nothing_is_fetched_as_it_is() -> None:
+def test_tf32_is_rounded_first_by_the_copy_or_on_the_way() -> None:
     for precision, parts in (("tf32", 1), ("3xtf32", 2)):
         one = problem("conv", (2, 64, 6, 8), (64, 64, 1, 1), "float32", precision=precision, layout="NHWC")
         found = candidates(one)
+        sizes = {f"{tile.block_m}x{tile.block_n}" for tile in wgmma_tile.PIXELS}
         assert {name.removesuffix("_split") for name in found} == {
-            f"conv_float32_3d_tf32_wgmma_{tile.block_m}x{tile.block_n}" for tile in wgmma_tile.TILES
+            *(f"conv_float32_3d_tf32_wgmma_{tile.block_m}x{tile.block_n}" for tile in wgmma_tile.TILES),
+            *(f"conv_float32_3d_tf32_wgmma_{size}_pixel_patches_direct" for size in sizes),
         }
         plan = made(one, "conv_float32_3d_tf32_wgmma_64x128")
         assert (plan.x_last_bytes, plan.packed_bytes) == (2 * 48 * 64 * 4 * parts, 64 * 64 * 4 * parts)
+        assert fields(plan.launches[-1])["loading"]["parts"] == parts
+        plan = made(one, "conv_float32_3d_tf32_wgmma_64x256_pixel_patches_direct")
+        assert (plan.x_last_bytes, plan.packed_bytes) == (0, 64 * 64 * 4 * parts)
         assert fields(plan.launches[-1])["loading"]["parts"] == parts
 
 
@@ -961,7 +1348,7 @@ def test_whole_rounds_of_tiles_stay_whole() -> None:
 
 def test_every_kernel_is_named_once_and_is_for_hopper_alone() -> None:
     found = [each for each in wgmma_plan.variants() if "wgmma" in each.name]
-    assert len({each.name for each in found}) == len(found) == 43
+    assert len({each.name for each in found}) == len(found) == 49
     assert all(each.architectures == ("sm_90a",) for each in found)
     first = wgmma_plan.variant("conv", "bfloat16", wgmma_tile.TILES[2])
     assert first.name == "conv_bfloat16_3d_wgmma_128x128"
@@ -977,7 +1364,17 @@ def test_every_kernel_is_named_once_and_is_for_hopper_alone() -> None:
     halves = wgmma_plan.variant("conv", "float16", wgmma_tile.STRIPS[6])
     assert halves.name == "conv_float16_3d_wgmma_64x256x32_rows"
     assert halves.arguments == ("WgmmaHalf", "64", "256", "27", "98304", "true", "64", "true")
-    assert not any(each.name.startswith("conv_float32") and "_rows" in each.name for each in found)
+    rows = {each.name for each in found if each.name.startswith("conv_float32") and "_rows" in each.name}
+    assert rows == {f"conv_float32_3d_tf32_wgmma_{size}_pixel_rows" for size in ("128x256", "128x128", "64x256")}
+    pixels = wgmma_plan.variant("conv", "float32", wgmma_tile.PIXELS[0])
+    assert pixels.name == "conv_float32_3d_tf32_wgmma_128x256_pixel_rows"
+    assert (pixels.source, pixels.function) == ("conv_wgmma_pixels.cu", "conv_wgmma_pixels")
+    assert pixels.arguments == ("WgmmaTf32", "128", "256", "6", "131072", "false", "true")
+    assert (pixels.parameter, pixels.layout.itemsize % 64) == ("WgmmaPixelsParams", 0)
+    assert (pixels.threads, pixels.least_registers) == (384, 168)
+    pixels = wgmma_plan.variant("conv", "float32", wgmma_tile.PIXELS[5])
+    assert pixels.name == "conv_float32_3d_tf32_wgmma_64x256_pixel_patches"
+    assert pixels.arguments == ("WgmmaTf32", "64", "256", "12", "131072", "true", "false")
 
 
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
@@ -1044,6 +1441,25 @@ def test_explain_says_how_and_why_not(capsys: pytest.CaptureFixture[str]) -> Non
     assert "no wgmma: it takes 32 output channels at least, half of a tile, a group has 31" in capsys.readouterr().out
     gpuconv.explain("conv", x, w, dtype="bfloat16", arch="sm_100")
     assert "wgmma" not in capsys.readouterr().out
+
+
+def test_explain_says_how_pixels_come_to_registers(capsys: pytest.CaptureFixture[str]) -> None:
+    x, w = (8, 512, 64, 64), (512, 512, 3, 3)
+    for precision in ("tf32", "3xtf32"):
+        with gpuconv.precision(precision):
+            gpuconv.explain("conv", x, w, dtype="float32", pads=[1] * 4)
+        printed = capsys.readouterr().out
+        launched = printed.partition("launch 2")[2].split("\n")[0]
+        assert "_pixel_rows: grid 132, 384 threads, " in launched
+        assert "bytes for x" not in printed
+        assert "one tap per slice of K: 512 channels of a group in 16 slices of 32; two warpgroups make" in printed
+        assert "pixels of its rows at once; 9 taps along H and W share them" in printed
+    with gpuconv.precision("tf32"):
+        gpuconv.explain("conv", (8, 512, 64, 62), w, dtype="float32", pads=[1] * 4)
+    printed = capsys.readouterr().out
+    assert f"workspace  {8 * 512 * 64 * 62 * 4} bytes for x with its channels last" in printed
+    why = "since its rows are not 16 bytes, or a multiple of that, apart"
+    assert f"x is copied first, with its channels side by side, {why}" in printed
 
 
 def test_kernels_name_the_registers_that_their_warps_share() -> None:

@@ -33,7 +33,8 @@ def check(tensor_map: TensorMap) -> None:
     if tensor_map.box:
         assert len(tensor_map.box) == rank
         assert all(1 <= size <= 256 for size in tensor_map.box)
-        assert tensor_map.box[0] * itemsize <= tensor_map.swizzle
+        assert tensor_map.box[0] * itemsize % 16 == 0
+        assert not tensor_map.swizzle or tensor_map.box[0] * itemsize <= tensor_map.swizzle
         return
     assert 3 <= rank <= 5
     assert len(tensor_map.lower) == len(tensor_map.upper) == rank - 2

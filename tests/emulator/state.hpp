@@ -297,6 +297,7 @@ struct Warp {
     bool wgmma_fenced = false;
     u32 wgmma_finished = 0;                 // groups that it has waited for
     std::vector<u32> sums{};                // of each register, the group of the last wgmma that adds to it; 0: none
+    std::vector<u32> factors{};             // likewise, of the last one that reads it as an element of its first matrix
     s64 held_registers = 0;                 // of a thread; 0: as many as at the start
     u32 fence_clock = 0;                    // its writes before are visible to the asynchronous proxy
     std::vector<u32> fence_clocks{};
@@ -312,6 +313,7 @@ struct Warp {
     Counters& counters() { return block.counters[pc]; }
 
     u32& group_of_sums(int offset) { return sums[offset / REGISTER]; }
+    u32& group_of_factors(int offset) { return factors[offset / REGISTER]; }
 
     void set_predicate(int offset, u32 mask, u32 bits)
     {
