@@ -188,14 +188,15 @@ BUGS = (
         PATCHES,
     ),
     # ---- numbers
-    Bug("inputs are cut off", "0x7f800000) ? 1u << 12 : 0u", "0x7f800000) ? 0u : 0u", trial=TIES),
-    Bug("the last NaN becomes a zero", "0x7f800000) ? 1u << 12 : 0u", "0x7f800000) ? 1u << 12 : 1u << 12", trial=NANS),
+    Bug("inputs are cut off", "add.u32 %0, %0, 4096;", "add.u32 %0, %0, 0;", trial=TIES),
+    Bug("the last NaN becomes a zero", "@finite add.u32", "add.u32", trial=NANS),
     Bug(
         "small parts of inputs are forgotten",
         "if constexpr (BOTH) Arithmetic::template multiply_rows<BLOCK_M>(sums[first + i], small",
         "if constexpr (false) Arithmetic::template multiply_rows<BLOCK_M>(sums[first + i], small",
         trial=IN_PARTS,
     ),
+    Bug("no rest is left for small parts", "large[i][j] & ~0x1fffu)", "large[i][j])", trial=IN_PARTS),
     Bug("small weights are multiplied by both parts", "parts == 2 && last", "parts == 2 && !last", trial=IN_PARTS),
     Bug(
         "large weights come first",
