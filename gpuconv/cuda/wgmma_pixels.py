@@ -20,7 +20,6 @@ from gpuconv.cuda.wgmma_tile import SLICE_BYTES, PixelsTile
 _RUNS = (128, 64, 32, 16, 8)  # a thread's pixels are 8 apart
 _MOST = 256  # elements of a box along an axis
 _LEAST_STAGES = 2  # one strip is fetched while another one is multiplied
-_CHANNELS = SLICE_BYTES // 4
 
 
 @dataclass(frozen=True, slots=True)

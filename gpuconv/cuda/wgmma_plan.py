@@ -2,8 +2,9 @@
 
 Inputs are fetched by TMA, with their channels side by side: where they do not lie so, a launch copies them first, and
 one packs the weights. For Conv, taps also share strips of inputs (``conv_wgmma_strips.cu``), which can be rows of x as
-it is. Blocks stay on their multiprocessors and make one tile after the other. Tiles that are too few for all
-multiprocessors, or for the last round of them, several blocks make together.
+it is; those of float32 pass through registers, where they are rounded (``conv_wgmma_pixels.cu``). Blocks
+stay on their multiprocessors and make one tile after the other. Tiles that are too few for all multiprocessors, or for
+the last round of them, several blocks make together.
 """
 
 from __future__ import annotations

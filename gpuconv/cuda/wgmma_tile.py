@@ -93,6 +93,11 @@ class PixelsTile(Tile):
     x_bytes: int
     rows: bool
 
+    @property
+    def slice_bytes(self) -> int:
+        """Bytes of a row of a slice of K."""
+        return SLICE_BYTES
+
 
 PIXELS = tuple(
     PixelsTile(*sizes, stages, turns, 131072, rows)
@@ -120,14 +125,11 @@ def shared_bytes(problem: Problem, tile: Tile) -> int:
 
     Those of strips, of which there is one phase, do not depend on the problem.
     """
-    if isinstance(tile, PixelsTile):
-        most = tile.x_bytes // (tile.block_n * SLICE_BYTES)  # of strips: none is smaller than its tile
-        weights = tile.stages * tile.block_m * SLICE_BYTES
-        return tile.x_bytes + weights + (tile.stages + most) * _BARRIERS + _ANSWER
-    if isinstance(tile, StripsTile):
+    if isinstance(tile, StripsTile | PixelsTile):
         most = tile.x_bytes // (tile.block_n * tile.slice_bytes)  # of strips: none is smaller than its tile
         weights = tile.stages * tile.block_m * tile.slice_bytes
-        return tile.x_bytes + weights + _PIECES + (tile.stages + most) * _BARRIERS + _ANSWER
+        pieces = _PIECES if isinstance(tile, StripsTile) else 0
+        return tile.x_bytes + weights + pieces + (tile.stages + most) * _BARRIERS + _ANSWER
     slices = tile.stages * (tile.block_m + tile.block_n) * SLICE_BYTES
     taps = prod(problem.phases) * gemm_structs.taps(False, RANK).itemsize if problem.phases else 0
     return slices + _PIECES + tile.stages * _BARRIERS + _ANSWER + taps
