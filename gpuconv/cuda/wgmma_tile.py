@@ -48,8 +48,8 @@ TILES = (
 
 
 @dataclass(frozen=True, slots=True)
-class StripsTile(Tile):
-    """Those of a block of ``conv_wgmma_strips.cu``, where several taps read one strip of x; ``stages`` are of weights.
+class SharingTile(Tile):
+    """Those of a block in which several taps read one strip of x; ``stages`` are of weights.
 
     Attributes
     ----------
@@ -66,6 +66,18 @@ class StripsTile(Tile):
     slice_bytes: int = SLICE_BYTES
 
 
+class StripsTile(SharingTile):
+    """Those of ``conv_wgmma_strips.cu``, where taps along H do."""
+
+    __slots__ = ()
+
+
+class PixelsTile(SharingTile):
+    """Those of ``conv_wgmma_pixels.cu``, where taps along H and W do."""
+
+    __slots__ = ()
+
+
 STRIPS = (
     StripsTile(128, 256, 6, False, 98304, rows=True),
     StripsTile(128, 128, 6, True, 98304, rows=True),
@@ -76,27 +88,6 @@ STRIPS = (
     StripsTile(64, 256, 27, True, 98304, rows=True, slice_bytes=HALF_SLICE),
     StripsTile(64, 256, 27, True, 98304, rows=False, slice_bytes=HALF_SLICE),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PixelsTile(Tile):
-    """Those of a block of ``conv_wgmma_pixels.cu``, where all taps along H and W read one strip of x.
-
-    Attributes
-    ----------
-    x_bytes : int
-        Room for strips in shared memory.
-    rows : bool
-        Strips are rows of pixels, of each channel; otherwise patches of pixels, with their channels side by side.
-    """
-
-    x_bytes: int
-    rows: bool
-
-    @property
-    def slice_bytes(self) -> int:
-        """Bytes of a row of a slice of K."""
-        return SLICE_BYTES
 
 
 PIXELS = tuple(
@@ -125,7 +116,7 @@ def shared_bytes(problem: Problem, tile: Tile) -> int:
 
     Those of strips, of which there is one phase, do not depend on the problem.
     """
-    if isinstance(tile, StripsTile | PixelsTile):
+    if isinstance(tile, SharingTile):
         most = tile.x_bytes // (tile.block_n * tile.slice_bytes)  # of strips: none is smaller than its tile
         weights = tile.stages * tile.block_m * tile.slice_bytes
         pieces = _PIECES if isinstance(tile, StripsTile) else 0
