@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,6 +39,13 @@ def build(variant: Variant, architecture: str, folder: Path | None = None) -> ca
     return entry
 
 
+@contextmanager
+def built(variant: Variant, architecture: str) -> Iterator[cache.Entry]:
+    """What `build` makes, in the cache that all tests share if they have one."""
+    with TemporaryDirectory() as temporary:
+        yield build(variant, architecture, None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary))
+
+
 @lru_cache(maxsize=128)
 def code(variant: Variant, architecture: str = READ) -> list[Instruction]:
     """Return the instructions of a kernel, by default for the architecture that tests compile it for anyway.
@@ -46,9 +55,8 @@ def code(variant: Variant, architecture: str = READ) -> list[Instruction]:
     assert architecture != READ or turn(variant) == READ, (
         f"{variant.name} would be compiled for {turn(variant)} as well"
     )
-    with TemporaryDirectory() as temporary:
-        folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        body = sass.disassemble(build(variant, architecture, folder).path)
+    with built(variant, architecture) as found:
+        body = sass.disassemble(found.path)
     assert sass.names(body, range(len(body)), "EXIT"), f"nothing was read of {variant.name}"
     assert not sass.names(body, range(len(body)), "LDL", "STL"), variant.name
     return body

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import machine_code
 import pytest
@@ -38,19 +35,17 @@ _TYPES = {"float16": "16.F32", "bfloat16": "16.F32.BF16", "float32": "8.F32.TF32
 
 def built(chosen: Variant) -> tuple[list[Instruction], str]:
     """A kernel's machine code and what the assembler says of it."""
-    with TemporaryDirectory() as temporary:
-        found = machine_code.build(chosen, "sm_90a", None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary))
+    with machine_code.built(chosen, "sm_90a") as found:
         return sass.disassemble(found.path), found.log
 
 
 def text_of(chosen: Variant) -> list[str]:
     """The lines of a kernel's machine code, with operands."""
-    with TemporaryDirectory() as temporary:
-        folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        path = machine_code.build(chosen, "sm_90a", folder).path
-        tool = sass.disassembler()
-        assert tool is not None
-        return subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True).stdout.splitlines()
+    tool = sass.disassembler()
+    assert tool is not None
+    with machine_code.built(chosen, "sm_90a") as found:
+        command = [tool, "-c", str(found.path)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 @lru_cache(maxsize=64)

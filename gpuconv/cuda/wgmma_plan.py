@@ -100,8 +100,8 @@ def _whole(source: Source, limits: Limits) -> Iterator[Work]:
         return
     seen, rows = source.seen, source.form == "rows"
     if source.in_registers:
-        for pixels in wgmma_tile.PIXELS:
-            found = [Work(source, pixels, strips) for strips in wgmma_pixels.of(seen, pixels) if pixels.rows == rows]
+        for pixels in (tile for tile in wgmma_tile.PIXELS if tile.rows == rows):
+            found = [Work(source, pixels, strips) for strips in wgmma_pixels.of(seen, pixels)]
             if found:
                 yield min(found, key=lambda work: (wgmma_work.seconds(work, limits), work.strip_bytes))
         return
