@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from threading import Lock
 from typing import Any, NoReturn
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError
@@ -26,12 +25,11 @@ class PackedWeights:
         Memory taken: the snapshot and what calls have packed so far.
     """
 
-    __slots__ = ("__weakref__", "_array", "_buffers", "_lock", "_operator")
+    __slots__ = ("__weakref__", "_array", "_buffers", "_operator")
 
     def __init__(self, operator: str, array: Any) -> None:
         self._operator, self._array = operator, array  # the array is nobody else's
         self._buffers: dict[Hashable, Any] = {}
-        self._lock = Lock()
 
     operator = property(lambda self: self._operator)
     shape = property(lambda self: self._array.shape)
@@ -63,8 +61,4 @@ class PackedWeights:
 
     def add(self, order: Hashable, make: Callable[[Any], Any]) -> Any:
         """Return what ``make`` packs from the snapshot in an order, or what another thread has packed meanwhile."""
-        with self._lock:
-            found = self._buffers.get(order)
-            if found is None:
-                found = self._buffers[order] = make(self._array)
-        return found
+        return self._buffers.setdefault(order, make(self._array))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
-import numpy as np
-
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry
 from gpuconv.cpu import _gather, _scatter, _taps
 from gpuconv.cpu._finish import PLAIN, Finish, fill
 from gpuconv.cpu._gather import Weights
+from gpuconv.cpu._threads import quietly
 from gpuconv.cpu._workspace import Array
 
 
+@quietly
 def conv(
     x: Array,
     w: Array,
@@ -26,16 +26,15 @@ def conv(
 ) -> None:
     """Write Conv of x and w, plus b, into y, finished; ``facts`` are those of w."""
     accumulator = _dtypes.accumulator(x.dtype)
-    with np.errstate(all="ignore"):
-        if 0 in (x.size, w.size, y.size):
-            fill(y, b, finish, accumulator)
-            return
-        done = False
-        if _adds_less_than_it_gathers(geometry, _gather.goes_by_rows(geometry, accumulator, facts is not None)):
-            done = _scatter.run(_as_scatter(x, w, b, y, geometry, accumulator, finish))
-        done = done or _gather.conv(x, w, b, y, geometry, accumulator, finish, facts)
-        if not done:
-            _taps.conv(x, w, b, y, geometry, accumulator, finish)
+    if 0 in (x.size, w.size, y.size):
+        fill(y, b, finish, accumulator)
+        return
+    done = False
+    if _adds_less_than_it_gathers(geometry, _gather.goes_by_rows(geometry, accumulator, facts is not None)):
+        done = _scatter.run(_as_scatter(x, w, b, y, geometry, accumulator, finish))
+    done = done or _gather.conv(x, w, b, y, geometry, accumulator, finish, facts)
+    if not done:
+        _taps.conv(x, w, b, y, geometry, accumulator, finish)
 
 
 @lru_cache(maxsize=1024)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvTransposeGeometry
 from gpuconv.cpu import _scatter, _taps
 from gpuconv.cpu._finish import PLAIN, Finish, fill
+from gpuconv.cpu._threads import quietly
 from gpuconv.cpu._workspace import Array
 
 
+@quietly
 def conv_transpose(
     x: Array, w: Array, b: Array | None, y: Array, geometry: ConvTransposeGeometry, finish: Finish = PLAIN
 ) -> None:
     """Write ConvTranspose of x and w, plus b, into y, finished."""
     accumulator = _dtypes.accumulator(x.dtype)
     if 0 in (x.size, w.size, y.size):
-        with np.errstate(all="ignore"):
-            fill(y, b, finish, accumulator)
+        fill(y, b, finish, accumulator)
         return
     group = geometry.group
     weights = w.reshape(group, w.shape[0] // group, *w.shape[1:])  # (G, C/G, M/G, k_1, …)
     problem = _scatter.Problem(x, weights, b, y, finish, geometry.strides, geometry.offsets, accumulator)
-    with np.errstate(all="ignore"):
-        if not _scatter.run(problem):
-            _taps.conv_transpose(x, w, b, y, geometry, accumulator, finish)
+    if not _scatter.run(problem):
+        _taps.conv_transpose(x, w, b, y, geometry, accumulator, finish)

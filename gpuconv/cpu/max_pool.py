@@ -73,6 +73,7 @@ class _Work:
         return _seen(self.geometry, self.windows, self.blocks[number]) if self.few is None else self.few[number]
 
 
+@_threads.quietly
 def max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometry) -> None:
     """Write the maxima of x into y and their positions, where asked for, into indices."""
     if y.size == 0:
@@ -82,8 +83,7 @@ def max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometr
     def compute(number: int) -> None:
         _compute(x, y, indices, geometry, work.views(number), SCRATCH, work.blocks[number])
 
-    with np.errstate(all="ignore"):
-        _threads.run(compute, range(len(work.blocks)), side_by_side=_threads.pays(x.nbytes))
+    _threads.run(compute, range(len(work.blocks)), side_by_side=_threads.pays(x.nbytes))
 
 
 @lru_cache(maxsize=256)

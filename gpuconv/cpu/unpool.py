@@ -10,6 +10,7 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints, MaxPoolGeometry, tap_range
 from gpuconv._gradients import MaxUnpoolGeometry
+from gpuconv.cpu._threads import quietly
 from gpuconv.cpu._workspace import Array, last_axes, limit, spans
 
 
@@ -21,6 +22,7 @@ def first_out_of_range(indices: Array, count: int) -> Ints | None:
     return tuple(map(int, np.unravel_index(int(wrong.argmax()), indices.shape)))
 
 
+@quietly
 def max_pool_grad(dy: Array, indices: Array, dx: Array, geometry: MaxPoolGeometry) -> None:
     """Write into dx, of every element, the sum of dy over the windows whose index it is.
 
@@ -36,8 +38,7 @@ def max_pool_grad(dy: Array, indices: Array, dx: Array, geometry: MaxPoolGeometr
         part = slice(start, stop)
         total = np.zeros((stop - start, *geometry.x_shape[1:]), accumulator)
         _add_windows(total, dy[part], indices[part], start, geometry)
-        with np.errstate(all="ignore"):
-            dx[part] = total
+        dx[part] = total
 
 
 def _add_windows(total: Array, dy: Array, indices: Array, first: int, geometry: MaxPoolGeometry) -> None:
@@ -56,8 +57,7 @@ def _add_windows(total: Array, dy: Array, indices: Array, first: int, geometry: 
         met = last_axes(slice(low * s + o, (high - 1) * s + o + 1, s) for (low, high), s, o in steps)
         chosen = indices[reads] == planes + numbers[met]
         place = total[met]
-        with np.errstate(all="ignore"):
-            np.add(place, dy[reads].astype(total.dtype, copy=False), out=place, where=chosen)
+        np.add(place, dy[reads].astype(total.dtype, copy=False), out=place, where=chosen)
 
 
 def max_unpool(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry) -> None:

@@ -21,6 +21,7 @@ from gpuconv.cpu._workspace import SCRATCH, Array, Box, Span, boxes, first_axes,
 _TILE_ELEMENTS = 2**20  # stays in cache, and is worth a turn of the interpreter
 
 
+@_threads.quietly
 def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
     """Write the gradient of Conv's weights into dw (M, C/group, k_1 … k_n)."""
     if 0 in (x.size, dy.size, dw.size):
@@ -44,15 +45,14 @@ def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
             list(spans(geometry.w_shape[1], columns)),
         )
     ]
-    with np.errstate(all="ignore"):
-        _blas.run(_Part.compute, parts, 2 * len(parts) <= _threads.count())
+    _blas.run(_Part.compute, parts, 2 * len(parts) <= _threads.count())
 
 
+@_threads.quietly
 def bias_grad(dy: Array, db: Array) -> None:
     """Write the sums of dy (N, M, Q1 … Qn) over all but its channels into db (M,)."""
     axes = (0, *range(2, dy.ndim))
-    with np.errstate(all="ignore"):
-        db[...] = np.sum(dy, axis=axes, dtype=_dtypes.accumulator(dy.dtype))
+    db[...] = np.sum(dy, axis=axes, dtype=_dtypes.accumulator(dy.dtype))
 
 
 @dataclass(frozen=True, slots=True)
