@@ -336,3 +336,19 @@ def test_results_are_exact_with_any_number_of_threads(threads: str, monkeypatch:
     expected = gpuconv.conv(*arrays, **attributes)
     monkeypatch.setenv("GPUCONV_NUM_THREADS", threads)
     assert np.array_equal(gpuconv.conv(*arrays, **attributes), expected)  # sums of integers: exact in any order
+
+
+def test_what_does_not_multiply_has_the_same_bits_with_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((4, 32, 96, 97), np.float32)  # large enough for several threads
+    x[:, :, ::7, ::5] = rng.choice([0.0, -0.0, np.nan, np.inf], x[:, :, ::7, ::5].shape)
+    window: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    found = []
+    for threads in ("1", "2", "5"):
+        monkeypatch.setenv("GPUCONV_NUM_THREADS", threads)
+        y, indices = gpuconv.max_pool(x, **window, return_indices=True)
+        dx = gpuconv.max_pool_grad(y, indices, x_shape=x.shape, **window)
+        db = gpuconv.conv_bias_grad(x)
+        back = gpuconv.max_unpool(y, indices, **window)
+        found.append([array.tobytes() for array in (y, indices, dx, db, back)])
+    assert found[0] == found[1] == found[2]
