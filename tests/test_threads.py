@@ -310,15 +310,8 @@ def test_blas_keeps_its_threads() -> None:
     """In a process of its own: here BLAS may have one thread only, with which none of these tests could fail."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
     environment |= {"OPENBLAS_NUM_THREADS": "2", "GPUCONV_NUM_THREADS": "2"}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        str(Path(__file__).with_name("blas_modes.py")),
-    ]
+    path = str(Path(__file__).with_name("blas_modes.py"))
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", path]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=10 * DEADLINE)
     assert done.returncode == 0, done.stdout
 
