@@ -24,6 +24,7 @@ from gpuconv._geometry import ConvGeometry, tap_range
 from gpuconv.cpu import _blas, _product, _threads
 from gpuconv.cpu._finish import Finish
 from gpuconv.cpu._workspace import (
+    MOST_AXES,
     SCRATCH,
     Array,
     Block,
@@ -138,7 +139,9 @@ def conv(
     finish: Finish,
     facts: Weights | None = None,
 ) -> bool:
-    """Write Conv into y; return False where another way is needed: not enough workspace, or weights not finite.
+    """Write Conv into y; return False where another way is needed.
+
+    That is where there is not enough workspace, weights are not finite, or arrays would have too many axes.
 
     ``facts`` are those of ``w``, if they are known.
     """
@@ -372,14 +375,14 @@ def _around(size: int, inside: slice) -> list[slice]:
 def _plan(
     geometry: ConvGeometry, plain: bool, converts: bool, by_rows: bool, item: int, threads: int, bytes_: int
 ) -> Plan | None:
-    """Choose the block, or return None where not even one output fits the workspace.
+    """Choose the block, or return None where not even one output fits the workspace, or axes are too many.
 
     ``plain`` says that x and y are of the accumulator's type, ``converts`` that weights have to be copied.
     """
     images, group = geometry.x_shape[0], geometry.group
     rows, depth, out = geometry.w_shape[0] // group, prod(geometry.w_shape[1:]), geometry.y_shape[2:]
     budget = bytes_ // (2 * threads * item)
-    if _elements(geometry, (1,) * len(out), rows) > budget:
+    if _axes(geometry) > MOST_AXES or _elements(geometry, (1,) * len(out), rows) > budget:
         return None
     gathered = depth // geometry.kernel_shape[0] if by_rows else depth
     column = (0 if plain and _pointwise(geometry) else gathered) + (0 if plain else rows)
@@ -402,6 +405,12 @@ def _plan(
     if group == 1:
         rows = share_rows(rows, -(-images // together) * pieces(box, out), threads)
     return Plan(max(1, min(group, groups)), rows, together, box)
+
+
+def _axes(geometry: ConvGeometry) -> int:
+    """Return how many axes the rows have, or the columns with their axes for taps, where those are made."""
+    rank = len(geometry.kernel_shape)
+    return rank + 4 if max(geometry.kernel_shape[:-1], default=1) == 1 else 2 * rank + 3
 
 
 def _elements(geometry: ConvGeometry, box: Ints, rows: int) -> int:
