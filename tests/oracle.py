@@ -201,13 +201,13 @@ def _floats(units: Array, exponent: int) -> Array:
     """The same of each; where nothing is rounded, of all at once."""
     if _most(units) <= 2**53 and -1022 <= exponent <= 1023 - 53:
         return np.ldexp(units.astype(np.float64), exponent)
-    values = [_float(int(each), exponent) for each in units.flat]
+    values = [_float(int(each), exponent) for each in units.reshape(-1)]
     return np.array(values, dtype=np.float64).reshape(units.shape)
 
 
 def _most(units: Array) -> int:
     if units.dtype == object:
-        return max(map(abs, units.flat), default=0)
+        return max(map(abs, units.reshape(-1)), default=0)
     return int(np.abs(units).max(initial=0))
 
 

@@ -49,6 +49,7 @@ _SEVERAL = 4  # taps of the last axis, each of which is copied by a step of its 
 _DEEP = 48  # elements of a sum, in whose time its result is read and written again
 _OFTEN = 8  # uses of a weight that are worth moving it
 _WIDE = 512  # columns from which a product is efficient
+_SPARSE = 64  # elements to gather from, for each that is gathered
 
 
 class _WeightsNotFinite(Exception):
@@ -396,6 +397,8 @@ def _plan(
     if together == group == 1:
         box = balance(box, out, images, threads, _WIDE // 2)
     while _elements(geometry, box, rows) * together > budget:
+        if _seen(geometry, box) > _SPARSE * prod(geometry.w_shape[1:]) * prod(box):
+            return None  # a block of little but zeros between inputs, and as many such blocks as outputs
         box = shrink(out, prod(box) // 2) if together == 1 else box
         together = max(1, together // 2)
     if converts:
@@ -415,10 +418,16 @@ def _axes(geometry: ConvGeometry) -> int:
 
 def _elements(geometry: ConvGeometry, box: Ints, rows: int) -> int:
     """Elements that one group of one image holds for a block: gathered, results, and what it is gathered from."""
-    depth, channels = prod(geometry.w_shape[1:]), geometry.w_shape[1]
-    *outer, last = _reach(geometry, box)
-    seen = prod(outer) * (last + geometry.kernel_shape[-1] * box[-1])  # converted, then once for every tap
-    return (depth + rows) * prod(box) + channels * seen
+    return (prod(geometry.w_shape[1:]) + rows) * prod(box) + _seen(geometry, box)
+
+
+def _seen(geometry: ConvGeometry, box: Ints) -> int:
+    """Elements of one group of one image that a block is gathered from."""
+    axes = zip(box, geometry.kernel_shape, _reach(geometry, box), strict=True)
+    *outer, (q, k, last) = axes
+    rows = prod(positions if taps == 1 else reach for positions, taps, reach in outer)
+    converted = last if k > _SEVERAL else min(last, geometry.x_shape[-1])
+    return geometry.w_shape[1] * rows * (converted + k * q)  # and then once for every tap
 
 
 def _pointwise(geometry: ConvGeometry) -> bool:
