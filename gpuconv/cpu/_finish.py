@@ -75,8 +75,6 @@ def _replace(values: Array, chosen: Array, others: Array) -> None:
 
 def fill(y: Array, b: Array | None, finish: Finish, accumulator: str) -> None:
     """Set y (N, M, …) to what a sum over nothing gives: the bias, finished."""
-    if y.size == 0:
-        return
     bias = None if b is None else b.reshape(-1, *(1,) * (y.ndim - 2))
     if not finish:
         y[...] = 0 if bias is None else bias
