@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+import emulated
 import gradients
 import ml_dtypes
 import numpy as np
@@ -17,6 +18,7 @@ from strategies import Axis, Problem, transposed_axis, window_axis
 
 import gpuconv
 from gpuconv import ArgumentError, _geometry, _gradients
+from gpuconv._operators import OPERATORS
 
 Array = np.ndarray[Any, Any]
 RANKS = (31, 61, 62)  # from where the quick ways have too many axes: with wide kernels, with any, and the last one
@@ -271,12 +273,12 @@ def test_convolutions_on_cuda(operator: str) -> None:
     x, w, b = (_integers(random, shape or ()) for shape in problem.shapes)
     value = getattr(oracle, operator)(x, w, b, **problem.attributes).value
     residual, dy = _integers(random, value.shape), _integers(random, value.shape)
-    with emulated_cuda() as emulated:
+    with emulated_cuda() as device:
         y = getattr(gpuconv, operator)(x, w, b, residual=residual, activation="relu", **problem.attributes)
         dx = getattr(gpuconv, f"{operator}_input_grad")(dy, w, x.shape, **problem.attributes)
         dw = getattr(gpuconv, f"{operator}_weight_grad")(x, dy, w.shape, **problem.attributes)
     assert value.any()
-    assert emulated.launches
+    assert device.launches
     assert (y == np.maximum(value + residual, 0)).all()
     assert (dx == gradients.input_grad(problem, dy, w).value).all()
     assert (dw == gradients.weight_grad(problem, x, dy).value).all()
@@ -322,11 +324,33 @@ def test_more_axes_than_parameters_have_room_for(capsys: pytest.CaptureFixture[s
 
     assert max(len(launch.parameters) for launch in explained(51).launches) <= 4096
     sentence = (
-        "conv_transpose: 52 spatial axes of more than one element or tap make 4120 bytes of parameters, "
+        "conv_transpose: 52 spatial axes, those of one element left out, make 4120 bytes of parameters, "
         "more than the 4096 of one CUDA launch; pass NumPy arrays"
     )
     with pytest.raises(ArgumentError, match=f"^{sentence}$"):
         explained(52)
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_32_axes_fit_into_the_parameters_of_every_call(operator: str, capsys: pytest.CaptureFixture[str]) -> None:
+    has_weights = operator in OPERATORS and "pool" not in operator and "bias" not in operator
+    for dtype in ("float32", "complex64") if has_weights else ("float32",):
+        rank = 31 if dtype == "complex64" else 32
+        shapes = [(1, 1, *(1,) * rank)] * (2 if has_weights else 1)
+        attributes: dict[str, Any] = {"strides": [2] * rank, "pads": [1] * rank + [0] * rank}
+        if "transpose" in operator:
+            attributes = {"dilations": [2] * rank, "output_padding": [1] * rank, "pads": attributes["pads"]}
+        elif operator == "max_unpool":
+            attributes = {"kernel_shape": [2] * rank}
+        elif "pool" in operator:
+            attributes["kernel_shape"] = [1] * rank
+        if "bias" in operator:
+            attributes, shapes = {}, [(1, 1, *(2,) * rank)]
+        with emulated.indices(wide=True):
+            plan = gpuconv.explain(operator, *shapes, dtype=dtype, **attributes)
+        assert max(len(launch.parameters) for launch in plan.launches) <= 4096
+        assert any("wide" in launch.variant.name for launch in plan.launches)
     capsys.readouterr()
 
 

@@ -47,7 +47,7 @@ def plan(
     size = max((len(launch.parameters) for launch in (*found.launches, *found.sharing)), default=0)
     if size > _PARAMETER_BYTES:
         raise ArgumentError(
-            f"{found.operator}: {len(geometry.x_shape) - 2} spatial axes of more than one element or tap make {size} "
+            f"{found.operator}: {len(geometry.x_shape) - 2} spatial axes, those of one element left out, make {size} "
             f"bytes of parameters, more than the {_PARAMETER_BYTES} of one CUDA launch; pass NumPy arrays"
         )
     return found
