@@ -39,7 +39,7 @@ def conv(
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
-        Any spatial rank from 1 up; float16, bfloat16, float32, float64, complex64 or complex128. Never written. NumPy
+        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, complex64 or complex128. Never written. NumPy
         arrays are computed on the CPU and CuPy arrays on their CUDA device, which must be the current one, in order
         with CuPy's current stream and without waiting for it. Arrays of other libraries that share their memory by
         DLPack or by ``__cuda_array_interface__`` count as the NumPy or CuPy arrays that they can be seen as without a
@@ -92,8 +92,8 @@ def conv(
         A TypeError: no array, an unknown dtype, mixed dtypes or libraries, attributes that are not integers.
     DeviceError
         CuPy arrays that are not on the current device, or a device that is too old or refuses.
-    OutOfDeviceMemory
-        The result or the workspace does not fit on the device.
+    MemoryError
+        The result or the workspace does not fit in memory; on a device that is an OutOfDeviceMemory.
     CompileError
         A kernel did not compile; the message holds the compiler's log.
 
@@ -173,7 +173,7 @@ def conv_transpose(
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
-        Any spatial rank from 1 up; float16, bfloat16, float32, float64, complex64 or complex128. Never written.
+        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, complex64 or complex128. Never written.
     w : array (C, M/group, k1, …, kn), or PackedWeights
         Same dtype as x; group divides C, and there are ``w.shape[1] * group`` output channels.
     b : array (M,), optional
@@ -211,7 +211,7 @@ def conv_transpose(
 
     Raises
     ------
-    ArgumentError, ArgumentTypeError, DeviceError
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
         As in :func:`conv`.
 
     Examples
@@ -283,7 +283,7 @@ def max_pool(
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
-        Any spatial rank from 1 up; float16, bfloat16, float32, float64, int8 or uint8. Never written.
+        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, int8 or uint8. Never written.
     kernel_shape : sequence of int, one per spatial axis
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
         As in :func:`conv`.
@@ -314,7 +314,7 @@ def max_pool(
 
     Raises
     ------
-    ArgumentError, ArgumentTypeError, DeviceError
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
         As in :func:`conv`.
 
     Examples

@@ -19,7 +19,9 @@ from gpuconv import _layout
 from gpuconv._errors import ArgumentError, ArgumentTypeError
 
 Ints = tuple[int, ...]
+MOST_AXES = 62  # spatial ones: NumPy's arrays have 64 axes, two of which are batch and channels
 _INT64_MAX = 2**63 - 1
+_MOST_ELEMENTS = _INT64_MAX // 16  # of an array of complex128, which has the largest elements
 _AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
@@ -41,6 +43,12 @@ class Windows:
         axes = zip(self.kernel_shape, self.dilations, self.pads_begin, strict=True)
         return tuple(range(-begin, k * d - begin, d) for k, d, begin in axes)
 
+    @property
+    def met(self) -> tuple[Ints, ...]:
+        """Per spatial axis, the taps through which any output meets an input."""
+        axes = zip(self.y_shape[2:], self.x_shape[2:], self.strides, self.offsets, strict=True)
+        return tuple(taps_met(*axis) for axis in axes)
+
 
 @dataclass(frozen=True, slots=True)
 class ConvGeometry(Windows):
@@ -60,6 +68,12 @@ class ConvTransposeGeometry(Windows):
     w_shape: Ints
     group: int
 
+    @property
+    def met(self) -> tuple[Ints, ...]:
+        """Per spatial axis, the taps through which any input reaches an output."""
+        axes = zip(self.x_shape[2:], self.y_shape[2:], self.strides, self.offsets, strict=True)
+        return tuple(taps_met(*axis) for axis in axes)
+
 
 @dataclass(frozen=True, slots=True)
 class MaxPoolGeometry(Windows):
@@ -73,6 +87,22 @@ def tap_range(count: int, limit: int, stride: int, offset: int) -> tuple[int, in
     low = min(max(0, -(offset // stride)), count)
     high = max(low, min(count, (limit - 1 - offset) // stride + 1))
     return low, high
+
+
+@lru_cache(maxsize=1024)
+def taps_met(count: int, limit: int, stride: int, offsets: range) -> Ints:
+    """Return the taps for which some ``q`` in ``[0, count)`` has ``0 <= q * stride + offsets[tap] < limit``.
+
+    However many taps lie in the padding alone, no more are looked at than can be met.
+    """
+    if 0 in (count, limit):
+        return ()
+    reach = (count - 1) * stride
+    between = range(*tap_range(len(offsets), limit + reach, offsets.step, offsets[0] + reach))
+    if len(between) <= count * limit:
+        return tuple(tap for tap in between if range(*tap_range(count, limit, stride, offsets[tap])))
+    ranges = (tap_range(len(offsets), limit, offsets.step, q * stride + offsets[0]) for q in range(count))
+    return tuple(sorted({tap for some in ranges for tap in range(*some)}))
 
 
 def conv(
@@ -367,12 +397,28 @@ def _output(
             f"strides {strides}, dilations {dilations} and pads {begin} before, {end} after; "
             "pad more or shrink the kernel"
         )
-    if prod(y_shape) > _INT64_MAX // 8:
-        raise ArgumentError(
-            f"{name}: the output shape {_layout.as_given(layout, y_shape)} has more elements than 64-bit byte offsets "
-            "can address"
-        )
+    check_size(name, "the output shape", _layout.as_given(layout, y_shape))
     return y_shape
+
+
+def check_size(name: str, what: str, shape: Ints) -> None:
+    """Refuse a result that NumPy could have no array for, were it or what is computed for it of the widest dtype."""
+    elements = prod(extent or 1 for extent in shape)
+    if elements > _MOST_ELEMENTS:
+        counted = ", an extent of 0 counted as 1" if 0 in shape else ""
+        raise ArgumentError(
+            f"{name}: {what} {shape} has {elements} elements{counted}, more than the {_MOST_ELEMENTS} that 64-bit byte "
+            "offsets can address in every dtype"
+        )
+
+
+def check_rank(name: str, array: str, rank: int) -> int:
+    """Return a number of spatial axes that an array can have."""
+    if rank > MOST_AXES:
+        raise ArgumentError(
+            f"{name}: {array} has {rank} spatial axes, but beside batch and channels an array has at most {MOST_AXES}"
+        )
+    return rank
 
 
 def _shape(shape: Iterable[int]) -> Ints:
@@ -387,7 +433,7 @@ def _spatial_rank(name: str, x_shape: Ints, layout: str) -> int:
         else:
             needed = "a batch, at least one spatial axis and a channel (N, D1, …, C)"
         raise ArgumentError(f"{name}: x must have {needed}, but x.shape={x_shape}")
-    return len(x_shape) - 2
+    return check_rank(name, "x", len(x_shape) - 2)
 
 
 def _kernel_of_weight(name: str, x_shape: Ints, w_shape: Ints, kernel_shape: Ints | None) -> Ints:

@@ -54,7 +54,7 @@ def conv_input_grad(
 
     Raises
     ------
-    ArgumentError, ArgumentTypeError, DeviceError
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
         As :func:`conv` for the forward call; also a dy that has not the shape of its result.
 
     Examples
@@ -124,7 +124,7 @@ def conv_weight_grad(
 
     Raises
     ------
-    ArgumentError, ArgumentTypeError, DeviceError
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
         As :func:`conv` for the forward call; also a dy that has not the shape of its result.
 
     Examples
@@ -171,7 +171,7 @@ def conv_bias_grad(dy: Any, *, layout: str = "NCHW", out: Any = None) -> Any:
 
     Raises
     ------
-    ArgumentError, ArgumentTypeError, DeviceError
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
         As in :func:`conv`.
 
     Examples
@@ -222,7 +222,7 @@ def conv_transpose_input_grad(
 
     Raises
     ------
-    ArgumentError, ArgumentTypeError, DeviceError
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
         As :func:`conv_transpose` for the forward call; also a dy that has not the shape of its result.
 
     Examples
@@ -286,7 +286,7 @@ def conv_transpose_weight_grad(
 
     Raises
     ------
-    ArgumentError, ArgumentTypeError, DeviceError
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
         As :func:`conv_transpose` for the forward call; also a dy that has not the shape of its result.
 
     Examples
@@ -329,7 +329,7 @@ def conv_transpose_bias_grad(dy: Any, *, layout: str = "NCHW", out: Any = None) 
 
     Raises
     ------
-    ArgumentError, ArgumentTypeError, DeviceError
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
         As in :func:`conv`.
 
     Examples

@@ -153,10 +153,12 @@ def max_unpool(
         raise ArgumentError(
             f"{name}: y must have a batch, a channel and at least one spatial axis, but y.shape={tuple(y_shape)}"
         )
-    _geometry.positive(name, "kernel_shape", kernel, len(shape) - 2)
+    _geometry.positive(name, "kernel_shape", kernel, _geometry.check_rank(name, "y", len(shape) - 2))
     of_one = _geometry.conv_transpose((1, 1, *shape[2:]), (1, 1, *kernel), pads=pads, strides=strides, name=name)
     numbered = (*shape[:2], *of_one.y_shape[2:])
-    return MaxUnpoolGeometry(shape, numbered, _unpooled(name, numbered, output_shape))
+    result = _unpooled(name, numbered, output_shape)
+    _geometry.check_size(name, "the output shape", _layout.as_given(layout, result))
+    return MaxUnpoolGeometry(shape, numbered, result)
 
 
 def _unpooled(name: str, numbered: Ints, output_shape: Iterable[int] | None) -> Ints:
@@ -190,7 +192,9 @@ def _sums(name: str, dy_shape: Sequence[int], layout: str) -> SumsGeometry:
         raise ArgumentError(
             f"{name}: dy must have a batch, a channel and at least one spatial axis, but dy.shape={tuple(dy_shape)}"
         )
+    _geometry.check_rank(name, "dy", len(dy_shape) - 2)
     shape = _layout.channels_second(layout, tuple(dy_shape))
+    _geometry.check_size(name, "the output shape", shape[1:2])
     return SumsGeometry(shape, shape[1:2])
 
 
@@ -208,6 +212,7 @@ def _shape(name: str, argument: str, value: Any) -> Ints:
     shape: Ints = _geometry.integers(name, argument, value)
     if min(shape, default=0) < 0:
         raise ArgumentError(f"{name}: no entry of {argument} may be negative, but {argument}={shape}")
+    _geometry.check_size(name, argument, shape)
     return shape
 
 

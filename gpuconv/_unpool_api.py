@@ -53,7 +53,7 @@ def max_pool_grad(
 
     Raises
     ------
-    ArgumentError, ArgumentTypeError, DeviceError
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
         As :func:`max_pool` for the forward call; also dy or indices of another shape than its result's, indices that
         are not int64, or one that is less than -1 or numbers no element of x.
 
@@ -119,7 +119,7 @@ def max_unpool(
 
     Raises
     ------
-    ArgumentError, ArgumentTypeError, DeviceError
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
         An attribute or a shape breaks a rule; indices that are not int64, or one that is less than -1 or numbers no
         element.
 

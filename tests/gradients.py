@@ -30,7 +30,7 @@ def input_grad(problem: Problem, dy: Array, w: Array) -> Exact:
     value, magnitude = (np.zeros((*problem.x_shape[:2], math.prod(spatial)), np.longdouble) for _ in range(2))
     flat = dy.reshape(*dy.shape[:2], math.prod(dy.shape[2:])).astype(np.longdouble)
     for tap, (inputs, outputs) in _met(problem):
-        of_tap = _of_groups(problem, w)[(..., *tap)].astype(np.longdouble)  # (G, M/G, C/G)
+        of_tap = _of_groups(problem, w, tap).astype(np.longdouble)
         met = flat[:, :, outputs].reshape(dy.shape[0], group, dy.shape[1] // group, 1, len(outputs))
         with np.errstate(all="ignore"):
             products = met * of_tap[None, :, :, :, None]
@@ -53,8 +53,8 @@ def weight_grad(problem: Problem, x: Array, dy: Array) -> Exact:
         right = flat_x[:, :, inputs].reshape(len(x), group, 1, x.shape[1] // group, len(inputs))
         with np.errstate(all="ignore"):
             products = left * right  # (N, G, M/G, C/G, met)
-            _of_groups(problem, value)[(..., *tap)] += products.sum(axis=(0, 4))
-            _of_groups(problem, magnitude)[(..., *tap)] += np.abs(products).sum(axis=(0, 4))
+            _of_groups(problem, value, tap)[...] += products.sum(axis=(0, 4))
+            _of_groups(problem, magnitude, tap)[...] += np.abs(products).sum(axis=(0, 4))
     return _exact(value, magnitude, len(dy) * math.prod(dy.shape[2:]) + 1)
 
 
@@ -103,10 +103,10 @@ def _met(problem: Problem) -> Any:
         yield tap, (flat[flat > 0] - 1, np.flatnonzero(flat > 0))
 
 
-def _of_groups(problem: Problem, w: Array) -> Array:
-    """Weights as (G, M/G, C/G, taps), a view."""
+def _of_groups(problem: Problem, w: Array, tap: tuple[int, ...]) -> Array:
+    """Weights of one tap as (G, M/G, C/G), a view."""
     group = problem.attributes.get("group", 1)
-    split = w.reshape(group, w.shape[0] // group, *w.shape[1:])
+    split = w[(slice(None), slice(None), *tap)].reshape(group, w.shape[0] // group, w.shape[1])
     return split if problem.operator == "conv" else split.swapaxes(1, 2)
 
 

@@ -201,13 +201,13 @@ def _floats(units: Array, exponent: int) -> Array:
     """The same of each; where nothing is rounded, of all at once."""
     if _most(units) <= 2**53 and -1022 <= exponent <= 1023 - 53:
         return np.ldexp(units.astype(np.float64), exponent)
-    values = [_float(int(each), exponent) for each in units.flat]
+    values = [_float(int(each), exponent) for each in units.reshape(-1)]
     return np.array(values, dtype=np.float64).reshape(units.shape)
 
 
 def _most(units: Array) -> int:
     if units.dtype == object:
-        return max(map(abs, units.flat), default=0)
+        return max(map(abs, units.reshape(-1)), default=0)
     return int(np.abs(units).max(initial=0))
 
 
@@ -266,20 +266,20 @@ def _working_type(x: _Scaled, w: _Scaled, terms: int) -> npt.DTypeLike:
 
 
 def _summed(x: Array, w: Array, group: int, size: Ints, terms: Iterator[Term], count: int) -> _Sums:
-    """Sums x (N, C, *D) times w (group, M/group, C/group, *k) over the terms into (N, M, *size)."""
+    """Sums x (N, C, *D) times w (M, C/group, *k) over the terms into (N, M, *size)."""
     exact_x, exact_w = _scaled(x), _scaled(w)
     kind = _working_type(exact_x, exact_w, count)
     x_units, w_units = exact_x.units.astype(kind), exact_w.units.astype(kind)
     ordinary = bool(np.isfinite(exact_x.values).all() and np.isfinite(exact_w.values).all())
     size_x, size_w = (np.abs(np.nan_to_num(v, posinf=0, neginf=0)) for v in (exact_x.values, exact_w.values))
-    m, c = w.shape[1], w.shape[2]
+    m, c = w.shape[0] // group, w.shape[1]
     shape = (x.shape[0], group * m, *size)
     units, special, magnitude = np.zeros(shape, dtype=kind), np.zeros(shape), np.zeros(shape)
     for tap, inputs, outputs in terms:
         for g in range(group):
             source: Index = (slice(None), slice(g * c, g * c + c), *np.ix_(*inputs))
             target: Index = (slice(None), slice(g * m, g * m + m), *np.ix_(*outputs))
-            weights: Index = (g, slice(None), slice(None), *tap)
+            weights: Index = (slice(g * m, g * m + m), slice(None), *tap)
             units[target] += _product(x_units[source], w_units[weights])
             with np.errstate(all="ignore"):
                 magnitude[target] += _product(size_x[source], size_w[weights])
@@ -333,9 +333,8 @@ def conv(
     dilations, pads, strides = _defaults(len(spatial), dilations, pads, strides)
     size, begin = _windows(spatial, kernel, auto_pad, dilations, pads, strides)
     terms = w.shape[1] * math.prod(kernel) + 1
-    grouped = w.reshape((group, w.shape[0] // group, *w.shape[1:]))
     walk = _gathered(spatial, size, begin, kernel, dilations, strides)
-    return _with_bias(_summed(x, grouped, group, size, walk, terms), b, terms)
+    return _with_bias(_summed(x, w, group, size, walk, terms), b, terms)
 
 
 def _transposed_axis(
@@ -380,11 +379,11 @@ def conv_transpose(
         out, begin = _transposed_axis(full[a] + extra[a], n, strides[a], axis_pads, _plain(auto_pad), wanted[a])
         sizes.append(_checked(out, a))
         begins.append(begin)
-    c, m = x.shape[1] // group, w.shape[1]
-    grouped = np.swapaxes(w.reshape((group, c, m, *kernel)), 1, 2)
+    c = x.shape[1] // group
+    turned = np.concatenate([np.swapaxes(w[g * c : g * c + c], 0, 1) for g in range(group)])  # (M, C/group, *k)
     terms = c * math.prod(kernel) + 1
     canvas = [max(0, size) for size in full]
-    sums = _summed(x, grouped, group, canvas, _scattered(spatial, kernel, dilations, strides), terms)
+    sums = _summed(x, turned, group, canvas, _scattered(spatial, kernel, dilations, strides), terms)
     return _with_bias(sums.cropped(begins, sizes), b, terms)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,15 @@ def _problem(operator: str, x: Any = X, w: Any = W, b: Any = None, **attributes:
 
 def row(name: str, operator: str, message: str, kind: str = "value", **problem: Any) -> Refusal:
     return Refusal(f"{operator}: {name}", _problem(operator, **problem), kind, f"{operator}: {message}")
+
+
+def too_large(shape: tuple[int, ...], what: str = "the output shape") -> str:
+    """What is said of a result whose elements, of 16 bytes at most, 63 bits cannot count the bytes of."""
+    counted = ", an extent of 0 counted as 1" if 0 in shape else ""
+    return (
+        f"{what} {shape} has {math.prod(size or 1 for size in shape)} elements{counted}, more than the "
+        "576460752303423487 that 64-bit byte offsets can address in every dtype"
+    )
 
 
 def of_every_operator(operator: str) -> list[Refusal]:

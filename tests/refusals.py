@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from refusal_rows import ONE_PER_AXIS, Refusal, of_both_convolutions, of_every_operator, row
+from refusal_rows import ONE_PER_AXIS, Refusal, of_both_convolutions, of_every_operator, row, too_large
 
 
 def _negative(operator: str, situation: str, **problem: Any) -> Refusal:
@@ -75,17 +75,33 @@ _CONV = [
     row(
         "an output past 64-bit byte offsets",
         "conv",
-        f"the output shape (1, 2, {2**59}) has more elements than 64-bit byte offsets can address",
+        too_large((1, 2, 2**59)),
         x=(1, 1, 2**59),
         w=(2, 1, 1),
     ),
     row(
         "an output past 64-bit byte offsets, NHWC",
         "conv",
-        f"the output shape (1, {2**59}, 2) has more elements than 64-bit byte offsets can address",
+        too_large((1, 2**59, 2)),
         x=(1, 2**59, 1),
         w=(2, 1, 1),
         layout="NHWC",
+    ),
+    row(
+        "an empty output past 64-bit byte offsets",
+        "conv",
+        too_large((0, 2, 2**59)),
+        x=(0, 1, 1),
+        w=(2, 1, 1),
+        pads=[2**58, 2**58 - 1],
+    ),
+    row(
+        "no filters past 64-bit byte offsets",
+        "conv",
+        too_large((1, 0, 2**63)),
+        x=(1, 1, 1),
+        w=(0, 1, 1),
+        pads=[2**62, 2**62 - 1],
     ),
 ]
 
@@ -195,7 +211,7 @@ _CONV_TRANSPOSE = [
     row(
         "an output past 64-bit byte offsets",
         "conv_transpose",
-        f"the output shape (1, 1, {2**60}) has more elements than 64-bit byte offsets can address",
+        too_large((1, 1, 2**60)),
         x=(1, 1, 1),
         w=(1, 1, 1),
         output_shape=[2**60],
@@ -203,7 +219,7 @@ _CONV_TRANSPOSE = [
     row(
         "an output past 64-bit byte offsets, NHWC",
         "conv_transpose",
-        f"the output shape (1, {2**59}, 2) has more elements than 64-bit byte offsets can address",
+        too_large((1, 2**59, 2)),
         x=(1, 1, 1),
         w=(1, 2, 1),
         output_shape=[2**59],
@@ -243,14 +259,14 @@ _MAX_POOL = [
     row(
         "an output past 64-bit byte offsets",
         "max_pool",
-        f"the output shape (2, 1, {2**59}) has more elements than 64-bit byte offsets can address",
+        too_large((2, 1, 2**59)),
         x=(2, 1, 2**59),
         kernel_shape=[1],
     ),
     row(
         "an output past 64-bit byte offsets, NHWC",
         "max_pool",
-        f"the output shape (2, {2**58}, 3) has more elements than 64-bit byte offsets can address",
+        too_large((2, 2**58, 3)),
         x=(2, 2**58, 3),
         kernel_shape=[1],
         layout="NHWC",

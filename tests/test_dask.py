@@ -358,3 +358,10 @@ def test_the_parameters_are_those_of_arrays_in_memory(operator: str) -> None:
     assert [(name, one.kind, one.default) for name, one in there.items() if name != "out"] == [
         (name, one.kind, one.default) for name, one in here.items()
     ]
+
+
+def test_pads_of_an_empty_axis_that_make_more_than_64_bits_together() -> None:
+    x, attributes = np.ones((2, 1, 0), np.float32), {"pads": [2**63 - 1, 2**59], "strides": [2**59]}
+    y = dask_api.max_pool(da.from_array(x, chunks=1), kernel_shape=[2], **attributes).compute()
+    assert (y == np.finfo(np.float32).min).all()
+    assert y.shape == (2, 1, 17)

@@ -53,6 +53,14 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ArgumentTypeError,
         "conv: x must be a dask array, not numpy.ndarray; gpuconv.conv takes arrays in memory",
     ),
+    "a crop of a block past 64 bits": (
+        lambda: dask_api.conv_transpose(
+            lazy(1, 1, 2, chunks=1), np.zeros((1, 1, 3), np.float32), dilations=[2**63 - 1], output_shape=[3]
+        ),
+        ArgumentError,
+        f"conv_transpose: a block would crop {2**63} elements along spatial axis 0, which must fit in 64 bits; "
+        "pass an array in memory",
+    ),
     "a list": (
         lambda: dask_api.max_pool([1.0], kernel_shape=[1]),
         ArgumentTypeError,

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from refusal_rows import too_large
 from wrong_calls import Wrong
 
 import gpuconv
@@ -231,6 +232,62 @@ ROWS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], str, str]] = [
         {"kernel_shape": [2]},
         "type",
         "y has dtype complex64, but must be one of float16, bfloat16, float32, float64, int8, uint8",
+    ),
+    (
+        "an x_shape past 64-bit byte offsets",
+        "conv_input_grad",
+        (np.ones((1, 1, 1), F), np.ones((1, 1, 1), F), (1, 1, 2**62)),
+        {"strides": [2**62]},
+        "value",
+        too_large((1, 1, 2**62), "x_shape"),
+    ),
+    (
+        "an empty x_shape past 64-bit byte offsets",
+        "max_pool_grad",
+        (np.ones((0, 1, 1), F), np.ones((0, 1, 1), np.int64), (0, 1, 2**60)),
+        {"kernel_shape": [1], "strides": [2**60]},
+        "value",
+        too_large((0, 1, 2**60), "x_shape"),
+    ),
+    (
+        "a w_shape past 64-bit byte offsets",
+        "conv_weight_grad",
+        (np.ones((1, 0, 1), F), np.ones((1, 1, 1), F), (1, 0, 2**60 + 1)),
+        {"pads": [2**60, 0]},
+        "value",
+        too_large((1, 0, 2**60 + 1), "w_shape"),
+    ),
+    (
+        "an output_shape past 64-bit byte offsets",
+        "max_unpool",
+        (np.ones((2, 1, 0), F), np.ones((2, 1, 0), np.int64), (2**59,)),
+        {"kernel_shape": [1]},
+        "value",
+        too_large((2, 1, 2**59)),
+    ),
+    (
+        "an output_shape past 64-bit byte offsets, NHWC",
+        "max_unpool",
+        (np.ones((0, 1, 3), F), np.ones((0, 1, 3), np.int64), (2**58,)),
+        {"kernel_shape": [1], "layout": "NHWC"},
+        "value",
+        too_large((0, 2**58, 3)),
+    ),
+    (
+        "channels past 64-bit byte offsets",
+        "conv_bias_grad",
+        (np.broadcast_to(F(1), (1, 2**60, 1)),),
+        {},
+        "value",
+        too_large((2**60,)),
+    ),
+    (
+        "more axes than an array has",
+        "max_pool_grad",
+        (MAXIMA, INDICES, (1,) * 65),
+        {"kernel_shape": [1] * 63},
+        "value",
+        "x has 63 spatial axes, but beside batch and channels an array has at most 62",
     ),
 ]
 

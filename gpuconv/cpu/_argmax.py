@@ -52,10 +52,10 @@ def positions(part: Part, axes: Sequence[Axis], scratch: Scratch) -> Array:
 def _packed(source: Array, numbers: Array, scratch: Scratch) -> Array:
     """Return (key << 32) + (2^32 - 1 - position) of every element."""
     packed = scratch.take("packed", source.shape, np.int64)
-    halves = packed.view(np.int32).reshape(*source.shape, 2)
-    high = halves[..., 1 if np.little_endian else 0]
+    halves = packed.view(np.int32)  # along the last axis, so that there is no axis more
+    high = halves[..., 1 if np.little_endian else 0 :: 2]
     np.copyto(high, _order.keys(source, scratch) if _order.is_float(source.dtype) else source)
-    low = halves[..., 0 if np.little_endian else 1]
+    low = halves[..., 0 if np.little_endian else 1 :: 2]
     np.copyto(low.view(np.uint32), _LOW_HALF - numbers, casting="unsafe")
     return packed
 

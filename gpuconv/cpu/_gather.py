@@ -24,6 +24,7 @@ from gpuconv._geometry import ConvGeometry, tap_range
 from gpuconv.cpu import _blas, _product, _threads
 from gpuconv.cpu._finish import Finish
 from gpuconv.cpu._workspace import (
+    MOST_AXES,
     SCRATCH,
     Array,
     Block,
@@ -48,6 +49,7 @@ _SEVERAL = 4  # taps of the last axis, each of which is copied by a step of its 
 _DEEP = 48  # elements of a sum, in whose time its result is read and written again
 _OFTEN = 8  # uses of a weight that are worth moving it
 _WIDE = 512  # columns from which a product is efficient
+_SPARSE = 64  # elements to gather from, for each that is gathered
 
 
 class _WeightsNotFinite(Exception):
@@ -138,7 +140,9 @@ def conv(
     finish: Finish,
     facts: Weights | None = None,
 ) -> bool:
-    """Write Conv into y; return False where another way is needed: not enough workspace, or weights not finite.
+    """Write Conv into y; return False where another way is needed.
+
+    That is where there is not enough workspace, weights are not finite, or arrays would have too many axes.
 
     ``facts`` are those of ``w``, if they are known.
     """
@@ -372,14 +376,14 @@ def _around(size: int, inside: slice) -> list[slice]:
 def _plan(
     geometry: ConvGeometry, plain: bool, converts: bool, by_rows: bool, item: int, threads: int, bytes_: int
 ) -> Plan | None:
-    """Choose the block, or return None where not even one output fits the workspace.
+    """Choose the block, or return None where not even one output fits the workspace, or axes are too many.
 
     ``plain`` says that x and y are of the accumulator's type, ``converts`` that weights have to be copied.
     """
     images, group = geometry.x_shape[0], geometry.group
     rows, depth, out = geometry.w_shape[0] // group, prod(geometry.w_shape[1:]), geometry.y_shape[2:]
     budget = bytes_ // (2 * threads * item)
-    if _elements(geometry, (1,) * len(out), rows) > budget:
+    if _axes(geometry) > MOST_AXES or _elements(geometry, (1,) * len(out), rows) > budget:
         return None
     gathered = depth // geometry.kernel_shape[0] if by_rows else depth
     column = (0 if plain and _pointwise(geometry) else gathered) + (0 if plain else rows)
@@ -393,6 +397,8 @@ def _plan(
     if together == group == 1:
         box = balance(box, out, images, threads, _WIDE // 2)
     while _elements(geometry, box, rows) * together > budget:
+        if _seen(geometry, box) > _SPARSE * prod(geometry.w_shape[1:]) * prod(box):
+            return None  # a block of little but zeros between inputs, and as many such blocks as outputs
         box = shrink(out, prod(box) // 2) if together == 1 else box
         together = max(1, together // 2)
     if converts:
@@ -404,12 +410,24 @@ def _plan(
     return Plan(max(1, min(group, groups)), rows, together, box)
 
 
+def _axes(geometry: ConvGeometry) -> int:
+    """Return how many axes the rows have, or the columns with their axes for taps, where those are made."""
+    rank = len(geometry.kernel_shape)
+    return rank + 4 if max(geometry.kernel_shape[:-1], default=1) == 1 else 2 * rank + 3
+
+
 def _elements(geometry: ConvGeometry, box: Ints, rows: int) -> int:
     """Elements that one group of one image holds for a block: gathered, results, and what it is gathered from."""
-    depth, channels = prod(geometry.w_shape[1:]), geometry.w_shape[1]
-    *outer, last = _reach(geometry, box)
-    seen = prod(outer) * (last + geometry.kernel_shape[-1] * box[-1])  # converted, then once for every tap
-    return (depth + rows) * prod(box) + channels * seen
+    return (prod(geometry.w_shape[1:]) + rows) * prod(box) + _seen(geometry, box)
+
+
+def _seen(geometry: ConvGeometry, box: Ints) -> int:
+    """Elements of one group of one image that a block is gathered from."""
+    axes = zip(box, geometry.kernel_shape, _reach(geometry, box), strict=True)
+    *outer, (q, k, last) = axes
+    rows = prod(positions if taps == 1 else reach for positions, taps, reach in outer)
+    converted = last if k > _SEVERAL else min(last, geometry.x_shape[-1])
+    return geometry.w_shape[1] * rows * (converted + k * q)  # and then once for every tap
 
 
 def _pointwise(geometry: ConvGeometry) -> bool:

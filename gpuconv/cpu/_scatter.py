@@ -18,12 +18,14 @@ import numpy as np
 from gpuconv.cpu import _blas, _threads
 from gpuconv.cpu._finish import Finish, fill
 from gpuconv.cpu._workspace import (
+    MOST_AXES,
     SCRATCH,
     Array,
     Block,
     Box,
     Ints,
     Plan,
+    Span,
     balance,
     blocks,
     first_axes,
@@ -41,7 +43,7 @@ _WIDE = 256  # columns from which a product is efficient
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Weights (G, C/G, M/G, k_1, …) and, per spatial axis, the stride and the offset of every tap."""
+    """Weights (G, C/G, M/G, k_1, …) and, per spatial axis, the stride and the offset of every tap, up or down."""
 
     x: Array
     weights: Array
@@ -51,6 +53,11 @@ class Problem:
     strides: Ints
     offsets: tuple[Sequence[int], ...]
     accumulator: str
+
+
+def serves(rank: int) -> bool:
+    """Tell whether arrays have room for the axes of products: those of taps and of positions, and three more."""
+    return 2 * rank + 3 <= MOST_AXES
 
 
 def run(problem: Problem) -> bool:
@@ -119,7 +126,14 @@ def _elements(problem: Problem, box: Ints, rows: int) -> int:
 def _inputs_reached(problem: Problem, box: Ints) -> int:
     """Inputs of one channel that reach a box of outputs, at most."""
     axes = zip(problem.x.shape[2:], box, problem.offsets, problem.strides, strict=True)
-    return int(prod(min(n, u + max(o) // s - min(o) // s) for n, u, o, s in axes))
+    ends = ((n, u, *_ends(offsets, s)) for n, u, offsets, s in axes)
+    return int(prod(min(n, u + last - first) for n, u, first, last in ends))
+
+
+def _ends(offsets: Sequence[int], stride: int) -> Span:
+    """Return the least and the greatest of an axis's offsets, which are in order, in strides."""
+    first, last = sorted((offsets[0] // stride, offsets[-1] // stride))
+    return first, last
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +175,8 @@ class _Job:
         """Return the inputs that reach a box of outputs, or None where none does."""
         problem = self.problem
         sizes = zip(box, problem.offsets, problem.strides, problem.x.shape[2:], strict=True)
-        inputs = tuple((max(0, a - max(o) // s), min(n, b - min(o) // s)) for (a, b), o, s, n in sizes)
+        ends = ((a, b, n, *_ends(offsets, s)) for (a, b), offsets, s, n in sizes)
+        inputs = tuple((max(0, a - last), min(n, b - first)) for a, b, n, first, last in ends)
         return inputs if all(first < last for first, last in inputs) else None
 
     def _parts(self, images: slice, inputs: Box) -> Array:

@@ -1,7 +1,8 @@
-"""Convolution tap by tap over what exists: the way that is exact for every input and fits any memory.
+"""Convolution tap by tap over what exists: the way that is exact for every input and fits any memory and rank.
 
 Each tap multiplies just the inputs that it meets, so no zero is ever multiplied: infinite or NaN weights over
-padding add nothing. The faster ways hand over to this one where their zeros would show.
+padding add nothing. The faster ways hand over to this one where their zeros would show, and where their arrays, with
+axes for taps beside those for positions, would have more axes than NumPy's can. Here none has more than x and w.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, tap_range
 from gpuconv.cpu._finish import Finish
-from gpuconv.cpu._workspace import Array, Box, boxes, first_axes, last_axes, limit, shrink, spans
+from gpuconv.cpu._workspace import Array, Box, Ints, Span, boxes, first_axes, last_axes, limit, shrink, spans
 
 Slices = tuple[slice, ...]
 
@@ -23,18 +24,27 @@ def conv(
     x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str, finish: Finish
 ) -> None:
     """Write Conv into y."""
-    group = geometry.group
-    weights = w.reshape(group, w.shape[0] // group, *w.shape[1:])  # (G, M/G, C/G, k_1, …)
-    _run(x, weights, b, y, geometry, accumulator, finish, _conv_axis)
+    _run(x, w, b, y, geometry, accumulator, finish, _conv_axis, _conv_matrix)
 
 
 def conv_transpose(
     x: Array, w: Array, b: Array | None, y: Array, geometry: ConvTransposeGeometry, accumulator: str, finish: Finish
 ) -> None:
     """Write ConvTranspose into y."""
-    group = geometry.group
-    weights = w.reshape(group, w.shape[0] // group, *w.shape[1:]).swapaxes(1, 2)  # (G, M/G, C/G, k_1, …)
-    _run(x, weights, b, y, geometry, accumulator, finish, _conv_transpose_axis)
+    _run(x, w, b, y, geometry, accumulator, finish, _conv_transpose_axis, _conv_transpose_matrix)
+
+
+def _conv_matrix(w: Array, first_row: int, rows: Span, _: int, channels: Span, tap: Ints) -> Array:
+    """Return the weights (rows, channels) of one tap, from where those of the group begin."""
+    place = slice(first_row + rows[0], first_row + rows[1])
+    matrix: Array = w[first_axes(place, slice(*channels), tap)]
+    return matrix
+
+
+def _conv_transpose_matrix(w: Array, _: int, rows: Span, first_channel: int, channels: Span, tap: Ints) -> Array:
+    place = slice(first_channel + channels[0], first_channel + channels[1])
+    matrix: Array = w[first_axes(place, slice(*rows), tap)].T
+    return matrix
 
 
 def _conv_axis(start: int, stop: int, extent: int, stride: int, offset: int) -> tuple[slice, slice]:
@@ -56,15 +66,17 @@ def _spread(low: int, high: int, stride: int, offset: int) -> slice:
 
 def _run(
     x: Array,
-    weights: Array,
+    w: Array,
     b: Array | None,
     y: Array,
     geometry: ConvGeometry | ConvTransposeGeometry,
     accumulator: str,
     finish: Finish,
     axis_slices: Callable[[int, int, int, int, int], tuple[slice, slice]],
+    matrix_of: Callable[[Array, int, Span, int, Span, Ints], Array],
 ) -> None:
-    group, out_channels, in_channels = weights.shape[:3]
+    group, met = geometry.group, geometry.met
+    out_channels, in_channels = y.shape[1] // group, x.shape[1] // group
     item = np.dtype(accumulator).itemsize
     channels = max(1, isqrt(limit() // (8 * item)))  # a block of weights takes an eighth of the limit
     rows, columns = min(out_channels, channels), min(in_channels, channels)
@@ -73,17 +85,16 @@ def _run(
         range(x.shape[0]), range(group), list(spans(out_channels, rows)), list(boxes(y.shape[2:], chunk))
     ):
         total = np.zeros((m1 - m0, *(stop - start for start, stop in box)), accumulator)
-        source = x[image, g * in_channels : (g + 1) * in_channels]
-        for tap in product(*map(range, geometry.kernel_shape)):
+        source, first = x[image, g * in_channels : (g + 1) * in_channels], g * out_channels
+        for tap in product(*met):
             reads, writes = _slices(box, tap, geometry, axis_slices)
             if any(part.start >= part.stop for part in writes):
                 continue
             for c0, c1 in spans(in_channels, columns):
                 block = source[c0:c1][last_axes(reads)].astype(accumulator)
-                matrix = weights[first_axes(g, slice(m0, m1), slice(c0, c1), tap)].astype(accumulator)
+                matrix = matrix_of(w, first, (m0, m1), g * in_channels, (c0, c1), tap).astype(accumulator)
                 part = np.matmul(matrix, block.reshape(c1 - c0, prod(block.shape[1:])))
                 total[last_axes(writes)] += part.reshape(m1 - m0, *block.shape[1:])
-        first = g * out_channels
         if b is not None:
             bias = b[first + m0 : first + m1].astype(accumulator)
             total += bias.reshape(-1, *(1,) * len(box))
@@ -94,7 +105,7 @@ def _run(
 
 def _slices(
     box: Box,
-    tap: tuple[int, ...],
+    tap: Ints,
     geometry: ConvGeometry | ConvTransposeGeometry,
     axis_slices: Callable[[int, int, int, int, int], tuple[slice, slice]],
 ) -> tuple[Slices, Slices]:

@@ -20,6 +20,7 @@ Ints = tuple[int, ...]
 Span = tuple[int, int]
 Box = tuple[Span, ...]
 
+MOST_AXES = 64  # of NumPy's arrays
 _DEFAULT_LIMIT = 256 * 2**20
 
 

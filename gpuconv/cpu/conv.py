@@ -47,7 +47,7 @@ def _adds_less_than_it_gathers(geometry: ConvGeometry, by_rows: bool) -> bool:
     """
     rows, channels = geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
     taps, last, positions = prod(geometry.kernel_shape), geometry.kernel_shape[-1], prod(geometry.y_shape[2:])
-    if max(geometry.strides) > 1 or taps == 1:
+    if max(geometry.strides) > 1 or taps == 1 or not _scatter.serves(len(geometry.kernel_shape)):
         return False
     copies = 2 * last if by_rows else taps + 2 * last
     if 2 * taps * (2 * rows * positions + 10_000) > channels * positions * copies:

@@ -19,8 +19,10 @@ def conv_transpose(
     if 0 in (x.size, w.size, y.size):
         fill(y, b, finish, accumulator)
         return
-    group = geometry.group
-    weights = w.reshape(group, w.shape[0] // group, *w.shape[1:])  # (G, C/G, M/G, k_1, …)
-    problem = _scatter.Problem(x, weights, b, y, finish, geometry.strides, geometry.offsets, accumulator)
-    if not _scatter.run(problem):
+    done = False
+    if _scatter.serves(len(geometry.kernel_shape)):
+        weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])  # (G, C/G, M/G, k_1, …)
+        strides, offsets = geometry.strides, geometry.offsets
+        done = _scatter.run(_scatter.Problem(x, weights, b, y, finish, strides, offsets, accumulator))
+    if not done:
         _taps.conv_transpose(x, w, b, y, geometry, accumulator, finish)

@@ -46,7 +46,7 @@ def _add_windows(total: Array, dy: Array, indices: Array, first: int, geometry: 
     planes = np.arange(first, first + len(dy))[:, None] * channels + np.arange(channels)
     planes = (planes * prod(spatial)).reshape(*planes.shape, *(1,) * len(spatial))
     numbers = np.arange(prod(spatial)).reshape(spatial, order="F" if geometry.storage_order else "C")
-    for tap in product(*map(range, geometry.kernel_shape)):
+    for tap in product(*geometry.met):
         offsets = [axis[t] for axis, t in zip(geometry.offsets, tap, strict=True)]
         axes = zip(geometry.y_shape[2:], spatial, geometry.strides, offsets, strict=True)
         ranges = [tap_range(q, n, s, offset) for q, n, s, offset in axes]
@@ -67,5 +67,8 @@ def max_unpool(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry) 
     named = flat >= 0
     if not named.any():
         return
-    places = np.unravel_index(flat[named], geometry.numbered_shape)
-    y[places] = x.reshape(-1)[named]
+    # An axis of one element needs no place: arrays may have more axes than NumPy takes places along.
+    numbered = geometry.numbered_shape
+    kept = [axis for axis, extent in enumerate(numbered) if extent > 1 or axis == 0]
+    places = np.unravel_index(flat[named], [numbered[axis] for axis in kept])
+    y[tuple(slice(None) if axis in kept else 0 for axis in range(y.ndim))][places] = x.reshape(-1)[named]

@@ -36,9 +36,12 @@ def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
     room = max(1, min(_TILE_ELEMENTS, budget // 4) // (rows + columns))
     box = shrink(geometry.y_shape[2:], room)
     groups = max(1, min(geometry.group, room // prod(box), budget // (8 * rows * columns)))
+    met = geometry.met
+    if prod(map(len, met)) < prod(geometry.kernel_shape):
+        dw[...] = 0
     parts = [
         _Part(x, dy, dw, geometry, accumulator, tap, *some, box)
-        for tap in product(*map(range, geometry.kernel_shape))
+        for tap in product(*met)
         for some in product(
             list(spans(geometry.group, groups)),
             list(spans(geometry.w_shape[0] // geometry.group, rows)),
@@ -82,8 +85,9 @@ class _Part:
             for image, box in product(range(g.x_shape[0]), list(boxes(sizes, self.box))):
                 place = tuple((low + a, low + b) for (low, _), (a, b) in zip(inside, box, strict=True))
                 total += self._products(image, place)
-        of_groups = self.dw.reshape(g.group, g.w_shape[0] // g.group, *g.w_shape[1:])  # a view: one axis becomes two
-        of_groups[first_axes(slice(*self.groups), slice(*self.rows), slice(*self.channels), self.tap)] = total
+        of_tap = self.dw[first_axes(slice(None), slice(None), self.tap)]
+        of_groups = of_tap.reshape(g.group, g.w_shape[0] // g.group, g.w_shape[1])  # a view: one axis becomes two
+        of_groups[slice(*self.groups), slice(*self.rows), slice(*self.channels)] = total
 
     def _products(self, image: int, box: Box) -> Array:
         """Return the sums (groups, rows, channels) of one image's outputs in a box, all of which meet inputs."""

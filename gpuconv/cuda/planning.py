@@ -6,11 +6,13 @@ from typing import Any
 
 from gpuconv import _dtypes
 from gpuconv._activation import Activation
+from gpuconv._errors import ArgumentError
 from gpuconv._geometry import Ints
 from gpuconv.cuda import (
     complex_plan,
     conv_plan,
     finish_plan,
+    idle_axes,
     pool_grad_plan,
     pool_plan,
     sums_plan,
@@ -18,6 +20,8 @@ from gpuconv.cuda import (
     weight_grad_plan,
 )
 from gpuconv.cuda.plan import Limits, Plan
+
+_PARAMETER_BYTES = 4096  # of one launch, for every compiler and driver; the newest have room for more
 
 
 def plan(
@@ -34,8 +38,30 @@ def plan(
     Raises
     ------
     ArgumentError
-        The problem needs more than 64-bit indices or more blocks than a grid has.
+        The problem needs more than 64-bit indices, more blocks than a grid has, or more axes than parameters have room
+        for.
     """
+    if kernel != "bias_grad":  # which makes one of all axes that lie as one
+        geometry, strides = idle_axes.left_out(geometry, strides)
+    found = _plan(kernel, geometry, dtype, strides, limits, precision, activation)
+    size = max((len(launch.parameters) for launch in (*found.launches, *found.sharing)), default=0)
+    if size > _PARAMETER_BYTES:
+        raise ArgumentError(
+            f"{found.operator}: {len(geometry.x_shape) - 2} spatial axes, those of one element left out, make {size} "
+            f"bytes of parameters, more than the {_PARAMETER_BYTES} of one CUDA launch; pass NumPy arrays"
+        )
+    return found
+
+
+def _plan(
+    kernel: str,
+    geometry: Any,
+    dtype: str,
+    strides: dict[str, Ints],
+    limits: Limits,
+    precision: str,
+    activation: Activation | None,
+) -> Plan:
     if kernel == "max_pool":
         return pool_plan.for_max_pool(geometry, dtype, strides["x"], strides["y"], strides.get("indices"), limits)
     if kernel == "max_pool_grad":

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from gpuconv._errors import ArgumentError
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Windows
 
 Chunks = Sequence[int]
+_LONGEST = 2**63 - 1  # pad of a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,14 @@ def spatial(geometry: Windows, axis: int, chunks: Chunks) -> list[Span]:
     reached = max(0, (n - 1) * stride + taps[-1] + 1)  # outputs from here on are bias only
     if count - reached >= stride:  # as many as an output_padding of less than the stride cannot add
         cuts.append(reached)
-    return [_of_inputs(start, stop, n, stride, taps) for start, stop in _cut(cuts, count)]
+    spans = [_of_inputs(start, stop, n, stride, taps) for start, stop in _cut(cuts, count)]
+    most = max(max(span.before, span.after) for span in spans)
+    if most > _LONGEST:
+        raise ArgumentError(
+            f"conv_transpose: a block would crop {most} elements along spatial axis {axis}, which must fit in 64 bits; "
+            "pass an array in memory"
+        )
+    return spans
 
 
 def _cut(cuts: Iterable[int], count: int) -> list[tuple[int, int]]:
@@ -83,7 +92,8 @@ def _of_windows(start: int, stop: int, n: int, stride: int, taps: range) -> Span
     last = (stop - 1) * stride + taps[-1] + 1 if stop > start else start * stride + taps[-1]
     low, high = min(max(first, 0), n), min(max(last, 0), n)
     if high <= low:  # wholly in the padding
-        return Span(start, stop, 0, 0, before=last - first)
+        half = (last - first) // 2  # the whole may exceed what a pad may be
+        return Span(start, stop, 0, 0, half, last - first - half)
     return Span(start, stop, low, high, low - first, last - high)
 
 
