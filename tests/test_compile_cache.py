@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def test_what_was_compiled_is_found_again(tmp_path: Path) -> None:
     assert first.path.parent == tmp_path / "cache"
     assert first.seconds is not None
     assert first.seconds > 0
-    assert second == compiler.Built(first.path, first.log, None)
+    assert second == replace(first, seconds=None)
+    assert first.content == first.path.read_bytes()
     assert "Used " in second.log
     assert sorted(path.suffix for path in first.path.parent.iterdir()) == [".cubin", ".json"]
     assert all(path.name.startswith("scale_4.sm_80.") for path in first.path.parent.iterdir())
@@ -154,10 +156,11 @@ def test_another_variant_is_another_entry(changes: dict[str, Any]) -> None:
 
 
 def test_another_architecture_is_another_entry() -> None:
-    paths = [compiler.cubin(variant(), name) for name in ("sm_80", "sm_86", "sm_90", "sm_90a", "compute_90")]
+    names = ("sm_80", "sm_86", "sm_90", "sm_90a", "compute_90")
+    paths = [compiler.build(variant(), name).path for name in names]
     assert len(set(paths)) == 5
     assert compiler.ptx(variant(), "sm_90") != compiler.ptx(variant(), "sm_90", line_info=False)
-    assert paths == [compiler.cubin(variant(), name) for name in ("sm_80", "sm_86", "sm_90", "sm_90a", "compute_90")]
+    assert paths == [compiler.build(variant(), name).path for name in names]
 
 
 @pytest.mark.parametrize("file", ["scale.cu", "include/scale.cuh"])
