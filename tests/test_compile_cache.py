@@ -136,6 +136,19 @@ def test_a_file_that_cannot_be_read() -> None:
     assert _rebuilt().path == path
 
 
+def test_what_was_checked_is_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = _built()
+    content, whole = built.path.read_bytes(), cache._digest
+
+    def exchanged(checked: bytes) -> str:
+        built.path.write_bytes(b"\x7fELF of somebody else")
+        return whole(checked)
+
+    monkeypatch.setattr(cache, "_digest", exchanged)
+    assert compiler.cubin(variant(), "sm_80") == content
+    assert built.path.read_bytes() != content
+
+
 # ---------------------------------------------------------------- keys
 
 

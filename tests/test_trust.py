@@ -402,6 +402,40 @@ def test_what_killed_writers_left_is_removed_once(usual: Path) -> None:
     assert (usual / names[0]).exists(), "a folder is looked through once"
 
 
+def test_writers_that_are_killed_leave_entries_whole_or_absent(usual: Path) -> None:
+    code = """
+import os, random, signal, sys, time
+from pathlib import Path
+from gpuconv.cuda import cache
+folder, random = Path(sys.argv[1]), random.Random(7)
+contents = {f"kernel {number}": os.urandom(200_000) for number in range(40)}
+cut_short = 0
+for title, content in contents.items():
+    child = os.fork()
+    if not child:
+        for again in range(10**9):
+            cache.store(folder, title, cache.key(f"{title}, {again}"), ".cubin", content, "log")
+    time.sleep(random.uniform(0.001, 0.02))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    found = [cache.find(folder, title, cache.key(f"{title}, {again}")) for again in range(200)]
+    written = [entry for entry in found if entry is not None]
+    assert all(entry == (folder / entry.path.name, "log", content) for entry in written)
+    assert len({entry.path for entry in written}) <= 1
+    assert found[: len(written)] == written, "all of them, up to the last"
+    cut_short += bool(list(folder.glob(".*.tmp")))
+print(cut_short > 0)
+"""
+    command = [sys.executable, "-W", "error", "-c", code, str(usual)]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "True\n")
+    for path in usual.glob(".*.tmp"):
+        os.utime(path, (0, 0))
+    _store(usual)
+    assert _is_found(usual)
+    assert not list(usual.glob(".*.tmp"))
+
+
 # ---------------------------------------------------------------- what is told of it
 
 
