@@ -100,7 +100,7 @@ int no_cudaEventQuery(void*) { return 0; }
 int no_cudaEventDestroy(void*) { return 0; }
 
 // CUDA's driver, which CuPy looks for under the name libcuda.so.1.
-int cuModuleLoad(void** module, const char*) {
+int cuModuleLoadData(void** module, const void*) {
   *module = new_handle();
   return 0;
 }

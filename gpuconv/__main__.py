@@ -169,6 +169,9 @@ def _cache() -> str:
     folder = cache.folder()
     if folder is None:
         return "a temporary folder"
+    reason = cache.distrust(folder)
+    if reason is not None:
+        return f"{folder}, not used, since {reason}; a temporary folder"
     return (
         str(folder) if cache.can_be_written(folder) else f"{folder}, not writable; a temporary folder for new kernels"
     )

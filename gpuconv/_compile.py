@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import gpuconv
@@ -53,15 +54,23 @@ class Tally:
 
 def command(arguments: argparse.Namespace) -> int:
     """Build what ``--arch`` and ``--filter`` leave, print the table, return 0 if everything compiled."""
+    folder, for_others = _folder(arguments.output_dir), bool(arguments.output_dir)
     variants = _variants(arguments.filter)
     architectures = _architectures(arguments.arch)
-    folder = Path(arguments.output_dir).absolute() if arguments.output_dir else cache.folder()
-    if folder is None:
-        raise CommandError("compile: there is no folder for caches here; give one by --output-dir or GPUCONV_CACHE_DIR")
     jobs = arguments.jobs or _threads.count()
     with Progress() as progress:
-        tallies = [_build_all(_for(name, variants), name, folder, jobs, progress) for name in architectures]
+        tallies = [_build_all(_for(name, variants), name, folder, for_others, jobs, progress) for name in architectures]
     return _print(tallies, folder)
+
+
+def _folder(wanted: str | None) -> Path:
+    folder = Path(wanted).absolute() if wanted else cache.folder()
+    if folder is None:
+        raise CommandError("compile: there is no folder for caches here; give one by --output-dir or GPUCONV_CACHE_DIR")
+    reason = cache.distrust(folder)
+    if reason is not None:
+        raise CommandError(f"compile: {reason}; --output-dir names another folder")
+    return folder
 
 
 def _variants(wanted: str) -> list[Variant]:
@@ -85,14 +94,17 @@ def _architectures(text: str) -> list[str]:
     return list(_EVERYWHERE)
 
 
-def _build_all(variants: list[Variant], architecture: str, folder: Path, jobs: int, progress: Progress) -> Tally:
+def _build_all(
+    variants: list[Variant], architecture: str, folder: Path, for_others: bool, jobs: int, progress: Progress
+) -> Tally:
     tally, start = Tally(architecture), time.perf_counter()
     pool = ThreadPoolExecutor(jobs)
+    build = partial(compiler.build, architecture=architecture, folder=folder, for_others=for_others)
     try:
-        running = {pool.submit(compiler.build, variant, architecture, folder): variant for variant in variants}
+        running = {pool.submit(build, variant): variant for variant in variants}
         failed: dict[str, str] = {}
         for number, future in enumerate(as_completed(running), 1):
-            name = running[future].name
+            name = running.pop(future).name  # nothing holds what was compiled any longer
             progress.show(f"{architecture} {number}/{len(variants)} {name}")
             try:
                 tally.count(future.result())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -123,6 +124,7 @@ class StandIn:
         self.times: dict[str, float] = {}
         self.launches: list[Launch] = []
         self.loads: list[tuple[str, int]] = []
+        self.functions: list[_Function] = []
         self.shared_limits: list[tuple[str, int]] = []
         self.allocations: list[int] = []
         self.maps: list[EncodedMap] = []
@@ -253,6 +255,10 @@ class StandIn:
             get_current_stream=lambda: standin.streams.get(standin.current, standin.null),
             alloc=standin.allocate,
             function=SimpleNamespace(CPointer=lambda address: address),
+            Module=lambda: _Module(standin),
+            driver=SimpleNamespace(
+                CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8, funcSetAttribute=standin.set_attribute
+            ),
             Event=lambda disable_timing=False: _Event(standin),
             get_elapsed_time=standin.milliseconds,
             UnownedMemory=lambda ptr, size, owner, number: Memory(ptr, max(number, 0), owner),
@@ -264,12 +270,16 @@ class StandIn:
             asarray=asarray,
             ascontiguousarray=lambda a: a if a.flags.c_contiguous else asarray(a.host),
             from_dlpack=from_dlpack,
-            RawModule=lambda path: SimpleNamespace(get_function=lambda name: _RawKernel(standin, Path(path), name)),
         )
 
     def milliseconds(self, begin: _Event, end: _Event) -> float:
         """Return the sum over the launches between of what `times` has for their kernels, or else 1."""
         return float(sum(self.times.get(launch.name, 1.0) for launch in self.launches[begin.launches : end.launches]))
+
+    def set_attribute(self, function: int, attribute: int, value: int) -> None:
+        """Note how much shared memory a function may take, as the driver is told by this attribute."""
+        assert attribute == 8, "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of cuda.h"
+        self.shared_limits.append((self.functions[function].name, value))
 
     def free(self, address: int) -> None:
         """Free nothing, which makes a context current."""
@@ -343,28 +353,34 @@ class _Array:
         return new
 
 
-class _RawKernel:
-    def __init__(self, standin: StandIn, path: Path, name: str) -> None:
-        self._standin, self._name = standin, name
-        self._nbytes = json.loads(path.read_text())[name]
-        standin.loads.append((name, standin.current))
+class _Module:
+    def __init__(self, standin: StandIn) -> None:
+        self._standin = standin
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "max_dynamic_shared_size_bytes":
-            self._standin.shared_limits.append((self._name, value))
-        super().__setattr__(name, value)
+    def load(self, content: bytes) -> None:
+        assert type(content) is bytes, "CuPy takes nothing else"
+        self._sizes = json.loads(content)
 
-    @property
-    def kernel(self) -> Any:
-        return self._launch
+    def get_function(self, name: str) -> _Function:
+        self._standin.loads.append((name, self._standin.current))
+        return _Function(self._standin, name, self._sizes[name])
 
-    def _launch(self, grid: Any, block: Any, arguments: Any, shared_bytes: int) -> None:
+
+class _Function:
+    """A handle that the driver knows, and what launches it."""
+
+    def __init__(self, standin: StandIn, name: str, nbytes: int) -> None:
+        self._standin, self.name, self._nbytes = standin, name, nbytes
+        self.ptr = len(standin.functions)
+        standin.functions.append(self)
+
+    def __call__(self, grid: Any, block: Any, arguments: Any, shared_bytes: int) -> None:
         if self._standin.refusal:
             raise DriverError(self._standin.refusal)
         (pointer,) = arguments
         parameters = ctypes.string_at(pointer, self._nbytes)
         stream = self._standin.streams.get(self._standin.current, self._standin.null)
-        launch = Launch(self._name, self._standin.current, stream.ptr, grid, block, shared_bytes, parameters)
+        launch = Launch(self.name, self._standin.current, stream.ptr, grid, block, shared_bytes, parameters)
         self._standin.launches.append(launch)
 
 
@@ -381,18 +397,18 @@ def _host_array(shape: tuple[int, ...], dtype: np.dtype[Any], address: int, stri
 
 @contextmanager
 def cupy_stand_in(folder: Path, capabilities: tuple[str, ...] = ("90",)) -> Iterator[StandIn]:
-    """Let gpuconv.cuda.device find a stand-in for CuPy, with one device of each capability; compiling is left out."""
-    standin, compiling = StandIn(list(capabilities)), threading.Lock()
+    """Let gpuconv.cuda.device find a stand-in for CuPy, with one device of each capability; compiling is left out.
 
-    def cubin(variant: Variant, architecture: str) -> Path:
-        path = folder / f"{variant.name}-{architecture}.json"
-        with compiling:
-            if not path.exists():
-                path.write_text(json.dumps({variant.name: variant.layout.itemsize}))
-        return path
+    Choices that were measured are kept in the folder, and not found in the user's.
+    """
+    standin = StandIn(list(capabilities))
+
+    def cubin(variant: Variant, architecture: str) -> bytes:
+        return json.dumps({variant.name: variant.layout.itemsize}).encode()
 
     caches = [mock.patch.dict(cache, clear=True) for cache in (device.prepared, device._limits, device._kernels)]
     patches = [mock.patch.dict(sys.modules, cupy=standin.module), mock.patch.object(compiler, "cubin", cubin), *caches]
+    patches.append(mock.patch.dict(os.environ, GPUCONV_CACHE_DIR=str(folder / "cache")))
     patches.append(mock.patch("gpuconv.cuda.nvrtc.capabilities", return_value=((8, 0), (9, 0))))
     patches.append(mock.patch.object(tensor_map, "load", standin.libcuda))
     tensor_map.driver.cache_clear()

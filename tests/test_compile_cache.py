@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def test_what_was_compiled_is_found_again(tmp_path: Path) -> None:
     assert first.path.parent == tmp_path / "cache"
     assert first.seconds is not None
     assert first.seconds > 0
-    assert second == compiler.Built(first.path, first.log, None)
+    assert second == replace(first, seconds=None)
+    assert first.content == first.path.read_bytes()
     assert "Used " in second.log
     assert sorted(path.suffix for path in first.path.parent.iterdir()) == [".cubin", ".json"]
     assert all(path.name.startswith("scale_4.sm_80.") for path in first.path.parent.iterdir())
@@ -134,6 +136,19 @@ def test_a_file_that_cannot_be_read() -> None:
     assert _rebuilt().path == path
 
 
+def test_what_was_checked_is_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = _built()
+    content, whole = built.path.read_bytes(), cache._digest
+
+    def exchanged(checked: bytes) -> str:
+        built.path.write_bytes(b"\x7fELF of somebody else")
+        return whole(checked)
+
+    monkeypatch.setattr(cache, "_digest", exchanged)
+    assert compiler.cubin(variant(), "sm_80") == content
+    assert built.path.read_bytes() != content
+
+
 # ---------------------------------------------------------------- keys
 
 
@@ -154,10 +169,11 @@ def test_another_variant_is_another_entry(changes: dict[str, Any]) -> None:
 
 
 def test_another_architecture_is_another_entry() -> None:
-    paths = [compiler.cubin(variant(), name) for name in ("sm_80", "sm_86", "sm_90", "sm_90a", "compute_90")]
+    names = ("sm_80", "sm_86", "sm_90", "sm_90a", "compute_90")
+    paths = [compiler.build(variant(), name).path for name in names]
     assert len(set(paths)) == 5
     assert compiler.ptx(variant(), "sm_90") != compiler.ptx(variant(), "sm_90", line_info=False)
-    assert paths == [compiler.cubin(variant(), name) for name in ("sm_80", "sm_86", "sm_90", "sm_90a", "compute_90")]
+    assert paths == [compiler.build(variant(), name).path for name in names]
 
 
 @pytest.mark.parametrize("file", ["scale.cu", "include/scale.cuh"])

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from toolchain import kernels, needs_nvrtc, variant
 
 from gpuconv import CompileError
-from gpuconv.cuda import cache, nvrtc
+from gpuconv.cuda import cache, nvrtc, tuned
 from gpuconv.cuda import compile as compiler
 
 Write = Callable[[Mapping[str, str]], Path]
@@ -24,6 +25,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 __all__ = ["kernels"]  # a fixture
 pytestmark = [needs_nvrtc, pytest.mark.usefixtures("kernels")]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Any dataclass is one for which a choice is kept."""
+
+    size: int
 
 
 def _built(**changes: Any) -> compiler.Built:
@@ -126,17 +134,17 @@ print(first.path)
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace = os.replace
+    whole = os.replace
 
     def full(source: Path, target: Path) -> None:
         if tmp_path in Path(target).parents:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        replace(source, target)
+        whole(source, target)
 
     monkeypatch.setattr("os.replace", full)
     built = _built()
     assert tmp_path not in built.path.parents
-    assert _built() == compiler.Built(built.path, built.log, None)
+    assert _built() == replace(built, seconds=None)
     assert not list((tmp_path / "cache").iterdir())
     with pytest.raises(OSError, match="No space left"):
         compiler.build(variant(), "sm_80", tmp_path / "chosen")
@@ -163,14 +171,31 @@ except CompileError as error:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs permissions")
-@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
-def test_others_may_read_what_the_umask_lets_them(umask: int, mode: int) -> None:
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+def test_others_can_neither_read_nor_write_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "new" / "cache"))
     before = os.umask(umask)
     try:
         folder = _built().path.parent
+        tuned.store("A device", Problem(3), "quick")
     finally:
         os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {mode}
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    assert [path.stat().st_mode & 0o777 for path in (folder.parent, folder)] == [0o700, 0o700]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs permissions")
+@pytest.mark.parametrize(("umask", "modes"), [(0, (0o755, 0o644)), (0o027, (0o750, 0o640)), (0o077, (0o700, 0o600))])
+def test_what_is_compiled_for_others_they_can_read(tmp_path: Path, umask: int, modes: tuple[int, int]) -> None:
+    before = os.umask(umask)
+    try:
+        folder = compiler.build(variant(), "sm_80", tmp_path / "image" / "kernels", for_others=True).path.parent
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (folder.parent, folder)] == [modes[0], modes[0]]
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {modes[1]}
 
 
 # ---------------------------------------------------------------- several at once

@@ -123,11 +123,11 @@ def test_a_launch_that_the_driver_refuses(cupy: StandIn) -> None:
 
 
 def test_a_kernel_that_does_not_load(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_module(path: str) -> Any:
+    def no_image(module: Any, content: bytes) -> None:
         raise RuntimeError("CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available")
 
     with monkeypatch.context() as patch:
-        patch.setattr(cupy.module, "RawModule", no_module)
+        patch.setattr(type(cupy.module.cuda.Module()), "load", no_image)
         message = refused(DeviceError, lambda: gpuconv.max_pool(array(cupy, 1, 1, 8), kernel_shape=[2]))
     assert "could not be loaded on device 0: CUDA_ERROR_NO_BINARY_FOR_GPU" in message
     assert device.prepared == {}

@@ -18,7 +18,9 @@ from emulator import emulated_cuda
 
 import gpuconv
 from gpuconv import _cases, _geometry, cuda
+from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import conv_plan, device
+from gpuconv.cuda.plan import Variant
 
 pytestmark = pytest.mark.usefixtures("general_kernels")
 
@@ -124,6 +126,23 @@ def test_more_than_48_kib_of_shared_memory_are_asked_for(cupy: StandIn) -> None:
         device.load(variant, 0, nbytes)
     assert cupy.shared_limits == [(variant.name, 60_000), (variant.name, 100_000)]
     assert y.shape == (2, 5, 4, 6)
+
+
+def test_modules_are_loaded_from_memory(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, _ = operands(cupy)
+    compiled, cubin, loaded = [], compiler.cubin, []
+
+    def noted(variant: Variant, architecture: str) -> bytes:
+        compiled.append(cubin(variant, architecture))
+        return compiled[-1]
+
+    module = type(cupy.module.cuda.Module())
+    load = module.load
+    monkeypatch.setattr(compiler, "cubin", noted)
+    monkeypatch.setattr(module, "load", lambda self, content: loaded.append(content) or load(self, content))
+    gpuconv.conv(x, w)
+    assert len(loaded) == 2
+    assert all(one is other for one, other in zip(loaded, compiled, strict=True))
 
 
 # ---------------------------------------------------------------- what is not done again

@@ -1,4 +1,4 @@
-"""What operators of models ask of CuPy: nothing but what the stand-in has, and what CuPy has if it is installed."""
+"""What is asked of CuPy: by operators nothing but what the stand-in has, and what CuPy has if it is installed."""
 
 from __future__ import annotations
 
@@ -34,6 +34,14 @@ def test_the_stand_in_has_what_is_used_and_no_more() -> None:
     assert functions_used() <= {*UFUNCS, *FUNCTIONS}
     by_name = {"max", "min"}  # picked by getattr
     assert {*UFUNCS, *FUNCTIONS} - functions_used() <= by_name
+
+
+def test_cupy_loads_modules_from_memory() -> None:
+    cuda = pytest.importorskip("cupy").cuda
+    assert callable(cuda.Module().load)
+    assert {"ptr", "__call__"} <= set(dir(cuda.Function))
+    assert callable(cuda.driver.funcSetAttribute)
+    assert cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES == 8  # as in cuda.h
 
 
 def test_cupy_has_these_functions_with_these_parameters() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,6 +83,38 @@ def test_a_file_of_anything_else_counts_as_empty(content: bytes, folder: Path, m
     folder.mkdir()
     (folder / "choices.json").write_bytes(content)
     assert tuned.find("A", FIRST) is None
+    tuned.store("A", FIRST, "quick")
+    another_process(monkeypatch)
+    assert tuned.find("A", FIRST) == "quick"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs permissions")
+@pytest.mark.parametrize("which", ["folder", "file"])
+def test_choices_that_others_could_have_written_do_not_count(
+    which: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tuned.store("A", FIRST, "quick")
+    assert path is not None
+    (folder if which == "folder" else path).chmod(0o777)
+    another_process(monkeypatch)
+    with pytest.warns(RuntimeWarning, match=f"others than its owner can write to {folder}"):
+        assert tuned.find("A", FIRST) is None
+    if which == "folder":
+        with pytest.raises(PermissionError, match="others than its owner"):
+            tuned.store("A", FIRST, "quick")
+        assert tuned.find("A", FIRST) == "quick", "in this process"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs pipes")
+def test_a_pipe_in_place_of_the_file_is_not_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir(mode=0o700)
+    os.mkfifo(folder / "choices.json")
+    monkeypatch.setattr(tuned, "_lock", threading.Lock())  # who waits for ever keeps it
+    found: list[str | None] = []
+    reader = threading.Thread(target=lambda: found.append(tuned.find("A", FIRST)), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert found == [None]
     tuned.store("A", FIRST, "quick")
     another_process(monkeypatch)
     assert tuned.find("A", FIRST) == "quick"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuconv._errors import ArgumentError
+from gpuconv import _environment
 
 Array = NDArray[Any]
 Ints = tuple[int, ...]
@@ -22,16 +21,12 @@ Box = tuple[Span, ...]
 
 MOST_AXES = 64  # of NumPy's arrays
 _DEFAULT_LIMIT = 256 * 2**20
+_LEAST = 16 * 2**10
 
 
 def limit() -> int:
     """Return the bound on extra memory in bytes: ``GPUCONV_WORKSPACE_BYTES``, or 256 MiB."""
-    text = os.environ.get("GPUCONV_WORKSPACE_BYTES", "")
-    if not text:
-        return _DEFAULT_LIMIT
-    if not text.isdecimal() or int(text) < 2**14:
-        raise ArgumentError(f"GPUCONV_WORKSPACE_BYTES must be an integer of at least 16384 bytes, not {text!r}")
-    return int(text)
+    return _environment.integer("GPUCONV_WORKSPACE_BYTES", _LEAST) or _DEFAULT_LIMIT
 
 
 def shrink(extents: Ints, volume: int) -> Ints:

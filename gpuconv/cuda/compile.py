@@ -1,4 +1,4 @@
-"""From a variant to a file that a device loads, through the cache on disk."""
+"""From a variant to what a device loads, through the cache on disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuconv._errors import ArgumentError, CompileError, DeviceError
@@ -66,12 +66,15 @@ class Built:
         A cubin, or PTX.
     log : str
         The compiler's.
+    content : bytes
+        What the file held when it was looked at, or written.
     seconds : float or None
         What compiling took; None where the file was there.
     """
 
     path: Path
     log: str
+    content: bytes = field(repr=False)
     seconds: float | None
 
 
@@ -132,8 +135,8 @@ def _dotted(capability: tuple[int, int]) -> str:
     return "{}.{}".format(*capability)
 
 
-def cubin(variant: Variant, architecture: str) -> Path:
-    """Return a file to load: a cubin for ``sm_…``, PTX for ``compute_…``; compiled if need be.
+def cubin(variant: Variant, architecture: str) -> bytes:
+    """Return what to load: a cubin for ``sm_…``, PTX for ``compute_…``; compiled if need be.
 
     Raises
     ------
@@ -145,7 +148,7 @@ def cubin(variant: Variant, architecture: str) -> Path:
     reason = _starved(variant, built.log)
     if reason is not None:
         raise CompileError(f"{variant.name} for {architecture}, by NVRTC {nvrtc.version()}, would not run: {reason}")
-    return built.path
+    return built.content
 
 
 def _starved(variant: Variant, log: str) -> str | None:
@@ -163,8 +166,7 @@ def _starved(variant: Variant, log: str) -> str | None:
 def ptx(variant: Variant, architecture: str, line_info: bool = True) -> str:
     """Return the PTX from which NVRTC makes the cubin for ``sm_…``, by default with lines of ``kernels_cu/...``."""
     virtual = architecture.replace("sm_", "compute_")
-    path = build(variant, virtual, options=(_LINE_INFO,) if line_info else ()).path
-    return path.read_text(encoding="utf-8")
+    return build(variant, virtual, options=(_LINE_INFO,) if line_info else ()).content.decode()
 
 
 def report(variant: Variant, architecture: str) -> Report:
@@ -201,7 +203,13 @@ def _total(pattern: str, text: str) -> int:
     return sum(map(int, re.findall(pattern, text)))
 
 
-def build(variant: Variant, architecture: str, folder: Path | None = None, options: tuple[str, ...] = ()) -> Built:
+def build(
+    variant: Variant,
+    architecture: str,
+    folder: Path | None = None,
+    options: tuple[str, ...] = (),
+    for_others: bool = False,
+) -> Built:
     """Compile a variant unless it is in the cache; threads that want the same wait for the first.
 
     Parameters
@@ -212,13 +220,15 @@ def build(variant: Variant, architecture: str, folder: Path | None = None, optio
         Use this cache and no other. By default the user's, and where that cannot be written a temporary one.
     options : tuple of str
         More options for the compiler.
+    for_others : bool
+        Let others read what is written to ``folder``.
 
     Raises
     ------
     CompileError
         As `cubin`.
     OSError
-        Where ``folder`` is given and cannot be written.
+        Where ``folder`` is given and cannot be written, or others can write to it.
     """
     source, options = sources.source(variant), (*_OPTIONS, *options)
     key = cache.key(source, architecture, *options, nvrtc.identity())
@@ -235,7 +245,7 @@ def build(variant: Variant, architecture: str, folder: Path | None = None, optio
         seconds = time.perf_counter() - start
         suffix = ".ptx" if architecture.startswith("compute_") else ".cubin"
         if folder is not None:
-            return Built(*cache.store(folder, title, key, suffix, content, log), seconds)
+            return Built(*cache.store(folder, title, key, suffix, content, log, for_others=for_others), seconds)
         return Built(*_store_somewhere(title, key, suffix, content, log), seconds)
 
 
@@ -251,7 +261,7 @@ def _store_somewhere(title: str, key: str, suffix: str, content: bytes, log: str
     if usual is not None:
         try:
             return cache.store(usual, title, key, suffix, content, log)
-        except OSError as error:  # read-only, full, not a folder
+        except OSError as error:  # read-only, full, not a folder, others can write to it
             reason = error
     try:
         return cache.store(cache.private.make(), title, key, suffix, content, log)

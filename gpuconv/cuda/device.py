@@ -103,7 +103,6 @@ def limits(device: int) -> Limits:
 class Kernel:
     """A kernel that is loaded on one device."""
 
-    raw: Any
     function: Any
     shared_bytes: int = _SHARED_BYTES
 
@@ -131,16 +130,19 @@ def load(variant: Variant, device: int, shared_bytes: int) -> Kernel:
 
     kernel = _kernels.get((device, variant))
     if kernel is None:
-        path = compiler.cubin(variant, limits(device).architecture)
+        content = compiler.cubin(variant, limits(device).architecture)
+        module = _cupy().cuda.Module()  # RawModule would read a file again, which may be another one by then
         try:
-            raw = _cupy().RawModule(path=str(path)).get_function(variant.name)
-            kernel = Kernel(raw, raw.kernel)
+            module.load(content)
+            kernel = Kernel(module.get_function(variant.name))
         except RuntimeError as error:
             raise DeviceError(f"the kernel {variant.name} could not be loaded on device {device}: {error}") from error
     with _loading:  # two threads: the larger size must be the one that stays
         kernel = _kernels.setdefault((device, variant), kernel)
         if shared_bytes > kernel.shared_bytes:
-            kernel.raw.max_dynamic_shared_size_bytes = shared_bytes
+            driver = _cupy().cuda.driver
+            largest = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            driver.funcSetAttribute(kernel.function.ptr, largest, shared_bytes)
             kernel.shared_bytes = shared_bytes
     return kernel
 

@@ -56,21 +56,20 @@ def store(device: str, problem: Any, kernel: str) -> Path | None:
             known.setdefault(device, {})[key(problem)] = kernel
         if folder is None:
             return None
-        folder.mkdir(parents=True, exist_ok=True)
-        cache.write(folder / _NAME, json.dumps({"format": _FORMAT, "choices": choices}, indent=1).encode())
-    return folder / _NAME
+        return cache.write(folder, _NAME, json.dumps({"format": _FORMAT, "choices": choices}, indent=1).encode())
 
 
 def _load(folder: Path | None) -> _Choices:
-    if folder is None:
+    found = cache.read(folder, _NAME) if folder is not None else None
+    if found is None:
         return {}
     try:
-        content = json.loads((folder / _NAME).read_bytes())
+        content = json.loads(found)
         if content["format"] != _FORMAT:
             return {}
         return {
             str(device): {str(problem): str(kernel) for problem, kernel in kernels.items()}
             for device, kernels in content["choices"].items()
         }
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):  # all that a file can hold
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # all that a file can hold
         return {}

@@ -1,0 +1,56 @@
+"""How environment variables are read: one that is empty is unset, one that makes no sense is an error that names it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gpuconv._errors import ArgumentError
+
+_LARGEST = 2**63 - 1
+_SHOWN = 60  # characters of a value, in an error
+
+
+def integer(name: str, least: int) -> int | None:
+    """Return the number that a variable holds, or None where it is not set.
+
+    Raises
+    ------
+    ArgumentError
+        It is not a number of digits alone, or lies below ``least`` or beyond 64 bits.
+    """
+    text = os.environ.get(name, "")
+    if not text:
+        return None
+    digits = text.lstrip("0") or "0"
+    if text.isdecimal() and len(digits) <= len(str(_LARGEST)):  # int() refuses thousands of digits in its own words
+        number = int(digits)
+        if least <= number <= _LARGEST:
+            return number
+    raise ArgumentError(f"{name} must be an integer from {least} to {_LARGEST}, not {_shown(text)}")
+
+
+def folder(name: str) -> Path | None:
+    """Return the folder that a variable names, as an absolute path with ``~`` expanded; None where it is not set.
+
+    Raises
+    ------
+    ArgumentError
+        There is no such home, or the path begins at a current folder that is gone.
+    """
+    text = os.environ.get(name, "")
+    if not text:
+        return None
+    path = Path(os.path.expanduser(text))
+    if text.startswith("~") and not path.is_absolute():
+        raise ArgumentError(f"{name} must name a folder, but the home that {_shown(text)} begins with is not known")
+    try:
+        return path.absolute()
+    except OSError as error:
+        raise ArgumentError(
+            f"{name} must name a folder, but {_shown(text)} begins at the current one, which is gone ({error})"
+        ) from error
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}… ({len(text)} characters)"

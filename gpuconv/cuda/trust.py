@@ -1,0 +1,108 @@
+"""Reading files that nobody else could have written: a kernel that is loaded does what its writer wants.
+
+What is looked at, of the folder and of every file in it once it is open, so that no name can be given to another
+meanwhile: nobody but the owner may write it (the group's bit stands for access control lists too), and the owner is
+this user or root. A folder that somebody named, to use what others prepared, may belong to anybody, with its files.
+
+On the way to the folder, through every link: in a folder that others may write to, as /tmp, there must lie something
+of this user's or root's, since anybody could have put something else there. Where such a folder is not sticky, they can
+still put it elsewhere, and what is found must be this user's or root's even in a folder that was named.
+
+Not looked at are owners of other folders on the way, whoever is root on a file server, and other processes of this
+user. On Windows nothing is: folders of a user are not open to others there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0)  # O_PATH: it need not be listed
+_FILE = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+_FILE |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a FIFO would wait for a writer
+
+_LINKS = 40  # of a path, as Linux counts
+
+Read = Callable[[str, int], bytes]
+
+
+class Untrusted(PermissionError):
+    """Somebody else can write what is to be read; the message names it and says who."""
+
+
+@contextmanager
+def opened(folder: Path, of_anybody: bool) -> Iterator[Read]:
+    """Open a folder, and give what reads a file in it, by its name and the most bytes that it may have.
+
+    Raises
+    ------
+    Untrusted
+        As the module says, of the folder and of the file.
+    OSError
+        Either is absent, or not what it should be.
+    """
+    if not hasattr(os, "getuid"):
+        yield partial(_read, folder, None, None)
+        return
+    descriptor = os.open(folder, _FOLDER)
+    try:
+        owners = _owners(folder, of_anybody)
+        _check(folder, os.fstat(descriptor), owners)
+        yield partial(_read, folder, descriptor, owners)
+    finally:
+        os.close(descriptor)
+
+
+def _owners(folder: Path, of_anybody: bool) -> set[int] | None:
+    """Return to whom the folder and its files may belong, None for anybody."""
+    known = {os.getuid(), 0}
+    for place in _way(folder):
+        holder = os.stat(place.parent)
+        if holder.st_mode & _OTHERS_WRITE:
+            _check_owner(place, os.lstat(place), known)
+            of_anybody = of_anybody and bool(holder.st_mode & stat.S_ISVTX)
+    return None if of_anybody else known
+
+
+def _way(path: Path, links: int = _LINKS) -> Iterator[Path]:
+    """Yield every folder and link that the system goes through to an absolute path, and the path itself."""
+    if not links:  # somebody lays them in circles meanwhile: the folder was open before
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    for place in [*reversed(path.parents), path][1:]:
+        yield place
+        if place.is_symlink():
+            yield from _way(Path(os.path.realpath(place.parent), os.readlink(place)), links - 1)
+
+
+def _check(path: Path, found: os.stat_result, owners: set[int] | None) -> None:
+    if found.st_mode & _OTHERS_WRITE:
+        raise Untrusted(f"others than its owner can write to {path} (mode {stat.S_IMODE(found.st_mode):o})")
+    _check_owner(path, found, owners)
+
+
+def _check_owner(path: Path, found: os.stat_result, owners: set[int] | None) -> None:
+    if owners is not None and found.st_uid not in owners:
+        raise Untrusted(f"{path} belongs to user {found.st_uid}, who is neither this one nor root")
+
+
+def _read(folder: Path, descriptor: int | None, owners: set[int] | None, name: str, limit: int) -> bytes:
+    path = folder / name
+    if os.path.basename(name) != name:
+        raise OSError(f"{name!r} lies elsewhere than in {folder}")
+    file = os.open(path if descriptor is None else name, _FILE, dir_fd=descriptor)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
+            raise OSError(f"{path} is not a file of at most {limit} bytes")
+        if hasattr(os, "getuid"):
+            _check(path, found, owners)
+        with open(file, "rb", closefd=False) as content:
+            return content.read(found.st_size)
+    finally:
+        os.close(file)
