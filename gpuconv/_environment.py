@@ -11,13 +11,13 @@ _LARGEST = 2**63 - 1
 _SHOWN = 60  # characters of a value, in an error
 
 
-def integer(name: str, least: int) -> int | None:
+def integer(name: str, least: int, most: int = _LARGEST) -> int | None:
     """Return the number that a variable holds, or None where it is not set.
 
     Raises
     ------
     ArgumentError
-        It is not a number of digits alone, or lies below ``least`` or beyond 64 bits.
+        It is not a number of digits alone, or lies below ``least`` or above ``most``.
     """
     text = os.environ.get(name, "")
     if not text:
@@ -25,9 +25,9 @@ def integer(name: str, least: int) -> int | None:
     digits = text.lstrip("0") or "0"
     if text.isdecimal() and len(digits) <= len(str(_LARGEST)):  # int() refuses thousands of digits in its own words
         number = int(digits)
-        if least <= number <= _LARGEST:
+        if least <= number <= most:
             return number
-    raise ArgumentError(f"{name} must be an integer from {least} to {_LARGEST}, not {_shown(text)}")
+    raise ArgumentError(f"{name} must be an integer from {least} to {most}, not {_shown(text)}")
 
 
 def folder(name: str) -> Path | None:

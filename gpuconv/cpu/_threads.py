@@ -22,13 +22,14 @@ from weakref import ref
 
 import numpy as np
 
-from gpuconv._errors import ArgumentError
+from gpuconv import _environment
 
 Item = TypeVar("Item")
 Function = TypeVar("Function", bound=Callable[..., Any])
 Around = Callable[[], AbstractContextManager[object]]
 _WORTH_WAKING = 8 * 2**20
 _UNBOUNDED = 2**31
+_MOST = 9999  # threads that somebody may ask for
 _LOST = 5.0  # seconds after which it is worth looking whether there still are threads that could do a job
 _alone: ContextVar[bool] = ContextVar("gpuconv.alone", default=False)
 
@@ -39,12 +40,10 @@ def count() -> int:
     Where that is not set, a caller that is :func:`alone` has its own thread only, and a cgroup's quota of processor
     time, rounded up, is an upper bound.
     """
-    text = os.environ.get("GPUCONV_NUM_THREADS", "")
-    if not text:
+    number = _environment.integer("GPUCONV_NUM_THREADS", least=1, most=_MOST)
+    if number is None:
         return 1 if _alone.get() else min(len(_processors()), _quota())
-    if not text.isdecimal() or len(text) > 4 or int(text) < 1:
-        raise ArgumentError(f"GPUCONV_NUM_THREADS must be an integer from 1 to 9999, not {text[:40]!r}")
-    return int(text)
+    return number
 
 
 def pays(nbytes: int) -> bool:
