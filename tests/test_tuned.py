@@ -109,7 +109,6 @@ def test_choices_that_others_could_have_written_do_not_count(
 def test_a_pipe_in_place_of_the_file_is_not_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir(mode=0o700)
     os.mkfifo(folder / "choices.json")
-    monkeypatch.setattr(tuned, "_lock", threading.Lock())  # who waits for ever keeps it
     found: list[str | None] = []
     reader = threading.Thread(target=lambda: found.append(tuned.find("A", FIRST)), daemon=True)
     reader.start()

@@ -20,7 +20,6 @@ import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
 from typing import NamedTuple
 
 from gpuconv import _environment
@@ -203,21 +202,18 @@ class _Private:
     """A temporary folder of this process, made when first needed, removed when the process ends."""
 
     def __init__(self) -> None:
-        self._process = 0
-        self._path = Path()
-        self._lock = Lock()
+        self._paths: dict[int, Path] = {}  # by process: a forked child has another
 
     def existing(self) -> Path | None:
-        return self._path if self._process == os.getpid() else None
+        return self._paths.get(os.getpid())
 
     def make(self) -> Path:
-        with self._lock:
-            path = self.existing()
-            if path is None:
-                path = self._path = Path(tempfile.mkdtemp(prefix="gpuconv-"))
-                self._process = os.getpid()
-                atexit.register(_remove, path, self._process)
-            return path
+        process, path = os.getpid(), self.existing()
+        if path is None:
+            made = Path(tempfile.mkdtemp(prefix="gpuconv-"))
+            atexit.register(_remove, made, process)
+            path = self._paths.setdefault(process, made)  # another thread may have come first
+        return path
 
 
 def _remove(path: Path, process: int) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuconv._errors import ArgumentError, CompileError, DeviceError
+from gpuconv._turns import turn
 from gpuconv.cuda import cache, nvrtc, sources
 from gpuconv.cuda.plan import Variant
 
@@ -27,6 +28,7 @@ _EXPECTED = re.compile(  # lines of the log that hold no remark
 )
 
 _locks: dict[tuple[int, str], threading.Lock] = {}
+_LONGEST = 120.0  # seconds that a compilation takes; who has waited so long for another's makes its own
 _warned = threading.Lock()  # taken by the first warning, never given back
 
 
@@ -233,9 +235,8 @@ def build(
     source, options = sources.source(variant), (*_OPTIONS, *options)
     key = cache.key(source, architecture, *options, nvrtc.identity())
     title = f"{variant.name}.{architecture}"
-    with _locks.setdefault(
-        (os.getpid(), key), threading.Lock()
-    ):  # a forked child does not wait for its parent's threads
+    lock = _locks.setdefault((os.getpid(), key), threading.Lock())  # a forked child does not wait for its parent's
+    with turn(lock, _LONGEST):
         for place in _places(folder):
             entry = cache.find(place, title, key)
             if entry is not None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuconv._errors import ArgumentTypeError, DeviceError, OutOfDeviceMemory
+from gpuconv._turns import turn
 
 if TYPE_CHECKING:
     from gpuconv.cuda.plan import Limits, TensorMap, Variant
@@ -137,7 +138,7 @@ def load(variant: Variant, device: int, shared_bytes: int) -> Kernel:
             kernel = Kernel(module.get_function(variant.name))
         except RuntimeError as error:
             raise DeviceError(f"the kernel {variant.name} could not be loaded on device {device}: {error}") from error
-    with _loading:  # two threads: the larger size must be the one that stays
+    with turn(_loading, 1.0):  # two threads: the larger size must be the one that stays
         kernel = _kernels.setdefault((device, variant), kernel)
         if shared_bytes > kernel.shared_bytes:
             driver = _cupy().cuda.driver

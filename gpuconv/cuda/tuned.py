@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from gpuconv.cuda import cache
@@ -17,7 +16,6 @@ _FORMAT = 1
 _NAME = "choices.json"
 _Choices = dict[str, dict[str, str]]
 _read: dict[Path | None, _Choices] = {}  # once per process, so that a plan stays what it was
-_lock = Lock()
 
 
 def key(problem: Any) -> str:
@@ -30,17 +28,16 @@ def find(device: str, problem: Any) -> str | None:
     if not device:
         return None
     folder = cache.folder()
-    with _lock:
-        if folder not in _read:
-            _read[folder] = _load(folder)
-        found = _read[folder].get(device)
-        return found.get(key(problem)) if found else None
+    choices = _read.get(folder)
+    if choices is None:
+        choices = _read.setdefault(folder, _load(folder))
+    return choices.get(device, {}).get(key(problem))
 
 
 def store(device: str, problem: Any, kernel: str) -> Path | None:
     """Remember a choice, in this process and for later ones; return the file, or None where there is no folder or name.
 
-    Of two processes that store at the same time one's choice may be lost, which costs another measurement.
+    Of two that store at the same time one's choice may be lost to later processes, which costs another measurement.
 
     Raises
     ------
@@ -50,13 +47,12 @@ def store(device: str, problem: Any, kernel: str) -> Path | None:
     if not device:
         return None
     folder = cache.folder()
-    with _lock:
-        choices = _load(folder)
-        for known in (choices, _read.setdefault(folder, {})):
-            known.setdefault(device, {})[key(problem)] = kernel
-        if folder is None:
-            return None
-        return cache.write(folder, _NAME, json.dumps({"format": _FORMAT, "choices": choices}, indent=1).encode())
+    choices = _load(folder)
+    for known in (choices, _read.setdefault(folder, {})):
+        known.setdefault(device, {})[key(problem)] = kernel
+    if folder is None:
+        return None
+    return cache.write(folder, _NAME, json.dumps({"format": _FORMAT, "choices": choices}, indent=1).encode())
 
 
 def _load(folder: Path | None) -> _Choices:
