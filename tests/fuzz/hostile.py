@@ -149,7 +149,7 @@ def _failing(values: list[Any]) -> Any:
 def _as(kind: Any, values: list[Any]) -> Any:
     try:
         return kind(values)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, Planted):
         return values
 
 
