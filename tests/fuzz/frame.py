@@ -312,7 +312,7 @@ def print_report(name: str, seed: int, report: Report, seconds: float) -> None:
         print(f"FINDING ({finding.count} cases): {printable(key)}")
         print(f"  python -m tests.fuzz {name} --seed {seed} --only {finding.number}")
         for line in finding.text.splitlines():
-            print(f"    {printable(line)}")
+            print(f"    {printable(line)[:1500]}")
         if finding.smallest:
             print("  smaller:")
             for line in finding.smallest.splitlines():

@@ -515,18 +515,17 @@ def _model(g: Graph, random: Random) -> ModelProto:
         for end in ends
     ]
     functions, imports = [], [helper.make_opsetid("", g.opset)]
-    if random.random() < 0.15 and g.nodes:
-        functions.append(_as_function(g, random))
+    plain = [n for n in g.nodes if not any(a.HasField("g") for a in n.attribute) and n.op_type != "Constant"]
+    if plain and random.random() < 0.15:
+        functions.append(_as_function(g, random.choice(plain), random))
         imports.append(helper.make_opsetid("own", 1))
     graph = helper.make_graph(g.nodes, "graph", g.inputs, outputs, g.initializers)
     ir_version = random.choice((8, 9, 10)) if functions or g.opset > 13 else random.choice((4, 6, 8))
     return helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=ir_version)
 
 
-def _as_function(g: Graph, random: Random) -> Any:
-    """Move a node without attributes of graphs into a function of the model, one attribute by reference."""
-    plain = [n for n in g.nodes if not any(a.HasField("g") for a in n.attribute) and n.op_type != "Constant"]
-    node = random.choice(plain or g.nodes)
+def _as_function(g: Graph, node: Any, random: Random) -> Any:
+    """Move a node into a function of the model, one attribute of it by reference."""
     inner = type(node)()
     inner.CopyFrom(node)
     inputs, outputs = [f"i{n}" for n in range(len(node.input))], [f"o{n}" for n in range(len(node.output))]

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
 from onnx import AttributeProto, ModelProto, TensorProto, helper
 
 CANARY = "canary.bin"  # in the current folder, where nothing may be read
@@ -316,7 +317,10 @@ def mutated(random: Random, model: ModelProto) -> ModelProto:
     copy = ModelProto()
     copy.CopyFrom(model)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
-        random.choice(_MUTATIONS)(random, copy)
+        try:
+            random.choice(_MUTATIONS)(random, copy)
+        except DecodeError:  # messages nested too deeply to be copied
+            break
     return copy
 
 
