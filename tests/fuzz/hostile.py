@@ -11,7 +11,7 @@ from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -33,7 +33,7 @@ def fresh(value: Any) -> Any:
     return value.make() if isinstance(value, Made) else value
 
 
-class Planted(Exception):  # noqa: N818  # nobody but the objects here raises it
+class Planted(Exception):  # nobody but the objects here raises it
     """An error of the caller's own objects, which must come through as it is."""
 
 
@@ -87,7 +87,19 @@ def shown(value: Any) -> str:
 LONG = "x" * 100_000
 TEXTS: tuple[Any, ...] = (
     *("", "NOTSET", "SAME_UPPER", "VALID", "same_upper", "NCHW", "NHWC", "nchw", "ieee", "tf32", "relu", "clip"),
-    *("\n", "a\nb", "a\x00b", "\x1b[31mred", "\u202eright to left", "\ud800", "é" * 40, "{}", "%s", LONG, "line\u2028two"),
+    *(
+        "\n",
+        "a\nb",
+        "a\x00b",
+        "\x1b[31mred",
+        "\u202eright to left",
+        "\ud800",
+        "é" * 40,
+        "{}",
+        "%s",
+        LONG,
+        "line\u2028two",
+    ),
     *(Text("NOTSET"), Text("NHWC"), b"VALID", b"SAME_LOWER", b"\xff\xfe", b"", bytearray(b"VALID"), np.str_("NOTSET")),
 )
 NUMBERS: tuple[Any, ...] = (
@@ -97,7 +109,18 @@ NUMBERS: tuple[Any, ...] = (
     *(0.0, 1.0, -1.5, float("nan"), float("inf"), -float("inf"), 1e308, 5e-324, 1j, Fraction(1, 3), Decimal(1)),
     *("1", "a\nb", "", b"1", None, [], [1], (1,), {1}, {1: 2}, {}, object(), Ellipsis, NotImplemented, int, len),
     *(np.array(1), np.array([1]), np.array([]), np.array([[1, 2], [3, 4]]), np.array(1.5), np.datetime64("2020-01-01")),
-    *(Size.ONE, Size.TWO, Index(1), Index(-3), Index(2**70), BadIndex(), Unprintable(), [Unprintable()], range(2), LONG),
+    *(
+        Size.ONE,
+        Size.TWO,
+        Index(1),
+        Index(-3),
+        Index(2**70),
+        BadIndex(),
+        Unprintable(),
+        [Unprintable()],
+        range(2),
+        LONG,
+    ),
     *([[1]], [[[[[]]]]], list(range(100_000)), ["y" * 1000] * 100, np.zeros(5000), np.zeros((50, 50)), {"a\nb": 1}),
 )
 
@@ -122,7 +145,7 @@ _SEQUENCES: tuple[Callable[[list[Any]], Any], ...] = (
     lambda v: Made(f"iter({shown(v)})", lambda: iter(v)),
     lambda v: Made(f"(i for i in {shown(v)})", lambda: (i for i in v)),
     lambda v: Made(f"reversed({shown(v)})", lambda: reversed(v)),
-    lambda v: Made(f"zip({shown(v)})", lambda: zip(v)),  # noqa: B905
+    lambda v: Made(f"zip({shown(v)})", lambda: zip(v)),
     lambda v: Made(f"repeat(1, {len(v)})", lambda: itertools.repeat(1, len(v))),
     lambda v: Made(f"failing after {shown(v)}", lambda: _failing(v)),
     *(lambda v, kind=kind: _as(kind, v) for kind in (set, dict.fromkeys, deque, UserList, frozenset, bytes, str)),
@@ -232,7 +255,7 @@ class BadDlpack:
 class BadInterface:
     """An object that claims to be on a CUDA device."""
 
-    __cuda_array_interface__ = {"shape": (1, 1, 4), "typestr": "<f4", "data": (0, False), "version": 3}
+    __cuda_array_interface__: ClassVar = {"shape": (1, 1, 4), "typestr": "<f4", "data": (0, False), "version": 3}
 
 
 NO_ARRAYS: tuple[Any, ...] = (
@@ -336,7 +359,14 @@ _ACTIVATIONS: tuple[Any, ...] = (
     *(("relu",), ("relu", 1), ("clip",), ("clip", 1), ("clip", None, None), ("clip", 5, -5), ("leaky_relu", 10**400)),
     *((), (1,), ("clip", 1, 2, 3), ["relu"], ("leaky_relu", float("nan")), ("clip", float("-inf"), 1e400), ("a\nb", 1)),
     *(("leaky_relu", Fraction(1, 3)), ("leaky_relu", np.float16(2)), ("leaky_relu", "1"), ("clip", True, 1), (LONG,)),
-    *(("leaky_relu", 1e300), ("clip", Decimal(1), None), ("clip", 1j, None), (("relu",),), Text("relu"), ("relu",) * 500),
+    *(
+        ("leaky_relu", 1e300),
+        ("clip", Decimal(1), None),
+        ("clip", 1j, None),
+        (("relu",),),
+        Text("relu"),
+        ("relu",) * 500,
+    ),
 )
 
 

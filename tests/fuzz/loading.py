@@ -203,7 +203,7 @@ def _compare(name: str, got: Any, want: Any) -> None:
 # ---------------------------------------------------------------- the check
 
 
-class FUZZER(Fuzzer):  # noqa: N801  # the name that __main__ looks for
+class FUZZER(Fuzzer):  # the name that __main__ looks for
     """Loads and runs models."""
 
     def __init__(self) -> None:
@@ -226,7 +226,11 @@ class FUZZER(Fuzzer):  # noqa: N801  # the name that __main__ looks for
 
     def case(self, random: Random) -> Case:
         sample = models.sample(random)
-        turn, fold, source = random.random(), random.random() < 0.8, random.choice(("message", "message", "bytes", "path"))
+        turn, fold, source = (
+            random.random(),
+            random.random() < 0.8,
+            random.choice(("message", "message", "bytes", "path")),
+        )
         if turn < 0.2:
             return Case("valid", sample.model, b"", sample.feeds, source, fold)
         if turn < 0.8:

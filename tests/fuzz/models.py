@@ -100,7 +100,19 @@ def like(x: Value, shape: tuple[int, ...] | None = None, dtype: Any = None, exac
 
 # ---------------------------------------------------------------- recipes: each adds a node that takes x, or nothing
 
-_ROUNDING = ("Sigmoid", "Tanh", "Exp", "Sqrt", "Erf", "HardSigmoid", "Softplus", "Log", "Reciprocal", "LeakyRelu", "Elu")
+_ROUNDING = (
+    "Sigmoid",
+    "Tanh",
+    "Exp",
+    "Sqrt",
+    "Erf",
+    "HardSigmoid",
+    "Softplus",
+    "Log",
+    "Reciprocal",
+    "LeakyRelu",
+    "Elu",
+)
 _INTEGRAL = ("Abs", "Neg", "Relu", "Identity", "Ceil", "Floor")
 
 
@@ -116,7 +128,9 @@ def _unary(g: Graph, x: Value) -> None:
 
 
 def _newer_unary(g: Graph, x: Value) -> None:
-    kind, since = g.random.choice((("HardSwish", 14), ("Gelu", 20), ("LogSoftmax", 13), ("Softmax", 13), ("Hardmax", 13)))
+    kind, since = g.random.choice(
+        (("HardSwish", 14), ("Gelu", 20), ("LogSoftmax", 13), ("Softmax", 13), ("Hardmax", 13))
+    )
     if g.opset < since or not x.is_float or not x.shape or (kind == "Hardmax" and not x.exact):
         return
     if x.dtype == _BFLOAT16 and g.opset < 22:
@@ -438,7 +452,11 @@ def _products(g: Graph, x: Value) -> None:
     if len(x.shape) == 2 and g.random.random() < 0.5:
         flag = g.random.randint(0, 1)
         w = g.constant(g.numbers((columns, inner) if flag else (inner, columns), x.dtype))
-        bias = [g.constant(g.numbers((columns,), x.dtype))] if g.opset >= 11 else [g.constant(g.numbers((1, columns), x.dtype))]
+        bias = (
+            [g.constant(g.numbers((columns,), x.dtype))]
+            if g.opset >= 11
+            else [g.constant(g.numbers((1, columns), x.dtype))]
+        )
         g.add("Gemm", [x.name, w, *bias], like(x, (x.shape[0], columns), exact=exact), transB=flag)
     elif g.opset >= 9:
         w = g.constant(g.numbers((inner, columns), x.dtype))
@@ -457,7 +475,11 @@ def _condition(g: Graph, x: Value) -> None:
     branches = []
     for name in ("then", "else"):
         inner = Graph(g.random, g.opset, prefix=f"{name}{g.made}_")
-        y = inner.add(g.random.choice(("Identity", "Neg", "Abs") if x.is_float and x.dtype != _BFLOAT16 else ("Identity",)), [x.name], like(x))
+        y = inner.add(
+            g.random.choice(("Identity", "Neg", "Abs") if x.is_float and x.dtype != _BFLOAT16 else ("Identity",)),
+            [x.name],
+            like(x),
+        )
         output = helper.make_tensor_value_info(y.name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
         branches.append(helper.make_graph(inner.nodes, name, [], [output], inner.initializers))
     flag = g.constant(np.array(g.random.random() < 0.5))
@@ -470,7 +492,10 @@ def _loop(g: Graph, x: Value) -> None:
         return
     prefix = f"loop{g.made}_"
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
-    nodes = [helper.make_node("Identity", [f"{prefix}c"], [f"{prefix}d"]), helper.make_node("Neg", [f"{prefix}x"], [f"{prefix}y"])]
+    nodes = [
+        helper.make_node("Identity", [f"{prefix}c"], [f"{prefix}d"]),
+        helper.make_node("Neg", [f"{prefix}x"], [f"{prefix}y"]),
+    ]
     inputs = [helper.make_tensor_value_info(f"{prefix}i", onnx.TensorProto.INT64, []),
               helper.make_tensor_value_info(f"{prefix}c", onnx.TensorProto.BOOL, []),
               helper.make_tensor_value_info(f"{prefix}x", kind, x.shape)]  # fmt: skip

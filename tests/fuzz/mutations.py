@@ -20,7 +20,15 @@ _NAMES = (
     *("com.microsoft", "ai.onnx.preview.training", "QLinearConv", "{}", "%s", "é" * 30, "line two"),
 )
 _PLACES = (
-    *(CANARY, f"./{CANARY}", f"../{CANARY}", f"sub/../{CANARY}", f"/proc/self/cwd/{CANARY}", "/etc/passwd", "weights.bin"),
+    *(
+        CANARY,
+        f"./{CANARY}",
+        f"../{CANARY}",
+        f"sub/../{CANARY}",
+        f"/proc/self/cwd/{CANARY}",
+        "/etc/passwd",
+        "weights.bin",
+    ),
     *("", ".", "..", "/dev/zero", "/dev/stdin", "missing.bin", "a\nb", f"{CANARY}\x00", "x" * 5000, "~/x", "link.bin"),
     *("file:///etc/passwd", "\\\\host\\share", "C:\\x"),
 )
@@ -246,7 +254,9 @@ def _recursive(random: Random, model: ModelProto) -> None:
     other = random.choice(model.functions)
     node.op_type, node.domain = other.name, other.domain
     if random.random() < 0.5:
-        model.graph.node.add(op_type=function.name, domain=function.domain, input=function.input, output=function.output)
+        model.graph.node.add(
+            op_type=function.name, domain=function.domain, input=function.input, output=function.output
+        )
     if not any(entry.domain == function.domain for entry in model.opset_import):
         model.opset_import.add(domain=function.domain, version=1)
 
