@@ -299,7 +299,8 @@ def _died(report: Report, first: int, how: str, log: str) -> None:
         raise SystemExit(f"the worker did not start: {log[-4000:]}")
     threads = log[max(0, log.rfind("Fatal Python error")) :]
     current = threads[max(0, threads.find("Current thread")) :]
-    places = re.findall(r'File ".*[/\\](gpuconv[/\\][^"]+)\.py", line \d+ in (\S+)', current)
+    pattern = r'File ".*[/\\](gpuconv[/\\][^"]+)\.py", line \d+ in (\S+)'
+    places = re.findall(pattern, current) or re.findall(pattern, threads)
     key = f"{how} at {':'.join(places[0])}" if places else how
     report.add(key, first + report.cases, threads[:4000] or log[-2000:])
     report.outcomes["finding"] += 1
