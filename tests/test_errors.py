@@ -102,6 +102,7 @@ UNSHOWABLE = {
     "a long activation": lambda: gpuconv.conv(X, W, activation=_LONG),
     "a long operator to pack for": lambda: gpuconv.pack(W, _LONG),
     "a long operator to explain": lambda: gpuconv.explain(_LONG, X.shape),
+    "an array for an operator to pack for": lambda: gpuconv.pack(W, np.zeros(0)),  # type: ignore[arg-type]
     "a number for an operator": lambda: gpuconv.explain(10**5000, X.shape),  # type: ignore[arg-type]
     "a long architecture": lambda: gpuconv.explain("conv", X.shape, W.shape, arch=_LONG),
     "an architecture of too many digits": lambda: gpuconv.explain("conv", X.shape, W.shape, arch=f"sm_{10**4000}9"),
