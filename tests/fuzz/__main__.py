@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' own modules imp
 
 from . import frame
 
-FUZZERS = {"api": "calls", "onnx": "loading", "interrupts": "interrupts"}
+FUZZERS = {"api": "calls", "onnx": "loading", "interrupts": "interrupts", "itself": "itself"}
 
 
 def _arguments() -> argparse.Namespace:

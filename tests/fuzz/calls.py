@@ -41,7 +41,7 @@ _SUMS = (*_REAL, np.dtype("complex64"), np.dtype("complex128"))
 _POOLED = (*_REAL, np.dtype("int8"), np.dtype("uint8"))
 _POOL = np.random.default_rng(0).integers(-4, 5, 2**15)
 _WRITEABLE = tuple(name for name in LAYOUTS if name not in ("read-only", "broadcast"))
-_MOST_WORK = 2e7  # multiplications of a call that is made
+_MOST_WORK = 2e6  # multiplications of a call that is made
 _MOST_BYTES = 2**30  # that a result may take without being too large for the worker
 _SEVERAL = 2**18  # elements above which nothing is compared
 

@@ -30,7 +30,7 @@ from gpuconv._terminal import Progress, printable
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 500  # characters of an error's message
-_MEMORY = 2 * 2**30  # bytes that a worker may take beside what it has when it starts
+MEMORY = 2 * 2**30  # bytes that a worker may take beside what it has when it starts
 _SHRINKING = 2.0  # seconds to look for a smaller case
 _END = "end"
 
@@ -128,7 +128,7 @@ def work(fuzzer: Fuzzer, seed: int, first: int, count: int | None, seconds: floa
     stream = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what is printed in a case goes to the log
     faulthandler.enable()
-    limit_memory(_MEMORY)
+    limit_memory(MEMORY)
     end, number, seen = time.monotonic() + seconds, first, set[str]()
     while time.monotonic() < end and (count is None or number < first + count):
         stream.write(_run(fuzzer, seed, number, seen, stream) + "\n")
@@ -243,6 +243,7 @@ def run(name: str, fuzzer: Fuzzer, seed: int, first: int, count: int | None, sec
     report, end = Report(), time.monotonic() + seconds
     with Progress() as progress:
         try:
+            print(f"cases of {name} for {seconds:.0f} s, seed {seed}", flush=True)
             while (left := end - time.monotonic()) > 0 and (count is None or report.cases < count):
                 more = None if count is None else count - report.cases
                 worker = _Worker(name, seed, first + report.cases, more, left)
@@ -325,7 +326,7 @@ def print_report(name: str, seed: int, report: Report, seconds: float) -> None:
 def repeat(fuzzer: Fuzzer, seed: int, number: int) -> int:
     """Run one case in this process, and let it say what it says."""
     faulthandler.enable()
-    limit_memory(_MEMORY)
+    limit_memory(MEMORY)
     case = fuzzer.case(random_of(seed, number))
     print(fuzzer.show(case), flush=True)
     try:
