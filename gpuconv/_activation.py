@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from gpuconv import _dtypes
-from gpuconv._errors import ArgumentError, ArgumentTypeError
+from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 
 _ARGUMENTS = {"relu": (), "leaky_relu": ("alpha",), "clip": ("low", "high")}
 _ALPHA = 0.01  # of ONNX LeakyRelu by default
@@ -92,7 +92,7 @@ def _types(values: tuple[Any, ...]) -> str:
 def _bare(operator: str, name: str) -> Activation:
     found = _BARE.get(name)
     if found is None:
-        raise ArgumentError(f"{operator}: activation must be one of {', '.join(_ARGUMENTS)}, not {name!r}")
+        raise ArgumentError(f"{operator}: activation must be one of {', '.join(_ARGUMENTS)}, not {shown(name)}")
     return found
 
 

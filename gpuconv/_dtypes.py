@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from gpuconv._errors import ArgumentTypeError
+from gpuconv._errors import ArgumentTypeError, one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,20 @@ def check(operator: str, **arrays: Any) -> DType:
     """
     indices = arrays.pop("indices", None)
     if indices is not None and indices.dtype != "int64":
-        raise ArgumentTypeError(f"{operator}: indices must have dtype int64, not {indices.dtype}")
+        raise ArgumentTypeError(f"{operator}: indices must have dtype int64, not {one_line(str(indices.dtype))}")
     present = {name: array.dtype for name, array in arrays.items() if array is not None}
     (first, dtype), *others = present.items()
     entry, name = _found(dtype)
     names = allowed(operator)
     if entry is None or name not in names:
-        raise ArgumentTypeError(f"{operator}: {first} has dtype {dtype}, but must be one of {', '.join(names)}")
+        raise ArgumentTypeError(
+            f"{operator}: {first} has dtype {one_line(str(dtype))}, but must be one of {', '.join(names)}"
+        )
     for name, other in others:
         if other != dtype:
             raise ArgumentTypeError(
-                f"{operator}: {name} has dtype {other}, but {first} has {dtype}; all arrays must share one dtype"
+                f"{operator}: {name} has dtype {one_line(str(other))}, but {first} has {dtype}; "
+                "all arrays must share one dtype"
             )
     if not dtype.isnative:
         raise ArgumentTypeError(

@@ -1,5 +1,25 @@
 """The one tree of errors; of values (``ValueError``), of types (``TypeError``), of devices (``RuntimeError``)."""
 
+from __future__ import annotations
+
+from typing import Any
+
+_LONGEST = 120  # characters of a value that a message shows
+
+
+def shown(value: Any) -> str:
+    """Return what a caller passed as a message shows it: its repr as :func:`one_line` puts it."""
+    try:
+        return one_line(repr(value))
+    except Exception:  # of a class of the caller's, or of an integer with too many digits
+        return f"<{type(value).__name__}>"
+
+
+def one_line(text: str) -> str:
+    """Return a text of somebody else's on one line, with other control characters escaped, cut where it is long."""
+    printable = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split())[: _LONGEST + 1])
+    return printable if len(printable) <= _LONGEST else f"{printable[: _LONGEST - 1]}…"
+
 
 class GpuconvError(Exception):
     """Base of every error that gpuconv raises on purpose."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuconv import _activation, _dtypes, _layout, _precision
 from gpuconv._activation import Activation
-from gpuconv._errors import ArgumentTypeError
+from gpuconv._errors import ArgumentTypeError, one_line
 from gpuconv._geometry import Ints
 from gpuconv._operators import OPERATORS, check_names, named, settled
 
@@ -134,7 +134,7 @@ in 1619 blocks of 128 threads
     precise = _precision.CURRENT.get() if precision is None else _precision.check(operator, precision)
     checks = "indices" in OPERATORS[operator].inputs and bool(attributes.pop("check_indices", True))
     act = _activation.parse(operator, activation)
-    call = _Call(operator, name, device, bias, return_indices, layout, precise, checks, act, residual)
+    call = _Call(operator, name, device, bool(bias), bool(return_indices), layout, precise, checks, act, bool(residual))
     geometry, inputs, results = _shapes(call, x_shape, w_shape, attributes)
     plan = _plan(call, geometry, inputs, results)
     print("\n".join(_lines(call, geometry, inputs, results, plan)))
@@ -159,7 +159,7 @@ def _dtype_name(operator: str, dtype: Any) -> str:
     allowed = _dtypes.allowed(operator)
     name = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
     if name not in allowed:
-        raise ArgumentTypeError(f"{operator}: dtype must be one of {', '.join(allowed)}, not {name}")
+        raise ArgumentTypeError(f"{operator}: dtype must be one of {', '.join(allowed)}, not {one_line(name)}")
     return name
 
 

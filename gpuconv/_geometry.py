@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from gpuconv import _layout
-from gpuconv._errors import ArgumentError, ArgumentTypeError
+from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 
 Ints = tuple[int, ...]
 MOST_AXES = 62  # spatial ones: NumPy's arrays have 64 axes, two of which are batch and channels
@@ -439,8 +439,8 @@ def _spatial_rank(name: str, x_shape: Ints, layout: str) -> int:
 def _kernel_of_weight(name: str, x_shape: Ints, w_shape: Ints, kernel_shape: Ints | None) -> Ints:
     if len(w_shape) != len(x_shape):
         raise ArgumentError(
-            f"{name}: w must have as many axes as x, but w.shape={w_shape} has {len(w_shape)} and "
-            f"x.shape={x_shape} has {len(x_shape)}"
+            f"{name}: w must have as many axes as x, but w.shape={shown(w_shape)} has {len(w_shape)} and "
+            f"x.shape={shown(x_shape)} has {len(x_shape)}"
         )
     kernel = w_shape[2:]
     if kernel_shape is not None:
@@ -488,7 +488,7 @@ def _output_shape(name: str, value: Ints | None, rank: int) -> Ints | None:
     if len(value) not in (rank, rank + 2):
         raise ArgumentError(
             f"{name}: output_shape must have one entry per spatial axis ({rank}), or N and C in front of them "
-            f"({rank + 2}), not {len(value)}: {value}"
+            f"({rank + 2}), not {len(value)}: {shown(value)}"
         )
     return _nonnegative(name, "output_shape", value[-rank:], rank)
 
@@ -524,7 +524,9 @@ def _nonnegative(name: str, attribute: str, value: Ints | None, length: int) -> 
 def _check_length(name: str, attribute: str, value: Ints, length: int) -> None:
     if len(value) != length:
         what = "two per spatial axis: all beginnings, then all ends" if attribute == "pads" else "one per spatial axis"
-        raise ArgumentError(f"{name}: {attribute} must have {length} entries ({what}), not {len(value)}: {value}")
+        raise ArgumentError(
+            f"{name}: {attribute} must have {length} entries ({what}), not {len(value)}: {shown(value)}"
+        )
 
 
 def _auto_pad(name: str, value: Any) -> str:
@@ -533,7 +535,7 @@ def _auto_pad(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ArgumentTypeError(f"{name}: auto_pad must be a string, not {type(value).__name__}")
     if value not in _AUTO_PADS and value != "":
-        raise ArgumentError(f"{name}: auto_pad must be one of {', '.join(_AUTO_PADS)}, not {value!r}")
+        raise ArgumentError(f"{name}: auto_pad must be one of {', '.join(_AUTO_PADS)}, not {shown(value)}")
     return value or "NOTSET"
 
 
@@ -541,7 +543,7 @@ def _int(name: str, attribute: str, value: Any) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise ArgumentTypeError(f"{name}: {attribute} must be an integer, not {value!r}") from None
+        raise ArgumentTypeError(f"{name}: {attribute} must be an integer, not {shown(value)}") from None
     return _int64(name, attribute, number)
 
 
@@ -553,7 +555,7 @@ def integers(name: str, attribute: str, value: Any) -> Any:
         numbers = tuple(map(operator.index, value))
     except TypeError:
         raise ArgumentTypeError(
-            f"{name}: {attribute} must be a sequence of integers such as [1, 1], not {value!r}"
+            f"{name}: {attribute} must be a sequence of integers such as [1, 1], not {shown(value)}"
         ) from None
     for number in numbers:
         _int64(name, attribute, number)
@@ -562,5 +564,5 @@ def integers(name: str, attribute: str, value: Any) -> Any:
 
 def _int64(name: str, attribute: str, number: int) -> int:
     if not -_INT64_MAX <= number <= _INT64_MAX:
-        raise ArgumentError(f"{name}: {attribute} must fit in 64 bits, but holds {number}")
+        raise ArgumentError(f"{name}: {attribute} must fit in 64 bits, but holds {shown(number)}")
     return number

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gpuconv import _geometry, _layout
-from gpuconv._errors import ArgumentError, ArgumentTypeError
+from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints, MaxPoolGeometry
 
 Geometry = TypeVar("Geometry", ConvGeometry, ConvTransposeGeometry)
@@ -169,7 +169,7 @@ def _unpooled(name: str, numbered: Ints, output_shape: Iterable[int] | None) -> 
     if len(given) not in (rank, rank + 2):
         raise ArgumentError(
             f"{name}: output_shape must have one entry per spatial axis ({rank}), or N and C in front of them "
-            f"({rank + 2}), not {len(given)}: {given}"
+            f"({rank + 2}), not {len(given)}: {shown(given)}"
         )
     if any(size < needed for size, needed in zip(given[-rank:], numbered[2:], strict=True)):
         raise ArgumentError(

@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gpuconv._errors import ArgumentError, ArgumentTypeError
+from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 
 Entry = TypeVar("Entry")
 LAYOUTS = ("NCHW", "NHWC")
 
 
 def check(operator: str, layout: Any) -> str:
-    """Return a layout that is one; raise ArgumentError, ArgumentTypeError for anything else."""
+    """Return a layout that is one; raise ArgumentError, ArgumentTypeError, shown for anything else."""
     if not isinstance(layout, str):
         raise ArgumentTypeError(f"{operator}: layout must be a string, not {type(layout).__name__}")
     if layout not in LAYOUTS:
-        raise ArgumentError(f"{operator}: layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
+        raise ArgumentError(f"{operator}: layout must be one of {', '.join(LAYOUTS)}, not {shown(layout)}")
     return layout
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv._errors import ArgumentError, ArgumentTypeError
+from gpuconv._errors import ArgumentError, ArgumentTypeError, one_line
 
 
 def result(operator: str, out: Any, shape: tuple[int, ...], dtype: Any, name: str = "out", **others: Any) -> Any:
@@ -25,7 +25,9 @@ def check_result(operator: str, name: str, out: Any, shape: tuple[int, ...], dty
     if out.shape != shape:
         raise ArgumentError(f"{operator}: {name} must have the result's shape {shape}, not {out.shape}")
     if out.dtype != dtype:
-        raise ArgumentTypeError(f"{operator}: {name} must have the result's dtype {np.dtype(dtype)}, not {out.dtype}")
+        raise ArgumentTypeError(
+            f"{operator}: {name} must have the result's dtype {np.dtype(dtype)}, not {one_line(str(out.dtype))}"
+        )
     if not getattr(out.flags, "writeable", True):  # CuPy's flags have no such entry
         raise ArgumentError(f"{operator}: {name} is read-only; pass a writeable array")
     if _repeats_itself(out):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuconv import _geometry, _gradients
-from gpuconv._errors import ArgumentError, ArgumentTypeError
+from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 from gpuconv._geometry import Ints
 
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -81,7 +81,7 @@ def named(caller: str, operator: Any) -> Operator:
     """Return an operator's entry; raise ArgumentError, which lists them all, where there is none."""
     found = OPERATORS.get(operator) if isinstance(operator, str) else None
     if found is None:
-        raise ArgumentError(f"{caller}: operator must be one of {', '.join(OPERATORS)}, not {operator!r}")
+        raise ArgumentError(f"{caller}: operator must be one of {', '.join(OPERATORS)}, not {shown(operator)}")
     return found
 
 
@@ -91,7 +91,7 @@ def check_names(caller: str, operator: str, given: Iterable[str]) -> None:
     unknown = sorted(set(given) - set(names))
     if unknown:
         has = ", ".join(names) or "none"
-        raise ArgumentTypeError(f"{caller}: {operator} has no attribute {unknown[0]!r}; it has {has}")
+        raise ArgumentTypeError(f"{caller}: {operator} has no attribute {shown(unknown[0])}; it has {has}")
 
 
 def settled(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from gpuconv._errors import ArgumentError, ArgumentTypeError
+from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 
 PRECISIONS = ("ieee", "tf32", "3xtf32")
 CURRENT: ContextVar[str] = ContextVar("gpuconv.precision", default=PRECISIONS[0])
@@ -18,7 +18,7 @@ def check(operator: str, precision: Any) -> str:
     if not isinstance(precision, str):
         raise ArgumentTypeError(f"{operator}: precision must be a string, not {type(precision).__name__}")
     if precision not in PRECISIONS:
-        raise ArgumentError(f"{operator}: precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+        raise ArgumentError(f"{operator}: precision must be one of {', '.join(PRECISIONS)}, not {shown(precision)}")
     return precision
 
 

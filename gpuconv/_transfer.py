@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _arrays, _dtypes, cuda
-from gpuconv._errors import ArgumentError
+from gpuconv._errors import ArgumentError, shown
 from gpuconv._packed import PackedWeights
 
 
@@ -48,8 +48,8 @@ def pack(w: Any, operator: str = "conv") -> PackedWeights:
     >>> gpuconv.conv(np.ones((1, 3, 8, 8), np.float32), weights).shape
     (1, 4, 6, 6)
     """
-    if operator not in ("conv", "conv_transpose"):
-        raise ArgumentError(f"pack: operator must be conv or conv_transpose, not {operator!r}")
+    if not isinstance(operator, str) or operator not in ("conv", "conv_transpose"):
+        raise ArgumentError(f"pack: operator must be conv or conv_transpose, not {shown(operator)}")
     library, w = _arrays.resolve_one("pack", "w", w)
     _dtypes.check(operator, w=w)
     if w.ndim < 3:

@@ -77,6 +77,60 @@ def test_the_names_of_the_wrong_calls_are_unique() -> None:
     assert len({wrong.name for wrong in WRONGS}) == len(WRONGS)
 
 
+class Unprintable:
+    """What cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+
+_LONG = "x" * 100_000
+UNSHOWABLE = {
+    "a matrix for an attribute": lambda: gpuconv.conv(X, W, pads=np.zeros((30, 30))),
+    "a matrix for a number": lambda: gpuconv.conv(X, W, group=np.zeros((30, 30))),
+    "a long list": lambda: gpuconv.conv(X, W, strides=[0.5] * 100_000),
+    "far too many entries": lambda: gpuconv.max_pool(X, kernel_shape=[1] * 100_000),
+    "far too many extents": lambda: gpuconv.conv_transpose(X, W, output_shape=[1] * 100_000),
+    "far too many axes of a shape": lambda: gpuconv.conv_weight_grad(X, X, [1] * 100_000),
+    "a number of too many digits": lambda: gpuconv.conv(X, W, group=10**5000),
+    "an entry of too many digits": lambda: gpuconv.conv(X, W, dilations=[-(10**5000), 1]),
+    "an object that cannot be shown": lambda: gpuconv.conv(X, W, group=Unprintable()),
+    "a list of one that cannot be shown": lambda: gpuconv.conv(X, W, pads=[Unprintable()]),
+    "a long auto_pad": lambda: gpuconv.conv(X, W, auto_pad=_LONG),
+    "a long layout": lambda: gpuconv.conv(X, W, layout=_LONG),
+    "a long precision": lambda: gpuconv.conv(X, W, precision=_LONG),
+    "a long activation": lambda: gpuconv.conv(X, W, activation=_LONG),
+    "a long operator to pack for": lambda: gpuconv.pack(W, _LONG),
+    "a long operator to explain": lambda: gpuconv.explain(_LONG, X.shape),
+    "an array for an operator to pack for": lambda: gpuconv.pack(W, np.zeros(0)),  # type: ignore[arg-type]
+    "a number for an operator": lambda: gpuconv.explain(10**5000, X.shape),  # type: ignore[arg-type]
+    "a long architecture": lambda: gpuconv.explain("conv", X.shape, W.shape, arch=_LONG),
+    "an architecture of too many digits": lambda: gpuconv.explain("conv", X.shape, W.shape, arch=f"sm_{10**4000}9"),
+    "a long dtype to explain": lambda: gpuconv.explain("conv", X.shape, W.shape, dtype=_LONG),
+    "a dtype of two lines to explain": lambda: gpuconv.explain("conv", X.shape, W.shape, dtype="two\nlines"),
+    "a long attribute to explain": lambda: gpuconv.explain("conv", X.shape, W.shape, **{_LONG: 1}),
+    "a dtype of long names": lambda: gpuconv.conv(array(1, 4, 5, 6, dtype=[("x" * 600, "f4")]), W),
+    "another dtype of long names": lambda: gpuconv.conv(X, array(4, 4, 3, 2, dtype=[("x" * 600, "f4")])),
+    "an out of long names": lambda: gpuconv.conv(X, W, out=array(*Y, dtype=[("x" * 600, "f4")])),
+}
+
+
+@pytest.mark.parametrize("call", UNSHOWABLE.values(), ids=UNSHOWABLE)
+def test_whatever_is_passed_is_shown_on_one_short_line(call: Any) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError)) as caught:
+        call()
+    assert len(str(caught.value)) <= 400
+    assert str(caught.value).isprintable()
+
+
+def test_flags_of_explain_may_be_anything_that_is_true(capsys: pytest.CaptureFixture[str]) -> None:
+    shapes = X.shape, W.shape
+    plain = gpuconv.explain("conv", *shapes, bias=True, residual=True)
+    assert gpuconv.explain("conv", *shapes, bias="yes", residual=[1]) == plain  # type: ignore[arg-type]
+    indices = gpuconv.explain("max_pool", X.shape, kernel_shape=[1, 1], return_indices=True)
+    assert gpuconv.explain("max_pool", X.shape, kernel_shape=[1, 1], return_indices=2) == indices  # type: ignore[arg-type]
+
+
 # ---------------------------------------------------------------- no raise without a test
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _bfloat16
-from gpuconv._errors import ArgumentTypeError, DeviceError
+from gpuconv._errors import ArgumentTypeError, DeviceError, one_line
 from gpuconv.cuda import device
 
 # DLPack's numbers for memory that the host can read (plain, pinned by CUDA), and for memory of CUDA devices (managed)
@@ -37,7 +37,9 @@ def adopt(operator: str, name: str, array: Any) -> Any:
     except DeviceError:
         raise
     except Exception as error:  # of whatever kind another library raises: layouts, dtypes, streams, devices
-        raise ArgumentTypeError(f"{operator}: {name} ({kind}) cannot be read in place: {error}") from error
+        raise ArgumentTypeError(
+            f"{operator}: {name} ({kind}) cannot be read in place: {one_line(str(error))}"
+        ) from error
 
 
 def _by_dlpack(array: Any) -> Any:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from gpuconv import _dtypes
-from gpuconv._errors import ArgumentError
+from gpuconv._errors import ArgumentError, shown
 from gpuconv.cuda.plan import Limits
 
 RESERVED_BYTES = 1024  # of a multiprocessor's shared memory that go with each block
@@ -92,9 +92,9 @@ def representative(architecture: str) -> Representative:
     ArgumentError
         For an architecture that has none; the message lists those that have.
     """
-    match = re.fullmatch(r"(?:sm_)?(\d+)[af]?", str(architecture))
+    match = re.fullmatch(r"(?:sm_)?(\d{1,4})[af]?", str(architecture))
     found = _TABLE.get(int(match[1])) if match else None
     if found is None:
         known = ", ".join(f"sm_{number}" for number in _TABLE)
-        raise ArgumentError(f"explain: arch must be one of {known}, not {architecture!r}")
+        raise ArgumentError(f"explain: arch must be one of {known}, not {shown(architecture)}")
     return found

@@ -152,7 +152,8 @@ def _where(_: Form, condition: Any, a: Any, b: Any) -> Any:
 
 
 def _castable(form: Form) -> bool:
-    return onnx.helper.tensor_dtype_to_np_dtype(_type_number(form)).name in DTYPES
+    """Tell whether there are functions for the type; of a node of a function it is known when that is called."""
+    return form.get("to") is None or onnx.helper.tensor_dtype_to_np_dtype(_type_number(form)).name in DTYPES
 
 
 def _type_number(form: Form) -> int:

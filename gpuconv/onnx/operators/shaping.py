@@ -11,6 +11,7 @@ import onnx
 from gpuconv._errors import ArgumentError
 from gpuconv.onnx.operators.form import Form, Operator, ints, namespace
 
+_MOST_BYTES = 2**63 - 1
 _PADDING_MODES = ("constant", "edge", "reflect", "wrap")
 
 
@@ -147,7 +148,11 @@ def _expand(_: Form, x: Any, shape: Any) -> Any:
 
 
 def _tile(_: Form, x: Any, repeats: Any) -> Any:
-    return namespace(x).tile(x, tuple(ints(repeats)))
+    times = ints(repeats)
+    nbytes = max(1, x.nbytes) * prod(max(1, count) for count in times)
+    if nbytes > _MOST_BYTES:  # NumPy multiplies in 64 bits, does not notice more, and writes where it may not
+        raise ArgumentError(f"x.shape={x.shape}, repeated {times} times, has more bytes than 64 bits can address")
+    return namespace(x).tile(x, tuple(times))
 
 
 def _depth_to_space(form: Form, x: Any) -> Any:
@@ -172,10 +177,15 @@ def _space_to_depth(form: Form, x: Any) -> Any:
     return parts.transpose(order).reshape(images, channels * block**2, height // block, width // block)
 
 
+def _array(value: Any) -> Any:
+    """Return the tensor in an attribute, which is an array already where a function has it from its caller."""
+    return value if isinstance(value, np.ndarray) else onnx.numpy_helper.to_array(value)
+
+
 def _constant(form: Form) -> Any:
     (name, value), *_ = [(name, value) for name, value in form.attributes.items() if value is not None]
     if name == "value":
-        return onnx.numpy_helper.to_array(value)
+        return _array(value)
     return np.array(value, np.int64 if name.startswith("value_int") else np.float32)
 
 
@@ -186,7 +196,7 @@ def _is_plain_constant(form: Form) -> bool:
 
 def _constant_of_shape(form: Form, shape: Any) -> Any:
     value = form.get("value")
-    filling = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
+    filling = np.zeros(1, np.float32) if value is None else _array(value)
     return np.full(ints(shape), filling.reshape(())[()], filling.dtype)
 
 

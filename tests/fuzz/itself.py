@@ -1,0 +1,44 @@
+"""Cases with planted faults of every kind, by which the frame of the fuzzers is tested."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from random import Random
+
+from .frame import Fuzzer, Wrong
+
+FAULTS = ("none", "none", "none", "wrong", "wrong", "error", "spoils", "dies", "hangs", "exits")
+
+
+class FUZZER(Fuzzer):
+    """Does what its cases say: a fault, and how large the case is."""
+
+    limit = 0.2
+
+    def __init__(self) -> None:
+        self._cases = 0
+
+    def case(self, random: Random) -> tuple[str, int]:
+        fault = random.choice(FAULTS[:4]) if random.random() < 0.9 else random.choice(FAULTS[4:])
+        return fault, random.randint(2, 9)
+
+    def check(self, case: tuple[str, int]) -> str:
+        fault, size = case
+        if fault == "wrong" and size > 1:
+            raise Wrong("a planted fault", f"of size {size}")
+        if fault == "error":
+            raise KeyError(size)
+        if fault == "dies":
+            os.abort()
+        if fault == "exits":
+            os._exit(3)
+        if fault == "hangs":
+            time.sleep(3600)
+        self.spoiled = fault == "spoils"
+        return fault
+
+    def smaller(self, case: tuple[str, int]) -> Iterator[tuple[str, int]]:
+        if case[1] > 0:
+            yield case[0], case[1] - 1
