@@ -15,6 +15,7 @@ from onnx.reference.op_run import OpFunction, RuntimeContextError
 import gpuconv
 from gpuconv._errors import ArgumentError, GpuconvError
 from gpuconv.onnx import folding, joining, nodes, steps
+from gpuconv.onnx.messages import quoted, reason
 from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators import DTYPES, is_float, on_device
 from gpuconv.onnx.reference import own_error
@@ -54,7 +55,12 @@ class Evaluator(ReferenceEvaluator):
         self.rt_inits_ = folded.constants
 
     def _load_impl(self, node: NodeProto, input_types: Any = None) -> Any:
-        step = steps.find(node, self.opsets.get("", 1)) if node.domain in (*self.opsets, steps.DOMAIN) else None
+        try:
+            step = steps.find(node, self.opsets.get("", 1)) if node.domain in (*self.opsets, steps.DOMAIN) else None
+        except (GpuconvError, MemoryError):
+            raise
+        except Exception as error:  # attributes of another type than the operator's, text that is none
+            raise ArgumentError(f"{nodes.describe(node)} is not valid: {reason(error)}") from error
         if step is not None:
             return lambda *_: step
         return self._load_reference(node, input_types)
@@ -66,8 +72,8 @@ class Evaluator(ReferenceEvaluator):
             raise
         except (NotImplementedError, RuntimeError, ValueError) as error:
             raise ArgumentError(
-                f"{nodes.describe(node)}: neither gpuconv nor onnx's reference evaluator knows {node.op_type!r} "
-                f"of domain {node.domain!r} (opset imported: {self.opsets.get(node.domain)})"
+                f"{nodes.describe(node)}: neither gpuconv nor onnx's reference evaluator knows {quoted(node.op_type)} "
+                f"of domain {quoted(node.domain)} (opset imported: {self.opsets.get(node.domain)})"
             ) from error
 
     def run(  # type: ignore[override]
@@ -110,7 +116,12 @@ class Evaluator(ReferenceEvaluator):
         memory = self._joins.start()
         for index, node in enumerate(self.rt_nodes_):
             start = perf_counter()
-            outputs = self._outputs(index, node, values, attributes or {}, memory)
+            try:
+                outputs = self._outputs(index, node, values, attributes or {}, memory)
+            except (GpuconvError, MemoryError):
+                raise
+            except Exception as error:  # values of a kind that the node cannot take, for one
+                raise nodes.failed(node.onnx_node, error) from error
             # Optional outputs may be "", which must go on meaning "nothing" as an input.
             values.update((name, value) for name, value in zip(node.output, outputs, strict=False) if name)
             if observer is not None:
@@ -279,9 +290,7 @@ def _run_reference(node: Any, inputs: list[Any], values: dict[str, Any], attribu
         if own is not None:
             raise own from None
         cause = error.__cause__ or error  # OpRun puts a list of types in the place of what happened
-        raise GpuconvError(
-            f"{nodes.describe(node.onnx_node)}: onnx's reference evaluator failed: {type(cause).__name__}: {cause}"
-        ) from error
+        raise nodes.failed(node.onnx_node, cause, "onnx's reference evaluator failed: ") from error
 
 
 def _last_uses(graph_nodes: Any, kept: set[str]) -> list[list[str]]:
