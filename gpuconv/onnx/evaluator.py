@@ -31,6 +31,7 @@ class Evaluator(ReferenceEvaluator):
     def __init__(self, proto: Any, *args: Any, facts: Mapping[str, Fact] | None = None, **kwargs: Any) -> None:
         # Graphs inside and functions get evaluators of this class from onnx, without facts.
         self._facts = facts
+        self._bodies: dict[tuple[str, str], Any] = {}  # of operators that ONNX defines by others
         kwargs["new_ops"] = None  # onnx would look at these first
         super().__init__(proto, *args, **kwargs)
         self._last_uses = _last_uses(self.nodes_, set(self.output_names))
@@ -66,8 +67,14 @@ class Evaluator(ReferenceEvaluator):
         return self._load_reference(node, input_types)
 
     def _load_reference(self, node: NodeProto, input_types: Any = None) -> Any:
+        key = node.domain, node.op_type
+        if key in self._bodies:
+            return self._bodies[key]
         try:
-            return super()._load_impl(node, input_types)
+            loaded = super()._load_impl(node, input_types)
+            if input_types is None and not isinstance(loaded, type):
+                self._bodies[key] = loaded
+            return loaded
         except RuntimeContextError:  # the evaluator's way to ask for another call, with the types
             raise
         except (NotImplementedError, RuntimeError, ValueError) as error:

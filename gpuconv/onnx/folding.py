@@ -34,7 +34,7 @@ def fold(graph: Graph) -> Graph:
     graph = _without_constant_nodes(graph)
     graph = Scaling(graph).run()
     graph = Finishing(graph).run()
-    used = {*graph.counts(), *graph.kept}
+    used = {*graph.counts, *graph.kept}
     return replace(graph, constants={name: value for name, value in graph.constants.items() if name in used})
 
 

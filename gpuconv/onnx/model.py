@@ -17,6 +17,7 @@ from gpuconv.onnx.messages import listed, quoted, reason
 from gpuconv.onnx.steps import DOMAIN
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
+_MOST_SEEN = 20_000_000  # beyond that, types of values are found only when nodes run
 _DOMAINS = {schema.domain for schema in onnx.defs.get_all_schemas()}  # those that onnx has operators of
 
 
@@ -140,8 +141,9 @@ def _scopes(model: ModelProto) -> Iterator[Any]:
 def _all_nodes(graph_nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     for node in graph_nodes:
         yield node
-        for graph in nodes.subgraphs(node):
-            yield from _all_nodes(graph.node)
+        if node.attribute:  # most nodes have none, and there may be very many
+            for graph in nodes.subgraphs(node):
+                yield from _all_nodes(graph.node)
 
 
 def _check_domains(model: ModelProto, name: str) -> None:
@@ -251,8 +253,9 @@ def _check_inputs(graph_nodes: Iterable[NodeProto], seen: set[str], others: str)
                 raise ArgumentError(
                     f"{nodes.describe(node)}: its input {quoted(name)} is {others} and no output of an earlier node"
                 )
-        for inner in nodes.subgraphs(node):
-            _check_graph(inner, seen)
+        if node.attribute:
+            for inner in nodes.subgraphs(node):
+                _check_graph(inner, seen)
         own.update(name for name in node.output if name not in seen)
         seen.update(node.output)
     return own
@@ -287,6 +290,8 @@ def _inferred(model: ModelProto) -> list[ValueInfoProto]:
         functions=model.functions,
         graph=GraphProto(name="types", node=graph.node, input=inputs.values(), output=graph.output),
     )
+    if _values_seen(graph) > _MOST_SEEN:
+        return [*skeleton.graph.input, *skeleton.graph.output]
     try:
         inferred = onnx.shape_inference.infer_shapes(skeleton).graph
     except MemoryError:
@@ -299,6 +304,12 @@ def _inferred(model: ModelProto) -> list[ValueInfoProto]:
 def element_type(value: ValueInfoProto) -> str:
     """NumPy's name of a tensor's element type, or "" where the value is no tensor or has no known type."""
     return _type_name(value.type.tensor_type.elem_type)
+
+
+def _values_seen(graph: GraphProto) -> int:
+    """Return about how many values the graphs inside see from outside, each of which onnx copies to infer types."""
+    inside = sum(len(list(nodes.subgraphs(node))) for node in _all_nodes(graph.node) if node.attribute)
+    return inside * (len(graph.input) + len(graph.node))
 
 
 @lru_cache(maxsize=64)

@@ -91,9 +91,10 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 def names_used(node: NodeProto) -> Iterator[str]:
     """Yield the inputs of a node, and whatever the nodes of the graphs inside may take from outside by name."""
     yield from node.input
-    for graph in subgraphs(node):
-        for inner in graph.node:
-            yield from names_used(inner)
+    if node.attribute:
+        for graph in subgraphs(node):
+            for inner in graph.node:
+                yield from names_used(inner)
 
 
 def describe(node: NodeProto) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from onnx import NodeProto
@@ -61,14 +62,15 @@ class Graph:
     facts: Mapping[str, Fact] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
 
+    @cached_property
     def counts(self) -> Counter[str]:
-        """Count the uses of every value, by graphs inside of nodes too."""
+        """How often every value is used, by graphs inside of nodes too."""
         return Counter(name for node in self.nodes for name in nodes.names_used(node))
 
     def names(self) -> set[str]:
         """Return the names that values have: inputs of the graph, constants, and what nodes use and make."""
         made = {name for node in self.nodes for name in node.output}
-        return made.union(self.facts, self.constants, self.counts())
+        return made.union(self.facts, self.constants, self.counts)
 
 
 class Rewriting:
@@ -87,7 +89,7 @@ class Rewriting:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.constants = dict(graph.constants)
-        self._counts = graph.counts()
+        self._counts = graph.counts
         self.made: dict[str, NodeProto] = {}
 
     def result(self) -> Graph:

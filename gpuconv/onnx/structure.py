@@ -79,11 +79,11 @@ _HOLDERS = _holders()
 def _check_names(names: Iterable[Any], name: str) -> None:
     """Refuse what protobuf could not decode and gives as bytes, or not at all."""
     try:
-        wrong = next((text for text in names if not isinstance(text, str)), None)
+        wrong = [text for text in names if type(text) is not str]
     except UnicodeDecodeError as error:
         raise ArgumentError(f"{name} is not valid: a name in it is not UTF-8 text ({error.reason})") from None
-    if wrong is not None:
-        raise ArgumentError(f"{name} is not valid: the name {quoted(wrong)} in it is not UTF-8 text")
+    if wrong:
+        raise ArgumentError(f"{name} is not valid: the name {quoted(wrong[0])} in it is not UTF-8 text")
 
 
 def _names_of_model(model: ModelProto) -> Iterator[Any]:
@@ -105,10 +105,11 @@ def _names_of_graph(graph: GraphProto) -> Iterator[Any]:
         yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
 
 
-def _names_of_node(node: NodeProto) -> Iterator[Any]:
-    yield from (node.op_type, node.name, node.domain, *node.input, *node.output)
+def _names_of_node(node: NodeProto) -> list[Any]:
+    names = [node.op_type, node.name, node.domain, *node.input, *node.output]
     for attribute in node.attribute:
-        yield from (attribute.name, attribute.ref_attr_name)
+        names += attribute.name, attribute.ref_attr_name
+    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +151,10 @@ class _Measure:
             for node in inside:
                 count += 1
                 _check_names(_names_of_node(node), self.name)
-                for graph in (graph for attribute in node.attribute for graph in graphs(attribute)):
-                    _check_names(_names_of_graph(graph), self.name)
-                    left.append((graph.node, depth + 1))
+                for attribute in node.attribute:
+                    for graph in graphs(attribute):
+                        _check_names(_names_of_graph(graph), self.name)
+                        left.append((graph.node, depth + 1))
                 if (node.domain, node.op_type) in self._bodies:
                     called = self._of_function((node.domain, node.op_type))
                     count, deepest = count + called.nodes, max(deepest, depth + 1 + called.depth)
