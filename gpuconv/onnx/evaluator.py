@@ -39,6 +39,7 @@ class Evaluator(ReferenceEvaluator):
             if isinstance(node, Step):
                 node.keep(self.rt_inits_)
         self._stand_ins: dict[int, Any] = {}
+        self._calls: dict[int, dict[str, Any]] = {}
         self._joins = joining.Joins(self.nodes_, self.output_names, steps.DOMAIN)
 
     def _init(self) -> None:
@@ -167,8 +168,17 @@ class Evaluator(ReferenceEvaluator):
         feeds = dict(zip(function.input_names, (values[name] for name in node.input), strict=False))
         feeds = {name: feeds.get(name) for name in function.input_names}
         given = {a.name: attributes[a.ref_attr_name] for a in node.onnx_node.attribute if a.ref_attr_name in attributes}
-        results = function.evaluate(feeds, {**node.attributes_, **given})
+        results = function.evaluate(feeds, {**self._arguments(node), **given})
         return [results[name] for name in function.output_names]
+
+    def _arguments(self, node: Any) -> dict[str, Any]:
+        """Return the attributes of a call, with the function's defaults, which onnx's evaluator leaves out."""
+        if id(node) not in self._calls:
+            defaults = getattr(node.impl_.proto_, "attribute_proto", ())
+            given = {a.name: a for a in (*defaults, *node.onnx_node.attribute) if not a.ref_attr_name}
+            values = {a.name: node._extract_attribute_value(given[a.name]) for a in defaults}
+            self._calls[id(node)] = {**node.attributes_, **values}
+        return self._calls[id(node)]
 
     # ---------------------------------------------------------------- where values are
 
