@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuconv._files import open_regular
 from gpuconv._terminal import CommandError
 
 _UNKNOWN_EXTENT = 1
@@ -76,7 +77,7 @@ def _kind(array: Any) -> str:
 def _read(spec: Any, file: str) -> Any:
     what = f"--input {spec.name}={file}"
     try:
-        with open(file, "rb") as stream:
+        with open_regular(file) as stream:
             if stream.read(len(_MAGIC)) != _MAGIC:
                 raise CommandError(f"{what}: not a .npy file")
             stream.seek(0)

@@ -73,7 +73,7 @@ def test_things_that_are_no_models() -> None:
 
 def test_invalid_models_are_refused_in_one_line() -> None:
     proto = pool()
-    proto.graph.node[0].output[0] = "x"
+    proto.graph.node[0].output[0] = proto.graph.output[0].name = "x"
     with pytest.raises(gpuconv.ArgumentError, match=r"^the model is not valid: .*'x'") as caught:
         backend.prepare(proto)
     assert "\n" not in str(caught.value)

@@ -46,7 +46,7 @@ def test_operands_of_accepted_kinds_are_not_checked_again(monkeypatch: pytest.Mo
     rep.run(feeds)
     monkeypatch.setattr(nodes, "call", None)  # whoever calls it fails
     assert np.array_equal(rep.run(feeds)[0], _expected(*feeds))
-    with pytest.raises(TypeError):
+    with pytest.raises(gpuconv.GpuconvError, match="TypeError"):
         rep.run(_feeds(0, 3, 4, 6, "float32"))
 
 

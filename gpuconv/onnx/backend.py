@@ -6,7 +6,6 @@ The module is a backend in the sense of ``onnx.backend.base``: its functions are
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -17,11 +16,12 @@ import onnx.backend.base
 from onnx import ModelProto, NodeProto, OperatorSetIdProto
 
 from gpuconv import cuda
-from gpuconv._errors import ArgumentError, DeviceError
+from gpuconv._errors import ArgumentError, DeviceError, GpuconvError
 from gpuconv.onnx import model as models
 from gpuconv.onnx import nodes
 from gpuconv.onnx.evaluator import CudaEvaluator, Evaluator, Observer
 from gpuconv.onnx.inputs import Input, bind, declared
+from gpuconv.onnx.messages import presentable, quoted, reason
 
 _EVALUATORS = {"CPU": Evaluator, "CUDA": CudaEvaluator, "CUDA:0": CudaEvaluator}
 
@@ -38,6 +38,7 @@ class Rep(onnx.backend.base.BackendRep):
         self._unfolded = unfolded
         self._outputs = onnx.backend.base.namedtupledict("Outputs", self.output_names)
 
+    @presentable
     def run(self, inputs: Any, *, observer: Observer | None = None, **kwargs: Any) -> Any:
         """Compute the model's outputs.
 
@@ -64,7 +65,9 @@ class Rep(onnx.backend.base.BackendRep):
             An input is missing, unknown, or has another dtype or shape than the graph declares; or one of our
             operators refuses its inputs, where the message names the node.
         GpuconvError
-            Another operator failed in the reference evaluator; the message names the node.
+            Another operator failed, in the reference evaluator for one; the message names the node.
+        MemoryError
+            Values of the model need more memory than there is.
         """
         values = bind(self.inputs, inputs, self._evaluator.takes)
         defaults = {spec.name for spec in self.inputs if not spec.required}
@@ -72,6 +75,9 @@ class Rep(onnx.backend.base.BackendRep):
             self._evaluator, self._unfolded = self._unfolded(), None
         with np.errstate(all="ignore"):  # infinities and NaNs are results of a model, not worth a warning
             found = self._evaluator.evaluate(self._evaluator.enter(values), observer=observer)
+            missing = [name for name in self.output_names if name not in found]
+            if missing:
+                raise GpuconvError(f"run: the node that should make the output {quoted(missing[0])} did not make it")
             leave = self._evaluator.leaving(values)
             return self._outputs(*(leave(found[name]) for name in self.output_names))
 
@@ -94,6 +100,7 @@ class Backend(onnx.backend.base.Backend):
         return True
 
     @classmethod
+    @presentable
     def prepare(
         cls,
         model: ModelProto | bytes | str | os.PathLike[str],
@@ -107,7 +114,7 @@ class Backend(onnx.backend.base.Backend):
         Parameters
         ----------
         model : ModelProto, bytes or path
-            External data is read from beside the path.
+            External data is read from beside the path, and from nowhere else.
         device : {"CPU", "CUDA", "CUDA:0"}
             Where the operators of gpuconv.onnx.operators, Conv, ConvTranspose and MaxPool are computed. On a device,
             values stay there between nodes; shapes, axes and the like stay on the host. Other operators run on the
@@ -127,12 +134,14 @@ class Backend(onnx.backend.base.Backend):
         Raises
         ------
         ArgumentError
-            The file cannot be read, it is no valid model, one of our nodes uses what its opset lacks, or the
-            evaluator does not know an operator.
+            The file cannot be read, it is no valid model, or too large or too deep, one of our nodes uses what its
+            opset lacks, or the evaluator does not know an operator. The message is one line of at most 500 characters.
         ArgumentTypeError
             The model is none of the types above.
         DeviceError
             There is no CUDA device; the message says why.
+        MemoryError
+            The model needs more memory than there is.
 
         Examples
         --------
@@ -146,13 +155,14 @@ class Backend(onnx.backend.base.Backend):
         array([[[3., 5.]]], dtype=float32)
         """
         evaluator_class = _evaluator_class(device)
-        loaded = models.load(model)
+        loaded, facts = models.load(model)
         unfolded = partial(_evaluator, evaluator_class, loaded)
         if not fold:
             return Rep(unfolded(), declared(loaded.graph))
-        return Rep(unfolded(facts=models.facts(loaded)), declared(loaded.graph), unfolded)
+        return Rep(unfolded(facts=facts), declared(loaded.graph), unfolded)
 
     @classmethod
+    @presentable
     def run_node(  # type: ignore[override]  # the keywords that onnx's **kwargs stands for
         cls,
         node: NodeProto,
@@ -220,11 +230,11 @@ def _evaluator_class(device: str) -> type[Evaluator]:
 def _evaluator(evaluator_class: type[Evaluator], proto: Any, **options: Any) -> Evaluator:
     try:
         return evaluator_class(proto, **options)
-    except ArgumentError:
+    except (GpuconvError, MemoryError):
         raise
     except Exception as error:  # sparse initializers, attributes: whatever else the evaluator cannot do
-        reason = textwrap.shorten(f"{type(error).__name__}: {error}", 300)
-        raise ArgumentError(f"onnx's reference evaluator cannot run the model: {reason}") from error
+        kind = type(error).__name__
+        raise ArgumentError(f"onnx's reference evaluator cannot run the model: {kind}: {reason(error)}") from error
 
 
 def _opsets(node: NodeProto, version: int | None, imports: Iterable[OperatorSetIdProto] | None) -> dict[str, int]:
@@ -245,7 +255,7 @@ def _value_info(name: str, value: Any) -> onnx.ValueInfoProto:
 def _check_output(node: NodeProto, name: str, value: Any, dtype: Any, shape: tuple[int, ...]) -> None:
     if value.dtype != dtype or value.shape != tuple(shape):
         raise ArgumentError(
-            f"{nodes.describe(node)}: outputs_info expects {name!r} of dtype {np.dtype(dtype)} and shape "
+            f"{nodes.describe(node)}: outputs_info expects {quoted(name)} of dtype {np.dtype(dtype)} and shape "
             f"{tuple(shape)}, but it has dtype {value.dtype} and shape {value.shape}"
         )
 

@@ -15,6 +15,7 @@ from onnx.reference.op_run import OpFunction, RuntimeContextError
 import gpuconv
 from gpuconv._errors import ArgumentError, GpuconvError
 from gpuconv.onnx import folding, joining, nodes, steps
+from gpuconv.onnx.messages import quoted, reason
 from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators import DTYPES, is_float, on_device
 from gpuconv.onnx.reference import own_error
@@ -30,6 +31,7 @@ class Evaluator(ReferenceEvaluator):
     def __init__(self, proto: Any, *args: Any, facts: Mapping[str, Fact] | None = None, **kwargs: Any) -> None:
         # Graphs inside and functions get evaluators of this class from onnx, without facts.
         self._facts = facts
+        self._bodies: dict[tuple[str, str], Any] = {}  # of operators that ONNX defines by others
         kwargs["new_ops"] = None  # onnx would look at these first
         super().__init__(proto, *args, **kwargs)
         self._last_uses = _last_uses(self.nodes_, set(self.output_names))
@@ -37,6 +39,7 @@ class Evaluator(ReferenceEvaluator):
             if isinstance(node, Step):
                 node.keep(self.rt_inits_)
         self._stand_ins: dict[int, Any] = {}
+        self._calls: dict[int, dict[str, Any]] = {}
         self._joins = joining.Joins(self.nodes_, self.output_names, steps.DOMAIN)
 
     def _init(self) -> None:
@@ -54,20 +57,31 @@ class Evaluator(ReferenceEvaluator):
         self.rt_inits_ = folded.constants
 
     def _load_impl(self, node: NodeProto, input_types: Any = None) -> Any:
-        step = steps.find(node, self.opsets.get("", 1)) if node.domain in (*self.opsets, steps.DOMAIN) else None
+        try:
+            step = steps.find(node, self.opsets.get("", 1)) if node.domain in (*self.opsets, steps.DOMAIN) else None
+        except (GpuconvError, MemoryError):
+            raise
+        except Exception as error:  # attributes of another type than the operator's, text that is none
+            raise ArgumentError(f"{nodes.describe(node)} is not valid: {reason(error)}") from error
         if step is not None:
             return lambda *_: step
         return self._load_reference(node, input_types)
 
     def _load_reference(self, node: NodeProto, input_types: Any = None) -> Any:
+        key = node.domain, node.op_type
+        if key in self._bodies:
+            return self._bodies[key]
         try:
-            return super()._load_impl(node, input_types)
+            loaded = super()._load_impl(node, input_types)
+            if input_types is None and not isinstance(loaded, type):
+                self._bodies[key] = loaded
+            return loaded
         except RuntimeContextError:  # the evaluator's way to ask for another call, with the types
             raise
         except (NotImplementedError, RuntimeError, ValueError) as error:
             raise ArgumentError(
-                f"{nodes.describe(node)}: neither gpuconv nor onnx's reference evaluator knows {node.op_type!r} "
-                f"of domain {node.domain!r} (opset imported: {self.opsets.get(node.domain)})"
+                f"{nodes.describe(node)}: neither gpuconv nor onnx's reference evaluator knows {quoted(node.op_type)} "
+                f"of domain {quoted(node.domain)} (opset imported: {self.opsets.get(node.domain)})"
             ) from error
 
     def run(  # type: ignore[override]
@@ -110,7 +124,12 @@ class Evaluator(ReferenceEvaluator):
         memory = self._joins.start()
         for index, node in enumerate(self.rt_nodes_):
             start = perf_counter()
-            outputs = self._outputs(index, node, values, attributes or {}, memory)
+            try:
+                outputs = self._outputs(index, node, values, attributes or {}, memory)
+            except (GpuconvError, MemoryError):
+                raise
+            except Exception as error:  # values of a kind that the node cannot take, for one
+                raise nodes.failed(node.onnx_node, error) from error
             # Optional outputs may be "", which must go on meaning "nothing" as an input.
             values.update((name, value) for name, value in zip(node.output, outputs, strict=False) if name)
             if observer is not None:
@@ -149,8 +168,17 @@ class Evaluator(ReferenceEvaluator):
         feeds = dict(zip(function.input_names, (values[name] for name in node.input), strict=False))
         feeds = {name: feeds.get(name) for name in function.input_names}
         given = {a.name: attributes[a.ref_attr_name] for a in node.onnx_node.attribute if a.ref_attr_name in attributes}
-        results = function.evaluate(feeds, {**node.attributes_, **given})
+        results = function.evaluate(feeds, {**self._arguments(node), **given})
         return [results[name] for name in function.output_names]
+
+    def _arguments(self, node: Any) -> dict[str, Any]:
+        """Return the attributes of a call, with the function's defaults, which onnx's evaluator leaves out."""
+        if id(node) not in self._calls:
+            defaults = getattr(node.impl_.proto_, "attribute_proto", ())
+            given = {a.name: a for a in (*defaults, *node.onnx_node.attribute) if not a.ref_attr_name}
+            values = {a.name: node._extract_attribute_value(given[a.name]) for a in defaults}
+            self._calls[id(node)] = {**node.attributes_, **values}
+        return self._calls[id(node)]
 
     # ---------------------------------------------------------------- where values are
 
@@ -279,9 +307,7 @@ def _run_reference(node: Any, inputs: list[Any], values: dict[str, Any], attribu
         if own is not None:
             raise own from None
         cause = error.__cause__ or error  # OpRun puts a list of types in the place of what happened
-        raise GpuconvError(
-            f"{nodes.describe(node.onnx_node)}: onnx's reference evaluator failed: {type(cause).__name__}: {cause}"
-        ) from error
+        raise nodes.failed(node.onnx_node, cause, "onnx's reference evaluator failed: ") from error
 
 
 def _last_uses(graph_nodes: Any, kept: set[str]) -> list[list[str]]:

@@ -13,6 +13,7 @@ from gpuconv.onnx.rewriting import Graph, Rewriting, copied, is_convolution
 from gpuconv.onnx.steps import DOMAIN
 
 _SUMS = ("Add", "Sum")
+_ACTIVATIONS = ("Clip", "LeakyRelu", "Relu")
 
 
 class Finishing(Rewriting):
@@ -51,7 +52,7 @@ class Finishing(Rewriting):
 
     def _activation(self, node: NodeProto) -> dict[str, Any] | None:
         """Return an activation as attributes of a node, or None where a node is none."""
-        found = operators.find(node, self.graph.opset)
+        found = operators.find(node, self.graph.opset) if node.op_type in _ACTIVATIONS else None
         if found is None or any(a.ref_attr_name for a in node.attribute):
             return None
         if node.op_type == "Relu":

@@ -5,6 +5,8 @@ Nothing here knows of devices or of arrays but constants. Nodes that ONNX has no
 - ``FusedConv`` and ``FusedConvTranspose`` have a fourth input, a residual, and the attributes of an activation;
 - ``Affine`` multiplies by one number per channel and adds another; it may have an activation, too.
 
+What this computes is bounded by :class:`Budget`: nodes beyond that are left as they are, and compute it at every run.
+
 A value that becomes part of a node must have no other use and be no output of the graph. An activation or a residual in
 a float32 or float64 convolution changes no bit; in 16-bit types it leaves out the rounding in between. Factors of
 BatchNormalization in weights do change results: each weight is rounded once more, by up to half an ulp.
@@ -13,17 +15,18 @@ BatchNormalization in weights do change results: each weight is rounded once mor
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from onnx import NodeProto
 
-from gpuconv._errors import GpuconvError
 from gpuconv.onnx import operators, steps
 from gpuconv.onnx.finishing import Finishing
-from gpuconv.onnx.model import Fact
 from gpuconv.onnx.rewriting import Graph
 from gpuconv.onnx.scaling import Scaling
+
+_ALLOWANCE = 8  # times an element that the model brings may be computed anew: converted, transposed, scaled
 
 
 def fold(graph: Graph) -> Graph:
@@ -31,39 +34,46 @@ def fold(graph: Graph) -> Graph:
     graph = _without_constant_nodes(graph)
     graph = Scaling(graph).run()
     graph = Finishing(graph).run()
-    used = {*graph.counts(), *graph.kept}
-    constants = {name: value for name, value in graph.constants.items() if name in used}
-    return Graph(graph.nodes, constants, graph.kept, graph.opset, graph.facts)
+    used = {*graph.counts, *graph.kept}
+    return replace(graph, constants={name: value for name, value in graph.constants.items() if name in used})
 
 
 def _without_constant_nodes(graph: Graph) -> Graph:
     """Compute the nodes of the table that have nothing but constants for inputs; they draw no random numbers."""
     constants, left = dict(graph.constants), []
+    graph.budget.left += _ALLOWANCE * sum(map(_elements, constants.values()))
     for node in graph.nodes:
-        outputs = _constant_outputs(node, graph.opset, constants, graph.facts)
+        outputs = _constant_outputs(node, graph, constants)
         if outputs is None:
             left.append(node)
-        else:
-            constants.update((name, value) for name, value in zip(node.output, outputs, strict=False) if name)
-    return Graph(left, constants, graph.kept, graph.opset, graph.facts)
+            continue
+        if not node.input:  # a Constant, which the model brings
+            graph.budget.left += _ALLOWANCE * sum(map(_elements, outputs))
+        constants.update((name, value) for name, value in zip(node.output, outputs, strict=False) if name)
+    return replace(graph, nodes=left, constants=constants)
 
 
-def _constant_outputs(
-    node: NodeProto, opset: int, constants: Mapping[str, Any], facts: Mapping[str, Fact]
-) -> tuple[Any, ...] | None:
-    if operators.find(node, opset) is None:
+def _constant_outputs(node: NodeProto, graph: Graph, constants: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    if node.domain != "" or node.op_type not in operators.TABLE:
         return None
+    facts = graph.facts
     given = {name: constants[name] if name else None for name in node.input if not name or name in constants}
     if node.op_type == "CastLike" and node.input[1] in facts:  # of its second input only the type counts
         given.setdefault(node.input[1], np.empty(0, facts[node.input[1]].dtype))
     if len(given) < len(set(node.input)):
         return None
-    step = steps.find(node, opset)
+    step = steps.find(node, graph.opset)
     inputs = tuple(given[name] for name in node.input)
-    if step is None or step.linked or not step.takes(inputs, {}):
+    if not isinstance(step, steps.TableStep) or step.linked or not step.takes(inputs, {}):
         return None
     try:
+        if not graph.budget.spend(step.cost(inputs), max(map(_elements, inputs), default=0)):
+            return None
         with np.errstate(all="ignore"):
             return step.compute(inputs, {})
-    except GpuconvError:  # which comes again when the node runs
+    except Exception:  # which comes again when the node runs, memory that is not there too
         return None
+
+
+def _elements(value: Any) -> int:
+    return int(getattr(value, "size", 0))

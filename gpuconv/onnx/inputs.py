@@ -10,6 +10,7 @@ import numpy as np
 from onnx import GraphProto, ValueInfoProto
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError
+from gpuconv.onnx.messages import listed, one_line, quoted
 from gpuconv.onnx.model import element_type
 
 
@@ -25,7 +26,7 @@ class Input:
     def __str__(self) -> str:
         known = [self.dtype] if self.dtype else []
         known += [_dims(self.shape)] if self.shape is not None else []
-        return f"{self.name!r} ({' '.join(known)})" if known else repr(self.name)
+        return f"{quoted(self.name)} ({' '.join(known)})" if known else quoted(self.name)
 
 
 def declared(graph: GraphProto) -> list[Input]:
@@ -45,7 +46,7 @@ def _shape(value: ValueInfoProto) -> tuple[int | str | None, ...] | None:
 
 
 def _dims(shape: tuple[int | str | None, ...]) -> str:
-    text = ", ".join("?" if dim is None else str(dim) for dim in shape)
+    text = ", ".join("?" if dim is None else one_line(str(dim), 40) for dim in shape)
     return f"({text},)" if len(shape) == 1 else f"({text})"
 
 
@@ -66,10 +67,10 @@ def bind(inputs: list[Input], given: Any, on_device: Callable[[Any], bool] = lam
     by_name = {spec.name: spec for spec in inputs}
     for name in values:
         if name not in by_name:
-            raise ArgumentError(f"run: there is no input {name!r}; {_listing(inputs)}")
+            raise ArgumentError(f"run: there is no input {_shown(name)}; {_listing(inputs)}")
     missing = [spec for spec in inputs if spec.required and spec.name not in values]
     if missing:
-        came = ", ".join(map(repr, values)) or "nothing"
+        came = listed([_shown(name) for name in values]) or "nothing"
         raise ArgumentError(f"run: the input {missing[0]} is missing, only {came} came; {_listing(inputs)}")
     extents: dict[str, tuple[int, str]] = {}
     for name, value in values.items():
@@ -88,7 +89,12 @@ def _by_position(inputs: list[Input], given: Any) -> dict[str, Any]:
 
 def _listing(inputs: list[Input]) -> str:
     required = [spec for spec in inputs if spec.required]
-    return f"the inputs are {', '.join(map(str, required))}" if required else "no inputs are needed"
+    return f"the inputs are {listed(list(map(str, required)))}" if required else "no inputs are needed"
+
+
+def _shown(name: Any) -> str:
+    """Show what the caller gave for a name, which may be no text."""
+    return quoted(name if isinstance(name, str) else repr(name))
 
 
 def _checked(spec: Input, value: Any, extents: dict[str, tuple[int, str]], device: bool) -> Any:
@@ -116,11 +122,11 @@ def _check_shape(
         raise ArgumentError(f"run: the input {spec} must have {len(wanted)} axes, but came with shape {shape}")
     for axis, (want, extent) in enumerate(zip(wanted, shape, strict=True)):
         if isinstance(want, str):
-            first, where = extents.setdefault(want, (extent, f"axis {axis} of {spec.name!r}"))
+            first, where = extents.setdefault(want, (extent, f"axis {axis} of {quoted(spec.name)}"))
             if extent != first:
                 raise ArgumentError(
                     f"run: the input {spec} came with shape {shape}, but axis {axis} must be {first}, "
-                    f"as {want!r} is on {where}"
+                    f"as {quoted(want)} is on {where}"
                 )
         elif want is not None and want != extent:
             raise ArgumentError(f"run: the input {spec} came with shape {shape}, but axis {axis} must be {want}")

@@ -12,6 +12,7 @@ from onnx import AttributeProto, GraphProto, NodeProto
 import gpuconv
 from gpuconv import _geometry
 from gpuconv._errors import ArgumentError, GpuconvError
+from gpuconv.onnx.messages import one_line, quoted, reason
 
 _INT, _INTS, _STRING = AttributeProto.INT, AttributeProto.INTS, AttributeProto.STRING
 _TYPE_NAMES = {number: name for name, number in AttributeProto.AttributeType.items()}
@@ -90,9 +91,10 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 def names_used(node: NodeProto) -> Iterator[str]:
     """Yield the inputs of a node, and whatever the nodes of the graphs inside may take from outside by name."""
     yield from node.input
-    for graph in subgraphs(node):
-        for inner in graph.node:
-            yield from names_used(inner)
+    if node.attribute:
+        for graph in subgraphs(node):
+            for inner in graph.node:
+                yield from names_used(inner)
 
 
 def describe(node: NodeProto) -> str:
@@ -104,14 +106,20 @@ def describe(node: NodeProto) -> str:
     >>> describe(onnx.helper.make_node("Conv", ["x", "w"], ["y"]))
     "Conv node with output 'y'"
     """
+    op_type = one_line(str(node.op_type), 80)
     if node.name:
-        return f"{node.op_type} node {node.name!r}"
-    return f"{node.op_type} node with output {next(filter(None, node.output), '')!r}"
+        return f"{op_type} node {quoted(node.name)}"
+    return f"{op_type} node with output {quoted(next(filter(None, node.output), ''))}"
 
 
 def renamed(node: NodeProto, error: GpuconvError, function: str) -> GpuconvError:
     """Put the node in the place of the function's name that an error's message begins with."""
     return type(error)(f"{describe(node)}: {str(error).removeprefix(f'{function}: ')}")
+
+
+def failed(node: NodeProto, error: BaseException, who: str = "") -> GpuconvError:
+    """Return an error that names the node and says what another library raised in it."""
+    return GpuconvError(f"{describe(node)}: {who}{type(error).__name__}: {reason(error)}")
 
 
 def check_opset(opset: int) -> None:
@@ -261,7 +269,7 @@ def _check_attribute(node: NodeProto, attribute: AttributeProto, opset: int, see
     name, known = attribute.name, _OPERATORS[node.op_type].attributes
     if name not in known:
         raise ArgumentError(
-            f"{describe(node)}: {name!r} is no attribute of {node.op_type}, which has {', '.join(sorted(known))}"
+            f"{describe(node)}: {quoted(name)} is no attribute of {node.op_type}, which has {', '.join(sorted(known))}"
         )
     expected, since = known[name]
     _require(node, f"the attribute {name}", since, opset)
@@ -282,4 +290,6 @@ def _value(node: NodeProto, attribute: AttributeProto) -> Any:
     try:
         return attribute.s.decode()
     except UnicodeDecodeError:
-        raise ArgumentError(f"{describe(node)}: attribute {attribute.name} must be text, not {attribute.s!r}") from None
+        raise ArgumentError(
+            f"{describe(node)}: attribute {attribute.name} must be text, not {quoted(attribute.s)}"
+        ) from None

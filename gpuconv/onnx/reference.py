@@ -26,6 +26,7 @@ from onnx.reference.op_run import OpRun
 
 from gpuconv._errors import GpuconvError
 from gpuconv.onnx import nodes
+from gpuconv.onnx.messages import presentable
 
 
 class _Operator(OpRun):
@@ -33,6 +34,7 @@ class _Operator(OpRun):
 
     op_domain = ""
 
+    @presentable
     def __init__(self, onnx_node: NodeProto, run_params: dict[str, Any], schema: Any = None) -> None:
         self._opset = run_params["opsets"][onnx_node.domain]
         # Before OpRun's constructor, which knows the newest schema only and complains in its own words.
@@ -44,6 +46,7 @@ class _Operator(OpRun):
         linked = {name: attributes[name] for name in self._linked}
         return nodes.call(self.onnx_node, self._opset, inputs, {**self._keywords, **linked})
 
+    @presentable
     def run(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         try:
             base: Any = super()  # untyped in onnx

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from onnx import NodeProto
@@ -12,6 +13,28 @@ from onnx import NodeProto
 from gpuconv.onnx import nodes
 from gpuconv.onnx.model import Fact
 from gpuconv.onnx.steps import DOMAIN
+
+
+@dataclass
+class Budget:
+    """How many elements may still be computed ahead: a model that is small must not become large by that.
+
+    Attributes
+    ----------
+    left : int
+        Of all that is computed together.
+    """
+
+    LARGEST = 2**23  # elements of one value, 64 MiB in float64, unless an input of it is larger
+
+    left: int = 2 * LARGEST
+
+    def spend(self, cost: int, largest_input: int = 0) -> bool:
+        """Take the cost off what is left; return False where it is too much."""
+        if cost > min(self.left, max(self.LARGEST, largest_input)):
+            return False
+        self.left -= cost
+        return True
 
 
 @dataclass
@@ -28,6 +51,8 @@ class Graph:
         Of the default domain.
     facts : dict of str to Fact
         What is known of values that are computed.
+    budget : Budget
+        Of all passes together.
     """
 
     nodes: list[NodeProto]
@@ -35,15 +60,17 @@ class Graph:
     kept: frozenset[str]
     opset: int
     facts: Mapping[str, Fact] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
 
+    @cached_property
     def counts(self) -> Counter[str]:
-        """Count the uses of every value, by graphs inside of nodes too."""
+        """How often every value is used, by graphs inside of nodes too."""
         return Counter(name for node in self.nodes for name in nodes.names_used(node))
 
     def names(self) -> set[str]:
         """Return the names that values have: inputs of the graph, constants, and what nodes use and make."""
         made = {name for node in self.nodes for name in node.output}
-        return made.union(self.facts, self.constants, self.counts())
+        return made.union(self.facts, self.constants, self.counts)
 
 
 class Rewriting:
@@ -62,13 +89,12 @@ class Rewriting:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.constants = dict(graph.constants)
-        self._counts = graph.counts()
+        self._counts = graph.counts
         self.made: dict[str, NodeProto] = {}
 
     def result(self) -> Graph:
         """Return the graph as the pass leaves it."""
-        graph = self.graph
-        return Graph(list(self.made.values()), self.constants, graph.kept, graph.opset, graph.facts)
+        return replace(self.graph, nodes=list(self.made.values()), constants=self.constants)
 
     def only_source(self, name: str) -> NodeProto | None:
         """Return the node that makes a value which has one use, or None."""

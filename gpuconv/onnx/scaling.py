@@ -21,6 +21,7 @@ class Scaling(Rewriting):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
         self._names = graph.names()
+        self._own: set[str] = set()  # constants of this pass
 
     def run(self) -> Graph:
         """Return the graph with factors and shifts in weights and biases."""
@@ -37,7 +38,7 @@ class Scaling(Rewriting):
         if source is not None and (is_convolution(source) or source.domain == DOMAIN):
             made = self._joined(source, node, factor, shift)
             if made is not None:
-                del self.made[name]
+                self._forget(source)
                 return made
         if node.op_type == "BatchNormalization" or (node.op_type == "Mul" and np.size(factor) > 1):
             return self._affine_node(name, node, factor, shift)
@@ -51,6 +52,12 @@ class Scaling(Rewriting):
             return None
         with np.errstate(all="ignore"):
             return self._affine_node(source.input[0], node, before * factor, added * factor + shift)
+
+    def _forget(self, source: NodeProto) -> None:
+        """Let go of a node that became part of another one, and of the constants that it alone has."""
+        del self.made[source.output[0]]
+        for name in self._own.intersection(source.input):
+            del self.constants[name]
 
     def _affine(self, node: NodeProto) -> tuple[str, Any, Any] | None:
         """Return the value that a node multiplies and adds to, and its factor and shift in float64."""
@@ -67,6 +74,8 @@ class Scaling(Rewriting):
         parameters = [self.constants[name] for name in node.input[1:] if name in self.constants]
         if found is None or len(parameters) < 4 or not all(map(_is_exact_enough, parameters)):
             return None
+        if not self.graph.budget.spend(parameters[0].size, parameters[0].size):
+            return None
         if any(p.ndim != 1 or p.shape != parameters[0].shape for p in parameters):
             return None
         scale, bias, mean, var = (p.astype(np.float64) for p in parameters)
@@ -80,7 +89,9 @@ class Scaling(Rewriting):
             return None
         name, constant = (b, first) if second is None else (a, second)
         fact = self.graph.facts.get(name)
-        number = _per_channel(constant, fact.rank) if constant is not None and fact is not None else None
+        number = None
+        if constant is not None and fact is not None and self.graph.budget.spend(constant.size, constant.size):
+            number = _per_channel(constant, fact.rank)
         if number is None or (node.op_type == "Div" and second is None):
             return None
         with np.errstate(all="ignore"):
@@ -93,6 +104,8 @@ class Scaling(Rewriting):
         """Return a convolution with these in its weights and its bias, or None where they cannot be there."""
         w, b = (self.constants.get(name) for name in (*source.input, "")[1:3])
         if w is None or not _is_exact_enough(w) or (b is None and len(source.input) > 2 and source.input[2]):
+            return None
+        if not self.graph.budget.spend(w.size, w.size):
             return None
         filters = _filters(w, next((a.i for a in source.attribute if a.name == "group"), 1), source.op_type)
         if filters is None:
@@ -127,6 +140,7 @@ class Scaling(Rewriting):
         while name in self._names:
             name += "'"
         self._names.add(name)
+        self._own.add(name)
         self.constants[name] = number
         return name
 

@@ -12,6 +12,7 @@ from onnx import NodeProto, helper
 
 from gpuconv._errors import ArgumentError, GpuconvError
 from gpuconv.onnx import joining, nodes, operators
+from gpuconv.onnx.messages import reason
 from gpuconv.onnx.operators import Form, Operator
 from gpuconv.onnx.operators.affine import activated, affine
 from gpuconv.onnx.operators.form import wide
@@ -175,6 +176,10 @@ class TableStep(Step):
                 return False
         return not linked or self._operator.serves(self._with(linked))
 
+    def cost(self, inputs: Inputs) -> int:
+        """Return how many elements the operator's function makes or reads at most."""
+        return self._operator.cost(self._form, *inputs)
+
     def compute(self, inputs: Inputs, linked: Mapping[str, Any], out: Any = None) -> Inputs:
         """Call the operator's function; whatever it raises names the node."""
         try:
@@ -186,7 +191,7 @@ class TableStep(Step):
         except Exception as error:
             shapes = ", ".join("absent" if value is None else f"{value.dtype} {value.shape}" for value in inputs)
             raise GpuconvError(
-                f"{nodes.describe(self.onnx_node)}: {type(error).__name__}: {error} (inputs: {shapes})"
+                f"{nodes.describe(self.onnx_node)}: {type(error).__name__}: {reason(error)} (inputs: {shapes})"
             ) from error
         outputs = result if isinstance(result, tuple) else (result,)
         return tuple(np.asarray(value) if isinstance(value, np.generic) else value for value in outputs)

@@ -7,6 +7,9 @@ none of NVIDIA's libraries and do not make the host wait.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
+
 import onnx
 from onnx import NodeProto
 
@@ -39,15 +42,20 @@ def find(node: NodeProto, opset: int) -> tuple[Operator, Form] | None:
 
 def form_of(node: NodeProto, opset: int) -> Form:
     """Return what a node says beside the names of its inputs, with the defaults of its opset's attributes."""
-    schema = onnx.defs.get_schema(node.op_type, opset, "")
-    defaults = {
-        name: onnx.helper.get_attribute_value(attribute.default_value)
+    given = {a.name: _text(onnx.helper.get_attribute_value(a)) for a in node.attribute if not a.ref_attr_name}
+    attributes = {**_defaults(node.op_type, opset), **given}
+    return Form(opset, attributes, tuple(map(bool, node.output)), tuple(map(bool, node.input)))
+
+
+@lru_cache(maxsize=1024)
+def _defaults(op_type: str, opset: int) -> Mapping[str, object]:
+    """Return the defaults of an operator's attributes, by name."""
+    schema = onnx.defs.get_schema(op_type, opset, "")
+    return {
+        name: _text(onnx.helper.get_attribute_value(attribute.default_value))
         for name, attribute in schema.attributes.items()
         if attribute.default_value.name
     }
-    given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if not a.ref_attr_name}
-    attributes = {name: _text(value) for name, value in {**defaults, **given}.items()}
-    return Form(opset, attributes, tuple(map(bool, node.output)), tuple(map(bool, node.input)))
 
 
 def _text(value: object) -> object:

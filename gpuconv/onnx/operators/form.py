@@ -45,6 +45,15 @@ def _always(_: Form) -> bool:
     return True
 
 
+def broadcast_cost(form: Form, *inputs: Any) -> int:
+    """Return how many elements all inputs have once they are broadcast; before opset 7 by an axis that a node names."""
+    arrays = [np.shape(value) for value in inputs if value is not None]
+    if form.opset < 7:
+        return prod(map(prod, arrays))
+    ndim = max(map(len, arrays), default=0)
+    return prod(map(max, zip(*((1,) * (ndim - len(shape)) + shape for shape in arrays), strict=True)))
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """One operator of ONNX, at all opsets and for arrays of either library.
@@ -57,11 +66,15 @@ class Operator:
         Positions of inputs that say what to compute, such as shapes and axes: always NumPy arrays.
     serves : callable
         Tells by its Form whether a node is one that the function computes.
+    cost : callable
+        Takes what the function takes, and returns how many elements it makes or reads at most; may raise anything for
+        inputs that the function refuses. A constant is computed ahead only where that is few.
     """
 
     function: Callable[..., Any]
     on_host: frozenset[int] = frozenset()
     serves: Callable[[Form], bool] = _always
+    cost: Callable[..., int] = broadcast_cost
 
 
 def namespace(array: Any) -> Any:

@@ -24,6 +24,11 @@ def _batch_normalization(form: Form, x: Any, *parameters: Any) -> Any:
     return ((wide(x) - mean) * factor + bias).astype(x.dtype, copy=False)
 
 
+def _per_channel_cost(_: Form, x: Any, *parameters: Any) -> int:
+    """Count what one channel becomes where there are parameters of several."""
+    return int(x.size) * max(int(np.size(p)) for p in parameters)
+
+
 def _infers(form: Form) -> bool:
     """Tell whether a node does not train: before opset 7, is_test says so, which is 0 by default."""
     return not form.get("training_mode") and form.get("is_test") != 0 and sum(form.outputs) == 1
@@ -65,6 +70,10 @@ def _lrn(form: Form, x: Any) -> Any:
     total *= form.get("alpha") / size
     total += form.get("bias")
     return (wide(x) / _raised(total, form.get("beta"))).astype(x.dtype, copy=False)
+
+
+def _lrn_cost(form: Form, x: Any) -> int:
+    return int(x.size * min(form.get("size"), 2 * x.shape[1]))
 
 
 def _raised(x: Any, power: float) -> Any:
@@ -156,10 +165,10 @@ def _count(x: Any, axes: tuple[int, ...] | None) -> int:
 
 
 OPERATORS = {
-    "BatchNormalization": Operator(_batch_normalization, serves=_infers),
+    "BatchNormalization": Operator(_batch_normalization, serves=_infers, cost=_per_channel_cost),
     "Hardmax": _of_rows(_hardmax),
-    "InstanceNormalization": Operator(_instance_normalization),
-    "LRN": Operator(_lrn),
+    "InstanceNormalization": Operator(_instance_normalization, cost=_per_channel_cost),
+    "LRN": Operator(_lrn, cost=_lrn_cost),
     "LayerNormalization": Operator(_layer_normalization),
     "LogSoftmax": _of_rows(_log_softmax),
     "ReduceMax": _reduction(_extreme("max"), 18),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,13 @@ def _average_pool(form: Form, x: Any) -> Any:
     return result
 
 
+def _average_pool_cost(form: Form, x: Any) -> int:
+    """Count all taps inside, and what is between two axes."""
+    g = _geometry.max_pool(x.shape, **_given(form, _WINDOW))
+    taps = sum(map(min, g.kernel_shape, g.x_shape[2:]))
+    return prod(map(max, g.x_shape, g.y_shape)) * taps
+
+
 def _averages_into(y: Any, x: Any, g: _geometry.MaxPoolGeometry, counts: Any) -> None:
     """Average the windows of some channels (C, D1, …) that stay in a processor's cache."""
     with np.errstate(all="ignore"):
@@ -57,17 +64,24 @@ def _averages_into(y: Any, x: Any, g: _geometry.MaxPoolGeometry, counts: Any) ->
 
 def _sums_by_conv(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
     """Every channel by a filter of ones; what ceil_mode adds at the end is padding, what it drops is not."""
-    ends = [
-        (q - 1) * s + (k - 1) * d + 1 - n - before
-        for q, s, k, d, n, before in zip(
-            g.y_shape[2:], g.strides, g.kernel_shape, g.dilations, g.x_shape[2:], g.pads_begin, strict=True
-        )
-    ]
-    seen = tuple(slice(0, n + min(0, end)) for n, end in zip(g.x_shape[2:], ends, strict=True))
-    pads = [*g.pads_begin, *(max(0, end) for end in ends)]
-    ones = namespace(x).ones((x.shape[1], 1, *g.kernel_shape), x.dtype)
+    if 0 in g.y_shape:
+        return namespace(x).empty(g.y_shape, x.dtype)
+    kernel, seen, begins, ends = [], [], [], []
+    for q, s, k, d, n, before in zip(
+        g.y_shape[2:], g.strides, g.kernel_shape, g.dilations, g.x_shape[2:], g.pads_begin, strict=True
+    ):
+        # Taps before the first one, and after the last one, that any output has inside, are left out.
+        first = min(k - 1, max(0, -(((q - 1) * s - before) // d)))
+        taps = max(1, min(k, (n - 1 + before) // d + 1) - first)
+        begin = before - first * d
+        end = (q - 1) * s + (taps - 1) * d + 1 - n - begin
+        kernel.append(taps)
+        seen.append(slice(max(0, -begin), n + min(0, end)))
+        begins.append(max(0, begin))
+        ends.append(max(0, end))
+    ones = namespace(x).ones((x.shape[1], 1, *kernel), x.dtype)
     view = x[(slice(None), slice(None), *seen)]
-    return gpuconv.conv(view, ones, group=x.shape[1], dilations=g.dilations, pads=pads, strides=g.strides)
+    return gpuconv.conv(view, ones, group=x.shape[1], dilations=g.dilations, pads=begins + ends, strides=g.strides)
 
 
 def _sums_by_slices(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
@@ -79,25 +93,56 @@ def _sums_by_slices(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
 
 
 def _sums_along(x: Any, g: _geometry.MaxPoolGeometry, axis: int) -> Any:
+    """Add up windows along an axis: each from its first tap inside to its last, whichever way takes fewer steps."""
     shape = (*x.shape[: 1 + axis], g.y_shape[2 + axis], *x.shape[2 + axis :])
     total = np.empty(shape, x.dtype)
     along = Axis(1 + axis, shape[1 + axis], x.shape[1 + axis], g.strides[axis], g.offsets[axis])
     if over_all(np.add, x, total, along, SCRATCH):
         return total
     total.fill(0)
-    before: tuple[slice, ...] = (slice(None),) * (1 + axis)
-    for tap in range(g.kernel_shape[axis]):
-        out, source = _meeting(g, axis, tap, 0, 0)
-        total[(*before, out)] += x[(*before, source)]
+    taps = len(along.offsets)
+    if along.count < min(taps, along.extent):
+        _add_by_outputs(x, total, along)
+    elif along.extent < taps:
+        _add_by_inputs(x, total, along)
+    else:
+        _add_by_taps(x, total, along)
     return total
 
 
-def _meeting(g: _geometry.MaxPoolGeometry, axis: int, tap: int, before: int, after: int) -> tuple[slice, slice]:
-    """Slices of the outputs whose tap lies in the input, widened by so much before and after, and of where it lies."""
-    stride, offset = g.strides[axis], tap * g.dilations[axis] - g.pads_begin[axis] + before
-    low, high = _geometry.tap_range(g.y_shape[2 + axis], g.x_shape[2 + axis] + before + after, stride, offset)
-    start = low * stride + offset
-    return slice(low, high), slice(start, start + max(0, high - low - 1) * stride + (high > low), stride)
+def _add_by_taps(x: Any, total: Any, along: Axis) -> None:
+    for offset in along.offsets:
+        low, high = _geometry.tap_range(along.count, along.extent, along.stride, offset)
+        if low < high:
+            start = low * along.stride + offset
+            source = slice(start, start + (high - low - 1) * along.stride + 1, along.stride)
+            total[along.at(slice(low, high))] += x[along.at(source)]
+
+
+def _add_by_inputs(x: Any, total: Any, along: Axis) -> None:
+    """Add every input to the outputs that have it in their window: every so many, where taps are apart."""
+    stride, offsets = along.stride, along.offsets
+    common = gcd(stride, offsets.step)
+    every = offsets.step // common
+    inverse = pow(stride // common, -1, every)
+    for index in range(along.extent):
+        away = index - offsets[0]  # a window has the input if so far from its start there is a tap
+        if away % common == 0:
+            low = max(0, -((offsets[-1] - index) // stride))
+            low += (away // common * inverse - low) % every
+            high = min(along.count, away // stride + 1)
+            if low < high:
+                total[along.at(slice(low, high, every))] += x[along.at(slice(index, index + 1))]
+
+
+def _add_by_outputs(x: Any, total: Any, along: Axis) -> None:
+    for q in range(along.count):
+        low, high = along.inside(q)
+        if low < high:
+            start = q * along.stride + along.offsets[low]
+            inside = x[along.at(slice(start, start + (high - low - 1) * along.offsets.step + 1, along.offsets.step))]
+            # Sums one after the other, as the other ways make them; NumPy's sum has another order.
+            total[along.at(slice(q, q + 1))] += np.add.accumulate(inside, along.position)[along.at(slice(-1, None))]
 
 
 def _elements(g: _geometry.MaxPoolGeometry, padding: bool) -> Any:
@@ -108,10 +153,10 @@ def _elements(g: _geometry.MaxPoolGeometry, padding: bool) -> Any:
 def _counts(g: _geometry.MaxPoolGeometry, axis: int, padding: bool) -> Any:
     """How many taps of each window count along an axis."""
     before, after = (g.pads_begin[axis], g.pads_end[axis]) if padding else (0, 0)
-    counts = np.zeros(g.y_shape[2 + axis], np.int64)
-    for tap in range(g.kernel_shape[axis]):
-        counts[_meeting(g, axis, tap, before, after)[0]] += 1
-    return counts
+    taps, step = g.kernel_shape[axis], g.dilations[axis]
+    starts = np.arange(g.y_shape[2 + axis]) * g.strides[axis] - g.pads_begin[axis] + before
+    last = g.x_shape[2 + axis] + before + after - 1
+    return np.maximum(0, np.minimum(taps, (last - starts) // step + 1) - np.maximum(0, -(starts // step)))
 
 
 def _global_average_pool(_: Form, x: Any) -> Any:
@@ -132,9 +177,13 @@ def _max_unpool(form: Form, x: Any, indices: Any, output_shape: Any = None) -> A
     return gpuconv.max_unpool(x, indices, extents, check_indices=not on_device(x), **attributes)
 
 
+def _never(_: Form, *__: Any) -> int:
+    raise ArgumentError("nobody has maxima and their places for constants")
+
+
 OPERATORS = {
-    "AveragePool": Operator(_average_pool),
+    "AveragePool": Operator(_average_pool, cost=_average_pool_cost),
     "GlobalAveragePool": Operator(_global_average_pool),
     "GlobalMaxPool": Operator(_global_max_pool),
-    "MaxUnpool": Operator(_max_unpool, frozenset({2})),
+    "MaxUnpool": Operator(_max_unpool, frozenset({2}), cost=_never),
 }

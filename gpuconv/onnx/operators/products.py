@@ -93,4 +93,11 @@ def _is_row(c: Any, columns: int) -> bool:
     return bool(c.size == columns == c.shape[-1]) if c.ndim else False
 
 
-OPERATORS = {"Gemm": Operator(_gemm), "MatMul": Operator(_matmul)}
+def _cost(form: Form, a: Any, b: Any, c: Any = None) -> int:
+    """Count the products, and what the third input makes of them where it broadcasts."""
+    inner: int = a.shape[0 if form.get("transA") else -1]
+    size = int(a.size) * int(b.size) // max(1, inner)
+    return size if c is None else max(size, int(c.size)) * max(1, int(c.size))
+
+
+OPERATORS = {"Gemm": Operator(_gemm, cost=_cost), "MatMul": Operator(_matmul, cost=_cost)}

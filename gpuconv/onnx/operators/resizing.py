@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import floor
+from math import floor, prod
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,12 @@ def _resize(form: Form, x: Any, roi: Any = None, scales: Any = None, sizes: Any 
         if transform == "tf_crop_and_resize":
             outside.append((one.axis, (at < 0) | (at > one.extent - 1)))
     return _extrapolated(y, outside, form.get("extrapolation_value")).astype(x.dtype, copy=y is x)
+
+
+def _cost(form: Form, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> int:
+    """Count what is between two axes, too: one may grow before another one shrinks."""
+    axes = _axes(form, x, roi, roi if form.opset < 11 else scales, sizes)
+    return int(x.size) * prod(-(-one.result // one.extent) for one in axes if one.result > one.extent)
 
 
 def _axes(form: Form, x: Any, roi: Any, scales: Any, sizes: Any) -> list[_Axis]:
@@ -141,11 +147,15 @@ def _upsample(form: Form, x: Any, scales: Any = None) -> Any:
     return _resize(Form(10, {"mode": form.get("mode")}), x, scales)
 
 
+def _upsample_cost(form: Form, x: Any, scales: Any = None) -> int:
+    return _cost(Form(10, {}), x, form.get("scales") if form.opset < 9 else scales)
+
+
 def _has_scales(form: Form) -> bool:
     return form.opset >= 7 and _is_nearest_or_linear(form)
 
 
 OPERATORS = {
-    "Resize": Operator(_resize, frozenset({1, 2, 3}), _is_nearest_or_linear),
-    "Upsample": Operator(_upsample, frozenset({1}), _has_scales),
+    "Resize": Operator(_resize, frozenset({1, 2, 3}), _is_nearest_or_linear, _cost),
+    "Upsample": Operator(_upsample, frozenset({1}), _has_scales, _upsample_cost),
 }

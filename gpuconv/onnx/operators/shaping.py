@@ -27,6 +27,10 @@ def _concat(form: Form, *arrays: Any) -> Any:
     return namespace(arrays[0]).concatenate(arrays, axis=axis_of(1 if axis is None else axis, arrays[0].ndim))
 
 
+def _concat_cost(_: Form, *arrays: Any) -> int:
+    return sum(array.size for array in arrays)
+
+
 def _split(form: Form, x: Any, split: Any = None) -> Any:
     axis = axis_of(form.get("axis") or 0, x.ndim)
     sizes = form.get("split") if form.opset < 13 and split is None else split
@@ -103,14 +107,9 @@ def _unsqueeze(form: Form, x: Any, axes: Any = None) -> Any:
 
 
 def _pad(form: Form, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
-    if form.opset < 11:
-        pads, value = form.get("paddings" if form.opset < 2 else "pads"), form.get("value")
-    amounts = ints(pads)
-    half = len(amounts) // 2
-    along = range(half) if axes is None else [axis_of(axis, x.ndim) for axis in ints(axes)]
-    widths = [(0, 0)] * x.ndim
-    for axis, begin, end in zip(along, amounts[:half], amounts[half:], strict=True):
-        widths[axis] = begin, end
+    amounts = _amounts(form, pads)
+    widths = _widths(x, amounts, axes)
+    value = value if form.opset >= 11 else form.get("value")
     if any(n + min(0, b) + min(0, e) < 0 for n, (b, e) in zip(x.shape, widths, strict=True)):
         raise ArgumentError(f"the pads {amounts} take away more than there is (x.shape={x.shape})")
     cropped = x[tuple(slice(max(0, -b), n - max(0, -e)) for n, (b, e) in zip(x.shape, widths, strict=True))]
@@ -121,6 +120,25 @@ def _pad(form: Form, x: Any, pads: Any = None, value: Any = None, axes: Any = No
     if mode != "constant":
         return namespace(x).pad(cropped, added, mode=mode)
     return _framed(cropped, added, 0 if value is None else np.asarray(value).reshape(())[()])
+
+
+def _amounts(form: Form, pads: Any) -> list[int]:
+    return ints(pads if form.opset >= 11 else form.get("paddings" if form.opset < 2 else "pads"))
+
+
+def _widths(x: Any, amounts: list[int], axes: Any) -> list[tuple[int, int]]:
+    """Return what is added, or taken away, before and after each axis."""
+    half = len(amounts) // 2
+    along = range(half) if axes is None else [axis_of(axis, x.ndim) for axis in ints(axes)]
+    widths = [(0, 0)] * x.ndim
+    for axis, begin, end in zip(along, amounts[:half], amounts[half:], strict=True):
+        widths[axis] = begin, end
+    return widths
+
+
+def _pad_cost(form: Form, x: Any, pads: Any = None, _: Any = None, axes: Any = None) -> int:
+    widths = _widths(x, _amounts(form, pads), axes)
+    return prod(n + max(0, begin) + max(0, end) for n, (begin, end) in zip(x.shape, widths, strict=True))
 
 
 def _framed(x: Any, widths: list[tuple[int, int]], value: Any) -> Any:
@@ -142,9 +160,22 @@ def _gather(form: Form, x: Any, indices: Any) -> Any:
     return namespace(x).take(x, indices, axis=axis_of(form.get("axis"), x.ndim))
 
 
+def _gather_cost(form: Form, x: Any, indices: Any) -> int:
+    axis = axis_of(form.get("axis"), x.ndim)
+    return prod((*x.shape[:axis], *np.shape(indices), *x.shape[axis + 1 :]))
+
+
 def _expand(_: Form, x: Any, shape: Any) -> Any:
     wanted = np.broadcast_shapes(x.shape, tuple(ints(shape)))
     return namespace(x).broadcast_to(x, wanted)
+
+
+def _expand_cost(_: Form, x: Any, shape: Any) -> int:
+    return prod(np.broadcast_shapes(x.shape, tuple(ints(shape))))
+
+
+def _tile_cost(_: Form, x: Any, repeats: Any) -> int:
+    return int(x.size) * prod(ints(repeats))
 
 
 def _tile(_: Form, x: Any, repeats: Any) -> Any:
@@ -200,6 +231,14 @@ def _constant_of_shape(form: Form, shape: Any) -> Any:
     return np.full(ints(shape), filling.reshape(())[()], filling.dtype)
 
 
+def _shape_cost(_: Form, shape: Any) -> int:
+    return prod(ints(shape))
+
+
+def _one(_: Form, *__: Any) -> int:
+    return 1  # it looks at no elements, or at those that the model brings
+
+
 def _identity(_: Form, x: Any) -> Any:
     return x
 
@@ -217,24 +256,24 @@ def _does_not_train(form: Form) -> bool:
 
 
 OPERATORS = {
-    "Concat": Operator(_concat),
-    "Constant": Operator(_constant, serves=_is_plain_constant),
-    "ConstantOfShape": Operator(_constant_of_shape, frozenset({0})),
+    "Concat": Operator(_concat, cost=_concat_cost),
+    "Constant": Operator(_constant, serves=_is_plain_constant, cost=_one),
+    "ConstantOfShape": Operator(_constant_of_shape, frozenset({0}), cost=_shape_cost),
     "DepthToSpace": Operator(_depth_to_space),
     "Dropout": Operator(_dropout, frozenset({1, 2}), _does_not_train),
-    "Expand": Operator(_expand, frozenset({1})),
+    "Expand": Operator(_expand, frozenset({1}), cost=_expand_cost),
     "Flatten": Operator(_flatten),
-    "Gather": Operator(_gather),
-    "Identity": Operator(_identity),
-    "Pad": Operator(_pad, frozenset({1, 2, 3})),
+    "Gather": Operator(_gather, cost=_gather_cost),
+    "Identity": Operator(_identity, cost=_one),
+    "Pad": Operator(_pad, frozenset({1, 2, 3}), cost=_pad_cost),
     "Reshape": Operator(_reshape, frozenset({1})),
-    "Shape": Operator(_shape),
-    "Size": Operator(_size),
+    "Shape": Operator(_shape, cost=_one),
+    "Size": Operator(_size, cost=_one),
     "Slice": Operator(_slice, frozenset({1, 2, 3, 4})),
     "SpaceToDepth": Operator(_space_to_depth),
     "Split": Operator(_split, frozenset({1})),
     "Squeeze": Operator(_squeeze, frozenset({1})),
-    "Tile": Operator(_tile, frozenset({1}), lambda form: form.opset >= 6),
+    "Tile": Operator(_tile, frozenset({1}), lambda form: form.opset >= 6, _tile_cost),
     "Transpose": Operator(_transpose),
     "Unsqueeze": Operator(_unsqueeze, frozenset({1})),
 }

@@ -1,0 +1,63 @@
+"""Error messages about models: each is one line of printable text, and short however long a model's names are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from gpuconv._errors import DeviceError, GpuconvError
+from gpuconv._terminal import printable
+
+LONGEST = 500  # characters of a message
+_LONGEST_NAME = 80
+_LONGEST_REASON = 300  # of another library's message
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def quoted(name: str | bytes) -> str:
+    """Return a name as messages have it: in quotes, control characters escaped, and not too long.
+
+    Examples
+    --------
+    >>> print(quoted("a" + chr(10) + "b"))
+    'a\\nb'
+    """
+    text = repr(name[:_LONGEST_NAME])
+    whole = len(name) <= _LONGEST_NAME and len(text) <= _LONGEST_NAME + 2
+    return text if whole else f"{text[:_LONGEST_NAME]}…{text[-1]}"
+
+
+def listed(names: list[str], most: int = 8) -> str:
+    """Return texts separated by commas; of many, the first ones and the number of the others."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
+
+
+def one_line(text: str, longest: int = LONGEST) -> str:
+    """Return a text on one line of so many printable characters."""
+    line = printable(text[: 4 * longest])  # several may become one
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def reason(error: BaseException) -> str:
+    """Return what another library says, or the name of its error where it says nothing."""
+    return one_line(str(error), _LONGEST_REASON) or type(error).__name__
+
+
+def presentable(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Make one short, printable line of the message of every error of gpuconv that a function raises."""
+
+    @wraps(function)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except DeviceError:  # a compiler's log has many lines
+            raise
+        except GpuconvError as error:
+            error.args = (one_line(str(error)),)
+            raise
+
+    return guarded

@@ -1,0 +1,180 @@
+"""What a model is made of, before anything else looks at it: how deep it is, how large, and whether its names are text.
+
+Whoever reads on may call itself for graphs inside of graphs, and take every name for a str.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import Message
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from gpuconv._errors import ArgumentError
+from gpuconv.onnx.messages import quoted
+
+DEEPEST = 32  # graphs inside of graphs, and functions called by functions
+MOST_NODES = 1_000_000  # with those of functions counted at every call
+MOST_FUNCTIONS = 2_000  # onnx's evaluator gives each one a list of all those before it
+
+
+def check(model: ModelProto, name: str) -> None:
+    """Refuse a model that is too deep or too large, whose functions call themselves, or with names that are no text.
+
+    Raises
+    ------
+    ArgumentError
+        The message begins with ``name``, as "the model".
+    """
+    if len(model.functions) > MOST_FUNCTIONS:
+        raise ArgumentError(f"{name} has {len(model.functions)} functions, but may have {MOST_FUNCTIONS} at most")
+    _check_names(_names_of_model(model), name)
+    for function in model.functions:
+        _check_names(_names_of_function(function), name)
+    _Measure(model.functions, name).check(model.graph.node)
+
+
+def check_node(node: NodeProto, name: str) -> None:
+    """Check a node without a model in the same way."""
+    _Measure((), name).check([node])
+
+
+def tensors(root: Message) -> Iterator[TensorProto]:
+    """Yield every tensor anywhere inside of a message, whatever the field that leads to it."""
+    left: list[Any] = [root]
+    while left:
+        message = left.pop()
+        if isinstance(message, TensorProto):
+            yield message
+            continue
+        for entry, value in message.ListFields():
+            if entry.message_type is not None and entry.message_type.full_name in _HOLDERS:
+                left.extend([value] if isinstance(value, Message) else value)
+
+
+def graphs(attribute: AttributeProto) -> Iterable[GraphProto]:
+    """Return the graphs of an attribute, whatever it says of its type."""
+    return [attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs
+
+
+def _holders() -> frozenset[str]:
+    """Return the full names of messages that may have tensors inside."""
+    known = ModelProto.DESCRIPTOR.file.message_types_by_name.values()
+    found, before = {TensorProto.DESCRIPTOR.full_name}, 0
+    while len(found) > before:
+        before = len(found)
+        found |= {
+            kind.full_name
+            for kind in known
+            if any(entry.message_type is not None and entry.message_type.full_name in found for entry in kind.fields)
+        }
+    return frozenset(found)
+
+
+_HOLDERS = _holders()
+
+
+def _check_names(names: Iterable[Any], name: str) -> None:
+    """Refuse what protobuf could not decode and gives as bytes, or not at all."""
+    try:
+        wrong = [text for text in names if type(text) is not str]
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{name} is not valid: a name in it is not UTF-8 text ({error.reason})") from None
+    if wrong:
+        raise ArgumentError(f"{name} is not valid: the name {quoted(wrong[0])} in it is not UTF-8 text")
+
+
+def _names_of_model(model: ModelProto) -> Iterator[Any]:
+    yield from (entry.domain for entry in model.opset_import)
+    yield from _names_of_graph(model.graph)
+
+
+def _names_of_function(function: FunctionProto) -> Iterator[Any]:
+    yield from (function.name, function.domain, *function.input, *function.output, *function.attribute)
+    yield from (attribute.name for attribute in function.attribute_proto)
+    yield from (entry.domain for entry in function.opset_import)
+
+
+def _names_of_graph(graph: GraphProto) -> Iterator[Any]:
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (tensor.values.name for tensor in graph.sparse_initializer)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield value.name
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+
+
+def _names_of_node(node: NodeProto) -> list[Any]:
+    names = [node.op_type, node.name, node.domain, *node.input, *node.output]
+    for attribute in node.attribute:
+        names += attribute.name, attribute.ref_attr_name
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """Nodes of a graph or a function with all that they call, and how deep that is."""
+
+    nodes: int
+    depth: int
+
+
+@dataclass
+class _Measure:
+    """Counts the nodes that there would be if every function were written out where it is called."""
+
+    functions: Iterable[FunctionProto]
+    name: str
+    _sizes: dict[tuple[str, str], _Size] = field(default_factory=dict)
+    _called: list[tuple[str, str]] = field(default_factory=list)  # those that are being measured
+
+    def __post_init__(self) -> None:
+        self._bodies: dict[tuple[str, str], list[NodeProto]] = {}
+        for function in self.functions:  # of one name there may be several, which differ in their overload
+            self._bodies.setdefault((function.domain, function.name), []).extend(function.node)
+
+    def check(self, nodes: Iterable[NodeProto]) -> None:
+        """Refuse what is too deep or has too many nodes, in functions that nobody calls too."""
+        count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), 0)
+        if count > MOST_NODES:
+            raise ArgumentError(
+                f"{self.name} has {count} nodes with functions written out where they are called, but may have "
+                f"{MOST_NODES} at most"
+            )
+
+    def _of_nodes(self, nodes: Iterable[NodeProto]) -> _Size:
+        count, deepest, left = 0, 0, [(nodes, 0)]
+        while left:
+            inside, depth = left.pop()
+            self._check_depth(depth)
+            for node in inside:
+                count += 1
+                _check_names(_names_of_node(node), self.name)
+                for attribute in node.attribute:
+                    for graph in graphs(attribute):
+                        _check_names(_names_of_graph(graph), self.name)
+                        left.append((graph.node, depth + 1))
+                if (node.domain, node.op_type) in self._bodies:
+                    called = self._of_function((node.domain, node.op_type))
+                    count, deepest = count + called.nodes, max(deepest, depth + 1 + called.depth)
+            deepest = max(deepest, depth)
+        self._check_depth(deepest)
+        return _Size(count, deepest)
+
+    def _of_function(self, key: tuple[str, str]) -> _Size:
+        if key in self._called:
+            chain = " -> ".join(quoted(name) for _, name in [*self._called[self._called.index(key) :], key][:4])
+            raise ArgumentError(f"{self.name} is not valid: a function of it calls itself ({chain})")
+        if key not in self._sizes:
+            self._check_depth(len(self._called) + 1)
+            self._called.append(key)
+            self._sizes[key] = self._of_nodes(self._bodies[key])
+            self._called.pop()
+        return self._sizes[key]
+
+    def _check_depth(self, depth: int) -> None:
+        if depth > DEEPEST:
+            raise ArgumentError(
+                f"{self.name} has graphs or functions inside of each other more than {DEEPEST} deep, which is the most"
+            )
