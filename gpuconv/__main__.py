@@ -15,7 +15,8 @@ import numpy as np
 
 import gpuconv
 from gpuconv import _check, _compile, _run
-from gpuconv._terminal import CommandError, printable
+from gpuconv._errors import printable
+from gpuconv._terminal import CommandError
 from gpuconv.cuda import device
 
 _FAILED = 2

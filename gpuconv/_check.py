@@ -14,7 +14,8 @@ import numpy as np
 
 import gpuconv
 from gpuconv import _cases, cuda
-from gpuconv._terminal import CommandError, Progress, printable, table
+from gpuconv._errors import printable
+from gpuconv._terminal import CommandError, Progress, table
 
 _FAILURES_SHOWN = 20
 

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import gpuconv
-from gpuconv._errors import CompileError
-from gpuconv._terminal import CommandError, Progress, printable, table
+from gpuconv._errors import CompileError, printable
+from gpuconv._terminal import CommandError, Progress, table
 from gpuconv.cpu import _threads
 from gpuconv.cuda import cache, device
 from gpuconv.cuda import compile as compiler

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpuconv._errors import ArgumentError
+from gpuconv._errors import ArgumentError, shown
 
 _LARGEST = 2**63 - 1
-_SHOWN = 60  # characters of a value, in an error
 
 
 def integer(name: str, least: int, most: int = _LARGEST) -> int | None:
@@ -27,7 +26,7 @@ def integer(name: str, least: int, most: int = _LARGEST) -> int | None:
         number = int(digits)
         if least <= number <= most:
             return number
-    raise ArgumentError(f"{name} must be an integer from {least} to {most}, not {_shown(text)}")
+    raise ArgumentError(f"{name} must be an integer from {least} to {most}, not {shown(text)}")
 
 
 def folder(name: str) -> Path | None:
@@ -43,14 +42,10 @@ def folder(name: str) -> Path | None:
         return None
     path = Path(os.path.expanduser(text))
     if text.startswith("~") and not path.is_absolute():
-        raise ArgumentError(f"{name} must name a folder, but the home that {_shown(text)} begins with is not known")
+        raise ArgumentError(f"{name} must name a folder, but the home that {shown(text)} begins with is not known")
     try:
         return path.absolute()
     except OSError as error:
         raise ArgumentError(
-            f"{name} must name a folder, but {_shown(text)} begins at the current one, which is gone ({error})"
+            f"{name} must name a folder, but {shown(text)} begins at the current one, which is gone ({error})"
         ) from error
-
-
-def _shown(text: str) -> str:
-    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}… ({len(text)} characters)"

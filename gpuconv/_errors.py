@@ -15,10 +15,15 @@ def shown(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
-def one_line(text: str) -> str:
-    """Return a text of somebody else's on one line, with other control characters escaped, cut where it is long."""
-    printable = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split())[: _LONGEST + 1])
-    return printable if len(printable) <= _LONGEST else f"{printable[: _LONGEST - 1]}…"
+def one_line(text: str, longest: int = _LONGEST) -> str:
+    """Return a text of somebody else's as :func:`printable` puts it, cut where it is long."""
+    line = printable(text[: 4 * longest])  # several blanks become one
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def printable(text: str) -> str:
+    """Put a text on one line, with control characters escaped: names in models are anybody's."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
 
 
 class GpuconvError(Exception):

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _inputs
+from gpuconv._errors import printable
 from gpuconv._outputs import output_folder
-from gpuconv._terminal import CommandError, Progress, printable, table
+from gpuconv._terminal import CommandError, Progress, table
 
 _PACKAGED = "onnx:"
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
+from gpuconv._errors import printable
+
 _SECONDS_BETWEEN_UPDATES = 0.1
 
 
@@ -42,12 +44,6 @@ class Progress:
             width = shutil.get_terminal_size().columns - 1
             sys.stderr.write("\r\x1b[K" + printable(text)[:width])
             sys.stderr.flush()
-
-
-def printable(text: str) -> str:
-    """Put a text on one line, with control characters escaped: names in models are anybody's."""
-    one_line = " ".join(text.split())
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in one_line)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:

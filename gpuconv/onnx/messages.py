@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from gpuconv._errors import DeviceError, GpuconvError
-from gpuconv._terminal import printable
+from gpuconv._errors import DeviceError, GpuconvError, one_line
 
 LONGEST = 500  # characters of a message
 _LONGEST_NAME = 80
@@ -36,12 +35,6 @@ def listed(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + rest
 
 
-def one_line(text: str, longest: int = LONGEST) -> str:
-    """Return a text on one line of so many printable characters."""
-    line = printable(text[: 4 * longest])  # several may become one
-    return line if len(line) <= longest else f"{line[: longest - 1]}…"
-
-
 def reason(error: BaseException) -> str:
     """Return what another library says, or the name of its error where it says nothing."""
     return one_line(str(error), _LONGEST_REASON) or type(error).__name__
@@ -57,7 +50,7 @@ def presentable(function: Callable[_P, _R]) -> Callable[_P, _R]:
         except DeviceError:  # a compiler's log has many lines
             raise
         except GpuconvError as error:
-            error.args = (one_line(str(error)),)
+            error.args = (one_line(str(error), LONGEST),)
             raise
 
     return guarded

@@ -11,8 +11,8 @@ from onnx import AttributeProto, GraphProto, NodeProto
 
 import gpuconv
 from gpuconv import _geometry
-from gpuconv._errors import ArgumentError, GpuconvError
-from gpuconv.onnx.messages import one_line, quoted, reason
+from gpuconv._errors import ArgumentError, GpuconvError, one_line
+from gpuconv.onnx.messages import quoted, reason
 
 _INT, _INTS, _STRING = AttributeProto.INT, AttributeProto.INTS, AttributeProto.STRING
 _TYPE_NAMES = {number: name for name, number in AttributeProto.AttributeType.items()}

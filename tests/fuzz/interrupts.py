@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import oracle
 from gradients import bias_grad
+from interruption import eventually
 
 import gpuconv
 from gpuconv.cpu import _blas
@@ -225,7 +226,7 @@ class FUZZER(Fuzzer):
             raise Wrong("a call writes into its out after it has raised", case.problem)
         if not raised and out is not None and not np.array_equal(out, problem.expected):
             raise Wrong("a call that returns gives another value", case.problem)
-        if _blas_threads() != before:
+        if not eventually(lambda: _blas_threads() == before):  # after two interrupts a block may still be at work
             raise Wrong("BLAS has another number of threads after an interrupted call")
         if threading.active_count() > _MOST_THREADS:
             raise Wrong("threads are left over", f"{threading.active_count()}")
