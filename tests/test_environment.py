@@ -110,23 +110,23 @@ posix = pytest.mark.skipif(os.name == "nt", reason="Windows has other variables"
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({"GPUCONV_CACHE_DIR": "~/kernels"}, "/home/of/mine/kernels"),
-        ({"GPUCONV_CACHE_DIR": "~"}, "/home/of/mine"),
+        ({"GPUCONV_CACHE_DIR": "~/kernels"}, "/houses/mine/kernels"),
+        ({"GPUCONV_CACHE_DIR": "~"}, "/houses/mine"),
         ({"GPUCONV_CACHE_DIR": "/a/~/b"}, "/a/~/b"),
-        ({"XDG_CACHE_HOME": "~/caches"}, "/home/of/mine/caches/gpuconv"),
-        ({"XDG_CACHE_HOME": "~no such user/caches"}, "/home/of/mine/.cache/gpuconv"),
+        ({"XDG_CACHE_HOME": "~/caches"}, "/houses/mine/caches/gpuconv"),
+        ({"XDG_CACHE_HOME": "~no such user/caches"}, "/houses/mine/.cache/gpuconv"),
     ],
 )
 def test_the_home_is_expanded(variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GPUCONV_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in {"HOME": "/home/of/mine", **variables}.items():
+    for name, value in {"HOME": "/houses/mine", **variables}.items():
         monkeypatch.setenv(name, value)
     assert cache.folder() == Path(expected)
 
 
 @posix
-@pytest.mark.parametrize(("text", "home"), [("~no such user/x", "/home/of/mine"), ("~/x", "~"), ("~/x", "relative")])
+@pytest.mark.parametrize(("text", "home"), [("~no such user/x", "/houses/mine"), ("~/x", "~"), ("~/x", "relative")])
 def test_a_home_that_is_not_known(text: str, home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", home)
     monkeypatch.setenv("GPUCONV_CACHE_DIR", text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +28,11 @@ FIRST, SECOND = Pool((1, 2), "float32"), Pool((1, 3), "float32")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    before = os.umask(0o077)  # others must not be able to write what tests write
+    yield tmp_path / "cache"
+    os.umask(before)
 
 
 def another_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +110,7 @@ def test_choices_that_others_could_have_written_do_not_count(
 
 @pytest.mark.skipif(os.name != "posix", reason="needs pipes")
 def test_a_pipe_in_place_of_the_file_is_not_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.mkdir(mode=0o700)
+    folder.mkdir()
     os.mkfifo(folder / "choices.json")
     found: list[str | None] = []
     reader = threading.Thread(target=lambda: found.append(tuned.find("A", FIRST)), daemon=True)

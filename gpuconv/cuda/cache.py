@@ -177,11 +177,16 @@ def write(folder: Path, name: str, content: bytes, mode: int = _OWN) -> Path:
     return path
 
 
-def _prepare(folder: Path, mode: int) -> None:
-    """Make a folder if need be, refuse one that others can write to, and tidy it up once."""
+def make(folder: Path, mode: int = 0o700) -> None:
+    """Make a folder unless it is there, and all that it lies in, by default for this user alone."""
     missing = [place for place in (folder, *folder.parents) if not os.path.exists(place)]
     for place in reversed(missing):
         place.mkdir(mode, exist_ok=True)
+
+
+def _prepare(folder: Path, mode: int) -> None:
+    """Make a folder if need be, refuse one that others can write to, and tidy it up once."""
+    make(folder, mode)
     with trust.opened(folder, _is_named(folder)):
         if folder not in _tidied:
             _tidied.add(folder)
