@@ -48,7 +48,7 @@ def pack(w: Any, operator: str = "conv") -> PackedWeights:
     >>> gpuconv.conv(np.ones((1, 3, 8, 8), np.float32), weights).shape
     (1, 4, 6, 6)
     """
-    if not isinstance(operator, str) or operator not in ("conv", "conv_transpose"):
+    if not isinstance(operator, str) or operator not in ("conv", "conv_transpose"):  # type: ignore[redundant-expr]
         raise ArgumentError(f"pack: operator must be conv or conv_transpose, not {shown(operator)}")
     library, w = _arrays.resolve_one("pack", "w", w)
     _dtypes.check(operator, w=w)
