@@ -407,8 +407,8 @@ def check_size(name: str, what: str, shape: Ints) -> None:
     if elements > _MOST_ELEMENTS:
         counted = ", an extent of 0 counted as 1" if 0 in shape else ""
         raise ArgumentError(
-            f"{name}: {what} {shown(shape)} has {shown(elements)} elements{counted}, more than the {_MOST_ELEMENTS} that 64-bit byte "
-            "offsets can address in every dtype"
+            f"{name}: {what} {shown(shape)} has {shown(elements)} elements{counted}, more than the {_MOST_ELEMENTS} "
+            "that 64-bit byte offsets can address in every dtype"
         )
 
 
