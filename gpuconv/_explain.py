@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from operator import index
 from typing import TYPE_CHECKING, Any
 
-from gpuconv import _activation, _dtypes, _layout, _precision
+from gpuconv import _activation, _dtypes, _geometry, _layout, _precision
 from gpuconv._activation import Activation
-from gpuconv._errors import ArgumentTypeError, one_line
+from gpuconv._errors import ArgumentError, ArgumentTypeError, one_line, shown
 from gpuconv._geometry import Ints
 from gpuconv._operators import OPERATORS, check_names, named, settled
 
@@ -175,9 +174,9 @@ def _shapes(
     if "kernel_shape" in called.attributes:
         attributes.setdefault("kernel_shape", None)  # the geometry says where it is required
     try:
-        of_call = {"x": tuple(map(index, x_shape))}
+        of_call = {"x": _extents(call.operator, "x_shape", x_shape)}
         if w_shape is not None:
-            of_call["w"] = tuple(map(index, w_shape))
+            of_call["w"] = _extents(call.operator, "w_shape", w_shape)
         shapes = dict.fromkeys(called.inputs, of_call["x"]) | of_call
         if called.forward is not None:
             result = called.forward(*of_call.values(), layout=layout, name=call.operator, **attributes).y_shape
@@ -195,6 +194,14 @@ def _shapes(
     residuals = {"residual": made} if call.residual else {}
     results = {called.made: made} | ({"indices": made} if call.indices else {})
     return geometry, inputs | biases | residuals, results
+
+
+def _extents(operator: str, name: str, shape: Any) -> Ints:
+    """Return a shape as the caller's array would have it."""
+    given: Ints | None = _geometry.integers(operator, name, shape)
+    if given is None or min(given, default=0) < 0:
+        raise ArgumentError(f"{operator}: {name} must be the shape of an array, not {shown(given)}")
+    return given
 
 
 def _plan(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays) -> Plan:

@@ -211,7 +211,7 @@ def _shape(name: str, argument: str, value: Any) -> Ints:
         raise ArgumentTypeError(f"{name}: {argument} is required, the shape of the array whose gradient is asked for")
     shape: Ints = _geometry.integers(name, argument, value)
     if min(shape, default=0) < 0:
-        raise ArgumentError(f"{name}: no entry of {argument} may be negative, but {argument}={shape}")
+        raise ArgumentError(f"{name}: no entry of {argument} may be negative, but {argument}={shown(shape)}")
     _geometry.check_size(name, argument, shape)
     return shape
 

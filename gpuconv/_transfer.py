@@ -48,8 +48,7 @@ def pack(w: Any, operator: str = "conv") -> PackedWeights:
     >>> gpuconv.conv(np.ones((1, 3, 8, 8), np.float32), weights).shape
     (1, 4, 6, 6)
     """
-    if not isinstance(operator, str) or operator not in ("conv", "conv_transpose"):  # type: ignore[redundant-expr]
-        raise ArgumentError(f"pack: operator must be conv or conv_transpose, not {shown(operator)}")
+    _check_operator(operator)
     library, w = _arrays.resolve_one("pack", "w", w)
     _dtypes.check(operator, w=w)
     if w.ndim < 3:
@@ -63,6 +62,12 @@ def pack(w: Any, operator: str = "conv") -> PackedWeights:
     snapshot = np.array(w, order="C", subok=False)
     snapshot.flags.writeable = False
     return PackedWeights(operator, snapshot)
+
+
+def _check_operator(operator: Any) -> None:
+    """Raise unless an operator is one that takes packed weights."""
+    if not isinstance(operator, str) or operator not in ("conv", "conv_transpose"):
+        raise ArgumentError(f"pack: operator must be conv or conv_transpose, not {shown(operator)}")
 
 
 def to_device(a: Any) -> Any:

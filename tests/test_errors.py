@@ -102,6 +102,11 @@ UNSHOWABLE = {
     "a long activation": lambda: gpuconv.conv(X, W, activation=_LONG),
     "a long operator to pack for": lambda: gpuconv.pack(W, _LONG),
     "a long operator to explain": lambda: gpuconv.explain(_LONG, X.shape),
+    "many extents, one of them negative": lambda: gpuconv.conv_weight_grad(X, X, [*[1] * 100_000, -1]),
+    "extents of a product of too many digits": lambda: gpuconv.conv_input_grad(X, W, range(1, 100_000)),
+    "extents of too many digits to explain": lambda: gpuconv.explain("conv", X.shape, [4, 4, 3, 10**5000]),
+    "negative extents to explain": lambda: gpuconv.explain("max_pool", [1, 1, -3], kernel_shape=[1]),
+    "no extents to explain": lambda: gpuconv.explain("max_pool", None, kernel_shape=[1]),  # type: ignore[arg-type]
     "an array for an operator to pack for": lambda: gpuconv.pack(W, np.zeros(0)),  # type: ignore[arg-type]
     "a number for an operator": lambda: gpuconv.explain(10**5000, X.shape),  # type: ignore[arg-type]
     "a long architecture": lambda: gpuconv.explain("conv", X.shape, W.shape, arch=_LONG),

@@ -71,7 +71,10 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 
 class _Watch:
-    """Notes every file that Python opens, but for modules; an audit hook stays for ever."""
+    """Notes every file that Python opens, but for modules, and for those that say how many processors there are.
+
+    An audit hook stays for ever.
+    """
 
     def __init__(self) -> None:
         self.active = False
@@ -81,7 +84,7 @@ class _Watch:
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and self.active and isinstance(arguments[0], str | bytes):
             path = os.path.realpath(os.fsdecode(arguments[0]))
-            if not path.startswith(_OURS):
+            if not path.startswith((*_OURS, "/sys/fs/cgroup")) and not re.fullmatch(r"/proc/\d+/cgroup", path):
                 self.opened.append(path)
 
     @contextmanager
