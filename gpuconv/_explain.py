@@ -8,7 +8,7 @@ from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from gpuconv import _activation, _dtypes, _layout, _precision
+from gpuconv import _activation, _dtypes, _geometry, _layout, _precision
 from gpuconv._activation import Activation
 from gpuconv._errors import ArgumentTypeError
 from gpuconv._geometry import Ints
@@ -178,6 +178,8 @@ def _shapes(
         of_call = {"x": tuple(map(index, x_shape))}
         if w_shape is not None:
             of_call["w"] = tuple(map(index, w_shape))
+        for name, shape in of_call.items():
+            _geometry.check_size(call.operator, f"{name}_shape", shape)
         shapes = dict.fromkeys(called.inputs, of_call["x"]) | of_call
         if called.forward is not None:
             result = called.forward(*of_call.values(), layout=layout, name=call.operator, **attributes).y_shape
