@@ -107,6 +107,8 @@ def test_explain_says_the_same_of_shapes_that_no_array_has(capsys: pytest.Captur
     assert not gpuconv.explain("max_pool", (1, 1, 2), kernel_shape=[2**40], strides=[2**60]).launches
     for shape in ((0, 1, 2**58), (0, 2**16, 2**16), (2, 3, 0, 2**40)):
         assert gpuconv.explain("conv_bias_grad", shape).launches
+    pads = [0, 0, 2**32, 0]  # windows, had they any along the second axis
+    assert gpuconv.explain("max_pool_grad", (2, 2, 1, 1), kernel_shape=[4, 2], pads=pads).launches
     assert "max_pool" in capsys.readouterr().out
 
 
