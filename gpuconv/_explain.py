@@ -177,6 +177,8 @@ def _shapes(
         of_call = {"x": _extents(call.operator, "x_shape", x_shape)}
         if w_shape is not None:
             of_call["w"] = _extents(call.operator, "w_shape", w_shape)
+        for name, shape in of_call.items():
+            _geometry.check_size(call.operator, f"{name}_shape", shape)
         shapes = dict.fromkeys(called.inputs, of_call["x"]) | of_call
         if called.forward is not None:
             result = called.forward(*of_call.values(), layout=layout, name=call.operator, **attributes).y_shape

@@ -93,14 +93,10 @@ def tap_range(count: int, limit: int, stride: int, offset: int) -> tuple[int, in
 def taps_met(count: int, limit: int, stride: int, offsets: range) -> Ints:
     """Return the taps for which some ``q`` in ``[0, count)`` has ``0 <= q * stride + offsets[tap] < limit``.
 
-    However many taps lie in the padding alone, no more are looked at than can be met.
+    Where there are more taps than could be met, each is not looked at: they may be any number.
     """
-    if 0 in (count, limit):
-        return ()
-    reach = (count - 1) * stride
-    between = range(*tap_range(len(offsets), limit + reach, offsets.step, offsets[0] + reach))
-    if len(between) <= count * limit:
-        return tuple(tap for tap in between if range(*tap_range(count, limit, stride, offsets[tap])))
+    if len(offsets) <= count * limit:
+        return tuple(tap for tap, offset in enumerate(offsets) if range(*tap_range(count, limit, stride, offset)))
     ranges = (tap_range(len(offsets), limit, offsets.step, q * stride + offsets[0]) for q in range(count))
     return tuple(sorted({tap for some in ranges for tap in range(*some)}))
 

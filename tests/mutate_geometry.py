@@ -31,6 +31,10 @@ KINDS = {"value": ArgumentError, "type": ArgumentTypeError}
 EQUIVALENT = {
     "_split: small = tuple((max(0, total) // 2 for total in totals))"
     "  ->  small = tuple((max(1, total) // 2 for total in totals))": "half of 1 is 0 as well, rounded down",
+    **{
+        f"taps_met: if len(offsets) <= count * limit:  ->  if len(offsets) {other}:": "both ways find the same taps"
+        for other in ("< count * limit", "> count * limit", "<= count + limit")
+    },
 }
 
 
@@ -238,11 +242,35 @@ def _ranges() -> Iterator[tuple[int, int, int, int]]:
 
 def _at_the_limits() -> Iterator[tuple[Problem, tuple[int, ...]]]:
     """What nobody can count, with the output that follows without counting: the largest sizes, the longest stride."""
-    largest = (2**63 - 1) // 8
+    largest, most = (2**63 - 1) // 16, (1,) * 64
     yield Problem("conv", (1, 1, largest), (1, 1, 1)), (1, 1, largest)
     yield Problem("max_pool", (1, 1, largest), attributes={"kernel_shape": [1]}), (1, 1, largest)
     yield Problem("conv", (1, 1, 5), (1, 1, 1), attributes={"strides": [2**63 - 1]}), (1, 1, 1)
+    yield Problem("max_pool", most, attributes={"kernel_shape": most[2:]}), most
     yield Problem("max_pool", (1, 1, 2**53 + 1), attributes={"kernel_shape": [2], "strides": [2]}), (1, 1, 2**52)
+
+
+def _ask_met(count: int, limit: int, stride: int, offsets: range) -> Ask:
+    return lambda module: module.taps_met(count, limit, stride, offsets)
+
+
+def _met_by_trying(count: int, limit: int, stride: int, offsets: range) -> Any:
+    places = [{q * stride + offset for q in range(count)} for offset in offsets]
+    return tuple(tap for tap, there in enumerate(places) if there & set(range(limit)))
+
+
+def _kernels() -> Iterator[tuple[int, int, int, range]]:
+    random = Random(22)
+    for _ in range(300):
+        first, step = random.randint(-12, 6), random.randint(1, 4)
+        offsets = range(first, first + random.randint(1, 30) * step, step)
+        yield random.randint(0, 4), random.randint(0, 4), random.randint(1, 5), offsets
+
+
+def _past_the_axes() -> tuple[Problem, tuple[type, str]]:
+    """A rank that no array of the tests of errors has."""
+    sentence = "max_pool: x has 63 spatial axes, but beside batch and channels an array has at most 62"
+    return Problem("max_pool", (1,) * 65, attributes={"kernel_shape": [1] * 63}), (ArgumentError, sentence)
 
 
 def corpus() -> list[tuple[Ask, Any]]:
@@ -250,6 +278,9 @@ def corpus() -> list[tuple[Ask, Any]]:
     asked = [(_ask_fields(problem), answer(problem)) for problem in _problems()]
     asked += [(_ask_fields(row.problem), (KINDS[row.kind], row.message)) for row in REFUSALS]
     asked += [(_ask_range(*arguments), _range_by_trying(*arguments)) for arguments in _ranges()]
+    asked += [(_ask_met(*arguments), _met_by_trying(*arguments)) for arguments in _kernels()]
+    problem, refusal = _past_the_axes()
+    asked.append((_ask_fields(problem), refusal))
     return asked + [(_ask_output(problem), y_shape) for problem, y_shape in _at_the_limits()]
 
 

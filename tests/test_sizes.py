@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from emulator import emulated_cuda
 from refusal_rows import too_large
 
 import gpuconv
@@ -92,6 +93,32 @@ def test_few_outputs_far_apart_are_computed_together(monkeypatch: pytest.MonkeyP
     assert np.flatnonzero(y[0, 1]).tolist() == [2**18]
     assert y[0, 0, 2**18] == 12
     assert counted.call_count == 2  # one for each tap
+
+
+def test_explain_says_the_same_of_shapes_that_no_array_has(capsys: pytest.CaptureFixture[str]) -> None:
+    for x, w, what, shape in (
+        ((1, 1, 2**64), (1, 1, 1), "x_shape", (1, 1, 2**64)),
+        ((0, 2, 3), (3, 2, 2**63), "w_shape", (3, 2, 2**63)),
+        ((1, 1, 2**58), (2, 1, 1), "the output shape", (1, 2, 2**58)),
+    ):
+        with pytest.raises(ArgumentError) as caught:
+            gpuconv.explain("conv", x, w)
+        assert str(caught.value) == f"conv: {too_large(shape, what)}"
+    assert not gpuconv.explain("max_pool", (1, 1, 2), kernel_shape=[2**40], strides=[2**60]).launches
+    for shape in ((0, 1, 2**58), (0, 2**16, 2**16), (2, 3, 0, 2**40)):
+        assert gpuconv.explain("conv_bias_grad", shape).launches
+    pads = [0, 0, 2**32, 0]  # windows, had they any along the second axis
+    assert gpuconv.explain("max_pool_grad", (2, 2, 1, 1), kernel_shape=[4, 2], pads=pads).launches
+    assert "max_pool" in capsys.readouterr().out
+
+
+@pytest.mark.emulator
+def test_sums_over_nothing_on_cuda_do_not_ask_how_large_it_is() -> None:
+    for shape in ((0, 1, 2**58), (0, 2**16, 2**16), (2, 3, 0, 2**40)):
+        with emulated_cuda():
+            db = gpuconv.conv_bias_grad(np.empty(shape, np.float16))
+        assert db.shape == shape[1:2]
+        assert not db.any()
 
 
 # ---------------------------------------------------------------- at random

@@ -72,6 +72,8 @@ def _met(geometry: _Windows, axis: int) -> int:
     """Return how many coordinates of an input axis meet an output through some tap."""
     n, out, stride = geometry.x_shape[2 + axis], geometry.y_shape[2 + axis], geometry.strides[axis]
     offsets = geometry.offsets[axis]
+    if 0 in (n, out):
+        return 0
     if isinstance(geometry, ConvTransposeGeometry):
         if n * len(offsets) > _MOST_PAIRS:
             return n

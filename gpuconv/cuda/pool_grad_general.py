@@ -47,7 +47,7 @@ def needs_wide(problem: Problem) -> bool:
     reach = _reach(problem)
     ends = [n + begin for n, begin in zip(g.x_shape[2:], g.pads_begin, strict=True)]
     spans = [params.span(problem.shapes[name], strides) for name, strides in problem.arrays.items()]
-    return params.needs_wide(OPERATOR, [prod(g.x_shape), *reach, *ends, *g.strides, *g.dilations, *spans])
+    return params.needs_wide(OPERATOR, [prod(g.x_shape), *g.y_shape, *reach, *ends, *g.strides, *g.dilations, *spans])
 
 
 def _rank(problem: Problem, wide: bool) -> int:

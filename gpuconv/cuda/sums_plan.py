@@ -91,6 +91,8 @@ def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides:
     operator, channels = "bias_grad", geometry.y_shape[0]
     if channels == 0:
         return Plan.of_nothing(operator)
+    if 0 in geometry.x_shape:  # its other extents and its strides may be any numbers, and nothing is read
+        geometry, x_strides = SumsGeometry((0, channels, 1), geometry.y_shape), (0, 0, 0)
     extents, steps = collapsed((geometry.x_shape[0], *geometry.x_shape[2:]), (x_strides[0], *x_strides[2:]))
     elements = prod(extents)
     last = channels > 1 and elements > 1 and abs(x_strides[1]) < abs(steps[-1])
