@@ -50,6 +50,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in one_line)
 
 
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Return texts separated by commas; of many, the first ones and the number of the others."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """Lay out rows under a header: the first ``left`` columns to the left, all others to the right."""
     lines = [header, *rows]

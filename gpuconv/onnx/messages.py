@@ -7,7 +7,9 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from gpuconv._errors import DeviceError, GpuconvError
-from gpuconv._terminal import printable
+from gpuconv._terminal import listed, printable
+
+__all__ = ["LONGEST", "listed", "one_line", "presentable", "quoted", "reason"]
 
 LONGEST = 500  # characters of a message
 _LONGEST_NAME = 80
@@ -28,12 +30,6 @@ def quoted(name: str | bytes) -> str:
     text = repr(name[:_LONGEST_NAME])
     whole = len(name) <= _LONGEST_NAME and len(text) <= _LONGEST_NAME + 2
     return text if whole else f"{text[:_LONGEST_NAME]}…{text[-1]}"
-
-
-def listed(names: list[str], most: int = 8) -> str:
-    """Return texts separated by commas; of many, the first ones and the number of the others."""
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest
 
 
 def one_line(text: str, longest: int = LONGEST) -> str:
