@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 _LONGEST = 120  # characters of a value that a message shows
@@ -24,6 +25,12 @@ def one_line(text: str, longest: int = _LONGEST) -> str:
 def printable(text: str) -> str:
     """Put a text on one line, with control characters escaped: names in models are anybody's."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Return texts separated by commas; of many, the first ones and the number of the others."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
 
 
 class GpuconvError(Exception):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuconv._errors import listed
 from gpuconv._files import open_regular
 from gpuconv._terminal import CommandError
 
@@ -66,7 +67,7 @@ def make(declared: Sequence[Any], files: Mapping[str, str], seed: int) -> tuple[
 def _check_names(specs: Mapping[str, Any], files: Mapping[str, str]) -> None:
     for name in files:
         if name not in specs:
-            inputs = ", ".join(str(spec) for spec in specs.values() if spec.required)
+            inputs = listed([str(spec) for spec in specs.values() if spec.required])
             raise CommandError(f"--input {name}: the model has no such input; it has {inputs or 'none'}")
 
 
@@ -84,8 +85,10 @@ def _read(spec: Any, file: str) -> Any:
             array = np.lib.format.read_array(stream, allow_pickle=False)
     except OSError as error:
         raise CommandError(f"{what}: {error.strerror or error}") from None
-    except ValueError as error:  # truncated, pickled, or with a damaged header
-        raise CommandError(f"{what}: {error}") from None
+    except (CommandError, MemoryError):
+        raise
+    except Exception as error:  # truncated, pickled, or with a header that is damaged: NumPy raises whatever it likes
+        raise CommandError(f"{what}: {str(error) or type(error).__name__}") from None
     if array.dtype.kind == "V" and spec.dtype and array.dtype.itemsize == np.dtype(spec.dtype).itemsize:
         return array.view(spec.dtype)  # the format has no name for bfloat16 and its like, and says "two bytes"
     return array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -98,6 +101,13 @@ def _random(spec: Any, extents: Mapping[str, int], generator: np.random.Generato
         raise CommandError(
             f"no random values can be made for the input {spec}; give it with --input {spec.name}=FILE.npy"
         )
+    try:
+        return _drawn(spec, extents, generator)
+    except (ValueError, OverflowError) as error:
+        raise CommandError(f"no random values can be made for the input {spec}: {error}") from None
+
+
+def _drawn(spec: Any, extents: Mapping[str, int], generator: np.random.Generator) -> Any:
     shape = [extents.get(dim, _UNKNOWN_EXTENT) if not isinstance(dim, int) else dim for dim in spec.shape]
     dtype = np.dtype(spec.dtype)  # bfloat16 too, as onnx has imported ml_dtypes
     if dtype.kind in "biu":

@@ -35,6 +35,8 @@ def output_folder(path: str | None) -> Iterator[OutputFolder | None]:
     if path is None:
         yield None
         return
+    if "\0" in path:
+        raise CommandError(f"--output-dir {path}: no name of a folder")
     folder = Path(path)
     new = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     temporary = folder / f".gpuconv-{secrets.token_hex(8)}"  # named before it exists: Ctrl-C may come in between
@@ -94,14 +96,15 @@ class OutputFolder:
 
 def file_names(names: list[str]) -> dict[str, str]:
     """Return a file name for each output name: plain characters only, and unique on any file system."""
-    taken: set[str] = set()
+    taken: dict[str, int] = {}  # names in small letters, and the last number that was tried behind each
     found = {}
     for name in names:
         stem = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip(".-")[:_LONGEST_NAME] or "output"
-        file, number = stem, 1
+        file, number = stem, taken.get(stem.lower(), 1)
         while file.lower() in taken:
             number += 1
             file = f"{stem}_{number}"
-        taken.add(file.lower())
+        taken[stem.lower()] = number
+        taken.setdefault(file.lower(), 1)
         found[name] = f"{file}.npy"
     return found

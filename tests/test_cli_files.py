@@ -36,6 +36,10 @@ def test_an_output_folder_that_is_none_is_an_error(error: Run, pool: str, tmp_pa
     assert "file/in" in error("run", pool, "--output-dir", tmp_path / "file" / "in")
 
 
+def test_an_output_folder_that_has_no_name(error: Run, pool: str) -> None:
+    assert error("run", pool, "--output-dir", "a\0b") == r"--output-dir a\x00b: no name of a folder"
+
+
 def test_an_output_folder_that_cannot_be_written_is_an_error(
     error: Run, pool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

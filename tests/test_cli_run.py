@@ -209,6 +209,36 @@ def test_run_refuses_inputs(
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': ((,), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (None), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }",
+        "{'descr': (), 'fortran_order': False, 'shape': (2,), }",
+        "{" * 1000,
+        "[" * 9000,
+    ],
+)
+def test_run_refuses_files_with_damaged_headers(error: Run, pool: str, tmp_path: Path, header: str) -> None:
+    length = (len(header) + 1).to_bytes(2, "little")
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + length + header.encode() + b"\n" + bytes(8))
+    assert error("run", pool, "--input", f"x={tmp_path}/x.npy").startswith(f"--input x={tmp_path}/x.npy: ")
+
+
+def test_run_refuses_extents_that_no_array_has(error: Run, save_model: Run, tmp_path: Path) -> None:
+    extent = 2**62
+    model = save_model(f"net (float[{extent}, {extent}] x) => (float[N, M] y) {{ y = Neg (x) }}")
+    assert error("run", model).startswith("no random values can be made for the input 'x' (float32 (")
+
+
+def test_a_model_with_many_inputs_lists_the_first(error: Run, save_model: Run) -> None:
+    inputs = ", ".join(f"float[1] x{n}" for n in range(500))
+    text = error("run", save_model(f"net ({inputs}) => (float[1] y) {{ y = Neg (x0) }}"), "--input", "z=z.npy")
+    assert text.startswith("--input z: the model has no such input; it has 'x0' (float32 (1,)), 'x1' (float32 (1,)), ")
+    assert text.endswith("'x7' (float32 (1,)) and 492 more")
+
+
 def test_run_refuses_an_input_given_twice(error: Run, pool: str) -> None:
     assert error("run", pool, "--input", "x=a.npy", "--input", "x=b.npy") == "--input x: given twice"
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ValueInfoProto
 
-from gpuconv._errors import ArgumentError, ArgumentTypeError, one_line
-from gpuconv.onnx.messages import listed, quoted
+from gpuconv._errors import ArgumentError, ArgumentTypeError, listed, one_line
+from gpuconv.onnx.messages import quoted
 from gpuconv.onnx.model import element_type
 
 

@@ -29,12 +29,6 @@ def quoted(name: str | bytes) -> str:
     return text if whole else f"{text[:_LONGEST_NAME]}…{text[-1]}"
 
 
-def listed(names: list[str], most: int = 8) -> str:
-    """Return texts separated by commas; of many, the first ones and the number of the others."""
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest
-
-
 def reason(error: BaseException) -> str:
     """Return what another library says, or the name of its error where it says nothing."""
     return one_line(str(error), _LONGEST_REASON) or type(error).__name__

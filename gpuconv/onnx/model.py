@@ -11,9 +11,9 @@ from typing import Any
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-from gpuconv._errors import ArgumentError, GpuconvError
+from gpuconv._errors import ArgumentError, GpuconvError, listed
 from gpuconv.onnx import files, nodes, structure
-from gpuconv.onnx.messages import listed, quoted, reason
+from gpuconv.onnx.messages import quoted, reason
 from gpuconv.onnx.steps import DOMAIN
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
