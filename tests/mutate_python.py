@@ -1,0 +1,264 @@
+"""Break the Python modules of gpuconv in every small way, many times at random, and see that the tests notice it.
+
+`python tests/mutate_python.py --count 300 --seed 0` runs as many mutants, of `--modules 'cpu/*'` only if that is given,
+and prints which survived, and the score. A mutant (`mutants`) is noticed where one of the tests that `mutation_table`
+gives its module fails, or takes longer than the limit. Mutants known to compute the same are listed, with reasons, in
+`equivalent_python`. The checkout stays as it is: each mutant is written into a copy.
+
+Left out are the shared cases, which are data; and, of `gpuconv/cuda`, the model of time, which only chooses among
+kernels that are all right: functions that return a float, floats, and constants that nobody else reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import mutants
+from equivalent_python import EQUIVALENT
+from mutants import Mutant
+from mutation_table import TESTS
+
+ROOT = Path(__file__).resolve().parents[1]
+SECONDS = 60.0  # that the tests of one mutant may take
+KILLED, TIMEOUT, SURVIVED, KNOWN = "noticed", "too slow, and so noticed", "not noticed", "known to be equivalent"
+WRONG = "noticed, though listed as equivalent"
+_DATA = ("_cases.py",)
+_WARM = ("numpy", "ml_dtypes", "pytest", "onnx", "onnx.reference")
+_OPTIONS = ("-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0")
+_MARKERS = ("-m", "not gpu and not emulator")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A mutant and its module, named from the package's folder on."""
+
+    module: str
+    mutant: Mutant
+
+    @property
+    def name(self) -> str:
+        return f"{self.module} {self.mutant.name}"
+
+
+# ---------------------------------------------------------------- which
+
+
+def modules() -> list[str]:
+    """Every module whose mutants are run."""
+    package = ROOT / "gpuconv"
+    found = sorted(path.relative_to(package).as_posix() for path in package.rglob("*.py"))
+    return [module for module in found if module not in _DATA]
+
+
+@cache
+def targets(module: str) -> list[Target]:
+    """Every mutant of a module."""
+    source = (ROOT / "gpuconv" / module).read_text()
+    if module.startswith("cuda/"):
+        made = mutants.mutants(source, _model_of(ast.parse(source)), floats=False)
+    else:
+        made = mutants.mutants(source)
+    return [Target(module, mutant) for mutant in made]
+
+
+def _model_of(tree: ast.Module) -> Callable[[ast.stmt], bool]:
+    """Return what tells the model of time: functions that return a float, and constants that only these read."""
+    inside = {node for function in ast.walk(tree) if _returns_float(function) for node in ast.walk(function)}
+    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in inside and _is_read(node)}
+    own = {node.id for node in inside if isinstance(node, ast.Name)} - read
+
+    def is_model(statement: ast.stmt) -> bool:
+        if not isinstance(statement, ast.Assign):
+            return _returns_float(statement)
+        return {node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)} <= own
+
+    return is_model
+
+
+def _returns_float(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef) and isinstance(node.returns, ast.Name) and node.returns.id == "float"
+
+
+def _is_read(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Load)
+
+
+def tests_of(module: str) -> tuple[str, ...]:
+    """Return the tests of a module: those of the first pattern that it matches."""
+    return next(tests for pattern, tests in TESTS.items() if fnmatch(module, pattern))
+
+
+def chosen(count: int, seed: int, patterns: Sequence[str]) -> list[Target]:
+    """Return so many mutants at random, any as likely as any other."""
+    matching = [m for m in modules() if any(fnmatch(m, pattern.removeprefix("gpuconv/")) for pattern in patterns)]
+    every = [target for module in matching for target in targets(module)]
+    return Random(seed).sample(every, min(count, len(every)))
+
+
+# ---------------------------------------------------------------- the copy
+
+
+@contextmanager
+def working_copy() -> Iterator[Path]:
+    """Make a copy of the checkout the working directory, from which Python imports gpuconv, here and in processes."""
+    before, variables = Path.cwd(), dict(os.environ)
+    with tempfile.TemporaryDirectory(prefix="gpuconv-mutants-") as folder:
+        root = Path(folder).resolve() / "checkout"
+        root.mkdir()
+        for path in ROOT.iterdir():
+            if path.name in ("gpuconv", "tests"):
+                shutil.copytree(path, root / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+            elif not path.name.startswith("."):
+                (root / path.name).symlink_to(path)
+        os.chdir(root)
+        os.environ.update(PYTHONPATH=str(root), OPENBLAS_NUM_THREADS="1")
+        try:
+            yield root
+        finally:
+            os.chdir(before)
+            os.environ.clear()
+            os.environ.update(variables)
+
+
+@contextmanager
+def written(target: Target, root: Path) -> Iterator[None]:
+    """Put a mutant in its module's place meanwhile; nothing compiled before or then is found afterwards."""
+    path = root / "gpuconv" / target.module
+    whole = path.read_text()
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+        compiled.unlink()
+    path.write_text(target.mutant.text())
+    try:
+        yield
+    finally:
+        path.write_text(whole)
+
+
+@contextmanager
+def own_cache(root: Path) -> Iterator[None]:
+    """Give the compiled kernels of a mutant a folder of its own, which begins with those of the whole package."""
+    with tempfile.TemporaryDirectory(dir=root.parent) as folder:
+        shutil.copytree(root.parent / "cache", folder, dirs_exist_ok=True)
+        os.environ["GPUCONV_CACHE_DIR"] = folder
+        yield
+
+
+# ---------------------------------------------------------------- running tests
+
+
+def warm() -> None:
+    """Import what tests need and no mutant changes: every process that is forked from this one has it."""
+    for name in _WARM:
+        importlib.import_module(name)
+
+
+def run_tests(tests: Sequence[str], log: Path, limit: float | None, keep_compiled: bool = False) -> int | None:
+    """Run tests in a process of their own; return its exit status, or None where it took too long and was ended."""
+    process = multiprocessing.get_context("fork").Process(target=_pytest, args=(tests, log, keep_compiled))
+    process.start()
+    process.join(limit)
+    if process.exitcode is None:
+        os.killpg(process.pid or 0, signal.SIGKILL)
+        process.join()
+        return None
+    return process.exitcode
+
+
+def _pytest(tests: Sequence[str], log: Path, keep_compiled: bool) -> None:
+    os.setsid()  # those that tests start are ended with it
+    sys.dont_write_bytecode = not keep_compiled
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "" if keep_compiled else "1"
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    root = os.environ["PYTHONPATH"]
+    sys.path[:] = [root, *(entry for entry in sys.path if Path(entry).resolve() not in (ROOT, ROOT / "tests"))]
+    for name in ("mutants", "mutation_table", "equivalent_python"):
+        sys.modules.pop(name, None)
+    import pytest
+
+    os._exit(pytest.main([*_OPTIONS, *_MARKERS, *tests]))
+
+
+def check_baseline(wanted: Iterable[str], root: Path) -> None:
+    """Run the tests on the package as it is; leave where they fail, since nothing can be told by them."""
+    (root.parent / "cache").mkdir()
+    os.environ["GPUCONV_CACHE_DIR"] = str(root.parent / "cache")
+    log = root.parent / "baseline.txt"
+    if run_tests(list(dict.fromkeys(wanted)), log, None, keep_compiled=True) != 0:
+        sys.exit(f"{log.read_text()}\nThe tests fail without any mutant.")
+
+
+def verdict(target: Target, root: Path) -> tuple[str, float]:
+    """Return what becomes of a mutant, and the seconds that it took."""
+    start = time.monotonic()
+    with written(target, root), own_cache(root):
+        status = run_tests([f"tests/{test}" for test in tests_of(target.module)], root.parent / "log.txt", SECONDS)
+    known = target.name in KNOWN_NAMES
+    found = (KNOWN if known else SURVIVED) if status == 0 else TIMEOUT if status is None else KILLED
+    return WRONG if known and status != 0 else found, time.monotonic() - start
+
+
+KNOWN_NAMES = {name for names in EQUIVALENT.values() for name in names}
+
+
+# ---------------------------------------------------------------- the command
+
+
+def report(picked: Sequence[Target]) -> int:
+    """Run mutants, print what becomes of them, and return how many survive."""
+    verdicts: Counter[str] = Counter()
+    with working_copy() as root:
+        warm()
+        check_baseline((f"tests/{test}" for target in picked for test in tests_of(target.module)), root)
+        for number, target in enumerate(picked, 1):
+            found, seconds = verdict(target, root)
+            verdicts[found] += 1
+            print(f"{number:4} {seconds:5.1f} s  {found}: {target.name}", flush=True)
+    judged = len(picked) - verdicts[KNOWN]
+    noticed = verdicts[KILLED] + verdicts[TIMEOUT]
+    print(*(f"{count} {found}" for found, count in verdicts.most_common()), sep=", ")
+    print(f"score: {noticed} of {judged} that are not equivalent, {noticed / max(1, judged):.1%}")
+    return verdicts[SURVIVED] + verdicts[WRONG]
+
+
+def _parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, default=300, help="mutants to run (300)")
+    parser.add_argument("--seed", type=int, default=0, help="of the choice (0)")
+    parser.add_argument("--modules", nargs="+", default=["*"], metavar="PATTERN", help="of modules, such as 'cpu/*'")
+    parser.add_argument("--named", metavar="TEXT", help="only mutants in whose names this occurs")
+    parser.add_argument("--list", action="store_true", help="print the names, and run nothing")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = _parsed()
+    picked = chosen(sys.maxsize if options.named else options.count, options.seed, options.modules)
+    if options.named:
+        picked = [target for target in picked if options.named in target.name]
+    if options.list:
+        print(*(target.name for target in picked), sep="\n")
+        return 0
+    return min(1, report(picked))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
