@@ -142,16 +142,31 @@ class Place:
         with self.holding(new):
             after = ast.unparse(ast.fix_missing_locations(new if whole else self.statement))
         pairs = zip(before.splitlines(), after.splitlines(), strict=False)
-        changed = next((f"{old.strip()}  ->  {new.strip()}" for old, new in pairs if old != new), "no change")
+        changed = next((_shortened(old.strip(), new.strip()) for old, new in pairs if old != new), "no change")
         return f"{self.function or 'module'}: {changed}"
+
+
+def _shortened(old: str, new: str) -> str:
+    """Return two lines, those that are long without most of what they have in common."""
+    if len(old) <= 120:
+        return f"{old}  ->  {new}"
+    begin = _in_common(old, new)
+    end = min(_in_common(old[::-1], new[::-1]), min(len(old), len(new)) - begin)
+    begin, end = max(0, begin - 40), max(0, end - 40)
+    return f"… {old[begin : len(old) - end]} …  ->  … {new[begin : len(new) - end]} …"
+
+
+def _in_common(one: str, other: str) -> int:
+    """Return how many characters two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 Left = Callable[[ast.stmt], bool]
 
 
-def mutants(source: str, left_out: Left = lambda _: False, floats: bool = True) -> list[Mutant]:
+def mutants(tree: ast.Module, left_out: Left = lambda _: False, floats: bool = True) -> list[Mutant]:
     """Every mutant of a module but for those of statements left out; without `floats`, such numbers do not change."""
-    tree = ast.parse(source)
     siblings: defaultdict[str, list[Mutant]] = defaultdict(list)
     made = []
     for place in _places_in(tree, left_out):
@@ -206,22 +221,13 @@ def _bound(node: ast.AST) -> frozenset[str]:
 
 
 def _replacements(place: Place, floats: bool) -> Iterator[ast.AST]:
+    """What may stand in a node's place."""
     node = place.node
+    if isinstance(node, (ast.BinOp, ast.AugAssign, ast.UnaryOp, ast.Compare, ast.BoolOp)):
+        if place.function or not isinstance(getattr(node, "op", None), ast.BitOr):  # which is a union of types there
+            yield from _other_operators(node)
+        return
     match node:
-        case ast.Compare(ops=ops):
-            for i, op in enumerate(ops):
-                for other in _COMPARISONS[type(op)]:
-                    yield _changed(node, ops=[*ops[:i], other(), *ops[i + 1 :]])
-        case ast.BinOp(op=op) if place.function or not isinstance(op, ast.BitOr):  # else it is a union of types
-            yield from (_changed(node, op=other()) for other in _OPERATORS.get(type(op), ()))
-            if isinstance(op, ast.FloorDiv):
-                yield _ceiled(node)
-        case ast.AugAssign(op=op):
-            yield from (_changed(node, op=other()) for other in _OPERATORS.get(type(op), ()))
-        case ast.UnaryOp(operand=operand):
-            yield operand
-        case ast.BoolOp(op=op):
-            yield _changed(node, op=ast.Or() if isinstance(op, ast.And) else ast.And())
         case ast.IfExp(body=body, orelse=orelse):
             yield _changed(node, body=orelse, orelse=body)
         case ast.If(test=ast.Name() | ast.Call() | ast.Attribute() as test):
@@ -232,6 +238,22 @@ def _replacements(place: Place, floats: bool) -> Iterator[ast.AST]:
             yield _changed(node, id=_NAMES[name])
         case ast.Constant(value=value):
             yield from (_changed(node, value=other) for other in _other_constants(value, floats))
+
+
+def _other_operators(node: ast.AST) -> Iterator[ast.AST]:
+    match node:
+        case ast.Compare(ops=ops):
+            for i, op in enumerate(ops):
+                for other in _COMPARISONS[type(op)]:
+                    yield _changed(node, ops=[*ops[:i], other(), *ops[i + 1 :]])
+        case ast.BoolOp(op=op):
+            yield _changed(node, op=ast.Or() if isinstance(op, ast.And) else ast.And())
+        case ast.UnaryOp(operand=operand):
+            yield operand
+        case ast.BinOp(op=op) | ast.AugAssign(op=op):
+            yield from (_changed(node, op=other()) for other in _OPERATORS.get(type(op), ()))
+            if isinstance(node, ast.BinOp) and isinstance(op, ast.FloorDiv):
+                yield _ceiled(node)
 
 
 def _other_constants(value: Any, floats: bool) -> Iterable[Any]:

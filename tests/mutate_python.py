@@ -5,8 +5,7 @@ and prints which survived, and the score. A mutant (`mutants`) is noticed where 
 gives its module fails, or takes longer than the limit. Mutants known to compute the same are listed, with reasons, in
 `equivalent_python`. The checkout stays as it is: each mutant is written into a copy.
 
-Left out are the shared cases, which are data; and, of `gpuconv/cuda`, the model of time, which only chooses among
-kernels that are all right: functions that return a float, floats, and constants that nobody else reads.
+Left out are the shared cases, which are data; and, of `gpuconv/cuda`, floats and the model of time (`time_model`).
 """
 
 from __future__ import annotations
@@ -18,22 +17,28 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import mutants
+import time_model
 from equivalent_python import EQUIVALENT
 from mutants import Mutant
 from mutation_table import TESTS
+
+if TYPE_CHECKING:
+    import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 60.0  # that the tests of one mutant may take
@@ -41,8 +46,18 @@ KILLED, TIMEOUT, SURVIVED, KNOWN = "noticed", "too slow, and so noticed", "not n
 WRONG = "noticed, though listed as equivalent"
 _DATA = ("_cases.py",)
 _WARM = ("numpy", "ml_dtypes", "pytest", "onnx", "onnx.reference")
-_OPTIONS = ("-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0")
-_MARKERS = ("-m", "not gpu and not emulator")
+_OPTIONS = (
+    "-x",
+    "-q",
+    "--no-header",
+    "--durations=25",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+    "--hypothesis-seed=0",
+)
+_MARKERS = ("-m", "not gpu")
 
 
 @dataclass(frozen=True)
@@ -70,34 +85,18 @@ def modules() -> list[str]:
 @cache
 def targets(module: str) -> list[Target]:
     """Every mutant of a module."""
-    source = (ROOT / "gpuconv" / module).read_text()
-    if module.startswith("cuda/"):
-        made = mutants.mutants(source, _model_of(ast.parse(source)), floats=False)
-    else:
-        made = mutants.mutants(source)
+    made = mutants.mutants(_trees()[module], _model().__contains__, floats=not module.startswith("cuda/"))
     return [Target(module, mutant) for mutant in made]
 
 
-def _model_of(tree: ast.Module) -> Callable[[ast.stmt], bool]:
-    """Return what tells the model of time: functions that return a float, and constants that only these read."""
-    inside = {node for function in ast.walk(tree) if _returns_float(function) for node in ast.walk(function)}
-    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in inside and _is_read(node)}
-    own = {node.id for node in inside if isinstance(node, ast.Name)} - read
-
-    def is_model(statement: ast.stmt) -> bool:
-        if not isinstance(statement, ast.Assign):
-            return _returns_float(statement)
-        return {node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)} <= own
-
-    return is_model
+@cache
+def _trees() -> dict[str, ast.Module]:
+    return {module: ast.parse((ROOT / "gpuconv" / module).read_text()) for module in modules()}
 
 
-def _returns_float(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef) and isinstance(node.returns, ast.Name) and node.returns.id == "float"
-
-
-def _is_read(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Load)
+@cache
+def _model() -> set[ast.stmt]:
+    return time_model.statements(_trees())
 
 
 def tests_of(module: str) -> tuple[str, ...]:
@@ -128,7 +127,7 @@ def working_copy() -> Iterator[Path]:
             elif not path.name.startswith("."):
                 (root / path.name).symlink_to(path)
         os.chdir(root)
-        os.environ.update(PYTHONPATH=str(root), OPENBLAS_NUM_THREADS="1")
+        os.environ.update(PYTHONPATH=str(root), OPENBLAS_NUM_THREADS="1", GPUCONV_REQUIRE_EMULATOR="1")
         try:
             yield root
         finally:
@@ -152,12 +151,26 @@ def written(target: Target, root: Path) -> Iterator[None]:
 
 
 @contextmanager
-def own_cache(root: Path) -> Iterator[None]:
-    """Give the compiled kernels of a mutant a folder of its own, which begins with those of the whole package."""
+def own_cache(root: Path, usual: Path) -> Iterator[None]:
+    """Give the kernels that a mutant compiles a folder of their own, in which those of the whole package are too."""
     with tempfile.TemporaryDirectory(dir=root.parent) as folder:
-        shutil.copytree(root.parent / "cache", folder, dirs_exist_ok=True)
+        shutil.copytree(usual, folder, copy_function=_linked, dirs_exist_ok=True)
         os.environ["GPUCONV_CACHE_DIR"] = folder
         yield
+
+
+def _linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # on another file system
+        shutil.copy2(source, target)
+
+
+def usual_cache() -> Path:
+    """Return the folder of compiled kernels that gpuconv has here; it is asked in a process, where it may be loaded."""
+    words = "from gpuconv.cuda import cache; print(cache.folder() or '')"
+    found = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout.strip()
+    return Path(found) if found else Path(tempfile.mkdtemp(dir=Path.cwd().parent))
 
 
 # ---------------------------------------------------------------- running tests
@@ -190,27 +203,42 @@ def _pytest(tests: Sequence[str], log: Path, keep_compiled: bool) -> None:
     os.dup2(out, 2)
     root = os.environ["PYTHONPATH"]
     sys.path[:] = [root, *(entry for entry in sys.path if Path(entry).resolve() not in (ROOT, ROOT / "tests"))]
-    for name in ("mutants", "mutation_table", "equivalent_python"):
+    for name in ("mutants", "mutation_table", "equivalent_python", "time_model"):
         sys.modules.pop(name, None)
     import pytest
 
-    os._exit(pytest.main([*_OPTIONS, *_MARKERS, *tests]))
+    files = dict.fromkeys(f"tests/{test.split()[0]}" for test in tests)
+    os._exit(pytest.main([*_OPTIONS, *_MARKERS, *files], [Selection(tests)]))
+
+
+class Selection:
+    """A pytest plugin that keeps, of each file, the tests with one of the words that follow its name in the table."""
+
+    def __init__(self, tests: Sequence[str]) -> None:
+        self.words: defaultdict[str, set[str]] = defaultdict(set)
+        for test in tests:
+            file, *words = (word.replace("%", " ") for word in test.split())
+            self.words[file].update(words or [""])
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if any(self._means(word, item) for word in self.words[item.path.name])]
+
+    def _means(self, word: str, item: pytest.Item) -> bool:
+        return word in item.name if word else item.get_closest_marker("emulator") is None
 
 
 def check_baseline(wanted: Iterable[str], root: Path) -> None:
     """Run the tests on the package as it is; leave where they fail, since nothing can be told by them."""
-    (root.parent / "cache").mkdir()
-    os.environ["GPUCONV_CACHE_DIR"] = str(root.parent / "cache")
     log = root.parent / "baseline.txt"
     if run_tests(list(dict.fromkeys(wanted)), log, None, keep_compiled=True) != 0:
         sys.exit(f"{log.read_text()}\nThe tests fail without any mutant.")
 
 
-def verdict(target: Target, root: Path) -> tuple[str, float]:
+def verdict(target: Target, root: Path, usual: Path) -> tuple[str, float]:
     """Return what becomes of a mutant, and the seconds that it took."""
     start = time.monotonic()
-    with written(target, root), own_cache(root):
-        status = run_tests([f"tests/{test}" for test in tests_of(target.module)], root.parent / "log.txt", SECONDS)
+    with written(target, root), own_cache(root, usual):
+        status = run_tests(tests_of(target.module), root.parent / "log.txt", SECONDS)
     known = target.name in KNOWN_NAMES
     found = (KNOWN if known else SURVIVED) if status == 0 else TIMEOUT if status is None else KILLED
     return WRONG if known and status != 0 else found, time.monotonic() - start
@@ -222,14 +250,16 @@ KNOWN_NAMES = {name for names in EQUIVALENT.values() for name in names}
 # ---------------------------------------------------------------- the command
 
 
-def report(picked: Sequence[Target]) -> int:
+def report(picked: Sequence[Target], baseline: bool = True) -> int:
     """Run mutants, print what becomes of them, and return how many survive."""
     verdicts: Counter[str] = Counter()
     with working_copy() as root:
         warm()
-        check_baseline((f"tests/{test}" for target in picked for test in tests_of(target.module)), root)
+        if baseline:
+            check_baseline((test for target in picked for test in tests_of(target.module)), root)
+        usual = usual_cache()
         for number, target in enumerate(picked, 1):
-            found, seconds = verdict(target, root)
+            found, seconds = verdict(target, root, usual)
             verdicts[found] += 1
             print(f"{number:4} {seconds:5.1f} s  {found}: {target.name}", flush=True)
     judged = len(picked) - verdicts[KNOWN]
@@ -246,6 +276,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--modules", nargs="+", default=["*"], metavar="PATTERN", help="of modules, such as 'cpu/*'")
     parser.add_argument("--named", metavar="TEXT", help="only mutants in whose names this occurs")
     parser.add_argument("--list", action="store_true", help="print the names, and run nothing")
+    parser.add_argument("--no-baseline", action="store_true", help="do not see first that the tests pass")
     return parser.parse_args()
 
 
@@ -257,7 +288,7 @@ def main() -> int:
     if options.list:
         print(*(target.name for target in picked), sep="\n")
         return 0
-    return min(1, report(picked))
+    return min(1, report(picked, not options.no_baseline))
 
 
 if __name__ == "__main__":

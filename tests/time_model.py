@@ -1,0 +1,94 @@
+"""What of `gpuconv/cuda` belongs to the model of time, which only chooses among kernels that are all right.
+
+These are the functions that return a float, and whatever is read by these alone: functions, properties and constants,
+again and again until nothing is added. A module that defines a name means its own; any other read of a name counts for
+all of that name. Measured times, the least time that `explain` tells of, and what devices
+can do are no model.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+_FOLDER, _NO_MODEL = "cuda/", ("cuda/device.py", "cuda/floor.py", "cuda/limits.py")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A function or constant of a module, or a member of one of its classes."""
+
+    module: str
+    name: str
+    statement: ast.stmt
+    member: bool
+
+
+@dataclass(frozen=True)
+class Read:
+    """A name that stands in a function or in another statement of a module, alone or after a dot."""
+
+    name: str
+    reader: ast.stmt | None
+    alone: bool
+
+
+def statements(trees: Mapping[str, ast.Module]) -> set[ast.stmt]:
+    """Return the functions and assignments of the model, of all modules by their names."""
+    trees = {module: tree for module, tree in trees.items() if module.startswith(_FOLDER)}
+    definitions = [found for module, tree in trees.items() for found in _definitions(module, tree)]
+    own = {(one.module, one.name) for one in definitions}
+    reads: defaultdict[tuple[str, str], list[Read]] = defaultdict(list)
+    for module, tree in trees.items():
+        for read in _reads(tree, None):
+            reads[module if (module, read.name) in own else "", read.name].append(read)
+    mine = [one for one in definitions if one.module not in _NO_MODEL]
+    readers: dict[ast.stmt, set[ast.stmt | None]] = {one.statement: set() for one in mine}
+    for one in mine:
+        found = [read for module in (one.module, "") for read in reads[module, one.name] if _may_mean(read, one)]
+        readers[one.statement] |= {read.reader for read in found}
+    model = {statement for statement in readers if _returns_float(statement)}
+    while True:
+        more = {statement for statement, found in readers.items() if found and found <= model | {statement}}
+        if more <= model:
+            return model
+        model |= more
+
+
+def _may_mean(read: Read, definition: Definition) -> bool:
+    return not (definition.member and read.alone)
+
+
+def _returns_float(statement: ast.stmt) -> bool:
+    returns = getattr(statement, "returns", None)
+    return isinstance(returns, ast.Name) and returns.id == "float"
+
+
+def _definitions(module: str, tree: ast.Module | ast.ClassDef) -> Iterator[Definition]:
+    member = isinstance(tree, ast.ClassDef)
+    for statement in tree.body:
+        match statement:
+            case ast.FunctionDef(name=name):
+                yield Definition(module, name, statement, member)
+            case ast.ClassDef():
+                yield from _definitions(module, statement)
+            case ast.Assign(targets=[target]):
+                names = [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
+                yield from (Definition(module, name, statement, member) for name in names)
+
+
+def _reads(node: ast.AST, reader: ast.stmt | None) -> Iterator[Read]:
+    """Yield every name that is read, by the outermost function or assignment that it stands in."""
+    if reader is None and isinstance(node, (ast.FunctionDef, ast.Assign)):
+        reader = node
+    match node:
+        case ast.Name(id=name, ctx=ast.Load()):
+            yield Read(name, reader, True)
+        case ast.Attribute(attr=name, ctx=ast.Load()):
+            yield Read(name, reader, False)
+        case ast.Constant(value=str(name)):  # fields may be read by their names
+            yield Read(name, reader, False)
+    for child in ast.iter_child_nodes(node):
+        yield from _reads(child, reader)
