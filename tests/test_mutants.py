@@ -93,9 +93,10 @@ class Tile:
     def lines(self): return self.words() // _SHARE
     def seconds(self) -> float: return self.lines() / _RATE
 """
-    trees = {"cuda/tile.py": ast.parse(kernel), "cuda/plan.py": ast.parse("def plan(tile): return tile.words()")}
+    plan = "from gpuconv.cuda import tile\ndef plan(one): return one.words()"
+    trees = {"cuda/tile.py": ast.parse(kernel), "cuda/plan.py": ast.parse(plan)}
     found = time_model.statements(trees)
-    assert {getattr(statement, "name", "_RATE") for statement in found} == {"_RATE", "lines", "seconds"}
+    assert {getattr(statement, "name", "numbers") for statement in found} == {"numbers", "lines", "seconds"}
     assert not time_model.statements({"cpu/tile.py": ast.parse(kernel)})
 
 
