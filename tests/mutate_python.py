@@ -2,8 +2,9 @@
 
 `python tests/mutate_python.py --count 300 --seed 0` runs as many mutants, of `--modules 'cpu/*'` only if that is given,
 and prints which survived, and the score. A mutant (`mutants`) is noticed where one of the tests that `mutation_table`
-gives its module fails, or takes longer than the limit. Mutants known to compute the same are listed, with reasons, in
-`equivalent_python`. The checkout stays as it is: each mutant is written into a copy.
+gives its module fails, or takes longer than the limit. Mutants known to compute the same, and functions that only
+choose among ways that are all right, are listed, with reasons, in `equivalent_python`. The checkout stays as it is:
+each mutant is written into a copy.
 
 Left out are the shared cases, which are data; and, of `gpuconv/cuda`, floats and the model of time (`time_model`).
 """
@@ -29,11 +30,11 @@ from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mutants
 import time_model
-from equivalent_python import EQUIVALENT
+from equivalent_python import CHOICES, EQUIVALENT
 from mutants import Mutant
 from mutation_table import TESTS
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 60.0  # that the tests of one mutant may take
 KILLED, TIMEOUT, SURVIVED, KNOWN = "noticed", "too slow, and so noticed", "not noticed", "known to be equivalent"
+CHOICE = "not noticed, but only a choice"
 WRONG = "noticed, though listed as equivalent"
 _DATA = ("_cases.py",)
 _WARM = ("numpy", "ml_dtypes", "pytest", "onnx", "onnx.reference")
@@ -239,34 +241,69 @@ def verdict(target: Target, root: Path, usual: Path) -> tuple[str, float]:
     start = time.monotonic()
     with written(target, root), own_cache(root, usual):
         status = run_tests(tests_of(target.module), root.parent / "log.txt", SECONDS)
+    return _judged(target, status), time.monotonic() - start
+
+
+def _judged(target: Target, status: int | None) -> str:
     known = target.name in KNOWN_NAMES
-    found = (KNOWN if known else SURVIVED) if status == 0 else TIMEOUT if status is None else KILLED
-    return WRONG if known and status != 0 else found, time.monotonic() - start
+    if status is None:
+        return TIMEOUT
+    if status:
+        return WRONG if known else KILLED
+    choice = target.name.partition(": ")[0] in CHOOSING
+    return KNOWN if known else CHOICE if choice else SURVIVED
 
 
 KNOWN_NAMES = {name for names in EQUIVALENT.values() for name in names}
+CHOOSING = {function for functions in CHOICES.values() for function in functions}
 
 
 # ---------------------------------------------------------------- the command
 
 
-def report(picked: Sequence[Target], baseline: bool = True) -> int:
+def report(picked: Sequence[Target], baseline: bool = True, jobs: int = 1) -> int:
     """Run mutants, print what becomes of them, and return how many survive."""
-    verdicts: Counter[str] = Counter()
-    with working_copy() as root:
-        warm()
-        if baseline:
+    warm()
+    if baseline:
+        with working_copy() as root:
             check_baseline((test for target in picked for test in tests_of(target.module)), root)
-        usual = usual_cache()
-        for number, target in enumerate(picked, 1):
-            found, seconds = verdict(target, root, usual)
-            verdicts[found] += 1
-            print(f"{number:4} {seconds:5.1f} s  {found}: {target.name}", flush=True)
-    judged = len(picked) - verdicts[KNOWN]
+    verdicts: Counter[str] = Counter()
+    for number, (name, found, seconds) in enumerate(_judged_by(picked, jobs), 1):
+        verdicts[found] += 1
+        print(f"{number:4} {seconds:5.1f} s  {found}: {name}", flush=True)
+    judged = len(picked) - verdicts[KNOWN] - verdicts[CHOICE]
     noticed = verdicts[KILLED] + verdicts[TIMEOUT]
     print(*(f"{count} {found}" for found, count in verdicts.most_common()), sep=", ")
     print(f"score: {noticed} of {judged} that are not equivalent, {noticed / max(1, judged):.1%}")
-    return verdicts[SURVIVED] + verdicts[WRONG]
+    return len(picked) - verdicts.total() + verdicts[SURVIVED] + verdicts[WRONG]
+
+
+def _judged_by(picked: Sequence[Target], jobs: int) -> Iterator[tuple[str, str, float]]:
+    """Yield name, verdict and seconds of every mutant as they come from so many processes."""
+    context = multiprocessing.get_context("fork")
+    results: Any = context.SimpleQueue()
+    workers = [context.Process(target=_judge, args=(picked[first::jobs], results)) for first in range(jobs)]
+    for worker in workers:
+        worker.start()
+    working = jobs
+    while working:
+        result = results.get()
+        if result is None:
+            working -= 1
+        else:
+            yield result
+    for worker in workers:
+        worker.join()
+
+
+def _judge(picked: Sequence[Target], results: Any) -> None:
+    try:
+        with working_copy() as root:
+            usual = usual_cache()
+            for target in picked:
+                results.put((target.name, *verdict(target, root, usual)))
+    finally:
+        results.put(None)
 
 
 def _parsed() -> argparse.Namespace:
@@ -276,6 +313,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--modules", nargs="+", default=["*"], metavar="PATTERN", help="of modules, such as 'cpu/*'")
     parser.add_argument("--named", metavar="TEXT", help="only mutants in whose names this occurs")
     parser.add_argument("--list", action="store_true", help="print the names, and run nothing")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that run them (1)")
     parser.add_argument("--no-baseline", action="store_true", help="do not see first that the tests pass")
     return parser.parse_args()
 
@@ -288,7 +326,7 @@ def main() -> int:
     if options.list:
         print(*(target.name for target in picked), sep="\n")
         return 0
-    return min(1, report(picked, not options.no_baseline))
+    return min(1, report(picked, not options.no_baseline, options.jobs))
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cpu/_order.py": _POOLS,
     "cpu/_windows.py": _POOLS,
     "cpu/max_pool.py": _POOLS,
-    "cpu/_workspace.py": ("test_cases.py", "test_cpu_products.py", "test_memory.py"),
+    "cpu/_workspace.py": ("test_workspace.py", "test_cases.py", "test_cpu_products.py", "test_memory.py"),
     "cpu/_finish.py": ("test_errors.py", "test_fusion.py", "test_cpu_products.py"),
     "cpu/_scatter.py": ("test_cases.py", "test_fusion.py", "test_complex.py", "test_memory.py"),
     "cpu/conv_transpose.py": ("test_cases.py", "test_fusion.py", "test_packed.py"),

@@ -119,6 +119,13 @@ def test_the_list_of_equivalent_mutants_names_mutants() -> None:
     assert set(listed) <= {target.name for module in modules for target in mutate_python.targets(module)}
 
 
+def test_the_functions_that_choose_are_there() -> None:
+    for function in (function for functions in equivalent_python.CHOICES.values() for function in functions):
+        module, name = function.split()
+        names = {target.mutant.place.function or "module" for target in mutate_python.targets(module)}
+        assert name in names, function
+
+
 def test_mutants_of_all_modules_are_drawn_by_the_seed() -> None:
     first, again, other = (mutate_python.chosen(40, seed, ["*"]) for seed in (1, 1, 2))
     assert [target.name for target in first] == [target.name for target in again]

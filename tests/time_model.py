@@ -1,14 +1,15 @@
 """What of `gpuconv/cuda` belongs to the model of time, which only chooses among kernels that are all right.
 
-These are the functions that return a float, and whatever is read by these alone: functions, properties and constants,
-again and again until nothing is added. A name that a module defines is its own there; elsewhere it may be that of any
-module that is imported. What `__str__` tells people is no use of a number. Measured times, the least time that
-`explain` tells of, and what devices can do are no model.
+These are the functions that return a float or make what returns one, and whatever is read by these alone: functions,
+properties and constants, again and again until nothing is added. A name that a module defines is its own there;
+elsewhere it may be that of any module that is imported. What `__str__` tells people is no use of a number. Measured
+times, the least time that `explain` tells of, and what devices can do are no model.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ def _imported(tree: ast.Module) -> set[str]:
 
 def _returns_float(statement: ast.stmt) -> bool:
     returns = getattr(statement, "returns", None)
-    return isinstance(returns, ast.Name) and returns.id == "float"
+    return returns is not None and re.fullmatch(r"(Callable\[.*, )?float\]?", ast.unparse(returns)) is not None
 
 
 def _definitions(module: str, tree: ast.Module | ast.ClassDef) -> Iterator[Definition]:
@@ -89,7 +90,7 @@ def _definitions(module: str, tree: ast.Module | ast.ClassDef) -> Iterator[Defin
                 yield Definition(module, name, statement, member)
             case ast.ClassDef():
                 yield from _definitions(module, statement)
-            case ast.Assign(targets=[target]):
+            case ast.Assign(targets=[target]) | ast.AnnAssign(target=target):
                 names = [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
                 yield from (Definition(module, name, statement, member) for name in names)
 
@@ -98,7 +99,7 @@ def _reads(module: str, node: ast.AST, reader: ast.stmt | None) -> Iterator[Read
     """Yield every name that is read, by the outermost function or assignment that it stands in."""
     if isinstance(node, ast.FunctionDef) and node.name == "__str__":
         return
-    if reader is None and isinstance(node, (ast.FunctionDef, ast.Assign)):
+    if reader is None and isinstance(node, (ast.FunctionDef, ast.Assign, ast.AnnAssign)):
         reader = node
     match node:
         case ast.Name(id=name, ctx=ast.Load()):
