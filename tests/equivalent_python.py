@@ -86,6 +86,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "How much is done at a time, or from when on in another way: either is right.": (
         "cpu/_gather.py module",
         "cpu/_scatter.py module",
+        "cpu/_windows.py module",
         "cpu/max_pool.py module",
         "cpu/weight_grad.py module",
         "cuda/sums_plan.py most_parts",
@@ -93,5 +94,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "Products row by row of taps are as right as those of gathered windows.": (
         "cpu/_gather.py _serves_rows",
         "cpu/_gather.py goes_by_rows",
+        "cpu/conv.py _adds_less_than_it_gathers",
     ),
 }

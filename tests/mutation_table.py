@@ -217,7 +217,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_runs.py",
         "test_many_blocks.py [conv_float16_3d_mma_16x128x32 [conv_bfloat16_3d_mma_64x64 [conv_transpose_float64_3d_mma",
     ),
-    "cuda/params.py": ("test_gemm_plan.py", "test_stem_plan.py", "test_pool_plan.py", "test_cuda_errors.py"),
+    "cuda/params.py": (
+        "test_params.py",
+        "test_gemm_plan.py",
+        "test_stem_plan.py",
+        "test_pool_plan.py",
+        "test_cuda_errors.py",
+    ),
     "cuda/multiples.py": ("test_bands_plan.py", "test_direct_plan.py", "test_gemm_plan.py"),
     # ---- CUDA: devices
     "cuda/cache.py": ("test_compile_folders.py", "test_compile_cache.py"),
