@@ -20,6 +20,9 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "More room than is needed, of which the rest is not read.": (
         "cpu/_gather.py _piece: reach, begins = ((q - 1) * s + offsets[-1] - offsets[0] + 1, a * s + offsets[0])  ->  reach, begins = ((q + 1) * s + offsets[-1] - offsets[0] + 1, a * s + offsets[0])",  # noqa: E501
     ),
+    "Dividing by 0 stands for dividing by 1.": (
+        "cuda/sums_plan.py _add_up: …  params.divisions(filled(extents, rank, 1), wide), 'y_stride': filled(steps, rank …  ->  …  params.divisions(filled(extents, rank, 0), wide), 'y_stride': filled(steps, rank …",  # noqa: E501
+    ),
     "Pointers stand first in the struct, whatever the width of its indices and the number of its axes.": (
         "cuda/depth_to_space_matrix_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), roles)  ->  pointers = params.pointers(gemm_structs.correlation(False, 2), roles)",  # noqa: E501
         "cuda/depth_to_space_matrix_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), roles)  ->  pointers = params.pointers(gemm_structs.correlation(False, 4), roles)",  # noqa: E501
