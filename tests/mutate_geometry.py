@@ -8,16 +8,17 @@ give, or where it accepts what must be refused or refuses it in other words.
 from __future__ import annotations
 
 import ast
-import copy
 import dataclasses
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import mutants
 from answers import answer
+from mutants import Mutant
 from refusals import REFUSALS
 from strategies import GENERATORS, Problem
 
@@ -38,156 +39,9 @@ EQUIVALENT = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Mutant:
-    """One replacement, in words, and the module that it makes."""
-
-    name: str
-    code: types.CodeType
-
-
-# ---------------------------------------------------------------- replacements
-
-_COMPARISONS: dict[type, tuple[type, ...]] = {
-    ast.Lt: (ast.LtE, ast.Gt),
-    ast.LtE: (ast.Lt, ast.Gt),
-    ast.Gt: (ast.GtE, ast.Lt),
-    ast.GtE: (ast.Gt, ast.Lt),
-    ast.Eq: (ast.NotEq,),
-    ast.NotEq: (ast.Eq,),
-    ast.Is: (ast.IsNot,),
-    ast.IsNot: (ast.Is,),
-    ast.In: (ast.NotIn,),
-    ast.NotIn: (ast.In,),
-}
-_OPERATORS: dict[type, tuple[type, ...]] = {
-    ast.Add: (ast.Sub,),
-    ast.Sub: (ast.Add,),
-    ast.Mult: (ast.Add, ast.FloorDiv),
-    ast.FloorDiv: (ast.Mult, ast.Mod),
-    ast.Mod: (ast.FloorDiv,),
-}
-_NAMES = {
-    "begin": "end",
-    "end": "begin",
-    "b": "e",
-    "e": "b",
-    "small": "large",
-    "large": "small",
-    "min": "max",
-    "max": "min",
-    "any": "all",
-    "low": "high",
-    "stride": "dilation",
-    "dilation": "stride",
-    "s": "d",
-    "d": "s",
-}
-_CONSTANTS = {0: (1, -1), 1: (0, 2), 2: (1, 3), 3: (2, 4), 8: (4, 16), 63: (62, 64)}
-
-
-def _replacements(node: ast.AST) -> Iterator[ast.AST]:
-    match node:
-        case ast.Compare(ops=ops):
-            for i, op in enumerate(ops):
-                for other in _COMPARISONS[type(op)]:
-                    yield _changed(node, ops=[*ops[:i], other(), *ops[i + 1 :]])
-        case ast.BinOp(op=op):
-            yield from (_changed(node, op=other()) for other in _OPERATORS.get(type(op), ()))
-            if isinstance(op, ast.FloorDiv):
-                yield _ceiled(node)
-        case ast.UnaryOp(operand=operand):
-            yield operand
-        case ast.BoolOp(op=op):
-            yield _changed(node, op=ast.Or() if isinstance(op, ast.And) else ast.And())
-        case ast.IfExp(body=body, orelse=orelse):
-            yield _changed(node, body=orelse, orelse=body)
-        case ast.Slice(lower=lower, upper=upper):
-            yield _changed(node, lower=upper, upper=lower)
-        case ast.Name(id=name, ctx=ast.Load()) if name in _NAMES:
-            yield _changed(node, id=_NAMES[name])
-        case ast.Constant(value=value):
-            yield from (_changed(node, value=other) for other in _other_constants(value))
-
-
-def _other_constants(value: Any) -> Iterable[Any]:
-    if isinstance(value, bool):
-        return (not value,)
-    if isinstance(value, int):
-        return _CONSTANTS.get(value, ())
-    if isinstance(value, str) and value.isupper():
-        return ("SAME_UPPER" if value == "SAME_LOWER" else "SAME_LOWER",)
-    return ()
-
-
-def _changed(node: ast.AST, **fields: Any) -> ast.AST:
-    twin = copy.copy(node)
-    for name, value in fields.items():
-        setattr(twin, name, value)
-    return twin
-
-
-def _ceiled(node: ast.BinOp) -> ast.AST:
-    """-(-a // b) for a // b."""
-    negative = ast.UnaryOp(ast.USub(), node.left)
-    return ast.UnaryOp(ast.USub(), ast.BinOp(negative, ast.FloorDiv(), node.right))
-
-
-def _removals(node: ast.AST) -> Iterator[ast.AST]:
-    """A check that is never made: `if …: raise` and calls whose result nobody takes."""
-    if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise):
-        yield _changed(node, test=ast.Constant(value=False))
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        yield ast.Pass()
-
-
-_SILENT = ("annotation", "returns", "decorator_list")
-
-
-def _live(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node below this one that computes something, the words of errors left out."""
-    for field, value in ast.iter_fields(node):
-        if field in _SILENT or isinstance(node, ast.Raise):
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            # The arguments of every zip have one length, so that its `strict` changes nothing.
-            if isinstance(child, ast.AST) and getattr(child, "arg", None) != "strict":
-                yield child
-                yield from _live(child)
-
-
-class _Swap(ast.NodeTransformer):
-    """Puts one node in the place of another."""
-
-    def __init__(self, old: ast.AST, new: ast.AST) -> None:
-        self.old, self.new = old, new
-
-    def visit(self, node: ast.AST) -> Any:
-        return self.new if node is self.old else self.generic_visit(node)
-
-
-def _changed_line(before: str, after: str) -> str:
-    pairs = zip(before.splitlines(), after.splitlines(), strict=False)
-    return next((f"{old.strip()}  ->  {new.strip()}" for old, new in pairs if old != new), "no change")
-
-
-def mutants() -> Iterator[Mutant]:
+def every_mutant() -> list[Mutant]:
     """Every mutant of the functions and constants; the dataclasses stay as they are."""
-    tree = ast.parse(SOURCE.read_text())
-    for top in tree.body:
-        if isinstance(top, (ast.FunctionDef, ast.Assign)):
-            yield from _mutants_in(top, tree)
-
-
-def _mutants_in(top: ast.stmt, tree: ast.Module) -> Iterator[Mutant]:
-    source = ast.unparse(top)
-    for old in list(_live(top)):
-        for new in (*_replacements(old), *_removals(old)):
-            _Swap(old, new).visit(top)
-            ast.fix_missing_locations(tree)
-            name = f"{getattr(top, 'name', 'module')}: {_changed_line(source, ast.unparse(top))}"
-            yield Mutant(name, compile(tree, SOURCE.name, "exec"))
-            _Swap(new, old).visit(top)
+    return mutants.mutants(ast.parse(SOURCE.read_text()), lambda statement: isinstance(statement, ast.ClassDef))
 
 
 # ---------------------------------------------------------------- the corpus
@@ -291,11 +145,12 @@ def _answered(ask: Ask, module: types.ModuleType) -> Any:
         return type(error), str(error)
 
 
-def survives(mutant: Mutant, questions: list[tuple[Ask, Any]]) -> bool:
+def survives(code: types.CodeType, questions: list[tuple[Ask, Any]]) -> bool:
+    """Tell whether the module that this makes gives every answer."""
     module = types.ModuleType("gpuconv._mutant")
     sys.modules[module.__name__] = module  # where its dataclasses look for it
     try:
-        exec(mutant.code, module.__dict__)
+        exec(code, module.__dict__)
     except Exception:
         return False
     return all(_answered(ask, module) == expected for ask, expected in questions)
@@ -303,8 +158,8 @@ def survives(mutant: Mutant, questions: list[tuple[Ask, Any]]) -> bool:
 
 def survivors() -> tuple[int, list[str]]:
     """How many mutants there are, and the names of those that nothing notices."""
-    questions, all_mutants = corpus(), list(mutants())
-    return len(all_mutants), [mutant.name for mutant in all_mutants if survives(mutant, questions)]
+    questions, found = corpus(), every_mutant()
+    return len(found), [mutant.name for mutant in found if survives(mutant.code(SOURCE.name), questions)]
 
 
 if __name__ == "__main__":

@@ -104,6 +104,15 @@ def test_others_are_left_to_other_kernels_and_the_plan_says_why(shapes: Any, mor
     assert why in line
 
 
+@pytest.mark.parametrize(("batch", "group"), [(1, 1), (3, 1), (1, 2), (3, 2)])
+def test_every_image_and_every_group_has_blocks_of_its_own(batch: int, group: int) -> None:
+    made = bands((batch, 3 * group, 9, 9), (2 * group, 3, 3, 3), group=group)
+    one = bands((1, 3, 9, 9), (2, 3, 3, 3))
+    assert made is not None
+    assert one is not None
+    assert made.launches[0].grid[0] == batch * group * one.launches[0].grid[0]  # the image is one tile in both
+
+
 def test_many_output_channels_are_no_question() -> None:
     made = plan("conv", (1, 3, 9, 9), (9, 3, 3, 3))
     assert not any("bands" in line for line in made.reasons)

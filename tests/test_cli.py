@@ -232,6 +232,33 @@ def test_mismatches_are_told_apart(got: Any, expected: Any, text: str) -> None:
         _check.exactly("y", got, expected, bits=True)
 
 
+@pytest.mark.parametrize("wrong", ["y", "indices", "y without indices"])
+def test_every_result_of_a_case_is_compared(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(case for case in _cases.CASES if case.op == "max_pool" and "float32" in case.dtypes)
+    max_pool = gpuconv.max_pool
+
+    def broken(*arrays: Any, **attributes: Any) -> Any:
+        found = max_pool(*arrays, **attributes)
+        if not attributes.get("return_indices"):
+            return found + (wrong == "y without indices")
+        return found[0] + np.float32(wrong == "y"), found[1] + (wrong == "indices")
+
+    _check._compare_case(case, "float32", "cpu")
+    monkeypatch.setattr(gpuconv, "max_pool", broken)
+    with pytest.raises(_check.Mismatch, match=f"^{wrong}\\["):
+        _check._compare_case(case, "float32", "cpu")
+
+
+@pytest.mark.parametrize("op", ["conv", "conv_transpose"])
+def test_the_result_of_a_convolution_is_compared(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(case for case in _cases.CASES if case.op == op and "float32" in case.dtypes)
+    operator = getattr(gpuconv, op)
+    _check._compare_case(case, "float32", "cpu")
+    monkeypatch.setattr(gpuconv, op, lambda *arrays, **attributes: operator(*arrays, **attributes) + np.float32(1))
+    with pytest.raises(_check.Mismatch, match=r"^y\["):
+        _check._compare_case(case, "float32", "cpu")
+
+
 def test_nan_equals_nan_unless_bits_count() -> None:
     _check.exactly("y", np.array([np.nan, 0.0]), np.array([-np.nan, -0.0]))
     with pytest.raises(_check.Mismatch):

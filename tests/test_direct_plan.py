@@ -121,6 +121,24 @@ def test_the_taps_of_conv_transpose_are_turned_round() -> None:
 
 
 @pytest.mark.parametrize(
+    ("w", "pads", "form", "lead"),
+    [
+        ((6, 1, 3, 3), [1, 1, 1, 1], "3x3s1", 3),  # a reach of 1 to either side: the vector before begins 3 before that
+        ((6, 1, 5, 5), [1, 3, 1, 3], "5x5s1", 2),
+        ((6, 1, 7, 7), [0, 2, 0, 2], "7x7s1", 1),
+        ((6, 1, 2, 9), [1, 2, 1, 2], "rows", 2),  # of any kernel, the padding is made whole vectors
+        ((6, 1, 2, 9), [1, 0, 1, 0], "rows", 0),
+        ((6, 1, 2, 9), [1, 5, 1, 5], "rows", 3),
+        ((6, 1, 2, 9), [1, 5, 1, 5], "taps", 0),
+    ],
+)
+def test_rows_begin_so_many_columns_before_the_padding(w: Ints, pads: list[int], form: str, lead: int) -> None:
+    struct = fields(planned("conv", (2, 6, 20, 32), w, group=6, pads=pads)[form])
+    assert struct["lead"] == lead
+    assert list(struct["start"]) == [0, -pads[0], -pads[1] - lead]
+
+
+@pytest.mark.parametrize(
     ("x", "strides", "pad", "width"),
     [
         ((2, 4, 8, 16), None, 1, 4),  # with SAME padding inputs and windows are aligned

@@ -19,6 +19,7 @@ from oracle import assert_close, assert_same, round_to
 from strategies import GENERATORS, Problem, checked, problems
 
 import gpuconv
+from gpuconv import _gradients
 from gpuconv._precision import PRECISIONS
 from gpuconv.cuda import choice
 
@@ -261,3 +262,22 @@ def test_attributes_of_what_indices_say_may_be_read_once_only(backend: Backend) 
         x = gpuconv.max_unpool(y, indices, iter([5]), kernel_shape=iter([2]), strides=iter([2]))
     assert_same(dx, np.float32([[[0, 5, 6, 0, 0]]]))
     assert_same(x, np.float32([[[0, 5, 6, 0, 0]]]))
+
+
+def test_channels_are_second_where_no_layout_is_given() -> None:
+    x, w, dy, pooled = (2, 3, 5, 6), (4, 3, 2, 2), (2, 4, 4, 5), (2, 3, 4, 5)
+    turned = (3, 4, 2, 2)
+    calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+        (_gradients.conv_input_grad, (dy, w), {"x_shape": x}),
+        (_gradients.conv_weight_grad, (x, dy), {"w_shape": w}),
+        (_gradients.conv_transpose_input_grad, ((2, 4, 6, 7), turned), {"x_shape": x}),
+        (_gradients.conv_transpose_weight_grad, (x, (2, 4, 6, 7)), {"w_shape": turned}),
+        (_gradients.conv_bias_grad, (dy,), {}),
+        (_gradients.conv_transpose_bias_grad, (dy,), {}),
+        (_gradients.max_pool_grad, (pooled, pooled), {"x_shape": x, "kernel_shape": [2, 2]}),
+    ]
+    for function, shapes, attributes in calls:
+        found = function(*shapes, **attributes)
+        assert found == function(*shapes, **attributes, layout="NCHW")
+    assert _gradients.conv_bias_grad(dy).y_shape == (4,)
+    assert _gradients.conv_transpose_bias_grad(dy).y_shape == (4,)

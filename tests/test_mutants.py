@@ -1,13 +1,26 @@
-"""The tests of the geometry notice every small break of it."""
+"""The engine that breaks Python modules; every break of the geometry is noticed, and some of other modules are."""
 
 from __future__ import annotations
 
+import ast
+import os
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import equivalent_python
 import mutate_geometry
-from mutate_geometry import EQUIVALENT, Mutant
+import mutate_python
+import mutation_table
+import pytest
+import time_model
+from mutants import mutants
+from mutate_geometry import EQUIVALENT
 
 
 def test_the_module_itself_answers_every_question() -> None:
-    unbroken = Mutant("unbroken", compile(mutate_geometry.SOURCE.read_text(), "_geometry.py", "exec"))
+    unbroken = compile(mutate_geometry.SOURCE.read_text(), "_geometry.py", "exec")
     assert mutate_geometry.survives(unbroken, mutate_geometry.corpus())
 
 
@@ -15,3 +28,139 @@ def test_every_mutant_is_noticed_save_those_known_to_compute_the_same() -> None:
     count, unnoticed = mutate_geometry.survivors()
     assert sorted(unnoticed) == sorted(EQUIVALENT)
     assert count > 300, "the engine hardly changes anything"
+
+
+# ---------------------------------------------------------------- the engine
+
+SOURCE = '''
+LIMIT: int = 2
+
+def f(low: int = 0, *, high: float = 0.5) -> int:
+    """Not 3."""
+    if low >= high:
+        raise ValueError(f"{low + 1} is too much")
+    assert low != 7
+    check(low)
+    return -(-low // LIMIT)
+'''
+
+
+def test_what_computes_is_changed_and_nothing_else() -> None:
+    assert [mutant.name for mutant in mutants(ast.parse(SOURCE))] == [
+        "module: LIMIT: int = 2  ->  LIMIT: int = 3",
+        "module: LIMIT: int = 2  ->  LIMIT: int = 1",
+        "f: def f(low: int=0, *, high: float=0.5) -> int:  ->  def f(low: int=0, *, high: float=1.5) -> int:",
+        "f: def f(low: int=0, *, high: float=0.5) -> int:  ->  def f(low: int=1, *, high: float=0.5) -> int:",
+        "f: def f(low: int=0, *, high: float=0.5) -> int:  ->  def f(low: int=-1, *, high: float=0.5) -> int:",
+        "f: if low >= high:  ->  if False:",
+        "f: if low >= high:  ->  if low > high:",
+        "f: if low >= high:  ->  if low < high:",
+        "f: if low >= high:  ->  if high >= high:",
+        "f: if low >= high:  ->  if low >= low:",
+        "f: check(low)  ->  pass",
+        "f: check(low)  ->  check(high)",
+        "f: return -(-low // LIMIT)  ->  return -low // LIMIT",
+        "f: return -(-low // LIMIT)  ->  return -(-low * LIMIT)",
+        "f: return -(-low // LIMIT)  ->  return -(-low % LIMIT)",
+        "f: return -(-low // LIMIT)  ->  return --(--low // LIMIT)",
+        "f: return -(-low // LIMIT)  ->  return -(low // LIMIT)",
+        "f: return -(-low // LIMIT)  ->  return -(-high // LIMIT)",
+    ]
+
+
+def test_a_mutant_is_one_change_and_leaves_the_next_one_none() -> None:
+    tree = ast.parse(SOURCE)
+    texts = [mutant.text() for mutant in mutants(tree)]
+    assert len(set(texts)) == len(texts)
+    assert ast.unparse(tree) == ast.unparse(ast.parse(SOURCE))
+
+
+def test_the_second_mutant_of_the_same_words_has_a_number() -> None:
+    tree = ast.parse("def f(a):\n    a(1)\n    a(1)\ndef g(a):\n    a(1)")
+    names = [mutant.name for mutant in mutants(tree)]
+    assert names.count("f: a(1)  ->  pass") == 1
+    assert names.count("f: a(1)  ->  pass  no. 2") == 1
+    assert names.count("g: a(1)  ->  pass") == 1
+
+
+def test_the_model_of_time_is_what_only_the_model_reads() -> None:
+    kernel = """
+_RATE, _SHARE = 4, 2
+_TILE = 8
+class Tile:
+    def words(self): return self.rows() * _TILE
+    def rows(self): return _TILE
+    def lines(self): return self.words() // _SHARE
+    def seconds(self) -> float: return self.lines() / _RATE
+"""
+    plan = "from gpuconv.cuda import tile\ndef plan(one): return one.words()"
+    trees = {"cuda/tile.py": ast.parse(kernel), "cuda/plan.py": ast.parse(plan)}
+    found = time_model.statements(trees)
+    assert {getattr(statement, "name", "numbers") for statement in found} == {"numbers", "lines", "seconds"}
+    assert not time_model.statements({"cpu/tile.py": ast.parse(kernel)})
+
+
+# ---------------------------------------------------------------- the table
+
+
+def test_every_module_has_tests_and_every_row_of_the_table_a_module() -> None:
+    for module in mutate_python.modules():
+        assert mutate_python.tests_of(module), module
+    for pattern, tests in mutation_table.TESTS.items():
+        assert any(fnmatch(module, pattern) for module in mutate_python.modules()), pattern
+        for test in tests:
+            assert Path(__file__).with_name(test.split()[0]).is_file(), test
+
+
+def test_the_list_of_equivalent_mutants_names_mutants() -> None:
+    listed = [name for names in equivalent_python.EQUIVALENT.values() for name in names]
+    assert len(set(listed)) == len(listed)
+    modules = {name.split()[0] for name in listed}
+    assert set(listed) <= {target.name for module in modules for target in mutate_python.targets(module)}
+
+
+def test_the_functions_that_choose_are_there() -> None:
+    for function in (function for functions in equivalent_python.CHOICES.values() for function in functions):
+        module, name = function.split()
+        names = {target.mutant.place.function or "module" for target in mutate_python.targets(module)}
+        assert name in names, function
+
+
+def test_mutants_of_all_modules_are_drawn_by_the_seed() -> None:
+    first, again, other = (mutate_python.chosen(40, seed, ["*"]) for seed in (1, 1, 2))
+    assert [target.name for target in first] == [target.name for target in again]
+    assert [target.name for target in first] != [target.name for target in other]
+    assert len({target.module for target in first}) > 20
+    assert {target.module for target in mutate_python.chosen(40, 1, ["gpuconv/cpu/*"])} <= {
+        module for module in mutate_python.modules() if module.startswith("cpu/")
+    }
+
+
+# ---------------------------------------------------------------- running them
+
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that are forked")
+
+
+def run(*options: str) -> list[str]:
+    """The lines that the tool prints."""
+    command = [sys.executable, str(mutate_python.ROOT / "tests" / "mutate_python.py"), "--modules", "_layout.py"]
+    found = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout.splitlines()
+
+
+@forks
+def test_the_tool_tells_what_is_noticed_from_what_is_equivalent() -> None:
+    """Two entries are in order in either layout; three and four are not."""
+    change = "channels_second: if layout == 'NCHW' or len(entries) < 3:  ->  if layout == 'NCHW' or len(entries)"
+    *lines, _, score = run("--named", change)
+    assert sorted(line.partition(" s  ")[2] for line in lines) == [
+        f"known to be equivalent: _layout.py {change} < 2:",
+        *(f"noticed: _layout.py {change} {wrong}:" for wrong in ("< 4", "<= 3", "> 3")),
+    ]
+    assert score == "score: 3 of 3 that are not equivalent, 100.0%"
+
+
+@forks
+def test_a_sample_is_noticed() -> None:
+    assert run("--count", "4", "--seed", "1")[-1] == "score: 4 of 4 that are not equivalent, 100.0%"

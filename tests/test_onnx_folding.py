@@ -151,6 +151,30 @@ def test_what_comes_before_a_convolution_becomes_one_node() -> None:
     np.testing.assert_allclose(folded, plain, rtol=1e-5, atol=1e-5)  # a few roundings of numbers up to 10
 
 
+@pytest.mark.parametrize(
+    ("x_shape", "f_shape", "expected"),
+    [
+        ((2, 4), (1, 4), "Affine"),
+        ((2, 4), (4,), "Affine"),
+        ((2, 4), (2, 1), "Mul"),
+        ((4,), (4,), "Mul"),  # one axis is that of the images
+        ((2, 4, 4), (4, 1), "Affine"),
+        ((2, 4, 4), (1, 4, 1), "Affine"),
+        ((2, 4, 4), (4,), "Mul"),
+        ((2, 4, 4), (4, 4), "Mul"),
+        ((2, 4), (1, 1, 4), "Mul"),  # which has an axis more than x
+    ],
+)
+def test_only_one_number_per_channel_is_a_factor(
+    x_shape: tuple[int, ...], f_shape: tuple[int, ...], expected: str
+) -> None:
+    nodes = [helper.make_node("Mul", ["x", "f"], ["y"])]
+    x, f = floats(*x_shape), floats(*f_shape, seed=1)
+    proto = model(nodes, [value("x", shape=x_shape)], [value("y", shape=np.ndim(x * f))], weights={"f": f})
+    folded, _ = both(proto, [x], [expected])
+    np.testing.assert_array_equal(folded, x * f)
+
+
 def test_one_channel_may_become_several() -> None:
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"]),

@@ -61,6 +61,39 @@ def test_attributes_that_became_inputs() -> None:
     np.testing.assert_array_equal(run("ReduceSum", 13, [x, np.array([-1])]), x.sum(axis=2, keepdims=True))
 
 
+@pytest.mark.parametrize(
+    ("op_type", "opsets", "name", "given", "expected"),
+    [
+        ("Reshape", (4, 5), "shape", [4, 6], lambda x: x.reshape(4, 6)),
+        ("Unsqueeze", (12, 13), "axes", [1, -1], lambda x: x[:, None, ..., None]),
+        ("Squeeze", (12, 13), "axes", [1], lambda x: x[:, 0]),
+        ("Split", (12, 13), "split", [2], lambda x: x),
+        ("Pad", (10, 11), "pads", [0, 1, 0, 0, 0, 2, 1, 0], lambda x: np.pad(x, ((0, 0), (1, 2), (0, 1), (0, 0)))),
+        ("ReduceSum", (12, 13), "axes", [2], lambda x: x.sum(axis=2, keepdims=True)),
+        ("ReduceMean", (17, 18), "axes", [3], lambda x: x.mean(axis=3, keepdims=True)),
+        ("ReduceMax", (17, 18), "axes", [3], lambda x: x.max(axis=3, keepdims=True)),
+    ],
+)
+def test_the_last_opset_with_an_attribute_and_the_first_with_an_input(
+    op_type: str, opsets: tuple[int, int], name: str, given: list[int], expected: Any
+) -> None:
+    x = floats(2, 1, 3, 4)
+    last, first = opsets
+    np.testing.assert_array_equal(run(op_type, last, [x], **{name: given}), expected(x))
+    np.testing.assert_array_equal(run(op_type, first, [x, np.array(given)]), expected(x))
+
+
+def test_scales_and_bounds_at_the_last_opset_with_attributes_and_the_first_with_inputs() -> None:
+    x = floats(1, 1, 2, 2)
+    doubled = x.repeat(2, axis=2)
+    np.testing.assert_array_equal(run("Upsample", 8, [x], scales=[1.0, 1.0, 2.0, 1.0]), doubled)
+    np.testing.assert_array_equal(run("Upsample", 9, [x, np.float32([1, 1, 2, 1])]), doubled)
+    np.testing.assert_array_equal(run("Clip", 10, [x], min=-0.25, max=0.25), np.clip(x, -0.25, 0.25))
+    np.testing.assert_array_equal(run("Clip", 11, [x, np.float32(-0.25), np.float32(0.25)]), np.clip(x, -0.25, 0.25))
+    for opset, dtype in ((9, np.float32), (10, np.bool_)):
+        assert run("Dropout", opset, [x], 2)[1].dtype == dtype
+
+
 def test_clip_and_dropout_and_cast_of_the_first_opsets() -> None:
     x = 3 * floats(2, 3, 4)
     np.testing.assert_array_equal(run("Clip", 1, [x], max=1.0), np.minimum(x, 1))

@@ -14,7 +14,7 @@ from onnx import helper
 from onnx_models import NEWEST, floats, model, network, pool, value
 
 import gpuconv
-from gpuconv.onnx import backend
+from gpuconv.onnx import backend, steps
 
 
 @pytest.mark.parametrize("opset", [8, 10, 11, 12, 22, NEWEST])
@@ -117,6 +117,27 @@ def _with_size(proto: onnx.ModelProto, size: int) -> onnx.ModelProto:
     changed.CopyFrom(proto)
     changed.graph.node[0].attribute[0].ints[:] = [size]
     return changed
+
+
+def test_operators_of_the_table_compute_inside_functions_with_their_attributes() -> None:
+    nodes = [helper.make_node("LeakyRelu", ["x"], ["a"]), helper.make_node("Concat", ["x", "a"], ["y"])]
+    nodes[0].attribute.add(name="alpha", type=onnx.AttributeProto.FLOAT, ref_attr_name="slope")
+    nodes[1].attribute.add(name="axis", type=onnx.AttributeProto.INT, ref_attr_name="along")
+    imports, names = [helper.make_opsetid("", 16)], ["slope", "along"]
+    function = helper.make_function("local", "Both", ["x"], ["y"], nodes, imports, names)
+    x = floats(2, 3, 4)
+    for slope, along in ((0.5, 0), (-2.0, 2)):
+        call = helper.make_node("Both", ["x"], ["y"], domain="local", slope=slope, along=along)
+        proto = model([call], ["x"], ["y"], 16, functions=[function], domains=[helper.make_opsetid("local", 1)])
+        expected = np.concatenate([x, np.where(x < 0, np.float32(slope) * x, x)], axis=along)
+        np.testing.assert_array_equal(backend.run_model(proto, [x])[0], expected)
+
+
+def test_fused_operators_are_those_of_one_domain() -> None:
+    for op_type in ("FusedConv", "Affine"):
+        assert steps.find(helper.make_node(op_type, ["x", "w"], ["y"], domain="com.microsoft"), 16) is None
+    assert steps.find(helper.make_node("Affine", ["x", "f", "s"], ["y"], domain=steps.DOMAIN), 16) is not None
+    assert steps.find(helper.make_node("Neg", ["x"], ["y"], domain=steps.DOMAIN), 16) is None
 
 
 def test_an_output_that_is_left_out_does_not_become_an_optional_input() -> None:

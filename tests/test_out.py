@@ -13,6 +13,7 @@ from oracle import assert_same
 from strategies import Problem, checked, problems
 
 import gpuconv
+from gpuconv import _memory
 
 WRITEABLE = sorted(LAYOUTS.keys() - {"read-only", "broadcast"})
 every_operator = pytest.mark.parametrize("operator", ["conv", "conv_transpose", "max_pool"])
@@ -93,6 +94,58 @@ def test_an_out_of_no_elements_is_fine(dtype: Any) -> None:
     x, w = values("integers", 1, (0, 3, 6), dtype), values("integers", 2, (4, 3, 2), dtype)
     out = np.empty((0, 4, 5), dtype)
     assert gpuconv.conv(x, w, out=out) is out
+
+
+def test_the_stride_of_an_axis_of_one_element_does_not_matter() -> None:
+    x, w = values("integers", 1, (1, 3, 6), np.float32), values("integers", 2, (4, 3, 2), np.float32)
+    out = np.empty((4, 5), np.float32)[np.newaxis]
+    assert out.strides[0] == 0
+    assert gpuconv.conv(x, w, out=out) is out
+    assert_same(out, gpuconv.conv(x, w))
+
+
+def test_no_elements_repeat_no_memory() -> None:
+    x, w = values("integers", 1, (0, 3, 6), np.float32), values("integers", 2, (4, 3, 2), np.float32)
+    out = np.lib.stride_tricks.as_strided(np.empty(1, np.float32), (0, 4, 5), (4, 0, 0))
+    assert gpuconv.conv(x, w, out=out) is out
+
+
+def test_what_would_take_too_long_to_tell_apart_counts_as_sharing() -> None:
+    memory = np.zeros(10**5, np.int8)
+    out = np.lib.stride_tricks.as_strided(memory, (8, 11, 3, 6, 6), (226, 569, 2566, 2836, 1241))
+    x = np.lib.stride_tricks.as_strided(memory, (5, 12, 2, 3, 10), (1557, 1581, 605, 2647, 652))
+    with pytest.raises(gpuconv.ArgumentError, match=r"^f: out shares memory with x; pass an array of its own$"):
+        _memory.refuse_overlap("f", "out", out[...], "x", x[...])
+
+
+_MEMORY = np.zeros((4, 6), np.float32)
+_VIEWS = {
+    "whole": _MEMORY,
+    "reversed": _MEMORY[::-1, ::-2],
+    "partly reversed": _MEMORY[1:, ::-1],
+    "strided": _MEMORY[1:4:2, ::3],
+    "transposed": _MEMORY.T,
+    "one column": _MEMORY[::2, 3:4],
+    "one element": _MEMORY[3:, 5:],
+    "a new axis": _MEMORY[np.newaxis, 2],
+    "half of each element": _MEMORY.view(np.float16)[:, ::2],
+}
+
+
+@pytest.mark.parametrize("name", _VIEWS)
+def test_the_place_of_a_device_array_is_that_of_its_elements(name: str) -> None:
+    view = _VIEWS[name]
+    address, place = view.__array_interface__["data"][0], _memory.Place(view)
+    assert (address + place.low, address + place.high) == np.lib.array_utils.byte_bounds(view)
+    there = place.at(address)
+    assert (there.shape, there.strides, there.itemsize) == (view.shape, view.strides, view.itemsize)
+    assert np.shares_memory(there, view)
+    assert not there.flags.writeable
+
+
+def test_no_elements_have_no_place() -> None:
+    place = _memory.Place(_MEMORY[:0, ::-1])
+    assert (place.low, place.high) == (0, 0)
 
 
 def test_x_and_w_and_b_may_share_memory() -> None:

@@ -1,0 +1,102 @@
+"""Mutants of Python modules that `mutate_python` need not notice, by reason.
+
+Those of `EQUIVALENT` compute the same, each by its name. Of the functions of `CHOICES`, any result is right that other
+tests accept: they choose among tiles, blocks and ways, and the tests see to it that whatever is chosen fits, covers all
+outputs and gives the same results. What goes unnoticed there changes the time that is taken, and nothing else.
+"""
+
+from __future__ import annotations
+
+EQUIVALENT: dict[str, tuple[str, ...]] = {
+    "Two entries, of images and channels, are in order in either layout.": (
+        "_layout.py channels_second: if layout == 'NCHW' or len(entries) < 3:  ->  if layout == 'NCHW' or len(entries) < 2:",  # noqa: E501
+    ),
+    "Whole numbers divided by zero are undefined.": (
+        "onnx/operators/elementwise.py divide: return quotient + ((quotient * b != a) & ((a < 0) != (b < 0)))  ->  return quotient + ((quotient * b != a) & ((a < 0) != (b <= 0)))",  # noqa: E501
+    ),
+    "Two axes of one stride hold the same elements: either makes the run longer.": (
+        "cuda/channels_last_plan.py _run: extent, begins[found[0]] = left.pop(found[0])  ->  extent, begins[found[0]] = left.pop(found[-1])",  # noqa: E501
+    ),
+    "More room than is needed, of which the rest is not read.": (
+        "cpu/_gather.py _piece: reach, begins = ((q - 1) * s + offsets[-1] - offsets[0] + 1, a * s + offsets[0])  ->  reach, begins = ((q + 1) * s + offsets[-1] - offsets[0] + 1, a * s + offsets[0])",  # noqa: E501
+    ),
+    "Dividing by 0 stands for dividing by 1.": (
+        "cuda/sums_plan.py _add_up: …  params.divisions(filled(extents, rank, 1), wide), 'y_stride': filled(steps, rank …  ->  …  params.divisions(filled(extents, rank, 0), wide), 'y_stride': filled(steps, rank …",  # noqa: E501
+    ),
+    "Pointers stand first in the struct, whatever the width of its indices and the number of its axes.": (
+        "cuda/depth_to_space_matrix_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), roles)  ->  pointers = params.pointers(gemm_structs.correlation(False, 2), roles)",  # noqa: E501
+        "cuda/depth_to_space_matrix_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), roles)  ->  pointers = params.pointers(gemm_structs.correlation(False, 4), roles)",  # noqa: E501
+        "cuda/depth_to_space_matrix_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), roles)  ->  pointers = params.pointers(gemm_structs.correlation(True, 3), roles)",  # noqa: E501
+        "cuda/depth_to_space_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), roles)  ->  pointers = params.pointers(gemm_structs.correlation(False, 2), roles)",  # noqa: E501
+        "cuda/depth_to_space_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), roles)  ->  pointers = params.pointers(gemm_structs.correlation(False, 4), roles)",  # noqa: E501
+        "cuda/depth_to_space_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), roles)  ->  pointers = params.pointers(gemm_structs.correlation(True, 3), roles)",  # noqa: E501
+        "cuda/few_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)  ->  pointers = params.pointers(gemm_structs.correlation(True, RANK), roles)",  # noqa: E501
+        "cuda/grouped_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)  ->  pointers = params.pointers(gemm_structs.correlation(True, RANK), roles)",  # noqa: E501
+        "cuda/interleaved_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), gemm_fields.roles(problem))  ->  pointers = params.pointers(gemm_structs.correlation(False, 2), gemm_fields.roles(problem))",  # noqa: E501
+        "cuda/interleaved_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), gemm_fields.roles(problem))  ->  pointers = params.pointers(gemm_structs.correlation(False, 4), gemm_fields.roles(problem))",  # noqa: E501
+        "cuda/interleaved_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), gemm_fields.roles(problem))  ->  pointers = params.pointers(gemm_structs.correlation(True, 3), gemm_fields.roles(problem))",  # noqa: E501
+        "cuda/matrix_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)  ->  pointers = params.pointers(gemm_structs.correlation(True, RANK), roles)",  # noqa: E501
+        "cuda/pointwise_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 1), roles)  ->  pointers = params.pointers(gemm_structs.correlation(False, 0), roles)",  # noqa: E501
+        "cuda/pointwise_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 1), roles)  ->  pointers = params.pointers(gemm_structs.correlation(False, 2), roles)",  # noqa: E501
+        "cuda/pointwise_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 1), roles)  ->  pointers = params.pointers(gemm_structs.correlation(True, 1), roles)",  # noqa: E501
+        "cuda/stem_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK + 1), gemm_fields.roles(flat))  ->  pointers = params.pointers(gemm_structs.correlation(False, RANK + 0), gemm_fields.roles(flat))",  # noqa: E501
+        "cuda/stem_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK + 1), gemm_fields.roles(flat))  ->  pointers = params.pointers(gemm_structs.correlation(False, RANK + 2), gemm_fields.roles(flat))",  # noqa: E501
+        "cuda/stem_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK + 1), gemm_fields.roles(flat))  ->  pointers = params.pointers(gemm_structs.correlation(False, RANK - 1), gemm_fields.roles(flat))",  # noqa: E501
+        "cuda/stem_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK + 1), gemm_fields.roles(flat))  ->  pointers = params.pointers(gemm_structs.correlation(True, RANK + 1), gemm_fields.roles(flat))",  # noqa: E501
+    ),
+    "What the block does not divide is refused when the axes are cut.": (
+        "onnx/operators/shaping.py _space_to_depth: return parts.transpose(order).reshape(images, channels * block ** 2, height // block, width // block)  ->  return parts.transpose(order).reshape(images, channels * block ** 2, height // block, -(-width // block))",  # noqa: E501
+        "onnx/operators/shaping.py _space_to_depth: return parts.transpose(order).reshape(images, channels * block ** 2, height // block, width // block)  ->  return parts.transpose(order).reshape(images, channels * block ** 2, -(-height // block), width // block)",  # noqa: E501
+    ),
+    "Any negative position is that of nothing.": ("cpu/_argmax.py _carried: places.fill(-1)  ->  places.fill(-2)",),
+}
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "Every tile that fits covers all outputs: the model takes one.": (
+        "cuda/bands_tile.py best",
+        "cuda/bands_tile.py _tiles",
+        "cuda/bands_tile.py _counts",
+        "cuda/channels_last_plan.py _tile",
+        "cuda/channels_tile.py best",
+        "cuda/channels_tile.py _tiles",
+        "cuda/direct_tile.py best",
+        "cuda/direct_tile.py _tiles",
+        "cuda/direct_tile.py _counts",
+        "cuda/direct_tile.py _each",
+        "cuda/grouped_tile.py best",
+        "cuda/grouped_tile.py _parts",
+        "cuda/grouped_tile.py _shapes",
+        "cuda/pool_bands.py _tile",
+        "cuda/pool_bands.py _tile_of",
+        "cuda/pool_patches.py _tile",
+        "cuda/pool_patches.py _tile_of",
+        "cuda/pool_planes.py _tile",
+        "cuda/pool_tiles.py _bands",
+        "cuda/pool_tiles.py _tile",
+        "cuda/pool_tiles.py _tiles_of",
+    ),
+    "Any number of parts adds up to the same sums, and threads that go any distance meet all elements.": (
+        "cuda/pool_grad_walks.py Columns.walk",
+        "cuda/split_plan.py _divided",
+        "cuda/weight_grad_plan.py _parts",
+        "cuda/weight_grad_tiles.py parts",
+    ),
+    "Blocks of any size are added up to the same sums, within the workspace.": (
+        "cpu/_gather.py _plan",
+        "cpu/_scatter.py _coarse",
+        "cpu/_scatter.py _plan",
+    ),
+    "How much is done at a time, or from when on in another way: either is right.": (
+        "cpu/_gather.py module",
+        "cpu/_scatter.py module",
+        "cpu/_windows.py module",
+        "cpu/max_pool.py module",
+        "cpu/weight_grad.py module",
+        "cuda/sums_plan.py most_parts",
+    ),
+    "Products row by row of taps are as right as those of gathered windows.": (
+        "cpu/_gather.py _serves_rows",
+        "cpu/_gather.py goes_by_rows",
+        "cpu/conv.py _adds_less_than_it_gathers",
+    ),
+}

@@ -1,0 +1,272 @@
+"""The tests that judge the mutants of each Python module, for `mutate_python`: cheap ones that notice most, first.
+
+Modules are named from the package's folder on; the first pattern that matches counts. Words after a file's name choose
+those of its tests whose names have one of them; without words, all tests are meant that need no emulator. Emulated
+problems are cheap once their kernels are compiled. A % in a word stands for a space.
+"""
+
+from __future__ import annotations
+
+_CLI = ("test_cli.py", "test_cli_run.py", "test_cli_files.py")
+_PLANS = ("test_gemm_plan.py", "test_explain.py")
+_POOL_PLANS = ("test_pool_plan.py", "test_pool_rows_plan.py")
+_POOLED = "test_many_blocks.py [max_pool_float32 [max_pool_float64_3d- [max_pool_uint8"
+_POOLS = ("test_cases.py", "test_cpu_windows.py", "test_extremes.py")
+_SUMS = ("test_cases.py", "test_cpu_products.py", "test_packed.py", "test_fusion.py")
+_GRADIENTS = ("test_gradients.py", "test_gradients_elsewhere.py", "test_complex.py")
+_DASK = ("test_dask_errors.py", "test_dask.py")
+_REWRITING = (
+    "test_onnx_folding.py",
+    "test_onnx_joining.py",
+    "test_onnx_repeated.py",
+    "test_onnx_inputs.py",
+    "test_onnx_exported.py",
+    "test_onnx_runs.py",
+)
+_OPERATORS = (
+    "test_onnx_operators.py",
+    "test_onnx_forms.py",
+    "test_onnx_node_tests.py",
+    "test_onnx_folding.py",
+    "test_onnx_exported.py",
+    "test_onnx_on_device.py",
+)
+_RUNNER = (
+    "test_onnx_loading.py",
+    "test_onnx_nodes.py",
+    "test_onnx_runs.py",
+    "test_onnx_inputs.py",
+    "test_onnx_folding.py",
+    "test_onnx_joining.py",
+    "test_onnx_repeated.py",
+    "test_onnx_reference.py",
+    "test_onnx_on_device.py",
+    "test_onnx_exported.py",
+    "test_onnx_backend.py",
+)
+_WGMMA = (
+    "test_wgmma_plan.py",
+    "test_many_wgmma.py [0-at%once-conv-float16-64x128] [0-at%once-conv_transpose-bfloat16-64x256_split] "
+    "[conv-float16-128x128_rows] [conv-float32-128x128_patches] [conv-float32-64x256_pixel_rows]",
+)
+_STRUCTS = (
+    "test_many_blocks.py stem_float32_3d_32x256x3 few_float32 pointwise_float32_1d_128 conv_split_float32_2d_64x64 "
+    "depth_to_space_float32_3d_16 [conv_float32_3d_64x64x16_wide [conv_float16_3d_mma_16x128x32_scalar"
+)
+_GEMMS = (
+    "test_many_blocks.py [conv_float32_ [conv_float16_2d_16x128x8- conv_float64_2d_64x64x16_uniform_wide "
+    "[conv_transpose_float32_ [conv_transpose_float64_3d_64x64x16_wide"
+)
+_COMPILER = ("test_compile.py", "test_compile_architectures.py", "test_compile_cache.py", "test_compile_folders.py")
+
+TESTS: dict[str, tuple[str, ...]] = {
+    # ---- the package
+    "__init__.py": ("test_package.py",),
+    "__main__.py": (*_CLI, "test_cli_compile.py"),
+    "_activation.py": ("test_errors.py", "test_finish_plan.py", "test_fusion.py"),
+    "_api.py": ("test_errors.py", "test_layout.py", "test_out.py", "test_onnx_on_device.py", "test_packed.py"),
+    "_arrays.py": ("test_errors.py", "test_cuda_interchange.py", "test_cuda_errors.py"),
+    "_bfloat16.py": ("test_cuda_interchange.py",),
+    "_check*.py": ("test_cli.py", "test_cli_run.py"),
+    "_compile.py": ("test_cli_compile.py",),
+    "_dtypes.py": ("test_errors.py", "test_complex.py", "test_precision.py", "test_explain.py", "test_gemm_plan.py"),
+    "_errors.py": ("test_errors.py", "test_cuda_errors.py"),
+    "_explain.py": ("test_explain.py", "test_finish_plan.py", "test_layout.py"),
+    "_geometry.py": ("test_geometry_rules.py", "test_errors.py", "test_geometry.py", "test_peers.py"),
+    "_gradient*.py": ("test_gradient_errors.py", "test_errors.py", "test_explain.py", *_GRADIENTS, "test_compat.py"),
+    "_inputs.py": ("test_cli_files.py", "test_cli_run.py"),
+    "_layout.py": ("test_axis_order.py",),
+    "_memory.py": ("test_errors.py", "test_out.py", "test_cuda_errors.py", "test_compat.py"),
+    "_operators.py": ("test_explain.py", "test_tune.py", "test_errors.py", "test_complex.py", "test_precision.py"),
+    "_outputs.py": ("test_cli_files.py", "test_cli_run.py"),
+    "_packed.py": ("test_packed.py", "test_errors.py"),
+    "_precision.py": ("test_precision.py", "test_errors.py", "test_tune.py"),
+    "_run.py": ("test_cli_run.py", "test_cli_files.py"),
+    "_terminal.py": _CLI,
+    "_transfer.py": ("test_packed.py", "test_errors.py", "test_cuda_interchange.py", "test_onnx_on_device.py"),
+    "_tune.py": ("test_tune.py", "test_tuned.py"),
+    "_unpool_api.py": ("test_errors.py", "test_gradient_errors.py", "test_gradients.py", "test_explain.py"),
+    "compat/*": ("test_compat.py",),
+    # ---- NumPy
+    "cpu/_blas.py": ("test_threads.py",),
+    "cpu/_threads.py": ("test_threads.py",),
+    "cpu/unpool.py": _GRADIENTS,
+    "cpu/weight_grad.py": (*_GRADIENTS, "test_compat.py"),
+    "cpu/_argmax.py": _POOLS,
+    "cpu/_order.py": _POOLS,
+    "cpu/_windows.py": _POOLS,
+    "cpu/max_pool.py": _POOLS,
+    "cpu/_workspace.py": ("test_workspace.py", "test_cases.py", "test_cpu_products.py", "test_memory.py"),
+    "cpu/_finish.py": ("test_errors.py", "test_fusion.py", "test_cpu_products.py"),
+    "cpu/_scatter.py": ("test_cases.py", "test_fusion.py", "test_complex.py", "test_memory.py"),
+    "cpu/conv_transpose.py": ("test_cases.py", "test_fusion.py", "test_packed.py"),
+    "cpu/*": _SUMS,
+    # ---- Dask
+    "dask/*": _DASK,
+    # ---- ONNX
+    "onnx/operators/*": _OPERATORS,
+    "onnx/scaling.py": _REWRITING,
+    "onnx/finishing.py": _REWRITING,
+    "onnx/folding.py": _REWRITING,
+    "onnx/joining.py": _REWRITING,
+    "onnx/repeated.py": _REWRITING,
+    "onnx/rewriting.py": _REWRITING,
+    "onnx/*": _RUNNER,
+    # ---- CUDA: planners
+    "cuda/bands_*.py": (
+        "test_bands_plan.py",
+        *_PLANS,
+        "test_many_blocks.py bands_float32_3d_1x7 bands_bfloat16_3d_3x3 bands_float32_3d_4x3 bands_float64_3d_3x3",
+    ),
+    "cuda/channels_last_plan.py": ("test_channels_last.py planes", "test_pack_rows.py test_", "test_gemm_plan.py"),
+    "cuda/channels_*.py": ("test_channels_plan.py", "test_many_blocks.py channels_taps channels_4 channels_7"),
+    "cuda/complex_plan.py": (
+        "test_variants.py",
+        "test_complex.py",
+        "test_explain.py",
+        "test_many_gradients.py complex",
+    ),
+    "cuda/copy_plan.py": (
+        "test_variants.py",
+        "test_finish_plan.py",
+        "test_gradients_elsewhere.py",
+        "test_many_gradients.py copy",
+    ),
+    "cuda/depth_to_space_matrix_plan.py": (
+        "test_transpose_matrix_plan.py",
+        "test_gemm_plan.py",
+        "test_many_blocks.py transpose_matrix_float16 transpose_matrix_float32_3d_tf32",
+    ),
+    "cuda/depth_to_space_plan.py": (
+        "test_transpose_plan.py",
+        *_PLANS,
+        "test_many_blocks.py depth_to_space_float32_3d_16 depth_to_space_float64",
+    ),
+    "cuda/depthwise_transpose_plan.py": ("test_depthwise_transpose_plan.py", "test_many_blocks.py transpose_depthwise"),
+    "cuda/direct_*.py": (
+        "test_direct_plan.py",
+        "test_many_blocks.py [depthwise_float32_3d_3x3 [depthwise_float32_3d_rows [depthwise_float16_3d_line "
+        "[depthwise_float32_3d_taps [grouped_float32 [grouped_float64",
+    ),
+    "cuda/few_plan.py": (
+        "test_few_plan.py",
+        "test_gemm_plan.py",
+        "test_many_blocks.py conv_few_float32 conv_few_bfloat16",
+    ),
+    "cuda/finish_plan.py": ("test_finish_plan.py", "test_tensor_map.py"),
+    "cuda/grouped_*.py": (
+        "test_grouped_plan.py plan one many others weights tiles arrays",
+        "test_many_blocks.py conv_grouped_float16_3d_mma_16 conv_transpose_grouped_bfloat16",
+    ),
+    "cuda/interleaved_plan.py": (
+        "test_transpose_plan.py",
+        "test_gemm_plan.py",
+        "test_many_blocks.py interleaved_float32_3d_16 interleaved_float16_3d_64x64x16 interleaved_float64_3d_mma",
+    ),
+    "cuda/matrix_plan.py": (
+        "test_matrix_plan.py",
+        "test_many_blocks.py conv_matrix_float16_3d_mma_64x128 conv_matrix_float32_3d_tf32_64x64 mma_64x64x64_channels",
+    ),
+    "cuda/mma_*.py": (
+        "test_gemm_plan.py",
+        "test_runs.py",
+        "test_many_blocks.py [conv_float16_3d_mma_16x128x32 [conv_bfloat16_3d_mma_64x64 [conv_transpose_float64_3d_mma",
+        "test_mma.py chunks says_what beside",
+    ),
+    "cuda/pack_rows_plan.py": ("test_pack_rows.py test_",),
+    "cuda/pointwise_plan.py": ("test_pointwise_plan.py", "test_many_blocks.py pointwise"),
+    "cuda/pool_grad_*.py": (
+        "test_variants.py",
+        "test_pool_grad_plan.py",
+        "test_explain.py",
+        "test_many_gradients.py pool walk",
+    ),
+    "cuda/pool_vectors.py": (*_POOL_PLANS, "test_many_blocks.py pool_float32_3d_vectors pool_uint8_3d_vectors"),
+    "cuda/pool_bands.py": (*_POOL_PLANS, "test_many_blocks.py pool_float32_3d_bands pool_uint8_3d_bands"),
+    "cuda/pool_planes.py": (*_POOL_PLANS, "test_many_blocks.py 2d_planes"),
+    "cuda/pool_tiles.py": (*_POOL_PLANS, "test_many_blocks.py pool_float32_3d_tiles pool_uint8_3d_tiles"),
+    "cuda/pool_channels.py": (*_POOL_PLANS, "test_many_blocks.py pool_float32_3d_channels pool_int8_3d_channels"),
+    "cuda/pool_patches.py": (*_POOL_PLANS, "test_many_blocks.py pool_float32_3d_patches pool_uint8_3d_patches"),
+    "cuda/pool_*.py": (*_POOL_PLANS, "test_explain.py", _POOLED),
+    "cuda/runs.py": (
+        "test_runs.py",
+        "test_matrix_plan.py",
+        "test_many_blocks.py [conv_float16_3d_mma_64x64x32_rowwise",
+    ),
+    "cuda/split_plan.py": (
+        "test_split_plan.py",
+        "test_gemm_plan.py",
+        "test_many_blocks.py conv_split_float32_2d_64 conv_split_float64 conv_transpose_split_float32",
+    ),
+    "cuda/stem_*.py": (
+        "test_stem_plan.py",
+        "test_gemm_plan.py",
+        "test_many_blocks.py stem_float32_3d_32x256x3 stem_float16_3d_mma_32",
+    ),
+    "cuda/sums_plan.py": ("test_variants.py", "test_explain.py", "test_tune.py", "test_many_gradients.py sums"),
+    "cuda/tensor_map.py": ("test_tensor_map.py", "test_many_wgmma.py [0-at strips"),
+    "cuda/unpool_plan.py": ("test_variants.py", "test_explain.py", "test_many_gradients.py unpool check"),
+    "cuda/weight_grad_tile*.py": (
+        "test_variants.py",
+        "test_weight_grad_plan.py",
+        "test_explain.py",
+        "test_many_gradients.py tile-64x64x32_pixels tile-64x64x64_channels tile-64x64x16_pixels",
+    ),
+    "cuda/weight_grad_*.py": (
+        "test_variants.py",
+        "test_weight_grad_plan.py",
+        "test_explain.py",
+        "test_many_gradients.py weights",
+    ),
+    "cuda/wgmma_*.py": _WGMMA,
+    "cuda/gemm_structs.py": ("test_gemm_plan.py structs", _STRUCTS),
+    "cuda/gemm_*.py": (
+        "test_gemm_plan.py",
+        "test_split_plan.py",
+        _GEMMS,
+    ),
+    "cuda/conv_plan.py": (*_PLANS, "test_tune.py", "test_precision.py", "test_stem_plan.py"),
+    "cuda/correlation.py": (
+        "test_gemm_plan.py",
+        "test_explain.py",
+        "test_stem_plan.py",
+        "test_runs.py",
+        _GEMMS,
+    ),
+    "cuda/fragments.py": (
+        "test_gemm_plan.py",
+        "test_runs.py",
+        "test_many_blocks.py [conv_float16_3d_mma_16x128x32 [conv_bfloat16_3d_mma_64x64 [conv_transpose_float64_3d_mma",
+    ),
+    "cuda/params.py": (
+        "test_params.py",
+        "test_gemm_plan.py",
+        "test_stem_plan.py",
+        "test_pool_plan.py",
+        "test_cuda_errors.py",
+    ),
+    "cuda/multiples.py": ("test_bands_plan.py", "test_direct_plan.py", "test_gemm_plan.py"),
+    # ---- CUDA: devices
+    "cuda/cache.py": ("test_compile_folders.py", "test_compile_cache.py"),
+    "cuda/compile.py": (*_COMPILER, "test_cuda_errors.py", "test_cli_compile.py"),
+    "cuda/nvrtc.py": (*_COMPILER, "test_cli_compile.py"),
+    "cuda/sources.py": ("test_sources.py", *_COMPILER),
+    "cuda/choice.py": ("test_tune.py", "test_tuned.py", *_PLANS),
+    "cuda/floor.py": ("test_explain.py", "test_precision.py"),
+    "cuda/limits.py": ("test_gemm_plan.py", "test_explain.py", "test_pool_plan.py", "test_tune.py"),
+    "cuda/plan*.py": ("test_explain.py", "test_tune.py", "test_cuda_launch.py", "test_gemm_plan.py"),
+    "cuda/launching.py": (*_PLANS, "test_complex.py"),
+    "cuda/tuned.py": ("test_tuned.py", "test_tune.py"),
+    "cuda/variants.py": ("test_variants.py", "test_gemm_plan.py", "test_sources.py"),
+    "cuda/interchange.py": ("test_cuda_interchange.py",),
+    "cuda/*": (
+        "test_cuda_errors.py",
+        "test_cuda_interchange.py",
+        "test_packed.py",
+        "test_explain.py",
+        "test_tune.py",
+        "test_tensor_map.py",
+        "test_finish_plan.py",
+        "test_cuda_launch.py",
+    ),
+}

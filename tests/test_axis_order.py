@@ -1,0 +1,40 @@
+"""Entries and axes of activations in the order of either layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuconv import ArgumentError, ArgumentTypeError, _layout
+
+
+@pytest.mark.parametrize(
+    ("given", "ordered"),
+    [("NHWC", "NCHW"), ("NDHWC", "NCDHW"), ("NWC", "NCW"), ("NC", "NC"), ("N", "N"), ("", "")],
+)
+def test_entries_are_put_in_the_order_of_channels_second(given: str, ordered: str) -> None:
+    assert "".join(_layout.channels_second("NHWC", tuple(given))) == ordered
+    assert _layout.channels_second("NCHW", tuple(given)) == tuple(given)
+    if len(given) > 2:
+        assert "".join(_layout.as_given("NHWC", tuple(ordered))) == given
+        assert _layout.as_given("NCHW", tuple(given)) == tuple(given)
+
+
+def test_the_axes_of_an_array() -> None:
+    array = np.zeros((2, 3, 4, 5))
+    assert _layout.view("NHWC", array).shape == (2, 5, 3, 4)
+    assert _layout.view("NCHW", array) is array
+    assert np.shares_memory(_layout.view("NHWC", array), array)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_the_two_layouts_are_returned(layout: str) -> None:
+    assert _layout.check("f", layout) == layout
+
+
+@pytest.mark.parametrize(("layout", "error"), [("nchw", ArgumentError), ("", ArgumentError), (1, ArgumentTypeError)])
+def test_anything_else_is_refused(layout: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"^f: layout must be "):
+        _layout.check("f", layout)

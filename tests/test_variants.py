@@ -1,0 +1,26 @@
+"""Kernels that are built ahead are those that plans of up to four axes name, and are told apart by their names."""
+
+from __future__ import annotations
+
+import gradient_plans
+
+from gpuconv.cuda import complex_plan, conv_plan, copy_plan, pool_grad_plan, sums_plan, unpool_plan, weight_grad_plan
+from gpuconv.cuda.variants import all_variants
+
+FAMILIES = (complex_plan, copy_plan, pool_grad_plan, sums_plan, unpool_plan, weight_grad_plan)
+
+
+def test_plans_of_gradients_name_every_variant_that_is_listed_and_no_other() -> None:
+    listed = [variant for family in FAMILIES for variant in family.variants()]
+    named = {launch.variant for plan in gradient_plans.plans() for launch in plan.launches}
+    assert named - set(conv_plan.variants()) == set(listed)
+    assert len(set(listed)) == len(listed)
+    assert set(listed) <= set(all_variants())
+
+
+def test_a_multiprocessor_has_room_for_the_threads_of_its_blocks() -> None:
+    """Of compute 7.0 to 9.0, the most are 64 warps and 32 blocks."""
+    for variant in all_variants():
+        assert variant.threads % 32 == 0, variant.name
+        assert 1 <= variant.blocks_per_sm <= 32, variant.name
+        assert variant.threads * variant.blocks_per_sm <= 2048, variant.name

@@ -1,0 +1,126 @@
+"""How the NumPy backend cuts its work into blocks: sizes by hand, and every position in one block."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+from random import Random
+
+import numpy as np
+import pytest
+
+from gpuconv.cpu import _workspace
+from gpuconv.cpu._workspace import Plan
+
+Ints = tuple[int, ...]
+
+
+@pytest.mark.parametrize(
+    ("extents", "volume", "box"),
+    [
+        ((4, 5), 20, (4, 5)),
+        ((4, 5), 19, (2, 5)),  # three rows would fit, but two parts of two are as many as of three and one
+        ((4, 5), 10, (2, 5)),
+        ((4, 5), 9, (1, 5)),
+        ((4, 5), 4, (1, 3)),
+        ((4, 5), 1, (1, 1)),
+        ((4, 5), 0, (1, 1)),
+        ((2, 3, 7), 21, (1, 3, 7)),
+        ((2, 3, 7), 20, (1, 2, 7)),
+        ((7,), 3, (3,)),
+        ((), 1, ()),
+    ],
+)
+def test_extents_are_cut_from_the_outermost_axis_on_in_equal_parts(extents: Ints, volume: int, box: Ints) -> None:
+    assert _workspace.shrink(extents, volume) == box
+
+
+@pytest.mark.parametrize(
+    ("rows", "pieces", "threads", "expected"),
+    [(100, 4, 4, 100), (100, 5, 4, 100), (100, 3, 4, 75), (101, 3, 4, 76), (100, 1, 8, 16), (12, 1, 8, 12)],
+)
+def test_rows_are_shared_where_there_are_fewer_pieces_than_threads(
+    rows: int, pieces: int, threads: int, expected: int
+) -> None:
+    assert _workspace.share_rows(rows, pieces, threads) == expected
+
+
+@pytest.mark.parametrize(
+    ("box", "extents", "others", "threads", "expected"),
+    [
+        ((40, 8), (100, 8), 1, 4, (25, 8)),  # 2.5 boxes become four
+        ((40, 8), (100, 8), 2, 4, (50, 8)),  # five become four
+        ((40, 8), (100, 8), 7, 4, (40, 8)),  # 17.5 are enough for four threads as they are
+        ((100, 8), (100, 8), 1, 4, (25, 8)),  # a whole array too
+        ((1, 8), (100, 80), 1, 4, (1, 8)),  # already 1000
+        ((1, 40), (3, 40), 1, 4, (1, 10)),  # three rows, cut along the next axis: twelve
+        ((1, 1), (1, 1), 1, 4, (1, 1)),
+        ((3, 8), (3, 8), 1, 4, (3, 8)),  # three cannot be cut into four
+        ((4, 8), (4, 8), 1, 4, (1, 8)),
+        ((4, 1), (4, 1), 1, 4, (4, 1)),  # a position each would be too small
+    ],
+)
+def test_boxes_come_out_even(box: Ints, extents: Ints, others: int, threads: int, expected: Ints) -> None:
+    assert _workspace.balance(box, extents, others, threads, 8) == expected
+
+
+def test_boxes_cover_every_position_once() -> None:
+    random = Random(0)
+    for _ in range(100):
+        extents = tuple(random.randint(0, 7) for _ in range(random.randint(1, 3)))
+        chunk = tuple(random.randint(1, 8) for _ in extents)
+        found = list(_workspace.boxes(extents, chunk))
+        met = [place for box in found for place in product(*(range(*span) for span in box))]
+        assert met == sorted(met, key=lambda place: [n // c for n, c in zip(place, chunk, strict=True)])
+        assert sorted(met) == list(product(*map(range, extents)))
+        assert all(stop - start <= size for box in found for (start, stop), size in zip(box, chunk, strict=True))
+        assert _workspace.pieces(chunk, extents) == len(found)
+
+
+def test_the_position_of_a_box() -> None:
+    places = np.arange(3 * 5 * 7).reshape(3, 5, 7)
+    for box in _workspace.boxes((3, 5, 7), (2, 2, 3)):
+        assert _workspace.flat_index(box, (3, 5, 7)) == places[tuple(start for start, _ in box)]
+
+
+def test_blocks_are_of_some_images_each() -> None:
+    found = _workspace.blocks(5, (3, 4), Plan(1, 1, 2, (2, 4)))
+    images = [slice(0, 2), slice(2, 4), slice(4, 5)]
+    assert [(block.images, block.box) for block in found] == [
+        (some, box) for some in images for box in (((0, 2), (0, 4)), ((2, 3), (0, 4)))
+    ]
+    assert [block.positions for block in found[:2]] == [(2, 4), (1, 4)]
+
+
+def test_indices_of_the_first_and_the_last_axes() -> None:
+    array = np.arange(2 * 3 * 4).reshape(2, 3, 4)
+    rows, columns = slice(1, 2), slice(0, 3)
+    np.testing.assert_array_equal(array[_workspace.last_axes([rows, columns])], array[:, 1:2, :3])
+    np.testing.assert_array_equal(array[_workspace.first_axes(1, (rows, columns))], array[1, 1:2, :3])
+
+
+def test_memory_is_used_again_where_it_suffices() -> None:
+    scratch = _workspace.Scratch()
+    first = scratch.take("a", (4, 6), np.float32)
+    assert (first.shape, first.dtype) == ((4, 6), np.float32)
+    for again in (scratch.take("a", (24,), np.float32), scratch.take("a", (2, 3), np.float32)):
+        assert np.shares_memory(first, again)
+    for other in (scratch.take("a", (5, 5), np.float32), scratch.take("b", (4, 6), np.float32)):
+        assert not np.shares_memory(first, other)
+        assert prod(other.shape) == other.size
+    assert not np.shares_memory(scratch.take("a", (4, 6), np.int32), scratch.take("a", (4, 6), np.float32))
+
+
+def test_no_more_memory_is_kept_than_a_bound() -> None:
+    scratch, size = _workspace.Scratch(), 12 * 2**20
+    first, second = (scratch.take(name, (size,), np.int8) for name in "ab")
+    assert np.shares_memory(scratch.take("a", (size,), np.int8), first)
+    assert np.shares_memory(scratch.take("b", (size,), np.int8), second)
+    third = scratch.take("c", (1,), np.int8)
+    assert not np.shares_memory(scratch.take("c", (1,), np.int8), third)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("16384", 16384), ("123456789", 123456789)])
+def test_the_limit_is_that_of_the_environment(text: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", text)
+    assert _workspace.limit() == expected
