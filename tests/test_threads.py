@@ -303,6 +303,19 @@ def test_the_caller_does_the_work_where_no_thread_can_be_started(monkeypatch: py
     assert done == list(range(20))
 
 
+def test_the_caller_does_no_work_while_threads_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCONV_NUM_THREADS", "2")
+    monkeypatch.setattr(_threads, "_LOST", 0.005)
+    seen: set[int] = set()
+
+    def work(_: int) -> None:
+        time.sleep(0.03)
+        seen.add(threading.get_ident())
+
+    _threads.run(work, range(8))
+    assert threading.get_ident() not in seen
+
+
 # ---------------------------------------------------------------- BLAS's threads
 
 
