@@ -146,9 +146,7 @@ def test_a_model_in_a_file_reads_its_own_folder_alone(here: Path, name: str) -> 
     path = here / "models" / "model.onnx"
     for location in ("../foreign.bin", str(here / "foreign.bin"), "link.bin", "foreign.bin"):
         path.write_bytes(dict(models_with_external_data(location))[name].SerializeToString())
-        with pytest.raises(
-            gpuconv.ArgumentError, match=r"cannot be read: .*(outside of the model's folder|No such file)"
-        ):
+        with pytest.raises(gpuconv.ArgumentError, match="cannot be read"):
             backend.prepare(path)
 
 
@@ -433,6 +431,23 @@ def test_brackets_in_strings_and_comments_do_not_count(tmp_path: Path) -> None:
     assert y.tolist() == ["(" * 200 + '"']
 
 
+def test_axes_that_no_array_has(tmp_path: Path) -> None:
+    """onnx's inference takes the lower bits of some for an address; its Scan counts as far as it is told."""
+    normalized = model([node("LayerNormalization", ["x", "x"], ["y", "m"], axis=2**63 - 1)], ["x"], ["y", "m"])
+    body = helper.make_graph([node("Identity", ["s"], ["t"])], "body", [floats("s")], [floats("t")])
+    scan = node("Scan", ["x"], ["y"], body=body, num_scan_inputs=2**62)
+    paths = tmp_path / "axis.onnx", tmp_path / "scan.onnx"
+    for path, proto in zip(paths, (normalized, model([scan], ["x"], ["y"])), strict=True):
+        path.write_bytes(proto.SerializeToString())
+    said = alone(PREPARE, *paths).stdout.splitlines()
+    assert said == [
+        "LayerNormalization node with output 'y': its attribute axis is 9223372036854775807, but must be from -10000 "
+        "to 10000",
+        "Scan node with output 'y': its attribute num_scan_inputs is 4611686018427387904, but must be from -10000 to "
+        "10000",
+    ]
+
+
 # --- what is computed ahead -------------------------------------------------------------------------------------------
 
 
@@ -496,10 +511,10 @@ def test_weights_that_are_scaled_often_are_kept_once() -> None:
     tracemalloc.start()
     try:
         backend.prepare(proto)
-        now, _ = tracemalloc.get_traced_memory()
+        _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert now <= 16 * weights["w"].nbytes
+    assert peak <= 16 * weights["w"].nbytes
 
 
 def test_constants_that_the_model_brings_are_computed_however_large_they_are() -> None:

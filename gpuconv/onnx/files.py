@@ -80,6 +80,8 @@ def _from_path(path: str | os.PathLike[str]) -> ModelProto:
     for tensor in filter(_is_external, tensors(model)):
         _check_place(tensor, folder)
         load_external_data_for_tensor(tensor, folder)
+        tensor.data_location = TensorProto.DEFAULT  # older versions of onnx leave this to the caller
+        del tensor.external_data[:]
     return model
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import onnx
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from gpuconv._errors import ArgumentError, GpuconvError, listed
 from gpuconv.onnx import files, nodes, structure
@@ -17,6 +17,8 @@ from gpuconv.onnx.messages import quoted, reason
 from gpuconv.onnx.steps import DOMAIN
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
+_AXES = frozenset(("axes", "axis", "batch_axis", "num_scan_inputs", "perm", "scan_input_axes", "scan_output_axes"))
+_MOST_AXES = 10_000
 _MOST_SEEN = 20_000_000  # beyond that, types of values are found only when nodes run
 _DOMAINS = {schema.domain for schema in onnx.defs.get_all_schemas()}  # those that onnx has operators of
 
@@ -66,7 +68,7 @@ def _checked(model: ModelProto, name: str, source: Any) -> tuple[ModelProto, dic
     _check_keywords(model, opset)
     _check_operators(model)
     _check_values(model)
-    _check_references(model)
+    _check_attributes(model)
     _run_checker(model, name, source)
     known = _facts(model)
     _check_dtypes(model, opset, known)
@@ -77,7 +79,7 @@ def check_node(node: NodeProto, opsets: dict[str, int]) -> None:
     """Check a node on its own, outside of a model; an error is an ArgumentError that names it."""
     structure.check_node(node, "the node")
     files.check_in_memory(node, "the node")
-    _refuse_references(_all_nodes([node]))
+    _refuse_attributes(_all_nodes([node]))
     _refuse_domain(_all_nodes([node]))
     if nodes.supported(node):
         nodes.keywords(node, opsets[""])
@@ -176,23 +178,40 @@ def _check_dtypes(model: ModelProto, opset: int, known: dict[str, Fact]) -> None
                 nodes.check_dtype(node, opset, known[name].dtype)
 
 
-def _check_references(model: ModelProto) -> None:
-    """Refuse attributes that refer to one of a function which it has not, or where there is no function."""
-    _refuse_references(_all_nodes(model.graph.node))
+def _check_attributes(model: ModelProto) -> None:
+    """Refuse attributes that refer to one of a function which it has not, and numbers that onnx does not survive."""
+    _refuse_attributes(_all_nodes(model.graph.node))
     for function in model.functions:
         known = {*function.attribute, *(attribute.name for attribute in function.attribute_proto)}
-        _refuse_references(_all_nodes(function.node), known)
+        _refuse_attributes(_all_nodes(function.node), known)
 
 
-def _refuse_references(inside: Iterable[NodeProto], known: Iterable[str] = ()) -> None:
+def _refuse_attributes(inside: Iterable[NodeProto], known: Iterable[str] = ()) -> None:
     for node in inside:
         for attribute in node.attribute:
-            if attribute.ref_attr_name and attribute.ref_attr_name not in known:
-                where = "its function has not" if known else "no function around it has"
-                raise ArgumentError(
-                    f"{nodes.describe(node)}: its attribute {quoted(attribute.name)} refers to "
-                    f"{quoted(attribute.ref_attr_name)}, an attribute that {where}"
-                )
+            if attribute.ref_attr_name:
+                _check_reference(node, attribute, known)
+            elif attribute.name in _AXES:
+                _check_axes(node, attribute)
+
+
+def _check_reference(node: NodeProto, attribute: AttributeProto, known: Iterable[str]) -> None:
+    if attribute.ref_attr_name not in known:
+        where = "its function has not" if known else "no function around it has"
+        raise ArgumentError(
+            f"{nodes.describe(node)}: its attribute {quoted(attribute.name)} refers to "
+            f"{quoted(attribute.ref_attr_name)}, an attribute that {where}"
+        )
+
+
+def _check_axes(node: NodeProto, attribute: AttributeProto) -> None:
+    """Refuse axes that no array has: onnx's inference takes some of them for addresses, and its Scan counts to them."""
+    wrong = [axis for axis in (attribute.i, *attribute.ints) if not -_MOST_AXES <= axis <= _MOST_AXES]
+    if wrong:
+        raise ArgumentError(
+            f"{nodes.describe(node)}: its attribute {attribute.name} is {wrong[0]}, but must be from -{_MOST_AXES} to "
+            f"{_MOST_AXES}"
+        )
 
 
 def _check_operators(model: ModelProto) -> None:
