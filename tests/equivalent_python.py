@@ -76,6 +76,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/pool_tiles.py _tiles_of",
     ),
     "Any number of parts adds up to the same sums, and threads that go any distance meet all elements.": (
+        "cuda/depthwise_transpose_plan.py _walk",
         "cuda/pool_grad_walks.py Columns.walk",
         "cuda/split_plan.py _divided",
         "cuda/weight_grad_plan.py _parts",
@@ -90,6 +91,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cpu/_gather.py module",
         "cpu/_scatter.py module",
         "cpu/_windows.py module",
+        "cuda/channels_tile.py module",
         "cpu/max_pool.py module",
         "cpu/weight_grad.py module",
         "cuda/sums_plan.py most_parts",

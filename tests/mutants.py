@@ -162,11 +162,11 @@ def _in_common(one: str, other: str) -> int:
     return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-Left = Callable[[ast.stmt], bool]
+Left = Callable[[ast.AST], bool]
 
 
 def mutants(tree: ast.Module, left_out: Left = lambda _: False, floats: bool = True) -> list[Mutant]:
-    """Every mutant of a module but for those of statements left out; without `floats`, such numbers do not change."""
+    """Every mutant of a module but for those in nodes left out; without `floats`, such numbers do not change."""
     siblings: defaultdict[str, list[Mutant]] = defaultdict(list)
     made = []
     for place in _places_in(tree, left_out):
@@ -193,9 +193,9 @@ def _places(place: Place, left_out: Left) -> Iterator[Place]:
         return
     if isinstance(node, ast.keyword) and node.arg == "strict":
         return
+    if left_out(node):
+        return
     if isinstance(node, ast.stmt):
-        if left_out(node):
-            return
         place = replace(place, statement=node)
     yield place
     if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):

@@ -41,7 +41,7 @@ EQUIVALENT = {
 
 def every_mutant() -> list[Mutant]:
     """Every mutant of the functions and constants; the dataclasses stay as they are."""
-    return mutants.mutants(ast.parse(SOURCE.read_text()), lambda statement: isinstance(statement, ast.ClassDef))
+    return mutants.mutants(ast.parse(SOURCE.read_text()), lambda node: isinstance(node, ast.ClassDef))
 
 
 # ---------------------------------------------------------------- the corpus

@@ -97,8 +97,8 @@ def _trees() -> dict[str, ast.Module]:
 
 
 @cache
-def _model() -> set[ast.stmt]:
-    return time_model.statements(_trees())
+def _model() -> set[ast.AST]:
+    return time_model.nodes(_trees())
 
 
 def tests_of(module: str) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ _STRUCTS = (
     "test_many_blocks.py stem_float32_3d_32x256x3 few_float32 pointwise_float32_1d_128 conv_split_float32_2d_64x64 "
     "depth_to_space_float32_3d_16 [conv_float32_3d_64x64x16_wide [conv_float16_3d_mma_16x128x32_scalar"
 )
+_KERNELS = "test_kernel_table.py row_for_every_kernel nothing_in_the_table"
 _GEMMS = (
     "test_many_blocks.py [conv_float32_ [conv_float16_2d_16x128x8- conv_float64_2d_64x64x16_uniform_wide "
     "[conv_transpose_float32_ [conv_transpose_float64_3d_64x64x16_wide"
@@ -117,9 +118,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_bands_plan.py",
         *_PLANS,
         "test_many_blocks.py bands_float32_3d_1x7 bands_bfloat16_3d_3x3 bands_float32_3d_4x3 bands_float64_3d_3x3",
+        _KERNELS,
     ),
     "cuda/channels_last_plan.py": ("test_channels_last.py planes", "test_pack_rows.py test_", "test_gemm_plan.py"),
-    "cuda/channels_*.py": ("test_channels_plan.py", "test_many_blocks.py channels_taps channels_4 channels_7"),
+    "cuda/channels_*.py": (
+        "test_channels_plan.py",
+        "test_many_blocks.py channels_taps channels_4 channels_7",
+        _KERNELS,
+    ),
     "cuda/complex_plan.py": (
         "test_variants.py",
         "test_complex.py",
@@ -136,58 +142,83 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_transpose_matrix_plan.py",
         "test_gemm_plan.py",
         "test_many_blocks.py transpose_matrix_float16 transpose_matrix_float32_3d_tf32",
+        _KERNELS,
     ),
     "cuda/depth_to_space_plan.py": (
         "test_transpose_plan.py",
         *_PLANS,
-        "test_many_blocks.py depth_to_space_float32_3d_16 depth_to_space_float64",
+        "test_many_blocks.py to_space_float32_3d_16 to_space_float64 to_space_bfloat16",
+        _KERNELS,
     ),
-    "cuda/depthwise_transpose_plan.py": ("test_depthwise_transpose_plan.py", "test_many_blocks.py transpose_depthwise"),
+    "cuda/depthwise_transpose_plan.py": (
+        "test_depthwise_transpose_plan.py",
+        "test_many_blocks.py transpose_depthwise",
+        _KERNELS,
+    ),
     "cuda/direct_*.py": (
         "test_direct_plan.py",
         "test_many_blocks.py [depthwise_float32_3d_3x3 [depthwise_float32_3d_rows [depthwise_float16_3d_line "
         "[depthwise_float32_3d_taps [grouped_float32 [grouped_float64",
+        _KERNELS,
     ),
     "cuda/few_plan.py": (
         "test_few_plan.py",
         "test_gemm_plan.py",
         "test_many_blocks.py conv_few_float32 conv_few_bfloat16",
+        _KERNELS,
     ),
     "cuda/finish_plan.py": ("test_finish_plan.py", "test_tensor_map.py"),
     "cuda/grouped_*.py": (
-        "test_grouped_plan.py plan one many others weights tiles arrays",
+        "test_grouped_plan.py one_launch as_many others no_room quickest band knows",
         "test_many_blocks.py conv_grouped_float16_3d_mma_16 conv_transpose_grouped_bfloat16",
+        _KERNELS,
     ),
     "cuda/interleaved_plan.py": (
         "test_transpose_plan.py",
         "test_gemm_plan.py",
         "test_many_blocks.py interleaved_float32_3d_16 interleaved_float16_3d_64x64x16 interleaved_float64_3d_mma",
+        _KERNELS,
     ),
     "cuda/matrix_plan.py": (
         "test_matrix_plan.py",
         "test_many_blocks.py conv_matrix_float16_3d_mma_64x128 conv_matrix_float32_3d_tf32_64x64 mma_64x64x64_channels",
+        _KERNELS,
     ),
     "cuda/mma_*.py": (
         "test_gemm_plan.py",
         "test_runs.py",
         "test_many_blocks.py [conv_float16_3d_mma_16x128x32 [conv_bfloat16_3d_mma_64x64 [conv_transpose_float64_3d_mma",
         "test_mma.py chunks says_what beside",
+        _KERNELS,
     ),
     "cuda/pack_rows_plan.py": ("test_pack_rows.py test_",),
-    "cuda/pointwise_plan.py": ("test_pointwise_plan.py", "test_many_blocks.py pointwise"),
+    "cuda/pointwise_plan.py": ("test_pointwise_plan.py", "test_many_blocks.py pointwise", _KERNELS),
     "cuda/pool_grad_*.py": (
         "test_variants.py",
         "test_pool_grad_plan.py",
         "test_explain.py",
         "test_many_gradients.py pool walk",
+        _KERNELS,
     ),
-    "cuda/pool_vectors.py": (*_POOL_PLANS, "test_many_blocks.py pool_float32_3d_vectors pool_uint8_3d_vectors"),
-    "cuda/pool_bands.py": (*_POOL_PLANS, "test_many_blocks.py pool_float32_3d_bands pool_uint8_3d_bands"),
-    "cuda/pool_planes.py": (*_POOL_PLANS, "test_many_blocks.py 2d_planes"),
-    "cuda/pool_tiles.py": (*_POOL_PLANS, "test_many_blocks.py pool_float32_3d_tiles pool_uint8_3d_tiles"),
-    "cuda/pool_channels.py": (*_POOL_PLANS, "test_many_blocks.py pool_float32_3d_channels pool_int8_3d_channels"),
-    "cuda/pool_patches.py": (*_POOL_PLANS, "test_many_blocks.py pool_float32_3d_patches pool_uint8_3d_patches"),
-    "cuda/pool_*.py": (*_POOL_PLANS, "test_explain.py", _POOLED),
+    "cuda/pool_vectors.py": (
+        *_POOL_PLANS,
+        "test_many_blocks.py pool_float32_3d_vectors pool_uint8_3d_vectors",
+        _KERNELS,
+    ),
+    "cuda/pool_bands.py": (*_POOL_PLANS, "test_many_blocks.py pool_float32_3d_bands pool_uint8_3d_bands", _KERNELS),
+    "cuda/pool_planes.py": (*_POOL_PLANS, "test_many_blocks.py 2d_planes", _KERNELS),
+    "cuda/pool_tiles.py": (*_POOL_PLANS, "test_many_blocks.py pool_float32_3d_tiles pool_uint8_3d_tiles", _KERNELS),
+    "cuda/pool_channels.py": (
+        *_POOL_PLANS,
+        "test_many_blocks.py pool_float32_3d_channels pool_int8_3d_channels",
+        _KERNELS,
+    ),
+    "cuda/pool_patches.py": (
+        *_POOL_PLANS,
+        "test_many_blocks.py pool_float32_3d_patches pool_uint8_3d_patches",
+        _KERNELS,
+    ),
+    "cuda/pool_*.py": (*_POOL_PLANS, "test_explain.py", _POOLED, _KERNELS),
     "cuda/runs.py": (
         "test_runs.py",
         "test_matrix_plan.py",
@@ -197,35 +228,41 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_split_plan.py",
         "test_gemm_plan.py",
         "test_many_blocks.py conv_split_float32_2d_64 conv_split_float64 conv_transpose_split_float32",
+        _KERNELS,
     ),
     "cuda/stem_*.py": (
         "test_stem_plan.py",
         "test_gemm_plan.py",
         "test_many_blocks.py stem_float32_3d_32x256x3 stem_float16_3d_mma_32",
+        _KERNELS,
     ),
-    "cuda/sums_plan.py": ("test_variants.py", "test_explain.py", "test_tune.py", "test_many_gradients.py sums"),
+    "cuda/sums_plan.py": (
+        "test_variants.py",
+        "test_explain.py",
+        "test_tune.py",
+        "test_many_gradients.py sums",
+        _KERNELS,
+    ),
     "cuda/tensor_map.py": ("test_tensor_map.py", "test_many_wgmma.py [0-at strips"),
-    "cuda/unpool_plan.py": ("test_variants.py", "test_explain.py", "test_many_gradients.py unpool check"),
+    "cuda/unpool_plan.py": ("test_variants.py", "test_explain.py", "test_many_gradients.py unpool check", _KERNELS),
     "cuda/weight_grad_tile*.py": (
         "test_variants.py",
         "test_weight_grad_plan.py",
         "test_explain.py",
         "test_many_gradients.py tile-64x64x32_pixels tile-64x64x64_channels tile-64x64x16_pixels",
+        _KERNELS,
     ),
     "cuda/weight_grad_*.py": (
         "test_variants.py",
         "test_weight_grad_plan.py",
         "test_explain.py",
         "test_many_gradients.py weights",
+        _KERNELS,
     ),
-    "cuda/wgmma_*.py": _WGMMA,
+    "cuda/wgmma_*.py": (*_WGMMA, _KERNELS),
     "cuda/gemm_structs.py": ("test_gemm_plan.py structs", _STRUCTS),
-    "cuda/gemm_*.py": (
-        "test_gemm_plan.py",
-        "test_split_plan.py",
-        _GEMMS,
-    ),
-    "cuda/conv_plan.py": (*_PLANS, "test_tune.py", "test_precision.py", "test_stem_plan.py"),
+    "cuda/gemm_*.py": ("test_gemm_plan.py", "test_split_plan.py", _GEMMS, _KERNELS),
+    "cuda/conv_plan.py": (*_PLANS, "test_tune.py", "test_precision.py", "test_stem_plan.py", _KERNELS),
     "cuda/correlation.py": (
         "test_gemm_plan.py",
         "test_explain.py",
@@ -237,6 +274,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_gemm_plan.py",
         "test_runs.py",
         "test_many_blocks.py [conv_float16_3d_mma_16x128x32 [conv_bfloat16_3d_mma_64x64 [conv_transpose_float64_3d_mma",
+        _KERNELS,
     ),
     "cuda/params.py": (
         "test_params.py",
@@ -259,6 +297,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/tuned.py": ("test_tuned.py", "test_tune.py"),
     "cuda/variants.py": ("test_variants.py", "test_gemm_plan.py", "test_sources.py"),
     "cuda/interchange.py": ("test_cuda_interchange.py",),
+    "cuda/prepared.py": (
+        "test_cuda_errors.py",
+        "test_packed.py",
+        "test_cuda_interchange.py",
+        "test_tensor_map.py",
+        "test_finish_plan.py",
+        "test_fusion_kernels.py conv_bands_float32 [conv_few_float32",
+        "test_cuda_launch.py",
+    ),
     "cuda/*": (
         "test_cuda_errors.py",
         "test_cuda_interchange.py",

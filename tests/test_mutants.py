@@ -93,11 +93,15 @@ class Tile:
     def lines(self): return self.words() // _SHARE
     def seconds(self) -> float: return self.lines() / _RATE
 """
-    plan = "from gpuconv.cuda import tile\ndef plan(one): return one.words()"
+    plan = """
+from gpuconv.cuda import tile
+def bytes_of(one): return one.words() * 4
+def plan(one): return one.words(), one.seconds(bytes_of(one))
+"""
     trees = {"cuda/tile.py": ast.parse(kernel), "cuda/plan.py": ast.parse(plan)}
-    found = time_model.statements(trees)
-    assert {getattr(statement, "name", "numbers") for statement in found} == {"numbers", "lines", "seconds"}
-    assert not time_model.statements({"cpu/tile.py": ast.parse(kernel)})
+    found = sorted(getattr(node, "name", ast.unparse(node)) for node in time_model.nodes(trees))
+    assert found == ["_RATE, _SHARE = (4, 2)", "bytes_of", "lines", "one.seconds(bytes_of(one))", "seconds"]
+    assert not time_model.nodes({"cpu/tile.py": ast.parse(kernel)})
 
 
 # ---------------------------------------------------------------- the table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, product
 from random import Random
 from typing import Any
 
@@ -11,13 +11,14 @@ import pytest
 from strategies import max_pool_problem
 
 from gpuconv import ArgumentError, _geometry
-from gpuconv.cuda import choice, params, pool_general, pool_plan
+from gpuconv.cuda import choice, params, pool_general, pool_plan, pool_vectors
 from gpuconv.cuda.plan import Launch, Limits, Plan
 
 HOPPER = Limits("sm_90a", 132, 227 * 1024, 228 * 1024)
 HUGE = 2**62
 BORDER = params.INDEX_LIMIT
 Ints = tuple[int, ...]
+_DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8")
 
 
 def _contiguous(shape: Ints) -> Ints:
@@ -319,6 +320,40 @@ def test_the_list_of_variants_has_every_one_that_a_plan_names() -> None:
         seen |= {launch.variant for launch in plan.launches}
     assert seen <= set(variants)
     assert len(seen) > len(variants) // 2
+
+
+def _lying(shape: Ints, last: bool) -> Ints:
+    """Strides of an array whose channels are last in memory, or which is contiguous."""
+    if not last:
+        return _contiguous(shape)
+    batch, *spatial, channel = _contiguous((shape[0], *shape[2:], shape[1]))
+    return batch, channel, *spatial
+
+
+def test_plans_name_just_the_variants_of_all_families_that_are_listed() -> None:
+    listed, seen = {variant for variant in pool_plan.variants() if variant.source != "max_pool.cu"}, set()
+    windows = (([2, 2], [2, 2]), ([3, 3], [2, 2]), ([3, 3], [1, 1]), ([5, 5], [1, 1]))
+    for (kernel, strides), dtype, indices, last in product(windows, _DTYPES, (False, True), (False, True)):
+        pads = [size // 2 for size in kernel] * 2 if kernel[0] > 2 else [0] * 4
+        geometry = _geometry.max_pool((2, 16, 32, 64), kernel_shape=kernel, strides=strides, pads=pads)
+        x, y = (_lying(shape, last) for shape in (geometry.x_shape, geometry.y_shape))
+        for turn in choice.every_candidate():
+            with turn:
+                plan = pool_plan.for_max_pool(geometry, dtype, x, y, y if indices else None, HOPPER)
+            seen |= {launch.variant for launch in plan.launches}
+    assert {variant for variant in seen if variant.source != "max_pool.cu"} == listed
+
+
+@pytest.mark.parametrize("dtype", _DTYPES)
+@pytest.mark.parametrize(("size", "stride", "rows"), [(2, 2, 4), (3, 2, 4), (3, 1, 4)])
+def test_a_variant_of_vectors_says_what_it_is(dtype: str, size: int, stride: int, rows: int) -> None:
+    for indices in (False, True):
+        variant = pool_vectors.variant(dtype, indices, size, stride)
+        assert variant.name == f"max_pool_{dtype}_3d_vectors_{size}x{stride}" + ("_indices" if indices else "")
+        assert variant.function == ("max_pool_pairs" if indices else "max_pool_vectors")
+        assert variant.arguments[1:] == (str(size), str(stride), str(rows))
+        # Five blocks of 128 threads, with 96 registers each, but for bytes and without Indices: four, with 128.
+        assert (variant.threads, variant.blocks_per_sm) == (128, 5 if indices and "int" not in dtype else 4)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import gradient_plans
+import many_gradients
 
-from gpuconv.cuda import complex_plan, conv_plan, copy_plan, pool_grad_plan, sums_plan, unpool_plan, weight_grad_plan
+from gpuconv.cuda import (
+    complex_plan,
+    conv_plan,
+    copy_plan,
+    pool_grad_plan,
+    sums_plan,
+    unpool_plan,
+    weight_grad_plan,
+    weight_grad_tiles,
+)
 from gpuconv.cuda.variants import all_variants
 
 FAMILIES = (complex_plan, copy_plan, pool_grad_plan, sums_plan, unpool_plan, weight_grad_plan)
@@ -24,3 +34,8 @@ def test_a_multiprocessor_has_room_for_the_threads_of_its_blocks() -> None:
         assert variant.threads % 32 == 0, variant.name
         assert 1 <= variant.blocks_per_sm <= 32, variant.name
         assert variant.threads * variant.blocks_per_sm <= 2048, variant.name
+
+
+def test_the_tiles_of_weights_gradients_are_those_of_the_problems() -> None:
+    shapes = {tile.shape for _, _, tile in weight_grad_tiles.kernels()}
+    assert shapes == {trial.args[0] for trial in many_gradients.LARGE_WEIGHTS}

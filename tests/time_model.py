@@ -1,9 +1,9 @@
 """What of `gpuconv/cuda` belongs to the model of time, which only chooses among kernels that are all right.
 
-These are the functions that return a float or make what returns one, and whatever is read by these alone: functions,
-properties and constants, again and again until nothing is added. A name that a module defines is its own there;
-elsewhere it may be that of any module that is imported. What `__str__` tells people is no use of a number. Measured
-times, the least time that `explain` tells of, and what devices can do are no model.
+These are the functions that return a float or make what returns one, what they are called with, and whatever is read
+there alone: functions, properties and constants, again and again until nothing is added. A name that a module defines
+is its own there; elsewhere it may be that of any module that is imported. What `__str__` tells people is no use of a
+number. Measured times, the least time that `explain` tells of, and what devices can do are no model.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 _FOLDER, _NO_MODEL = "cuda/", ("cuda/device.py", "cuda/floor.py", "cuda/limits.py")
@@ -29,23 +29,31 @@ class Definition:
 
 @dataclass(frozen=True)
 class Read:
-    """A name that stands in a function or in another statement of a module, alone or after a dot."""
+    """A name that stands in a function, in a call of the model's or in another statement, alone or after a dot."""
 
     module: str
     name: str
-    reader: ast.stmt | None
+    reader: ast.AST | None
     alone: bool
 
 
-def statements(trees: Mapping[str, ast.Module]) -> set[ast.stmt]:
-    """Return the functions and assignments of the model, of all modules by their names."""
+def nodes(trees: Mapping[str, ast.Module]) -> set[ast.AST]:
+    """Return the functions and assignments of the model, and the calls of its functions, of all modules by name."""
     trees = {module: tree for module, tree in trees.items() if module.startswith(_FOLDER)}
-    definitions = [found for module, tree in trees.items() for found in _definitions(module, tree)]
-    own = {(one.module, one.name) for one in definitions}
     imported = {module: _imported(tree) for module, tree in trees.items()}
+    definitions = [found for module, tree in trees.items() for found in _definitions(module, tree)]
+    mine = [one for one in definitions if one.module not in _NO_MODEL]
+    model: set[ast.AST] = set()
     reads: defaultdict[str, list[Read]] = defaultdict(list)
-    for read in (read for module, tree in trees.items() for read in _reads(module, tree, None)):
-        reads[read.name].append(read)
+    for module, tree in trees.items():
+        near = [one for one in mine if one.module in (module, *imported[module]) and _returns_float(one.statement)]
+        model |= {one.statement for one in near if one.module == module}
+        others = {_stem(name) for name in trees} - {_stem(one.module) for one in near}
+        for read in _reads(module, tree, None, {one.name for one in near}, others):
+            reads[read.name].append(read)
+            if isinstance(read.reader, ast.Call):
+                model.add(read.reader)
+    own = {(one.module, one.name) for one in definitions}
 
     def may_mean(read: Read, one: Definition) -> bool:
         if one.member and read.alone:
@@ -54,17 +62,18 @@ def statements(trees: Mapping[str, ast.Module]) -> set[ast.stmt]:
             return read.module == one.module
         return one.module in imported[read.module]
 
-    mine = [one for one in definitions if one.module not in _NO_MODEL]
-    readers: dict[ast.stmt, set[ast.stmt | None]] = {one.statement: set() for one in mine}
+    readers: dict[ast.stmt, set[ast.AST | None]] = {one.statement: set() for one in mine}
     for one in mine:
-        readers[one.statement] |= {read.reader for read in reads[one.name] if may_mean(read, one)}
-    others = {statement: found - {statement} for statement, found in readers.items()}
-    model = {statement for statement in readers if _returns_float(statement)}
+        readers[one.statement] |= {read.reader for read in reads[one.name] if may_mean(read, one)} - {one.statement}
     while True:
-        more = {statement for statement, found in others.items() if found and found <= model}
+        more = {statement for statement, found in readers.items() if found and found <= model}
         if more <= model:
             return model
         model |= more
+
+
+def _stem(module: str) -> str:
+    return module.rpartition("/")[2].removesuffix(".py")
 
 
 def _imported(tree: ast.Module) -> set[str]:
@@ -95,13 +104,20 @@ def _definitions(module: str, tree: ast.Module | ast.ClassDef) -> Iterator[Defin
                 yield from (Definition(module, name, statement, member) for name in names)
 
 
-def _reads(module: str, node: ast.AST, reader: ast.stmt | None) -> Iterator[Read]:
-    """Yield every name that is read, by the outermost function or assignment that it stands in."""
+def _reads(module: str, node: ast.AST, reader: ast.AST | None, model: Set[str], others: Set[str]) -> Iterator[Read]:
+    """Yield every name that is read, by the call of the model or the outermost function or assignment it stands in.
+
+    ``model`` has the names of its functions, ``others`` modules that have none of them.
+    """
     if isinstance(node, ast.FunctionDef) and node.name == "__str__":
         return
     if reader is None and isinstance(node, (ast.FunctionDef, ast.Assign, ast.AnnAssign)):
         reader = node
     match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name))) if name in others:
+            pass
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in model:
+            reader = node
         case ast.Name(id=name, ctx=ast.Load()):
             yield Read(module, name, reader, True)
         case ast.Attribute(attr=name, ctx=ast.Load()):
@@ -109,4 +125,4 @@ def _reads(module: str, node: ast.AST, reader: ast.stmt | None) -> Iterator[Read
         case ast.Constant(value=str(name)):  # fields may be read by their names
             yield Read(module, name, reader, False)
     for child in ast.iter_child_nodes(node):
-        yield from _reads(module, child, reader)
+        yield from _reads(module, child, reader, model, others)
