@@ -19,8 +19,10 @@ from onnx import AttributeProto, ModelProto, NodeProto, SparseTensorProto, Tenso
 from onnx_models import NEWEST, model, value
 
 import gpuconv
+from gpuconv import _geometry
 from gpuconv.onnx import backend
 from gpuconv.onnx.messages import LONGEST
+from gpuconv.onnx.operators import pooling
 from gpuconv.onnx.structure import DEEPEST, MOST_FUNCTIONS
 
 Run = Callable[..., str]
@@ -331,6 +333,16 @@ def test_attributes_of_another_type_than_the_operator_s() -> None:
     assert "Cast node with output 'y'" in refused(model([cast], ["x"], ["y"]))
 
 
+def test_what_onnx_s_evaluator_cannot_make_names_the_node() -> None:
+    text = with_attribute(
+        node("StringSplit", ["x"], ["y", "n"], name="split"), helper.make_attribute("delimiter", b"\xff")
+    )
+    outputs = [value("y", np.str_, 4), value("n", np.int64)]
+    assert refused(model([text], [value("x", np.str_)], outputs)).startswith(
+        "StringSplit node 'split': onnx's reference evaluator cannot make it: UnicodeDecodeError: "
+    )
+
+
 # --- depth and size ---------------------------------------------------------------------------------------------------
 
 
@@ -612,6 +624,21 @@ node = helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2**40], pads=
 print(backend.run_node(node, [np.arange(4, dtype=np.float32).reshape(1, 1, 4)])[0].tolist())
 """
     assert alone(code).stdout == "[[[1.5, 1.5, 1.5, 1.5, 1.5]]]\n"
+
+
+@pytest.mark.parametrize("dilation", [1, 3])
+@pytest.mark.parametrize("stride", [1, 2, 2**20])
+@pytest.mark.parametrize("pads", [(2**30 - 1, 2**30), (2**30, 2**30 - 1), (2**31, 0), (2**30 + 3, 2**30)])
+def test_a_device_s_filter_is_as_large_as_what_it_sees(dilation: int, stride: int, pads: tuple[int, int]) -> None:
+    x = np.float64([1, 2, 4, 8]).reshape(1, 1, -1)
+    g = _geometry.max_pool(
+        x.shape, kernel_shape=[2**31 // dilation], strides=[stride], pads=pads, dilations=[dilation], ceil_mode=1
+    )
+    sums = []
+    for q in range(g.y_shape[2]):
+        seen = [n for n in range(4) if (n + pads[0] - q * stride) % dilation == 0 and n + pads[0] - q * stride >= 0]
+        sums.append(sum(2.0**n for n in seen if (n + pads[0] - q * stride) // dilation < 2**31 // dilation))
+    assert pooling._sums_by_conv(x, g).reshape(-1).tolist() == sums
 
 
 def test_an_average_is_that_of_fractions() -> None:

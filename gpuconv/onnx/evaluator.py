@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -65,7 +66,7 @@ class Evaluator(ReferenceEvaluator):
             raise ArgumentError(f"{nodes.describe(node)} is not valid: {reason(error)}") from error
         if step is not None:
             return lambda *_: step
-        return self._load_reference(node, input_types)
+        return partial(_instance, self._load_reference(node, input_types))
 
     def _load_reference(self, node: NodeProto, input_types: Any = None) -> Any:
         key = node.domain, node.op_type
@@ -275,6 +276,18 @@ class CudaEvaluator(Evaluator):
     def to_host(self, value: Any) -> Any:
         """Return a value on the host, where arrays are waited for."""
         return gpuconv.to_host(value) if on_device(value) else value
+
+
+def _instance(kind: Any, node: NodeProto, parameters: dict[str, Any]) -> Any:
+    """Make a node of onnx's own; what it cannot do is an error that names it."""
+    try:
+        return kind(node, parameters)
+    except (GpuconvError, MemoryError):
+        raise
+    except Exception as error:
+        cause = error.__cause__ or error
+        said = f"{type(cause).__name__}: {reason(cause)}"
+        raise ArgumentError(f"{nodes.describe(node)}: onnx's reference evaluator cannot make it: {said}") from error
 
 
 def _is_numbers(value: Any) -> bool:
