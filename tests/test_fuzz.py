@@ -14,6 +14,7 @@ from fuzz import frame
 from fuzz.itself import FAULTS, FUZZER
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that interrupt")
 
 
 def _fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -22,7 +23,7 @@ def _fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
-@pytest.mark.parametrize(("fuzzer", "count"), [("api", 4000), ("onnx", 1200), ("interrupts", 500)])
+@pytest.mark.parametrize(("fuzzer", "count"), [("api", 3000), ("onnx", 1000), ("interrupts", 200)])
 def test_no_case_is_a_finding(fuzzer: str, count: int) -> None:
     done = _fuzz(fuzzer, "--seed", "1", "--count", str(count), "--seconds", "500")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -32,7 +32,7 @@ import gpuconv
 from gpuconv._operators import OPERATORS
 
 from . import hostile
-from .frame import LONGEST, Fuzzer, Wrong
+from .frame import LIMITS_MEMORY, LONGEST, Fuzzer, Wrong
 from .hostile import Planted, fresh
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -475,7 +475,8 @@ def _too_long(call: Call, given: dict[str, Any]) -> bool:
         work = max(read, made) * max(1, per_element)
     else:
         work = made * max(1, per_element)
-    return work > _MOST_WORK and made * 2 < 2 * _MOST_BYTES * 2
+    fails = LIMITS_MEMORY and made > 2 * _MOST_BYTES  # to be allocated, whatever the dtype
+    return work > _MOST_WORK and not fails
 
 
 # ---------------------------------------------------------------- the check

@@ -11,7 +11,6 @@ import faulthandler
 import json
 import os
 import re
-import resource
 import selectors
 import signal
 import subprocess
@@ -32,6 +31,8 @@ from gpuconv._terminal import Progress
 ROOT = Path(__file__).parents[2]
 LONGEST = 500  # characters of an error's message
 MEMORY = 2 * 2**30  # bytes that a worker may take beside what it has when it starts
+_STATISTICS = Path("/proc/self/statm")
+LIMITS_MEMORY = _STATISTICS.exists()
 _SHRINKING = 2.0  # seconds to look for a smaller case
 _END = "end"
 
@@ -141,9 +142,10 @@ def work(fuzzer: Fuzzer, seed: int, first: int, count: int | None, seconds: floa
 
 def limit_memory(more: int) -> None:
     """Let this process have so many bytes more than it has, on systems that can say how many these are."""
-    statistics = Path("/proc/self/statm")
-    if statistics.exists():
-        limit = int(statistics.read_text().split()[0]) * resource.getpagesize() + more
+    if LIMITS_MEMORY:
+        import resource
+
+        limit = int(_STATISTICS.read_text().split()[0]) * resource.getpagesize() + more
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 

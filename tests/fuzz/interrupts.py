@@ -66,7 +66,7 @@ _SIZES = {
 _KINDS = ("conv", "grouped", "finished", "transposed", "input_grad", "weight_grad", "bias_grad", "pool", "indices")
 _KINDS = (*_KINDS, "pool_grad", "unpool", "packed", "double", "half")
 _NAMES = tuple(f"{size} {kind}" for size in _SIZES for kind in _KINDS)
-_WEIGHTS = [{"small": 60, "medium": 12, "large": 1, "wide": 1}[name.split()[0]] for name in _NAMES]
+_WEIGHTS = [{"small": 100, "medium": 10, "large": 0.5, "wide": 0.5}[name.split()[0]] for name in _NAMES]
 
 
 def _integers(seed: int, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:

@@ -47,11 +47,13 @@ _TYPES = {
 
 def messages(message: Any) -> Iterator[Any]:
     """Yield a message and all messages inside of it."""
-    yield message
-    for field, value in message.ListFields():
-        if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
-            for each in value if _repeated(field) else [value]:
-                yield from messages(each)
+    left = [message]
+    while left:
+        current = left.pop()
+        yield current
+        for field, value in current.ListFields():
+            if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+                left.extend(value if _repeated(field) else [value])
 
 
 def _repeated(field: Any) -> bool:
@@ -227,7 +229,7 @@ def _nest(random: Random, model: ModelProto) -> None:
     node = _some(random, model, "NodeProto")
     if node is None:
         return
-    for depth in range(random.choice((1, 3, 20, 90, 300))):
+    for depth in range(random.choice((1, 1, 3, 3, 10, 10, 20, 45, 90, 200))):
         inner = _copied(node)
         node.Clear()
         node.op_type = random.choice(("If", "Loop", "Scan", "SequenceMap"))
