@@ -219,6 +219,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_many_blocks.py 3d_patches",
         _KERNELS,
     ),
+    "cuda/pool_layout.py": ("test_pool_problem.py", *_POOL_PLANS, "test_many_blocks.py 3d_tiles", _KERNELS),
+    "cuda/pool_problem.py": ("test_pool_problem.py", *_POOL_PLANS, "test_explain.py", _POOLED),
     "cuda/pool_*.py": (*_POOL_PLANS, "test_explain.py", _POOLED, _KERNELS),
     "cuda/runs.py": (
         "test_runs.py",

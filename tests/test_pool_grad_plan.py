@@ -9,7 +9,7 @@ import pytest
 from emulated import indices, long_walks
 
 from gpuconv import _geometry, _gradients
-from gpuconv.cuda import pool_grad_plan, tuned
+from gpuconv.cuda import pool_grad_plan, pool_grad_walks, tuned
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.prepared import contiguous_strides
 
@@ -104,6 +104,15 @@ def test_the_struct_of_the_general_kernel() -> None:
         "place_stride": [0, 9, 1],
     }
     assert {name: numbers[name] for name in expected} == expected
+
+
+def test_what_must_fit_into_32_bits() -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [3, 2], "strides": [2, 3], "pads": [1, 0, 1, 1]}
+    problem = plan((2, 3, 20, 30), **attributes).problem
+    columns = pool_grad_walks.columns_of(problem)
+    depth, height, width = [0, 0, 1, 1, 1, 1], [18, 1, 18 - 1 + 3, 3, 1, 20 + 1], [27, 0, 27 + 2, 2, 1, 30]
+    around = 2 * (3 + 1) * 30  # the rows of a window and of the padding, on either side
+    assert list(columns.magnitudes) == [*depth, *height, *width, 2 * 3 * 20 * 30 + around]
 
 
 def test_numbers_beyond_32_bits_are_refused() -> None:
