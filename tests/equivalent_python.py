@@ -48,6 +48,9 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "onnx/operators/shaping.py _space_to_depth: return parts.transpose(order).reshape(images, channels * block ** 2, height // block, width // block)  ->  return parts.transpose(order).reshape(images, channels * block ** 2, height // block, -(-width // block))",  # noqa: E501
         "onnx/operators/shaping.py _space_to_depth: return parts.transpose(order).reshape(images, channels * block ** 2, height // block, width // block)  ->  return parts.transpose(order).reshape(images, channels * block ** 2, -(-height // block), width // block)",  # noqa: E501
     ),
+    "A part without an element has the lowest number, which exceeds none.": (
+        "cpu/_argmax.py merge: better = more_indices >= 0  ->  better = more_indices >= -1",
+    ),
     "Any negative position is that of nothing.": ("cpu/_argmax.py _carried: places.fill(-1)  ->  places.fill(-2)",),
 }
 

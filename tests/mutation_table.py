@@ -10,7 +10,7 @@ from __future__ import annotations
 _CLI = ("test_cli.py", "test_cli_run.py", "test_cli_files.py")
 _PLANS = ("test_gemm_plan.py", "test_explain.py")
 _POOL_PLANS = ("test_pool_plan.py", "test_pool_rows_plan.py")
-_POOLED = "test_many_blocks.py [max_pool_float32 [max_pool_float64_3d- [max_pool_uint8"
+_POOLED = "test_many_blocks.py [max_pool"
 _POOLS = ("test_cases.py", "test_cpu_windows.py", "test_extremes.py")
 _SUMS = ("test_cases.py", "test_cpu_products.py", "test_packed.py", "test_fusion.py")
 _GRADIENTS = ("test_gradients.py", "test_gradients_elsewhere.py", "test_complex.py")
@@ -117,7 +117,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/bands_*.py": (
         "test_bands_plan.py",
         *_PLANS,
-        "test_many_blocks.py bands_float32_3d_1x7 bands_bfloat16_3d_3x3 bands_float32_3d_4x3 bands_float64_3d_3x3",
+        "test_many_blocks.py conv_bands",
         _KERNELS,
     ),
     "cuda/channels_last_plan.py": ("test_channels_last.py planes", "test_pack_rows.py test_", "test_gemm_plan.py"),
@@ -164,7 +164,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/few_plan.py": (
         "test_few_plan.py",
         "test_gemm_plan.py",
-        "test_many_blocks.py conv_few_float32 conv_few_bfloat16",
+        "test_many_blocks.py conv_few",
         _KERNELS,
     ),
     "cuda/finish_plan.py": ("test_finish_plan.py", "test_tensor_map.py"),
@@ -202,22 +202,25 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/pool_vectors.py": (
         *_POOL_PLANS,
-        "test_many_blocks.py pool_float32_3d_vectors pool_uint8_3d_vectors",
+        "test_many_blocks.py 3d_vectors",
         _KERNELS,
     ),
-    "cuda/pool_bands.py": (*_POOL_PLANS, "test_many_blocks.py pool_float32_3d_bands pool_uint8_3d_bands", _KERNELS),
+    "cuda/pool_bands.py": (*_POOL_PLANS, "test_many_blocks.py 3d_bands", _KERNELS),
     "cuda/pool_planes.py": (*_POOL_PLANS, "test_many_blocks.py 2d_planes", _KERNELS),
-    "cuda/pool_tiles.py": (*_POOL_PLANS, "test_many_blocks.py pool_float32_3d_tiles pool_uint8_3d_tiles", _KERNELS),
+    "cuda/pool_tiles.py": (*_POOL_PLANS, "test_many_blocks.py 3d_tiles", _KERNELS),
     "cuda/pool_channels.py": (
         *_POOL_PLANS,
-        "test_many_blocks.py pool_float32_3d_channels pool_int8_3d_channels",
+        "test_many_blocks.py [max_pool_float32_3d_channels [max_pool_float16_3d_channels "
+        "[max_pool_int8_3d_channels [max_pool_float64_3d_channels",
         _KERNELS,
     ),
     "cuda/pool_patches.py": (
         *_POOL_PLANS,
-        "test_many_blocks.py pool_float32_3d_patches pool_uint8_3d_patches",
+        "test_many_blocks.py 3d_patches",
         _KERNELS,
     ),
+    "cuda/pool_layout.py": ("test_pool_problem.py", *_POOL_PLANS, "test_many_blocks.py 3d_tiles", _KERNELS),
+    "cuda/pool_problem.py": ("test_pool_problem.py", *_POOL_PLANS, "test_explain.py", _POOLED),
     "cuda/pool_*.py": (*_POOL_PLANS, "test_explain.py", _POOLED, _KERNELS),
     "cuda/runs.py": (
         "test_runs.py",
@@ -244,7 +247,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         _KERNELS,
     ),
     "cuda/tensor_map.py": ("test_tensor_map.py", "test_many_wgmma.py [0-at strips"),
-    "cuda/unpool_plan.py": ("test_variants.py", "test_explain.py", "test_many_gradients.py unpool check", _KERNELS),
+    "cuda/unpool_plan.py": (
+        "test_unpool_plan.py",
+        "test_variants.py",
+        "test_explain.py",
+        "test_many_gradients.py unpool check",
+        _KERNELS,
+    ),
     "cuda/weight_grad_tile*.py": (
         "test_variants.py",
         "test_weight_grad_plan.py",

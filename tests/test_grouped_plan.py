@@ -114,6 +114,21 @@ def test_a_band_has_what_the_tile_meets(tile: tuple[int, ...], box: tuple[int, .
     assert grouped_tile.Tile(work, tile, 1).box == box
 
 
+@pytest.mark.parametrize(
+    ("channels", "pixel", "row", "chunks"),
+    [(4, 8, 80, True), (4, 16, 160, True), (3, 8, 80, False), (4, 9, 90, False), (4, 8, 84, False), (8, 16, 160, True)],
+)
+def test_channels_come_in_chunks_of_16_bytes(channels: int, pixel: int, row: int, chunks: bool) -> None:
+    """Where channels are last, those of two groups make eight elements of two bytes, and all steps are chunks."""
+    x_strides = (14 * row, 1, row, pixel)
+    made = grouped((3, 2 * channels, 14, 10), (8, channels, 3, 3), group=2, pads=[1] * 4, x_strides=x_strides)
+    assert made is not None
+    arithmetic = fragments.Arithmetic("mma", "HalfProducts", 0)
+    work = next(iter(grouped_work.works(made.problem, arithmetic)))
+    assert work.together == 2
+    assert work.chunks is chunks
+
+
 def some_tile(monkeypatch: pytest.MonkeyPatch, tile: tuple[int, ...], turns: int) -> None:
     def best(work: Any, limits: Any, more_bytes: int) -> Any:
         return 1.0, grouped_tile.Tile(work, tile, turns)

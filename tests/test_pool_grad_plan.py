@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from emulated import indices, long_walks
 
 from gpuconv import _geometry, _gradients
-from gpuconv.cuda import pool_grad_plan, tuned
+from gpuconv.cuda import pool_grad_plan, pool_grad_walks, tuned
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.prepared import contiguous_strides
 
@@ -80,6 +81,38 @@ def test_a_refusal_is_told(x: tuple[int, ...], attributes: dict[str, Any], why: 
     found = plan(x, **attributes)
     assert found.kernel == f"max_pool_grad_float32_{max(3, len(x) - 2)}d"
     assert found.reasons[-1] == f"not by walks: {why}"
+
+
+def test_the_struct_of_the_general_kernel() -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [3, 2], "dilations": [2, 3], "strides": [1, 2], "pads": [1, 2, 0, 1]}
+    found = plan((2, 3, 7, 9), **attributes)  # y: (2, 3, 4, 5)
+    (launch,) = found.launches
+    (struct,) = np.frombuffer(launch.parameters, launch.variant.layout)
+    fields = {name: struct[name] for name in launch.variant.layout.names or ()}
+    numbers = {name: (one["divisor"] if one.dtype.names else one).tolist() for name, one in fields.items()}
+    expected = {
+        "plane": 63,
+        "elements": 2 * 3 * 63,
+        "y_extent": [1, 4, 5],
+        "pad": [0, 1, 2],
+        "reach": [1, 5, 4],
+        "x_extent": [1, 7, 9],
+        "stride": [1, 1, 2],
+        "dilation": [1, 2, 3],
+        "channels": 3,
+        "channels_last": 0,
+        "place_stride": [0, 9, 1],
+    }
+    assert {name: numbers[name] for name in expected} == expected
+
+
+def test_what_must_fit_into_32_bits() -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [3, 2], "strides": [2, 3], "pads": [1, 0, 1, 1]}
+    problem = plan((2, 3, 20, 30), **attributes).problem
+    columns = pool_grad_walks.columns_of(problem)
+    depth, height, width = [0, 0, 1, 1, 1, 1], [18, 1, 18 - 1 + 3, 3, 1, 20 + 1], [27, 0, 27 + 2, 2, 1, 30]
+    around = 2 * (3 + 1) * 30  # the rows of a window and of the padding, on either side
+    assert list(columns.magnitudes) == [*depth, *height, *width, 2 * 3 * 20 * 30 + around]
 
 
 def test_numbers_beyond_32_bits_are_refused() -> None:

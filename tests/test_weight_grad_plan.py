@@ -15,7 +15,7 @@ from toolchain import needs_disassembler, needs_nvrtc
 import gpuconv
 from benchmarks import sass
 from gpuconv import _geometry
-from gpuconv.cuda import weight_grad_plan, weight_grad_tile_plan, weight_grad_tiles
+from gpuconv.cuda import params, weight_grad_plan, weight_grad_tile_plan, weight_grad_tiles
 from gpuconv.cuda.fragments import Arithmetic
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.prepared import contiguous_strides
@@ -43,6 +43,50 @@ def problem_of(
 
 def names(problem: Problem) -> list[str]:
     return [one.name for one in weight_grad_tile_plan.candidates(problem, LIMITS)]
+
+
+def test_the_fields_of_a_small_problem() -> None:
+    # x (2, 2·3, 9, 8), w (2·4, 3, 3, 2): y (2, 8, 3, 4)
+    attributes: dict[str, Any] = {"group": 2, "strides": [3, 2], "dilations": [2, 1], "pads": [1, 1, 1, 0]}
+    problem = problem_of((2, 6, 9, 8), (8, 3, 3, 2), "float32", **attributes)
+    assert (problem.filters, problem.columns, problem.pixels) == (4, 3 * 6, 2 * 3 * 4)
+    assert problem.reach() == [2 * 3 + 2 * 2, 3 * 2 + 1]
+    assert not problem.wide()
+    divided = {name: [params.division(n, False) for n in numbers] for name, numbers in _DIVIDED.items()}
+    assert problem.fields(3, False, (5, 7), 11) == {
+        "filters": 4,
+        "channels": 3,
+        "columns": 18,
+        "pixels": 24,
+        "each": 11,
+        "all": 8 * 18,
+        "x_batch": 6 * 72,
+        "x_channel": 72,
+        "dy_batch": 8 * 12,
+        "dy_channel": 12,
+        "x_extent": [1, 9, 8],
+        "x_stride": [0, 8, 1],
+        "dy_stride": [0, 4, 1],
+        "stride": [1, 3, 2],
+        "pad": [0, 1, 1],
+        "dilation": [1, 2, 1],
+        **{name: numbers if len(numbers) > 1 else numbers[0] for name, numbers in divided.items()},
+    }
+
+
+_DIVIDED = {"extent": [1, 3, 4], "count": [1, 3, 2], "groups": [2], "m_tiles": [5], "n_tiles": [7]}
+
+
+def test_strides_of_a_single_output_and_dilations_of_a_single_tap_do_not_matter() -> None:
+    problem = problem_of((1, 1, 5, 6), (1, 1, 5, 1), "float32", strides=[4, 2], dilations=[1, 3])
+    fields = problem.axis_fields(2, True)
+    assert (fields["stride"], fields["dilation"]) == ([1, 2], [1, 1])
+    assert (fields["extent"], fields["count"]) == ([(1,), (3,)], [(5,), (1,)])
+    assert problem.reach() == [4, 2 * 2]
+
+
+def test_padding_counts_where_it_is_wider_than_the_outputs() -> None:
+    assert problem_of((1, 1, 3), (1, 1, 9), "float32", pads=[7, 2]).reach() == [7 + 8]
 
 
 # ---------------------------------------------------------------- what tiles take
