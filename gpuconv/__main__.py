@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv : sequence of str, optional
         The words after the program's name; by default those of this process.
     """
+    _escape_what_stdout_lacks()
     try:
         arguments = _parser().parse_args(argv)
         code: int = arguments.command(arguments)
@@ -49,6 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"not enough memory ({error})")
     except OSError as error:  # a full disk behind stdout, for one
         return _fail(str(error))
+
+
+def _escape_what_stdout_lacks() -> None:
+    """Let stdout escape characters that its encoding has not, as stderr does: names in models are anybody's."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
 
 
 def _fail(message: str, code: int = _FAILED) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -145,6 +146,17 @@ def test_control_characters_of_a_model_do_not_reach_the_terminal(tmp_path: Path,
     assert r"evil\x1b[2J name" in out
     assert "\x1b" not in out
     assert os.listdir(tmp_path / "out") == ["evil_2J_name.npy"]
+
+
+def test_names_that_the_terminal_s_encoding_has_not_are_escaped(save_model: Run) -> None:
+    path = save_model("net (float[2] x) => (float[2] y) { y = Neg (x) }")
+    proto = onnx.load(path)
+    proto.graph.node[0].output[0] = proto.graph.output[0].name = "\u00e9\u4e2d"
+    onnx.save(proto, path)
+    command = [sys.executable, "-m", "gpuconv", "run", path]
+    ran = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert re.search(rb"^\\xe9\\u4e2d +float32", ran.stdout, re.MULTILINE)
 
 
 # ---------------------------------------------------------------- what it refuses

@@ -355,6 +355,10 @@ def test_functions_that_call_themselves(tmp_path: Path) -> None:
     assert refused(once) == "the model is not valid: a function of it calls itself ('F' -> 'F')"
     twice = calling(function(call("G", "a", "b")), function(call("F", "a", "b"), name="G"))
     assert "calls itself ('G' -> 'F' -> 'G')" in refused(twice)
+    default = helper.make_function(
+        "ai.onnx", "F", ["a"], ["b"], [node("F", ["a"], ["b"])], [helper.make_opsetid("", 22)]
+    )
+    assert "calls itself ('F' -> 'F')" in refused(model([node("F", ["x"], ["y"])], ["x"], ["y"], functions=[default]))
     never = model([node("Neg", ["x"], ["y"])], ["x"], ["y"], functions=[function(call("F", "a", "b"))], domains=LOCAL)
     assert "calls itself" in refused(never)
 

@@ -328,7 +328,7 @@ def _last_uses(graph_nodes: Any, kept: set[str]) -> list[list[str]]:
     uses: list[list[str]] = []
     seen = {"", *kept}
     for node in reversed(graph_nodes):
-        names = {*nodes.names_used(node), *node.output} - seen
+        names = {*(nodes.names_used(node) if node.attribute else node.input), *node.output} - seen
         seen |= names
         uses.append(sorted(names))
     return uses[::-1]

@@ -16,6 +16,7 @@ from gpuconv._files import open_regular
 from gpuconv.onnx.messages import quoted, reason
 from gpuconv.onnx.structure import tensors
 
+_LONGEST_PATH = 240  # characters in messages
 _DEEPEST_TEXT = 100  # as deep as the binary form may be
 _LITERAL_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"?|#[^\n]*|[(){}\[\]]', re.DOTALL)
 
@@ -37,7 +38,7 @@ def read(source: Any) -> tuple[ModelProto, str]:
         return _in_memory(_decoded(bytes(source))), "the model"
     if not isinstance(source, str | os.PathLike):
         raise ArgumentTypeError(f"prepare: a model must be a ModelProto, bytes or a path, not {type(source).__name__}")
-    name = f"the model {quoted(os.fspath(source))}"
+    name = f"the model {quoted(os.fspath(source), _LONGEST_PATH)}"
     try:
         return _from_path(source), name
     except DecodeError:

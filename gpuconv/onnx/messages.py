@@ -16,7 +16,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def quoted(name: str | bytes) -> str:
+def quoted(name: str | bytes, longest: int = _LONGEST_NAME) -> str:
     """Return a name as messages have it: in quotes, control characters escaped, and not too long.
 
     Examples
@@ -24,9 +24,9 @@ def quoted(name: str | bytes) -> str:
     >>> print(quoted("a" + chr(10) + "b"))
     'a\\nb'
     """
-    text = repr(name[:_LONGEST_NAME])
-    whole = len(name) <= _LONGEST_NAME and len(text) <= _LONGEST_NAME + 2
-    return text if whole else f"{text[:_LONGEST_NAME]}…{text[-1]}"
+    text = repr(name[:longest])
+    whole = len(name) <= longest and len(text) <= longest + 2
+    return text if whole else f"{text[:longest]}…{text[-1]}"
 
 
 def reason(error: BaseException) -> str:

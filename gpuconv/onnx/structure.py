@@ -112,6 +112,11 @@ def _names_of_node(node: NodeProto) -> list[Any]:
     return names
 
 
+def _key(domain: str, name: str) -> tuple[str, str]:
+    """Return what a function and those who call it have in common; the default domain has two names."""
+    return "" if domain == "ai.onnx" else domain, name
+
+
 @dataclass(frozen=True, slots=True)
 class _Size:
     """Nodes of a graph or a function with all that they call, and how deep that is."""
@@ -132,7 +137,7 @@ class _Measure:
     def __post_init__(self) -> None:
         self._bodies: dict[tuple[str, str], list[NodeProto]] = {}
         for function in self.functions:  # of one name there may be several, which differ in their overload
-            self._bodies.setdefault((function.domain, function.name), []).extend(function.node)
+            self._bodies.setdefault(_key(function.domain, function.name), []).extend(function.node)
 
     def check(self, nodes: Iterable[NodeProto]) -> None:
         """Refuse what is too deep or has too many nodes, in functions that nobody calls too."""
@@ -155,8 +160,8 @@ class _Measure:
                     for graph in graphs(attribute):
                         _check_names(_names_of_graph(graph), self.name)
                         left.append((graph.node, depth + 1))
-                if (node.domain, node.op_type) in self._bodies:
-                    called = self._of_function((node.domain, node.op_type))
+                if _key(node.domain, node.op_type) in self._bodies:
+                    called = self._of_function(_key(node.domain, node.op_type))
                     count, deepest = count + called.nodes, max(deepest, depth + 1 + called.depth)
             deepest = max(deepest, depth)
         self._check_depth(deepest)
