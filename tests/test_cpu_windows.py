@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 
-from gpuconv.cpu._windows import Axis, over_all
+from gpuconv.cpu._windows import Axis, fill_empty, over_all
 from gpuconv.cpu._workspace import SCRATCH
 
 OFFSETS = [range(-1, 2), range(2), range(-1, 1), range(-2, 3, 2), range(3)]
@@ -74,3 +76,15 @@ def test_other_windows_are_left_to_others(axis: Axis) -> None:
 def test_arrays_with_gaps_are_left_to_others() -> None:
     source, result = np.zeros((4, 40))[:, ::2], np.full((4, 20), 7.0)
     assert not over_all(np.maximum, source, result, Axis(1, 20, 20, 1, range(-1, 2)), SCRATCH)
+
+
+def test_windows_that_hold_nothing_are_set_wherever_they_lie() -> None:
+    random = Random(9)
+    for _ in range(400):
+        count, extent, stride, step = (random.randint(1, most) for most in (9, 5, 4, 6))
+        first = random.randint(-15, 5)
+        offsets = range(first, first + random.randint(1, 4) * step, step)
+        target = np.zeros((2, count, 3))
+        fill_empty(target, [Axis(1, count, extent, stride, offsets)], 7)
+        holds = [any(0 <= q * stride + offset < extent for offset in offsets) for q in range(count)]
+        assert target.tolist() == [[[0.0 if some else 7.0] * 3 for some in holds]] * 2

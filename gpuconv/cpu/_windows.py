@@ -60,10 +60,13 @@ def _taps(axis: Axis) -> list[tuple[slice, slice]]:
 
 
 @lru_cache(maxsize=1024)
-def _empty(axis: Axis) -> list[int]:
-    """Return the outputs whose window holds nothing: none of those whose first or last tap holds something."""
-    ends = [range(*tap_range(axis.count, axis.extent, axis.stride, axis.offsets[end])) for end in (0, -1)]
-    return [q for q in range(axis.count) if q not in ends[0] and q not in ends[1] and not range(*axis.inside(q))]
+def _empty(axis: Axis) -> list[slice]:
+    """Return the outputs whose window holds nothing: all before and after the input, and those with it in a gap."""
+    first, last = axis.offsets[0], axis.offsets[-1]
+    low, high = tap_range(axis.count, axis.extent + last - first, axis.stride, last)
+    ends = [range(*tap_range(axis.count, axis.extent, axis.stride, offset)) for offset in (first, last)]
+    others = (q for q in range(low, high) if q not in ends[0] and q not in ends[1])
+    return [slice(0, low), slice(high, None), *(_one(q) for q in others if not range(*axis.inside(q)))]
 
 
 def _one(index: int) -> slice:
@@ -73,8 +76,8 @@ def _one(index: int) -> slice:
 def fill_empty(target: Array, axes: Sequence[Axis], value: float) -> None:
     """Set the outputs whose window holds nothing."""
     for axis in axes:
-        for q in _empty(axis):
-            target[axis.at(_one(q))] = value
+        for part in _empty(axis):
+            target[axis.at(part)] = value
 
 
 def reduce(source: Array, axes: Sequence[Axis], identity: Any, scratch: Scratch, target: Array | None = None) -> Array:
