@@ -15,6 +15,14 @@ def shown(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
+def text_of(value: Any) -> str:
+    """Return ``str(value)``, but for an integer of more digits than Python makes text of."""
+    try:
+        return str(value)
+    except ValueError:
+        return shown(value)
+
+
 def one_line(text: str) -> str:
     """Return a text of somebody else's on one line, with other control characters escaped, cut where it is long."""
     printable = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split())[: _LONGEST + 1])
