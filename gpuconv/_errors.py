@@ -16,6 +16,14 @@ def shown(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
+def text_of(value: Any) -> str:
+    """Return ``str(value)``, but for an integer of more digits than Python makes text of."""
+    try:
+        return str(value)
+    except ValueError:
+        return shown(value)
+
+
 def one_line(text: str, longest: int = _LONGEST) -> str:
     """Return a text of somebody else's as :func:`printable` puts it, cut where it is long."""
     line = printable(text[: 4 * longest])  # several blanks become one

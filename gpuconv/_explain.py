@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuconv import _activation, _dtypes, _geometry, _layout, _precision
 from gpuconv._activation import Activation
-from gpuconv._errors import ArgumentError, ArgumentTypeError, one_line, shown
+from gpuconv._errors import ArgumentError, ArgumentTypeError, one_line, shown, text_of
 from gpuconv._geometry import Ints
 from gpuconv._operators import OPERATORS, check_names, named, settled
 
@@ -156,7 +156,7 @@ def _check_operator(operator: str, **given: bool) -> None:
 
 def _dtype_name(operator: str, dtype: Any) -> str:
     allowed = _dtypes.allowed(operator)
-    name = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
+    name = text_of(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
     if name not in allowed:
         raise ArgumentTypeError(f"{operator}: dtype must be one of {', '.join(allowed)}, not {one_line(name)}")
     return name

@@ -111,6 +111,8 @@ UNSHOWABLE = {
     "a number for an operator": lambda: gpuconv.explain(10**5000, X.shape),  # type: ignore[arg-type]
     "a long architecture": lambda: gpuconv.explain("conv", X.shape, W.shape, arch=_LONG),
     "an architecture of too many digits": lambda: gpuconv.explain("conv", X.shape, W.shape, arch=f"sm_{10**4000}9"),
+    "a number for an architecture": lambda: gpuconv.explain("conv", X.shape, W.shape, arch=10**5000),  # type: ignore[arg-type]
+    "a number for a dtype to explain": lambda: gpuconv.explain("conv", X.shape, W.shape, dtype=10**5000),
     "a long dtype to explain": lambda: gpuconv.explain("conv", X.shape, W.shape, dtype=_LONG),
     "a dtype of two lines to explain": lambda: gpuconv.explain("conv", X.shape, W.shape, dtype="two\nlines"),
     "a long attribute to explain": lambda: gpuconv.explain("conv", X.shape, W.shape, **{_LONG: 1}),

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from gpuconv import _dtypes
-from gpuconv._errors import ArgumentError, shown
+from gpuconv._errors import ArgumentError, shown, text_of
 from gpuconv.cuda.plan import Limits
 
 RESERVED_BYTES = 1024  # of a multiprocessor's shared memory that go with each block
@@ -92,7 +92,7 @@ def representative(architecture: str) -> Representative:
     ArgumentError
         For an architecture that has none; the message lists those that have.
     """
-    match = re.fullmatch(r"(?:sm_)?(\d{1,4})[af]?", str(architecture))
+    match = re.fullmatch(r"(?:sm_)?(\d{1,4})[af]?", text_of(architecture))
     found = _TABLE.get(int(match[1])) if match else None
     if found is None:
         known = ", ".join(f"sm_{number}" for number in _TABLE)

@@ -34,7 +34,7 @@ MEMORY = 2 * 2**30  # bytes that a worker may take beside what it has when it st
 _STATISTICS = Path("/proc/self/statm")
 LIMITS_MEMORY = _STATISTICS.exists()
 _SHRINKING = 2.0  # seconds to look for a smaller case
-_END = "end"
+_END, _LASTS = "end", "lasts"
 
 
 class Wrong(Exception):
@@ -58,6 +58,9 @@ class Fuzzer:
 
     limit = 30.0
     spoiled = False
+
+    def lasts(self) -> None:
+        """Say that what comes may take long: where the case does not end in time, that is no finding."""
 
     def case(self, random: Random) -> Any:
         """Return a case, the same one for the same numbers."""
@@ -131,6 +134,7 @@ def work(fuzzer: Fuzzer, seed: int, first: int, count: int | None, seconds: floa
     os.dup2(2, 1)  # what is printed in a case goes to the log
     faulthandler.enable()
     limit_memory(MEMORY)
+    fuzzer.lasts = lambda: print(_LASTS, file=stream)  # type: ignore[method-assign]
     end, number, seen = time.monotonic() + seconds, first, set[str]()
     while time.monotonic() < end and (count is None or number < first + count):
         stream.write(_run(fuzzer, seed, number, seen, stream) + "\n")
@@ -263,19 +267,24 @@ def run(name: str, fuzzer: Fuzzer, seed: int, first: int, count: int | None, sec
 
 def _follow(worker: _Worker, fuzzer: Fuzzer, report: Report, first: int, progress: Progress) -> bool:
     """Note what a worker writes; return whether it came to its end."""
-    start, begun, last = time.monotonic(), report.cases, time.monotonic()
+    start, begun, last, lasts = time.monotonic(), report.cases, time.monotonic(), False
     while (lines := worker.lines(0.5)) is not None:
         for line in lines:
             if line == _END:
                 worker.process.wait()
                 return True
-            _note(report, first, line)
+            lasts = line == _LASTS
+            if not lasts:
+                _note(report, first, line)
         last = time.monotonic() if lines else last
         rate = (report.cases - begun) / (time.monotonic() - start)
         progress.show(f"{report.cases} cases, {rate:.0f} a second, {len(report.findings)} findings")
         allowance = fuzzer.limit + (_SHRINKING + 60 if report.cases == begun else _SHRINKING)  # the imports too
         if time.monotonic() - last > allowance:
             worker.kill()
+            if lasts:
+                _note(report, first, "past its time")
+                return False
             _died(report, first, f"no end after {allowance:.0f} s", worker.log())
             return False
     code = worker.process.wait()

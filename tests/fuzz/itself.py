@@ -9,7 +9,7 @@ from random import Random
 
 from .frame import Fuzzer, Wrong
 
-FAULTS = ("none", "none", "none", "wrong", "wrong", "error", "spoils", "dies", "hangs", "exits")
+FAULTS = ("none", "none", "none", "wrong", "wrong", "error", "spoils", "dies", "hangs", "exits", "lasts")
 
 
 class FUZZER(Fuzzer):
@@ -34,7 +34,9 @@ class FUZZER(Fuzzer):
             os.abort()
         if fault == "exits":
             os._exit(3)
-        if fault == "hangs":
+        if fault == "lasts":
+            self.lasts()
+        if fault in ("hangs", "lasts"):
             time.sleep(3600)
         self.spoiled = fault == "spoils"
         return fault

@@ -288,6 +288,8 @@ class FUZZER(Fuzzer):  # the name that __main__ looks for
         if feeds is None:
             return "accepted, not run"
         assert self._watch is not None
+        if case.kind != "valid":
+            self.lasts()
         try:
             with self._watch.watching(), _alarm(_RUNNING):
                 outputs = rep.run(feeds)
