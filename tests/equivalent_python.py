@@ -99,6 +99,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cpu/weight_grad.py module",
         "cuda/sums_plan.py most_parts",
     ),
+    "The model alone is given the number, by way of a variable.": ("cuda/bands_plan.py _scattered_bytes",),
     "Products row by row of taps are as right as those of gathered windows.": (
         "cpu/_gather.py _serves_rows",
         "cpu/_gather.py goes_by_rows",

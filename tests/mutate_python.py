@@ -125,7 +125,7 @@ def working_copy() -> Iterator[Path]:
         root.mkdir()
         for path in ROOT.iterdir():
             if path.name in ("gpuconv", "tests"):
-                shutil.copytree(path, root / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(path, root / path.name)  # with what is compiled of it: all else need not be again
             elif not path.name.startswith("."):
                 (root / path.name).symlink_to(path)
         os.chdir(root)
@@ -214,19 +214,22 @@ def _pytest(tests: Sequence[str], log: Path, keep_compiled: bool) -> None:
 
 
 class Selection:
-    """A pytest plugin that keeps, of each file, the tests with one of the words that follow its name in the table."""
+    """A pytest plugin that keeps, of each file, the tests that the words after its name in the table mean."""
 
     def __init__(self, tests: Sequence[str]) -> None:
-        self.words: defaultdict[str, set[str]] = defaultdict(set)
+        self.words: defaultdict[str, list[list[str]]] = defaultdict(list)
         for test in tests:
             file, *words = (word.replace("%", " ") for word in test.split())
-            self.words[file].update(words or [""])
+            self.words[file].append(words)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if any(self._means(word, item) for word in self.words[item.path.name])]
+        items[:] = [item for item in items if any(self._mean(words, item) for words in self.words[item.path.name])]
 
-    def _means(self, word: str, item: pytest.Item) -> bool:
-        return word in item.name if word else item.get_closest_marker("emulator") is None
+    def _mean(self, words: Sequence[str], item: pytest.Item) -> bool:
+        wanted = [word for word in words if not word.startswith("-")]
+        if any(word[1:] in item.name for word in words if word.startswith("-")):
+            return False
+        return any(word in item.name for word in wanted) if wanted else item.get_closest_marker("emulator") is None
 
 
 def check_baseline(wanted: Iterable[str], root: Path) -> None:

@@ -1,13 +1,14 @@
 """The tests that judge the mutants of each Python module, for `mutate_python`: cheap ones that notice most, first.
 
 Modules are named from the package's folder on; the first pattern that matches counts. Words after a file's name choose
-those of its tests whose names have one of them; without words, all tests are meant that need no emulator. Emulated
-problems are cheap once their kernels are compiled. A % in a word stands for a space.
+those of its tests whose names have one of them, or none of those with a minus sign in front; without words, all tests
+are meant that need no emulator. Emulated problems are cheap once their kernels are compiled. A % in a word stands for a
+space. Left out are tests that need a compiler each time, or many seconds.
 """
 
 from __future__ import annotations
 
-_CLI = ("test_cli.py", "test_cli_run.py", "test_cli_files.py")
+_CLI = ("test_cli.py -standard_streams", "test_cli_run.py", "test_cli_files.py")
 _PLANS = ("test_gemm_plan.py", "test_explain.py")
 _POOL_PLANS = ("test_pool_plan.py", "test_pool_rows_plan.py")
 _POOLED = "test_many_blocks.py [max_pool"
@@ -42,10 +43,10 @@ _RUNNER = (
     "test_onnx_reference.py",
     "test_onnx_on_device.py",
     "test_onnx_exported.py",
-    "test_onnx_backend.py",
+    "test_onnx_backend.py -these_are_all",
 )
 _WGMMA = (
-    "test_wgmma_plan.py",
+    "test_wgmma_plan.py -what_strips_hold -come_to_registers -backwards",
     "test_many_wgmma.py [0-at%once-conv-float16-64x128] [0-at%once-conv_transpose-bfloat16-64x256_split] "
     "[conv-float16-128x128_rows] [conv-float32-128x128_patches] [conv-float32-64x256_pixel_rows]",
 )
@@ -68,7 +69,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "_api.py": ("test_errors.py", "test_layout.py", "test_out.py", "test_onnx_on_device.py", "test_packed.py"),
     "_arrays.py": ("test_errors.py", "test_cuda_interchange.py", "test_cuda_errors.py"),
     "_bfloat16.py": ("test_cuda_interchange.py",),
-    "_check*.py": ("test_cli.py", "test_cli_run.py"),
+    "_check*.py": ("test_cli.py -standard_streams", "test_cli_run.py"),
     "_compile.py": ("test_cli_compile.py",),
     "_dtypes.py": ("test_errors.py", "test_complex.py", "test_precision.py", "test_explain.py", "test_gemm_plan.py"),
     "_errors.py": ("test_errors.py", "test_cuda_errors.py"),
@@ -139,13 +140,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_many_gradients.py copy",
     ),
     "cuda/depth_to_space_matrix_plan.py": (
-        "test_transpose_matrix_plan.py",
+        "test_transpose_matrix_plan.py -knows",
         "test_gemm_plan.py",
         "test_many_blocks.py transpose_matrix_float16 transpose_matrix_float32_3d_tf32",
         _KERNELS,
     ),
     "cuda/depth_to_space_plan.py": (
-        "test_transpose_plan.py",
+        "test_transpose_plan.py -every_candidate",
         *_PLANS,
         "test_many_blocks.py to_space_float32_3d_16 to_space_float64 to_space_bfloat16",
         _KERNELS,
@@ -169,18 +170,18 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/finish_plan.py": ("test_finish_plan.py", "test_tensor_map.py"),
     "cuda/grouped_*.py": (
-        "test_grouped_plan.py one_launch as_many others no_room quickest band knows",
+        "test_grouped_plan.py -main_loop",
         "test_many_blocks.py conv_grouped_float16_3d_mma_16 conv_transpose_grouped_bfloat16",
         _KERNELS,
     ),
     "cuda/interleaved_plan.py": (
-        "test_transpose_plan.py",
+        "test_transpose_plan.py -every_candidate",
         "test_gemm_plan.py",
         "test_many_blocks.py interleaved_float32_3d_16 interleaved_float16_3d_64x64x16 interleaved_float64_3d_mma",
         _KERNELS,
     ),
     "cuda/matrix_plan.py": (
-        "test_matrix_plan.py",
+        "test_matrix_plan.py -little -knows",
         "test_many_blocks.py conv_matrix_float16_3d_mma_64x128 conv_matrix_float32_3d_tf32_64x64 mma_64x64x64_channels",
         _KERNELS,
     ),
@@ -224,7 +225,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/pool_*.py": (*_POOL_PLANS, "test_explain.py", _POOLED, _KERNELS),
     "cuda/runs.py": (
         "test_runs.py",
-        "test_matrix_plan.py",
+        "test_matrix_plan.py -little -knows",
         "test_many_blocks.py [conv_float16_3d_mma_64x64x32_rowwise",
     ),
     "cuda/split_plan.py": (
@@ -256,14 +257,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/weight_grad_tile*.py": (
         "test_variants.py",
-        "test_weight_grad_plan.py",
+        "test_weight_grad_plan.py -knows",
         "test_explain.py",
         "test_many_gradients.py tile-64x64x32_pixels tile-64x64x64_channels tile-64x64x16_pixels",
         _KERNELS,
     ),
     "cuda/weight_grad_*.py": (
         "test_variants.py",
-        "test_weight_grad_plan.py",
+        "test_weight_grad_plan.py -knows",
         "test_explain.py",
         "test_many_gradients.py weights",
         _KERNELS,
@@ -299,9 +300,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/nvrtc.py": (*_COMPILER, "test_cli_compile.py"),
     "cuda/sources.py": ("test_sources.py", *_COMPILER),
     "cuda/choice.py": ("test_tune.py", "test_tuned.py", *_PLANS),
-    "cuda/floor.py": ("test_explain.py", "test_precision.py"),
-    "cuda/limits.py": ("test_gemm_plan.py", "test_explain.py", "test_pool_plan.py", "test_tune.py"),
-    "cuda/plan*.py": ("test_explain.py", "test_tune.py", "test_cuda_launch.py", "test_gemm_plan.py"),
+    "cuda/floor.py": ("test_limits.py", "test_explain.py", "test_precision.py"),
+    "cuda/limits.py": ("test_limits.py", "test_gemm_plan.py", "test_explain.py", "test_pool_plan.py", "test_tune.py"),
+    "cuda/plan*.py": ("test_explain.py", "test_tune.py", "test_cuda_launch.py -axes_of_one", "test_gemm_plan.py"),
     "cuda/launching.py": (*_PLANS, "test_complex.py"),
     "cuda/tuned.py": ("test_tuned.py", "test_tune.py"),
     "cuda/variants.py": ("test_variants.py", "test_gemm_plan.py", "test_sources.py"),
@@ -312,8 +313,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_cuda_interchange.py",
         "test_tensor_map.py",
         "test_finish_plan.py",
-        "test_fusion_kernels.py conv_bands_float32 [conv_few_float32",
-        "test_cuda_launch.py",
+        "test_finish_plan.py residuals_are_found complex_residuals",
+        "test_cuda_launch.py -axes_of_one",
     ),
     "cuda/*": (
         "test_cuda_errors.py",
@@ -323,6 +324,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_tune.py",
         "test_tensor_map.py",
         "test_finish_plan.py",
-        "test_cuda_launch.py",
+        "test_cuda_launch.py -axes_of_one",
     ),
 }

@@ -181,7 +181,7 @@ def test_results_lie_one_after_another(change: dict[str, Any], planes: int, merg
     problem = made((2, 3, 4, 8), indices=True, kernel_shape=[2, 1])
     rows = replace(rows_of((2, 3, 4, 8), indices=True, kernel_shape=[2, 1]), **change)
     assert pool_layout._results_merged(rows, problem, planes) is merged
-    apart = replace(rows, indices_strides=(72, 24, 0, 9), y_extent=rows.y_extent[:1] + (3, 8))
+    apart = replace(rows, indices_strides=(72, 24, 0, 9), y_extent=(*rows.y_extent[:1], 3, 8))
     assert not pool_layout._results_merged(apart, problem, planes)
     alone = replace(problem, indices_strides=None)
     assert pool_layout._results_merged(replace(rows, indices_strides=(0, 0, 0, 0)), alone, planes) is merged

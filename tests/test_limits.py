@@ -1,0 +1,67 @@
+"""What devices can do, by their datasheets and the CUDA programming guide; which inputs an operator must read."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from gpuconv import ArgumentError, _geometry
+from gpuconv.cuda import floor, limits
+
+# Architecture: multiprocessors and KiB of shared memory of each; TFLOP/s in float32, in float64 and on tensor cores of
+# 16-bit factors (with sums in float32), of TF32 and of float64; TB/s of the memory.
+SHEETS: dict[str, tuple[Any, ...]] = {
+    "sm_80": (108, 164, 19.5, 9.7, 312, 156, 19.5, 2.04),
+    "sm_86": (82, 100, 35.6, 0.556, 71, 35.6, 0.556, 0.936),
+    "sm_89": (128, 100, 82.6, 1.29, 165.2, 82.6, 1.29, 1.008),
+    "sm_90": (132, 228, 66.9, 33.5, 1070, 535, 66.9, 4.8),
+    "sm_120": (170, 100, 104.8, 1.64, 209.5, 104.8, 1.64, 1.792),
+}
+
+
+@pytest.mark.parametrize("architecture", SHEETS)
+def test_devices_are_those_of_the_datasheets(architecture: str) -> None:
+    multiprocessors, shared, single, double, half, tf32, tensor_double, bandwidth = SHEETS[architecture]
+    device = limits.representative(architecture)
+    assert device.limits.multiprocessors == multiprocessors
+    assert device.limits.shared_bytes_per_multiprocessor == shared * 1024
+    assert device.limits.shared_bytes_per_block == (shared - 1) * 1024
+    near = 0.01
+    assert device.rate("float32") == pytest.approx(single * 1e12, near)
+    assert device.rate("float64") == pytest.approx(double * 1e12, near)
+    assert device.peak("float16") == device.peak("bfloat16") == pytest.approx(half * 1e12, near)
+    assert device.peak("float32") == device.peak("complex64") == pytest.approx(single * 1e12, near)
+    assert device.peak("float32", "tf32") == pytest.approx(max(tf32, single) * 1e12, near)
+    assert device.peak("float32", "3xtf32") == pytest.approx(max(tf32 / 3, single) * 1e12, near)
+    assert device.peak("float64") == device.peak("complex128") == pytest.approx(tensor_double * 1e12, near)
+    assert device.bandwidth == bandwidth * 1e12
+
+
+def test_architectures_without_a_device_have_that_of_the_next_lower_one() -> None:
+    for architecture, expected in (("sm_75", "A100"), ("sm_103a", "B200"), ("sm_90", "H200"), ("sm_121", "RTX 5090")):
+        assert limits.nearest(architecture).name == expected
+    for architecture in ("sm_87", "sm_90a", "90"):
+        assert limits.representative(architecture).name in ("Jetson AGX Orin", "H200")
+    for unknown in ("sm_75", "sm_90b", "hopper", ""):
+        with pytest.raises(ArgumentError, match=r"^explain: arch must be one of sm_80, sm_86, sm_87, sm_89, sm_90, "):
+            limits.representative(unknown)
+
+
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+def test_the_floor_counts_inputs_that_meet_an_output(operator: str) -> None:
+    """Beside trying every input, output and tap of one axis."""
+    for n, k, s, d, begin, end in product((1, 4, 7), (1, 2, 3), (1, 2, 4), (1, 3), (0, 1, 2), (0, 2)):
+        attributes: dict[str, Any] = {"strides": [s], "dilations": [d], "pads": [begin, end]}
+        reach = (k - 1) * d + 1
+        size = (n - 1) * s + reach if operator == "conv_transpose" else n
+        if (size - begin - end if operator == "conv_transpose" else n + begin + end - reach) < 1:
+            continue
+        geometry: Any = getattr(_geometry, operator)((1, 1, n), (1, 1, k), None, **attributes)
+        out = range(geometry.y_shape[2])
+        if operator == "conv":
+            met = {q * s + t * d - begin for q in out for t in range(k)} & set(range(n))
+        else:
+            met = {i for i in range(n) for t in range(k) if i * s + t * d - begin in out}
+        assert floor._met(geometry, 0) == len(met)
