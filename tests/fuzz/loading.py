@@ -172,7 +172,23 @@ class BatchNormalization(_Oracle):
         return (y.astype(inputs[0].dtype),)
 
 
-_DEFINITIONS = [Conv, ConvTranspose, MaxPool, GlobalMaxPool, LRN, BatchNormalization]
+class AveragePool(_Oracle):
+    """AveragePool without padding; onnx's evaluator leaves out numbers that are NaN."""
+
+    attributes = ("kernel_shape", "strides")
+
+    def compute(self, inputs: Any, attributes: Any) -> Any:
+        x, kernel, strides = inputs[0].astype(np.float64), attributes["kernel_shape"], attributes["strides"]
+        axes = list(zip(x.shape[2:], kernel, strides, strict=True))
+        ends = [(n - k) // s * s + 1 for n, k, s in axes]
+        taps = [
+            x[(..., *(slice(t, t + end, s) for t, end, s in zip(tap, ends, strides, strict=True)))]
+            for tap in np.ndindex(*kernel)
+        ]
+        return ((sum(taps) / len(taps)).astype(inputs[0].dtype),)
+
+
+_DEFINITIONS = [Conv, ConvTranspose, MaxPool, GlobalMaxPool, LRN, BatchNormalization, AveragePool]
 
 
 def _expected(case: Case) -> list[Any]:
