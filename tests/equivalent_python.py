@@ -51,6 +51,16 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "A part without an element has the lowest number, which exceeds none.": (
         "cpu/_argmax.py merge: better = more_indices >= 0  ->  better = more_indices >= -1",
     ),
+    "A thread may have the only processor for its own.": (
+        "cpu/_threads.py _Pool._places: own = threads == len(processors) > 1 and hasattr(os, 'sched_setaffinity')  ->  own = threads == len(processors) >= 1 and hasattr(os, 'sched_setaffinity')",  # noqa: E501
+        "cpu/_threads.py _Pool._places: own = threads == len(processors) > 1 and hasattr(os, 'sched_setaffinity')  ->  own = threads == len(processors) > 0 and hasattr(os, 'sched_setaffinity')",  # noqa: E501
+    ),
+    "No system grants a quota of nothing.": (
+        "cpu/_threads.py _granted: return -(-quota // period) if quota > 0 and period > 0 else _UNBOUNDED  ->  return -(-quota // period) if quota >= 0 and period > 0 else _UNBOUNDED",  # noqa: E501
+    ),
+    "Whoever waits may do work that no thread has begun yet.": (
+        "cpu/_threads.py _Pool.is_deserted: return self._is_started and (not any((thread.is_alive() for thread in self._threads)))  ->  return self._is_started or not any((thread.is_alive() for thread in self._threads))",  # noqa: E501
+    ),
     "Any negative position is that of nothing.": ("cpu/_argmax.py _carried: places.fill(-1)  ->  places.fill(-2)",),
 }
 
@@ -91,7 +101,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cpu/_scatter.py _plan",
     ),
     "How much is done at a time, or from when on in another way: either is right.": (
+        "cpu/_blas.py module",
+        "cpu/_blas.py team",
         "cpu/_gather.py module",
+        "cpu/_threads.py module",
+        "cpu/_threads.py pays",
         "cpu/_scatter.py module",
         "cpu/_windows.py module",
         "cuda/channels_tile.py module",

@@ -286,6 +286,22 @@ def test_a_quota_bounds_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -
     assert _threads.count() == 8
 
 
+def test_who_is_alone_has_one_thread_for_as_long_as_that_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPUCONV_NUM_THREADS", raising=False)
+    monkeypatch.setattr(_threads, "_processors", lambda: tuple(range(8)))
+    monkeypatch.setattr(_threads, "_quota", lambda: 8)
+    with _threads.alone():
+        assert _threads.count() == 1
+    assert _threads.count() == 8
+
+
+def test_what_is_not_to_be_done_side_by_side_is_done_in_order_by_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCONV_NUM_THREADS", "4")
+    seen: list[Any] = []
+    _threads.run(lambda item: seen.append((item, threading.get_ident())), range(40), side_by_side=False)
+    assert seen == [(item, threading.get_ident()) for item in range(40)]
+
+
 def test_the_caller_does_the_work_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
