@@ -51,6 +51,9 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "A part without an element has the lowest number, which exceeds none.": (
         "cpu/_argmax.py merge: better = more_indices >= 0  ->  better = more_indices >= -1",
     ),
+    "Neither 0 nor 1 needs 64 bits.": (
+        "cuda/params.py needs_wide: largest = max(magnitudes, default=0)  ->  largest = max(magnitudes, default=1)",
+    ),
     "Any negative position is that of nothing.": ("cpu/_argmax.py _carried: places.fill(-1)  ->  places.fill(-2)",),
 }
 
