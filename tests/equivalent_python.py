@@ -61,6 +61,9 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "Whoever waits may do work that no thread has begun yet.": (
         "cpu/_threads.py _Pool.is_deserted: return self._is_started and (not any((thread.is_alive() for thread in self._threads)))  ->  return self._is_started or not any((thread.is_alive() for thread in self._threads))",  # noqa: E501
     ),
+    "Neither 0 nor 1 needs 64 bits.": (
+        "cuda/params.py needs_wide: largest = max(magnitudes, default=0)  ->  largest = max(magnitudes, default=1)",
+    ),
     "Any negative position is that of nothing.": ("cpu/_argmax.py _carried: places.fill(-1)  ->  places.fill(-2)",),
 }
 

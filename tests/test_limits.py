@@ -14,7 +14,7 @@ from gpuconv.cuda import floor, limits
 # 16-bit factors (with sums in float32), of TF32 and of float64; TB/s of the memory.
 SHEETS: dict[str, tuple[Any, ...]] = {
     "sm_80": (108, 164, 19.5, 9.7, 312, 156, 19.5, 2.04),
-    "sm_86": (82, 100, 35.6, 0.556, 71, 35.6, 0.556, 0.936),
+    "sm_86": (82, 100, 35.6, 0.556, 71.2, 35.6, 0.556, 0.936),
     "sm_89": (128, 100, 82.6, 1.29, 165.2, 82.6, 1.29, 1.008),
     "sm_90": (132, 228, 66.9, 33.5, 1070, 535, 66.9, 4.8),
     "sm_120": (170, 100, 104.8, 1.64, 209.5, 104.8, 1.64, 1.792),
@@ -36,6 +36,8 @@ def test_devices_are_those_of_the_datasheets(architecture: str) -> None:
     assert device.peak("float32", "tf32") == pytest.approx(max(tf32, single) * 1e12, near)
     assert device.peak("float32", "3xtf32") == pytest.approx(max(tf32 / 3, single) * 1e12, near)
     assert device.peak("float64") == device.peak("complex128") == pytest.approx(tensor_double * 1e12, near)
+    per_clock = 2 * device.clock * multiprocessors / 1e12
+    assert [lanes * per_clock for lanes in device.tensor_lanes] == pytest.approx([half, tf32, tensor_double], 0.006)
     assert device.bandwidth == bandwidth * 1e12
 
 

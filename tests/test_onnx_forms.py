@@ -94,6 +94,14 @@ def test_scales_and_bounds_at_the_last_opset_with_attributes_and_the_first_with_
         assert run("Dropout", opset, [x], 2)[1].dtype == dtype
 
 
+def test_slopes_of_prelu_are_of_channels_before_opset_7() -> None:
+    x, slope = floats(2, 3, 4, 5), floats(3, seed=1)
+    expected = np.where(x < 0, x * slope[:, None, None], x)
+    np.testing.assert_array_equal(run("PRelu", 6, [x, slope]), expected)
+    np.testing.assert_array_equal(run("PRelu", 7, [x, slope[:, None, None]]), expected)
+    np.testing.assert_array_equal(run("PRelu", 6, [x, slope[:1]]), np.where(x < 0, x * slope[0], x))
+
+
 def test_clip_and_dropout_and_cast_of_the_first_opsets() -> None:
     x = 3 * floats(2, 3, 4)
     np.testing.assert_array_equal(run("Clip", 1, [x], max=1.0), np.minimum(x, 1))
