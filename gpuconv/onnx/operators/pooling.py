@@ -65,7 +65,7 @@ def _averages_into(y: Any, x: Any, g: _geometry.MaxPoolGeometry, counts: Any) ->
 def _sums_by_conv(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
     """Every channel by a filter of ones; what ceil_mode adds at the end is padding, what it drops is not."""
     if 0 in g.y_shape:
-        return namespace(x).empty(g.y_shape, x.dtype)
+        return namespace(x).ones(g.y_shape, x.dtype)  # no elements
     kernel, seen, begins, ends = [], [], [], []
     for q, s, k, d, n, before in zip(
         g.y_shape[2:], g.strides, g.kernel_shape, g.dilations, g.x_shape[2:], g.pads_begin, strict=True
