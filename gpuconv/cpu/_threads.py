@@ -221,7 +221,7 @@ class _Job:
             function(*args)
         except BaseException as error:
             self._items.clear()
-            self._error = self._error or error
+            self._error = error if self._error is None else self._error
 
 
 # ---------------------------------------------------------------- the pool
