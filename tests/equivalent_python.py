@@ -64,6 +64,9 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "Neither 0 nor 1 needs 64 bits.": (
         "cuda/params.py needs_wide: largest = max(magnitudes, default=0)  ->  largest = max(magnitudes, default=1)",
     ),
+    "Values of one axis have no channels, and no channels take a constant without elements: both are refused later.": (
+        "onnx/scaling.py _per_channel: if constant.size != 1 and (rank < 2 or shape[1] != constant.size):  ->  if constant.size != 0 and (rank < 2 or shape[1] != constant.size):",  # noqa: E501
+    ),
     "Any negative position is that of nothing.": ("cpu/_argmax.py _carried: places.fill(-1)  ->  places.fill(-2)",),
 }
 

@@ -158,6 +158,8 @@ def test_what_comes_before_a_convolution_becomes_one_node() -> None:
         ((2, 4), (4,), "Affine"),
         ((2, 4), (2, 1), "Mul"),
         ((4,), (4,), "Mul"),  # one axis is that of the images
+        ((4,), (1,), "Mul"),
+        ((1, 4, 4), (0, 1, 1), "Mul"),  # no number at all
         ((2, 4, 4), (4, 1), "Affine"),
         ((2, 4, 4), (1, 4, 1), "Affine"),
         ((2, 4, 4), (4,), "Mul"),
