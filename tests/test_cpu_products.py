@@ -149,6 +149,26 @@ def test_any_workspace_and_any_number_of_threads(workspace: str, threads: str, m
     assert np.array_equal(y, expected)
 
 
+@pytest.mark.parametrize("workspace", ["16384", ""])
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "attributes"),
+    [
+        ((1, 3, 3, 5), (2, 3, 4, 3), {"dilations": [3, 3], "pads": [5, 11, 10, 5]}),
+        ((1, 3, 1, 3), (2, 3, 4, 4), {"dilations": [2, 3], "pads": [5, 12, 11, 3]}),
+        ((2, 3, 2, 3, 3), (4, 3, 3, 3, 2), {"dilations": [2, 1, 2], "pads": [2, 1, 5, 5, 3, 1]}),
+        ((1, 64, 4, 64), (8, 64, 3, 3), {"pads": [1, 40, 1, 40]}),
+    ],
+)
+def test_blocks_as_wide_as_the_input_that_begin_elsewhere(
+    x_shape: Any, w_shape: Any, attributes: dict[str, Any], workspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, w = _integers(7, x_shape, w_shape)
+    monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", workspace)
+    for kind in (np.float32, np.float64):
+        given = x.astype(kind), w.astype(kind)
+        assert np.array_equal(gpuconv.conv(*given, **attributes), oracle.conv(*given, **attributes).value)
+
+
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_weight_that_is_not_finite_meets_no_padding(is_known: bool, value: float) -> None:

@@ -329,12 +329,13 @@ def _piece(geometry: ConvGeometry, block: Block) -> _Piece:
     taps, shifts = [], []
     plane = q * (within[-1].stop - within[-1].start) if within else 0
     for number, offset in enumerate(offsets if padded is None else ()):
-        size, inside, reads = _axis(q, max(0, seen[1] - seen[0]), s, a * s + offset - seen[0])
+        start = a * s + offset - seen[0]
+        size, inside, reads = _axis(q, max(0, seen[1] - seen[0]), s, start)
         place = (*every[:2], number, every[3], *within)
         borders += [(*place, border) for border in _around(size, inside)]
         taps.append(((*place, inside), (..., reads)))
         if inside.start < inside.stop:
-            before, after = max(0, -offset), max(0, offset)
+            before, after = max(0, -start), max(0, start)
             shifts.append((place, (..., slice(before, plane - after)), (..., slice(after, plane - before))))
     return _Piece(
         block.images,
