@@ -59,7 +59,13 @@ _GEMMS = (
     "test_many_blocks.py [conv_float32_ [conv_float16_2d_16x128x8- conv_float64_2d_64x64x16_uniform_wide "
     "[conv_transpose_float32_ [conv_transpose_float64_3d_64x64x16_wide"
 )
-_COMPILER = ("test_compile.py", "test_compile_architectures.py", "test_compile_cache.py", "test_compile_folders.py")
+_COMPILER = (
+    "test_compile.py",
+    "test_compile_architectures.py",
+    "test_compile_cache.py",
+    "test_compile_folders.py",
+    "test_trust.py",
+)
 
 TESTS: dict[str, tuple[str, ...]] = {
     # ---- the package
@@ -72,9 +78,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "_check*.py": ("test_cli.py -standard_streams", "test_cli_run.py"),
     "_compile.py": ("test_cli_compile.py",),
     "_dtypes.py": ("test_errors.py", "test_complex.py", "test_precision.py", "test_explain.py", "test_gemm_plan.py"),
+    "_environment.py": ("test_environment.py",),
     "_errors.py": ("test_errors.py", "test_cuda_errors.py"),
     "_explain.py": ("test_explain.py", "test_finish_plan.py", "test_layout.py"),
-    "_geometry.py": ("test_geometry_rules.py", "test_errors.py", "test_geometry.py", "test_peers.py"),
+    "_geometry.py": ("test_geometry_rules.py", "test_errors.py", "test_geometry.py", "test_sizes.py", "test_peers.py"),
+    "_files.py": ("test_onnx_untrusted.py", "test_cli_files.py"),
     "_gradient*.py": ("test_gradient_errors.py", "test_errors.py", "test_explain.py", *_GRADIENTS, "test_compat.py"),
     "_inputs.py": ("test_cli_files.py", "test_cli_run.py"),
     "_layout.py": ("test_axis_order.py",),
@@ -87,6 +95,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "_terminal.py": _CLI,
     "_transfer.py": ("test_packed.py", "test_errors.py", "test_cuda_interchange.py", "test_onnx_on_device.py"),
     "_tune.py": ("test_tune.py", "test_tuned.py"),
+    "_turns.py": ("test_turns.py",),
     "_unpool_api.py": ("test_errors.py", "test_gradient_errors.py", "test_gradients.py", "test_explain.py"),
     "compat/*": ("test_compat.py",),
     # ---- NumPy
@@ -102,6 +111,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cpu/_finish.py": ("test_errors.py", "test_fusion.py", "test_cpu_products.py"),
     "cpu/_scatter.py": ("test_cases.py", "test_fusion.py", "test_complex.py", "test_memory.py"),
     "cpu/conv_transpose.py": ("test_cases.py", "test_fusion.py", "test_packed.py"),
+    "cpu/_taps.py": (*_SUMS, "test_ranks.py"),
     "cpu/*": _SUMS,
     # ---- Dask
     "dask/*": _DASK,
@@ -113,7 +123,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "onnx/joining.py": _REWRITING,
     "onnx/repeated.py": _REWRITING,
     "onnx/rewriting.py": _REWRITING,
-    "onnx/*": _RUNNER,
+    "onnx/files.py": ("test_onnx_untrusted.py", "test_onnx_loading.py"),
+    "onnx/messages.py": ("test_onnx_untrusted.py", "test_onnx_loading.py"),
+    "onnx/structure.py": ("test_onnx_untrusted.py", "test_onnx_loading.py"),
+    "onnx/*": (*_RUNNER, "test_onnx_functions.py", "test_onnx_untrusted.py"),
     # ---- CUDA: planners
     "cuda/bands_*.py": (
         "test_bands_plan.py",
@@ -295,7 +308,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/multiples.py": ("test_bands_plan.py", "test_direct_plan.py", "test_gemm_plan.py"),
     # ---- CUDA: devices
-    "cuda/cache.py": ("test_compile_folders.py", "test_compile_cache.py"),
+    "cuda/cache.py": ("test_compile_folders.py", "test_compile_cache.py", "test_trust.py"),
+    "cuda/trust.py": ("test_trust.py", "test_compile_cache.py"),
+    "cuda/idle_axes.py": ("test_ranks_cuda.py",),
     "cuda/compile.py": (*_COMPILER, "test_cuda_errors.py", "test_cli_compile.py"),
     "cuda/nvrtc.py": (*_COMPILER, "test_cli_compile.py"),
     "cuda/sources.py": ("test_sources.py", *_COMPILER),

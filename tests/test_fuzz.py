@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,8 @@ def test_the_time_ends_a_run() -> None:
 
 def test_ctrl_c_ends_a_run_with_its_summary() -> None:
     command = [sys.executable, "-m", "tests.fuzz", "api", "--seed", "1", "--seconds", "100"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores it
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, preexec_fn=heard)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("cases of api")
     process.send_signal(signal.SIGINT)
