@@ -148,3 +148,14 @@ def test_explain_shows_what_is_not_ieee(capsys: pytest.CaptureFixture[str]) -> N
         assert (first(), first(precision="ieee")) == ("conv float32 3xtf32", "conv float32")
     with pytest.raises(gpuconv.ArgumentError, match=r"^conv: precision must be one of ieee, tf32, 3xtf32, not 'fp32'$"):
         first(precision="fp32")
+
+
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+@pytest.mark.parametrize(
+    ("precision", "words"), [("fp32", "one of ieee, tf32, 3xtf32, not 'fp32'"), (32, "a string, not int")]
+)
+def test_a_precision_that_is_none_is_refused_on_the_cpu_too(operator: str, precision: Any, words: str) -> None:
+    x = np.ones((1, 1, 3), np.float32)
+    with pytest.raises((gpuconv.ArgumentError, gpuconv.ArgumentTypeError)) as caught:
+        getattr(gpuconv, operator)(x, x, precision=precision)
+    assert str(caught.value) == f"{operator}: precision must be {words}"
