@@ -83,7 +83,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "_arrays.py": ("test_errors.py", "test_cuda_interchange.py", "test_cuda_errors.py"),
     "_bfloat16.py": ("test_cuda_interchange.py",),
     "_check*.py": ("test_cli.py -standard_streams", "test_cli_run.py"),
-    "_compile.py": ("test_cli_compile.py",),
+    "_compile.py": ("test_cli_compile.py", "test_trust.py"),
     "_dtypes.py": (
         "test_errors.py",
         "test_cases.py bfloat16",
