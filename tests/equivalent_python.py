@@ -67,6 +67,12 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "Values of one axis have no channels, and no channels take a constant without elements: both are refused later.": (
         "onnx/scaling.py _per_channel: if constant.size != 1 and (rank < 2 or shape[1] != constant.size):  ->  if constant.size != 0 and (rank < 2 or shape[1] != constant.size):",  # noqa: E501
     ),
+    "How much is finished at a time changes no result.": (
+        "cpu/_gather.py _Job.compute: for low, high in spans(groups * rows, groups * rows if one_pass else _FINISHED // (images * piece.count)):  ->  for low, high in spans(groups * rows, groups * rows if one_pass else -(-_FINISHED // (images * piece.count))):",  # noqa: E501
+    ),
+    "Matrices have an order: whoever calls has asked.": (
+        "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 1) for matrix in (a, b))",  # noqa: E501
+    ),
     "Any negative position is that of nothing.": ("cpu/_argmax.py _carried: places.fill(-1)  ->  places.fill(-2)",),
 }
 
