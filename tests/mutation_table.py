@@ -70,7 +70,7 @@ _COMPILER = (
 TESTS: dict[str, tuple[str, ...]] = {
     # ---- the package
     "__init__.py": ("test_package.py",),
-    "__main__.py": (*_CLI, "test_cli_compile.py"),
+    "__main__.py": ("test_cli.py", "test_cli_run.py", "test_cli_files.py", "test_cli_compile.py"),
     "_activation.py": ("test_errors.py", "test_finish_plan.py", "test_fusion.py"),
     "_api.py": (
         "test_errors.py",

@@ -279,3 +279,10 @@ def test_a_failing_node_is_one_line(error: Run, tmp_path: Path, save_model: Run)
     np.save(tmp_path / "s.npy", np.array([7]))
     assert "Reshape" in error("run", model, "--input", f"s={tmp_path}/s.npy", "--output-dir", tmp_path / "new" / "out")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int64", "bool"])
+def test_random_whole_numbers_are_0_and_1(ok: Run, save_model: Run, tmp_path: Path, kind: str) -> None:
+    path = save_model(f"net ({kind}[100] x) => ({kind}[100] y) {{ y = Identity (x) }}")
+    ok("run", path, "--output-dir", tmp_path / "out")
+    assert set(np.load(tmp_path / "out" / "y.npy").astype(int).tolist()) == {0, 1}
