@@ -57,9 +57,9 @@ def interrupts(times: int = 0) -> Iterator[Interrupts]:
         signal.signal(signal.SIGALRM, before)
 
 
-def eventually(condition: Callable[[], bool]) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool:
     """Wait until something holds; tell whether it does."""
-    until = time.monotonic() + DEADLINE
+    until = time.monotonic() + seconds
     while not condition() and time.monotonic() < until:
         time.sleep(0.002)
     return condition()

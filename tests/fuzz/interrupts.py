@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import oracle
 from gradients import bias_grad
+from interruption import eventually
 
 import gpuconv
 from gpuconv.cpu import _blas
@@ -225,7 +226,7 @@ class FUZZER(Fuzzer):
             raise Wrong("a call writes into its out after it has raised", case.problem)
         if not raised and out is not None and not np.array_equal(out, problem.expected):
             raise Wrong("a call that returns gives another value", case.problem)
-        if not _comes_true(lambda: _blas_threads() == before, 0.0 if case.again is None else 2.0):
+        if not eventually(lambda: _blas_threads() == before, 0.0 if case.again is None else 2.0):
             raise Wrong("BLAS has another number of threads after an interrupted call")
         if threading.active_count() > _MOST_THREADS:
             raise Wrong("threads are left over", f"{threading.active_count()}")
@@ -265,16 +266,6 @@ def _blas_threads() -> int:
     """Return how many threads NumPy's BLAS uses, 0 where it does not say."""
     functions = _blas._functions()
     return 0 if functions is None else functions[0]()
-
-
-def _comes_true(condition: Callable[[], bool], seconds: float) -> bool:
-    """Tell whether something is so, at once or after a while: a second interrupt may leave threads that are at work."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() >= end:
-            return False
-        time.sleep(0.001)
-    return True
 
 
 @contextlib.contextmanager
