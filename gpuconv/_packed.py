@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from threading import Lock
 from typing import Any, NoReturn
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError
+from gpuconv._turns import turn
 
 
 class PackedWeights:
@@ -25,11 +27,12 @@ class PackedWeights:
         Memory taken: the snapshot and what calls have packed so far.
     """
 
-    __slots__ = ("__weakref__", "_array", "_buffers", "_operator")
+    __slots__ = ("__weakref__", "_array", "_buffers", "_operator", "_packing")
 
     def __init__(self, operator: str, array: Any) -> None:
         self._operator, self._array = operator, array  # the array is nobody else's
         self._buffers: dict[Hashable, Any] = {}
+        self._packing = Lock()
 
     operator = property(lambda self: self._operator)
     shape = property(lambda self: self._array.shape)
@@ -61,4 +64,6 @@ class PackedWeights:
 
     def add(self, order: Hashable, make: Callable[[Any], Any]) -> Any:
         """Return what ``make`` packs from the snapshot in an order, or what another thread has packed meanwhile."""
-        return self._buffers.setdefault(order, make(self._array))
+        with turn(self._packing, 10.0):  # two threads that pack: the memory of one more copy for a while
+            buffer = self._buffers.get(order)
+            return self._buffers.setdefault(order, make(self._array)) if buffer is None else buffer
