@@ -1,7 +1,7 @@
 """Rows of a long measurement, which go on behind a row that hangs, and in a later command where one was cut off.
 
-All steps of a visit share one file of JSON lines. A row is two of them, each written at once: that it has begun, and how
-it ended. A row that a process was lost in has begun only; who watches the process ends it, as hung or as died.
+All steps of a visit share one file of JSON lines. A row is two of them, each written at once: that it has begun, and
+how it ended. A row that a process was lost in has begun only; who watches the process ends it, as hung or as died.
 """
 
 from __future__ import annotations
