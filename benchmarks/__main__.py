@@ -52,7 +52,12 @@ def _add_gpu(commands: Any) -> None:
         "--json", type=Path, metavar="FILE", help="where the numbers go (default: gpu.json in $OUT or results)"
     )
     gpu.add_argument("--picture", type=Path, metavar="FILE", help="where the picture goes (default: gpu.png beside)")
-    gpu.add_argument("--resume", action="store_true", help="keep what the JSON file holds and measure what it lacks")
+    gpu.add_argument(
+        "--rows", type=Path, metavar="FILE", help="where every row goes at once (default: beside the JSON)"
+    )
+    gpu.add_argument("--step", default="layers", help="the name of its rows there (default %(default)s)")
+    gpu.add_argument("--most", type=int, metavar="N", help="only the first N rows, which say most")
+    gpu.add_argument("--resume", action="store_true", help="keep the rows that are there, and measure what is left")
 
 
 def _seconds(text: str) -> float:

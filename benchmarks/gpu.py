@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module, metadata
@@ -31,11 +31,12 @@ import gpuconv
 from benchmarks import floors, gpu_kernels, gpu_layer, gpu_peers, gpu_summary, gpu_timing, layers, machine, picture
 from benchmarks.gpu_layer import Case, Machine, Row
 from benchmarks.layers import Layer
+from benchmarks.progress import Rows
+from benchmarks.supervision import LOST
 from gpuconv.cuda import device
 
 _RESERVE = 5.0  # seconds left below which no row is begun
 _QUERY = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,power.draw,pstate"
-_BROKEN = "the process ended during this measurement"
 
 
 class DeviceLost(Exception):
@@ -58,24 +59,38 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"python -m benchmarks gpu: {reason}", file=sys.stderr)
         return 2
     json_path, picture_path = output(arguments.json, "gpu.json"), output(arguments.picture, "gpu.png")
-    rows = _resumed(json_path) if arguments.resume else []
-    done = {(row["layer"]["id"], row["dtype"], row["layout"], row["precision"]) for row in rows}
-    todo = plan(arguments.layers, arguments.op, arguments.dtype, arguments.layout)
-    todo = [case for case in todo if (case.layer.id, *case[1:]) not in done]
+    path = arguments.rows or json_path.with_suffix(".jsonl")
+    if not (arguments.rows or arguments.resume):
+        path.unlink(missing_ok=True)
+    kept = Rows(path, arguments.step)
+    todo = {title(case): case for case in plan(arguments.layers, arguments.op, arguments.dtype, arguments.layout)}
     with _settled(torch, cupy):
         here = _machine(torch, cupy)
         record = _record(here, arguments)
-        print(gpu_summary.HEAD)
+        print(gpu_summary.HEAD, flush=True)
         try:
-            record["complete"] = _measure_all(here, todo, rows, record, json_path, started + arguments.budget)
+            record["complete"] = _measure_all(here, todo, kept, arguments.most, started + arguments.budget)
             lost = False
-            _name_kernels(here, rows, started + arguments.budget)
         except DeviceLost:
             record["complete"], lost = False, True
+        rows = [_found(case, kept.ended[name], here) for name, case in todo.items() if name in kept.ended]
+        if not lost:
+            _name_kernels(here, rows, started + arguments.budget)
     record["clocks_after"] = clocks()
     _save(json_path, record, rows)
     code = _report(rows, record, json_path, picture_path)
-    return 3 if lost else code
+    return LOST if lost else code
+
+
+def title(case: Case) -> str:
+    """Return a case in one short line."""
+    return f"{case.layer.id} {floors.label(case.dtype, case.precision)} {case.layout}"
+
+
+def _found(case: Case, line: Row, here: Machine) -> Row:
+    """Return what a row found; of one that hung or died what it is about, and that."""
+    begun = gpu_layer.describe(case, here.bandwidth) | {"wrong": f"{line['status']}: {line.get('detail', '')}"}
+    return dict(line.get("found", begun))
 
 
 def output(given: Path | None, name: str) -> Path:
@@ -88,7 +103,33 @@ def output(given: Path | None, name: str) -> Path:
 
 
 def plan(name: str = "", op: str | None = None, dtype: str | None = None, layout: str | None = None) -> list[Case]:
-    """Return what to measure: all layers in a dtype or precision and a layout, the usual ones first."""
+    """Return what to measure: every layer in a dtype or precision and a layout, in the order of :func:`ordered`."""
+    return ordered(_cases(name, op, dtype, layout))
+
+
+def ordered(cases: Sequence[Case]) -> list[Case]:
+    """Return cases so that the first ones say most.
+
+    First those in which each class, each dtype or precision and each layout is there once; then one for every three of
+    these that go together; then the rest, as they come.
+    """
+    features = {case: (case.layer.kind, floors.label(case.dtype, case.precision), case.layout) for case in cases}
+    chosen: dict[Case, None] = {}
+    unseen = {(place, value) for values in features.values() for place, value in enumerate(values)}
+    while unseen:
+        best = max(cases, key=lambda case: len(unseen.intersection(enumerate(features[case]))))
+        chosen[best] = None
+        unseen.difference_update(enumerate(features[best]))
+    triples = {features[case] for case in chosen}
+    for case in cases:
+        if features[case] not in triples:
+            triples.add(features[case])
+            chosen[case] = None
+    return list(dict.fromkeys([*chosen, *cases]))
+
+
+def _cases(name: str, op: str | None, dtype: str | None, layout: str | None) -> list[Case]:
+    """Return the cases, the usual ones first."""
     chosen = layers.select([*layers.load(), *layers.load_derived()], name, op)
     modes = [(short, "ieee") for short in floors.DTYPES] + [("fp32", "tf32"), ("fp32", "3xtf32")]
     return [
@@ -216,28 +257,31 @@ def _tiny(here: Machine) -> dict[str, dict[str, float]]:
     return result
 
 
-def _measure_all(here: Machine, todo: list[Case], rows: list[Row], record: Row, path: Path, deadline: float) -> bool:
-    """Measure in order, writing the file around every row; False where the budget ended it."""
-    for number, case in enumerate(todo):
+def _measure_all(here: Machine, todo: dict[str, Case], kept: Rows, most: int | None, deadline: float) -> bool:
+    """Measure in order what has not ended; False where the budget ended it."""
+    names = [name for name in list(todo)[:most] if name not in kept.ended]
+    for number, name in enumerate(names):
         if deadline - time.monotonic() < _RESERVE:
-            print(f"the budget is spent: {len(todo) - number} of {len(todo)} measurements are left out")
+            print(f"the budget is spent: {len(names) - number} of {len(names)} measurements are left out")
             return False
-        begun = gpu_layer.describe(case, here.bandwidth)
-        _save(path, record, [*rows, begun | {"wrong": _BROKEN}])
-        try:
-            row = gpu_layer.measure(here, case)
-        except Exception as error:  # ours failed: that is a result; the others are still wanted
-            text = (str(error).strip().splitlines() or [""])[0]
-            row = begun | {"wrong": f"{type(error).__name__}: {text[:300]}"}
-        rows.append(row)
-        print(gpu_summary.line(row), flush=True)
-        _save(path, record, rows)
+        for _ in kept.left([name]):
+            row = _measured(here, todo[name])
+            kept.end(name, "failed" if row["wrong"] else "passed", found=row, detail=row["wrong"])
+            print(gpu_summary.line(row), flush=True)
         if not _alive(here):
             print("the device does not answer any more after this; run again with --resume in a new process")
             raise DeviceLost
         here.torch.cuda.empty_cache()
         here.cupy.get_default_memory_pool().free_all_blocks()
     return True
+
+
+def _measured(here: Machine, case: Case) -> Row:
+    try:
+        return gpu_layer.measure(here, case)
+    except Exception as error:  # ours failed: that is a result; the others are still wanted
+        text = (str(error).strip().splitlines() or [""])[0]
+        return gpu_layer.describe(case, here.bandwidth) | {"wrong": f"{type(error).__name__}: {text[:300]}"}
 
 
 def _name_kernels(here: Machine, rows: list[Row], deadline: float) -> None:
@@ -254,12 +298,6 @@ def _alive(here: Machine) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _resumed(path: Path) -> list[Row]:
-    import json
-
-    return list(json.loads(path.read_text(encoding="utf-8"))["rows"]) if path.exists() else []
 
 
 def _save(path: Path, record: Row, rows: list[Row]) -> None:

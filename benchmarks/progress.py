@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 Line = dict[str, Any]
+_OPEN = ("begun", "noted")
 _TRIES = 2  # that a row is begun and not ended by anybody, before it is taken to be at fault
 
 
@@ -38,6 +39,11 @@ class Rows:
     path : Path
         The file of all steps; made where it is absent.
     step : str
+
+    Attributes
+    ----------
+    ended, noted : dict of str to dict
+        By row, the line that ended it, and the last of everything that it said it was at.
     """
 
     def __init__(self, path: Path, step: str) -> None:
@@ -46,7 +52,11 @@ class Rows:
             self._append("\n")  # behind a line that was cut off
         lines = [line for line in read(path) if line.get("step") == step]
         self._begun = Counter(line["row"] for line in lines if line["status"] == "begun")
-        self.ended: dict[str, Line] = {line["row"]: line for line in lines if line["status"] != "begun"}
+        self.noted: dict[str, Line] = {}
+        for line in lines:
+            if line["status"] == "noted":
+                self._merge(line)
+        self.ended: dict[str, Line] = {line["row"]: line for line in lines if line["status"] not in _OPEN}
 
     def left(self, names: Iterable[str]) -> Iterator[str]:
         """Yield the names of the rows that are left, in order, and write that each begins."""
@@ -59,6 +69,14 @@ class Rows:
             self._write({"row": name, "status": "begun"})
             yield name
 
+    def note(self, name: str, **found: Any) -> None:
+        """Write what a row that has begun is at, for whoever finds that it never ended."""
+        self._merge({"row": name, **found})
+        self._write({"row": name, "status": "noted", **found})
+
+    def _merge(self, line: Line) -> None:
+        self.noted.setdefault(line["row"], {}).update(line)
+
     def end(self, name: str, status: str = "passed", **found: Any) -> None:
         """Write how a row ended: passed, failed, skipped, hung or died; and what was found."""
         self.ended[name] = {"step": self._step, "row": name, "status": status, **found}
@@ -68,7 +86,7 @@ class Rows:
         """Return the rows that have begun and not ended, the last one at the end."""
         lines = [line for line in read(self._path) if line.get("step") == self._step]
         state = {line["row"]: line["status"] for line in lines}
-        return [name for name, status in state.items() if status == "begun"]
+        return [name for name, status in state.items() if status in _OPEN]
 
     def _write(self, line: Line) -> None:
         """Append a line by one call of the system, so that it is there whole or not at all."""

@@ -1,26 +1,17 @@
-"""Small problems for compute-sanitizer, which slows kernels down a hundredfold: every kernel, and nothing large.
+"""Small problems that use every kernel of up to three axes, and nothing large: for `smoke`, and compute-sanitizer.
 
-    compute-sanitizer --tool racecheck python -m benchmarks.small_shapes
-
-Every array has device memory of its own, so that memcheck sees the step from one into the next. Results must equal
-those of the NumPy backend: values are small integers, so that any order of summation gives the same.
+Values are small integers, so that any order of summation gives the same.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 import gpuconv
-from gpuconv import cuda
-from gpuconv.cuda import choice, device, params
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
 
@@ -271,58 +262,3 @@ def _gradients(problem: Problem, arrays: list[Any], y: Any) -> list[Any]:
     layout = {"layout": problem.attributes.get("layout", "NCHW")}
     gradients = of_input(y, w, x.shape, **problem.attributes), of_weight(x, y, w.shape, **problem.attributes)
     return [*gradients, of_bias(y, **layout)]
-
-
-def main() -> int:
-    """Run everything that the seconds allow; 1 where a result differs, 2 where there is no device."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.small_shapes", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="begin nothing after (default %(default)s)")
-    arguments = parser.parse_args()
-    reason = device.unavailable_reason()
-    if reason is not None:
-        print(f"small_shapes: no GPU to run on: {reason}", file=sys.stderr)
-        return 2
-    import cupy  # type: ignore[import-not-found]
-
-    cupy.cuda.set_allocator(None)
-    deadline, ran, todo = time.monotonic() + arguments.seconds, 0, list(calls())
-    wrong: list[str] = []
-    kernels: set[str] = set()
-    for problem, dtype, wide in todo:
-        if time.monotonic() > deadline:
-            print(f"{len(todo) - ran} calls are left out: {arguments.seconds:g} s are over")
-            break
-        wrong += _differences(problem, dtype, wide, kernels)
-        ran += 1
-    for text in wrong:
-        print(f"WRONG: {text}")
-    print(f"{ran} calls of {len(kernels)} kernels, {len(wrong)} results wrong")
-    return int(bool(wrong))
-
-
-def _differences(problem: Problem, dtype: str, wide: bool, kernels: set[str]) -> list[str]:
-    """Say where results differ, and add the names of the kernels that ran."""
-    arrays = operands(problem, dtype)
-    expected = compute(problem, arrays)
-    limit = 1 if wide else params.INDEX_LIMIT
-    wrong: list[str] = []
-    for turn in choice.every_candidate():
-        prepared: dict[Any, Any] = {}  # instead of calls prepared with the other width, or another candidate
-        patches = (
-            mock.patch.object(params, "INDEX_LIMIT", limit),
-            mock.patch.object(cuda.runtime, "prepared", prepared),
-        )
-        with turn, patches[0], patches[1]:
-            found = compute(problem, [gpuconv.to_device(array) for array in arrays])
-        ran = [launch.variant.name for call in prepared.values() for launch in call.plan.launches]
-        kernels |= set(ran)
-        wrong += [
-            f"{problem} {dtype} {', '.join(ran)}: {np.count_nonzero(host != e)} of {e.size} elements"
-            for host, e in zip(map(gpuconv.to_host, found), expected, strict=True)
-            if not np.array_equal(host, e)
-        ]
-    return wrong
-
-
-if __name__ == "__main__":
-    sys.exit(main())

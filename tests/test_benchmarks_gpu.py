@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks import floors, gpu, gpu_kernels, gpu_layer, gpu_peers, layers, picture
 from benchmarks.gpu_layer import Case
+from benchmarks.progress import Rows
 from gpuconv.cuda import device
 
 LAYERS = {layer.id: layer for layer in layers.load()}
@@ -27,9 +28,9 @@ without_gpu = pytest.mark.skipif(device.unavailable_reason() is None, reason="th
 # ---------------------------------------------------------------- the plan and the command line
 
 
-def test_everything_is_measured_once_and_the_usual_first() -> None:
+def test_everything_is_measured_once() -> None:
     everything = gpu.plan()
-    assert len(set(everything)) == len(everything)
+    assert len(set(everything)) == len(everything) == len(set(map(gpu.title, everything)))
     plan = [case for case in everything if case.layer.id in LAYERS]
     flat = [layer for layer in LAYERS.values() if len(layer.kernel) == 1]
     nchw = sum(len(layer.dtypes) for layer in LAYERS.values())
@@ -37,14 +38,23 @@ def test_everything_is_measured_once_and_the_usual_first() -> None:
     ieee = {form: [case for case in cases if case.precision == "ieee"] for form, cases in with_layout.items()}
     assert len(ieee["NCHW"]) == nchw
     assert len(ieee["channels_last"]) == nchw - sum(len(layer.dtypes) for layer in flat)  # none for one axis
-    passes = list(dict.fromkeys(case[1:] for case in plan))
-    assert passes[:3] == [(dtype, "NCHW", "ieee") for dtype in ("bfloat16", "float32", "float16")]
-    assert [case.layer.id for case in plan if case[1:] == passes[0]] == list(LAYERS)
-    derived = [case.layer.id for case in everything if case.layer.call and case[1:] == passes[0]]
-    assert derived == [layer.id for layer in DERIVED.values() if layer.call]
-    sums = [layer.id for layer in LAYERS.values() if layer.op != "MaxPool"]
+    derived = {case.layer.id for case in everything if case.layer.call and case.dtype == "bfloat16"}
+    assert derived == {layer.id for layer in DERIVED.values() if layer.call and "bf16" in layer.dtypes}
+    sums = {layer.id for layer in LAYERS.values() if layer.op != "MaxPool"}
     for precision in ("tf32", "3xtf32"):
-        assert [case.layer.id for case in plan if case[1:] == ("float32", "NCHW", precision)] == sums
+        assert {case.layer.id for case in plan if case[1:] == ("float32", "NCHW", precision)} == sums
+
+
+def test_the_first_rows_say_most() -> None:
+    everything = gpu.plan()
+    triples = [(case.layer.kind, floors.label(case.dtype, case.precision), case.layout) for case in everything]
+    features = [set(enumerate(triple)) for triple in triples]
+    first = next(count for count in range(1, 26) if set.union(*features[:count]) == set.union(*features))
+    left = set(triples) - set(triples[:first])  # after each class, dtype or precision, and layout
+    assert set(triples[first : first + len(left)]) == left
+    usual = [case for case in everything[first + len(left) :] if case.layer.id in LAYERS]
+    passes = list(dict.fromkeys(case[1:] for case in usual))
+    assert passes[:3] == [(dtype, "NCHW", "ieee") for dtype in ("bfloat16", "float32", "float16")]
 
 
 def test_options_choose() -> None:
@@ -121,11 +131,14 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[
     monkeypatch.setattr(gpu, "_record", lambda *_: dict(record))
     path = tmp_path / "gpu.json"
 
-    def call(measure: Any, resume: bool = False, budget: float = 100.0) -> tuple[int, dict[str, Any]]:
+    def call(
+        measure: Any, resume: bool = False, budget: float = 100.0, most: int | None = None
+    ) -> tuple[int, dict[str, Any]]:
         state.alive = True
         monkeypatch.setattr(gpu_layer, "measure", lambda *arguments: measure(state, *arguments))
         chosen = {"layers": "googlenet", "op": None, "dtype": None, "layout": "NCHW", "budget": budget}
-        arguments = argparse.Namespace(**chosen, json=path, picture=tmp_path / "gpu.png", resume=resume)
+        files = {"json": path, "picture": tmp_path / "gpu.png", "rows": None, "step": "layers"}
+        arguments = argparse.Namespace(**chosen, **files, resume=resume, most=most)
         return gpu.run(arguments), json.loads(path.read_text())
 
     return call
@@ -178,12 +191,29 @@ def test_a_lost_device_ends_the_process_and_resuming_goes_on(run: Any) -> None:
 
 
 def test_a_measurement_that_ends_the_process_is_on_file_before(run: Any, tmp_path: Path) -> None:
+    rows = Rows(tmp_path / "gpu.jsonl", "layers")
+
     def measure(state: Any, machine: Any, case: Case) -> dict[str, Any]:
-        rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
-        assert (rows[-1]["dtype"], rows[-1]["wrong"]) == (case.dtype, "the process ended during this measurement")
+        assert rows.open() == [gpu.title(case)]
         return fake_row(case)
 
     assert run(measure)[0] == 0
+
+
+def test_a_row_that_hung_is_a_wrong_one(run: Any, tmp_path: Path) -> None:
+    (first, second) = gpu.plan("googlenet", layout="NCHW")
+    Rows(tmp_path / "gpu.jsonl", "layers").end(gpu.title(first), "hung", detail="no line for 25 s")
+    code, written = run(lambda state, machine, case: fake_row(case), resume=True)
+    assert code == 1
+    assert [(row["dtype"], row["wrong"]) for row in written["rows"]] == [
+        (first.dtype, "hung: no line for 25 s"),
+        (second.dtype, ""),
+    ]
+
+
+def test_the_first_rows_alone_can_be_asked_for(run: Any) -> None:
+    code, written = run(lambda state, machine, case: fake_row(case), most=1)
+    assert (code, written["complete"], len(written["rows"])) == (0, True, 1)
 
 
 def test_nothing_is_begun_after_the_budget(run: Any, capsys: pytest.CaptureFixture[str]) -> None:

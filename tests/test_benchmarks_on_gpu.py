@@ -1,76 +1,131 @@
-"""What runs everything on a GPU in one go, with commands that need none; the small problems for compute-sanitizer."""
+"""The visit of a GPU without one: its steps, its last page, and the parts of it that need no device."""
 
 from __future__ import annotations
 
 import json
-import os
+import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
-from unittest import mock
+from typing import Any
 
-import numpy as np
 import pytest
-from emulator import emulated_cuda
 
-from benchmarks import on_gpu, small_shapes
-from benchmarks.on_gpu import Visit
-from gpuconv.cuda import choice, device, params, prepared, variants
-from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.plan import Plan
+from benchmarks import constants, environment, last_page, on_gpu, supervision
+from benchmarks.progress import Rows, read
+from benchmarks.supervision import Outcome, Step
+from gpuconv.cuda import device, nvrtc
 
-REPORT = """<?xml version="1.0"?><testsuites><testsuite name="pytest" tests="4" failures="1" errors="1" skipped="1">
-<testcase classname="a" name="test_good"/><testcase classname="a" name="test_left"><skipped message="no"/></testcase>
-<testcase classname="a" name="test_bad"><failure message="assert 1 == 2&#10;more">text</failure></testcase>
-<testcase classname="a" name="test_broken"><error message="fixture">text</error></testcase></testsuite></testsuites>"""
+without_gpu = pytest.mark.skipif(device.unavailable_reason() is None, reason="there is a GPU")
+Visited = Callable[..., tuple[int, list[str]]]
+
+
+# ---------------------------------------------------------------- the command
 
 
 @pytest.fixture
-def visit(tmp_path: Path) -> Visit:
-    return Visit(time.monotonic() + 60, tmp_path / "on_gpu.log")
+def visited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Visited:
+    """Run the command with steps that end as the test says; return its code, and the steps that ran."""
+    monkeypatch.setenv("OUT", str(tmp_path))
+    monkeypatch.setattr(on_gpu, "find_sanitizer", lambda: "compute-sanitizer")
+
+    def run(
+        ends: dict[str, str], *argv: str, rows: Callable[[Step, Path], None] | None = None
+    ) -> tuple[int, list[str]]:
+        ran: list[str] = []
+
+        def supervise(step: Step, path: Path, log: Path, deadline: float, extra: Any) -> Outcome:
+            ran.append(step.name)
+            if rows is not None:
+                rows(step, path)
+            return Outcome(step.name, ends.get(step.name, "passed"), 1.5)
+
+        monkeypatch.setattr(on_gpu, "supervise", supervise)
+        return on_gpu.main(list(argv)), ran
+
+    return run
 
 
-def test_a_command_s_output_code_and_time_are_kept(visit: Visit) -> None:
-    program = "import os, sys; print(os.environ['GPUCONV_REQUIRE_GPU'], os.getcwd()); sys.exit(4)"
-    code, text, seconds = visit.call([sys.executable, "-c", program], 20)
-    assert (code, text) == (4, f"1 {on_gpu.ROOT}\n")
-    assert 0 < seconds < 20
-    assert text in visit.log.read_text()
-    assert [on_gpu.status(code), on_gpu.status(0), on_gpu.status(None)] == ["failed", "passed", "timed out"]
+def test_the_steps_that_say_most_come_first(visited: Visited) -> None:
+    code, ran = visited({}, "--pack", "kernels.pack")
+    assert code == 0
+    assert ran[:7] == ["environment", "probes", "smoke", "sweep", "constants", "layers", "streams"]
+    assert set(ran[7:]) == {"random", "cases", "memcheck", "racecheck", "large", "all layers"}
+    assert visited({})[1][:2] == ["environment", "kernels"]  # which are compiled where nothing was brought along
 
 
-def test_a_command_is_ended_at_its_limit_with_those_it_started(visit: Visit, tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    program = (
-        "import subprocess, sys, time; print('before', flush=True);"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
-        f"open({str(pid)!r}, 'w').write(str(child.pid)); time.sleep(60)"
-    )
-    code, text, seconds = visit.call([sys.executable, "-c", program], 3)
-    assert (code, text) == (None, "before\n")
-    assert seconds < 10
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and alive(int(pid.read_text())):
-        time.sleep(0.05)
-    assert not alive(int(pid.read_text()))
+def test_a_later_command_goes_on_where_the_last_one_stopped(visited: Visited, tmp_path: Path) -> None:
+    first = visited({"smoke": "failed", "sweep": "out of time", "layers": "hung"})[1]
+    code, ran = visited({}, "--from", str(tmp_path))
+    assert (code, ran) == (1, ["sweep", "layers"])  # smoke still failed
+    assert visited({}, "--from", str(tmp_path))[1] == []
+    assert visited({})[1] == first  # which begins anew
 
 
-def alive(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
+def test_results_of_another_folder_are_taken_over(
+    visited: Visited, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visited({"probes": "out of time"})
+    other = tmp_path / "other"
+    monkeypatch.setenv("OUT", str(other))
+    assert visited({}, "--from", str(tmp_path))[1] == ["probes"]
+    assert len(read(other / on_gpu.ROWS)) == len(read(tmp_path / on_gpu.ROWS)) + 1
 
 
-def test_pytest_s_report_is_read(tmp_path: Path) -> None:
-    (tmp_path / "junit.xml").write_text(REPORT)
-    detail, failures = on_gpu.junit(tmp_path / "junit.xml")
-    assert detail == "1 passed, 2 failed, 1 skipped"
-    assert failures == ["test_bad: assert 1 == 2", "test_broken: fixture"]
-    assert on_gpu.junit(tmp_path / "absent.xml") == ("", [])
+def test_steps_are_chosen_and_left_out(visited: Visited) -> None:
+    assert visited({}, "--only", "smoke", "sweep")[1] == ["smoke", "sweep"]
+    assert "sweep" not in visited({}, "--skip", "sweep")[1]
+
+
+def test_nothing_is_begun_without_time(visited: Visited, capsys: pytest.CaptureFixture[str]) -> None:
+    assert visited({}, "--seconds", "1") == (0, [])
+    assert "not run" in capsys.readouterr().out
+
+
+def test_without_a_sanitizer_its_steps_cost_a_line(
+    visited: Visited, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(on_gpu, "find_sanitizer", lambda: None)
+    code, ran = visited({})
+    assert code == 0
+    assert not {"memcheck", "racecheck"} & set(ran)
+    assert "compute-sanitizer is not installed here" in capsys.readouterr().out
+
+
+def test_what_a_step_found_wrong_decides(visited: Visited) -> None:
+    def rows(step: Step, path: Path) -> None:
+        if step.name == "smoke":
+            found = Rows(path, step.name)
+            for name in found.left(["conv float16 0"]):
+                found.end(name, "failed", detail="result 0: 3 of 40 elements")
+
+    assert visited({"smoke": "failed"}, rows=rows)[0] == 1
+    assert visited({"random": "failed"})[0] == 1
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_step_names_its_rows_and_runs_by_this_interpreter(
+    tmp_path: Path, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_gpu, "find_sanitizer", lambda: "compute-sanitizer")
+    found = on_gpu.steps(tmp_path, packed)
+    assert len({step.name for step in found}) == len(found)
+    for step in found:
+        assert sys.executable in step.command
+        if step.name != "kernels":
+            words = step.command[step.command.index("--rows") :]
+            assert words[:4] == ("--rows", str(tmp_path / on_gpu.ROWS), "--step", step.of or step.name)
+    assert not any(step.dumps for step in found if step.name in ("sweep", "constants", "layers", "all layers"))
+
+
+@without_gpu
+@pytest.mark.parametrize("name", ["smoke", "constants", "layers", "sweep", "probes"])
+def test_a_step_without_a_gpu_says_so_in_one_line(name: str, tmp_path: Path) -> None:
+    step = next(step for step in on_gpu.steps(tmp_path) if step.name == name)
+    result = subprocess.run(step.command, capture_output=True, text=True, check=False, cwd=supervision.ROOT)
+    assert result.returncode == 2
+    assert "no GPU to " in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_the_sanitizer_is_found_on_the_path_or_in_cuda_s_folder(
@@ -88,117 +143,151 @@ def test_the_sanitizer_is_found_on_the_path_or_in_cuda_s_folder(
     assert on_gpu.find_sanitizer() == str(tool)
 
 
-@pytest.fixture
-def visited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, list[list[str]], Any]]:
-    """Run everything with commands that return what the test says, by a word in them; code, commands, outcomes."""
-    monkeypatch.setenv("OUT", str(tmp_path))
-    monkeypatch.setattr(on_gpu, "find_sanitizer", lambda: "compute-sanitizer")
-    commands: list[list[str]] = []
-
-    def run(answers: dict[str, list[int | None]], *argv: str) -> tuple[int, list[list[str]], Any]:
-        def call(self: Visit, command: list[str], limit: float) -> tuple[int | None, str, float]:
-            commands.append(command)
-            left = next((codes for word, codes in answers.items() if word in " ".join(command)), [])
-            return (left.pop(0) if left else 0), "first\nlast\n", 1.0
-
-        monkeypatch.setattr(Visit, "call", call)
-        code = on_gpu.main(list(argv))
-        return code, commands, json.loads((tmp_path / "on_gpu.json").read_text())
-
-    return run
+# ---------------------------------------------------------------- the last page
 
 
-def test_every_part_runs_and_the_table_is_written(visited: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    code, commands, outcomes = visited({})
-    assert code == 0
-    assert [outcome["part"] for outcome in outcomes if outcome["part"] != "tests"] == [
-        "compile",
-        *["sanitizer"] * 3,
-        "layers",
-        "host",
+def page(path: Path, *lines: dict[str, Any]) -> last_page.Page:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return last_page.of(path, path.parent)
+
+
+def test_the_page_says_first_what_is_wrong(tmp_path: Path) -> None:
+    found = page(
+        tmp_path / "rows.jsonl",
+        {"step": "environment", "row": "device", "status": "passed", "value": "NVIDIA H200"},
+        {"step": "smoke", "row": "conv float16 0", "status": "begun"},
+        {"step": "smoke", "row": "conv float16 0", "status": "failed", "detail": "3 of 40 elements"},
+        {"step": "smoke", "row": "conv float16 1", "status": "hung", "detail": "kernel at line 42"},
+        {"step": "smoke", "row": "conv float16 2", "status": "passed"},
+        {"step": "steps", "row": "smoke", "status": "failed", "seconds": 12.0, "detail": "1 rows hung or died"},
+        {"step": "steps", "row": "streams", "status": "hung", "seconds": 25.0, "detail": "in no row"},
+    )
+    lines = found.text.splitlines()
+    assert found.wrong
+    assert lines[:4] == [
+        "WRONG: 1 failed in smoke, 1 hung in smoke",
+        "STEP streams hung: in no row",
+        "HUNG smoke: conv float16 1: kernel at line 42",
+        "FAILED smoke: conv float16 0: 3 of 40 elements",
     ]
-    files = {path.stem for path in Path(__file__).parent.glob("test_gpu_*.py")}
-    assert {outcome["name"] for outcome in outcomes if outcome["part"] == "tests"} == files
-    assert {outcome["status"] for outcome in outcomes} == {"passed"}
-    assert [command[command.index("--tool") + 1] for command in commands if "--tool" in command] == list(on_gpu._TOOLS)
-    assert "sanitizer  racecheck" in capsys.readouterr().out
+    assert "smoke        failed         12.0 s  1 failed, 1 hung, 1 passed" in lines
+    assert lines[-4:] == ["-- environment", "device: NVIDIA H200", "", f"everything is in {tmp_path}"]
 
 
-def test_parts_run_after_one_that_failed(visited: Any) -> None:
-    code, _, outcomes = visited({"test_gpu_cases": [1], "memcheck": [None]})
-    assert code == 1
-    bad = {outcome["name"]: outcome["status"] for outcome in outcomes if outcome["status"] != "passed"}
-    assert bad == {"test_gpu_cases": "failed", "memcheck": "timed out"}
-    assert outcomes[-1]["part"] == "host"
+def test_a_row_that_was_mended_is_not_wrong_any_more(tmp_path: Path) -> None:
+    row = {"step": "random", "row": "test", "status": "failed"}
+    found = page(tmp_path / "rows.jsonl", row, {**row, "status": "passed"})
+    assert (found.wrong, found.text.splitlines()[0]) == (False, "NOTHING IS WRONG in what was run.")
 
 
-def test_layers_go_on_in_a_new_process_where_one_lost_the_device(visited: Any) -> None:
-    code, commands, outcomes = visited({"benchmarks gpu": [3, -11, 0]}, "--skip", "tests", "sanitizer")
-    layers = [command for command in commands if "gpu" in command]
-    assert [("--resume" in command) for command in layers] == [False, True, True]
-    assert [o["status"] for o in outcomes if o["part"] == "layers"] == ["failed", "failed", "passed"]
-    assert code == 1
+def test_the_page_stays_below_its_limit_and_keeps_something_of_everything(tmp_path: Path) -> None:
+    wrong = [{"step": "smoke", "row": f"row {n}", "status": "failed", "detail": "x" * 500} for n in range(300)]
+    values = [{"step": "environment", "row": f"item {n}", "status": "passed", "value": "y" * 300} for n in range(60)]
+    constants = [{"step": "constants", "row": "copy", "status": "passed", "value": "3.05 TB/s"}]
+    found = page(tmp_path / "rows.jsonl", *wrong, *values, *constants)
+    assert len(found.text) <= last_page.LARGEST
+    assert "... and 276 more" in found.text
+    assert "copy: 3.05 TB/s" in found.text
 
 
-def test_nothing_is_begun_without_time(visited: Any) -> None:
-    code, commands, outcomes = visited({}, "--seconds", "1", "--skip", "compile")
-    assert (code, commands) == (0, [])
-    assert {outcome["status"] for outcome in outcomes} == {"not run"}
+# ---------------------------------------------------------------- the environment and the constants
 
 
-def test_the_host_s_time_does_not_decide(visited: Any) -> None:
-    assert visited({"benchmarks host": [1]}, "--skip", "tests")[0] == 0
-
-
-# ---------------------------------------------------------------- the small problems
-
-
-class Planned:
-    """In the place of a prepared call: its launches are noted, and its results are zeros."""
-
-    launched: ClassVar[set[str]] = set()
-
-    def __init__(self, runtime: Any, device: int, plan: Plan, inputs: Any, roles: Any, results: Any, outs: Any) -> None:
-        self.launched.update(launch.variant.name for launch in plan.launches)
-        self._results = results
-
-    def run(self, inputs: Any, outs: Any) -> list[Any]:
-        return [np.zeros(result.shape, result.dtype) for result in self._results]
-
-
-def test_the_small_problems_use_every_kernel_of_up_to_three_axes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "Prepared", Planned)
-    monkeypatch.setattr(Planned, "launched", set())
-
-    def every_one(candidates: Sequence[Candidate]) -> Candidate:
-        """Note what each candidate launches, which small_shapes lets have its turn, and pick the first."""
-        for candidate in candidates:
-            Planned.launched.update(launch.variant.name for launch in candidate.make().launches)
-        return candidates[0]
-
-    for problem, dtype, wide in small_shapes.calls():
-        arrays = small_shapes.operands(problem, dtype)
-        limit = mock.patch.object(params, "INDEX_LIMIT", 1 if wide else params.INDEX_LIMIT)
-        with limit, choice.picking(every_one), emulated_cuda():
-            small_shapes.compute(problem, arrays)
-    known = {variant.name for variant in variants.all_variants()}
-    assert {name for name in known if "_4d" not in name} <= Planned.launched <= known
-
-
-def test_the_small_problems_are_right_on_the_cpu_and_small() -> None:
-    for problem in (*small_shapes.PROBLEMS, *small_shapes.GRADIENTS):
-        results = small_shapes.compute(problem, small_shapes.operands(problem, "float32"))
-        assert all(result.size and result.nbytes < 20e6 for result in results)
-        if problem.operator != "max_pool":  # whose windows without any element depend on the dtype
-            exact = small_shapes.compute(problem, small_shapes.operands(problem, "float64"))
-            assert all((result == value).all() for result, value in zip(results, exact, strict=True))
-
-
-@pytest.mark.skipif(device.unavailable_reason() is None, reason="there is a GPU")
-def test_without_a_gpu_the_small_problems_say_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_environment_is_a_row_each_whatever_is_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["small_shapes"])
-    assert small_shapes.main() == 2
-    assert capsys.readouterr().err.startswith("small_shapes: no GPU to run on: ")
-    assert os.environ.get("GPUCONV_REQUIRE_GPU") != "1"
+    path = tmp_path / "rows.jsonl"
+    monkeypatch.setattr(sys, "argv", ["environment", "--rows", str(path)])
+    code = environment.main()
+    rows = Rows(path, "environment").ended
+    assert list(rows) == list(environment.ITEMS)
+    assert code == int(device.unavailable_reason() is not None)
+    assert rows["device"]["status"] == ("failed" if code else "passed")
+    assert rows["python"]["value"].endswith(sys.executable)
+    assert "pytest-xdist 3." in capsys.readouterr().out
+
+
+@pytest.mark.emulator
+def test_the_constants_kernels_do_the_work_that_is_counted() -> None:
+    ptx, _ = nvrtc.build("constants", constants.SOURCE.read_text(), "compute_90a", ("-std=c++17",))
+    bodies = {part.split("(", 1)[0].strip(): part for part in ptx.decode().split(".visible .entry ")[1:]}
+    counted = {
+        "ffma": ("fma.rn.f32", constants.FFMA / 2),
+        "mma_bfloat16": ("mma.sync.aligned.m16n8k16", constants.MMA["bfloat16"] / (2 * 16 * 8 * 16)),
+        "mma_tf32": ("mma.sync.aligned.m16n8k8", constants.MMA["tf32"] / (2 * 16 * 8 * 8)),
+        "wgmma_bfloat16": ("wgmma.mma_async.sync.aligned.m64n256k16", constants.WGMMA / (2 * 64 * 256 * 16)),
+    }
+    for kernel, (instruction, each_round) in counted.items():
+        # Rounds may be unrolled by a power of two, with what is left over behind.
+        found = bodies[kernel].count(instruction)
+        assert found > 0
+        assert found % each_round == 0, (kernel, found, each_round)
+
+
+class Made:
+    """A bench whose items take what the test says."""
+
+    architecture, multiprocessors = "sm_80", 100
+
+
+def test_constants_are_written_with_units_and_those_without_a_device_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(bench: Any) -> float:
+        raise RuntimeError("it does not run")
+
+    items = {
+        "clock": (lambda bench: 2e9, 1e9, "GHz"),
+        "copy": (fails, 1e12, "TB/s"),
+        "L2 reads": (lambda bench: 6.4e12, 1e12, "TB/s"),
+        "wgmma bfloat16": (fails, 1e12, "TFLOP/s"),
+    }
+    monkeypatch.setattr(constants, "ITEMS", items)
+    rows = Rows(tmp_path / "rows.jsonl", "constants")
+    assert constants.measure(Made(), rows)  # type: ignore[arg-type]
+    assert [(line["status"], line.get("value", line.get("detail"))) for line in rows.ended.values()] == [
+        ("passed", "2 GHz"),
+        ("failed", "RuntimeError: it does not run"),
+        ("passed", "6.4 TB/s, 32.0 bytes per multiprocessor and clock"),
+        ("skipped", "sm_80 has no wgmma"),
+    ]
+
+
+# ---------------------------------------------------------------- tests as rows
+
+TESTS = """
+import pytest
+
+def test_good(): pass
+def test_bad(): assert 1 == 2, "one is not two"
+@pytest.mark.skip(reason="not here")
+def test_left(): pass
+@pytest.fixture
+def broken(): raise RuntimeError("no fixture")
+def test_broken(broken): pass
+"""
+
+
+@pytest.mark.parametrize("jobs", [(), ("-n", "2")], ids=["alone", "two processes"])
+def test_every_test_is_a_row_and_ends_once(tmp_path: Path, jobs: tuple[str, ...]) -> None:
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    rows = tmp_path / "rows.jsonl"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.pytest_rows", "--rows", str(rows), *jobs]
+    command += ["--step", "streams", "-p", "no:cacheprovider", "test_some.py"]
+    environment_of = supervision.environment_of(dict(__import__("os").environ), {})
+
+    def run() -> int:
+        return subprocess.run(command, cwd=tmp_path, env=environment_of, capture_output=True, check=False).returncode
+
+    assert run() == 1
+    ended = Rows(rows, "streams").ended
+    assert {name.partition("::")[2]: (line["status"], line["detail"]) for name, line in ended.items()} == {
+        "test_good": ("passed", ""),
+        "test_bad": ("failed", "AssertionError: one is not two"),
+        "test_left": ("skipped", ""),
+        "test_broken": ("failed", "RuntimeError: no fixture"),
+    }
+    count = len(read(rows))
+    assert run() == 0  # nothing is left
+    assert len(read(rows)) == count

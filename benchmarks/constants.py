@@ -1,0 +1,200 @@
+"""Rates and gaps of a device that the model goes by, each measured alone.
+
+    python -m benchmarks.constants --rows FILE
+
+Kernels do one kind of work each, on numbers that are no zeros, for some milliseconds; the median of several runs
+counts. Multiply-adds count as two operations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.progress import Rows
+from gpuconv.cuda import device, nvrtc
+
+SOURCE = Path(__file__).with_name("constants.cu")
+_SAMPLES = 7
+_COPIED = 2**30  # bytes
+_CACHED = 2**24  # bytes, which any of these devices' L2 cache holds
+_BLOCKS, _THREADS = 8, 256  # per multiprocessor, and per block
+_LAUNCHES = 400
+# Of a thread and round; of a warp; of a warpgroup.
+FFMA, MMA, WGMMA = 2 * 16 * 8, {"bfloat16": 2 * 8 * 16 * 8 * 16, "tf32": 2 * 8 * 16 * 8 * 8}, 2 * 4 * 64 * 256 * 16
+
+
+@dataclass
+class Bench:
+    """The device, and the kernels of `SOURCE` on it."""
+
+    cupy: Any
+    kernels: Any
+    multiprocessors: int
+    architecture: str
+
+    def launch(self, name: str, blocks: int, threads: int, *arguments: Any, shared_bytes: int = 0) -> None:
+        """Launch a kernel on the current stream."""
+        self.kernels.get_function(name)((blocks,), (threads,), arguments, shared_bytes)
+
+    def seconds(self, run: Callable[[], None]) -> float:
+        """Return the median time of some runs, after one that does not count."""
+        stream = self.cupy.cuda.get_current_stream()
+        begin, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+        found = []
+        for _ in range(_SAMPLES + 1):
+            begin.record(stream)
+            run()
+            end.record(stream)
+            end.synchronize()
+            found.append(self.cupy.cuda.get_elapsed_time(begin, end) / 1e3)
+        return median(found[1:])
+
+    def room(self, nbytes: int) -> Any:
+        """Return memory for a kernel's results or data."""
+        return self.cupy.empty(nbytes, np.uint8)
+
+
+def copy(bench: Bench) -> float:
+    """Bytes read and bytes written per second."""
+    source = bench.cupy.random.randint(0, 256, _COPIED, dtype=np.uint8)
+    target = bench.room(_COPIED)
+    stream = bench.cupy.cuda.get_current_stream()
+    return 2 * _COPIED / bench.seconds(lambda: target.data.copy_from_device_async(source.data, _COPIED, stream))
+
+
+def cached(bench: Bench) -> float:
+    """Bytes read from the L2 cache per second."""
+    data, sink = bench.cupy.random.randint(0, 256, _CACHED, dtype=np.uint8), bench.room(4)
+    rounds, blocks = 20, 8 * bench.multiprocessors
+    arguments = (data, np.uint32(_CACHED // 16), np.int32(rounds), sink)
+    return rounds * _CACHED / bench.seconds(lambda: bench.launch("read_cached", blocks, _THREADS, *arguments))
+
+
+def ffma(bench: Bench) -> float:
+    """Operations per second of float32's multiply-adds."""
+    rounds, blocks, sink = 4000, _BLOCKS * bench.multiprocessors, bench.room(4)
+    arguments = (np.float32(1.0001), np.float32(0.5), np.int32(rounds), sink)
+    seconds = bench.seconds(lambda: bench.launch("ffma", blocks, _THREADS, *arguments))
+    return FFMA * rounds * blocks * _THREADS / seconds
+
+
+def mma(bench: Bench, dtype: str) -> float:
+    """Operations per second of mma.sync."""
+    rounds, blocks, sink = 4000, _BLOCKS * bench.multiprocessors, bench.room(4)
+    arguments = (np.int32(rounds), sink)
+    seconds = bench.seconds(lambda: bench.launch(f"mma_{dtype}", blocks, _THREADS, *arguments))
+    return MMA[dtype] * rounds * blocks * (_THREADS // 32) / seconds
+
+
+def wgmma(bench: Bench) -> float:
+    """Operations per second of wgmma from shared memory, of two warpgroups on each multiprocessor."""
+    rounds, blocks, sink = 4000, bench.multiprocessors, bench.room(4)
+    arguments = (np.int32(rounds), sink)
+    seconds = bench.seconds(lambda: bench.launch("wgmma_bfloat16", blocks, 256, *arguments, shared_bytes=32768))
+    return WGMMA * rounds * blocks * 2 / seconds
+
+
+def clock(bench: Bench) -> float:
+    """Clocks per second of a multiprocessor right after tensor cores were busy."""
+    found, sink = bench.cupy.zeros(2, np.uint64), bench.room(4)
+    blocks = _BLOCKS * bench.multiprocessors
+    for _ in range(3):
+        bench.launch("mma_bfloat16", blocks, _THREADS, np.int32(20000), sink)
+    bench.launch("clock_rate", bench.multiprocessors, _THREADS, np.int32(200000), found, sink)
+    clocks, nanoseconds = map(int, found.get())
+    return clocks / nanoseconds * 1e9
+
+
+def launch_gap(bench: Bench) -> float:
+    """Seconds from one empty kernel to the next one in a stream."""
+
+    def run() -> None:
+        for _ in range(_LAUNCHES):
+            bench.launch("empty", 1, 32)
+
+    return bench.seconds(run) / _LAUNCHES
+
+
+def graph_gap(bench: Bench) -> float:
+    """Seconds from one empty kernel to the next one in a graph."""
+    stream = bench.cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        for _ in range(_LAUNCHES):
+            bench.launch("empty", 1, 32)
+        graph = stream.end_capture()
+        return bench.seconds(lambda: graph.launch(stream)) / _LAUNCHES
+
+
+ITEMS: dict[str, tuple[Callable[[Bench], float], float, str]] = {  # what measures it, the unit and its name
+    "clock": (clock, 1e9, "GHz"),
+    "copy": (copy, 1e12, "TB/s"),
+    "L2 reads": (cached, 1e12, "TB/s"),
+    "ffma float32": (ffma, 1e12, "TFLOP/s"),
+    "mma.sync bfloat16": (lambda bench: mma(bench, "bfloat16"), 1e12, "TFLOP/s"),
+    "mma.sync tf32": (lambda bench: mma(bench, "tf32"), 1e12, "TFLOP/s"),
+    "launch gap": (launch_gap, 1e-6, "us"),
+    "graph gap": (graph_gap, 1e-6, "us"),
+    "wgmma bfloat16": (wgmma, 1e12, "TFLOP/s"),
+}
+
+
+def opened() -> Bench:
+    """Compile and load the kernels for the current device."""
+    import cupy  # type: ignore[import-not-found]
+
+    limits = device.limits(device.current_device())
+    content, _ = nvrtc.build("constants", SOURCE.read_text(encoding="utf-8"), limits.architecture, ("-std=c++17",))
+    module = cupy.cuda.Module()
+    module.load(content)
+    return Bench(cupy, module, limits.multiprocessors, limits.architecture)
+
+
+def measure(bench: Bench, rows: Rows) -> bool:
+    """Write every row; return whether one failed."""
+    for name in rows.left(ITEMS):
+        of, unit, unit_name = ITEMS[name]
+        if name.startswith("wgmma") and bench.architecture != "sm_90a":
+            rows.end(name, "skipped", detail=f"{bench.architecture} has no wgmma")
+            continue
+        try:
+            found = of(bench)
+        except Exception as error:  # the other numbers are still wanted
+            rows.end(name, "failed", detail=f"{type(error).__name__}: {error}"[:300])
+            continue
+        rows.end(name, number=found, value=f"{found / unit:.4g} {unit_name}{_per_clock(bench, rows, name, found)}")
+        print(f"{name}: {rows.ended[name]['value']}", flush=True)
+    return any(line["status"] == "failed" for line in rows.ended.values())
+
+
+def _per_clock(bench: Bench, rows: Rows, name: str, found: float) -> str:
+    """Return how many bytes of the L2 cache that is per multiprocessor and clock, where the clock is known."""
+    clocks = rows.ended.get("clock", {}).get("number")
+    if name != "L2 reads" or not clocks:
+        return ""
+    return f", {found / clocks / bench.multiprocessors:.1f} bytes per multiprocessor and clock"
+
+
+def main() -> int:
+    """Measure what is left; 1 where something failed, 2 where there is no device."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.constants", description=__doc__)
+    parser.add_argument("--rows", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--step", default="constants")
+    arguments = parser.parse_args()
+    reason = device.unavailable_reason()
+    if reason is not None:
+        print(f"constants: no GPU to run on: {reason}", file=sys.stderr)
+        return 2
+    return int(measure(opened(), Rows(arguments.rows, arguments.step)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,238 @@
+"""Every kernel once, over the problems of `small_shapes`: a row for every call and candidate.
+
+    python -m benchmarks.smoke --rows FILE --each-kernel --repeats 20
+    compute-sanitizer --tool racecheck python -m benchmarks.smoke --rows FILE --families mma --dtypes float16
+
+Results must equal those of the NumPy backend, and the same bits must come every time. The host waits for every launch,
+so that a kernel that does not end is known by its name; it is not launched again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import gpuconv
+from benchmarks import small_shapes
+from benchmarks.progress import Rows
+from benchmarks.small_shapes import Problem
+from benchmarks.supervision import LOST
+from gpuconv import cuda
+from gpuconv.cuda import choice, device, params
+from gpuconv.cuda.choice import Candidate
+
+Call = tuple[Problem, str, bool]
+_FIRST = ("bfloat16", "float16")  # of which the kernels are that nobody else has written
+
+
+class Suspect(Exception):
+    """A kernel is not launched because it hung before, or cost a process its device."""
+
+
+class Turn:
+    """Picks the candidate whose turn it is wherever there is a choice, and remembers what all of them launch."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.launches: list[list[frozenset[str]]] = []  # of every choice, what each candidate launches
+
+    def __call__(self, candidates: Sequence[Candidate]) -> Candidate:
+        """Return the candidate."""
+        if self._number == 0:
+            self.launches.append([kernels_of(one) for one in candidates])
+        return candidates[self._number % len(candidates)]
+
+
+def kernels_of(candidate: Candidate) -> frozenset[str]:
+    """Return the names of the kernels that a candidate launches."""
+    return frozenset(launch.variant.name for launch in candidate.make().launches)
+
+
+class Smoke:
+    """The walk over all calls and candidates.
+
+    Parameters
+    ----------
+    rows : Rows
+    each_kernel : bool
+        Leave out candidates whose kernels have all run.
+    families : sequence of str
+        Only candidates one of whose kernels has one of these in its name; all where there is none.
+    repeats : int
+        Runs that must give the same bits.
+    """
+
+    def __init__(self, rows: Rows, each_kernel: bool = False, families: Sequence[str] = (), repeats: int = 1) -> None:
+        self._rows, self._each_kernel, self._families, self._repeats = rows, each_kernel, families, repeats
+        passed = [line for line in rows.ended.values() if line["status"] == "passed"]
+        self.seen = {name for line in passed for name in line["kernels"]}
+        lost = [name for name, line in rows.ended.items() if line["status"] in ("hung", "died")]
+        self._suspects = {rows.noted[name]["kernel"] for name in lost if name in rows.noted}
+        self._row, self._turn = "", Turn(0)  # what is running
+        self._launched: list[str] = []
+
+    def run(self, calls: Sequence[Call]) -> None:
+        """Run what is left of all calls."""
+        for call in calls:
+            self._run_call(call)
+
+    def _run_call(self, call: Call) -> None:
+        """Run the turns of a call; the first one tells which candidates there are."""
+        choices = self._run_turn(call, 0)
+        for number in range(1, max(map(len, choices), default=0)):
+            if self._is_wanted({name for each in choices for name in each[number % len(each)]}):
+                self._run_turn(call, number)
+
+    def _is_wanted(self, names: set[str]) -> bool:
+        if self._families and not any(family in name for family in self._families for name in names - self.seen):
+            return False
+        return bool(names - self.seen) or not self._each_kernel
+
+    def _run_turn(self, call: Call, number: int) -> list[list[frozenset[str]]]:
+        """Run one row unless it has ended before; return the choices of the first turn, and what they launch."""
+        problem, dtype, wide = call
+        row = f"{title_of(problem)} {dtype}{' wide' if wide else ''} {number}"
+        turn = Turn(number)
+        for title in self._rows.left([row]):
+            self._row, self._turn, self._launched = title, turn, []
+            try:
+                with _narrow_or_wide(wide), choice.picking(turn), self._hooked():
+                    wrong = self._differences(problem, dtype)
+                self._end("failed" if wrong else "passed", "; ".join(wrong))
+            except Suspect as suspect:
+                self._end("skipped", f"{suspect} is not launched again")
+            except Exception as error:  # a result, as any other; the next row is still wanted
+                self._end("failed", f"{self._launched[-1:]} {type(error).__name__}: {error}")
+                if not alive():
+                    sys.exit(LOST)
+        noted = self._rows.noted.get(row, {}).get("choices", ())
+        return [[frozenset(names.split()) for names in each] for each in noted]
+
+    def _end(self, status: str, detail: str) -> None:
+        kernels = sorted(set(self._launched))
+        self._rows.end(self._row, status, kernels=kernels, **({"detail": detail[:300]} if detail else {}))
+        self.seen.update(kernels if status == "passed" else ())
+
+    def _note(self, kernel: str) -> None:
+        """Write what is launched next, and the choices that have come up."""
+        choices = [[" ".join(sorted(names)) for names in each] for each in self._turn.launches]
+        known = self._rows.noted.get(self._row, {}).get("choices", [])
+        self._rows.note(self._row, kernel=kernel, **({"choices": choices} if len(choices) > len(known) else {}))
+
+    def _differences(self, problem: Problem, dtype: str) -> list[str]:
+        """Say where results differ from NumPy's, or bits from those of the run before."""
+        arrays = small_shapes.operands(problem, dtype)
+        expected = small_shapes.compute(problem, arrays)
+        given = moved(arrays)
+        first = list(map(gpuconv.to_host, small_shapes.compute(problem, given)))
+        which = f"{', '.join(sorted(set(self._launched)))[:150]}: result"
+        wrong = [
+            f"{which} {number}: {np.count_nonzero(found != e)} of {e.size} elements"
+            for number, (found, e) in enumerate(zip(first, expected, strict=True))
+            if not np.array_equal(found, e)
+        ]
+        for run in range(1, self._repeats):
+            again = map(gpuconv.to_host, small_shapes.compute(problem, given))
+            if any(a.tobytes() != b.tobytes() for a, b in zip(again, first, strict=True)):
+                return [*wrong, f"{which}: other bits in run {run}"]
+        return wrong
+
+    @contextmanager
+    def _hooked(self) -> Iterator[None]:
+        """Have every launch noted, and waited for; nothing prepared before is used."""
+        runtime, names = cuda.runtime, {}
+        load, bind = runtime.load, runtime.bind
+
+        def noted_load(variant: Any, *rest: Any) -> Any:
+            handle = load(variant, *rest)
+            names[id(handle)] = variant.name
+            return handle
+
+        def noted_bind(handle: Any, *rest: Any) -> Callable[[], None]:
+            launch, name = bind(handle, *rest), names[id(handle)]
+
+            def run() -> None:
+                if name in self._suspects:
+                    raise Suspect(name)
+                if name not in self._launched:
+                    self._note(name)
+                self._launched.append(name)
+                launch()
+                runtime.wait()
+
+            return run
+
+        replaced = {"load": noted_load, "bind": noted_bind, "prepared": {}}
+        with mock.patch.multiple(runtime, **replaced):
+            yield
+
+
+def moved(arrays: list[Any]) -> list[Any]:
+    """Return arrays on the device."""
+    return [gpuconv.to_device(array) for array in arrays]
+
+
+@contextmanager
+def _narrow_or_wide(wide: bool) -> Iterator[None]:
+    with mock.patch.object(params, "INDEX_LIMIT", 1 if wide else params.INDEX_LIMIT):
+        yield
+
+
+def title_of(problem: Problem) -> str:
+    """Return a problem in one short line."""
+    shapes = " ".join("x".join(map(str, shape)) for shape in (problem.x, problem.w) if shape)
+    attributes = " ".join(f"{name}={value}".replace(" ", "") for name, value in problem.attributes.items())
+    return " ".join(part for part in (problem.operator, shapes, attributes, "gradients" * problem.gradients) if part)
+
+
+def alive() -> bool:
+    """Tell whether the device still answers."""
+    try:
+        cuda.runtime.wait()
+    except Exception:
+        return False
+    return True
+
+
+def ordered(dtypes: Sequence[str] = ()) -> list[Call]:
+    """Return all calls, or those in some dtypes: tensor cores first, 32-bit indices before 64-bit ones."""
+    found = [call for call in small_shapes.calls() if not dtypes or call[1] in dtypes]
+    return sorted(found, key=lambda call: (call[2], call[0] not in small_shapes.TENSOR, call[1] not in _FIRST))
+
+
+def main() -> int:
+    """Run what is left; 1 where a row was wrong, 2 where there is no device."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.smoke", description=__doc__)
+    parser.add_argument("--rows", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--step", default="smoke")
+    parser.add_argument("--each-kernel", action="store_true", help="leave out candidates whose kernels have all run")
+    parser.add_argument(
+        "--families", nargs="+", default=[], metavar="NAME", help="only kernels with these in their names"
+    )
+    parser.add_argument("--dtypes", nargs="+", default=[], metavar="DTYPE")
+    parser.add_argument("--repeats", type=int, default=1, help="runs that must give the same bits (default 1)")
+    arguments = parser.parse_args()
+    reason = device.unavailable_reason()
+    if reason is not None:
+        print(f"smoke: no GPU to run on: {reason}", file=sys.stderr)
+        return 2
+    import cupy  # type: ignore[import-not-found]
+
+    cupy.cuda.set_allocator(None)  # every array has memory of its own, so that memcheck sees a step into the next
+    rows = Rows(arguments.rows, arguments.step)
+    smoke = Smoke(rows, arguments.each_kernel, arguments.families, arguments.repeats)
+    smoke.run(ordered(arguments.dtypes))
+    wrong = sum(line["status"] != "passed" for line in rows.ended.values())
+    print(f"{len(rows.ended)} calls of {len(smoke.seen)} kernels, {wrong} rows not right")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

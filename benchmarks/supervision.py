@@ -1,0 +1,236 @@
+"""A step in a process of its own, watched by its progress: where it hangs it is killed, and goes on behind that row.
+
+Progress is a new row (`progress.Rows`) or a new line of output. Where kernels wait for ever, the driver is asked for a
+core dump first, in which cuda-gdb shows where the warps stand.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.progress import Rows
+
+ROOT = Path(__file__).resolve().parents[1]
+LOST = 3  # what a step returns that has lost its device, and can go on in a new process
+NO_DEBUGGER = "no cuda-gdb here to say where it stands"
+_POLL = 0.1
+_ENDING = 10.0  # seconds that a killed process may take to be gone; one in the driver may never be
+_DUMPING, _READING = 8.0, 20.0
+_RESTARTS = 20
+_TAIL = 4096  # bytes of output that are looked at when a step hangs
+_IN_DUMP = ("info cuda kernels", "info cuda warps", "bt 4")
+_DUMP_FLAGS = "skip_nonrelocated_elf_images,skip_global_memory,skip_local_memory,skip_abort"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a visit.
+
+    Attributes
+    ----------
+    name : str
+    command : tuple of str
+        Arguments of the interpreter; the step's rows are in the file behind ``--rows``.
+    seconds : float
+        At most for the step.
+    quiet : float
+        Seconds without progress after which it hangs.
+    waking : float
+        Seconds until the first sign of life: libraries are imported, which takes long on a cold disk.
+    of : str
+        The step whose rows it goes on with; its own where there is none.
+    dumps : bool
+        Whether a core dump may be asked for; what can be is slower, so nothing that is timed.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    seconds: float
+    quiet: float = 25.0
+    waking: float = 90.0
+    of: str = ""
+    dumps: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a step ended: "passed", "failed", "hung", "died", "out of time" or "not run"; its seconds; a word on it."""
+
+    step: str
+    status: str
+    seconds: float
+    detail: str = ""
+
+
+def supervise(
+    step: Step, rows_path: Path, log: Path, deadline: float, extra: Mapping[str, str] | None = None
+) -> Outcome:
+    """Run a step, in as many processes as it takes.
+
+    Parameters
+    ----------
+    step : Step
+    rows_path, log : Path
+        Of all steps; the output is appended to the log.
+    deadline : float
+        By `time.monotonic`; the step has its own limit besides.
+    extra : mapping, optional
+        Environment variables.
+    """
+    start, blamed = time.monotonic(), 0
+    deadline = min(deadline, start + step.seconds)
+    for _ in range(_RESTARTS):
+        with _Process(step, log, extra or {}) as process:
+            how = _watch(process, step, rows_path, deadline)
+            stuck = process.where_it_stands() if how == "hung" else ""
+            tail = process.tail()
+        seconds = time.monotonic() - start
+        if how == "out of time":
+            return Outcome(step.name, how, seconds, tail)
+        lost = how != "passed" and _end_open_rows(rows_path, step.of or step.name, how, stuck or tail)
+        if how in ("passed", "failed") and not lost:
+            return Outcome(step.name, "failed" if blamed else how, seconds, _blame(blamed) or tail)
+        if not lost and process.poll() != LOST:  # whoever says that the device is lost has ended the row before
+            return Outcome(step.name, how, seconds, f"in no row: {stuck or tail}")
+        blamed += max(lost, 1)
+    return Outcome(step.name, "failed", time.monotonic() - start, f"given up: {_blame(blamed)}")
+
+
+def _blame(count: int) -> str:
+    return f"{count} rows hung or died" if count else ""
+
+
+def _end_open_rows(rows_path: Path, step: str, how: str, detail: str) -> int:
+    """End the rows in which a process was lost, one unless it does several at a time; return how many."""
+    rows = Rows(rows_path, step)
+    lost = rows.open()
+    for name in lost:
+        rows.end(name, "hung" if how == "hung" else "died", detail=detail)
+    return len(lost)
+
+
+def _watch(process: _Process, step: Step, rows_path: Path, deadline: float) -> str:
+    """Wait until the process has ended, hangs or is out of time; return which."""
+    seen, since, allowed = process.sizes(rows_path), time.monotonic(), step.waking
+    while (code := process.poll()) is None:
+        time.sleep(_POLL)
+        now, sizes = time.monotonic(), process.sizes(rows_path)
+        if sizes != seen:
+            seen, since, allowed = sizes, now, step.quiet
+        if now >= deadline:
+            return "out of time"
+        if now - since >= allowed:
+            return "hung"
+    if code == 0:
+        return "passed"
+    return "died" if code == LOST or code < 0 else "failed"
+
+
+class _Process:
+    """A step's process, whose output goes to the log as it comes; it and what it started are gone when this is left."""
+
+    def __init__(self, step: Step, log: Path, extra: Mapping[str, str]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="gpuconv-visit-"))
+        self._log, self._begin = log, log.stat().st_size if log.exists() else 0
+        self._dumps = step.dumps
+        environment = environment_of(os.environ, extra) | (self._dump_variables() if step.dumps else {})
+        with log.open("ab") as output:
+            output.write(f"\n$ {' '.join(step.command)}\n".encode())
+            output.flush()
+            self._begin = output.tell()
+            self._process = subprocess.Popen(
+                step.command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def sizes(self, rows_path: Path) -> tuple[int, int]:
+        """Return the sizes of the rows and of the output, which grow as long as there is progress."""
+        return (rows_path.stat().st_size if rows_path.exists() else 0, self._log.stat().st_size)
+
+    def tail(self) -> str:
+        """Return the last line of the output, with the one before it where it says more."""
+        with self._log.open("rb") as file:
+            file.seek(max(self._begin, self._log.stat().st_size - _TAIL))
+            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+        return " | ".join(lines[-2:])[-300:]
+
+    def end(self) -> None:
+        """Kill the process with those that it started; do not wait for ever for one that the driver holds."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDING)
+
+    def _dump_variables(self) -> dict[str, str]:
+        return {
+            "CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1",
+            "CUDA_COREDUMP_PIPE": str(self._folder / "pipe.%p"),
+            "CUDA_COREDUMP_FILE": str(self._folder / "core.%p"),
+            "CUDA_COREDUMP_GENERATION_FLAGS": _DUMP_FLAGS,
+        }
+
+    def where_it_stands(self) -> str:
+        """Return what cuda-gdb says of a core dump of the device; why there is none where there is none."""
+        if not self._dumps:
+            return ""
+        said, tool = self.tail(), shutil.which("cuda-gdb")
+        if tool is None:
+            return f"{said} ({NO_DEBUGGER})"
+        dump = self._dump()
+        if dump is None:
+            return f"{said} (no core dump in {_DUMPING:g} s)"
+        command = [tool, "-batch", "-ex", f"target cudacore {dump}"]
+        for question in _IN_DUMP:
+            command += ["-ex", question]
+        with suppress(OSError, subprocess.SubprocessError):
+            found = subprocess.run(command, capture_output=True, text=True, timeout=_READING, check=False).stdout
+            with self._log.open("a", encoding="utf-8") as log:
+                log.write(f"\n$ {' '.join(command)}\n{found}\n")
+            return f"{said} ({' '.join(found.split())[-600:]})"
+        return f"{said} (cuda-gdb does not read the core dump)"
+
+    def _dump(self) -> Path | None:
+        """Ask the driver for a core dump by a byte into its pipe; return the file once it does not grow any more."""
+        for pipe in self._folder.glob("pipe.*"):
+            with suppress(OSError):
+                descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+                os.write(descriptor, b"x")
+                os.close(descriptor)
+        size, until = -1, time.monotonic() + _DUMPING
+        while time.monotonic() < until:
+            time.sleep(0.5)
+            found = max(self._folder.glob("core.*"), default=None, key=lambda path: path.stat().st_size)
+            if found is not None and found.stat().st_size == size > 0:
+                return found
+            size = found.stat().st_size if found is not None else -1
+        return None
+
+
+def environment_of(given: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
+    """Return a step's variables: those given, the checkout before what PYTHONPATH has, output at once."""
+    path = os.pathsep.join(part for part in (str(ROOT), given.get("PYTHONPATH", "")) if part)
+    return {**given, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "GPUCONV_REQUIRE_GPU": "1", **extra}
+
+
+def interpreter(*words: str) -> tuple[str, ...]:
+    """Return a command of the interpreter that runs this."""
+    return (sys.executable, *words)
