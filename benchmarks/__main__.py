@@ -28,7 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     static = commands.add_parser("static", help="what can be said of the CUDA kernels without a GPU, layer by layer")
     static.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
     static.add_argument("--arch", default="sm_90a", help="architecture of the GPU (default %(default)s)")
-    static.add_argument("--write", action="store_true", help="also write results/static.json and README's table")
+    static.add_argument("--write", action="store_true", help="also write results/static.json")
     host = commands.add_parser("host", help="host time of a warm call on CUDA arrays; no device is needed")
     host.add_argument("--profile", action="store_true", help="also print where the time goes")
     start = commands.add_parser("import", help="time of `import gpuconv` beyond that of `import numpy`")

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     machine.write(arguments.json, _head(device) | {"kernels": kernels, "classes": classes, "rows": rows})
     if arguments.write:
         write(device, kernels, rows)
-        print(f"\nwritten: {PATH} and the table in {static_summary.README}")
+        print(f"\nwritten: {PATH}")
     return 0
 
 
@@ -110,9 +110,8 @@ def _occupancy(launch: Row, kernel: Row, architecture: str) -> Row:
 
 
 def write(device: Representative, kernels: dict[str, Row], rows: dict[str, Row]) -> None:
-    """Write the file, and the table in README."""
+    """Write the file."""
     records.write(PATH, _head(device), {f"kernel {name}": kernel for name, kernel in kernels.items()} | rows)
-    static_summary.write_readme(static_summary.classes(rows.values()))
 
 
 def read() -> tuple[Row, dict[str, Row], dict[str, Row]]:

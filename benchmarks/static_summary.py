@@ -1,18 +1,15 @@
-"""The tables of what can be said without a GPU: by layer, by class, and the short one in README."""
+"""The tables of what can be said without a GPU: by layer, by class, and the short one of the documentation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from benchmarks import layers
 from benchmarks.gpu_summary import mean
 
 Row = dict[str, Any]
-README = Path(__file__).resolve().parents[1] / "README.md"
-_BEGIN, _END = "<!-- static table: begin -->\n", "<!-- static table: end -->\n"
-# Columns in README: dtypes, of which a class has one, and layout. float16 has the same kernels as bfloat16 but for its
+# Columns of the short one: dtypes, of which a class has one, and layout. float16 has the same kernels as bfloat16 but for its
 # conversions.
 _SHORT = {
     "bfloat16": (("bfloat16",), "NCHW"),
@@ -118,7 +115,7 @@ def table(summaries: list[Row]) -> list[str]:
 
 
 def markdown(summaries: list[Row]) -> str:
-    """Return README's table: a row for every class, each dtype's mean and the range."""
+    """Return the short table: a row for every class, each dtype's mean and the range."""
     cells = {(one["class"], one["dtype"], one["layout"]): one for one in summaries}
     kinds = list(dict.fromkeys(one["class"] for one in summaries))
     lines = [f"| class | {' | '.join(_SHORT)} |", "|---" * (1 + len(_SHORT)) + "|"]
@@ -135,11 +132,3 @@ def _cell(summary: Row | None) -> str:
     if summary is None:
         return ""
     return f"{summary['mean']:.2f} ({summary['best']:.2f} to {summary['worst']:.2f})"
-
-
-def write_readme(summaries: list[Row]) -> None:
-    """Put the table where README has its place."""
-    text = README.read_text(encoding="utf-8")
-    before, _, rest = text.partition(_BEGIN)
-    after = rest.partition(_END)[2]
-    README.write_text(f"{before}{_BEGIN}{markdown(summaries)}{_END}{after}", encoding="utf-8", newline="\n")

@@ -82,12 +82,6 @@ def test_no_kernel_spills() -> None:
     assert not [name for name, kernel in KERNELS.items() if kernel["spilled_bytes"] or kernel["stack_bytes"]]
 
 
-def test_readme_has_the_table_of_the_file() -> None:
-    assert static_summary.markdown(static_summary.classes(ROWS.values())) in static_summary.README.read_text(
-        encoding="utf-8"
-    )
-
-
 @needs_nvrtc
 @needs_disassembler
 def test_kernels_of_a_few_layers_are_as_recorded() -> None:
@@ -342,19 +336,6 @@ def test_what_misses_the_aims_is_named() -> None:
         "more than 0.15 address work: 1 of 2 kernels with tensor cores; gemm 0.40",
     ]
     assert static_aims.beyond({}, {})[0] == "bank conflicts: 0 of 0 kernels"
-
-
-def test_readme_keeps_what_stands_around_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "README.md"
-    path.write_text("before\n<!-- static table: begin -->\nold\n<!-- static table: end -->\nafter\n")
-    monkeypatch.setattr(static_summary, "README", path)
-    static_summary.write_readme(static_summary.classes([row("a", "MaxPool values", "float64", 1.5)]))
-    lines = path.read_text().splitlines()
-    assert (lines[:2], lines[-2:]) == (
-        ["before", "<!-- static table: begin -->"],
-        ["<!-- static table: end -->", "after"],
-    )
-    assert lines[4] == "| MaxPool values |  |  |  |  | 1.50 (1.50 to 1.50) |"
 
 
 def test_the_work_is_done_by_the_launch_that_multiplies() -> None:
