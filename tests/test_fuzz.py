@@ -10,8 +10,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
-from fuzz import frame
+from fuzz import frame, loading
 from fuzz.itself import FAULTS, FUZZER
 
 ROOT = Path(__file__).parents[1]
@@ -80,3 +81,16 @@ def test_ctrl_c_ends_a_run_with_its_summary() -> None:
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
     assert re.search(r"^api, seed 1: \d+ cases in ", output, re.MULTILINE)
+
+
+# ---------------------------------------------------------------- the judge of models
+
+
+def test_models_are_judged_by_what_is_determined() -> None:
+    inf, nan = float("inf"), float("nan")
+    pairs = [([inf, 1.0], [-inf, 1.0], ()), ([2.0, nan], [nan, nan], ("Conv", "Resize"))]
+    for got, want, operators in pairs:  # the sign of a zero's reciprocal; what a share of 0 makes of NaN
+        loading._compare("y", np.float32(got), np.float32(want), frozenset(operators))
+    for got, want in [([inf, 1.0], [1.0, 1.0]), ([2.0, nan], [nan, nan]), ([2.0], [2.01]), ([2.0], [nan])]:
+        with pytest.raises(frame.Wrong):
+            loading._compare("y", np.float32(got), np.float32(want), frozenset({"Conv"}))
