@@ -1,4 +1,4 @@
-"""The command line: ``gpuconv info | check | run | compile``, also as ``python -m gpuconv``."""
+"""The command line: ``gpuconv info | check | run | explain | tune | compile``, also as ``python -m gpuconv``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 import gpuconv
-from gpuconv import _check, _compile, _run
+from gpuconv import _calls_command, _check, _compile, _run
 from gpuconv._errors import printable
-from gpuconv._terminal import CommandError
+from gpuconv._terminal import CommandError, as_json
 from gpuconv.cuda import device
 
 _FAILED = 2
@@ -88,12 +88,16 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="COMMAND")
 
     info = commands.add_parser("info", help="versions, devices and limits", description="Print what gpuconv finds.")
+    info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(command=_info)
 
     about = "Compare the named cases and ONNX's own tests with their expected results."
     check = commands.add_parser("check", help="compare this installation with expected results", description=about)
-    check.add_argument("--backend", choices=["cpu", "cuda"], help="only this one (default: all that are present)")
+    check.add_argument(
+        "--backend", type=str.lower, choices=["cpu", "cuda"], help="only this one (default: all that are present)"
+    )
     check.add_argument("--filter", default="", metavar="TEXT", help="only checks whose name contains TEXT")
+    check.add_argument("--json", action="store_true", help="print JSON")
     check.set_defaults(command=_check.command)
 
     about = "Run a model once and describe what comes out."
@@ -109,10 +113,19 @@ def _parser() -> argparse.ArgumentParser:
         help="values of one input; can be repeated (default: random)",
     )
     run.add_argument("--output-dir", metavar="DIR", help="write each output to DIR/NAME.npy")
-    run.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: cpu")
+    run.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=1,3,320,320",
+        help="shape of one input that gets random values; can be repeated (default: as declared, 1 where that is open)",
+    )
+    run.add_argument("--device", type=str.lower, choices=["cpu", "cuda"], default="cpu", help="default: cpu")
     run.add_argument("--profile", action="store_true", help="print the time of every node")
     run.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the random inputs (default: 0)")
+    run.add_argument("--json", action="store_true", help="print JSON")
     run.set_defaults(command=_run.command)
+    _calls_command.add(commands)
 
     about = "Compile the CUDA kernels ahead of time; no device is needed. A kernel that is there already is left alone."
     build = commands.add_parser("compile", help="compile the CUDA kernels ahead of time", description=about)
@@ -132,21 +145,28 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _seed(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
-    return number
+    return _whole(text, 0, "a whole number from 0 on")
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be positive")
+    return _whole(text, 1, "a whole number from 1 on")
+
+
+def _whole(text: str, least: int, what: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
     return number
 
 
-def _info(_: argparse.Namespace) -> int:
+def _info(arguments: argparse.Namespace) -> int:
     lines = dict(_facts())
+    if arguments.json:
+        print(as_json(lines))
+        return 0
     width = max(map(len, lines)) + 2
     for name, text in lines.items():
         print(f"{name + ':':{width}}{text}")

@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import gpuconv
 from gpuconv import _cases, cuda
 from gpuconv._errors import printable
-from gpuconv._terminal import CommandError, Progress, table
+from gpuconv._terminal import CommandError, Progress, as_json, table
 
 _FAILURES_SHOWN = 20
 
@@ -103,6 +103,9 @@ def command(arguments: argparse.Namespace) -> int:
             report.count(check)
     if not checks:
         raise CommandError(f"check: no check's name contains {arguments.filter!r}")
+    if arguments.json:
+        print(as_json(_facts(report, notes + missing)))
+        return _code(report)
     return _print(report, notes + missing)
 
 
@@ -187,6 +190,24 @@ def worst_element(what: str, got: Any, expected: Any, wrong: Any, error: Any) ->
     return f"{place} is {values} ({wrong.sum()} of {wrong.size} elements differ)"
 
 
+def _facts(report: Report, notes: Iterable[str]) -> dict[str, Any]:
+    """Return what is printed, as JSON has it; all failures."""
+    groups = [
+        {"group": group, "backend": backend, **asdict(tally)} for (group, backend), tally in report.tallies.items()
+    ]
+    return {
+        "gpuconv": gpuconv.__version__,
+        "groups": groups,
+        "failures": report.failures,
+        "skipped": dict(report.skips),
+        "not_checked": list(notes),
+    }
+
+
+def _code(report: Report) -> int:
+    return 0 if report.total("passed") and not report.total("failed") else 1
+
+
 def _print(report: Report, notes: Iterable[str]) -> int:
     header = ["group", "backend", "cases", "passed", "failed", "skipped", "worst error"]
     print(table(header, [tally.row(*key) for key, tally in report.tallies.items()], left=2))
@@ -205,4 +226,4 @@ def _print(report: Report, notes: Iterable[str]) -> int:
         print(f"gpuconv {gpuconv.__version__}: NOTHING was checked")
     else:
         print(f"gpuconv {gpuconv.__version__}: all {passed} checks passed")
-    return 0 if passed and not failed else 1
+    return _code(report)

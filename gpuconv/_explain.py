@@ -118,6 +118,60 @@ in 1619 blocks of 128 threads
       workspace  1024 bytes for sums of parts
       because    6272 elements of each of 64 channels, in 4 parts
     """
+    plan, lines = described(
+        operator,
+        x_shape,
+        w_shape,
+        activation=activation,
+        dtype=dtype,
+        arch=arch,
+        bias=bias,
+        layout=layout,
+        precision=precision,
+        residual=residual,
+        return_indices=return_indices,
+        **attributes,
+    )
+    print("\n".join(lines))
+    return plan
+
+
+def described(
+    operator: str,
+    x_shape: Sequence[int],
+    w_shape: Sequence[int] | None = None,
+    *,
+    arch: str = "sm_90",
+    dtype: Any = "float32",
+    **keywords: Any,
+) -> tuple[Plan, list[str]]:
+    """Return what :func:`explain` returns, and what it prints."""
+    call, geometry, inputs, results = _settled(operator, x_shape, w_shape, arch, dtype, **keywords)
+    plan = _plan(call, geometry, inputs, results)
+    return plan, list(_lines(call, geometry, inputs, results, plan))
+
+
+def array_shapes(operator: str, x_shape: Sequence[int], w_shape: Sequence[int] | None, **keywords: Any) -> _Arrays:
+    """Return the shapes of the arrays that a call takes, by name, from what :func:`explain` takes."""
+    return _settled(operator, x_shape, w_shape, "sm_90", **keywords)[2]
+
+
+def _settled(
+    operator: str,
+    x_shape: Sequence[int],
+    w_shape: Sequence[int] | None,
+    arch: str,
+    dtype: Any = "float32",
+    *,
+    activation: str | tuple[Any, ...] | None = None,
+    bias: bool = False,
+    layout: str = "NCHW",
+    precision: str | None = None,
+    residual: bool = False,
+    return_indices: bool = False,
+    **attributes: Any,
+) -> tuple[_Call, Geometry, _Arrays, _Arrays]:
+    """Check everything; return the call, its geometry, and the shapes of what goes in and what comes out."""
     from gpuconv.cuda.limits import representative
 
     _check_operator(
@@ -134,10 +188,7 @@ in 1619 blocks of 128 threads
     checks = "indices" in OPERATORS[operator].inputs and bool(attributes.pop("check_indices", True))
     act = _activation.parse(operator, activation)
     call = _Call(operator, name, device, bool(bias), bool(return_indices), layout, precise, checks, act, bool(residual))
-    geometry, inputs, results = _shapes(call, x_shape, w_shape, attributes)
-    plan = _plan(call, geometry, inputs, results)
-    print("\n".join(_lines(call, geometry, inputs, results, plan)))
-    return plan
+    return call, *_shapes(call, x_shape, w_shape, attributes)
 
 
 def _check_operator(operator: str, **given: bool) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from gpuconv._files import open_regular
 from gpuconv._terminal import CommandError
 
 _UNKNOWN_EXTENT = 1
+_GUESS = f"; of unknown extent, so {_UNKNOWN_EXTENT}: "
 _MAGIC = b"\x93NUMPY"
 
 
@@ -28,7 +30,26 @@ def pairs(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def make(declared: Sequence[Any], files: Mapping[str, str], seed: int) -> tuple[dict[str, Any], list[str]]:
+def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Split every NAME=SHAPE of the command line; raise CommandError for what is not one, or comes twice."""
+    found: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, _, shape = text.rpartition("=")
+        parts = shape.split(",") if shape else []
+        if not name or not all(part.isascii() and part.isdigit() for part in parts):
+            raise CommandError(f"--shape {text}: must be NAME=EXTENTS, as x=1,3,320,320")
+        if name in found:
+            raise CommandError(f"--shape {name}: given twice")
+        found[name] = tuple(map(int, parts))
+    return found
+
+
+def make(
+    declared: Sequence[Any],
+    files: Mapping[str, str],
+    seed: int,
+    given: Mapping[str, tuple[int, ...]] | None = None,
+) -> tuple[dict[str, Any], list[str]]:
     """Return an array for every input that needs one, by name, and a line about each.
 
     Parameters
@@ -39,14 +60,18 @@ def make(declared: Sequence[Any], files: Mapping[str, str], seed: int) -> tuple[
         a number are those that a file has under the same name, or 1.
     seed : int
         Equal seeds give equal values to each input, whatever the others are.
+    given : mapping of input name to shape, optional
+        Of inputs that get random values.
 
     Raises
     ------
     CommandError
-        An unknown name, a file that is missing or no .npy, an input that cannot be made up.
+        An unknown name, a file that is missing or no .npy, a shape that the model does not declare, an input that
+        cannot be made up.
     """
-    specs = {spec.name: spec for spec in declared}
-    _check_names(specs, files)
+    specs, given = {spec.name: spec for spec in declared}, given or {}
+    _check_names(specs, files, "--input")
+    _check_names(specs, given, "--shape")
     arrays: dict[str, Any] = {}
     lines: list[str] = []
     extents: dict[str, int] = {}
@@ -55,20 +80,46 @@ def make(declared: Sequence[Any], files: Mapping[str, str], seed: int) -> tuple[
         named = zip(specs[name].shape or (), arrays[name].shape, strict=False)
         extents.update((dim, extent) for dim, extent in named if isinstance(dim, str))
         lines.append(f"input {name}: {_kind(arrays[name])}, from {file}")
+    for name, shape in given.items():
+        _check_shape(specs[name], shape, name in files)
+        named = zip(specs[name].shape or (), shape, strict=False)
+        extents.update((dim, extent) for dim, extent in named if isinstance(dim, str))
     for position, spec in enumerate(declared):
-        if spec.required and spec.name not in arrays:
-            arrays[spec.name] = _random(spec, extents, np.random.default_rng([seed, position]))
+        if (spec.required or spec.name in given) and spec.name not in arrays:
+            known = replace(spec, shape=given[spec.name]) if spec.name in given else spec
+            arrays[spec.name] = _random(known, extents, np.random.default_rng([seed, position]))
             lines.append(
-                f"input {spec.name}: {_kind(arrays[spec.name])}, random (seed {seed}){_guessed(spec, extents)}"
+                f"input {spec.name}: {_kind(arrays[spec.name])}, random (seed {seed}){_guessed(known, extents)}"
             )
     return arrays, lines
 
 
-def _check_names(specs: Mapping[str, Any], files: Mapping[str, str]) -> None:
-    for name in files:
+def hint(lines: Sequence[str]) -> str:
+    """Return what to do where a model fails on an extent that was made up; nothing where none was."""
+    guessed = [line.partition(":")[0].removeprefix("input ") for line in lines if _GUESS in line]
+    if not guessed:
+        return ""
+    return f"; extents that the model leaves open were taken as {_UNKNOWN_EXTENT}: give them by --shape {guessed[0]}=…"
+
+
+def _check_names(specs: Mapping[str, Any], given: Iterable[str], option: str) -> None:
+    for name in given:
         if name not in specs:
             inputs = listed([str(spec) for spec in specs.values() if spec.required])
-            raise CommandError(f"--input {name}: the model has no such input; it has {inputs or 'none'}")
+            raise CommandError(f"{option} {name}: the model has no such input; it has {inputs or 'none'}")
+
+
+def _check_shape(spec: Any, shape: tuple[int, ...], has_file: bool) -> None:
+    """Raise CommandError where an input cannot have a shape."""
+    text = f"--shape {spec.name}={','.join(map(str, shape))}"
+    if has_file:
+        raise CommandError(f"{text}: --input gives its values, and so its shape")
+    if spec.shape is None:
+        return
+    if len(spec.shape) != len(shape) or any(
+        isinstance(dim, int) and dim != extent for dim, extent in zip(spec.shape, shape, strict=False)
+    ):
+        raise CommandError(f"{text}: the model declares {spec}")
 
 
 def _kind(array: Any) -> str:
@@ -117,4 +168,4 @@ def _drawn(spec: Any, extents: Mapping[str, int], generator: np.random.Generator
 
 def _guessed(spec: Any, extents: Mapping[str, int]) -> str:
     free = [dim or "?" for dim in spec.shape if not isinstance(dim, int) and dim not in extents]
-    return f"; of unknown extent, so {_UNKNOWN_EXTENT}: {', '.join(free)}" if free else ""
+    return f"{_GUESS}{', '.join(free)}" if free else ""

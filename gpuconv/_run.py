@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _inputs
-from gpuconv._errors import printable
+from gpuconv._errors import GpuconvError, printable
 from gpuconv._outputs import output_folder
-from gpuconv._terminal import CommandError, Progress, table
+from gpuconv._terminal import CommandError, Progress, as_json, table
+from gpuconv.cuda import device
 
 _PACKAGED = "onnx:"
 
@@ -42,20 +43,46 @@ def command(arguments: argparse.Namespace) -> int:
         raise CommandError("run: onnx is not installed; pip install 'gpuconv[onnx]'")
     from gpuconv.onnx import backend
 
-    files = _inputs.pairs(arguments.input)
+    files, shapes = _inputs.pairs(arguments.input), _inputs.shapes(arguments.shape)
     path = _path(arguments.model)
-    rep = backend.prepare(path, device=arguments.device.upper())
-    arrays, lines = _inputs.make(rep.inputs, files, arguments.seed)
+    reason = device.unavailable_reason() if arguments.device == "cuda" else None
+    if reason is not None:
+        raise CommandError(f"run: no CUDA device was found ({reason}); leave out --device cuda to run on the CPU")
+    rep = backend.prepare(path, device=arguments.device)
+    arrays, lines = _inputs.make(rep.inputs, files, arguments.seed, shapes)
     with output_folder(arguments.output_dir) as folder:
-        print(f"model {printable(arguments.model)} on {arguments.device}", *map(printable, lines), sep="\n")
-        outputs, watch, seconds = _execute(rep, arrays)
+        if not arguments.json:
+            print(f"model {printable(arguments.model)} on {arguments.device}", *map(printable, lines), sep="\n")
+        try:
+            outputs, watch, seconds = _execute(rep, arrays)
+        except GpuconvError as error:
+            raise CommandError(f"{error}{_inputs.hint(lines)}") from error
+        written = list(map(str, folder.write(outputs))) if folder else []
+        if arguments.json:
+            print(as_json(_facts(arguments, arrays, outputs, watch, seconds) | {"written": written}))
+            return 0
         print(_statistics(outputs))
         print(f"ran {len(watch.nodes)} nodes in {seconds * 1e3:.1f} ms")
         if arguments.profile:
             print("", _per_node(watch, _output_shapes(path, arrays)), "", _per_type(watch), sep="\n")
-        for file in folder.write(outputs) if folder else ():
+        for file in written:
             print(f"wrote {file}")
     return 0
+
+
+def _facts(arguments: argparse.Namespace, arrays: Any, outputs: Any, watch: Stopwatch, seconds: float) -> Any:
+    """Return what is printed, as JSON has it."""
+    nodes = [
+        {"operator": node.op_type, "node": node.name or node.output[0], "seconds": took} for node, took in watch.nodes
+    ]
+    return {
+        "model": arguments.model,
+        "device": arguments.device,
+        "inputs": {name: {"dtype": array.dtype.name, "shape": list(array.shape)} for name, array in arrays.items()},
+        "outputs": {name: _numbers(value) for name, value in outputs.items()},
+        "nodes": len(nodes),
+        "seconds": seconds,
+    } | ({"profile": nodes} if arguments.profile else {})
 
 
 def _path(model: str) -> Path:
@@ -88,16 +115,23 @@ def _statistics(outputs: Mapping[str, Any]) -> str:
 
 
 def _cells(value: Any) -> list[str]:
+    found = _numbers(value)
+    shape = str(tuple(found["shape"])) if "shape" in found else "-"
+    return [found["dtype"], shape, *(f"{found[name]:.6g}" if name in found else "-" for name in ("min", "mean", "max"))]
+
+
+def _numbers(value: Any) -> dict[str, Any]:
+    """Return an output's dtype and shape, or its type where it is no array; with statistics where it has numbers."""
     if not isinstance(value, np.ndarray):
-        return [type(value).__name__, "-", "-", "-", "-"]
-    kind = [value.dtype.name, str(value.shape)]
+        return {"dtype": type(value).__name__}
+    kind = {"dtype": value.dtype.name, "shape": list(value.shape)}
     small = value.dtype.type.__module__.startswith("ml_dtypes")  # bfloat16 and its like
     if value.size == 0 or not (small or value.dtype.kind in "biuf"):
-        return [*kind, "-", "-", "-"]
+        return kind
     numbers = value.astype(np.float32) if small else value
     with np.errstate(all="ignore"):
         found = numbers.min(), numbers.mean(dtype=np.float64), numbers.max()
-    return [*kind, *(f"{float(number):.6g}" for number in found)]
+    return kind | dict(zip(("min", "mean", "max"), map(float, found), strict=True))
 
 
 def _per_node(watch: Stopwatch, shapes: Mapping[str, str]) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
 from collections.abc import Sequence
+from math import isfinite
 from types import TracebackType
+from typing import Any
 
 from gpuconv._errors import printable
 
@@ -44,6 +47,19 @@ class Progress:
             width = shutil.get_terminal_size().columns - 1
             sys.stderr.write("\r\x1b[K" + printable(text)[:width])
             sys.stderr.flush()
+
+
+def as_json(value: Any) -> str:
+    """Return a value as JSON for other programs; what is not finite is null, which JSON can say."""
+    return json.dumps(_finite(value), indent=1)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:

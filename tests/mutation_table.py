@@ -70,7 +70,8 @@ _COMPILER = (
 TESTS: dict[str, tuple[str, ...]] = {
     # ---- the package
     "__init__.py": ("test_package.py",),
-    "__main__.py": ("test_cli.py", "test_cli_run.py", "test_cli_files.py", "test_cli_compile.py"),
+    "_calls_command.py": ("test_cli_calls.py",),
+    "__main__.py": ("test_cli.py", "test_cli_calls.py", "test_cli_run.py", "test_cli_files.py", "test_cli_compile.py"),
     "_activation.py": ("test_errors.py", "test_finish_plan.py", "test_fusion.py"),
     "_api.py": (
         "test_errors.py",
@@ -98,14 +99,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     "_geometry.py": ("test_geometry_rules.py", "test_errors.py", "test_geometry.py", "test_sizes.py", "test_peers.py"),
     "_files.py": ("test_onnx_untrusted.py", "test_cli_files.py"),
     "_gradient*.py": ("test_gradient_errors.py", "test_errors.py", "test_explain.py", *_GRADIENTS, "test_compat.py"),
-    "_inputs.py": ("test_cli_files.py", "test_cli_run.py"),
+    "_inputs.py": ("test_cli_files.py", "test_cli_run.py", "test_cli_calls.py"),
     "_layout.py": ("test_axis_order.py",),
     "_memory.py": ("test_errors.py", "test_out.py", "test_cuda_errors.py", "test_compat.py"),
     "_operators.py": ("test_explain.py", "test_tune.py", "test_errors.py", "test_complex.py", "test_precision.py"),
     "_outputs.py": ("test_cli_files.py", "test_cli_run.py"),
     "_packed.py": ("test_packed.py", "test_errors.py"),
     "_precision.py": ("test_precision.py", "test_errors.py", "test_tune.py"),
-    "_run.py": ("test_cli_run.py", "test_cli_files.py"),
+    "_run.py": ("test_cli_run.py", "test_cli_files.py", "test_cli_calls.py"),
     "_terminal.py": _CLI,
     "_transfer.py": ("test_packed.py", "test_errors.py", "test_cuda_interchange.py", "test_onnx_on_device.py"),
     "_tune.py": ("test_tune.py", "test_tuned.py"),

@@ -16,7 +16,7 @@ import onnx.backend.base
 from onnx import ModelProto, NodeProto, OperatorSetIdProto
 
 from gpuconv import cuda
-from gpuconv._errors import ArgumentError, DeviceError, GpuconvError
+from gpuconv._errors import ArgumentError, DeviceError, GpuconvError, shown
 from gpuconv.onnx import model as models
 from gpuconv.onnx import nodes
 from gpuconv.onnx.evaluator import CudaEvaluator, Evaluator, Observer
@@ -88,7 +88,8 @@ class Backend(onnx.backend.base.Backend):
     @classmethod
     def supports_device(cls, device: str) -> bool:
         """Tell whether models can run on a device: "CPU" always, "CUDA" and "CUDA:0" where there is one."""
-        return device == "CPU" or (device in _EVALUATORS and cuda.runtime.unavailable_reason() is None)
+        name = str(device).upper()
+        return name == "CPU" or (name in _EVALUATORS and cuda.runtime.unavailable_reason() is None)
 
     @classmethod
     def is_compatible(cls, model: Any, device: str = "CPU", **kwargs: Any) -> bool:
@@ -219,12 +220,13 @@ class Backend(onnx.backend.base.Backend):
 
 
 def _evaluator_class(device: str) -> type[Evaluator]:
-    if device not in _EVALUATORS:
-        raise ArgumentError(f"device must be one of {', '.join(_EVALUATORS)}, not {device!r}")
-    reason = None if device == "CPU" else cuda.runtime.unavailable_reason()
+    name = str(device).upper()  # "cuda" as PyTorch writes it, too
+    if name not in _EVALUATORS:
+        raise ArgumentError(f"device must be one of {', '.join(_EVALUATORS)}, not {shown(device)}")
+    reason = None if name == "CPU" else cuda.runtime.unavailable_reason()
     if reason is not None:
         raise DeviceError(f"no CUDA device was found ({reason}); use device='CPU'")
-    return _EVALUATORS[device]
+    return _EVALUATORS[name]
 
 
 def _evaluator(evaluator_class: type[Evaluator], proto: Any, **options: Any) -> Evaluator:
