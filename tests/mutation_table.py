@@ -18,6 +18,9 @@ _GRADIENTS = ("test_gradients.py", "test_gradients_elsewhere.py", "test_complex.
 _DASK = ("test_dask_errors.py", "test_dask.py")
 _REWRITING = (
     "test_onnx_folding.py",
+    "test_onnx_costs.py",
+    "test_onnx_functions.py",
+    "test_onnx_untrusted.py small_models scaled_often constants_that memory_that",
     "test_onnx_joining.py",
     "test_onnx_repeated.py",
     "test_onnx_inputs.py",
@@ -27,6 +30,9 @@ _REWRITING = (
 _OPERATORS = (
     "test_onnx_operators.py",
     "test_onnx_forms.py",
+    "test_onnx_costs.py",
+    "test_onnx_untrusted.py windows_larger window_without_end device_s average_is",
+    "test_onnx_functions.py",
     "test_onnx_node_tests.py",
     "test_onnx_folding.py",
     "test_onnx_exported.py",
@@ -86,6 +92,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "_compile.py": ("test_cli_compile.py", "test_trust.py"),
     "_dtypes.py": (
         "test_errors.py",
+        "test_extremes.py least_number numpy_s_size",
         "test_cases.py bfloat16",
         "test_complex.py",
         "test_precision.py",
@@ -120,12 +127,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cpu/_argmax.py": _POOLS,
     "cpu/_order.py": _POOLS,
     "cpu/_windows.py": _POOLS,
-    "cpu/max_pool.py": _POOLS,
+    "cpu/max_pool.py": (*_POOLS, "test_memory.py pooling"),
     "cpu/_workspace.py": ("test_workspace.py", "test_cases.py", "test_cpu_products.py", "test_memory.py"),
     "cpu/_finish.py": ("test_errors.py", "test_fusion.py", "test_cpu_products.py"),
-    "cpu/_scatter.py": ("test_cases.py", "test_fusion.py", "test_complex.py", "test_memory.py"),
+    "cpu/_gather.py": (*_SUMS, "test_workspace.py", "test_memory.py test_a_convolution"),
+    "cpu/_scatter.py": ("test_cases.py", "test_workspace.py", "test_fusion.py", "test_complex.py", "test_memory.py"),
     "cpu/conv_transpose.py": ("test_cases.py", "test_fusion.py", "test_packed.py"),
-    "cpu/_taps.py": (*_SUMS, "test_ranks.py"),
+    "cpu/_taps.py": (*_SUMS, "test_ranks.py", "test_memory.py not_finite"),
     "cpu/*": _SUMS,
     # ---- Dask
     "dask/*": _DASK,

@@ -70,6 +70,28 @@ def test_what_blas_cannot_take_is_refused() -> None:
     assert not _product.adds(*(np.zeros((_product.MOST + 1, 2, 2), np.float32) for _ in range(3)))
 
 
+def test_the_order_of_a_matrix_and_the_step_between_its_rows() -> None:
+    """In elements of 4 bytes; CBLAS has 111 for a matrix as it is, 112 for another one's transpose."""
+    for shape, strides, expected in [
+        ((3, 5), (20, 4), (111, 5)),
+        ((3, 5), (28, 4), (111, 7)),
+        ((3, 5), (4, 12), (112, 3)),
+        ((3, 5), (4, 16), (112, 4)),
+        ((3, 1), (28, 4000), (111, 7)),
+        ((3, 1), (4, 4000), (111, 1)),
+        ((1, 5), (4000, 4), (111, 5)),
+        ((1, 5), (4000, 28), (112, 7)),
+        ((1, 1), (4000, 8000), (111, 1)),
+        ((3, 5), (16, 4), None),
+        ((3, 5), (22, 4), None),
+        ((3, 5), (4, 8), None),
+        ((3, 5), (4, 14), None),
+        ((3, 5), (40, 8), None),
+        ((3, 5), (-20, 4), None),
+    ]:
+        assert _product._order(shape, strides, 4) == expected, (shape, strides)
+
+
 # ---------------------------------------------------------------- convolutions
 
 CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
@@ -171,15 +193,18 @@ def test_blocks_as_wide_as_the_input_that_begin_elsewhere(
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_weight_that_is_not_finite_meets_no_padding(is_known: bool, value: float) -> None:
+@pytest.mark.parametrize(("pads", "tap", "row"), [([1, 1, 1, 1], 0, 0), ([1, 0, 0, 0], 0, 0), ([0, 0, 1, 0], 2, -1)])
+def test_a_weight_that_is_not_finite_meets_no_padding(
+    pads: list[int], tap: int, row: int, is_known: bool, value: float
+) -> None:
     x, w = _integers(5, (1, 16, 20, 20), (8, 16, 3, 3))
-    w[3, 5, 0, 1] = value
-    geometry = _geometry.conv(x.shape, w.shape, None, **PADS)
+    w[3, 5, tap, 1] = value
+    geometry = _geometry.conv(x.shape, w.shape, None, pads=pads)
     y = np.empty(geometry.y_shape, np.float32)
     facts = cpu.known_weights(w) if is_known else None
     cpu.conv(x, w, None, y, geometry, facts=facts)
-    oracle.assert_close(y, oracle.conv(x, w, **PADS), np.float32)
-    assert np.isfinite(y[:, 3, 0]).all(), "the first row of outputs meets no input through this tap"
+    oracle.assert_close(y, oracle.conv(x, w, pads=pads), np.float32)
+    assert np.isfinite(y[:, 3, row]).all(), "this row of outputs meets no input through this tap"
 
 
 def test_without_blas_results_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

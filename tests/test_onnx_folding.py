@@ -14,6 +14,7 @@ from onnx_models import NEWEST, floats, model, value
 
 import gpuconv
 from gpuconv.onnx import backend
+from gpuconv.onnx.operators.affine import affine
 
 UNIT = 2.0**-24
 X = value("x", shape=("N", 4, "H", "W"))
@@ -377,3 +378,53 @@ def test_a_function_with_the_name_of_an_operator() -> None:
     x = floats(1, 2, 3)
     folded, _ = both(model([node], ["x"], ["y"], 20, functions=[function], domains=domains), [x], ["CastLike"])
     np.testing.assert_array_equal(folded, -x)
+
+
+def test_what_becomes_of_channels_is_the_same_in_blocks_and_at_once() -> None:
+    channels = np.arange(1, 4, dtype=np.float32)
+    for size in (1, 2**15):  # an image in one block, or a channel in each
+        x = np.tile(np.float32([-2, 3]), (2, 3, size))
+        for factor in (np.float32([2]), channels):
+            for shift in (np.float32([-1]), -channels):
+                expected = x * factor.reshape(-1, 1) + shift.reshape(-1, 1)
+                np.testing.assert_array_equal(affine(x, factor, shift), expected)
+                np.testing.assert_array_equal(affine(x, factor, shift, "relu"), np.maximum(expected, 0))
+
+
+def test_one_channel_becomes_several_with_an_activation() -> None:
+    """By the same steps as on a device."""
+    x, factor, shift = np.float32([[[-2, 0, 3]]]), np.float32([1, 2]), np.float32([0, 1])
+    expected = np.float32([[[-2, 0, 3], [-3, 1, 7]]])
+    for activation, wanted in (
+        (None, expected),
+        ("relu", np.maximum(expected, 0)),
+        (("leaky_relu", 0.5), np.where(expected < 0, expected / 2, expected)),
+        (("clip", -2.5, 2), np.clip(expected, -2.5, 2)),
+        (("clip", -2.5, math.inf), np.maximum(expected, -2.5)),
+        (("clip", -math.inf, 2), np.minimum(expected, 2)),
+    ):
+        np.testing.assert_array_equal(affine(x, factor, shift, activation), wanted)
+
+
+def test_a_type_that_is_known_is_enough_for_a_cast_to_it() -> None:
+    """Of CastLike's second input only the type counts, and of the first one the elements."""
+    nodes = [helper.make_node("CastLike", ["k", "x"], ["c"]), helper.make_node("Add", ["x", "c"], ["y"])]
+    proto = model(nodes, [value("x", np.float64, 1)], [value("y", np.float64, 1)], weights={"k": np.array([3])})
+    y, _ = both(proto, [np.float64([0.5, 1.5])], ["Add"])
+    assert (y.dtype, y.tolist()) == (np.float64, [3.5, 4.5])
+    nodes = [helper.make_node("CastLike", ["x", "k"], ["c"]), helper.make_node("Identity", ["c"], ["y"])]
+    proto = model(nodes, [value("x", np.float64, 1)], [value("y", np.int64, 1)], weights={"k": np.array([3])})
+    y, _ = both(proto, [np.float64([0.5, 1.5])], ["CastLike", "Identity"])
+    assert (y.dtype, y.tolist()) == (np.int64, [0, 1])
+
+
+def test_sums_that_name_an_axis_stay() -> None:
+    x, w, bias = floats(1, 4, 3, 3), floats(4, 4, 1, 1, seed=1), np.arange(4, dtype=np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Add", ["c", "r"], ["y"], broadcast=1, axis=1),
+    ]
+    proto = model(nodes, [X, value("r", shape=1)], [Y], 6, {"w": w})
+    folded, plain = both(proto, [x, bias], ["Conv", "Add"])
+    np.testing.assert_array_equal(folded, plain)
+    np.testing.assert_allclose(folded, np.einsum("mc,nchw->nmhw", w[:, :, 0, 0], x) + bias[:, None, None], rtol=1e-5)

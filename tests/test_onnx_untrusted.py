@@ -651,3 +651,21 @@ def test_an_average_is_that_of_fractions() -> None:
     (y,) = backend.run_node(made, [x.reshape(1, 1, -1)])
     windows = [range(max(1, end - 6), min(5, end) + 1) for end in range(1, 12)]
     assert [Fraction(v) for v in y.reshape(-1)] == [Fraction(sum(w), len(w)) for w in windows]
+
+
+def test_brackets_that_are_closed_again_are_not_deep(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnxtxt"
+    many = "".join(f"t{n + 1} = Neg (t{n})\n" for n in range(150))
+    path.write_text(
+        f'<ir_version: 10, opset_import: ["" : 22]>\ng (float[1] t0) => (float[1] y) {{ {many} y = Neg (t150) }}'
+    )
+    with pytest.warns(UserWarning, match="experimental"):
+        (y,) = backend.run_model(path, [np.ones(1, np.float32)])  # type: ignore[arg-type]
+    assert y.tolist() == [-1]
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4)])
+def test_a_device_s_average_of_no_images_or_channels_is_empty(shape: tuple[int, ...]) -> None:
+    x = np.ones(shape, np.float32)
+    sums = pooling._sums_by_conv(x, _geometry.max_pool(shape, kernel_shape=[2]))
+    assert (sums.shape, sums.dtype) == ((*shape[:2], 3), np.float32)

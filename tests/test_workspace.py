@@ -5,11 +5,14 @@ from __future__ import annotations
 from itertools import product
 from math import prod
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
-from gpuconv.cpu import _workspace
+from gpuconv import _geometry
+from gpuconv.cpu import _gather, _scatter, _workspace
+from gpuconv.cpu._finish import Finish
 from gpuconv.cpu._workspace import Plan
 
 Ints = tuple[int, ...]
@@ -124,3 +127,50 @@ def test_no_more_memory_is_kept_than_a_bound() -> None:
 def test_the_limit_is_that_of_the_environment(text: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", text)
     assert _workspace.limit() == expected
+
+
+def _gathered(x: Ints, w: Ints, box: Ints, rows: int, **attributes: Any) -> int:
+    return _gather._elements(_geometry.conv(x, w, None, **attributes), box, rows)
+
+
+def test_a_gathered_block_holds_its_inputs_rows_windows_and_results() -> None:
+    """Counted by hand, a channel at a time: inputs, what every tap of the last axis sees of them, all windows."""
+    assert _gathered((1, 2, 9), (7, 2, 3), (5,), 4) == 2 * (7 + 3 * 5 + 3 * 5) + 4 * 5
+    assert _gathered((1, 2, 29), (7, 2, 3), (5,), 4, strides=[3]) == 2 * (15 + 3 * 5 + 3 * 5) + 4 * 5
+    assert _gathered((1, 2, 29), (7, 2, 3), (5,), 4, dilations=[4]) == 2 * (13 + 3 * 5 + 3 * 5) + 4 * 5
+    assert _gathered((1, 2, 4), (7, 2, 3), (5,), 4, pads=[2, 2]) == 2 * (4 + 3 * 5 + 3 * 5) + 4 * 5
+    assert _gathered((1, 2, 4), (7, 2, 5), (5,), 4, pads=[3, 3]) == 2 * (9 + 5 * 5 + 5 * 5) + 4 * 5  # zeros around
+    planes = (1, 2, 10, 11), (7, 2, 3, 2)
+    assert _gathered(*planes, (4, 5), 1) == 2 * (6 * 6 + 6 * 2 * 5 + 6 * 4 * 5) + 4 * 5
+    assert _gathered(*planes, (4, 5), 1, strides=[2, 1]) == 2 * (9 * 6 + 9 * 2 * 5 + 6 * 4 * 5) + 4 * 5
+    assert _gathered((1, 2, 10, 11), (7, 2, 1, 2), (4, 5), 3, strides=[2, 1]) == 2 * (
+        4 * 6 + 4 * 2 * 5 + 2 * 4 * 5
+    ) + 3 * (4 * 5)
+
+
+def _added(x: Ints, w: Ints, box: Ints, rows: int, stride: int, offsets: Any) -> int:
+    arrays = (np.zeros(shape, np.float32) for shape in (x, w))
+    y = np.zeros((1, 1, *(99 for _ in box)), np.float32)
+    strides = (stride,) * len(box)
+    problem = _scatter.Problem(*arrays, None, y, Finish(), strides, offsets, "float32")
+    return _scatter._elements(problem, box, rows)
+
+
+def test_a_block_that_is_added_up_holds_inputs_products_and_sums() -> None:
+    """Counted by hand: an output of a phase has the inputs of all taps, whose offsets are in strides."""
+    assert _added((1, 2, 50), (1, 2, 4, 3), (5,), 3, 1, (range(3),)) == 7 * 2 + 7 * 3 * 3 + 3 * 5
+    assert _added((1, 2, 50), (1, 2, 4, 3), (5,), 3, 1, (range(0, -3, -1),)) == 7 * 2 + 7 * 3 * 3 + 3 * 5
+    assert _added((1, 2, 50), (1, 2, 4, 4), (5,), 3, 2, (range(-1, 3),)) == 7 * 2 + 7 * 3 * 4 + 3 * 5
+    assert _added((1, 2, 6), (1, 2, 4, 3), (5,), 3, 1, (range(3),)) == 6 * 2 + 6 * 3 * 3 + 3 * 5
+    planes = (1, 2, 50, 50), (1, 2, 4, 3, 2)
+    assert _added(*planes, (5, 4), 1, 1, (range(3), range(2))) == 35 * 2 + 35 * 6 + 5 * 4
+
+
+def test_as_many_axes_as_numpy_has_room_for() -> None:
+    for rank in range(1, 40):
+        try:
+            np.empty((1,) * (2 * rank + 3))  # those of taps and of positions, and three more
+        except ValueError:
+            assert not _scatter.serves(rank)
+        else:
+            assert _scatter.serves(rank)
