@@ -73,7 +73,10 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cpu/_gather.py _Job.compute: for low, high in spans(groups * rows, groups * rows if one_pass else _FINISHED // (images * piece.count)):  ->  for low, high in spans(groups * rows, groups * rows if one_pass else -(-_FINISHED // (images * piece.count))):",  # noqa: E501
     ),
     "Matrices have an order: whoever calls has asked.": (
+        "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (-1, 0) for matrix in (a, b))",  # noqa: E501
+        "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, -1) for matrix in (a, b))",  # noqa: E501
         "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 1) for matrix in (a, b))",  # noqa: E501
+        "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (1, 0) for matrix in (a, b))",  # noqa: E501
     ),
     "Any negative position is that of nothing.": ("cpu/_argmax.py _carried: places.fill(-1)  ->  places.fill(-2)",),
     "Channels that are as far away as there are channels are none.": (

@@ -127,7 +127,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cpu/_argmax.py": _POOLS,
     "cpu/_order.py": _POOLS,
     "cpu/_windows.py": _POOLS,
-    "cpu/max_pool.py": (*_POOLS, "test_memory.py pooling"),
+    "cpu/max_pool.py": ("test_workspace.py", *_POOLS, "test_memory.py pooling"),
     "cpu/_workspace.py": ("test_workspace.py", "test_cases.py", "test_cpu_products.py", "test_memory.py"),
     "cpu/_finish.py": ("test_errors.py", "test_memory.py no_channels", "test_fusion.py", "test_cpu_products.py"),
     "cpu/_gather.py": (*_SUMS, "test_workspace.py", "test_memory.py test_a_convolution -taps"),

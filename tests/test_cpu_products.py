@@ -13,6 +13,7 @@ from operands import LAYOUTS
 import gpuconv
 from gpuconv import _geometry, cpu
 from gpuconv.cpu import _gather, _product
+from gpuconv.cpu.conv import _adds_less_than_it_gathers
 from gpuconv.onnx import backend
 
 available = pytest.mark.skipif(not _product.available("float32"), reason="this NumPy's BLAS cannot be called")
@@ -189,6 +190,30 @@ def test_blocks_as_wide_as_the_input_that_begin_elsewhere(
     for kind in (np.float32, np.float64):
         given = x.astype(kind), w.astype(kind)
         assert np.array_equal(gpuconv.conv(*given, **attributes), oracle.conv(*given, **attributes).value)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("shape", "kernel", "attributes", "adds"),
+    [
+        ((48, 50), (3, 3), PADS, True),
+        ((48, 50), (3, 3), {**PADS, "group": 2}, True),
+        ((48, 50), (3, 2), {"dilations": [1, 2], "pads": [0, 1, 2, 0]}, True),
+        ((48, 50), (3, 3), {**PADS, "strides": [2, 1]}, False),
+        ((48, 50), (3, 3), {**PADS, "strides": [1, 2]}, False),
+        ((48, 50), (1, 1), {}, False),
+        ((400,), (5,), {"pads": [2, 2]}, True),
+        ((40,), (9,), {"pads": [4, 4], "dilations": [3]}, False),  # blocks would meet most inputs several times
+    ],
+)
+def test_few_output_channels_are_added_up(
+    shape: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, Any], adds: bool, dtype: Any
+) -> None:
+    group = attributes.get("group", 1)
+    x, w, b = _integers(9, (2, 48 * group, *shape), (group, 48, *kernel), (group,), dtype=dtype)
+    assert _adds_less_than_it_gathers(_geometry.conv(x.shape, w.shape, None, **attributes), False) == adds
+    expected = oracle.conv(x, w, b, **attributes).value.astype(dtype)
+    assert np.array_equal(gpuconv.conv(x, w, b, **attributes), expected)
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import ml_dtypes
@@ -253,8 +254,10 @@ def test_steps_back_from_before_the_first_element() -> None:
 def test_pads_that_take_away_too_much() -> None:
     x = floats(5)
     np.testing.assert_array_equal(run("Pad", 13, [x, np.array([-2, -3])]), x[:0])
-    with pytest.raises(gpuconv.ArgumentError, match=r"^Pad node .* the pads \[0, -7\] take away more"):
-        run("Pad", 13, [x, np.array([0, -7])])
+    np.testing.assert_array_equal(run("Pad", 13, [x, np.array([-2, 1])]), [*x[2:], 0])
+    for pads in ([0, -7], [-6, 0], [-3, -3], [-7, 3]):
+        with pytest.raises(gpuconv.ArgumentError, match=f"^Pad node .* the pads {re.escape(str(pads))} take away more"):
+            run("Pad", 13, [x, np.array(pads)])
 
 
 def test_statistics_of_layer_normalization_have_a_type_of_their_own() -> None:

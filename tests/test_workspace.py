@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from itertools import product
 from math import prod
 from random import Random
@@ -16,6 +17,7 @@ from gpuconv.cpu._finish import Finish
 from gpuconv.cpu._workspace import Plan
 
 Ints = tuple[int, ...]
+pooling = import_module("gpuconv.cpu.max_pool")  # where the package has a function of that name
 
 
 @pytest.mark.parametrize(
@@ -174,3 +176,77 @@ def test_as_many_axes_as_numpy_has_room_for() -> None:
             assert not _scatter.serves(rank)
         else:
             assert _scatter.serves(rank)
+
+
+def _pooled(random: Random) -> Any:
+    """A MaxPool of a random shape, which has outputs."""
+    rank = random.randint(1, 3)
+    kernel, dilations = ([random.randint(1, most) for _ in range(rank)] for most in (4, 3))
+    extents = [random.randint((k - 1) * d + 1, 14) for k, d in zip(kernel, dilations, strict=True)]
+    pads = [random.randint(0, k - 1) for k in (*kernel, *kernel)]
+    strides = [random.randint(1, 3) for _ in range(rank)]
+    shape = (random.randint(1, 4), random.randint(1, 5), *extents)
+    return _geometry.max_pool(shape, kernel_shape=kernel, dilations=dilations, pads=pads, strides=strides)
+
+
+def _span(places: Any, extent: int) -> int:
+    """From the first to the last of places, or all that there is."""
+    return min(extent, max(places) - min(places) + 1)
+
+
+def test_maxima_are_made_in_blocks_that_see_few_inputs_and_cover_all_outputs() -> None:
+    random = Random(3)
+    for _ in range(150):
+        g, volume = _pooled(random), random.choice((1, 10, 100, 1000, 10**6))
+        times = np.zeros(g.y_shape, int)
+        blocks = pooling._blocks(g, volume)
+        for block in blocks:
+            times[block.place] += 1
+            seen = (block.images.stop - block.images.start) * (block.channels.stop - block.channels.start)
+            for (a, b), s, offsets, n in zip(block.box, g.strides, g.offsets, g.x_shape[2:], strict=True):
+                seen *= _span([q * s + offset for q in (a, b - 1) for offset in offsets], n)
+            assert seen <= volume or times[block.place].size == 1 or prod(b - a for a, b in block.box) == 1
+        assert (times == 1).all()
+        if prod(g.x_shape) <= volume:
+            assert len(blocks) == 1
+
+
+def test_windows_are_cut_where_one_sees_too_many_inputs() -> None:
+    random = Random(4)
+    for _ in range(150):
+        g, volume = _pooled(random), random.choice((1, 3, 10, 100))
+        parts = pooling._windows_within(g, volume)
+        taps = [tap for part in parts for tap in product(*part)]
+        assert sorted(taps) == sorted(product(*g.offsets)), "every tap once"
+        for part in parts:
+            seen = prod(_span(offsets, n) for offsets, n in zip(part, g.x_shape[2:], strict=True))
+            assert seen <= volume or all(len(offsets) == 1 for offsets in part)
+        if prod(_span(offsets, n) for offsets, n in zip(g.offsets, g.x_shape[2:], strict=True)) <= volume:
+            assert len(parts) == 1
+
+
+def test_blocks_of_sums_fit_their_share_of_the_workspace() -> None:
+    random = Random(5)
+    for _ in range(300):
+        group, threads, bytes_ = random.choice((1, 1, 2, 6)), random.randint(1, 4), 2 ** random.randint(14, 24)
+        kernel = [random.randint(1, 4) for _ in range(random.randint(1, 3))]
+        w = (group * random.randint(1, 40), random.randint(1, 40), *kernel)
+        x = (random.randint(1, 5), group * w[1], *(random.randint(k, 40) for k in kernel))
+        g, item = _geometry.conv(x, w, None, group=group, pads=[0] * 2 * len(kernel)), random.choice((4, 8))
+        plan = _gather._plan(g, True, False, False, item, threads, bytes_)
+        budget = bytes_ // (2 * threads * item)  # the other half is for weights and what is not counted
+        least = _gather._elements(g, (1,) * len(kernel), w[0] // group)
+        assert (plan is None) <= (least > budget or prod(w[1:]) > 1)
+        if plan is not None:
+            assert _gather._elements(g, plan.box, plan.rows) * plan.images * plan.groups <= budget or plan.groups == 1
+            assert _gather._elements(g, plan.box, plan.rows) * plan.images <= budget
+            assert 1 <= plan.groups <= group
+            assert 1 <= plan.rows <= w[0] // group
+            assert plan.groups == 1 or plan.rows == w[0] // group
+
+
+def test_the_axes_of_gathered_rows_and_of_windows() -> None:
+    """Groups, channels, images and positions, and one for the last axis's taps, or one for the taps of every axis."""
+    for kernel, axes in (((3,), 5), ((1, 3), 6), ((3, 1), 7), ((1, 1, 3), 7), ((1, 2, 3), 9), ((2, 1, 1, 1), 11)):
+        shape = (1, 1, *(5 for _ in kernel))
+        assert _gather._axes(_geometry.conv(shape, (1, 1, *kernel), None)) == axes
