@@ -122,7 +122,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     # ---- NumPy
     "cpu/_blas.py": ("test_threads.py",),
     "cpu/_threads.py": ("test_threads.py",),
-    "cpu/unpool.py": ("test_memory.py gradients", *_GRADIENTS),
+    "cpu/unpool.py": ("test_memory.py gradients", "test_gradient_errors.py", "test_errors.py index", *_GRADIENTS),
     "cpu/weight_grad.py": ("test_memory.py gradients", *_GRADIENTS, "test_compat.py"),
     "cpu/_argmax.py": _POOLS,
     "cpu/_order.py": _POOLS,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from random import Random
 
 import numpy as np
+import oracle
 import pytest
 
+import gpuconv
 from gpuconv.cpu._windows import Axis, fill_empty, over_all
 from gpuconv.cpu._workspace import SCRATCH
 
+pooling = import_module("gpuconv.cpu.max_pool")  # where the package has a function of that name
 OFFSETS = [range(-1, 2), range(2), range(-1, 1), range(-2, 3, 2), range(3)]
 
 
@@ -88,3 +92,41 @@ def test_windows_that_hold_nothing_are_set_wherever_they_lie() -> None:
         fill_empty(target, [Axis(1, count, extent, stride, offsets)], 7)
         holds = [any(0 <= q * stride + offset < extent for offset in offsets) for q in range(count)]
         assert target.tolist() == [[[0.0 if some else 7.0] * 3 for some in holds]] * 2
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8"])
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (2, 3, 0, 1), (3, 2, 1, 0), (1, 0, 3, 2)])
+def test_maxima_do_not_depend_on_how_x_lies_in_memory(order: tuple[int, ...], dtype: str) -> None:
+    x = np.random.default_rng(8).integers(-9, 9, (3, 5, 7, 6)).astype(dtype)
+    attributes = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 2, 1], "dilations": [1, 2]}
+    expected, numbers = oracle.max_pool(x, **attributes)
+    lies = np.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order))
+    y, indices = gpuconv.max_pool(lies, return_indices=True, **attributes)
+    assert np.array_equal(y, expected)
+    assert np.array_equal(indices, numbers)
+    assert np.array_equal(gpuconv.max_pool(lies, **attributes), expected)
+
+
+def test_channels_that_are_neighbours_in_memory_are_gone_through_last() -> None:
+    x = np.zeros((2, 3, 4, 5), np.float32)
+    last = np.zeros((2, 4, 5, 3), np.float32).transpose(0, 3, 1, 2)
+    assert pooling._order_of_axes(x) == (0, 1, 2, 3)
+    assert pooling._order_of_axes(last) == (0, 2, 3, 1)
+    assert pooling._order_of_axes(last[:, ::-1]) == (0, 2, 3, 1)
+    assert pooling._order_of_axes(last[:, :1]) == (0, 1, 2, 3), "one channel has no neighbour"
+    assert pooling._order_of_axes(x.transpose(0, 1, 3, 2)) == (0, 1, 2, 3)
+    assert pooling._order_of_axes(x.transpose(1, 0, 2, 3)) == (0, 1, 2, 3)
+
+
+def test_taps_outside_of_a_block_for_every_output_are_left_out() -> None:
+    random = Random(6)
+    for _ in range(300):
+        count, extent, stride, step = (random.randint(1, most) for most in (6, 9, 4, 3))
+        start, first, taps = random.randint(-9, 9), random.randint(-6, 6), random.randint(1, 6)
+        offsets = range(first, first + taps * step, step)
+        # Not after the input for the first output, nor before it for the last one.
+        inside = [o + start for o in offsets if -(count - 1) * stride <= o + start < extent]
+        if inside:
+            axis = pooling._axis(2, count, extent, stride, start, offsets)
+            assert (axis.position, axis.count, axis.extent, axis.stride) == (2, count, extent, stride)
+            assert list(axis.offsets) == inside

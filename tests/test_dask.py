@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -365,3 +366,20 @@ def test_pads_of_an_empty_axis_that_make_more_than_64_bits_together() -> None:
     y = dask_api.max_pool(da.from_array(x, chunks=1), kernel_shape=[2], **attributes).compute()
     assert (y == np.finfo(np.float32).min).all()
     assert y.shape == (2, 1, 17)
+
+
+def test_packed_weights_are_packed_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[Any] = []
+
+    def pack(w: Any, operator: str) -> Any:
+        packed.append((w, operator))
+        return "packed"
+
+    monkeypatch.setattr(_tasks, "pack", pack)
+    w = np.arange(3.0)
+    here = _tasks.SharedWeights("conv_transpose", w, "already")
+    assert here.packed() == here.packed() == "already"
+    assert not packed
+    there = pickle.loads(pickle.dumps(here))
+    assert there.packed() == there.packed() == "packed"
+    assert [(array.tolist(), operator) for array, operator in packed] == [([0, 1, 2], "conv_transpose")]

@@ -428,3 +428,65 @@ def test_sums_that_name_an_axis_stay() -> None:
     folded, plain = both(proto, [x, bias], ["Conv", "Add"])
     np.testing.assert_array_equal(folded, plain)
     np.testing.assert_allclose(folded, np.einsum("mc,nchw->nmhw", w[:, :, 0, 0], x) + bias[:, None, None], rtol=1e-5)
+
+
+def test_parameters_that_do_not_fit_are_left_to_their_node() -> None:
+    batch = helper.make_node("BatchNormalization", ["x", "s", "t", "m", "v"], ["y"], spatial=0)
+    weights = {name: np.abs(floats(4, 3, 3, seed=seed)) for seed, name in enumerate("stmv", 1)}
+    folded, plain = both(model([batch], [X], [Y], 8, weights), [floats(2, 4, 3, 3)], ["BatchNormalization"])
+    np.testing.assert_array_equal(folded, plain)
+
+
+def test_a_bias_that_is_no_constant_keeps_its_convolution() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c"]), helper.make_node("Mul", ["c", "f"], ["y"])]
+    weights = {"w": floats(3, 4, 1, 1), "f": floats(3, 1, 1, seed=1)}
+    proto = model(nodes, [X, value("b", shape=(3,))], [Y], weights=weights)
+    folded, plain = both(proto, [floats(1, 4, 3, 3), floats(3, seed=2)], ["Conv", "Affine"])
+    np.testing.assert_allclose(folded, plain, rtol=1e-6)
+    without = model([helper.make_node("Conv", ["x", "w", ""], ["c"]), nodes[1]], [X], [Y], weights=weights)
+    folded, plain = both(without, [floats(1, 4, 3, 3)], ["Conv"])
+    np.testing.assert_allclose(folded, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_factors_whose_product_would_be_too_small_stay_apart() -> None:
+    tiny = np.full((4, 1, 1), 2.0**-100, np.float32)
+    nodes = [helper.make_node("Mul", ["x", "f"], ["p"]), helper.make_node("Mul", ["p", "g"], ["y"])]
+    x = np.full((1, 4, 1, 1), 2.0**120, np.float32)
+    proto = model(nodes, [X], [Y], weights={"f": tiny, "g": tiny})
+    folded, plain = both(proto, [x], ["Affine", "Affine"])
+    assert folded.tolist() == plain.tolist() == [[[[2.0**-80]]] * 4]
+    proto = model(nodes, [X], [Y], weights={"f": tiny, "g": 1 / tiny})
+    folded, _ = both(proto, [x], ["Affine"])
+    assert folded.tolist() == x.tolist()
+
+
+@pytest.mark.parametrize(
+    ("op_type", "names", "expected"),
+    [
+        ("Add", ["x", "f"], lambda x, f: x + f),
+        ("Add", ["f", "x"], lambda x, f: x + f),
+        ("Sub", ["x", "f"], lambda x, f: x - f),
+        ("Sub", ["f", "x"], lambda x, f: f - x),
+        ("Mul", ["f", "x"], lambda x, f: x * f),
+        ("Div", ["x", "f"], lambda x, f: x / f),
+    ],
+)
+def test_arithmetic_on_either_side_of_a_convolution(op_type: str, names: list[str], expected: Any) -> None:
+    """Powers of two and small integers, whose results are exact."""
+    conv = helper.make_node("Conv", ["a", "w"], ["x"])
+    draw = np.random.default_rng(4)
+    a, w = (draw.integers(-3, 4, shape).astype(np.float32) for shape in ((1, 4, 3, 3), (3, 4, 1, 1)))
+    for f in (np.float32([2, -4, 0.5]).reshape(3, 1, 1), np.float32(4)):
+        proto = model(
+            [conv, helper.make_node(op_type, names, ["y"])], [value("a", shape=4)], [Y], weights={"w": w, "f": f}
+        )
+        (types, (y,)) = node_types(proto, [a])
+        assert types == ["Conv"]
+        np.testing.assert_array_equal(y, expected(np.einsum("mc,nchw->nmhw", w[:, :, 0, 0], a), f))
+
+
+def test_a_constant_over_a_value_is_no_factor() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Div", ["f", "c"], ["y"])]
+    weights = {"w": np.ones((3, 4, 1, 1), np.float32), "f": np.float32([1, 2, 3]).reshape(3, 1, 1)}
+    folded, _ = both(model(nodes, [X], [Y], weights=weights), [np.ones((1, 4, 1, 1), np.float32)], ["Conv", "Div"])
+    assert folded.tolist() == [[[[0.25]], [[0.5]], [[0.75]]]]
