@@ -10,8 +10,9 @@ import oracle
 import pytest
 
 import gpuconv
+from gpuconv.cpu import _windows
 from gpuconv.cpu._windows import Axis, fill_empty, over_all
-from gpuconv.cpu._workspace import SCRATCH
+from gpuconv.cpu._workspace import SCRATCH, Scratch
 
 pooling = import_module("gpuconv.cpu.max_pool")  # where the package has a function of that name
 OFFSETS = [range(-1, 2), range(2), range(-1, 1), range(-2, 3, 2), range(3)]
@@ -130,3 +131,69 @@ def test_taps_outside_of_a_block_for_every_output_are_left_out() -> None:
             axis = pooling._axis(2, count, extent, stride, start, offsets)
             assert (axis.position, axis.count, axis.extent, axis.stride) == (2, count, extent, stride)
             assert list(axis.offsets) == inside
+
+
+def _any_axis(random: Random) -> Axis:
+    """Windows of any kind, many of which reach beyond the input or miss it."""
+    count, extent, stride, step = (random.randint(1, most) for most in (7, 9, 4, 4))
+    first = random.randint(-12, 6)
+    return Axis(1, count, extent, stride, range(first, first + random.randint(1, 9) * step, step))
+
+
+def _inside(axis: Axis, q: int) -> list[int]:
+    return [q * axis.stride + offset for offset in axis.offsets if 0 <= q * axis.stride + offset < axis.extent]
+
+
+def test_every_way_to_reduce_an_axis_gives_the_maxima_of_its_windows() -> None:
+    random, draw = Random(10), np.random.default_rng(10)
+    for _ in range(300):
+        axis = _any_axis(random)
+        source = draw.integers(-99, 99, (2, axis.extent, 3)).astype(np.float64)
+        expected = np.full((2, axis.count, 3), -1000.0)
+        for q in range(axis.count):
+            if inside := _inside(axis, q):
+                expected[:, q] = source[:, inside].max(axis=1)
+        for reduce_axis in (_windows._reduce_by_doubling, _windows._reduce_axis):
+            result = np.full_like(expected, np.nan)
+            reduce_axis(source, result, axis, -1000.0, Scratch())
+            assert np.array_equal(result, expected), (reduce_axis, axis)
+        result = np.full_like(expected, np.nan)
+        _windows._reduce_by_taps(source, result, axis, -1000.0)
+        assert np.array_equal(result, expected), axis
+
+
+def test_taps_meet_every_input_of_every_window_once() -> None:
+    random = Random(11)
+    huge = [Axis(0, 2, 3, 1, range(-2, 40)), Axis(0, 3, 2, 5, range(-11, 60, 3))]  # output by output
+    for axis in [*huge, *(_any_axis(random) for _ in range(300))]:
+        met = [
+            (q, place)
+            for reads, writes in axis.taps()
+            for q, place in zip(range(axis.count)[writes], range(axis.extent)[reads], strict=True)
+        ]
+        assert sorted(met) == sorted((q, place) for q in range(axis.count) for place in _inside(axis, q))
+        for q in range(axis.count):
+            low, high = axis.inside(q)
+            assert [q * axis.stride + offset for offset in axis.offsets[low:high]] == _inside(axis, q)
+
+
+def test_an_axis_whose_outputs_are_its_inputs_is_left_out() -> None:
+    assert Axis(2, 5, 5, 1, range(1)).trivial
+    for axis in (Axis(2, 3, 5, 2, range(1)), Axis(2, 4, 5, 1, range(1)), Axis(2, 5, 5, 1, range(2)),
+                 Axis(2, 5, 5, 1, range(1, 2))):  # fmt: skip
+        assert not axis.trivial
+
+
+def test_several_axes_are_reduced_one_after_the_other() -> None:
+    source = np.random.default_rng(12).permutation(2 * 6 * 7 * 3).reshape(2, 6, 7, 3).astype(np.float32)
+    rows, columns, same = Axis(1, 3, 6, 2, range(2)), Axis(2, 5, 7, 1, range(3)), Axis(3, 3, 3, 1, range(1))
+    expected = [[source[:, 2 * q : 2 * q + 2, p : p + 3].max(axis=(1, 2)) for p in range(5)] for q in range(3)]
+    for axes in ((rows, columns), (rows, columns, same), (same, columns, rows)):
+        for target in (None, np.zeros((2, 3, 5, 3), np.float32)):
+            found = _windows.reduce(source, axes, -1, Scratch(), target)
+            assert target is None or found is target
+            assert np.array_equal(found, np.moveaxis(np.array(expected), 2, 0))
+    assert _windows.reduce(source, [same], -1, Scratch()) is source
+    target = np.zeros_like(source)
+    assert _windows.reduce(source, [same], -1, Scratch(), target) is target
+    assert np.array_equal(target, source)
