@@ -13,7 +13,7 @@ _PLANS = ("test_gemm_plan.py", "test_explain.py")
 _POOL_PLANS = ("test_pool_plan.py", "test_pool_rows_plan.py")
 _POOLED = "test_many_blocks.py [max_pool"
 _POOLS = ("test_cases.py", "test_cpu_windows.py", "test_extremes.py")
-_SUMS = ("test_cases.py", "test_cpu_products.py", "test_packed.py", "test_fusion.py")
+_SUMS = ("test_cpu_products.py", "test_cases.py", "test_packed.py", "test_fusion.py")
 _GRADIENTS = ("test_gradients.py", "test_gradients_elsewhere.py", "test_complex.py")
 _DASK = ("test_dask_errors.py", "test_dask.py")
 _REWRITING = (
@@ -130,8 +130,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cpu/max_pool.py": ("test_workspace.py", *_POOLS, "test_memory.py pooling"),
     "cpu/_workspace.py": ("test_workspace.py", "test_cases.py", "test_cpu_products.py", "test_memory.py"),
     "cpu/_finish.py": ("test_errors.py", "test_memory.py no_channels", "test_fusion.py", "test_cpu_products.py"),
-    "cpu/_gather.py": (*_SUMS, "test_workspace.py", "test_memory.py test_a_convolution -taps"),
-    "cpu/_scatter.py": ("test_cases.py", "test_workspace.py", "test_fusion.py", "test_complex.py", "test_memory.py"),
+    "cpu/_gather.py": ("test_workspace.py", *_SUMS, "test_memory.py test_a_convolution -taps"),
+    "cpu/_scatter.py": (
+        "test_workspace.py",
+        "test_cpu_products.py taps_reach few_output",
+        "test_cases.py",
+        "test_fusion.py",
+        "test_complex.py",
+        "test_memory.py",
+    ),
     "cpu/conv_transpose.py": ("test_cases.py", "test_fusion.py", "test_packed.py"),
     "cpu/_taps.py": (*_SUMS, "test_ranks.py", "test_memory.py not_finite"),
     "cpu/*": _SUMS,
