@@ -250,3 +250,40 @@ def test_the_axes_of_gathered_rows_and_of_windows() -> None:
     for kernel, axes in (((3,), 5), ((1, 3), 6), ((3, 1), 7), ((1, 1, 3), 7), ((1, 2, 3), 9), ((2, 1, 1, 1), 11)):
         shape = (1, 1, *(5 for _ in kernel))
         assert _gather._axes(_geometry.conv(shape, (1, 1, *kernel), None)) == axes
+
+
+def test_images_that_are_matrices_in_memory() -> None:
+    x = np.zeros((2, 3, 4, 5))
+    last = np.zeros((2, 4, 5, 3)).transpose(0, 3, 1, 2)
+    assert _gather._flattens(x)
+    assert _gather._flattens(last)
+    for other in (x[..., ::2], x[:, ::2], x.transpose(0, 1, 3, 2), last[..., 1:], x.transpose(1, 0, 2, 3)):
+        assert not _gather._flattens(other)
+
+
+def test_outputs_that_are_their_inputs() -> None:
+    def pointwise(kernel: Ints, extents: Ints = (5, 6), **attributes: Any) -> bool:
+        return _gather._pointwise(_geometry.conv((1, 1, *extents), (1, 1, *kernel), None, **attributes))
+
+    assert pointwise((1, 1))
+    assert pointwise((1, 1), dilations=[3, 3])
+    assert not pointwise((1, 1), strides=[1, 2])
+    assert not pointwise((1, 1), (1, 1), strides=[2, 1])
+    assert not pointwise((1, 3), pads=[0, 1, 0, 1])
+    assert not pointwise((3, 1), pads=[1, 0, 1, 0])
+    assert not pointwise((1, 1), pads=[0, 1, 0, 0])
+    assert not pointwise((1, 2), pads=[0, 0, 0, 1])
+
+
+def test_bias_and_matrices_have_the_axes_of_what_they_meet() -> None:
+    assert _gather._along_channels(np.arange(3), np.zeros((2, 3, 4, 5))).shape == (3, 1, 1)
+    w = np.arange(12 * 2 * 3 * 2).reshape(12, 2, 3, 2)
+    g = _geometry.conv((1, 6, 9, 9), w.shape, None, group=3)
+    split = _gather._split(w, g)
+    assert split.shape == (1, 3, 4, 2, 3, 2)
+    found = _gather._matrices(split, ((1, 3), (1, 4)), "float64")
+    assert found.dtype == np.float64
+    assert found.tolist() == [[w[4 * group + 1 : 4 * group + 4].reshape(3, 12).tolist() for group in (1, 2)]]
+    rows = _gather._by_rows(w, g, "float32")
+    assert rows.dtype == np.float32
+    assert rows.tolist() == [[w[4 * m : 4 * m + 4, :, k].reshape(4, 4).tolist() for m in range(3)] for k in range(3)]
