@@ -99,6 +99,9 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "_dtypes.py module: … x64', 'Complex<float>', 8, 'complex64', 0, False, 'float32'), DType('complex128', …  ->  … x64', 'Complex<float>', 8, 'complex64', -1, False, 'float32'), DType('complex128', …",  # noqa: E501
         "_dtypes.py module: … x64', 'Complex<float>', 8, 'complex64', 0, False, 'float32'), DType('complex128', …  ->  … x64', 'Complex<float>', 8, 'complex64', 1, False, 'float32'), DType('complex128', …",  # noqa: E501
     ),
+    "NumPy finds any negative extent, not -1 alone.": (
+        "onnx/operators/normalizing.py _instance_normalization: per_channel = (-1, *(1,) * (x.ndim - 2))  ->  per_channel = (-2, *(1,) * (x.ndim - 2))",  # noqa: E501
+    ),
 }
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -161,6 +164,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cpu/weight_grad.py module: _TILE_ELEMENTS",
         "onnx/model.py module: _MOST_SEEN",
         "onnx/operators/affine.py module: _BLOCK",
+        "onnx/operators/pooling.py _sums_along",
         "onnx/operators/pooling.py module: _BLOCK",
         "cuda/sums_plan.py most_parts",
     ),

@@ -79,6 +79,7 @@ COSTS: list[tuple[int, str, int, tuple[Any, ...], dict[str, Any]]] = [
     (2 * 6 * 3, "Upsample", 7, (of(2, 6),), {"scales": [3.0, 1.0]}),
     # Everything else: what broadcasting makes of the inputs; by an axis that a node names, no more than their product.
     (4 * 5 * 6, "Add", 22, (of(4, 1, 6), of(5, 1)), {}),
+    (4 * 5, "Add", 7, (of(4, 5), of(5)), {}),
     (4 * 5 * 5, "Add", 6, (of(4, 5), of(5)), {"broadcast": 1}),
     (4 * 5, "Clip", 22, (of(4, 5), of(), None), {}),
     (4 * 5, "Neg", 22, (of(4, 5),), {}),

@@ -14,7 +14,10 @@ from onnx_models import NEWEST, floats, model, value
 
 import gpuconv
 from gpuconv.onnx import backend
+from gpuconv.onnx.folding import fold
+from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators.affine import affine
+from gpuconv.onnx.rewriting import Graph
 
 UNIT = 2.0**-24
 X = value("x", shape=("N", 4, "H", "W"))
@@ -490,3 +493,23 @@ def test_a_constant_over_a_value_is_no_factor() -> None:
     weights = {"w": np.ones((3, 4, 1, 1), np.float32), "f": np.float32([1, 2, 3]).reshape(3, 1, 1)}
     folded, _ = both(model(nodes, [X], [Y], weights=weights), [np.ones((1, 4, 1, 1), np.float32)], ["Conv", "Div"])
     assert folded.tolist() == [[[[0.25]], [[0.5]], [[0.75]]]]
+
+
+def test_attributes_that_a_call_gives_are_not_known_ahead() -> None:
+    conv, leaky = helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("LeakyRelu", ["c"], ["y"])
+    leaky.attribute.add(name="alpha", type=onnx.AttributeProto.FLOAT, ref_attr_name="slope")
+    graph = Graph([conv, leaky], {"w": np.ones((1, 1, 1), np.float32)}, frozenset(["y"]), 22)
+    assert [node.op_type for node in fold(graph).nodes] == ["Conv", "LeakyRelu"]
+    del leaky.attribute[:]
+    assert [node.op_type for node in fold(graph).nodes] == ["FusedConv"]
+
+
+def test_a_cast_to_a_type_that_is_not_known_stays() -> None:
+    cast = helper.make_node("CastLike", ["k", "u"], ["y"])
+    facts = {"k": Fact("float32", 1)}
+    graph = Graph([cast], {"k": np.ones(1, np.float32)}, frozenset(["y"]), 22, facts)
+    assert [node.op_type for node in fold(graph).nodes] == ["CastLike"]
+    graph = Graph([cast], {"k": np.ones(1, np.float32)}, frozenset(["y"]), 22, {"u": Fact("int64", 1)})
+    folded = fold(graph)
+    assert folded.nodes == []
+    assert folded.constants["y"].dtype == np.int64
