@@ -82,6 +82,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_errors.py",
         "test_layout.py",
         "test_out.py",
+        "test_fusion.py alone_or_together",
         "test_precision.py",
         "test_onnx_on_device.py",
         "test_packed.py",
