@@ -1,8 +1,9 @@
 """Mutants of Python modules that `mutate_python` need not notice, by reason.
 
-Those of `EQUIVALENT` compute the same, each by its name. Of the functions of `CHOICES`, any result is right that other
-tests accept: they choose among tiles, blocks and ways, and the tests see to it that whatever is chosen fits, covers all
-outputs and gives the same results. What goes unnoticed there changes the time that is taken, and nothing else.
+Those of `EQUIVALENT` compute the same, each by its name. Of the functions and constants of `CHOICES`, any result is
+right that other tests accept: they choose among tiles, blocks and ways, and the tests see to it that whatever is chosen
+fits, covers all outputs and gives the same results. What goes unnoticed there changes the time that is taken, and
+nothing else.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cuda/channels_last_plan.py _run: extent, begins[found[0]] = left.pop(found[0])  ->  extent, begins[found[0]] = left.pop(found[-1])",  # noqa: E501
     ),
     "More room than is needed, of which the rest is not read.": (
+        "cpu/_windows.py _reduce_by_doubling: length = (axis.count - 1) * axis.stride + (count - 1) * step + 1  ->  length = (axis.count - 1) * axis.stride + (count - 1) * step + 2",  # noqa: E501
         "cpu/_gather.py _piece: reach, begins = ((q - 1) * s + offsets[-1] - offsets[0] + 1, a * s + offsets[0])  ->  reach, begins = ((q + 1) * s + offsets[-1] - offsets[0] + 1, a * s + offsets[0])",  # noqa: E501
     ),
     "Dividing by 0 stands for dividing by 1.": (
@@ -71,9 +73,35 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cpu/_gather.py _Job.compute: for low, high in spans(groups * rows, groups * rows if one_pass else _FINISHED // (images * piece.count)):  ->  for low, high in spans(groups * rows, groups * rows if one_pass else -(-_FINISHED // (images * piece.count))):",  # noqa: E501
     ),
     "Matrices have an order: whoever calls has asked.": (
+        "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (-1, 0) for matrix in (a, b))",  # noqa: E501
+        "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, -1) for matrix in (a, b))",  # noqa: E501
         "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 1) for matrix in (a, b))",  # noqa: E501
+        "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (1, 0) for matrix in (a, b))",  # noqa: E501
     ),
     "Any negative position is that of nothing.": ("cpu/_argmax.py _carried: places.fill(-1)  ->  places.fill(-2)",),
+    "Channels that are as far away as there are channels are none.": (
+        "onnx/operators/normalizing.py _lrn: for offset in range(-min((size - 1) // 2, channels - 1), min(size // 2, channels - 1) + 1):  ->  for offset in range(-min((size - 1) // 2, channels - 1), min(size // 2, channels - 0) + 1):",  # noqa: E501
+        "onnx/operators/normalizing.py _lrn: for offset in range(-min((size - 1) // 2, channels - 1), min(size // 2, channels - 1) + 1):  ->  for offset in range(-min((size - 1) // 2, channels - 0), min(size // 2, channels - 1) + 1):",  # noqa: E501
+    ),
+    "No nodes are not too many, and neither is one.": (
+        "onnx/structure.py _Measure.check: count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), 0)  ->  count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), 1)",  # noqa: E501
+        "onnx/structure.py _Measure.check: count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), 0)  ->  count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), -1)",  # noqa: E501
+    ),
+    "NumPy's arrays are found quickly, or the longer way that those of other libraries go.": (
+        "_arrays.py resolve: if type(w) is kind and (b is None or type(b) is kind):  ->  if type(w) is kind and (b is None and type(b) is kind):",  # noqa: E501
+    ),
+    "Conv and ConvTranspose have one output.": (
+        "_check_onnx.py compare: worst = max(worst, _within(\"y (beside the cpu's)\", got[0], _run(test.model, test.inputs, 'cpu')[0], bound))  ->  worst = max(worst, _within(\"y (beside the cpu's)\", got[-1], _run(test.model, test.inputs, 'cpu')[0], bound))",  # noqa: E501
+    ),
+    "Complex numbers have no order: nobody asks for the lowest.": (
+        "_dtypes.py module: … ', 'Complex<double>', 16, 'complex128', 0, False, 'float64'))} …  ->  … ', 'Complex<double>', 16, 'complex128', -1, False, 'float64'))} …",  # noqa: E501
+        "_dtypes.py module: … ', 'Complex<double>', 16, 'complex128', 0, False, 'float64'))} …  ->  … ', 'Complex<double>', 16, 'complex128', 1, False, 'float64'))} …",  # noqa: E501
+        "_dtypes.py module: … x64', 'Complex<float>', 8, 'complex64', 0, False, 'float32'), DType('complex128', …  ->  … x64', 'Complex<float>', 8, 'complex64', -1, False, 'float32'), DType('complex128', …",  # noqa: E501
+        "_dtypes.py module: … x64', 'Complex<float>', 8, 'complex64', 0, False, 'float32'), DType('complex128', …  ->  … x64', 'Complex<float>', 8, 'complex64', 1, False, 'float32'), DType('complex128', …",  # noqa: E501
+    ),
+    "NumPy finds any negative extent, not -1 alone.": (
+        "onnx/operators/normalizing.py _instance_normalization: per_channel = (-1, *(1,) * (x.ndim - 2))  ->  per_channel = (-2, *(1,) * (x.ndim - 2))",  # noqa: E501
+    ),
 }
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -109,20 +137,35 @@ CHOICES: dict[str, tuple[str, ...]] = {
     ),
     "Blocks of any size are added up to the same sums, within the workspace.": (
         "cpu/_gather.py _plan",
-        "cpu/_scatter.py _coarse",
         "cpu/_scatter.py _plan",
     ),
     "How much is done at a time, or from when on in another way: either is right.": (
-        "cpu/_blas.py module",
+        "cpu/_blas.py module: _LONG",
+        "cpu/_blas.py module: _PAUSE",
+        "cpu/_blas.py module: _SMALL",
         "cpu/_blas.py team",
-        "cpu/_gather.py module",
-        "cpu/_threads.py module",
+        *(
+            f"cpu/_gather.py module: {name}"
+            for name in (
+                *("_DEEP", "_FEW", "_FINISHED", "_OFTEN", "_SEVERAL"),
+                *("_SPARSE", "_TILE_BYTES", "_WIDE", "_WORTH_STARTING"),
+            )
+        ),
+        "cpu/_threads.py module: _LOST",
+        "cpu/_threads.py module: _WORTH_WAKING",
         "cpu/_threads.py pays",
-        "cpu/_scatter.py module",
-        "cpu/_windows.py module",
+        "cpu/_scatter.py _Job._multiply",
+        "cpu/_scatter.py module: _TILE_BYTES",
+        "cpu/_scatter.py module: _WIDE",
+        "cpu/_windows.py module: _SHORT_RUN, _SHORT_PLANE",
         "cuda/channels_tile.py module",
-        "cpu/max_pool.py module",
-        "cpu/weight_grad.py module",
+        "cpu/max_pool.py module: _FEW",
+        "cpu/max_pool.py module: _TILE_BYTES",
+        "cpu/weight_grad.py module: _TILE_ELEMENTS",
+        "onnx/model.py module: _MOST_SEEN",
+        "onnx/operators/affine.py module: _BLOCK",
+        "onnx/operators/pooling.py _sums_along",
+        "onnx/operators/pooling.py module: _BLOCK",
         "cuda/sums_plan.py most_parts",
     ),
     "The model alone is given the number, by way of a variable.": ("cuda/bands_plan.py _scattered_bytes",),

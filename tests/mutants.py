@@ -2,7 +2,7 @@
 
 `mutate_geometry` and `mutate_python` run them. Text is not changed, neither words of errors (all of a `raise`) nor
 f-strings nor docstrings; nor are annotations, decorators and assertions, which do not compute, and the `strict` of
-`zip`, whose arguments have one length here.
+`zip`, whose arguments have one length here. The -1 of `reshape` does not become -2, which NumPy takes for the same.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ class Place:
     parent: ast.AST
     field: str
     index: int | None
+    is_found: bool = False  # it is, or is in, the -1 of a reshape
 
     @property
     def node(self) -> Any:
@@ -204,7 +205,16 @@ def _places(place: Place, left_out: Left) -> Iterator[Place]:
         if field not in _SILENT:
             for index, child in _children(value):
                 if isinstance(child, ast.AST):
-                    yield from _places(replace(place, parent=node, field=field, index=index), left_out)
+                    found = _is_found(node, child) or (place.is_found and isinstance(node, ast.UnaryOp))
+                    yield from _places(replace(place, parent=node, field=field, index=index, is_found=found), left_out)
+
+
+def _is_found(node: ast.AST, child: ast.AST) -> bool:
+    """Tell whether a node is a call of ``reshape`` and its child the extent -1, which NumPy finds."""
+    match node, child:
+        case ast.Call(func=ast.Attribute(attr="reshape")), ast.UnaryOp(ast.USub(), ast.Constant(value=1)):
+            return True
+    return False
 
 
 def _children(value: Any) -> Iterable[tuple[int | None, Any]]:
@@ -237,7 +247,8 @@ def _replacements(place: Place, floats: bool) -> Iterator[ast.AST]:
         case ast.Name(id=name, ctx=ast.Load()) if _NAMES.get(name) in place.names:
             yield _changed(node, id=_NAMES[name])
         case ast.Constant(value=value):
-            yield from (_changed(node, value=other) for other in _other_constants(value, floats))
+            others = _other_constants(value, floats)
+            yield from (_changed(node, value=other) for other in others if not (place.is_found and other == 2))
 
 
 def _other_operators(node: ast.AST) -> Iterator[ast.AST]:

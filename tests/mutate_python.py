@@ -253,12 +253,17 @@ def _judged(target: Target, status: int | None) -> str:
         return TIMEOUT
     if status:
         return WRONG if known else KILLED
-    choice = target.name.partition(": ")[0] in CHOOSING
+    choice = target.name.startswith(tuple(CHOOSING))
     return KNOWN if known else CHOICE if choice else SURVIVED
 
 
+def _beginning(choice: str) -> str:
+    """Return what the names of a function's mutants begin with, or those of a constant of a module."""
+    return f"{choice} = " if ": " in choice else f"{choice}: "
+
+
 KNOWN_NAMES = {name for names in EQUIVALENT.values() for name in names}
-CHOOSING = {function for functions in CHOICES.values() for function in functions}
+CHOOSING = {_beginning(choice) for choices in CHOICES.values() for choice in choices}
 
 
 # ---------------------------------------------------------------- the command

@@ -13,11 +13,14 @@ _PLANS = ("test_gemm_plan.py", "test_explain.py")
 _POOL_PLANS = ("test_pool_plan.py", "test_pool_rows_plan.py")
 _POOLED = "test_many_blocks.py [max_pool"
 _POOLS = ("test_cases.py", "test_cpu_windows.py", "test_extremes.py")
-_SUMS = ("test_cases.py", "test_cpu_products.py", "test_packed.py", "test_fusion.py")
+_SUMS = ("test_cpu_products.py", "test_cases.py", "test_packed.py", "test_fusion.py")
 _GRADIENTS = ("test_gradients.py", "test_gradients_elsewhere.py", "test_complex.py")
 _DASK = ("test_dask_errors.py", "test_dask.py")
 _REWRITING = (
     "test_onnx_folding.py",
+    "test_onnx_costs.py",
+    "test_onnx_functions.py",
+    "test_onnx_untrusted.py small_models scaled_often constants_that memory_that",
     "test_onnx_joining.py",
     "test_onnx_repeated.py",
     "test_onnx_inputs.py",
@@ -27,6 +30,9 @@ _REWRITING = (
 _OPERATORS = (
     "test_onnx_operators.py",
     "test_onnx_forms.py",
+    "test_onnx_costs.py",
+    "test_onnx_untrusted.py windows_larger window_without_end device_s average_is",
+    "test_onnx_functions.py",
     "test_onnx_node_tests.py",
     "test_onnx_folding.py",
     "test_onnx_exported.py",
@@ -77,6 +83,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_errors.py",
         "test_layout.py",
         "test_out.py",
+        "test_fusion.py alone_or_together",
         "test_precision.py",
         "test_onnx_on_device.py",
         "test_packed.py",
@@ -87,6 +94,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "_compile.py": ("test_cli_compile.py", "test_trust.py"),
     "_dtypes.py": (
         "test_errors.py",
+        "test_extremes.py least_number numpy_s_size",
         "test_cases.py bfloat16",
         "test_complex.py",
         "test_precision.py",
@@ -95,7 +103,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "_environment.py": ("test_environment.py",),
     "_errors.py": ("test_errors.py", "test_cuda_errors.py"),
-    "_explain.py": ("test_explain.py", "test_finish_plan.py", "test_layout.py"),
+    "_explain.py": ("test_explain.py", "test_errors.py to%explain", "test_finish_plan.py", "test_layout.py"),
     "_geometry.py": ("test_geometry_rules.py", "test_errors.py", "test_geometry.py", "test_sizes.py", "test_peers.py"),
     "_files.py": ("test_onnx_untrusted.py", "test_cli_files.py"),
     "_gradient*.py": ("test_gradient_errors.py", "test_errors.py", "test_explain.py", *_GRADIENTS, "test_compat.py"),
@@ -116,17 +124,25 @@ TESTS: dict[str, tuple[str, ...]] = {
     # ---- NumPy
     "cpu/_blas.py": ("test_threads.py",),
     "cpu/_threads.py": ("test_threads.py",),
-    "cpu/unpool.py": _GRADIENTS,
-    "cpu/weight_grad.py": (*_GRADIENTS, "test_compat.py"),
+    "cpu/unpool.py": ("test_memory.py gradients", "test_gradient_errors.py", "test_errors.py index", *_GRADIENTS),
+    "cpu/weight_grad.py": ("test_memory.py gradients", *_GRADIENTS, "test_compat.py"),
     "cpu/_argmax.py": _POOLS,
     "cpu/_order.py": _POOLS,
     "cpu/_windows.py": _POOLS,
-    "cpu/max_pool.py": _POOLS,
+    "cpu/max_pool.py": ("test_workspace.py", *_POOLS, "test_memory.py pooling"),
     "cpu/_workspace.py": ("test_workspace.py", "test_cases.py", "test_cpu_products.py", "test_memory.py"),
-    "cpu/_finish.py": ("test_errors.py", "test_fusion.py", "test_cpu_products.py"),
-    "cpu/_scatter.py": ("test_cases.py", "test_fusion.py", "test_complex.py", "test_memory.py"),
+    "cpu/_finish.py": ("test_errors.py", "test_memory.py no_channels", "test_fusion.py", "test_cpu_products.py"),
+    "cpu/_gather.py": ("test_workspace.py", *_SUMS, "test_memory.py test_a_convolution -taps"),
+    "cpu/_scatter.py": (
+        "test_workspace.py",
+        "test_cpu_products.py taps_reach few_output",
+        "test_cases.py",
+        "test_fusion.py",
+        "test_complex.py",
+        "test_memory.py",
+    ),
     "cpu/conv_transpose.py": ("test_cases.py", "test_fusion.py", "test_packed.py"),
-    "cpu/_taps.py": (*_SUMS, "test_ranks.py"),
+    "cpu/_taps.py": (*_SUMS, "test_ranks.py", "test_memory.py not_finite"),
     "cpu/*": _SUMS,
     # ---- Dask
     "dask/*": _DASK,

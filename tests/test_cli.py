@@ -9,10 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
+from onnx_models import model, value
 
 import gpuconv
 from gpuconv import _cases, _check, _check_onnx, _terminal
@@ -87,6 +90,21 @@ def test_a_full_disk_behind_stdout_is_an_error() -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert re.fullmatch("gpuconv: error: .*No space left on device\n", done.stderr)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_what_a_full_disk_has_not_taken_is_let_go_after_an_error() -> None:
+    code = "import sys; from gpuconv.__main__ import _fail; print('begun'); sys.exit(_fail('broken'))"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},  # so that something is held
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (2, "gpuconv: error: broken\n")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes break in another way")
@@ -206,11 +224,60 @@ def test_check_compares_a_second_backend_with_the_cpu(monkeypatch: pytest.Monkey
         assert re.search(rf"^PyTorch models +{side} ", out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("change", [0.001, np.nan])
-def test_an_onnx_model_must_be_within_its_bound(change: float) -> None:
+@cache
+def _onnx_tests() -> dict[str, _check_onnx.Model]:
     found, missing = _check_onnx.models()
     assert not missing
-    test = next(test for test in found if test.name == "Conv2d_groups")
+    return {test.name: test for test in found}
+
+
+def test_both_outputs_of_max_pool_are_compared() -> None:
+    test = _onnx_tests()["maxpool_with_argmax_2d_precomputed_pads"]
+    assert _check_onnx.compare(test, "cpu") == 0
+    for number, output in enumerate(test.outputs):
+        wrong = [*test.outputs]
+        wrong[number] = output + 1
+        with pytest.raises(_check.Mismatch, match=rf"^output {number}\["):
+            _check_onnx.compare(replace(test, outputs=wrong), "cpu")
+
+
+def test_a_second_backend_must_be_near_the_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    test, run = _onnx_tests()["Conv2d_groups"], _check_onnx._run
+    away = 0.7 * _check_onnx._bound(test)  # from what is right, on either side of it
+
+    def off(tested: Any, inputs: Any, side: str) -> Any:
+        if tested is not test.model:
+            return run(tested, inputs, side)
+        return ((test.outputs[0] + (away if side == "cpu" else -away)).astype(np.float32),)
+
+    monkeypatch.setattr(_check_onnx, "_run", off)
+    assert 0.5 < _check_onnx.compare(test, "cpu") <= 0.9
+    with pytest.raises(_check.Mismatch, match=r"^y \(beside the cpu's\)"):
+        _check_onnx.compare(test, "cuda")
+
+
+def test_the_bound_of_an_onnx_model_is_by_its_sums_of_magnitudes() -> None:
+    """Twice (K + 2) ulps of S and half the least number: K products of a sum, whose magnitudes add up to S."""
+    ulp, least = 2.0**-24, 2.0**-150
+    x, w = np.float32([[[1, -1, 1, 0], [2, -2, 2, 0]]]), np.float32([[[1, -1, 1], [-1, 1, -1]]])
+    conv = helper.make_node("Conv", ["x", "w"], ["y"])
+    made = model([conv], [value("x")], [value("y")], 22, {"w": w})
+    test = _check_onnx.Model("group", "conv", made, [x], [np.zeros((1, 1, 2), np.float32)])
+    assert _check_onnx._terms(test) == 6
+    expected = [2 * ((6 + 2) * ulp * total + least) for total in (9, 6)]
+    assert _check_onnx._bound(test).tolist() == [[expected]]
+    # The other way round, with the weights as an input: two groups of two channels, each with three taps.
+    x, w = np.float32([[[1], [-1], [2], [0]]]), -np.ones((4, 1, 3), np.float32)
+    conv = helper.make_node("ConvTranspose", ["x", "w"], ["y"], group=2)
+    made = model([conv], [value("x"), value("w")], [value("y")], 22)
+    test = _check_onnx.Model("group", "conv_transpose", made, [x, w], [np.zeros((1, 2, 3), np.float32)])
+    assert _check_onnx._terms(test) == 6
+    assert _check_onnx._bound(test).tolist() == [[[2 * ((6 + 2) * ulp * 2 + least)] * 3] * 2]
+
+
+@pytest.mark.parametrize("change", [0.001, np.nan])
+def test_an_onnx_model_must_be_within_its_bound(change: float) -> None:
+    test = _onnx_tests()["Conv2d_groups"]
     assert 0 < _check_onnx.compare(test, "cpu") <= 1
     wrong = test.outputs[0].copy()
     wrong.flat[3] += change

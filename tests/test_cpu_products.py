@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from math import prod
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,8 +14,11 @@ import pytest
 from operands import LAYOUTS
 
 import gpuconv
-from gpuconv import _geometry, cpu
-from gpuconv.cpu import _gather, _product
+from gpuconv import _activation, _geometry, cpu
+from gpuconv.cpu import _gather, _product, _scatter
+from gpuconv.cpu._finish import Finish
+from gpuconv.cpu._workspace import Plan, blocks
+from gpuconv.cpu.conv import _adds_less_than_it_gathers
 from gpuconv.onnx import backend
 
 available = pytest.mark.skipif(not _product.available("float32"), reason="this NumPy's BLAS cannot be called")
@@ -68,6 +74,28 @@ def test_what_blas_cannot_take_is_refused() -> None:
     assert not _product.adds(a, np.zeros(289, np.uint8)[1:].view(np.float32).reshape(2, 6, 6), c)
     assert not _product.adds(*(matrices.astype(np.complex64) for matrices in (a, b, c)))
     assert not _product.adds(*(np.zeros((_product.MOST + 1, 2, 2), np.float32) for _ in range(3)))
+
+
+def test_the_order_of_a_matrix_and_the_step_between_its_rows() -> None:
+    """In elements of 4 bytes; CBLAS has 111 for a matrix as it is, 112 for another one's transpose."""
+    for shape, strides, expected in [
+        ((3, 5), (20, 4), (111, 5)),
+        ((3, 5), (28, 4), (111, 7)),
+        ((3, 5), (4, 12), (112, 3)),
+        ((3, 5), (4, 16), (112, 4)),
+        ((3, 1), (28, 4000), (111, 7)),
+        ((3, 1), (4, 4000), (111, 1)),
+        ((1, 5), (4000, 4), (111, 5)),
+        ((1, 5), (4000, 28), (112, 7)),
+        ((1, 1), (4000, 8000), (111, 1)),
+        ((3, 5), (16, 4), None),
+        ((3, 5), (22, 4), None),
+        ((3, 5), (4, 8), None),
+        ((3, 5), (4, 14), None),
+        ((3, 5), (40, 8), None),
+        ((3, 5), (-20, 4), None),
+    ]:
+        assert _product._order(shape, strides, 4) == expected, (shape, strides)
 
 
 # ---------------------------------------------------------------- convolutions
@@ -169,17 +197,44 @@ def test_blocks_as_wide_as_the_input_that_begin_elsewhere(
         assert np.array_equal(gpuconv.conv(*given, **attributes), oracle.conv(*given, **attributes).value)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("shape", "kernel", "attributes", "adds"),
+    [
+        ((48, 50), (3, 3), PADS, True),
+        ((48, 50), (3, 3), {**PADS, "group": 2}, True),
+        ((48, 50), (3, 2), {"dilations": [1, 2], "pads": [0, 1, 2, 0]}, True),
+        ((48, 50), (3, 3), {**PADS, "strides": [2, 1]}, False),
+        ((48, 50), (3, 3), {**PADS, "strides": [1, 2]}, False),
+        ((48, 50), (1, 1), {}, False),
+        ((400,), (5,), {"pads": [2, 2]}, True),
+        ((40,), (9,), {"pads": [4, 4], "dilations": [3]}, False),  # blocks would meet most inputs several times
+    ],
+)
+def test_few_output_channels_are_added_up(
+    shape: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, Any], adds: bool, dtype: Any
+) -> None:
+    group = attributes.get("group", 1)
+    x, w, b = _integers(9, (2, 48 * group, *shape), (group, 48, *kernel), (group,), dtype=dtype)
+    assert _adds_less_than_it_gathers(_geometry.conv(x.shape, w.shape, None, **attributes), False) == adds
+    expected = oracle.conv(x, w, b, **attributes).value.astype(dtype)
+    assert np.array_equal(gpuconv.conv(x, w, b, **attributes), expected)
+
+
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_weight_that_is_not_finite_meets_no_padding(is_known: bool, value: float) -> None:
+@pytest.mark.parametrize(("pads", "tap", "row"), [([1, 1, 1, 1], 0, 0), ([1, 0, 0, 0], 0, 0), ([0, 0, 1, 0], 2, -1)])
+def test_a_weight_that_is_not_finite_meets_no_padding(
+    pads: list[int], tap: int, row: int, is_known: bool, value: float
+) -> None:
     x, w = _integers(5, (1, 16, 20, 20), (8, 16, 3, 3))
-    w[3, 5, 0, 1] = value
-    geometry = _geometry.conv(x.shape, w.shape, None, **PADS)
+    w[3, 5, tap, 1] = value
+    geometry = _geometry.conv(x.shape, w.shape, None, pads=pads)
     y = np.empty(geometry.y_shape, np.float32)
     facts = cpu.known_weights(w) if is_known else None
     cpu.conv(x, w, None, y, geometry, facts=facts)
-    oracle.assert_close(y, oracle.conv(x, w, **PADS), np.float32)
-    assert np.isfinite(y[:, 3, 0]).all(), "the first row of outputs meets no input through this tap"
+    oracle.assert_close(y, oracle.conv(x, w, pads=pads), np.float32)
+    assert np.isfinite(y[:, 3, row]).all(), "this row of outputs meets no input through this tap"
 
 
 def test_without_blas_results_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,3 +262,104 @@ def test_only_constants_are_looked_at_once() -> None:
         for _ in range(2):
             assert np.array_equal(rep.run({"x": x})[0], oracle.conv(x, w, **PADS).value)
             assert np.array_equal(rep.run({"x": x, "w": weights})[0], oracle.conv(x, weights, **PADS).value)
+
+
+# ---------------------------------------------------------------- blocks by definition
+
+
+class _Dirty:
+    """Memory that holds NaN until something is written."""
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        return np.full(shape, np.nan, dtype)
+
+
+def _any_conv(random: Random) -> Any:
+    rank, group = random.randint(1, 3), random.choice((1, 1, 2))
+    kernel = [random.choice((1, 2, 3, 6)) for _ in range(rank)]
+    dilations = [random.randint(1, 2) for _ in range(rank)]
+    pads = [random.randint(0, (k - 1) * d) for k, d in zip(kernel * 2, dilations * 2, strict=True)]
+    extents = [random.randint(1, 7) for _ in range(rank)]
+    for axis in range(rank):  # so that there is an output
+        missing = (kernel[axis] - 1) * dilations[axis] + 1 - extents[axis] - pads[axis] - pads[rank + axis]
+        extents[axis] += max(0, missing)
+    strides = [random.choice((1, 1, 2, 3)) for _ in range(rank)]
+    channels = random.randint(1, 2)
+    x, w = (random.randint(1, 3), group * channels, *extents), (group * 2, channels, *kernel)
+    return _geometry.conv(x, w, None, dilations=dilations, group=group, pads=pads, strides=strides)
+
+
+def _windows(x: Any, g: Any, images: range, positions: list[tuple[int, ...]], groups: range) -> Any:
+    """What every tap meets, by definition: (groups, channels * taps, images * positions)."""
+    channels, taps = g.w_shape[1], list(np.ndindex(*g.kernel_shape))
+    found = np.zeros((len(groups), channels, len(taps), len(images), len(positions)), x.dtype)
+    for t, tap in enumerate(taps):
+        for p, position in enumerate(positions):
+            axes = zip(position, g.strides, tap, g.dilations, g.pads_begin, strict=True)
+            place = tuple(q * s + k * d - before for q, s, k, d, before in axes)
+            if all(0 <= at < n for at, n in zip(place, x.shape[2:], strict=True)):
+                met = x[(slice(images.start, images.stop), slice(None), *place)]
+                met = met.reshape(len(images), g.group, channels)[:, groups.start : groups.stop]
+                found[:, :, t, :, p] = np.moveaxis(met, 0, 2)
+    return found.reshape(len(groups), channels * len(taps), len(images) * len(positions))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_a_block_gathers_what_its_taps_meet_and_zeros(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_gather, "SCRATCH", _Dirty())
+    random, draw = Random(13), np.random.default_rng(13)
+    for _ in range(120):
+        g = _any_conv(random)
+        x = draw.integers(1, 99, g.x_shape).astype(kind)
+        box = tuple(random.randint(1, n) for n in g.y_shape[2:])
+        plan = Plan(random.randint(1, g.group), 2, random.randint(1, g.x_shape[0]), box)
+        for block in blocks(g.x_shape[0], g.y_shape[2:], plan):
+            groups = range(random.randint(0, g.group - plan.groups), g.group)[: plan.groups]
+            weights = np.zeros((1, len(groups), 2, prod(g.w_shape[1:])), np.float32)
+            place = slice(groups.start, groups.stop)
+            flat = kind == np.float32 and _gather._pointwise(g)
+            job = _gather._Job(x, weights, None, x, Finish(), g, place, 0, flat, False)
+            piece = _gather._piece(g, block)
+            images = range(block.images.start, block.images.stop)
+            (columns,) = job._columns(piece, len(images))
+            positions = list(product(*(range(*span) for span in block.box)))
+            assert np.array_equal(columns, _windows(x, g, images, positions, groups)), (g, block)
+            assert piece.count == len(positions)
+            assert piece.first == np.ravel_multi_index(positions[0], g.y_shape[2:])
+
+
+@pytest.mark.parametrize("workspace", ["16384", ""])
+def test_products_are_added_where_their_taps_reach(workspace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", workspace)
+    monkeypatch.setattr(_scatter, "SCRATCH", _Dirty())
+    random, draw = Random(14), np.random.default_rng(14)
+    ran = 0
+    for number in range(150):
+        rank, group = random.randint(1, 3), random.choice((1, 1, 3))
+        strides = tuple(random.randint(1, 3) for _ in range(rank))
+        firsts = [random.randint(-4, 4) for _ in range(rank)]
+        steps = [random.choice((1, 2, -1)) for _ in range(rank)]
+        kernel = [random.randint(1, 3) for _ in range(rank)]
+        offsets = tuple(range(a, a + k * step, step) for a, k, step in zip(firsts, kernel, steps, strict=True))
+        rows, channels, images = random.randint(1, 3), random.randint(1, 2), random.randint(1, 3)
+        most = 40 if rank == 1 or number % 10 == 0 else 6
+        x = draw.integers(-3, 4, (images, group * channels, *(random.randint(1, most) for _ in range(rank))))
+        weights = draw.integers(-3, 4, (group, channels, rows, *kernel))
+        b = draw.integers(-3, 4, group * rows) if random.random() < 0.5 else None
+        y = np.full((images, group * rows, *(random.randint(1, most) for _ in range(rank))), np.nan, np.float32)
+        expected = np.zeros(y.shape) if b is None else np.zeros(y.shape) + b.reshape(-1, *(1,) * rank)
+        parts = np.einsum("gcm...,ngcp->ngm...p", weights, x.reshape(images, group, channels, -1))
+        for tap in np.ndindex(*kernel):
+            met = parts[(slice(None), slice(None), slice(None), *tap)].reshape(images, group * rows, -1)
+            for p, place in enumerate(np.ndindex(*x.shape[2:])):
+                axes = zip(place, strides, offsets, tap, strict=True)
+                at = tuple(q * s + offset[t] for q, s, offset, t in axes)
+                if all(0 <= q < n for q, n in zip(at, y.shape[2:], strict=True)):
+                    expected[(slice(None), slice(None), *at)] += met[:, :, p]
+        arrays = [None if a is None else a.astype(np.float32) for a in (x, weights, b)]
+        finish = Finish(activation=_activation.parse("activation", "relu")) if random.random() < 0.3 else Finish()
+        problem = _scatter.Problem(*arrays, y, finish, strides, offsets, "float32")
+        if _scatter.run(problem):
+            ran += 1
+            assert np.array_equal(y, np.maximum(expected, 0) if finish else expected), problem
+    assert ran > 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -23,12 +24,13 @@ from oracle import assert_close, assert_same
 from strategies import GENERATORS, Problem, checked, problems
 
 import gpuconv
-from gpuconv import _cases
+from gpuconv import _cases, _geometry
 from gpuconv._cases import Case
 from gpuconv.cpu import _threads
 
 dask_api = pytest.importorskip("gpuconv.dask")
 _tasks = dask_api._tasks
+_spans = dask_api._spans
 
 operators = pytest.mark.parametrize("operator", GENERATORS)
 seeds = st.integers(0, 2**32 - 1)
@@ -365,3 +367,83 @@ def test_pads_of_an_empty_axis_that_make_more_than_64_bits_together() -> None:
     y = dask_api.max_pool(da.from_array(x, chunks=1), kernel_shape=[2], **attributes).compute()
     assert (y == np.finfo(np.float32).min).all()
     assert y.shape == (2, 1, 17)
+
+
+def test_packed_weights_are_packed_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[Any] = []
+
+    def pack(w: Any, operator: str) -> Any:
+        packed.append((w, operator))
+        return "packed"
+
+    monkeypatch.setattr(_tasks, "pack", pack)
+    w = np.arange(3.0)
+    here = _tasks.SharedWeights("conv_transpose", w, "already")
+    assert here.packed() == here.packed() == "already"
+    assert not packed
+    there = pickle.loads(pickle.dumps(here))
+    assert there.packed() == there.packed() == "packed"
+    assert [(array.tolist(), operator) for array, operator in packed] == [([0, 1, 2], "conv_transpose")]
+
+
+# ---------------------------------------------------------------- the blocks of an axis
+
+
+def _line(random: Random, operator: str) -> tuple[Any, list[int]]:
+    """The geometry of one axis, and chunks of its inputs."""
+    sizes = [random.randint(0, 5) for _ in range(random.randint(1, 4))]
+    kernel, stride, dilation = (random.randint(1, most) for most in (4, 4, 3))
+    pads = [random.randint(0, 6) for _ in range(2)]
+    more = {"output_padding": [random.randint(0, max(stride, dilation) - 1)]} if operator == "conv_transpose" else {}
+    reach = (kernel - 1) * dilation + 1
+    if operator == "conv":
+        sizes[-1] += max(0, reach - sum(sizes) - sum(pads))
+    else:
+        sizes[-1] += 1
+        pads = pads if sum(pads) <= (sum(sizes) - 1) * stride + reach else [0, 0]
+    attributes = {"strides": [stride], "dilations": [dilation], "pads": pads, **more}
+    return getattr(_geometry, operator)((1, 1, sum(sizes)), (1, 1, kernel), None, **attributes), sizes
+
+
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+def test_a_block_s_own_call_meets_what_its_outputs_meet_in_the_whole(operator: str) -> None:
+    random, met = Random(15), 0
+    for _ in range(400):
+        g, sizes = _line(random, operator)
+        (n,), (count,), (s,), (k,), (d,) = g.x_shape[2:], g.y_shape[2:], g.strides, g.kernel_shape, g.dilations
+        spans = _spans.spatial(g, 0, sizes)
+        assert [q for span in spans for q in range(span.start, span.stop)] == list(range(count))
+        pairs: Any = [(q, q * s + o, t) for q in range(count) for t, o in enumerate(g.offsets[0])]
+        if operator == "conv_transpose":
+            pairs = [(i * s + o, i, t) for i in range(n) for t, o in enumerate(g.offsets[0])]
+        whole = {(q, i, t) for q, i, t in pairs if 0 <= q < count and 0 <= i < n}
+        found = []
+        for span in spans:
+            inside, outs = span.high - span.low, span.stop - span.start
+            assert min(span.before, span.after, span.more) >= 0
+            assert 0 <= span.low <= span.high <= n
+            if operator == "conv":
+                assert outs in ((inside + span.before + span.after - (k - 1) * d - 1) // s + 1, 0)
+                calls = [(q, q * s + t * d - span.before, t) for q in range(outs) for t in range(k)]
+            else:
+                size = (inside - 1) * s + (k - 1) * d + 1 + span.more - span.before - span.after
+                assert outs == size or not inside
+                calls = [(i * s + t * d - span.before, i, t) for i in range(inside) for t in range(k)]
+            found += [(q + span.start, i + span.low, t) for q, i, t in calls if 0 <= q < outs and 0 <= i < inside]
+        assert sorted(found) == sorted(whole), (g, sizes)
+        met += len(whole)
+    assert met > 1000
+
+
+def test_the_channels_of_a_block() -> None:
+    g = _geometry.conv((1, 6, 9), (12, 2, 1), None, group=3)
+    for sizes, expected in (
+        ((6,), [(0, 12, 0, 6)]),
+        ((2, 4), [(0, 4, 0, 2), (4, 12, 2, 6)]),
+        ((2, 2, 2), [(0, 4, 0, 2), (4, 8, 2, 4), (8, 12, 4, 6)]),
+        ((1, 3, 2), [(0, 8, 0, 4), (8, 12, 4, 6)]),
+        ((1,) * 6, [(0, 4, 0, 2), (4, 8, 2, 4), (8, 12, 4, 6)]),
+    ):
+        spans = _spans.channels(g, sizes)
+        assert [(span.start, span.stop, span.low, span.high) for span in spans] == expected
+    assert [(one.start, one.stop, one.low, one.high) for one in _spans.alike((2, 0, 3))] == [(0, 2, 0, 2), (2, 5, 2, 5)]

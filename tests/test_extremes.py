@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gpuconv
+from gpuconv import _dtypes
 
 X = np.arange(1, 9, dtype=np.float32).reshape(1, 1, 8)
 HUGE = 2**62
@@ -76,3 +77,19 @@ def test_a_window_in_parts_gives_the_same_bits(dtype: str, monkeypatch: pytest.M
     parts = gpuconv.max_pool(x, return_indices=True, **attributes)
     assert [a.tobytes() for a in parts] == [a.tobytes() for a in whole]
     assert gpuconv.max_pool(x, **attributes).tobytes() == whole[0].tobytes()
+
+
+@pytest.mark.parametrize("dtype", _dtypes.MAX_POOL_DTYPES)
+def test_a_window_that_holds_nothing_gives_the_least_number_of_its_type(dtype: str) -> None:
+    limits = pytest.importorskip("ml_dtypes").finfo if dtype not in ("int8", "uint8") else np.iinfo
+    least = limits(np.dtype(dtype)).min
+    x = np.ones((1, 1, 2), dtype)
+    y, indices = gpuconv.max_pool(x, kernel_shape=[1], pads=[1, 1], dilations=[1], return_indices=True)
+    assert y[0, 0].tolist() == [least, 1, 1, least]
+    assert indices[0, 0].tolist() == [-1, 0, 1, -1]
+
+
+@pytest.mark.parametrize("dtype", [*_dtypes.MAX_POOL_DTYPES, *_dtypes.COMPLEX_DTYPES])
+def test_an_element_type_has_numpy_s_size(dtype: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    assert _dtypes.entry(dtype).itemsize == np.dtype(dtype).itemsize

@@ -156,3 +156,12 @@ def test_kernels_round_short_numbers_once_at_the_end(
 @pytest.mark.parametrize("call", BEYOND_TF32, ids=[call.kernel for call in BEYOND_TF32])
 def test_no_relu_hides_a_sum_that_rounded_inputs_made_infinite(call: BeyondTf32, precision: str) -> None:
     call.check(precision)
+
+
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+def test_a_residual_and_an_activation_alone_or_together(operator: str) -> None:
+    x, w, r = np.float32([[[1, -2, 3]]]), np.float32([[[2]]]), np.float32([[[-5, 1, 1]]])
+    call = getattr(gpuconv, operator)
+    assert call(x, w, activation="relu").tolist() == [[[2, 0, 6]]]
+    assert call(x, w, residual=r).tolist() == [[[-3, -3, 7]]]
+    assert call(x, w, residual=r, activation="relu").tolist() == [[[0, 0, 7]]]

@@ -69,6 +69,25 @@ def test_pooling_stays_within_its_workspace(dtype: str, with_indices: bool) -> N
 
 
 @pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_gradients_stay_within_their_workspace(dtype: str) -> None:
+    x, w = values("ties", 1, (2, 64, 40, 40), dtype), (96, 64, 3, 3)
+    dy = values("ties", 2, (2, 96, 38, 38), dtype)
+    assert _extra_bytes(lambda: gpuconv.conv_weight_grad(x, dy, w)) <= LIMIT
+    y, indices = gpuconv.max_pool(x, kernel_shape=[3, 3], strides=[2, 2], return_indices=True)
+    many, numbers = np.tile(y, (8, 1, 1, 1)), np.concatenate([indices + n * x.size for n in range(8)])
+    pooled = {"kernel_shape": [3, 3], "strides": [2, 2]}
+    assert _extra_bytes(lambda: gpuconv.max_pool_grad(many, numbers, (16, *x.shape[1:]), **pooled)) <= LIMIT
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_sums_over_no_channels_stay_within_their_workspace() -> None:
+    x, w, b = np.zeros((2, 0, 200, 200), np.float16), np.zeros((32, 0, 1, 1), np.float16), np.ones(32, np.float16)
+    residual = np.ones((2, 32, 200, 200), np.float16)
+    assert _extra_bytes(lambda: gpuconv.conv(x, w, b, residual=residual, activation=("leaky_relu", -1))) <= LIMIT
+
+
+@pytest.mark.usefixtures("little_memory")
 def test_weights_that_are_not_finite_cost_no_more_memory() -> None:
     arrays, attributes = filled("conv", *HUNGRY["many channels"], "float32")
     arrays[1][0, 0, 0, 0] = np.inf

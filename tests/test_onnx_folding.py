@@ -14,6 +14,10 @@ from onnx_models import NEWEST, floats, model, value
 
 import gpuconv
 from gpuconv.onnx import backend
+from gpuconv.onnx.folding import fold
+from gpuconv.onnx.model import Fact
+from gpuconv.onnx.operators.affine import affine
+from gpuconv.onnx.rewriting import Graph
 
 UNIT = 2.0**-24
 X = value("x", shape=("N", 4, "H", "W"))
@@ -377,3 +381,135 @@ def test_a_function_with_the_name_of_an_operator() -> None:
     x = floats(1, 2, 3)
     folded, _ = both(model([node], ["x"], ["y"], 20, functions=[function], domains=domains), [x], ["CastLike"])
     np.testing.assert_array_equal(folded, -x)
+
+
+def test_what_becomes_of_channels_is_the_same_in_blocks_and_at_once() -> None:
+    channels = np.arange(1, 4, dtype=np.float32)
+    for size in (1, 2**15):  # an image in one block, or a channel in each
+        x = np.tile(np.float32([-2, 3]), (2, 3, size))
+        for factor in (np.float32([2]), channels):
+            for shift in (np.float32([-1]), -channels):
+                expected = x * factor.reshape(-1, 1) + shift.reshape(-1, 1)
+                np.testing.assert_array_equal(affine(x, factor, shift), expected)
+                np.testing.assert_array_equal(affine(x, factor, shift, "relu"), np.maximum(expected, 0))
+
+
+def test_one_channel_becomes_several_with_an_activation() -> None:
+    """By the same steps as on a device."""
+    x, factor, shift = np.float32([[[-2, 0, 3]]]), np.float32([1, 2]), np.float32([0, 1])
+    expected = np.float32([[[-2, 0, 3], [-3, 1, 7]]])
+    for activation, wanted in (
+        (None, expected),
+        ("relu", np.maximum(expected, 0)),
+        (("leaky_relu", 0.5), np.where(expected < 0, expected / 2, expected)),
+        (("clip", -2.5, 2), np.clip(expected, -2.5, 2)),
+        (("clip", -2.5, math.inf), np.maximum(expected, -2.5)),
+        (("clip", -math.inf, 2), np.minimum(expected, 2)),
+    ):
+        np.testing.assert_array_equal(affine(x, factor, shift, activation), wanted)
+
+
+def test_a_type_that_is_known_is_enough_for_a_cast_to_it() -> None:
+    """Of CastLike's second input only the type counts, and of the first one the elements."""
+    nodes = [helper.make_node("CastLike", ["k", "x"], ["c"]), helper.make_node("Add", ["x", "c"], ["y"])]
+    proto = model(nodes, [value("x", np.float64, 1)], [value("y", np.float64, 1)], weights={"k": np.array([3])})
+    y, _ = both(proto, [np.float64([0.5, 1.5])], ["Add"])
+    assert (y.dtype, y.tolist()) == (np.float64, [3.5, 4.5])
+    nodes = [helper.make_node("CastLike", ["x", "k"], ["c"]), helper.make_node("Identity", ["c"], ["y"])]
+    proto = model(nodes, [value("x", np.float64, 1)], [value("y", np.int64, 1)], weights={"k": np.array([3])})
+    y, _ = both(proto, [np.float64([0.5, 1.5])], ["CastLike", "Identity"])
+    assert (y.dtype, y.tolist()) == (np.int64, [0, 1])
+
+
+def test_sums_that_name_an_axis_stay() -> None:
+    x, w, bias = floats(1, 4, 3, 3), floats(4, 4, 1, 1, seed=1), np.arange(4, dtype=np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Add", ["c", "r"], ["y"], broadcast=1, axis=1),
+    ]
+    proto = model(nodes, [X, value("r", shape=1)], [Y], 6, {"w": w})
+    folded, plain = both(proto, [x, bias], ["Conv", "Add"])
+    np.testing.assert_array_equal(folded, plain)
+    np.testing.assert_allclose(folded, np.einsum("mc,nchw->nmhw", w[:, :, 0, 0], x) + bias[:, None, None], rtol=1e-5)
+
+
+def test_parameters_that_do_not_fit_are_left_to_their_node() -> None:
+    batch = helper.make_node("BatchNormalization", ["x", "s", "t", "m", "v"], ["y"], spatial=0)
+    weights = {name: np.abs(floats(4, 3, 3, seed=seed)) for seed, name in enumerate("stmv", 1)}
+    folded, plain = both(model([batch], [X], [Y], 8, weights), [floats(2, 4, 3, 3)], ["BatchNormalization"])
+    np.testing.assert_array_equal(folded, plain)
+
+
+def test_a_bias_that_is_no_constant_keeps_its_convolution() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c"]), helper.make_node("Mul", ["c", "f"], ["y"])]
+    weights = {"w": floats(3, 4, 1, 1), "f": floats(3, 1, 1, seed=1)}
+    proto = model(nodes, [X, value("b", shape=(3,))], [Y], weights=weights)
+    folded, plain = both(proto, [floats(1, 4, 3, 3), floats(3, seed=2)], ["Conv", "Affine"])
+    np.testing.assert_allclose(folded, plain, rtol=1e-6)
+    without = model([helper.make_node("Conv", ["x", "w", ""], ["c"]), nodes[1]], [X], [Y], weights=weights)
+    folded, plain = both(without, [floats(1, 4, 3, 3)], ["Conv"])
+    np.testing.assert_allclose(folded, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_factors_whose_product_would_be_too_small_stay_apart() -> None:
+    tiny = np.full((4, 1, 1), 2.0**-100, np.float32)
+    nodes = [helper.make_node("Mul", ["x", "f"], ["p"]), helper.make_node("Mul", ["p", "g"], ["y"])]
+    x = np.full((1, 4, 1, 1), 2.0**120, np.float32)
+    proto = model(nodes, [X], [Y], weights={"f": tiny, "g": tiny})
+    folded, plain = both(proto, [x], ["Affine", "Affine"])
+    assert folded.tolist() == plain.tolist() == [[[[2.0**-80]]] * 4]
+    proto = model(nodes, [X], [Y], weights={"f": tiny, "g": 1 / tiny})
+    folded, _ = both(proto, [x], ["Affine"])
+    assert folded.tolist() == x.tolist()
+
+
+@pytest.mark.parametrize(
+    ("op_type", "names", "expected"),
+    [
+        ("Add", ["x", "f"], lambda x, f: x + f),
+        ("Add", ["f", "x"], lambda x, f: x + f),
+        ("Sub", ["x", "f"], lambda x, f: x - f),
+        ("Sub", ["f", "x"], lambda x, f: f - x),
+        ("Mul", ["f", "x"], lambda x, f: x * f),
+        ("Div", ["x", "f"], lambda x, f: x / f),
+    ],
+)
+def test_arithmetic_on_either_side_of_a_convolution(op_type: str, names: list[str], expected: Any) -> None:
+    """Powers of two and small integers, whose results are exact."""
+    conv = helper.make_node("Conv", ["a", "w"], ["x"])
+    draw = np.random.default_rng(4)
+    a, w = (draw.integers(-3, 4, shape).astype(np.float32) for shape in ((1, 4, 3, 3), (3, 4, 1, 1)))
+    for f in (np.float32([2, -4, 0.5]).reshape(3, 1, 1), np.float32(4)):
+        proto = model(
+            [conv, helper.make_node(op_type, names, ["y"])], [value("a", shape=4)], [Y], weights={"w": w, "f": f}
+        )
+        (types, (y,)) = node_types(proto, [a])
+        assert types == ["Conv"]
+        np.testing.assert_array_equal(y, expected(np.einsum("mc,nchw->nmhw", w[:, :, 0, 0], a), f))
+
+
+def test_a_constant_over_a_value_is_no_factor() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Div", ["f", "c"], ["y"])]
+    weights = {"w": np.ones((3, 4, 1, 1), np.float32), "f": np.float32([1, 2, 3]).reshape(3, 1, 1)}
+    folded, _ = both(model(nodes, [X], [Y], weights=weights), [np.ones((1, 4, 1, 1), np.float32)], ["Conv", "Div"])
+    assert folded.tolist() == [[[[0.25]], [[0.5]], [[0.75]]]]
+
+
+def test_attributes_that_a_call_gives_are_not_known_ahead() -> None:
+    conv, leaky = helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("LeakyRelu", ["c"], ["y"])
+    leaky.attribute.add(name="alpha", type=onnx.AttributeProto.FLOAT, ref_attr_name="slope")
+    graph = Graph([conv, leaky], {"w": np.ones((1, 1, 1), np.float32)}, frozenset(["y"]), 22)
+    assert [node.op_type for node in fold(graph).nodes] == ["Conv", "LeakyRelu"]
+    del leaky.attribute[:]
+    assert [node.op_type for node in fold(graph).nodes] == ["FusedConv"]
+
+
+def test_a_cast_to_a_type_that_is_not_known_stays() -> None:
+    cast = helper.make_node("CastLike", ["k", "u"], ["y"])
+    facts = {"k": Fact("float32", 1)}
+    graph = Graph([cast], {"k": np.ones(1, np.float32)}, frozenset(["y"]), 22, facts)
+    assert [node.op_type for node in fold(graph).nodes] == ["CastLike"]
+    graph = Graph([cast], {"k": np.ones(1, np.float32)}, frozenset(["y"]), 22, {"u": Fact("int64", 1)})
+    folded = fold(graph)
+    assert folded.nodes == []
+    assert folded.constants["y"].dtype == np.int64

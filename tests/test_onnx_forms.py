@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +15,7 @@ from onnx_models import floats, model, value
 from onnx_networks import onnxruntime_run
 
 import gpuconv
-from gpuconv.onnx import backend
+from gpuconv.onnx import backend, operators
 
 
 def run(op_type: str, opset: int, inputs: list[Any], outputs: int = 1, **attributes: Any) -> Any:
@@ -253,8 +254,10 @@ def test_steps_back_from_before_the_first_element() -> None:
 def test_pads_that_take_away_too_much() -> None:
     x = floats(5)
     np.testing.assert_array_equal(run("Pad", 13, [x, np.array([-2, -3])]), x[:0])
-    with pytest.raises(gpuconv.ArgumentError, match=r"^Pad node .* the pads \[0, -7\] take away more"):
-        run("Pad", 13, [x, np.array([0, -7])])
+    np.testing.assert_array_equal(run("Pad", 13, [x, np.array([-2, 1])]), [*x[2:], 0])
+    for pads in ([0, -7], [-6, 0], [-3, -3], [-7, 3]):
+        with pytest.raises(gpuconv.ArgumentError, match=f"^Pad node .* the pads {re.escape(str(pads))} take away more"):
+            run("Pad", 13, [x, np.array(pads)])
 
 
 def test_statistics_of_layer_normalization_have_a_type_of_their_own() -> None:
@@ -271,3 +274,146 @@ def test_erf_beside_the_standard_library() -> None:
     np.testing.assert_allclose(run("Erf", 13, [x]), exact, rtol=1e-15)
     np.testing.assert_allclose(run("Erf", 13, [np.float32(x)]), exact, rtol=1e-6, atol=1e-12)
     assert np.isnan(run("Erf", 13, [np.array([np.nan])])[0])
+
+
+# --- which forms are computed here, and where their inputs are --------------------------------------------------------
+
+
+SERVED: list[tuple[bool, str, int, list[str], int, dict[str, Any]]] = [
+    # Inference alone; before opset 7 nodes train unless is_test says otherwise.
+    (False, "Dropout", 1, ["x"], 1, {}),
+    (False, "Dropout", 6, ["x"], 1, {"is_test": 0}),
+    (True, "Dropout", 6, ["x"], 1, {"is_test": 1}),
+    (True, "Dropout", 7, ["x"], 1, {}),
+    (True, "Dropout", 11, ["x"], 2, {"ratio": 0.9}),
+    (True, "Dropout", 12, ["x"], 1, {}),
+    (True, "Dropout", 12, ["x", "ratio"], 2, {}),
+    (False, "Dropout", 12, ["x", "ratio", "train"], 1, {}),
+    (False, "Dropout", 22, ["x", "", "train"], 1, {}),
+    (False, "BatchNormalization", 6, ["x", "s", "b", "m", "v"], 1, {}),
+    (True, "BatchNormalization", 6, ["x", "s", "b", "m", "v"], 1, {"is_test": 1}),
+    (True, "BatchNormalization", 7, ["x", "s", "b", "m", "v"], 1, {}),
+    (False, "BatchNormalization", 9, ["x", "s", "b", "m", "v"], 5, {}),
+    (True, "BatchNormalization", 14, ["x", "s", "b", "m", "v"], 1, {"training_mode": 0}),
+    (False, "BatchNormalization", 15, ["x", "s", "b", "m", "v"], 3, {"training_mode": 1}),
+    (False, "BatchNormalization", 15, ["x", "s", "b", "m", "v"], 1, {"training_mode": 1}),
+    # Constants of numbers.
+    (True, "Constant", 13, [], 1, {"value_int": 3}),
+    (True, "Constant", 13, [], 1, {"value_floats": [0.5]}),
+    (True, "Constant", 13, [], 1, {"value": onnx.numpy_helper.from_array(np.zeros(2))}),
+    (False, "Constant", 13, [], 1, {"value_string": "text"}),
+    (False, "Constant", 13, [], 1, {"value_strings": ["text"]}),
+    (False, "Constant", 13, [], 1, {"value_int": 3, "value_float": 3.0}),
+    (False, "Constant", 13, [], 1, {}),
+    # Types that NumPy computes.
+    (True, "Cast", 1, ["x"], 1, {"to": "FLOAT16"}),
+    (False, "Cast", 1, ["x"], 1, {"to": "STRING"}),
+    (True, "Cast", 13, ["x"], 1, {"to": onnx.TensorProto.BFLOAT16}),
+    (True, "Cast", 13, ["x"], 1, {}),
+    (False, "Cast", 13, ["x"], 1, {"to": onnx.TensorProto.STRING}),
+    (False, "Cast", 13, ["x"], 1, {"to": onnx.TensorProto.COMPLEX64}),
+    # Neighbours, of which cubic has four an axis and antialiasing many.
+    (True, "Resize", 10, ["x", "s"], 1, {}),
+    (True, "Resize", 18, ["x", "", "s"], 1, {"mode": "linear", "antialias": 0}),
+    (False, "Resize", 18, ["x", "", "s"], 1, {"mode": "linear", "antialias": 1}),
+    (False, "Resize", 18, ["x", "", "s"], 1, {"mode": "cubic"}),
+    (False, "Upsample", 1, ["x"], 1, {"width_scale": 2.0, "height_scale": 2.0}),
+    (True, "Upsample", 7, ["x"], 1, {"scales": [1.0, 2.0]}),
+    (True, "Upsample", 9, ["x", "s"], 1, {"mode": "linear"}),
+    (False, "Tile", 1, ["x", "n", "axis"], 1, {}),
+    (True, "Tile", 6, ["x", "n"], 1, {}),
+]
+
+
+@pytest.mark.parametrize(("expected", "op_type", "opset", "names", "outputs", "attributes"), SERVED)
+def test_forms_that_are_computed_here(
+    expected: bool, op_type: str, opset: int, names: list[str], outputs: int, attributes: dict[str, Any]
+) -> None:
+    node = helper.make_node(op_type, names, [f"y{at}" for at in range(outputs)], **attributes)
+    assert (operators.find(node, opset) is not None) == expected
+
+
+ON_HOST = {
+    "Clip": {"min", "max"},
+    "ConstantOfShape": {"input"},
+    "Dropout": {"ratio", "training_mode"},
+    "Expand": {"shape"},
+    "MaxUnpool": {"output_shape"},
+    "Pad": {"pads", "constant_value", "axes"},
+    "ReduceMax": {"axes"},
+    "ReduceMean": {"axes"},
+    "ReduceMin": {"axes"},
+    "ReduceSum": {"axes"},
+    "Reshape": {"shape"},
+    "Resize": {"roi", "scales", "sizes"},
+    "Slice": {"starts", "ends", "axes", "steps"},
+    "Split": {"split"},
+    "Squeeze": {"axes"},
+    "Tile": {"repeats"},
+    "Unsqueeze": {"axes"},
+    "Upsample": {"scales"},
+}
+
+
+@pytest.mark.parametrize("op_type", sorted(operators.TABLE))
+def test_inputs_that_say_what_to_compute_are_on_the_host(op_type: str) -> None:
+    """By the names that ONNX gives them; the host cannot know them elsewhere without waiting for the device."""
+    inputs = onnx.defs.get_schema(op_type, 9 if op_type == "Upsample" else 22).inputs
+    assert {inputs[at].name for at in operators.TABLE[op_type].on_host} == ON_HOST.get(op_type, set())
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def test_parts_without_sizes_are_equal_but_for_the_last() -> None:
+    x = np.arange(14).reshape(2, 7)
+    for parts, sizes in ((3, [3, 3, 1]), (7, [1] * 7), (2, [4, 3]), (1, [7])):
+        got = run("Split", 18, [x], parts, axis=-1, num_outputs=parts)
+        got = [got] if parts == 1 else got
+        ends = np.cumsum(sizes)
+        assert [part.tolist() for part in got] == [
+            x[:, end - size : end].tolist() for size, end in zip(sizes, ends, strict=True)
+        ]
+
+
+def test_axes_count_from_either_end_and_no_further() -> None:
+    x = floats(2, 1, 3)
+    for axis in (-3, 0):
+        np.testing.assert_array_equal(run("Concat", 13, [x, x], axis=axis), np.concatenate([x, x]))
+    np.testing.assert_array_equal(run("Concat", 1, [x, x]), np.concatenate([x, x], axis=1))
+    for axis, shape in ((0, (1, 6)), (-1, (2, 3)), (3, (6, 1)), (-3, (1, 6)), (1, (2, 3))):
+        assert run("Flatten", 13, [x], axis=axis).shape == shape
+    for axis in (-4, 3):
+        with pytest.raises(gpuconv.ArgumentError, match=f"the axis {axis} is none of an array of 3 axes"):
+            run("Concat", 13, [x, x], axis=axis)
+    for axis in (-4, 4):
+        with pytest.raises(gpuconv.GpuconvError, match=r"^Flatten node"):
+            run("Flatten", 13, [x], axis=axis)
+
+
+def test_axes_of_one_element_come_and_go() -> None:
+    x = floats(2, 1, 3, 1)
+    for axes, shape in ((None, (2, 3)), ([1], (2, 3, 1)), ([-1], (2, 1, 3)), ([3, -3], (2, 3))):
+        assert run("Squeeze", 13, [x] if axes is None else [x, np.array(axes)]).shape == shape
+    with pytest.raises(gpuconv.ArgumentError, match=r"axis 2 of x\.shape=\(2, 1, 3, 1\) has not the extent 1"):
+        run("Squeeze", 13, [x, np.array([1, 2])])
+    for axes, shape in (([0, -1], (1, 2, 1, 3, 1, 1)), ([5, 2], (2, 1, 1, 3, 1, 1)), ([-5], (1, 2, 1, 3, 1))):
+        assert run("Unsqueeze", 13, [x, np.array(axes)]).shape == shape
+    with pytest.raises(gpuconv.ArgumentError, match=r"the axes \[1, -5\] name one axis twice"):
+        run("Unsqueeze", 13, [x, np.array([1, -5])])
+
+
+def test_a_shape_keeps_finds_and_must_fit() -> None:
+    x = floats(2, 3, 4)
+    for shape, expected in (([0, -1], (2, 12)), ([-1, 0], (8, 3)), ([4, 0, 2], (4, 3, 2)), ([24], (24,))):
+        assert run("Reshape", 14, [x, np.array(shape)]).shape == expected
+    assert run("Reshape", 14, [floats(0, 3), np.array([3, 0])], allowzero=1).shape == (3, 0)
+    assert run("Reshape", 14, [floats(0, 3), np.array([0, 3])]).shape == (0, 3)
+    for shape, message in (
+        ([2, 3, 4, 0], r"the shape \[2, 3, 4, 0\] keeps axis 3, but x\.shape=\(2, 3, 4\) has none"),
+        ([5, -1], r"an array of shape \(2, 3, 4\) cannot have the shape \[5, -1\]"),
+        ([-1, -1], r"cannot have the shape \[-1, -1\]"),
+        ([23], r"cannot have the shape \[23\]"),
+    ):
+        with pytest.raises(gpuconv.ArgumentError, match=message):
+            run("Reshape", 14, [x, np.array(shape)])

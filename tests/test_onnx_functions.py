@@ -52,3 +52,16 @@ def test_a_tile_of_more_than_there_can_be_is_refused(repeats: list[int]) -> None
     assert str(caught.value) == (
         f"Tile node 'many': x.shape=(2, 3), repeated {repeats} times, has more bytes than 64 bits can address"
     )
+
+
+@pytest.mark.parametrize("fold", [True, False])
+def test_an_activation_takes_its_slope_from_the_caller(fold: bool) -> None:
+    conv, leaky = helper.make_node("Conv", ["a", "w"], ["c"]), helper.make_node("LeakyRelu", ["c"], ["b"])
+    leaky.attribute.add(name="alpha", type=onnx.AttributeProto.FLOAT, ref_attr_name="slope")
+    opsets = [helper.make_opsetid("", 22)]
+    function = helper.make_function("own", "F", ["a", "w"], ["b"], [conv, leaky], opsets, ["slope"])
+    call = helper.make_node("F", ["x", "w"], ["y"], domain="own", slope=0.5)
+    weights, domains = {"w": np.ones((1, 1, 1), np.float32)}, [helper.make_opsetid("own", 1)]
+    proto = model([call], [value("x")], [value("y")], 22, weights, domains=domains, functions=[function], ir_version=10)
+    (got,) = backend.prepare(proto, fold=fold).run([np.float32([[[-2, 0, 3]]])])
+    assert got.tolist() == [[[-1, 0, 3]]]

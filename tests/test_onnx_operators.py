@@ -13,6 +13,7 @@ from onnx_networks import onnxruntime_run
 
 import gpuconv
 from gpuconv.onnx import backend
+from gpuconv.onnx.operators import products
 
 
 def agrees_with_onnx_runtime(op_type: str, opset: int, inputs: list[Any], **attributes: Any) -> None:
@@ -125,3 +126,41 @@ def test_average_pool_s_errors_name_the_node() -> None:
         gpuconv.ArgumentError, match=r"^AveragePool node 'mean': the output would have the negative size"
     ):
         backend.run_node(node, [floats(1, 1, 4)])
+
+
+def test_products_of_nothing() -> None:
+    """As on a device, whose kernels are not called."""
+    for rows, inner, columns in ((0, 2, 3), (4, 0, 3), (4, 2, 0)):
+        a, b = np.ones((rows, inner), np.float32), np.ones((inner, columns), np.float32)
+        assert products._of_rows(a, b).tolist() == (a @ b).tolist()
+        bias = np.arange(columns, dtype=np.float32)
+        assert products._of_rows(a, b, bias).tolist() == (a @ b + bias).tolist()
+        stacks = np.stack([a, a]), np.stack([b, b])
+        y = products._of_stacks(*stacks)
+        assert (y.dtype, y.shape) == (np.float32, (2, rows, columns))
+        assert not y.any()
+    assert products._of_stacks(np.ones((0, 4, 2)), np.ones((0, 2, 3))).shape == (0, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "greatest"),
+    [("float32", -math.inf, math.inf), ("int8", -128, 127), ("uint8", 0, 255), ("bool", False, True)],
+)
+def test_the_extremes_of_nothing_are_the_ends_of_the_type(dtype: str, least: Any, greatest: Any) -> None:
+    x, axes = np.zeros((2, 0, 3), dtype), np.array([1])
+    for op_type, expected in (("ReduceMax", least), ("ReduceMin", greatest)):
+        node = helper.make_node(op_type, ["x", "axes"], ["y"], keepdims=0)
+        (y,) = backend.run_node(node, [x, axes], opset_version=20)
+        assert (y.dtype, y.tolist()) == (np.dtype(dtype), [[expected] * 3] * 2)
+
+
+def test_reductions_over_no_axes_are_over_all_or_none() -> None:
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    for op_type, expected in (("ReduceMax", 23), ("ReduceMin", 0), ("ReduceSum", 276), ("ReduceMean", 11.5)):
+        plain, kept = (helper.make_node(op_type, ["x"], ["y"], noop_with_empty_axes=noop) for noop in (0, 1))
+        assert backend.run_node(plain, [x], opset_version=18)[0].tolist() == [[[expected]]]
+        np.testing.assert_array_equal(backend.run_node(kept, [x], opset_version=18)[0], x)
+        several = helper.make_node(op_type, ["x", "axes"], ["y"], keepdims=0)
+        (y,) = backend.run_node(several, [x, np.array([0, -1])], opset_version=18)
+        sums = {"ReduceMax": x.max, "ReduceMin": x.min, "ReduceSum": x.sum, "ReduceMean": x.mean}
+        np.testing.assert_array_equal(y, sums[op_type](axis=(0, 2)))

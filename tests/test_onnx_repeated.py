@@ -10,6 +10,7 @@ import oracle
 import pytest
 
 import gpuconv
+from gpuconv import cpu
 from gpuconv.onnx import backend, nodes
 from gpuconv.onnx.repeated import RepeatedConv
 
@@ -69,3 +70,26 @@ def test_only_plain_numpy_arrays_are_taken() -> None:
     assert again.run(x.astype(np.float64), w, b) is None
     assert again.run(x.astype(x.dtype.newbyteorder()), w, b) is None
     assert again.run(x.view(np.recarray), w, b) is None
+
+
+@pytest.mark.parametrize("fold", [False, True])
+def test_constant_weights_are_looked_at_once(fold: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Any] = []
+    known = cpu.known_weights
+
+    def counted(w: Any) -> Any:
+        looked.append(w)
+        return known(w)
+
+    monkeypatch.setattr(cpu, "known_weights", counted)
+    x, w, b, r = _feeds(0, 2, 4, 6, "float32")
+    proto = onnx.parser.parse_model(MODEL.replace("T[", "float["))
+    rep = backend.prepare(proto, fold=fold)
+    for _ in range(3):
+        assert np.array_equal(rep.run([x, w, b, r])[0], _expected(x, w, b, r))
+    assert not looked, "weights that are fed may change"
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    rep = backend.prepare(proto, fold=fold)
+    for _ in range(3):
+        assert np.array_equal(rep.run({"x": x, "b": b, "r": r})[0], _expected(x, w, b, r))
+    assert [array.tolist() for array in looked] == [w.tolist()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -633,7 +634,17 @@ print(backend.run_node(node, [np.arange(4, dtype=np.float32).reshape(1, 1, 4)])[
 @pytest.mark.parametrize("dilation", [1, 3])
 @pytest.mark.parametrize("stride", [1, 2, 2**20])
 @pytest.mark.parametrize("pads", [(2**30 - 1, 2**30), (2**30, 2**30 - 1), (2**31, 0), (2**30 + 3, 2**30)])
-def test_a_device_s_filter_is_as_large_as_what_it_sees(dilation: int, stride: int, pads: tuple[int, int]) -> None:
+def test_a_device_s_filter_is_as_large_as_what_it_sees(
+    dilation: int, stride: int, pads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filters: list[int] = []
+
+    def seen(x: Any, w: Any, **attributes: Any) -> Any:
+        filters.append(w.shape[2])
+        return conv(x, w, **attributes)
+
+    conv = gpuconv.conv
+    monkeypatch.setattr(pooling.gpuconv, "conv", seen)
     x = np.float64([1, 2, 4, 8]).reshape(1, 1, -1)
     g = _geometry.max_pool(
         x.shape, kernel_shape=[2**31 // dilation], strides=[stride], pads=pads, dilations=[dilation], ceil_mode=1
@@ -643,6 +654,10 @@ def test_a_device_s_filter_is_as_large_as_what_it_sees(dilation: int, stride: in
         seen = [n for n in range(4) if (n + pads[0] - q * stride) % dilation == 0 and n + pads[0] - q * stride >= 0]
         sums.append(sum(2.0**n for n in seen if (n + pads[0] - q * stride) // dilation < 2**31 // dilation))
     assert pooling._sums_by_conv(x, g).reshape(-1).tolist() == sums
+    # From the first tap that the last output has after the beginning to the last one that the first has before the end.
+    first = math.ceil(max(Fraction(0), Fraction(pads[0] - (g.y_shape[2] - 1) * stride, dilation)))
+    last = math.floor(Fraction(pads[0] + 3, dilation))
+    assert filters == [max(1, min(2**31 // dilation - 1, last) - min(2**31 // dilation - 1, first) + 1)]
 
 
 def test_an_average_is_that_of_fractions() -> None:
@@ -651,3 +666,21 @@ def test_an_average_is_that_of_fractions() -> None:
     (y,) = backend.run_node(made, [x.reshape(1, 1, -1)])
     windows = [range(max(1, end - 6), min(5, end) + 1) for end in range(1, 12)]
     assert [Fraction(v) for v in y.reshape(-1)] == [Fraction(sum(w), len(w)) for w in windows]
+
+
+def test_brackets_that_are_closed_again_are_not_deep(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnxtxt"
+    many = "".join(f"t{n + 1} = Neg (t{n})\n" for n in range(150))
+    path.write_text(
+        f'<ir_version: 10, opset_import: ["" : 22]>\ng (float[1] t0) => (float[1] y) {{ {many} y = Neg (t150) }}'
+    )
+    with pytest.warns(UserWarning, match="experimental"):
+        (y,) = backend.run_model(path, [np.ones(1, np.float32)])  # type: ignore[arg-type]
+    assert y.tolist() == [-1]
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4)])
+def test_a_device_s_average_of_no_images_or_channels_is_empty(shape: tuple[int, ...]) -> None:
+    x = np.ones(shape, np.float32)
+    sums = pooling._sums_by_conv(x, _geometry.max_pool(shape, kernel_shape=[2]))
+    assert (sums.shape, sums.dtype) == ((*shape[:2], 3), np.float32)

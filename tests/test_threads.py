@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +330,67 @@ def test_the_caller_does_no_work_while_threads_do(monkeypatch: pytest.MonkeyPatc
 
     _threads.run(work, range(8))
     assert threading.get_ident() not in seen
+
+
+def test_a_pool_is_used_again_for_as_many_threads_in_the_same_process_on_the_same_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_threads, "_current", None)
+    monkeypatch.setattr(_threads, "_processors", lambda: (0, 1, 2))
+    pools = [_threads._pool(3)]
+    assert _threads._pool(3) is pools[0]
+    for change in (lambda: None, lambda: monkeypatch.setattr(_threads, "_processors", lambda: (0, 2))):
+        change()
+        pools.append(_threads._pool(4))
+        assert _threads._pool(4) is pools[-1]
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)  # after a fork
+    pools.append(_threads._pool(4))
+    assert len({id(pool) for pool in pools}) == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinities")
+def test_threads_have_processors_of_their_own_only_where_there_are_as_many() -> None:
+    for threads, processors, expected in (
+        (2, (4, 7), [4, 7]),
+        (3, (1, 2, 3), [1, 2, 3]),
+        (2, (1, 2, 3), [None, None]),
+        (4, (1, 2, 3), [None] * 4),
+    ):
+        assert _threads._Pool((os.getpid(), threads, processors))._places() == expected
+
+
+def test_one_thread_is_the_caller_s_but_for_a_context_on_the_main_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCONV_NUM_THREADS", "2")
+    seen: list[int] = []
+
+    def look(_: int) -> None:
+        seen.append(threading.get_ident())
+
+    here = threading.get_ident()
+    _threads.run(look, range(1))
+    assert seen == [here], "a single item wakes nobody"
+    _threads.run(look, range(1), within=nullcontext)
+    assert seen[1] != here, "an interrupt must not reach the context"
+    elsewhere = threading.Thread(target=lambda: _threads.run(look, range(1), within=nullcontext))
+    elsewhere.start()
+    elsewhere.join()
+    assert seen[2] == elsewhere.ident
+    _threads.run(look, range(2))
+    assert len(seen) == 5
+    assert here not in seen[3:], "two items are done by threads of the pool"
+    assert all(thread.daemon for thread in pool_threads())
+    _threads.run(look, [])
+    _threads.run(look, [], within=nullcontext)
+    assert len(seen) == 5
+
+
+def test_a_pool_is_deserted_when_none_of_its_threads_is_left() -> None:
+    pool = _threads._Pool((os.getpid(), 2, (0,)))
+    gone, there = threading.Thread(target=int), threading.current_thread()
+    for started, threads, expected in ((True, [gone], True), (True, [], True), (True, [gone, there], False)):
+        pool._is_started, pool._threads = started, threads
+        assert pool.is_deserted() == expected
 
 
 # ---------------------------------------------------------------- BLAS's threads

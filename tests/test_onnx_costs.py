@@ -1,0 +1,103 @@
+"""How many elements a node of constants is said to make or to read, which decides whether it is computed ahead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from gpuconv.onnx import operators
+from gpuconv.onnx.rewriting import Budget
+
+
+def cost(op_type: str, opset: int, *inputs: Any, **attributes: Any) -> int:
+    names = ["" if array is None else f"x{at}" for at, array in enumerate(inputs)]
+    found = operators.find(helper.make_node(op_type, names, ["y"], **attributes), opset)
+    assert found is not None
+    operator, form = found
+    return operator.cost(form, *inputs)
+
+
+def of(*shape: int) -> Any:
+    return np.zeros(shape, np.float32)
+
+
+def ints(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+COSTS: list[tuple[int, str, int, tuple[Any, ...], dict[str, Any]]] = [
+    # Factors: as many products as M * K * N, and those of a third input as often as it may broadcast.
+    (3 * 4 * 5, "MatMul", 22, (of(3, 4), of(4, 5)), {}),
+    (2 * 3 * 4 * 5, "MatMul", 22, (of(2, 3, 4), of(4, 5)), {}),
+    (0, "MatMul", 22, (of(3, 0), of(0, 5)), {}),
+    (3 * 4 * 5, "Gemm", 22, (of(3, 4), of(4, 5)), {}),
+    (3 * 4 * 5, "Gemm", 22, (of(4, 3), of(4, 5)), {"transA": 1}),
+    (3 * 4 * 5, "Gemm", 22, (of(4, 3), of(5, 4)), {"transA": 1, "transB": 1}),
+    (3 * 4 * 5 * 5, "Gemm", 22, (of(3, 4), of(4, 5), of(5)), {}),
+    (3 * 4 * 5, "Gemm", 22, (of(3, 4), of(4, 5), of()), {}),
+    (3 * 4 * 5, "Gemm", 22, (of(3, 4), of(4, 5), of(0)), {}),
+    (7 * 7, "Gemm", 22, (of(1, 1), of(1, 1), of(7)), {}),
+    # Windows: at every axis, its taps of what it has been and of what it becomes.
+    (2 * 3 * 10 * 4, "AveragePool", 22, (of(2, 3, 10),), {"kernel_shape": [4]}),
+    (2 * 3 * 11 * 10, "AveragePool", 22, (of(2, 3, 10),), {"kernel_shape": [40], "pads": [20, 20]}),
+    (3 * 17 * 4, "AveragePool", 22, (of(1, 3, 10),), {"kernel_shape": [4], "pads": [7, 3]}),
+    (3 * 6 * 8 * (2 + 3), "AveragePool", 22, (of(1, 3, 6, 8),), {"kernel_shape": [2, 3]}),
+    # Channels.
+    (2 * 3 * 8, "BatchNormalization", 15, (of(1, 1, 6), *(of(8),) * 4), {}),
+    (2 * 3 * 8, "BatchNormalization", 15, (of(1, 1, 6), of(1), of(1), of(8), of(1)), {}),
+    (4 * 6 * 4, "InstanceNormalization", 22, (of(1, 4, 6), of(4), of(4)), {}),
+    (6 * 5 * 3, "LRN", 22, (of(1, 6, 5),), {"size": 3}),
+    (6 * 5 * 12, "LRN", 22, (of(1, 6, 5),), {"size": 100}),
+    # Shapes.
+    (2 * 3 + 2 * 7, "Concat", 22, (of(2, 3), of(2, 7)), {"axis": 1}),
+    (1, "Constant", 22, (), {"value_ints": [1, 2, 3]}),
+    (2 * 3 * 5, "ConstantOfShape", 22, (ints(2, 3, 5),), {}),
+    (1, "ConstantOfShape", 22, (ints(),), {}),
+    (4 * 2 * 3, "Expand", 22, (of(2, 1), ints(4, 1, 3)), {}),
+    (2 * 7 * 5 * 3, "Gather", 22, (of(2, 4, 3), np.zeros((7, 5), np.int64)), {"axis": 1}),
+    (7 * 4 * 3, "Gather", 22, (of(2, 4, 3), np.zeros(7, np.int64)), {}),
+    (2 * 4, "Gather", 22, (of(2, 4, 3), np.array(1)), {"axis": -1}),
+    (1, "Identity", 22, (of(5),), {}),
+    (1, "Shape", 22, (of(5, 6),), {}),
+    (1, "Size", 22, (of(5, 6),), {}),
+    (2 * 3 * 5 * 7, "Tile", 22, (of(2, 3), ints(5, 7)), {}),
+    ((2 + 1 + 4) * (3 + 2 + 5), "Pad", 22, (of(2, 3), ints(1, 2, 4, 5)), {}),
+    ((2 + 4) * (6 + 2), "Pad", 22, (of(2, 6), ints(-1, 2, 4, -5)), {}),
+    (2 * (3 + 1 + 2), "Pad", 22, (of(2, 3), ints(1, 2), None, ints(-1)), {}),
+    ((2 + 1 + 4) * (3 + 2 + 5), "Pad", 10, (of(2, 3),), {"pads": [1, 2, 4, 5]}),
+    ((2 + 1 + 4) * (3 + 2 + 5), "Pad", 1, (of(2, 3),), {"paddings": [1, 2, 4, 5]}),
+    # Resizing: what grows may do so before anything shrinks.
+    (2 * 6 * 4, "Resize", 19, (of(2, 6), None, np.float32([1, 4])), {}),
+    (2 * 6 * 4, "Resize", 19, (of(2, 6), None, None, ints(1, 24)), {}),
+    (2 * 6 * 5, "Resize", 19, (of(2, 6), None, None, ints(9, 3)), {}),
+    (2 * 6, "Resize", 19, (of(2, 6), None, None, ints(2, 6)), {}),
+    (2 * 6 * 3, "Resize", 10, (of(2, 6), np.float32([1, 2.5])), {}),
+    (2 * 6 * 3, "Upsample", 9, (of(2, 6), np.float32([3, 1])), {}),
+    (2 * 6 * 3, "Upsample", 7, (of(2, 6),), {"scales": [3.0, 1.0]}),
+    # Everything else: what broadcasting makes of the inputs; by an axis that a node names, no more than their product.
+    (4 * 5 * 6, "Add", 22, (of(4, 1, 6), of(5, 1)), {}),
+    (4 * 5, "Add", 7, (of(4, 5), of(5)), {}),
+    (4 * 5 * 5, "Add", 6, (of(4, 5), of(5)), {"broadcast": 1}),
+    (4 * 5, "Clip", 22, (of(4, 5), of(), None), {}),
+    (4 * 5, "Neg", 22, (of(4, 5),), {}),
+    (1, "Neg", 22, (of(),), {}),
+]
+
+
+@pytest.mark.parametrize(("expected", "op_type", "opset", "inputs", "attributes"), COSTS)
+def test_costs(expected: int, op_type: str, opset: int, inputs: tuple[Any, ...], attributes: dict[str, Any]) -> None:
+    assert cost(op_type, opset, *inputs, **attributes) == expected
+
+
+def test_what_is_computed_ahead_has_64_mib_a_value_and_twice_that_in_all() -> None:
+    budget = Budget()
+    assert not budget.spend(2**23 + 1)
+    assert budget.spend(2**23 + 1, largest_input=2**23 + 1)
+    assert not budget.spend(2**23 + 2, largest_input=2**23 + 1)
+    assert not budget.spend(2**23)
+    assert budget.spend(2**23 - 1)
+    assert not budget.spend(1, largest_input=2**24)
+    assert budget.spend(0)
