@@ -1,0 +1,167 @@
+"""Where the families of kernels stop: at the shared memory, the blocks and the indices that there are, and not before.
+
+The problems are those of `many_blocks`; arrays lie as they do there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
+from types import ModuleType
+from typing import Any
+
+import many_blocks
+import numpy as np
+import pytest
+from many_blocks import ManyBlocks
+from operands import LAYOUTS
+
+from gpuconv import ArgumentError, _geometry
+from gpuconv.cuda import (
+    channels_plan,
+    channels_tile,
+    conv_plan,
+    correlation,
+    direct_plan,
+    grouped_plan,
+    interleaved_plan,
+    launching,
+    params,
+    pool_bands,
+    pool_channels,
+    pool_patches,
+    pool_plan,
+    pool_planes,
+    pool_problem,
+    pool_tiles,
+    pool_vectors,
+    stem_plan,
+)
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.limits import representative
+from gpuconv.cuda.plan import Launch, Limits
+
+HOPPER = representative("sm_90a").limits
+COUNTING = (direct_plan, channels_plan, pool_bands, pool_channels, pool_patches, pool_planes, pool_tiles, pool_vectors)
+Ints = tuple[int, ...]
+
+
+def strides(shape: Ints, layout: str) -> Ints:
+    """In elements."""
+    lying: Ints = LAYOUTS[layout](np.zeros(shape, np.int8)).strides
+    return lying
+
+
+def problem_of(one: ManyBlocks) -> Any:
+    """The problem as planners see it."""
+    p, dtype = one.problem, one.dtype.name
+    shapes = [p.x_shape, *([] if p.w_shape is None else [p.w_shape])]
+    geometry: Any = getattr(_geometry, p.operator)(*shapes, **p.attributes)
+    x, y = strides(p.x_shape, one.layout), strides(geometry.y_shape, one.out or "contiguous")
+    if p.w_shape is None:
+        return pool_problem.Problem(geometry, dtype, x, y, y if one.kernel.endswith("indices") else None)
+    make = correlation.of_conv if p.operator == "conv" else correlation.of_conv_transpose
+    return make(geometry, dtype, x, strides(p.w_shape, "contiguous"), None, y, one.precision)
+
+
+def of_families() -> dict[ModuleType, list[ManyBlocks]]:
+    """Those with 32-bit indices, by the family that has their kernel."""
+    found: dict[ModuleType, list[ManyBlocks]] = {}
+    for family in (*conv_plan.FAMILIES, *pool_plan.FAMILIES):
+        names = {variant.name for variant in family.variants()}
+        found[family] = [one for one in many_blocks.ALL if one.kernel in names and not one.wide]
+    return found
+
+
+FAMILIES = of_families()
+families = pytest.mark.parametrize("family", FAMILIES, ids=lambda module: module.__name__.rpartition(".")[2])
+
+
+def planned(family: Any, one: ManyBlocks, limits: Limits = HOPPER) -> Launch | None:
+    """The last launch of the family's candidate of this name, if there is one."""
+    found: list[Candidate] = list(family.candidates(problem_of(one), limits))
+    named = [candidate for candidate in found if candidate.name == one.kernel]
+    return named[0].make().launches[-1] if named else None
+
+
+# ---------------------------------------------------------------- shared memory
+
+# Kernels that every device has room for ask nothing: blocks of weights of 24 KiB at most, of planes together as well.
+UNASKED = ("conv_few_", "max_pool_bfloat16_2d_planes")
+
+
+@families
+def test_a_block_may_have_all_shared_memory_that_there_is_and_no_more(family: ModuleType) -> None:
+    limits = HOPPER if family is not direct_plan else replace(HOPPER, shared_bytes_per_multiprocessor=0)
+    for one in FAMILIES[family]:
+        launch = planned(family, one, limits)
+        if launch is None or launch.shared_bytes == 0 or one.kernel.startswith(UNASKED):
+            continue
+        exactly = planned(family, one, replace(limits, shared_bytes_per_block=launch.shared_bytes))
+        assert exactly == launch or family is grouped_plan, one  # which looks at fewer tiles where there is less room
+        less = planned(family, one, replace(limits, shared_bytes_per_block=launch.shared_bytes - 1))
+        assert less is None or less.shared_bytes < launch.shared_bytes, one
+
+
+@pytest.mark.parametrize("family", [stem_plan, interleaved_plan], ids=["stem", "interleaved"])
+def test_some_families_want_two_blocks_on_a_multiprocessor(family: ModuleType) -> None:
+    """Of each the system takes 1 KiB."""
+    for one in FAMILIES[family]:
+        launch = planned(family, one)
+        assert launch is not None
+        room = 2 * (launch.shared_bytes + 1024)
+        assert planned(family, one, replace(HOPPER, shared_bytes_per_multiprocessor=room)) == launch
+        less = planned(family, one, replace(HOPPER, shared_bytes_per_multiprocessor=room - 1))
+        assert less is None or less.shared_bytes < launch.shared_bytes, one
+
+
+# ---------------------------------------------------------------- blocks
+
+
+@contextmanager
+def most_blocks(count: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (launching, channels_tile, *COUNTING[2:]):
+            patch.setattr(module, "MOST_BLOCKS", count)
+        channels_tile.best.cache_clear()
+        yield
+    channels_tile.best.cache_clear()
+
+
+def blocks(family: ModuleType, one: ManyBlocks, launch: Launch) -> int:
+    """As many as the family counts: those of the launch, or where it joins some, as they are before that."""
+    x = one.problem.x_shape
+    if family is pool_planes:
+        return x[0] * x[1]
+    if family is pool_channels:  # each thread makes one output of a vector of channels
+        y = _geometry.max_pool(x, **one.problem.attributes).y_shape
+        vector = 2 if one.kernel.endswith("indices") else 16 // one.dtype.itemsize
+        return -(-prod(y) // vector // 256)
+    return launch.grid[0]
+
+
+@pytest.mark.parametrize("family", COUNTING, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_a_launch_has_no_more_blocks_than_a_grid(family: ModuleType) -> None:
+    for one in FAMILIES[family]:
+        launch = planned(family, one)
+        assert launch is not None
+        assert launch.grid[1:] == (1, 1)
+        count = blocks(family, one, launch)
+        with most_blocks(count):
+            assert planned(family, one) == launch, one
+        with most_blocks(count - 1):
+            less = planned(family, one)
+            assert less is None or less.grid[0] < count, one
+
+
+def test_blocks_fill_a_grid_or_are_refused() -> None:
+    launch = planned(direct_plan, FAMILIES[direct_plan][0])
+    assert launch is not None
+    chosen = replace(launch.variant, layout=params.layout([("n", "<i4")]))
+    assert launching.of_blocks("conv", chosen, 2**31 - 1, {"n": 1}, ()).grid == (2**31 - 1, 1, 1)
+    with pytest.raises(
+        ArgumentError, match=r"^conv: 2147483648 blocks are more than the 2147483647 of one CUDA launch$"
+    ):
+        launching.of_blocks("conv", chosen, 2**31, {"n": 1}, ())
