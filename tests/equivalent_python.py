@@ -74,6 +74,13 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 1) for matrix in (a, b))",  # noqa: E501
     ),
     "Any negative position is that of nothing.": ("cpu/_argmax.py _carried: places.fill(-1)  ->  places.fill(-2)",),
+    "What divides a vector of 16 bytes does so with the next number as well.": (
+        "cuda/stem_tile.py channels_are_vectors: vector, (batch, channel, *spatial) = (16 // problem.itemsize, problem.y_strides)  ->  vector, (batch, channel, *spatial) = (17 // problem.itemsize, problem.y_strides)",  # noqa: E501
+    ),
+    "Places of 4 bytes are a word each, of which there is one at least.": (
+        "cuda/pool_planes.py _laid_out: place_pitch, result_place_pitch = (_odd(width, 4), _odd(out_width, 4))  ->  place_pitch, result_place_pitch = (_odd(width, 5), _odd(out_width, 4))",  # noqa: E501
+        "cuda/pool_planes.py _laid_out: place_pitch, result_place_pitch = (_odd(width, 4), _odd(out_width, 4))  ->  place_pitch, result_place_pitch = (_odd(width, 4), _odd(out_width, 5))",  # noqa: E501
+    ),
 }
 
 CHOICES: dict[str, tuple[str, ...]] = {

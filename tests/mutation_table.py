@@ -153,7 +153,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_many_blocks.py conv_bands",
         *_FAMILY,
     ),
-    "cuda/channels_last_plan.py": ("test_channels_last.py planes", "test_pack_rows.py test_", "test_gemm_plan.py"),
+    "cuda/channels_last_plan.py": (
+        "test_channels_last_plan.py",
+        "test_channels_last.py planes",
+        "test_pack_rows.py test_",
+        "test_gemm_plan.py",
+    ),
     "cuda/channels_*.py": (
         "test_channels_plan.py",
         "test_many_blocks.py channels_taps channels_4 channels_7",

@@ -14,7 +14,7 @@ from strategies import rows_pool_problem
 
 import gpuconv
 from gpuconv import _dtypes, _geometry
-from gpuconv.cuda import pool_plan
+from gpuconv.cuda import pool_channels, pool_patches, pool_plan
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Launch, Plan
 from gpuconv.cuda.pool_problem import Problem
@@ -152,6 +152,19 @@ def test_other_problems_with_channels_last_get_the_general_kernel_along_the_chan
     assert (launch.variant.source, struct["channels_last"]) == ("max_pool.cu", 1)
     assert [reason for reason in plan.reasons if "channels" in reason and reason.endswith(f": {why}")], plan.reasons
     assert any("channels last: one output a thread" in reason for reason in plan.reasons)
+
+
+@pytest.mark.parametrize("dense", ["x", "y", "indices"])
+def test_channels_must_be_neighbours_in_every_array(dense: str) -> None:
+    x: Ints = (2, 16, 12, 12)
+    geometry = _geometry.max_pool(x, kernel_shape=[3, 3])
+    shapes = {"x": x, "y": geometry.y_shape, "indices": geometry.y_shape}
+    lying = {name: contiguous_strides(shape) if name == dense else last(shape) for name, shape in shapes.items()}
+    problem = Problem(geometry, "float32", lying["x"], lying["y"], lying["indices"])
+    alone = Problem(geometry, "float32", lying["x"], lying["y"], None)
+    for family in (pool_channels, pool_patches):
+        assert family.refusal(problem, HOPPER) == "channels are not neighbours"
+        assert (family.refusal(alone, HOPPER) is None) == (dense == "indices")
 
 
 @pytest.mark.parametrize(

@@ -714,6 +714,23 @@ def test_what_is_just_within_the_limits_is_taken(operator: str, x: Ints, w: Ints
             tma_model.check(tensor_map)
 
 
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+def test_the_reach_of_taps_is_what_they_meet(operator: str) -> None:
+    """Of the first column of every phase, by trying all taps."""
+    tried = 0
+    for kernel, stride, dilation, pad in product((1, 2, 3, 5), (1, 2, 3, 4, 6), (1, 2, 3, 4), (0, 1, 2)):
+        attributes = {"strides": [stride], "dilations": [dilation], "pads": [pad, 0]}
+        one = problem(operator, (1, 32, 40), (32, 32, kernel), **attributes)
+        if one.phases:
+            reached = [place + pad - tap * dilation for place in range(one.phases[0]) for tap in range(kernel)]
+            met = [place // stride for place in reached if place % stride == 0]
+        else:
+            met = [tap * dilation - pad for tap in range(kernel)]
+        assert wgmma_maps._taps(one, 0) == (min(met, default=0), max(met, default=0)), attributes
+        tried += bool(one.phases)
+    assert (tried > 100) == (operator == "conv_transpose")
+
+
 def test_copies_of_too_many_elements_are_refused() -> None:
     one = problem("conv", (2, 1, 2**13, 2**14), (64, 1, 3, 3), strides=[8, 8])
     assert "a copy of x or w would have 2**31 elements" in str(wgmma_plan.refusal(one, HOPPER))
