@@ -253,12 +253,13 @@ def _judged(target: Target, status: int | None) -> str:
         return TIMEOUT
     if status:
         return WRONG if known else KILLED
-    choice = target.name.partition(": ")[0] in CHOOSING
+    choice = target.name.startswith(CHOOSING)
     return KNOWN if known else CHOICE if choice else SURVIVED
 
 
 KNOWN_NAMES = {name for names in EQUIVALENT.values() for name in names}
-CHOOSING = {function for functions in CHOICES.values() for function in functions}
+# How the names begin of mutants of functions, or of constants of a module.
+CHOOSING = tuple(one + (" = " if ": " in one else ": ") for names in CHOICES.values() for one in names)
 
 
 # ---------------------------------------------------------------- the command

@@ -225,6 +225,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/mma_*.py": (
         "test_gemm_plan.py",
         "test_runs.py",
+        "test_split_plan.py slices_of_a_tile",
         "test_many_blocks.py [conv_float16_3d_mma_16x128x32 [conv_bfloat16_3d_mma_64x64 [conv_transpose_float64_3d_mma",
         "test_mma.py chunks says_what beside",
         *_FAMILY,

@@ -123,11 +123,11 @@ def test_the_list_of_equivalent_mutants_names_mutants() -> None:
     assert set(listed) <= {target.name for module in modules for target in mutate_python.targets(module)}
 
 
-def test_the_functions_that_choose_are_there() -> None:
-    for function in (function for functions in equivalent_python.CHOICES.values() for function in functions):
-        module, name = function.split()
-        names = {target.mutant.place.function or "module" for target in mutate_python.targets(module)}
-        assert name in names, function
+def test_the_functions_and_constants_that_choose_are_there() -> None:
+    assert len(set(mutate_python.CHOOSING)) == len(mutate_python.CHOOSING)
+    for beginning in mutate_python.CHOOSING:
+        names = [target.name for target in mutate_python.targets(beginning.split()[0])]
+        assert any(name.startswith(beginning) for name in names), beginning
 
 
 def test_mutants_of_all_modules_are_drawn_by_the_seed() -> None:
