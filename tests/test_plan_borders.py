@@ -24,6 +24,8 @@ from gpuconv.cuda import (
     channels_tile,
     conv_plan,
     correlation,
+    depth_to_space_matrix_plan,
+    depth_to_space_plan,
     direct_plan,
     grouped_plan,
     interleaved_plan,
@@ -48,22 +50,23 @@ COUNTING = (direct_plan, channels_plan, pool_bands, pool_channels, pool_patches,
 Ints = tuple[int, ...]
 
 
-def strides(shape: Ints, layout: str) -> Ints:
+def lying(shape: Ints, layout: str) -> Ints:
     """In elements."""
-    lying: Ints = LAYOUTS[layout](np.zeros(shape, np.int8)).strides
-    return lying
+    found: Ints = LAYOUTS[layout](np.zeros(shape, np.int8)).strides
+    return found
 
 
-def problem_of(one: ManyBlocks) -> Any:
-    """The problem as planners see it."""
+def problem_of(one: ManyBlocks, far: str = "", step: int = 0) -> Any:
+    """The problem as planners see it; images of the array x or y may lie so far apart."""
     p, dtype = one.problem, one.dtype.name
     shapes = [p.x_shape, *([] if p.w_shape is None else [p.w_shape])]
     geometry: Any = getattr(_geometry, p.operator)(*shapes, **p.attributes)
-    x, y = strides(p.x_shape, one.layout), strides(geometry.y_shape, one.out or "contiguous")
+    x, y = lying(p.x_shape, one.layout), lying(geometry.y_shape, one.out or "contiguous")
+    x, y = ((step, *strides[1:]) if name == far else strides for name, strides in (("x", x), ("y", y)))
     if p.w_shape is None:
         return pool_problem.Problem(geometry, dtype, x, y, y if one.kernel.endswith("indices") else None)
     make = correlation.of_conv if p.operator == "conv" else correlation.of_conv_transpose
-    return make(geometry, dtype, x, strides(p.w_shape, "contiguous"), None, y, one.precision)
+    return make(geometry, dtype, x, lying(p.w_shape, "contiguous"), None, y, one.precision)
 
 
 def of_families() -> dict[ModuleType, list[ManyBlocks]]:
@@ -79,9 +82,9 @@ FAMILIES = of_families()
 families = pytest.mark.parametrize("family", FAMILIES, ids=lambda module: module.__name__.rpartition(".")[2])
 
 
-def planned(family: Any, one: ManyBlocks, limits: Limits = HOPPER) -> Launch | None:
+def planned(family: Any, one: ManyBlocks, limits: Limits = HOPPER, problem: Any = None) -> Launch | None:
     """The last launch of the family's candidate of this name, if there is one."""
-    found: list[Candidate] = list(family.candidates(problem_of(one), limits))
+    found: list[Candidate] = list(family.candidates(problem or problem_of(one), limits))
     named = [candidate for candidate in found if candidate.name == one.kernel]
     return named[0].make().launches[-1] if named else None
 
@@ -165,3 +168,22 @@ def test_blocks_fill_a_grid_or_are_refused() -> None:
         ArgumentError, match=r"^conv: 2147483648 blocks are more than the 2147483647 of one CUDA launch$"
     ):
         launching.of_blocks("conv", chosen, 2**31, {"n": 1}, ())
+
+
+# ---------------------------------------------------------------- indices
+
+TO_SPACE = (depth_to_space_plan, depth_to_space_matrix_plan)
+
+
+@families
+@pytest.mark.parametrize("array", ["x", "y"])
+def test_32_bits_are_enough_up_to_their_border(family: ModuleType, array: str) -> None:
+    """Images lie so far apart that the last offset is below the border by less than a thousandth, or beyond it."""
+    for one in FAMILIES[family]:
+        if one.problem.x_shape[0] == 1 or planned(family, one) is None:
+            continue
+        images = one.problem.x_shape[0] - (array == "x" or family not in TO_SPACE)  # which count to the end of y
+        apart = params.INDEX_LIMIT // images // 64 * 64
+        near = problem_of(one, array, apart - 2**20)
+        assert planned(family, one, problem=near) is not None, one
+        assert planned(family, one, problem=problem_of(one, array, apart + 64)) is None, one

@@ -14,7 +14,7 @@ from strategies import rows_pool_problem
 
 import gpuconv
 from gpuconv import _dtypes, _geometry
-from gpuconv.cuda import pool_channels, pool_patches, pool_plan
+from gpuconv.cuda import pool_bands, pool_channels, pool_patches, pool_plan
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Launch, Plan
 from gpuconv.cuda.pool_problem import Problem
@@ -379,6 +379,23 @@ def test_planes_that_are_neighbours_share_a_band() -> None:
     (band,) = (one for one in pool_plan.candidates(views, HOPPER) if one.name.endswith("_bands"))
     (struct,) = np.frombuffer(band.make().launches[0].parameters, band.make().launches[0].variant.layout)
     assert (struct["tile_planes"], struct["merged"]) == (1, 1)  # rows are neighbours all the same
+
+
+@pytest.mark.parametrize(
+    ("planes", "rows", "columns", "walk"),
+    [
+        (4, 8, 64, 8),
+        (4, 20, 64, 8),
+        (1, 16, 64, 4),
+        (1, 15, 64, 4),
+        (1, 7, 64, 2),
+        (1, 16, 32, 2),
+        (1, 5, 256, 5),
+        (1, 3, 9, 1),
+    ],
+)
+def test_threads_walk_down_as_far_as_leaves_each_of_256_some(planes: int, rows: int, columns: int, walk: int) -> None:
+    assert pool_bands._walk(pool_bands._Tile(planes, rows, columns, rows + 2, columns + 2, False)) == walk
 
 
 @pytest.mark.parametrize("dtype", _dtypes.MAX_POOL_DTYPES)
