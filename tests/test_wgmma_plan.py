@@ -736,6 +736,69 @@ def test_copies_of_too_many_elements_are_refused() -> None:
     assert "a copy of x or w would have 2**31 elements" in str(wgmma_plan.refusal(one, HOPPER))
 
 
+@pytest.mark.parametrize(
+    ("x", "w", "elements"),
+    [
+        ((2, 64, 30, 20), (32, 64, 1, 1), 2 * 64 * 30 * 20),  # of x
+        ((1, 64, 4, 4), (256, 64, 3, 3), 256 * 64 * 9),  # of w
+    ],
+)
+def test_copies_have_no_more_elements_than_32_bits_count(
+    x: Ints, w: Ints, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = problem("conv", x, w)
+    monkeypatch.setattr(wgmma_maps, "_MOST_ELEMENTS", elements)
+    assert wgmma_maps.refusal(one) is None
+    monkeypatch.setattr(wgmma_maps, "_MOST_ELEMENTS", elements - 1)
+    assert "a copy of x or w would have" in str(wgmma_maps.refusal(one))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "found"),
+    [
+        ((64, 6, 5, 2), (64, 384, 1920), (128, 768, 3840)),
+        ((64, 6, 5, 2), (72, 432, 2160), (144, 864, 4320)),  # with a gap of 16 bytes
+        ((64, 6, 5, 2), (68, 408, 2040), None),  # and of 8
+        ((64, 6, 5, 2), (56, 384, 1920), None),  # pixels that overlap
+        ((64, 6, 5, 2), (64, 384, 2000), None),  # no multiple of the stride before
+        ((64, 6, 5, 2), (384, 64, 1920), None),
+        ((64, 6, 5, 2), (64, 384, 0), None),
+        ((64, 6, 5, 2), (64, -384, 1920), None),
+        ((64, 6, 5, 1), (64, 384, 7), (128, 768, 768 * 5)),  # of a single image: that behind all its rows
+        ((64, 6, 1, 2), (64, 7, 384), (128, 768, 768)),
+        ((64, 1, 5, 2), (7, 64, 320), (128, 128, 640)),
+        ((64, 1, 1, 1), (0, 0, 0), (128, 128, 128)),
+        ((60, 1, 1, 1), (0, 0, 0), (128, 128, 128)),  # 120 bytes, in whole 16
+    ],
+)
+def test_each_stride_of_a_map_is_a_multiple_of_the_one_before(sizes: Ints, strides: Ints, found: Ints | None) -> None:
+    assert wgmma_maps._strides(sizes, strides, 2) == found
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "group", "w_strides", "whole"),
+    [
+        (64, (1, 1), 1, None, True),
+        (72, (1, 1), 1, None, True),
+        (68, (1, 1), 1, None, False),  # rows of 136 bytes
+        (64, (3, 3), 1, (576, 1, 192, 64), True),  # taps side by side, of whole slices of channels
+        (64, (3, 3), 1, None, False),
+        (96, (3, 3), 1, (864, 1, 288, 96), False),  # one and a half
+        (64, (3, 3), 1, (640, 1, 192, 64), True),  # with a gap between filters
+        (64, (3, 3), 1, (768, 1, 256, 64), False),  # and between rows
+        (64, (1, 1), 2, None, True),
+        (64, (1, 1), 2, (72, 1, 1, 1), True),
+        (64, (1, 1), 1, (64, 2, 1, 1), False),
+    ],
+)
+def test_w_is_read_as_it_is_where_rows_are_whole(
+    channels: int, kernel: Ints, group: int, w_strides: Ints | None, whole: bool
+) -> None:
+    one = problem("conv", (1, group * channels, 9, 9), (64, channels, *kernel), group=group, w_strides=w_strides)
+    assert wgmma_maps._w_as_it_is(one, 128) is whole
+    assert not wgmma_maps._w_as_it_is(replace(one, dtype="float32", precision="tf32"), 128)
+
+
 def test_other_devices_and_types_have_none_and_nothing_is_said() -> None:
     x, w = (1, 64, 9, 9), (64, 64, 3, 3)
     assert not candidates(problem("conv", x, w), representative("sm_80").limits)
