@@ -121,6 +121,24 @@ def test_channels_may_lie_nearly_2_gib_apart() -> None:
     assert names(problem_of((1, 1, 2**29), (1, 1, 3), "float32", strides=[2**20]))  # no other channel is read
 
 
+def test_extents_may_be_nearly_2_to_the_30() -> None:
+    assert names(problem_of((1, 1, 2**30 - 1), (1, 1, 1), "float32", strides=[2**20]))
+    assert not names(problem_of((1, 1, 2**30), (1, 1, 1), "float32", strides=[2**20]))
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_tiles_may_have_all_shared_memory_of_a_block_and_no_more(dtype: str, last: bool) -> None:
+    problem = problem_of((4, 64, 20, 20), (64, 64, 3, 3), dtype, last)
+    for candidate in weight_grad_tile_plan.candidates(problem, LIMITS):
+        shared = candidate.make().launches[0].shared_bytes
+        for room, expected in ((shared, True), (shared - 1, False)):
+            limits = replace(LIMITS, shared_bytes_per_block=room)
+            found = [one.name for one in weight_grad_tile_plan.candidates(problem, limits)]
+            assert (candidate.name in found) is expected
+    assert names(problem)
+
+
 def test_parts_of_complex_numbers_are_not_for_them() -> None:
     plan = gpuconv.explain("conv_weight_grad", (1, 8, 9), (8, 8, 1), dtype="complex64")
     assert plan.reasons[-1] == "no large tiles, nor tensor cores: products of parts of complex64 are added up apart"

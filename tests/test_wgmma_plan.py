@@ -799,6 +799,21 @@ def test_w_is_read_as_it_is_where_rows_are_whole(
     assert not wgmma_maps._w_as_it_is(replace(one, dtype="float32", precision="tf32"), 128)
 
 
+@pytest.mark.parametrize(
+    ("x", "w", "more", "why"),
+    [
+        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}, "the 40 channels of a group are not whole slices of 64"),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}, "the stride along its rows is 2"),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"layout": "NHWC"}, "its rows have no pixels side by side"),
+        ((2, 64, 9, 15), (64, 64, 3, 3), {}, "its rows are not 16 bytes, or a multiple of that, apart"),
+        ((2, 64, 8, 15), (64, 64, 1, 1), {}, None),  # all 120 pixels are a row
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [2, 1]}, None),
+    ],
+)
+def test_why_rows_are_not_fetched(x: Ints, w: Ints, more: dict[str, Any], why: str | None) -> None:
+    assert wgmma_maps.no_rows(problem("conv", x, w, **more), 128) == why
+
+
 def test_other_devices_and_types_have_none_and_nothing_is_said() -> None:
     x, w = (1, 64, 9, 9), (64, 64, 3, 3)
     assert not candidates(problem("conv", x, w), representative("sm_80").limits)
