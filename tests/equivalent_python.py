@@ -78,6 +78,12 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "What divides a vector of 16 bytes does so with the next number as well.": (
         "cuda/stem_tile.py channels_are_vectors: vector, (batch, channel, *spatial) = (16 // problem.itemsize, problem.y_strides)  ->  vector, (batch, channel, *spatial) = (17 // problem.itemsize, problem.y_strides)",  # noqa: E501
     ),
+    "Maps of boxes have no channels and pixels that are copied at once: nobody reads them.": (
+        "cuda/plan.py TensorMap: channels: int = 0  ->  channels: int = 1",
+        "cuda/plan.py TensorMap: channels: int = 0  ->  channels: int = -1",
+        "cuda/plan.py TensorMap: pixels: int = 0  ->  pixels: int = 1",
+        "cuda/plan.py TensorMap: pixels: int = 0  ->  pixels: int = -1",
+    ),
     "The numbers of every struct have 4 bytes or more.": (
         "cuda/params.py layout: def layout(fields: Sequence[tuple[Any, ...]], alignment: int=1) -> np.dtype[Any]:  ->  def layout(fields: Sequence[tuple[Any, ...]], alignment: int=2) -> np.dtype[Any]:",  # noqa: E501
     ),
