@@ -169,6 +169,21 @@ def test_channels_are_copied_at_once_where_all_are_whole_16_bytes(dtype: str, ch
     assert not taken(replace(whole, x_strides=(batch + 1, *rest)))
 
 
+@pytest.mark.parametrize("array", ["x_strides", "dy_strides"])
+def test_every_axis_of_several_elements_moves_by_whole_chunks(array: str) -> None:
+    whole = problem_of((2, 16, 5, 6), (32, 16, 3, 2), "float16", last=True)
+    strides = list(getattr(whole, array))
+    for axis in range(4):
+        moved = tuple(stride + (at == axis) for at, stride in enumerate(strides))
+        assert not weight_grad_tiles.has_chunks(replace(whole, **{array: moved})), axis
+        if axis != 1:
+            further = tuple(stride + 8 * (at == axis) for at, stride in enumerate(strides))
+            assert weight_grad_tiles.has_chunks(replace(whole, **{array: further})), axis
+    single = problem_of((1, 16, 5, 6), (32, 16, 3, 2), "float16", last=True)
+    image, *rest = getattr(single, array)
+    assert weight_grad_tiles.has_chunks(replace(single, **{array: (image + 1, *rest)}))
+
+
 def test_neighbouring_pixels_are_copied_at_once_where_x_and_y_have_the_same() -> None:
     alone = problem_of((2, 8, 6, 7), (8, 8, 1, 1), "float32")
     assert weight_grad_tiles.x_in_rows(alone)
