@@ -59,7 +59,7 @@ _RECORDED = (
     "test_kernel_table.py row_for_every_kernel nothing_in_the_table",
     "test_benchmarks_static.py planned_as_the_file",
 )
-_FAMILY = ("test_plan_borders.py", *_RECORDED)
+_FAMILY = ("test_plan_borders.py", "test_vector_plan.py", *_RECORDED)
 _GEMMS = (
     "test_many_blocks.py [conv_float32_ [conv_float16_2d_16x128x8- conv_float64_2d_64x64x16_uniform_wide "
     "[conv_transpose_float32_ [conv_transpose_float64_3d_64x64x16_wide"
