@@ -255,6 +255,27 @@ def test_the_struct_of_rows_of_vectors() -> None:
     assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
 
 
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pads", "lanes"),
+    [
+        (2, 2, [0, 0, 0, 0], 32),
+        (3, 2, [0, 1, 0, 0], 31),  # a lane on the vector before, for the padding
+        (3, 2, [1, 0, 0, 0], 31),  # or on the one after, for the last windows
+        (3, 2, [0, 0, 0, 0], 31),
+        (3, 1, [0, 0, 0, 0], 31),
+        (3, 1, [0, 1, 0, 0], 30),  # or both
+        (3, 1, [2, 1, 0, 0], 30),
+        (3, 1, [1, 2, 0, 0], 31),
+        (3, 1, [2, 0, 0, 0], 31),
+    ],
+)
+def test_lanes_of_a_warp_help_their_neighbours(kernel: int, stride: int, pads: list[int], lanes: int) -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": pads}
+    launch, struct = launched(f"vectors_{kernel}x{stride}", (64, 5, 9, 64), **attributes)
+    warps = -(-struct["items"] // lanes)
+    assert launch.grid == (-(-warps // 4), 1, 1)
+
+
 def test_values_alone_have_no_address_of_indices() -> None:
     for kernel in ("vectors_2x2", "bands"):
         launch, struct = launched(kernel, (2, 3, 8, 16), kernel_shape=[2, 2], strides=[2, 2])
