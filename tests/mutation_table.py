@@ -351,6 +351,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_cuda_launch.py -axes_of_one",
         "test_gemm_plan.py",
         "test_ranks_cuda.py parameters",
+        "test_wgmma_plan.py lie_last",
     ),
     "cuda/launching.py": (*_PLANS, "test_complex.py", "test_plan_borders.py"),
     "cuda/tuned.py": ("test_tuned.py", "test_tune.py"),

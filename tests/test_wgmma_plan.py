@@ -1311,6 +1311,7 @@ def test_channels_that_lie_last_are_not_copied() -> None:
     assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
     x_map, _ = plan.launches[-1].maps
     assert (x_map.role, x_map.sizes, x_map.strides) == ("x", (72, 30, 30, 8), (144, 30 * 144, 900 * 144))
+    assert (x_map.channels, x_map.swizzle) == (64, 128)  # rows of a slice: 128 bytes
     assert plan.alignment == (("x", 16),)
     assert plan.otherwise is not None
     other = plan.otherwise()
