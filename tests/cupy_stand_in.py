@@ -273,7 +273,11 @@ class StandIn:
         )
 
     def milliseconds(self, begin: _Event, end: _Event) -> float:
-        """Return the sum over the launches between of what `times` has for their kernels, or else 1."""
+        """Return the sum over the launches between of what `times` has for their kernels, or else 1.
+
+        Nobody but who has waited for the end may ask: of a device that is at work, cudaEventElapsedTime knows nothing.
+        """
+        assert end.is_over, "cudaErrorNotReady"
         return float(sum(self.times.get(launch.name, 1.0) for launch in self.launches[begin.launches : end.launches]))
 
     def set_attribute(self, function: int, attribute: int, value: int) -> None:
@@ -295,15 +299,17 @@ class StandIn:
 class _Event:
     recorded: int | None = None
     launches = 0
+    is_over = False
 
     def __init__(self, standin: StandIn) -> None:
         self._standin = standin
 
     def record(self, stream: Stream) -> None:
-        self.recorded, self.launches = stream.ptr, len(self._standin.launches)
+        self.recorded, self.launches, self.is_over = stream.ptr, len(self._standin.launches), False
 
     def synchronize(self) -> None:
         self._standin.synchronisations += 1
+        self.is_over = True
 
     @property
     def ptr(self) -> Any:

@@ -102,6 +102,25 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "NumPy finds any negative extent, not -1 alone.": (
         "onnx/operators/normalizing.py _instance_normalization: per_channel = (-1, *(1,) * (x.ndim - 2))  ->  per_channel = (-2, *(1,) * (x.ndim - 2))",  # noqa: E501
     ),
+    "What divides a vector of 16 bytes does so with the next number as well.": (
+        "cuda/stem_tile.py channels_are_vectors: vector, (batch, channel, *spatial) = (16 // problem.itemsize, problem.y_strides)  ->  vector, (batch, channel, *spatial) = (17 // problem.itemsize, problem.y_strides)",  # noqa: E501
+    ),
+    "Maps of boxes have no channels and pixels that are copied at once: nobody reads them.": (
+        "cuda/plan.py TensorMap: channels: int = 0  ->  channels: int = 1",
+        "cuda/plan.py TensorMap: channels: int = 0  ->  channels: int = -1",
+        "cuda/plan.py TensorMap: pixels: int = 0  ->  pixels: int = 1",
+        "cuda/plan.py TensorMap: pixels: int = 0  ->  pixels: int = -1",
+    ),
+    "The numbers of every struct have 4 bytes or more.": (
+        "cuda/params.py layout: def layout(fields: Sequence[tuple[Any, ...]], alignment: int=1) -> np.dtype[Any]:  ->  def layout(fields: Sequence[tuple[Any, ...]], alignment: int=2) -> np.dtype[Any]:",  # noqa: E501
+    ),
+    "An element's bytes divide a slice's.": (
+        "cuda/matrix_plan.py variant: block_k = _SLICE // _dtypes.entry(dtype).itemsize  ->  block_k = -(-_SLICE // _dtypes.entry(dtype).itemsize)",  # noqa: E501
+    ),
+    "Places of 4 bytes are a word each, of which there is one at least.": (
+        "cuda/pool_planes.py _laid_out: place_pitch, result_place_pitch = (_odd(width, 4), _odd(out_width, 4))  ->  place_pitch, result_place_pitch = (_odd(width, 5), _odd(out_width, 4))",  # noqa: E501
+        "cuda/pool_planes.py _laid_out: place_pitch, result_place_pitch = (_odd(width, 4), _odd(out_width, 4))  ->  place_pitch, result_place_pitch = (_odd(width, 4), _odd(out_width, 5))",  # noqa: E501
+    ),
 }
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -109,7 +128,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/bands_tile.py best",
         "cuda/bands_tile.py _tiles",
         "cuda/bands_tile.py _counts",
-        "cuda/channels_last_plan.py _tile",
         "cuda/channels_tile.py best",
         "cuda/channels_tile.py _tiles",
         "cuda/direct_tile.py best",
@@ -127,6 +145,34 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/pool_tiles.py _bands",
         "cuda/pool_tiles.py _tile",
         "cuda/pool_tiles.py _tiles_of",
+    ),
+    "Sizes that are tried, and how much each multiprocessor should have to do: those that fit cover all outputs.": (
+        "cuda/bands_tile.py module: _STEPS",
+        "cuda/channels_tile.py module: _OUTPUTS",
+        "cuda/channels_tile.py module: _VECTORS",
+        "cuda/channels_tile.py module: _WEIGHT_BYTES",
+        "cuda/depthwise_transpose_plan.py module: _WALKS",
+        "cuda/depthwise_transpose_plan.py module: _WANTED",
+        "cuda/direct_tile.py module: _RESIDENT",
+        "cuda/direct_tile.py module: _STEPS",
+        "cuda/grouped_tile.py module: _PARTS",
+        "cuda/grouped_tile.py module: _TRIED",
+        "cuda/pool_bands.py module: _BLOCKS_WANTED",
+        "cuda/pool_bands.py module: _LEAST_TILE_BYTES",
+        "cuda/pool_bands.py module: _MOST_WALK",
+        "cuda/pool_bands.py module: _TILE_BYTES",
+        "cuda/pool_grad_walks.py module: WINDOWS_WANTED",
+        "cuda/pool_grad_walks.py module: _WALKS",
+        "cuda/pool_patches.py module: _BYTES",
+        "cuda/pool_planes.py module: _BLOCKS_WANTED",
+        "cuda/pool_planes.py module: _BLOCK_BYTES",
+        "cuda/pool_tiles.py module: _BYTES",
+        "cuda/pool_tiles.py module: _LEAST_COLUMNS",
+        "cuda/split_plan.py module: _COUNTS",
+        "cuda/split_plan.py module: _ROUNDS",
+        "cuda/weight_grad_tiles.py module: _ROUNDS",
+        "cuda/wgmma_plan.py module: _COUNTS",
+        "cuda/wgmma_plan.py module: _ROUNDS",
     ),
     "Any number of parts adds up to the same sums, and threads that go any distance meet all elements.": (
         "cuda/depthwise_transpose_plan.py _walk",
@@ -158,7 +204,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cpu/_scatter.py module: _TILE_BYTES",
         "cpu/_scatter.py module: _WIDE",
         "cpu/_windows.py module: _SHORT_RUN, _SHORT_PLANE",
-        "cuda/channels_tile.py module",
         "cpu/max_pool.py module: _FEW",
         "cpu/max_pool.py module: _TILE_BYTES",
         "cpu/weight_grad.py module: _TILE_ELEMENTS",
@@ -166,7 +211,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "onnx/operators/affine.py module: _BLOCK",
         "onnx/operators/pooling.py _sums_along",
         "onnx/operators/pooling.py module: _BLOCK",
-        "cuda/sums_plan.py most_parts",
     ),
     "The model alone is given the number, by way of a variable.": ("cuda/bands_plan.py _scattered_bytes",),
     "Products row by row of taps are as right as those of gathered windows.": (

@@ -253,17 +253,13 @@ def _judged(target: Target, status: int | None) -> str:
         return TIMEOUT
     if status:
         return WRONG if known else KILLED
-    choice = target.name.startswith(tuple(CHOOSING))
+    choice = target.name.startswith(CHOOSING)
     return KNOWN if known else CHOICE if choice else SURVIVED
 
 
-def _beginning(choice: str) -> str:
-    """Return what the names of a function's mutants begin with, or those of a constant of a module."""
-    return f"{choice} = " if ": " in choice else f"{choice}: "
-
-
 KNOWN_NAMES = {name for names in EQUIVALENT.values() for name in names}
-CHOOSING = {_beginning(choice) for choices in CHOICES.values() for choice in choices}
+# How the names begin of mutants of functions, or of constants of a module.
+CHOOSING = tuple(one + (" = " if ": " in one else ": ") for names in CHOICES.values() for one in names)
 
 
 # ---------------------------------------------------------------- the command

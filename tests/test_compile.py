@@ -7,6 +7,7 @@ import struct
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -212,6 +213,24 @@ def test_errors_are_at_their_lines(kernels: Write, file: str, line: int) -> None
     first, log = _failure(variant())
     assert first.startswith(f"kernels_cu/{file}({line}): error: ")
     assert f'1 error detected in the compilation of "{variant().name}.cu"' in log
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (
+            "a.cu(1): warning: odd\n  a.cu(3): error: no such thing\na.cu(4): error: nor this\n",
+            "a.cu(3): error: no such thing",
+        ),
+        ("terrors of all kinds\nbut none\n", "terrors of all kinds"),
+        ("\n", "NVRTC reports NVRTC_ERROR_INVALID_OPTION"),
+        ("", "NVRTC reports NVRTC_ERROR_INVALID_OPTION"),
+    ],
+)
+def test_what_the_compiler_says_first(log: str, said: str) -> None:
+    assert nvrtc._first_error(log, SimpleNamespace(name="NVRTC_ERROR_INVALID_OPTION")) == said
+    if not log:
+        assert nvrtc._first_error(log, 5) == "NVRTC reports 5"
 
 
 @needs_nvrtc

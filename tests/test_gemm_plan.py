@@ -272,6 +272,16 @@ def test_pads_beyond_32_bits_widen_the_coordinates() -> None:
     assert wide(made.launches[-1])
 
 
+@general
+@pytest.mark.parametrize("taps", [2, 4])
+def test_coordinates_of_a_transposed_conv_count_the_reach_of_its_taps_twice(taps: int) -> None:
+    """Once from where a phase begins to its first tap, and once from that to its last."""
+    most = BORDER // (2 * (taps - 1))
+    for dilation, expected in ((most - 99, False), (most + 1, True)):
+        more = {"dilations": [dilation], "strides": [2], "pads": [0, (taps - 1) * dilation]}
+        assert wide(plan("conv_transpose", (1, 1, 4), (1, 1, taps), **more).launches[-1]) is expected
+
+
 def test_coordinates_beyond_64_bits_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"^conv: coordinates up to \d+ do not fit into the 64-bit indices"):
         plan("conv", (1, 1, 4), (1, 1, 2), dilations=[2**62], pads=[2**62, 2**63 - 1], strides=[2**62])

@@ -67,3 +67,22 @@ def test_the_floor_counts_inputs_that_meet_an_output(operator: str) -> None:
         else:
             met = {i for i in range(n) for t in range(k) if i * s + t * d - begin in out}
         assert floor._met(geometry, 0) == len(met)
+
+
+@pytest.mark.parametrize(("outputs", "met"), [(500_000, 1_000_000), (500_001, 1_500_003)])
+def test_inputs_of_a_million_outputs_and_taps_are_counted_and_of_more_taken_for_met(outputs: int, met: int) -> None:
+    """Of every three inputs two are met."""
+    geometry = _geometry.conv((1, 1, 3 * outputs), (1, 1, 2), strides=[3])
+    assert geometry.y_shape == (1, 1, outputs)
+    assert floor._met(geometry, 0) == met
+
+
+@pytest.mark.parametrize(("pairs", "met"), [(8, 2), (7, 4)])
+def test_inputs_of_a_transposed_conv_are_counted_up_to_the_same(
+    pairs: int, met: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four inputs the padding cuts the outputs of two off."""
+    monkeypatch.setattr(floor, "_MOST_PAIRS", pairs)
+    geometry = _geometry.conv_transpose((1, 1, 4), (1, 1, 2), strides=[2], pads=[2, 2])
+    assert geometry.y_shape == (1, 1, 4)
+    assert floor._met(geometry, 0) == met

@@ -135,10 +135,11 @@ def test_the_list_of_equivalent_mutants_names_mutants() -> None:
     assert set(listed) <= {target.name for module in modules for target in mutate_python.targets(module)}
 
 
-def test_the_functions_that_choose_are_there() -> None:
+def test_the_functions_and_constants_that_choose_are_there() -> None:
+    assert len(set(mutate_python.CHOOSING)) == len(mutate_python.CHOOSING)
     for beginning in mutate_python.CHOOSING:
-        targets = mutate_python.targets(beginning.split()[0])
-        assert any(target.name.startswith(beginning) for target in targets), beginning
+        names = [target.name for target in mutate_python.targets(beginning.split()[0])]
+        assert any(name.startswith(beginning) for name in names), beginning
 
 
 def test_mutants_of_all_modules_are_drawn_by_the_seed() -> None:

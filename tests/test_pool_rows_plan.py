@@ -14,7 +14,7 @@ from strategies import rows_pool_problem
 
 import gpuconv
 from gpuconv import _dtypes, _geometry
-from gpuconv.cuda import pool_plan
+from gpuconv.cuda import pool_bands, pool_channels, pool_patches, pool_plan
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Launch, Plan
 from gpuconv.cuda.pool_problem import Problem
@@ -154,6 +154,19 @@ def test_other_problems_with_channels_last_get_the_general_kernel_along_the_chan
     assert any("channels last: one output a thread" in reason for reason in plan.reasons)
 
 
+@pytest.mark.parametrize("dense", ["x", "y", "indices"])
+def test_channels_must_be_neighbours_in_every_array(dense: str) -> None:
+    x: Ints = (2, 16, 12, 12)
+    geometry = _geometry.max_pool(x, kernel_shape=[3, 3])
+    shapes = {"x": x, "y": geometry.y_shape, "indices": geometry.y_shape}
+    lying = {name: contiguous_strides(shape) if name == dense else last(shape) for name, shape in shapes.items()}
+    problem = Problem(geometry, "float32", lying["x"], lying["y"], lying["indices"])
+    alone = Problem(geometry, "float32", lying["x"], lying["y"], None)
+    for family in (pool_channels, pool_patches):
+        assert family.refusal(problem, HOPPER) == "channels are not neighbours"
+        assert (family.refusal(alone, HOPPER) is None) == (dense == "indices")
+
+
 @pytest.mark.parametrize(
     ("x", "x_strides", "y_strides", "channels_last"),
     [
@@ -240,6 +253,27 @@ def test_the_struct_of_rows_of_vectors() -> None:
     }  # fmt: skip
     assert launch.grid == (-(-720 // 31 // 4), 1, 1)  # a lane of each warp stands on its neighbours' vector
     assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pads", "lanes"),
+    [
+        (2, 2, [0, 0, 0, 0], 32),
+        (3, 2, [0, 1, 0, 0], 31),  # a lane on the vector before, for the padding
+        (3, 2, [1, 0, 0, 0], 31),  # or on the one after, for the last windows
+        (3, 2, [0, 0, 0, 0], 31),
+        (3, 1, [0, 0, 0, 0], 31),
+        (3, 1, [0, 1, 0, 0], 30),  # or both
+        (3, 1, [2, 1, 0, 0], 30),
+        (3, 1, [1, 2, 0, 0], 31),
+        (3, 1, [2, 0, 0, 0], 31),
+    ],
+)
+def test_lanes_of_a_warp_help_their_neighbours(kernel: int, stride: int, pads: list[int], lanes: int) -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": pads}
+    launch, struct = launched(f"vectors_{kernel}x{stride}", (64, 5, 9, 64), **attributes)
+    warps = -(-struct["items"] // lanes)
+    assert launch.grid == (-(-warps // 4), 1, 1)
 
 
 def test_values_alone_have_no_address_of_indices() -> None:
@@ -366,6 +400,23 @@ def test_planes_that_are_neighbours_share_a_band() -> None:
     (band,) = (one for one in pool_plan.candidates(views, HOPPER) if one.name.endswith("_bands"))
     (struct,) = np.frombuffer(band.make().launches[0].parameters, band.make().launches[0].variant.layout)
     assert (struct["tile_planes"], struct["merged"]) == (1, 1)  # rows are neighbours all the same
+
+
+@pytest.mark.parametrize(
+    ("planes", "rows", "columns", "walk"),
+    [
+        (4, 8, 64, 8),
+        (4, 20, 64, 8),
+        (1, 16, 64, 4),
+        (1, 15, 64, 4),
+        (1, 7, 64, 2),
+        (1, 16, 32, 2),
+        (1, 5, 256, 5),
+        (1, 3, 9, 1),
+    ],
+)
+def test_threads_walk_down_as_far_as_leaves_each_of_256_some(planes: int, rows: int, columns: int, walk: int) -> None:
+    assert pool_bands._walk(pool_bands._Tile(planes, rows, columns, rows + 2, columns + 2, False)) == walk
 
 
 @pytest.mark.parametrize("dtype", _dtypes.MAX_POOL_DTYPES)

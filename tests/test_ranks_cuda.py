@@ -17,6 +17,7 @@ from oracle import assert_same
 import gpuconv
 from gpuconv import ArgumentError
 from gpuconv._operators import OPERATORS
+from gpuconv.cuda import planning
 
 BOTH = ("conv", "conv_transpose")
 
@@ -85,6 +86,19 @@ def test_more_axes_than_parameters_have_room_for(capsys: pytest.CaptureFixture[s
     )
     with pytest.raises(ArgumentError, match=f"^{sentence}$"):
         explained(52)
+    capsys.readouterr()
+
+
+def test_a_launch_may_have_all_bytes_of_parameters(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem: tuple[Any, ...] = "conv", (1, 2, 9), (2, 2, 3)
+    size = max(len(launch.parameters) for launch in gpuconv.explain(*problem).launches)
+    monkeypatch.setattr(planning, "_PARAMETER_BYTES", size)
+    gpuconv.explain(*problem)
+    monkeypatch.setattr(planning, "_PARAMETER_BYTES", size - 1)
+    with pytest.raises(ArgumentError, match=f"make {size} bytes of parameters, more than the {size - 1} of one CUDA"):
+        gpuconv.explain(*problem)
     capsys.readouterr()
 
 

@@ -10,11 +10,12 @@ import pytest
 from emulated import indices, preferred
 from emulator import emulated_cuda
 from mutate_kernels import changed_kernels
-from test_gemm_plan import fields, plan
+from test_gemm_plan import HOPPER, fields, plan
 from test_planted_bugs import SPLIT, exchanged
+from test_wgmma_plan import problem
 
 import gpuconv
-from gpuconv.cuda import choice
+from gpuconv.cuda import choice, gemm_plan, mma_plan
 from gpuconv.cuda.plan import Plan
 
 SMALL = (1, 256, 7, 7), (256, 256, 3, 3)  # one tile of pixels, four of channels, 144 slices of K
@@ -54,6 +55,31 @@ def test_calls_that_share_packed_weights_add_up_in_a_second_launch() -> None:
     assert sums.grid == made.launches[-1].grid
     assert totals.grid == (4, 1, 1)
     assert sums.variant == totals.variant == made.launches[-1].variant
+
+
+@pytest.mark.parametrize(
+    ("operator", "channels", "kernel", "family", "label", "slices", "most"),
+    [
+        ("conv", 64, (3, 3), mma_plan, "64x64x32_scalar", 18, 18),  # of 32 channels of a tap each
+        ("conv", 72, (3, 3), mma_plan, "64x64x32_scalar", 27, 27),
+        ("conv", 72, (3, 3), mma_plan, "128x128x64_vector", 18, 18),
+        ("conv_transpose", 72, (1, 3), mma_plan, "64x64x32_scalar", 3 * 3 / 2, 2 * 3),  # phases of one tap, and of two
+        ("conv_transpose", 72, (3, 3), mma_plan, "64x64x32_scalar", 3 * 9 / 4, 4 * 3),
+        ("conv", 64, (3, 3), gemm_plan, "64x64x16_uniform", 36, 36),
+        ("conv_transpose", 64, (1, 3), gemm_plan, "64x64x16_uniform", 4 * 3 / 2, 4 * 2),
+        ("conv_transpose", 64, (3, 3), gemm_plan, "64x64x16_uniform", 4 * 9 / 4, 4 * 4),
+    ],
+)
+def test_slices_of_a_tile_are_counted_tap_by_tap(
+    operator: str, channels: int, kernel: Any, family: Any, label: str, slices: float, most: int
+) -> None:
+    strides = [1 if size == 1 or operator == "conv" else 2 for size in kernel]
+    dtype = "float16" if family is mma_plan else "float32"
+    w = (64, channels) if operator == "conv" else (channels, 64)
+    layout = "NHWC" if family is mma_plan else "NCHW"
+    one = problem(operator, (1, channels, 9, 9), (*w, *kernel), dtype, layout=layout, strides=strides)
+    (found,) = (whole for whole in family.divisible(one, HOPPER) if whole.variant.name.endswith(label))
+    assert (found.slices, found.most_slices) == (slices, most)
 
 
 @pytest.mark.parametrize(

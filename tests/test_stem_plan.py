@@ -62,6 +62,47 @@ def test_pairs_of_short_elements_are_aligned(stride: int, pad: int, shift: int, 
 
 
 @pytest.mark.parametrize(
+    ("x_shape", "x_strides", "dtype", "runs"),
+    [
+        ((2, 3, 2, 8, 16), (768, 256, 128, 16, 1), "float32", 1),  # neighbours along columns
+        ((2, 3, 2, 8, 16), (768, 256, 128, 16, 1), "float16", 1),
+        ((2, 3, 2, 8, 12), (576, 192, 96, 12, 1), "float32", 1),
+        ((2, 3, 2, 8, 12), (576, 192, 96, 12, 1), "float16", 0),  # rows of 24 bytes
+        ((2, 3, 2, 8, 16), (770, 256, 128, 16, 1), "float32", 0),
+        ((2, 3, 2, 8, 16), (768, 258, 128, 16, 1), "float32", 0),
+        ((2, 3, 2, 8, 16), (768, 256, 130, 16, 1), "float32", 0),
+        ((2, 3, 2, 8, 16), (768, 256, 128, 18, 1), "float32", 0),
+        ((2, 3, 1, 8, 16), (768, 256, 99, 16, 1), "float32", 1),  # of one slice, the next one may lie anywhere
+        ((2, 3, 2, 8, 16), (1536, 512, 256, 32, 2), "float32", 0),
+        ((2, 3, 2, 8, 16), (768, 1, 384, 48, 3), "float32", 2),  # and of pixels with all channels
+        ((2, 3, 2, 8, 16), (768, 1, 384, 48, 3), "float16", 2),
+        ((2, 3, 2, 8, 14), (672, 1, 336, 42, 3), "float32", 0),  # rows of 42 elements
+        ((2, 2, 2, 8, 14), (448, 1, 224, 28, 2), "float32", 2),
+        ((2, 3, 2, 8, 16), (770, 1, 384, 48, 3), "float32", 0),
+        ((2, 3, 2, 8, 16), (768, 1, 386, 48, 3), "float32", 0),
+        ((2, 3, 2, 8, 16), (768, 1, 384, 50, 3), "float32", 0),
+        ((2, 3, 2, 8, 16), (1024, 1, 512, 64, 4), "float32", 0),
+    ],
+)
+def test_whole_vectors_of_neighbours_are_copied_at_once(x_shape: Any, x_strides: Any, dtype: str, runs: int) -> None:
+    made = stem(x_shape, (64, x_shape[1], 1, 3, 3), x_strides=x_strides, dtype=dtype)
+    assert made is not None
+    assert fields(made.launches[-1])["runs"] == runs
+
+
+def test_channels_of_several_groups_are_not_copied_together() -> None:
+    made = stem((2, 6, 8, 16), (128, 3, 3, 3), group=2, x_strides=(768, 1, 96, 6))
+    assert made is not None
+    assert fields(made.launches[-1])["runs"] == 0
+
+
+@pytest.mark.parametrize("rows", [4096, 4097])
+def test_the_table_of_steps_has_4096_rows_of_k(rows: int) -> None:
+    taps = {4096: (64, 64), 4097: (17, 241)}[rows]
+    assert (stem((1, 1, 64, 250), (8, 1, *taps)) is None) == (rows == 4097)
+
+
+@pytest.mark.parametrize(
     ("x_shape", "w_shape", "more"),
     [
         ((1, 0, 9), (4, 0, 3), {}),  # nothing to multiply

@@ -121,6 +121,24 @@ def test_channels_may_lie_nearly_2_gib_apart() -> None:
     assert names(problem_of((1, 1, 2**29), (1, 1, 3), "float32", strides=[2**20]))  # no other channel is read
 
 
+def test_extents_may_be_nearly_2_to_the_30() -> None:
+    assert names(problem_of((1, 1, 2**30 - 1), (1, 1, 1), "float32", strides=[2**20]))
+    assert not names(problem_of((1, 1, 2**30), (1, 1, 1), "float32", strides=[2**20]))
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_tiles_may_have_all_shared_memory_of_a_block_and_no_more(dtype: str, last: bool) -> None:
+    problem = problem_of((4, 64, 20, 20), (64, 64, 3, 3), dtype, last)
+    for candidate in weight_grad_tile_plan.candidates(problem, LIMITS):
+        shared = candidate.make().launches[0].shared_bytes
+        for room, expected in ((shared, True), (shared - 1, False)):
+            limits = replace(LIMITS, shared_bytes_per_block=room)
+            found = [one.name for one in weight_grad_tile_plan.candidates(problem, limits)]
+            assert (candidate.name in found) is expected
+    assert names(problem)
+
+
 def test_parts_of_complex_numbers_are_not_for_them() -> None:
     plan = gpuconv.explain("conv_weight_grad", (1, 8, 9), (8, 8, 1), dtype="complex64")
     assert plan.reasons[-1] == "no large tiles, nor tensor cores: products of parts of complex64 are added up apart"
@@ -149,6 +167,21 @@ def test_channels_are_copied_at_once_where_all_are_whole_16_bytes(dtype: str, ch
     assert not taken(problem_of((2, 2 * chunk, 5, 6), (4 * chunk + 2, chunk, 3, 2), dtype, last=True, group=2))
     batch, *rest = whole.x_strides
     assert not taken(replace(whole, x_strides=(batch + 1, *rest)))
+
+
+@pytest.mark.parametrize("array", ["x_strides", "dy_strides"])
+def test_every_axis_of_several_elements_moves_by_whole_chunks(array: str) -> None:
+    whole = problem_of((2, 16, 5, 6), (32, 16, 3, 2), "float16", last=True)
+    strides = list(getattr(whole, array))
+    for axis in range(4):
+        moved = tuple(stride + (at == axis) for at, stride in enumerate(strides))
+        assert not weight_grad_tiles.has_chunks(replace(whole, **{array: moved})), axis
+        if axis != 1:
+            further = tuple(stride + 8 * (at == axis) for at, stride in enumerate(strides))
+            assert weight_grad_tiles.has_chunks(replace(whole, **{array: further})), axis
+    single = problem_of((1, 16, 5, 6), (32, 16, 3, 2), "float16", last=True)
+    image, *rest = getattr(single, array)
+    assert weight_grad_tiles.has_chunks(replace(single, **{array: (image + 1, *rest)}))
 
 
 def test_neighbouring_pixels_are_copied_at_once_where_x_and_y_have_the_same() -> None:

@@ -714,9 +714,104 @@ def test_what_is_just_within_the_limits_is_taken(operator: str, x: Ints, w: Ints
             tma_model.check(tensor_map)
 
 
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+def test_the_reach_of_taps_is_what_they_meet(operator: str) -> None:
+    """Of the first column of every phase, by trying all taps."""
+    tried = 0
+    for kernel, stride, dilation, pad in product((1, 2, 3, 5), (1, 2, 3, 4, 6), (1, 2, 3, 4), (0, 1, 2)):
+        attributes = {"strides": [stride], "dilations": [dilation], "pads": [pad, 0]}
+        one = problem(operator, (1, 32, 40), (32, 32, kernel), **attributes)
+        if one.phases:
+            reached = [place + pad - tap * dilation for place in range(one.phases[0]) for tap in range(kernel)]
+            met = [place // stride for place in reached if place % stride == 0]
+        else:
+            met = [tap * dilation - pad for tap in range(kernel)]
+        assert wgmma_maps._taps(one, 0) == (min(met, default=0), max(met, default=0)), attributes
+        tried += bool(one.phases)
+    assert (tried > 100) == (operator == "conv_transpose")
+
+
 def test_copies_of_too_many_elements_are_refused() -> None:
     one = problem("conv", (2, 1, 2**13, 2**14), (64, 1, 3, 3), strides=[8, 8])
     assert "a copy of x or w would have 2**31 elements" in str(wgmma_plan.refusal(one, HOPPER))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "elements"),
+    [
+        ((2, 64, 30, 20), (32, 64, 1, 1), 2 * 64 * 30 * 20),  # of x
+        ((1, 64, 4, 4), (256, 64, 3, 3), 256 * 64 * 9),  # of w
+    ],
+)
+def test_copies_have_no_more_elements_than_32_bits_count(
+    x: Ints, w: Ints, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = problem("conv", x, w)
+    monkeypatch.setattr(wgmma_maps, "_MOST_ELEMENTS", elements)
+    assert wgmma_maps.refusal(one) is None
+    monkeypatch.setattr(wgmma_maps, "_MOST_ELEMENTS", elements - 1)
+    assert "a copy of x or w would have" in str(wgmma_maps.refusal(one))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "found"),
+    [
+        ((64, 6, 5, 2), (64, 384, 1920), (128, 768, 3840)),
+        ((64, 6, 5, 2), (72, 432, 2160), (144, 864, 4320)),  # with a gap of 16 bytes
+        ((64, 6, 5, 2), (68, 408, 2040), None),  # and of 8
+        ((64, 6, 5, 2), (56, 384, 1920), None),  # pixels that overlap
+        ((64, 6, 5, 2), (64, 384, 2000), None),  # no multiple of the stride before
+        ((64, 6, 5, 2), (384, 64, 1920), None),
+        ((64, 6, 5, 2), (64, 384, 0), None),
+        ((64, 6, 5, 2), (64, -384, 1920), None),
+        ((64, 6, 5, 1), (64, 384, 7), (128, 768, 768 * 5)),  # of a single image: that behind all its rows
+        ((64, 6, 1, 2), (64, 7, 384), (128, 768, 768)),
+        ((64, 1, 5, 2), (7, 64, 320), (128, 128, 640)),
+        ((64, 1, 1, 1), (0, 0, 0), (128, 128, 128)),
+        ((60, 1, 1, 1), (0, 0, 0), (128, 128, 128)),  # 120 bytes, in whole 16
+    ],
+)
+def test_each_stride_of_a_map_is_a_multiple_of_the_one_before(sizes: Ints, strides: Ints, found: Ints | None) -> None:
+    assert wgmma_maps._strides(sizes, strides, 2) == found
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "group", "w_strides", "whole"),
+    [
+        (64, (1, 1), 1, None, True),
+        (72, (1, 1), 1, None, True),
+        (68, (1, 1), 1, None, False),  # rows of 136 bytes
+        (64, (3, 3), 1, (576, 1, 192, 64), True),  # taps side by side, of whole slices of channels
+        (64, (3, 3), 1, None, False),
+        (96, (3, 3), 1, (864, 1, 288, 96), False),  # one and a half
+        (64, (3, 3), 1, (640, 1, 192, 64), True),  # with a gap between filters
+        (64, (3, 3), 1, (768, 1, 256, 64), False),  # and between rows
+        (64, (1, 1), 2, None, True),
+        (64, (1, 1), 2, (72, 1, 1, 1), True),
+        (64, (1, 1), 1, (64, 2, 1, 1), False),
+    ],
+)
+def test_w_is_read_as_it_is_where_rows_are_whole(
+    channels: int, kernel: Ints, group: int, w_strides: Ints | None, whole: bool
+) -> None:
+    one = problem("conv", (1, group * channels, 9, 9), (64, channels, *kernel), group=group, w_strides=w_strides)
+    assert wgmma_maps._w_as_it_is(one, 128) is whole
+    assert not wgmma_maps._w_as_it_is(replace(one, dtype="float32", precision="tf32"), 128)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "more", "why"),
+    [
+        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}, "the 40 channels of a group are not whole slices of 64"),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}, "the stride along its rows is 2"),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"layout": "NHWC"}, "its rows have no pixels side by side"),
+        ((2, 64, 9, 15), (64, 64, 3, 3), {}, "its rows are not 16 bytes, or a multiple of that, apart"),
+        ((2, 64, 8, 15), (64, 64, 1, 1), {}, None),  # all 120 pixels are a row
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [2, 1]}, None),
+    ],
+)
+def test_why_rows_are_not_fetched(x: Ints, w: Ints, more: dict[str, Any], why: str | None) -> None:
+    assert wgmma_maps.no_rows(problem("conv", x, w, **more), 128) == why
 
 
 def test_other_devices_and_types_have_none_and_nothing_is_said() -> None:
@@ -1216,6 +1311,7 @@ def test_channels_that_lie_last_are_not_copied() -> None:
     assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
     x_map, _ = plan.launches[-1].maps
     assert (x_map.role, x_map.sizes, x_map.strides) == ("x", (72, 30, 30, 8), (144, 30 * 144, 900 * 144))
+    assert (x_map.channels, x_map.swizzle) == (64, 128)  # rows of a slice: 128 bytes
     assert plan.alignment == (("x", 16),)
     assert plan.otherwise is not None
     other = plan.otherwise()

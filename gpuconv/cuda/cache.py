@@ -177,8 +177,8 @@ def write(folder: Path, name: str, content: bytes, mode: int = _OWN) -> Path:
     return path
 
 
-def make(folder: Path, mode: int = 0o700) -> None:
-    """Make a folder unless it is there, and all that it lies in, by default for this user alone."""
+def make(folder: Path, mode: int) -> None:
+    """Make a folder unless it is there, and all that it lies in."""
     missing = [place for place in (folder, *folder.parents) if not os.path.exists(place)]
     for place in reversed(missing):
         place.mkdir(mode, exist_ok=True)

@@ -99,7 +99,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """
     wide = problem.wide(problem.group * problem.rows * pitch(problem))
     for tile in _TILES[problem.dtype]:
-        room = tile.shared_bytes(problem.accumulator) <= limits.shared_bytes_per_block
+        room = _shared_bytes(problem, tile, wide) <= limits.shared_bytes_per_block
         uniform = tile.uniform and problem.channels > 0 and problem.channels % tile.block_k == 0
         if room and (uniform or tile.rowwise) and (tile.wide or not wide):
             kernel = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)

@@ -38,7 +38,7 @@ def cache_folder() -> Path:
     """Return a folder in gpuconv's cache, or in one of this process where that cannot be written."""
     folder = (USERS_CACHE or cache.private.make()) / "emulator"
     try:
-        cache.make(folder)
+        cache.make(folder, 0o700)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError:
         return cache.private.make()
