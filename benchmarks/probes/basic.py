@@ -1,4 +1,4 @@
-"""Instructions of all architectures but those of tensor cores: copies, fragments, barriers by number, rounding, lanes."""
+"""Instructions of all architectures but mma.sync: copies, fragments, barriers by number, rounding, lanes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ def _larger(device: Device) -> Iterator[Comparison]:
     (got,) = device.run(Program("basic", "larger"), len(x), [x.view(np.float32), Result((len(x), len(x)))])
     yield "max.NaN.f32", _larger_of(x, _place(x), nan, 0x7FFFFFFF), got
     for name, infinity, one in (("f16", 0x7C00, 0x3C00), ("bf16", 0x7F80, 0x3F80)):
-        x = np.array([0, 1, 2, 0x3FF, 0x400, one, one + 1, one * 2 - 0x4000, infinity - 1, infinity, infinity + 1], np.uint16)
+        x = np.array(
+            [0, 1, 2, 0x3FF, 0x400, one, one + 1, one * 2 - 0x4000, infinity - 1, infinity, infinity + 1], np.uint16
+        )
         x = np.concatenate((x, x | np.uint16(0x8000)))
         pairs = np.stack((x, np.roll(x, 5)), 1)
         arguments = [pairs.view(np.uint32)[:, 0], Result((len(x), len(x)))]

@@ -20,6 +20,7 @@ from benchmarks.probes.wgmma import HOPPER, Form
 
 SEED = 20260
 _SUMS = 163_840  # of each instruction
+_PLACED_TILES = 24  # each with a sum of its own, at many places
 _SEARCHED = 8192  # sums, by each rule of the family
 _REACH = {"f16": 13, "bf16": 26, "tf32": 26}  # exponents of A; f16 has none below -14
 _SIGNIFICANT = {"f16": 11, "bf16": 8, "tf32": 11}
@@ -162,8 +163,18 @@ def _closest(inputs: tuple[Any, ...], kind: str, got: Any) -> tuple[rules.Fused,
 
 _PLACED = {
     "f16": (Form("f16", 128), Form("f16", 256), Form("f16", 128, crosswise=True), Form("f16", 128, slice_bytes=64)),
-    "bf16": (Form("bf16", 128), Form("bf16", 256), Form("bf16", 128, crosswise=True), Form("bf16", 128, slice_bytes=64)),
-    "tf32": (Form("tf32", 128), Form("tf32", 256), Form("tf32", 64, in_registers=True), Form("tf32", 128, in_registers=True)),
+    "bf16": (
+        Form("bf16", 128),
+        Form("bf16", 256),
+        Form("bf16", 128, crosswise=True),
+        Form("bf16", 128, slice_bytes=64),
+    ),
+    "tf32": (
+        Form("tf32", 128),
+        Form("tf32", 256),
+        Form("tf32", 64, in_registers=True),
+        Form("tf32", 128, in_registers=True),
+    ),
 }
 
 
@@ -171,7 +182,7 @@ def _placed(kind: str, forms: tuple[Form | None, ...]) -> Any:
     """Return the run that puts one sum to half of all rows and columns, with others between, for every form."""
 
     def run(device: Device) -> Generator[Comparison, None, str]:
-        tiles = max(2, 64 // device.share)
+        tiles = max(2, _PLACED_TILES // device.share)
         first, second, third = operands(kind, tiles, 5, 3, SEED + 1)
         number = np.arange(tiles)
         row, column = first[number, number % 5], second[number, number // 5 % 3]
@@ -191,7 +202,7 @@ def _placed(kind: str, forms: tuple[Form | None, ...]) -> Any:
             sums.append(one)
             yield f"{form or 'mma.sync'}: as {forms[0] or 'mma.sync'}", sums[0], one
         own = mma.multiplied(device, kind, *_alone(row, column, summand, kind))[:, 0, 0]
-        return f"mma.sync has the same sums: {'yes' if not difference(own, sums[0]) else 'no, ' + difference(own, sums[0])}"
+        return f"mma.sync has the same sums: {_verdict(own, sums[0])}"
 
     return run
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -76,6 +78,12 @@ class Device(Protocol):
     blocks: int
     share: int
 
+    def compile_ahead(self, programs: Iterable[Program]) -> None:
+        """Begin to compile, where that can go on beside the rest."""
+
+    def alive(self) -> bool:
+        """Tell whether the process still has its device, which it loses by an error of a kernel."""
+
     def run(
         self, program: Program, threads: int, arguments: Sequence[Any], *, shared_bytes: int = 0, grid: int = 1
     ) -> list[Any]:
@@ -120,11 +128,19 @@ class Cuda:
         limits = device.limits(device.current_device())
         self.architecture, self.name = limits.architecture, limits.name
         self.blocks = 2 * limits.multiprocessors + 1
+        self._contents: dict[Unit, Future[bytes]] = {}
         self._modules: dict[Unit, Any] = {}
         self._functions: dict[Program, Any] = {}
 
+    def compile_ahead(self, programs: Iterable[Program]) -> None:
+        """As `Device.compile_ahead`, in as many threads as there are cores."""
+        with_threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="compile")
+        for unit in {program.unit: None for program in programs}:
+            self._contents[unit] = with_threads.submit(compiled, *unit, self.architecture)
+        with_threads.shutdown(wait=False)
+
     def alive(self) -> bool:
-        """Tell whether the process still has its device, which it loses by an error of a kernel."""
+        """As `Device.alive`."""
         try:
             sys.modules["cupy"].cuda.runtime.deviceSynchronize()
         except Exception:
@@ -139,9 +155,7 @@ class Cuda:
         function = self._function(program)
         if shared_bytes > _WITHOUT_ASKING:
             driver = cupy.cuda.driver
-            driver.funcSetAttribute(
-                function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes
-            )
+            driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
         kept: list[Any] = []
         results: list[Any] = []
         rooms = [self._room(argument, kept, results) for argument in arguments]
@@ -155,10 +169,15 @@ class Cuda:
         if found is None:
             module = self._modules.get(program.unit)
             if module is None:
+                content = self._content(program.unit)
                 module = self._modules[program.unit] = sys.modules["cupy"].cuda.Module()
-                module.load(compiled(*program.unit, self.architecture))
+                module.load(content)
             found = self._functions[program] = module.get_function(program.name)
         return found
+
+    def _content(self, unit: Unit) -> bytes:
+        ahead = self._contents.get(unit)
+        return compiled(*unit, self.architecture) if ahead is None else ahead.result()
 
     def _room(self, argument: Any, kept: list[Any], results: list[Any]) -> Any:
         """Return the host's memory that holds one parameter."""

@@ -77,12 +77,19 @@ def _ignored_bits(device: Device) -> Iterator[Comparison]:
 
 def _subnormal(device: Device) -> Iterator[Comparison]:
     """One product an output: what is subnormal among factors and sums must be kept."""
-    for kind, factors in (("f16", (1, 3, 0x3FF, 0x8001)), ("bf16", (1, 3, 0x7F, 0x8001)), ("tf32", (0x2000, 0x6000, 0x7FE000))):
+    for kind, factors in (
+        ("f16", (1, 3, 0x3FF, 0x8001)),
+        ("bf16", (1, 3, 0x7F, 0x8001)),
+        ("tf32", (0x2000, 0x6000, 0x7FE000)),
+    ):
         dtype = np.uint32 if kind == "tf32" else np.uint16
         a, b = np.zeros((1, 16, DEPTH[kind]), dtype), np.zeros((1, 8, DEPTH[kind]), dtype)
         for row in range(16):
             a[0, row, row % DEPTH[kind]] = factors[row % len(factors)]
-        b[...] = patterns(2.0 ** np.arange(-3 if kind == "f16" else 0, 5 if kind == "f16" else 8)[:, None] * np.ones(DEPTH[kind]), kind)
+        b[...] = patterns(
+            2.0 ** np.arange(-3 if kind == "f16" else 0, 5 if kind == "f16" else 8)[:, None] * np.ones(DEPTH[kind]),
+            kind,
+        )
         got = multiplied(device, kind, a, b, np.zeros((1, 16, 8), np.float32))
         yield kind, (numbers(a, kind) @ numbers(b, kind).swapaxes(-1, -2)).astype(np.float32), got
 
@@ -122,7 +129,7 @@ def _large_double(device: Device) -> Iterator[Comparison]:
 
 
 def _rounded_double(device: Device) -> Generator[Comparison, None, str]:
-    """Tell whether a product is rounded before it is added: fl(x x) is taken from x x, which leaves the error or nothing."""
+    """Tell whether a product is rounded before it is added: of x x - fl(x x) the error is left, or nothing."""
     x = 1 + np.random.default_rng(23).integers(1, 2**52, 8) * 2.0**-52
     a, b = np.zeros((8, 4)), np.zeros((8, 4))
     a[:, 0], b[:, 0], a[:, 1], b[:, 1] = -(x * x), 1, x, x
@@ -135,7 +142,9 @@ def _rounded_double(device: Device) -> Generator[Comparison, None, str]:
     errors, found = np.array(exact, np.float64) * 2.0**-104, np.diagonal(sums)
     rounded = not found.any()
     yield "what is left of x x - fl(x x)", np.zeros(8) if rounded else errors, found
-    return "products are rounded before they are added" if rounded else "products are not rounded: multiply-adds are fused"
+    return (
+        "products are rounded before they are added" if rounded else "products are not rounded: multiply-adds are fused"
+    )
 
 
 PROBES = (

@@ -1,10 +1,11 @@
 """Rules by which tensor cores may add, as plain NumPy: of each the bits of c + a_0 b_0 + a_1 b_1 + ...
 
-None is NVIDIA's, who documents none. `in_order` is what gpuconv's emulator does. `fused` is what others found on devices:
-Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores" (2021); Xie, Yang, Wang and Yang, "MMA-Sim"
-(arXiv 2511.10909); Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores" (arXiv 2512.07004). Products are exact.
-Those of a group, and c, are shifted to the largest exponent among them and cut off so many bits below it, added without
-error, and cut off to float32; the result is the next group's c.
+None is NVIDIA's, who documents none. `in_order` is what gpuconv's emulator does, `fused` what others found on devices:
+Xie, Yang, Wang and Yang, "MMA-Sim" (arXiv 2511.10909); Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores"
+(arXiv 2512.07004); before them Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores" (2021).
+Products are exact. Those of a group, and c, are shifted to the largest exponent among them and cut off so many bits
+below it, added without error, and cut off to float32; the result is the next group's c. The exponent of a product is
+the sum of those of its factors.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ def family(kind: str) -> Iterator[Fused]:
     """Yield the rules among which the one of an unknown device is looked for."""
     for width in (2, 4, 8, 16):
         if width <= DEPTH[kind]:
-            yield from (Fused(width, bits, nearest) for bits in range(21, 30) for nearest in (False, True))
+            yield from (Fused(width, bits, nearest) for bits in range(22, 30) for nearest in (False, True))
 
 
 def in_order(a: Any, b: Any, c: Any, kind: str) -> Any:
-    """Return the sums of tiles in float32, product after product, each sum rounded to nearest; all as patterns but c."""
+    """Return the sums of tiles in float32, product after product, each rounded to nearest; a and b are patterns."""
     rows, columns = (numbers(x, kind).astype(np.float32) for x in (a, b))
     sums = c.astype(np.float32)
     for k in range(rows.shape[-1]):

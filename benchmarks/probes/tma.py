@@ -1,7 +1,7 @@
 """Barriers in shared memory, registers that change hands, and copies by TMA against plain indexing.
 
-Arrays are of random bits, so that a copy that changed any, or flushed a subnormal number, would be seen. Maps are encoded
-by the driver as for the kernels.
+Arrays are of random bits, so that a copy that changed any, or flushed a subnormal number, would be seen. The driver
+encodes maps as for the kernels.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def _boxes(dtype: str, shape: Ints, box: Ints, swizzle: int, corners: Sequence[I
 def pixels_of(array: Any, described: TensorMap, place: Ints) -> Any:
     """Return the pixels that a copy brings, along their channels.
 
-    They begin at a place of the bounding box and follow each other in it, W first, then H, D and N, by the map's steps.
-    The box reaches from the lower corner to the upper one, which counts from the last pixel of an image. What is read is
-    so far from each as the offsets say. Where the array has nothing there are zeros.
+    They begin at a place of the bounding box and follow each other in it, W first, then H, D and N, by the map's
+    steps. The box reaches from the lower corner to the upper one, which counts from the last pixel of an image. What is
+    read is so far from each as the offsets say. Where the array has nothing there are zeros.
     """
     axes = len(described.lower)
     channel, start, image, offset = place[0], place[1 : 1 + axes], place[1 + axes], place[2 + axes : 2 + 2 * axes]
@@ -171,15 +171,45 @@ def _probe(name: str, kernel: str, run: Any) -> Probe:
     return Probe(name, run, (Program("tma", kernel),), HOPPER)
 
 
-_IN_ROWS = [(0, 0, 0, 0, 0), (64, 2, 0, 32, 1), (-3, -1, 0, 0, 0), (100, 5, 0, 48, 1), (-64, 0, 0, 0, 0), (8, 1, 0, 64, 2)]
-_IN_PATCHES = [(0, 0, 0, 0, 0), (64, -1, -1, 0, 1), (32, 13, 4, -1, 0), (72, -20, 0, 0, 0), (0, 3, -3, 1, 2), (8, -1, 6, 1, 1)]
+_IN_ROWS = [
+    (0, 0, 0, 0, 0),
+    (64, 2, 0, 32, 1),
+    (-3, -1, 0, 0, 0),
+    (100, 5, 0, 48, 1),
+    (-64, 0, 0, 0, 0),
+    (8, 1, 0, 64, 2),
+]
+_IN_PATCHES = [
+    (0, 0, 0, 0, 0),
+    (64, -1, -1, 0, 1),
+    (32, 13, 4, -1, 0),
+    (72, -20, 0, 0, 0),
+    (0, 3, -3, 1, 2),
+    (8, -1, 6, 1, 1),
+]
 _OF_WEIGHTS = [(0, 0, 0), (64, 32, 1), (128, 64, 2), (32, -8, 0), (0, 0, 3), (576, 0, 0)]
 
-# Columns of a Conv 3 x 3 with pads of 1 and strides of 1; with strides of 2 x 3, the last of which does not meet the end; and
-# phases of a ConvTranspose, whose taps' offsets differ in one box. Places: channel, W, H, image, offsets along W, H.
-_CONV = ((-1, -1), (-1, -1), (1, 1), [(0, -1, -1, 0, 0, 0), (0, -1, -1, 0, 2, 1), (64, 5, 3, 0, 1, 2), (0, 9, 6, 1, 2, 2), (8, 0, 6, 1, 0, 2)])
-_STRIDED = ((-2, -1), (-3, -2), (3, 2), [(0, -2, -1, 0, 0, 0), (0, 4, 3, 0, 1, 1), (64, 1, 5, 1, 4, 2), (0, 7, 5, 1, 4, 2), (0, -2, 3, 0, 3, 0)])
-_TRANSPOSED = ((-1, 0), (1, -1), (1, 1), [(0, -1, 0, 0, 0, 0), (0, -1, 0, 0, 1, 1), (0, 4, 3, 0, 1, 0), (64, 12, 6, 1, 0, 1), (0, 12, 7, 0, 1, 1)])
+# Columns of a Conv 3 x 3 with pads of 1 and strides of 1; with strides of 2 x 3, the last of which does not meet the
+# end; and phases of a ConvTranspose, whose taps' offsets differ in one box. Places: channel, W, H, image, offsets along
+# W, H.
+_CONV = (
+    (-1, -1),
+    (-1, -1),
+    (1, 1),
+    [(0, -1, -1, 0, 0, 0), (0, -1, -1, 0, 2, 1), (64, 5, 3, 0, 1, 2), (0, 9, 6, 1, 2, 2), (8, 0, 6, 1, 0, 2)],
+)
+_STRIDED = (
+    (-2, -1),
+    (-3, -2),
+    (3, 2),
+    [(0, -2, -1, 0, 0, 0), (0, 4, 3, 0, 1, 1), (64, 1, 5, 1, 4, 2), (0, 7, 5, 1, 4, 2), (0, -2, 3, 0, 3, 0)],
+)
+_TRANSPOSED = (
+    (-1, 0),
+    (1, -1),
+    (1, 1),
+    [(0, -1, 0, 0, 0, 0), (0, -1, 0, 0, 1, 1), (0, 4, 3, 0, 1, 0), (64, 12, 6, 1, 0, 1), (0, 12, 7, 0, 1, 1)],
+)
 
 
 def _planes(name: str, dtype: str, case: Any) -> Probe:
@@ -191,13 +221,35 @@ PROBES = (
     _probe("mbarrier: a ring of ordinary stores", "ring_of_stores", _stored),
     _probe("setmaxnreg", "registers", _registers),
     _probe("TMA boxes, no swizzle", "boxes_5", _boxes("float32", (2, 40, 3, 7, 112), (32, 5, 1, 32, 1), 0, _IN_ROWS)),
-    _probe("TMA boxes of rows, 128 bytes", "boxes_5", _boxes("bfloat16", (2, 70, 3, 7, 112), (64, 1, 1, 64, 1), 128, _IN_ROWS)),
-    _probe("TMA boxes of patches, 128 bytes", "boxes_5", _boxes("float16", (2, 3, 7, 20, 80), (64, 16, 5, 1, 1), 128, _IN_PATCHES)),
-    _probe("TMA boxes of patches, 64 bytes", "boxes_5", _boxes("float16", (2, 3, 7, 20, 80), (32, 16, 5, 1, 1), 64, _IN_PATCHES)),
-    _probe("TMA boxes of float32, 128 bytes", "boxes_5", _boxes("float32", (2, 3, 7, 20, 80), (32, 16, 5, 1, 1), 128, _IN_PATCHES)),
-    _probe("TMA boxes of weights, 128 bytes", "boxes_3", _boxes("bfloat16", (3, 100, 584), (64, 128, 1), 128, _OF_WEIGHTS)),
-    _probe("TMA boxes of weights, 64 bytes", "boxes_3", _boxes("float16", (3, 100, 584), (32, 128, 1), 64, _OF_WEIGHTS)),
-    _probe("TMA boxes with a pitch", "boxes_3", _boxes("float16", (3, 20, 584), (64, 64, 1), 128, _OF_WEIGHTS, padding=24)),
+    _probe(
+        "TMA boxes of rows, 128 bytes",
+        "boxes_5",
+        _boxes("bfloat16", (2, 70, 3, 7, 112), (64, 1, 1, 64, 1), 128, _IN_ROWS),
+    ),
+    _probe(
+        "TMA boxes of patches, 128 bytes",
+        "boxes_5",
+        _boxes("float16", (2, 3, 7, 20, 80), (64, 16, 5, 1, 1), 128, _IN_PATCHES),
+    ),
+    _probe(
+        "TMA boxes of patches, 64 bytes",
+        "boxes_5",
+        _boxes("float16", (2, 3, 7, 20, 80), (32, 16, 5, 1, 1), 64, _IN_PATCHES),
+    ),
+    _probe(
+        "TMA boxes of float32, 128 bytes",
+        "boxes_5",
+        _boxes("float32", (2, 3, 7, 20, 80), (32, 16, 5, 1, 1), 128, _IN_PATCHES),
+    ),
+    _probe(
+        "TMA boxes of weights, 128 bytes", "boxes_3", _boxes("bfloat16", (3, 100, 584), (64, 128, 1), 128, _OF_WEIGHTS)
+    ),
+    _probe(
+        "TMA boxes of weights, 64 bytes", "boxes_3", _boxes("float16", (3, 100, 584), (32, 128, 1), 64, _OF_WEIGHTS)
+    ),
+    _probe(
+        "TMA boxes with a pitch", "boxes_3", _boxes("float16", (3, 20, 584), (64, 64, 1), 128, _OF_WEIGHTS, padding=24)
+    ),
     _probe("mbarrier: a ring of TMA copies", "ring_of_copies", _copied),
     _planes("TMA im2col of a Conv", "float16", _CONV),
     _planes("TMA im2col with strides", "bfloat16", _STRIDED),
@@ -206,19 +258,34 @@ PROBES = (
     _probe(
         "TMA im2col along one axis",
         "pixels_1",
-        _pixels("bfloat16", (3, 37, 72), (-5,), (-4,), (2,), 128, [(0, -5, 0, 0), (0, 7, 1, 9), (64, 31, 2, 4), (0, 1, 2, 6)]),
+        _pixels(
+            "bfloat16",
+            (3, 37, 72),
+            (-5,),
+            (-4,),
+            (2,),
+            128,
+            [(0, -5, 0, 0), (0, 7, 1, 9), (64, 31, 2, 4), (0, 1, 2, 6)],
+        ),
     ),
     _probe(
         "TMA im2col along three axes",
         "pixels_3",
         _pixels(
-            "float16", (2, 5, 6, 7, 72), (-1, 0, -2), (-1, -2, 0), (1, 2, 3), 256,
+            "float16",
+            (2, 5, 6, 7, 72),
+            (-1, 0, -2),
+            (-1, -2, 0),
+            (1, 2, 3),
+            256,
             [(0, -1, 0, -2, 0, 0, 0, 0), (0, 3, 2, 1, 0, 2, 1, 2), (64, 5, 2, 4, 1, 1, 2, 0), (0, 0, 0, 4, 0, 0, 2, 1)],
         ),
     ),
     _probe(
         "TMA im2col of a large array",
         "pixels_2",
-        _pixels("float16", (3, 40, 50, 64), (-1, -1), (-1, -1), (1, 1), 256, [(0, 40, 37, 0, 1, 1), (0, 47, 37, 2, 2, 2)]),
+        _pixels(
+            "float16", (3, 40, 50, 64), (-1, -1), (-1, -1), (1, 1), 256, [(0, 40, 37, 0, 1, 1), (0, 47, 37, 2, 2, 2)]
+        ),
     ),
 )

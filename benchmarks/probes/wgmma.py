@@ -1,4 +1,4 @@
-"""Products of a warpgroup by wgmma: both matrices in shared memory, B along K or along its columns, or A in registers."""
+"""Products of a warpgroup by wgmma: with B along K or along its columns, and A in shared memory or in registers."""
 
 from __future__ import annotations
 
