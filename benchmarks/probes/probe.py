@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.probes.launch import Device, Program
 
 Comparison = tuple[str, Any, Any]  # a label, what is expected, what came
-Comparisons = Iterable[Comparison]
+Comparisons = Iterator[Comparison]  # or a generator that returns a note
 
 
 class Wrong(Exception):
@@ -71,7 +71,7 @@ class _Noting:
         self.note, self._comparisons = "", comparisons
 
     def __iter__(self) -> Iterator[Comparison]:
-        note = yield from self._comparisons
+        note: Any = yield from self._comparisons
         self.note = f"; {note}" if note else ""
 
 
