@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -110,48 +111,71 @@ def _not_finite(device: Device) -> Iterator[Comparison]:
         yield kind, rows[~np.isnan(rows)], got[~np.isnan(rows)]
 
 
-def _double(device: Device) -> Iterator[Comparison]:
-    a, b, c = small_integers((8, 4), 17), small_integers((8, 4), 18), small_integers((8, 8), 19)
-    places = np.stack([c[GROUP, THREAD * 2 + i] for i in range(2)], 1)
-    arguments = [a[GROUP, THREAD], b[GROUP, THREAD], places, Result((32, 2), np.float64)]
-    (got,) = device.run(Program("mma", "mma_f64"), 32, arguments)
-    sums = c + a @ b.T
-    yield "m8n8k4", np.stack([sums[GROUP, THREAD * 2 + i] for i in range(2)], 1), got
-
-
-def _large_double(device: Device) -> Iterator[Comparison]:
-    a, b, c = small_integers((16, 16), 20), small_integers((8, 16), 21), small_integers((16, 8), 22)
+def _double_tile(device: Device, a: Any, b: Any, c: Any) -> Any:
+    """Return c + a b on a device, of 8 x 8 sums over 4 or of 16 x 8 over 16; b has columns along K."""
+    if a.shape[1] == 4:
+        rows, columns = a[GROUP, THREAD], b[GROUP, THREAD]
+        sums = np.stack([c[GROUP, THREAD * 2 + i] for i in range(2)], 1)
+        (got,) = device.run(Program("mma", "mma_f64"), 32, [rows, columns, sums, Result((32, 2), np.float64)])
+        result = np.empty((8, 8))
+        for i in range(2):
+            result[GROUP, THREAD * 2 + i] = got[:, i]
+        return result
     rows = np.stack([a[GROUP + 8 * (i % 2), THREAD + 4 * (i // 2)] for i in range(8)], 1)
     columns = np.stack([b[GROUP, THREAD + 4 * i] for i in range(4)], 1)
     arguments = [rows, columns, registers_of_c(c), Result((32, 4), np.float64)]
     (got,) = device.run(Program("mma", "mma_f64_large"), 32, arguments)
-    yield "m16n8k16", registers_of_c(c + a @ b.T), got
+    return sums_of_registers(got)
 
 
-def _rounded_double(device: Device) -> Generator[Comparison, None, str]:
-    """Tell whether a product is rounded before it is added: of x x - fl(x x) the error is left, or nothing."""
-    x = 1 + np.random.default_rng(23).integers(1, 2**52, 8) * 2.0**-52
-    a, b = np.zeros((8, 4)), np.zeros((8, 4))
-    a[:, 0], b[:, 0], a[:, 1], b[:, 1] = -(x * x), 1, x, x
-    arguments = [a[GROUP, THREAD], b[GROUP, THREAD], np.zeros((32, 2)), Result((32, 2), np.float64)]
-    (got,) = device.run(Program("mma", "mma_f64"), 32, arguments)
-    sums = np.empty((8, 8))
-    for i in range(2):
-        sums[GROUP, THREAD * 2 + i] = got[:, i]
-    exact = [int(one * 2.0**52) ** 2 - int(one * one * 2.0**52) * 2**52 for one in x.tolist()]
-    errors, found = np.array(exact, np.float64) * 2.0**-104, np.diagonal(sums)
-    rounded = not found.any()
-    yield "what is left of x x - fl(x x)", np.zeros(8) if rounded else errors, found
-    return (
-        "products are rounded before they are added" if rounded else "products are not rounded: multiply-adds are fused"
-    )
+def _double(rows: int, depth: int) -> Any:
+    def run(device: Device) -> Iterator[Comparison]:
+        a, b = small_integers((rows, depth), 17), small_integers((8, depth), 18)
+        c = small_integers((rows, 8), 19)
+        yield f"{rows} x 8 x {depth}", c + a @ b.T, _double_tile(device, a, b, c)
+
+    return run
+
+
+def _sum_of_doubles(a: list[float], b: list[float], c: float, fused: bool) -> float:
+    """Return c + a_0 b_0 + a_1 b_1 ..., rounded after each sum, and after each product unless that is fused."""
+    for x, y in zip(a, b, strict=True):
+        c = float(Fraction(x) * Fraction(y) + Fraction(c)) if fused else c + x * y
+    return c
+
+
+_ORDERS = {
+    "fused multiply-adds in the order of k": (slice(None), True),
+    "fused multiply-adds from the last k": (slice(None, None, -1), True),
+    "rounded products in the order of k": (slice(None), False),
+}
+
+
+def _double_sums(rows: int, depth: int) -> Any:
+    def run(device: Device) -> Generator[Comparison, None, str]:
+        random = np.random.default_rng(23)
+        shapes = ((rows, depth), (8, depth), (rows, 8))
+        a, b, c = (
+            random.integers(-(2**53), 2**53, shape) * 2.0 ** random.integers(-60, -40, shape) for shape in shapes
+        )
+        got = _double_tile(device, a, b, c)
+        found = {}
+        for name, (order, fused) in _ORDERS.items():
+            pairs = [(a[i, order].tolist(), b[j, order].tolist(), float(c[i, j])) for i, j in np.ndindex(rows, 8)]
+            found[name] = np.array([_sum_of_doubles(*pair, fused) for pair in pairs]).reshape(rows, 8)
+        name = min(found, key=lambda one: int((found[one] != got).sum()))
+        yield name, found[name], got
+        return name
+
+    return run
 
 
 PROBES = (
     *(Probe(f"mma.sync {kind}", _one(kind), (Program("mma", f"mma_{kind}"),)) for kind in KINDS),
-    Probe("mma.sync f64", _double, (Program("mma", "mma_f64"),)),
-    Probe("mma.sync f64, 16 x 8 x 16", _large_double, (Program("mma", "mma_f64_large"),)),
-    Probe("mma.sync f64: rounding of products", _rounded_double, (Program("mma", "mma_f64"),)),
+    Probe("mma.sync f64", _double(8, 4), (Program("mma", "mma_f64"),)),
+    Probe("mma.sync f64, 16 x 8 x 16", _double(16, 16), (Program("mma", "mma_f64_large"),)),
+    Probe("sums of mma.sync f64", _double_sums(8, 4), (Program("mma", "mma_f64"),)),
+    Probe("sums of mma.sync f64, 16 x 8 x 16", _double_sums(16, 16), (Program("mma", "mma_f64_large"),)),
     Probe("mma.sync tf32 ignores the last 13 bits", _ignored_bits, (Program("mma", "mma_tf32"),)),
     Probe("mma.sync keeps subnormal numbers", _subnormal, tuple(Program("mma", f"mma_{kind}") for kind in KINDS)),
     Probe("mma.sync of infinities and NaN", _not_finite, tuple(Program("mma", f"mma_{kind}") for kind in KINDS)),
