@@ -5,9 +5,9 @@
 Each probe is a row. It runs an instruction as the kernels' own headers write it, and compares every bit that comes with
 plain NumPy, written from NVIDIA's PTX manual. A million sums of tensor cores are recorded besides.
 
-===================================================  ==================================================================
+===================================================  ============================================================
 Instructions of kernels_cu                           Probes
-===================================================  ==================================================================
+===================================================  ============================================================
 ld.global, st.global, ld.shared, st.shared, mov      loads and stores of every width; tickets and loads past L1
 shfl, prmt                                           lanes and bytes
 max.NaN                                              max.NaN
@@ -22,8 +22,8 @@ mma.sync                                             mma.sync …; sums of mma.s
 mbarrier, fence                                      mbarrier: a ring of ordinary stores, of TMA copies
 setmaxnreg                                           setmaxnreg
 cp.async.bulk.tensor                                 TMA boxes …, TMA im2col …
-wgmma                                                wgmma …; sums of wgmma …; places of sums of wgmma …
-===================================================  ==================================================================
+wgmma                                                wgmma …; sums of wgmma …; steps of …; places of sums of …
+===================================================  ============================================================
 
 No kernel uses stmatrix, redux, or copies from shared memory by TMA.
 """

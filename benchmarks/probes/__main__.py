@@ -20,7 +20,7 @@ from gpuconv import CompileError
 STEP = "probes"
 _BAD = ("failed", "hung", "died")
 _LOST = 3  # what is returned where the process has no device any more
-_MOST_SHOWN = 1500  # characters of a detail
+_MOST_KEPT, _MOST_SHOWN = 1500, 160  # characters of a detail
 
 
 def probes(recorder: bits.Recorder) -> list[Probe]:
@@ -50,11 +50,16 @@ def main(argv: Sequence[str] | None = None, device: Device | None = None) -> int
         if outcome is None:
             return _LOST
         status, detail = outcome
-        rows.end(name, status, detail=detail[:_MOST_SHOWN])
-        print(f"{name:52} {status:8} {time.monotonic() - begin:6.2f} s  {detail[:_MOST_SHOWN]}", flush=True)
+        seconds = round(time.monotonic() - begin, 3)
+        rows.end(name, status, detail=detail[:_MOST_KEPT], seconds=seconds)
+        print(f"{name:66} {status:8} {seconds:6.2f} s  {_cut(detail)}", flush=True)
         if time.monotonic() > end:
             break
     return int(any(row["status"] in _BAD for row in rows.ended.values()))
+
+
+def _cut(detail: str) -> str:
+    return detail if len(detail) <= _MOST_SHOWN else f"{detail[:_MOST_SHOWN]}…"
 
 
 def _outcome(probe: Probe, device: Device) -> tuple[str, str] | None:

@@ -1,12 +1,14 @@
 """A million sums of tensor cores, recorded bit by bit, and by which rule they come about (rules.py).
 
+Besides: whether a sum depends on its place, on the size of the tile, or on the other steps of a group.
+
 `operands` makes the inputs anew from a seed; a file has the results alone, and a digest of the inputs.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from benchmarks.probes.probe import Comparison, Probe, bits, difference
 from benchmarks.probes.wgmma import HOPPER, Form
 
 SEED = 20260
-_SUMS = 163_840  # of each instruction
+_SUMS = 172_032  # of each instruction
 _PLACED_TILES = 24  # each with a sum of its own, at many places
 _SEARCHED = 8192  # sums, by each rule of the family
 _REACH = {"f16": 13, "bf16": 26, "tf32": 26}  # exponents of A; f16 has none below -14
@@ -222,6 +224,21 @@ def _alone(row: Any, column: Any, summand: Any, kind: str) -> tuple[Any, Any, An
     return a, b, c
 
 
+def _stepwise(form: Form) -> Any:
+    """Return the run that compares a slice of K, multiplied as one group, with its steps one launch after the other."""
+
+    def run(device: Device) -> Iterator[Comparison]:
+        steps = [operands(form.kind, 2, 64, form.columns, SEED + 3 + step) for step in range(form.slice_bytes // 32)]
+        whole_a, whole_b = (np.concatenate([step[which] for step in steps], -1) for which in (0, 1))
+        sums = steps[0][2]
+        whole = wgmma.multiplied(device, form, whole_a, whole_b, sums)
+        for a, b, _ in steps:
+            sums = wgmma.multiplied(device, form, a, b, sums)
+        yield "a group of steps, as the steps alone", sums, whole
+
+    return run
+
+
 def probes(recorder: Recorder) -> tuple[Probe, ...]:
     """Return the probes that record sums, those of mma.sync first."""
     found = []
@@ -234,6 +251,7 @@ def probes(recorder: Recorder) -> tuple[Probe, ...]:
         form, own = Form(kind, 128), Program("mma", f"mma_{kind}")
         run = _recorded(f"wgmma_{kind}", kind, form, recorder)
         found.append(Probe(f"sums of wgmma {kind}", run, (form.program,), HOPPER))
+        found.append(Probe(f"steps of wgmma {kind}", _stepwise(form), (form.program,), HOPPER))
         programs = (*(one.program for one in _PLACED[kind]), own)
         found.append(Probe(f"places of sums of wgmma {kind}", _placed(kind, _PLACED[kind]), programs, HOPPER))
     return tuple(found)
