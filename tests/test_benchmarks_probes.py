@@ -266,8 +266,8 @@ def test_any_other_error_fails_its_row_and_the_next_ones_go_on(tmp_path: Path) -
 
 def test_no_row_is_begun_when_the_time_is_up(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    command.main(["--rows", str(path), "--seconds", "0"], _Broken(lost=False))
-    assert list(_statuses(path)) == [NAMES[0]]
+    command.main(["--rows", str(path), "--step", "first", "--seconds", "0"], _Broken(lost=False))
+    assert list(_statuses(path)) == list(Rows(path, "first").ended) == [NAMES[0]]
 
 
 def test_without_a_difference_to_look_for_nothing_passes() -> None:

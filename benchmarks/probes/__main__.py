@@ -17,7 +17,6 @@ from benchmarks.probes.probe import Probe, Wrong, check
 from benchmarks.progress import Rows
 from gpuconv import CompileError
 
-STEP = "probes"
 _BAD = ("failed", "hung", "died")
 _LOST = 3  # what is returned where the process has no device any more
 _MOST_KEPT, _MOST_SHOWN = 1500, 160  # characters of a detail
@@ -35,7 +34,7 @@ def main(argv: Sequence[str] | None = None, device: Device | None = None) -> int
     """Run the probes that are left; 1 where one failed, 3 where the device was lost in one, which stays open."""
     arguments = _parser().parse_args(argv)
     end = time.monotonic() + arguments.seconds
-    rows = Rows(arguments.rows, STEP)
+    rows = Rows(arguments.rows, arguments.step)
     every = {probe.name: probe for probe in probes(bits.Recorder(arguments.bits))}
     device = Cuda() if device is None else device
     device.compile_ahead(
@@ -78,6 +77,7 @@ def _outcome(probe: Probe, device: Device) -> tuple[str, str] | None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.probes", description=__doc__)
     parser.add_argument("--rows", type=Path, required=True, metavar="FILE", help="of all steps; rows are added")
+    parser.add_argument("--step", default="probes", help="whose rows they are (default %(default)s)")
     parser.add_argument("--bits", type=Path, metavar="FILE", help="an .npz for the sums of tensor cores")
     parser.add_argument("--seconds", type=float, default=60.0, help="after which no row is begun (default %(default)s)")
     return parser
