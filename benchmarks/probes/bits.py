@@ -121,20 +121,19 @@ def _recorded(name: str, kind: str, form: Form | None, recorder: Recorder) -> An
         inputs = operands(kind, tiles, rows, columns)
         got = _multiplied(device, kind, form, *inputs)
         recorder.add(name, got, inputs)
-        emulators = rules.in_order(*inputs, kind)
         known = rules.published(kind, device.architecture)
-        others = rules.fused(*inputs, kind, known)
-        note = f"the emulator's rule, float32 in the order of k: {_verdict(emulators, got)}; "
-        note += f"as published ({known}): {_verdict(others, got)}"
-        if not difference(emulators, got):
-            yield "by the emulator's rule", emulators, got
-        elif not difference(others, got):
-            yield "as published", others, got
-        else:
-            rule, closest = _closest(inputs, kind, got)
-            yield f"by no known rule; {note}; the closest one, {rule}", closest, got
-            note += f"; found instead: {rule}"
-        return note
+        by_rule = {
+            "float32 in the order of k, as the emulator": rules.in_order(*inputs, kind),
+            f"as published: {known}": rules.fused(*inputs, kind, known),
+        }
+        verdicts = "; ".join(f"{rule}: {_verdict(sums, got)}" for rule, sums in by_rule.items())
+        rule = next((one for one, sums in by_rule.items() if not difference(sums, got)), "")
+        if not rule:
+            closest, sums = _closest(inputs, kind, got)
+            rule = f"neither the emulator's nor what was published, but {closest}"
+            by_rule[rule] = sums
+        yield f"the closest rule is {rule}", by_rule[rule], got
+        return f"the rule is {rule}; {verdicts}"
 
     return run
 
