@@ -1,0 +1,203 @@
+"""What a probe asks of a device: to compile one of this folder's kernels, and to run it once on arrays of the host."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpuconv.cuda import nvrtc, sources
+from gpuconv.cuda.plan import TensorMap
+
+FOLDER = Path(__file__).parent
+Unit = tuple[str, tuple[str, ...]]
+_WITHOUT_ASKING = 48 * 1024  # bytes of shared memory
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A kernel.
+
+    Attributes
+    ----------
+    source : str
+        File of this folder, without ``.cu``.
+    name : str
+        Of the ``extern "C"`` kernel.
+    defines : tuple of str
+        Macros, each as ``NAME=VALUE``.
+    """
+
+    source: str
+    name: str
+    defines: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> Unit:
+        """What is compiled: a file, with macros."""
+        return self.source, self.defines
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An argument that is an array which the kernel writes; before that it is all ones."""
+
+    shape: tuple[int, ...]
+    dtype: Any = np.uint32
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """An argument that is a map of an array for TMA."""
+
+    array: Any
+    described: TensorMap
+
+
+class Device(Protocol):
+    """Where probes run.
+
+    Attributes
+    ----------
+    architecture : str
+    blocks : int
+        So many that several come to each multiprocessor, one after the other.
+    share : int
+        Of the sums to be recorded, one in so many is made.
+    """
+
+    architecture: str
+    blocks: int
+    share: int
+
+    def compile_ahead(self, programs: Iterable[Program]) -> None:
+        """Begin to compile, where that can go on beside the rest."""
+
+    def alive(self) -> bool:
+        """Tell whether the process still has its device, which it loses by an error of a kernel."""
+
+    def run(
+        self, program: Program, threads: int, arguments: Sequence[Any], *, shared_bytes: int = 0, grid: int = 1
+    ) -> list[Any]:
+        """Run a kernel and return its results. Arguments are arrays, integers of 32 bits, `Result` and `Mapped`."""
+
+
+class Refused(RuntimeError):
+    """A kernel that the compiler takes and that would not run."""
+
+
+@cache
+def compiled(
+    source: str, defines: tuple[str, ...], architecture: str, folder: Path = FOLDER, headers: Path | None = None
+) -> bytes:
+    """Return a cubin for ``sm_…``, PTX for ``compute_…``; the kernels' own headers write the instructions.
+
+    Raises
+    ------
+    CompileError, Refused
+    """
+    text = (folder / f"{source}.cu").read_text(encoding="utf-8")
+    include = headers or Path(str(sources.folder())) / "include"
+    options = ("--std=c++17", f"-I{include}", *(f"-D{define}" for define in defines))
+    content, log = nvrtc.build(source, text, architecture, options)
+    if re.search(r"setmaxnreg.*ignored", log):
+        raise Refused(f"{source}: the assembler ignores setmaxnreg")
+    return content
+
+
+class Cuda:
+    """The current CUDA device, through CuPy."""
+
+    share = 1
+
+    def __init__(self) -> None:
+        from gpuconv.cuda import device
+
+        reason = device.unavailable_reason()
+        if reason is not None:
+            raise SystemExit(f"there is no CUDA device: {reason}")
+        self._device = device
+        limits = device.limits(device.current_device())
+        self.architecture, self.name = limits.architecture, limits.name
+        self.blocks = 2 * limits.multiprocessors + 1
+        self._contents: dict[Unit, Future[bytes]] = {}
+        self._modules: dict[Unit, Any] = {}
+        self._functions: dict[Program, Any] = {}
+
+    def compile_ahead(self, programs: Iterable[Program]) -> None:
+        """As `Device.compile_ahead`, in as many threads as there are cores."""
+        with_threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="compile")
+        for unit in {program.unit: None for program in programs}:
+            self._contents[unit] = with_threads.submit(compiled, *unit, self.architecture)
+        with_threads.shutdown(wait=False)
+
+    def alive(self) -> bool:
+        """As `Device.alive`."""
+        try:
+            sys.modules["cupy"].cuda.runtime.deviceSynchronize()
+        except Exception:
+            return False
+        return True
+
+    def run(
+        self, program: Program, threads: int, arguments: Sequence[Any], *, shared_bytes: int = 0, grid: int = 1
+    ) -> list[Any]:
+        """As `Device.run`; it returns when the kernel has ended, with its error if it had one."""
+        cupy = sys.modules["cupy"]
+        function = self._function(program)
+        if shared_bytes > _WITHOUT_ASKING:
+            driver = cupy.cuda.driver
+            driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
+        kept: list[Any] = []
+        results: list[Any] = []
+        rooms = [self._room(argument, kept, results) for argument in arguments]
+        pointers = tuple(cupy.cuda.function.CPointer(room.ctypes.data) for room in rooms)
+        function((grid, 1, 1), (threads, 1, 1), pointers, shared_bytes)
+        cupy.cuda.get_current_stream().synchronize()
+        return [result.get() for result in results]
+
+    def _function(self, program: Program) -> Any:
+        found = self._functions.get(program)
+        if found is None:
+            module = self._modules.get(program.unit)
+            if module is None:
+                content = self._content(program.unit)
+                module = self._modules[program.unit] = sys.modules["cupy"].cuda.Module()
+                module.load(content)
+            found = self._functions[program] = module.get_function(program.name)
+        return found
+
+    def _content(self, unit: Unit) -> bytes:
+        ahead = self._contents.get(unit)
+        return compiled(*unit, self.architecture) if ahead is None else ahead.result()
+
+    def _room(self, argument: Any, kept: list[Any], results: list[Any]) -> Any:
+        """Return the host's memory that holds one parameter."""
+        cupy = sys.modules["cupy"]
+        if isinstance(argument, int):
+            return np.array([argument], np.int32)
+        if isinstance(argument, Mapped):
+            array = cupy.asarray(argument.array)
+            kept.append(array)
+            return np.frombuffer(bytes(self._device.tensor_map(argument.described)(array.data.ptr)), np.uint8)
+        if isinstance(argument, Result):
+            array = cupy.asarray(unwritten(argument))
+            results.append(array)
+        else:
+            array = cupy.asarray(argument)
+        kept.append(array)
+        return np.array([array.data.ptr], np.uint64)
+
+
+def unwritten(result: Result) -> Any:
+    """Return an array whose bits are all ones."""
+    size = int(np.prod(result.shape)) * np.dtype(result.dtype).itemsize
+    return np.full(size, 0xFF, np.uint8).view(result.dtype).reshape(result.shape)
