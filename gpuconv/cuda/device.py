@@ -81,18 +81,22 @@ def limits(device: int) -> Limits:
         It is older than the oldest that is supported.
     """
     from gpuconv.cuda import compile as compiler
+    from gpuconv.cuda import rates
     from gpuconv.cuda.plan import Limits
 
     found = _limits.get(device)
     if found is None:
         described = _cupy().cuda.Device(device)
         attributes, capability = described.attributes, described.compute_capability  # "90"
+        name = _cupy().cuda.runtime.getDeviceProperties(device)["name"].decode(errors="replace")
+        architecture = compiler.architecture((int(capability[:-1]), int(capability[-1])))
         found = _limits[device] = Limits(
-            architecture=compiler.architecture((int(capability[:-1]), int(capability[-1]))),
+            architecture=architecture,
             multiprocessors=attributes["MultiProcessorCount"],
             shared_bytes_per_block=attributes["MaxSharedMemoryPerBlockOptin"],
             shared_bytes_per_multiprocessor=attributes["MaxSharedMemoryPerMultiprocessor"],
-            name=_cupy().cuda.runtime.getDeviceProperties(device)["name"].decode(errors="replace"),
+            name=name,
+            rates=rates.of(name, architecture),
         )
     return found
 
