@@ -1,4 +1,4 @@
-"""Whole numbers as operands: their sums are exact in every order, so that all kernels must make the same bits of them.
+"""Whole numbers as operands: their sums are exact in every order that a kernel has, so that all make the same of them.
 
 No bound is needed then, none hides a fault, and what the caller's arrays hold, a NaN say, plays no part.
 """
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _dtypes, _memory
+from gpuconv._errors import ArgumentError
 
 _ALIGNMENT = 512  # bytes, as of new arrays
 _SIGNIFICAND = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # bits
@@ -22,7 +23,7 @@ _DEVIATIONS = 8  # sums of random numbers stay below three times as many standar
 def largest(dtype: str, precision: str, terms: int) -> int:
     """Return how large random whole numbers may be so that the sums of so many products of two are exact.
 
-    Signs are random: such sums grow with the square root of the number of their terms.
+    Signs are random: whatever the order, as long as it does not follow them, sums grow with the root of their length.
     """
     entry = _dtypes.entry(dtype)
     real = entry.real or dtype
@@ -46,6 +47,8 @@ def random(count: int, dtype: Any, most: int, seed: int) -> Any:
 def alike(runtime: Any, array: Any, most: int, seed: int) -> Any:
     """Return a new device array of an array's shape, strides and dtype that holds random whole numbers.
 
+    Its first element is as aligned as that of a new array.
+
     Raises
     ------
     OutOfDeviceMemory
@@ -54,13 +57,23 @@ def alike(runtime: Any, array: Any, most: int, seed: int) -> Any:
 
 
 def holding(runtime: Any, array: Any, values: Any) -> Any:
-    """Return a new device array of an array's shape, strides and dtype that holds these values; errors as in alike."""
+    """Return a new device array of an array's shape, strides and dtype that holds values, where no two share memory.
+
+    Raises
+    ------
+    ArgumentError
+        Some do.
+    OutOfDeviceMemory
+    """
+    start, _ = _extent(array)
+    steps = zip(array.shape, array.strides, strict=True)
+    at = start // array.itemsize + sum(np.ix_(*(np.arange(n) * (step // array.itemsize) for n, step in steps)))
 
     def flat(count: int) -> Any:
         found = np.zeros(count, array.dtype)
-        start, _ = _extent(array)
-        at = [np.arange(n) * (step // array.itemsize) for n, step in zip(array.shape, array.strides, strict=True)]
-        found[start // array.itemsize + sum(np.ix_(*at))] = values
+        found[at] = values
+        if (found[at] != values).any():
+            raise ArgumentError("elements share memory")
         return found
 
     return _placed(runtime, array, flat)
@@ -73,7 +86,7 @@ def _placed(runtime: Any, array: Any, make: Any) -> Any:
 
 
 def _extent(array: Any) -> tuple[int, int]:
-    """Return the bytes before the first element, with which it is aligned, and the bytes of all."""
+    """Return the bytes before the first element, in which those of negative strides lie, and the bytes of all."""
     place = _memory.Place(array)
     start = -(place.low // _ALIGNMENT) * _ALIGNMENT
     return start, start + max(place.high, array.itemsize)

@@ -306,6 +306,11 @@ def copied(array: Any, purpose: str) -> Any:
         raise _out_of_memory(purpose, array.nbytes, error) from error
 
 
+def strided(flat: Any, shape: tuple[int, ...], strides: tuple[int, ...], start: int) -> Any:
+    """Return an array on the memory of another one, whose first element is so many bytes behind that one's."""
+    return sys.modules["cupy"].ndarray(shape, flat.dtype, flat.data + start, strides)
+
+
 def to_device(array: Any) -> Any:
     """Copy a NumPy array, or a CuPy array of another device, to the current device, keeping dtype and memory order."""
     cupy = _cupy()
