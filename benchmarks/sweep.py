@@ -75,7 +75,9 @@ def main(argv: list[str] | None = None) -> int:
         with gpu.opened() as machine:
             from benchmarks.sweep_bench import DeviceBench
 
-            return run(DeviceBench(machine), static_plan.cases(arguments.layers), rows, deadline)
+            bench = DeviceBench(machine)
+            print(f"sweep on {bench.limits.name}", flush=True)
+            return run(bench, static_plan.cases(arguments.layers), rows, deadline)
     except gpu.Unavailable as reason:
         print(f"python -m benchmarks.sweep: {reason}", file=sys.stderr)
         return 2
@@ -181,9 +183,14 @@ class _Walk:
         for _ in self._rows.left([name]):
             self._attempt(REFERENCE, lambda: self._description(order) | self._refer_to(general, order))
             return
-        self._load(order)
-        if self._rows.ended[name]["status"] == "passed":  # in another process
-            self._refer_to(general, order)
+        try:  # another process made the reference, and wrote so; or was lost in it
+            self._load(order)
+            if self._rows.ended[name]["status"] == "passed":
+                self._refer_to(general, order)
+        except Exception as error:
+            self._check_alive(error)
+            print(f"sweep: {self._case} is left out: {_first_line(error)}", flush=True)
+            self._loaded = False
 
     def _load(self, order: list[Candidate]) -> None:
         self._bench.load(self._case, order[0].seconds)
@@ -226,11 +233,14 @@ class _Walk:
             found = measure()
             status = "failed" if "differing" in found else "passed"
         except Exception as error:  # of one kernel: the others are still wanted
-            if not self._bench.alive():
-                raise gpu.DeviceLost(_first_line(error)) from error
+            self._check_alive(error)
             status, found = "failed", {"error": _first_line(error)}
         self._rows.end(row, status, **found)
         self.ended.append(self._rows.ended[row])
+
+    def _check_alive(self, error: Exception) -> None:
+        if not self._bench.alive():
+            raise gpu.DeviceLost(_first_line(error)) from error
 
     def _measure(self, candidate: Candidate) -> Line:
         made = plan(self._case, self._device, candidate)

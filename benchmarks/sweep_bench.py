@@ -25,6 +25,7 @@ from gpuconv.cuda.prepared import Prepared, Result
 _REPLAY = 2e-4  # seconds of a replay, or one call
 _MOST_SETS = 16
 _MOST_BYTES = 2**31  # of all sets
+_MOST_KEPT = 2**34  # bytes that PyTorch's and CuPy's pools hold together
 
 
 def sets(seconds: float, nbytes: int) -> int:
@@ -70,6 +71,7 @@ class DeviceBench:
     def load(self, case: Case, seconds: float) -> None:
         """Make whole numbers, and as many sets of normal ones as a graph has calls."""
         self._operands, self._exact = [], []
+        self._make_room()
         self._case, self._call = case, calls.of(case.layer, case.layout)
         nbytes = case.layer.nbytes(_dtypes.entry(case.dtype).itemsize)
         count = sets(seconds, nbytes)
@@ -129,6 +131,13 @@ class DeviceBench:
         """Return the time of a run that finds other data in the L2 cache."""
         self._flush.zero_()
         return gpu_timing.seconds_of(self._machine.torch, run)
+
+    def _make_room(self) -> None:
+        """Let go of what either library keeps for later, which the other one cannot have, where that is much."""
+        cuda, pool = self._machine.torch.cuda, self._machine.cupy.get_default_memory_pool()
+        if cuda.memory_reserved() + pool.total_bytes() > _MOST_KEPT:
+            pool.free_all_blocks()
+            cuda.empty_cache()
 
     def _poison(self) -> None:
         """Fill memory which CuPy's pool gives to the next results."""

@@ -196,6 +196,27 @@ def test_a_lost_device_leaves_the_row_open(path: Path) -> None:
     assert Rows(path, sweep.STEP).open() == [sweep.row_name(CASE, NAMES[1])]
 
 
+def test_a_case_without_room_for_its_operands_is_left_out(path: Path) -> None:
+    cases = CASES[:2]
+    bench = MadeUp()
+    load = bench.load
+
+    def refused(case: Case, seconds: float) -> None:
+        if case == CASE:
+            raise RuntimeError("out of memory")
+        load(case, seconds)
+
+    bench.load = refused  # type: ignore[method-assign]
+    code, found = swept(bench, path, cases)
+    assert (code, list(found)) == (1, [sweep.REFERENCE])
+    assert (found[sweep.REFERENCE]["status"], bench.loaded) == ("failed", [cases[1]])
+    Rows(path, sweep.STEP).end(sweep.row_name(CASE, sweep.REFERENCE), "passed")  # as if another process had had room
+    assert set(swept(bench, path, cases)[1]) == {sweep.REFERENCE}
+    bench.is_alive = False
+    with pytest.raises(gpu.DeviceLost, match="out of memory"):
+        swept(bench, path, cases)
+
+
 def test_nothing_is_begun_when_time_is_up(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bench = MadeUp(lambda name: 1.0)
     first = sweep.stratified(CASES)[0]
@@ -248,13 +269,17 @@ def test_all_candidates_make_the_same_of_whole_numbers(
 ) -> None:
     layer = Layer("small", "", "Conv", (1, 16, 6, 8), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), ("fp16",), k_out=16)
     runs: list[Any] = []
+    emptied: list[int] = []
     graph = SimpleNamespace(replay=lambda: runs.append(None))
     memory = SimpleNamespace(memset_async=lambda value, nbytes: None)
     torch = SimpleNamespace(
         int8=None, empty=lambda *_, **__: SimpleNamespace(zero_=lambda: None), from_dlpack=Tensor,
-        cuda=SimpleNamespace(synchronize=lambda: None),
+        cuda=SimpleNamespace(memory_reserved=lambda: 2**33, empty_cache=lambda: emptied.append(1)),
     )  # fmt: skip
-    machine = Machine(torch, SimpleNamespace(cuda=SimpleNamespace(alloc=lambda nbytes: memory)), "cuda:0", 2**20, 1e12)
+    pool = SimpleNamespace(total_bytes=lambda: 2**33 + 1, free_all_blocks=lambda: emptied.append(2))
+    cuda = SimpleNamespace(alloc=lambda nbytes: memory)
+    cupy = SimpleNamespace(cuda=cuda, get_default_memory_pool=lambda: pool)
+    machine = Machine(torch, cupy, "cuda:0", 2**20, 1e12)
 
     def given(machine: Any, case: Any, arrays: tuple[Any, ...]) -> list[Any]:
         x, w, b = arrays
@@ -281,4 +306,5 @@ def test_all_candidates_make_the_same_of_whole_numbers(
     ended = Rows(path, sweep.STEP).ended
     assert code == 0, [line for line in ended.values() if line["status"] != "passed"]
     assert len(ended) > 8
+    assert sorted(emptied) == [1, 2]
     assert len(runs) == (len(ended) - 1) * (1 + sweep.REPLAYS)
