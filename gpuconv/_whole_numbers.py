@@ -38,10 +38,10 @@ def random(count: int, dtype: Any, most: int, seed: int) -> Any:
     """Return a flat array of random whole numbers of a dtype, from -``most`` to ``most``; from 0 if it has no signs."""
     source = np.random.default_rng(seed)
     least = 0 if dtype.kind == "u" else -most
-    values = source.integers(least, most, count, endpoint=True)
-    if dtype.kind != "c":
-        return values.astype(dtype)
-    return (values + 1j * source.integers(-most, most, count, endpoint=True)).astype(dtype)
+    found = np.empty(count, dtype)
+    for part in (found.real, found.imag) if dtype.kind == "c" else (found,):
+        part[...] = source.integers(least, most, count, np.int32, endpoint=True)
+    return found
 
 
 def alike(runtime: Any, array: Any, most: int, seed: int) -> Any:
