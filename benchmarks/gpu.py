@@ -93,6 +93,14 @@ def _found(case: Case, line: Row, here: Machine) -> Row:
     return dict(line.get("found", begun))
 
 
+@contextmanager
+def opened() -> Iterator[Machine]:
+    """Yield PyTorch and CuPy on one stream of the first device; raises Unavailable where there is none."""
+    torch, cupy = _libraries()
+    with _settled(torch, cupy):
+        yield _machine(torch, cupy)
+
+
 def output(given: Path | None, name: str) -> Path:
     """Return where to write a file: as asked for, else in the folder OUT, else in benchmarks/results."""
     if given is not None:

@@ -169,29 +169,29 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:200]}"
 
 
-def _given(machine: Machine, case: Case, operands: tuple[Any, ...]) -> list[Any]:
+def given(machine: Machine, case: Case, operands: tuple[Any, ...]) -> list[Any]:
     """Return PyTorch's operands as ours has them: those of the layout in the same memory; w as ever."""
     call, named = calls.of(case.layer, _layout(case)), gpu_peers.by_name(machine.torch, case.layer, operands)
     called = OPERATORS[call.operator]
 
-    def given(name: str) -> Any:
+    def ordered(name: str) -> Any:
         if not called.follows_layout(name):
             return named[name].contiguous()
         return named[name] if case.layout == "NCHW" else named[name].movedim(1, -1).contiguous()
 
-    return [machine.adopt(given(name)) for name in call.arrays]
+    return [machine.adopt(ordered(name)) for name in call.arrays]
 
 
 def _poisoned_call(machine: Machine, case: Case, operands: tuple[Any, ...]) -> list[Any]:
     """Call ours in memory of ones (NaN, or -1), so that what is not written shows; return tensors in NCHW's order."""
     call, taken = calls.of(case.layer, _layout(case)), []
-    given = _given(machine, case, operands)
+    arrays = given(machine, case, operands)
     for itemsize in (_dtypes.entry(case.dtype).itemsize, 8)[: 1 + (case.layer.indices and not case.layer.call)]:
         nbytes = prod(call.result_shape) * itemsize
         taken.append(machine.cupy.cuda.alloc(nbytes))
         taken[-1].memset_async(0xFF, nbytes)
     del taken  # CuPy's pool gives this memory to the results next
-    results = map(machine.torch.from_dlpack, ours(case)(*given))
+    results = map(machine.torch.from_dlpack, ours(case)(*arrays))
     last = OPERATORS[call.operator].order("out", _layout(case)) == "NHWC"
     return [result.movedim(-1, 1) if last else result for result in results]
 
@@ -201,7 +201,7 @@ def _timed(machine: Machine, case: Case, peers: dict[str, gpu_peers.Call]) -> Ro
     itemsize = _dtypes.entry(case.dtype).itemsize
     count = gpu_timing.sets(layer.nbytes(itemsize) + prod(layer.w_shape) * itemsize, machine.cache_bytes)
     tensors = [gpu_peers.operands(torch, layer, case.dtype, case.layout, machine.device, seed) for seed in range(count)]
-    sides = {"our": _Side(ours(case), [_given(machine, case, three) for three in tensors])}
+    sides = {"our": _Side(ours(case), [given(machine, case, three) for three in tensors])}
     if "w" in calls.of(layer).inputs and not layer.call:
         shared = [[x, packed(case, w), b] for x, w, b in sides["our"].operands]
         sides["packed"] = _Side(ours(case), shared)

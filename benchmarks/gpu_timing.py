@@ -96,14 +96,15 @@ def prepare(
 
     with memory or nullcontext():
         try:
-            graph = _captured(torch, enqueue)
+            graph = captured(torch, enqueue)
         except Exception as error:  # an operation that waits for the device, say
             text = (str(error).splitlines() or [""])[0]
             return Replay(enqueue, count, f"eager ({type(error).__name__}: {text[:120]})", [results])
     return Replay(graph.replay, count, "graph", [graph, results, memory])
 
 
-def _captured(torch: Any, enqueue: Call) -> Any:
+def captured(torch: Any, enqueue: Call) -> Any:
+    """Return the graph of what a function enqueues on the current stream, which is not the default one."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(capture_error_mode="relaxed")  # CuPy may ask for more memory meanwhile

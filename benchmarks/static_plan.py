@@ -77,7 +77,7 @@ class Chooser:
         return self.picked
 
 
-def plan(case: Case, device: Representative, chooser: Chooser) -> Plan:
+def plan(case: Case, device: Representative, chooser: choice.Pick) -> Plan:
     """Plan the case for new arrays with a bias, by the chooser."""
     call = calls.of(case.layer, case.layout)
     called, geometry = OPERATORS[call.operator], call.geometry

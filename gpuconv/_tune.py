@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from gpuconv import _activation, _api, _arrays, _gradient_api, _unpool_api, cuda
+from gpuconv import _activation, _api, _arrays, _gradient_api, _trial, _unpool_api, cuda
 from gpuconv._errors import ArgumentTypeError, OutOfDeviceMemory
 from gpuconv._operators import OPERATORS, check_names, named, settled
 from gpuconv._precision import CURRENT
+from gpuconv._trial import Call
 
 _Parameters = Mapping[str, inspect.Parameter]
 
@@ -31,6 +32,9 @@ def tune(
     strides, dtypes, attributes, layout and precision are the same; the gradient with respect to a Conv's input is also
     like the ConvTranspose that it is, and the other way round. Results stay within the same bounds, though a sum may be
     added in another order; whoever needs the same bits everywhere takes the file along, or does not tune.
+
+    Before a kernel may win it must agree with the general one, which takes any call, on random whole numbers in arrays
+    like those of the call. Their sums are exact in every order, so that all bits must be the same.
 
     Parameters
     ----------
@@ -60,7 +64,8 @@ def tune(
     Warns
     -----
     RuntimeWarning
-        The file cannot be written: the choice holds in this process only.
+        A kernel makes other bits of whole numbers than the general kernel, and is left out. There is no memory to
+        compare them. The file cannot be written: the choice holds in this process only.
     """
     from gpuconv.cuda import choice
 
@@ -78,6 +83,7 @@ def tune(
     inputs, values = _inputs(operator, parameters, given), _values(operator, parameters, given)
     outs = (None, None) if return_indices else (None,)
     precise = (precision or CURRENT.get()) if "precision" in parameters else "ieee"
+    calls: dict[str, Call] = {}
     found: dict[str, float] = {}
     plan: Any = None
     for turn in choice.every_candidate():
@@ -85,8 +91,13 @@ def tune(
             prepared = cuda.prepare(cuda.runtime, operator, inputs, outs, values, layout, precise, activation, residual)
         plan = prepared.plan
         if plan.launches:
-            found[plan.kernel] = _seconds(partial(prepared.run, inputs, outs))
-    found = dict(sorted(found.items(), key=lambda item: item[1]))
+            calls[plan.kernel] = partial(prepared.run, outs=outs)
+            found[plan.kernel] = _seconds(partial(calls[plan.kernel], inputs))
+    fitting = {name: call for name, call in calls.items() if found[name] < float("inf")}
+    wrong = _trial.wrong(
+        operator, fitting, inputs, dict(zip(OPERATORS[operator].attributes, values, strict=True)), layout, precise
+    )
+    found = dict(sorted(((n, s) for n, s in found.items() if n not in wrong), key=lambda item: item[1]))
     if found and plan.problem is not None:
         _remember(plan.problem, next(iter(found)))
     return found

@@ -63,6 +63,9 @@ class Memory:
     def __init__(self, ptr: int, device_id: int, owner: Any) -> None:
         self.ptr, self.device_id, self.mem = ptr, device_id, owner
 
+    def __add__(self, nbytes: int) -> Memory:
+        return Memory(self.ptr + nbytes, self.device_id, self.mem)
+
     def memset_async(self, value: int, size: int, stream: Stream) -> None:
         assert self.mem.nbytes >= size
 

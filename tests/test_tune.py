@@ -15,7 +15,9 @@ from emulator import emulated_cuda
 from operands import filled
 
 import gpuconv
-from gpuconv.cuda import device, tuned
+from gpuconv import OutOfDeviceMemory, _whole_numbers
+from gpuconv.cuda import conv_plan, device, few_plan, gemm_plan, tuned
+from gpuconv.cuda.choice import Candidate
 
 QUICK = "conv_float32_2d_16x128x16"  # as the stand-in measures it; the model takes another one
 
@@ -252,3 +254,127 @@ def test_gradients_stay_right_whatever_is_chosen() -> None:
             assert next(iter(times)) in [launch.variant.name for launch in emulated.launches]
         assert list(gpuconv.tune("conv_bias_grad", dy)) == ["channel_sums_float32_3d"]
         assert gpuconv.tune("conv_input_grad", dy[:0], w, (0, *x.shape[1:]), **attributes) == {}
+
+
+# ---------------------------------------------------------------- kernels that are wrong
+
+
+@pytest.fixture
+def few_families(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer kernels, for the emulator's sake."""
+    monkeypatch.setattr(conv_plan, "FAMILIES", (gemm_plan, few_plan))
+
+
+def without(role: str, family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a family's kernels find another array of a call at address 0, as if there were none."""
+    real = family.candidates
+
+    def changed(candidate: Candidate) -> Any:
+        plan = candidate.make()
+        launches = [replace(one, pointers=tuple(p for p in one.pointers if p[0] != role)) for one in plan.launches]
+        return replace(plan, launches=tuple(launches))
+
+    def candidates(*arguments: Any) -> Iterator[Candidate]:
+        for one in real(*arguments):
+            yield replace(one, make=lambda one=one: changed(one))
+
+    monkeypatch.setattr(family, "candidates", candidates)
+
+
+@pytest.mark.emulator
+def test_a_kernel_that_is_wrong_is_left_out_and_not_kept(few_families: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = np.full((1, 2, 5, 6), np.nan, np.float32), np.ones((3, 2, 2, 2), np.float32)
+    b = np.zeros(3, np.float32)  # of which nothing could be seen in the results of this call
+    with emulated_cuda() as emulated:
+        emulated._limits = replace(emulated._limits, name="emulated")
+        right = gpuconv.tune("conv", x, w, b)
+        few = next(name for name in right if name.startswith("conv_few"))
+        without("b", few_plan, monkeypatch)
+        with pytest.warns(RuntimeWarning, match=f"^tune: {few} is left out: of whole numbers it makes ") as caught:
+            found = gpuconv.tune("conv", x, w, b)
+        assert [Path(one.filename).name for one in caught] == ["test_tune.py"]
+        assert "of 60 elements, by up to " in str(caught[0].message)
+        assert found.keys() == right.keys() - {few}
+        emulated.launches.clear()
+        gpuconv.conv(x, w, b)
+        assert emulated.launches[-1].variant.name == next(iter(found))
+
+
+@pytest.mark.emulator
+def test_arrays_that_lie_anyhow_and_wrong_indices_are_no_reason(few_families: None) -> None:
+    base = np.full((2, 6, 7, 3, 2), np.nan, np.float32)
+    x = base[:, ::-1, :, :, 0].transpose(0, 3, 1, 2)
+    w = np.broadcast_to(np.full((1, 3, 1, 2), np.inf, np.float32), (4, 3, 3, 2))
+    dy = np.full((2, 2, 3, 3), np.nan, np.float32)
+    indices = np.full(dy.shape, -(2**40), np.int64)[:, ::-1]
+    with emulated_cuda():
+        assert len(gpuconv.tune("conv", x, w)) > 1
+        found = gpuconv.tune("max_pool_grad", dy, indices, (2, 2, 6, 6), kernel_shape=[2, 2], strides=[2, 2])
+        assert len(found) == 2
+
+
+def test_without_memory_to_compare_it_says_so(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = arrays(cupy)
+
+    def refused(array: Any) -> Any:
+        raise OutOfDeviceMemory("to_device: no room")
+
+    monkeypatch.setattr(device, "to_device", refused)
+    with pytest.warns(RuntimeWarning, match="^tune: kernels are not compared with conv_float32_.*: to_device: no room"):
+        times = gpuconv.tune("conv", x, w)
+    assert next(iter(times)) == QUICK
+
+
+def test_one_kernel_alone_is_not_compared(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, dy = of_gradients(cupy)
+    gpuconv.tune("conv_bias_grad", dy)
+    before = len(cupy.launches)
+    gpuconv.tune("conv_bias_grad", dy)
+    assert len(cupy.launches) == 2 * before
+
+
+# ---------------------------------------------------------------- whole numbers
+
+
+@pytest.mark.parametrize("terms", [1, 9, 2304, 600_000])
+@pytest.mark.parametrize(("dtype", "precision"), [("float32", "ieee"), ("float32", "tf32"), ("float64", "ieee")])
+def test_sums_of_whole_numbers_are_exact_however_they_are_ordered(dtype: str, precision: str, terms: int) -> None:
+    most = _whole_numbers.largest(dtype, precision, terms)
+    x, w = (_whole_numbers.random(terms, np.dtype(dtype), most, seed) for seed in (0, 1))
+    assert most > 40
+    assert abs(x).max() <= most
+    if precision == "tf32":
+        assert most <= 2**11
+    exact = sum(int(a) * int(b) for a, b in zip(x, w, strict=True))
+    products = x * w
+    for order in (products, products[::-1], np.random.default_rng(2).permutation(products)):
+        assert int(np.cumsum(order)[-1]) == exact  # one after the other, in the dtype itself
+
+
+def test_whole_numbers_fit_their_dtype() -> None:
+    assert _whole_numbers.largest("int8", "ieee", 10) == 127
+    half = _whole_numbers.largest("float16", "ieee", 2304)
+    assert half > 1
+    assert abs(sum(_whole_numbers.random(2304, np.dtype(np.int64), half, 0) ** 2)) > 65504  # of one sign they would not
+    assert _whole_numbers.largest("bfloat16", "ieee", 1) == 256
+    unsigned = _whole_numbers.random(1000, np.dtype(np.uint8), 127, 0)
+    assert (unsigned.min(), unsigned.max()) == (0, 127)
+    parts = _whole_numbers.random(1000, np.dtype(np.complex64), 3, 0)
+    assert {*parts.real, *parts.imag} == {-3, -2, -1, 0, 1, 2, 3}
+
+
+def test_arrays_alike_lie_as_those_they_stand_for() -> None:
+    base = np.zeros((3, 4, 10), np.float32)
+    array = base[::-1, :, 1:9:2]
+    with emulated_cuda() as emulated:
+        made = _whole_numbers.alike(emulated, array, 9, 0)
+        assert (made.shape, made.strides, made.dtype) == (array.shape, array.strides, array.dtype)
+        values = np.arange(48, dtype=np.float32).reshape(array.shape)
+        held = _whole_numbers.holding(emulated, array, values)
+        assert held.strides == array.strides
+        np.testing.assert_array_equal(held, values)
+        with pytest.raises(gpuconv.ArgumentError):
+            _whole_numbers.holding(
+                emulated, np.broadcast_to(base[:1], base.shape), values.repeat(3)[:120].reshape(base.shape)
+            )
+    assert len(np.unique(made)) > 10

@@ -128,7 +128,7 @@ def _seconds(problem: Problem, rows: Problem, tile: Tile, limits: Limits) -> flo
     multiplications = tile.block_m * tile.block_n * rows.rows
     accumulator = rows.accumulator
     busy = model.arithmetic(_blocks(rows, tile), multiplications, accumulator, tile.efficiency, limits)
-    packing = 0.0 if _natural(rows) or not rows.rows else model.LAUNCH
+    packing = 0.0 if _natural(rows) or not rows.rows else limits.rates.launch
     return model.overlapped(busy, model.memory(problem.bytes, limits)) + packing
 
 

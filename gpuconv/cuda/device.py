@@ -81,18 +81,22 @@ def limits(device: int) -> Limits:
         It is older than the oldest that is supported.
     """
     from gpuconv.cuda import compile as compiler
+    from gpuconv.cuda import rates
     from gpuconv.cuda.plan import Limits
 
     found = _limits.get(device)
     if found is None:
         described = _cupy().cuda.Device(device)
         attributes, capability = described.attributes, described.compute_capability  # "90"
+        name = _cupy().cuda.runtime.getDeviceProperties(device)["name"].decode(errors="replace")
+        architecture = compiler.architecture((int(capability[:-1]), int(capability[-1])))
         found = _limits[device] = Limits(
-            architecture=compiler.architecture((int(capability[:-1]), int(capability[-1]))),
+            architecture=architecture,
             multiprocessors=attributes["MultiProcessorCount"],
             shared_bytes_per_block=attributes["MaxSharedMemoryPerBlockOptin"],
             shared_bytes_per_multiprocessor=attributes["MaxSharedMemoryPerMultiprocessor"],
-            name=_cupy().cuda.runtime.getDeviceProperties(device)["name"].decode(errors="replace"),
+            name=name,
+            rates=rates.of(name, architecture),
         )
     return found
 
@@ -300,6 +304,11 @@ def copied(array: Any, purpose: str) -> Any:
         return array.view(np.dtype(f"u{array.itemsize}")).copy().view(array.dtype)
     except MemoryError as error:
         raise _out_of_memory(purpose, array.nbytes, error) from error
+
+
+def strided(flat: Any, shape: tuple[int, ...], strides: tuple[int, ...], start: int) -> Any:
+    """Return an array on the memory of another one, whose first element is so many bytes behind that one's."""
+    return sys.modules["cupy"].ndarray(shape, flat.dtype, flat.data + start, strides)
 
 
 def to_device(array: Any) -> Any:

@@ -165,7 +165,7 @@ def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> flo
     mean, most = (rows / tile.block_k for rows in (problem.rows / prod(problem.phases), problem.most_rows))
     busiest = max(busy(_blocks(problem, tile), mean), busy(1, most))
     memory = model.memory(problem.bytes_by_phase, limits)
-    return model.overlapped(busiest, memory) + (model.LAUNCH if problem.rows else 0.0)
+    return model.overlapped(busiest, memory) + (limits.rates.launch if problem.rows else 0.0)
 
 
 def efficiency(tile: Tile, uniform: bool) -> float:

@@ -51,7 +51,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
         if _fits(launch.shared_bytes, limits):
             longest = problem.phases[-1] * _fullest(problem)
             busy = max(one.busy(launch.grid[0], problem.phases[-1]), one.busy(1, longest))
-            seconds = model.overlapped(busy, model.memory(problem.bytes, limits)) + model.LAUNCH
+            seconds = model.overlapped(busy, model.memory(problem.bytes, limits)) + limits.rates.launch
             yield Candidate(launch.variant.name, seconds, partial(_plan_on_tensor_cores, problem, one, launch))
 
 
@@ -139,7 +139,7 @@ def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> flo
         model.arithmetic(blocks, part * multiplications, accumulator, efficiency, limits)
         for blocks, part in ((_blocks(problem, tile), 1.0), (1, _fullest(problem)))
     )
-    return model.overlapped(busy, model.memory(problem.bytes, limits)) + (model.LAUNCH if problem.rows else 0.0)
+    return model.overlapped(busy, model.memory(problem.bytes, limits)) + (limits.rates.launch if problem.rows else 0.0)
 
 
 def _fullest(problem: Problem) -> float:

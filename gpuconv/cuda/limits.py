@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpuconv import _dtypes
 from gpuconv._errors import ArgumentError, shown, text_of
+from gpuconv.cuda import rates
 from gpuconv.cuda.plan import Limits
 
 RESERVED_BYTES = 1024  # of a multiprocessor's shared memory that go with each block
@@ -64,7 +65,9 @@ class Representative:
 
 def _limits(architecture: str, multiprocessors: int, kilobytes: int) -> Limits:
     """Shared memory of a multiprocessor in KiB; a block gets all of it but one."""
-    return Limits(architecture, multiprocessors, (kilobytes - 1) * 1024, kilobytes * 1024)
+    return Limits(
+        architecture, multiprocessors, (kilobytes - 1) * 1024, kilobytes * 1024, rates=rates.of("", architecture)
+    )
 
 
 _TABLE = {

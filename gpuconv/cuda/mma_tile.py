@@ -205,7 +205,7 @@ def seconds(problem: Problem, tile: Tile, form: Form, limits: Limits) -> float:
     busy = busy_with(problem, tile, form, limits)
     mean = slices(problem, form) / prod(problem.phases)
     busiest = max(busy(blocks(problem, tile), mean), busy(1, most_slices(problem, form)))
-    return model.overlapped(busiest, model.memory(problem.bytes_by_phase, limits)) + model.LAUNCH
+    return model.overlapped(busiest, model.memory(problem.bytes_by_phase, limits)) + limits.rates.launch
 
 
 def besides(problem: Problem, tile: Tile, form: Form) -> float:

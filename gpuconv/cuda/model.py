@@ -1,6 +1,7 @@
 """Modelled times of kernels, for choosing among them: arithmetic of the busiest multiprocessor, or memory.
 
-Rates are those of the well-known device of the architecture (limits.py). A model orders candidates, no more.
+Peaks are those of the well-known device of the architecture (limits.py), the shares of them that kernels come to those
+of the device (rates.py). A model orders candidates, no more.
 """
 
 from __future__ import annotations
@@ -8,16 +9,8 @@ from __future__ import annotations
 from gpuconv.cuda.limits import nearest
 from gpuconv.cuda.plan import Limits
 
-LAUNCH = 2e-6  # seconds that each launch after the first adds; assumed
 _EXPOSED = 0.2  # share of the shorter one that does not hide behind the longer one; assumed
 _ISSUED = 128  # instructions, counted by thread, that a multiprocessor issues in one clock
-_BEGINNING = 0.5e-6  # seconds from a block's start until its first product; assumed
-_ADDING = 1.5e-6  # seconds from a block's last sum until another one reads it; assumed
-_CACHED = 64  # bytes of the L2 cache that a multiprocessor reads or writes per clock; assumed
-_TENSOR = 0.6  # share of the tensor cores' rate that mma.sync comes to; assumed
-_BESIDE_WGMMA = 0.46  # that share where wgmma alone reaches the rate: 62 % of its own (arXiv:2402.13499)
-WGMMA = 0.74  # share of it that wgmma comes to: that of matrix products of 790 TFLOP/s, as measured on an H200
-_BANDWIDTH = 0.85  # share of the memory's bandwidth that a kernel without arithmetic comes to; assumed
 
 
 def arithmetic(blocks: int, multiplications: float, accumulator: str, efficiency: float, limits: Limits) -> float:
@@ -72,7 +65,8 @@ def tensor(blocks: int, multiplications: float, lanes: int, besides: float, limi
     """
     device = nearest(limits.architecture)
     fragment = (2048, 1024, 2048)[lanes]  # multiply-adds of an instruction
-    share = _BESIDE_WGMMA if limits.architecture == "sm_90a" and lanes < 2 else _TENSOR
+    beside_wgmma = limits.architecture == "sm_90a" and lanes < 2
+    share = limits.rates.beside_wgmma if beside_wgmma else limits.rates.tensor
     cycles = max(fragment / (share * device.tensor_lanes[lanes]), besides)
     rounds = -(-blocks // limits.multiprocessors)
     return rounds * multiplications / fragment * cycles / device.clock
@@ -93,19 +87,20 @@ def adding_up(count: int, blocks: int, limits: Limits) -> float:
     blocks : int
         That it begins for the splits of tiles.
     """
-    return _ADDING + blocks * _BEGINNING + count / (_CACHED * nearest(limits.architecture).clock)
+    rates = limits.rates
+    return rates.adding + blocks * rates.beginning + count / (rates.cached * nearest(limits.architecture).clock)
 
 
 def cached(blocks: int, count: int, limits: Limits) -> float:
     """Return the seconds in which the busiest multiprocessor reads from the L2 cache so many bytes for each block."""
     rounds = -(-blocks // limits.multiprocessors)
-    return rounds * count / (_CACHED * nearest(limits.architecture).clock)
+    return rounds * count / (limits.rates.cached * nearest(limits.architecture).clock)
 
 
 def memory(count: int, limits: Limits) -> float:
     """Return the seconds in which so many bytes cross the memory bus, on a device with these multiprocessors."""
     device = nearest(limits.architecture)
-    return count / (_BANDWIDTH * device.bandwidth * limits.multiprocessors / device.limits.multiprocessors)
+    return count / (limits.rates.bandwidth * device.bandwidth * limits.multiprocessors / device.limits.multiprocessors)
 
 
 def instructions(count: float, limits: Limits) -> float:

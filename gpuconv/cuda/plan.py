@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv._geometry import Ints
+from gpuconv.cuda.rates import ASSUMED, Rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +215,8 @@ class Limits:
     shared_bytes_per_multiprocessor : int
     name : str
         Of the device, as the driver says; empty where none is asked.
+    rates : Rates
+        By which times are modelled.
     """
 
     architecture: str
@@ -221,3 +224,4 @@ class Limits:
     shared_bytes_per_block: int
     shared_bytes_per_multiprocessor: int
     name: str = ""
+    rates: Rates = ASSUMED

@@ -58,7 +58,7 @@ def _seconds(problem: Problem, whole: Divisible, count: int, limits: Limits) -> 
         most = whole.most_slices
         busy += whole.busy(whole.tiles - divided, whole.slices)
     memory = model.memory(problem.bytes_by_phase, limits)
-    return model.overlapped(max(busy, whole.busy(1, most)), memory) + adding + model.LAUNCH
+    return model.overlapped(max(busy, whole.busy(1, most)), memory) + adding + limits.rates.launch
 
 
 def _plan(whole: Divisible, count: int, limits: Limits) -> Plan:

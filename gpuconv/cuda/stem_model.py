@@ -40,7 +40,7 @@ def seconds(problem: Problem, kernel: Kernel, box: Box, passes: int, limits: Lim
         products = outputs * fragments * WORDS * kernel.chunk * passes * kernel.arithmetic.products
         wavefronts = _wavefronts(problem, kernel)
         busy = max(issued, model.tensor(blocks, products, kernel.arithmetic.lanes, wavefronts, limits))
-    return model.overlapped(max(busy, read), model.memory(_bytes(problem), limits)) + model.LAUNCH
+    return model.overlapped(max(busy, read), model.memory(_bytes(problem), limits)) + limits.rates.launch
 
 
 def _bytes(problem: Problem) -> int:

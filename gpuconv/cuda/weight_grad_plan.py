@@ -115,7 +115,7 @@ def _seconds(problem: Problem, tile: Tile, parts: int, limits: Limits) -> float:
         model.arithmetic(blocks, products, accumulator, 1.0, limits),
     )
     left = 2 * sums_plan.workspace_bytes(parts, prod(problem.geometry.w_shape), problem.dtype)
-    return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + model.LAUNCH
+    return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + limits.rates.launch
 
 
 def _axes(problem: Problem, wide: bool) -> int:

@@ -209,7 +209,7 @@ def seconds(problem: Problem, tile: Tile, arithmetic: Arithmetic, count: int, li
     copied = (tile.block_m + tile.block_n) * pixels * _dtypes.entry(problem.dtype).itemsize
     busy = max(busy, model.cached(blocks, copied, limits))
     left = 2 * sums_plan.workspace_bytes(count, prod(problem.geometry.w_shape), problem.dtype)
-    return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + model.LAUNCH
+    return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + limits.rates.launch
 
 
 def besides(problem: Problem, tile: Tile, arithmetic: Arithmetic) -> float:

@@ -285,6 +285,9 @@ class EmulatedDevice:
         run()
         return sum(record.threads * prod(record.grid) for record in self.launches[before:]) / 1e9
 
+    def strided(self, flat: Any, shape: tuple[int, ...], strides: tuple[int, ...], start: int) -> Any:
+        return np.lib.stride_tricks.as_strided(flat[start // flat.itemsize :], shape, strides)
+
     def to_device(self, array: Any) -> Any:
         return np.array(array, order="K")
 

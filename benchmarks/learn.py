@@ -1,0 +1,355 @@
+"""What the rows of ``benchmarks.sweep`` mean: ``python -m benchmarks.learn FILE [--write]``; needs no GPU.
+
+It prints modelled against measured times by family of kernels, the regret of every choice (the time of the picked
+kernel over that of the best one), and the families and tiles without which no case would take 5 % longer. Then it fits
+the model's few rates (``gpuconv/cuda/rates.py``) to the times of a part of the cases, by the least squares of their
+logarithms, of which outliers count for little; with ``--write`` plans for devices of this name are made by them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import progress, static_plan, sweep
+from benchmarks.static_plan import Case
+from gpuconv.cuda import measured_rates, rates
+from gpuconv.cuda.limits import Representative, nearest
+from gpuconv.cuda.rates import Rates
+
+MARGIN = 1.05  # what a family or a tile must win by, somewhere, to be of use
+_STEP = 0.02  # of a rate's logarithm, for differences
+_ROUNDS = 12
+_BENDS = 1.5  # errors of more than so many times the usual one pull the less the larger they are
+_LEAST_USUAL = 0.01  # of a logarithm
+_HELD = 0.001  # how firmly rates stay, for each hundred times: those that nothing depends on do not move
+_LONGEST, _SHORTEST = 0.7, 2e-3  # steps of a logarithm
+_MOST_DAMPING = 1e3
+_WORST = 20  # choices that are printed
+_NAMES = tuple(field.name for field in fields(Rates))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One kernel of a case that was right, and its seconds."""
+
+    case: str
+    kernel: str
+    modelled: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a file holds.
+
+    Attributes
+    ----------
+    about : dict
+        By case, what its reference row says.
+    times : list of Measured
+    others : dict of str to int
+        Rows without a time, by how they ended.
+    """
+
+    about: dict[str, dict[str, Any]]
+    times: list[Measured]
+    others: dict[str, int]
+
+    @property
+    def by_case(self) -> dict[str, dict[str, float]]:
+        """Seconds by kernel, of every case."""
+        found: dict[str, dict[str, float]] = defaultdict(dict)
+        for one in self.times:
+            found[one.case][one.kernel] = one.seconds
+        return dict(found)
+
+
+def read(path: Path) -> Sweep:
+    """Return what the rows of a sweep say; where a row was ended twice the last line counts."""
+    ended = {
+        line["row"]: line
+        for line in progress.read(path)
+        if line.get("step") == sweep.STEP and line["status"] != "begun"
+    }
+    found = Sweep({}, [], defaultdict(int))
+    for row, line in ended.items():
+        case, kernel = row.split(" | ")
+        if kernel == sweep.REFERENCE:
+            found.about[case] = line
+        elif line["status"] == "passed" and line.get("checked", True):
+            found.times.append(Measured(case, kernel, line["modelled"], line["seconds"]))
+        else:
+            found.others[line["status"] if line["status"] != "passed" else "unchecked"] += 1
+    return found
+
+
+# ---------------------------------------------------------------- names
+
+
+def family(kernel: str) -> str:
+    """Return a kernel's name without its dtype, the number of its axes, its tile and its kind of products."""
+    return _TILE.sub("", _untyped(kernel))
+
+
+def tile(kernel: str) -> str:
+    """Return a kernel's name without its dtype and the number of its axes."""
+    return _untyped(kernel)
+
+
+_TILE = re.compile(r"_(?:\d+x\d+(?:x\d+)*|\d+x(?:any|\d+)|few\d+|\d+x?\d*s\d+)(?=_|$)")
+
+
+def _untyped(kernel: str) -> str:
+    text = re.sub(r"_(?:bfloat|float|uint|int|complex)\d+(?=_|$)", "", kernel)
+    text = re.sub(r"_\dd(?=_|$)", "", text).replace("_tf32_wgmma", "_wgmma")
+    return re.sub(r"_3?x?tf32(?=_|$)", "_mma", text)
+
+
+# ---------------------------------------------------------------- what the times say
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the correlation of ranks, of equal numbers the mean one; NaN where one side is all the same."""
+    if len(first) < 2:
+        return float("nan")
+    a, b = _ranks(first), _ranks(second)
+    a, b = a - a.mean(), b - b.mean()
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / size if size else float("nan")
+
+
+def _ranks(values: Sequence[float]) -> Any:
+    _, places, counts = np.unique(np.asarray(values, float), return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[places]
+
+
+def regrets(times: dict[str, dict[str, float]], picked: dict[str, str]) -> dict[str, float]:
+    """Return the time of the picked kernel over that of the best one, by case, where the picked one has a time."""
+    return {
+        case: found[picked[case]] / min(found.values()) for case, found in times.items() if picked.get(case) in found
+    }
+
+
+def idle(times: dict[str, dict[str, float]], group: Callable[[str], str]) -> dict[str, float]:
+    """Return the groups of kernels without which no case takes ``MARGIN`` longer, with the longest that one would."""
+    worth: dict[str, float] = {}
+    for found in times.values():
+        best = min(found.values())
+        for name in {group(kernel) for kernel in found}:
+            others = [seconds for kernel, seconds in found.items() if group(kernel) != name]
+            worth[name] = max(worth.get(name, 1.0), min(others, default=float("inf")) / best)
+    return {name: cost for name, cost in sorted(worth.items(), key=lambda item: item[1]) if cost < MARGIN}
+
+
+# ---------------------------------------------------------------- fitting
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Rates, and how far off the model is with them.
+
+    Attributes
+    ----------
+    rates : Rates
+    before, after : float
+        The usual logarithm of a measured over a modelled time.
+    certain : dict of str to float
+        About how far each rate's logarithm is known; those that stay as they were are left out.
+    """
+
+    rates: Rates
+    before: float
+    after: float
+    certain: dict[str, float]
+
+
+def modelled(cases: Iterable[Case], device: Representative, by: Rates) -> dict[tuple[str, str], float]:
+    """Return the seconds of every candidate of the cases by some rates, by case and kernel."""
+    there = replace(device, limits=replace(device.limits, rates=by))
+    return {(str(case), one.name): one.seconds for case in cases for one in sweep.candidates(case, there)}
+
+
+def fit(times: Sequence[Measured], cases: Sequence[Case], device: Representative, start: Rates) -> Fit:
+    """Fit the rates to the times of the cases: Gauss-Newton on logarithms, with steps that only ever improve."""
+    known = {(one.case, one.kernel): one.seconds for one in times}
+    wanted = {str(case) for case in cases}
+    keys = sorted(set(modelled(cases, device, start)) & {key for key in known if key[0] in wanted})
+    measured = np.log([known[key] for key in keys])
+
+    def errors(place: Any) -> Any:
+        found = modelled(cases, device, _rates(start, place))
+        return measured - np.log([found[key] for key in keys])
+
+    return _descend(errors, start, _HELD * max(1.0, len(keys) / 100))
+
+
+def _rates(start: Rates, place: Any) -> Rates:
+    """Return the rates whose logarithms are so far from those of others."""
+    factors = dict(zip(_NAMES, np.exp(place).tolist(), strict=True))
+    return Rates(**{name: value * factors[name] for name, value in asdict(start).items()})
+
+
+def _descend(errors: Callable[[Any], Any], start: Rates, held: float) -> Fit:
+    size = len(_NAMES)
+    place, damping = np.zeros(size), 1e-2
+    error = first = errors(place)
+    square = np.zeros((size, size))
+    for _ in range(_ROUNDS):
+        slopes = np.stack([errors(place + _STEP * axis) - error for axis in np.eye(size)], 1) / _STEP
+        usual = max(_LEAST_USUAL, _BENDS * _usual(error))
+        weights = 1 / (1 + (error / usual) ** 2)
+        square = slopes.T @ (weights[:, None] * slopes)
+        pull = slopes.T @ (weights * error) + held * place
+        while damping < _MOST_DAMPING:
+            step = -np.linalg.solve((1 + damping) * square + (1 + damping) * held * np.eye(size), pull)
+            step = np.clip(step, -_LONGEST, _LONGEST)
+            tried = errors(place + step)
+            if _cost(tried, usual, place + step, held) < _cost(error, usual, place, held):
+                break
+            damping *= 8
+        else:
+            break
+        place, error, damping = place + step, tried, damping / 8
+        if abs(step).max() < _SHORTEST:
+            break
+    told = np.diag(square)
+    spread = np.sqrt(np.diag(np.linalg.inv(square + held * np.eye(size)))) * _usual(error)
+    certain = {name: float(far) for name, far, much in zip(_NAMES, spread, told, strict=True) if much > held}
+    return Fit(_rates(start, place), _usual(first), _usual(error), certain)
+
+
+def _cost(error: Any, usual: float, place: Any, held: float) -> float:
+    """Cauchy's, near to squares for usual errors and hardly growing for large ones; and what holds the rates."""
+    of_errors = usual**2 / 2 * np.log1p((error / usual) ** 2).sum()
+    return float(of_errors + held * place @ place / 2)
+
+
+def _usual(error: Any) -> float:
+    """Return the standard deviation that normal errors of this median would have: outliers do not change it."""
+    return 1.4826 * float(np.median(abs(error)))
+
+
+# ---------------------------------------------------------------- the command
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print all that is found; return 2 where the file has no times."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learn", description=__doc__)
+    parser.add_argument("rows", type=Path, help="file of JSON lines that the sweep wrote")
+    parser.add_argument("--cases", type=int, default=96, help="of all classes, that rates are fitted to (%(default)s)")
+    parser.add_argument("--write", action="store_true", help="keep the rates for devices of this name")
+    parser.add_argument("--architecture", action="store_true", help="with --write: and for others of its architecture")
+    arguments = parser.parse_args(argv)
+    found = read(arguments.rows)
+    if not found.times:
+        print(f"python -m benchmarks.learn: {arguments.rows} has no times of a sweep", file=sys.stderr)
+        return 2
+    device = device_of(found)
+    print(
+        f"{device.limits.name} ({device.limits.architecture}): {len(found.times)} kernels of {len(found.by_case)} cases"
+    )
+    _print_all(found)
+    there = [case for case in sweep.stratified(static_plan.cases()) if str(case) in found.by_case]
+    chosen = there[: arguments.cases] if arguments.cases else there
+    result = fit(found.times, chosen, device, device.limits.rates)
+    _print_fit(found, chosen, device, result)
+    if arguments.write:
+        names = [device.limits.name, *([device.limits.architecture] if arguments.architecture else [])]
+        write(Path(measured_rates.__file__), {**measured_rates.MEASURED, **dict.fromkeys(names, as_data(result.rates))})
+    return 0
+
+
+def device_of(found: Sweep) -> Representative:
+    """Return the device that was swept, whose shared memory is that of its architecture."""
+    about = next(line for line in found.about.values() if "device" in line)
+    known, name = nearest(about["architecture"]), about["device"]
+    limits = replace(
+        known.limits,
+        architecture=about["architecture"],
+        multiprocessors=about["multiprocessors"],
+        name=name,
+        rates=rates.of(name, about["architecture"]),
+    )
+    return replace(known, limits=limits)
+
+
+def as_data(found: Rates) -> dict[str, float]:
+    """Return rates by name, to four digits."""
+    return {name: float(f"{value:.4g}") for name, value in asdict(found).items()}
+
+
+def write(path: Path, measured: dict[str, dict[str, float]]) -> None:
+    """Write the module of measured rates, as the formatter would."""
+    head, _ = path.read_text(encoding="utf-8").split("MEASURED", 1)
+    lines = []
+    for device, found in measured.items():
+        pairs = [f'        "{name}": {value!r},\n' for name, value in found.items()]
+        lines.append(f"    {json.dumps(device)}: {{\n{''.join(pairs)}    }},\n")
+    table = f"{{\n{''.join(lines)}}}" if lines else "{}"
+    path.write_text(f"{head}MEASURED: dict[str, dict[str, float]] = {table}\n", encoding="utf-8")
+
+
+def _print_all(found: Sweep) -> None:
+    for status, count in sorted(found.others.items()):
+        print(f"{count} {status}: left out")
+    print("\nfamily: kernels; measured over modelled: median, least, most; rank correlation")
+    groups: dict[str, list[Measured]] = defaultdict(list)
+    for one in found.times:
+        groups[family(one.kernel)].append(one)
+    for name, ones in sorted(groups.items(), key=lambda item: -len(item[1])):
+        ratios = [one.seconds / one.modelled for one in ones]
+        rank = spearman([one.modelled for one in ones], [one.seconds for one in ones])
+        spread = f"{np.median(ratios):.2f} {min(ratios):.2f} {max(ratios):.2f}"
+        print(f"  {name}: {len(ones)}; {spread}; {rank:.3f}")
+    _print_regrets(regrets(found.by_case, {case: line.get("picked", "") for case, line in found.about.items()}), found)
+    for what, group in (("families", family), ("tiles", tile)):
+        useless = idle(found.by_case, group)
+        print(f"\n{what} without which no case takes {MARGIN - 1:.0%} longer, with the longest: {len(useless)}")
+        for name, cost in useless.items():
+            print(f"  {name}: {cost:.3f}")
+
+
+def _print_regrets(found: dict[str, float], rows: Sweep) -> None:
+    print(f"\n{_regret_line(found)}; the worst:")
+    for case, regret in sorted(found.items(), key=lambda item: -item[1])[:_WORST]:
+        times = rows.by_case[case]
+        best = min(times, key=times.__getitem__)
+        print(f"  {regret:.3f}  {case}: {rows.about[case]['picked']}, not {best} ({times[best] * 1e6:.1f} us)")
+
+
+def _regret_line(found: dict[str, float]) -> str:
+    if not found:
+        return "regret: no pick has a time"
+    mean = float(np.exp(np.mean(np.log(list(found.values())))))
+    return f"regret of {len(found)} picks: mean {mean:.4f}, worst {max(found.values()):.3f}"
+
+
+def _print_fit(found: Sweep, cases: Sequence[Case], device: Representative, result: Fit) -> None:
+    print(
+        f"\nrates fitted to {len(cases)} cases; usual error of a logarithm {result.before:.3f}, then {result.after:.3f}"
+    )
+    for name, value in asdict(result.rates).items():
+        before = asdict(device.limits.rates)[name]
+        known = f"within {result.certain[name]:.1%}" if name in result.certain else "not told by these rows"
+        print(f"  {name}: {before:.4g}, then {value:.4g} ({known})")
+    times = {case: kernels for case, kernels in found.by_case.items() if case in set(map(str, cases))}
+    for when, own in (("before", device.limits.rates), ("then", result.rates)):
+        by_case: dict[str, dict[str, float]] = defaultdict(dict)
+        for (case, kernel), seconds in modelled(cases, device, own).items():
+            by_case[case][kernel] = seconds
+        picked = {case: min(kernels, key=kernels.__getitem__) for case, kernels in by_case.items()}
+        print(f"  {when}: {_regret_line(regrets(times, picked))}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

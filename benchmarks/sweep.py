@@ -1,0 +1,282 @@
+"""Every kernel that can make a layer, timed on a GPU: ``python -m benchmarks.sweep --rows FILE [--seconds 120]``.
+
+The layers are those of ``static_plan.cases``, in an order that meets every class, dtype and layout soon. Of each, the
+planner's pick is first, then the others, the quickest by the model before those that are slower. A row is one kernel of
+one case, ``CASE | KERNEL``; before them ``CASE | reference`` runs the general kernel on whole numbers, whose sums are
+exact in any order: a kernel that makes other bits of them has failed, and is not timed. What is far slower than the
+best is run once. ``python -m benchmarks.learn FILE`` says what the rows mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol
+
+from benchmarks import floors, gpu, static_plan
+from benchmarks.progress import Line, Rows
+from benchmarks.static_plan import Case
+from gpuconv import _dtypes
+from gpuconv.cuda import choice
+from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.limits import Representative, nearest
+from gpuconv.cuda.plan import Limits, Plan
+
+STEP, REFERENCE = "sweep", "reference"
+REPLAYS = 5
+_FAR = 3.0  # times the best: not repeated
+_UNSURE = 3e-4  # seconds that the host, or a cold kernel, may add to a single run
+_TURN = 3  # layers by which each stratum begins later than the one before: all families come in the first quarter
+_RESERVE = 2.0  # seconds left below which no case is begun
+
+
+class Bench(Protocol):
+    """Where kernels run; what a benchmark's process has one of."""
+
+    limits: Limits
+
+    def load(self, case: Case, seconds: float) -> None:
+        """Make the case's operands, of which a call takes about so long, and drop those before."""
+
+    def prepare(self, plan: Plan) -> Any:
+        """Return a call of the case's operands by a plan, with its kernels loaded."""
+
+    def result(self, call: Any) -> tuple[Any, float]:
+        """Return what a call makes of whole numbers, in memory of other values, and about how long it took."""
+
+    def differing(self, result: Any, reference: Any) -> tuple[int, int]:
+        """Return how many elements of two results differ, and how many there are."""
+
+    def replay(self, call: Any, seconds: float) -> Callable[[], float]:
+        """Capture calls, each of which takes about so long; return what replays them, for the seconds of one."""
+
+    def alive(self) -> bool:
+        """Tell whether the process has a device still."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Return 0 where all rows are right or time is up, 1 where one is not, 2 without a device, 3 where it was lost."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__)
+    parser.add_argument("--rows", type=Path, required=True, help="file of JSON lines that rows are appended to")
+    parser.add_argument("--seconds", type=float, default=120.0, help="after which no case is begun (%(default)s)")
+    parser.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
+    arguments = parser.parse_args(argv)
+    deadline = time.monotonic() + arguments.seconds
+    rows = Rows(arguments.rows, STEP)
+    try:
+        with gpu.opened() as machine:
+            from benchmarks.sweep_bench import DeviceBench
+
+            bench = DeviceBench(machine)
+            print(f"sweep on {bench.limits.name}", flush=True)
+            return run(bench, static_plan.cases(arguments.layers), rows, deadline)
+    except gpu.Unavailable as reason:
+        print(f"python -m benchmarks.sweep: {reason}", file=sys.stderr)
+        return 2
+    except gpu.DeviceLost as reason:
+        print(f"sweep: the device is lost: {reason}", flush=True)
+        return 3
+
+
+def run(
+    bench: Bench, cases: Sequence[Case], rows: Rows, deadline: float, clock: Callable[[], float] = time.monotonic
+) -> int:
+    """Measure until all is done or the deadline is near; raises DeviceLost with the row open that lost it."""
+    done = Counter(_case_of(row) for row in rows.ended)
+    order = stratified(cases)
+    for number, case in enumerate(order):
+        if clock() > deadline - _RESERVE:
+            print(f"sweep: time is up: {len(order) - number} of {len(order)} cases are left out", flush=True)
+            break
+        known = rows.ended.get(row_name(case, REFERENCE), {}).get("candidates")
+        if known is None or done[str(case)] <= known:
+            walk = _Walk(bench, case, rows, deadline, clock)
+            walk.run()
+            print(f"sweep: {number + 1}/{len(order)} {case}: {_summary(walk.ended)}", flush=True)
+    return int(any(line["status"] != "passed" for line in rows.ended.values()))
+
+
+def row_name(case: Case, kernel: str) -> str:
+    """Return the name of a row."""
+    return f"{case} | {kernel}"
+
+
+def _case_of(row: str) -> str:
+    return row.split(" | ")[0]
+
+
+def _summary(lines: list[Line]) -> str:
+    times = sorted(line["seconds"] for line in lines if "seconds" in line)
+    wrong = sum(line["status"] != "passed" for line in lines)
+    best = f", the best {times[0] * 1e6:.1f} us" if times else ""
+    return f"{len(times)} kernels{best}{f', {wrong} FAILED' if wrong else ''}"
+
+
+def stratified(cases: Sequence[Case]) -> list[Case]:
+    """Return the cases in turns of their classes, dtypes, precisions and layouts, which begin with different layers."""
+    groups: dict[tuple[str, ...], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((case.layer.kind, case.dtype, case.precision, case.layout), []).append(case)
+    starts = [(_TURN * number % len(found), found) for number, found in enumerate(groups.values())]
+    turned = [found[start:] + found[:start] for start, found in starts]
+    return [case for turn in zip_longest(*turned) for case in turn if case is not None]
+
+
+# ---------------------------------------------------------------- candidates
+
+
+def device_of(limits: Limits) -> Representative:
+    """Return the well-known device of an architecture with the limits of one that is there."""
+    return replace(nearest(limits.architecture), limits=limits)
+
+
+def candidates(case: Case, device: Representative) -> list[Candidate]:
+    """Return all candidates of a case, the general kernel first; none where there is nothing to choose."""
+    found: list[Candidate] = []
+
+    def pick(given: Sequence[Candidate]) -> Candidate:
+        found.extend(given)
+        return choice.quickest(given)
+
+    static_plan.plan(case, device, pick)
+    return found
+
+
+def plan(case: Case, device: Representative, candidate: Candidate) -> Plan:
+    """Return the candidate's plan of the whole call: its own, but where complex numbers add launches."""
+    if _dtypes.entry(case.dtype).real:
+        return static_plan.plan(case, device, static_plan.Chooser(candidate.name))
+    return replace(candidate.make(), kernel=candidate.name)
+
+
+class _Walk:
+    """One case; ``ended`` has its rows, those of earlier processes too."""
+
+    def __init__(self, bench: Bench, case: Case, rows: Rows, deadline: float, clock: Callable[[], float]) -> None:
+        self._bench, self._case, self._rows = bench, case, rows
+        self._deadline, self._clock = deadline, clock
+        self._device = device_of(bench.limits)
+        self._reference: Any = None
+        self._loaded = False
+        self.ended = [line for row, line in rows.ended.items() if row.startswith(f"{case} | ")]
+
+    def run(self) -> None:
+        found = candidates(self._case, self._device)
+        if not found:
+            return
+        order = sorted(found, key=lambda one: one.seconds)  # the pick is first: of equal ones the first is taken
+        self._refer(found[0], order)
+        for candidate in self._left(order) if self._loaded else ():
+            self._attempt(candidate.name, partial(self._measure, candidate))
+
+    def _refer(self, general: Candidate, order: list[Candidate]) -> None:
+        """Make operands and the reference; kernels are timed unchecked where the device was lost in it before."""
+        name = row_name(self._case, REFERENCE)
+        for _ in self._rows.left([name]):
+            self._attempt(REFERENCE, lambda: self._description(order) | self._refer_to(general, order))
+            return
+        try:  # another process made the reference, and wrote so; or was lost in it
+            self._load(order)
+            if self._rows.ended[name]["status"] == "passed":
+                self._refer_to(general, order)
+        except Exception as error:
+            self._check_alive(error)
+            print(f"sweep: {self._case} is left out: {_first_line(error)}", flush=True)
+            self._loaded = False
+
+    def _load(self, order: list[Candidate]) -> None:
+        self._bench.load(self._case, order[0].seconds)
+        self._loaded = True
+
+    def _refer_to(self, general: Candidate, order: list[Candidate]) -> Line:
+        if not self._loaded:
+            self._load(order)
+        self._reference = self._bench.result(self._bench.prepare(plan(self._case, self._device, general)))[0]
+        return {"general": general.name}
+
+    def _description(self, order: list[Candidate]) -> Line:
+        case = self._case
+        return {
+            "class": case.layer.kind,
+            "dtype": floors.label(case.dtype, case.precision),
+            "layout": case.layout,
+            "device": self._bench.limits.name,
+            "architecture": self._bench.limits.architecture,
+            "multiprocessors": self._bench.limits.multiprocessors,
+            "picked": order[0].name,
+            "candidates": len(order),
+        }
+
+    def _left(self, order: list[Candidate]) -> Iterator[Candidate]:
+        by_name = {row_name(self._case, one.name): one for one in order}
+        for name in self._rows.left(self._until_late(by_name)):
+            yield by_name[name]
+
+    def _until_late(self, names: dict[str, Candidate]) -> Iterator[str]:
+        for name in names:
+            if self._clock() > self._deadline:
+                return
+            yield name
+
+    def _attempt(self, name: str, measure: Callable[[], Line]) -> None:
+        """End the row by what is found; a device that is lost leaves it open, for whoever watches to blame."""
+        row = row_name(self._case, name)
+        try:
+            found = measure()
+            status = "failed" if "differing" in found else "passed"
+        except Exception as error:  # of one kernel: the others are still wanted
+            self._check_alive(error)
+            status, found = "failed", {"error": _first_line(error)}
+        self._rows.end(row, status, **found)
+        self.ended.append(self._rows.ended[row])
+
+    def _check_alive(self, error: Exception) -> None:
+        if not self._bench.alive():
+            raise gpu.DeviceLost(_first_line(error)) from error
+
+    def _measure(self, candidate: Candidate) -> Line:
+        made = plan(self._case, self._device, candidate)
+        call = self._bench.prepare(made)
+        row: Line = {
+            "modelled": _rounded(candidate.seconds),
+            "launches": [one.variant.name for one in made.launches],
+        }
+        result, once = self._bench.result(call)
+        if self._reference is None:
+            row["checked"] = False
+        else:
+            wrong, elements = self._bench.differing(result, self._reference)
+            if wrong:
+                return row | {"differing": wrong, "elements": elements}
+        del result
+        return row | self._timed(call, once, candidate.seconds)
+
+    def _timed(self, call: Any, once: float, modelled: float) -> Line:
+        best = min((line["seconds"] for line in self.ended if "seconds" in line), default=float("inf"))
+        if once > _FAR * best + _UNSURE:
+            return {"seconds": _rounded(once), "replays": 0}
+        replay = self._bench.replay(call, min(once, 2 * modelled))
+        samples = [replay()]
+        while len(samples) < REPLAYS and samples[0] <= _FAR * best:
+            samples.append(replay())
+        return {"seconds": _rounded(median(samples)), "replays": len(samples)}
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.4g}")
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Whether all kernels that can make a call make the same: on whole numbers, whose sums are exact in any order."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv import _api, _whole_numbers, cuda
+from gpuconv._errors import ArgumentError, OutOfDeviceMemory
+from gpuconv._operators import OPERATORS
+
+Call = Callable[[tuple[Any, ...]], list[Any]]  # of the arrays of a call, to its results
+_CALLER = 3  # frames up from a warning to who called tune
+
+
+def wrong(
+    operator: str,
+    calls: Mapping[str, Call],
+    inputs: tuple[Any, ...],
+    attributes: Mapping[str, Any],
+    layout: str,
+    precision: str,
+) -> set[str]:
+    """Return the names of the calls that make something else than the first one, with a warning for each.
+
+    Parameters
+    ----------
+    operator : str
+    calls : mapping of str to callable
+        By the names of their kernels, the general one first.
+    inputs : tuple of arrays
+        Of the call that is tuned: whole numbers lie in new arrays as they do.
+    attributes : mapping
+        Of the operator.
+    layout, precision : str
+    """
+    if len(calls) < 2:
+        return set()
+    (general, first), *others = calls.items()
+    try:
+        given = _whole(operator, inputs, attributes, layout, precision)
+        expected = _made(first, inputs, given)
+        found = {name: _difference(_made(call, inputs, given), expected) for name, call in others}
+    except OutOfDeviceMemory as error:
+        warnings.warn(f"tune: kernels are not compared with {general}: {error}", RuntimeWarning, _CALLER)
+        return set()
+    except ArgumentError:  # Indices of windows that share their memory: there are none that are right for all
+        return set()
+    for name, said in found.items():
+        if said:
+            message = f"tune: {name} is left out: of whole numbers it makes {said} than {general}; please report it"
+            warnings.warn(message, RuntimeWarning, _CALLER)
+    return {name for name, said in found.items() if said}
+
+
+def _made(call: Call, inputs: tuple[Any, ...], given: tuple[Any, ...]) -> list[Any]:
+    """Return the results on the host; the call before leaves others in the memory that these are likely to get."""
+    call(inputs)
+    return [cuda.runtime.to_host(result) for result in call(given)]
+
+
+def _difference(found: list[Any], expected: list[Any]) -> str:
+    """Say in how many elements results differ, and by how much; nothing where they do not."""
+    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if (a != b).any()]
+    if not pairs:
+        return ""
+    count, size = sum(int((a != b).sum()) for a, b in pairs), sum(a.size for a in expected)
+    far = max(_farthest(a, b) for a, b in pairs)
+    return f"{count} of {size} elements, by up to {far:.3g}, other"
+
+
+def _farthest(found: Any, expected: Any) -> float:
+    wide = np.complex128 if found.dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        apart = abs(found.astype(wide) - expected.astype(wide))
+    return float(np.where(np.isnan(apart), np.inf, apart)[found != expected].max())
+
+
+def _whole(
+    operator: str, inputs: tuple[Any, ...], attributes: Mapping[str, Any], layout: str, precision: str
+) -> tuple[Any, ...]:
+    names = [*OPERATORS[operator].inputs, "residual"]
+    named = dict(zip(names, inputs, strict=False))
+    factors = [array for name, array in named.items() if name != "indices"]
+    terms = min(array.size for array in factors[:2])
+    most = _whole_numbers.largest(np.dtype(factors[0].dtype).name, precision, terms)
+
+    def made(name: str, seed: int) -> Any:
+        if name == "indices":
+            return _whole_numbers.holding(cuda.runtime, named[name], _indices(attributes, layout))
+        return _whole_numbers.alike(cuda.runtime, named[name], most, seed)
+
+    return tuple(made(name, seed) for seed, name in enumerate(named))
+
+
+def _indices(attributes: Mapping[str, Any], layout: str) -> Any:
+    """Return Indices of MaxPool, of random numbers in the shape of the gradient that is wanted."""
+    windows = dict(attributes)
+    shape = tuple(windows.pop("x_shape"))
+    x = _whole_numbers.random(prod(shape), np.dtype(np.float32), 2**20, 0).reshape(shape)
+    return _api.max_pool(x, layout=layout, return_indices=True, **windows)[1]
