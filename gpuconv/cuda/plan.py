@@ -214,6 +214,9 @@ class Limits:
     shared_bytes_per_multiprocessor : int
     name : str
         Of the device, as the driver says; empty where none is asked.
+    bandwidth : float
+        Of the memory, in bytes per second; 0 where it is not known: then that of the architecture's well-known device,
+        by the multiprocessors.
     """
 
     architecture: str
@@ -221,3 +224,4 @@ class Limits:
     shared_bytes_per_block: int
     shared_bytes_per_multiprocessor: int
     name: str = ""
+    bandwidth: float = 0.0
