@@ -84,7 +84,9 @@ extern "C" __global__ void prefetches(const __grid_constant__ TensorMap map)
 """
 
 
-@pytest.mark.parametrize(("at", "message"), [(0, ""), (16, "tensor map is not 64-byte aligned"), (64, "kernel parameter out of bounds")])
+@pytest.mark.parametrize(
+    ("at", "message"), [(0, ""), (16, "tensor map is not 64-byte aligned"), (64, "kernel parameter out of bounds")]
+)
 def test_what_is_prefetched_must_be_a_tensor_map(at: int, message: str) -> None:
     kernel = module(compile_ptx("prefetches", "sm_90a", (f"AT={at}",), PREFETCH))["prefetches"]
     if not message:
