@@ -18,7 +18,6 @@ _TAPS_AT_ONCE = 9  # that a thread waits for together
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)  # that an axis may be cut into
 _TRIED = 5  # shapes of tiles, by the whole model
 _WAIT = 800  # cycles from a load to what it brings; assumed
-_L2 = 64  # bytes that a multiprocessor gets from the L2 cache in a cycle; assumed
 _ISSUED = 4  # instructions of warps that a multiprocessor issues in a cycle
 # Instructions of a warp, counted in the machine code: of a step of the main loop, beside those that multiply and those
 # that make a fragment of inputs ready; for 32 pixels of a fragment's channels, by the bytes of an element; for 32
@@ -134,9 +133,9 @@ class Tile:
         wavefronts = 1 + 4 * rows * arithmetic.parts + 2 * columns * self._conflicts()
         copies = prod(self.box) * work.depths / 32
         if work.chunks:
-            band = 2 * copies * _COPIED, 2 * copies * 512 / _L2
+            band = 2 * copies * _COPIED, 2 * copies * 512 / model.CACHED
         else:
-            band = copies * _GATHERED[size], copies * max(32 / size * self._lines() + 8, 1024 / _L2)
+            band = copies * _GATHERED[size], copies * max(32 / size * self._lines() + 8, 1024 / model.CACHED)
         outputs = form.warps * rows * columns / 4
         each, wide = _WRITTEN[self.outputs]
         return [(self._steps() * issued, self._steps() * wavefronts), band, (outputs * each, outputs * wide * size)]

@@ -14,7 +14,6 @@ from gpuconv.cuda.wgmma_pixels import PixelStrips
 from gpuconv.cuda.wgmma_strips import Strips
 from gpuconv.cuda.wgmma_tile import SLICE_BYTES, Tile
 
-_CACHED = 30  # bytes of the L2 cache that a multiprocessor's copies get per clock: 7.8 TB/s for all of an H200; assumed
 _WRITTEN = 50  # cycles in which 256 threads write a sum each, one by one; by the count of instructions in PTX
 _IN_VECTORS = 0.5  # of them where a thread writes several at once; likewise
 _BY_SECTORS = 0.64  # where a warp's store fills sectors of several lines, one of which passes in a cycle; likewise
@@ -160,7 +159,9 @@ def _step(work: Work, limits: Limits) -> float:
     together = work.source.products // work.apart
     products = work.inner * tile.block_m * tile.block_n * work.source.block_k * together
     rate = model.WGMMA * nearest(limits.architecture).tensor_lanes[lanes]
-    return max(products / rate, (_w_bytes(work) + _x_bytes(work)) / _CACHED, _shared_bytes(work, together) / _BANKS)
+    return max(
+        products / rate, (_w_bytes(work) + _x_bytes(work)) / model.CACHED, _shared_bytes(work, together) / _BANKS
+    )
 
 
 def _shared_bytes(work: Work, together: int) -> int:
