@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from benchmarks import calls
 from benchmarks.layers import Layer
-from gpuconv.cuda import floor
+from gpuconv.cuda import floor, limits
 
 # layers.json's names of dtypes, in the order in which they are measured
 DTYPES = {
@@ -18,19 +18,19 @@ DTYPES = {
     "fp64": "float64",
     "c64": "complex64",
 }
-# Operations per second of one H200: 16-bit matrix products as measured there; float32 and float64 without tricks; TF32
-# by the datasheet half as fast as 16 bits, and three products of it for one of 3xTF32.
+# Operations per second of one H200, as measured there: float64 as float32; TF32 by the datasheet half as fast as 16
+# bits, three products of it for one of 3xTF32. The floor that `gpuconv.explain` prints is another, the datasheet's.
+_HALF, _SINGLE, COPY = limits.MEASURED["H200"]
 RATES = {
-    "bfloat16": 790e12,
-    "float16": 790e12,
-    "float32": 60e12,
-    "float64": 60e12,
-    "tf32": 395e12,
-    "3xtf32": 395e12 / 3,
-    "complex64": 60e12,
+    "bfloat16": _HALF,
+    "float16": _HALF,
+    "float32": _SINGLE,
+    "float64": _SINGLE,
+    "tf32": _HALF / 2,
+    "3xtf32": _HALF / 2 / 3,
+    "complex64": _SINGLE,
 }
 RATES_OF = "NVIDIA H200"
-COPY = 4.3e12  # bytes per second, read and written, of a copy as measured there
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,5 +93,5 @@ def rate(layer: Layer, label: str) -> float:
 
 
 def alone(layer: Layer) -> bool:
-    """Tell whether each group has one input channel: matrix units have nothing to multiply then."""
-    return layer.group > 1 and layer.x[1] == layer.group
+    """Tell whether matrix units have nothing to multiply."""
+    return floor.alone(calls.of(layer).geometry)

@@ -8,10 +8,10 @@ from typing import Any
 
 from benchmarks import calls, floors, layers
 from benchmarks.layers import Layer
-from gpuconv import _dtypes, _layout
+from gpuconv import _layout
 from gpuconv._operators import OPERATORS
 from gpuconv._precision import PRECISIONS
-from gpuconv.cuda import choice, planning
+from gpuconv.cuda import choice, floor, planning
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.limits import Representative
 from gpuconv.cuda.plan import Plan
@@ -119,8 +119,7 @@ def planned(case: Case, device: Representative) -> Row:
 def _floor(case: Case, device: Representative) -> tuple[float, float]:
     """Return the seconds of the fewest bytes, and the larger one of these and those of the arithmetic."""
     work = floors.work(case.layer, case.dtype)
-    cores = device.rate(_dtypes.entry(case.dtype).accumulator)
-    rate = cores if floors.alone(case.layer) else device.peak(case.dtype, case.precision)
+    rate = floor.rate(calls.of(case.layer).geometry, case.dtype, case.precision, device)
     return work.bytes / device.bandwidth, work.seconds(rate, device.bandwidth)
 
 

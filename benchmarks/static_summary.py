@@ -9,8 +9,8 @@ from benchmarks import layers
 from benchmarks.gpu_summary import mean
 
 Row = dict[str, Any]
-# Columns of the short one: dtypes, of which a class has one, and layout. float16 has the same kernels as bfloat16 but for its
-# conversions.
+# Columns of the short one: dtypes, of which a class has one, and layout. float16 has the same kernels as bfloat16 but
+# for its conversions.
 _SHORT = {
     "bfloat16": (("bfloat16",), "NCHW"),
     "bfloat16, NHWC": (("bfloat16",), "NHWC"),

@@ -138,6 +138,9 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument(
         "--output-dir", metavar="DIR", help="write to DIR, for later use as GPUCONV_CACHE_DIR (default: the cache)"
     )
+    build.add_argument(
+        "--pack", metavar="FILE", help="also write them all into one FILE, for GPUCONV_PACK on machines of any compiler"
+    )
     build.add_argument("--filter", default="", metavar="TEXT", help="only kernels whose name contains TEXT")
     build.add_argument("-j", "--jobs", type=_positive, metavar="N", help="threads (default: one per processor)")
     build.set_defaults(command=_compile.command)
@@ -188,6 +191,7 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "CUDA device", "present" if reason is None else f"none: {reason}"
     yield "NVRTC", _nvrtc()
     yield "kernel cache", f"{_cache()} (GPUCONV_CACHE_DIR)"
+    yield "packed kernels", f"{_packed()} (GPUCONV_PACK)"
     missing = _check.cuda_missing()
     yield "backends", "cpu, cuda" if missing is None else f"cpu (no cuda: {missing})"
 
@@ -204,6 +208,17 @@ def _cache() -> str:
     return (
         str(folder) if cache.can_be_written(folder) else f"{folder}, not writable; a temporary folder for new kernels"
     )
+
+
+def _packed() -> str:
+    from gpuconv.cuda import pack
+
+    path = pack.path()
+    found = None if path is None else pack.examined(path)
+    if isinstance(found, pack.Pack):
+        architectures = ", ".join(sorted(found.architectures))
+        return f"{path}, {len(found.kernels)} for {architectures}, by {found.compiler.partition(',')[0]}"
+    return "none" if path is None else f"{path}, not used, since {found}"
 
 
 def _nvrtc() -> str:

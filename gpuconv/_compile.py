@@ -14,7 +14,7 @@ import gpuconv
 from gpuconv._errors import CompileError, printable
 from gpuconv._terminal import CommandError, Progress, table
 from gpuconv.cpu import _threads
-from gpuconv.cuda import cache, device
+from gpuconv.cuda import cache, device, nvrtc, pack
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda.plan import Variant
 
@@ -55,12 +55,18 @@ class Tally:
 def command(arguments: argparse.Namespace) -> int:
     """Build what ``--arch`` and ``--filter`` leave, print the table, return 0 if everything compiled."""
     folder, for_others = _folder(arguments.output_dir), bool(arguments.output_dir)
+    packed = _pack_path(arguments.pack)
     variants = _variants(arguments.filter)
     architectures = _architectures(arguments.arch)
     jobs = arguments.jobs or _threads.count()
     with Progress() as progress:
         tallies = [_build_all(_for(name, variants), name, folder, for_others, jobs, progress) for name in architectures]
-    return _print(tallies, folder)
+    code = _print(tallies, folder)
+    if packed is not None and code == 0:
+        _pack(packed, [(one, name) for name in architectures for one in _for(name, variants)], folder, jobs)
+    elif packed is not None:
+        print(f"nothing is packed into {packed}, since not all kernels compile")
+    return code
 
 
 def _folder(wanted: str | None) -> Path:
@@ -71,6 +77,22 @@ def _folder(wanted: str | None) -> Path:
     if reason is not None:
         raise CommandError(f"compile: {reason}; --output-dir names another folder")
     return folder
+
+
+def _pack_path(wanted: str | None) -> Path | None:
+    """Return where packed kernels are to go, while there is time to say that nothing can be written there."""
+    if not wanted:
+        return None
+    path = Path(wanted).absolute()
+    if path.is_dir():
+        raise CommandError(f"compile: --pack names a file to write, and {path} is a folder")
+    try:
+        cache.make(path.parent, 0o755)
+    except OSError as error:
+        raise CommandError(f"compile: {path} cannot be written ({error}); --pack names another file") from error
+    if not cache.can_be_written(path.parent):
+        raise CommandError(f"compile: {path} cannot be written ({path.parent} is closed); --pack names another file")
+    return path
 
 
 def _variants(wanted: str) -> list[Variant]:
@@ -119,6 +141,28 @@ def _build_all(
         pool.shutdown(cancel_futures=True)
     tally.seconds = time.perf_counter() - start
     return tally
+
+
+def _pack(path: Path, chosen: list[tuple[Variant, str]], folder: Path, jobs: int) -> None:
+    """Write kernels that are in the folder into one file, those that are alike next to each other."""
+    chosen = sorted(chosen, key=lambda one: (one[0].source, one[0].name, one[1]))
+    chunks = [chosen[start : start + pack.TOGETHER] for start in range(0, len(chosen), pack.TOGETHER)]
+    with ThreadPoolExecutor(jobs) as pool:
+        groups = list(pool.map(partial(_group, folder), chunks))
+    try:
+        count = pack.store(path, nvrtc.identity(), groups)
+    except OSError as error:
+        raise CommandError(f"compile: {path} cannot be written ({error}); --pack names another file") from error
+    print(f"packed into {count} bytes, found by {pack.VARIABLE}={path}")
+
+
+def _group(folder: Path, chosen: Sequence[tuple[Variant, str]]) -> pack.Group:
+    kernels = []
+    for variant, architecture in chosen:
+        built = compiler.build(variant, architecture, folder)
+        key = compiler.packed_key(variant, architecture)
+        kernels.append(pack.Kernel(variant.name, architecture, key, built.content, built.log))
+    return pack.together(kernels)
 
 
 def _print(tallies: Sequence[Tally], folder: Path) -> int:

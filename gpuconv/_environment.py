@@ -37,15 +37,24 @@ def folder(name: str) -> Path | None:
     ArgumentError
         There is no such home, or the path begins at a current folder that is gone.
     """
+    return _path(name, "folder")
+
+
+def file(name: str) -> Path | None:
+    """Return the file that a variable names; as :func:`folder`."""
+    return _path(name, "file")
+
+
+def _path(name: str, kind: str) -> Path | None:
     text = os.environ.get(name, "")
     if not text:
         return None
     path = Path(os.path.expanduser(text))
     if text.startswith("~") and not path.is_absolute():
-        raise ArgumentError(f"{name} must name a folder, but the home that {shown(text)} begins with is not known")
+        raise ArgumentError(f"{name} must name a {kind}, but the home that {shown(text)} begins with is not known")
     try:
         return path.absolute()
     except OSError as error:
         raise ArgumentError(
-            f"{name} must name a folder, but {shown(text)} begins at the current one, which is gone ({error})"
+            f"{name} must name a {kind}, but {shown(text)} begins at the current folder, which is gone ({error})"
         ) from error

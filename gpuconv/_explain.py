@@ -99,7 +99,7 @@ def explain(
     >>> plan = gpuconv.explain("max_pool", (8, 64, 112, 112), kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     max_pool float32 on sm_90a: 132 multiprocessors as on H200
       x (8, 64, 112, 112) -> y (8, 64, 56, 56)
-      floor      6.7 us: 32.1 MB at 4.80 TB/s
+      floor      6.7 us by the datasheet: 32.1 MB at 4.80 TB/s
       launch 1   max_pool_float32_3d_vectors_3x2: grid 1619, 128 threads
       because    max_pool_float32_2d: modelled 11.0 us, 1.31 of the chosen one's
                  max_pool_float32_3d_vectors_3x2: modelled 8.4 us, chosen
@@ -112,7 +112,7 @@ in 1619 blocks of 128 threads
     >>> plan = gpuconv.explain("conv_bias_grad", (8, 64, 28, 28))
     conv_bias_grad float32 on sm_90a: 132 multiprocessors as on H200
       dy (8, 64, 28, 28) -> db (64,)
-      floor      0.3 us: 1.6 MB at 4.80 TB/s
+      floor      0.3 us by the datasheet: 1.6 MB at 4.80 TB/s
       launch 1   channel_sums_float32_3d: grid 256, 256 threads
       launch 2   add_up_float32_1d: grid 1, 256 threads
       workspace  1024 bytes for sums of parts
@@ -314,12 +314,12 @@ def _floor(call: _Call, geometry: Geometry) -> str:
     also = {"bias": call.bias, "residual": call.residual, "indices": call.indices}
     work = floor.work(geometry, call.dtype, **also, backwards=backwards)
     device = call.device
-    rate = device.peak(call.dtype, call.precision)
+    rate = floor.rate(geometry, call.dtype, call.precision, device)
     seconds = work.seconds(rate, device.bandwidth)
     text = f"{work.bytes / 1e6:.1f} MB at {device.bandwidth / 1e12:.2f} TB/s"
     if work.flops:
         text = f"{work.flops / 1e9:.2f} GFLOP at {rate / 1e12:.1f} TFLOP/s, or {text}"
-    return f"{seconds * 1e6:.1f} us: {text}"
+    return f"{seconds * 1e6:.1f} us by the datasheet: {text}"
 
 
 def _launch(launch: Launch) -> str:

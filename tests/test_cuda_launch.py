@@ -290,6 +290,25 @@ def test_every_device_has_kernels_of_its_own(tmp_path: Path) -> None:
         assert [device.limits(number).architecture for number in (0, 1)] == ["sm_90a", "sm_80"]
 
 
+@pytest.mark.parametrize(
+    ("attributes", "bandwidth"),
+    [
+        ({"MemoryClockRate": 2_619_000, "GlobalMemoryBusWidth": 5120}, 3.352e12),  # an H100
+        ({"MemoryClockRate": 10_501_000, "GlobalMemoryBusWidth": 384}, 1.008e12),  # an RTX 4090
+        ({"MemoryClockRate": 0, "GlobalMemoryBusWidth": 5120}, 0),
+        ({"MemoryClockRate": 2_619_000}, 0),
+        ({"MemoryClockRate": -1, "GlobalMemoryBusWidth": -1}, 0),
+        ({}, 0),
+    ],
+)
+def test_the_memory_is_as_fast_as_the_driver_says(tmp_path: Path, attributes: dict[str, int], bandwidth: float) -> None:
+    with cupy_stand_in(tmp_path) as cupy:
+        described = cupy.module.cuda.Device(0)
+        described.attributes |= attributes
+        with mock.patch.object(cupy.module.cuda, "Device", return_value=described):
+            assert device.limits(0).bandwidth == pytest.approx(bandwidth, rel=1e-3)
+
+
 # ---------------------------------------------------------------- the emulator shows the same
 
 _SHOWN = [

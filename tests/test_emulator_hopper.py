@@ -75,6 +75,27 @@ def test_tensor_maps_are_refused_as_the_driver_does(arguments: dict[str, Any], m
         TensorMap(Array(np.zeros((64, 64), np.float32), "x"), **arguments)
 
 
+PREFETCH = """
+#include "hopper.cuh"
+extern "C" __global__ void prefetches(const __grid_constant__ TensorMap map)
+{
+    asm volatile("prefetch.tensormap [%0];" :: "l"(reinterpret_cast<const char*>(&map) + AT) : "memory");
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("at", "message"), [(0, ""), (16, "tensor map is not 64-byte aligned"), (64, "kernel parameter out of bounds")]
+)
+def test_what_is_prefetched_must_be_a_tensor_map(at: int, message: str) -> None:
+    kernel = module(compile_ptx("prefetches", "sm_90a", (f"AT={at}",), PREFETCH))["prefetches"]
+    if not message:
+        kernel(1, 1, [rows(32)[1]])
+        return
+    with pytest.raises(EmulatorError, match=message):
+        kernel(1, 1, [rows(32)[1]])
+
+
 # ---------------------------------------------------------------- windows of im2col
 
 

@@ -16,7 +16,8 @@ from gpuconv.cpu import _workspace
 from gpuconv.cuda import cache
 
 ROOT = Path(__file__).resolve().parent.parent
-VARIABLES = {"GPUCONV_CACHE_DIR", "GPUCONV_NUM_THREADS", "GPUCONV_WORKSPACE_BYTES", "LOCALAPPDATA", "XDG_CACHE_HOME"}
+VARIABLES = {"GPUCONV_CACHE_DIR", "GPUCONV_NUM_THREADS", "GPUCONV_PACK", "GPUCONV_WORKSPACE_BYTES"}
+VARIABLES |= {"LOCALAPPDATA", "XDG_CACHE_HOME"}
 
 
 def _conv() -> None:

@@ -34,7 +34,18 @@ def test_every_part_of_the_plan_is_printed(capsys: pytest.CaptureFixture[str]) -
 def test_the_floor_is_the_longer_of_arithmetic_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
     # 2 · 8·56·56 · 64·64·9 = 1.850 GFLOP at 2 · 128 · 132 · 1.98 GHz = 66.9 TFLOP/s: 27.65 us; 12.99 MB take 2.7 us.
     gpuconv.explain("conv", (8, 64, 56, 56), (64, 64, 3, 3), pads=[1, 1, 1, 1])
-    assert "floor      27.6 us: 1.85 GFLOP at 66.9 TFLOP/s, or 13.0 MB at 4.80 TB/s\n" in capsys.readouterr().out
+    assert (
+        "floor      27.6 us by the datasheet: 1.85 GFLOP at 66.9 TFLOP/s, or 13.0 MB at 4.80 TB/s\n"
+        in capsys.readouterr().out
+    )
+
+
+def test_tensor_cores_have_nothing_to_multiply_where_a_group_has_one_channel(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # 2 · 8·112·112 · 256·9 = 462.4 MFLOP, by the cores' own multipliers; tensor cores would come to 1070.5 TFLOP/s
+    gpuconv.explain("conv", (8, 256, 112, 112), (256, 1, 3, 3), pads=[1] * 4, group=256, dtype="bfloat16")
+    assert ": 0.46 GFLOP at 66.9 TFLOP/s, or " in capsys.readouterr().out
 
 
 FORWARD = {"strides": [2, 1], "pads": [1, 0, 1, 0]}  # rows: (9 + 2 - 3) // 2 + 1 = 5, or (5 - 1) * 2 + 3 - 2 = 9

@@ -187,6 +187,13 @@ BUGS = (
         "mbarrier used before|not fenced|race",
         Trial(seeds=range(9)),
     ),
+    Bug(
+        "stages do not begin at a multiple of 1024 bytes",
+        "conv_wgmma.cu",
+        "run_wgmma<Tile, false>(p, &p.problem.taps, Feed(shared), shared",
+        "run_wgmma<Tile, false>(p, &p.problem.taps, Feed(shared + 512), shared + 512",
+        "trap",
+    ),
     Bug("too many bytes are expected", LOAD, FETCHED, FETCHED.replace("Bytes)", "Bytes + 128)"), "deadlock"),
     Bug(
         "too few bytes are expected",
@@ -239,6 +246,13 @@ BUGS = (
     ),
     Bug("more registers are taken than there are", RUN, "take_registers<232>", "take_registers<240>", "deadlock"),
     # ---- where slices come from
+    Bug(
+        "what is no map is prefetched",
+        RUN,
+        "prefetch_map(p.w_map)",
+        "prefetch_map(reinterpret_cast<const CUtensorMap*>(&p)[2])",
+        "not a tensor map",
+    ),
     Bug(
         "windows begin at the padding's end",
         LOAD,

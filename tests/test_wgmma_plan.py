@@ -1503,7 +1503,7 @@ def test_large_layers_are_made_by_wgmma(x: Ints, w: Ints, more: dict[str, Any], 
     assert "wgmma" in best.name
     assert best.seconds <= 0.9 * others
     floor = 2 * one.multiplications / 790e12  # as matrix products were measured on an H200
-    assert best.seconds <= (1.65 if layout == "NCHW" else 1.45) * floor
+    assert best.seconds <= (1.7 if layout == "NCHW" else 1.45) * floor
 
 
 def test_tiles_in_turns_are_for_short_sums() -> None:

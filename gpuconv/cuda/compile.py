@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpuconv._errors import ArgumentError, CompileError, DeviceError
 from gpuconv._turns import turn
-from gpuconv.cuda import cache, nvrtc, sources
+from gpuconv.cuda import cache, nvrtc, pack, sources
 from gpuconv.cuda.plan import Variant
 
 _OLDEST = (8, 0)
@@ -83,19 +83,23 @@ class Built:
 def architecture(capability: tuple[int, int]) -> str:
     """Return what to compile for so that a device of this compute capability can run it.
 
-    Usually the capability's own architecture: ``sm_80``, ``sm_90a``. For a device newer than NVRTC it is the newest
-    that NVRTC knows, as PTX (``compute_120``), which the driver compiles; the first time with a RuntimeWarning.
+    Usually the capability's own architecture: ``sm_80``, ``sm_90a``, without a look at NVRTC where packed kernels are
+    for it. For a device newer than NVRTC it is the newest that NVRTC knows, as PTX (``compute_120``), which the driver
+    compiles; the first time with a RuntimeWarning.
 
     Raises
     ------
     DeviceError
         Where the device is too old.
     CompileError
-        Where NVRTC is not installed.
+        Where NVRTC is not installed, and no packed kernels are for the device.
     """
     text = _dotted(capability)
     if capability < _OLDEST:
         raise DeviceError(f"gpuconv needs compute capability {_dotted(_OLDEST)} or newer, this device has {text}")
+    packed, own = pack.in_use(), _names(capability)[-1]
+    if packed is not None and own in packed.architectures:
+        return own
     known = [one for one in nvrtc.capabilities() if _OLDEST <= one <= capability]
     if not known:
         raise DeviceError(
@@ -138,7 +142,7 @@ def _dotted(capability: tuple[int, int]) -> str:
 
 
 def cubin(variant: Variant, architecture: str) -> bytes:
-    """Return what to load: a cubin for ``sm_…``, PTX for ``compute_…``; compiled if need be.
+    """Return what to load: a cubin for ``sm_…``, PTX for ``compute_…``; packed, or compiled if need be.
 
     Raises
     ------
@@ -146,11 +150,36 @@ def cubin(variant: Variant, architecture: str) -> bytes:
         Where the variant does not compile, with the compiler's log, or so that it would wait for registers for ever, or
         the compiler is not installed.
     """
-    built = build(variant, architecture)
-    reason = _starved(variant, built.log)
+    content, log, compiler = _packed(variant, architecture) or _built(variant, architecture)
+    reason = _starved(variant, log)
     if reason is not None:
-        raise CompileError(f"{variant.name} for {architecture}, by NVRTC {nvrtc.version()}, would not run: {reason}")
-    return built.content
+        raise CompileError(f"{variant.name} for {architecture}, by {compiler}, would not run: {reason}")
+    return content
+
+
+def _packed(variant: Variant, architecture: str) -> tuple[bytes, str, str] | None:
+    packed = pack.in_use()
+    found = None if packed is None else packed.find(packed_key(variant, architecture))
+    return None if packed is None or found is None else (*found, packed.compiler)
+
+
+def _built(variant: Variant, architecture: str) -> tuple[bytes, str, str]:
+    try:
+        built = build(variant, architecture)
+    except CompileError as error:
+        packed = pack.in_use()
+        if packed is None:
+            raise
+        name = f"{variant.name} for {architecture}"
+        raise CompileError(
+            f"the packed kernels {packed.path} lack {name} as its source is here, and {error}"
+        ) from error
+    return built.content, built.log, f"NVRTC {nvrtc.version()}"
+
+
+def packed_key(variant: Variant, architecture: str) -> str:
+    """Return under which key a variant is packed: of all that makes it but the compiler."""
+    return cache.key(sources.source(variant), architecture, *_OPTIONS)
 
 
 def _starved(variant: Variant, log: str) -> str | None:

@@ -9,7 +9,7 @@ import importlib
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -97,8 +97,15 @@ def limits(device: int) -> Limits:
             shared_bytes_per_multiprocessor=attributes["MaxSharedMemoryPerMultiprocessor"],
             name=name,
             rates=rates.of(name, architecture),
+            bandwidth=_bandwidth(attributes),
         )
     return found
+
+
+def _bandwidth(attributes: Mapping[str, int]) -> float:
+    """Return the bytes per second of a device's memory, 0 where the driver does not say: newer ones may not."""
+    kilohertz, bits = (attributes.get(name, 0) for name in ("MemoryClockRate", "GlobalMemoryBusWidth"))
+    return 2e3 * max(kilohertz, 0) * max(bits, 0) / 8  # two transfers a clock
 
 
 # ---------------------------------------------------------------- kernels

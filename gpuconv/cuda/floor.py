@@ -8,6 +8,7 @@ from math import prod
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, MaxPoolGeometry, tap_range
 from gpuconv._gradients import MaxUnpoolGeometry, SumsGeometry
+from gpuconv.cuda.limits import Representative
 
 _Windows = ConvGeometry | ConvTransposeGeometry | MaxPoolGeometry
 Geometry = _Windows | MaxUnpoolGeometry | SumsGeometry
@@ -66,6 +67,17 @@ def work(
     pixels = geometry.y_shape if isinstance(geometry, ConvGeometry) else geometry.x_shape
     flops = (8 if _dtypes.entry(dtype).real else 2) * prod(geometry.w_shape) * pixels[0] * prod(pixels[2:])
     return Work(flops, size * (inputs + weights + outputs * (1 + residual)))
+
+
+def alone(geometry: Geometry) -> bool:
+    """Tell whether each of several groups has one input channel: matrix units have nothing to multiply then."""
+    group = getattr(geometry, "group", 1)
+    return bool(1 < group == geometry.x_shape[1])
+
+
+def rate(geometry: Geometry, dtype: str, precision: str, device: Representative) -> float:
+    """Return the operations per second that the datasheet of a device allows for a problem."""
+    return device.rate(_dtypes.entry(dtype).accumulator) if alone(geometry) else device.peak(dtype, precision)
 
 
 def _met(geometry: _Windows, axis: int) -> int:

@@ -18,7 +18,6 @@ _TAPS_AT_ONCE = 9  # that a thread waits for together
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)  # that an axis may be cut into
 _TRIED = 5  # shapes of tiles, by the whole model
 _WAIT = 800  # cycles from a load to what it brings; assumed
-_L2 = 64  # bytes that a multiprocessor gets from the L2 cache in a cycle; assumed
 _ISSUED = 4  # instructions of warps that a multiprocessor issues in a cycle
 # Instructions of a warp, counted in the machine code: of a step of the main loop, beside those that multiply and those
 # that make a fragment of inputs ready; for 32 pixels of a fragment's channels, by the bytes of an element; for 32
@@ -99,7 +98,7 @@ class Tile:
         resident = max(1, min(form.blocks_per_sm, room, -(-self.blocks // limits.multiprocessors)))
         products = form.block_m * form.warp_n * (32 // work.problem.itemsize) * work.arithmetic.products
         sums = model.tensor(self.blocks, tiles * self._steps() * products, work.arithmetic.lanes, 0.0, limits)
-        phases = [*self._tile(), self._weights()]
+        phases = [*self._tile(limits), self._weights()]
         times = [tiles, tiles, tiles, 1]
         if resident > 1:  # phases of one go on beside others of another
             issued, wavefronts = (sum(n * phase[i] for n, phase in zip(times, phases, strict=True)) for i in range(2))
@@ -116,7 +115,7 @@ class Tile:
 
     def effort(self, limits: Limits) -> float:
         """Return the cycles of the busiest multiprocessor's tiles, without weights and waiting."""
-        issued, wavefronts = (sum(costs) for costs in zip(*self._tile(), strict=True))
+        issued, wavefronts = (sum(costs) for costs in zip(*self._tile(limits), strict=True))
         all_tiles = replace(self, turns=prod(self.counts)).blocks
         rounds = -(-all_tiles // limits.multiprocessors)
         return float(rounds * max(issued / _ISSUED, wavefronts))
@@ -126,17 +125,17 @@ class Tile:
         taps = prod(self.work.problem.taps) / prod(self.work.problem.phases)
         return -(-prod(self.tile) // self.work.form.warp_n) * taps * self.work.depths
 
-    def _tile(self) -> list[tuple[float, float]]:
+    def _tile(self, limits: Limits) -> list[tuple[float, float]]:
         """Instructions of warps, and wavefronts: of a tile's main loop, of its band, and of its outputs."""
         work, form, arithmetic = self.work, self.work.form, self.work.arithmetic
-        rows, columns, size = form.block_m // 16, form.warp_n // 8, work.problem.itemsize
+        cached, rows, columns, size = limits.rates.cached, form.block_m // 16, form.warp_n // 8, work.problem.itemsize
         issued = _STEP + columns * (_PREPARED[arithmetic.label] + rows * arithmetic.products)
         wavefronts = 1 + 4 * rows * arithmetic.parts + 2 * columns * self._conflicts()
         copies = prod(self.box) * work.depths / 32
         if work.chunks:
-            band = 2 * copies * _COPIED, 2 * copies * 512 / _L2
+            band = 2 * copies * _COPIED, 2 * copies * 512 / cached
         else:
-            band = copies * _GATHERED[size], copies * max(32 / size * self._lines() + 8, 1024 / _L2)
+            band = copies * _GATHERED[size], copies * max(32 / size * self._lines() + 8, 1024 / cached)
         outputs = form.warps * rows * columns / 4
         each, wide = _WRITTEN[self.outputs]
         return [(self._steps() * issued, self._steps() * wavefronts), band, (outputs * each, outputs * wide * size)]

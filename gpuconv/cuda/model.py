@@ -98,8 +98,10 @@ def cached(blocks: int, count: int, limits: Limits) -> float:
 
 
 def memory(count: int, limits: Limits) -> float:
-    """Return the seconds in which so many bytes cross the memory bus, on a device with these multiprocessors."""
+    """Return the seconds in which so many bytes cross the memory bus, of a device with these limits."""
     device = nearest(limits.architecture)
+    if limits.bandwidth:
+        return count / (limits.rates.bandwidth * limits.bandwidth)
     return count / (limits.rates.bandwidth * device.bandwidth * limits.multiprocessors / device.limits.multiprocessors)
 
 

@@ -217,6 +217,9 @@ class Limits:
         Of the device, as the driver says; empty where none is asked.
     rates : Rates
         By which times are modelled.
+    bandwidth : float
+        Of the memory, in bytes per second; 0 where it is not known: then that of the architecture's well-known device,
+        by the multiprocessors.
     """
 
     architecture: str
@@ -225,3 +228,4 @@ class Limits:
     shared_bytes_per_multiprocessor: int
     name: str = ""
     rates: Rates = ASSUMED
+    bandwidth: float = 0.0

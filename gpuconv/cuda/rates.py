@@ -20,9 +20,7 @@ class Rates:
     adding : float
         Seconds from a block's last sum until another one reads it.
     cached : float
-        Bytes of the L2 cache that a multiprocessor reads or writes per clock.
-    copied : float
-        Bytes of the L2 cache that a multiprocessor's asynchronous copies get per clock: 7.8 TB/s for all of an H200.
+        Bytes of the L2 cache that a multiprocessor has per clock: 7.8 TB/s for all of an H200.
     tensor : float
         Share of the tensor cores' rate that mma.sync comes to.
     beside_wgmma : float
@@ -36,8 +34,7 @@ class Rates:
     launch: float = 2e-6
     beginning: float = 0.5e-6
     adding: float = 1.5e-6
-    cached: float = 64.0
-    copied: float = 30.0
+    cached: float = 30.0
     tensor: float = 0.6
     beside_wgmma: float = 0.46
     wgmma: float = 0.74

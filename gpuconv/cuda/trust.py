@@ -8,6 +8,8 @@ On the way to the folder, through every link: in a folder that others may write 
 of this user's or root's, since anybody could have put something else there. Where such a folder is not sticky, they can
 still put it elsewhere, and what is found must be this user's or root's even in a folder that was named.
 
+A file that somebody named, wherever it is, is looked at as such a folder would be, with the way to it.
+
 Not looked at are owners of other folders on the way, whoever is root on a file server, and other processes of this
 user. On Windows nothing is: folders of a user are not open to others there.
 """
@@ -24,8 +26,8 @@ from pathlib import Path
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0)  # O_PATH: it need not be listed
-_FILE = os.O_RDONLY | getattr(os, "O_BINARY", 0)
-_FILE |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a FIFO would wait for a writer
+_FILE = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)  # a FIFO would wait for a writer
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 _LINKS = 40  # of a path, as Linux counts
 
@@ -57,6 +59,27 @@ def opened(folder: Path, of_anybody: bool) -> Iterator[Read]:
         yield partial(_read, folder, descriptor, owners)
     finally:
         os.close(descriptor)
+
+
+def read(path: Path, limit: int) -> bytes:
+    """Return what a file holds that somebody named, of so many bytes at most.
+
+    Raises
+    ------
+    Untrusted
+        As the module says.
+    OSError
+        It is absent, or not what it should be.
+    """
+    file = os.open(path, _FILE)
+    try:
+        owners = _owners(path, of_anybody=True) if hasattr(os, "getuid") else None
+        content = _content(path, file, owners, limit)
+        if not os.path.samestat(os.fstat(file), os.stat(path)):  # the way that was looked at led to another
+            raise Untrusted(f"{path} has become another file meanwhile")
+        return content
+    finally:
+        os.close(file)
 
 
 def _owners(folder: Path, of_anybody: bool) -> set[int] | None:
@@ -95,14 +118,18 @@ def _read(folder: Path, descriptor: int | None, owners: set[int] | None, name: s
     path = folder / name
     if os.path.basename(name) != name:
         raise OSError(f"{name!r} lies elsewhere than in {folder}")
-    file = os.open(path if descriptor is None else name, _FILE, dir_fd=descriptor)
+    file = os.open(path if descriptor is None else name, _FILE | _NO_LINK, dir_fd=descriptor)
     try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
-            raise OSError(f"{path} is not a file of at most {limit} bytes")
-        if hasattr(os, "getuid"):
-            _check(path, found, owners)
-        with open(file, "rb", closefd=False) as content:
-            return content.read(found.st_size)
+        return _content(path, file, owners, limit)
     finally:
         os.close(file)
+
+
+def _content(path: Path, file: int, owners: set[int] | None, limit: int) -> bytes:
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
+        raise OSError(f"{path} is not a file of at most {limit} bytes")
+    if hasattr(os, "getuid"):
+        _check(path, found, owners)
+    with open(file, "rb", closefd=False) as content:
+        return content.read(found.st_size)

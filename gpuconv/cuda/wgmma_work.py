@@ -160,7 +160,7 @@ def _step(work: Work, limits: Limits) -> float:
     products = work.inner * tile.block_m * tile.block_n * work.source.block_k * together
     rate = limits.rates.wgmma * nearest(limits.architecture).tensor_lanes[lanes]
     return max(
-        products / rate, (_w_bytes(work) + _x_bytes(work)) / limits.rates.copied, _shared_bytes(work, together) / _BANKS
+        products / rate, (_w_bytes(work) + _x_bytes(work)) / limits.rates.cached, _shared_bytes(work, together) / _BANKS
     )
 
 

@@ -40,6 +40,9 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity)
 
 // ---- copies to shared memory that arrive at a barrier, by one thread; coordinates and offsets innermost first
 
+// Lets the engine read a map before the first copy needs it.
+__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+
 __device__ __forceinline__ void copy_box(unsigned target, const CUtensorMap& map, unsigned barrier, int c0, int c1, int c2)
 {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(target),

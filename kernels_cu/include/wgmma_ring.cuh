@@ -30,9 +30,13 @@ template <class Stages> struct Ring : Stages {
         : Stages(sizes), stages(shared_address(stages)), barriers(shared_address(barriers)), stage(0), parity(0)
     {
     }
-    // By one thread, before all others; `readers` arrive where a stage has been read.
+    // By one thread, before all others; `readers` arrive where a stage has been read. Stages begin at a multiple of 1024 bytes:
+    // anywhere else, copies and products would swizzle by other bits of the address, and results be wrong without a word.
     __device__ __forceinline__ void init(int readers) const
     {
+        unsigned first = stages;
+        keep(first);    // or the compiler takes the declared alignment for granted
+        if (first % 1024 != 0) __trap();
         for (int i = 0; i < count(); ++i) {
             barrier_init(barriers + i * 8, 1);
             barrier_init(barriers + (count() + i) * 8, readers);

@@ -69,6 +69,10 @@ template <class Tile, bool PHASED, class Params, class Feed>
 __device__ __forceinline__ void run_wgmma(const Params& p, const Taps<int, 3>* phases, Feed feed, unsigned char* rest)
 {
     if (threadIdx.x == 0) feed.init(Tile::kTurns ? 4 : 8);
+    if (threadIdx.x == 256) {
+        prefetch_map(p.x_map);
+        prefetch_map(p.w_map);
+    }
     __syncthreads();
     if (threadIdx.x / 128 == 2) {
         give_registers<40>();

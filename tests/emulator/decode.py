@@ -338,6 +338,13 @@ def _tensor_load(context: Context, operands: list[Any], rank: int, im2col: int) 
     return Instruction("cp.async.bulk.tensor.load", registers, attributes)
 
 
+def _prefetch(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    if "tensormap" not in words:
+        return _nothing(context, words, operands)
+    tensor_map, map_offset, _ = context.address(operands[0])
+    return Instruction("prefetch.tensormap", [tensor_map], [0, map_offset, 0, 0, 0, 0])
+
+
 def _mbarrier(context: Context, words: Words, operands: list[Operand]) -> Instruction:
     action = words[1]
     memory = next(operand for operand in operands if isinstance(operand, Memory))
@@ -362,7 +369,7 @@ HANDLERS: dict[str, Callable[[Context, Words, list[Any]], Instruction]] = {
     **dict.fromkeys(("sqrt", "rsqrt", "rcp", "ex2", "lg2", "sin", "cos", "tanh"), _plain),
     **dict.fromkeys(("and", "or", "xor", "not", "cnot", "shl", "shr", "shf", "lop3", "prmt"), _plain),
     **dict.fromkeys(("bfe", "bfi", "bfind", "brev", "clz", "popc"), _plain),
-    **dict.fromkeys(("prefetch", "prefetchu", "griddepcontrol", "nanosleep"), _nothing),
+    **dict.fromkeys(("prefetchu", "griddepcontrol", "nanosleep"), _nothing),
     **dict.fromkeys(("ld", "ldu", "st"), _load_store),
     **dict.fromkeys(("atom", "red"), _atomic),
     **dict.fromkeys(("ret", "exit"), _exit),
@@ -389,4 +396,5 @@ HANDLERS: dict[str, Callable[[Context, Words, list[Any]], Instruction]] = {
     "setmaxnreg": _set_registers,
     "cp": _copy,
     "mbarrier": _mbarrier,
+    "prefetch": _prefetch,
 }
