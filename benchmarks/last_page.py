@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import gpu_summary
+from benchmarks import gpu_summary, learn
 from benchmarks.progress import Line, read
 from benchmarks.supervision import Outcome
 
 LARGEST = 10_000  # characters
-_WIDTH = 200
+_WIDTH = 300
 _WRONG = ("failed", "hung", "died")
 _WRONG_SHOWN = 24
 _OWN = "steps"
@@ -50,11 +50,17 @@ def _wrong(wrong: list[Line], steps: list[Line]) -> list[str]:
         return ["NOTHING IS WRONG in what was run."]
     counts = Counter((line["step"], line["status"]) for line in wrong)
     summary = ", ".join(f"{count} {status} in {step}" for (step, status), count in counts.items())
-    order = sorted(wrong, key=lambda line: _WRONG[::-1].index(line["status"]))  # what died or hung before what is off
-    shown = [f"{line['status'].upper()} {line['step']}: {line['row']}: {_text(line)}" for line in order[:_WRONG_SHOWN]]
-    more = [f"... and {len(wrong) - _WRONG_SHOWN} more"] if len(wrong) > _WRONG_SHOWN else []
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for line in sorted(wrong, key=lambda line: _WRONG[::-1].index(line["status"])):  # what died or hung comes first
+        alike.setdefault((line["status"].upper(), line["step"], _text(line)), []).append(line["row"])
+    shown = [f"{status} {step}: {_rows(rows)}: {text}" for (status, step, text), rows in alike.items()]
+    more = [f"... and {len(shown) - _WRONG_SHOWN} more"] if len(shown) > _WRONG_SHOWN else []
     ended = [f"STEP {line['row']} {line['status']}: {line.get('detail', '')}" for line in steps]
-    return [f"WRONG: {summary or 'no row, but not all steps ended well'}", *ended, *shown, *more]
+    return [f"WRONG: {summary or 'no row, but not all steps ended well'}", *ended, *shown[:_WRONG_SHOWN], *more]
+
+
+def _rows(rows: list[str]) -> str:
+    return rows[0] if len(rows) == 1 else f"{rows[0]} and {len(rows) - 1} more"
 
 
 def _text(line: Line) -> str:
@@ -87,8 +93,20 @@ def _layers(rows: list[Line]) -> list[str]:
     return gpu_summary.table(gpu_summary.classes(measured)) if measured else []
 
 
+def _sums(rows: list[Line]) -> list[str]:
+    """Return by which rule the tensor cores' sums come about."""
+    return [f"{line['row']}: {_text(line)}" for line in rows if line["row"].startswith("sums of") and _text(line)]
+
+
+def _sweep(rows: list[Line]) -> list[str]:
+    found = learn.of(rows)
+    return learn.brief(found) if found.times else []
+
+
 _SECTIONS: dict[str, Callable[[list[Line]], Sequence[str]]] = {
     "environment": _pairs,
+    "probes": _sums,
+    "sweep": _sweep,
     "constants": _pairs,
     "layers": _layers,
 }

@@ -35,6 +35,7 @@ _HELD = 0.001  # how firmly rates stay, for each hundred times: those that nothi
 _LONGEST, _SHORTEST = 0.7, 2e-3  # steps of a logarithm
 _MOST_DAMPING = 1e3
 _WORST = 20  # choices that are printed
+_BRIEF = 12  # families
 _NAMES = tuple(field.name for field in fields(Rates))
 
 
@@ -75,12 +76,13 @@ class Sweep:
 
 
 def read(path: Path) -> Sweep:
-    """Return what the rows of a sweep say; where a row was ended twice the last line counts."""
-    ended = {
-        line["row"]: line
-        for line in progress.read(path)
-        if line.get("step") == sweep.STEP and line["status"] != "begun"
-    }
+    """Return what the rows of a sweep in a file say; where a row was ended twice the last line counts."""
+    return of([line for line in progress.read(path) if line.get("step") == sweep.STEP])
+
+
+def of(lines: Iterable[dict[str, Any]]) -> Sweep:
+    """Return what the lines of a sweep say."""
+    ended = {line["row"]: line for line in lines if line["status"] != "begun"}
     found = Sweep({}, [], defaultdict(int))
     for row, line in ended.items():
         case, kernel = row.split(" | ")
@@ -297,6 +299,26 @@ def write(path: Path, measured: dict[str, dict[str, float]]) -> None:
         lines.append(f"    {json.dumps(device)}: {{\n{''.join(pairs)}    }},\n")
     table = f"{{\n{''.join(lines)}}}" if lines else "{}"
     path.write_text(f"{head}MEASURED: dict[str, dict[str, float]] = {table}\n", encoding="utf-8")
+
+
+def brief(found: Sweep) -> list[str]:
+    """Return the few lines that a first look wants: how far the model is off, and what never wins."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for one in found.times:
+        groups[family(one.kernel)].append(one.seconds / one.modelled)
+    off = {name: float(np.median(ratios)) for name, ratios in groups.items()}
+    furthest = sorted(off, key=lambda name: -abs(np.log(off[name])))[:_BRIEF]
+    rank = spearman([one.modelled for one in found.times], [one.seconds for one in found.times])
+    picks = regrets(found.by_case, {case: line.get("picked", "") for case, line in found.about.items()})
+    lines = [
+        f"{len(found.times)} kernels of {len(found.by_case)} cases; rank correlation with the model {rank:.3f}",
+        _regret_line(picks),
+        f"measured over modelled, furthest off: {', '.join(f'{name} {off[name]:.2f}' for name in furthest)}",
+    ]
+    for what, group in (("families", family), ("tiles", tile)):
+        useless = idle(found.by_case, group)
+        lines.append(f"{what} that never win by {MARGIN - 1:.0%}: {', '.join(useless) or 'none'}")
+    return lines
 
 
 def _print_all(found: Sweep) -> None:

@@ -47,6 +47,8 @@ def main(argv: list[str] | None = None) -> int:
         outcome = _outcome(step, path, folder / LOG, deadline, extra)
         print(last_page.step_line(outcome), flush=True)
         own.end(outcome.step, outcome.status, seconds=round(outcome.seconds, 1), detail=outcome.detail)
+        if outcome.step == "environment" and outcome.status == "failed":
+            break  # there is no device, or none that CuPy can use
     page = last_page.of(path, folder)
     print(page.text)
     return int(page.wrong)
@@ -83,7 +85,7 @@ def steps(folder: Path, packed: bool = False) -> list[Step]:
         return Step(name, command, seconds, of=of, dumps=dumps)
 
     jobs = str(os.cpu_count() or 1)
-    compiling = Step("kernels", interpreter("-m", "gpuconv", "compile", "--jobs", jobs), 120)
+    compiling = Step("kernels", interpreter("-m", "gpuconv", "compile", "--jobs", jobs), 120, quiet=120, waking=120)
     return [
         module("environment", ("benchmarks.environment",), 60),
         *([] if packed else [compiling]),

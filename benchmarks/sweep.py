@@ -66,11 +66,12 @@ def main(argv: list[str] | None = None) -> int:
     """Return 0 where all rows are right or time is up, 1 where one is not, 2 without a device, 3 where it was lost."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__)
     parser.add_argument("--rows", type=Path, required=True, help="file of JSON lines that rows are appended to")
+    parser.add_argument("--step", default=STEP, help="the name of its rows there (%(default)s)")
     parser.add_argument("--seconds", type=float, default=120.0, help="after which no case is begun (%(default)s)")
     parser.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
     arguments = parser.parse_args(argv)
     deadline = time.monotonic() + arguments.seconds
-    rows = Rows(arguments.rows, STEP)
+    rows = Rows(arguments.rows, arguments.step)
     try:
         with gpu.opened() as machine:
             from benchmarks.sweep_bench import DeviceBench

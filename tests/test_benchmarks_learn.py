@@ -165,3 +165,23 @@ def test_the_module_that_is_written_reads_the_same_again(tmp_path: Path) -> None
         learn.write(path, wanted)
         assert runpy.run_path(str(path))["MEASURED"] == wanted
     assert json.dumps('a "name"') in path.read_text()
+
+
+def test_the_first_look_is_a_few_lines(tmp_path: Path) -> None:
+    wins, off, idle = (f"conv_{name}_float32_2d_64x64" for name in ("wins", "off", "idle"))
+    rows = Rows(tmp_path / "rows", sweep.STEP)
+    for case, times in {
+        "a": {wins: (1e-5, 1e-5), idle: (2e-5, 2e-5)},
+        "b": {wins: (3e-5, 3e-5), off: (1e-5, 4e-5)},
+    }.items():
+        rows.end(
+            f"{case} | {sweep.REFERENCE}", device="made up", architecture="sm_90a", multiprocessors=132, picked=off
+        )
+        for kernel, (modelled, seconds) in times.items():
+            rows.end(f"{case} | {kernel}", modelled=modelled, seconds=seconds)
+    lines = learn.brief(learn.read(tmp_path / "rows"))
+    assert lines[0].startswith("4 kernels of 2 cases; rank correlation with the model ")
+    assert lines[1] == "regret of 1 picks: mean 1.3333, worst 1.333"
+    assert lines[2] == "measured over modelled, furthest off: conv_off 4.00, conv_wins 1.00, conv_idle 1.00"
+    assert lines[3] == "families that never win by 5%: conv_idle, conv_off"
+    assert lines[4] == "tiles that never win by 5%: conv_idle_64x64, conv_off_64x64"

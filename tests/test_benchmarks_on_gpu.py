@@ -174,6 +174,16 @@ def test_the_page_says_first_what_is_wrong(tmp_path: Path) -> None:
     assert lines[-4:] == ["-- environment", "device: NVIDIA H200", "", f"everything is in {tmp_path}"]
 
 
+def test_rows_that_are_wrong_alike_are_one_line(tmp_path: Path) -> None:
+    wrong = [{"step": "cases", "row": f"test {n}", "status": "failed", "detail": "no memory"} for n in range(40)]
+    lines = page(tmp_path / "rows.jsonl", *wrong).text.splitlines()
+    assert lines[:3] == ["WRONG: 40 failed in cases", "FAILED cases: test 0 and 39 more: no memory", ""]
+
+
+def test_without_a_device_nothing_else_is_tried(visited: Visited) -> None:
+    assert visited({"environment": "failed"}) == (1, ["environment"])
+
+
 def test_a_row_that_was_mended_is_not_wrong_any_more(tmp_path: Path) -> None:
     row = {"step": "random", "row": "test", "status": "failed"}
     found = page(tmp_path / "rows.jsonl", row, {**row, "status": "passed"})
@@ -181,7 +191,7 @@ def test_a_row_that_was_mended_is_not_wrong_any_more(tmp_path: Path) -> None:
 
 
 def test_the_page_stays_below_its_limit_and_keeps_something_of_everything(tmp_path: Path) -> None:
-    wrong = [{"step": "smoke", "row": f"row {n}", "status": "failed", "detail": "x" * 500} for n in range(300)]
+    wrong = [{"step": "smoke", "row": f"row {n}", "status": "failed", "detail": f"{n} {'x' * 500}"} for n in range(300)]
     values = [{"step": "environment", "row": f"item {n}", "status": "passed", "value": "y" * 300} for n in range(60)]
     constants = [{"step": "constants", "row": "copy", "status": "passed", "value": "3.05 TB/s"}]
     found = page(tmp_path / "rows.jsonl", *wrong, *values, *constants)

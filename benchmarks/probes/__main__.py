@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.probes import basic, bits, mma, tma, wgmma
-from benchmarks.probes.launch import Cuda, Device, Refused
+from benchmarks.probes.launch import Absent, Cuda, Device, Refused
 from benchmarks.probes.probe import Probe, Wrong, check
 from benchmarks.progress import Rows
 from gpuconv import CompileError
@@ -31,12 +31,16 @@ def probes(recorder: bits.Recorder) -> list[Probe]:
 
 
 def main(argv: Sequence[str] | None = None, device: Device | None = None) -> int:
-    """Run the probes that are left; 1 where one failed, 3 where the device was lost in one, which stays open."""
+    """Run the probes that are left; 1 where one failed, 2 without a device, 3 where one lost it, which stays open."""
     arguments = _parser().parse_args(argv)
     end = time.monotonic() + arguments.seconds
     rows = Rows(arguments.rows, arguments.step)
     every = {probe.name: probe for probe in probes(bits.Recorder(arguments.bits))}
-    device = Cuda() if device is None else device
+    try:
+        device = Cuda() if device is None else device
+    except Absent as reason:
+        print(f"probes: {reason}", file=sys.stderr)
+        return 2
     device.compile_ahead(
         program
         for name, probe in every.items()

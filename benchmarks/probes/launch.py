@@ -113,6 +113,10 @@ def compiled(
     return content
 
 
+class Absent(Exception):
+    """There is no device; the message says why."""
+
+
 class Cuda:
     """The current CUDA device, through CuPy."""
 
@@ -123,7 +127,7 @@ class Cuda:
 
         reason = device.unavailable_reason()
         if reason is not None:
-            raise SystemExit(f"there is no CUDA device: {reason}")
+            raise Absent(f"no GPU to run on: {reason}")
         self._device = device
         limits = device.limits(device.current_device())
         self.architecture, self.name = limits.architecture, limits.name
