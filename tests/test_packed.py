@@ -217,6 +217,13 @@ def test_plain_weights_are_packed_by_every_call_as_ever(cupy: StandIn) -> None:
     assert len(device.prepared) == 1
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_the_snapshot_is_of_any_dtype(cupy: StandIn, dtype: str) -> None:
+    w = cupy.module.ndarray((5, 4, 3, 2), np.dtype(dtype))
+    packed = gpuconv.pack(w)
+    assert (packed.shape, packed.dtype, packed.nbytes) == ((5, 4, 3, 2), np.dtype(dtype), w.nbytes)
+
+
 def test_threads_pack_once(cupy: StandIn) -> None:
     x, w = arrays(cupy)
     weights, count = gpuconv.pack(w), 8
