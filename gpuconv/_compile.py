@@ -20,6 +20,7 @@ from gpuconv.cuda.plan import Variant
 
 _EVERYWHERE = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 _FAILURES_SHOWN = 20
+_SECONDS = 1.5  # of one core, for a kernel, in the mean over all; on 2 cores of a server
 
 
 @dataclass(slots=True)
@@ -56,9 +57,11 @@ def command(arguments: argparse.Namespace) -> int:
     """Build what ``--arch`` and ``--filter`` leave, print the table, return 0 if everything compiled."""
     folder, for_others = _folder(arguments.output_dir), bool(arguments.output_dir)
     packed = _pack_path(arguments.pack)
-    variants = _variants(arguments.filter)
+    nvrtc.version()  # whoever lacks the compiler hears it now
     architectures = _architectures(arguments.arch)
+    variants = _variants(arguments.filter)
     jobs = arguments.jobs or _threads.count()
+    print(_work(sum(len(_for(name, variants)) for name in architectures), architectures, jobs), flush=True)
     with Progress() as progress:
         tallies = [_build_all(_for(name, variants), name, folder, for_others, jobs, progress) for name in architectures]
     code = _print(tallies, folder)
@@ -67,6 +70,16 @@ def command(arguments: argparse.Namespace) -> int:
     elif packed is not None:
         print(f"nothing is packed into {packed}, since not all kernels compile")
     return code
+
+
+def _work(count: int, architectures: Sequence[str], jobs: int) -> str:
+    """Say beforehand how much there is to do."""
+    longest = _duration(count * _SECONDS / jobs)
+    return f"{count} kernels for {', '.join(architectures)}, {jobs} at a time: at most about {longest} if all are new"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def _folder(wanted: str | None) -> Path:
@@ -127,7 +140,8 @@ def _build_all(
         failed: dict[str, str] = {}
         for number, future in enumerate(as_completed(running), 1):
             name = running.pop(future).name  # nothing holds what was compiled any longer
-            progress.show(f"{architecture} {number}/{len(variants)} {name}")
+            left = (time.perf_counter() - start) / number * (len(variants) - number)
+            progress.show(f"{architecture} {number}/{len(variants)}, about {_duration(left)} left: {name}")
             try:
                 tally.count(future.result())
             except CompileError as error:

@@ -12,6 +12,7 @@ import pytest
 from toolchain import kernels, needs_nvrtc, variant
 
 import gpuconv
+from gpuconv import _compile
 from gpuconv.__main__ import main
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import nvrtc
@@ -35,7 +36,8 @@ def variants(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
 
 def _rows(out: str) -> list[list[str]]:
     """Return the table's cells but for the seconds."""
-    lines = out.splitlines()
+    about, *lines = out.splitlines()
+    assert re.fullmatch(r"\d+ kernels for [\w, ]+, \d+ at a time: at most about \d+ (s|min) if all are new", about)
     assert re.split("  +", lines[0]) == [
         "architecture",
         "kernels",
@@ -167,7 +169,7 @@ def test_info_without_a_compiler(ok: Run, monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_cannot_be_asked_for(error: Run, tmp_path: Path) -> None:
     assert error("compile", "--filter", "scale_4") == "compile: no kernel's name contains 'scale_4'"
     assert error("compile", "--arch", "sm_80,sm_81").startswith("unknown architecture 'sm_81'; NVRTC ")
-    assert "argument -j/--jobs: must be positive" in error("compile", "-j", 0)
+    assert "argument -j/--jobs: '0' is not a whole number from 1 on" in error("compile", "-j", 0)
     (tmp_path / "file").touch()
     assert "Not a directory" in error("compile", "--arch", "sm_80", "--output-dir", tmp_path / "file" / "folder")
 
@@ -179,3 +181,20 @@ def test_without_any_folder(error: Run, monkeypatch: pytest.MonkeyPatch) -> None
     assert error("compile", "--arch", "sm_80") == (
         "compile: there is no folder for caches here; give one by --output-dir or GPUCONV_CACHE_DIR"
     )
+
+
+def test_without_a_compiler_nothing_is_planned(error: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise gpuconv.CompileError("CUDA kernels cannot be compiled, since NVRTC is not there (no such file)")
+
+    monkeypatch.setattr(nvrtc, "version", missing)
+    monkeypatch.setitem(sys.modules, "gpuconv.cuda.variants", None)
+    assert error("compile") == "CUDA kernels cannot be compiled, since NVRTC is not there (no such file)"
+
+
+@pytest.mark.parametrize(
+    ("count", "jobs", "text"), [(910, 2, "11 min"), (910, 16, "85 s"), (4, 1, "6 s"), (5460, 2, "68 min")]
+)
+def test_how_much_there_is_to_do_is_said_beforehand(count: int, jobs: int, text: str) -> None:
+    found = _compile._work(count, ["sm_80", "sm_90a"], jobs)
+    assert found == f"{count} kernels for sm_80, sm_90a, {jobs} at a time: at most about {text} if all are new"
