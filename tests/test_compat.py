@@ -32,6 +32,12 @@ def integers(seed: int, *shape: int, dtype: Any = np.float32) -> Any:
 # ---------------------------------------------------------------- cupy.cudnn's functions
 
 
+def test_constants_are_those_of_cudnn_s_header() -> None:
+    assert (cudnn.CUDNN_TENSOR_NCHW, cudnn.CUDNN_TENSOR_NHWC) == (0, 1)  # cudnnTensorFormat_t
+    modes = ("MAX", "AVERAGE_COUNT_INCLUDE_PADDING", "AVERAGE_COUNT_EXCLUDE_PADDING", "MAX_DETERMINISTIC")
+    assert [getattr(cudnn, f"CUDNN_POOLING_{mode}") for mode in modes] == [0, 1, 2, 3]  # cudnnPoolingMode_t
+
+
 @pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_convolutions_write_into_the_arrays_that_they_get(backend: Backend, last: bool, bias: bool) -> None:

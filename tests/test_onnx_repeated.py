@@ -72,6 +72,19 @@ def test_only_plain_numpy_arrays_are_taken() -> None:
     assert again.run(x.view(np.recarray), w, b) is None
 
 
+def test_what_is_known_of_constant_weights_holds_for_no_others() -> None:
+    again = RepeatedConv({"pads": [1, 1, 1, 1]})
+    x, w, b, _ = _feeds(0, 2, 4, 6, "float32")
+    again.keep(w)
+    again.accept(x, w, b)
+    assert np.array_equal(again.run(x, w, b), oracle.conv(x, w, b, pads=[1, 1, 1, 1]).value)
+    other = w.copy()
+    other[:, :, 0, 0] = np.inf  # over the padding it adds nothing, where a product with 0 would make NaN
+    expected = gpuconv.conv(x, other, b, pads=[1, 1, 1, 1])
+    assert np.isfinite(expected).any()
+    assert np.array_equal(again.run(x, other, b), expected, equal_nan=True)
+
+
 @pytest.mark.parametrize("fold", [False, True])
 def test_constant_weights_are_looked_at_once(fold: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Any] = []

@@ -631,7 +631,7 @@ print(backend.run_node(node, [np.arange(4, dtype=np.float32).reshape(1, 1, 4)])[
     assert alone(code).stdout == "[[[1.5, 1.5, 1.5, 1.5, 1.5]]]\n"
 
 
-@pytest.mark.parametrize("dilation", [1, 3])
+@pytest.mark.parametrize("dilation", [1, 2, 3])
 @pytest.mark.parametrize("stride", [1, 2, 2**20])
 @pytest.mark.parametrize("pads", [(2**30 - 1, 2**30), (2**30, 2**30 - 1), (2**31, 0), (2**30 + 3, 2**30)])
 def test_a_device_s_filter_is_as_large_as_what_it_sees(
@@ -658,6 +658,12 @@ def test_a_device_s_filter_is_as_large_as_what_it_sees(
     first = math.ceil(max(Fraction(0), Fraction(pads[0] - (g.y_shape[2] - 1) * stride, dilation)))
     last = math.floor(Fraction(pads[0] + 3, dilation))
     assert filters == [max(1, min(2**31 // dilation - 1, last) - min(2**31 // dilation - 1, first) + 1)]
+
+
+def test_a_device_s_only_window_may_begin_far_before_what_it_sees() -> None:
+    x = np.float64([1, 2, 4, 8]).reshape(1, 1, -1)
+    g = _geometry.max_pool(x.shape, kernel_shape=[2], pads=[1, 0], dilations=[4])  # its taps are at -1 and 3
+    assert pooling._sums_by_conv(x, g).tolist() == [[[8.0]]]
 
 
 def test_an_average_is_that_of_fractions() -> None:

@@ -351,6 +351,22 @@ def test_sums_of_whole_numbers_are_exact_however_they_are_ordered(dtype: str, pr
         assert int(np.cumsum(order)[-1]) == exact  # one after the other, in the dtype itself
 
 
+@pytest.mark.parametrize(
+    ("dtype", "precision", "terms", "most"),
+    [
+        ("float32", "ieee", 1, 1448),  # the root of 2^24 / 8
+        ("float32", "ieee", 100, 457),  # of 2^24 / 80
+        ("complex64", "ieee", 100, 385),  # two products each: of 2^24 / (8 sqrt(200))
+        ("float32", "tf32", 1, 1448),
+        ("float64", "ieee", 0, 33_554_432),  # of 2^53 / 8
+        ("float16", "ieee", 2304, 13),  # of 65504 / 384
+        ("float16", "ieee", 10**12, 1),
+    ],
+)
+def test_how_large_whole_numbers_are(dtype: str, precision: str, terms: int, most: int) -> None:
+    assert _whole_numbers.largest(dtype, precision, terms) == most
+
+
 def test_whole_numbers_fit_their_dtype() -> None:
     assert _whole_numbers.largest("int8", "ieee", 10) == 127
     half = _whole_numbers.largest("float16", "ieee", 2304)
