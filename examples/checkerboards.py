@@ -17,6 +17,9 @@
 # Networks that draw pictures enlarge them with ConvTranspose, and for years their pictures had a checkerboard in
 # them. This page shows where it comes from, how gpuconv computes ConvTranspose, which turns out to be the same
 # question, and what helps.
+#
+# To run it: `pip install -e ".[examples]"` in a checkout, then `jupyter lab examples/checkerboards.ipynb`. With a GPU
+# add the extra `cuda13` or `cuda12`.
 
 # %%
 import matplotlib.pyplot as plt

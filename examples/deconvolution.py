@@ -18,6 +18,9 @@
 # that a training loop needs, and also what an inverse problem needs. Here a blurred photograph is made sharp again,
 # first with a blur that is known; then the blur itself is found from a pair of images. No framework, no graph: the
 # gradients are calls like any other.
+#
+# To run it: `pip install -e ".[examples]"` in a checkout, then `jupyter lab examples/deconvolution.ipynb`. With a GPU
+# add the extra `cuda13` or `cuda12`.
 
 # %%
 import matplotlib.pyplot as plt

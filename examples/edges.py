@@ -17,6 +17,9 @@
 # The filters that networks learn in their first layer were known before: derivatives, Laplacians, Gabor functions.
 # Here they are put into one Conv by hand, on a photograph that scikit-image has in its package, and compared with
 # SciPy's. Then MaxPool's Indices find corners.
+#
+# To run it: `pip install -e ".[examples]"` in a checkout, then `jupyter lab examples/edges.ipynb`. With a GPU add
+# the extra `cuda13` or `cuda12`.
 
 # %%
 import matplotlib.pyplot as plt

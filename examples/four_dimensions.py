@@ -18,6 +18,9 @@
 # function takes any number of axes. Films of volumes, as microscopes and scanners make them, have four: time, depth,
 # rows and columns. Here a speck too faint for any single volume is found by what it does in time, with one Conv in
 # four dimensions.
+#
+# To run it: `pip install -e ".[examples]"` in a checkout, then `jupyter lab examples/four_dimensions.ipynb`. With a GPU
+# add the extra `cuda13` or `cuda12`.
 
 # %%
 from itertools import product

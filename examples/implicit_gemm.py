@@ -20,8 +20,10 @@
 #
 # This page does three things: the index arithmetic, in NumPy; the loop over tiles, in NumPy; and then the CUDA kernel
 # itself, which runs here without a GPU, in the emulator that gpuconv's tests have. The emulator executes the PTX that
-# NVIDIA's compiler makes of the kernel, instruction by instruction, and counts what it does. It is part of the
-# checkout, not of the installed package, and needs g++ and NVRTC (the extra `[dev]`).
+# NVIDIA's compiler makes of the kernel, instruction by instruction, and counts what it does.
+#
+# To run it: `pip install -e ".[dev,examples]"` in a checkout, then `jupyter lab examples/implicit_gemm.ipynb`. The
+# emulator is part of the checkout, not of the installed package; it needs g++, and NVRTC, which `[dev]` brings.
 
 # %%
 import sys
@@ -225,7 +227,7 @@ left.set(
     yticks=range(0, K, 32),
 )
 bottom = np.zeros(3)
-bars = [*launches, "128x128x16 on im2col"]
+bars = [*launches, "128x128x16,\nim2col"]
 explicit = {
     "weights": traffic["128x128x16"]["weights"],
     "activations": 2 * matrix.nbytes // 32,

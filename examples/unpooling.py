@@ -17,6 +17,9 @@
 # MaxPool forgets where its maxima were. Its second output, the Indices, remembers; SegNet and its kin use that to put
 # things back where they came from. What the Indices count is where implementations differ most, so this page goes
 # through the rules one by one, with results, and then takes a photograph apart and puts it together.
+#
+# To run it: `pip install -e ".[examples]"` in a checkout, then `jupyter lab examples/unpooling.ipynb`. With a GPU
+# add the extra `cuda13` or `cuda12`.
 
 # %%
 import matplotlib.pyplot as plt
