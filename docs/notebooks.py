@@ -36,6 +36,7 @@ PARTS = {
     "four_dimensions": [(0, 64, 32, 203), (0, 694, 32, 203)],
     "implicit_gemm": [(0, 69, 32, 520)],
     "network_floors": [(0, 40, 0, 1137)],
+    "on_a_gpu": [(0, 0, 0, 672)],
     "onnx_backend": [(0, 0, 20, 711)],
     "quickstart": [(0, 25, 33, 133), (0, 275, 33, 133)],
     "unpooling": [(0, 340, 33, 190), (0, 940, 33, 190)],
@@ -72,7 +73,7 @@ def executed(script: Path) -> Any:
 
     notebook = jupytext.read(script)
     resources = {"metadata": {"path": str(EXAMPLES)}}
-    quiet = ["--log-level=40"]  # of the kernel, which warns of how it is connected
+    quiet = ["--log-level=40", "--InteractiveShell.colors=NoColor"]  # the kernel warns of how it is connected
     client = NotebookClient(notebook, timeout=600, kernel_name="python3", record_timing=False, resources=resources)
     client.extra_arguments = quiet
     client.execute(env=environment())
