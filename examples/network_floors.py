@@ -30,20 +30,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
+import ml_dtypes  # teaches NumPy the name bfloat16
 import numpy as np
 from matplotlib.patches import Patch
 
 import gpuconv
 
 checkout = next(
-    folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "benchmarks" / "layers.py").is_file()
+    folder
+    for folder in (Path.cwd(), *Path.cwd().parents)
+    if (folder / "benchmarks" / "layers.py").is_file()
 )
 sys.path.append(str(checkout))
-from benchmarks.layers import Layer  # noqa: E402
-from benchmarks.static_plan import Case, Chooser, plan  # noqa: E402
-from gpuconv.cuda import floor  # noqa: E402
-from gpuconv.cuda.limits import representative  # noqa: E402
+from benchmarks.layers import Layer
+from benchmarks.static_plan import Case, Chooser, plan
+from gpuconv.cuda import floor
+from gpuconv.cuda.limits import representative
 
 try:
     place = gpuconv.to_device
@@ -66,7 +68,18 @@ def conv_layer(name, batch, channels, extent, filters, kernel, stride=1):
     pads = (kernel // 2,) * 4
     x = (batch, channels, extent, extent)
     two = (1, 1)
-    return Layer(name, "ResNet-50", "Conv", x, (kernel,) * 2, (stride,) * 2, pads, two, ("fp32",), k_out=filters)
+    return Layer(
+        name,
+        "ResNet-50",
+        "Conv",
+        x,
+        (kernel,) * 2,
+        (stride,) * 2,
+        pads,
+        two,
+        ("fp32",),
+        k_out=filters,
+    )
 
 
 def resnet50(batch):
@@ -79,10 +92,22 @@ def resnet50(batch):
             block = [
                 conv_layer(f"{name} reduce", batch, channels, extent, width, 1),
                 conv_layer(f"{name} 3x3", batch, width, extent, width, 3, stride),
-                conv_layer(f"{name} expand", batch, width, extent // stride, 4 * width, 1),
+                conv_layer(
+                    f"{name} expand", batch, width, extent // stride, 4 * width, 1
+                ),
             ]
             if number == 0:
-                block.append(conv_layer(f"{name} shortcut", batch, channels, extent, 4 * width, 1, stride))
+                block.append(
+                    conv_layer(
+                        f"{name} shortcut",
+                        batch,
+                        channels,
+                        extent,
+                        4 * width,
+                        1,
+                        stride,
+                    )
+                )
             blocks.append(block)
             channels, extent = 4 * width, extent // stride
     return blocks
@@ -93,7 +118,9 @@ layers = [layer for block in blocks for layer in block]
 multiply_adds = sum(layer.flops for layer in layers) / 2
 print(len(layers), "convolutions,", f"{multiply_adds / 1e9:.2f} G multiply-adds")
 assert len(layers) == 53
-assert abs(multiply_adds / 4.09e9 - 1) < 0.01  # as the literature has it, without the last matrix product
+assert (
+    abs(multiply_adds / 4.09e9 - 1) < 0.01
+)  # as the literature has it, without the last matrix product
 
 # %% [markdown]
 # ## Running it
@@ -110,9 +137,13 @@ def check(x, w, y, layer):
     """Compare some of a layer's outputs with sums in float64."""
     x = np.pad(x, ((0, 0), (0, 0), *((layer.pads[0],) * 2,) * 2)).astype(np.float64)
     stride, (kernel, _) = layer.strides[0], layer.kernel
-    for n, m, row, column in zip(*(random.integers(0, extent, 5) for extent in y.shape), strict=True):
+    for n, m, row, column in zip(
+        *(random.integers(0, extent, 5) for extent in y.shape), strict=True
+    ):
         top, left = row * stride, column * stride
-        products = x[n, :, top : top + kernel, left : left + kernel] * w[m].astype(np.float64)
+        products = x[n, :, top : top + kernel, left : left + kernel] * w[m].astype(
+            np.float64
+        )
         bound = (products.size + 2) * 2.0**-24 * abs(products).sum()
         assert abs(y[n, m, row, column] - products.sum()) <= bound, layer.id
     checked.add(layer.id)
@@ -120,14 +151,20 @@ def check(x, w, y, layer):
 
 def run(layer, x):
     """Compute one convolution of x, and check it."""
-    w = random.standard_normal(layer.w_shape).astype(np.float32) * np.float32(np.sqrt(2 / np.prod(layer.w_shape[1:])))
+    w = random.standard_normal(layer.w_shape).astype(np.float32) * np.float32(
+        np.sqrt(2 / np.prod(layer.w_shape[1:]))
+    )
     y = gpuconv.to_host(gpuconv.conv(place(x), place(w), **layer.attributes()))
     check(x, w, y, layer)
     return y
 
 
-x = run(blocks[0][0], random.standard_normal((1, 3, 224, 224)).astype(np.float32)).clip(0)
-x = gpuconv.to_host(gpuconv.max_pool(place(x), kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4))
+x = run(blocks[0][0], random.standard_normal((1, 3, 224, 224)).astype(np.float32)).clip(
+    0
+)
+x = gpuconv.to_host(
+    gpuconv.max_pool(place(x), kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+)
 for reduce, middle, expand, *shortcut in blocks[1:]:
     y = run(expand, run(middle, run(reduce, x).clip(0)).clip(0))
     x = ((run(shortcut[0], x) if shortcut else x) + y).clip(0) / np.float32(np.sqrt(2))
@@ -145,8 +182,14 @@ assert np.isfinite(x).all()
 # on this page.
 
 # %%
-record = json.loads((checkout / "benchmarks" / "results" / "cpu.json").read_text(encoding="utf-8"))
-rows = [row for row in record["rows"] if row["layer"]["net"] == "ResNet-50" and row["layer"]["op"] == "Conv"]
+record = json.loads(
+    (checkout / "benchmarks" / "results" / "cpu.json").read_text(encoding="utf-8")
+)
+rows = [
+    row
+    for row in record["rows"]
+    if row["layer"]["net"] == "ResNet-50" and row["layer"]["op"] == "Conv"
+]
 measured = {
     row["layer"]["id"].removeprefix("resnet50."): {
         "gpuconv": row["our_median"] / row["product_median"],
@@ -154,7 +197,9 @@ measured = {
     }
     for row in rows
 }
-print(f"{record['command']}: {record['machine']['cpu']}, {record['threads']} threads, float32")
+print(
+    f"{record['command']}: {record['machine']['cpu']}, {record['threads']} threads, float32"
+)
 for (name, ratios), row in zip(measured.items(), rows, strict=True):
     times = ", ".join(f"{program} {ratio:.2f}" for program, ratio in ratios.items())
     print(f"{name:12} x {'×'.join(map(str, row['x'])):13} {times}")
@@ -179,9 +224,13 @@ for layer in layers:
     work, rate = floor.work(case.layer.geometry, "bfloat16"), h200.peak("bfloat16")
     floors[layer.id] = work.seconds(rate, h200.bandwidth)
     by_memory[layer.id] = work.bytes / h200.bandwidth > work.flops / rate
-    assert modelled[layer.id] > floors[layer.id]  # no model may be quicker than possible
+    assert (
+        modelled[layer.id] > floors[layer.id]
+    )  # no model may be quicker than possible
 print(f"{sum(by_memory.values())} of {len(layers)} layers wait for memory")
-print(f"model {sum(modelled.values()) * 1e6:.0f} us, floor {sum(floors.values()) * 1e6:.0f} us")
+print(
+    f"model {sum(modelled.values()) * 1e6:.0f} us, floor {sum(floors.values()) * 1e6:.0f} us"
+)
 for name in ("stem", "1.1 3x3", "3.1 expand", "4.1 3x3"):
     print(f"{name:11} {kernels[name]}")
 
@@ -194,11 +243,23 @@ for name in ("stem", "1.1 3x3", "3.1 expand", "4.1 3x3"):
 # %%
 figure, (above, below) = plt.subplots(2, 1, figsize=(12, 7), layout="constrained")
 at = np.arange(len(measured))
-for shift, program, colour in ((-0.2, "gpuconv", "tab:green"), (0.2, "ONNX Runtime", "tab:gray")):
-    above.bar(at + shift, [ratios[program] for ratios in measured.values()], 0.4, color=colour, label=program)
+for shift, program, colour in (
+    (-0.2, "gpuconv", "tab:green"),
+    (0.2, "ONNX Runtime", "tab:gray"),
+):
+    above.bar(
+        at + shift,
+        [ratios[program] for ratios in measured.values()],
+        0.4,
+        color=colour,
+        label=program,
+    )
 above.axhline(1, color="black", linestyle=":", label="matrix product of the same size")
 above.set_xticks(at, measured)
-above.set(title="MEASURED on a CPU, float32, two threads (stored)", ylabel="time over matrix product")
+above.set(
+    title="MEASURED on a CPU, float32, two threads (stored)",
+    ylabel="time over matrix product",
+)
 above.legend(loc="upper right", ncols=3)
 above.set_ylim(0, 1.3 * max(max(ratios.values()) for ratios in measured.values()))
 
@@ -213,11 +274,19 @@ below.bar(
 )
 line = below.axhline(1, color="black", linestyle=":", label="the floor")
 kinds = [
-    Patch(facecolor=colours[key], hatch="///", edgecolor="white", label=f"modelled; the floor is {name}")
+    Patch(
+        facecolor=colours[key],
+        hatch="///",
+        edgecolor="white",
+        label=f"modelled; the floor is {name}",
+    )
     for key, name in ((True, "memory's"), (False, "arithmetic's"))
 ]
 below.legend(handles=[*kinds, line], loc="upper right", ncols=3)
-below.set(title="MODELLED for an H200, bfloat16, 32 images (nothing measured)", ylabel="time over floor")
+below.set(
+    title="MODELLED for an H200, bfloat16, 32 images (nothing measured)",
+    ylabel="time over floor",
+)
 below.set_ylim(0, 1.25 * max(modelled[name] / floors[name] for name in modelled))
 below.tick_params(axis="x", labelrotation=90, labelsize=7)
 below.margins(x=0.01)

@@ -31,12 +31,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
+import ml_dtypes  # teaches NumPy the name bfloat16
 import numpy as np
 
 import gpuconv
 
-checkout = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "tests" / "emulator").is_dir())
+checkout = next(
+    folder
+    for folder in (Path.cwd(), *Path.cwd().parents)
+    if (folder / "tests" / "emulator").is_dir()
+)
 sys.path += [str(checkout), str(checkout / "tests")]
 try:
     gpuconv.to_device(np.zeros(1))
@@ -69,7 +73,9 @@ x = random.integers(-3, 4, (2, 16, 12, 12)).astype(np.float32)
 w = random.integers(-3, 4, (24, 16, 3, 3)).astype(np.float32)
 with device():
     there = gpuconv.conv(gpuconv.to_device(x), gpuconv.to_device(w), pads=[1, 1, 1, 1])
-    pooled, indices = gpuconv.max_pool(there, kernel_shape=[2, 2], strides=[2, 2], return_indices=True)
+    pooled, indices = gpuconv.max_pool(
+        there, kernel_shape=[2, 2], strides=[2, 2], return_indices=True
+    )
     print(type(there).__module__, there.shape, pooled.dtype, indices.dtype)
     here = gpuconv.to_host(there)
 assert here.tobytes() == gpuconv.conv(x, w, pads=[1, 1, 1, 1]).tobytes()
@@ -96,9 +102,14 @@ def on_host(name, arrays, attributes):
 def on_device(name, arrays, attributes):
     """Return the results of the same call on the device."""
     with device():
-        there = [gpuconv.to_device(array) if isinstance(array, np.ndarray) else array for array in arrays]
+        there = [
+            gpuconv.to_device(array) if isinstance(array, np.ndarray) else array
+            for array in arrays
+        ]
         results = getattr(gpuconv, name)(*there, **attributes)
-        return tuple(map(gpuconv.to_host, results if isinstance(results, tuple) else (results,)))
+        return tuple(
+            map(gpuconv.to_host, results if isinstance(results, tuple) else (results,))
+        )
 
 
 def bound(name, arrays, attributes, y):
@@ -112,9 +123,14 @@ def bound(name, arrays, attributes, y):
         "conv_input_grad": second.size // second.shape[1],
         "conv_weight_grad": second.size // second.shape[1],
     }[name]
-    magnitudes = [abs(array).astype(np.float64) if isinstance(array, np.ndarray) else array for array in arrays]
+    magnitudes = [
+        abs(array).astype(np.float64) if isinstance(array, np.ndarray) else array
+        for array in arrays
+    ]
     (sums,) = on_host(name, magnitudes, attributes)
-    rounding = {"float32": 0.0, "float16": 2.0**-11, "bfloat16": 2.0**-8}[y.dtype.name]  # the sum's own is in the bound
+    rounding = {"float32": 0.0, "float16": 2.0**-11, "bfloat16": 2.0**-8}[
+        y.dtype.name
+    ]  # the sum's own is in the bound
     return 2 * ((terms + 1) * 2.0**-24 * sums + rounding * abs(y.astype(np.float64)))
 
 
@@ -123,11 +139,22 @@ holes[random.random(holes.shape) < 0.05] = np.nan
 ties = random.integers(0, 3, (2, 8, 13, 13)).astype(np.float32)
 half = {"dtype": "float16"}
 cases = {
-    "Conv, 3 × 3": ("conv", (normal(2, 16, 12, 12), normal(24, 16, 3, 3)), {"pads": [1] * 4}),
-    "Conv in float16": ("conv", (normal(2, 16, 12, 12, **half), normal(24, 16, 3, 3, **half)), {"pads": [1] * 4}),
+    "Conv, 3 × 3": (
+        "conv",
+        (normal(2, 16, 12, 12), normal(24, 16, 3, 3)),
+        {"pads": [1] * 4},
+    ),
+    "Conv in float16": (
+        "conv",
+        (normal(2, 16, 12, 12, **half), normal(24, 16, 3, 3, **half)),
+        {"pads": [1] * 4},
+    ),
     "Conv in bfloat16, NHWC": (
         "conv",
-        (normal(2, 12, 12, 16, dtype="bfloat16"), normal(24, 16, 3, 3, dtype="bfloat16")),
+        (
+            normal(2, 12, 12, 16, dtype="bfloat16"),
+            normal(24, 16, 3, 3, dtype="bfloat16"),
+        ),
         {"pads": [1] * 4, "layout": "NHWC"},
     ),
     "Conv, SAME, strides, dilation": (
@@ -135,21 +162,51 @@ cases = {
         (normal(1, 5, 17, 14), normal(7, 5, 3, 2)),
         {"auto_pad": "SAME_LOWER", "strides": [2, 1], "dilations": [1, 3]},
     ),
-    "Conv, depthwise": ("conv", (normal(2, 24, 14, 14), normal(24, 1, 5, 5)), {"pads": [2] * 4, "group": 24}),
+    "Conv, depthwise": (
+        "conv",
+        (normal(2, 24, 14, 14), normal(24, 1, 5, 5)),
+        {"pads": [2] * 4, "group": 24},
+    ),
     "Conv, three axes": ("conv", (normal(1, 4, 6, 7, 8), normal(6, 4, 3, 3, 3)), {}),
-    "ConvTranspose": ("conv_transpose", (normal(2, 8, 7, 7), normal(8, 6, 4, 4)), {"strides": [2, 2], "pads": [1] * 4}),
-    "gradient of x": ("conv_input_grad", (normal(2, 12, 7, 7), normal(12, 8, 3, 3), (2, 8, 9, 9)), {}),
-    "gradient of w": ("conv_weight_grad", (normal(2, 8, 9, 9), normal(2, 12, 7, 7), (12, 8, 3, 3)), {}),
-    "MaxPool, NaN": ("max_pool", (holes,), {"kernel_shape": [3, 3], "strides": [2, 2], "return_indices": True}),
-    "MaxPool, ties": ("max_pool", (ties,), {"kernel_shape": [3, 3], "pads": [1] * 4, "return_indices": True}),
+    "ConvTranspose": (
+        "conv_transpose",
+        (normal(2, 8, 7, 7), normal(8, 6, 4, 4)),
+        {"strides": [2, 2], "pads": [1] * 4},
+    ),
+    "gradient of x": (
+        "conv_input_grad",
+        (normal(2, 12, 7, 7), normal(12, 8, 3, 3), (2, 8, 9, 9)),
+        {},
+    ),
+    "gradient of w": (
+        "conv_weight_grad",
+        (normal(2, 8, 9, 9), normal(2, 12, 7, 7), (12, 8, 3, 3)),
+        {},
+    ),
+    "MaxPool, NaN": (
+        "max_pool",
+        (holes,),
+        {"kernel_shape": [3, 3], "strides": [2, 2], "return_indices": True},
+    ),
+    "MaxPool, ties": (
+        "max_pool",
+        (ties,),
+        {"kernel_shape": [3, 3], "pads": [1] * 4, "return_indices": True},
+    ),
 }
 for title, (name, arrays, attributes) in cases.items():
     cpu, gpu = on_host(name, arrays, attributes), on_device(name, arrays, attributes)
     distance = abs(cpu[0].astype(np.float64) - gpu[0].astype(np.float64))
     allowed = bound(name, arrays, attributes, cpu[0])
     assert ((distance <= allowed) | (np.isnan(cpu[0]) & np.isnan(gpu[0]))).all(), title
-    assert all((a == b).all() for a, b in zip(cpu[1:], gpu[1:], strict=True)), title  # Indices
-    word = "exact" if np.nanmax(distance) == 0 else f"at most {np.max(distance / allowed):.0%} of the bound"
+    assert all((a == b).all() for a, b in zip(cpu[1:], gpu[1:], strict=True)), (
+        title
+    )  # Indices
+    word = (
+        "exact"
+        if np.nanmax(distance) == 0
+        else f"at most {np.max(distance / allowed):.0%} of the bound"
+    )
     print(f"{title:30} {cpu[0].size:5} outputs, {word}")
 
 # %% [markdown]
@@ -172,14 +229,20 @@ ways = {  # dtype, precision, layout
 errors = {}
 for title, (dtype, precision, layout) in ways.items():
     narrow = [array.astype(dtype) for array in (x, w)]
-    wide = [array.astype(np.float64) for array in narrow]  # what is lost before the call is not the call's
+    wide = [
+        array.astype(np.float64) for array in narrow
+    ]  # what is lost before the call is not the call's
     exact = gpuconv.conv(*wide, pads=[1] * 4)
     sums = gpuconv.conv(*map(abs, wide), pads=[1] * 4)
     if layout == "NHWC":
         narrow[0] = np.ascontiguousarray(narrow[0].transpose(0, 2, 3, 1))
     attributes = {"pads": [1] * 4, "layout": layout, "precision": precision}
     (y,) = on_device("conv", narrow, attributes)
-    y = y.astype(np.float64).transpose(0, 3, 1, 2) if layout == "NHWC" else y.astype(np.float64)
+    y = (
+        y.astype(np.float64).transpose(0, 3, 1, 2)
+        if layout == "NHWC"
+        else y.astype(np.float64)
+    )
     errors[title] = float((abs(y - exact) / sums).max())
     print(f"{title:14} 2^{np.log2(errors[title]):.1f} of S")
 assert errors["float32"] <= 577 * 2.0**-24
@@ -192,7 +255,14 @@ assert errors["3xTF32"] < 2.0**-18 < errors["TF32"] < 2.0**-10
 # machine. Its times are modelled.
 
 # %%
-plan = gpuconv.explain("conv", (32, 56, 56, 64), (64, 64, 3, 3), pads=[1] * 4, dtype="float16", layout="NHWC")
+plan = gpuconv.explain(
+    "conv",
+    (32, 56, 56, 64),
+    (64, 64, 3, 3),
+    pads=[1] * 4,
+    dtype="float16",
+    layout="NHWC",
+)
 assert any(plan.kernel.startswith(launch.variant.name) for launch in plan.launches)
 
 # %% [markdown]
@@ -201,10 +271,16 @@ assert any(plan.kernel.startswith(launch.variant.name) for launch in plan.launch
 
 # %%
 with device():
-    arrays = gpuconv.to_device(normal(2, 16, 12, 12)), gpuconv.to_device(normal(24, 16, 3, 3))
+    arrays = (
+        gpuconv.to_device(normal(2, 16, 12, 12)),
+        gpuconv.to_device(normal(24, 16, 3, 3)),
+    )
     times = gpuconv.tune("conv", *arrays, pads=[1] * 4)
 for kernel, seconds in times.items():
-    print(f"{kernel:45}", f"{seconds * 1e6:8.1f} us" if on_gpu else f"{seconds * 1e9:8.0f} threads")
+    print(
+        f"{kernel:45}",
+        f"{seconds * 1e6:8.1f} us" if on_gpu else f"{seconds * 1e9:8.0f} threads",
+    )
 assert list(times.values()) == sorted(times.values())
 
 # %% [markdown]
@@ -215,12 +291,14 @@ assert list(times.values()) == sorted(times.values())
 # an H200 can take by its datasheet.
 
 # %%
-from benchmarks.layers import Layer  # noqa: E402
-from benchmarks.static_plan import Case, planned  # noqa: E402
-from gpuconv.cuda.limits import representative  # noqa: E402
+from benchmarks.layers import Layer
+from benchmarks.static_plan import Case, planned
+from gpuconv.cuda.limits import representative
 
 size, kernel, one = (32, 64, 56, 56), (3, 3), (1, 1)
-layer = Layer("3x3", "ResNet-50", "Conv", size, kernel, one, (1,) * 4, one, ("fp32",), k_out=64)
+layer = Layer(
+    "3x3", "ResNet-50", "Conv", size, kernel, one, (1,) * 4, one, ("fp32",), k_out=64
+)
 
 
 def measured(dtype, precision, layout):
@@ -228,9 +306,17 @@ def measured(dtype, precision, layout):
     from cupyx.profiler import benchmark
 
     shape = size if layout == "NCHW" else (32, 56, 56, 64)
-    x, w = (gpuconv.to_device(normal(*extents).astype(dtype)) for extents in (shape, layer.w_shape))
-    weights, attributes = gpuconv.pack(w), {"pads": [1] * 4, "layout": layout, "precision": precision}
-    repeated = benchmark(lambda: gpuconv.conv(x, weights, **attributes), n_repeat=20, n_warmup=5)
+    x, w = (
+        gpuconv.to_device(normal(*extents).astype(dtype))
+        for extents in (shape, layer.w_shape)
+    )
+    weights, attributes = (
+        gpuconv.pack(w),
+        {"pads": [1] * 4, "layout": layout, "precision": precision},
+    )
+    repeated = benchmark(
+        lambda: gpuconv.conv(x, weights, **attributes), n_repeat=20, n_warmup=5
+    )
     return float(repeated.gpu_times.min()) * 1e6
 
 
@@ -245,20 +331,33 @@ def by_pytorch(dtype, precision, layout):
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     form = torch.channels_last if layout == "NHWC" else torch.contiguous_format
     x, w = (
-        torch.randn(*extents, device="cuda", dtype=getattr(torch, dtype)).contiguous(memory_format=form)
+        torch.randn(*extents, device="cuda", dtype=getattr(torch, dtype)).contiguous(
+            memory_format=form
+        )
         for extents in (size, layer.w_shape)
     )
-    repeated = benchmark(lambda: torch.nn.functional.conv2d(x, w, padding=1), n_repeat=20, n_warmup=5)
+    repeated = benchmark(
+        lambda: torch.nn.functional.conv2d(x, w, padding=1), n_repeat=20, n_warmup=5
+    )
     return float(repeated.gpu_times.min()) * 1e6
 
 
 found = {}
 for title, (dtype, precision, layout) in ways.items():
     row = planned(Case(layer, dtype, layout, precision), representative("sm_90a"))
-    found[title] = {"least possible": row["floor_us"], "gpuconv, modelled": row["modelled_us"]}
+    found[title] = {
+        "least possible": row["floor_us"],
+        "gpuconv, modelled": row["modelled_us"],
+    }
     if on_gpu:
-        found[title] = {"gpuconv": measured(dtype, precision, layout), "PyTorch": by_pytorch(dtype, precision, layout)}
-    print(f"{title:14}", ", ".join(f"{name} {us:.1f} us" for name, us in found[title].items() if us))
+        found[title] = {
+            "gpuconv": measured(dtype, precision, layout),
+            "PyTorch": by_pytorch(dtype, precision, layout),
+        }
+    print(
+        f"{title:14}",
+        ", ".join(f"{name} {us:.1f} us" for name, us in found[title].items() if us),
+    )
 if on_gpu:
     x, w = normal(*size), normal(*layer.w_shape)
     start = time.perf_counter()
@@ -277,7 +376,9 @@ if on_gpu:
 # %%
 def network(x, w):
     """Convolve and pool."""
-    return gpuconv.max_pool(gpuconv.conv(x, w, pads=[1] * 4), kernel_shape=[2, 2], strides=[2, 2])
+    return gpuconv.max_pool(
+        gpuconv.conv(x, w, pads=[1] * 4), kernel_shape=[2, 2], strides=[2, 2]
+    )
 
 
 weights = gpuconv.pack(random.integers(-3, 4, (16, 3, 3, 3)).astype(np.float32))
@@ -301,7 +402,10 @@ else:
     with device() as emulated:
         results = [network(values, weights) for values in inputs]
     names = [launch.variant.name for launch in emulated.launches]
-    assert all((y == network(values, weights)).all() for y, values in zip(results, inputs, strict=True))
+    assert all(
+        (y == network(values, weights)).all()
+        for y, values in zip(results, inputs, strict=True)
+    )
     print("once:", names[:-4], "- in the graph:", names[-2:])
 
 # %% [markdown]
@@ -314,14 +418,27 @@ else:
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
 left.barh(list(errors), list(errors.values()), color="tab:green")
 left.axvline(2.0**-24, color="black", linestyle=":", label="u = 2⁻²⁴")
-left.set(xscale="log", xlim=1e-8, title="worst error, as a share of S", xlabel="|y − exact| / S")
+left.set(
+    xscale="log",
+    xlim=1e-8,
+    title="worst error, as a share of S",
+    xlabel="|y − exact| / S",
+)
 left.legend(loc="upper right")
 programs = list(dict.fromkeys(name for row in found.values() for name in row))
 for number, program in enumerate(programs):
     lengths = [row.get(program) or 0 for row in found.values()]
     at = np.arange(len(found)) + 0.4 * (number - 0.5)
     hatch = "///" if "modelled" in program else ""
-    right.barh(at, lengths, 0.4, label=program, color=["lightgray", "tab:blue"][number], hatch=hatch, edgecolor="white")
+    right.barh(
+        at,
+        lengths,
+        0.4,
+        label=program,
+        color=["lightgray", "tab:blue"][number],
+        hatch=hatch,
+        edgecolor="white",
+    )
 title = "MEASURED on this GPU" if on_gpu else "MODELLED for an H200, nothing measured"
 right.set(title=title, xlabel="microseconds, ResNet-50's 64 × 56 × 56, 32 images")
 right.set_yticks(range(len(found)), list(found))

@@ -56,7 +56,9 @@ image = photo.transpose(2, 0, 1)[None]  # one image of three channels
 sobel = np.outer([1, 2, 1], [-1, 0, 1])
 laplace = np.array([[0, -1, 0], [-1, 4, -1], [0, -1, 0]])
 brightness = np.array([0.299, 0.587, 0.114])  # of red, green and blue
-weight = (np.stack([sobel, sobel.T, laplace])[:, None] * brightness[:, None, None]).astype(np.float32)
+weight = (
+    np.stack([sobel, sobel.T, laplace])[:, None] * brightness[:, None, None]
+).astype(np.float32)
 print("image", image.shape, "weight", weight.shape)
 
 features = gpuconv.conv(place(image), place(weight), pads=[1, 1, 1, 1])
@@ -86,10 +88,16 @@ plt.show()
 
 # %%
 edges = np.hypot(along_rows, along_columns)[None, None]
-pooled, indices = gpuconv.max_pool(place(edges), kernel_shape=[8, 8], strides=[8, 8], return_indices=True)
+pooled, indices = gpuconv.max_pool(
+    place(edges), kernel_shape=[8, 8], strides=[8, 8], return_indices=True
+)
 assert (edges.ravel()[gpuconv.to_host(indices)] == gpuconv.to_host(pooled)).all()
 sparse = gpuconv.max_unpool(pooled, indices, kernel_shape=[8, 8], strides=[8, 8])
-print(pooled.shape, sparse.shape, f"{np.mean(gpuconv.to_host(sparse) != 0):.1%} of the pixels are left")
+print(
+    pooled.shape,
+    sparse.shape,
+    f"{np.mean(gpuconv.to_host(sparse) != 0):.1%} of the pixels are left",
+)
 
 # %% [markdown]
 # ## ConvTranspose: enlarging
@@ -102,9 +110,13 @@ means = np.full((3, 1, 4, 4), 1 / 16, np.float32)
 ramp = (np.array([1, 3, 5, 7, 7, 5, 3, 1]) / 8).astype(np.float32)
 bilinear = np.tile(np.outer(ramp, ramp), (3, 1, 1, 1))
 small = gpuconv.conv(place(image), place(means), strides=[4, 4], group=3)
-large = gpuconv.conv_transpose(small, place(bilinear), strides=[4, 4], pads=[2] * 4, group=3)
+large = gpuconv.conv_transpose(
+    small, place(bilinear), strides=[4, 4], pads=[2] * 4, group=3
+)
 print(image.shape, "to", small.shape, "to", large.shape)
-assert abs(gpuconv.to_host(large)[..., 4:-4, 4:-4] - image[..., 4:-4, 4:-4]).mean() < 0.03
+assert (
+    abs(gpuconv.to_host(large)[..., 4:-4, 4:-4] - image[..., 4:-4, 4:-4]).mean() < 0.03
+)
 
 # %% [markdown]
 # ConvTranspose is the adjoint of the Conv with the same weights and attributes: ⟨conv(x), y⟩ = ⟨x, conv_transpose(y)⟩,
@@ -113,7 +125,9 @@ assert abs(gpuconv.to_host(large)[..., 4:-4, 4:-4] - image[..., 4:-4, 4:-4]).mea
 # %%
 back = gpuconv.conv_transpose(features, place(weight), pads=[1, 1, 1, 1])
 left, right = (
-    np.vdot(gpuconv.to_host(a).astype(np.float64), gpuconv.to_host(b).astype(np.float64))
+    np.vdot(
+        gpuconv.to_host(a).astype(np.float64), gpuconv.to_host(b).astype(np.float64)
+    )
     for a, b in ((features, features), (image, back))
 )
 print(left, right)
@@ -130,7 +144,11 @@ assert abs(left - right) < 1e-5 * abs(left)
 padded = np.pad(image[0].astype(np.float64), ((0, 0), (1, 1), (1, 1)))
 windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
 exact = np.einsum("cyxij,mcij->myx", windows, weight.astype(np.float64))
-bound = (27 + 1) * 2.0**-24 * np.einsum("cyxij,mcij->myx", windows, abs(weight).astype(np.float64))
+bound = (
+    (27 + 1)
+    * 2.0**-24
+    * np.einsum("cyxij,mcij->myx", windows, abs(weight).astype(np.float64))
+)
 share = abs(gpuconv.to_host(features)[0] - exact) / bound
 print(f"{share.size} sums are off by at most {share.max():.1%} of their bounds")
 assert share.max() <= 1
@@ -142,7 +160,12 @@ assert share.max() <= 1
 ones = np.ones((1, 1, 1, 1025), np.float16)
 ones[..., 0] = 2048
 total = gpuconv.to_host(gpuconv.conv(place(ones), place(np.ones_like(ones))))
-print("gpuconv", total.item(), "and by additions in float16", ones.ravel().cumsum(dtype=np.float16)[-1].item())
+print(
+    "gpuconv",
+    total.item(),
+    "and by additions in float16",
+    ones.ravel().cumsum(dtype=np.float16)[-1].item(),
+)
 assert total.item() == 2048 + 1024
 
 # %% [markdown]
@@ -150,7 +173,11 @@ assert total.item() == 2048 + 1024
 # padding of zeros would have made a NaN of it.
 
 # %%
-edge = gpuconv.conv(place(np.ones((1, 1, 3), np.float32)), place(np.array([[[np.inf, 1]]], np.float32)), pads=[1, 0])
+edge = gpuconv.conv(
+    place(np.ones((1, 1, 3), np.float32)),
+    place(np.array([[[np.inf, 1]]], np.float32)),
+    pads=[1, 0],
+)
 print(gpuconv.to_host(edge))
 assert gpuconv.to_host(edge).tolist() == [[[1, np.inf, np.inf]]]
 
@@ -174,7 +201,14 @@ else:
 # than, and what the choice was between. Its times are modelled: they put kernels in order, no more.
 
 # %%
-plan = gpuconv.explain("conv", (32, 64, 56, 56), (64, 64, 3, 3), pads=[1, 1, 1, 1], dtype="float16", arch="sm_80")
+plan = gpuconv.explain(
+    "conv",
+    (32, 64, 56, 56),
+    (64, 64, 3, 3),
+    pads=[1, 1, 1, 1],
+    dtype="float16",
+    arch="sm_80",
+)
 assert plan.kernel in [launch.variant.name for launch in plan.launches]
 
 # %% [markdown]
@@ -183,7 +217,21 @@ assert plan.kernel in [launch.variant.name for launch in plan.launches]
 # The photograph, its strongest edges where they were, the small picture, and the same enlarged again.
 
 # %%
-colours = [gpuconv.to_host(array)[0].transpose(1, 2, 0).clip(0, 1) for array in (small, large)]
-spots = 1 - gpuconv.to_host(gpuconv.max_pool(sparse, kernel_shape=[3, 3], pads=[1] * 4))[0, 0]  # 3 × 3 pixels each
-draw({"photograph": photo, "strongest edges": spots, "small": colours[0], "enlarged": colours[1]}, vmin=0, vmax=1)
+colours = [
+    gpuconv.to_host(array)[0].transpose(1, 2, 0).clip(0, 1) for array in (small, large)
+]
+spots = (
+    1
+    - gpuconv.to_host(gpuconv.max_pool(sparse, kernel_shape=[3, 3], pads=[1] * 4))[0, 0]
+)  # 3 × 3 pixels each
+draw(
+    {
+        "photograph": photo,
+        "strongest edges": spots,
+        "small": colours[0],
+        "enlarged": colours[1],
+    },
+    vmin=0,
+    vmax=1,
+)
 plt.show()

@@ -130,6 +130,18 @@ def test_pictures_are_as_drawn() -> None:
     assert sorted(shown) == sorted(drawn)
 
 
+def test_code_fits_into_the_site() -> None:
+    blocks = [
+        (path.name, block)
+        for path in sorted((ROOT / "docs").glob("*.md"))
+        for block in re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    ]
+    assert len(blocks) > 20
+    for name, block in blocks:
+        for line in block.splitlines():
+            assert len(line) <= 88 or line.startswith("# "), f"{name}: {line}"  # what is printed is as long as it is
+
+
 def test_links_lead_to_files_and_headings_that_are_there() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
     links = [
