@@ -1,7 +1,7 @@
 """How Sphinx makes the site: ``sphinx-build -W docs docs/_build/html``.
 
-Pages are the .md files beside this one; the notebooks of examples/ are copied here and shown as they are kept, with their
-outputs; tables of measurements come from benchmarks/results (tables.py).
+Pages are the .md files beside this one; the notebooks of examples/ are copied here and shown as they are kept, with
+their outputs; tables of measurements come from benchmarks/results (tables.py).
 """
 
 from __future__ import annotations
