@@ -64,9 +64,8 @@ def reached(kernel, stride, extent=8):
 assert sorted(set(reached(3, 2).ravel())) == [1, 2, 4]
 for kernel, stride in ((2, 2), (3, 2), (4, 2), (5, 2), (4, 3), (6, 3)):
     counts = reached(kernel, stride)
-    print(
-        f"kernel {kernel}, stride {stride}: {sorted(set(counts.ravel().astype(int).tolist()))}"
-    )
+    kinds = sorted(set(counts.ravel().astype(int).tolist()))
+    print(f"kernel {kernel}, stride {stride}: {kinds}")
     assert (counts.min() == counts.max()) == (kernel % stride == 0)
 
 # %% [markdown]
@@ -150,7 +149,7 @@ assert all(picture.shape == (1, 1, 128, 128) for picture in pictures.values())
 
 # %%
 def checkerboard(picture):
-    """Return the amplitude at the highest frequency of rows and columns, over that of the mean."""
+    """Return the amplitude at the highest frequency, over that of the mean."""
     spectrum = abs(np.fft.fft2(picture[0, 0, 16:-16, 16:-16]))
     middle = spectrum.shape[0] // 2
     return (

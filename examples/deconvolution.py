@@ -136,9 +136,8 @@ def decibels(image):
 
 restored, losses = sharpen(blurred, blur, 60)
 before = np.pad(blurred, ((0, 0), (0, 0), (5, 5), (5, 5)), mode="edge")
-print(
-    f"{decibels(before):.1f} dB blurred, {decibels(restored):.1f} dB restored; loss {losses[0]:.2f} to {losses[-1]:.4f}"
-)
+print(f"{decibels(before):.1f} dB blurred, {decibels(restored):.1f} dB restored")
+print(f"loss {losses[0]:.2f} to {losses[-1]:.4f}")
 assert decibels(restored) > decibels(before) + 5
 assert losses[-1] < 0.01 * losses[0]
 
@@ -155,7 +154,7 @@ assert losses[-1] < 0.01 * losses[0]
 
 # %%
 def find_blur(sharp, blurred, taps, steps):
-    """Return the kernel that makes one image of the other: conjugate gradients for the normal equations."""
+    """Return the kernel that makes one image of the other, by conjugate gradients."""
     images, shape = place(sharp), (1, 1, taps, taps)
     weights = place(np.zeros(shape, np.float32))
     gradient = -gpuconv.conv_weight_grad(

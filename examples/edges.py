@@ -91,9 +91,8 @@ for number, filter_ in enumerate(bank[:, 0].astype(np.float64)):
         theirs = ndimage.correlate(photo.astype(np.float64), filter_, mode=mode)
         assert abs(ours[number] - theirs).max() < 227 * 2.0**-24 * abs(filter_).sum()
 gradient, gradient_of_black = np.hypot(*answers[:2]), np.hypot(*black[:2])
-print(
-    f"mean gradient along the border: {gradient[0].mean():.3f}, with black beyond it {gradient_of_black[0].mean():.3f}"
-)
+print(f"mean gradient along the border: {gradient[0].mean():.3f},", end=" ")
+print(f"with black beyond it {gradient_of_black[0].mean():.3f}")
 assert gradient_of_black[0].mean() > 5 * gradient[0].mean()
 
 # %% [markdown]

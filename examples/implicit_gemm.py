@@ -71,7 +71,7 @@ pixels, K = images * height * width, kernel_rows * kernel_columns * channels
 
 
 def gathered(k, pixel, x=x):
-    """Return the elements of the matrix of activations in rows k and columns pixel, straight from x."""
+    """Return rows k and columns pixel of the matrix of activations, straight from x."""
     tap, channel = np.divmod(k, channels)
     n, place = np.divmod(pixel, height * width)
     row = place // width + tap // kernel_columns - pad
@@ -121,9 +121,8 @@ for block_m, block_n in ((64, 64), (128, 128)):
     result, loaded = implicit_gemm(block_m, block_n, 16)
     assert (result == weights @ matrix).all()
     each = filters * pixels * K / loaded
-    print(
-        f"{block_m} x {block_n}: {loaded} elements loaded, {each:.1f} multiply-adds for each"
-    )
+    print(f"{block_m} x {block_n}: {loaded} elements loaded,", end=" ")
+    print(f"{each:.1f} multiply-adds for each")
 
 # %% [markdown]
 # An element that is loaded serves a whole row or column of the tile: BLOCK_M·BLOCK_N / (BLOCK_M + BLOCK_N)
@@ -246,9 +245,8 @@ for line, (count,) in sorted(profile.items(), key=lambda item: -item[1][0])[:6]:
     file, number = line.split(" ")[0].split(":")
     path = next((checkout / "kernels_cu").rglob(file))
     text = path.read_text(encoding="utf-8").splitlines()[int(number) - 1].strip()
-    print(
-        f"{count / counters.total['instructions']:6.1%}  {line.split(' ')[0]:22} {text[:80]}"
-    )
+    share = count / counters.total["instructions"]
+    print(f"{share:6.1%}  {line.split(' ')[0]:22} {text[:80]}")
 
 # %% [markdown]
 # ## The picture

@@ -83,7 +83,7 @@ def conv_layer(name, batch, channels, extent, filters, kernel, stride=1):
 
 
 def resnet50(batch):
-    """Return the convolutions in order, in a list for each block; the stem is the first block."""
+    """Return the convolutions in order, in a list for each block, the stem first."""
     blocks = [[conv_layer("stem", batch, 3, 224, 64, 7, 2)]]
     channels, extent = 64, 56  # after the pooling
     for stage, (count, width) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512)), 1):
@@ -197,9 +197,8 @@ measured = {
     }
     for row in rows
 }
-print(
-    f"{record['command']}: {record['machine']['cpu']}, {record['threads']} threads, float32"
-)
+cpu, threads = record["machine"]["cpu"], record["threads"]
+print(f"{record['command']}: {cpu}, {threads} threads, float32")
 for (name, ratios), row in zip(measured.items(), rows, strict=True):
     times = ", ".join(f"{program} {ratio:.2f}" for program, ratio in ratios.items())
     print(f"{name:12} x {'×'.join(map(str, row['x'])):13} {times}")
@@ -228,9 +227,8 @@ for layer in layers:
         modelled[layer.id] > floors[layer.id]
     )  # no model may be quicker than possible
 print(f"{sum(by_memory.values())} of {len(layers)} layers wait for memory")
-print(
-    f"model {sum(modelled.values()) * 1e6:.0f} us, floor {sum(floors.values()) * 1e6:.0f} us"
-)
+total, least = sum(modelled.values()), sum(floors.values())
+print(f"model {total * 1e6:.0f} us, floor {least * 1e6:.0f} us")
 for name in ("stem", "1.1 3x3", "3.1 expand", "4.1 3x3"):
     print(f"{name:11} {kernels[name]}")
 

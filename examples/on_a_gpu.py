@@ -321,7 +321,7 @@ def measured(dtype, precision, layout):
 
 
 def by_pytorch(dtype, precision, layout):
-    """Return the least time of PyTorch's conv2d with cuDNN's quickest algorithm, in microseconds, or None."""
+    """Return the least time of PyTorch's conv2d, in microseconds, or None."""
     if not find_spec("torch") or precision == "3xtf32":
         return None
     import torch

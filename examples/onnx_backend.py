@@ -170,7 +170,8 @@ by_definition = {
     "Conv, uneven pads": lambda x, w: conv_by_definition(
         x, w, before=2, outputs=3, stride=2, dilation=1
     ),
-    # Seven outputs need (7 - 1) * 1 + (2 * 2 + 1) - 7 = 4 elements of padding: the dilated kernel counts.
+    # Seven outputs need (7 - 1) * 1 + (2 * 2 + 1) - 7 = 4 elements of padding:
+    # the dilated kernel counts.
     "Conv, SAME and dilation": lambda x, w: conv_by_definition(
         x, w, before=2, outputs=7, stride=1, dilation=2
     ),
@@ -180,7 +181,8 @@ by_definition = {
     "ConvTranspose, groups": lambda x, w: conv_transpose_by_definition(
         x, w, before=0, outputs=11, stride=2, group=2
     ),
-    # 10 elements by nature, 7 asked for: of 3 to crop the larger half goes first, unless auto_pad is SAME_UPPER.
+    # 10 elements by nature, 7 asked for: of 3 to crop the larger half goes first,
+    # unless auto_pad is SAME_UPPER.
     "ConvTranspose, odd output_shape": lambda x, w: conv_transpose_by_definition(
         x, w, before=2, outputs=7, stride=2, group=1
     ),
@@ -230,7 +232,7 @@ assert (ours["MaxPool, SAME_LOWER"][0] < 0).all()  # padding is no zero
 
 # %%
 def bounds(model: Any, inputs: dict[str, Any]) -> Any:
-    """Return the bound of each output, for the distance between two sums that are each within it."""
+    """Return how far each output may be from that of another correct sum."""
     node = model.graph.node[0]
     if node.op_type == "MaxPool":
         return 0.0  # a maximum is exact
@@ -264,7 +266,7 @@ Run = Callable[[Any, dict[str, Any]], list[Any]]
 
 
 def verdict(run: Run, name: str) -> tuple[str, str]:
-    """Tell how a backend does in a case: agrees, differs or refuses; and in what words."""
+    """Tell if a backend agrees, differs or refuses in a case, and in what words."""
     model, inputs = cases[name]
     try:
         result = run(model, inputs)
@@ -343,9 +345,8 @@ for peer in backends:
 # %%
 model, inputs = cases["Conv, ordinary"]
 distance = abs(shortcut(model, inputs)[0] - ours["Conv, ordinary"][0])
-print(
-    f"off by up to {distance.max():.1e}, where the bound is {bounds(model, inputs).max():.1e} at most"
-)
+most = bounds(model, inputs).max()
+print(f"off by up to {distance.max():.1e}, where the bound is {most:.1e} at most")
 assert np.allclose(
     shortcut(model, inputs)[0], ours["Conv, ordinary"][0], rtol=1e-2, atol=1e-2
 )
