@@ -62,7 +62,9 @@ html_search_scorer = str(DOCS / "search_scorer.js")
 
 # Sphinx reads what is below its own folder; in the checkout the pages' links lead to the notebooks themselves.
 shutil.rmtree(DOCS / "examples", ignore_errors=True)
-shutil.copytree(CHECKOUT / "examples", DOCS / "examples", ignore=shutil.ignore_patterns("*.py", "__pycache__", ".*"))
+(DOCS / "examples").mkdir()
+for notebook in (CHECKOUT / "examples").glob("*.ipynb"):
+    shutil.copy(notebook, DOCS / "examples")
 
 
 def lead_to_copies(app: Sphinx, page: str, source: list[str]) -> None:

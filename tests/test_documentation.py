@@ -51,6 +51,14 @@ def test_notebooks_are_their_texts_executed(path: Path) -> None:
     assert unlike_executed(cells) == "", anew
 
 
+def test_the_site_begins_with_every_notebook() -> None:
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    for path in TEXTS:
+        assert f"\n:img-top: pictures/notebooks/{path.stem}.png\n" in page
+        assert f"\n:link: examples/{path.stem}\n" in page  # its card
+        assert f"\nexamples/{path.stem}\n" in page  # its place in the list beside the pages
+
+
 def unlike_executed(cells: list[Any]) -> str:
     """Return in what cells differ from those of a notebook that was executed once, from first to last, and passed."""
     code = [cell for cell in cells if cell["cell_type"] == "code"]
