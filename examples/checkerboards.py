@@ -17,6 +17,9 @@
 # Networks that draw pictures enlarge them with ConvTranspose, and for years their pictures had a checkerboard in
 # them. This page shows where it comes from, how gpuconv computes ConvTranspose, which turns out to be the same
 # question, and what helps.
+#
+# To run it: `pip install -e ".[examples]"` in a checkout, then `jupyter lab examples/checkerboards.ipynb`. With a GPU
+# add the extra `cuda13` or `cuda12`.
 
 # %%
 import matplotlib.pyplot as plt
@@ -51,7 +54,9 @@ def enlarge(x, w, **attributes):
 def reached(kernel, stride, extent=8):
     """Return how many products each output has, far from the border."""
     ones = np.ones((1, 1, extent, extent), np.float32)
-    counts = enlarge(ones, np.ones((1, 1, kernel, kernel), np.float32), strides=[stride] * 2)[0, 0]
+    counts = enlarge(
+        ones, np.ones((1, 1, kernel, kernel), np.float32), strides=[stride] * 2
+    )[0, 0]
     inside = slice(kernel, extent * stride - kernel)
     return counts[inside, inside]
 
@@ -59,7 +64,8 @@ def reached(kernel, stride, extent=8):
 assert sorted(set(reached(3, 2).ravel())) == [1, 2, 4]
 for kernel, stride in ((2, 2), (3, 2), (4, 2), (5, 2), (4, 3), (6, 3)):
     counts = reached(kernel, stride)
-    print(f"kernel {kernel}, stride {stride}: {sorted(set(counts.ravel().astype(int).tolist()))}")
+    kinds = sorted(set(counts.ravel().astype(int).tolist()))
+    print(f"kernel {kernel}, stride {stride}: {kinds}")
     assert (counts.min() == counts.max()) == (kernel % stride == 0)
 
 # %% [markdown]
@@ -80,12 +86,16 @@ def by_phases(x, w, stride):
     kernel, extent = w.shape[2], x.shape[2]
     y = np.zeros((x.shape[0], w.shape[1], stride * (extent - 1) + kernel), x.dtype)
     for phase in range(stride):
-        taps = w[:, :, phase::stride]  # of this phase; its outputs are of inputs q, q - 1, …
+        taps = w[
+            :, :, phase::stride
+        ]  # of this phase; its outputs are of inputs q, q - 1, …
         if taps.shape[2]:
-            turned = taps[:, :, ::-1].transpose(1, 0, 2)  # Conv reads inputs from left to right, and has M first
-            y[:, :, phase::stride] = gpuconv.conv(x, turned, pads=[taps.shape[2] - 1] * 2)[
-                :, :, : y[:, :, phase::stride].shape[2]
-            ]
+            turned = taps[:, :, ::-1].transpose(
+                1, 0, 2
+            )  # Conv reads inputs from left to right, and has M first
+            y[:, :, phase::stride] = gpuconv.conv(
+                x, turned, pads=[taps.shape[2] - 1] * 2
+            )[:, :, : y[:, :, phase::stride].shape[2]]
     return y
 
 
@@ -114,13 +124,22 @@ def untrained(kernel):
     return random.normal(1, 0.1, (1, 1, kernel, kernel)).astype(np.float32)
 
 
-uneven = enlarge(small, untrained(3), strides=[2, 2], pads=[1] * 4, output_padding=[1, 1])
+uneven = enlarge(
+    small, untrained(3), strides=[2, 2], pads=[1] * 4, output_padding=[1, 1]
+)
 even = enlarge(small, untrained(4), strides=[2, 2], pads=[1] * 4)
 smooth = enlarge(small, bilinear, strides=[2, 2], pads=[1] * 4)
 nearest = enlarge(small, np.ones((1, 1, 2, 2), np.float32), strides=[2, 2])
 assert (nearest[0, 0] == small[0, 0].repeat(2, 0).repeat(2, 1)).all()
-resized = gpuconv.to_host(gpuconv.conv(place(nearest), place(untrained(3) / 9), pads=[1] * 4))
-pictures = {"kernel 3": uneven, "kernel 4": even, "bilinear": smooth, "nearest, then Conv": resized}
+resized = gpuconv.to_host(
+    gpuconv.conv(place(nearest), place(untrained(3) / 9), pads=[1] * 4)
+)
+pictures = {
+    "kernel 3": uneven,
+    "kernel 4": even,
+    "bilinear": smooth,
+    "nearest, then Conv": resized,
+}
 assert all(picture.shape == (1, 1, 128, 128) for picture in pictures.values())
 
 # %% [markdown]
@@ -130,16 +149,21 @@ assert all(picture.shape == (1, 1, 128, 128) for picture in pictures.values())
 
 # %%
 def checkerboard(picture):
-    """Return the amplitude at the highest frequency of rows and columns, over that of the mean."""
+    """Return the amplitude at the highest frequency, over that of the mean."""
     spectrum = abs(np.fft.fft2(picture[0, 0, 16:-16, 16:-16]))
     middle = spectrum.shape[0] // 2
-    return max(spectrum[middle, middle], spectrum[0, middle], spectrum[middle, 0]) / spectrum[0, 0]
+    return (
+        max(spectrum[middle, middle], spectrum[0, middle], spectrum[middle, 0])
+        / spectrum[0, 0]
+    )
 
 
 shares = {name: checkerboard(picture) for name, picture in pictures.items()}
 for name, share in shares.items():
     print(f"{name:20} {share:.4f}")
-assert shares["kernel 3"] > 5 * max(share for name, share in shares.items() if name != "kernel 3")
+assert shares["kernel 3"] > 5 * max(
+    share for name, share in shares.items() if name != "kernel 3"
+)
 
 # %% [markdown]
 # The kernel of 4 keeps what its random weights are uneven by, which training can change weight by weight. The kernel
@@ -147,7 +171,11 @@ assert shares["kernel 3"] > 5 * max(share for name, share in shares.items() if n
 # its odd phase one, (2 − 1) / (2 + 1).
 
 # %%
-ones = enlarge(np.ones((1, 1, 66, 66), np.float32), np.ones((1, 1, 3, 3), np.float32), strides=[2, 2])[..., 2:-3, 2:-3]
+ones = enlarge(
+    np.ones((1, 1, 66, 66), np.float32),
+    np.ones((1, 1, 3, 3), np.float32),
+    strides=[2, 2],
+)[..., 2:-3, 2:-3]
 assert abs(checkerboard(ones) - 1 / 3) < 1e-6
 
 # %% [markdown]
@@ -159,7 +187,11 @@ for (name, picture), (above, below) in zip(pictures.items(), axes.T, strict=True
     above.imshow(picture[0, 0, 16:80, 32:96], cmap="gray")
     above.set_title(name)
     spectrum = np.fft.fftshift(abs(np.fft.fft2(picture[0, 0, 16:-16, 16:-16])))
-    below.imshow(np.log10(spectrum / spectrum.max() + 1e-5), cmap="magma", extent=(-0.5, 0.5, -0.5, 0.5))
+    below.imshow(
+        np.log10(spectrum / spectrum.max() + 1e-5),
+        cmap="magma",
+        extent=(-0.5, 0.5, -0.5, 0.5),
+    )
     below.set_title(f"checkerboard {shares[name]:.1%}")
     above.set(xticks=[], yticks=[])
 plt.show()

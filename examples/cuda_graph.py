@@ -14,14 +14,18 @@ import gpuconv
 
 def network(x: Any, w: gpuconv.PackedWeights) -> Any:
     """Convolve and pool."""
-    return gpuconv.max_pool(gpuconv.conv(x, w, pads=[1, 1, 1, 1]), kernel_shape=[2, 2], strides=[2, 2])
+    return gpuconv.max_pool(
+        gpuconv.conv(x, w, pads=[1, 1, 1, 1]), kernel_shape=[2, 2], strides=[2, 2]
+    )
 
 
 def main() -> None:
     """Capture the network once, launch it for three inputs, compare with the CPU."""
     random = np.random.default_rng(0)
     weights = gpuconv.pack(random.integers(-3, 4, (16, 3, 3, 3)).astype(np.float32))
-    inputs = [random.integers(-9, 10, (2, 3, 32, 32)).astype(np.float32) for _ in range(3)]
+    inputs = [
+        random.integers(-9, 10, (2, 3, 32, 32)).astype(np.float32) for _ in range(3)
+    ]
     try:
         w = gpuconv.to_device(weights)
     except gpuconv.DeviceError as error:
@@ -32,12 +36,16 @@ def main() -> None:
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:  # every stream but the null stream can capture
         x = gpuconv.to_device(inputs[0])
-        network(x, w)  # before the capture: kernels are compiled and loaded, weights are packed
+        network(
+            x, w
+        )  # before the capture: kernels are compiled and loaded, weights are packed
         stream.begin_capture()
         y = network(x, w)
         graph = stream.end_capture()
         for host in inputs:
-            x.set(host)  # the graph reads the array that it was captured with, and writes y
+            x.set(
+                host
+            )  # the graph reads the array that it was captured with, and writes y
             graph.launch(stream)
             same = (gpuconv.to_host(y) == network(host, weights)).all()
             print("the graph's result", "is" if same else "IS NOT", "that of the CPU")

@@ -17,6 +17,9 @@
 # The filters that networks learn in their first layer were known before: derivatives, Laplacians, Gabor functions.
 # Here they are put into one Conv by hand, on a photograph that scikit-image has in its package, and compared with
 # SciPy's. Then MaxPool's Indices find corners.
+#
+# To run it: `pip install -e ".[examples]"` in a checkout, then `jupyter lab examples/edges.ipynb`. With a GPU add
+# the extra `cuda13` or `cuda12`.
 
 # %%
 import matplotlib.pyplot as plt
@@ -50,7 +53,9 @@ rows, columns = np.mgrid[-7:8, -7:8].astype(np.float32)
 def gabor(angle, wavelength=6.0, spread=3.0):
     """Return a wave along a direction under a bell, without the constant part."""
     along = columns * np.cos(angle) + rows * np.sin(angle)
-    wave = np.cos(2 * np.pi * along / wavelength) * np.exp(-(rows**2 + columns**2) / (2 * spread**2))
+    wave = np.cos(2 * np.pi * along / wavelength) * np.exp(
+        -(rows**2 + columns**2) / (2 * spread**2)
+    )
     return wave - wave.mean()
 
 
@@ -60,7 +65,10 @@ def centred(small):
 
 
 angles = np.arange(6) * np.pi / 6
-sobel = [centred(np.outer([1, 2, 1], [-1, 0, 1])), centred(np.outer([-1, 0, 1], [1, 2, 1]))]
+sobel = [
+    centred(np.outer([1, 2, 1], [-1, 0, 1])),
+    centred(np.outer([-1, 0, 1], [1, 2, 1])),
+]
 laplacian = centred([[0, 1, 0], [1, -4, 1], [0, 1, 0]])
 bank = np.stack([*sobel, laplacian, *map(gabor, angles)]).astype(np.float32)[:, None]
 print(bank.shape)
@@ -73,7 +81,9 @@ print(bank.shape)
 # image, and convolving without `pads`. Both ways agree with SciPy, filter by filter.
 
 # %%
-black = gpuconv.to_host(gpuconv.conv(place(photo[None, None]), place(bank), pads=[7] * 4))[0]
+black = gpuconv.to_host(
+    gpuconv.conv(place(photo[None, None]), place(bank), pads=[7] * 4)
+)[0]
 mirrored = np.pad(photo, 7, mode="symmetric")[None, None]
 answers = gpuconv.to_host(gpuconv.conv(place(mirrored), place(bank)))[0]
 for number, filter_ in enumerate(bank[:, 0].astype(np.float64)):
@@ -81,9 +91,8 @@ for number, filter_ in enumerate(bank[:, 0].astype(np.float64)):
         theirs = ndimage.correlate(photo.astype(np.float64), filter_, mode=mode)
         assert abs(ours[number] - theirs).max() < 227 * 2.0**-24 * abs(filter_).sum()
 gradient, gradient_of_black = np.hypot(*answers[:2]), np.hypot(*black[:2])
-print(
-    f"mean gradient along the border: {gradient[0].mean():.3f}, with black beyond it {gradient_of_black[0].mean():.3f}"
-)
+print(f"mean gradient along the border: {gradient[0].mean():.3f},", end=" ")
+print(f"with black beyond it {gradient_of_black[0].mean():.3f}")
 assert gradient_of_black[0].mean() > 5 * gradient[0].mean()
 
 # %% [markdown]
@@ -107,11 +116,16 @@ def smooth(stack):
     padded = place(np.pad(stack, ((0, 0), (0, 0), (6, 6), (6, 6)), mode="symmetric"))
     down = place(np.tile(bell[:, None], (channels, 1, 1, 1)))
     along = place(np.tile(bell[None, :], (channels, 1, 1, 1)))
-    return gpuconv.to_host(gpuconv.conv(gpuconv.conv(padded, down, group=channels), along, group=channels))
+    return gpuconv.to_host(
+        gpuconv.conv(gpuconv.conv(padded, down, group=channels), along, group=channels)
+    )
 
 
 smoothed = smooth(photo[None, None])[0, 0]
-assert abs(smoothed - ndimage.gaussian_filter(photo.astype(np.float64), 2, radius=6)).max() < 34 * 2.0**-24
+assert (
+    abs(smoothed - ndimage.gaussian_filter(photo.astype(np.float64), 2, radius=6)).max()
+    < 34 * 2.0**-24
+)
 
 # %% [markdown]
 # ## Corners, and how MaxPool finds peaks
@@ -131,13 +145,25 @@ corners = a * c - b * b - 0.05 * (a + c) ** 2
 
 # %%
 window = {"kernel_shape": [21, 21], "pads": [10] * 4}
-height, indices = gpuconv.max_pool(place(corners[None, None]), return_indices=True, **window)
+height, indices = gpuconv.max_pool(
+    place(corners[None, None]), return_indices=True, **window
+)
 own = np.arange(corners.size).reshape(corners.shape)
 peak = (gpuconv.to_host(indices)[0, 0] == own) & (corners > 0.02 * corners.max())
-assert (gpuconv.to_host(height)[0, 0] == ndimage.maximum_filter(corners, 21, mode="constant", cval=-np.inf)).all()
+assert (
+    gpuconv.to_host(height)[0, 0]
+    == ndimage.maximum_filter(corners, 21, mode="constant", cval=-np.inf)
+).all()
 peak_rows, peak_columns = np.nonzero(peak)
-distances = np.maximum(*(abs(np.subtract.outer(at, at)) for at in (peak_rows, peak_columns)))
-print(len(peak_rows), "corners, the nearest two", distances[distances > 0].min(), "pixels apart")
+distances = np.maximum(
+    *(abs(np.subtract.outer(at, at)) for at in (peak_rows, peak_columns))
+)
+print(
+    len(peak_rows),
+    "corners, the nearest two",
+    distances[distances > 0].min(),
+    "pixels apart",
+)
 assert distances[distances > 0].min() > 10  # no peak is in another one's window
 
 # %% [markdown]
@@ -148,10 +174,16 @@ assert distances[distances > 0].min() > 10  # no peak is in another one's window
 
 # %%
 stripes = abs(answers[3:])
-strongest = np.where(stripes.max(0) > 0.15 * stripes.max(), angles[stripes.argmax(0)] * 180 / np.pi, np.nan)
+strongest = np.where(
+    stripes.max(0) > 0.15 * stripes.max(),
+    angles[stripes.argmax(0)] * 180 / np.pi,
+    np.nan,
+)
 figure, axes = plt.subplots(1, 3, figsize=(12, 4.2), layout="constrained")
 axes[0].imshow(photo, cmap="gray")
-axes[0].plot(peak_columns, peak_rows, "o", markersize=7, markerfacecolor="none", color="red")
+axes[0].plot(
+    peak_columns, peak_rows, "o", markersize=7, markerfacecolor="none", color="red"
+)
 axes[0].set_title("corners")
 axes[1].imshow(gradient, cmap="magma")
 axes[1].set_title("gradient")

@@ -18,6 +18,9 @@
 # function takes any number of axes. Films of volumes, as microscopes and scanners make them, have four: time, depth,
 # rows and columns. Here a speck too faint for any single volume is found by what it does in time, with one Conv in
 # four dimensions.
+#
+# To run it: `pip install -e ".[examples]"` in a checkout, then `jupyter lab examples/four_dimensions.ipynb`. With a GPU
+# add the extra `cuda13` or `cuda12`.
 
 # %%
 from itertools import product
@@ -44,12 +47,19 @@ except gpuconv.DeviceError as error:
 
 # %%
 random = np.random.default_rng(0)
-x = random.integers(-3, 4, (2, 3, 5, 6, 7, 8)).astype(np.float32)  # N, C, then four axes
+x = random.integers(-3, 4, (2, 3, 5, 6, 7, 8)).astype(
+    np.float32
+)  # N, C, then four axes
 w = random.integers(-3, 4, (4, 3, 3, 2, 3, 2)).astype(np.float32)
 y = gpuconv.to_host(gpuconv.conv(place(x), place(w)))
 by_time = np.stack(
     [
-        sum(gpuconv.to_host(gpuconv.conv(place(x[:, :, time + tap]), place(w[:, :, tap]))) for tap in range(w.shape[2]))
+        sum(
+            gpuconv.to_host(
+                gpuconv.conv(place(x[:, :, time + tap]), place(w[:, :, tap]))
+            )
+            for tap in range(w.shape[2])
+        )
         for time in range(y.shape[2])
     ],
     axis=2,
@@ -92,11 +102,25 @@ for number, step in enumerate(velocities):
         bank[number, 0, frame] = np.exp(-(offset**2).sum(0) / 2)
     bank[number] /= np.linalg.norm(bank[number])
 volumes = film[None, None]
-moving = gpuconv.to_host(gpuconv.conv(place(volumes), place(bank), pads=[0] + [reach] * 3 + [0] + [reach] * 3))[0]
+moving = gpuconv.to_host(
+    gpuconv.conv(
+        place(volumes), place(bank), pads=[0] + [reach] * 3 + [0] + [reach] * 3
+    )
+)[0]
 still = bank[velocities.index((0, 0, 0))][None, :, length // 2 : length // 2 + 1]
 still = still / np.linalg.norm(still)
-single = gpuconv.to_host(gpuconv.conv(place(volumes), place(still), pads=[0] + [reach] * 3 + [0] + [reach] * 3))[0, 0]
-print("filters", bank.shape, "answers", moving.shape, f"{2 * moving.size * bank[0].size / 1e9:.1f} GFLOP")
+single = gpuconv.to_host(
+    gpuconv.conv(
+        place(volumes), place(still), pads=[0] + [reach] * 3 + [0] + [reach] * 3
+    )
+)[0, 0]
+print(
+    "filters",
+    bank.shape,
+    "answers",
+    moving.shape,
+    f"{2 * moving.size * bank[0].size / 1e9:.1f} GFLOP",
+)
 
 # %% [markdown]
 # ## Who finds it?
@@ -106,9 +130,22 @@ print("filters", bank.shape, "answers", moving.shape, f"{2 * moving.size * bank[
 
 # %%
 best = np.unravel_index(moving.argmax(), moving.shape)
-found_velocity, middle, found = velocities[best[0]], best[1] + length // 2, np.array(best[2:])
+found_velocity, middle, found = (
+    velocities[best[0]],
+    best[1] + length // 2,
+    np.array(best[2:]),
+)
 truth = start + velocity * middle
-print("four dimensions:", found_velocity, "at", found.tolist(), "in volume", middle, "- the truth is", truth.tolist())
+print(
+    "four dimensions:",
+    found_velocity,
+    "at",
+    found.tolist(),
+    "in volume",
+    middle,
+    "- the truth is",
+    truth.tolist(),
+)
 assert found_velocity == tuple(velocity)
 assert abs(found - truth).max() <= 1
 
@@ -131,8 +168,15 @@ assert abs(np.array(missed[1:]) - (start + velocity * missed[0])).max() > 2
 there = slice(length // 2, frames - length // 2)
 path = [tuple(start + velocity * frame) for frame in range(frames)]
 in_three = np.mean([single[frame][path[frame]] for frame in range(frames)[there]])
-in_four = np.mean([moving[best[0], frame - length // 2][path[frame]] for frame in range(frames)[there]])
-print(f"the speck's own answer: {in_three:.1f} in three dimensions, {in_four:.1f} in four")
+in_four = np.mean(
+    [
+        moving[best[0], frame - length // 2][path[frame]]
+        for frame in range(frames)[there]
+    ]
+)
+print(
+    f"the speck's own answer: {in_three:.1f} in three dimensions, {in_four:.1f} in four"
+)
 assert 0.6 * np.sqrt(7) < in_four / in_three < 1.6 * np.sqrt(7)
 
 # %% [markdown]
@@ -151,10 +195,18 @@ panels = {
 figure, axes = plt.subplots(1, 4, figsize=(13, 3.3), layout="constrained")
 for axis, (name, panel) in zip(axes, panels.items(), strict=False):
     axis.imshow(panel, cmap="magma")
-    axis.plot(truth[2], truth[1], "o", markersize=14, markerfacecolor="none", color="white")
+    axis.plot(
+        truth[2], truth[1], "o", markersize=14, markerfacecolor="none", color="white"
+    )
     axis.set(title=name, xticks=[], yticks=[])
 axes[3].bar(
-    range(27), moving.reshape(27, -1).max(1), color=["red" if v == tuple(velocity) else "gray" for v in velocities]
+    range(27),
+    moving.reshape(27, -1).max(1),
+    color=["red" if v == tuple(velocity) else "gray" for v in velocities],
 )
-axes[3].set(title="strongest answer by velocity", xlabel="filter", ylabel="in units of the noise")
+axes[3].set(
+    title="strongest answer by velocity",
+    xlabel="filter",
+    ylabel="in units of the noise",
+)
 plt.show()

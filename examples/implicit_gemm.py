@@ -20,8 +20,10 @@
 #
 # This page does three things: the index arithmetic, in NumPy; the loop over tiles, in NumPy; and then the CUDA kernel
 # itself, which runs here without a GPU, in the emulator that gpuconv's tests have. The emulator executes the PTX that
-# NVIDIA's compiler makes of the kernel, instruction by instruction, and counts what it does. It is part of the
-# checkout, not of the installed package, and needs g++ and NVRTC (the extra `[dev]`).
+# NVIDIA's compiler makes of the kernel, instruction by instruction, and counts what it does.
+#
+# To run it: `pip install -e ".[dev,examples]"` in a checkout, then `jupyter lab examples/implicit_gemm.ipynb`. The
+# emulator is part of the checkout, not of the installed package; it needs g++, and NVRTC, which `[dev]` brings.
 
 # %%
 import sys
@@ -34,10 +36,14 @@ from matplotlib.patches import Rectangle
 
 import gpuconv
 
-checkout = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "tests" / "emulator").is_dir())
+checkout = next(
+    folder
+    for folder in (Path.cwd(), *Path.cwd().parents)
+    if (folder / "tests" / "emulator").is_dir()
+)
 sys.path.append(str(checkout / "tests"))
-from emulated import preferred  # noqa: E402
-from emulator import emulated_cuda, unavailable_reason  # noqa: E402
+from emulated import preferred
+from emulator import emulated_cuda, unavailable_reason
 
 assert unavailable_reason() is None, unavailable_reason()
 
@@ -65,19 +71,23 @@ pixels, K = images * height * width, kernel_rows * kernel_columns * channels
 
 
 def gathered(k, pixel, x=x):
-    """Return the elements of the matrix of activations in rows k and columns pixel, straight from x."""
+    """Return rows k and columns pixel of the matrix of activations, straight from x."""
     tap, channel = np.divmod(k, channels)
     n, place = np.divmod(pixel, height * width)
     row = place // width + tap // kernel_columns - pad
     column = place % width + tap % kernel_columns - pad
     found = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-    return np.where(found, x[n, channel, np.where(found, row, 0), np.where(found, column, 0)], 0)
+    return np.where(
+        found, x[n, channel, np.where(found, row, 0), np.where(found, column, 0)], 0
+    )
 
 
 matrix = gathered(np.arange(K)[:, None], np.arange(pixels)[None])
 weights = w.transpose(0, 2, 3, 1).reshape(filters, K)
 y = (weights @ matrix).reshape(filters, images, height, width).transpose(1, 0, 2, 3)
-assert (y == gpuconv.conv(x, w, pads=[pad] * 4)).all()  # sums of small integers are exact in any order
+assert (
+    y == gpuconv.conv(x, w, pads=[pad] * 4)
+).all()  # sums of small integers are exact in any order
 print(f"x has {x.nbytes / 1e3:.0f} KB, the matrix {matrix.nbytes / 1e3:.0f} KB")
 
 # %% [markdown]
@@ -97,7 +107,10 @@ def implicit_gemm(block_m, block_n, block_k):
     for m0, n0 in product(range(0, filters, block_m), range(0, pixels, block_n)):
         tile = result[m0 : m0 + block_m, n0 : n0 + block_n]  # in registers
         for k0 in range(0, K, block_k):
-            activations = gathered(np.arange(k0, k0 + block_k)[:, None], np.arange(n0, n0 + tile.shape[1])[None])
+            activations = gathered(
+                np.arange(k0, k0 + block_k)[:, None],
+                np.arange(n0, n0 + tile.shape[1])[None],
+            )
             slice_of_weights = weights[m0 : m0 + block_m, k0 : k0 + block_k]
             loaded += activations.size + slice_of_weights.size
             tile += slice_of_weights @ activations
@@ -108,7 +121,8 @@ for block_m, block_n in ((64, 64), (128, 128)):
     result, loaded = implicit_gemm(block_m, block_n, 16)
     assert (result == weights @ matrix).all()
     each = filters * pixels * K / loaded
-    print(f"{block_m} x {block_n}: {loaded} elements loaded, {each:.1f} multiply-adds for each")
+    print(f"{block_m} x {block_n}: {loaded} elements loaded,", end=" ")
+    print(f"{each:.1f} multiply-adds for each")
 
 # %% [markdown]
 # An element that is loaded serves a whole row or column of the tile: BLOCK_M·BLOCK_N / (BLOCK_M + BLOCK_N)
@@ -121,8 +135,12 @@ for block_m, block_n in ((64, 64), (128, 128)):
 # next ones are already on their way into other buffers (`fetch` starts asynchronous copies).
 
 # %%
-source = (checkout / "kernels_cu" / "include" / "implicit_gemm.cuh").read_text(encoding="utf-8")
-start = source.index("template <class Multiplier> __device__ __forceinline__ void accumulate")
+source = (checkout / "kernels_cu" / "include" / "implicit_gemm.cuh").read_text(
+    encoding="utf-8"
+)
+start = source.index(
+    "template <class Multiplier> __device__ __forceinline__ void accumulate"
+)
 print(source[start : source.index("\n}\n", start) + 2])
 
 # %% [markdown]
@@ -133,10 +151,19 @@ print(source[start : source.index("\n}\n", start) + 2])
 # %%
 launches = {}
 for tile in ("64x64x16", "128x128x16"):
-    with preferred(f"conv_float32_2d_{tile}"), emulated_cuda("sm_90a", counters=True, threads=2) as emulated:
+    with (
+        preferred(f"conv_float32_2d_{tile}"),
+        emulated_cuda("sm_90a", counters=True, threads=2) as emulated,
+    ):
         assert (gpuconv.conv(x, w, pads=[pad] * 4) == y).all()
     packing, launches[tile] = emulated.launches
-    print(launches[tile].variant.name, "in", launches[tile].grid[0], "blocks after", packing.variant.name)
+    print(
+        launches[tile].variant.name,
+        "in",
+        launches[tile].grid[0],
+        "blocks after",
+        packing.variant.name,
+    )
 
 # %% [markdown]
 # ## What it did
@@ -149,7 +176,11 @@ for tile in ("64x64x16", "128x128x16"):
 def counted(launch, instruction):
     """Return how many threads executed an instruction."""
     counters = launch.counters
-    return sum(int(row[1]) for key, row in zip(counters.keys, counters.counts, strict=True) if key == instruction)
+    return sum(
+        int(row[1])
+        for key, row in zip(counters.keys, counters.counts, strict=True)
+        if key == instruction
+    )
 
 
 for tile, launch in launches.items():
@@ -157,7 +188,9 @@ for tile, launch in launches.items():
     assert counted(launch, "fma.f32") == launch.grid[0] * block_m * block_n * K
     useful = filters * pixels * K / counted(launch, "fma.f32")
     share = counted(launch, "fma.f32") / launch.counters.total["lanes"]
-    print(f"{tile}: {useful:.0%} of the multiply-adds are of outputs that exist,", end=" ")
+    print(
+        f"{tile}: {useful:.0%} of the multiply-adds are of outputs that exist,", end=" "
+    )
     print(f"{share:.0%} of the instructions are multiply-adds")
 
 # %% [markdown]
@@ -174,9 +207,15 @@ for tile, launch in launches.items():
     of_weights = launch.grid[0] * K * block_m * 4 // 32
     of_activations = loads - of_weights
     ideal = -(-filters // block_m) * inside.sum() * 4 // 32
-    assert (of_weights,) in launch.counters.by_line("global_sectors").values()  # one line of the kernel copies them
+    assert (of_weights,) in launch.counters.by_line(
+        "global_sectors"
+    ).values()  # one line of the kernel copies them
     assert ideal <= of_activations < 1.5 * ideal
-    traffic[tile] = {"weights": of_weights, "activations": of_activations, "outputs": stores}
+    traffic[tile] = {
+        "weights": of_weights,
+        "activations": of_activations,
+        "outputs": stores,
+    }
     print(tile, traffic[tile], "where activations need", ideal)
 assert traffic["64x64x16"]["activations"] == 2 * traffic["128x128x16"]["activations"]
 
@@ -189,7 +228,11 @@ assert traffic["64x64x16"]["activations"] == 2 * traffic["128x128x16"]["activati
 # %%
 for launch in launches.values():
     assert not launch.counters.conflicts()
-    print(launch.counters.total["shared_wavefronts"], "wavefronts, of which so many are needed:", end=" ")
+    print(
+        launch.counters.total["shared_wavefronts"],
+        "wavefronts, of which so many are needed:",
+        end=" ",
+    )
     print(launch.counters.total["shared_ideal"])
 
 # %% [markdown]
@@ -202,7 +245,8 @@ for line, (count,) in sorted(profile.items(), key=lambda item: -item[1][0])[:6]:
     file, number = line.split(" ")[0].split(":")
     path = next((checkout / "kernels_cu").rglob(file))
     text = path.read_text(encoding="utf-8").splitlines()[int(number) - 1].strip()
-    print(f"{count / counters.total['instructions']:6.1%}  {line.split(' ')[0]:22} {text[:80]}")
+    share = count / counters.total["instructions"]
+    print(f"{share:6.1%}  {line.split(' ')[0]:22} {text[:80]}")
 
 # %% [markdown]
 # ## The picture
@@ -212,12 +256,23 @@ for line, (count,) in sorted(profile.items(), key=lambda item: -item[1][0])[:6]:
 # and read with the large tile.
 
 # %%
-number = np.broadcast_to(np.arange(1.0, height * width + 1).reshape(height, width), x.shape)
+number = np.broadcast_to(
+    np.arange(1.0, height * width + 1).reshape(height, width), x.shape
+)
 shown = gathered(np.arange(K)[:, None], np.arange(200)[None], number)
-figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), width_ratios=(3, 2), layout="constrained")
-left.imshow(np.where(shown == 0, np.nan, shown), aspect="auto", interpolation="nearest", cmap="viridis")
+figure, (left, right) = plt.subplots(
+    1, 2, figsize=(11, 4), width_ratios=(3, 2), layout="constrained"
+)
+left.imshow(
+    np.where(shown == 0, np.nan, shown),
+    aspect="auto",
+    interpolation="nearest",
+    cmap="viridis",
+)
 left.set_facecolor("black")
-left.add_patch(Rectangle((63.5, 95.5), 64, 16, fill=False, edgecolor="red", linewidth=2))
+left.add_patch(
+    Rectangle((63.5, 95.5), 64, 16, fill=False, edgecolor="red", linewidth=2)
+)
 left.set(
     xlabel="output pixel",
     ylabel="K = (tap, channel)",
@@ -225,7 +280,7 @@ left.set(
     yticks=range(0, K, 32),
 )
 bottom = np.zeros(3)
-bars = [*launches, "128x128x16 on im2col"]
+bars = [*launches, "128x128x16,\nim2col"]
 explicit = {
     "weights": traffic["128x128x16"]["weights"],
     "activations": 2 * matrix.nbytes // 32,
@@ -235,7 +290,16 @@ for part in explicit:
     heights = np.array([traffic[tile][part] for tile in launches] + [explicit[part]])
     right.bar(bars, heights, bottom=bottom, label=part)
     bottom += heights
-right.axhline((x.nbytes + w.nbytes + y.nbytes) / 32, color="black", linestyle=":", label="every array once")
-right.set(ylabel="sectors of 32 bytes", title="asked for by the multiprocessors", ylim=(0, 1.3 * bottom.max()))
+right.axhline(
+    (x.nbytes + w.nbytes + y.nbytes) / 32,
+    color="black",
+    linestyle=":",
+    label="every array once",
+)
+right.set(
+    ylabel="sectors of 32 bytes",
+    title="asked for by the multiprocessors",
+    ylim=(0, 1.3 * bottom.max()),
+)
 right.legend(ncols=2)
 plt.show()

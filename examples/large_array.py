@@ -27,16 +27,24 @@ def main(extent: int = 1024, columns: int | None = None) -> None:
 
     columns = columns or extent
     chunks = (1, 4, 2**20 // columns, columns)
-    x = da.random.default_rng(0).random((1, 4, extent, extent), chunks=chunks, dtype=np.float32)
+    x = da.random.default_rng(0).random(
+        (1, 4, extent, extent), chunks=chunks, dtype=np.float32
+    )
     w = np.random.default_rng(1).standard_normal((8, 4, 3, 3)).astype(np.float32)
     y = gpuconv.dask.conv(x, w, auto_pad="SAME_UPPER", strides=[2, 2])
-    y, indices = gpuconv.dask.max_pool(y, kernel_shape=[3, 3], strides=[2, 2], return_indices=True)
+    y, indices = gpuconv.dask.max_pool(
+        y, kernel_shape=[3, 3], strides=[2, 2], return_indices=True
+    )
 
     start = time.perf_counter()
     largest, last = dask.compute(y.max(), indices.max())
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # of the process; Linux counts KiB
-    print(f"x {x.nbytes / 1e9:.2f} GB in {x.npartitions} blocks -> {y.shape}, at most {largest:.3f}, last index {last}")
+    peak = (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )  # of the process; Linux counts KiB
+    print(
+        f"x {x.nbytes / 1e9:.2f} GB in {x.npartitions} blocks -> {y.shape}, at most {largest:.3f}, last index {last}"
+    )
     print(f"{seconds:.1f} s, and {peak / 1e9:.2f} GB of memory at the most")
 
 

@@ -17,31 +17,35 @@
 # How quick could a layer be? It must read its input and its weights and write its output once, and it must do its
 # multiply-adds: the longer of the two times is its floor. (Algorithms with fewer multiplications, as Winograd's, are
 # another matter, and less exact.) How close a program comes tells whether a layer is worth looking at. This page does
-# that for ResNet-50: every convolution is run and timed on the machine at hand, and then modelled for a GPU that need
-# not be there.
+# that for ResNet-50: every convolution is run and checked; times on a CPU are shown as they were measured and stored;
+# times on a GPU are modelled, for a device that need not be there.
 #
-# It uses `benchmarks/` of the checkout, which does the same for 74 layers of many networks.
+# To run it: `pip install -e ".[examples]"` in a checkout, then `jupyter lab examples/network_floors.ipynb`. It uses
+# `benchmarks/` of the checkout, which does the same for 74 layers of many networks, and its stored results.
 
 # %%
+import json
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
+import ml_dtypes  # teaches NumPy the name bfloat16
 import numpy as np
+from matplotlib.patches import Patch
 
 import gpuconv
 
 checkout = next(
-    folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "benchmarks" / "layers.py").is_file()
+    folder
+    for folder in (Path.cwd(), *Path.cwd().parents)
+    if (folder / "benchmarks" / "layers.py").is_file()
 )
 sys.path.append(str(checkout))
-from benchmarks.layers import Layer  # noqa: E402
-from benchmarks.static_plan import Case, Chooser, plan  # noqa: E402
-from gpuconv.cuda import floor  # noqa: E402
-from gpuconv.cuda.limits import nearest, representative  # noqa: E402
+from benchmarks.layers import Layer
+from benchmarks.static_plan import Case, Chooser, plan
+from gpuconv.cuda import floor
+from gpuconv.cuda.limits import representative
 
 try:
     place = gpuconv.to_device
@@ -64,11 +68,22 @@ def conv_layer(name, batch, channels, extent, filters, kernel, stride=1):
     pads = (kernel // 2,) * 4
     x = (batch, channels, extent, extent)
     two = (1, 1)
-    return Layer(name, "ResNet-50", "Conv", x, (kernel,) * 2, (stride,) * 2, pads, two, ("fp32",), k_out=filters)
+    return Layer(
+        name,
+        "ResNet-50",
+        "Conv",
+        x,
+        (kernel,) * 2,
+        (stride,) * 2,
+        pads,
+        two,
+        ("fp32",),
+        k_out=filters,
+    )
 
 
 def resnet50(batch):
-    """Return the convolutions in order, in a list for each block; the stem is the first block."""
+    """Return the convolutions in order, in a list for each block, the stem first."""
     blocks = [[conv_layer("stem", batch, 3, 224, 64, 7, 2)]]
     channels, extent = 64, 56  # after the pooling
     for stage, (count, width) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512)), 1):
@@ -77,10 +92,22 @@ def resnet50(batch):
             block = [
                 conv_layer(f"{name} reduce", batch, channels, extent, width, 1),
                 conv_layer(f"{name} 3x3", batch, width, extent, width, 3, stride),
-                conv_layer(f"{name} expand", batch, width, extent // stride, 4 * width, 1),
+                conv_layer(
+                    f"{name} expand", batch, width, extent // stride, 4 * width, 1
+                ),
             ]
             if number == 0:
-                block.append(conv_layer(f"{name} shortcut", batch, channels, extent, 4 * width, 1, stride))
+                block.append(
+                    conv_layer(
+                        f"{name} shortcut",
+                        batch,
+                        channels,
+                        extent,
+                        4 * width,
+                        1,
+                        stride,
+                    )
+                )
             blocks.append(block)
             channels, extent = 4 * width, extent // stride
     return blocks
@@ -91,115 +118,94 @@ layers = [layer for block in blocks for layer in block]
 multiply_adds = sum(layer.flops for layer in layers) / 2
 print(len(layers), "convolutions,", f"{multiply_adds / 1e9:.2f} G multiply-adds")
 assert len(layers) == 53
-assert abs(multiply_adds / 4.09e9 - 1) < 0.01  # as the literature has it, without the last matrix product
-
-# %% [markdown]
-# ## The rates of this machine
-#
-# A floor needs two numbers: how many operations the machine makes in a second, and how many bytes it moves. For a CPU
-# both are measured here, by matrix products and a copy, the quickest of many: other programs on the machine make
-# everything slower, never quicker. They are measured again after the network. For a GPU they are its datasheet's.
-
-
-# %%
-def seconds(function, repeats=5):
-    """Return the least time of some calls, after one that does not count."""
-    function()
-    if place is not np.asarray:
-        from cupyx.profiler import benchmark
-
-        return float(benchmark(function, n_repeat=repeats).gpu_times.min())
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def rates():
-    """Return operations and bytes per second."""
-    if place is not np.asarray:
-        from gpuconv.cuda import device
-
-        here = nearest(device.limits(device.current_device()).architecture)
-        return here.peak("float32"), here.bandwidth
-    squares = [np.ones((extent, extent), np.float32) for extent in (256, 512, 1024)]
-    products = [2 * len(square) ** 3 / seconds(lambda square=square: square @ square, 30) for square in squares]
-    source = np.ones(2**22, np.float32)
-    target = np.empty_like(source)
-    return max(products), 2 * source.nbytes / seconds(lambda: np.copyto(target, source), 50)
-
-
-before = rates()
-print(f"{before[0] / 1e9:.0f} GFLOP/s, {before[1] / 1e9:.0f} GB/s")
+assert (
+    abs(multiply_adds / 4.09e9 - 1) < 0.01
+)  # as the literature has it, without the last matrix product
 
 # %% [markdown]
 # ## Running it
 #
-# Weights are random, of a size that keeps the activations' size. Each convolution is timed on the activations that it
-# meets, and its result is compared with sums in float64 at some places, each within its own bound.
+# Weights are random, of a size that keeps the activations' size. Each convolution gets the activations that it would
+# meet, and its result is compared with sums in float64 at some places, each within its own bound.
 
 # %%
 random = np.random.default_rng(0)
+checked = set()
 
 
-def checked(x, w, y, layer):
+def check(x, w, y, layer):
     """Compare some of a layer's outputs with sums in float64."""
     x = np.pad(x, ((0, 0), (0, 0), *((layer.pads[0],) * 2,) * 2)).astype(np.float64)
     stride, (kernel, _) = layer.strides[0], layer.kernel
-    for n, m, row, column in zip(*(random.integers(0, extent, 5) for extent in y.shape), strict=True):
+    for n, m, row, column in zip(
+        *(random.integers(0, extent, 5) for extent in y.shape), strict=True
+    ):
         top, left = row * stride, column * stride
-        products = x[n, :, top : top + kernel, left : left + kernel] * w[m].astype(np.float64)
+        products = x[n, :, top : top + kernel, left : left + kernel] * w[m].astype(
+            np.float64
+        )
         bound = (products.size + 2) * 2.0**-24 * abs(products).sum()
         assert abs(y[n, m, row, column] - products.sum()) <= bound, layer.id
-
-
-measured = {}
+    checked.add(layer.id)
 
 
 def run(layer, x):
-    """Compute one convolution of x; time it and check it."""
-    w = random.standard_normal(layer.w_shape).astype(np.float32) * np.float32(np.sqrt(2 / np.prod(layer.w_shape[1:])))
-    attributes = layer.attributes()
-    arrays = place(x), place(w)
-    y = gpuconv.to_host(gpuconv.conv(*arrays, **attributes))
-    measured[layer.id] = seconds(lambda: gpuconv.conv(*arrays, **attributes))
-    checked(x, w, y, layer)
+    """Compute one convolution of x, and check it."""
+    w = random.standard_normal(layer.w_shape).astype(np.float32) * np.float32(
+        np.sqrt(2 / np.prod(layer.w_shape[1:]))
+    )
+    y = gpuconv.to_host(gpuconv.conv(place(x), place(w), **layer.attributes()))
+    check(x, w, y, layer)
     return y
 
 
-x = run(blocks[0][0], random.standard_normal((1, 3, 224, 224)).astype(np.float32)).clip(0)
-x = gpuconv.to_host(gpuconv.max_pool(place(x), kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4))
+x = run(blocks[0][0], random.standard_normal((1, 3, 224, 224)).astype(np.float32)).clip(
+    0
+)
+x = gpuconv.to_host(
+    gpuconv.max_pool(place(x), kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+)
 for reduce, middle, expand, *shortcut in blocks[1:]:
     y = run(expand, run(middle, run(reduce, x).clip(0)).clip(0))
     x = ((run(shortcut[0], x) if shortcut else x) + y).clip(0) / np.float32(np.sqrt(2))
-print("the last activations:", x.shape, f"mean {x.mean():.3f}")
+print(len(checked), "convolutions checked; the last activations:", x.shape)
+assert len(checked) == len(layers)
 assert x.shape == (1, 2048, 7, 7)
 assert np.isfinite(x).all()
 
-
 # %% [markdown]
-# ## Against the floor
-
+# ## Measured: a CPU
+#
+# `python -m benchmarks cpu` timed layers of this network beside ONNX Runtime, and beside a plain matrix product with
+# as many multiply-adds by NumPy's BLAS. That product is what this BLAS makes of the machine at such a size, so it is
+# the unit here; ONNX Runtime's own products are quicker in places, below one. These numbers are stored, not measured
+# on this page.
 
 # %%
-def floor_seconds(layer, dtype, rate, bandwidth):
-    """Return a layer's floor, and whether it is that of memory."""
-    work = floor.work(layer.geometry, dtype)
-    return work.seconds(rate, bandwidth), work.bytes / bandwidth > work.flops / rate
-
-
-rate, bandwidth = map(max, zip(before, rates(), strict=True))
-floors = {layer.id: floor_seconds(layer, "float32", rate, bandwidth) for layer in layers}
-total, least = sum(measured.values()), sum(seconds for seconds, _ in floors.values())
-print(f"all convolutions: {total * 1e3:.0f} ms, floor {least * 1e3:.0f} ms: {total / least:.2f} times as long")
-for kind in ("stem", "reduce", "3x3", "expand", "shortcut"):
-    ratios = [measured[name] / floors[name][0] for name in measured if kind in name]
-    print(f"{kind:9} {np.exp(np.mean(np.log(ratios))):.2f} times the floor, {len(ratios)} of them")
+record = json.loads(
+    (checkout / "benchmarks" / "results" / "cpu.json").read_text(encoding="utf-8")
+)
+rows = [
+    row
+    for row in record["rows"]
+    if row["layer"]["net"] == "ResNet-50" and row["layer"]["op"] == "Conv"
+]
+measured = {
+    row["layer"]["id"].removeprefix("resnet50."): {
+        "gpuconv": row["our_median"] / row["product_median"],
+        "ONNX Runtime": row["ort_median"] / row["product_median"],
+    }
+    for row in rows
+}
+cpu, threads = record["machine"]["cpu"], record["threads"]
+print(f"{record['command']}: {cpu}, {threads} threads, float32")
+for (name, ratios), row in zip(measured.items(), rows, strict=True):
+    times = ", ".join(f"{program} {ratio:.2f}" for program, ratio in ratios.items())
+    print(f"{name:12} x {'×'.join(map(str, row['x'])):13} {times}")
+assert len(measured) >= 9
 
 # %% [markdown]
-# ## A GPU that is not here
+# ## Modelled: a GPU that is not here
 #
 # The planner has a model of its kernels' times, by which it chooses among them. Against the floors of a datasheet it
 # says how much each kernel should leave. Nothing of this is measured: it is what the kernels' tiles, instructions and
@@ -208,36 +214,78 @@ for kind in ("stem", "reduce", "3x3", "expand", "shortcut"):
 
 # %%
 h200 = representative("sm_90a")
-modelled, floors_there, kernels = {}, {}, {}
+modelled, floors, by_memory, kernels = {}, {}, {}, {}
 for layer in layers:
     case = Case(replace(layer, x=(32, *layer.x[1:])), "bfloat16")
     chooser = Chooser()
     plan(case, h200, chooser)
     modelled[layer.id], kernels[layer.id] = chooser.picked.seconds, chooser.picked.name
-    floors_there[layer.id] = floor_seconds(case.layer, "bfloat16", h200.peak("bfloat16"), h200.bandwidth)
-    assert modelled[layer.id] > floors_there[layer.id][0]  # no model may be quicker than possible
-waiting = sum(by_memory for _, by_memory in floors_there.values())
-least_there = sum(least for least, _ in floors_there.values())
-print(f"{waiting} of {len(layers)} layers wait for memory")
-print(f"model {sum(modelled.values()) * 1e6:.0f} us, floor {least_there * 1e6:.0f} us")
+    work, rate = floor.work(case.layer.geometry, "bfloat16"), h200.peak("bfloat16")
+    floors[layer.id] = work.seconds(rate, h200.bandwidth)
+    by_memory[layer.id] = work.bytes / h200.bandwidth > work.flops / rate
+    assert (
+        modelled[layer.id] > floors[layer.id]
+    )  # no model may be quicker than possible
+print(f"{sum(by_memory.values())} of {len(layers)} layers wait for memory")
+total, least = sum(modelled.values()), sum(floors.values())
+print(f"model {total * 1e6:.0f} us, floor {least * 1e6:.0f} us")
 for name in ("stem", "1.1 3x3", "3.1 expand", "4.1 3x3"):
     print(f"{name:11} {kernels[name]}")
 
 # %% [markdown]
 # ## The picture
 #
-# Every convolution in order: its time over its floor's. Blue ones' floors are memory's, red ones' arithmetic's.
+# Above what was measured on the CPU, for the layers that are stored; below what is modelled for the GPU, for every
+# convolution in order. Hatched bars are modelled.
 
 # %%
-figure, axes = plt.subplots(2, 1, figsize=(12, 6), sharex=True, layout="constrained")
-for axis, title, times, least in (
-    (axes[0], "measured here, one image in float32", measured, floors),
-    (axes[1], "modelled for an H200, 32 images in bfloat16", modelled, floors_there),
+figure, (above, below) = plt.subplots(2, 1, figsize=(12, 7), layout="constrained")
+at = np.arange(len(measured))
+for shift, program, colour in (
+    (-0.2, "gpuconv", "tab:green"),
+    (0.2, "ONNX Runtime", "tab:gray"),
 ):
-    names = [layer.id for layer in layers]
-    colors = ["tab:blue" if least[name][1] else "tab:red" for name in names]
-    axis.bar(names, [times[name] / least[name][0] for name in names], color=colors)
-    axis.axhline(1, color="black", linestyle=":")
-    axis.set(title=title, ylabel="time over floor")
-axes[1].tick_params(axis="x", labelrotation=90, labelsize=7)
+    above.bar(
+        at + shift,
+        [ratios[program] for ratios in measured.values()],
+        0.4,
+        color=colour,
+        label=program,
+    )
+above.axhline(1, color="black", linestyle=":", label="matrix product of the same size")
+above.set_xticks(at, measured)
+above.set(
+    title="MEASURED on a CPU, float32, two threads (stored)",
+    ylabel="time over matrix product",
+)
+above.legend(loc="upper right", ncols=3)
+above.set_ylim(0, 1.3 * max(max(ratios.values()) for ratios in measured.values()))
+
+colours = {True: "tab:blue", False: "tab:red"}
+below.bar(
+    list(modelled),
+    [modelled[name] / floors[name] for name in modelled],
+    color=[colours[by_memory[name]] for name in modelled],
+    hatch="///",
+    edgecolor="white",
+    linewidth=0,
+)
+line = below.axhline(1, color="black", linestyle=":", label="the floor")
+kinds = [
+    Patch(
+        facecolor=colours[key],
+        hatch="///",
+        edgecolor="white",
+        label=f"modelled; the floor is {name}",
+    )
+    for key, name in ((True, "memory's"), (False, "arithmetic's"))
+]
+below.legend(handles=[*kinds, line], loc="upper right", ncols=3)
+below.set(
+    title="MODELLED for an H200, bfloat16, 32 images (nothing measured)",
+    ylabel="time over floor",
+)
+below.set_ylim(0, 1.25 * max(modelled[name] / floors[name] for name in modelled))
+below.tick_params(axis="x", labelrotation=90, labelsize=7)
+below.margins(x=0.01)
 plt.show()

@@ -17,6 +17,9 @@
 # MaxPool forgets where its maxima were. Its second output, the Indices, remembers; SegNet and its kin use that to put
 # things back where they came from. What the Indices count is where implementations differ most, so this page goes
 # through the rules one by one, with results, and then takes a photograph apart and puts it together.
+#
+# To run it: `pip install -e ".[examples]"` in a checkout, then `jupyter lab examples/unpooling.ipynb`. With a GPU
+# add the extra `cuda13` or `cuda12`.
 
 # %%
 import matplotlib.pyplot as plt
@@ -36,7 +39,9 @@ except gpuconv.DeviceError as error:
 
 def max_pool(x, **attributes):
     """MaxPool of a host array, with Indices."""
-    return map(gpuconv.to_host, gpuconv.max_pool(place(x), return_indices=True, **attributes))
+    return map(
+        gpuconv.to_host, gpuconv.max_pool(place(x), return_indices=True, **attributes)
+    )
 
 
 # %% [markdown]
@@ -61,7 +66,9 @@ assert per_plane.max() < 4 * 6
 # before.
 
 # %%
-by_columns = list(max_pool(x, kernel_shape=[2, 2], strides=[2, 2], storage_order=1))[1] - planes
+by_columns = (
+    list(max_pool(x, kernel_shape=[2, 2], strides=[2, 2], storage_order=1))[1] - planes
+)
 row, column = np.divmod(per_plane, 6)
 assert (by_columns == row + 4 * column).all()
 
@@ -86,7 +93,9 @@ x = np.array([[[2, 2, -0.0, 0.0, np.nan, 5, np.nan, 1]]], np.float32)
 y, indices = max_pool(x, kernel_shape=[2], strides=[2])
 print(y.tolist(), indices.tolist())
 assert indices.tolist() == [[[0, 2, 4, 6]]]
-assert np.signbit(y[0, 0, 1])  # with Indices y is the element itself, the sign of zero included
+assert np.signbit(
+    y[0, 0, 1]
+)  # with Indices y is the element itself, the sign of zero included
 
 # %% [markdown]
 # ## Putting maxima back
@@ -97,7 +106,11 @@ assert np.signbit(y[0, 0, 1])  # with Indices y is the element itself, the sign 
 # %%
 x = random.standard_normal((1, 1, 7)).astype(np.float32)
 y, indices = max_pool(x, kernel_shape=[2], strides=[2])
-back = gpuconv.to_host(gpuconv.max_unpool(place(y), place(indices), kernel_shape=[2], strides=[2], output_shape=[7]))
+back = gpuconv.to_host(
+    gpuconv.max_unpool(
+        place(y), place(indices), kernel_shape=[2], strides=[2], output_shape=[7]
+    )
+)
 print(np.round(x, 2), np.round(back, 2), sep="\n")
 assert (back[back != 0] == x[back != 0]).all()
 assert np.count_nonzero(back) == 3
@@ -121,13 +134,21 @@ for attributes, same in (
 ):
     y, indices = max_pool(x, **attributes)
     dy = np.ones_like(y)
-    dx = gpuconv.to_host(gpuconv.max_pool_grad(place(dy), place(indices), x.shape, **attributes))
+    dx = gpuconv.to_host(
+        gpuconv.max_pool_grad(place(dy), place(indices), x.shape, **attributes)
+    )
     put = gpuconv.to_host(gpuconv.max_unpool(place(dy), place(indices), **attributes))
     by_hand = np.zeros(x.size, np.float32)
     np.add.at(by_hand, indices.ravel(), dy.ravel())
     assert (dx.ravel() == by_hand).all()
     assert (dx == put).all() == same
-    print(attributes["kernel_shape"], "largest gradient", dx.max(), "largest unpooled", put.max())
+    print(
+        attributes["kernel_shape"],
+        "largest gradient",
+        dx.max(),
+        "largest unpooled",
+        put.max(),
+    )
 
 # %% [markdown]
 # ## Encoder and decoder
@@ -145,11 +166,16 @@ for _ in range(2):
     levels.append(indices)
 known, mask = level, place(np.ones(level.shape, np.float32))
 for indices in reversed(levels):
-    known, mask = (gpuconv.max_unpool(array, indices, **attributes) for array in (known, mask))
+    known, mask = (
+        gpuconv.max_unpool(array, indices, **attributes) for array in (known, mask)
+    )
 
 rows, columns = np.mgrid[-6:7, -6:7]
 bell = np.exp(-(rows**2 + columns**2) / (2 * 1.5**2)).astype(np.float32)[None, None]
-spread, weight = (gpuconv.to_host(gpuconv.conv(array, place(bell), pads=[6] * 4)) for array in (known, mask))
+spread, weight = (
+    gpuconv.to_host(gpuconv.conv(array, place(bell), pads=[6] * 4))
+    for array in (known, mask)
+)
 filled = spread / weight
 known, mask, small = map(gpuconv.to_host, (known, mask, level))
 mosaic = small.repeat(4, 2).repeat(4, 3)
@@ -163,7 +189,10 @@ assert (known[mask == 1] == photo[mask == 1]).all()
 # %%
 once, at = max_pool(photo, kernel_shape=[4, 4], strides=[4, 4])
 assert (small == once).all()
-errors = {name: abs(picture - photo).mean() for name, picture in (("mosaic", mosaic), ("filled", filled))}
+errors = {
+    name: abs(picture - photo).mean()
+    for name, picture in (("mosaic", mosaic), ("filled", filled))
+}
 print({name: round(float(error), 4) for name, error in errors.items()})
 assert errors["filled"] < errors["mosaic"]
 
@@ -172,7 +201,12 @@ assert errors["filled"] < errors["mosaic"]
 
 # %%
 cut = slice(120, 220), slice(180, 300)
-panels = {"photograph": photo, "repeated": mosaic, "unpooled": known, "and filled": filled}
+panels = {
+    "photograph": photo,
+    "repeated": mosaic,
+    "unpooled": known,
+    "and filled": filled,
+}
 figure, axes = plt.subplots(1, 4, figsize=(12, 3), layout="constrained")
 for axis, (name, panel) in zip(axes, panels.items(), strict=True):
     axis.imshow(panel[0, 0][cut], cmap="gray", vmin=0, vmax=1)

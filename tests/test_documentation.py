@@ -1,4 +1,4 @@
-"""Notebooks, pictures and the list of functions, in step with what they are made of; building the site runs them."""
+"""Notebooks, pictures and the list of functions, in step with what they are made of."""
 
 from __future__ import annotations
 
@@ -34,21 +34,87 @@ def cells_of_notebook(path: Path) -> list[Any]:
     return cells
 
 
-def test_every_notebook_has_its_text() -> None:
-    assert len(TEXTS) >= 9
-    assert [path.stem for path in TEXTS] == sorted(path.stem for path in (ROOT / "examples").glob("*.ipynb"))
+def test_every_notebook_has_its_text_and_its_thumbnail() -> None:
+    names = [path.stem for path in TEXTS]
+    assert len(names) >= 9
+    assert names == sorted(path.stem for path in (ROOT / "examples").glob("*.ipynb"))
+    assert names == sorted(path.stem for path in (PICTURES / "notebooks").glob("*.png"))
+    assert max(path.stat().st_size for path in (PICTURES / "notebooks").glob("*.png")) <= 30_000
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
-def test_notebooks_are_their_texts_without_outputs(path: Path) -> None:
+def test_notebooks_are_their_texts_executed(path: Path) -> None:
     cells = cells_of_notebook(path.with_suffix(".ipynb"))
     found = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
-    assert found == list(cells_of_text(path.read_text(encoding="utf-8"))), (
-        "make it anew: jupytext --update --to ipynb examples/*.py"
-    )
-    for cell in cells:
-        assert not cell.get("outputs")
-        assert cell.get("execution_count") is None
+    anew = f"make it anew: python docs/notebooks.py {path.stem}"
+    assert found == list(cells_of_text(path.read_text(encoding="utf-8"))), anew
+    assert unlike_executed(cells) == "", anew
+
+
+def test_the_site_begins_with_every_notebook() -> None:
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    for path in TEXTS:
+        assert f"\n:img-top: pictures/notebooks/{path.stem}.png\n" in page
+        assert f"\n:link: examples/{path.stem}\n" in page  # its card
+        assert f"\nexamples/{path.stem}\n" in page  # its place in the list beside the pages
+
+
+def unlike_executed(cells: list[Any]) -> str:
+    """Return in what cells differ from those of a notebook that was executed once, from first to last, and passed."""
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    if [cell["execution_count"] for cell in code] != list(range(1, len(code) + 1)):
+        return "cells that were not executed in order"
+    outputs = [output for cell in code for output in cell["outputs"]]
+    if not {output["output_type"] for output in outputs} <= {"stream", "display_data"}:
+        return "an output that is neither text nor a picture, as an error"
+    if any(output.get("name", "stdout") != "stdout" for output in outputs):
+        return "a warning"
+    if not any("image/png" in output.get("data", {}) for output in code[-1]["outputs"]):
+        return "no picture at the end"
+    if not any(output["output_type"] == "stream" for output in outputs):
+        return "no text"
+    return ""
+
+
+def executed_cells() -> list[Any]:
+    text = {"output_type": "stream", "name": "stdout", "text": ["1"]}
+    picture = {"output_type": "display_data", "data": {"image/png": ""}}
+    cell = {"cell_type": "code", "source": ["pass"]}
+    return [
+        {"cell_type": "markdown", "source": ["# Title"]},
+        cell | {"execution_count": 1, "outputs": [text]},
+        cell | {"execution_count": 2, "outputs": [picture]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "changed", "fault"),
+    [
+        (1, {"execution_count": 2}, "in order"),
+        (2, {"execution_count": None, "outputs": []}, "in order"),
+        (2, {"outputs": []}, "no picture"),
+        (1, {"outputs": []}, "no text"),
+        (1, {"outputs": [{"output_type": "error", "ename": "ValueError"}]}, "an error"),
+        (1, {"outputs": [{"output_type": "stream", "name": "stderr", "text": [""]}]}, "a warning"),
+    ],
+)
+def test_notebooks_without_outputs_or_with_errors_are_noticed(number: int, changed: Any, fault: str) -> None:
+    cells = executed_cells()
+    assert unlike_executed(cells) == ""
+    cells[number] |= changed
+    assert fault in unlike_executed(cells)
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_notebooks_are_small_and_say_nothing_of_who_made_them(path: Path) -> None:
+    made = path.with_suffix(".ipynb").read_text(encoding="utf-8")
+    assert len(made.encode()) <= 300_000
+    notebook = json.loads(made)
+    assert sorted(notebook["metadata"]) == ["kernelspec", "language_info"]
+    assert "version" not in notebook["metadata"]["language_info"]
+    assert not any(cell["metadata"] for cell in notebook["cells"])
+    texts = ["".join(output.get("text", ())) for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    assert not re.search(r"(?<![\w.])/\w+/|[A-Z]:\\\\| at 0x", "".join(texts))  # a path, or an address
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
@@ -57,6 +123,7 @@ def test_notebooks_explain_check_and_end_in_a_picture(path: Path) -> None:
     kind, first = cells[0]
     assert kind == "markdown"
     assert first.startswith("# ")
+    assert "`pip install -e " in first
     code = [source for kind, source in cells if kind == "code"]
     assert sum(source.count("assert ") for source in code) >= 3
     assert code[-1].endswith("plt.show()")
@@ -69,6 +136,25 @@ def test_pictures_are_as_drawn() -> None:
     assert kept == drawn, "draw them anew: python docs/pictures/draw.py"
     shown = re.findall(r"\(pictures/(\w+\.svg)\)", (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8"))
     assert sorted(shown) == sorted(drawn)
+
+
+def code_of_the_site() -> Iterator[tuple[str, str]]:
+    """Yield every piece of Python that the site shows, with the name of its page."""
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        page = path.read_text(encoding="utf-8")
+        for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+            yield path.name, block
+    for path in TEXTS:
+        cells = cells_of_text(path.read_text(encoding="utf-8"))
+        yield from ((path.name, source) for kind, source in cells if kind == "code")
+
+
+def test_code_fits_into_the_site() -> None:
+    pieces = list(code_of_the_site())
+    assert len(pieces) > 100
+    for name, piece in pieces:
+        for line in piece.splitlines():
+            assert len(line) <= 88 or line.startswith("# "), f"{name}: {line}"  # what is printed is as long as it is
 
 
 def test_links_lead_to_files_and_headings_that_are_there() -> None:
@@ -90,7 +176,7 @@ def test_links_lead_to_files_and_headings_that_are_there() -> None:
 
 def test_every_public_name_is_on_the_page_of_functions() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\.\. auto(?:function|class|exception):: (\w+)$", page, re.MULTILINE)
+    listed = re.findall(r"^\.\. auto(?:function|class|exception):: (\w+)(?:\(\))?$", page, re.MULTILINE)
     assert sorted(listed) == sorted(set(gpuconv.__all__) - {"__version__"})
 
 

@@ -32,7 +32,7 @@ SNIPPETS = [
     for page in PAGES
     for snippet in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 ]
-SCRIPTS = [  # that are no notebooks: those are executed where the site is built of them
+SCRIPTS = [  # that are no notebooks: .ci/run runs those after it has installed what they draw with
     path
     for path in sorted((ROOT / "examples").glob("*.py"))
     if "# %% [markdown]" not in path.read_text(encoding="utf-8")
