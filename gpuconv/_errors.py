@@ -46,11 +46,11 @@ class GpuconvError(Exception):
 
 
 class ArgumentError(GpuconvError, ValueError):
-    """An argument has the right type and an impossible value: a shape, a range, a contradiction."""
+    """An argument has the right type but an impossible value: a shape, a range, a contradiction."""
 
 
 class ArgumentTypeError(GpuconvError, TypeError):
-    """An argument has the wrong type: no array, a dtype the operator does not take, mixed libraries."""
+    """An argument has the wrong type: not an array, a dtype the operator does not take, mixed libraries."""
 
 
 class DeviceError(GpuconvError, RuntimeError):
@@ -58,7 +58,7 @@ class DeviceError(GpuconvError, RuntimeError):
 
 
 class OutOfDeviceMemory(DeviceError, MemoryError):
-    """The device has not enough free memory; the message gives the bytes and what they were for."""
+    """The device lacks free memory; the message gives the bytes and what they were for."""
 
 
 class CompileError(DeviceError):

@@ -60,33 +60,33 @@ def explain(
         The name of the function that is called: "conv", "conv_transpose", "max_pool", the name of a gradient as
         "conv_input_grad", or "max_unpool".
     x_shape, w_shape : sequence of int
-        Shapes of the call's arrays, x in the layout; for a gradient those of the forward call, which give dy's. For
-        the gradient of a bias ``x_shape`` is dy's shape, for MaxUnpool that of its y. All arrays are taken to be
-        C-contiguous. Only what has weights has a ``w_shape``.
+        Shapes of the call's arrays, x in the layout; for a gradient, those of the forward call, which give dy's. For
+        the gradient of a bias, ``x_shape`` is dy's shape; for MaxUnpool, that of its y. All arrays count as
+        C-contiguous. Only operators with weights take a ``w_shape``.
     activation : str or tuple, optional
-        That the call gives.
+        The call's.
     dtype : str or dtype
         Of the arrays.
     arch : str
-        Architecture of the GPU, as ``"sm_90"``. Multiprocessors, memory and clock are those of one well-known device of
-        it, by its datasheet.
+        Architecture of the GPU, such as ``"sm_90"``. Multiprocessors, memory and clock are those of one well-known
+        device of that architecture, from its datasheet.
     bias : bool
         Whether there is a ``b``.
     layout : {"NCHW", "NHWC"}
     precision : {"ieee", "tf32", "3xtf32"}, optional
-        That of the context by default; only for what multiplies by weights or sums products for them.
+        By default that of the context; only for operators with weights and their gradients.
     residual : bool
-        Whether there is a residual, which lies as the result does.
+        Whether there is a residual, laid out as the result is.
     return_indices : bool
-        Whether MaxPool gives Indices.
+        Whether MaxPool returns Indices.
     **attributes
-        The call's other keywords, as ``pads=[1, 1, 1, 1]``; also ``check_indices`` of what takes Indices.
+        The call's other keywords, such as ``pads=[1, 1, 1, 1]``; also ``check_indices`` where Indices go in.
 
     Returns
     -------
     Plan
-        What was printed: every launch with its kernel, grid, shared memory and parameters, but for those of
-        ``check_indices``, which come before.
+        What was printed: every launch with its kernel, grid, shared memory and parameters, except those of
+        ``check_indices``, which come first.
 
     Raises
     ------
@@ -101,10 +101,10 @@ def explain(
       x (8, 64, 112, 112) -> y (8, 64, 56, 56)
       floor      6.7 us by the datasheet: 32.1 MB at 4.80 TB/s
       launch 1   max_pool_float32_3d_vectors_3x2: grid 1619, 128 threads
-      because    max_pool_float32_2d: modelled 11.0 us, 1.31 of the chosen one's
+      because    max_pool_float32_2d: modelled 11.0 us (1.31x)
                  max_pool_float32_3d_vectors_3x2: modelled 8.4 us, chosen
-                 max_pool_float32_3d_bands: modelled 11.7 us, 1.39 of the chosen one's
-                 max_pool_float32_3d_tiles: modelled 9.0 us, 1.07 of the chosen one's
+                 max_pool_float32_3d_bands: modelled 11.7 us (1.39x)
+                 max_pool_float32_3d_tiles: modelled 9.0 us (1.07x)
                  max_pool_float32_3d_vectors_3x2: 2 x 4 outputs a thread, from rows of 28 vectors; 1605632 outputs \
 in 1619 blocks of 128 threads
                  not by planes: windows more than one element apart

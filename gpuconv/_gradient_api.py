@@ -55,7 +55,7 @@ def conv_input_grad(
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError, MemoryError
-        As :func:`conv` for the forward call; also a dy that has not the shape of its result.
+        As :func:`conv` for the forward call; also a dy whose shape is not that of its result.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def conv_input_grad(
     >>> gpuconv.conv_input_grad(np.ones((1, 1, 2), np.float32), w, (1, 1, 4), strides=[2])
     array([[[ 1., 10.,  1., 10.]]], dtype=float32)
 
-    Complex numbers are multiplied as they are, here and in :func:`conv`; the adjoint has the conjugate weights:
+    No complex number is conjugated, here or in :func:`conv`; the adjoint takes the conjugate weights:
 
     >>> x, w = np.array([[[1, 2j, 3]]]), np.array([[[1j, 2]]])
     >>> y = gpuconv.conv(x, w)
@@ -101,7 +101,7 @@ def conv_weight_grad(
     """Compute the gradient of :func:`conv` with respect to w.
 
     ``dw[m, c, t]`` is the sum of ``dy[n, m, q] * x[n, c, i]`` over all images n and all outputs q that meet an input i
-    through tap t. The sum is made in one fixed order: the same call gives the same bits.
+    through tap t. The sum has one fixed order: the same call gives the same bits.
 
     Parameters
     ----------
@@ -119,13 +119,13 @@ def conv_weight_grad(
     Returns
     -------
     array of w_shape
-        Of x's dtype and library. Taps that meet padding only have a gradient of 0. Sums as in :func:`conv`, their
-        error bounded as there for as many terms as there are products.
+        Of x's dtype and library. Taps that meet only padding have a gradient of 0. Sums and error bounds as in
+        :func:`conv`, for as many terms as there are products.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError, MemoryError
-        As :func:`conv` for the forward call; also a dy that has not the shape of its result.
+        As :func:`conv` for the forward call; also a dy whose shape is not that of its result.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def conv_weight_grad(
     >>> gpuconv.conv_weight_grad(x, np.ones((1, 1, 3), np.float32), (1, 1, 2))
     array([[[6., 9.]]], dtype=float32)
 
-    In groups, each filter has the gradients of its own group's channels; taps that meet padding alone have none:
+    With groups, each filter has gradients for its own group's channels; taps that meet only padding have none:
 
     >>> x, dy = np.arange(1.0, 9).reshape(1, 4, 2), np.ones((1, 2, 1))
     >>> gpuconv.conv_weight_grad(x, dy, (2, 2, 3), group=2, pads=[0, 1])[:, :, 1:].tolist()
@@ -223,7 +223,7 @@ def conv_transpose_input_grad(
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError, MemoryError
-        As :func:`conv_transpose` for the forward call; also a dy that has not the shape of its result.
+        As :func:`conv_transpose` for the forward call; also a dy whose shape is not that of its result.
 
     Examples
     --------
@@ -287,7 +287,7 @@ def conv_transpose_weight_grad(
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError, MemoryError
-        As :func:`conv_transpose` for the forward call; also a dy that has not the shape of its result.
+        As :func:`conv_transpose` for the forward call; also a dy whose shape is not that of its result.
 
     Examples
     --------

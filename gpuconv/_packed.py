@@ -13,10 +13,10 @@ from gpuconv._turns import turn
 class PackedWeights:
     """Weights of many calls, made by :func:`pack` and taken by its operator in place of ``w``.
 
-    A snapshot: whatever is written into the array that it was made of has no effect. Calls on CUDA arrays bring weights
-    into the order in which their kernels read them, each time anew; with packed weights only once for every such order
-    that comes up. What was made is kept here, shared by all calls and threads, and goes with this object, which like
-    any array must live until the results that it is used for are complete.
+    A snapshot: later writes into the original array have no effect. Calls on CUDA arrays pack weights into the order in
+    which their kernels read them, anew each time; with packed weights, they do so only once for each order that they
+    need. The packed copies are kept here, shared by all calls and threads, and freed with this object. Like any array,
+    it must live until the results that use it are complete.
 
     Attributes
     ----------

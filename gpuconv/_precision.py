@@ -23,18 +23,18 @@ def check(operator: str, precision: Any) -> str:
 
 
 def precision(value: str) -> AbstractContextManager[None]:
-    """Set the precision of calls that do not say their own, for a block of code or for a function.
+    """Set the default precision of calls, for a block of code or for a function.
 
     The setting belongs to the thread or the asynchronous task that makes it. Blocks nest, and the end of one restores
-    what was before, also after an error. A thread that is started meanwhile begins with "ieee".
+    the previous setting, after an error too. A thread that is started meanwhile begins with "ieee".
 
     Parameters
     ----------
     value : {"ieee", "tf32", "3xtf32"}
-        What becomes of float32 operands of :func:`conv` and :func:`conv_transpose` on CUDA devices. "ieee" multiplies
-        them as they are. "tf32" lets tensor cores multiply 11 of their 24 significant bits, "3xtf32" two such parts of
-        each in three products, which nearly makes up for it. It is the least that is asked for: what a kernel makes
-        may be more exact. NumPy arrays and other dtypes do not depend on it.
+        How to multiply float32 operands of :func:`conv` and :func:`conv_transpose` on CUDA devices. "ieee" multiplies
+        them as they are. "tf32" lets tensor cores multiply 11 of their 24 significant bits. "3xtf32" multiplies two
+        such parts of each in three products, which recovers nearly all bits. Kernels may be more exact than asked.
+        NumPy arrays and other dtypes do not depend on it.
 
     Returns
     -------
@@ -48,9 +48,9 @@ def precision(value: str) -> AbstractContextManager[None]:
 
     Notes
     -----
-    For K terms whose magnitudes add up to S the error is at most (K + 1)·u·S with "ieee", where u = 2⁻²⁴. Tensor cores
-    make it 2u for u, and 2·2⁻¹¹·S more with "tf32", 2·2⁻²¹·S more with "3xtf32". Neither has parts of factors below
-    2⁻¹³⁶, which factors below about 2⁻¹¹⁵ miss. Infinities and NaN come out as with "ieee", and so do the largest
+    For K terms whose magnitudes add up to S, the error is at most (K + 1)·u·S with "ieee", where u = 2⁻²⁴. On tensor
+    cores, 2u replaces u; "tf32" adds 2·2⁻¹¹·S, and "3xtf32" 2·2⁻²¹·S. Both drop parts of factors below 2⁻¹³⁶, which
+    matters for factors below about 2⁻¹¹⁵. Infinities and NaN come out as with "ieee", and so do the largest
     numbers, up to that error. In an emulator that rounds sums, products of "3xtf32" were within 2⁻²¹·⁴ of exact ones.
 
     Examples

@@ -15,14 +15,14 @@ from gpuconv._packed import PackedWeights
 def pack(w: Any, operator: str = "conv") -> PackedWeights:
     """Take a snapshot of weights for many calls, which then pack them only once.
 
-    Every call of :func:`conv` and :func:`conv_transpose` on CUDA arrays brings its weights into the order in which its
-    kernels read them. With packed weights the first call of each kind does so, and waits until it is done; later ones
-    on any stream and in any thread use what is there. A call captured in a graph uses it too, or, where no such call
-    came before, packs whenever the graph is launched. On the CPU packed weights are plain weights.
+    Every call of :func:`conv` and :func:`conv_transpose` on CUDA arrays packs its weights into the order in which its
+    kernels read them. With packed weights, only the first call of each kind packs, and waits until it is done. Later
+    ones reuse the result, on any stream and in any thread. A call captured in a graph reuses it too; if no such call
+    came before, the graph packs at each launch. On the CPU, packed weights are plain weights.
 
     Parameters
     ----------
-    w : array, or what shares its memory by DLPack or ``__cuda_array_interface__``
+    w : array, or an object that shares its memory by DLPack or ``__cuda_array_interface__``
         As the operator takes it; on the CPU, or on the current CUDA device. Changing it later has no effect.
     operator : {"conv", "conv_transpose"}
         Which of the two the weights are for.
@@ -35,7 +35,7 @@ def pack(w: Any, operator: str = "conv") -> PackedWeights:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        An unknown operator; no array, of a dtype that the operator does not take, or without spatial axes.
+        An unknown operator; not an array, or one of a dtype that the operator does not take or without spatial axes.
     DeviceError, OutOfDeviceMemory
         As in :func:`conv`; also while the current stream captures a graph.
 
@@ -71,7 +71,7 @@ def _check_operator(operator: Any) -> None:
 
 
 def to_device(a: Any) -> Any:
-    """Move an array or packed weights to the current CUDA device, or return them as they are if they are there.
+    """Move an array or packed weights to the current CUDA device, or return them unchanged if they are already there.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def to_device(a: Any) -> Any:
     Raises
     ------
     ArgumentTypeError
-        Not an array, or of a dtype that CuPy has not.
+        Not an array, or of a dtype that CuPy lacks.
     DeviceError
         No CUDA device, or CuPy is not installed; the message says which.
     OutOfDeviceMemory
@@ -105,7 +105,7 @@ def to_device(a: Any) -> Any:
 
 
 def to_host(a: Any) -> Any:
-    """Move an array or packed weights to the host, or return them as they are if they are there.
+    """Move an array or packed weights to the host, or return them unchanged if they are already there.
 
     Parameters
     ----------
@@ -115,8 +115,8 @@ def to_host(a: Any) -> Any:
     Returns
     -------
     NumPy array, or PackedWeights
-        Same dtype, shape and memory order, complete when the call returns. An array of another library that is on
-        the host already is not copied.
+        Same dtype, shape and memory order, complete when the call returns. An array of another library that is
+        already on the host is not copied.
 
     Raises
     ------

@@ -25,13 +25,13 @@ def tune(
     return_indices: bool = False,
     **keywords: Any,
 ) -> dict[str, float]:
-    """Measure every kernel that can make a call on CUDA arrays; calls like it take the quickest one from then on.
+    """Measure every kernel that can run a call on CUDA arrays; calls like it then take the fastest one.
 
-    Without it a model chooses, which :func:`explain` prints. What was measured is kept in ``choices.json`` in the cache
-    folder, for devices of the same name, and holds in later processes too. A call is like another where shapes,
-    strides, dtypes, attributes, layout and precision are the same; the gradient with respect to a Conv's input is also
-    like the ConvTranspose that it is, and the other way round. Results stay within the same bounds, though a sum may be
-    added in another order; whoever needs the same bits everywhere takes the file along, or does not tune.
+    Without it a model chooses, which :func:`explain` prints. The choice is kept in ``choices.json`` in the cache
+    folder, for devices of the same name, and holds in later processes too. Calls are alike if shapes, strides, dtypes,
+    attributes, layout and precision are the same. The gradient of a Conv's input also counts as the ConvTranspose that
+    it is, and the other way round. Results stay within the same bounds, though sums may be added in another order. If
+    you need the same bits everywhere, copy the file, or do not tune.
 
     Before a kernel may win it must agree with the general one, which takes any call, on random whole numbers in arrays
     like those of the call. Their sums are exact in every order, so that all bits must be the same.
@@ -43,18 +43,18 @@ def tune(
         "conv_input_grad", or "max_unpool".
     *arguments
         As the call has them, in order or by name: ``tune("conv", x, w, b)``,
-        ``tune("conv_weight_grad", x, dy, w.shape)``. Only the layout of arrays matters, which are CuPy arrays; Indices
+        ``tune("conv_weight_grad", x, dy, w.shape)``. Arrays are CuPy arrays, and only their layout matters. Indices
         are not checked, whatever ``check_indices`` says.
     layout, precision, return_indices, **keywords
-        As the call has them, without ``out``. The quickest kernel of a call with a residual or an activation is also
-        taken for the one without, and the other way round.
+        As the call has them, without ``out``. The choice for a call with a residual or an activation also holds for
+        the call without, and the other way round.
 
     Returns
     -------
     dict of str to float
-        Seconds on the device by kernel, the quickest first: the median of some calls that each find other data in the
-        L2 cache. All launches of the call are part of it, as the packing of weights. Infinite where a kernel's
-        workspace does not fit. One entry where there is one kernel, none where the result has no elements.
+        Seconds on the device by kernel, the fastest first: the median of some calls that each find other data in the
+        L2 cache. They include all launches of the call, such as packing weights. Infinite if a kernel's workspace
+        does not fit. One entry if there is one kernel, none if the result has no elements.
 
     Raises
     ------

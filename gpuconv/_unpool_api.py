@@ -26,7 +26,7 @@ def max_pool_grad(
     strides: _Ints = None,
     out: Any = None,
 ) -> Any:
-    """Compute the gradient of :func:`max_pool`: what dy has for a window goes to the element that is its maximum.
+    """Compute the gradient of :func:`max_pool`: dy's value for a window goes to the window's maximum.
 
     Parameters
     ----------
@@ -34,15 +34,15 @@ def max_pool_grad(
         Gradient with respect to the result of the forward call; float16, bfloat16, float32 or float64. NumPy and CuPy
         arrays as in :func:`conv`.
     indices : int64 array (N, C, Q1, …, Qn)
-        The forward call's Indices. A window whose index is -1 gives its gradient to no element, as one does whose index
-        numbers an element outside of it.
+        The forward call's Indices. A window whose index is -1, or that of an element outside the window,
+        passes its gradient to no element.
     x_shape : sequence of int
         Shape of the forward call's x, in its layout.
     kernel_shape, auto_pad, ceil_mode, dilations, layout, pads, storage_order, strides
         The forward call's.
     check_indices : bool
-        Whether Indices on a CUDA device are looked at first, for which the call waits for the device. Without it, those
-        that number nothing count for nothing. On the CPU they are always looked at.
+        Whether to check Indices on a CUDA device first, for which the call waits for the device. Without the check,
+        invalid ones are ignored. On the CPU they are always checked.
     out : array of x_shape, optional
         Written in place and returned; must not share memory with an input.
 
@@ -98,12 +98,12 @@ def max_unpool(
         Any dtype that :func:`max_pool` takes. NumPy and CuPy arrays as in :func:`conv`.
     indices : int64 array (N, C, Q1, …, Qn)
         Where each element goes: its number, row-major, among all elements of an array (N, C, D1, …, Dn) with
-        ``D = stride * (Q - 1) + kernel - pads``, also where ``output_shape`` says otherwise. -1: nowhere.
+        ``D = stride * (Q - 1) + kernel - pads``, even if ``output_shape`` says otherwise. -1 means nowhere.
     output_shape : sequence of int, optional
-        Spatial extents of the result, with or without N and C in front, none smaller than D. What is more stands at
+        Spatial extents of the result, with or without N and C in front, none smaller than D. The surplus is at
         the end.
     kernel_shape, pads, strides
-        The forward call's: as there, one entry per spatial axis, all beginnings before all ends for pads.
+        As in the forward call: one entry per spatial axis; for pads, all beginnings before all ends.
     check_indices : bool
         As in :func:`max_pool_grad`.
     layout : {"NCHW", "NHWC"}
@@ -114,8 +114,8 @@ def max_unpool(
     Returns
     -------
     array (N, C, D1, …, Dn)
-        Of y's dtype and library, zero where no element goes. Of several elements with one index, the last in row-major
-        order (of N, C, Q1, …) is there.
+        Of y's dtype and library, zero where no element goes. If several elements have the same index, the last in
+        row-major order (of N, C, Q1, …) stays.
 
     Raises
     ------

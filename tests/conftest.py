@@ -1,9 +1,10 @@
-"""Pytest settings that need code: the markers `gpu` and `emulator`, how several test processes share the work, the
-command line.
+"""Pytest settings that need code: the markers `gpu`, `emulator` and `quick`, how several test processes share the work,
+the command line.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before NumPy is imported: its BLAS reads this once
@@ -11,17 +12,18 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before NumPy is imported: its BLAS re
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import emulator
 import pytest
 from emulator import build, tally
 
+from gpuconv import CompileError
 from gpuconv.__main__ import main
-from gpuconv.cuda import cache, device
+from gpuconv.cuda import cache, device, nvrtc
 
 # By marker: the variable that makes skipping a failure, and what tells why tests must be skipped.
 NEEDS: dict[str, tuple[str, Callable[[], str | None]]] = {
@@ -29,25 +31,51 @@ NEEDS: dict[str, tuple[str, Callable[[], str | None]]] = {
     "emulator": ("GPUCONV_REQUIRE_EMULATOR", emulator.unavailable_reason),
 }
 
+# What `-m quick` runs: these modules, without the tests that need a device or the emulator. They reach nine tenths of
+# gpuconv's statements in under a minute, and none of them may need a compiler: `no_compiler` sees to that.
+QUICK = Path(__file__).with_name("quick.txt").read_text(encoding="utf-8").split()
 
 CHUNK = 32  # tests that a process of pytest-xdist is sent at a time: all of them take part in what comes first
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where processes of pytest-xdist are to run tests, compile the emulator while they collect these."""
+    """Where processes of pytest-xdist are to run tests, compile the emulator meanwhile, if any need it."""
     if getattr(config.option, "tx", None) and not hasattr(config, "workerinput"):
         if config.option.maxschedchunk is None:
             config.option.maxschedchunk = CHUNK
-        if build.compiler() is not None:
+        if build.compiler() is not None and config.option.markexpr != "quick":
             threading.Thread(target=build.build).start()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector away from tens of thousands of tests: it would walk all of them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where quick tests alone are asked for, do not even import the modules of others."""
+    others = config.option.markexpr == "quick" and collection_path.name.startswith("test_")
+    return True if others and collection_path.stem not in QUICK else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before those without the marker are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what compiles kernels to machine code: the PTX of each, made on the way, is what other tests emulate.
+    """Mark the quick tests, then order all.
+
+    Begin with what compiles kernels to machine code: the PTX of each, made on the way, is what other tests emulate.
 
     Tests of the same machine code follow each other, so that one process compiles it for all of them. Those of broken
     kernels come last: what is compiled after them is not kept.
     """
+    for item in items:
+        if item.path.stem in QUICK and not any(item.get_closest_marker(marker) for marker in NEEDS):
+            item.add_marker("quick")
     items.sort(key=_place)
 
 
@@ -58,6 +86,25 @@ def _place(item: pytest.Item) -> tuple[int, str, bool, str]:
     if name.endswith("sass.py"):
         return 1, name, broken, item.callspec.id if hasattr(item, "callspec") else ""
     return 2, "", False, ""
+
+
+@pytest.fixture(autouse=True)
+def no_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let quick tests fail that compile or emulate anything, also where compilers are there."""
+    if request.node.get_closest_marker("quick") is None:
+        yield
+        return
+    emulated = dict(tally.launches)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "compiler", lambda: None)
+        for name in ("_binding", "build", "capabilities", "headers", "identity", "version"):
+            patch.setattr(nvrtc, name, _refuse)
+        yield
+    assert dict(tally.launches) == emulated, "a quick test must not use the emulator"
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise CompileError("a quick test must not compile CUDA kernels")
 
 
 @pytest.fixture

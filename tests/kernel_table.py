@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -65,8 +66,12 @@ _FAR = 2**31  # elements from one image to the next that ask for 64-bit indices
 # ---------------------------------------------------------------- the planner's kernels
 
 
+@cache
 def launches() -> dict[str, Launch]:
-    """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name."""
+    """Return a launch of every kernel that a plan of one to four spatial axes can name, by that name.
+
+    It takes seconds: call it inside of tests, not where they are collected.
+    """
     plans = [
         *(*_gemm_plans(), *_wgmma_plans(), *_unpacked_plans(), *_matrix_plans(), *_grouped_plans(), *_stem_plans()),
         *(*_direct_plans(), *_channel_plans(), *_depthwise_transposed_plans()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from math import prod
 from random import Random
@@ -164,6 +165,7 @@ def strides_of_x(x: Ints, strides: Ints | None) -> Ints:
 # ---------------------------------------------------------------- tiles
 
 
+@cache
 def some_tiles() -> list[Tile]:
     random, found = Random(0), []
     for form, dtype, _ in product(FORMS, _dtypes.CONV_DTYPES, range(5)):
@@ -178,11 +180,8 @@ def some_tiles() -> list[Tile]:
     return found
 
 
-TILES = some_tiles()
-
-
 def test_blocks_cover_all_outputs_and_hold_no_more_threads_than_there_are() -> None:
-    for tile in TILES:
+    for tile in some_tiles():
         work = tile.work
         for extent, blocks, count, each in zip(
             work.y_extent, tile.blocks_by_axis, tile.threads, tile.each, strict=True
@@ -194,7 +193,7 @@ def test_blocks_cover_all_outputs_and_hold_no_more_threads_than_there_are() -> N
 
 
 def test_shared_memory_has_room_for_everything_that_is_staged() -> None:
-    for tile in TILES:
+    for tile in some_tiles():
         depths, rows, columns = tile.extent
         phase, row, depth, channel = tile.pitches
         stride = tile.form.stride or tile.work.strides[2]
@@ -211,7 +210,7 @@ def test_shared_memory_has_room_for_everything_that_is_staged() -> None:
 @pytest.mark.parametrize("form", [form for form in FORMS if form.stride], ids=direct_forms.title)
 def test_threads_side_by_side_read_from_other_banks(form: Form) -> None:
     """Eight neighbours read 16 bytes each of the 128 that all banks give, wherever a row or a channel ends."""
-    mine = [tile for tile in TILES if tile.form == form and tile.filter_tiles == 1 and tile.threads[0] == 1]
+    mine = [tile for tile in some_tiles() if tile.form == form and tile.filter_tiles == 1 and tile.threads[0] == 1]
     for tile in (tile for tile in mine if tile.groups == 1 or tile.step == 1):
         d, h, w = tile.threads
         _, row, depth, channel = (pitch // tile.vector for pitch in tile.pitches)

@@ -185,3 +185,89 @@ def test_the_readme_has_the_measurements_of_the_cpu() -> None:
     classes = json.loads((ROOT / "benchmarks" / "results" / "cpu.json").read_text(encoding="utf-8"))["classes"]
     for name, one in classes.items():
         assert f"\n| {name} | {one['layers']} | {one['mean']:.2f} | {one['min']:.2f}" in readme, name
+
+
+def test_paths_that_contributors_are_sent_to_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:\.?[a-z_]+/)+[\w./]*)`|python ((?:\w+/)+\w+\.py)|-m pytest ((?:\w+/)+\w+\.py)", text))
+    paths = {path for found in named for path in found if path}
+    assert len(paths) > 20
+    assert not [path for path in sorted(paths) if not (ROOT / path).exists()]
+    families = {"conv_plan", "pool_plan"}
+    assert families <= set(re.findall(r"gpuconv/cuda/(\w+)\.py", text))
+    for name in families:
+        assert "\nFAMILIES = (" in (ROOT / "gpuconv" / "cuda" / f"{name}.py").read_text(encoding="utf-8")
+
+
+def test_the_citation_has_the_package_s_name_version_and_license() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f"\nversion: {gpuconv.__version__}\n" in citation
+    for pattern in (r'^license = "(.+)"$', r'^description = "(.+)"$', r'^authors = \[\{ name = "(.+)" \}\]$'):
+        found = re.search(pattern, project, re.MULTILINE)
+        assert found is not None
+        assert found[1] in citation
+
+
+def test_a_report_of_a_bug_asks_for_what_is_needed() -> None:
+    form = (ROOT / ".github" / "ISSUE_TEMPLATE" / "bug.yml").read_text(encoding="utf-8")
+    blocks = re.split(r"^  - type: ", form, flags=re.MULTILINE)[1:]
+    asked = {re.search(r"^    id: (\w+)$", block, re.MULTILINE)[1]: "required: true" in block for block in blocks}
+    assert {"code", "info"} <= {name for name, required in asked.items() if required}
+    assert "`gpuconv info`" in form
+
+
+# ---------------------------------------------------------------- versions and sizes, as they were recorded
+
+
+def records() -> dict[str, Any]:
+    paths = (ROOT / "benchmarks" / "results").glob("*.json")
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+
+# A size in the README may be off by this share of the record's: gpuconv's own wheel grows with every change.
+OFF = {"wheels_mb": 0.05, "gpuconv_mb": 0.2, "installed_mb": 0.05}
+
+
+def test_the_readme_has_the_sizes_that_were_measured() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("| extra | what it brings |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
+    recorded = records()["sizes"]["rows"]
+    assert [row[0] for row in rows] == [row["title"] for row in recorded]
+    for (title, _, wheels, installed), row in zip(rows, recorded, strict=True):
+        numbers = [float(number) for number in re.findall(r"[\d.]+(?= MB)", f"{wheels} {installed}")]
+        keys = [key for key in OFF if key in row]
+        assert len(numbers) == len(keys), title
+        for key, number in zip(keys, numbers, strict=True):
+            assert number == pytest.approx(row[key], rel=OFF[key]), f"{title}: {key}"
+
+
+NAMED = re.compile(r"\b(ONNX Runtime|PyTorch|onnx|NumPy) (\d+\.\d+(?:\.\d+)?)\b")
+PACKAGES = {"ONNX Runtime": "onnxruntime", "PyTorch": "torch", "onnx": "onnx", "NumPy": "numpy"}
+
+
+def test_versions_of_others_are_those_of_the_records() -> None:
+    """In all pages but the one on semantics, which says of when its comparison is."""
+    known = set(_versions(records()))
+    found = []
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if page.name == "semantics.md":
+            dated = re.search(r"^The comparison is of (?:\w+) 20\d\d.*?\n\n", text, re.DOTALL | re.MULTILINE)
+            assert dated is not None
+            assert len(NAMED.findall(dated[0].replace("'s", ""))) == 3
+            text = text.replace(dated[0], "")
+        found += [(PACKAGES[name], version) for name, version in NAMED.findall(text)]
+    assert found
+    assert not set(found) - known
+
+
+def _versions(record: Any) -> Iterator[tuple[str, str]]:
+    """Yield every package and version that stands anywhere in a record."""
+    for key, value in record.items() if isinstance(record, dict) else ():
+        if key in PACKAGES.values() and isinstance(value, str):
+            yield key, value
+        yield from _versions(value)
+    for value in record if isinstance(record, list) else ():
+        yield from _versions(value)

@@ -15,7 +15,7 @@ import kernel_table
 import machine_code
 import pytest
 import records
-from kernel_table import ARCHITECTURES, EVERY, PATH, TOOL, looked_at
+from kernel_table import ARCHITECTURES, EVERY, PATH, TOOL, launches, looked_at
 from toolchain import needs_nvrtc
 
 from gpuconv import CompileError
@@ -28,7 +28,6 @@ from gpuconv.cuda.variants import all_variants
 REGISTERS = 65536  # of a multiprocessor, of every architecture
 REGISTER_UNIT = 8  # that a thread's are handed out in
 GROUPS = kernel_table.groups()
-LAUNCHES = kernel_table.launches()
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def test_kernels_keep_to_the_limits(built: Built) -> None:
 
 def beyond_limits(name: str, architecture: str, report: Report) -> list[str]:
     """Name the limits that a kernel breaks, whatever the table says."""
-    launch = LAUNCHES[name]
+    launch = launches()[name]
     rounded = -(-report.registers // REGISTER_UNIT) * REGISTER_UNIT
     registers = rounded * launch.variant.threads * launch.variant.blocks_per_sm
     shared, most = report.shared_bytes + launch.shared_bytes, representative(architecture).limits.shared_bytes_per_block
@@ -108,13 +107,13 @@ def reported(cell: list[int]) -> Report:
 
 def test_every_kernel_is_looked_at_for_one_architecture() -> None:
     seen = [one.name for name in ARCHITECTURES for group in GROUPS for one in looked_at(GROUPS[group], name)]
-    assert sorted(set(seen)) == sorted(LAUNCHES)
-    variants = [launch.variant for launch in LAUNCHES.values()]
+    assert sorted(set(seen)) == sorted(launches())
+    variants = [launch.variant for launch in launches().values()]
     assert len(seen) == sum(len(one.architectures or ARCHITECTURES) if EVERY else 1 for one in variants)
 
 
 def test_kernels_of_one_architecture_are_looked_at_for_that() -> None:
-    variants = [replace(launch.variant, architectures=("sm_90a",)) for launch in list(LAUNCHES.values())[:20]]
+    variants = [replace(launch.variant, architectures=("sm_90a",)) for launch in list(launches().values())[:20]]
     seen = {name: len(looked_at(variants, name)) for name in ARCHITECTURES}
     assert seen == {name: 20 if name == "sm_90a" else 0 for name in ARCHITECTURES}
 
@@ -125,12 +124,12 @@ def test_the_table_has_a_row_for_every_kernel_and_no_other() -> None:
     records.assert_same(launch_bounds, kernel_table.heads(), PATH, TOOL)
     for name, row in rows.items():
         assert tuple(key for key in row if key in ARCHITECTURES) == (
-            LAUNCHES[name].variant.architectures or ARCHITECTURES
+            launches()[name].variant.architectures or ARCHITECTURES
         )
 
 
 def test_plans_name_every_kernel_that_is_built_ahead_and_no_other() -> None:
-    assert set(LAUNCHES) == {variant.name for variant in all_variants()}
+    assert set(launches()) == {variant.name for variant in all_variants()}
 
 
 # ---------------------------------------------------------------- the tests' own tools
@@ -178,7 +177,7 @@ def test_differences_are_named(tmp_path: Path) -> None:
 
 @needs_nvrtc
 def test_ptx_is_kept_with_the_machine_code_that_is_made_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    variant = LAUNCHES["pack_weights_float32_1d"].variant
+    variant = launches()["pack_weights_float32_1d"].variant
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "together"))
     entry = machine_code.build(variant, "sm_80")
     files = {path.name for path in entry.path.parent.iterdir()}

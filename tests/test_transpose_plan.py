@@ -82,6 +82,7 @@ def test_weights_in_another_order_are_packed_or_not_taken() -> None:
     assert reason in plan(apart).reasons
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize("offset", range(4))
 def test_weights_at_any_address_are_read(offset: int) -> None:
     """Of rows that are whole vectors; those that are not are among the problems of `many_blocks`."""
@@ -219,6 +220,7 @@ def test_three_axes_are_the_same_problem() -> None:
     assert (flat.x_strides, flat.w_strides) == ((42, 7, 0, 0, 1), (72, 3, 12, 0, 0, 1))
 
 
+@pytest.mark.emulator
 def test_every_candidate_is_right_where_all_families_have_some() -> None:
     x, w = values("integers", 1, (2, 16, 5, 9), "float32"), values("nonfinite", 2, (16, 20, 2, 2), "float32")
     exact, seen = oracle.conv_transpose(x, w, strides=[2, 2]), set()

@@ -145,7 +145,7 @@ def test_what_was_measured_goes_before_the_model() -> None:
     assert plan.operator == "slow"
     assert plan.reasons == (
         "slow: modelled 2.0 us, chosen, as measured on A",
-        "quick: modelled 1.0 us, 0.50 of the chosen one's",
+        "quick: modelled 1.0 us (0.50x)",
     )
     assert _choose("B").operator == "quick"
     tuned.store("A", FIRST, "a kernel of another version")

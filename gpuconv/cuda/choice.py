@@ -66,6 +66,10 @@ def every_candidate() -> Iterator[AbstractContextManager[None]]:
         number += 1
 
 
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
+
+
 def choose(problem: Any, candidates: Iterable[Candidate], limits: Limits) -> Plan:
     """Return the plan of the candidate that was measured to be the quickest, or else of the one modelled to be.
 
@@ -86,8 +90,8 @@ def choose(problem: Any, candidates: Iterable[Candidate], limits: Limits) -> Pla
     why = "chosen" if best is None else f"chosen, as measured on {limits.name}"
     best = best or (pick or quickest)(found)
     lines = (
-        f"{one.name}: modelled {one.seconds * 1e6:.1f} us, "
-        + (why if one is best else f"{one.seconds / best.seconds:.2f} of the chosen one's")
+        f"{one.name}: modelled {one.seconds * 1e6:.1f} us"
+        + (f", {why}" if one is best else f" ({_times(one.seconds / best.seconds)})")
         for one in found
     )
     plan = best.make()

@@ -51,7 +51,7 @@ class Rep(onnx.backend.base.BackendRep):
         observer : callable, optional
             Called after each node with (NodeProto, index, number of nodes, seconds).
         **kwargs
-            Ignored, as onnx's interface asks for.
+            Ignored, as onnx's interface requires.
 
         Returns
         -------
@@ -62,8 +62,8 @@ class Rep(onnx.backend.base.BackendRep):
         Raises
         ------
         ArgumentError, ArgumentTypeError
-            An input is missing, unknown, or has another dtype or shape than the graph declares; or one of our
-            operators refuses its inputs, where the message names the node.
+            An input is missing, unknown, or has another dtype or shape than the graph declares; or an operator
+            of gpuconv refuses its inputs, and the message names the node.
         GpuconvError
             Another operator failed, in the reference evaluator for one; the message names the node.
         MemoryError
@@ -117,16 +117,16 @@ class Backend(onnx.backend.base.Backend):
         model : ModelProto, bytes or path
             External data is read from beside the path, and from nowhere else.
         device : {"CPU", "CUDA", "CUDA:0"}
-            Where the operators of gpuconv.onnx.operators, Conv, ConvTranspose and MaxPool are computed. On a device,
+            Where the operators of gpuconv.onnx.operators, Conv, ConvTranspose and MaxPool run. On a device,
             values stay there between nodes; shapes, axes and the like stay on the host. Other operators run on the
             host, and a warning names the first node of each.
         fold : bool
-            Whether what is constant is computed now, and BatchNormalization, activations and residuals become part of
-            the convolutions before them. Activations and residuals then change no bit in float32 and float64, and are
+            Whether to compute constant nodes now, and to fold BatchNormalization, activations and residuals into the
+            convolutions before them. Activations and residuals then change no bit in float32 and float64, and are
             rounded fewer times in 16-bit types. Factors and shifts of channels (float32 and float64 only) change how
             results are rounded: each weight is rounded once more, so that a sum of K terms is at most (K + 3)·u·S off.
         **kwargs
-            Ignored, as onnx's interface asks for.
+            Ignored, as onnx's interface requires.
 
         Returns
         -------
@@ -135,10 +135,10 @@ class Backend(onnx.backend.base.Backend):
         Raises
         ------
         ArgumentError
-            The file cannot be read, it is no valid model, or too large or too deep, one of our nodes uses what its
+            The file cannot be read, it is not a valid model, or too large or too deep, a node uses what its
             opset lacks, or the evaluator does not know an operator. The message is one line of at most 500 characters.
         ArgumentTypeError
-            The model is none of the types above.
+            The model is not of the types above.
         DeviceError
             There is no CUDA device; the message says why.
         MemoryError
@@ -192,7 +192,7 @@ class Backend(onnx.backend.base.Backend):
         opset_imports : iterable of OperatorSetIdProto, optional
             Versions of all domains, instead of opset_version.
         **kwargs
-            Ignored, as onnx's interface asks for.
+            Ignored, as onnx's interface requires.
 
         Returns
         -------

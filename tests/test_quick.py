@@ -1,0 +1,69 @@
+"""The quick tests: which they are, and that they need no compiler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import emulator
+import pytest
+from conftest import QUICK
+
+from gpuconv import CompileError
+from gpuconv.cuda import nvrtc
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_modules_of_quick_tests_are_there_and_in_order() -> None:
+    assert [name for name in QUICK if not (ROOT / "tests" / f"{name}.py").is_file()] == []
+    assert sorted(set(QUICK)) == QUICK
+
+
+def test_there_is_no_compiler_for_this_test() -> None:
+    for ask in (nvrtc.identity, nvrtc.version, lambda: nvrtc.build("kernel", "", "sm_80", ())):
+        with pytest.raises(CompileError, match="a quick test must not compile"):
+            ask()
+    assert "g++" in str(emulator.unavailable_reason())
+
+
+TESTS = """
+import pytest
+from emulator import tally
+
+def test_plain():
+    pass
+
+def test_emulates():
+    tally.add("kernel", "sm_80")
+
+def test_compiles():
+    from gpuconv.cuda import nvrtc
+    nvrtc.identity()
+
+@pytest.mark.emulator
+def test_marked():
+    raise AssertionError
+
+@pytest.mark.gpu
+def test_marked_too():
+    raise AssertionError
+"""
+
+
+def test_quick_tests_that_compile_or_emulate_fail(tmp_path: Path) -> None:
+    (tmp_path / f"{QUICK[0]}.py").write_text(TESTS)
+    (tmp_path / "test_of_another_tier.py").write_text("raise AssertionError")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "conftest", "-c", str(ROOT / "pyproject.toml"), "-m", "quick", tmp_path],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "FAILED" in done.stdout
+    assert "a quick test must not compile CUDA kernels" in done.stdout
+    assert "a quick test must not use the emulator" in done.stdout
+    assert "1 failed, 2 passed, 2 deselected, 1 error" in done.stdout, done.stdout
