@@ -82,7 +82,7 @@ def conv(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Convolve as ONNX Conv does (opsets 1 to 22; specification section "Conv").
+    """Convolve as ONNX Conv does (opsets 1 to 28; specification section "Conv").
 
     Parameters
     ----------
@@ -264,7 +264,7 @@ def conv_transpose(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Compute ONNX ConvTranspose, the gradient of Conv with respect to its input (opsets 1 to 22).
+    """Compute ONNX ConvTranspose, the gradient of Conv with respect to its input (opsets 1 to 28).
 
     Parameters
     ----------
@@ -446,7 +446,7 @@ def max_pool(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Take the maximum of every window as ONNX MaxPool does (opsets 1 to 22).
+    """Take the maximum of every window as ONNX MaxPool does (opsets 1 to 28).
 
     Parameters
     ----------

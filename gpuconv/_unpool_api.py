@@ -172,7 +172,7 @@ def max_unpool(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Put the maxima of :func:`max_pool` back where they were, as ONNX MaxUnpool does (opsets 9 to 22).
+    """Put the maxima of :func:`max_pool` back where they were, as ONNX MaxUnpool does (opsets 9 to 28).
 
     Parameters
     ----------
