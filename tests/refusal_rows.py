@@ -94,6 +94,7 @@ def of_every_operator(operator: str) -> list[Refusal]:
         ("a float kernel", "kernel_shape", (3.0, 2), f"kernel_shape {INTEGERS}, not (3.0, 2)"),
         ("pairs of strides", "strides", [(1, 1), (1, 1)], f"strides {INTEGERS}, not [(1, 1), (1, 1)]"),
         ("threes of pads", "pads", [(1, 1, 1), (1, 1, 1)], f"pads {INTEGERS}, not [(1, 1, 1), (1, 1, 1)]"),
+        ("a two and a three of pads", "pads", [(1, 1), (1, 1, 1)], f"pads {INTEGERS}, not [(1, 1), (1, 1, 1)]"),
         ("a pair of pads for each axis", "pads", ((1, 2), (3, 4)), f"{PAIRS}; for ((1, 2), (3, 4)) pass [1, 3, 2, 4]"),
         ("lists of pads for each axis", "pads", [[0, 1], [0, 1]], f"{PAIRS}; for [[0, 1], [0, 1]] pass [0, 0, 1, 1]"),
         ("auto_pad None", "auto_pad", None, "auto_pad must be a string, not NoneType"),
