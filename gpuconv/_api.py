@@ -4,37 +4,85 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 
 from gpuconv import _activation, _arrays, _dtypes, _geometry, _layout, _memory, _precision, cpu, cuda
 from gpuconv._activation import Activation
 from gpuconv._errors import ArgumentTypeError
+from gpuconv._geometry import AutoPad, PerAxis
+from gpuconv._layout import Layout
 from gpuconv._packed import PackedWeights
-from gpuconv._precision import CURRENT
+from gpuconv._precision import CURRENT, Precision
+from gpuconv._signatures import Array, public, refuse
 
-_Ints = Iterable[int] | None
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_T = TypeVar("_T", bound=np.generic)
 
 
+@overload
+def conv(
+    x: NDArray[_T],
+    w: Array | PackedWeights,
+    b: Array | None = None,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    activation: str | tuple[Any, ...] | None = None,
+    residual: Array | None = None,
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def conv(
+    x: Array,
+    w: Array | PackedWeights,
+    b: Array | None = None,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    activation: str | tuple[Any, ...] | None = None,
+    residual: Array | None = None,
+    out: Array | None = None,
+) -> Any: ...
+
+
+@public()
 def conv(
     x: Any,
     w: Any,
     b: Any = None,
     *,
-    activation: str | tuple[Any, ...] | None = None,
-    auto_pad: str | bytes = "NOTSET",
-    dilations: _Ints = None,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
     group: int = 1,
-    kernel_shape: _Ints = None,
-    layout: str = "NCHW",
-    pads: _Ints = None,
-    precision: str | None = None,
+    kernel_shape: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    activation: str | tuple[Any, ...] | None = None,
     residual: Any = None,
-    strides: _Ints = None,
     out: Any = None,
+    **others: Any,
 ) -> Any:
-    """Convolve as ONNX Conv does (opsets 1 to 22; specification section "Conv").
+    """Convolve as ONNX Conv does (opsets 1 to 28; specification section "Conv").
 
     Parameters
     ----------
@@ -48,26 +96,26 @@ def conv(
         Same dtype as x; group divides C and M. :func:`pack` makes weights that many calls share.
     b : array (M,), optional
         Added to every output of its channel.
+    auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
+        SAME gives ``ceil(D / stride)`` outputs per axis; UPPER puts the odd padding element at the end, LOWER at
+        the beginning, and the dilated kernel counts. Not together with pads other than zeros.
+    dilations, strides : sequence of int, one per spatial axis, or an int for all of them, default 1
+    group : int
+    kernel_shape : sequence of int, or an int for all spatial axes, optional
+        Must equal ``w.shape[2:]``.
+    pads : sequence of int, or an int for all sides of all axes, default 0
+        All beginnings, then all ends, in elements; may exceed the kernel, may not be negative.
+    layout : {"NCHW", "NHWC"}
+        Where x, out and the result have their channels: "NHWC" is (N, D1, …, Dn, C), last at every spatial rank.
+        Weights, bias and attributes are the same.
+    precision : {"ieee", "tf32", "3xtf32"}, optional
+        Of float32 products on CUDA devices; by default that of the context, which :func:`precision` sets and explains.
     activation : {"relu", "leaky_relu", "clip"} or tuple, optional
         What the result goes through before it is rounded; a tuple has the name and all arguments:
         ``("leaky_relu", alpha)``, with 0.01 for a bare name, or ``("clip", low, high)``, either of which may be None.
         One formula for all: ``v = v < 0 ? v * slope : v``, ``v = v < low ? low : v``, ``v = v > high ? high : v``.
         NaN stays NaN, and -0.0 stays -0.0 under relu. Arguments are rounded to the type of the sums. Not of complex
         numbers.
-    auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
-        SAME gives ``ceil(D / stride)`` outputs per axis; UPPER puts the odd padding element at the end, LOWER at
-        the beginning, and the dilated kernel counts. Not together with pads other than zeros.
-    dilations, strides : sequence of int, one per spatial axis, default 1
-    group : int
-    kernel_shape : sequence of int, optional
-        Must equal ``w.shape[2:]``.
-    layout : {"NCHW", "NHWC"}
-        Where x, out and the result have their channels: "NHWC" is (N, D1, …, Dn, C), last at every spatial rank.
-        Weights, bias and attributes are the same.
-    pads : sequence of int, default 0
-        All beginnings, then all ends, in elements; may exceed the kernel, may not be negative.
-    precision : {"ieee", "tf32", "3xtf32"}, optional
-        Of float32 products on CUDA devices; by default that of the context, which :func:`precision` sets and explains.
     residual : array (N, M, Q1, …, Qn), optional
         In the layout, of exactly the result's shape, x's dtype and library. Added after the bias and before the
         activation, in the type of the sums: ``activation((sum + b) + residual)``. Never written. One that lies in
@@ -110,6 +158,8 @@ def conv(
            [2., 0., 0.],
            [4., 2., 0.]], dtype=float32)
     """
+    if others:
+        refuse(conv, others)
     packed = None
     if type(w) is PackedWeights:
         packed, w = w, w.array_for("conv")
@@ -149,26 +199,72 @@ def conv(
     return y
 
 
+@overload
+def conv_transpose(
+    x: NDArray[_T],
+    w: Array | PackedWeights,
+    b: Array | None = None,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    output_padding: PerAxis | None = None,
+    output_shape: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    activation: str | tuple[Any, ...] | None = None,
+    residual: Array | None = None,
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def conv_transpose(
+    x: Array,
+    w: Array | PackedWeights,
+    b: Array | None = None,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    output_padding: PerAxis | None = None,
+    output_shape: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    activation: str | tuple[Any, ...] | None = None,
+    residual: Array | None = None,
+    out: Array | None = None,
+) -> Any: ...
+
+
+@public()
 def conv_transpose(
     x: Any,
     w: Any,
     b: Any = None,
     *,
-    activation: str | tuple[Any, ...] | None = None,
-    auto_pad: str | bytes = "NOTSET",
-    dilations: _Ints = None,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
     group: int = 1,
-    kernel_shape: _Ints = None,
-    layout: str = "NCHW",
-    output_padding: _Ints = None,
-    output_shape: _Ints = None,
-    pads: _Ints = None,
-    precision: str | None = None,
+    kernel_shape: PerAxis | None = None,
+    output_padding: PerAxis | None = None,
+    output_shape: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    activation: str | tuple[Any, ...] | None = None,
     residual: Any = None,
-    strides: _Ints = None,
     out: Any = None,
+    **others: Any,
 ) -> Any:
-    """Compute ONNX ConvTranspose, the gradient of Conv with respect to its input (opsets 1 to 22).
+    """Compute ONNX ConvTranspose, the gradient of Conv with respect to its input (opsets 1 to 28).
 
     Parameters
     ----------
@@ -178,25 +274,25 @@ def conv_transpose(
         Same dtype as x; group divides C, and there are ``w.shape[1] * group`` output channels.
     b : array (M,), optional
         Added to every output of its channel.
-    activation : {"relu", "leaky_relu", "clip"} or tuple, optional
-        As in :func:`conv`.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
         SAME gives ``D * stride`` outputs per axis. Odd total paddings (here and with output_shape) have their
         smaller half first for SAME_UPPER and their larger half first for everything else, at every opset.
-    dilations, strides : sequence of int, one per spatial axis, default 1
+    dilations, strides : sequence of int, one per spatial axis, or an int for all of them, default 1
     group : int
-    kernel_shape : sequence of int, optional
+    kernel_shape : sequence of int, or an int for all spatial axes, optional
         Must equal ``w.shape[2:]``.
-    layout : {"NCHW", "NHWC"}
-        As in :func:`conv`.
-    output_padding : sequence of int, default 0
+    output_padding : sequence of int, or an int for all spatial axes, default 0
         Elements more at the end of each axis; 0, or less than the larger of stride and dilation.
     output_shape : sequence of int, optional
         Spatial extents of the result, with or without N and C in front; pads are then ignored. What exceeds the
         natural extent stands at the end and is bias only.
-    pads : sequence of int, default 0
+    pads : sequence of int, or an int for all sides of all axes, default 0
         Elements cropped: all beginnings, then all ends.
+    layout : {"NCHW", "NHWC"}
+        As in :func:`conv`.
     precision : {"ieee", "tf32", "3xtf32"}, optional
+        As in :func:`conv`.
+    activation : {"relu", "leaky_relu", "clip"} or tuple, optional
         As in :func:`conv`.
     residual : array (N, M, Q1, …, Qn), optional
         As in :func:`conv`.
@@ -221,6 +317,8 @@ def conv_transpose(
     >>> gpuconv.conv_transpose(x, np.array([[[1, 10]]], np.float32), strides=[2])
     array([[[ 1., 10.,  2., 20.,  3., 30.]]], dtype=float32)
     """
+    if others:
+        refuse(conv_transpose, others)
     packed = None
     if type(w) is PackedWeights:
         packed, w = w, w.array_for("conv_transpose")
@@ -264,39 +362,109 @@ def conv_transpose(
     return y
 
 
+@overload
+def max_pool(
+    x: NDArray[_T],
+    kernel_shape: PerAxis,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    return_indices: Literal[False] = False,
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def max_pool(
+    x: NDArray[_T],
+    kernel_shape: PerAxis,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    return_indices: Literal[True],
+    out: tuple[NDArray[_T] | None, NDArray[np.int64] | None] | None = None,
+) -> tuple[NDArray[_T], NDArray[np.int64]]: ...
+
+
+@overload
+def max_pool(
+    x: Array,
+    kernel_shape: PerAxis,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    return_indices: Literal[True],
+    out: tuple[Array | None, Array | None] | None = None,
+) -> tuple[Any, Any]: ...
+
+
+@overload
+def max_pool(
+    x: Array,
+    kernel_shape: PerAxis,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    return_indices: bool = False,
+    out: Array | tuple[Array | None, Array | None] | None = None,
+) -> Any: ...
+
+
+@public("kernel_shape")
 def max_pool(
     x: Any,
+    kernel_shape: PerAxis | None = None,
     *,
-    kernel_shape: Iterable[int],
-    auto_pad: str | bytes = "NOTSET",
+    auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
-    dilations: _Ints = None,
-    layout: str = "NCHW",
-    pads: _Ints = None,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
     storage_order: int = 0,
-    strides: _Ints = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
     return_indices: bool = False,
     out: Any = None,
+    **others: Any,
 ) -> Any:
-    """Take the maximum of every window as ONNX MaxPool does (opsets 1 to 22).
+    """Take the maximum of every window as ONNX MaxPool does (opsets 1 to 28).
 
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
         From 1 to 62 spatial axes; float16, bfloat16, float32, float64, int8 or uint8. Never written.
-    kernel_shape : sequence of int, one per spatial axis
+    kernel_shape : sequence of int, one per spatial axis, or an int for all of them
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
         As in :func:`conv`.
     ceil_mode : {0, 1}
         1 rounds the number of windows up, then drops a last one that starts past the input and the padding before
         it. Applies with VALID too; changes nothing with SAME.
-    dilations, strides : sequence of int, one per spatial axis, default 1
-    layout : {"NCHW", "NHWC"}
-        As in :func:`conv`. Indices have the layout's shape, and count elements as if x were NCHW.
-    pads : sequence of int, default 0
+    dilations, strides : sequence of int, one per spatial axis, or an int for all of them, default 1
+    pads : sequence of int, or an int for all sides of all axes, default 0
         All beginnings, then all ends. Windows are clipped to the input: no pad value exists.
     storage_order : {0, 1}
         1 numbers the Indices column-major over the spatial axes (the offset of batch and channel is unchanged).
+    layout : {"NCHW", "NHWC"}
+        As in :func:`conv`. Indices have the layout's shape, and count elements as if x were NCHW.
     return_indices : bool
         Also return the Indices, which are computed only when asked for.
     out : array, or pair of arrays with return_indices, optional
@@ -331,6 +499,8 @@ def max_pool(
     >>> y[0, 1:].tolist(), indices[0].tolist()
     ([[nan, 1.0], [nan, nan], [nan, nan]], [[-1, -1], [0, 3], [0, 4], [2, 4]])
     """
+    if others:
+        refuse(max_pool, others)
     library, x = _arrays.resolve_one("max_pool", "x", x)
     outs: tuple[Any, ...] = _pair(out) if return_indices else (out,)
     for name, array in zip(("out[0]", "out[1]") if return_indices else ("out",), outs, strict=True):

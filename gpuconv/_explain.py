@@ -11,7 +11,9 @@ from gpuconv import _activation, _dtypes, _geometry, _layout, _precision
 from gpuconv._activation import Activation
 from gpuconv._errors import ArgumentError, ArgumentTypeError, one_line, shown, text_of
 from gpuconv._geometry import Ints
+from gpuconv._layout import Layout
 from gpuconv._operators import OPERATORS, check_names, named, settled
+from gpuconv._precision import Precision
 
 if TYPE_CHECKING:  # imported where they are used: importing gpuconv does not need them
     from gpuconv.cuda.floor import Geometry
@@ -46,8 +48,8 @@ def explain(
     dtype: Any = "float32",
     arch: str = "sm_90",
     bias: bool = False,
-    layout: str = "NCHW",
-    precision: str | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
     residual: bool = False,
     return_indices: bool = False,
     **attributes: Any,

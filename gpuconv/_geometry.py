@@ -13,16 +13,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, Literal, SupportsIndex, get_args
 
 from gpuconv import _layout
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 
 Ints = tuple[int, ...]
+PerAxis = SupportsIndex | Iterable[SupportsIndex]  # an integer stands for every axis, and for both of its ends
+AutoPad = Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]
 MOST_AXES = 62  # spatial ones: NumPy's arrays have 64 axes, two of which are batch and channels
 _INT64_MAX = 2**63 - 1
 _MOST_ELEMENTS = _INT64_MAX // 16  # of an array of complex128, which has the largest elements
-_AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+_AUTO_PADS: tuple[str, ...] = get_args(AutoPad)
+_Given = Ints | int | None  # what a call gives for all axes, once it is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +110,12 @@ def conv(
     b_shape: Sequence[int] | None = None,
     *,
     auto_pad: str | bytes = "NOTSET",
-    dilations: Iterable[int] | None = None,
+    dilations: PerAxis | None = None,
     group: int = 1,
-    kernel_shape: Iterable[int] | None = None,
+    kernel_shape: PerAxis | None = None,
     layout: str = "NCHW",
-    pads: Iterable[int] | None = None,
-    strides: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
     name: str = "conv",
 ) -> ConvGeometry:
     """Geometry of Conv for x (N, C, D1…Dn), w (M, C/group, k1…kn) and b (M,).
@@ -130,12 +133,12 @@ def conv(
         _shape(w_shape),
         None if b_shape is None else _shape(b_shape),
         _auto_pad(name, auto_pad),
-        integers(name, "dilations", dilations),
+        per_axis(name, "dilations", dilations),
         _int(name, "group", group),
-        integers(name, "kernel_shape", kernel_shape),
+        per_axis(name, "kernel_shape", kernel_shape),
         _layout.check(name, layout),
-        integers(name, "pads", pads),
-        integers(name, "strides", strides),
+        per_axis(name, "pads", pads),
+        per_axis(name, "strides", strides),
     )
 
 
@@ -146,12 +149,12 @@ def _conv(
     w_shape: Ints,
     b_shape: Ints | None,
     auto_pad: str,
-    dilations: Ints | None,
+    dilations: _Given,
     group: int,
-    kernel_shape: Ints | None,
+    kernel_shape: _Given,
     layout: str,
-    pads: Ints | None,
-    strides: Ints | None,
+    pads: _Given,
+    strides: _Given,
 ) -> ConvGeometry:
     rank = _spatial_rank(name, given, layout)
     x_shape = _layout.channels_second(layout, given)
@@ -164,7 +167,7 @@ def _conv(
     if x_shape[1] != channels:
         raise ArgumentError(
             f"{name}: x has {x_shape[1]} channels, but w expects {w_shape[1]} per group x group {group} = {channels} "
-            f"(x.shape={given}, w.shape={w_shape})"
+            f"(x.shape={given}, w.shape={w_shape}){_layout.advice(layout, given, channels)}"
         )
     if out_channels % group:
         raise ArgumentError(
@@ -188,14 +191,14 @@ def conv_transpose(
     b_shape: Sequence[int] | None = None,
     *,
     auto_pad: str | bytes = "NOTSET",
-    dilations: Iterable[int] | None = None,
+    dilations: PerAxis | None = None,
     group: int = 1,
-    kernel_shape: Iterable[int] | None = None,
+    kernel_shape: PerAxis | None = None,
     layout: str = "NCHW",
-    output_padding: Iterable[int] | None = None,
+    output_padding: PerAxis | None = None,
     output_shape: Iterable[int] | None = None,
-    pads: Iterable[int] | None = None,
-    strides: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
     name: str = "conv_transpose",
 ) -> ConvTransposeGeometry:
     """Geometry of ConvTranspose for x (N, C, D1…Dn), w (C, M/group, k1…kn) and b (M,).
@@ -218,14 +221,14 @@ def conv_transpose(
         _shape(w_shape),
         None if b_shape is None else _shape(b_shape),
         _auto_pad(name, auto_pad),
-        integers(name, "dilations", dilations),
+        per_axis(name, "dilations", dilations),
         _int(name, "group", group),
-        integers(name, "kernel_shape", kernel_shape),
+        per_axis(name, "kernel_shape", kernel_shape),
         _layout.check(name, layout),
-        integers(name, "output_padding", output_padding),
+        per_axis(name, "output_padding", output_padding),
         integers(name, "output_shape", output_shape),
-        integers(name, "pads", pads),
-        integers(name, "strides", strides),
+        per_axis(name, "pads", pads),
+        per_axis(name, "strides", strides),
     )
 
 
@@ -236,14 +239,14 @@ def _conv_transpose(
     w_shape: Ints,
     b_shape: Ints | None,
     auto_pad: str,
-    dilations: Ints | None,
+    dilations: _Given,
     group: int,
-    kernel_shape: Ints | None,
+    kernel_shape: _Given,
     layout: str,
-    output_padding: Ints | None,
+    output_padding: _Given,
     output_shape: Ints | None,
-    pads: Ints | None,
-    strides: Ints | None,
+    pads: _Given,
+    strides: _Given,
 ) -> ConvTransposeGeometry:
     rank = _spatial_rank(name, given, layout)
     x_shape = _layout.channels_second(layout, given)
@@ -258,6 +261,7 @@ def _conv_transpose(
     if x_shape[1] != channels:
         raise ArgumentError(
             f"{name}: x has {x_shape[1]} channels, but w expects {channels} (x.shape={given}, w.shape={w_shape})"
+            f"{_layout.advice(layout, given, channels)}"
         )
     if channels % group:
         raise ArgumentError(f"{name}: x has {channels} channels, which group {group} does not divide (x.shape={given})")
@@ -279,14 +283,14 @@ def _conv_transpose(
 def max_pool(
     x_shape: Sequence[int],
     *,
-    kernel_shape: Iterable[int],
+    kernel_shape: PerAxis | None,
     auto_pad: str | bytes = "NOTSET",
     ceil_mode: int = 0,
-    dilations: Iterable[int] | None = None,
+    dilations: PerAxis | None = None,
     layout: str = "NCHW",
-    pads: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
     storage_order: int = 0,
-    strides: Iterable[int] | None = None,
+    strides: PerAxis | None = None,
     name: str = "max_pool",
 ) -> MaxPoolGeometry:
     """Geometry of MaxPool for x (N, C, D1…Dn).
@@ -301,19 +305,18 @@ def max_pool(
     ArgumentError, ArgumentTypeError
         Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
-    if kernel_shape is None:
-        raise ArgumentTypeError(f"{name}: kernel_shape is required, a sequence of one integer per spatial axis")
+    require_kernel(name, kernel_shape)
     return _max_pool(
         name,
         _shape(x_shape),
-        integers(name, "kernel_shape", kernel_shape),
+        per_axis(name, "kernel_shape", kernel_shape),
         _auto_pad(name, auto_pad),
         _int(name, "ceil_mode", ceil_mode),
-        integers(name, "dilations", dilations),
+        per_axis(name, "dilations", dilations),
         _layout.check(name, layout),
-        integers(name, "pads", pads),
+        per_axis(name, "pads", pads),
         _int(name, "storage_order", storage_order),
-        integers(name, "strides", strides),
+        per_axis(name, "strides", strides),
     )
 
 
@@ -321,14 +324,14 @@ def max_pool(
 def _max_pool(
     name: str,
     given: Ints,
-    kernel_shape: Ints,
+    kernel_shape: _Given,
     auto_pad: str,
     ceil_mode: int,
-    dilations: Ints | None,
+    dilations: _Given,
     layout: str,
-    pads: Ints | None,
+    pads: _Given,
     storage_order: int,
-    strides: Ints | None,
+    strides: _Given,
 ) -> MaxPoolGeometry:
     rank = _spatial_rank(name, given, layout)
     x_shape = _layout.channels_second(layout, given)
@@ -432,7 +435,7 @@ def _spatial_rank(name: str, x_shape: Ints, layout: str) -> int:
     return check_rank(name, "x", len(x_shape) - 2)
 
 
-def _kernel_of_weight(name: str, x_shape: Ints, w_shape: Ints, kernel_shape: Ints | None) -> Ints:
+def _kernel_of_weight(name: str, x_shape: Ints, w_shape: Ints, kernel_shape: _Given) -> Ints:
     if len(w_shape) != len(x_shape):
         raise ArgumentError(
             f"{name}: w must have as many axes as x, but w.shape={shown(w_shape)} has {len(w_shape)} and "
@@ -440,14 +443,20 @@ def _kernel_of_weight(name: str, x_shape: Ints, w_shape: Ints, kernel_shape: Int
         )
     kernel = w_shape[2:]
     if kernel_shape is not None:
-        positive(name, "kernel_shape", kernel_shape, len(kernel))
-        if kernel_shape != kernel:
-            raise ArgumentError(
-                f"{name}: kernel_shape={kernel_shape} differs from the weight's {kernel} (w.shape={w_shape})"
-            )
+        asked = positive(name, "kernel_shape", kernel_shape, len(kernel))
+        if asked != kernel:
+            raise ArgumentError(f"{name}: kernel_shape={asked} differs from the weight's {kernel} (w.shape={w_shape})")
     if min(kernel) < 1:
         raise ArgumentError(f"{name}: every kernel extent must be at least 1, but w.shape={w_shape}")
     return kernel
+
+
+def require_kernel(name: str, kernel_shape: Any) -> None:
+    """Raise ArgumentTypeError for None."""
+    if kernel_shape is None:
+        raise ArgumentTypeError(
+            f"{name}: kernel_shape is required, one integer per spatial axis or one for all of them"
+        )
 
 
 def _check_group(name: str, group: int) -> None:
@@ -465,7 +474,7 @@ def _check_flag(name: str, attribute: str, value: int) -> None:
         raise ArgumentError(f"{name}: {attribute} must be 0 or 1, not {value}")
 
 
-def _output_padding(name: str, value: Ints | None, strides: Ints, dilations: Ints) -> Ints:
+def _output_padding(name: str, value: _Given, strides: Ints, dilations: Ints) -> Ints:
     rank = len(strides)
     extra = _nonnegative(name, "output_padding", value, rank)
     for axis, (o, s, d) in enumerate(zip(extra, strides, dilations, strict=True)):
@@ -489,7 +498,7 @@ def _output_shape(name: str, value: Ints | None, rank: int) -> Ints | None:
     return _nonnegative(name, "output_shape", value[-rank:], rank)
 
 
-def _explicit_pads(name: str, pads: Ints | None, auto_pad: str, rank: int) -> tuple[Ints, Ints]:
+def _explicit_pads(name: str, pads: _Given, auto_pad: str, rank: int) -> tuple[Ints, Ints]:
     both = _nonnegative(name, "pads", pads, 2 * rank)
     if any(both) and auto_pad != "NOTSET":
         raise ArgumentError(
@@ -498,31 +507,31 @@ def _explicit_pads(name: str, pads: Ints | None, auto_pad: str, rank: int) -> tu
     return both[:rank], both[rank:]
 
 
-def positive(name: str, attribute: str, value: Ints | None, length: int) -> Ints:
+def positive(name: str, attribute: str, value: _Given, length: int) -> Ints:
     """Return so many numbers, ones for None; raise ArgumentError unless all of them are at least 1."""
-    if value is None:
-        return (1,) * length
-    _check_length(name, attribute, value, length)
-    if min(value) < 1:
+    numbers = _of_length(name, attribute, 1 if value is None else value, length)
+    if min(numbers) < 1:
         raise ArgumentError(f"{name}: every entry of {attribute} must be at least 1, but {attribute}={value}")
-    return value
+    return numbers
 
 
-def _nonnegative(name: str, attribute: str, value: Ints | None, length: int) -> Ints:
-    if value is None:
-        return (0,) * length
-    _check_length(name, attribute, value, length)
-    if min(value) < 0:
+def _nonnegative(name: str, attribute: str, value: _Given, length: int) -> Ints:
+    numbers = _of_length(name, attribute, 0 if value is None else value, length)
+    if min(numbers) < 0:
         raise ArgumentError(f"{name}: no entry of {attribute} may be negative, but {attribute}={value}")
-    return value
+    return numbers
 
 
-def _check_length(name: str, attribute: str, value: Ints, length: int) -> None:
+def _of_length(name: str, attribute: str, value: Ints | int, length: int) -> Ints:
+    """Return one number for each axis, or for each end of each: an integer alone as many times as needed."""
+    if isinstance(value, int):
+        return (value,) * length
     if len(value) != length:
         what = "two per spatial axis: all beginnings, then all ends" if attribute == "pads" else "one per spatial axis"
         raise ArgumentError(
             f"{name}: {attribute} must have {length} entries ({what}), not {len(value)}: {shown(value)}"
         )
+    return value
 
 
 def _auto_pad(name: str, value: Any) -> str:
@@ -530,6 +539,11 @@ def _auto_pad(name: str, value: Any) -> str:
         value = value.decode("ascii", "replace")
     if not isinstance(value, str):
         raise ArgumentTypeError(f"{name}: auto_pad must be a string, not {type(value).__name__}")
+    if value.upper() == "SAME":
+        raise ArgumentError(
+            f"{name}: auto_pad must be SAME_UPPER, which puts the odd padding element at the end, or SAME_LOWER, "
+            f"which puts it at the beginning, not {value!r}"
+        )
     if value not in _AUTO_PADS and value != "":
         raise ArgumentError(f"{name}: auto_pad must be one of {', '.join(_AUTO_PADS)}, not {shown(value)}")
     return value or "NOTSET"
@@ -548,14 +562,53 @@ def integers(name: str, attribute: str, value: Any) -> Any:
     if value is None:
         return None
     try:
-        numbers = tuple(map(operator.index, value))
+        return _integers(name, attribute, value)
     except TypeError:
         raise ArgumentTypeError(
             f"{name}: {attribute} must be a sequence of integers such as [1, 1], not {shown(value)}"
         ) from None
+
+
+def per_axis(name: str, attribute: str, value: Any) -> Any:
+    """Return a tuple of Python integers, the one integer that stands for every axis, or None for None."""
+    if value is None:
+        return None
+    try:
+        return _integers(name, attribute, value)
+    except TypeError:  # no sequence, or one of something else
+        pass
+    try:
+        return _int64(name, attribute, operator.index(value))
+    except TypeError:
+        pass
+    pairs = _pairs(value) if attribute == "pads" else None
+    if pairs:
+        flat = [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
+        raise ArgumentTypeError(
+            f"{name}: pads must be [begin axis 1, begin axis 2, …, end axis 1, …], not a pair for each axis; "
+            f"for {shown(value)} pass {shown(flat)}"
+        )
+    raise ArgumentTypeError(
+        f"{name}: {attribute} must be an integer or a sequence of integers such as [1, 1], not {shown(value)}"
+    )
+
+
+def _integers(name: str, attribute: str, value: Iterable[Any]) -> Ints:
+    numbers = tuple(map(operator.index, value))
     for number in numbers:
         _int64(name, attribute, number)
     return numbers
+
+
+def _pairs(value: Any) -> list[Ints] | None:
+    """Return pads that are a pair of integers for each axis, as other libraries want them; None for anything else."""
+    if not hasattr(value, "__len__"):  # an iterator, which has been read already
+        return None
+    try:
+        pairs = [tuple(map(operator.index, pair)) for pair in value]
+    except TypeError:
+        return None
+    return pairs if all(len(pair) == 2 for pair in pairs) else None
 
 
 def _int64(name: str, attribute: str, number: int) -> int:

@@ -4,31 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import numpy as np
 
 from gpuconv import _arrays, _dtypes, _layout, _memory, _precision, cpu, cuda
 from gpuconv._errors import ArgumentError
-from gpuconv._geometry import Ints
+from gpuconv._geometry import AutoPad, Ints, PerAxis
+from gpuconv._layout import Layout
 from gpuconv._operators import OPERATORS, settled
-from gpuconv._precision import CURRENT
+from gpuconv._precision import CURRENT, Precision
+from gpuconv._signatures import Array, public, refuse
 
-_Ints = Iterable[int] | None
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_T = TypeVar("_T", bound=np.generic)
 
 
+@overload
+def conv_input_grad(
+    dy: NDArray[_T],
+    w: Array,
+    x_shape: Iterable[int],
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def conv_input_grad(
+    dy: Array,
+    w: Array,
+    x_shape: Iterable[int],
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    out: Array | None = None,
+) -> Any: ...
+
+
+@public()
 def conv_input_grad(
     dy: Any,
     w: Any,
     x_shape: Iterable[int],
     *,
-    auto_pad: str | bytes = "NOTSET",
-    dilations: _Ints = None,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
     group: int = 1,
-    kernel_shape: _Ints = None,
-    layout: str = "NCHW",
-    pads: _Ints = None,
-    precision: str | None = None,
-    strides: _Ints = None,
+    kernel_shape: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
     out: Any = None,
+    **others: Any,
 ) -> Any:
     """Compute the gradient of :func:`conv` with respect to x: its adjoint, applied to dy.
 
@@ -42,7 +87,7 @@ def conv_input_grad(
         The forward call's weights, of dy's dtype.
     x_shape : sequence of int
         Shape of the forward call's x, in its layout.
-    auto_pad, dilations, group, kernel_shape, layout, pads, precision, strides
+    auto_pad, dilations, group, kernel_shape, pads, strides, layout, precision
         The forward call's.
     out : array of x_shape, optional
         Written in place and returned; must not share memory with an input.
@@ -71,6 +116,8 @@ def conv_input_grad(
     >>> np.vdot(y, y) == np.vdot(x, gpuconv.conv_input_grad(y, w.conj(), x.shape))
     np.True_
     """
+    if others:
+        refuse(conv_input_grad, others)
     attributes = {
         "auto_pad": auto_pad,
         "dilations": dilations,
@@ -83,20 +130,58 @@ def conv_input_grad(
     return run("conv_input_grad", {"dy": dy, "w": w}, attributes, layout, precision, out)
 
 
+@overload
+def conv_weight_grad(
+    x: NDArray[_T],
+    dy: Array,
+    w_shape: Iterable[int],
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def conv_weight_grad(
+    x: Array,
+    dy: Array,
+    w_shape: Iterable[int],
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    out: Array | None = None,
+) -> Any: ...
+
+
+@public()
 def conv_weight_grad(
     x: Any,
     dy: Any,
     w_shape: Iterable[int],
     *,
-    auto_pad: str | bytes = "NOTSET",
-    dilations: _Ints = None,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
     group: int = 1,
-    kernel_shape: _Ints = None,
-    layout: str = "NCHW",
-    pads: _Ints = None,
-    precision: str | None = None,
-    strides: _Ints = None,
+    kernel_shape: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
     out: Any = None,
+    **others: Any,
 ) -> Any:
     """Compute the gradient of :func:`conv` with respect to w.
 
@@ -111,7 +196,7 @@ def conv_weight_grad(
         Gradient with respect to its result, of x's dtype.
     w_shape : sequence of int
         (M, C/group, k1, …, kn), the shape of its weights.
-    auto_pad, dilations, group, kernel_shape, layout, pads, precision, strides
+    auto_pad, dilations, group, kernel_shape, pads, strides, layout, precision
         The forward call's.
     out : array of w_shape, optional
         Written in place and returned; must not share memory with an input.
@@ -140,6 +225,8 @@ def conv_weight_grad(
     >>> gpuconv.conv_weight_grad(x, dy, (2, 2, 3), group=2, pads=[0, 1])[:, :, 1:].tolist()
     [[[2.0, 0.0], [4.0, 0.0]], [[6.0, 0.0], [8.0, 0.0]]]
     """
+    if others:
+        refuse(conv_weight_grad, others)
     attributes = {
         "auto_pad": auto_pad,
         "dilations": dilations,
@@ -152,7 +239,21 @@ def conv_weight_grad(
     return run("conv_weight_grad", {"x": x, "dy": dy}, attributes, layout, precision, out)
 
 
-def conv_bias_grad(dy: Any, *, layout: str = "NCHW", out: Any = None) -> Any:
+@overload
+def conv_bias_grad(
+    dy: NDArray[_T],
+    *,
+    layout: Layout = "NCHW",
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def conv_bias_grad(dy: Array, *, layout: Layout = "NCHW", out: Array | None = None) -> Any: ...
+
+
+@public()
+def conv_bias_grad(dy: Any, *, layout: Layout = "NCHW", out: Any = None, **others: Any) -> Any:
     """Compute the gradient of :func:`conv` with respect to b: the sum of dy over batch and space.
 
     Parameters
@@ -180,25 +281,69 @@ def conv_bias_grad(dy: Any, *, layout: str = "NCHW", out: Any = None) -> Any:
     >>> gpuconv.conv_bias_grad(np.arange(6, dtype=np.float32).reshape(1, 2, 3))
     array([ 3., 12.], dtype=float32)
     """
+    if others:
+        refuse(conv_bias_grad, others)
     return run("conv_bias_grad", {"dy": dy}, {}, layout, None, out)
 
 
+@overload
+def conv_transpose_input_grad(
+    dy: NDArray[_T],
+    w: Array,
+    x_shape: Iterable[int],
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    output_padding: PerAxis | None = None,
+    output_shape: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def conv_transpose_input_grad(
+    dy: Array,
+    w: Array,
+    x_shape: Iterable[int],
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    output_padding: PerAxis | None = None,
+    output_shape: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    out: Array | None = None,
+) -> Any: ...
+
+
+@public()
 def conv_transpose_input_grad(
     dy: Any,
     w: Any,
     x_shape: Iterable[int],
     *,
-    auto_pad: str | bytes = "NOTSET",
-    dilations: _Ints = None,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
     group: int = 1,
-    kernel_shape: _Ints = None,
-    layout: str = "NCHW",
-    output_padding: _Ints = None,
-    output_shape: _Ints = None,
-    pads: _Ints = None,
-    precision: str | None = None,
-    strides: _Ints = None,
+    kernel_shape: PerAxis | None = None,
+    output_padding: PerAxis | None = None,
+    output_shape: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
     out: Any = None,
+    **others: Any,
 ) -> Any:
     """Compute the gradient of :func:`conv_transpose` with respect to x: its adjoint, applied to dy.
 
@@ -210,7 +355,7 @@ def conv_transpose_input_grad(
         The forward call's weights, of dy's dtype.
     x_shape : sequence of int
         Shape of the forward call's x, in its layout.
-    auto_pad, dilations, group, kernel_shape, layout, output_padding, output_shape, pads, precision, strides
+    auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides, layout, precision
         The forward call's.
     out : array of x_shape, optional
         Written in place and returned; must not share memory with an input.
@@ -233,6 +378,8 @@ def conv_transpose_input_grad(
     >>> gpuconv.conv_transpose_input_grad(dy, w, (1, 1, 2), strides=[2])
     array([[[21., 43.]]], dtype=float32)
     """
+    if others:
+        refuse(conv_transpose_input_grad, others)
     attributes = {
         "auto_pad": auto_pad,
         "dilations": dilations,
@@ -247,22 +394,64 @@ def conv_transpose_input_grad(
     return run("conv_transpose_input_grad", {"dy": dy, "w": w}, attributes, layout, precision, out)
 
 
+@overload
+def conv_transpose_weight_grad(
+    x: NDArray[_T],
+    dy: Array,
+    w_shape: Iterable[int],
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    output_padding: PerAxis | None = None,
+    output_shape: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def conv_transpose_weight_grad(
+    x: Array,
+    dy: Array,
+    w_shape: Iterable[int],
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    output_padding: PerAxis | None = None,
+    output_shape: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    out: Array | None = None,
+) -> Any: ...
+
+
+@public()
 def conv_transpose_weight_grad(
     x: Any,
     dy: Any,
     w_shape: Iterable[int],
     *,
-    auto_pad: str | bytes = "NOTSET",
-    dilations: _Ints = None,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
     group: int = 1,
-    kernel_shape: _Ints = None,
-    layout: str = "NCHW",
-    output_padding: _Ints = None,
-    output_shape: _Ints = None,
-    pads: _Ints = None,
-    precision: str | None = None,
-    strides: _Ints = None,
+    kernel_shape: PerAxis | None = None,
+    output_padding: PerAxis | None = None,
+    output_shape: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
     out: Any = None,
+    **others: Any,
 ) -> Any:
     """Compute the gradient of :func:`conv_transpose` with respect to w.
 
@@ -274,7 +463,7 @@ def conv_transpose_weight_grad(
         Gradient with respect to its result, of x's dtype.
     w_shape : sequence of int
         (C, M/group, k1, …, kn), the shape of its weights.
-    auto_pad, dilations, group, kernel_shape, layout, output_padding, output_shape, pads, precision, strides
+    auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides, layout, precision
         The forward call's.
     out : array of w_shape, optional
         Written in place and returned; must not share memory with an input.
@@ -296,6 +485,8 @@ def conv_transpose_weight_grad(
     >>> gpuconv.conv_transpose_weight_grad(x, dy, (1, 1, 2), strides=[2])
     array([[[ 7., 10.]]], dtype=float32)
     """
+    if others:
+        refuse(conv_transpose_weight_grad, others)
     attributes = {
         "auto_pad": auto_pad,
         "dilations": dilations,
@@ -310,7 +501,21 @@ def conv_transpose_weight_grad(
     return run("conv_transpose_weight_grad", {"x": x, "dy": dy}, attributes, layout, precision, out)
 
 
-def conv_transpose_bias_grad(dy: Any, *, layout: str = "NCHW", out: Any = None) -> Any:
+@overload
+def conv_transpose_bias_grad(
+    dy: NDArray[_T],
+    *,
+    layout: Layout = "NCHW",
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def conv_transpose_bias_grad(dy: Array, *, layout: Layout = "NCHW", out: Array | None = None) -> Any: ...
+
+
+@public()
+def conv_transpose_bias_grad(dy: Any, *, layout: Layout = "NCHW", out: Any = None, **others: Any) -> Any:
     """Compute the gradient of :func:`conv_transpose` with respect to b, which is that of :func:`conv_bias_grad`.
 
     Parameters
@@ -338,6 +543,8 @@ def conv_transpose_bias_grad(dy: Any, *, layout: str = "NCHW", out: Any = None) 
     >>> gpuconv.conv_transpose_bias_grad(np.ones((2, 1, 3, 3), np.float32))
     array([18.], dtype=float32)
     """
+    if others:
+        refuse(conv_transpose_bias_grad, others)
     return run("conv_transpose_bias_grad", {"dy": dy}, {}, layout, None, out)
 
 

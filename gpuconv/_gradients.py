@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from gpuconv import _geometry, _layout
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
-from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints, MaxPoolGeometry
+from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints, MaxPoolGeometry, PerAxis
 
 Geometry = TypeVar("Geometry", ConvGeometry, ConvTransposeGeometry)
 
@@ -129,11 +129,11 @@ def max_unpool(
     y_shape: Sequence[int],
     indices_shape: Sequence[int],
     *,
-    kernel_shape: Iterable[int],
+    kernel_shape: PerAxis | None,
     layout: str = "NCHW",
     output_shape: Iterable[int] | None = None,
-    pads: Iterable[int] | None = None,
-    strides: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
 ) -> MaxUnpoolGeometry:
     """Geometry of MaxUnpool: without an output_shape, ``s * (n - 1) + k - pads`` places along each axis.
 
@@ -143,17 +143,16 @@ def max_unpool(
         Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
     name = "max_unpool"
-    if kernel_shape is None:
-        raise ArgumentTypeError(f"{name}: kernel_shape is required, a sequence of one integer per spatial axis")
+    _geometry.require_kernel(name, kernel_shape)
     _check_indices(name, "y", y_shape, indices_shape)
     # The shape of ConvTranspose's result, with y for x and one channel after the other.
-    kernel = _geometry.integers(name, "kernel_shape", kernel_shape)
+    given = _geometry.per_axis(name, "kernel_shape", kernel_shape)
     shape = _layout.channels_second(_layout.check(name, layout), tuple(y_shape))
     if len(shape) < 3:
         raise ArgumentError(
             f"{name}: y must have a batch, a channel and at least one spatial axis, but y.shape={tuple(y_shape)}"
         )
-    _geometry.positive(name, "kernel_shape", kernel, _geometry.check_rank(name, "y", len(shape) - 2))
+    kernel = _geometry.positive(name, "kernel_shape", given, _geometry.check_rank(name, "y", len(shape) - 2))
     of_one = _geometry.conv_transpose((1, 1, *shape[2:]), (1, 1, *kernel), pads=pads, strides=strides, name=name)
     numbered = (*shape[:2], *of_one.y_shape[2:])
     result = _unpooled(name, numbered, output_shape)

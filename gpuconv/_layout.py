@@ -6,14 +6,16 @@ order where a call begins, without moving an element.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 
 Entry = TypeVar("Entry")
-LAYOUTS = ("NCHW", "NHWC")
+Layout = Literal["NCHW", "NHWC"]
+LAYOUTS: tuple[str, ...] = get_args(Layout)
+ADVICE = "; pass layout="  # of errors, for callers that can
 
 
 def check(operator: str, layout: Any) -> str:
@@ -23,6 +25,21 @@ def check(operator: str, layout: Any) -> str:
     if layout not in LAYOUTS:
         raise ArgumentError(f"{operator}: layout must be one of {', '.join(LAYOUTS)}, not {shown(layout)}")
     return layout
+
+
+def advice(layout: str, shape: tuple[int, ...], channels: int) -> str:
+    """Return what ends a message about an array with another number of channels: the layout that mends it, if one does.
+
+    Examples
+    --------
+    >>> advice("NCHW", (1, 32, 32, 3), 3)
+    '; pass layout="NHWC" if the channels of x are last'
+    >>> advice("NCHW", (1, 32, 32, 3), 4)
+    ''
+    """
+    other, place = ("NHWC", "last") if layout == "NCHW" else ("NCHW", "second")
+    mends = channels_second(other, shape)[1] == channels
+    return f'{ADVICE}"{other}" if the channels of x are {place}' if mends else ""
 
 
 def channels_second(layout: str, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 from gpuconv import _geometry, _gradients
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 from gpuconv._geometry import Ints
+from gpuconv._signatures import our_name
 
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _TRANSPOSE = (
@@ -90,6 +91,9 @@ def check_names(caller: str, operator: str, given: Iterable[str]) -> None:
     names = OPERATORS[operator].attributes
     unknown = sorted(set(given) - set(names))
     if unknown:
+        ours = our_name(unknown[0], names)
+        if ours is not None:
+            raise ArgumentTypeError(f"{caller}: {unknown[0]} of {operator} is called {ours} here, as in ONNX")
         has = ", ".join(names) or "none"
         raise ArgumentTypeError(f"{caller}: {operator} has no attribute {shown(unknown[0])}; it has {has}")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal, get_args
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 
-PRECISIONS = ("ieee", "tf32", "3xtf32")
-CURRENT: ContextVar[str] = ContextVar("gpuconv.precision", default=PRECISIONS[0])
+Precision = Literal["ieee", "tf32", "3xtf32"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+CURRENT: ContextVar[Precision] = ContextVar("gpuconv.precision", default="ieee")
 
 
 def check(operator: str, precision: Any) -> str:
@@ -22,7 +23,7 @@ def check(operator: str, precision: Any) -> str:
     return precision
 
 
-def precision(value: str) -> AbstractContextManager[None]:
+def precision(value: Precision) -> AbstractContextManager[None]:
     """Set the default precision of calls, for a block of code or for a function.
 
     The setting belongs to the thread or the asynchronous task that makes it. Blocks nest, and the end of one restores
@@ -60,11 +61,12 @@ def precision(value: str) -> AbstractContextManager[None]:
     >>> with gpuconv.precision("tf32"):
     ...     y = gpuconv.conv(x, w)  # as conv(x, w, precision="tf32")
     """
-    return _precision(check("precision", value))
+    check("precision", value)
+    return _precision(value)
 
 
 @contextmanager
-def _precision(value: str) -> Iterator[None]:
+def _precision(value: Precision) -> Iterator[None]:
     token = CURRENT.set(value)
     try:
         yield

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
 from gpuconv import _arrays, _dtypes, cuda
 from gpuconv._errors import ArgumentError, shown
 from gpuconv._packed import PackedWeights
+from gpuconv._signatures import Array
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_T = TypeVar("_T", bound=np.generic)
 
 
-def pack(w: Any, operator: str = "conv") -> PackedWeights:
+def pack(w: Array, operator: str = "conv") -> PackedWeights:
     """Take a snapshot of weights for many calls, which then pack them only once.
 
     Every call of :func:`conv` and :func:`conv_transpose` on CUDA arrays packs its weights into the order in which its
@@ -49,17 +55,17 @@ def pack(w: Any, operator: str = "conv") -> PackedWeights:
     (1, 4, 6, 6)
     """
     _check_operator(operator)
-    library, w = _arrays.resolve_one("pack", "w", w)
-    _dtypes.check(operator, w=w)
-    if w.ndim < 3:
+    library, array = _arrays.resolve_one("pack", "w", w)
+    _dtypes.check(operator, w=array)
+    if array.ndim < 3:
         raise ArgumentError(
-            f"pack: w must have two axes of channels and at least one spatial axis, but w.shape={w.shape}"
+            f"pack: w must have two axes of channels and at least one spatial axis, but w.shape={array.shape}"
         )
     if library == "cuda":
-        cuda.check_place("pack", "w", w)
-        copy = partial(cuda.runtime.copied, w, f"pack: a copy of w of shape {w.shape}")
+        cuda.check_place("pack", "w", array)
+        copy = partial(cuda.runtime.copied, array, f"pack: a copy of w of shape {array.shape}")
         return PackedWeights(operator, cuda.complete("pack", copy))
-    snapshot = np.array(w, order="C", subok=False)
+    snapshot = np.array(array, order="C", subok=False)
     snapshot.flags.writeable = False
     return PackedWeights(operator, snapshot)
 
@@ -68,6 +74,14 @@ def _check_operator(operator: Any) -> None:
     """Raise unless an operator is one that takes packed weights."""
     if not isinstance(operator, str) or operator not in ("conv", "conv_transpose"):
         raise ArgumentError(f"pack: operator must be conv or conv_transpose, not {shown(operator)}")
+
+
+@overload
+def to_device(a: PackedWeights) -> PackedWeights: ...
+
+
+@overload
+def to_device(a: Array) -> Any: ...
 
 
 def to_device(a: Any) -> Any:
@@ -102,6 +116,18 @@ def to_device(a: Any) -> Any:
     if weights is None:
         return cuda.runtime.to_device(array)
     return PackedWeights(weights.operator, cuda.complete("to_device", partial(cuda.runtime.to_device, array)))
+
+
+@overload
+def to_host(a: PackedWeights) -> PackedWeights: ...
+
+
+@overload
+def to_host(a: NDArray[_T]) -> NDArray[_T]: ...
+
+
+@overload
+def to_host(a: Array) -> NDArray[Any]: ...
 
 
 def to_host(a: Any) -> Any:

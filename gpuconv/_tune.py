@@ -10,8 +10,9 @@ from typing import Any
 
 from gpuconv import _activation, _api, _arrays, _gradient_api, _trial, _unpool_api, cuda
 from gpuconv._errors import ArgumentTypeError, OutOfDeviceMemory
+from gpuconv._layout import Layout
 from gpuconv._operators import OPERATORS, check_names, named, settled
-from gpuconv._precision import CURRENT
+from gpuconv._precision import CURRENT, Precision
 from gpuconv._trial import Call
 
 _Parameters = Mapping[str, inspect.Parameter]
@@ -20,8 +21,8 @@ _Parameters = Mapping[str, inspect.Parameter]
 def tune(
     operator: str,
     *arguments: Any,
-    layout: str = "NCHW",
-    precision: str | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
     return_indices: bool = False,
     **keywords: Any,
 ) -> dict[str, float]:

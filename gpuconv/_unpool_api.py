@@ -3,28 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+import numpy as np
+
+from gpuconv._geometry import AutoPad, PerAxis
 from gpuconv._gradient_api import run
+from gpuconv._layout import Layout
+from gpuconv._signatures import Array, public, refuse
 
-_Ints = Iterable[int] | None
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_T = TypeVar("_T", bound=np.generic)
 
 
+@overload
+def max_pool_grad(
+    dy: NDArray[_T],
+    indices: Array,
+    x_shape: Iterable[int],
+    *,
+    kernel_shape: PerAxis,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    check_indices: bool = True,
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def max_pool_grad(
+    dy: Array,
+    indices: Array,
+    x_shape: Iterable[int],
+    *,
+    kernel_shape: PerAxis,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    check_indices: bool = True,
+    out: Array | None = None,
+) -> Any: ...
+
+
+@public("kernel_shape")
 def max_pool_grad(
     dy: Any,
     indices: Any,
     x_shape: Iterable[int],
     *,
-    kernel_shape: Iterable[int],
-    auto_pad: str | bytes = "NOTSET",
+    kernel_shape: PerAxis | None = None,
+    auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
-    check_indices: bool = True,
-    dilations: _Ints = None,
-    layout: str = "NCHW",
-    pads: _Ints = None,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
     storage_order: int = 0,
-    strides: _Ints = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    check_indices: bool = True,
     out: Any = None,
+    **others: Any,
 ) -> Any:
     """Compute the gradient of :func:`max_pool`: dy's value for a window goes to the window's maximum.
 
@@ -38,7 +86,7 @@ def max_pool_grad(
         passes its gradient to no element.
     x_shape : sequence of int
         Shape of the forward call's x, in its layout.
-    kernel_shape, auto_pad, ceil_mode, dilations, layout, pads, storage_order, strides
+    kernel_shape, auto_pad, ceil_mode, dilations, pads, storage_order, strides, layout
         The forward call's.
     check_indices : bool
         Whether to check Indices on a CUDA device first, for which the call waits for the device. Without the check,
@@ -65,6 +113,8 @@ def max_pool_grad(
     >>> gpuconv.max_pool_grad(np.ones_like(y), indices, x.shape, kernel_shape=[3])
     array([[[0., 0., 2., 0., 1.]]], dtype=float32)
     """
+    if others:
+        refuse(max_pool_grad, others)
     attributes = {
         "auto_pad": auto_pad,
         "ceil_mode": ceil_mode,
@@ -78,19 +128,51 @@ def max_pool_grad(
     return run("max_pool_grad", {"dy": dy, "indices": indices}, attributes, layout, None, out, check_indices)
 
 
+@overload
+def max_unpool(
+    y: NDArray[_T],
+    indices: Array,
+    output_shape: Iterable[int] | None = None,
+    *,
+    kernel_shape: PerAxis,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    check_indices: bool = True,
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def max_unpool(
+    y: Array,
+    indices: Array,
+    output_shape: Iterable[int] | None = None,
+    *,
+    kernel_shape: PerAxis,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    check_indices: bool = True,
+    out: Array | None = None,
+) -> Any: ...
+
+
+@public("kernel_shape")
 def max_unpool(
     y: Any,
     indices: Any,
-    output_shape: _Ints = None,
+    output_shape: Iterable[int] | None = None,
     *,
-    kernel_shape: Iterable[int],
+    kernel_shape: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
     check_indices: bool = True,
-    layout: str = "NCHW",
-    pads: _Ints = None,
-    strides: _Ints = None,
     out: Any = None,
+    **others: Any,
 ) -> Any:
-    """Put the maxima of :func:`max_pool` back where they were, as ONNX MaxUnpool does (opsets 9 to 22).
+    """Put the maxima of :func:`max_pool` back where they were, as ONNX MaxUnpool does (opsets 9 to 28).
 
     Parameters
     ----------
@@ -103,11 +185,12 @@ def max_unpool(
         Spatial extents of the result, with or without N and C in front, none smaller than D. The surplus is at
         the end.
     kernel_shape, pads, strides
-        As in the forward call: one entry per spatial axis; for pads, all beginnings before all ends.
-    check_indices : bool
-        As in :func:`max_pool_grad`.
+        As in the forward call: one entry per spatial axis, for pads all beginnings before all ends, or an int for all
+        of them.
     layout : {"NCHW", "NHWC"}
         As in :func:`max_pool`.
+    check_indices : bool
+        As in :func:`max_pool_grad`.
     out : array, optional
         Written in place and returned; must not share memory with an input.
 
@@ -130,5 +213,7 @@ def max_unpool(
     >>> gpuconv.max_unpool(y, indices, kernel_shape=[2], strides=[2])
     array([[[0., 4., 5., 0.]]], dtype=float32)
     """
+    if others:
+        refuse(max_unpool, others)
     attributes = {"kernel_shape": kernel_shape, "output_shape": output_shape, "pads": pads, "strides": strides}
     return run("max_unpool", {"y": y, "indices": indices}, attributes, layout, None, out, check_indices)

@@ -23,6 +23,12 @@ X, W = (1, 4, 5, 6), (4, 4, 3, 2)
 ONE_PER_AXIS = "one per spatial axis"
 TWO_PER_AXIS = "two per spatial axis: all beginnings, then all ends"
 NAMES = "NOTSET, SAME_UPPER, SAME_LOWER, VALID"
+SAME = (
+    "auto_pad must be SAME_UPPER, which puts the odd padding element at the end, or SAME_LOWER, which puts it at the "
+    "beginning"
+)
+INTEGERS = "must be an integer or a sequence of integers such as [1, 1]"
+PAIRS = "pads must be [begin axis 1, begin axis 2, …, end axis 1, …], not a pair for each axis"
 
 
 def _problem(operator: str, x: Any = X, w: Any = W, b: Any = None, **attributes: Any) -> Problem:
@@ -67,28 +73,30 @@ def of_every_operator(operator: str) -> list[Refusal]:
         ("no pads", "pads", [], f"pads must have 4 entries ({TWO_PER_AXIS}), not 0: ()"),
         ("a stride past 64 bits", "strides", [1, 2**63], f"strides must fit in 64 bits, but holds {2**63}"),
         ("a pad below 64 bits", "pads", [-(2**63), 0, 0, 0], f"pads must fit in 64 bits, but holds {-(2**63)}"),
-        ("an unknown auto_pad", "auto_pad", "SAME", f"auto_pad must be one of {NAMES}, not 'SAME'"),
+        ("an unknown auto_pad", "auto_pad", "UPPER", f"auto_pad must be one of {NAMES}, not 'UPPER'"),
+        ("half an auto_pad", "auto_pad", "SAME", f"{SAME}, not 'SAME'"),
+        ("half an auto_pad in small letters", "auto_pad", b"same", f"{SAME}, not 'same'"),
+        ("a bare stride of 0", "strides", 0, "every entry of strides must be at least 1, but strides=0"),
+        ("a bare negative dilation", "dilations", -2, "every entry of dilations must be at least 1, but dilations=-2"),
+        ("a bare kernel of 0", "kernel_shape", 0, "every entry of kernel_shape must be at least 1, but kernel_shape=0"),
+        ("a bare negative pad", "pads", -1, "no entry of pads may be negative, but pads=-1"),
+        ("a bare pad past 64 bits", "pads", 2**63, f"pads must fit in 64 bits, but holds {2**63}"),
         ("an auto_pad in small letters", "auto_pad", b"valid", f"auto_pad must be one of {NAMES}, not 'valid'"),
         ("an unknown layout", "layout", "NCWH", "layout must be one of NCHW, NHWC, not 'NCWH'"),
         ("a layout in small letters", "layout", "nhwc", "layout must be one of NCHW, NHWC, not 'nhwc'"),
         ("an auto_pad beyond ASCII", "auto_pad", b"\xff", f"auto_pad must be one of {NAMES}, not '\ufffd'"),
     ]
     types = [
-        ("a float stride", "strides", [1.0, 1], "strides must be a sequence of integers such as [1, 1], not [1.0, 1]"),
-        ("a bare stride", "strides", 2, "strides must be a sequence of integers such as [1, 1], not 2"),
-        ("a text of dilations", "dilations", "11", "dilations must be a sequence of integers such as [1, 1], not '11'"),
-        (
-            "a None among pads",
-            "pads",
-            [None] * 4,
-            f"pads must be a sequence of integers such as [1, 1], not {[None] * 4}",
-        ),
-        (
-            "a float kernel",
-            "kernel_shape",
-            (3.0, 2),
-            "kernel_shape must be a sequence of integers such as [1, 1], not (3.0, 2)",
-        ),
+        ("a float stride", "strides", [1.0, 1], f"strides {INTEGERS}, not [1.0, 1]"),
+        ("a bare float stride", "strides", 2.0, f"strides {INTEGERS}, not 2.0"),
+        ("a text of dilations", "dilations", "11", f"dilations {INTEGERS}, not '11'"),
+        ("a None among pads", "pads", [None] * 4, f"pads {INTEGERS}, not {[None] * 4}"),
+        ("a float kernel", "kernel_shape", (3.0, 2), f"kernel_shape {INTEGERS}, not (3.0, 2)"),
+        ("pairs of strides", "strides", [(1, 1), (1, 1)], f"strides {INTEGERS}, not [(1, 1), (1, 1)]"),
+        ("threes of pads", "pads", [(1, 1, 1), (1, 1, 1)], f"pads {INTEGERS}, not [(1, 1, 1), (1, 1, 1)]"),
+        ("a two and a three of pads", "pads", [(1, 1), (1, 1, 1)], f"pads {INTEGERS}, not [(1, 1), (1, 1, 1)]"),
+        ("a pair of pads for each axis", "pads", ((1, 2), (3, 4)), f"{PAIRS}; for ((1, 2), (3, 4)) pass [1, 3, 2, 4]"),
+        ("lists of pads for each axis", "pads", [[0, 1], [0, 1]], f"{PAIRS}; for [[0, 1], [0, 1]] pass [0, 0, 1, 1]"),
         ("auto_pad None", "auto_pad", None, "auto_pad must be a string, not NoneType"),
         ("a number for auto_pad", "auto_pad", 1, "auto_pad must be a string, not int"),
         ("layout None", "layout", None, "layout must be a string, not NoneType"),
@@ -164,6 +172,12 @@ def of_both_convolutions(operator: str) -> list[Refusal]:
             operator,
             "kernel_shape=(2, 3) differs from the weight's (3, 2) (w.shape=(4, 4, 3, 2))",
             kernel_shape=[2, 3],
+        ),
+        row(
+            "a square kernel for another one of w's",
+            operator,
+            "kernel_shape=(3, 3) differs from the weight's (3, 2) (w.shape=(4, 4, 3, 2))",
+            kernel_shape=3,
         ),
         row(
             "an empty kernel in w",

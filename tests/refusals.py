@@ -44,6 +44,24 @@ _CONV = [
         layout="NHWC",
     ),
     row(
+        "channels that are last",
+        "conv",
+        "x has 32 channels, but w expects 3 per group x group 1 = 3 (x.shape=(1, 32, 30, 3), w.shape=(16, 3, 3, 3)); "
+        'pass layout="NHWC" if the channels of x are last',
+        x=(1, 32, 30, 3),
+        w=(16, 3, 3, 3),
+    ),
+    row(
+        "channels that are second, NHWC",
+        "conv",
+        "x has 30 channels, but w expects 2 per group x group 2 = 4 (x.shape=(1, 4, 30), w.shape=(16, 2, 3)); "
+        'pass layout="NCHW" if the channels of x are second',
+        x=(1, 4, 30),
+        w=(16, 2, 3),
+        group=2,
+        layout="NHWC",
+    ),
+    row(
         "channels of x for a w without",
         "conv",
         "x has 4 channels, but w expects 0 per group x group 1 = 0 (x.shape=(1, 4, 5, 6), w.shape=(4, 0, 3, 2))",
@@ -128,6 +146,13 @@ _CONV_TRANSPOSE = [
         x=(1, 3, 5, 6),
     ),
     row(
+        "channels that are last",
+        "conv_transpose",
+        "x has 5 channels, but w expects 4 (x.shape=(1, 5, 6, 4), w.shape=(4, 4, 3, 2)); "
+        'pass layout="NHWC" if the channels of x are last',
+        x=(1, 5, 6, 4),
+    ),
+    row(
         "a group that does not divide C",
         "conv_transpose",
         "x has 4 channels, which group 3 does not divide (x.shape=(1, 4, 5, 6))",
@@ -159,6 +184,14 @@ _CONV_TRANSPOSE = [
         output_padding=[0, -1],
     ),
     row(
+        "a bare output_padding of the stride",
+        "conv_transpose",
+        "output_padding must be 0 or less than the larger of stride and dilation, but on spatial axis 0 "
+        "it is 2 with stride 2 and dilation 1",
+        output_padding=2,
+        strides=2,
+    ),
+    row(
         "no output_padding",
         "conv_transpose",
         f"output_padding must have 2 entries ({ONE_PER_AXIS}), not 0: ()",
@@ -167,7 +200,7 @@ _CONV_TRANSPOSE = [
     row(
         "a float output_padding",
         "conv_transpose",
-        "output_padding must be a sequence of integers such as [1, 1], not [0.5, 0]",
+        "output_padding must be an integer or a sequence of integers such as [1, 1], not [0.5, 0]",
         "type",
         output_padding=[0.5, 0],
     ),
@@ -237,7 +270,7 @@ _MAX_POOL = [
     row(
         "kernel_shape None",
         "max_pool",
-        "kernel_shape is required, a sequence of one integer per spatial axis",
+        "kernel_shape is required, one integer per spatial axis or one for all of them",
         "type",
         kernel_shape=None,
     ),

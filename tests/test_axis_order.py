@@ -29,6 +29,22 @@ def test_the_axes_of_an_array() -> None:
     assert np.shares_memory(_layout.view("NHWC", array), array)
 
 
+@pytest.mark.parametrize(
+    ("layout", "shape", "channels", "expected"),
+    [
+        ("NCHW", (1, 32, 30, 3), 3, '; pass layout="NHWC" if the channels of x are last'),
+        ("NCHW", (1, 32, 30, 3), 30, ""),
+        ("NCHW", (3, 8, 4), 3, ""),
+        ("NHWC", (2, 3, 32, 30), 3, '; pass layout="NCHW" if the channels of x are second'),
+        ("NHWC", (2, 3, 32, 30), 2, ""),
+    ],
+)
+def test_the_other_layout_is_advised_where_it_has_the_channels(
+    layout: str, shape: tuple[int, ...], channels: int, expected: str
+) -> None:
+    assert _layout.advice(layout, shape, channels) == expected
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_the_two_layouts_are_returned(layout: str) -> None:
     assert _layout.check("f", layout) == layout

@@ -362,6 +362,15 @@ def test_the_parameters_are_those_of_arrays_in_memory(operator: str) -> None:
     ]
 
 
+def test_an_integer_stands_for_every_axis() -> None:
+    x, w = (np.ones((1, 1, *shape), np.float32) for shape in ((3, 4), (2, 2)))
+    y = dask_api.conv(in_chunks(x, (1, 1, 2, 2)), w, pads=1, strides=2)
+    assert y.compute()[0, 0].tolist() == [[1, 2, 1], [2, 4, 2]]
+    up = dask_api.conv_transpose(in_chunks(x[..., :2, :2], (1, 1, 1, 2)), w, strides=3, output_padding=1)
+    assert up.compute()[0, 0].tolist() == np.multiply.outer([1, 1, 0, 1, 1, 0], [1, 1, 0, 1, 1, 0]).tolist()
+    assert dask_api.max_pool(in_chunks(x, (1, 1, 2, 2)), 2, strides=2).compute().tolist() == [[[[1, 1]]]]
+
+
 def test_pads_of_an_empty_axis_that_make_more_than_64_bits_together() -> None:
     x, attributes = np.ones((2, 1, 0), np.float32), {"pads": [2**63 - 1, 2**59], "strides": [2**59]}
     y = dask_api.max_pool(da.from_array(x, chunks=1), kernel_shape=[2], **attributes).compute()

@@ -108,7 +108,13 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a layout of channels last for channels second": (
         lambda: dask_api.conv(X, W, layout="NHWC"),
         ArgumentError,
-        "conv: x has 8 channels, but w expects 3 per group x group 1 = 3 (x.shape=(2, 3, 9, 8), w.shape=(4, 3, 3, 3))",
+        "conv: x has 8 channels, but w expects 3 per group x group 1 = 3 (x.shape=(2, 3, 9, 8), w.shape=(4, 3, 3, 3)); "
+        'pass layout="NCHW" if the channels of x are second',
+    ),
+    "the name that another library has": (
+        lambda: dask_api.max_pool(X, kernel_size=2),
+        ArgumentTypeError,
+        "max_pool: kernel_size is called kernel_shape here, as in ONNX",
     ),
     "integers": (
         lambda: dask_api.conv(lazy(2, 3, 9, 8, dtype=np.int8), W),

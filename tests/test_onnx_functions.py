@@ -43,6 +43,26 @@ def test_a_cast_takes_its_type_from_the_caller(to: str, fold: bool) -> None:
     assert (got.dtype, got.tolist()) == (np.dtype(to), x.astype(to).tolist())
 
 
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
+def test_a_list_that_the_caller_gives_is_no_integer(operator: str) -> None:
+    """One integer for all axes is for calls of Python's."""
+    inner = helper.make_node(operator, ["a"], ["b"], kernel_shape=[1, 1])
+    inner.attribute.add(name="strides", type=onnx.AttributeProto.INTS, ref_attr_name="given")
+    function = helper.make_function("own", "F", ["a"], ["b"], [inner], [helper.make_opsetid("", 22)], ["given"])
+    x = np.ones((1, 1, 4, 4), np.float32)
+
+    def run(given: Any) -> Any:
+        call = helper.make_node("F", ["x"], ["y"], domain="own", given=given)
+        sides, domains = ([value(name, shape=4)] for name in "xy"), [helper.make_opsetid("own", 1)]
+        proto = model([call], *sides, 22, domains=domains, functions=[function], ir_version=10)
+        return backend.prepare(proto).run([x])
+
+    assert run([2, 4])[0].shape == (1, 1, 2, 1)
+    with pytest.raises(gpuconv.ArgumentError) as caught:
+        run(2)
+    assert str(caught.value) == f"{operator} node with output 'b': attribute strides must be of type INTS, not INT"
+
+
 @pytest.mark.parametrize("repeats", [[2**62, 2], [2**63 - 1, 1], [2**40, 2**40], [0, 2**62]])
 def test_a_tile_of_more_than_there_can_be_is_refused(repeats: list[int]) -> None:
     node = helper.make_node("Tile", ["x", "r"], ["y"], name="many")

@@ -100,6 +100,8 @@ def test_errors_of_the_functions_name_the_node() -> None:
     proto = model([helper.make_node("Conv", ["x", "w"], ["y"], name="c7")], ["x", "w"], ["y"])
     with pytest.raises(gpuconv.ArgumentError, match=r"^Conv node 'c7': x has 3 channels, but w expects 2 per group"):
         evaluate(proto, x=floats(1, 3, 4), w=floats(1, 2, 2))
+    with pytest.raises(gpuconv.ArgumentError, match=r"w\.shape=\(1, 2, 2\)\)$"):  # models cannot say a layout
+        evaluate(proto, x=floats(1, 3, 2), w=floats(1, 2, 2))
     with pytest.raises(gpuconv.ArgumentTypeError, match=r"^Conv node 'c7': w has dtype float64, but x has float32"):
         evaluate(proto, x=floats(1, 2, 4), w=floats(1, 2, 2, dtype=np.float64))
 
@@ -121,4 +123,6 @@ def test_attributes_may_refer_to_those_of_a_function() -> None:
         None, {"x": x}
     )
     np.testing.assert_array_equal(y, gpuconv.max_pool(x, kernel_shape=[3]))
+    with pytest.raises(gpuconv.ArgumentError, match=r"^MaxPool node .*: attribute kernel_shape must be of type INTS"):
+        inner.run(None, {"x": x}, attributes={"size": 3})
     assert nodes.keywords(node, 12) == {"return_indices": False}

@@ -28,6 +28,32 @@ def test_a_network_of_our_operators_and_others(opset: int) -> None:
     np.testing.assert_array_equal(outputs[1], i)
 
 
+def test_a_model_of_the_newest_opset_of_the_installed_onnx() -> None:
+    """Each of our operators, with windows of two that do not overlap."""
+    newest = onnx.defs.onnx_opset_version()
+    tile: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p", "i"], **tile),
+        helper.make_node("MaxUnpool", ["p", "i"], ["u"], **tile),
+        helper.make_node("Conv", ["u", "w"], ["c"], **tile),
+        helper.make_node("ConvTranspose", ["c", "w"], ["y"], **tile),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "newest",
+        [value("x", shape=(1, 1, 2, 4))],
+        [value(name, shape=4) for name in "ucy"],
+        [onnx.numpy_helper.from_array(np.array([[[[1, 2], [3, 4]]]], np.float32), "w")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", newest)])  # of the newest format, too
+    x = np.array([[[[5, 1, 0, 2], [3, 2, 6, 1]]]], np.float32)
+    for fold in (True, False):
+        u, c, y = backend.prepare(proto, fold=fold).run([x])
+        assert u[0, 0].tolist() == [[5, 0, 0, 0], [0, 0, 6, 0]]
+        assert c[0, 0].tolist() == [[5, 18]]
+        assert y[0, 0].tolist() == [[5, 10, 18, 36], [15, 20, 54, 72]]
+
+
 @pytest.mark.parametrize("opset", [1, 6])
 def test_a_network_of_the_first_opsets(opset: int) -> None:
     nodes = [

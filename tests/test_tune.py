@@ -189,7 +189,7 @@ def test_the_precision_of_the_context_is_tuned(cupy: StandIn) -> None:
     [
         (lambda x, w: gpuconv.tune("convolve", x, w), gpuconv.ArgumentError, "^tune: operator must be one of conv, "),
         (lambda x, w: gpuconv.tune("conv", x, w, stride=[1, 1]), gpuconv.ArgumentTypeError,
-         "^tune: conv has no attribute 'stride'; it has auto_pad, "),
+         "^tune: stride of conv is called strides here, as in ONNX$"),
         (lambda x, w: gpuconv.tune("conv", np.ones((1, 1, 3)), np.ones((1, 1, 3))), gpuconv.ArgumentTypeError,
          "^tune: kernels are measured on a CUDA device; pass CuPy arrays"),
         (lambda x, w: gpuconv.tune("max_pool", x), gpuconv.ArgumentTypeError, "^max_pool: kernel_shape"),

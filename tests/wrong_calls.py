@@ -471,4 +471,49 @@ FUSED = [
     ),
 ]
 
-WRONGS = [*map(_refused, REFUSALS), *NO_ARRAYS, *LIBRARIES, *DTYPES, *OUTS, *MODES, *FUSED]
+
+def _keyword(operator: str, theirs: str, value: Any, message: str) -> Wrong:
+    """A call with a keyword that another library has for an argument, and without what it stands for."""
+    function, arrays = getattr(gpuconv, operator), (X,) if operator == "max_pool" else (X, W)
+    return Wrong(
+        f"{operator} with {theirs}={value}",
+        lambda: function(*arrays, **{theirs: value}),
+        ArgumentTypeError,
+        f"{operator}: {message}",
+    )
+
+
+def _named_as_in_pytorch(operator: str) -> list[Wrong]:
+    names = {"stride": "strides", "padding": "pads", "dilation": "dilations", "kernel_size": "kernel_shape"}
+    more = {} if operator == "max_pool" else {"groups": "group", "bias": "b"}
+    return [
+        _keyword(operator, theirs, 2, f"{theirs} is called {ours} here, as in ONNX")
+        for theirs, ours in (names | more).items()
+    ]
+
+
+CONV_TAKES = "x, w, b, auto_pad, dilations, group, kernel_shape, pads, strides, layout, precision, activation, residual"
+POOL_TAKES = "x, kernel_shape, auto_pad, ceil_mode, dilations, pads, storage_order, strides, layout, return_indices"
+KEYWORDS = [
+    *(wrong for operator in ("conv", "conv_transpose", "max_pool") for wrong in _named_as_in_pytorch(operator)),
+    _keyword("conv", "padding", "same", "padding='same' is a matter of auto_pad here, as in ONNX"),
+    _keyword("conv", "autopad", 1, f"there is no argument 'autopad'; it takes {CONV_TAKES}, out"),
+    _keyword("conv", "return_indices", 1, f"there is no argument 'return_indices'; it takes {CONV_TAKES}, out"),
+    _keyword("max_pool", "groups", 1, f"there is no argument 'groups'; it takes {POOL_TAKES}, out"),
+    _keyword("max_pool", "group", 1, f"there is no argument 'group'; it takes {POOL_TAKES}, out"),
+    Wrong(
+        "MaxPool without a kernel",
+        lambda: gpuconv.max_pool(X),
+        ArgumentTypeError,
+        "max_pool: kernel_shape is required, one integer per spatial axis or one for all of them",
+    ),
+    Wrong(
+        "a keyword of two lines",
+        lambda: gpuconv.conv_transpose(X, W, **{"two\nlines": 1}),
+        ArgumentTypeError,
+        r"conv_transpose: there is no argument 'two\nlines'; it takes x, w, b, auto_pad, dilations, group, "
+        "kernel_shape, output_padding, output_shape, pads, strides, layout, precision, activation, residual, out",
+    ),
+]
+
+WRONGS = [*map(_refused, REFUSALS), *NO_ARRAYS, *LIBRARIES, *DTYPES, *OUTS, *MODES, *FUSED, *KEYWORDS]

@@ -183,7 +183,7 @@ ROWS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], str, str]] = [
         (MAXIMA, INDICES),
         {"kernel_shape": None},
         "type",
-        "kernel_shape is required, a sequence of one integer per spatial axis",
+        "kernel_shape is required, one integer per spatial axis or one for all of them",
     ),
     (
         "a kernel of 0",
@@ -192,6 +192,30 @@ ROWS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], str, str]] = [
         {"kernel_shape": [0]},
         "value",
         "every entry of kernel_shape must be at least 1, but kernel_shape=(0,)",
+    ),
+    (
+        "a bare kernel of 0",
+        "max_unpool",
+        (MAXIMA, INDICES),
+        {"kernel_shape": 0},
+        "value",
+        "every entry of kernel_shape must be at least 1, but kernel_shape=0",
+    ),
+    (
+        "an x_shape that is a number",
+        "conv_input_grad",
+        (DY, W, 4),
+        GROUP,
+        "type",
+        "x_shape must be a sequence of integers such as [1, 1], not 4",
+    ),
+    (
+        "a bare output_shape",
+        "max_unpool",
+        (MAXIMA, INDICES, 4),
+        {"kernel_shape": 2},
+        "type",
+        "output_shape must be a sequence of integers such as [1, 1], not 4",
     ),
     (
         "a y without space",
@@ -280,6 +304,22 @@ ROWS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], str, str]] = [
         {},
         "value",
         too_large((2**60,)),
+    ),
+    *(
+        (f"the name {theirs}", operator, arrays, {theirs: 2}, "type", f"{theirs} is called {ours} here, as in ONNX")
+        for operator, arrays, theirs, ours in (
+            ("conv_input_grad", (DY, W, X.shape), "groups", "group"),
+            ("conv_weight_grad", (X, DY, W.shape), "padding", "pads"),
+            ("conv_transpose_input_grad", (X, W, DY.shape), "stride", "strides"),
+            ("conv_transpose_weight_grad", (DY, X, W.shape), "dilation", "dilations"),
+            ("max_pool_grad", (MAXIMA, INDICES, (1, 2, 4)), "kernel_size", "kernel_shape"),
+            ("max_unpool", (MAXIMA, INDICES), "kernel_size", "kernel_shape"),
+        )
+    ),
+    *(
+        (f"no {name}", operator, (DY,), {name: 2}, "type", f"there is no argument '{name}'; it takes dy, layout, out")
+        for operator in ("conv_bias_grad", "conv_transpose_bias_grad")
+        for name in ("stride", "bias")
     ),
     (
         "more axes than an array has",

@@ -11,11 +11,12 @@ networks, and the descriptors of cuDNN's own interface.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from gpuconv import _api, _gradient_api, _unpool_api
+from gpuconv import _api, _geometry, _gradient_api, _unpool_api
 from gpuconv._errors import ArgumentError
+from gpuconv._geometry import Ints, PerAxis
+from gpuconv._layout import Layout
 
 CUDNN_TENSOR_NCHW = 0
 CUDNN_TENSOR_NHWC = 1
@@ -38,9 +39,8 @@ __all__ = [
     "pooling_forward",
 ]
 
-_LAYOUTS = {CUDNN_TENSOR_NCHW: "NCHW", CUDNN_TENSOR_NHWC: "NHWC"}
+_LAYOUTS: dict[int, Layout] = {CUDNN_TENSOR_NCHW: "NCHW", CUDNN_TENSOR_NHWC: "NHWC"}
 _TENSOR_CORES = ("always", "auto", "never")
-_Ints = Sequence[int]
 
 
 def convolution_forward(
@@ -48,9 +48,9 @@ def convolution_forward(
     W: Any,  # noqa: N803  # the name that callers may use
     b: Any,
     y: Any,
-    pad: _Ints,
-    stride: _Ints,
-    dilation: _Ints,
+    pad: PerAxis,
+    stride: PerAxis,
+    dilation: PerAxis,
     groups: int,
     *,
     auto_tune: bool,
@@ -66,7 +66,7 @@ def convolution_forward(
     W : array (M, C/groups, k1, …, kn)
     b : array (M,), or of as many elements, or None
     y : array (N, M, Q1, …, Qn)
-    pad, stride, dilation : sequence of int, one per spatial axis
+    pad, stride, dilation : sequence of int, one per spatial axis, or an int for all of them
         Each axis is padded alike at both ends.
     groups : int
     auto_tune, tensor_core
@@ -91,7 +91,7 @@ def convolution_forward(
     """
     name = "convolution_forward"
     _check_tensor_core(name, tensor_core)
-    attributes = _attributes(pad, stride, dilation, groups)
+    attributes = _attributes(name, pad, stride, dilation, groups)
     _api.conv(x, _filters(name, W, w_layout), _flat(b), **attributes, layout=_layout(name, "d_layout", d_layout), out=y)
 
 
@@ -99,9 +99,9 @@ def convolution_backward_filter(
     x: Any,
     gy: Any,
     gW: Any,  # noqa: N803
-    pad: _Ints,
-    stride: _Ints,
-    dilation: _Ints,
+    pad: PerAxis,
+    stride: PerAxis,
+    dilation: PerAxis,
     groups: int,
     *,
     deterministic: bool,
@@ -140,7 +140,7 @@ def convolution_backward_filter(
     name = "convolution_backward_filter"
     _check_tensor_core(name, tensor_core)
     out, layout = _filters(name, gW, w_layout), _layout(name, "d_layout", d_layout)
-    attributes = _attributes(pad, stride, dilation, groups)
+    attributes = _attributes(name, pad, stride, dilation, groups)
     _gradient_api.conv_weight_grad(x, gy, out.shape, **attributes, layout=layout, out=out)
 
 
@@ -149,9 +149,9 @@ def convolution_backward_data(
     x: Any,
     b: Any,
     y: Any,
-    pad: _Ints,
-    stride: _Ints,
-    dilation: _Ints,
+    pad: PerAxis,
+    stride: PerAxis,
+    dilation: PerAxis,
     groups: int,
     *,
     deterministic: bool,
@@ -195,19 +195,20 @@ def convolution_backward_data(
     name = "convolution_backward_data"
     _check_tensor_core(name, tensor_core)
     layout, weights = _layout(name, "d_layout", d_layout), _filters(name, W, w_layout)
-    attributes = _attributes(pad, stride, dilation, groups)
+    attributes = _attributes(name, pad, stride, dilation, groups)
     if b is None:
         _gradient_api.conv_input_grad(x, weights, y.shape, **attributes, layout=layout, out=y)
         return
     extents = y.shape[2:] if layout == "NCHW" else y.shape[1:-1]
     given = x.shape[2:] if layout == "NCHW" else x.shape[1:-1]
     # Lists of another length are refused with the other attributes.
-    axes = zip(extents, given, weights.shape[2:], pad, stride, dilation, strict=False)
+    lists = _lists(name, len(extents), pad=pad, stride=stride, dilation=dilation)
+    axes = zip(extents, given, weights.shape[2:], *lists, strict=False)
     more = [n - ((q - 1) * s + (k - 1) * d + 1 - 2 * p) for n, q, k, p, s, d in axes]
     _api.conv_transpose(x, weights, _flat(b), **attributes, layout=layout, output_padding=more, out=y)
 
 
-def pooling_forward(x: Any, y: Any, ksize: _Ints, stride: _Ints, pad: _Ints, mode: int) -> Any:
+def pooling_forward(x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxis, mode: int) -> Any:
     """Write the maxima of x's windows into y and return it; see :func:`gpuconv.max_pool`.
 
     Parameters
@@ -215,7 +216,7 @@ def pooling_forward(x: Any, y: Any, ksize: _Ints, stride: _Ints, pad: _Ints, mod
     x : array (N, C, D1, …, Dn)
     y : array (N, C, Q1, …, Qn)
         As many windows as fit, or as begin inside the padded input (``ceil_mode``).
-    ksize, stride, pad : sequence of int, one per spatial axis
+    ksize, stride, pad : sequence of int, one per spatial axis, or an int for all of them
     mode : int
         ``CUDNN_POOLING_MAX`` or ``CUDNN_POOLING_MAX_DETERMINISTIC``, which are the same here.
 
@@ -233,10 +234,10 @@ def pooling_forward(x: Any, y: Any, ksize: _Ints, stride: _Ints, pad: _Ints, mod
     array([[[3., 4.]]])
     """
     _check_mode("pooling_forward", mode)
-    return _api.max_pool(x, **_windows(x, y, ksize, stride, pad), out=y)
+    return _api.max_pool(x, **_windows("pooling_forward", x, y, ksize, stride, pad), out=y)
 
 
-def pooling_backward(x: Any, y: Any, gy: Any, ksize: _Ints, stride: _Ints, pad: _Ints, mode: int) -> Any:
+def pooling_backward(x: Any, y: Any, gy: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxis, mode: int) -> Any:
     """Return the gradient of :func:`pooling_forward` with respect to x; see :func:`gpuconv.max_pool_grad`.
 
     Of equal maxima the first in row-major order has the gradient of its window.
@@ -267,7 +268,7 @@ def pooling_backward(x: Any, y: Any, gy: Any, ksize: _Ints, stride: _Ints, pad: 
     array([[[0., 5., 0., 6.]]])
     """
     _check_mode("pooling_backward", mode)
-    windows = _windows(x, y, ksize, stride, pad)
+    windows = _windows("pooling_backward", x, y, ksize, stride, pad)
     _, indices = _api.max_pool(x, **windows, return_indices=True)
     return _unpool_api.max_pool_grad(gy, indices, x.shape, **windows, check_indices=False)
 
@@ -278,15 +279,28 @@ def __getattr__(name: str) -> NoReturn:
     )
 
 
-def _attributes(pad: _Ints, stride: _Ints, dilation: _Ints, groups: int) -> dict[str, Any]:
-    return {"pads": [*pad, *pad], "strides": stride, "dilations": dilation, "group": groups}
+def _attributes(name: str, pad: PerAxis, stride: PerAxis, dilation: PerAxis, groups: int) -> dict[str, Any]:
+    return {"pads": _pads(name, pad), "strides": stride, "dilations": dilation, "group": groups}
 
 
-def _windows(x: Any, y: Any, ksize: _Ints, stride: _Ints, pad: _Ints) -> dict[str, Any]:
+def _windows(name: str, x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxis) -> dict[str, Any]:
     """Return MaxPool's attributes, with the ceil_mode that gives y its shape if one does."""
-    axes = zip(x.shape[2:], y.shape[2:], ksize, stride, pad, strict=False)  # max_pool refuses other lengths
+    lists = _lists(name, x.ndim - 2, ksize=ksize, stride=stride, pad=pad)
+    axes = zip(x.shape[2:], y.shape[2:], *lists, strict=False)  # max_pool refuses other lengths
     rounded_down = all(q == (n + 2 * p - k) // s + 1 for n, q, k, s, p in axes)
-    return {"kernel_shape": ksize, "strides": stride, "pads": [*pad, *pad], "ceil_mode": 0 if rounded_down else 1}
+    ceil_mode = 0 if rounded_down else 1
+    return {"kernel_shape": ksize, "strides": stride, "pads": _pads(name, pad), "ceil_mode": ceil_mode}
+
+
+def _pads(name: str, pad: PerAxis) -> PerAxis:
+    both: Ints | int = _geometry.per_axis(name, "pad", pad)
+    return both if isinstance(both, int) else (*both, *both)
+
+
+def _lists(name: str, axes: int, **attributes: PerAxis) -> list[Ints]:
+    """Return entries for as many spatial axes as there are of attributes that may be one integer for all of them."""
+    read = [_geometry.per_axis(name, attribute, value) for attribute, value in attributes.items()]
+    return [(value,) * axes if isinstance(value, int) else value for value in read]
 
 
 def _filters(name: str, weights: Any, layout: int) -> Any:
@@ -300,7 +314,7 @@ def _flat(b: Any) -> Any:
     return None if b is None else b.reshape(-1)
 
 
-def _layout(name: str, argument: str, layout: int) -> str:
+def _layout(name: str, argument: str, layout: int) -> Layout:
     if layout not in _LAYOUTS:
         raise ArgumentError(
             f"{name}: {argument} must be CUDNN_TENSOR_NCHW (0) or CUDNN_TENSOR_NHWC (1), not {layout!r}"

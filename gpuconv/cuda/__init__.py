@@ -71,8 +71,7 @@ def run(
     found: Prepared | None
     try:
         for value in attributes:
-            kind = type(value)
-            if value is None or kind is int or kind is str:
+            if value is None or (kind := type(value)) is int or kind is str:
                 key.append(value)
             elif kind is list or kind is tuple:
                 key.append(bytes(value))  # of small integers only, and the quickest way to tell that they are

@@ -59,7 +59,11 @@ def _cupy() -> Any:
 
 def array_type() -> type | None:
     """Return the class of device arrays, or None where CuPy is not imported and there can be none."""
-    return getattr(sys.modules.get("cupy"), "ndarray", None)
+    cupy = sys.modules.get("cupy")
+    try:
+        return None if cupy is None else cupy.ndarray
+    except AttributeError:  # CuPy is being imported
+        return None
 
 
 def current_device() -> int:

@@ -7,26 +7,29 @@ from typing import Any
 
 from dask.array.core import Array
 
+from gpuconv._geometry import AutoPad, PerAxis
+from gpuconv._layout import Layout
+from gpuconv._precision import Precision
+from gpuconv._signatures import refusing
 from gpuconv.dask import _convolve, _pool
 
-_Ints = Iterable[int] | None
 
-
+@refusing
 def conv(
     x: Array,
     w: Any,
     b: Any = None,
     *,
-    activation: str | tuple[Any, ...] | None = None,
-    auto_pad: str | bytes = "NOTSET",
-    dilations: _Ints = None,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
     group: int = 1,
-    kernel_shape: _Ints = None,
-    layout: str = "NCHW",
-    pads: _Ints = None,
-    precision: str | None = None,
+    kernel_shape: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    activation: str | tuple[Any, ...] | None = None,
     residual: Array | None = None,
-    strides: _Ints = None,
 ) -> Array:
     """Convolve a dask array as :func:`gpuconv.conv` does an array in memory; nothing is computed yet.
 
@@ -40,7 +43,7 @@ def conv(
         From the library of x's blocks. Packed weights serve threads as they are, and are packed once more in every
         process that they are sent to.
     b : array (M,), or dask array of one chunk, optional
-    activation, auto_pad, dilations, group, kernel_shape, layout, pads, strides
+    auto_pad, dilations, group, kernel_shape, pads, strides, layout, activation
         As in :func:`gpuconv.conv`.
     precision : {"ieee", "tf32", "3xtf32"}, optional
         By default that of the context in which this function is called, not of the one that computes the result.
@@ -83,23 +86,24 @@ def conv(
     return _convolve.lazy("conv", x, arrays, layout, settings, attributes)
 
 
+@refusing
 def conv_transpose(
     x: Array,
     w: Any,
     b: Any = None,
     *,
-    activation: str | tuple[Any, ...] | None = None,
-    auto_pad: str | bytes = "NOTSET",
-    dilations: _Ints = None,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
     group: int = 1,
-    kernel_shape: _Ints = None,
-    layout: str = "NCHW",
-    output_padding: _Ints = None,
-    output_shape: _Ints = None,
-    pads: _Ints = None,
-    precision: str | None = None,
+    kernel_shape: PerAxis | None = None,
+    output_padding: PerAxis | None = None,
+    output_shape: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    activation: str | tuple[Any, ...] | None = None,
     residual: Array | None = None,
-    strides: _Ints = None,
 ) -> Array:
     """Compute ConvTranspose of a dask array as :func:`gpuconv.conv_transpose` does; nothing is computed yet.
 
@@ -109,7 +113,7 @@ def conv_transpose(
         As in :func:`gpuconv.dask.conv`.
     w : array (C, M/group, k1, …, kn), dask array of one chunk, or PackedWeights
     b : array (M,), or dask array of one chunk, optional
-    activation, auto_pad, dilations, group, kernel_shape, layout, output_padding, output_shape, pads, strides
+    auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides, layout, activation
         As in :func:`gpuconv.conv_transpose`.
     precision : {"ieee", "tf32", "3xtf32"}, optional
         As in :func:`gpuconv.dask.conv`.
@@ -149,17 +153,18 @@ def conv_transpose(
     return _convolve.lazy("conv_transpose", x, arrays, layout, settings, attributes)
 
 
+@refusing
 def max_pool(
     x: Array,
+    kernel_shape: PerAxis,
     *,
-    kernel_shape: Iterable[int],
-    auto_pad: str | bytes = "NOTSET",
+    auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
-    dilations: _Ints = None,
-    layout: str = "NCHW",
-    pads: _Ints = None,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
     storage_order: int = 0,
-    strides: _Ints = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
     return_indices: bool = False,
 ) -> Any:
     """Take the maximum of every window of a dask array as :func:`gpuconv.max_pool` does; nothing is computed yet.
@@ -168,7 +173,7 @@ def max_pool(
     ----------
     x : dask array (N, C, D1, …, Dn)
         Of NumPy or CuPy blocks, cut along any axes at any places, with known sizes.
-    kernel_shape, auto_pad, ceil_mode, dilations, layout, pads, storage_order, strides
+    kernel_shape, auto_pad, ceil_mode, dilations, pads, storage_order, strides, layout
         As in :func:`gpuconv.max_pool`.
     return_indices : bool
         Also return the Indices. One task makes a block of both.

@@ -144,6 +144,8 @@ class Evaluator(ReferenceEvaluator):
     ) -> Any:
         if isinstance(node, Step):
             linked = {name: attributes[outer] for name, outer in node.linked.items() if outer in attributes}
+            if linked:
+                nodes.check_linked(node.onnx_node, linked)
             inputs = self.operands(node, values)
             if node.takes(inputs, linked):
                 name = node.output[0]

@@ -10,7 +10,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
 
 import gpuconv
-from gpuconv import _geometry
+from gpuconv import _geometry, _layout
 from gpuconv._errors import ArgumentError, GpuconvError, one_line
 from gpuconv.onnx.messages import quoted, reason
 
@@ -113,8 +113,9 @@ def describe(node: NodeProto) -> str:
 
 
 def renamed(node: NodeProto, error: GpuconvError, function: str) -> GpuconvError:
-    """Put the node in the place of the function's name that an error's message begins with."""
-    return type(error)(f"{describe(node)}: {str(error).removeprefix(f'{function}: ')}")
+    """Put the node in the place of the function's name that an error's message begins with; nodes have no layout."""
+    message, _, _ = str(error).removeprefix(f"{function}: ").partition(_layout.ADVICE)
+    return type(error)(f"{describe(node)}: {message}")
 
 
 def failed(node: NodeProto, error: BaseException, who: str = "") -> GpuconvError:
@@ -184,6 +185,19 @@ def keywords(node: NodeProto, opset: int) -> dict[str, Any]:
             raise ArgumentError(f"{describe(node)}: attribute kernel_shape is required, one integer per spatial axis")
         result["return_indices"] = len(node.output) > 1 and node.output[1] != ""
     return result
+
+
+def check_linked(node: NodeProto, linked: Mapping[str, Any]) -> None:
+    """Refuse an integer, given for an attribute that refers to one of a function, where a node takes a list of them.
+
+    Raises
+    ------
+    ArgumentError
+        Only calls of Python may write one integer for all axes.
+    """
+    for attribute in node.attribute:
+        if attribute.type == _INTS and isinstance(linked.get(attribute.name), int):
+            raise _mistyped(node, attribute.name, _INTS, _INT)
 
 
 def check_dtype(node: NodeProto, opset: int, dtype: str) -> None:
@@ -274,12 +288,16 @@ def _check_attribute(node: NodeProto, attribute: AttributeProto, opset: int, see
     expected, since = known[name]
     _require(node, f"the attribute {name}", since, opset)
     if attribute.type != expected:
-        raise ArgumentError(
-            f"{describe(node)}: attribute {name} must be of type {_TYPE_NAMES[expected]}, "
-            f"not {_TYPE_NAMES.get(attribute.type, attribute.type)}"
-        )
+        raise _mistyped(node, name, expected, attribute.type)
     if name in seen:
         raise ArgumentError(f"{describe(node)}: attribute {name} is given twice; keep one of them")
+
+
+def _mistyped(node: NodeProto, name: str, expected: int, given: int) -> ArgumentError:
+    return ArgumentError(
+        f"{describe(node)}: attribute {name} must be of type {_TYPE_NAMES[expected]}, "
+        f"not {_TYPE_NAMES.get(given, given)}"
+    )
 
 
 def _value(node: NodeProto, attribute: AttributeProto) -> Any:

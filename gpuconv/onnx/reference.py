@@ -44,6 +44,7 @@ class _Operator(OpRun):
 
     def _run(self, *inputs: Any, **attributes: Any) -> tuple[Any, ...]:
         linked = {name: attributes[name] for name in self._linked}
+        nodes.check_linked(self.onnx_node, linked)
         return nodes.call(self.onnx_node, self._opset, inputs, {**self._keywords, **linked})
 
     @presentable

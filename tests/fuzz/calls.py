@@ -46,7 +46,8 @@ _MOST_BYTES = 2**30  # that a result may take without being too large for the wo
 _SEVERAL = 2**18  # elements above which nothing is compared
 
 _ARRAYS = ("x", "w", "b", "dy", "y", "indices", "residual", "out")
-_INTS = ("dilations", "kernel_shape", "pads", "strides", "output_padding", "output_shape", "x_shape", "w_shape")
+_PER_AXIS = ("dilations", "kernel_shape", "pads", "strides", "output_padding")  # one integer may stand for the list
+_INTS = (*_PER_AXIS, "output_shape", "x_shape", "w_shape")
 _NUMBERS = ("group", "ceil_mode", "storage_order")
 _FLAGS = ("return_indices", "check_indices", "bias")
 
@@ -248,6 +249,13 @@ _PARAMETERS = {
 }
 
 
+def _with_integers(random: Random, call: Call) -> Call:
+    """Write one integer for a list of equal ones, now and then."""
+    alike = [name for name in _PER_AXIS if len(set(call.arguments.get(name) or ())) == 1]
+    chosen = {name: call.arguments[name][0] for name in alike if random.random() < 0.3}
+    return replace(call, arguments={**call.arguments, **chosen})
+
+
 # ---------------------------------------------------------------- hostile calls
 
 
@@ -316,6 +324,9 @@ def _with_large_axis(random: Random, call: Call) -> Call:
 
 def _plain(name: str, value: Any) -> Any:
     """Return an argument as the oracle takes it; raise TypeError for what it cannot be."""
+    if name in _PER_AXIS:
+        with contextlib.suppress(TypeError):
+            return operator.index(value)
     if name in _INTS:
         return None if value is None else [operator.index(each) for each in value]
     if name in _NUMBERS:
@@ -339,6 +350,10 @@ def _expected(call: Call, given: dict[str, Any]) -> list[Any]:
         raise _Unknown
     layout = given.get("layout", "NCHW")
     arrays = {name: _first(name, layout, value) for name, value in given.items() if name in _ARRAYS and name != "out"}
+    rank = next(array.ndim for array in arrays.values() if array is not None) - 2
+    for name in _PER_AXIS:
+        if isinstance(attributes.get(name), int):
+            attributes[name] = [attributes[name]] * (2 * rank if name == "pads" else rank)
     shapes = [array.shape for array in arrays.values() if array is not None]
     if sum(map(math.prod, shapes)) > 2**13 or max(map(sum, shapes)) > 2**10:
         raise _Unknown
@@ -503,7 +518,7 @@ class FUZZER(Fuzzer):  # the name that __main__ looks for
 
     def case(self, random: Random) -> Call:
         _, names, make = random.choices(_MAKERS, _WEIGHTS)[0]
-        call = make(random, random.choice(names))
+        call = _with_integers(random, make(random, random.choice(names)))
         if random.random() < 0.2:
             call = replace(call, workspace=str(random.choice((2**14, 2**14, 2**15, 2**18))))
         if random.random() < 0.5:
