@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuconv import _api, _whole_numbers, cuda
 from gpuconv._errors import ArgumentError, OutOfDeviceMemory
+from gpuconv._layout import Layout
 from gpuconv._operators import OPERATORS
 
 Call = Callable[[tuple[Any, ...]], list[Any]]  # of the arrays of a call, to its results
@@ -22,7 +23,7 @@ def wrong(
     calls: Mapping[str, Call],
     inputs: tuple[Any, ...],
     attributes: Mapping[str, Any],
-    layout: str,
+    layout: Layout,
     precision: str,
 ) -> set[str]:
     """Return the names of the calls that make something else than the first one, with a warning for each.
@@ -81,7 +82,7 @@ def _farthest(found: Any, expected: Any) -> float:
 
 
 def _whole(
-    operator: str, inputs: tuple[Any, ...], attributes: Mapping[str, Any], layout: str, precision: str
+    operator: str, inputs: tuple[Any, ...], attributes: Mapping[str, Any], layout: Layout, precision: str
 ) -> tuple[Any, ...]:
     names = [*OPERATORS[operator].inputs, "residual"]
     named = dict(zip(names, inputs, strict=False))
@@ -97,7 +98,7 @@ def _whole(
     return tuple(made(name, seed) for seed, name in enumerate(named))
 
 
-def _indices(attributes: Mapping[str, Any], layout: str) -> Any:
+def _indices(attributes: Mapping[str, Any], layout: Layout) -> Any:
     """Return Indices of MaxPool, of random numbers in the shape of the gradient that is wanted."""
     windows = dict(attributes)
     shape = tuple(windows.pop("x_shape"))
