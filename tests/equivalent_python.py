@@ -78,6 +78,12 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 1) for matrix in (a, b))",  # noqa: E501
         "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (1, 0) for matrix in (a, b))",  # noqa: E501
     ),
+    "Where both ways take as long, either lists the same taps.": (
+        "cpu/_windows.py Axis.taps: if len(self.offsets) > self.count * self.extent:  ->  if len(self.offsets) >= self.count * self.extent:",  # noqa: E501
+    ),
+    "A product that is just large enough may stay a product of its own: nothing is lost either way.": (
+        "onnx/scaling.py _product: lost = (np.abs(products) < tiny) & (np.abs(numbers) >= tiny) & (factors != 0)  ->  lost = (np.abs(products) <= tiny) & (np.abs(numbers) >= tiny) & (factors != 0)",  # noqa: E501
+    ),
     "Any negative position is that of nothing.": ("cpu/_argmax.py _carried: places.fill(-1)  ->  places.fill(-2)",),
     "Channels that are as far away as there are channels are none.": (
         "onnx/operators/normalizing.py _lrn: for offset in range(-min((size - 1) // 2, channels - 1), min(size // 2, channels - 1) + 1):  ->  for offset in range(-min((size - 1) // 2, channels - 1), min(size // 2, channels - 0) + 1):",  # noqa: E501
@@ -212,7 +218,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "onnx/operators/pooling.py _sums_along",
         "onnx/operators/pooling.py module: _BLOCK",
     ),
-    "The model alone is given the number, by way of a variable.": ("cuda/bands_plan.py _scattered_bytes",),
+    "The model alone is given the number, by way of a variable.": (
+        "cuda/bands_plan.py _scattered_bytes",
+        "cuda/pool_bands.py module: _INSTRUCTIONS",
+    ),
     "Products row by row of taps are as right as those of gathered windows.": (
         "cpu/_gather.py _serves_rows",
         "cpu/_gather.py goes_by_rows",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -131,6 +132,17 @@ def test_taps_outside_of_a_block_for_every_output_are_left_out() -> None:
             axis = pooling._axis(2, count, extent, stride, start, offsets)
             assert (axis.position, axis.count, axis.extent, axis.stride) == (2, count, extent, stride)
             assert list(axis.offsets) == inside
+
+
+def test_inputs_are_added_to_the_outputs_whose_windows_have_them() -> None:
+    average = import_module("gpuconv.onnx.operators.pooling")
+    for stride, step in product((1, 2, 3, 4, 6), (1, 2, 3, 5, 7)):
+        for first, count in ((-4, 5), (0, 3), (-11, 9)):
+            axis = Axis(1, count, 4, stride, range(first, first + 6 * step, step))
+            x, total = np.float64([[1, 10, 100, 1000]]), np.zeros((1, count))
+            average._add_by_inputs(x, total, axis)
+            expected = [sum(10.0**n for n in range(4) if n - q * stride in axis.offsets) for q in range(count)]
+            assert total.tolist() == [expected], axis
 
 
 def _any_axis(random: Random) -> Axis:

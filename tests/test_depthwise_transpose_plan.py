@@ -38,6 +38,7 @@ def made(x: Any, w: Any, layout: str = "NCHW", **attributes: Any) -> correlation
         ((1, 4, 8), (4, 1, 4), {"group": 2, "strides": [2]}, "2 channels a group"),
         ((1, 2, 8), (2, 1, 5), {"group": 2, "strides": [2]}, "more than two taps a phase"),
         ((1, 2, 8), (2, 1, 3), {"group": 2, "strides": [2], "dilations": [2]}, "more than two taps a phase"),
+        ((1, 2, 0, 8), (2, 1, 2, 2), {"group": 2, "strides": [1, 2], "output_padding": [0, 1]}, "nothing to sum"),
     ],
 )
 def test_what_is_refused_goes_to_other_kernels_with_the_reason(x: Any, w: Any, attributes: Any, why: str) -> None:
@@ -45,6 +46,10 @@ def test_what_is_refused_goes_to_other_kernels_with_the_reason(x: Any, w: Any, a
     assert not list(depthwise_transpose_plan.candidates(problem, HOPPER))
     reasons = conv_plan.plan(problem, HOPPER).reasons
     assert any(reason.startswith("not by depthwise columns: ") and why in reason for reason in reasons)
+
+
+def test_one_image_of_one_row_is_taken() -> None:
+    assert list(depthwise_transpose_plan.candidates(made((1, 2, 1, 8), (2, 1, 1, 2), group=2, strides=[1, 2]), HOPPER))
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

@@ -164,3 +164,12 @@ def test_reductions_over_no_axes_are_over_all_or_none() -> None:
         (y,) = backend.run_node(several, [x, np.array([0, -1])], opset_version=18)
         sums = {"ReduceMax": x.max, "ReduceMin": x.min, "ReduceSum": x.sum, "ReduceMean": x.mean}
         np.testing.assert_array_equal(y, sums[op_type](axis=(0, 2)))
+
+
+def test_a_crop_that_is_resized_to_one_element_is_read_in_its_middle() -> None:
+    node = helper.make_node(
+        "Resize", ["x", "roi", "", "sizes"], ["y"], coordinate_transformation_mode="tf_crop_and_resize", mode="linear"
+    )
+    x, roi = np.float32([10, 20, 30]).reshape(1, 1, 3), np.float32([0, 0, 0.5, 1, 1, 1])
+    (y,) = backend.run_node(node, [x, roi, np.int64([1, 1, 1])])
+    assert y.tolist() == [[[25.0]]]  # at 0.75 of the way from 10 to 30

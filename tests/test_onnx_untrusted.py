@@ -21,7 +21,7 @@ from onnx_models import NEWEST, model, value
 
 import gpuconv
 from gpuconv import _geometry
-from gpuconv.onnx import backend
+from gpuconv.onnx import backend, files
 from gpuconv.onnx.messages import LONGEST
 from gpuconv.onnx.operators import pooling
 from gpuconv.onnx.structure import DEEPEST, MOST_FUNCTIONS
@@ -672,6 +672,12 @@ def test_an_average_is_that_of_fractions() -> None:
     (y,) = backend.run_node(made, [x.reshape(1, 1, -1)])
     windows = [range(max(1, end - 6), min(5, end) + 1) for end in range(1, 12)]
     assert [Fraction(v) for v in y.reshape(-1)] == [Fraction(sum(w), len(w)) for w in windows]
+
+
+def test_brackets_that_were_never_open_do_not_make_room_for_others() -> None:
+    files._check_brackets("(" * 100 + ")" * 300 + "(" * 100)
+    with pytest.raises(ValueError, match="more than 100 deep"):
+        files._check_brackets(")" * 7 + "[" * 101)
 
 
 def test_brackets_that_are_closed_again_are_not_deep(tmp_path: Path) -> None:
