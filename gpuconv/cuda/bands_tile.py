@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 
@@ -31,7 +31,7 @@ _LATENCY = 1000  # cycles from a block's first load until the band is there; ass
 _ALONE = 0.25  # share of its instructions' time that a block alone on a multiprocessor waits besides; assumed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tile:
     """What a block makes: threads along rows and columns, with so many jobs, of so many channels at once."""
 
@@ -42,17 +42,17 @@ class Tile:
     parts: int
     step: int
 
-    @property
+    @cached_property
     def word(self) -> int:
         """Bytes of a word of shared memory."""
         return _dtypes.sums(self.work.dtype).itemsize
 
-    @property
+    @cached_property
     def vector(self) -> int:
         """Words of 16 bytes: columns of a thread."""
         return 16 // self.word
 
-    @property
+    @cached_property
     def positions(self) -> tuple[int, int]:
         """Rows and columns of a block."""
         return self.threads[0] * self.form.rows, self.threads[1] * self.vector
@@ -62,14 +62,14 @@ class Tile:
         """Positions of each of the rows that a line is cut into, or 0."""
         return self.positions[1] if self.work.line else 0
 
-    @property
+    @cached_property
     def blocks_by_axis(self) -> tuple[int, int]:
         height, width = self.work.height.positions, self.work.width.positions
         if self.work.line:
             height, width = -(-width // self.positions[1]), 1
         return -(-height // self.positions[0]), -(-width // self.positions[1])
 
-    @property
+    @cached_property
     def all_jobs(self) -> int:
         return -(-self.work.filters * self.work.width.phases // self.form.filters) * self.work.height.phases
 
@@ -77,30 +77,30 @@ class Tile:
     def job_blocks(self) -> int:
         return -(-self.all_jobs // self.jobs)
 
-    @property
+    @cached_property
     def blocks(self) -> int:
         return prod(self.blocks_by_axis) * self.work.depths * self.job_blocks * self.work.copies
 
     # ---- shared memory
 
-    @property
+    @cached_property
     def extent(self) -> tuple[int, int]:
         """Rows and columns of the band; of columns also what fills the last vectors up."""
         rows, columns = self.positions
         reach = (self.form.chunks(self.work) - 1) * self.form.kernel_columns + self._window * self.vector
         return rows + self.work.height.taps - 1, columns - self.vector + reach
 
-    @property
+    @cached_property
     def _window(self) -> int:
         """Vectors that a thread reads of a row for a part of the kernel's."""
         return (self.vector + self.form.kernel_columns - 2) // self.vector + 1
 
-    @property
+    @cached_property
     def _banks(self) -> int:
         """Of shared memory, as wide as a vector."""
         return _BANK_BYTES // self.word // self.vector
 
-    @property
+    @cached_property
     def row_pitch(self) -> int:
         """Where the threads of a warp stand on several rows, the next row begins in the bank that comes next."""
         vectors = self.extent[1] // self.vector
@@ -108,7 +108,7 @@ class Tile:
             vectors = multiples.congruent(vectors, self.form.rows, self.threads[1], self._banks)
         return vectors * self.vector
 
-    @property
+    @cached_property
     def channel_pitch(self) -> int:
         """Threads of other channels begin in the bank that comes next; channels copied at once, in banks far apart."""
         vectors, here = self.extent[0] * self.row_pitch // self.vector, prod(self.threads) * self.jobs
@@ -116,7 +116,7 @@ class Tile:
             return self.vector * (vectors | 1)
         return self.vector * multiples.congruent(vectors, 1, here, self._banks)
 
-    @property
+    @cached_property
     def row_weights(self) -> int:
         """Words of a kernel's row."""
         return self.form.chunks(self.work) * multiples.whole(self.form.kernel_columns * self.form.filters, self.vector)
@@ -125,20 +125,20 @@ class Tile:
     def channel_weights(self) -> int:
         return self.jobs * self.work.height.taps * self.row_weights
 
-    @property
+    @cached_property
     def plane(self) -> int:
         """Words of the sums of one filter; those of neighbouring phases begin in different banks."""
         apart = max(1, self._banks // self.work.width.phases) if self.work.width.phases > 1 else 0
         return multiples.congruent(prod(self.positions) // self.vector, 1, apart, self._banks) * self.vector
 
-    @property
+    @cached_property
     def shared_bytes(self) -> int:
         band = self.step * (self.channel_pitch + self.channel_weights)
         return self.word * max(band, self.jobs * self.form.filters * self.plane)
 
     # ---- time
 
-    @property
+    @cached_property
     def _rounds(self) -> int:
         """Bands that a block copies."""
         return -(-self.work.channels // self.step) * self.work.planes
@@ -148,7 +148,7 @@ class Tile:
         """Warps with sums to make."""
         return -(-prod(self.threads) * self.jobs * self.parts // _WARP)
 
-    @property
+    @cached_property
     def _kernel_rows(self) -> float:
         """Rows of the kernel that a warp meets, on average: those of all phases that its threads have."""
         height, spatial = self.work.height, prod(self.threads)
@@ -165,7 +165,7 @@ class Tile:
         """Channels that a thread meets."""
         return self._rounds * -(-min(self.step, self.work.channels) // self.parts)
 
-    @property
+    @cached_property
     def instructions(self) -> float:
         """Instructions of a block, counted by thread."""
         form = self.form

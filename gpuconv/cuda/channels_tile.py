@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from math import gcd, prod
 
@@ -28,7 +28,7 @@ _ROW, _TAP, _REST, _WEIGHT = 10, 3, 400, 30
 FORMS = ((1, 4, 8), (1, 7, 8), (2, 4, 4), (0, 1, 4))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tile:
     """What a block makes of a problem: so many threads along the channels, the rows and the columns.
 
@@ -62,12 +62,12 @@ class Tile:
         """Channels of a thread."""
         return 16 // self.word
 
-    @property
+    @cached_property
     def each(self) -> tuple[int, int]:
         """Rows and columns of a thread."""
         return _OUTPUTS // self.form[2], self.form[2]
 
-    @property
+    @cached_property
     def apart(self) -> tuple[int, int]:
         """Rows and columns from one output of a thread to the next, so that they share inputs."""
         height, width = (d // gcd(s, d) for s, d in zip(self.work.strides[1:], self.work.dilations[1:], strict=True))
@@ -78,7 +78,7 @@ class Tile:
         """Taps from one row of a thread to the next."""
         return self.work.strides[1] // gcd(self.work.strides[1], self.work.dilations[1])
 
-    @property
+    @cached_property
     def tiles(self) -> tuple[int, int]:
         """Of threads along the rows and the columns of a slice."""
         axes = zip(self.work.y_extent[1:], self.each, self.apart, strict=True)
@@ -90,14 +90,14 @@ class Tile:
         """Channels of y."""
         return self.work.groups * self.work.filters
 
-    @property
+    @cached_property
     def blocks_by_axis(self) -> tuple[int, int, int]:
         """Along the channels, the columns and the rows."""
         height, width = self.tiles
         channels = -(-self.filters // (self.vectors * self.vector))
         return channels, -(-width // self.columns), -(-height // (self.rows * self.walk))
 
-    @property
+    @cached_property
     def blocks(self) -> int:
         return prod(self.blocks_by_axis) * self.work.y_extent[0] * self.work.images
 

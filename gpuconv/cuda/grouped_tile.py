@@ -27,6 +27,9 @@ _STEP, _PREPARED, _GATHERED, _COPIED, _WEIGHT = 26, {"mma": 0, "tf32": 4, "3xtf3
 _WRITTEN = {"single": (560, 20), "pairs": (150, 12), "chunks": (170, 12)}
 
 
+_Phases = list[tuple[float, float]]
+
+
 @dataclass(frozen=True)
 class Tile:
     """Columns of a tile along each axis, and the blocks that share the tiles."""
@@ -90,15 +93,18 @@ class Tile:
         pieces = (_PIECE, 16 * (form.warp_n + 8) * size, form.warp_n * (16 * size + (16 if size == 4 else 0)))
         return self.work.weight_bytes + max(self.box[0] * self.pitches[0] * self.work.pitch, form.warps * max(pieces))
 
-    def seconds(self, limits: Limits) -> float:
-        """Model the time of the busiest multiprocessor: of what it has most of, and of waiting."""
+    def seconds(self, limits: Limits, phases: _Phases | None = None) -> float:
+        """Model the time of the busiest multiprocessor: of what it has most of, and of waiting.
+
+        ``phases`` are those of a tile of the same size, which no number of blocks changes.
+        """
         work, form = self.work, self.work.form
         tiles = -(-prod(self.counts) // self.turns)
         room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + RESERVED_BYTES)
         resident = max(1, min(form.blocks_per_sm, room, -(-self.blocks // limits.multiprocessors)))
         products = form.block_m * form.warp_n * (32 // work.problem.itemsize) * work.arithmetic.products
         sums = model.tensor(self.blocks, tiles * self._steps() * products, work.arithmetic.lanes, 0.0, limits)
-        phases = [*self._tile(limits), self._weights()]
+        phases = phases or self.phases(limits)
         times = [tiles, tiles, tiles, 1]
         if resident > 1:  # phases of one go on beside others of another
             issued, wavefronts = (sum(n * phase[i] for n, phase in zip(times, phases, strict=True)) for i in range(2))
@@ -112,6 +118,16 @@ class Tile:
             busy = max(sums, first) + sum(rest)
         waits = max(self._weight_waits(), self._waits() if work.chunks else 0) + (tiles - work.chunks) * self._waits()
         return busy + model.busy(self.blocks, _WAIT * waits / resident, limits)
+
+    def with_turns(self, turns: int) -> Tile:
+        """Return a tile of this size that other blocks share; what is known of one holds for the other."""
+        other = replace(self, turns=turns)
+        vars(other).update({**vars(self), "turns": turns})
+        return other
+
+    def phases(self, limits: Limits) -> _Phases:
+        """Return the instructions of warps, and wavefronts, of a tile's three phases and of a block's weights."""
+        return [*self._tile(limits), self._weights()]
 
     def effort(self, limits: Limits) -> float:
         """Return the cycles of the busiest multiprocessor's tiles, without weights and waiting."""
@@ -203,11 +219,13 @@ def best(work: Work, limits: Limits, more_bytes: int) -> tuple[float, Tile] | No
     for whole in sorted(fitting, key=lambda tile: tile.effort(limits))[:_TRIED]:
         first, *rest = whole.tile
         for size in sorted({first, -(-first // 2), -(-first // 4), -(-first // 8)}):
-            tiles = prod(replace(whole, tile=(size, *rest)).counts)
+            one = Tile(work, (size, *rest), 1)
+            if one.shared_bytes > room:
+                continue
+            tiles, phases = prod(one.counts), one.phases(limits)
             for turns in sorted({-(-tiles // n) for n in (1, 2, 3, 4, 6, 8)}):
-                tile = Tile(work, (size, *rest), turns)
-                if tile.shared_bytes <= room:
-                    found.append((tile.seconds(limits), tile))
+                tile = one.with_turns(turns)
+                found.append((tile.seconds(limits, phases), tile))
     return min(found, key=lambda pair: pair[0], default=None)
 
 

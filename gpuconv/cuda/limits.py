@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from gpuconv import _dtypes
@@ -101,6 +102,7 @@ _TABLE = {
 }
 
 
+@cache
 def nearest(architecture: str) -> Representative:
     """Return the device of an architecture; of one that has none, as ``sm_103a``, that of the next lower one."""
     number = int("".join(filter(str.isdigit, architecture)))
