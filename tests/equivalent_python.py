@@ -78,7 +78,11 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 1) for matrix in (a, b))",  # noqa: E501
         "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (1, 0) for matrix in (a, b))",  # noqa: E501
     ),
+    "Steps of nothing add nothing.": (
+        "cuda/finish_plan.py _bytes: return (itemsize * -sum((step for step in steps if step < 0)), itemsize * (1 + sum((s for s in steps if s > 0))))  ->  return (itemsize * -sum((step for step in steps if step <= 0)), itemsize * (1 + sum((s for s in steps if s > 0))))",  # noqa: E501
+    ),
     "Where both ways take as long, either lists the same taps.": (
+        "_geometry.py taps_met: if len(offsets) <= count * limit:  ->  if len(offsets) < count * limit:",
         "cpu/_windows.py Axis.taps: if len(self.offsets) > self.count * self.extent:  ->  if len(self.offsets) >= self.count * self.extent:",  # noqa: E501
     ),
     "A product that is just large enough may stay a product of its own: nothing is lost either way.": (

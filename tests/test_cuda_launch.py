@@ -290,6 +290,12 @@ def test_every_device_has_kernels_of_its_own(tmp_path: Path) -> None:
         assert [device.limits(number).architecture for number in (0, 1)] == ["sm_90a", "sm_80"]
 
 
+def test_a_capability_of_three_digits_is_read(tmp_path: Path) -> None:
+    known = mock.patch("gpuconv.cuda.nvrtc.capabilities", return_value=((9, 0), (12, 0), (12, 1)))
+    with cupy_stand_in(tmp_path, ("120", "121")), known:
+        assert [device.limits(number).architecture for number in (0, 1)] == ["sm_120a", "sm_121a"]
+
+
 @pytest.mark.parametrize(
     ("attributes", "bandwidth"),
     [

@@ -173,3 +173,15 @@ def test_a_crop_that_is_resized_to_one_element_is_read_in_its_middle() -> None:
     x, roi = np.float32([10, 20, 30]).reshape(1, 1, 3), np.float32([0, 0, 0.5, 1, 1, 1])
     (y,) = backend.run_node(node, [x, roi, np.int64([1, 1, 1])])
     assert y.tolist() == [[[25.0]]]  # at 0.75 of the way from 10 to 30
+
+
+@pytest.mark.parametrize("block", [1, 2, 3])
+def test_blocks_of_space_become_channels_that_lie_apart(block: int) -> None:
+    node = helper.make_node("SpaceToDepth", ["x"], ["y"], blocksize=block)
+    x = floats(2, 3, 2 * block, block)
+    (y,) = backend.run_node(node, [x])
+    assert y.shape == (2, 3 * block**2, 2, 1)
+    for i in range(block):
+        for j in range(block):
+            part = y[:, 3 * (i * block + j) : 3 * (i * block + j + 1)]
+            assert np.array_equal(part, x[:, :, i::block, j::block])

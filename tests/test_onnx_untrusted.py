@@ -24,7 +24,7 @@ from gpuconv import _geometry
 from gpuconv.onnx import backend, files
 from gpuconv.onnx.messages import LONGEST
 from gpuconv.onnx.operators import pooling
-from gpuconv.onnx.structure import DEEPEST, MOST_FUNCTIONS
+from gpuconv.onnx.structure import DEEPEST, MOST_FUNCTIONS, MOST_NODES
 
 Run = Callable[..., str]
 EVIL = "\x1b[2J\nname\u202e"
@@ -672,6 +672,16 @@ def test_an_average_is_that_of_fractions() -> None:
     (y,) = backend.run_node(made, [x.reshape(1, 1, -1)])
     windows = [range(max(1, end - 6), min(5, end) + 1) for end in range(1, 12)]
     assert [Fraction(v) for v in y.reshape(-1)] == [Fraction(sum(w), len(w)) for w in windows]
+
+
+def test_limits_are_those_of_the_documentation() -> None:
+    page = Path(__file__).parents[1].joinpath("docs", "security.md").read_text(encoding="utf-8")
+    for what, most in {
+        "graphs inside graphs, and functions called by functions": f"{DEEPEST} deep, together",
+        "functions": f"{MOST_FUNCTIONS:,}; none may call itself",
+        "nodes, with those of functions counted at every call": f"{MOST_NODES:,}",
+    }.items():
+        assert f"\n| {what} | {most} |\n" in page
 
 
 def test_brackets_that_were_never_open_do_not_make_room_for_others() -> None:
