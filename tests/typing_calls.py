@@ -27,7 +27,12 @@ class OnDevice:
 
 
 def calls(
-    x: NDArray[np.float32], w: NDArray[np.float32], half: NDArray[np.float16], any_array: Any, tensor: Tensor, flag: bool
+    x: NDArray[np.float32],
+    w: NDArray[np.float32],
+    half: NDArray[np.float16],
+    any_array: Any,
+    tensor: Tensor,
+    flag: bool,
 ) -> None:
     indices = np.zeros((1, 4, 5, 6), np.int64)
 
