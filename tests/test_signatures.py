@@ -15,6 +15,7 @@ from emulator import emulated_cuda
 
 import gpuconv
 from gpuconv.compat import cudnn
+from gpuconv.cuda import planning
 
 Backend = Callable[[], AbstractContextManager[Any]]
 FUNCTIONS = [
@@ -113,6 +114,18 @@ def test_an_integer_and_a_list_of_one_are_not_taken_for_each_other(backend: Back
         assert gpuconv.to_host(gpuconv.conv(x, w, strides=[2, 1])).shape == (1, 1, 1, 3)
         with pytest.raises(gpuconv.ArgumentError, match="strides must have 2 entries"):
             gpuconv.conv(x, w, strides=[2])
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("two", [2, np.int64(2), np.array(2), [2, 2]], ids=repr)
+def test_a_call_is_planned_once_however_an_integer_is_written(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[Any] = []
+    plan = planning.plan
+    monkeypatch.setattr(planning, "plan", lambda *arguments: plans.append(plan(*arguments)) or plans[-1])
+    with emulated_cuda():
+        for _ in range(3):
+            assert gpuconv.to_host(gpuconv.conv(ones(3, 4), ones(2, 2), dilations=two))[0, 0].tolist() == [[4, 4]]
+    assert len(plans) == 1
 
 
 @pytest.mark.parametrize("rank", [1, 3, 4])
