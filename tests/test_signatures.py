@@ -14,7 +14,6 @@ import pytest
 from emulator import emulated_cuda
 
 import gpuconv
-from gpuconv.compat import cudnn
 from gpuconv.cuda import planning
 
 Backend = Callable[[], AbstractContextManager[Any]]
@@ -156,24 +155,6 @@ def test_tune_takes_what_calls_take() -> None:
         assert gpuconv.tune("max_pool", x, 2, strides=2)
         with pytest.raises(gpuconv.ArgumentTypeError, match=r"^tune: groups of conv is called group here, as in ONNX$"):
             gpuconv.tune("conv", x, w, groups=2)
-
-
-def test_the_functions_of_cudnn_take_integers_too() -> None:
-    x, w, y, more = ones(3, 4), ones(2, 2), ones(2, 3), {"auto_tune": False, "tensor_core": "auto"}
-    cudnn.convolution_forward(x, w, None, y, 1, 2, 1, 1, **more)
-    assert y[0, 0].tolist() == by_both([1, 2], [1, 2, 1])
-    gw, gx = ones(2, 2), ones(3, 4)
-    cudnn.convolution_backward_filter(x, ones(2, 3), gw, 1, 2, 1, 1, deterministic=True, **more)
-    assert gw[0, 0].tolist() == by_both([1, 2], [2, 2])
-    for bias, value in ((None, 1), (np.ones(1, np.float32), 2)):
-        cudnn.convolution_backward_data(w, ones(2, 3), bias, gx, 1, 2, 1, 1, deterministic=True, **more)
-        assert (gx == value).all()
-    y = array([[0, 0], [0, 0]])
-    assert cudnn.pooling_forward(NUMBERS, y, 2, 2, 1, 0)[0, 0].tolist() == [[0, 2], [3, 5]]
-    gradient = cudnn.pooling_backward(NUMBERS, y, array([[1, 2], [3, 4]]), 2, 2, 1, 0)
-    assert gradient[0, 0].tolist() == [[1, 0, 2], [3, 0, 4]]
-    with pytest.raises(gpuconv.ArgumentTypeError, match=r"^pooling_forward: pad must be an integer or a"):
-        cudnn.pooling_forward(NUMBERS, y, 2, 2, 1.0, 0)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- what everybody sees
