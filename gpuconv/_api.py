@@ -137,7 +137,8 @@ def conv(
     ArgumentError
         A ValueError: shapes or attributes that break a rule, which the message names with the numbers.
     ArgumentTypeError
-        A TypeError: no array, an unknown dtype, mixed dtypes or libraries, attributes that are not integers.
+        A TypeError: no array, an unknown dtype, mixed dtypes or libraries, attributes that are not integers,
+        an argument's name that only others have.
     DeviceError
         CuPy arrays that are not on the current device, or a device that is too old or refuses.
     MemoryError

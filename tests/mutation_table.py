@@ -120,7 +120,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "_packed.py": ("test_packed.py", "test_errors.py"),
     "_precision.py": ("test_precision.py", "test_errors.py", "test_tune.py"),
     "_run.py": ("test_cli_run.py", "test_cli_files.py", "test_cli_calls.py"),
-    "_signatures.py": ("test_signatures.py", "test_errors.py"),
+    "_signatures.py": ("test_signatures.py", "test_errors.py", "test_dask_errors.py"),
     "_terminal.py": _CLI,
     "_transfer.py": ("test_packed.py", "test_errors.py", "test_cuda_interchange.py", "test_onnx_on_device.py"),
     "_trial.py": ("test_tune.py", "test_tune.py is_left_out are_no_reason"),

@@ -76,6 +76,34 @@ def test_pooling_gives_y_and_the_gradient_of_x(backend: Backend, windows: tuple[
     assert_same(gx, gpuconv.max_pool_grad(gy, indices, x.shape, **at))
 
 
+def test_an_integer_stands_for_every_axis(backend: Backend) -> None:
+    """Windows of two that do not overlap, from the padding before (3, 4) elements to their end or past it."""
+    x, w, gy = (np.ones((1, 1, *shape), np.float32) for shape in ((3, 4), (2, 2), (2, 3)))
+    y, gw, gx, more = np.zeros_like(gy), np.zeros_like(w), np.zeros_like(x), {**OPTIONS, "deterministic": True}
+    with backend():
+        cudnn.convolution_forward(x, w, None, y, 1, 2, 1, 1, **OPTIONS)
+        cudnn.convolution_backward_filter(x, gy, gw, 1, 2, 1, 1, **more)
+    assert y[0, 0].tolist() == [[1, 2, 1], [2, 4, 2]]
+    assert gw[0, 0].tolist() == [[2, 2], [4, 4]]
+    for bias in (None, np.full(1, 5, np.float32)):
+        with backend():
+            cudnn.convolution_backward_data(w, gy, bias, gx, 1, 2, 1, 1, **more)
+        assert (gx == (1 if bias is None else 6)).all()
+
+
+@pytest.mark.parametrize("rows", [2, 3], ids=["as many as fit", "as many as begin"])
+def test_an_integer_stands_for_every_axis_of_a_pooling(backend: Backend, rows: int) -> None:
+    """Windows of three, every two elements, from one before (4, 5) elements; a third row of them begins inside."""
+    x, y = np.arange(20.0).reshape(1, 1, 4, 5), np.zeros((1, 1, rows, 3))
+    gy = np.arange(1.0, 3 * rows + 1).reshape(y.shape)
+    with backend():
+        assert cudnn.pooling_forward(x, y, 3, 2, 1, cudnn.CUDNN_POOLING_MAX) is y
+        gx = cudnn.pooling_backward(x, y, gy, 3, 2, 1, cudnn.CUDNN_POOLING_MAX)
+    assert y[0, 0].tolist() == [[6, 8, 9], [16, 18, 19], [16, 18, 19]][:rows]
+    last = [4, 5, 6] if rows == 2 else [4 + 7, 5 + 8, 6 + 9]
+    assert gx[gx != 0].tolist() == [1, 2, 3, *last]
+
+
 X, W, Y = integers(0, 1, 2, 4), integers(1, 3, 2, 2), np.zeros((1, 3, 3), np.float32)
 
 
@@ -87,6 +115,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (
         lambda: cudnn.pooling_forward(X, Y, (2,), (1,), (0,), 0),
         "max_pool: out must have the result's shape (1, 2, 3), not (1, 3, 3)",
+    ),
+    (
+        lambda: cudnn.pooling_forward(X, X, 2, (1, 1), 0, 0),
+        "max_pool: strides must have 1 entries (one per spatial axis), not 2: (1, 1)",
     ),
     (
         lambda: cudnn.convolution_forward(X, W, None, Y, (0,), (1,), (1,), 1, auto_tune=False, tensor_core="yes"),
@@ -115,6 +147,13 @@ def test_what_cannot_be_served_is_refused(call: Callable[[], Any], message: str)
     with pytest.raises(gpuconv.ArgumentError) as raised:
         call()
     assert str(raised.value) == message
+
+
+def test_what_is_no_integer_is_refused_by_the_name_that_it_has_there() -> None:
+    with pytest.raises(gpuconv.ArgumentTypeError, match=r"^pooling_forward: pad must be an integer or a sequence of"):
+        cudnn.pooling_forward(X, Y, 2, 2, 1.0, 0)  # type: ignore[arg-type]
+    with pytest.raises(gpuconv.ArgumentTypeError, match=r"^convolution_forward: pad must be an integer or a sequence"):
+        cudnn.convolution_forward(X, W, None, Y, "1", 1, 1, 1, **OPTIONS)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["softmax_forward", "create_tensor_descriptor", "get_handle", "CUDNN_ACTIVATION_RELU"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -276,3 +278,10 @@ def test_an_out_that_does_not_fit(cupy: StandIn, out: Callable[[StandIn], Any], 
         gpuconv.conv(x, w, out=out(cupy))
     assert str(caught.value).startswith(f"conv: out {message}")
     works(cupy)
+
+
+def test_numpy_arrays_are_computed_while_another_thread_imports_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is being imported has its names one after the other."""
+    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
+    assert device.array_type() is None
+    assert gpuconv.max_pool(np.ones((1, 1, 3)), 2).tolist() == [[[1, 1]]]

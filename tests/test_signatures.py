@@ -14,7 +14,7 @@ import pytest
 from emulator import emulated_cuda
 
 import gpuconv
-from gpuconv.compat import cudnn
+from gpuconv.cuda import planning
 
 Backend = Callable[[], AbstractContextManager[Any]]
 FUNCTIONS = [
@@ -115,6 +115,18 @@ def test_an_integer_and_a_list_of_one_are_not_taken_for_each_other(backend: Back
             gpuconv.conv(x, w, strides=[2])
 
 
+@pytest.mark.emulator
+@pytest.mark.parametrize("two", [2, np.int64(2), np.array(2), [2, 2]], ids=repr)
+def test_a_call_is_planned_once_however_an_integer_is_written(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[Any] = []
+    plan = planning.plan
+    monkeypatch.setattr(planning, "plan", lambda *arguments: plans.append(plan(*arguments)) or plans[-1])
+    with emulated_cuda():
+        for _ in range(3):
+            assert gpuconv.to_host(gpuconv.conv(ones(3, 4), ones(2, 2), dilations=two))[0, 0].tolist() == [[4, 4]]
+    assert len(plans) == 1
+
+
 @pytest.mark.parametrize("rank", [1, 3, 4])
 def test_an_integer_stands_for_as_many_axes_as_there_are(rank: int) -> None:
     y = gpuconv.conv(ones(*(5,) * rank), ones(*(3,) * rank), pads=1, strides=2)
@@ -143,24 +155,6 @@ def test_tune_takes_what_calls_take() -> None:
         assert gpuconv.tune("max_pool", x, 2, strides=2)
         with pytest.raises(gpuconv.ArgumentTypeError, match=r"^tune: groups of conv is called group here, as in ONNX$"):
             gpuconv.tune("conv", x, w, groups=2)
-
-
-def test_the_functions_of_cudnn_take_integers_too() -> None:
-    x, w, y, more = ones(3, 4), ones(2, 2), ones(2, 3), {"auto_tune": False, "tensor_core": "auto"}
-    cudnn.convolution_forward(x, w, None, y, 1, 2, 1, 1, **more)
-    assert y[0, 0].tolist() == by_both([1, 2], [1, 2, 1])
-    gw, gx = ones(2, 2), ones(3, 4)
-    cudnn.convolution_backward_filter(x, ones(2, 3), gw, 1, 2, 1, 1, deterministic=True, **more)
-    assert gw[0, 0].tolist() == by_both([1, 2], [2, 2])
-    for bias, value in ((None, 1), (np.ones(1, np.float32), 2)):
-        cudnn.convolution_backward_data(w, ones(2, 3), bias, gx, 1, 2, 1, 1, deterministic=True, **more)
-        assert (gx == value).all()
-    y = array([[0, 0], [0, 0]])
-    assert cudnn.pooling_forward(NUMBERS, y, 2, 2, 1, 0)[0, 0].tolist() == [[0, 2], [3, 5]]
-    gradient = cudnn.pooling_backward(NUMBERS, y, array([[1, 2], [3, 4]]), 2, 2, 1, 0)
-    assert gradient[0, 0].tolist() == [[1, 0, 2], [3, 0, 4]]
-    with pytest.raises(gpuconv.ArgumentTypeError, match=r"^pooling_forward: pad must be an integer or a"):
-        cudnn.pooling_forward(NUMBERS, y, 2, 2, 1.0, 0)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- what everybody sees

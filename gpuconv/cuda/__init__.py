@@ -156,7 +156,8 @@ def _settled(value: Any) -> Any:
         return value
     if isinstance(value, bytes):
         return value.decode("latin-1")
-    return tuple(map(index, value)) if hasattr(value, "__iter__") else index(value)
+    several = hasattr(value, "__iter__") and getattr(value, "ndim", 1) > 0  # an array of no axes can only pretend to
+    return tuple(map(index, value)) if several else index(value)
 
 
 def prepare(
