@@ -14,9 +14,9 @@
 # %% [markdown]
 # # Quickstart
 #
-# gpuconv has ONNX's Conv, ConvTranspose and MaxPool as functions of arrays: NumPy arrays are computed on the CPU,
-# CuPy arrays on their GPU, and the results are the same. This page makes a small network by hand and looks at what is
-# exact on the way.
+# gpuconv has ONNX's Conv, ConvTranspose and MaxPool as functions of arrays. NumPy arrays run on the CPU, CuPy arrays
+# on their GPU, and the results are the same. This page builds a small network by hand and looks at what is exact on
+# the way.
 
 # %%
 import matplotlib.pyplot as plt
