@@ -47,7 +47,7 @@ def cpu_classes() -> str:
         [name, one["layers"], f"{one['mean']:.2f}", f"{one['min']:.2f}", f"`{one['slowest']}`"]
         for name, one in record["classes"].items()
     )
-    head = ["class", "layers", "geometric mean", "least", "of layer"]
+    head = ["class", "layers", "geometric mean", "worst", "worst layer"]
     return f"{machine(record)}\n\n{table(head, rows)}"
 
 
@@ -86,7 +86,7 @@ def cpu_models() -> str:
 
 
 def host() -> str:
-    """What a call on CuPy arrays takes the host."""
+    """The host time of a call on CuPy arrays."""
     record = read("host")
     rows = ([name.strip(), f"{us:.2f}"] for name, us in record["median_us"].items())
     return f"{machine(record)} {record['measured']}.\n\n{table(['part of the call', 'median, µs'], rows)}"
@@ -134,7 +134,7 @@ def kernels() -> str:
         rows.append(
             [f"`{path.name}`", " ".join(line.removeprefix("// ").strip() for line in lines).replace("|", "&#124;")]
         )
-    return table(["file", "what it makes, and how"], rows)
+    return table(["file", "what it computes, and how"], rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {

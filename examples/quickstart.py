@@ -14,7 +14,7 @@
 # %% [markdown]
 # # Quickstart
 #
-# gpuconv has ONNX's Conv, ConvTranspose and MaxPool as functions of arrays: NumPy arrays are computed on the CPU,
+# gpuconv has ONNX's Conv, ConvTranspose and MaxPool as functions of arrays. NumPy arrays run on the CPU,
 # CuPy arrays on their GPU, and the results are the same. This page puts a photograph through all three, and then
 # looks at what is exact on the way.
 #

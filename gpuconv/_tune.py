@@ -1,4 +1,4 @@
-"""Measuring what the planner otherwise models: which kernel is the quickest for a call."""
+"""Measuring what the planner otherwise models: which kernel is the fastest for a call."""
 
 from __future__ import annotations
 

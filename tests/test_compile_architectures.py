@@ -90,5 +90,5 @@ def test_the_fallback_is_a_file_of_ptx_without_a_report(monkeypatch: pytest.Monk
         newest = compiler.architecture((99, 0))
     assert compiler.build(variant(), newest).path.suffix == ".ptx"
     assert f".target {newest.replace('compute_', 'sm_')}\n" in compiler.cubin(variant(), newest).decode()
-    with pytest.raises(CompileError, match=f"^scale_4 for {newest}: the compiler says nothing of registers$"):
+    with pytest.raises(CompileError, match=f"^scale_4 for {newest}: the compiler does not report registers$"):
         compiler.report(variant(), newest)

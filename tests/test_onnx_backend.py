@@ -149,7 +149,7 @@ def test_run_node_obeys_the_opset() -> None:
 def test_run_node_checks_what_it_is_given() -> None:
     node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2])
     x = floats(1, 1, 4)
-    with pytest.raises(gpuconv.ArgumentError, match=r"2 input\(s\) came, but there must be 1; the inputs are 'x'"):
+    with pytest.raises(gpuconv.ArgumentError, match=r"got 2 input\(s\), but the model takes 1; the inputs are 'x'"):
         backend.run_node(node, [x, x])
     with pytest.raises(gpuconv.ArgumentError, match=r"^Relu node with output 'y' is not valid: .*slope"):
         backend.run_node(helper.make_node("Relu", ["x"], ["y"], slope=1.0), [x])

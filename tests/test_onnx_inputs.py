@@ -42,24 +42,25 @@ X, W = floats(1, 3, 4, 5), floats(2, 3, 1, 1)
     ("inputs", "error", "message"),
     [
         pytest.param(
-            [X], ValueError, r"1 input\(s\) came, but there must be 2; the inputs are 'x' \(float32 ", id="too few"
+            [X], ValueError, r"got 1 input\(s\), but the model takes 2; the inputs are 'x' \(float32 ", id="too few"
         ),
-        pytest.param([X, W, W], ValueError, r"3 input\(s\) came, but there must be 2", id="too many"),
-        pytest.param(X, ValueError, r"1 input\(s\) came, but there must be 2", id="one array for two inputs"),
+        pytest.param([X, W, W], ValueError, r"got 3 input\(s\), but the model takes 2", id="too many"),
+        pytest.param(X, ValueError, r"got 1 input\(s\), but the model takes 2", id="one array for two inputs"),
         pytest.param(
             {"x": X},
             ValueError,
-            r"the input 'w' \(float32 \(M, C, 1, 1\)\) is missing, only 'x' came; the inputs are 'x'",
+            r"the input 'w' \(float32 \(M, C, 1, 1\)\) is missing \(given: 'x'\); the inputs are 'x'",
             id="missing",
         ),
-        pytest.param({}, ValueError, "the input 'x' .* is missing, only nothing came", id="nothing"),
+        pytest.param({}, ValueError, r"the input 'x' .* is missing \(given: nothing\)", id="nothing"),
         pytest.param(
             {"x": X, "w": W, "z": X}, ValueError, r"there is no input 'z'; the inputs are 'x' .*, 'w' ", id="unexpected"
         ),
         pytest.param(
             [X.astype(np.float64), W],
             TypeError,
-            r"the input 'x' \(float32 \(N, C, L, \?\)\) came with dtype float64; convert it with .astype\('float32'\)",
+            r"the input 'x' \(float32 \(N, C, L, \?\)\) was given with dtype float64; "
+            r"convert it with .astype\('float32'\)",
             id="dtype",
         ),
         pytest.param(
@@ -73,24 +74,24 @@ X, W = floats(1, 3, 4, 5), floats(2, 3, 1, 1)
             id="order",
         ),
         pytest.param(
-            [X[0], W], ValueError, r"the input 'x' .* must have 4 axes, but came with shape \(3, 4, 5\)", id="rank"
+            [X[0], W], ValueError, r"the input 'x' .* must have 4 axes, but was given with shape \(3, 4, 5\)", id="rank"
         ),
         pytest.param(
             [X, floats(2, 3, 1, 2)],
             ValueError,
-            r"the input 'w' .* came with shape \(2, 3, 1, 2\), but axis 3 must be 1",
+            r"the input 'w' .* was given with shape \(2, 3, 1, 2\), but axis 3 must be 1",
             id="extent",
         ),
         pytest.param(
             [X, floats(2, 4, 1, 1)],
             ValueError,
-            r"the input 'w' .* came with shape \(2, 4, 1, 1\), but axis 1 must be 3, as 'C' is on axis 1 of 'x'",
+            r"the input 'w' .* was given with shape \(2, 4, 1, 1\), but axis 1 must be 3, as 'C' is on axis 1 of 'x'",
             id="name",
         ),
         pytest.param(
             {"x": X, "w": W, "b": floats(3)},
             ValueError,
-            r"the input 'b' \(float32 \(2,\)\) came with shape \(3,\)",
+            r"the input 'b' \(float32 \(2,\)\) was given with shape \(3,\)",
             id="b",
         ),
     ],
@@ -119,7 +120,7 @@ def test_a_model_without_inputs() -> None:
     rep = backend.prepare(model([node], [], [value("y", shape=1)]))
     np.testing.assert_array_equal(rep.run([])[0], floats(2))
     with pytest.raises(
-        gpuconv.ArgumentError, match=r"^run: 1 input\(s\) came, but there must be 0; no inputs are needed"
+        gpuconv.ArgumentError, match=r"^run: got 1 input\(s\), but the model takes 0; no inputs are needed"
     ):
         rep.run(floats(2))
 
@@ -136,5 +137,5 @@ def test_strings_fit_where_strings_are_declared() -> None:
     rep = backend.prepare(model([node], [value("x", np.object_, 1)], [value("y", np.object_, 1)]))
     for dtype in (np.object_, np.str_):
         assert rep.run(np.array(["a", "b"], dtype))[0].tolist() == ["a", "b"]
-    with pytest.raises(gpuconv.ArgumentTypeError, match=r"came with dtype float32"):
+    with pytest.raises(gpuconv.ArgumentTypeError, match=r"was given with dtype float32"):
         rep.run(floats(2))

@@ -44,7 +44,7 @@ def test_arrays_of_the_device_come_in_and_go_out() -> None:
         assert device.to_host == []
         for actual, wanted in zip(outputs, expected, strict=True):
             np.testing.assert_array_equal(device.memory(actual), wanted)
-        with pytest.raises(gpuconv.ArgumentError, match=r"'x' .* came with shape \(1, 2, 4, 4\)"):
+        with pytest.raises(gpuconv.ArgumentError, match=r"'x' .* was given with shape \(1, 2, 4, 4\)"):
             backend.prepare(proto, "CUDA").run([device.array(x[:, :2])])
         with pytest.raises(gpuconv.ArgumentTypeError, match=r"'x' .* must be a NumPy array, not cupy\.ndarray"):
             backend.prepare(proto, "CPU").run([device.array(x)])

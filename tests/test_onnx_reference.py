@@ -107,7 +107,7 @@ def test_errors_of_the_functions_name_the_node() -> None:
 
 
 def test_a_missing_required_input_is_named() -> None:
-    with pytest.raises(gpuconv.ArgumentError, match="Conv node with output 'y': input W is required, but nothing came"):
+    with pytest.raises(gpuconv.ArgumentError, match="node with output 'y': input W is required, but was not given"):
         nodes.call(helper.make_node("Conv", ["x", "w"], ["y"]), NEWEST, (floats(1, 1, 2), None), {})
 
 

@@ -302,9 +302,9 @@ def test_defaults_of_a_function_s_attributes(given: dict[str, float], slope: flo
 
 def test_functions_with_values_that_nothing_makes() -> None:
     made = node("Neg", ["a"], ["c"])
-    assert refused(calling(function(made))) == "the function 'F': nothing makes its output 'b'"
+    assert refused(calling(function(made))) == "the function 'F': no node makes its output 'b'"
     assert "its input 'z' is no input of the function" in refused(calling(function(node("Add", ["a", "z"], ["b"]))))
-    assert refused(model([made], ["a"], ["y"])) == "the graph 'test': nothing makes its output 'y'"
+    assert refused(model([made], ["a"], ["y"])) == "the graph 'test': no node makes its output 'y'"
 
 
 def test_calls_with_another_number_of_inputs_and_outputs() -> None:
@@ -340,7 +340,7 @@ def test_what_onnx_s_evaluator_cannot_make_names_the_node() -> None:
     )
     outputs = [value("y", np.str_, 4), value("n", np.int64)]
     assert refused(model([text], [value("x", np.str_)], outputs)).startswith(
-        "StringSplit node 'split': onnx's reference evaluator cannot make it: UnicodeDecodeError: "
+        "StringSplit node 'split': onnx's reference evaluator cannot create it: UnicodeDecodeError: "
     )
 
 

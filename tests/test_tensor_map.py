@@ -114,7 +114,7 @@ def test_what_the_driver_refuses_is_named(cupy: StandIn) -> None:
 
 def test_a_driver_that_does_not_say_its_version_is_refused(cupy: StandIn) -> None:
     cupy.version_code = 999
-    with pytest.raises(DeviceError, match="does not say its version: error 999"):
+    with pytest.raises(DeviceError, match="does not report its version: error 999"):
         device.tensor_map(ROWS)
     cupy.version_code = 0
     assert device.tensor_map(ROWS)(64)[0] == 64

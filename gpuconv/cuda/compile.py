@@ -210,7 +210,7 @@ def report(variant: Variant, architecture: str) -> Report:
     """
     found = read(build(variant, architecture).log)
     if found is None:
-        raise CompileError(f"{variant.name} for {architecture}: the compiler says nothing of registers")
+        raise CompileError(f"{variant.name} for {architecture}: the compiler does not report registers")
     return found
 
 

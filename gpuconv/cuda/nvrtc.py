@@ -53,7 +53,7 @@ def headers() -> Path:
         pathfinder: Any = importlib.import_module("cuda.pathfinder")
         found = pathfinder.find_nvidia_header_directory("cudart")
     except Exception as error:
-        raise CompileError(f"the CUDA headers cannot be looked for ({error}); {_INSTALL}") from error
+        raise CompileError(f"the search for the CUDA headers failed ({error}); {_INSTALL}") from error
     if found is None or not Path(found, _HEADERS[0]).is_file():
         raise CompileError(f"CUDA kernels cannot be compiled, since {_HEADERS[0]} is not there; {_INSTALL}")
     return Path(found)

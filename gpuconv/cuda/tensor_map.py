@@ -79,7 +79,7 @@ def driver() -> Driver:
     code = library.cuDriverGetVersion(ctypes.byref(version))
     found = Driver(library, version.value)
     if code:
-        raise DeviceError(f"the CUDA driver does not say its version: {found.error_name(code)}")
+        raise DeviceError(f"the CUDA driver does not report its version: {found.error_name(code)}")
     return found
 
 

@@ -77,7 +77,7 @@ class Rep(onnx.backend.base.BackendRep):
             found = self._evaluator.evaluate(self._evaluator.enter(values), observer=observer)
             missing = [name for name in self.output_names if name not in found]
             if missing:
-                raise GpuconvError(f"run: the node that should make the output {quoted(missing[0])} did not make it")
+                raise GpuconvError(f"run: no node computed the output {quoted(missing[0])}")
             leave = self._evaluator.leaving(values)
             return self._outputs(*(leave(found[name]) for name in self.output_names))
 

@@ -289,7 +289,7 @@ def _instance(kind: Any, node: NodeProto, parameters: dict[str, Any]) -> Any:
     except Exception as error:
         cause = error.__cause__ or error
         said = f"{type(cause).__name__}: {reason(cause)}"
-        raise ArgumentError(f"{nodes.describe(node)}: onnx's reference evaluator cannot make it: {said}") from error
+        raise ArgumentError(f"{nodes.describe(node)}: onnx's reference evaluator cannot create it: {said}") from error
 
 
 def _is_numbers(value: Any) -> bool:

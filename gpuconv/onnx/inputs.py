@@ -70,8 +70,8 @@ def bind(inputs: list[Input], given: Any, on_device: Callable[[Any], bool] = lam
             raise ArgumentError(f"run: there is no input {_shown(name)}; {_listing(inputs)}")
     missing = [spec for spec in inputs if spec.required and spec.name not in values]
     if missing:
-        came = listed([_shown(name) for name in values]) or "nothing"
-        raise ArgumentError(f"run: the input {missing[0]} is missing, only {came} came; {_listing(inputs)}")
+        given = listed([_shown(name) for name in values]) or "nothing"
+        raise ArgumentError(f"run: the input {missing[0]} is missing (given: {given}); {_listing(inputs)}")
     extents: dict[str, tuple[int, str]] = {}
     for name, value in values.items():
         if by_name[name].dtype:
@@ -83,7 +83,7 @@ def _by_position(inputs: list[Input], given: Any) -> dict[str, Any]:
     required = [spec.name for spec in inputs if spec.required]
     items = list(given) if isinstance(given, list | tuple) else [given]
     if len(items) != len(required):
-        raise ArgumentError(f"run: {len(items)} input(s) came, but there must be {len(required)}; {_listing(inputs)}")
+        raise ArgumentError(f"run: got {len(items)} input(s), but the model takes {len(required)}; {_listing(inputs)}")
     return dict(zip(required, items, strict=True))
 
 
@@ -106,7 +106,7 @@ def _checked(spec: Input, value: Any, extents: dict[str, tuple[int, str]], devic
     text = spec.dtype == "object" and value.dtype.kind in "UST"
     if value.dtype.name != spec.dtype and not text:
         raise ArgumentTypeError(
-            f"run: the input {spec} came with dtype {value.dtype}; convert it with .astype({spec.dtype!r})"
+            f"run: the input {spec} was given with dtype {value.dtype}; convert it with .astype({spec.dtype!r})"
         )
     if not value.dtype.isnative:
         raise ArgumentTypeError(f"run: the input {spec} has the byte order of another machine ({value.dtype.str})")
@@ -119,14 +119,14 @@ def _check_shape(
     spec: Input, wanted: tuple[int | str | None, ...], shape: tuple[int, ...], extents: dict[str, tuple[int, str]]
 ) -> None:
     if len(shape) != len(wanted):
-        raise ArgumentError(f"run: the input {spec} must have {len(wanted)} axes, but came with shape {shape}")
+        raise ArgumentError(f"run: the input {spec} must have {len(wanted)} axes, but was given with shape {shape}")
     for axis, (want, extent) in enumerate(zip(wanted, shape, strict=True)):
         if isinstance(want, str):
             first, where = extents.setdefault(want, (extent, f"axis {axis} of {quoted(spec.name)}"))
             if extent != first:
                 raise ArgumentError(
-                    f"run: the input {spec} came with shape {shape}, but axis {axis} must be {first}, "
+                    f"run: the input {spec} was given with shape {shape}, but axis {axis} must be {first}, "
                     f"as {quoted(want)} is on {where}"
                 )
         elif want is not None and want != extent:
-            raise ArgumentError(f"run: the input {spec} came with shape {shape}, but axis {axis} must be {want}")
+            raise ArgumentError(f"run: the input {spec} was given with shape {shape}, but axis {axis} must be {want}")

@@ -247,7 +247,7 @@ def _check_values(model: ModelProto) -> None:
         _check_inputs(function.node, seen, "no input of the function")
         for name in function.output:
             if name not in seen:
-                raise ArgumentError(f"the function {quoted(function.name)}: nothing makes its output {quoted(name)}")
+                raise ArgumentError(f"the function {quoted(function.name)}: no node makes its output {quoted(name)}")
 
 
 def _check_graph(graph: GraphProto, seen: set[str]) -> None:
@@ -259,7 +259,7 @@ def _check_graph(graph: GraphProto, seen: set[str]) -> None:
     own |= _check_inputs(graph.node, seen, "no input of the graph, no initializer,")
     for value in graph.output:
         if value.name not in seen:
-            raise ArgumentError(f"the graph {quoted(graph.name)}: nothing makes its output {quoted(value.name)}")
+            raise ArgumentError(f"the graph {quoted(graph.name)}: no node makes its output {quoted(value.name)}")
     seen -= own
 
 

@@ -240,7 +240,7 @@ def call(node: NodeProto, opset: int, inputs: tuple[Any, ...], keywords: dict[st
     operator = _OPERATORS[node.op_type]
     for name, value in zip(operator.inputs[: operator.required_inputs], inputs, strict=False):
         if value is None:
-            raise ArgumentError(f"{describe(node)}: input {name} is required, but nothing came for it")
+            raise ArgumentError(f"{describe(node)}: input {name} is required, but was not given")
     check_dtype(node, opset, str(getattr(inputs[0], "dtype", "")))
     try:
         result = operator.function(*inputs, **keywords)

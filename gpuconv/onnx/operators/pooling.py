@@ -166,7 +166,7 @@ def _global_average_pool(_: Form, x: Any) -> Any:
 
 def _global_max_pool(_: Form, x: Any) -> Any:
     if prod(x.shape[2:]) == 0:
-        raise ArgumentError(f"there is no maximum of nothing (x.shape={x.shape})")
+        raise ArgumentError(f"an empty array has no maximum (x.shape={x.shape})")
     return namespace(x).max(wide(x), axis=tuple(range(2, x.ndim)), keepdims=True).astype(x.dtype, copy=False)
 
 
@@ -178,7 +178,7 @@ def _max_unpool(form: Form, x: Any, indices: Any, output_shape: Any = None) -> A
 
 
 def _never(_: Form, *__: Any) -> int:
-    raise ArgumentError("nobody has maxima and their places for constants")
+    raise ArgumentError("MaxUnpool is not computed ahead of the run")
 
 
 OPERATORS = {

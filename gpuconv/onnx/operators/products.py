@@ -61,7 +61,7 @@ def _of_stacks(a: Any, b: Any) -> Any:
 
 def _matmul(_: Form, a: Any, b: Any) -> Any:
     if 0 in (a.ndim, b.ndim):
-        raise ArgumentError(f"the factors must have an axis at least, but have the shapes {a.shape} and {b.shape}")
+        raise ArgumentError(f"the factors must have at least one axis, but have the shapes {a.shape} and {b.shape}")
     row, column = a.ndim == 1, b.ndim == 1
     y = product(a[None] if row else a, b[:, None] if column else b)
     shape = list(y.shape)

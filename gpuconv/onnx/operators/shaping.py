@@ -18,7 +18,7 @@ _PADDING_MODES = ("constant", "edge", "reflect", "wrap")
 def axis_of(axis: int, ndim: int, last: bool = False) -> int:
     """Return an axis counted from the front; raise ArgumentError where there is none (one past the end with last)."""
     if not -ndim <= axis < ndim + last:
-        raise ArgumentError(f"the axis {axis} is none of an array of {ndim} axes")
+        raise ArgumentError(f"axis {axis} is out of range for an array of {ndim} axes")
     return axis if axis >= 0 else axis + ndim
 
 
@@ -92,7 +92,7 @@ def _squeeze(form: Form, x: Any, axes: Any = None) -> Any:
     dropped = {axis_of(axis, x.ndim) for axis in ints(axes)}
     for axis in dropped:
         if x.shape[axis] != 1:
-            raise ArgumentError(f"axis {axis} of x.shape={x.shape} has not the extent 1")
+            raise ArgumentError(f"axis {axis} of x.shape={x.shape} must have extent 1")
     return x.reshape([extent for axis, extent in enumerate(x.shape) if axis not in dropped])
 
 
