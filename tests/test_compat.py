@@ -102,6 +102,10 @@ def test_an_integer_stands_for_every_axis_of_a_pooling(backend: Backend, rows: i
     assert y[0, 0].tolist() == [[6, 8, 9], [16, 18, 19], [16, 18, 19]][:rows]
     last = [4, 5, 6] if rows == 2 else [4 + 7, 5 + 8, 6 + 9]
     assert gx[gx != 0].tolist() == [1, 2, 3, *last]
+    turned = np.zeros((1, 1, 3, rows))
+    with backend():
+        cudnn.pooling_forward(np.swapaxes(x, 2, 3), turned, 3, 2, 1, cudnn.CUDNN_POOLING_MAX)
+    assert (turned == np.swapaxes(y, 2, 3)).all()
 
 
 X, W, Y = integers(0, 1, 2, 4), integers(1, 3, 2, 2), np.zeros((1, 3, 3), np.float32)
