@@ -88,7 +88,7 @@ def conv(
     ----------
     x : array (N, C, D1, …, Dn)
         From 1 to 62 spatial axes; float16, bfloat16, float32, float64, complex64 or complex128. Never written. NumPy
-        arrays are computed on the CPU and CuPy arrays on their CUDA device, which must be the current one, in order
+        arrays run on the CPU and CuPy arrays on their CUDA device, which must be the current one, in order
         with CuPy's current stream and without waiting for it. Arrays of other libraries that share their memory by
         DLPack or by ``__cuda_array_interface__`` count as the NumPy or CuPy arrays that they can be seen as without a
         copy; they must live until the result is complete if their library works on another stream.
