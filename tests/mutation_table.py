@@ -250,6 +250,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_mma.py chunks says_what beside",
         *_FAMILY,
     ),
+    "cuda/pack.py": ("test_compile_pack.py",),
     "cuda/pack_rows_plan.py": ("test_pack_rows.py test_",),
     "cuda/pointwise_plan.py": ("test_pointwise_plan.py", "test_many_blocks.py pointwise", *_FAMILY),
     "cuda/pool_grad_*.py": (

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import checked
 
-from gpuconv import _geometry
+from gpuconv import ArgumentError, _geometry
 
 HUGE = 2**56
 
@@ -238,3 +238,9 @@ def test_ceil_mode_changes_nothing_with_same() -> None:
 
 def test_storage_order_is_part_of_the_geometry() -> None:
     assert [pool(5, 2, storage_order=order).storage_order for order in (0, 1)] == [0, 1]
+
+
+def test_the_most_axes_are_what_numpy_s_arrays_leave() -> None:
+    assert _geometry.check_rank("conv", "x", 62) == 62
+    with pytest.raises(ArgumentError, match="x has 63 spatial axes, but beside .* an array has at most 62"):
+        _geometry.check_rank("conv", "x", 63)

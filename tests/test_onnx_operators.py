@@ -185,3 +185,10 @@ def test_blocks_of_space_become_channels_that_lie_apart(block: int) -> None:
         for j in range(block):
             part = y[:, 3 * (i * block + j) : 3 * (i * block + j + 1)]
             assert np.array_equal(part, x[:, :, i::block, j::block])
+
+
+def test_split_has_its_sizes_as_an_attribute_until_opset_12() -> None:
+    node = helper.make_node("Split", ["x"], ["a", "b"], split=[1, 3], axis=0)
+    proto = model([node], [value("x", np.float32, (4,))], [value("a", shape=(1,)), value("b", shape=(3,))], 12)
+    a, b = backend.run_model(proto, [np.float32([1, 2, 3, 4])])
+    assert (a.tolist(), b.tolist()) == ([1], [2, 3, 4])

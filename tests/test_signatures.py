@@ -14,6 +14,7 @@ import pytest
 from emulator import emulated_cuda
 
 import gpuconv
+from gpuconv._operators import OPERATORS
 from gpuconv.cuda import planning
 
 Backend = Callable[[], AbstractContextManager[Any]]
@@ -200,3 +201,12 @@ def test_type_checkers_see_the_parameters_that_there_are(function: Callable[...,
             for name, one in inspect.signature(overload).parameters.items()
         ]
         assert seen == expected
+
+
+def test_attributes_have_onnx_s_defaults() -> None:
+    defaults = {"auto_pad": "NOTSET", "group": 1, "ceil_mode": 0, "storage_order": 0, "layout": "NCHW"}
+    defaults |= dict.fromkeys(("dilations", "pads", "strides", "output_padding"), None)
+    for name in OPERATORS:
+        for parameter in inspect.signature(getattr(gpuconv, name)).parameters.values():
+            if parameter.name in defaults:
+                assert parameter.default == defaults[parameter.name], (name, parameter)

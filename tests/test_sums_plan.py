@@ -135,3 +135,7 @@ def test_results_of_several_axes_have_the_kernel_for_them() -> None:
     two = fields(added((4, 3, 5), (100, 5, 1)))
     assert (two["extent"], two["y_stride"]) == ([1, 4, 15], [0, 100, 1])
     assert added((2, 2, 2, 2), (99, 30, 9, 2)).variant.name == "add_up_float32_6d"
+
+
+def test_sums_that_take_all_memory_are_not_cut() -> None:
+    assert sums_plan.most_parts(2**40, "float32") == 1
