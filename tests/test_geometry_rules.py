@@ -242,5 +242,5 @@ def test_storage_order_is_part_of_the_geometry() -> None:
 
 def test_the_most_axes_are_what_numpy_s_arrays_leave() -> None:
     assert _geometry.check_rank("conv", "x", 62) == 62
-    with pytest.raises(ArgumentError, match="x has 63 spatial axes, but beside .* an array has at most 62"):
+    with pytest.raises(ArgumentError, match=r"x has 63 spatial axes, but beside .* an array has at most 62"):
         _geometry.check_rank("conv", "x", 63)
