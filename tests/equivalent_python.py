@@ -45,6 +45,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cuda/stem_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK + 1), gemm_fields.roles(flat))  ->  pointers = params.pointers(gemm_structs.correlation(False, RANK + 2), gemm_fields.roles(flat))",  # noqa: E501
         "cuda/stem_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK + 1), gemm_fields.roles(flat))  ->  pointers = params.pointers(gemm_structs.correlation(False, RANK - 1), gemm_fields.roles(flat))",  # noqa: E501
         "cuda/stem_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK + 1), gemm_fields.roles(flat))  ->  pointers = params.pointers(gemm_structs.correlation(True, RANK + 1), gemm_fields.roles(flat))",  # noqa: E501
+        "cuda/weight_grad_tile_plan.py _plan: pointers = params.pointers(weight_grad_problem.layout(False, RANK), {'x': 'x', 'dy': 'dy', 'sums': 'workspace'})  ->  pointers = params.pointers(weight_grad_problem.layout(True, RANK), {'x': 'x', 'dy': 'dy', 'sums': 'workspace'})",  # noqa: E501
     ),
     "What the block does not divide is refused when the axes are cut.": (
         "onnx/operators/shaping.py _space_to_depth: return parts.transpose(order).reshape(images, channels * block ** 2, height // block, width // block)  ->  return parts.transpose(order).reshape(images, channels * block ** 2, height // block, -(-width // block))",  # noqa: E501
@@ -77,6 +78,12 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, -1) for matrix in (a, b))",  # noqa: E501
         "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 1) for matrix in (a, b))",  # noqa: E501
         "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (1, 0) for matrix in (a, b))",  # noqa: E501
+    ),
+    "Bytes of an element divide those of a vector.": (
+        "cuda/pool_channels.py vector: return 16 // _dtypes.entry(problem.dtype).itemsize if problem.indices_strides is None else 2  ->  return -(-16 // _dtypes.entry(problem.dtype).itemsize) if problem.indices_strides is None else 2",  # noqa: E501
+    ),
+    "No operator is older than opset 1.": (
+        "onnx/nodes.py module: … nv_transpose, ('X', 'W', 'B'), 2, {'Y': 1}, {**_CONV, 'output_padding': (_INTS, 1 …  ->  … nv_transpose, ('X', 'W', 'B'), 2, {'Y': 0}, {**_CONV, 'output_padding': (_INTS, 1 …",  # noqa: E501
     ),
     "Steps of nothing add nothing.": (
         "cuda/finish_plan.py _bytes: return (itemsize * -sum((step for step in steps if step < 0)), itemsize * (1 + sum((s for s in steps if s > 0))))  ->  return (itemsize * -sum((step for step in steps if step <= 0)), itemsize * (1 + sum((s for s in steps if s > 0))))",  # noqa: E501
@@ -196,6 +203,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cpu/_scatter.py _plan",
     ),
     "How much is done at a time, or from when on in another way: either is right.": (
+        "cpu/_gather.py _way",
+        "cpu/_taps.py _run",
         "cpu/_blas.py module: _LONG",
         "cpu/_blas.py module: _PAUSE",
         "cpu/_blas.py module: _SMALL",

@@ -526,3 +526,15 @@ def test_info_names_it(packed: Path, ok: Run, monkeypatch: pytest.MonkeyPatch) -
     assert _told(ok) == "none"
     monkeypatch.setenv("GPUCONV_PACK", str(packed.parent / "absent"))
     assert _told(ok) == f"{packed.parent / 'absent'}, not used, since there is no such file"
+
+
+def test_a_file_that_cannot_be_put_in_place_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="the disk is full"):
+        pack._replace(tmp_path / "kernels.pack", [b"content"])
+    assert list(tmp_path.iterdir()) == []

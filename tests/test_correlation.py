@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 
 from gpuconv import _geometry
-from gpuconv.cuda import correlation
+from gpuconv.cuda import correlation, gemm_fields
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.prepared import contiguous_strides
 
@@ -49,6 +50,15 @@ def test_the_work_of_a_conv_transpose_by_phases() -> None:
     assert last.bytes_by_phase == last.bytes  # neighbours of a row lie in sectors of their own
     dilated = made("conv_transpose", (1, 1, 9), (1, 1, 5), strides=[6], dilations=[4])
     assert dilated.most_taps == (2,)  # every third of five
+
+
+def test_taps_backwards_are_those_of_the_weights_turned_around() -> None:
+    found = {"count": [(3, 0, 0), (4, 0, 0)], "row": (40, 10), "first_row": 0, "limit": (5, 6)}
+    turned = gemm_fields.backwards(found)
+    assert turned["limit"] == (5, 6)
+    for i, j in product(range(3), range(4)):
+        row = turned["first_row"] + i * turned["row"][0] + j * turned["row"][1]
+        assert row == (2 - i) * 40 + (3 - j) * 10
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ def test_a_depth_is_taken_by_every_form() -> None:
         (("conv_transpose", (1, 2, 8), (2, 1, 3)), {"group": 2, "strides": [2]}, "ConvTranspose with strides"),
         (("conv", (1, 2, 8), (2, 1, 3), (16, 1, 2)), {"group": 2}, "do not lie next to each other"),
         (("conv", (2, 2, 8), (2, 1, 3), (2**31, 8, 1)), {"group": 2}, "64-bit indices"),
+        (("conv", (1, 2, 0, 8), (2, 1, 3, 3)), {"group": 2, "pads": [2, 0, 2, 0]}, "nothing to sum"),
     ],
 )
 def test_what_is_refused_goes_to_the_general_kernel_with_the_reason(

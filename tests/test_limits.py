@@ -101,3 +101,10 @@ def test_inputs_of_a_transposed_conv_are_counted_up_to_the_same(
     geometry = _geometry.conv_transpose((1, 1, 4), (1, 1, 2), strides=[2], pads=[2, 2])
     assert geometry.y_shape == (1, 1, 4)
     assert floor._met(geometry, 0) == met
+
+
+def test_what_has_no_extent_meets_nothing() -> None:
+    for x, w, pads in (((1, 2, 0), (3, 2, 1), [1, 1]), ((1, 2, 3), (3, 2, 4), [0, 0])):
+        geometry = _geometry.conv(x, w, None, pads=pads)
+        assert floor._met(geometry, 0) == 0
+    assert floor._met(_geometry.conv((1, 2, 7), (3, 2, 1), None, strides=[3]), 0) == 3

@@ -1562,3 +1562,12 @@ def test_kernels_name_the_registers_that_their_warps_share() -> None:
     chosen = [one for one in wgmma_plan.variants() if one.source == "conv_wgmma.cu"]
     assert {one.least_registers for one in chosen} == {168}
     assert 65536 // wgmma_tile.THREADS // 8 * 8 == 168  # that a launch has
+
+
+@pytest.mark.parametrize(
+    ("channels", "half"), [(32, True), (33, False), (64, False), (65, True), (96, True), (97, False)]
+)
+def test_when_half_of_the_last_slice_is_empty(channels: int, half: bool) -> None:
+    for dtype in ("float16", "float32"):  # a slice of 64 channels of 16 bits; of 32 others no half is left
+        one = problem("conv", (1, channels, 9, 9), (64, channels, 3, 3), dtype=dtype)
+        assert wgmma_maps._half_is_empty(one) == (half and dtype == "float16")
