@@ -235,3 +235,14 @@ def test_rows_that_are_not_aligned_as_their_strides_are(dtype: Any) -> None:
         problem = correlation.of_conv(geometry, dtype, strides, contiguous(w.shape), None, (1,) * 4)
         assert bands_plan._work(correlation.in_three_axes(problem)).vectors not in (0, 1)
         assert emulated.launches[0].variant.name.startswith("conv_bands")
+
+
+@pytest.mark.parametrize("width", [300, 5000, 70_001])
+def test_a_line_is_cut_into_rows_that_cover_it(width: int) -> None:
+    made = bands((1, 16, width), (2, 16, 7), pads=[3, 3])
+    assert made is not None
+    (launch,) = made.launches
+    struct = fields(launch)
+    each = struct["height"] * struct["width"]  # outputs of a block: rows of the line, cut into as many columns
+    assert struct["fold"] == struct["width"]
+    assert max(launch.grid) in (-(-width // each), 2 * -(-width // each))  # both filters together, or one a block
