@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "tx", None) and not hasattr(config, "workerinput"):
         if config.option.maxschedchunk is None:
             config.option.maxschedchunk = CHUNK
-        if build.compiler() is not None and config.option.markexpr != "quick":
+        if build.compiler() is not None and config.option.markexpr not in ("quick", "gpu"):
             threading.Thread(target=build.build).start()
 
 
