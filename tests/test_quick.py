@@ -26,7 +26,8 @@ def test_there_is_no_compiler_for_this_test() -> None:
     for ask in (nvrtc.identity, nvrtc.version, lambda: nvrtc.build("kernel", "", "sm_80", ())):
         with pytest.raises(CompileError, match="a quick test must not compile"):
             ask()
-    assert "g++" in str(emulator.unavailable_reason())
+    reason = emulator.unavailable_reason.__wrapped__()  # what is kept of it holds for other tests
+    assert "g++" in str(reason)
 
 
 TESTS = """

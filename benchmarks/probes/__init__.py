@@ -22,6 +22,7 @@ mma.sync                                             mma.sync …; sums of mma.s
 mbarrier, fence                                      mbarrier: a ring of ordinary stores, of TMA copies
 setmaxnreg                                           setmaxnreg
 cp.async.bulk.tensor                                 TMA boxes …, TMA im2col …
+prefetch.tensormap                                   none: a hint, which changes no result
 wgmma                                                wgmma …; sums of wgmma …; steps of …; places of sums of …
 ===================================================  ============================================================
 
