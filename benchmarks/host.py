@@ -92,7 +92,7 @@ def _calls(cupy: Any) -> tuple[Callable[[], Any], dict[str, Callable[[], Any]]]:
     packed()
     ((key, prepared),) = device.prepared.items()
     inputs, outs, kind = (x, w, b), (None,), np.dtype(np.float32).type
-    ((words, launches),) = prepared._slots
+    ((words, _, launches),) = prepared._slots
     workspace = device.workspace(512, "")
     return call, {
         "the same with packed weights": packed,
