@@ -85,6 +85,39 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "No operator is older than opset 1.": (
         "onnx/nodes.py module: … nv_transpose, ('X', 'W', 'B'), 2, {'Y': 1}, {**_CONV, 'output_padding': (_INTS, 1 …  ->  … nv_transpose, ('X', 'W', 'B'), 2, {'Y': 0}, {**_CONV, 'output_padding': (_INTS, 1 …",  # noqa: E501
     ),
+    "Steps of one or nothing add as many elements before the first: none.": (
+        "cuda/finish_plan.py _bytes: return (itemsize * -sum((step for step in steps if step < 0)), itemsize * (1 + sum((s for s in steps if s > 0))))  ->  return (itemsize * -sum((step for step in steps if step < 1)), itemsize * (1 + sum((s for s in steps if s > 0))))",  # noqa: E501
+    ),
+    "Of bytes in this order, as all machines have it that the tests run on.": (
+        "cpu/_argmax.py _packed: low = halves[..., 0 if np.little_endian else 1::2]  ->  low = halves[..., 0 if np.little_endian else 0::2]",  # noqa: E501
+    ),
+    "One number is the first and the last.": (
+        "_calls_command.py numbers: return found if ',' in text else found[0]  ->  return found if ',' in text else found[-1]",  # noqa: E501
+    ),
+    "An axis of one element, or of one tap, is never stepped along.": (
+        "cuda/pointwise_plan.py with_one_axis: … ep), w_strides=(*problem.w_strides[:3], 0), columns=pixels, column_strides=(1,),  …  ->  … ep), w_strides=(*problem.w_strides[:3], 1), columns=pixels, column_strides=(1,),  …",  # noqa: E501
+        "cuda/sums_plan.py for_channels: geometry, x_strides = (SumsGeometry((0, channels, 1), geometry.y_shape), (0, 0, 0))  ->  geometry, x_strides = (SumsGeometry((0, channels, 1), geometry.y_shape), (0, 0, 1))",  # noqa: E501
+    ),
+    "The systems that the tests run on have the flag.": (
+        "_files.py _without_waiting: return os.open(path, flags | getattr(os, 'O_NONBLOCK', 0))  ->  return os.open(path, flags | getattr(os, 'O_NONBLOCK', -1))",  # noqa: E501
+    ),
+    "More room than is needed, and aligned all the same.": (
+        "cuda/tensor_map.py Encoder._encoded: room = ctypes.create_string_buffer(8 * WORDS + _ALIGNMENT)  ->  room = ctypes.create_string_buffer(9 * WORDS + _ALIGNMENT)",  # noqa: E501
+    ),
+    "Of eight numbers in a row one is a multiple of eight.": (
+        "cuda/wgmma_pixels.py _patch: return (high, next((size for size in range(wide, wide + 8) if size * high % 8 == 0)))  ->  return (high, next((size for size in range(wide, wide + 9) if size * high % 8 == 0)))",  # noqa: E501
+    ),
+    "A block that could be written in place is copied instead: the same values.": (
+        "cpu/_gather.py _Job._target: if y.dtype != self.weights.dtype or images > 1 or (products > 1 and (not y.flags.aligned)):  ->  if y.dtype != self.weights.dtype or images >= 1 or (products > 1 and (not y.flags.aligned)):",  # noqa: E501
+    ),
+    "Registers of a form: how many blocks the model takes to be resident.": (
+        "cuda/bands_plan.py module: … , 3, 2, 2, 96, 0.87), Form(3, 3, 3, 3, 96, 0.91), Form(3, 3, 3, 4, 112, 0.92), Fo …  ->  … , 3, 2, 2, 96, 0.87), Form(3, 3, 3, 3, 95, 0.91), Form(3, 3, 3, 4, 112, 0.92), Fo …",  # noqa: E501
+        "cuda/bands_plan.py module: _DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 112, 0.82))  ->  _DOUBLE_FORMS = (Form(1, 7, 3, 4, 81, 0.76), Form(3, 3, 3, 4, 112, 0.82))",  # noqa: E501
+        "cuda/direct_work.py module: … se, 72, 0.84), Form(1, 7, 3, 2, False, 96, 0.72), Form(1, 7, 5, 1, False, 96, 0.9 …  ->  … se, 72, 0.84), Form(1, 7, 3, 2, False, 97, 0.72), Form(1, 7, 5, 1, False, 96, 0.9 …",  # noqa: E501
+    ),
+    "Kernels are packed in another order: another size, the same kernels.": (
+        "_compile.py _pack: chosen = sorted(chosen, key=lambda one: (one[0].source, one[0].name, one[1]))  ->  chosen = sorted(chosen, key=lambda one: (one[0].source, one[0].name, one[0]))",  # noqa: E501
+    ),
     "Steps of nothing add nothing.": (
         "cuda/finish_plan.py _bytes: return (itemsize * -sum((step for step in steps if step < 0)), itemsize * (1 + sum((s for s in steps if s > 0))))  ->  return (itemsize * -sum((step for step in steps if step <= 0)), itemsize * (1 + sum((s for s in steps if s > 0))))",  # noqa: E501
     ),
@@ -234,6 +267,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "The model alone is given the number, by way of a variable.": (
         "cuda/bands_plan.py _scattered_bytes",
         "cuda/pool_bands.py module: _INSTRUCTIONS",
+        "cuda/pool_planes.py module: _INSTRUCTIONS",
     ),
     "Products row by row of taps are as right as those of gathered windows.": (
         "cpu/_gather.py _serves_rows",

@@ -192,3 +192,11 @@ def test_split_has_its_sizes_as_an_attribute_until_opset_12() -> None:
     proto = model([node], [value("x", np.float32, (4,))], [value("a", shape=(1,)), value("b", shape=(3,))], 12)
     a, b = backend.run_model(proto, [np.float32([1, 2, 3, 4])])
     assert (a.tolist(), b.tolist()) == ([1], [2, 3, 4])
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0, -0.5])
+@pytest.mark.parametrize("beta", [1.0, 2.0, 0.0])
+def test_a_gemm_is_scaled_as_asked(alpha: float, beta: float) -> None:
+    node = helper.make_node("Gemm", ["a", "b", "c"], ["y"], alpha=alpha, beta=beta)
+    (y,) = backend.run_node(node, [np.float32([[1, 2]]), np.float32([[3], [5]]), np.float32([[7]])])
+    assert y.tolist() == [[alpha * 13 + beta * 7]]
