@@ -15,7 +15,7 @@ LARGEST = 10_000  # characters
 _WIDTH = 300
 _WRONG = ("failed", "hung", "died")
 _WRONG_SHOWN = 24
-_OWN = "steps"
+STEPS = "steps"  # of the rows that say how the steps ended
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Page:
 def of(path: Path, folder: Path) -> Page:
     """Return the page of the rows in a file; ``folder`` is where everything is."""
     lines = list({(line["step"], line["row"]): line for line in read(path)}.values())  # of every row the last one
-    rows = [line for line in lines if line["step"] != _OWN]
-    steps = [line for line in lines if line["step"] == _OWN]
+    rows = [line for line in lines if line["step"] != STEPS]
+    steps = [line for line in lines if line["step"] == STEPS]
     wrong = [line for line in rows if line["status"] in _WRONG]
     unfinished = [line for line in steps if line["status"] in _WRONG and not _has_wrong(line["row"], wrong)]
     sections = [_wrong(wrong, unfinished), _steps(steps, rows)]

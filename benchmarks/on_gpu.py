@@ -27,7 +27,6 @@ from benchmarks.supervision import Outcome, Step, interpreter, supervise
 
 ROWS, LOG, BITS = "rows.jsonl", "on_gpu.log", "bits.npz"
 _LEAST = 5.0  # seconds left below which no step is begun
-_OWN = "steps"  # of the rows that say how the steps ended
 _FOUND = 9  # what compute-sanitizer is told to return where it found something
 
 
@@ -37,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     deadline = time.monotonic() + arguments.seconds
     folder = _folder(arguments.begun)
     path = folder / ROWS
-    own = Rows(path, _OWN)
+    own = Rows(path, last_page.STEPS)
     extra = {"GPUCONV_PACK": str(arguments.pack.resolve())} if arguments.pack else {}
     for step in steps(folder, packed=bool(arguments.pack)):
         if step.name in arguments.skip or (arguments.only and step.name not in arguments.only):

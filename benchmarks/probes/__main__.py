@@ -15,10 +15,10 @@ from benchmarks.probes import basic, bits, mma, tma, wgmma
 from benchmarks.probes.launch import Absent, Cuda, Device, Refused
 from benchmarks.probes.probe import Probe, Wrong, check
 from benchmarks.progress import Rows
+from benchmarks.supervision import LOST
 from gpuconv import CompileError
 
 _BAD = ("failed", "hung", "died")
-_LOST = 3  # what is returned where the process has no device any more
 _MOST_KEPT, _MOST_SHOWN = 1500, 160  # characters of a detail
 
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None, device: Device | None = None) -> int
         begin = time.monotonic()
         outcome = _outcome(every[name], device)
         if outcome is None:
-            return _LOST
+            return LOST
         status, detail = outcome
         seconds = round(time.monotonic() - begin, 3)
         rows.end(name, status, detail=detail[:_MOST_KEPT], seconds=seconds)
