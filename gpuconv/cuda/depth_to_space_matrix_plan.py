@@ -29,7 +29,7 @@ from gpuconv.cuda.matrix_plan import Tile
 from gpuconv.cuda.plan import Limits, Plan, Variant
 
 NAME = "conv_transpose_matrix"
-_HALF = (Tile(128, 128, 64, 64, 2, 2, 1.8, 0.15), Tile(64, 128, 32, 64, 2, 4, 2.3, 0.28))
+_HALF = (Tile(64, 128, 32, 64, 2, 4, 2.3, 0.28),)
 _SINGLE = (Tile(128, 128, 64, 64, 2, 2, 3.8, 0.14),)
 _SPLIT = (Tile(128, 128, 64, 64, 2, 2, 2.3, 0.05),)
 _INPUTS = "pixels"  # lie side by side in x

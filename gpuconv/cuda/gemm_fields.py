@@ -72,28 +72,6 @@ class Divisible:
     plan: Callable[[], Plan]
 
 
-@dataclass(frozen=True, slots=True)
-class Interleavable:
-    """Tiles of one phase of ConvTranspose, of which a block could make all phases along W.
-
-    Attributes
-    ----------
-    plan : Plan
-        With a block for each tile of each phase: a launch that packs the weights, and one that makes the tiles.
-    sums : int
-        Elements that a tile's sums take in shared memory.
-    accumulator : str
-        Their type.
-    busy : callable
-        Takes a number of blocks and of tiles that each makes, returns the modelled seconds of their arithmetic.
-    """
-
-    plan: Plan
-    sums: int
-    accumulator: str
-    busy: Callable[[int, float], float]
-
-
 def packing_launch(operator: str, chosen: Variant, blocks: int, fields: Mapping[str, Any], tickets: int) -> Launch:
     """Return a launch that packs weights and sets tickets at the workspace's beginning, if there are any, to zero."""
     pointers = params.pointers(chosen.layout, {"w": "w", "packed": "packed"})

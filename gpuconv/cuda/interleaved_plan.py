@@ -10,26 +10,22 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-import numpy as np
-
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, launching, mma_plan, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, launching, model, params
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.gemm_fields import Interleavable
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.limits import RESERVED_BYTES
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan, Variant
 
 # 128 channels in one block are too many sums to lay into shared memory; few channels in a group make slices of 8.
-_WIDE = Tile(64, 128, 16, 8, 8, 3, 0.84, rowwise=False)
 _SHALLOW = Tile(16, 128, 8, 4, 4, 4, 0.51, rowwise=False)
 _SHALLOW_HALF = replace(_SHALLOW, efficiency=0.41)
 _SHALLOW_DOUBLE = replace(_SHALLOW, blocks_per_sm=3, efficiency=0.48)
 _TILES = {
     "float16": (*gemm_plan.tiles("float16"), _SHALLOW_HALF),
     "bfloat16": (*gemm_plan.tiles("bfloat16"), _SHALLOW_HALF),
-    "float32": (_WIDE, *gemm_plan.tiles("float32")[1:], _SHALLOW),
+    "float32": (*gemm_plan.tiles("float32")[1:], _SHALLOW),
     "float64": (*gemm_plan.tiles("float64"), _SHALLOW_DOUBLE),
 }
 NAME = "conv_transpose_interleaved"
@@ -46,34 +42,6 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
         if _has_room(problem, tile, limits) and (uniform or tile.rowwise):
             name = variant(problem.dtype, tile, uniform).name
             yield Candidate(name, _seconds(problem, tile, uniform, limits), partial(_plan, problem, tile, uniform))
-    for one in mma_plan.interleavable(problem, limits):
-        launch = _on_tensor_cores(problem, one)
-        if _fits(launch.shared_bytes, limits):
-            longest = problem.phases[-1] * _fullest(problem)
-            busy = max(one.busy(launch.grid[0], problem.phases[-1]), one.busy(1, longest))
-            seconds = model.overlapped(busy, model.memory(problem.bytes, limits)) + limits.rates.launch
-            yield Candidate(launch.variant.name, seconds, partial(_plan_on_tensor_cores, problem, one, launch))
-
-
-def _on_tensor_cores(problem: Problem, one: Interleavable) -> Launch:
-    """Return the launch whose blocks make all phases along W, given that of single phases."""
-    phases, single = problem.phases[-1], one.plan.launches[-1]
-    size = _dtypes.entry(one.accumulator).itemsize
-    planes = ((phases - 1) * one.sums + phases * spread(phases, size)) * size
-    struct = np.frombuffer(single.parameters, single.variant.layout).copy()
-    struct["phases"] = params.division(prod(problem.phases[:-1]), False)
-    return replace(
-        single,
-        variant=tensor_variant(single.variant),
-        grid=(single.grid[0] // phases, 1, 1),
-        shared_bytes=single.shared_bytes + planes + (phases - 1) * gemm_structs.taps(False, 3).itemsize,
-        parameters=struct.tobytes(),
-    )
-
-
-def _plan_on_tensor_cores(problem: Problem, one: Interleavable, launch: Launch) -> Plan:
-    reasons = (_reason(problem), *one.plan.reasons)
-    return replace(one.plan, launches=(*one.plan.launches[:-1], launch), reasons=reasons)
 
 
 def _reason(problem: Problem) -> str:
@@ -179,12 +147,6 @@ def variant(dtype: str, tile: Tile, uniform: bool) -> Variant:
     )
 
 
-def tensor_variant(single: Variant) -> Variant:
-    """Return the kernel on tensor cores, given that of single phases."""
-    name = single.name.replace("conv_transpose", NAME)
-    return replace(single, name=name, source=f"{NAME}.cu", function=f"{NAME}_mma")
-
-
 def forms() -> Iterator[tuple[str, Tile, bool]]:
     """Yield the dtype, the tile and whether each slice of K has one tap, of every kernel on the cores' multipliers."""
     for dtype, tiles in _TILES.items():
@@ -198,5 +160,3 @@ def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
     for dtype, tile, uniform in forms():
         yield variant(dtype, tile, uniform)
-    for form in mma_plan.interleavable_forms():
-        yield tensor_variant(mma_plan.variant("conv_transpose", *form))

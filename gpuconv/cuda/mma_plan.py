@@ -15,7 +15,7 @@ from gpuconv import _dtypes
 from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_structs, launching, mma_tile, params, runs
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
-from gpuconv.cuda.gemm_fields import Divisible, Interleavable
+from gpuconv.cuda.gemm_fields import Divisible
 from gpuconv.cuda.mma_tile import Form, Tile
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.runs import Runs
@@ -59,32 +59,6 @@ def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
             packing=partial(_packing, seen.packed, tile, form),
             plan=partial(_plan, seen, tile, form),
         )
-
-
-def interleavable(problem: Problem, limits: Limits) -> Iterator[Interleavable]:
-    """Yield plans for tiles whose sums of several phases fit into shared memory, of inputs that lie by rows."""
-    if not problem.phases or refusal(problem) is not None:
-        return
-    lifted, arithmetic = correlation.in_three_axes(problem), fragments.arithmetic(problem)
-    for tile, form in mma_tile.interleavable_kernels(arithmetic):
-        seen = _as_seen(lifted, tile, form)
-        if seen is None:
-            continue
-        slices = mma_tile.slices(lifted, form) / prod(lifted.phases)
-        tile_of_phase = tile.block_m * tile.block_n * form.block_k * arithmetic.products * slices
-        yield Interleavable(
-            plan=_plan(seen, tile, form),
-            sums=tile.block_m * tile.block_n // 32 * _pitch_of_sums(problem.dtype),
-            accumulator=problem.accumulator,
-            busy=partial(mma_tile.busy, tile_of_phase, arithmetic.lanes, mma_tile.besides(lifted, tile, form), limits),
-        )
-
-
-def _pitch_of_sums(dtype: str) -> int:
-    """Return the elements from one row of 32 sums to the next: ``kPitch`` of ``mma.cuh`` in the scalar form."""
-    if dtype in ("float16", "bfloat16"):
-        return 32 + 8
-    return 32 + (2 if dtype == "float64" else 4)
 
 
 def refusal(problem: Problem) -> str | None:
@@ -192,13 +166,6 @@ def variant(operator: str, dtype: str, precision: str, tile: Tile, form: Form) -
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )
-
-
-def interleavable_forms() -> Iterator[tuple[str, str, Tile, Form]]:
-    """Yield dtype, precision, tile and form of the plans whose blocks could make all phases along W."""
-    for dtype, precision, arithmetic in fragments.arithmetics():
-        for tile, form in mma_tile.interleavable_kernels(arithmetic):
-            yield dtype, precision, tile, form
 
 
 def variants() -> Iterator[Variant]:

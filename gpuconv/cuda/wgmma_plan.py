@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 from gpuconv.cuda import (
@@ -40,7 +41,6 @@ from gpuconv.cuda.wgmma_work import Work
 
 ARCHITECTURE = "sm_90a"
 _CLASSES = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "WgmmaTf32"}
-_TRANSPOSED = ((128, 256), (128, 128), (64, 256))  # tiles of ConvTranspose
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
 _ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
 _ALL, _SUMS, _TOTALS = range(3)  # of what a launch makes, as in split_k.cuh
@@ -73,7 +73,7 @@ def refusal(problem: Problem, limits: Limits) -> str | None:
     why = wgmma_maps.refusal(problem)
     if why is not None:
         return why
-    least = min(wgmma_tile.shared_bytes(problem, tile) for tile in tiles(problem.operator))
+    least = min(wgmma_tile.shared_bytes(problem, tile) for tile in wgmma_tile.TILES)
     if least > limits.shared_bytes_per_block:
         return f"a block takes {least} bytes of shared memory, there are {limits.shared_bytes_per_block}"
     return None
@@ -85,17 +85,10 @@ def explained(problem: Problem, limits: Limits) -> str | None:
     return None if plain or problem.dtype not in _CLASSES else refusal(problem, limits)
 
 
-def tiles(operator: str) -> Iterator[Tile]:
-    """Yield the tiles that an operator's kernels come in."""
-    for tile in wgmma_tile.TILES:
-        if operator == "conv" or (tile.block_m, tile.block_n) in _TRANSPOSED:
-            yield tile
-
-
 def _whole(source: Source, limits: Limits) -> Iterator[Work]:
     """Yield the work by every tile of the kernels that fetch x so."""
     if not source.in_strips:
-        for tile in tiles(source.problem.operator):
+        for tile in wgmma_tile.TILES:
             yield Work(source, tile)
         return
     seen, rows = source.seen, source.form == "rows"
@@ -153,9 +146,8 @@ def _plan(work: Work, limits: Limits) -> Plan:
 
 def _of_copies(work: Work, limits: Limits) -> Plan:
     """Return the plan for arrays that TMA cannot fetch as they are, because of their addresses."""
-    size = work.tile.block_m, work.tile.block_n
-    tile = next(tile for tile in wgmma_tile.TILES if (tile.block_m, tile.block_n) == size)
-    copies = Work(wgmma_maps.of_copies(work.source.problem), tile)
+    source = wgmma_maps.of_copies(work.source.problem)
+    copies = min((Work(source, tile) for tile in wgmma_tile.TILES), key=partial(wgmma_work.seconds, limits=limits))
     return replace(_plan(copies, limits), problem=work.source.problem, kernel=_name(copies))
 
 
@@ -317,9 +309,8 @@ def _variant(work: Work) -> Variant:
 def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
     for dtype in _CLASSES:
-        for operator in ("conv", "conv_transpose"):
-            for tile in tiles(operator):
-                yield variant(operator, dtype, tile)
+        for operator, tile in product(("conv", "conv_transpose"), wgmma_tile.TILES):
+            yield variant(operator, dtype, tile)
         if dtype == "float32":
             for pixels in wgmma_tile.PIXELS:
                 yield variant("conv", dtype, pixels)
