@@ -137,4 +137,5 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
 def variants() -> Iterator[Variant]:
     """Yield every variant that a plan of one to four spatial axes can name."""
     for family in FAMILIES:
-        yield from family.variants()
+        if family is not split_plan:  # which launches the kernels of whole tiles
+            yield from family.variants()

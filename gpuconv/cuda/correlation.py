@@ -252,12 +252,17 @@ def as_conv(problem: Problem) -> Problem | None:
 
 
 def in_three_axes(problem: Problem) -> Problem:
-    """Return a problem of up to three spatial axes with three of them, those added outside being of one element.
+    """Return a problem of up to three spatial axes with three of them, as :func:`in_axes` makes them."""
+    return in_axes(problem, RANK)
+
+
+def in_axes(problem: Problem, rank: int) -> Problem:
+    """Return a problem with at least so many spatial axes, those added outside being of one element.
 
     Where x has one element along an axis it has no stride there: taps in the padding then lie where others do, and are
     as well aligned.
     """
-    more = RANK - problem.rank
+    more = max(0, rank - problem.rank)
     ones, zeros = (1,) * more, (0,) * more
     steps = (stride if n > 1 else 0 for n, stride in zip(problem.x_shape[2:], problem.x_strides[2:], strict=True))
     return replace(

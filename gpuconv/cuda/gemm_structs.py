@@ -72,6 +72,13 @@ def operands(operator: str, wide: bool, rank: int) -> np.dtype[Any]:
 
 
 @cache
+def split_operands(operator: str, rank: int) -> np.dtype[Any]:
+    """Return the layout of ``ConvSplitParams<int, NDIM>`` or ``ConvTransposeSplitParams<int, NDIM>``."""
+    whole = operands(operator, False, rank)
+    return params.layout([*((name, whole[name]) for name in whole.names or ()), ("splits", splits())])
+
+
+@cache
 def depth_to_space() -> np.dtype[Any]:
     """Return the layout of ``DepthToSpaceParams<int, 3>``."""
     index = params.index(False)

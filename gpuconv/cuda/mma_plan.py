@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import product
 from math import prod
 
 from gpuconv import _dtypes
@@ -142,6 +141,8 @@ def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
     fields = gemm_fields.operands(
         problem, problem.tiles(tile.block_m, tile.block_n), mma_tile.packed_weights(problem, tile, form), False
     )
+    if mma_tile.divisible(fragments.arithmetic(problem), tile, form):
+        fields = {**fields, "splits": gemm_fields.splits(mma_tile.blocks(problem, tile))}
     pointers = params.pointers(gemm_structs.correlation(False, RANK), gemm_fields.roles(problem))
     shared = mma_tile.shared_bytes(problem, tile, form)
     return launching.of_blocks(problem.operator, chosen, mma_tile.blocks(problem, tile), fields, pointers, shared)
@@ -154,15 +155,16 @@ def variant(operator: str, dtype: str, precision: str, tile: Tile, form: Form) -
     """Return the tile kernel of one operator."""
     arithmetic = fragments.arithmetic_of(dtype, precision)
     sizes = (tile.block_m, tile.block_n, form.block_k, tile.warp_m, tile.warp_n, form.stages)
-    struct, source = ("ConvParams", "conv_implicit_gemm") if operator == "conv" else ("ConvTransposeParams", operator)
+    splits = mma_tile.divisible(arithmetic, tile, form)
+    source, _, struct = gemm_fields.SPLIT_KERNELS[operator] if splits else gemm_fields.KERNELS[operator]
     shape = f"{tile.block_m}x{tile.block_n}x{form.block_k}"
     return Variant(
         name=f"{operator}_{dtype}_{RANK}d_{arithmetic.label}_{shape}_{form.gather}",
-        source=f"{source}.cu",
-        function=f"{operator}_mma",
+        source=source,
+        function=f"{operator}_split_mma" if splits else f"{operator}_mma",
         arguments=(arithmetic.cuda, *map(str, sizes), f"Gather::k{form.gather.capitalize()}"),
         parameter=f"{struct}<int, {RANK}>",
-        layout=gemm_structs.operands(operator, False, RANK),
+        layout=gemm_structs.split_operands(operator, RANK) if splits else gemm_structs.operands(operator, False, RANK),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )
@@ -176,11 +178,3 @@ def variants() -> Iterator[Variant]:
             yield variant("conv", dtype, precision, tile, form)
             if not form.rowwise:
                 yield variant("conv_transpose", dtype, precision, tile, form)
-
-
-def divisible_variants() -> Iterator[Variant]:
-    """Yield the kernels of plans that several blocks could make."""
-    for dtype, precision, arithmetic in fragments.arithmetics():
-        for operator, (tile, form) in product(("conv", "conv_transpose"), mma_tile.divisible_kernels(arithmetic)):
-            if operator == "conv" or not form.rowwise:
-                yield variant(operator, dtype, precision, tile, form)

@@ -125,10 +125,15 @@ def kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
 def divisible_kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
     """Yield the square tiles; in 3xTF32, whose multiplications take all the time, large ones are no quicker."""
     for tile, form in kernels(arithmetic):
-        small = (tile.block_m, tile.block_n) == (64, 64) and form.gather not in ("rowwise", "halves")
-        large = (tile.block_m, tile.block_n) == (128, 128) and form.gather == "scalar" and arithmetic.products == 1
-        if small or large:
+        if divisible(arithmetic, tile, form):
             yield tile, form
+
+
+def divisible(arithmetic: Arithmetic, tile: Tile, form: Form) -> bool:
+    """Tell whether several blocks could make a tile."""
+    if (tile.block_m, tile.block_n) == (64, 64):
+        return form.gather not in ("rowwise", "halves")
+    return (tile.block_m, tile.block_n) == (128, 128) and form.gather == "scalar" and arithmetic.products == 1
 
 
 # ---------------------------------------------------------------- K and the weights
