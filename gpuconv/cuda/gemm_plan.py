@@ -14,13 +14,14 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv.cuda import gemm_fields, gemm_structs, launching, model, params
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem, in_axes
 from gpuconv.cuda.gemm_fields import Divisible, PackedWeights
+from gpuconv.cuda.offers import Candidate, Offer
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 
 _STAGES = 3
 _ROWWISE = 0.75  # of the multiplications' share, where the tap of every row must be found
+NAME = "implicit GEMM"
 _SQUARE = 32  # of pack_weights.cu
 _WIDE_RANK = 4  # of kernels with 64-bit indices for problems of this rank and lower ones
 
@@ -87,7 +88,7 @@ _DIVISIBLE = {"conv": (_LARGE, _MIDDLE), "conv_transpose": (_MIDDLE,)}
 # ---------------------------------------------------------------- plans
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile that the device has room for.
 
     Raises

@@ -12,10 +12,10 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, launching, model, params
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.limits import RESERVED_BYTES
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan, Variant
 
 # 128 channels in one block are too many sums to lay into shared memory; few channels in a group make slices of 8.
@@ -33,28 +33,26 @@ NAME = "conv_transpose_interleaved"
 _LEAST_BLOCKS = 2  # of a multiprocessor, so that one multiplies while another one writes
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile that the device has room for."""
-    if _refusal(problem) is not None:
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
         return
     problem = correlation.in_three_axes(problem)
-    for tile in _TILES[problem.dtype]:
+    tiles = [tile for tile in _TILES[problem.dtype] if _has_room(problem, tile, limits)]
+    if not tiles:
+        phases = problem.phases[-1]
+        yield Refusal(f"the sums of {phases} phases along W leave no room for a second block in shared memory")
+    for tile in tiles:
         uniform = tile.uniform and problem.channels > 0 and problem.channels % tile.block_k == 0
-        if _has_room(problem, tile, limits) and (uniform or tile.rowwise):
+        if uniform or tile.rowwise:
             name = variant(problem.dtype, tile, uniform).name
             yield Candidate(name, _seconds(problem, tile, uniform, limits), partial(_plan, problem, tile, uniform))
 
 
 def _reason(problem: Problem) -> str:
     return f"all {problem.phases[-1]} phases along W in one block, which writes neighbours of a row"
-
-
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why no kernel of this family takes a problem on a device; None where one does."""
-    why = _refusal(problem)
-    if why is None and next(candidates(problem, limits), None) is None:
-        return f"the sums of {problem.phases[-1]} phases along W leave no room for a second block in shared memory"
-    return why
 
 
 def _has_room(problem: Problem, tile: Tile, limits: Limits) -> bool:
@@ -66,17 +64,17 @@ def _fits(shared: int, limits: Limits) -> bool:
     return shared <= limits.shared_bytes_per_block and several <= limits.shared_bytes_per_multiprocessor
 
 
-def _refusal(problem: Problem) -> str | None:
+def _refusal(problem: Problem) -> Refusal | None:
     if not problem.phases:
-        return "Conv has no phases"
+        return Refusal("Conv has no phases", plain=True)
     if problem.rank > 3:
-        return f"{problem.rank} spatial axes; it has three"
+        return Refusal(f"{problem.rank} spatial axes; it has three")
     if problem.phases[-1] == 1:
-        return "outputs of one phase are neighbours along W already"
+        return Refusal("outputs of one phase are neighbours along W already")
     if problem.y_strides[-1] != 1:
-        return "neighbours along W do not lie next to each other in y"
+        return Refusal("neighbours along W do not lie next to each other in y")
     if problem.wide(problem.group * problem.rows * gemm_plan.pitch(problem)):
-        return "it needs 64-bit indices"
+        return Refusal("it needs 64-bit indices")
     return None
 
 

@@ -15,13 +15,14 @@ from math import gcd, prod
 
 from gpuconv import _dtypes
 from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_structs, launching, mma_plan, model, params
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.fragments import Arithmetic
 from gpuconv.cuda.gemm_fields import PackedWeights
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pointwise_plan import step
 
+NAME = "conv_matrix"
 _CHUNK = 16  # bytes of a copy, where rows begin on so many
 _LEAST = 4  # bytes of an asynchronous copy
 _SLICE = 128  # bytes of K
@@ -84,9 +85,11 @@ TILES: Mapping[str, Mapping[str, tuple[Tile, ...]]] = {  # by what lies side by 
 # ---------------------------------------------------------------- what they accept
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for each tile that the device has room for."""
-    if _refusal(problem) is not None:
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
         return
     for inputs, taken in (("pixels", of_pixels(problem)), ("channels", of_channels(problem))):
         if taken is None:
@@ -97,28 +100,21 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
                 yield Candidate(name, _seconds(taken, inputs, tile, limits), partial(_plan, taken, inputs, tile))
 
 
-def refusal(problem: Problem) -> str | None:
-    """Return why no kernel of this family takes a problem; None where one does, or it is plain."""
-    tensor_cores = mma_plan.refusal(problem) is None and problem.dtype != "float64"
-    if problem.operator != "conv" or prod(problem.taps) != 1 or not tensor_cores:
-        return None
-    if _refusal(problem) is not None or of_pixels(problem) is not None or of_channels(problem) is not None:
-        return _refusal(problem)
-    return "neither pixels nor channels of x begin on 4 bytes, or 16, and lie side by side, without strides and padding"
-
-
-def _refusal(problem: Problem) -> str | None:
-    """Return what is wrong without a look at x."""
+def _refusal(problem: Problem) -> Refusal | None:
     if problem.operator != "conv" or prod(problem.taps) != 1:
-        return "several taps"
+        return Refusal("several taps, or ConvTranspose", plain=True)
     if mma_plan.refusal(problem) is not None or problem.dtype == "float64":
-        return "no tensor cores for these types"
+        return Refusal("no tensor cores for these types", plain=True)
     w_group, w_filter, w_channel, *_ = problem.w_strides
     chunk = _CHUNK // problem.itemsize
     if w_channel != 1 or problem.channels % chunk or w_filter % chunk:
-        return f"{problem.channels} channels of a filter are not whole 16 bytes"
+        return Refusal(f"{problem.channels} channels of a filter are not whole 16 bytes")
     if problem.wide(problem.group * abs(w_group) * problem.itemsize):
-        return "w needs 64-bit indices"
+        return Refusal("w needs 64-bit indices")
+    if of_pixels(problem) is None and of_channels(problem) is None:
+        return Refusal(
+            "neither pixels nor channels of x begin on 4 bytes, or 16, and lie side by side, without strides and padding"
+        )
     return None
 
 

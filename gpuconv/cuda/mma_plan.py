@@ -12,22 +12,25 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_structs, launching, mma_tile, params, runs
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import Divisible
 from gpuconv.cuda.mma_tile import Form, Tile
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.runs import Runs
 
+NAME = "tensor cores"
 _TABLE_ROWS = 1024  # rows of K that fit the table of the form that finds the tap of every row
 
 
 # ---------------------------------------------------------------- what they accept
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every form of every tile that takes the problem."""
-    if refusal(problem) is not None:
+    why = refusal(problem)
+    if why is not None:
+        yield Refusal(why)
         return
     lifted = correlation.in_three_axes(problem)
     for tile, form in mma_tile.kernels(fragments.arithmetic(problem)):
@@ -63,13 +66,13 @@ def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
 def refusal(problem: Problem) -> str | None:
     """Return why no kernel of tensor cores takes a problem, or None."""
     if (problem.dtype, problem.precision) not in fragments.operands():
-        return f"no tensor cores: {problem.dtype} products are those of IEEE arithmetic unless precision is lower"
+        return f"{problem.dtype} products are those of IEEE arithmetic unless precision is lower"
     if problem.rank > RANK:
-        return f"no tensor cores: {problem.rank} spatial axes are more than {RANK}"
+        return f"{problem.rank} spatial axes are more than {RANK}"
     if problem.rows == 0:
-        return "no tensor cores: there is nothing to multiply"
+        return "there is nothing to multiply"
     if problem.far():
-        return "no tensor cores: offsets or coordinates need 64-bit indices"
+        return "offsets or coordinates need 64-bit indices"
     return None
 
 

@@ -13,11 +13,12 @@ from dataclasses import replace
 from functools import partial
 
 from gpuconv.cuda import gemm_fields, gemm_plan, gemm_structs, mma_plan, model, params
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import ALL, SUMS, TOTALS, Divisible
+from gpuconv.cuda.offers import Candidate, Offer
 from gpuconv.cuda.plan import Launch, Limits, Plan
 
+NAME = "splits of K"
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
 _ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
 
@@ -25,7 +26,7 @@ _ROUNDS = 4  # of whole tiles before those that are divided: after more of them,
 # ---------------------------------------------------------------- plans
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield kernels with as many splits each as the model takes for best, unless there are tiles enough."""
     for family in (gemm_plan, mma_plan):
         for whole in family.divisible(problem, limits):
@@ -86,3 +87,8 @@ def _launch(launch: Launch, whole: Divisible, divided: int, count: int, part: in
         parameters=launch.parameters[:begin] + fields + launch.parameters[begin + len(fields) :],
         pointers=(*launch.pointers, *params.pointers(splits, {"workspace": "workspace"}, begin)),
     )
+
+
+def variants() -> tuple[()]:
+    """Return no kernels of its own: it launches those of whole tiles."""
+    return ()

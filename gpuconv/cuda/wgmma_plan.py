@@ -30,8 +30,8 @@ from gpuconv.cuda import (
     wgmma_tile,
     wgmma_work,
 )
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.wgmma_maps import Source
 from gpuconv.cuda.wgmma_pixels import PixelStrips
@@ -39,6 +39,7 @@ from gpuconv.cuda.wgmma_strips import Strips
 from gpuconv.cuda.wgmma_tile import SLICE_BYTES, PixelsTile, StripsTile, Tile
 from gpuconv.cuda.wgmma_work import Work
 
+NAME = "wgmma"
 ARCHITECTURE = "sm_90a"
 _CLASSES = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "WgmmaTf32"}
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
@@ -49,9 +50,12 @@ _ALL, _SUMS, _TOTALS = range(3)  # of what a launch makes, as in split_k.cuh
 # ---------------------------------------------------------------- what they accept
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile and way to x, and one that divides its tiles where these are few."""
-    if refusal(problem, limits) is not None:
+    why = refusal(problem, limits)
+    if why is not None:
+        plain = limits.architecture != ARCHITECTURE or mma_plan.refusal(problem) is not None
+        yield Refusal(why, plain or problem.dtype not in _CLASSES)
         return
     for source in wgmma_maps.sources(problem):
         for whole in _whole(source, limits):
@@ -77,12 +81,6 @@ def refusal(problem: Problem, limits: Limits) -> str | None:
     if least > limits.shared_bytes_per_block:
         return f"a block takes {least} bytes of shared memory, there are {limits.shared_bytes_per_block}"
     return None
-
-
-def explained(problem: Problem, limits: Limits) -> str | None:
-    """Return why no kernel takes a problem where that is not plain: on its architecture, of types that it has."""
-    plain = limits.architecture != ARCHITECTURE or mma_plan.refusal(problem) is not None
-    return None if plain or problem.dtype not in _CLASSES else refusal(problem, limits)
 
 
 def _whole(source: Source, limits: Limits) -> Iterator[Work]:
