@@ -47,7 +47,7 @@ def _refusal(problem: Problem) -> Refusal | None:
         return Refusal(f"{problem.rank} spatial axes; it has three")
     if not 1 <= problem.channels <= _MOST_CHANNELS or problem.filters > _MOST_CHANNELS:
         return Refusal(
-            f"{problem.channels} channels and {problem.filters} filters a group; it takes 1 to {_MOST_CHANNELS} of both",
+            f"{problem.channels} channels, {problem.filters} filters a group; it takes 1 to {_MOST_CHANNELS} of both",
             plain=problem.group == 1,
         )
     if problem.group == 1 and problem.channels > 1:

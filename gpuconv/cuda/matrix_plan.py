@@ -113,7 +113,7 @@ def _refusal(problem: Problem) -> Refusal | None:
         return Refusal("w needs 64-bit indices")
     if of_pixels(problem) is None and of_channels(problem) is None:
         return Refusal(
-            "neither pixels nor channels of x begin on 4 bytes, or 16, and lie side by side, without strides and padding"
+            "neither pixels nor channels of x lie side by side and begin on 4 bytes, or 16, without strides and padding"
         )
     return None
 

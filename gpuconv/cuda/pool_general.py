@@ -15,8 +15,8 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv.cuda import params
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
+from gpuconv.cuda.offers import Candidate, Offer
 from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import (
     OPERATOR,
@@ -26,6 +26,7 @@ from gpuconv.cuda.pool_problem import (
     used,
 )
 
+NAME = "one output a thread"
 _THREADS = 256
 _BATCH = 3  # kBatch in max_pool.cu: numbers of places run up to so many taps past a window
 _RANKS = (1, 2, 3, 4)
@@ -33,7 +34,7 @@ _RANKS = (1, 2, 3, 4)
 _INSTRUCTIONS = {False: (100, 13, 19), True: (100, 13, 37)}
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield the one kernel.
 
     Raises

@@ -17,8 +17,8 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv.cuda import params, pool_channels, pool_general
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_layout import Runs, instructions, runs_of, taken
 from gpuconv.cuda.pool_problem import Problem, one_launch, seconds, three_axes, used_strides, vector_array_fields
@@ -52,21 +52,16 @@ class _Tile:
     bytes: int
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield the kernel, if it accepts the problem."""
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel, or why it does not take the problem."""
     tile = _accepted(problem, limits)
     if isinstance(tile, str):
+        yield Refusal(tile)
         return
     indices = problem.indices_strides is not None
     kernel = variant(problem.dtype, indices)
     time = seconds(problem, _instructions(problem, tile, limits), limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, tile, kernel))
-
-
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why a problem is not accepted."""
-    tile = _accepted(problem, limits)
-    return tile if isinstance(tile, str) else None
 
 
 def _accepted(problem: Problem, limits: Limits) -> _Tile | str:
