@@ -1,4 +1,4 @@
-"""The gradient of weights for every problem: sums over parts of the pixels, as in ``weight_grad.cuh``, then over these."""
+"""The gradient of weights of every problem: sums over parts of the pixels (``weight_grad.cuh``), then of the parts."""
 
 from __future__ import annotations
 
