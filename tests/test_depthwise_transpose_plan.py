@@ -58,7 +58,7 @@ def test_upsampling_is_one_launch_without_a_workspace(layout: str) -> None:
     made_plan = conv_plan.plan(problem, HOPPER)
     (launch,) = made_plan.launches
     assert launch.variant.name == "conv_transpose_depthwise_float32_2d"
-    assert (made_plan.workspace_bytes, made_plan.packed_bytes) == (0, 0)
+    assert (made_plan.bytes_of("workspace"), made_plan.bytes_of("packed")) == (0, 0)
     struct = fields(launch)
     assert struct["channels_first"] == (layout == "NHWC")
     assert struct["items"] * struct["walk"] == 4 * 21 * 512 * 512

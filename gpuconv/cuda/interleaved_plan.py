@@ -10,16 +10,15 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-import numpy as np
-
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, launching, mma_plan, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, launching, mma_plan, model
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import Interleavable
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.limits import RESERVED_BYTES
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Launch, Limits, Plan
+from gpuconv.cuda.variant import Variant
 
 # 128 channels in one block are too many sums to lay into shared memory; few channels in a group make slices of 8.
 _WIDE = Tile(64, 128, 16, 8, 8, 3, 0.84, rowwise=False)
@@ -60,14 +59,12 @@ def _on_tensor_cores(problem: Problem, one: Interleavable) -> Launch:
     phases, single = problem.phases[-1], one.plan.launches[-1]
     size = _dtypes.entry(one.accumulator).itemsize
     planes = ((phases - 1) * one.sums + phases * spread(phases, size)) * size
-    struct = np.frombuffer(single.parameters, single.variant.layout).copy()
-    struct["phases"] = params.division(prod(problem.phases[:-1]), False)
     return replace(
         single,
         variant=tensor_variant(single.variant),
         grid=(single.grid[0] // phases, 1, 1),
-        shared_bytes=single.shared_bytes + planes + (phases - 1) * gemm_structs.taps(False, 3).itemsize,
-        parameters=struct.tobytes(),
+        shared_bytes=single.shared_bytes + planes + (phases - 1) * gemm_fields.taps_bytes(3),
+        fields={**single.fields, "phases": prod(problem.phases[:-1])},
     )
 
 
@@ -118,7 +115,7 @@ def shared_bytes(problem: Problem, tile: Tile) -> int:
     size = _dtypes.entry(accumulator).itemsize
     apart = spread(phases, size)
     planes = ((phases - 1) * tile.block_m * tile.block_n + phases * apart) * size
-    return tile.shared_bytes(accumulator) + planes + phases * gemm_structs.taps(False, 3).itemsize
+    return tile.shared_bytes(accumulator) + planes + phases * gemm_fields.taps_bytes(3)
 
 
 def spread(parts: int, size: int) -> int:
@@ -153,11 +150,11 @@ def _plan(problem: Problem, tile: Tile, uniform: bool) -> Plan:
     chosen = variant(problem.dtype, tile, uniform)
     tiles = problem.tiles(tile.block_m, tile.block_n)
     fields = {
-        **gemm_fields.operands(problem, tiles, gemm_plan.packed_weights(problem), False),
-        "phases": params.division(prod(problem.phases[:-1]), False),
+        **gemm_fields.operands(problem, tiles, gemm_plan.packed_weights(problem)),
+        "phases": prod(problem.phases[:-1]),
     }
-    pointers = params.pointers(gemm_structs.correlation(False, 3), gemm_fields.roles(problem))
-    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared_bytes(problem, tile))
+    roles = gemm_fields.roles(problem)
+    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, roles, shared_bytes(problem, tile))
     reasons = (_reason(problem), gemm_plan.tap_reason(problem, tile, uniform))
     return gemm_plan.with_packing(problem, False, launch, reasons)
 
@@ -173,7 +170,6 @@ def variant(dtype: str, tile: Tile, uniform: bool) -> Variant:
         function=NAME,
         arguments=(entry.cuda, _dtypes.sums(dtype).cuda, *numbers),
         parameter="ConvTransposeParams<int, 3>",
-        layout=gemm_structs.operands("conv_transpose", False, 3),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )

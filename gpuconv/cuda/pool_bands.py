@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from math import prod
-from typing import Any
-
-import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import params, pool_general
+from gpuconv.cuda import pool_general
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_problem import (
     Problem,
     Rows,
@@ -27,6 +23,7 @@ from gpuconv.cuda.pool_problem import (
     seconds,
     whole_vectors,
 )
+from gpuconv.cuda.variant import Variant
 
 NAME = "bands"
 _THREADS, _WARP = 256, 32
@@ -109,7 +106,6 @@ def variant(dtype: str, indices: bool) -> Variant:
         function="max_pool_bands",
         arguments=(_dtypes.entry(dtype).cuda, str(indices).lower()),
         parameter="BandPoolParams",
-        layout=_layout(),
         threads=_THREADS,
         blocks_per_sm=_BLOCKS_PER_SM,
     )
@@ -118,23 +114,6 @@ def variant(dtype: str, indices: bool) -> Variant:
 def variants() -> list[Variant]:
     """Return every kernel that a plan can name."""
     return [variant(*row) for row in product(_dtypes.MAX_POOL_DTYPES, (False, True))]
-
-
-@cache
-def _layout() -> np.dtype[Any]:
-    index, divider = params.index(False), params.divider(False)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "y", "indices")),
-            ("plane", "<i8"),
-            ("planes", index),
-            *((name, index, (3,)) for name in ("x_extent", "y_extent", "kernel", "stride", "pad")),
-            *params.array_layout(("x", "y", "indices"), index, (2,)),
-            *((name, index) for name in ("tile_planes", "tile_rows", "walk", "merged")),
-            *((name, index) for name in ("slice_pitch", "row_pitch", "phase_step")),
-            *((name, divider) for name in ("channels", "depths", "bands", "column_tiles", "tile_columns", "groups")),
-        ]
-    )
 
 
 # ---------------------------------------------------------------- tiles
@@ -207,7 +186,7 @@ def _plan(problem: Problem, rows: Rows, kernel: Variant, limits: Limits) -> Plan
         "slice_pitch": slice_pitch,
         "row_pitch": row_pitch,
         "phase_step": 0 if tile.merged else rows.x_strides[3],
-        **{name: params.division(count, False) for name, count in zip(names, counts, strict=True)},
+        **dict(zip(names, counts, strict=True)),
     }
     blocks, shared = prod(grid), _shared_bytes(rows, tile, problem.dtype)
     reason = (

@@ -8,9 +8,10 @@ from dataclasses import replace
 from gpuconv._geometry import Ints, MaxPoolGeometry
 from gpuconv.cuda import choice, pool_grad_general, pool_grad_walks
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_grad_problem import OPERATOR, Problem
 from gpuconv.cuda.pool_problem import used
+from gpuconv.cuda.variant import Variant
 
 
 def for_max_pool_grad(

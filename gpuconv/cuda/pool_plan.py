@@ -17,8 +17,9 @@ from gpuconv.cuda import (
     pool_vectors,
 )
 from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_problem import OPERATOR, Problem
+from gpuconv.cuda.variant import Variant
 
 # Which say why they do not accept a problem.
 _FASTER = (pool_vectors, pool_bands, pool_planes, pool_tiles, pool_channels, pool_patches)

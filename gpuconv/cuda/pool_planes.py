@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from math import prod
-from typing import Any
-
-import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import multiples, params, pool_general
+from gpuconv.cuda import multiples, pool_general
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_problem import (
     Problem,
     Rows,
@@ -27,6 +23,7 @@ from gpuconv.cuda.pool_problem import (
     seconds,
     whole_vectors,
 )
+from gpuconv.cuda.variant import Variant
 
 NAME = "planes"
 _THREADS = 256
@@ -99,7 +96,6 @@ def variant(dtype: str, indices: bool) -> Variant:
         function="max_pool_planes",
         arguments=(_dtypes.entry(dtype).cuda, str(indices).lower()),
         parameter="PlanePoolParams",
-        layout=_layout(),
         threads=_THREADS,
         blocks_per_sm=_BLOCKS_PER_SM,
     )
@@ -108,25 +104,6 @@ def variant(dtype: str, indices: bool) -> Variant:
 def variants() -> list[Variant]:
     """Return every kernel that a plan can name."""
     return [variant(*row) for row in product(_dtypes.MAX_POOL_DTYPES, (False, True))]
-
-
-@cache
-def _layout() -> np.dtype[Any]:
-    index, divider = params.index(False), params.divider(False)
-    arrays = [(f"{name}_{axis}", index) for name in ("x", "y", "indices") for axis in ("batch", "channel", "stride")]
-    own = ("merged", "pitch", "place_pitch", "result_pitch", "result_place_pitch")
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "y", "indices")),
-            ("plane", "<i8"),
-            ("planes", index),
-            ("tile_planes", index),
-            *((name, index, (2,)) for name in ("x_extent", "y_extent", "kernel", "pad")),
-            *arrays,
-            *((name, index) for name in (*own, "columns_at", "places_at", "result_places_at")),
-            *((name, divider) for name in ("channels", "x_width", "y_width", "y_height", "runs", "tile_lines")),
-        ]
-    )
 
 
 # ---------------------------------------------------------------- shared memory
@@ -188,7 +165,7 @@ def _plan(problem: Problem, rows: Rows, kernel: Variant, limits: Limits) -> Plan
         "kernel": list(rows.kernel[1:]),
         "pad": list(rows.pad[1:]),
         **{name: getattr(tile, name) for name in (*own, "columns_at", "places_at", "result_places_at")},
-        **{name: params.division(count, False) for name, count in counts.items()},
+        **counts,
     }
     blocks = -(-rows.planes // tile.planes)
     reason = (

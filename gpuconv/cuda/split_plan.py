@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, partial
-from typing import Any
+from functools import partial
 
-import numpy as np
-
-from gpuconv.cuda import gemm_plan, gemm_structs, mma_plan, model, params
+from gpuconv.cuda import gemm_plan, mma_plan, model
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import Divisible
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space
+from gpuconv.cuda.variant import Variant
 
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
 _ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
@@ -66,12 +64,12 @@ def _plan(whole: Divisible, count: int, limits: Limits) -> Plan:
     pack, launch = plan.launches
     few = f"{divided} tiles are few for {limits.multiprocessors} multiprocessors"
     which = "each tile's K" if divided == whole.tiles else f"K of each of the last {divided} of {whole.tiles} tiles"
+    sums = _ticket_bytes(divided) + divided * count * whole.sums_bytes
     parts = [_launch(launch, whole, divided, count, part) for part in (_ALL, _SUMS, _TOTALS)]
     return replace(
         plan,
         launches=(whole.packing(divided), parts[_ALL]),
-        workspace_bytes=_ticket_bytes(divided) + divided * count * whole.sums_bytes,
-        workspace_use="sums of the splits",
+        spaces=(*plan.spaces, Space("workspace", "sums of the splits", sums)),
         reasons=(f"{which} in {count} splits: {few}", *plan.reasons),
         sharing=(pack, parts[_SUMS], parts[_TOTALS]),
     )
@@ -84,10 +82,9 @@ def _ticket_bytes(divided: int) -> int:
 def _launch(launch: Launch, whole: Divisible, divided: int, count: int, part: int) -> Launch:
     """Return the launch of the whole tiles, changed into one of splits: its struct is the same up to these."""
     chosen = variant(launch.variant)
-    begin = params.offset(chosen.layout, "splits")
     kept = whole.tiles - divided
     fields = {
-        "count": params.division(count, False),
+        "count": count,
         "whole": kept,
         "ticket_bytes": _ticket_bytes(divided),
         "part": part,
@@ -96,8 +93,8 @@ def _launch(launch: Launch, whole: Divisible, divided: int, count: int, part: in
         chosen,
         (divided if part == _TOTALS else kept + divided * count, 1, 1),
         launch.shared_bytes,
-        launch.parameters.ljust(begin, b"\0") + params.pack(gemm_structs.splits(), fields),
-        (*launch.pointers, *params.pointers(gemm_structs.splits(), {"workspace": "workspace"}, begin)),
+        {**launch.fields, "splits": fields},
+        {**launch.roles, "splits.workspace": "workspace"},
     )
 
 
@@ -113,16 +110,7 @@ def variant(whole: Variant) -> Variant:
         source=f"{operator}_split.cu",
         function=f"{operator}_split_mma" if whole.function.endswith("_mma") else f"{operator}_split",
         parameter=whole.parameter.replace("Params", "SplitParams"),
-        layout=_layout(whole.layout),
     )
-
-
-@cache
-def _layout(whole: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the layout of the struct that begins as the one of whole tiles does."""
-    assert whole.fields is not None
-    assert whole.names is not None
-    return params.layout([*((name, whole.fields[name][0]) for name in whole.names), ("splits", gemm_structs.splits())])
 
 
 def variants() -> Iterator[Variant]:
