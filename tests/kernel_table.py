@@ -50,8 +50,9 @@ from gpuconv.cuda import (
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
-from gpuconv.cuda.plan import Launch, Plan, Variant
+from gpuconv.cuda.plan import Launch, Plan
 from gpuconv.cuda.prepared import contiguous_strides
+from gpuconv.cuda.variant import Variant
 from gpuconv.cuda.variants import all_variants
 
 EVERY = bool(os.environ.get("GPUCONV_EVERY_ARCHITECTURE"))  # in one run of the tests

@@ -342,7 +342,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_RECORDED,
     ),
     "cuda/wgmma_*.py": (*_WGMMA, *_FAMILY),
-    "cuda/gemm_structs.py": ("test_gemm_plan.py structs", _STRUCTS),
+    "cuda/structs.py": ("test_structs.py", _STRUCTS),
     "cuda/gemm_*.py": ("test_correlation.py", "test_gemm_plan.py", "test_split_plan.py", _GEMMS, *_FAMILY),
     "cuda/conv_plan.py": (*_PLANS, "test_tune.py", "test_precision.py", "test_stem_plan.py", *_FAMILY),
     "cuda/correlation.py": (

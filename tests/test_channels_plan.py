@@ -100,7 +100,7 @@ def test_depthwise_layers_with_channels_last_are_one_launch(x: Ints, k: int, str
     plan = conv_plan.plan(made("conv", x, w, dtype, group=x[1], strides=[stride] * 2, pads=pads), HOPPER)
     (launch,) = plan.launches
     assert "_channels_" in launch.variant.name
-    assert (plan.workspace_bytes, plan.packed_bytes) == (0, 0)
+    assert (plan.bytes_of("workspace"), plan.bytes_of("packed")) == (0, 0)
     assert [role for role, _ in launch.pointers] == ["x", "w", "y"]
     assert not any(reason.startswith("no direct sum") for reason in plan.reasons)
 

@@ -112,7 +112,7 @@ def test_depthwise_layers_are_one_launch_without_a_workspace() -> None:
     plan = conv_plan.plan(made("conv", (64, 144, 56, 56), (144, 1, 3, 3), group=144, pads=[1, 1, 1, 1]), HOPPER)
     (launch,) = plan.launches
     assert launch.variant.name == "depthwise_float32_3d_3x3s1"
-    assert (plan.workspace_bytes, plan.packed_bytes) == (0, 0)
+    assert (plan.bytes_of("workspace"), plan.bytes_of("packed")) == (0, 0)
     assert list(fields(plan)["outputs"]) == [1, 56, 56]  # whole planes: no input is read twice
     assert [role for role, _ in launch.pointers] == ["x", "w", "y"]
 

@@ -28,7 +28,7 @@ def test_a_band_holds_all_inputs_of_a_box() -> None:
     assert made is not None
     packing, launch = made.launches
     assert packing.packs
-    assert made.packed_bytes == 3 * 49 * 64 * 4
+    assert made.bytes_of("packed") == 3 * 49 * 64 * 4
     struct = fields(launch)
     rows, columns = 1 << struct["row_bits"], 1 << struct["column_bits"]
     assert rows * columns == 256

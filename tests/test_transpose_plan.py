@@ -64,7 +64,7 @@ def test_weights_in_memory_are_the_rows_of_the_gemm() -> None:
     # Two groups of 20 channels; 3 filters of 2 x 5 taps are 30 rows, 2 x 9 x 30 inputs 540 columns.
     made = plan(problem((2, 40, 9, 30), (40, 3, 2, 5), strides=[2, 5], group=2), "depth_to_space_float32_3d_16x128x16")
     (launch,) = made.launches
-    assert made.packed_bytes == made.workspace_bytes == 0
+    assert made.bytes_of("packed") == made.bytes_of("workspace") == 0
     assert launch.grid == (2 * 2 * 5, 1, 1)
     assert {role for role, _ in launch.pointers} == {"x", "w", "y"}
     struct = fields(made)
@@ -80,7 +80,7 @@ def test_weights_in_memory_are_the_rows_of_the_gemm() -> None:
 def test_weights_of_16_bits_are_packed(dtype: str) -> None:
     made = plan(problem((1, 20, 9, 8), (20, 6, 2, 2), dtype, strides=[2, 2]), "depth_to_space")
     packed = 4 * 20 * 24 if dtype.endswith("16") else 0  # bytes of float32, 24 rows being whole vectors
-    assert (len(made.launches), made.packed_bytes) == ((2, packed) if packed else (1, 0))
+    assert (len(made.launches), made.bytes_of("packed")) == ((2, packed) if packed else (1, 0))
 
 
 def test_weights_in_another_order_are_packed_or_not_taken() -> None:

@@ -134,7 +134,7 @@ def test_where_nothing_can_be_written_the_choice_holds_in_this_process(
 
 
 def _choose(name: str) -> Plan:
-    plans = [Plan(kernel, (), 0, "", ()) for kernel in ("slow", "quick")]
+    plans = [Plan(kernel, (), ()) for kernel in ("slow", "quick")]
     candidates = [Candidate(p.operator, 2e-6 - 1e-6 * n, [p].pop) for n, p in enumerate(plans)]
     return choice.choose(FIRST, [family(candidates)], Limits("sm_90a", 132, 1, 1, name))
 

@@ -27,7 +27,8 @@ from gpuconv.cuda import (
 )
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.offers import Family
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
 FAMILIES: tuple[Family, ...] = (

@@ -15,18 +15,17 @@ from gpuconv.cuda import (
     depth_to_space_plan,
     fragments,
     gemm_fields,
-    gemm_structs,
     launching,
     matrix_plan,
     mma_plan,
     model,
-    params,
 )
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.matrix_plan import Tile
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
 
 NAME = "conv_transpose_matrix"
 _HALF = (Tile(64, 128, 32, 64, 2, 4, 2.3, 0.28),)
@@ -117,12 +116,11 @@ def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
     chosen = variant(rows.dtype, rows.precision, tile)
     weights = PackedWeights(rows.w_strides[2] * rows.itemsize, rows.channels, rows.channels)
     fields = depth_to_space_plan.fields(problem, rows, counts, weights)
-    roles = gemm_fields.roles(rows) | {"weights": "w"}
-    pointers = params.pointers(gemm_structs.correlation(False, 3), roles)
+    roles = gemm_fields.roles(rows) | {"common.weights": "w"}
     shared = _shared_bytes(rows, tile)
-    launch = launching.of_blocks(rows.operator, chosen, blocks, fields, pointers, shared)
+    launch = launching.of_blocks(rows.operator, chosen, blocks, fields, roles, shared)
     reason = f"one GEMM of {rows.filters} rows, channels and taps, on tensor cores; weights as they are"
-    return Plan(rows.operator, (launch,), 0, "", (f"{reason}; {matrix_plan.copied(rows, _INPUTS)}",))
+    return Plan(rows.operator, (launch,), (f"{reason}; {matrix_plan.copied(rows, _INPUTS)}",))
 
 
 # ---------------------------------------------------------------- variants
@@ -138,7 +136,6 @@ def variant(dtype: str, precision: str, tile: Tile) -> Variant:
         function=NAME,
         arguments=conv.arguments[:-1],
         parameter="DepthToSpaceParams<int, 3>",
-        layout=gemm_structs.depth_to_space(),
     )
 
 

@@ -13,12 +13,13 @@ from math import prod
 from typing import Any
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, launching, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, launching, model, params
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
 
 _HALF = (Tile(64, 64, 16, 8, 4, 4, 0.72), Tile(16, 128, 16, 4, 4, 4, 0.51))
 _TILES = {
@@ -136,22 +137,21 @@ def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
     if natural:
         weights = replace(weights, pitch=rows.filters)
     found = fields(problem, rows, rows.tiles(tile.block_m, tile.block_n), weights)
-    roles = gemm_fields.roles(rows) | ({"weights": "w"} if natural else {})
-    pointers = params.pointers(gemm_structs.correlation(False, 3), roles)
-    launch = launching.of_blocks(rows.operator, chosen, blocks, found, pointers, _shared_bytes(rows, tile))
+    roles = gemm_fields.roles(rows) | ({"common.weights": "w"} if natural else {})
+    launch = launching.of_blocks(rows.operator, chosen, blocks, found, roles, _shared_bytes(rows, tile))
     reason = f"one GEMM of {rows.filters} rows, channels and taps, whose outputs do not overlap"
     if natural:
-        return Plan(rows.operator, (launch,), 0, "", (reason, "the weights are read as they lie in memory"))
+        return Plan(rows.operator, (launch,), (reason, "the weights are read as they lie in memory"))
     return gemm_plan.with_packing(rows, False, launch, (reason,))
 
 
 def fields(problem: Problem, rows: Problem, tiles: tuple[int, int], weights: PackedWeights) -> Mapping[str, Any]:
     """Return the fields of ``DepthToSpaceParams``: ``rows`` is the GEMM, ``tiles`` counts its tiles each way."""
     deep = correlation.in_three_axes(problem)
-    numbers = zip(deep.pads, deep.y_shape[2:], deep.y_strides[2:], params.divisions(deep.taps, False), strict=True)
+    numbers = zip(deep.pads, deep.y_shape[2:], deep.y_strides[2:], deep.taps, strict=True)
     return {
-        "common": gemm_fields.common(rows, tiles, weights, False),
-        "taps": gemm_fields.taps(rows, weights, False),
+        "common": gemm_fields.common(rows, tiles, weights),
+        "taps": gemm_fields.taps(rows, weights),
         "axes": [dict(zip(("pad", "extent", "y_stride", "taps"), axis, strict=True)) for axis in numbers],
         "out_channels": problem.filters,
     }
@@ -167,7 +167,6 @@ def variant(dtype: str, tile: Tile) -> Variant:
         function=NAME,
         arguments=(entry.cuda, _dtypes.sums(dtype).cuda, "int", "3", *map(str, sizes)),
         parameter="DepthToSpaceParams<int, 3>",
-        layout=gemm_structs.depth_to_space(),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )

@@ -6,17 +6,16 @@ The struct mirrors ``DepthwiseTransposeParams`` of ``kernels_cu/conv_transpose_d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_structs, launching, model, multiples, params
+from gpuconv.cuda import launching, model, multiples, params
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
 
 NAME = "depthwise columns"
 _THREADS = 256
@@ -125,12 +124,12 @@ def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
         "taps": _axes(problem.taps, 1),
         "walk": walk,
         "channels_first": _channels_first(problem),
-        "stride": params.divisions(_axes(problem.strides, 1), False),
-        "channels": params.division(problem.y_shape[1], False),
-        "columns": params.division(problem.y_shape[-1], False),
-        "rows": params.division(phases, False),
-        "walks": params.division(-(-columns // walk), False),
-        "filters": params.division(problem.filters, False),
+        "stride": _axes(problem.strides, 1),
+        "channels": problem.y_shape[1],
+        "columns": problem.y_shape[-1],
+        "rows": phases,
+        "walks": -(-columns // walk),
+        "filters": problem.filters,
     }
     for name, shape, strides in (
         ("x", problem.x_shape, problem.x_strides),
@@ -152,29 +151,8 @@ def variant(dtype: str) -> Variant:
         function="conv_transpose_depthwise",
         arguments=(entry.cuda, _dtypes.sums(dtype).cuda),
         parameter="DepthwiseTransposeParams",
-        layout=_layout(),
         threads=_THREADS,
         blocks_per_sm=5,
-    )
-
-
-@cache
-def _layout() -> np.dtype[Any]:
-    axes, divider = (2,), params.divider(False)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "w", "b", "y")),
-            ("items", "<i4"),
-            *params.array_layout(("x", "y"), "<i4", axes, extents=True),
-            *((name, "<i4") for name in ("w_group", "w_filter")),
-            ("w_stride", "<i4", axes),
-            ("b_stride", "<i4"),
-            *((name, "<i4", axes) for name in ("pad", "taps")),
-            *((name, "<i4") for name in ("walk", "channels_first")),
-            ("stride", divider, axes),
-            *((name, divider) for name in ("channels", "columns", "rows", "walks", "filters")),
-            ("finish", gemm_structs.finish()),
-        ]
     )
 
 

@@ -7,19 +7,18 @@ and column; lower ranks are of unit depth and height. ConvTranspose of stride 1 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from math import gcd
 from typing import Any
 
-import numpy as np
-
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import direct_tile, gemm_structs, launching, model, params
+from gpuconv.cuda import direct_tile, launching, model, params
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.direct_work import FORMS, GROUPED, THREADS, Form, axes_of, weights_of, work_of
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
 
 NAME = "direct sums"
 _MOST_CHANNELS = 32  # of a group, and as many filters
@@ -125,42 +124,8 @@ def variant(dtype: str, form: Form) -> Variant:
         function="conv_direct",
         arguments=(entry.cuda, accumulator, *map(str, sizes), str(form.line).lower()),
         parameter="DirectParams",
-        layout=_layout(),
         threads=THREADS,
         blocks_per_sm=form.blocks_per_sm(entry.accumulator),
-    )
-
-
-@cache
-def _layout() -> np.dtype[Any]:
-    axes, divider = (3,), params.divider(False)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "w", "b", "y")),
-            *((name, "<i4") for name in ("groups", "channels", "filters")),
-            *params.array_layout(("x", "y"), "<i4", axes, extents=True),
-            *((f"w_{name}", "<i4") for name in ("first", "group", "filter", "channel")),
-            ("w_stride", "<i4", axes),
-            ("b_stride", "<i4"),
-            *((name, "<i4", axes) for name in ("stride", "dilation", "start")),
-            *((name, "<i4") for name in ("lead", "step")),
-            ("extent", "<i4", axes),
-            *((f"{name}_pitch", "<i4") for name in ("phase", "row", "depth", "channel")),
-            *((name, "<i4") for name in ("weights", "filter_weights", "filter_pitch")),
-            ("lanes", "<i4", axes),
-            *((name, "<i4") for name in ("row_lanes", "x_width", "y_width")),
-            ("outputs", "<i4", axes),
-            *((f"spread_{name}", "<i4") for name in ("row", "column")),
-            *((name, "<i4") for name in ("groups_here", "filter_bits")),
-            ("tiles", divider, axes),
-            ("blocks", divider, axes),
-            ("filter_blocks", divider),
-            ("group_blocks", divider),
-            ("taps", divider, axes),
-            *((name, divider) for name in ("by_step", "by_stride")),
-            ("row_taps", "<i4"),
-            ("finish", gemm_structs.finish()),
-        ]
     )
 
 

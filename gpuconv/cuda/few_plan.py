@@ -10,11 +10,12 @@ from functools import partial
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_structs, launching, model, params
+from gpuconv.cuda import correlation, gemm_fields, launching, model
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
 
 NAME = "conv_few"
 _FILTERS = (4, 8)  # of a kernel, at most
@@ -75,18 +76,17 @@ def _plan(problem: Problem, filters: int) -> Plan:
     tiles, at_once = _tiles(problem), _channels_at_once(problem, filters)
     weights = PackedWeights(filters, problem.rows, problem.channels)
     fields = {
-        **gemm_fields.operands(problem, (1, tiles), weights, False),
+        **gemm_fields.operands(problem, (1, tiles), weights),
         **problem.w_steps,
         "w_stride": problem.w_strides[3:],
         "all_taps": prod(problem.taps),
         "channels_at_once": at_once,
     }
-    roles = gemm_fields.roles(problem) | {"weights": "w"}
-    pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
+    roles = gemm_fields.roles(problem) | {"common.weights": "w"}
     shared = at_once * _channel_bytes(problem, filters)
-    launch = launching.of_blocks(problem.operator, chosen, tiles * problem.group, fields, pointers, shared)
+    launch = launching.of_blocks(problem.operator, chosen, tiles * problem.group, fields, roles, shared)
     reason = f"no GEMM: {problem.filters} output channels of a group; weights as they are, {at_once} channels at a time"
-    return Plan(problem.operator, (launch,), 0, "", (reason,))
+    return Plan(problem.operator, (launch,), (reason,))
 
 
 def _channel_bytes(problem: Problem, filters: int) -> int:
@@ -111,7 +111,6 @@ def variant(dtype: str, filters: int) -> Variant:
         function="conv_few",
         arguments=(entry.cuda, _dtypes.sums(dtype).cuda, "int", str(RANK), str(filters)),
         parameter=f"ConvFewParams<int, {RANK}>",
-        layout=gemm_structs.few(RANK),
         threads=_THREADS,
         blocks_per_sm=_BLOCKS_PER_SM[dtype][_FILTERS.index(filters)],
     )

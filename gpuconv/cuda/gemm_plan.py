@@ -13,11 +13,12 @@ from itertools import product
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import gemm_fields, gemm_structs, launching, model, params
+from gpuconv.cuda import gemm_fields, launching, model, params
 from gpuconv.cuda.correlation import RANK, Problem, in_axes
 from gpuconv.cuda.gemm_fields import Divisible, PackedWeights
 from gpuconv.cuda.offers import Candidate, Offer
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.variant import Variant
 
 _STAGES = 3
 _ROWWISE = 0.75  # of the multiplications' share, where the tap of every row must be found
@@ -159,7 +160,7 @@ def with_packing(problem: Problem, wide: bool, launch: Launch, reasons: tuple[st
     """Return the plan of a launch on packed weights, after the one that packs them."""
     launches = (packing(problem, wide), launch) if problem.rows else (launch,)
     size = problem.group * problem.rows * pitch(problem) * _dtypes.sums(problem.dtype).itemsize
-    return Plan(problem.operator, launches, 0, "", reasons, packed_bytes=size)
+    return Plan(problem.operator, launches, reasons, kept(Space.packed(size)))
 
 
 def _seconds(problem: Problem, tile: Tile, uniform: bool, limits: Limits) -> float:
@@ -193,17 +194,16 @@ def tap_reason(problem: Problem, tile: Tile, uniform: bool) -> str:
 def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
     blocks = _blocks(problem, tile)
     chosen = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
-    fields = gemm_fields.operands(problem, problem.tiles(tile.block_m, tile.block_n), packed_weights(problem), wide)
+    fields = gemm_fields.operands(problem, problem.tiles(tile.block_m, tile.block_n), packed_weights(problem))
     shared = _shared_bytes(problem, tile, wide)
     if _splits(problem.operator, problem.dtype, wide, problem.rank, tile, uniform):
         fields = {**fields, "splits": gemm_fields.splits(blocks)}
-    pointers = params.pointers(gemm_structs.correlation(wide, problem.rank), gemm_fields.roles(problem))
-    return launching.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared)
+    return launching.of_blocks(problem.operator, chosen, blocks, fields, gemm_fields.roles(problem), shared)
 
 
 def _shared_bytes(problem: Problem, tile: Tile, wide: bool) -> int:
     """Return the bytes of the slices, and of the taps of a phase."""
-    taps = gemm_structs.taps(wide, problem.rank).itemsize if problem.phases else 0
+    taps = gemm_fields.taps_bytes(problem.rank, wide) if problem.phases else 0
     return tile.shared_bytes(problem.accumulator) + taps
 
 
@@ -224,10 +224,10 @@ def packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
         "rows": problem.rows,
         **problem.w_steps,
         "w_stride": problem.w_strides[3:],
-        "by_tap": params.division(prod(problem.taps), wide),
-        "taps": params.divisions(problem.taps, wide),
-        "m_squares": params.division(squares[0], False),
-        "row_squares": params.division(squares[1], False),
+        "by_tap": prod(problem.taps),
+        "taps": problem.taps,
+        "m_squares": squares[0],
+        "row_squares": squares[1],
     }
     return gemm_fields.packing_launch(problem.operator, chosen, blocks, fields, tickets)
 
@@ -248,7 +248,6 @@ def variant(operator: str, dtype: str, wide: bool, rank: int, tile: Tile, unifor
         function=function,
         arguments=(entry.cuda, sums, index, *map(str, (rank, *sizes)), str(uniform).lower()),
         parameter=f"{struct}<{index}, {rank}>",
-        layout=gemm_structs.split_operands(operator, rank) if splits else gemm_structs.operands(operator, wide, rank),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm - wide,  # 64-bit numbers take more registers
     )
@@ -268,7 +267,6 @@ def packing_variant(dtype: str, wide: bool, rank: int) -> Variant:
         function="pack_weights",
         arguments=(entry.cuda, _dtypes.sums(dtype).cuda, index, str(rank)),
         parameter=f"PackParams<{index}, {rank}>",
-        layout=gemm_structs.packing(wide, rank),
         threads=256,
         blocks_per_sm=4,
     )

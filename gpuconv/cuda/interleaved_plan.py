@@ -11,12 +11,13 @@ from functools import partial
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, launching, model, params
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, launching, model
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.limits import RESERVED_BYTES
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
 
 # 128 channels in one block are too many sums to lay into shared memory; few channels in a group make slices of 8.
 _SHALLOW = Tile(16, 128, 8, 4, 4, 4, 0.51, rowwise=False)
@@ -85,7 +86,7 @@ def shared_bytes(problem: Problem, tile: Tile) -> int:
     size = _dtypes.entry(accumulator).itemsize
     apart = spread(phases, size)
     planes = ((phases - 1) * tile.block_m * tile.block_n + phases * apart) * size
-    return tile.shared_bytes(accumulator) + planes + phases * gemm_structs.taps(False, 3).itemsize
+    return tile.shared_bytes(accumulator) + planes + phases * gemm_fields.taps_bytes(3)
 
 
 def spread(parts: int, size: int) -> int:
@@ -120,11 +121,11 @@ def _plan(problem: Problem, tile: Tile, uniform: bool) -> Plan:
     chosen = variant(problem.dtype, tile, uniform)
     tiles = problem.tiles(tile.block_m, tile.block_n)
     fields = {
-        **gemm_fields.operands(problem, tiles, gemm_plan.packed_weights(problem), False),
-        "phases": params.division(prod(problem.phases[:-1]), False),
+        **gemm_fields.operands(problem, tiles, gemm_plan.packed_weights(problem)),
+        "phases": prod(problem.phases[:-1]),
     }
-    pointers = params.pointers(gemm_structs.correlation(False, 3), gemm_fields.roles(problem))
-    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared_bytes(problem, tile))
+    roles = gemm_fields.roles(problem)
+    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, roles, shared_bytes(problem, tile))
     reasons = (_reason(problem), gemm_plan.tap_reason(problem, tile, uniform))
     return gemm_plan.with_packing(problem, False, launch, reasons)
 
@@ -140,7 +141,6 @@ def variant(dtype: str, tile: Tile, uniform: bool) -> Variant:
         function=NAME,
         arguments=(entry.cuda, _dtypes.sums(dtype).cuda, *numbers),
         parameter="ConvTransposeParams<int, 3>",
-        layout=gemm_structs.operands("conv_transpose", False, 3),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )

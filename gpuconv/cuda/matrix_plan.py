@@ -14,13 +14,14 @@ from itertools import product
 from math import gcd, prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_structs, launching, mma_plan, model, params
-from gpuconv.cuda.correlation import RANK, Problem
+from gpuconv.cuda import correlation, fragments, gemm_fields, launching, mma_plan, model
+from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.fragments import Arithmetic
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pointwise_plan import step
+from gpuconv.cuda.variant import Variant
 
 NAME = "conv_matrix"
 _CHUNK = 16  # bytes of a copy, where rows begin on so many
@@ -190,13 +191,12 @@ def _plan(problem: Problem, inputs: str, tile: Tile) -> Plan:
     blocks = prod(problem.tiles(tile.block_m, tile.block_n)) * problem.group
     chosen = variant(problem.dtype, problem.precision, inputs, tile)
     weights = PackedWeights(problem.w_strides[1] * problem.itemsize, problem.filters, problem.channels)
-    fields = gemm_fields.operands(problem, problem.tiles(tile.block_m, tile.block_n), weights, False)
-    roles = gemm_fields.roles(problem) | {"weights": "w"}
-    pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)
+    fields = gemm_fields.operands(problem, problem.tiles(tile.block_m, tile.block_n), weights)
+    roles = gemm_fields.roles(problem) | {"common.weights": "w"}
     shared = shared_bytes(problem, inputs, tile)
-    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, pointers, shared)
+    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, roles, shared)
     reason = "a product of matrices on tensor cores: one tap, weights as they are"
-    return Plan(problem.operator, (launch,), 0, "", (f"{reason}; {copied(problem, inputs)}",))
+    return Plan(problem.operator, (launch,), (f"{reason}; {copied(problem, inputs)}",))
 
 
 def copied(problem: Problem, inputs: str) -> str:
@@ -222,7 +222,6 @@ def variant(dtype: str, precision: str, inputs: str, tile: Tile) -> Variant:
         function="conv_matrix",
         arguments=(arithmetic.cuda, *map(str, sizes), str(inputs == "pixels").lower()),
         parameter="ConvMatrixParams",
-        layout=gemm_structs.operands("conv", False, RANK),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )

@@ -11,13 +11,14 @@ from functools import partial
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, fragments, gemm_fields, gemm_structs, launching, mma_tile, params, runs
+from gpuconv.cuda import correlation, fragments, gemm_fields, launching, mma_tile, runs
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import Divisible
 from gpuconv.cuda.mma_tile import Form, Tile
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
 from gpuconv.cuda.runs import Runs
+from gpuconv.cuda.variant import Variant
 
 NAME = "tensor cores"
 _TABLE_ROWS = 1024  # rows of K that fit the table of the form that finds the tap of every row
@@ -116,7 +117,7 @@ def _plan(seen: Runs, tile: Tile, form: Form) -> Plan:
     problem = seen.gathered
     launches = (_packing(seen.packed, tile, form), _gemm(problem, tile, form))
     size = mma_tile.packed_bytes(problem, tile, form)
-    return Plan(problem.operator, launches, 0, "", (_reason(seen, form),), packed_bytes=size)
+    return Plan(problem.operator, launches, (_reason(seen, form),), kept(Space.packed(size)))
 
 
 def _reason(seen: Runs, form: Form) -> str:
@@ -142,13 +143,13 @@ def _packing(problem: Problem, tile: Tile, form: Form, tickets: int = 0) -> Laun
 def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
     chosen = variant(problem.operator, problem.dtype, problem.precision, tile, form)
     fields = gemm_fields.operands(
-        problem, problem.tiles(tile.block_m, tile.block_n), mma_tile.packed_weights(problem, tile, form), False
+        problem, problem.tiles(tile.block_m, tile.block_n), mma_tile.packed_weights(problem, tile, form)
     )
     if mma_tile.divisible(fragments.arithmetic(problem), tile, form):
         fields = {**fields, "splits": gemm_fields.splits(mma_tile.blocks(problem, tile))}
-    pointers = params.pointers(gemm_structs.correlation(False, RANK), gemm_fields.roles(problem))
     shared = mma_tile.shared_bytes(problem, tile, form)
-    return launching.of_blocks(problem.operator, chosen, mma_tile.blocks(problem, tile), fields, pointers, shared)
+    roles = gemm_fields.roles(problem)
+    return launching.of_blocks(problem.operator, chosen, mma_tile.blocks(problem, tile), fields, roles, shared)
 
 
 # ---------------------------------------------------------------- variants
@@ -167,7 +168,6 @@ def variant(operator: str, dtype: str, precision: str, tile: Tile, form: Form) -
         function=f"{operator}_split_mma" if splits else f"{operator}_mma",
         arguments=(arithmetic.cuda, *map(str, sizes), f"Gather::k{form.gather.capitalize()}"),
         parameter=f"{struct}<int, {RANK}>",
-        layout=gemm_structs.split_operands(operator, RANK) if splits else gemm_structs.operands(operator, False, RANK),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )

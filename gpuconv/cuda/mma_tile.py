@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from gpuconv.cuda import fragments, gemm_structs, model
+from gpuconv.cuda import fragments, gemm_fields, model
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.fragments import FRAGMENT_BYTES, Arithmetic
 from gpuconv.cuda.gemm_fields import PackedWeights
@@ -191,7 +191,7 @@ def shared_bytes(problem: Problem, tile: Tile, form: Form) -> int:
     pixelwise = size == 2 or form.copied > 0
     inputs = tile.block_n * form.block_k * size + (0 if pixelwise else 32 * form.block_k)
     entries = form.entries(slices(problem, form) * form.block_k, size)
-    taps = gemm_structs.taps(False, RANK).itemsize if problem.phases else 0
+    taps = gemm_fields.taps_bytes(RANK) if problem.phases else 0
     return form.stages * (weights + inputs) + (tile.block_n + entries) * _STANDING + taps
 
 

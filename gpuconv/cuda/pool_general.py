@@ -6,25 +6,23 @@ The struct mirrors ``MaxPoolParams`` of ``kernels_cu/max_pool.cu``; strides coun
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
-
-import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv.cuda import params
 from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.offers import Candidate, Offer
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Launch, Limits, Plan
 from gpuconv.cuda.pool_problem import (
     OPERATOR,
     Problem,
-    pointers,
+    roles,
     seconds,
     used,
 )
+from gpuconv.cuda.variant import Variant
 
 NAME = "one output a thread"
 _THREADS = 256
@@ -72,7 +70,6 @@ def variant(dtype: str, wide: bool, ndim: int, indices: bool) -> Variant:
         function="max_pool",
         arguments=(_dtypes.entry(dtype).cuda, index, str(ndim), str(indices).lower()),
         parameter=f"MaxPoolParams<{index}, {ndim}>",
-        layout=_layout(wide, ndim),
         threads=_THREADS,
         blocks_per_sm=_blocks_per_sm(wide, ndim),
     )
@@ -103,38 +100,19 @@ def _plan(problem: Problem, kernel: Variant, wide: bool) -> Plan:
         variant=kernel,
         grid=(across, -(-blocks // across), 1),
         shared_bytes=0,
-        parameters=params.pack(kernel.layout, _fields(problem) | _dividers(problem, wide)),
-        pointers=tuple(pointers(problem, kernel.layout)),
+        fields=_fields(problem) | _dividers(problem),
+        roles=roles(problem),
     )
     reason = (
         f"{kernel.name}: {'channels last: ' * problem.channels_last}one output a thread, "
         f"{outputs} outputs in {blocks} blocks of {_THREADS} threads; "
         f"{64 if wide else 32}-bit indices, the largest number being {_largest(problem)}"
     )
-    return Plan(OPERATOR, (launch,), 0, "", (reason,))
-
-
-@cache
-def _layout(wide: bool, ndim: int) -> np.dtype[Any]:
-    index, divider, axes = params.index(wide), params.divider(wide), (ndim,)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "y", "indices")),
-            ("plane", "<i8"),
-            ("outputs", index),
-            *((name, index, axes) for name in ("x_extent", "stride", "pad", "reach")),
-            *params.array_layout(("x", "y", "indices"), index, axes),
-            *((name, index, axes) for name in ("place_stride", "x_step", "place_step")),
-            ("dilation", divider, axes),
-            ("y_extent", divider, axes),
-            ("channels", divider),
-            ("channels_last", index),
-        ]
-    )
+    return Plan(OPERATOR, (launch,), (reason,))
 
 
 def _fields(problem: Problem) -> dict[str, Any]:
-    """Return the struct's numbers but for its dividers, which depend on the index width."""
+    """Return the struct's numbers but for its divisors."""
     geometry, axes = problem.geometry, problem.axes
     x_strides = used(geometry.x_shape, problem.x_strides)
     places = problem.place_strides
@@ -157,11 +135,11 @@ def _fields(problem: Problem) -> dict[str, Any]:
     return fields
 
 
-def _dividers(problem: Problem, wide: bool) -> dict[str, Any]:
+def _dividers(problem: Problem) -> dict[str, Any]:
     return {
-        "dilation": params.divisions([axis.dilation for axis in problem.axes], wide),
-        "y_extent": params.divisions(problem.geometry.y_shape[2:], wide),
-        "channels": params.division(problem.geometry.y_shape[1], wide),
+        "dilation": [axis.dilation for axis in problem.axes],
+        "y_extent": problem.geometry.y_shape[2:],
+        "channels": problem.geometry.y_shape[1],
     }
 
 

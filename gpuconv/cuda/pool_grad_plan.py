@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from gpuconv._geometry import Ints, MaxPoolGeometry
 from gpuconv.cuda import choice, pool_grad_general, pool_grad_walks
 from gpuconv.cuda.offers import Family
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_grad_problem import OPERATOR, Problem
 from gpuconv.cuda.pool_problem import used
+from gpuconv.cuda.variant import Variant
 
 FAMILIES: tuple[Family, ...] = (pool_grad_general, pool_grad_walks)
 

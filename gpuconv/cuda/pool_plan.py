@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from gpuconv._geometry import Ints, MaxPoolGeometry
 from gpuconv.cuda import choice, pool_channels, pool_general, pool_patches, pool_tiles, pool_vectors
 from gpuconv.cuda.offers import Family
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_problem import OPERATOR, Problem
+from gpuconv.cuda.variant import Variant
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
 FAMILIES: tuple[Family, ...] = (pool_general, pool_vectors, pool_tiles, pool_channels, pool_patches)

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from gpuconv.cuda import gemm_fields, gemm_plan, gemm_structs, mma_plan, model, params
+from gpuconv.cuda import gemm_fields, gemm_plan, mma_plan, model
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import ALL, SUMS, TOTALS, Divisible
 from gpuconv.cuda.offers import Candidate, Offer
-from gpuconv.cuda.plan import Launch, Limits, Plan
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space
 
 NAME = "splits of K"
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
@@ -64,12 +64,12 @@ def _plan(whole: Divisible, count: int, limits: Limits) -> Plan:
     pack, launch = plan.launches
     few = f"{divided} tiles are few for {limits.multiprocessors} multiprocessors"
     which = "each tile's K" if divided == whole.tiles else f"K of each of the last {divided} of {whole.tiles} tiles"
+    sums = gemm_fields.ticket_bytes(divided) + divided * count * whole.sums_bytes
     parts = [_launch(launch, whole, divided, count, part) for part in (ALL, SUMS, TOTALS)]
     return replace(
         plan,
         launches=(whole.packing(divided), parts[ALL]),
-        workspace_bytes=gemm_fields.ticket_bytes(divided) + divided * count * whole.sums_bytes,
-        workspace_use="sums of the splits",
+        spaces=(*plan.spaces, Space("workspace", "sums of the splits", sums)),
         reasons=(f"{which} in {count} splits: {few}", *plan.reasons),
         sharing=(pack, parts[SUMS], parts[TOTALS]),
     )
@@ -77,15 +77,13 @@ def _plan(whole: Divisible, count: int, limits: Limits) -> Plan:
 
 def _launch(launch: Launch, whole: Divisible, divided: int, count: int, part: int) -> Launch:
     """Return the launch of the whole tiles, changed into one of splits."""
-    layout = launch.variant.layout
-    begin, splits = params.offset(layout, "splits"), gemm_structs.splits()
     kept = whole.tiles - divided
-    fields = params.pack(splits, gemm_fields.splits(whole.tiles, divided, count, part))
+    splits = gemm_fields.splits(whole.tiles, divided, count, part)
     return replace(
         launch,
         grid=(divided if part == TOTALS else kept + divided * count, 1, 1),
-        parameters=launch.parameters[:begin] + fields + launch.parameters[begin + len(fields) :],
-        pointers=(*launch.pointers, *params.pointers(splits, {"workspace": "workspace"}, begin)),
+        fields={**launch.fields, "splits": splits},
+        roles={**launch.roles, "splits.workspace": "workspace"},
     )
 
 

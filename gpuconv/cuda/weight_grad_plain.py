@@ -10,8 +10,9 @@ from math import prod
 from gpuconv import _dtypes
 from gpuconv.cuda import launching, model, multiples, params, sums_plan
 from gpuconv.cuda.offers import Candidate, Offer
-from gpuconv.cuda.plan import Limits, Plan, Variant
-from gpuconv.cuda.weight_grad_problem import OPERATOR, Problem, layout
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.weight_grad_problem import OPERATOR, Problem
 
 NAME = "plain tiles"
 _THREADS = 128
@@ -90,8 +91,8 @@ def _plan(problem: Problem, tile: Tile, parts: int, wide: bool) -> Plan:
     chosen = variant(problem.dtype, wide, rank, tile)
     each = _each(problem, tile, parts)
     fields = problem.fields(rank, wide, tiles, each)
-    pointers = params.pointers(chosen.layout, {"x": "x", "dy": "dy", "sums": "workspace"})
-    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, pointers)
+    roles = {"x": "x", "dy": "dy", "sums": "workspace"}
+    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, roles)
     reason = f"{problem.pixels} pixels in {parts} parts of {each}"
     products = 1 if problem.result == problem.dtype else g.w_shape[-1]
     shape = g.w_shape if products == 1 else g.w_shape[:-1]
@@ -112,7 +113,6 @@ def variant(dtype: str, wide: bool, rank: int, tile: Tile) -> Variant:
         function=f"conv_weight_grad{'_few' if few else ''}",
         arguments=(entry.cuda, sums, index, str(rank), *([str(tile.filters)] if few else [])),
         parameter=f"WeightGradParams<{index}, {rank}>",
-        layout=layout(wide, rank),
         threads=_THREADS,
         blocks_per_sm=tile.blocks_per_sm - wide - (dtype == "float64"),  # which take more registers
     )

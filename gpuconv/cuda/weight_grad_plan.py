@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from gpuconv._geometry import ConvGeometry, Ints
 from gpuconv.cuda import choice, weight_grad_plain, weight_grad_tile_plan
 from gpuconv.cuda.offers import Family
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
 from gpuconv.cuda.weight_grad_problem import OPERATOR, Problem
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.

@@ -6,19 +6,18 @@ Kernels have three spatial axes and 32-bit indices: problems with fewer axes get
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from gpuconv import _dtypes
-from gpuconv.cuda import launching, params, sums_plan, weight_grad_problem, weight_grad_tiles
+from gpuconv.cuda import launching, sums_plan, weight_grad_tiles
 from gpuconv.cuda.correlation import RANK
 from gpuconv.cuda.fragments import Arithmetic
 from gpuconv.cuda.multiples import whole
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
 from gpuconv.cuda.weight_grad_problem import OPERATOR, Problem
 from gpuconv.cuda.weight_grad_tiles import Tile
 
@@ -82,15 +81,15 @@ def _plan(problem: Problem, tile: Tile, arithmetic: Arithmetic, parts: int) -> P
     common["x_stride"] = [s if n > 1 else 0 for s, n in zip(common["x_stride"], common["x_extent"], strict=True)]
     fields = {
         "common": common,
-        "channels": params.division(whole(g.w_shape[1], weight_grad_tiles.UNIT), False),
-        "image": params.division(prod(g.y_shape[2:]), False),
+        "channels": whole(g.w_shape[1], weight_grad_tiles.UNIT),
+        "image": prod(g.y_shape[2:]),
         "dy_rows": weight_grad_tiles.dy_in_rows(problem),
         "x_rows": weight_grad_tiles.x_in_rows(problem),
         "dy_chunks": weight_grad_tiles.dy_in_chunks(problem),
     }
-    pointers = params.pointers(weight_grad_problem.layout(False, RANK), {"x": "x", "dy": "dy", "sums": "workspace"})
+    roles = {"common.x": "x", "common.dy": "dy", "common.sums": "workspace"}
     blocks, shared = prod(tiles) * g.group * parts, shared_bytes(problem.dtype, tile)
-    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, pointers, shared)
+    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, roles, shared)
     reason = f"{problem.pixels} pixels in {parts} parts of {each}"
     # The sums of a filter have their channels innermost.
     filters, channels, *taps = g.w_shape
@@ -100,18 +99,6 @@ def _plan(problem: Problem, tile: Tile, arithmetic: Arithmetic, parts: int) -> P
 
 
 # ---------------------------------------------------------------- variants
-
-
-@cache
-def _layout() -> np.dtype[Any]:
-    """Return the layout of ``WeightGradTileParams``."""
-    return params.layout(
-        [
-            ("common", weight_grad_problem.layout(False, RANK)),
-            *((name, params.divider(False)) for name in ("channels", "image")),
-            *((name, "<i4") for name in ("dy_rows", "x_rows", "dy_chunks")),
-        ]
-    )
 
 
 def variant(dtype: str, arithmetic: Arithmetic, tile: Tile) -> Variant:
@@ -125,7 +112,6 @@ def variant(dtype: str, arithmetic: Arithmetic, tile: Tile) -> Variant:
         function=f"conv_weight_grad_{'ffma' if own else 'mma'}",
         arguments=(*([] if own else [arithmetic.cuda]), *map(str, sizes), f"{tile.gather.capitalize()[:-1]}Slices"),
         parameter="WeightGradTileParams",
-        layout=_layout(),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )

@@ -19,20 +19,18 @@ from gpuconv.cuda import (
     channels_last_plan,
     correlation,
     gemm_fields,
-    gemm_structs,
     mma_plan,
     pack_rows_plan,
-    params,
     wgmma_maps,
     wgmma_pixels,
     wgmma_strips,
-    wgmma_structs,
     wgmma_tile,
     wgmma_work,
 )
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.variant import Variant
 from gpuconv.cuda.wgmma_maps import Source
 from gpuconv.cuda.wgmma_pixels import PixelStrips
 from gpuconv.cuda.wgmma_strips import Strips
@@ -131,12 +129,13 @@ def _plan(work: Work, limits: Limits) -> Plan:
     return Plan(
         source.problem.operator,
         (*before, *([_launch(work, _ALL, limits)] if before or not apart else apart)),
-        work.workspace_bytes,
-        "sums of the splits",
         tuple(_reasons(work, limits)),
-        packed_bytes=wgmma_maps.packed_bytes(source),
+        kept(
+            Space.packed(wgmma_maps.packed_bytes(source)),
+            Space("x_last", "x with its channels last", wgmma_maps.x_last_bytes(source)),
+            Space("workspace", "sums of the splits", work.workspace_bytes),
+        ),
         sharing=(*_packing(source, 0), *apart) if shares else (),
-        x_last_bytes=wgmma_maps.x_last_bytes(source),
         alignment=source.aligned,
         otherwise=partial(_of_copies, work, limits) if source.aligned else None,
     )
@@ -205,12 +204,12 @@ def _launch(work: Work, part: int, limits: Limits) -> Launch:
     lifted = correlation.in_three_axes(source.seen)
     items = work.divided if part == _TOTALS else work.items
     splits = {
-        "count": params.division(work.splits, False),
+        "count": work.splits,
         "whole": work.whole,
         "ticket_bytes": work.ticket_bytes,
         "part": part,
     }
-    operands = gemm_fields.operands(lifted, work.counts, source.weights(), False)
+    operands = gemm_fields.operands(lifted, work.counts, source.weights())
     if lifted.operator != source.problem.operator:
         operands = {**operands, "taps": gemm_fields.backwards(operands["taps"])}
     fields = {
@@ -224,8 +223,8 @@ def _launch(work: Work, part: int, limits: Limits) -> Launch:
         chosen,
         (min(items, limits.multiprocessors), 1, 1),
         wgmma_tile.shared_bytes(lifted, tile),
-        params.pack(chosen.layout, fields),
-        _pointers(work, chosen),
+        fields,
+        _roles(work),
         wgmma_maps.maps(source, tile, work.strips),
     )
 
@@ -237,14 +236,10 @@ def _strips(work: Work) -> Mapping[str, Mapping[str, Any]]:
     return {"strips": {**work.strips.fields(), **resident}}
 
 
-def _pointers(work: Work, chosen: Variant) -> tuple[tuple[str, int], ...]:
-    source = work.source
-    roles = gemm_fields.roles(source.problem) | {"weights": "packed" if source.packed else "w"}
-    found = params.pointers(gemm_structs.correlation(False, RANK), roles, params.offset(chosen.layout, "problem"))
-    if not work.divided:
-        return found
-    begin = params.offset(chosen.layout, "splits")
-    return (*found, *params.pointers(gemm_structs.splits(), {"workspace": "workspace"}, begin))
+def _roles(work: Work) -> Mapping[str, str]:
+    source, place = work.source, "problem.common"
+    found = gemm_fields.roles(source.problem, place) | {f"{place}.weights": "packed" if source.packed else "w"}
+    return found | {"splits.workspace": "workspace"} if work.divided else found
 
 
 # ---------------------------------------------------------------- variants
@@ -252,6 +247,7 @@ def _pointers(work: Work, chosen: Variant) -> tuple[tuple[str, int], ...]:
 
 def variant(operator: str, dtype: str, tile: Tile) -> Variant:
     """Return the kernel of one operator; that of float32 multiplies in TF32."""
+    problem = "ConvParams" if operator == "conv" else "ConvTransposeParams"
     label = "tf32_wgmma" if dtype == "float32" else "wgmma"
     sizes = tuple(map(str, (tile.block_m, tile.block_n, tile.stages)))
     found = Variant(
@@ -259,8 +255,7 @@ def variant(operator: str, dtype: str, tile: Tile) -> Variant:
         source="conv_wgmma.cu",
         function=f"{operator}_wgmma",
         arguments=(_CLASSES[dtype], *sizes, _cuda(tile.turns)),
-        parameter=wgmma_structs.parameter(operator),
-        layout=wgmma_structs.convolution(operator),
+        parameter=f"WgmmaParams<{problem}<int, {RANK}>>",
         threads=wgmma_tile.THREADS,
         blocks_per_sm=1,
         architectures=(ARCHITECTURE,),
@@ -273,8 +268,7 @@ def variant(operator: str, dtype: str, tile: Tile) -> Variant:
             source="conv_wgmma_pixels.cu",
             function=f"{operator}_wgmma_pixels",
             arguments=(_CLASSES[dtype], *sizes, str(tile.x_bytes), _cuda(tile.turns), _cuda(tile.rows)),
-            parameter=wgmma_structs.OF_PIXELS,
-            layout=wgmma_structs.convolution_of_pixels(),
+            parameter="WgmmaPixelsParams",
         )
     if not isinstance(tile, StripsTile):
         return found
@@ -291,8 +285,7 @@ def variant(operator: str, dtype: str, tile: Tile) -> Variant:
             str(tile.slice_bytes),
             _cuda(tile.rows),
         ),
-        parameter=wgmma_structs.OF_STRIPS,
-        layout=wgmma_structs.convolution_of_strips(),
+        parameter="WgmmaStripsParams",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from gpuconv.cuda import gemm_structs
+from gpuconv.cuda import gemm_fields
 from gpuconv.cuda.correlation import RANK, Problem
 
 THREADS = 384  # two warpgroups that multiply, and one that fetches
@@ -116,5 +116,5 @@ def shared_bytes(problem: Problem, tile: Tile) -> int:
         pieces = _PIECES if isinstance(tile, StripsTile) else 0
         return tile.x_bytes + weights + pieces + (tile.stages + most) * _BARRIERS + _ANSWER
     slices = tile.stages * (tile.block_m + tile.block_n) * SLICE_BYTES
-    taps = prod(problem.phases) * gemm_structs.taps(False, RANK).itemsize if problem.phases else 0
+    taps = prod(problem.phases) * gemm_fields.taps_bytes(RANK) if problem.phases else 0
     return slices + _PIECES + tile.stages * _BARRIERS + _ANSWER + taps
