@@ -30,6 +30,7 @@ from gpuconv.cuda import (
     pool_tiles,
     pool_vectors,
     split_plan,
+    weight_grad_plain,
 )
 from gpuconv.cuda.direct_work import Form
 from gpuconv.cuda.gemm_plan import Tile
