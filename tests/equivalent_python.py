@@ -172,12 +172,14 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "Every tile that fits covers all outputs: the model takes one.": (
         "cuda/bands_tile.py best",
-        "cuda/bands_tile.py _tiles",
+        "cuda/bands_tile.py _teams",
         "cuda/bands_tile.py _counts",
         "cuda/channels_tile.py best",
-        "cuda/channels_tile.py _tiles",
+        "cuda/channels_tile.py _blocks",
+        "cuda/channels_tile.py _shares",
         "cuda/direct_tile.py best",
-        "cuda/direct_tile.py _tiles",
+        "cuda/direct_tile.py _shares",
+        "cuda/direct_tile.py _threads",
         "cuda/direct_tile.py _counts",
         "cuda/direct_tile.py _each",
         "cuda/grouped_tile.py best",

@@ -98,7 +98,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         The problem needs more than 64-bit indices or more blocks than a grid has.
     """
     wide = problem.wide(problem.group * problem.rows * pitch(problem))
-    problem = in_axes(problem, _WIDE_RANK if wide else RANK)
+    problem = in_axes(problem, _WIDE_RANK) if wide else problem.lifted
     for tile in _TILES[problem.dtype]:
         room = _shared_bytes(problem, tile, wide) <= limits.shared_bytes_per_block
         uniform = tile.uniform and problem.channels > 0 and problem.channels % tile.block_k == 0
@@ -119,7 +119,7 @@ def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
         return
     if problem.wide(problem.group * problem.rows * pitch(problem)):
         return
-    problem = in_axes(problem, RANK)
+    problem = problem.lifted
     for tile in _DIVISIBLE[problem.operator]:
         if problem.channels % tile.block_k == 0:
             yield Divisible(

@@ -104,9 +104,9 @@ def _whole(source: Source, limits: Limits) -> Iterator[Work]:
 def _divided(whole: Work, limits: Limits) -> Iterator[Work]:
     """Yield the work with as many splits as the model takes for best, if there are tiles to divide."""
     rounds, rest = divmod(whole.tiles, limits.multiprocessors)
-    found = [replace(whole, splits=count, divided=rest) for count in _COUNTS if count <= whole.most_steps]
-    if rest and rounds <= _ROUNDS and found:
-        yield min(found, key=lambda work: wgmma_work.seconds(work, limits))
+    counts = [count for count in _COUNTS if count <= whole.most_steps]
+    if rest and rounds <= _ROUNDS and counts:
+        yield wgmma_work.in_best_splits(replace(whole, divided=rest), counts, limits)
 
 
 def _name(work: Work) -> str:
