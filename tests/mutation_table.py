@@ -66,6 +66,10 @@ _RECORDED = (
     "test_benchmarks_static.py planned_as_the_file",
 )
 _FAMILY = ("test_plan_borders.py", "test_vector_plan.py", *_RECORDED)
+_MMA = (
+    "test_many_blocks.py [conv_float16_3d_mma_16x128x [conv_bfloat16_3d_mma_64x64 [conv_transpose_float64_3d_mma rowwise "
+    "[conv_float32_3d_tf32_64x64 3xtf32_64x64x16 [conv_transpose_bfloat16_3d_mma -interleaved -split"
+)
 _GEMMS = (
     "test_many_blocks.py [conv_float32_ [conv_float16_2d_16x128x8- conv_float64_2d_64x64x16_uniform_wide "
     "[conv_transpose_float32_ [conv_transpose_float64_3d_64x64x16_wide"
@@ -212,13 +216,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/depth_to_space_matrix_plan.py": (
         "test_transpose_matrix_plan.py -knows",
         "test_gemm_plan.py",
-        "test_many_blocks.py transpose_matrix_float16 transpose_matrix_float32_3d_tf32",
+        "test_many_blocks.py transpose_matrix",
         *_FAMILY,
     ),
     "cuda/depth_to_space_plan.py": (
         "test_transpose_plan.py -every_candidate",
         *_PLANS,
-        "test_many_blocks.py to_space_float32_3d_16 to_space_float64 to_space_bfloat16",
+        "test_many_blocks.py depth_to_space",
         *_FAMILY,
     ),
     "cuda/depthwise_transpose_plan.py": (
@@ -228,8 +232,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/direct_*.py": (
         "test_direct_plan.py",
-        "test_many_blocks.py [depthwise_float32_3d_3x3 [depthwise_float32_3d_rows [depthwise_float16_3d_line "
-        "[depthwise_float32_3d_taps [grouped_float32 [grouped_float64",
+        "test_many_blocks.py [depthwise_ [grouped_float32 [grouped_float64 -channels",
         *_FAMILY,
     ),
     "cuda/few_plan.py": (
@@ -241,7 +244,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/finish_plan.py": ("test_finish_plan.py", "test_tensor_map.py"),
     "cuda/grouped_*.py": (
         "test_grouped_plan.py -main_loop",
-        "test_many_blocks.py conv_grouped_float16_3d_mma_16 conv_transpose_grouped_bfloat16",
+        "test_many_blocks.py conv_grouped_float16_3d_mma conv_grouped_float32_3d_tf32_16 conv_transpose_grouped_bfloat16 "
+        "conv_transpose_grouped_float",
         *_FAMILY,
     ),
     "cuda/interleaved_plan.py": (
@@ -252,14 +256,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/matrix_plan.py": (
         "test_matrix_plan.py -little -knows",
-        "test_many_blocks.py conv_matrix_float16_3d_mma_64x128 conv_matrix_float32_3d_tf32_64x64 mma_64x64x64_channels",
+        "test_many_blocks.py conv_matrix",
         *_FAMILY,
     ),
     "cuda/mma_*.py": (
         "test_gemm_plan.py",
         "test_runs.py",
         "test_split_plan.py slices_of_a_tile",
-        "test_many_blocks.py [conv_float16_3d_mma_16x128x32 [conv_bfloat16_3d_mma_64x64 [conv_transpose_float64_3d_mma",
+        _MMA,
         "test_mma.py chunks says_what beside",
         *_FAMILY,
     ),
@@ -298,7 +302,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/runs.py": (
         "test_runs.py",
         "test_matrix_plan.py -little -knows",
-        "test_many_blocks.py [conv_float16_3d_mma_64x64x32_rowwise",
+        "test_many_blocks.py rowwise",
         *_FAMILY,
     ),
     "cuda/split_plan.py": (
@@ -310,7 +314,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/stem_*.py": (
         "test_stem_plan.py",
         "test_gemm_plan.py",
-        "test_many_blocks.py stem_float32_3d_32x256x3 stem_float16_3d_mma_32",
+        "test_many_blocks.py conv_stem -bfloat16",
         *_FAMILY,
     ),
     "cuda/sums_plan.py": (
@@ -359,7 +363,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/fragments.py": (
         "test_gemm_plan.py",
         "test_runs.py",
-        "test_many_blocks.py [conv_float16_3d_mma_16x128x32 [conv_bfloat16_3d_mma_64x64 [conv_transpose_float64_3d_mma",
+        _MMA,
         *_FAMILY,
     ),
     "cuda/params.py": (
