@@ -30,11 +30,11 @@ Ints = tuple[int, ...]
 
 
 def test_a_file_that_is_replaced_by_another_kind_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, opened = tmp_path / "model", []
+    path, opened, real = tmp_path / "model", [], open
     path.write_bytes(b"x")
 
     def keeping(*arguments: Any, **more: Any) -> Any:
-        opened.append(open(*arguments, **more))
+        opened.append(real(*arguments, **more))
         return opened[-1]
 
     monkeypatch.setattr(_files, "open", keeping, raising=False)
