@@ -16,7 +16,7 @@ _POOLED = "test_many_blocks.py [max_pool"
 _POOLS = ("test_cases.py", "test_cpu_windows.py", "test_extremes.py")
 _SUMS = ("test_cpu_products.py", "test_cases.py", "test_packed.py", "test_fusion.py")
 _GRADIENTS = ("test_gradients.py", "test_gradients_elsewhere.py", "test_complex.py")
-_DASK = ("test_host_rules.py blocks_", "test_dask_errors.py", "test_dask.py")
+_DASK = ("test_host_rules.py blocks_ block_s_call", "test_dask_errors.py", "test_dask.py")
 _REWRITING = (
     "test_host_rules.py which_constants paid_for opset_7",
     "test_onnx_folding.py",
@@ -208,6 +208,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "onnx/files.py": ("test_onnx_untrusted.py", "test_onnx_loading.py"),
     "onnx/messages.py": ("test_onnx_untrusted.py", "test_onnx_loading.py"),
     "onnx/structure.py": ("test_onnx_untrusted.py", "test_onnx_loading.py"),
+    "onnx/model.py": ("test_host_rules.py first_version", *_RUNNER, "test_onnx_functions.py", "test_onnx_untrusted.py"),
     "onnx/*": (*_RUNNER, "test_onnx_functions.py", "test_onnx_untrusted.py"),
     # ---- CUDA: planners
     "cuda/bands_*.py": (

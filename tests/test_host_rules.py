@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 from device_arrays import device_arrays
 from onnx import helper, numpy_helper
-from onnx_models import floats
+from onnx_models import floats, pool
 
 from gpuconv import ArgumentError, _check_onnx, _compile, _files, _geometry, _trial, _whole_numbers
 from gpuconv.cpu import _gather, _product, unpool
 from gpuconv.onnx import backend, scaling
+from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators import affine, products
-from gpuconv.onnx.rewriting import Budget
+from gpuconv.onnx.rewriting import Budget, Graph
 
 max_pool: Any = importlib.import_module("gpuconv.cpu.max_pool")  # whose function has the same name
 Ints = tuple[int, ...]
@@ -314,3 +315,55 @@ def test_blocks_of_no_channels_are_of_as_many_groups(group: int) -> None:
     x, w, b = np.zeros((2, 0, 5), np.float32), np.zeros((4, 0, 3), np.float32), floats(4)
     found = dask_api.conv(da.from_array(x, chunks=(1, 1, 3)), w, b, group=group).compute(scheduler="synchronous")
     np.testing.assert_array_equal(found, np.broadcast_to(b[:, None], (2, 4, 3)))
+
+
+def reached(i: int, stride: int, taps: range) -> set[int]:
+    """The outputs that an input of a ConvTranspose adds to."""
+    return {i * stride + tap for tap in taps}
+
+
+def test_a_block_s_call_has_the_inputs_and_the_pads_that_its_outputs_have() -> None:
+    spans = pytest.importorskip("gpuconv.dask")._spans
+    assert spans.Span(1, 3, 5, 8) == spans.Span(1, 3, 5, 8, before=0, after=0, more=0)
+    random = Random(0)
+    for _ in range(3000):
+        start, n, stride = random.randint(0, 9), random.randint(1, 9), random.randint(1, 4)
+        stop, step, begin = start + random.randint(1, 6), random.randint(1, 4), random.randint(-9, 4)
+        taps = range(begin, begin + step * random.randint(1, 4), step)
+        met = {q * stride + tap for q in range(start, stop) for tap in taps}
+        span, inside = spans._of_windows(start, stop, n, stride, taps), (max(0, min(met)), min(n, max(met) + 1))
+        if inside[0] < inside[1]:
+            assert (span.low, span.high) == inside
+            assert (span.before, span.after) == (span.low - min(met), max(met) + 1 - span.high)
+        else:
+            assert span.low == span.high
+            assert span.before + span.after == max(met) + 1 - min(met)
+            assert 0 <= span.after - span.before <= 1
+        span, outputs = spans._of_inputs(start, stop, n, stride, taps), set(range(start, stop))
+        reaching = [i for i in range(n) if reached(i, stride, range(taps[0], taps[-1] + 1)) & outputs]
+        if not reaching:
+            assert span.low < span.high or span == spans.Span(start, stop, 0, 0)
+            continue
+        assert span.low <= reaching[0]
+        assert span.high == reaching[-1] + 1
+        assert span.low * stride + taps[0] == start - span.before
+        assert span.before >= 0 or span.low == 0
+        size = (span.high - span.low - 1) * stride + taps[-1] - taps[0] + 1
+        assert size - span.before - span.after + span.more == stop - start
+        assert min(span.after, span.more) == 0 <= max(span.after, span.more)
+
+
+def test_batches_are_folded_from_opset_7_on() -> None:
+    node = helper.make_node("Mul", ["x", "c"], ["y"])
+    for opset, folded in ((6, False), (7, True)):
+        facts = {"x": Fact("float32", 4)}
+        graph = Graph([node], {"c": np.ones((4, 1, 1), np.float32)}, frozenset({"y"}), opset, facts)
+        assert (scaling.Scaling(graph)._affine(node) is not None) is folded
+
+
+def test_models_of_the_first_version_are_read() -> None:
+    x = floats(1, 1, 4)
+    (y,) = backend.run_model(pool(1, ir_version=1), [x])
+    np.testing.assert_array_equal(y, np.maximum(x[..., :-1], x[..., 1:]))
+    with pytest.raises(ArgumentError, match="holds no graph or no IR version"):
+        backend.run_model(pool(1, ir_version=0), [x])
