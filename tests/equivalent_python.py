@@ -10,11 +10,11 @@ from __future__ import annotations
 
 EQUIVALENT: dict[str, tuple[str, ...]] = {
     "No number is beyond infinity.": (
-        "onnx/operators/affine.py _acted: if does.low > -np.inf:  ->  if does.low >= -np.inf:",  # noqa: E501
+        "onnx/operators/affine.py _acted: if does.low > -np.inf:  ->  if does.low >= -np.inf:",
         "onnx/operators/affine.py _acted: return xp.minimum(does.high, y) if does.high < np.inf else y  ->  return xp.minimum(does.high, y) if does.high <= np.inf else y",  # noqa: E501
     ),
     "The first part of a window may be met twice: it is no greater than itself.": (
-        "cpu/max_pool.py _compute: for view in views[1:]:  ->  for view in views[0:]:",  # noqa: E501
+        "cpu/max_pool.py _compute: for view in views[1:]:  ->  for view in views[0:]:",
     ),
     "Rows are whole vectors: the last window ends in the last one, or x does.": (
         "cuda/pool_vectors.py _vectors: outputs, end = (rows.y_extent[2], (rows.y_extent[2] - 1) * stride - rows.pad[2] + size)  ->  outputs, end = (rows.y_extent[2], (rows.y_extent[1] - 1) * stride - rows.pad[2] + size)",  # noqa: E501
