@@ -9,7 +9,7 @@ space. Left out are tests that need a compiler each time, or many seconds.
 from __future__ import annotations
 
 _CLI = ("test_cli.py -standard_streams", "test_cli_run.py", "test_cli_files.py")
-_RULES = "test_planner_rules.py"
+_RULES, _LAYOUTS = "test_planner_rules.py", "test_tile_layouts.py"
 _PLANS = ("test_gemm_plan.py", "test_explain.py")
 _POOL_PLANS = ("test_pool_plan.py", "test_pool_rows_plan.py")
 _POOLED = "test_many_blocks.py [max_pool"
@@ -212,6 +212,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "onnx/*": (*_RUNNER, "test_onnx_functions.py", "test_onnx_untrusted.py"),
     # ---- CUDA: planners
     "cuda/bands_*.py": (
+        _LAYOUTS,
         "test_bands_plan.py",
         *_PLANS,
         "test_many_blocks.py conv_bands",
@@ -225,6 +226,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_gemm_plan.py",
     ),
     "cuda/channels_*.py": (
+        _LAYOUTS,
         "test_channels_plan.py",
         "test_many_blocks.py channels_taps channels_4 channels_7",
         *_FAMILY,
@@ -261,6 +263,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/direct_*.py": (
         _RULES,
+        _LAYOUTS,
         "test_direct_plan.py",
         "test_many_blocks.py [depthwise_ [grouped_float32 [grouped_float64 -channels",
         *_FAMILY,
@@ -328,7 +331,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_many_blocks.py 3d_patches",
         *_FAMILY,
     ),
-    "cuda/pool_layout.py": ("test_pool_problem.py", *_POOL_PLANS, "test_many_blocks.py 3d_tiles", *_FAMILY),
+    "cuda/pool_layout.py": (_LAYOUTS, "test_pool_problem.py", *_POOL_PLANS, "test_many_blocks.py 3d_tiles", *_FAMILY),
     "cuda/pool_problem.py": (_RULES, "test_pool_problem.py", *_POOL_PLANS, "test_explain.py", _POOLED, *_FAMILY),
     "cuda/pool_*.py": (*_POOL_PLANS, "test_explain.py", _POOLED, *_FAMILY),
     "cuda/runs.py": (
@@ -407,7 +410,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_pool_plan.py",
         "test_cuda_errors.py",
     ),
-    "cuda/multiples.py": ("test_bands_plan.py", "test_direct_plan.py", "test_gemm_plan.py"),
+    "cuda/multiples.py": (_LAYOUTS, "test_bands_plan.py", "test_direct_plan.py", "test_gemm_plan.py"),
     # ---- CUDA: devices
     "cuda/cache.py": ("test_compile_folders.py", "test_compile_cache.py", "test_trust.py"),
     "cuda/trust.py": ("test_trust.py", "test_compile_cache.py"),
