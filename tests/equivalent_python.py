@@ -167,10 +167,6 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "An element's bytes divide a slice's.": (
         "cuda/matrix_plan.py variant: block_k = _SLICE // _dtypes.entry(dtype).itemsize  ->  block_k = -(-_SLICE // _dtypes.entry(dtype).itemsize)",  # noqa: E501
     ),
-    "Places of 4 bytes are a word each, of which there is one at least.": (
-        "cuda/pool_planes.py _laid_out: place_pitch, result_place_pitch = (_odd(width, 4), _odd(out_width, 4))  ->  place_pitch, result_place_pitch = (_odd(width, 5), _odd(out_width, 4))",  # noqa: E501
-        "cuda/pool_planes.py _laid_out: place_pitch, result_place_pitch = (_odd(width, 4), _odd(out_width, 4))  ->  place_pitch, result_place_pitch = (_odd(width, 4), _odd(out_width, 5))",  # noqa: E501
-    ),
 }
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -187,11 +183,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/grouped_tile.py best",
         "cuda/grouped_tile.py _parts",
         "cuda/grouped_tile.py _shapes",
-        "cuda/pool_bands.py _tile",
-        "cuda/pool_bands.py _tile_of",
         "cuda/pool_patches.py _tile",
         "cuda/pool_patches.py _tile_of",
-        "cuda/pool_planes.py _tile",
         "cuda/pool_tiles.py _bands",
         "cuda/pool_tiles.py _tile",
         "cuda/pool_tiles.py _tiles_of",
@@ -207,15 +200,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/direct_tile.py module: _STEPS",
         "cuda/grouped_tile.py module: _PARTS",
         "cuda/grouped_tile.py module: _TRIED",
-        "cuda/pool_bands.py module: _BLOCKS_WANTED",
-        "cuda/pool_bands.py module: _LEAST_TILE_BYTES",
-        "cuda/pool_bands.py module: _MOST_WALK",
-        "cuda/pool_bands.py module: _TILE_BYTES",
         "cuda/pool_grad_walks.py module: WINDOWS_WANTED",
         "cuda/pool_grad_walks.py module: _WALKS",
         "cuda/pool_patches.py module: _BYTES",
-        "cuda/pool_planes.py module: _BLOCKS_WANTED",
-        "cuda/pool_planes.py module: _BLOCK_BYTES",
         "cuda/pool_tiles.py module: _BYTES",
         "cuda/pool_tiles.py module: _LEAST_COLUMNS",
         "cuda/split_plan.py module: _COUNTS",
@@ -264,11 +251,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "onnx/operators/pooling.py _sums_along",
         "onnx/operators/pooling.py module: _BLOCK",
     ),
-    "The model alone is given the number, by way of a variable.": (
-        "cuda/bands_plan.py _scattered_bytes",
-        "cuda/pool_bands.py module: _INSTRUCTIONS",
-        "cuda/pool_planes.py module: _INSTRUCTIONS",
-    ),
+    "The model alone is given the number, by way of a variable.": ("cuda/bands_plan.py _scattered_bytes",),
     "Products row by row of taps are as right as those of gathered windows.": (
         "cpu/_gather.py _serves_rows",
         "cpu/_gather.py goes_by_rows",

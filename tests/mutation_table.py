@@ -278,8 +278,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_many_blocks.py 3d_vectors",
         *_FAMILY,
     ),
-    "cuda/pool_bands.py": (*_POOL_PLANS, "test_many_blocks.py 3d_bands", *_FAMILY),
-    "cuda/pool_planes.py": (*_POOL_PLANS, "test_many_blocks.py 2d_planes", *_FAMILY),
     "cuda/pool_tiles.py": (*_POOL_PLANS, "test_many_blocks.py 3d_tiles", *_FAMILY),
     "cuda/pool_channels.py": (
         *_POOL_PLANS,

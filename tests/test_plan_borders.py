@@ -33,12 +33,10 @@ from gpuconv.cuda import (
     interleaved_plan,
     launching,
     params,
-    pool_bands,
     pool_channels,
     pool_general,
     pool_patches,
     pool_plan,
-    pool_planes,
     pool_problem,
     pool_tiles,
     pool_vectors,
@@ -49,7 +47,7 @@ from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Launch, Limits
 
 HOPPER = representative("sm_90a").limits
-COUNTING = (direct_plan, channels_plan, pool_bands, pool_channels, pool_patches, pool_planes, pool_tiles, pool_vectors)
+COUNTING = (direct_plan, channels_plan, pool_channels, pool_patches, pool_tiles, pool_vectors)
 Ints = tuple[int, ...]
 
 
@@ -94,9 +92,9 @@ def planned(family: Any, one: ManyBlocks, limits: Limits = HOPPER, problem: Any 
 
 # ---------------------------------------------------------------- shared memory
 
-# Kernels that every device has room for ask nothing: blocks of weights of 24 KiB at most, of planes together as well.
+# Kernels that every device has room for ask nothing: blocks of weights of 24 KiB at most.
 WITHOUT = (few_plan, depthwise_transpose_plan, pool_general, pool_vectors, pool_channels)
-UNASKED = ("conv_few_", "max_pool_bfloat16_2d_planes")
+UNASKED = "conv_few_"
 
 
 @families
@@ -143,8 +141,6 @@ def most_blocks(count: int) -> Iterator[None]:
 def blocks(family: ModuleType, one: ManyBlocks, launch: Launch) -> int:
     """As many as the family counts: those of the launch, or where it joins some, as they are before that."""
     x = one.problem.x_shape
-    if family is pool_planes:
-        return x[0] * x[1]
     if family is pool_channels:  # each thread makes one output of a vector of channels
         y = _geometry.max_pool(x, **one.problem.attributes).y_shape
         vector = 2 if one.kernel.endswith("indices") else 16 // one.dtype.itemsize

@@ -25,10 +25,8 @@ from gpuconv.cuda import (
     interleaved_plan,
     mma_plan,
     pointwise_plan,
-    pool_bands,
     pool_channels,
     pool_grad_walks,
-    pool_planes,
     pool_tiles,
     pool_vectors,
     split_plan,
@@ -279,10 +277,7 @@ def test_max_pool_loads_every_row_of_vectors_once_and_compares_short_elements_in
 
 @needs_nvrtc
 @needs_disassembler
-@pytest.mark.parametrize(
-    "variant",
-    [pool_bands.variant("bfloat16", True), pool_planes.variant("int8", False), pool_tiles.variant("float16", False)],
-)
+@pytest.mark.parametrize("variant", [pool_tiles.variant(*one) for one in (("bfloat16", True), ("int8", False))])
 def test_max_pool_copies_to_shared_memory_in_vectors(variant: Variant) -> None:
     body = code(variant)
     assert set(sass.names(body, range(len(body)), "LDGSTS")) == {"LDGSTS.E.BYPASS.128.ZFILL"}

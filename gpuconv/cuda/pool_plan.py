@@ -6,22 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuconv._geometry import Ints, MaxPoolGeometry
-from gpuconv.cuda import (
-    choice,
-    pool_bands,
-    pool_channels,
-    pool_general,
-    pool_patches,
-    pool_planes,
-    pool_tiles,
-    pool_vectors,
-)
+from gpuconv.cuda import choice, pool_channels, pool_general, pool_patches, pool_tiles, pool_vectors
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.plan import Limits, Plan, Variant
 from gpuconv.cuda.pool_problem import OPERATOR, Problem
 
 # Which say why they do not accept a problem.
-_FASTER = (pool_vectors, pool_bands, pool_planes, pool_tiles, pool_channels, pool_patches)
+_FASTER = (pool_vectors, pool_tiles, pool_channels, pool_patches)
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
 FAMILIES = (pool_general, *_FASTER)
 
