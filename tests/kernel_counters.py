@@ -628,7 +628,7 @@ def directs() -> list[Direct]:
 # Kernel, window, stride, pad, x: one output a thread; rows as in ResNet, planes as in SPP, rows of an odd length;
 # channels last.
 _POOLS = (
-    *(("2d", window, stride, 1, _POOLED) for window, stride in ((2, 2), (3, 2), (3, 1))),
+    *(("3d", window, stride, 1, _POOLED) for window, stride in ((2, 2), (3, 2), (3, 1))),
     ("3d_vectors_2x2", 2, 2, 0, _ROWS),
     ("3d_vectors_3x2", 3, 2, 1, _ROWS),
     ("3d_vectors_3x1", 3, 1, 1, _ROWS),

@@ -396,17 +396,17 @@ _POOL_3D: dict[str, Any] = {
 }  # fmt: skip
 
 POOLS = (
-    _pool("max_pool_float32_2d", (2, 3, 21, 14), "ties", out="channels last", **_POOL_2D),
-    _pool("max_pool_float32_2d", (2, 9, 13, 8), "ties", "channels last", "channels last", **_POOL_2D),
-    _pool("max_pool_float64_3d_wide", (2, 7, 5, 12, 9), "nonfinite", "channels last", "channels last", **_POOL_3D),
-    _pool("max_pool_float32_2d_wide", (2, 3, 9, 52), "nonfinite", "reversed", **_POOL_2D_TURNED),
-    _pool("max_pool_float16_2d", (3, 2, 13, 40), "nonfinite", "channels last", **_POOL_2D_TURNED),
-    _pool("max_pool_bfloat16_2d_wide", (3, 2, 20, 15), "nonfinite", "strided", "reversed", **_POOL_2D),
+    _pool("max_pool_float32_3d", (2, 3, 21, 14), "ties", out="channels last", **_POOL_2D),
+    _pool("max_pool_float32_3d", (2, 9, 13, 8), "ties", "channels last", "channels last", **_POOL_2D),
+    _pool("max_pool_float64_4d_wide", (2, 7, 5, 12, 9), "nonfinite", "channels last", "channels last", **_POOL_3D),
+    _pool("max_pool_float32_4d_wide", (2, 3, 9, 52), "nonfinite", "reversed", **_POOL_2D_TURNED),
+    _pool("max_pool_float16_3d", (3, 2, 13, 40), "nonfinite", "channels last", **_POOL_2D_TURNED),
+    _pool("max_pool_bfloat16_4d_wide", (3, 2, 20, 15), "nonfinite", "strided", "reversed", **_POOL_2D),
     _pool("max_pool_float64_3d", (2, 2, 5, 12, 9), "nonfinite", "fortran", "strided", **_POOL_3D),
-    _pool("max_pool_int8_3d_wide", (2, 2, 5, 12, 9), "any integer", **_POOL_3D),
-    _pool("max_pool_uint8_1d", (2, 3, 150), "any integer", "broadcast", kernel_shape=[5], strides=[1], pads=[9, 8],
+    _pool("max_pool_int8_4d_wide", (2, 2, 5, 12, 9), "any integer", **_POOL_3D),
+    _pool("max_pool_uint8_3d", (2, 3, 150), "any integer", "broadcast", kernel_shape=[5], strides=[1], pads=[9, 8],
           dilations=[2]),
-    _pool("max_pool_float16_1d_wide", (2, 3, 150), "lowest", kernel_shape=[7], strides=[1], pads=[20, 8],
+    _pool("max_pool_float16_4d_wide", (2, 3, 150), "lowest", kernel_shape=[7], strides=[1], pads=[20, 8],
           dilations=[3]),
 )  # fmt: skip
 

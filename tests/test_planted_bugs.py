@@ -217,7 +217,7 @@ def pairs() -> Any:
 
 def pool() -> Any:
     """A MaxPool of 912 outputs in four blocks."""
-    with preferred("max_pool_float32_1d"):
+    with preferred("max_pool_float32_3d"):
         return gpuconv.max_pool(values("integers", 1, (2, 3, 150), "float32"), kernel_shape=[3], pads=[2, 2])
 
 
