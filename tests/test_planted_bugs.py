@@ -18,7 +18,7 @@ from operands import LAYOUTS, filled, values
 
 import gpuconv
 from gpuconv import cuda
-from gpuconv.cuda import sources
+from gpuconv.cuda import kernel_files
 
 pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_kernels")]
 
@@ -43,7 +43,7 @@ OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
 
 def text_of(path: str) -> str:
-    text: str = sources.folder().joinpath(*path.split("/")).read_text(encoding="utf-8")
+    text: str = kernel_files.folder().joinpath(*path.split("/")).read_text(encoding="utf-8")
     return text
 
 
@@ -217,7 +217,7 @@ def pairs() -> Any:
 
 def pool() -> Any:
     """A MaxPool of 912 outputs in four blocks."""
-    with preferred("max_pool_float32_1d"):
+    with preferred("max_pool_float32_3d"):
         return gpuconv.max_pool(values("integers", 1, (2, 3, 150), "float32"), kernel_shape=[3], pads=[2, 2])
 
 

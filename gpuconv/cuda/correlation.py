@@ -195,29 +195,8 @@ class Problem:
 
     @cached_property
     def lifted(self) -> Problem:
-        """A problem of up to three spatial axes with three of them, those added outside being of one element.
-
-        Where x has one element along an axis it has no stride there: taps in the padding then lie where others do, and
-        are as well aligned.
-        """
-        more = RANK - self.rank
-        ones, zeros = (1,) * more, (0,) * more
-        steps = (stride if n > 1 else 0 for n, stride in zip(self.x_shape[2:], self.x_strides[2:], strict=True))
-        return replace(
-            self,
-            taps=ones + self.taps,
-            x_shape=(*self.x_shape[:2], *ones, *self.x_shape[2:]),
-            y_shape=(*self.y_shape[:2], *ones, *self.y_shape[2:]),
-            x_strides=(*self.x_strides[:2], *zeros, *steps),
-            y_strides=(*self.y_strides[:2], *zeros, *self.y_strides[2:]),
-            w_strides=(*self.w_strides[:3], *zeros, *self.w_strides[3:]),
-            columns=ones + self.columns,
-            column_strides=ones + self.column_strides,
-            dilations=ones + self.dilations,
-            pads=zeros + self.pads,
-            phases=self.phases and ones + self.phases,
-            strides=self.strides and ones + self.strides,
-        )
+        """The problem with three spatial axes at least."""
+        return in_axes(self, RANK)
 
 
 def of_conv(
@@ -283,8 +262,34 @@ def as_conv(problem: Problem) -> Problem | None:
 
 
 def in_three_axes(problem: Problem) -> Problem:
-    """Return a problem of up to three spatial axes with three of them."""
+    """Return a problem of up to three spatial axes with three of them, as :func:`in_axes` makes them."""
     return problem.lifted
+
+
+def in_axes(problem: Problem, rank: int) -> Problem:
+    """Return a problem with at least so many spatial axes, those added outside being of one element.
+
+    Where x has one element along an axis it has no stride there: taps in the padding then lie where others do, and are
+    as well aligned.
+    """
+    more = max(0, rank - problem.rank)
+    ones, zeros = (1,) * more, (0,) * more
+    steps = (stride if n > 1 else 0 for n, stride in zip(problem.x_shape[2:], problem.x_strides[2:], strict=True))
+    return replace(
+        problem,
+        taps=ones + problem.taps,
+        x_shape=(*problem.x_shape[:2], *ones, *problem.x_shape[2:]),
+        y_shape=(*problem.y_shape[:2], *ones, *problem.y_shape[2:]),
+        x_strides=(*problem.x_strides[:2], *zeros, *steps),
+        y_strides=(*problem.y_strides[:2], *zeros, *problem.y_strides[2:]),
+        w_strides=(*problem.w_strides[:3], *zeros, *problem.w_strides[3:]),
+        columns=ones + problem.columns,
+        column_strides=ones + problem.column_strides,
+        dilations=ones + problem.dilations,
+        pads=zeros + problem.pads,
+        phases=problem.phases and ones + problem.phases,
+        strides=problem.strides and ones + problem.strides,
+    )
 
 
 def _shared(

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import multiples, params
+from gpuconv.cuda import multiples
 from gpuconv.cuda.direct_work import THREADS, Form, Work
 from gpuconv.cuda.limits import RESERVED_BYTES
 from gpuconv.cuda.plan import Limits
@@ -224,7 +224,7 @@ class Tile(Threads):
 
     def fields(self) -> dict[str, Any]:
         """Return the struct's fields that the tile settles."""
-        work, division = self.work, params.division
+        work = self.work
         phase, row, depth, channel = self.pitches
         columns = self.extent[2]
         return {
@@ -245,13 +245,13 @@ class Tile(Threads):
             "spread_column": self.threads[2] if self.each[2] > 1 else 0,
             "groups_here": self.groups,
             "filter_bits": self.filter_tiles.bit_length() - 1,
-            "tiles": params.divisions(self.threads, False),
-            "blocks": params.divisions(self.blocks_by_axis, False),
-            "filter_blocks": division(self.filter_blocks, False),
-            "group_blocks": division(self.group_blocks, False),
-            "taps": params.divisions((*work.taps[:2], self.row_taps), False),
-            "by_step": division(self.step, False),
-            "by_stride": division(work.strides[2], False),
+            "tiles": self.threads,
+            "blocks": self.blocks_by_axis,
+            "filter_blocks": self.filter_blocks,
+            "group_blocks": self.group_blocks,
+            "taps": (*work.taps[:2], self.row_taps),
+            "by_step": self.step,
+            "by_stride": work.strides[2],
             "row_taps": work.taps[2],
         }
 

@@ -44,14 +44,12 @@ class Form:
         return f"{self.block_m}x{self.columns}"
 
 
-_FORMS = (Form(16, 64, 8, 2), Form(32, 64, 8, 2), Form(64, 32, 8, 2))
+_FORMS = (Form(16, 64, 8, 2), Form(32, 64, 8, 2))
 
 
 def forms(arithmetic: Arithmetic) -> tuple[Form, ...]:
     """Return the kernels of one way to multiply: weights in parts leave less room in registers."""
-    if arithmetic.parts == 1:
-        return _FORMS
-    return _FORMS[0], replace(_FORMS[1], blocks_per_sm=1)
+    return _FORMS if arithmetic.parts == 1 else _FORMS[:1]
 
 
 @dataclass(frozen=True)

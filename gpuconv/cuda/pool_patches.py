@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -16,12 +15,13 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import params, pool_channels, pool_general
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda import pool_channels, pool_general
 from gpuconv.cuda.launching import MOST_BLOCKS
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_layout import Runs, instructions, runs_of, taken
-from gpuconv.cuda.pool_problem import Problem, one_launch, seconds, three_axes, used_strides, vector_array_fields
+from gpuconv.cuda.pool_problem import Problem, one_launch, seconds, three_axes, used_strides
+from gpuconv.cuda.variant import Variant
 
 NAME = "patches"
 _THREADS = 128
@@ -57,21 +57,16 @@ class _Tile:
         return self.x_rows * self.line / (self.rows * self.columns) - self.vectors / 1e3
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield the kernel, if it accepts the problem."""
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel, or why it does not take the problem."""
     tile = _accepted(problem, limits)
     if isinstance(tile, str):
+        yield Refusal(tile)
         return
     indices = problem.indices_strides is not None
     kernel = variant(problem.dtype, indices)
     time = seconds(problem, _instructions(problem, tile, limits), limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, tile, kernel))
-
-
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why a problem is not accepted."""
-    tile = _accepted(problem, limits)
-    return tile if isinstance(tile, str) else None
 
 
 def _accepted(problem: Problem, limits: Limits) -> _Tile | str:
@@ -97,7 +92,6 @@ def variant(dtype: str, indices: bool) -> Variant:
         function="max_pool_patches",
         arguments=(_dtypes.entry(dtype).cuda, str(indices).lower()),
         parameter="PatchPoolParams",
-        layout=_layout(),
         threads=_THREADS,
         blocks_per_sm=4 if _dtypes.entry(dtype).itemsize == (8 if indices else 1) else 5,
     )
@@ -106,24 +100,6 @@ def variant(dtype: str, indices: bool) -> Variant:
 def variants() -> list[Variant]:
     """Return every kernel that a plan can name."""
     return [variant(*row) for row in product(_dtypes.MAX_POOL_DTYPES, (False, True))]
-
-
-@cache
-def _layout() -> np.dtype[Any]:
-    index, divider = params.index(False), params.divider(False)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "y", "indices")),
-            ("plane", "<i8"),
-            *((name, index, (3,)) for name in ("x_extent", "y_extent", "kernel", "stride", "dilation", "pad")),
-            *vector_array_fields(index),
-            *((name, index) for name in ("channels", "tile_rows", "tile_columns", "x_rows", "lines_at", "places_at")),
-            ("step", index, (2,)),
-            *((name, divider) for name in ("channel_tiles", "column_tiles", "bands", "depths", "depth_dilation")),
-            ("steps", divider, (2,)),
-            *((name, divider) for name in ("vectors", "x_columns", "line", "down", "along")),
-        ]
-    )
 
 
 # ---------------------------------------------------------------- tiles
@@ -280,8 +256,8 @@ def _plan(problem: Problem, tile: _Tile, kernel: Variant) -> Plan:
         "lines_at": tile.lines_at,
         "places_at": tile.places_at,
         "step": [tile.down.step, tile.along.step],
-        "steps": params.divisions([max(runs.step, 1) for runs in (tile.down, tile.along)], False),
-        **{name: params.division(count, False) for name, count in counts.items()},
+        "steps": [max(runs.step, 1) for runs in (tile.down, tile.along)],
+        **counts,
     }
     for name, (batch, _, *spatial) in zip(("x", "y", "indices"), used_strides(problem), strict=True):
         fields |= {f"{name}_batch": batch, f"{name}_stride": [0] * (3 - len(spatial)) + spatial}

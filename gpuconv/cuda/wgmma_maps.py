@@ -15,7 +15,7 @@ from math import gcd, prod
 from typing import Any
 
 from gpuconv._geometry import Ints
-from gpuconv.cuda import channels_last_plan, correlation, fragments, pack_rows_plan, params, wgmma_structs
+from gpuconv.cuda import channels_last_plan, correlation, fragments, pack_rows_plan
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.plan import TensorMap
@@ -354,17 +354,10 @@ def _strides(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Int
 
 def maps(source: Source, tile: Tile, strips: Strips | PixelStrips | None) -> tuple[TensorMap, TensorMap]:
     """Return the maps of x and w for the tiles of a kernel."""
-    if strips is None:
-        layout = wgmma_structs.convolution(source.problem.operator)
-        x_map = _columns_of_x(source, tile, params.offset(layout, "x_map"))
-    else:
-        pixels = isinstance(strips, PixelStrips)
-        layout = wgmma_structs.convolution_of_pixels() if pixels else wgmma_structs.convolution_of_strips()
-        x_map = _boxes_of_x(source, strips, params.offset(layout, "x_map"))
-    return x_map, _of_w(source, tile, params.offset(layout, "w_map"))
+    return _columns_of_x(source, tile) if strips is None else _boxes_of_x(source, strips), _of_w(source, tile)
 
 
-def _boxes_of_x(source: Source, strips: Strips | PixelStrips, offset: int) -> TensorMap:
+def _boxes_of_x(source: Source, strips: Strips | PixelStrips) -> TensorMap:
     if isinstance(strips, PixelStrips):
         high, wide = strips.box
     else:
@@ -379,7 +372,7 @@ def _boxes_of_x(source: Source, strips: Strips | PixelStrips, offset: int) -> Te
         swizzle = source.slice_bytes
     return TensorMap(
         role=role,
-        offset=offset,
+        member="x_map",
         dtype=source.problem.dtype,
         sizes=sizes,
         strides=strides,
@@ -398,13 +391,13 @@ def _channels_of_x(source: Source, problem: Problem) -> tuple[str, Ints, Ints]:
     return "x", sizes, _known(_strides(sizes, [*spatial[::-1], batch], problem.itemsize))
 
 
-def _columns_of_x(source: Source, tile: Tile, offset: int) -> TensorMap:
+def _columns_of_x(source: Source, tile: Tile) -> TensorMap:
     problem = source.problem
     role, sizes, strides = _channels_of_x(source, problem)
     inner = tuple(windows(problem))[::-1]
     return TensorMap(
         role=role,
-        offset=offset,
+        member="x_map",
         dtype=problem.dtype,
         sizes=sizes,
         strides=strides,
@@ -416,7 +409,7 @@ def _columns_of_x(source: Source, tile: Tile, offset: int) -> TensorMap:
     )
 
 
-def _of_w(source: Source, tile: Tile, offset: int) -> TensorMap:
+def _of_w(source: Source, tile: Tile) -> TensorMap:
     problem, size = source.problem, source.problem.itemsize
     row, all_rows = source.weights().pitch, problem.group * source.parts
     sizes: Ints = (row, problem.filters, all_rows)
@@ -427,7 +420,7 @@ def _of_w(source: Source, tile: Tile, offset: int) -> TensorMap:
         strides = _known(_strides(sizes, [filters, group], size))
     return TensorMap(
         role="packed" if source.packed else "w",
-        offset=offset,
+        member="w_map",
         dtype=problem.dtype,
         sizes=sizes,
         strides=strides,
