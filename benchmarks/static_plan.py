@@ -12,8 +12,8 @@ from gpuconv import _layout
 from gpuconv._operators import OPERATORS
 from gpuconv._precision import PRECISIONS
 from gpuconv.cuda import choice, floor, planning
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.limits import Representative
+from gpuconv.cuda.offers import Candidate
 from gpuconv.cuda.plan import Plan
 from gpuconv.cuda.prepared import contiguous_strides
 
@@ -106,7 +106,7 @@ def planned(case: Case, device: Representative) -> Row:
             {"kernel": launch.variant.name, "grid": list(launch.grid), "shared_bytes": launch.shared_bytes}
             for launch in found.launches
         ],
-        "workspace_bytes": found.packed_bytes + found.workspace_bytes,
+        "workspace_bytes": found.bytes_of("packed") + found.bytes_of("workspace"),
         "bound": "memory" if least == memory else "math",
         "floor_us": _micro(least),
         "modelled_us": modelled and _micro(modelled),

@@ -290,8 +290,8 @@ def _lines(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays, p
         yield from _check(call, geometry, inputs["indices"])
     for number, launch in enumerate(plan.launches, 1):
         yield f"  launch {number}   {_launch(launch)}"
-    for _, use, nbytes in plan.spaces:
-        yield f"  workspace  {nbytes} bytes for {use}"
+    for space in plan.spaces:
+        yield f"  workspace  {space.bytes} bytes for {space.use}"
     for number, reason in enumerate(plan.reasons):
         yield f"  {'because' if number == 0 else '':9}  {reason}"
 

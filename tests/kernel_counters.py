@@ -43,11 +43,11 @@ from gpuconv.cuda import (
     grouped_plan,
     grouped_work,
     interleaved_plan,
+    kernel_files,
     matrix_plan,
     mma_plan,
     mma_tile,
     pointwise_plan,
-    sources,
     split_plan,
     stem_plan,
     stem_tile,
@@ -680,7 +680,7 @@ def row(counters: Counters) -> Row:
 @lru_cache(maxsize=1)
 def _line_of_weights() -> int:
     """Return the number of the one line that copies weights."""
-    text = sources.folder().joinpath("include", "ffma.cuh").read_text(encoding="utf-8")
+    text = kernel_files.folder().joinpath("include", "ffma.cuh").read_text(encoding="utf-8")
     (number,) = (number for number, line in enumerate(text.splitlines(), 1) if "copy_async<16>(" in line)
     return number
 

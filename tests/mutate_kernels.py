@@ -40,7 +40,7 @@ from many_gradients import Trial
 
 from gpuconv._errors import CompileError
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import sources
+from gpuconv.cuda import kernel_files
 from gpuconv.cuda.variants import all_variants
 
 ARCHITECTURE = "sm_80"
@@ -144,16 +144,16 @@ FILES: dict[str, tuple[ManyBlocks | Trial | many_wgmma.Trial, ...]] = {
 @contextmanager
 def changed_kernels(texts: Mapping[str, str]) -> Iterator[None]:
     """Let kernels be compiled from a copy of kernels_cu in which some files have other texts."""
-    usual = sources.folder
+    usual = kernel_files.folder
     with tempfile.TemporaryDirectory() as scratch:
         copy = shutil.copytree(usual(), Path(scratch, "kernels_cu"))
         for path, text in texts.items():
             Path(copy, path).write_text(text, encoding="utf-8")
-        sources.folder = lambda: copy
+        kernel_files.folder = lambda: copy
         try:
             yield
         finally:
-            sources.folder = usual
+            kernel_files.folder = usual
 
 
 # ---------------------------------------------------------------- mutants
@@ -256,7 +256,7 @@ def _changes(line: str) -> Iterator[tuple[str, str]]:
 
 def mutants(path: str) -> list[Mutant]:
     """Every mutant of a file of kernels_cu."""
-    lines = sources.folder().joinpath(*path.split("/")).read_text(encoding="utf-8").split("\n")
+    lines = kernel_files.folder().joinpath(*path.split("/")).read_text(encoding="utf-8").split("\n")
     found: dict[str, Mutant] = {}
     seen: Counter[str] = Counter()
     for at, line in enumerate(lines):

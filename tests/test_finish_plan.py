@@ -18,7 +18,7 @@ from operands import LAYOUTS, values
 import gpuconv
 from gpuconv import _geometry
 from gpuconv.cuda import device, floor, limits, planning
-from gpuconv.cuda.plan import Launch, Plan
+from gpuconv.cuda.plan import Launch, Plan, Space
 
 SHAPES: dict[str, Any] = {"x": (2, 64, 9, 7), "w": (70, 64, 3, 3), "b": (70,), "y": (2, 70, 7, 5)}
 NBYTES = 4 * 2 * 70 * 7 * 5  # of y in float32
@@ -88,7 +88,7 @@ def test_a_residual_that_lies_otherwise_is_copied_first() -> None:
         assert after.index(copy) < min(number for number, one in enumerate(after) if "y" in dict(one.pointers))
         assert len(after) == len(before) + 1
         assert all("residual" not in dict(one.pointers) for one in after if one is not copy)
-    assert fused.spaces == (*plain.spaces, ("copied", "the residual as the result lies", NBYTES))
+    assert fused.spaces == (*plain.spaces, Space("copied", "the residual as the result lies", NBYTES))
     assert fused.reasons[-1].startswith("the residual is copied first")
 
 
@@ -96,13 +96,13 @@ def test_axes_of_one_element_may_have_any_stride() -> None:
     geometry = _geometry.conv((1, 2, 1, 9), (3, 2, 1, 1))
     steps = {"x": (18, 9, 9, 1), "w": (2, 1, 1, 1), "y": (27, 9, 9, 1), "residual": (1, 9, 5, 1)}
     found = planning.plan("conv", geometry, "float32", steps, limits.representative("sm_90a").limits, "ieee")
-    assert not any(found.copied_bytes)
+    assert found.bytes_of("copied") == 0
 
 
 def test_a_copy_begins_where_the_first_element_of_the_result_would() -> None:
     backwards = tuple(-step for step in strides(SHAPES["y"]))
     found = plan("relu", strides(SHAPES["y"]), y=backwards)
-    assert found.copied_bytes == (NBYTES - 4, 4)
+    assert found.spaces[-1] == ("copied", "the residual as the result lies", NBYTES, NBYTES - 4)
 
 
 # ---------------------------------------------------------------- calls

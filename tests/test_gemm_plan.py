@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from emulated import preferred
+from offered import family
 from strategies import GENERATORS
 
 from gpuconv import ArgumentError, _geometry
-from gpuconv.cuda import choice, conv_plan, direct_plan, params
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda import choice, conv_plan, direct_plan, params, structs
 from gpuconv.cuda.limits import nearest
-from gpuconv.cuda.plan import Launch, Limits, Plan
+from gpuconv.cuda.offers import Candidate
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space
 from gpuconv.cuda.variants import all_variants
 
 HOPPER = Limits("sm_90a", 132, 227 * 1024, 228 * 1024)
@@ -207,7 +208,7 @@ def test_an_empty_result_launches_nothing() -> None:
 def test_a_sum_over_no_channels_packs_nothing() -> None:
     made = plan("conv", (1, 0, 8), (4, 0, 3), bias=True)
     (gemm,) = made.launches
-    assert made.packed_bytes == made.workspace_bytes == 0
+    assert made.bytes_of("packed") == made.bytes_of("workspace") == 0
     assert [role for role, _ in gemm.pointers] == ["x", "y", "b"]
 
 
@@ -218,7 +219,7 @@ def test_a_sum_over_no_channels_packs_nothing() -> None:
 def test_the_packed_weights_have_rows_of_whole_vectors(dtype: str, filters: int, pitch: int, size: int) -> None:
     with preferred(f"conv_{dtype}_1d_16x128x"):
         made = plan("conv", (1, 6, 9), (2 * filters, 3, 5), group=2, dtype=dtype)
-    assert (made.packed_bytes, made.workspace_bytes) == (2 * (3 * 5) * pitch * size, 0)
+    assert (made.bytes_of("packed"), made.bytes_of("workspace")) == (2 * (3 * 5) * pitch * size, 0)
 
 
 @pytest.mark.parametrize(
@@ -322,11 +323,13 @@ def test_the_multiplier_divides_every_32_bit_number(divisor: int) -> None:
 
 
 def test_a_struct_is_packed_only_whole() -> None:
-    layout = params.layout([("x", params.POINTER), ("n", "<i4"), ("by", params.divider(False), (2,))])
-    with pytest.raises(KeyError, match="fields missing"):
-        params.pack(layout, {"n": 1})
-    with pytest.raises(KeyError, match="fields unknown"):
-        params.pack(layout, {"n": 1, "by": params.divisions((2, 3), False), "m": 1})
+    layout = structs.layout("AddUpParams<int, 2>", "add_up.cu")
+    fields = {"parts": 1, "elements": 2, "extent": (2, 3), "y_stride": (3, 1)}
+    assert len(params.pack(layout, fields)) == layout.itemsize
+    with pytest.raises(KeyError, match=r"fields missing: \['elements'\]"):
+        params.pack(layout, {name: value for name, value in fields.items() if name != "elements"})
+    with pytest.raises(KeyError, match=r"fields unknown: \['m'\]"):
+        params.pack(layout, {**fields, "m": 1})
 
 
 # ---------------------------------------------------------------- choosing
@@ -352,13 +355,13 @@ def test_an_architecture_without_a_known_device_is_modelled_as_the_one_below() -
 
 
 def test_of_equally_quick_candidates_the_first_is_taken() -> None:
-    made = [Plan("conv", (), number, "", ("own reason",)) for number in range(3)]
+    made = [Plan("conv", (), ("own reason",), (Space("workspace", "", number),)) for number in range(3)]
     candidates = [
         Candidate(f"kernel {n}", seconds, partial(made.__getitem__, n))
         for n, seconds in enumerate((3.06e-5, 1e-6, 1e-6))
     ]
-    chosen = choice.choose(None, candidates, HOPPER)
-    assert chosen.workspace_bytes == 1
+    chosen = choice.choose(None, [family(candidates)], HOPPER)
+    assert chosen.bytes_of("workspace") == 1
     assert chosen.reasons == (
         "kernel 0: modelled 30.6 us (30.6x)",
         "kernel 1: modelled 1.0 us, chosen",

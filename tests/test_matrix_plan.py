@@ -52,7 +52,7 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
     made = plan((32, 64, 56, 56), (256, 64, 1, 1))
     (launch,) = made.launches
     assert launch.variant.name == "conv_matrix_float16_3d_mma_128x128x64_pixels"
-    assert (made.workspace_bytes, made.packed_bytes) == (0, 0)
+    assert (made.bytes_of("workspace"), made.bytes_of("packed")) == (0, 0)
     assert dict(launch.pointers) == {"x": 0, "w": 8, "y": 24}
     struct = fields(launch)["common"]
     assert (struct["pitch"], struct["all_rows"], struct["channels"]) == (128, 256, 64)

@@ -16,6 +16,7 @@ import many_blocks
 import numpy as np
 import pytest
 from many_blocks import ManyBlocks
+from offered import candidates
 from operands import LAYOUTS
 
 from gpuconv import ArgumentError, _geometry
@@ -42,8 +43,8 @@ from gpuconv.cuda import (
     pool_vectors,
     stem_plan,
 )
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.limits import representative
+from gpuconv.cuda.offers import Candidate
 from gpuconv.cuda.plan import Launch, Limits
 
 HOPPER = representative("sm_90a").limits
@@ -85,7 +86,7 @@ families = pytest.mark.parametrize("family", FAMILIES, ids=lambda module: module
 
 def planned(family: Any, one: ManyBlocks, limits: Limits = HOPPER, problem: Any = None) -> Launch | None:
     """The last launch of the family's candidate of this name, if there is one."""
-    found: list[Candidate] = list(family.candidates(problem or problem_of(one), limits))
+    found: list[Candidate] = list(candidates(family, problem or problem_of(one), limits))
     named = [candidate for candidate in found if candidate.name == one.kernel]
     return named[0].make().launches[-1] if named else None
 
@@ -165,12 +166,11 @@ def test_a_launch_has_no_more_blocks_than_a_grid(family: ModuleType) -> None:
 def test_blocks_fill_a_grid_or_are_refused() -> None:
     launch = planned(direct_plan, FAMILIES[direct_plan][0])
     assert launch is not None
-    chosen = replace(launch.variant, layout=params.layout([("n", "<i4")]))
-    assert launching.of_blocks("conv", chosen, 2**31 - 1, {"n": 1}, ()).grid == (2**31 - 1, 1, 1)
+    assert launching.of_blocks("conv", launch.variant, 2**31 - 1, {}, {}).grid == (2**31 - 1, 1, 1)
     with pytest.raises(
         ArgumentError, match=r"^conv: 2147483648 blocks are more than the 2147483647 of one CUDA launch$"
     ):
-        launching.of_blocks("conv", chosen, 2**31, {"n": 1}, ())
+        launching.of_blocks("conv", launch.variant, 2**31, {}, {})
 
 
 # ---------------------------------------------------------------- indices

@@ -18,7 +18,7 @@ from operands import LAYOUTS, filled, values
 
 import gpuconv
 from gpuconv import cuda
-from gpuconv.cuda import sources
+from gpuconv.cuda import kernel_files
 
 pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_kernels")]
 
@@ -43,7 +43,7 @@ OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 
 
 def text_of(path: str) -> str:
-    text: str = sources.folder().joinpath(*path.split("/")).read_text(encoding="utf-8")
+    text: str = kernel_files.folder().joinpath(*path.split("/")).read_text(encoding="utf-8")
     return text
 
 

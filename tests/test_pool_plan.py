@@ -290,7 +290,7 @@ def test_the_grid_covers_the_outputs_along_x_then_y(batch: int, channels: int, g
 @pytest.mark.parametrize("x_shape", [(0, 3, 4), (2, 0, 4), (1, 2, 0), (1, 1, 1)])
 def test_no_outputs_no_launch(x_shape: Ints) -> None:
     plan = _plan(x_shape, kernel_shape=[1 if x_shape != (1, 1, 1) else 2], indices=True)
-    assert (plan.launches, plan.workspace_bytes) == ((), 0)
+    assert (plan.launches, plan.bytes_of("workspace")) == ((), 0)
     assert plan.reasons == ("the result has no elements: nothing is launched",)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emulated import preferred
+from offered import why_not
 from strategies import rows_pool_problem
 
 import gpuconv
@@ -163,8 +164,8 @@ def test_channels_must_be_neighbours_in_every_array(dense: str) -> None:
     problem = Problem(geometry, "float32", lying["x"], lying["y"], lying["indices"])
     alone = Problem(geometry, "float32", lying["x"], lying["y"], None)
     for family in (pool_channels, pool_patches):
-        assert family.refusal(problem, HOPPER) == "channels are not neighbours"
-        assert (family.refusal(alone, HOPPER) is None) == (dense == "indices")
+        assert why_not(family, problem, HOPPER) == "channels are not neighbours"
+        assert (why_not(family, alone, HOPPER) is None) == (dense == "indices")
 
 
 @pytest.mark.parametrize(

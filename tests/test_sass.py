@@ -30,11 +30,11 @@ from gpuconv.cuda import (
     pool_tiles,
     pool_vectors,
     split_plan,
-    weight_grad_plan,
+    weight_grad_plain,
 )
 from gpuconv.cuda.direct_work import Form
 from gpuconv.cuda.gemm_plan import Tile
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 
 over_direct_forms = pytest.mark.parametrize("form", direct_work.FORMS, ids=direct_forms.title)
 OPERATORS = ("conv", "conv_transpose")
@@ -392,8 +392,8 @@ def test_the_disassemblers_text_is_read() -> None:
 @pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
 def test_gradients_of_weights_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
     """A slice of pixels: what is around the loop over its vectors, and that loop as often as it has vectors."""
-    for tile in weight_grad_plan._TILES:
-        body = code(weight_grad_plan.variant(dtype, False, 3, tile))
+    for tile in weight_grad_plain._TILES:
+        body = code(weight_grad_plain.variant(dtype, False, 3, tile))
         inner, *more = [loop for loop in sass.loops(body) if sass.multiplications(body, loop) > 1]
         found = len(inner) / sass.multiplications(body, inner)
         if more:

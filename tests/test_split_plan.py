@@ -40,7 +40,7 @@ def test_the_last_block_of_a_tile_adds_up() -> None:
     count = splits["count"]
     assert splits == {"workspace": 0, "count": count, "whole": 0, "ticket_bytes": 16, "part": 0}
     assert gemm.grid == (4 * count, 1, 1)
-    assert made.workspace_bytes == 16 + 4 * count * 64 * 64 * 4
+    assert made.bytes_of("workspace") == 16 + 4 * count * 64 * 64 * 4
     assert [role for role, _ in pack.pointers] == ["w", "packed", "workspace"]
     assert sorted(role for role, _ in gemm.pointers) == ["b", "packed", "workspace", "x", "y"]
     assert f"each tile's K in {count} splits: 4 tiles are few for 132 multiprocessors" in made.reasons
@@ -115,7 +115,7 @@ def test_tiles_that_fill_all_multiprocessors_stay_whole() -> None:
     blocks = 68 * splits["count"]
     assert (splits["whole"], splits["ticket_bytes"], fields(pack)["tickets"]["count"]) == (132, 68 * 4, 68)
     assert gemm.grid == (132 + blocks, 1, 1)
-    assert made.workspace_bytes == 68 * 4 + blocks * 64 * 64 * 4
+    assert made.bytes_of("workspace") == 68 * 4 + blocks * 64 * 64 * 4
     assert made.sharing[1].grid == gemm.grid
     assert made.sharing[2].grid == (68, 1, 1)
     assert -(-blocks // 132) * 132 - blocks < 68

@@ -46,7 +46,7 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
     made = plan((4, 512, 64, 64), (512, 256, 2, 2), [2, 2])
     (launch,) = made.launches
     assert launch.variant.name == "conv_transpose_matrix_float16_3d_mma_128x128x64"
-    assert (made.workspace_bytes, made.packed_bytes) == (0, 0)
+    assert (made.bytes_of("workspace"), made.bytes_of("packed")) == (0, 0)
     assert dict(launch.pointers) == {"x": 0, "w": 8, "y": 24}
     struct = fields(launch)["common"]
     assert (struct["pitch"], struct["all_rows"], struct["filters"]) == (2 * 1024, 512, 1024)

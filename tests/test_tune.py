@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from operands import filled
 import gpuconv
 from gpuconv import OutOfDeviceMemory, _whole_numbers
 from gpuconv.cuda import conv_plan, device, few_plan, gemm_plan, tuned
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.offers import Candidate
 
 QUICK = "conv_float32_2d_16x128x16"  # as the stand-in measures it; the model takes another one
 
@@ -265,13 +265,17 @@ def few_families(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_plan, "FAMILIES", (gemm_plan, few_plan))
 
 
+def _without(roles: Mapping[str, str], role: str) -> dict[str, str]:
+    return {member: other for member, other in roles.items() if other != role}
+
+
 def without(role: str, family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a family's kernels find another array of a call at address 0, as if there were none."""
     real = family.candidates
 
     def changed(candidate: Candidate) -> Any:
         plan = candidate.make()
-        launches = [replace(one, pointers=tuple(p for p in one.pointers if p[0] != role)) for one in plan.launches]
+        launches = [replace(one, roles=_without(one.roles, role)) for one in plan.launches]
         return replace(plan, launches=tuple(launches))
 
     def candidates(*arguments: Any) -> Iterator[Candidate]:

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import offered
 import oracle
 import pytest
 import tma_model
@@ -18,9 +19,9 @@ from test_gemm_plan import fields
 import gpuconv
 from gpuconv import _geometry
 from gpuconv.cuda import choice, conv_plan, correlation, wgmma_maps, wgmma_pixels, wgmma_plan, wgmma_strips, wgmma_tile
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
+from gpuconv.cuda.offers import Candidate
 from gpuconv.cuda.plan import Launch, Limits, Plan
 from gpuconv.cuda.prepared import contiguous_strides
 from gpuconv.cuda.wgmma_tile import Tile
@@ -55,7 +56,7 @@ def problem(
 
 
 def candidates(one: Problem, limits: Limits = HOPPER) -> dict[str, Candidate]:
-    return {candidate.name: candidate for candidate in wgmma_plan.candidates(one, limits)}
+    return {candidate.name: candidate for candidate in offered.candidates(wgmma_plan, one, limits)}
 
 
 # ---------------------------------------------------------------- the kernel, as NumPy sees it
@@ -410,7 +411,7 @@ def test_what_maps_fetch_makes_the_operator(operator: str) -> None:
             one = problem(operator, x, w, dtype, precision=precision, layout=layout, **attributes)
         except ValueError:  # an output of no or of negative size
             continue
-        if 0 in one.y_shape or wgmma_plan.refusal(one, HOPPER) is not None:
+        if 0 in one.y_shape or offered.why_not(wgmma_plan, one, HOPPER) is not None:
             continue
         found = [each for name, each in candidates(one).items() if "_split" not in name]
         chosen = random.choice(found)
@@ -453,7 +454,7 @@ def test_what_strips_hold_makes_conv() -> None:
             )
         except ValueError:  # an output of negative size
             continue
-        if 0 in one.y_shape or wgmma_plan.refusal(one, HOPPER) is not None:
+        if 0 in one.y_shape or offered.why_not(wgmma_plan, one, HOPPER) is not None:
             continue
         names = [name for name in candidates(one) if "_rows" in name or "_patches" in name]
         found = [candidates(one)[name] for name in names if "_pixel_" not in name]
@@ -503,7 +504,7 @@ def test_pixels_that_come_to_registers_make_the_operator(monkeypatch: pytest.Mon
             one = problem(operator, x, w, "float32", **options, **attributes)
         except ValueError:  # an output of negative size
             continue
-        if not 0 < one.multiplications < 5 * 10**7 or wgmma_plan.refusal(one, HOPPER) is not None:
+        if not 0 < one.multiplications < 5 * 10**7 or offered.why_not(wgmma_plan, one, HOPPER) is not None:
             continue
         monkeypatch.setattr(wgmma_pixels, "_RUNS", (random.choice(runs),))
         found = [each for name, each in candidates(one).items() if "_pixel_" in name]
@@ -690,8 +691,8 @@ def test_what_tma_does_not_take_is_refused_with_a_reason(
 ) -> None:
     one = problem(operator, x, w, **more)
     assert not candidates(one)
-    assert why in str(wgmma_plan.refusal(one, HOPPER))
-    assert why in str(wgmma_plan.explained(one, HOPPER))
+    assert why in str(offered.why_not(wgmma_plan, one, HOPPER))
+    assert why in str(offered.refused(wgmma_plan, one, HOPPER))
 
 
 @pytest.mark.parametrize(
@@ -733,7 +734,7 @@ def test_the_reach_of_taps_is_what_they_meet(operator: str) -> None:
 
 def test_copies_of_too_many_elements_are_refused() -> None:
     one = problem("conv", (2, 1, 2**13, 2**14), (64, 1, 3, 3), strides=[8, 8])
-    assert "a copy of x or w would have 2**31 elements" in str(wgmma_plan.refusal(one, HOPPER))
+    assert "a copy of x or w would have 2**31 elements" in str(offered.why_not(wgmma_plan, one, HOPPER))
 
 
 @pytest.mark.parametrize(
@@ -823,8 +824,8 @@ def test_other_devices_and_types_have_none_and_nothing_is_said() -> None:
         (problem("conv", x, w, "float64"), "sm_90a"),
     ):
         limits = representative(architecture).limits
-        assert wgmma_plan.explained(one, limits) is None
-        assert wgmma_plan.refusal(one, limits) is not None
+        assert offered.refused(wgmma_plan, one, limits).plain
+        assert offered.why_not(wgmma_plan, one, limits) is not None
 
 
 def test_a_device_with_little_shared_memory_has_the_tiles_that_fit() -> None:
@@ -833,7 +834,7 @@ def test_a_device_with_little_shared_memory_has_the_tiles_that_fit() -> None:
     assert {name.removesuffix("_split").rpartition("_")[2] for name in candidates(one, limits)} == {"64x128"}
     limits = Limits("sm_90a", 132, 99 * 1024, 100 * 1024)
     assert not candidates(one, limits)
-    assert "bytes of shared memory, there are 101376" in str(wgmma_plan.explained(one, limits))
+    assert "bytes of shared memory, there are 101376" in str(offered.refused(wgmma_plan, one, limits))
 
 
 # ---------------------------------------------------------------- plans
@@ -881,7 +882,7 @@ def test_the_structs_of_a_small_conv() -> None:
     assert (w_map.role, w_map.offset, w_map.sizes) == ("packed", 128, (768, 130, 2))
     assert (w_map.strides, w_map.box) == ((1536, 130 * 1536), (64, 128, 1))
     assert plan.launches[-1].grid == (4, 1, 1)
-    assert (plan.packed_bytes, plan.x_last_bytes, plan.workspace_bytes) == (2 * 130 * 1536, 2 * 35 * 512, 0)
+    assert [space[::2] for space in plan.spaces] == [("packed", 2 * 130 * 1536), ("x_last", 2 * 35 * 512)]
     assert roles(plan) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
     assert (plan.alignment, plan.otherwise) == ((), None)
 
@@ -971,7 +972,7 @@ def test_the_structs_of_rows() -> None:
     assert x_map.strides == (144, 1296, 1296, 128 * 1296)
     assert (w_map.role, w_map.offset, w_map.box) == ("packed", 128, (64, 64, 1))
     assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
-    assert plan.x_last_bytes == 0
+    assert plan.bytes_of("x_last") == 0
 
 
 def test_the_structs_of_patches() -> None:
@@ -1138,7 +1139,7 @@ def test_the_structs_of_rows_of_pixels(precision: str, parts: int, monkeypatch: 
     assert (x_map.strides, x_map.swizzle) == ((144, 1296, 1296, 64 * 1296), 0)
     assert (w_map.role, w_map.offset, w_map.sizes, w_map.box) == ("packed", 128, (384, 130, parts), (32, 64, 1))
     assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
-    assert (plan.x_last_bytes, plan.packed_bytes) == (0, 384 * 130 * 4 * parts)
+    assert (plan.bytes_of("x_last"), plan.bytes_of("packed")) == (0, 384 * 130 * 4 * parts)
     assert "x is fetched as it is: 40 pixels of its rows at once; 6 taps along H and W share them" in plan.reasons
 
 
@@ -1239,7 +1240,7 @@ def test_which_inputs_come_to_registers_as_they_are(x: Ints, w: Ints, more: dict
         {form} if form else set()
     )
     copied = next(name for name in found if "_pixel_" not in name and "_split" not in name)
-    assert found[copied].make().x_last_bytes > 0
+    assert found[copied].make().bytes_of("x_last") > 0
 
 
 def test_a_transposed_conv_with_a_stride_has_none() -> None:
@@ -1363,10 +1364,10 @@ def test_tf32_is_rounded_first_by_the_copy_or_on_the_way() -> None:
             *(f"conv_float32_3d_tf32_wgmma_{size}_pixel_patches_direct" for size in sizes),
         }
         plan = made(one, "conv_float32_3d_tf32_wgmma_64x128")
-        assert (plan.x_last_bytes, plan.packed_bytes) == (2 * 48 * 64 * 4 * parts, 64 * 64 * 4 * parts)
+        assert (plan.bytes_of("x_last"), plan.bytes_of("packed")) == (2 * 48 * 64 * 4 * parts, 64 * 64 * 4 * parts)
         assert fields(plan.launches[-1])["loading"]["parts"] == parts
         plan = made(one, "conv_float32_3d_tf32_wgmma_64x256_pixel_patches_direct")
-        assert (plan.x_last_bytes, plan.packed_bytes) == (0, 64 * 64 * 4 * parts)
+        assert (plan.bytes_of("x_last"), plan.bytes_of("packed")) == (0, 64 * 64 * 4 * parts)
         assert fields(plan.launches[-1])["loading"]["parts"] == parts
 
 
@@ -1377,19 +1378,19 @@ def test_weights_of_one_tap_are_fetched_as_they_are() -> None:
     assert plan.alignment == (("x", 16), ("w", 16))
     assert plan.launches[-1].maps[1].sizes == (72, 128, 1)
     assert fields(plan.launches[-1])["problem"]["common"]["pitch"] == 72
-    assert (plan.packed_bytes, plan.x_last_bytes) == (0, 0)
+    assert (plan.bytes_of("packed"), plan.bytes_of("x_last")) == (0, 0)
     several = problem("conv", (2, 72, 30, 30), (128, 72, 1, 1), w_strides=(80, 1, 1, 1))
     assert made(several, "conv_float16_3d_wgmma_128x128").launches[-1].maps[1].strides == (160, 160 * 128)
     last = problem("conv", (2, 64, 30, 30), (128, 64, 3, 2), w_strides=(6 * 64, 1, 2 * 64, 64))
     plan = made(last, "conv_float16_3d_wgmma_128x128")
-    assert (plan.packed_bytes, plan.launches[-1].maps[1].sizes) == (0, (384, 128, 1))
+    assert (plan.bytes_of("packed"), plan.launches[-1].maps[1].sizes) == (0, (384, 128, 1))
     assert fields(plan.launches[-1])["problem"]["taps"]["row"][1:] == [128, 64]
     for channels, strides in ((72, (6 * 72, 1, 144, 72)), (64, (6 * 64, 1, 64, 3 * 64)), (64, (480, 1, 160, 80))):
         other = problem("conv", (2, channels, 30, 30), (128, channels, 3, 2), w_strides=strides)
-        assert made(other, "conv_float16_3d_wgmma_128x128").packed_bytes > 0
+        assert made(other, "conv_float16_3d_wgmma_128x128").bytes_of("packed") > 0
     for strides in ((1, 128, 1, 1), (76, 1, 1, 1), (-80, 1, 1, 1)):
         other = problem("conv", (2, 72, 30, 30), (128, 72, 1, 1), w_strides=strides)
-        assert made(other, "conv_float16_3d_wgmma_128x128").packed_bytes > 0
+        assert made(other, "conv_float16_3d_wgmma_128x128").bytes_of("packed") > 0
 
 
 # ---------------------------------------------------------------- splits
@@ -1403,7 +1404,7 @@ def test_few_tiles_are_divided_and_the_copy_sets_the_tickets_to_zero() -> None:
     assert struct["splits"] == {"workspace": 0, "count": count, "whole": 0, "ticket_bytes": 16, "part": 0}
     assert count > 4
     assert struct["items"] == plan.launches[-1].grid[0] == 4 * count
-    assert plan.workspace_bytes == 16 + 4 * count * 128 * 256 * 4
+    assert plan.bytes_of("workspace") == 16 + 4 * count * 128 * 256 * 4
     assert roles(plan) == [["packed", "w"], ["workspace", "x", "x_last"], ["packed", "workspace", "x", "y"]]
     assert plan.sharing == ()
     assert f"each tile's K in {count} splits: 4 tiles are few for 132 multiprocessors" in plan.reasons
@@ -1497,7 +1498,7 @@ LARGE = [  # of 20 GFLOP or more, with 128 channels or more on either side
 @pytest.mark.parametrize(("x", "w", "more"), LARGE)
 def test_large_layers_are_made_by_wgmma(x: Ints, w: Ints, more: dict[str, Any], layout: str) -> None:
     one = problem("conv", x, w, "bfloat16", layout=layout, **more)
-    found = list(conv_plan.candidates(one, HOPPER))
+    found = list(candidates(conv_plan, one, HOPPER))
     best = choice.quickest(found)
     others = min(each.seconds for each in found if "wgmma" not in each.name)
     assert "wgmma" in best.name

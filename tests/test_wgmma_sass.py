@@ -18,7 +18,7 @@ from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import wgmma_tile
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 from gpuconv.cuda.wgmma_plan import variant, variants
 from gpuconv.cuda.wgmma_tile import PixelsTile, StripsTile, Tile
 

@@ -6,22 +6,21 @@ The struct mirrors ``MaxPoolParams`` of ``kernels_cu/max_pool.cu``; strides coun
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv.cuda import params
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
-from gpuconv.cuda.pool_problem import OPERATOR, Problem, pointers, seconds, used, used_strides
+from gpuconv.cuda.offers import Candidate, Offer
+from gpuconv.cuda.plan import Launch, Limits, Plan
+from gpuconv.cuda.pool_problem import OPERATOR, Problem, roles, seconds, used, used_strides
 from gpuconv.cuda.sums_plan import array_fields, axes, filled
+from gpuconv.cuda.variant import Variant
 
+NAME = "one output a thread"
 _THREADS = 256
 _BATCH = 3  # kBatch in max_pool.cu: numbers of places run up to so many taps past a window
 _AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
@@ -29,7 +28,7 @@ _AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, an
 _INSTRUCTIONS = {False: (100, 13, 19), True: (100, 13, 37)}
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield the one kernel.
 
     Raises
@@ -68,7 +67,6 @@ def variant(dtype: str, wide: bool, ndim: int, indices: bool) -> Variant:
         function="max_pool",
         arguments=(_dtypes.entry(dtype).cuda, index, str(ndim), str(indices).lower()),
         parameter=f"MaxPoolParams<{index}, {ndim}>",
-        layout=_layout(wide, ndim),
         threads=_THREADS,
         blocks_per_sm=_blocks_per_sm(wide, ndim),
     )
@@ -99,37 +97,18 @@ def _plan(problem: Problem, kernel: Variant, wide: bool, ndim: int) -> Plan:
         variant=kernel,
         grid=(across, -(-blocks // across), 1),
         shared_bytes=0,
-        parameters=params.pack(kernel.layout, _fields(problem, wide, ndim)),
-        pointers=tuple(pointers(problem, kernel.layout)),
+        fields=_fields(problem, ndim),
+        roles=roles(problem),
     )
     reason = (
         f"{kernel.name}: {'channels last: ' * problem.channels_last}one output a thread, "
         f"{outputs} outputs in {blocks} blocks of {_THREADS} threads; "
         f"{64 if wide else 32}-bit indices, the largest number being {_largest(problem)}"
     )
-    return Plan(OPERATOR, (launch,), 0, "", (reason,))
+    return Plan(OPERATOR, (launch,), (reason,))
 
 
-@cache
-def _layout(wide: bool, ndim: int) -> np.dtype[Any]:
-    index, divider, each = params.index(wide), params.divider(wide), (ndim,)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "y", "indices")),
-            ("plane", "<i8"),
-            ("outputs", index),
-            *((name, index, each) for name in ("x_extent", "stride", "pad", "reach")),
-            *params.array_layout(("x", "y", "indices"), index, each),
-            *((name, index, each) for name in ("place_stride", "x_step", "place_step")),
-            ("dilation", divider, each),
-            ("y_extent", divider, each),
-            ("channels", divider),
-            ("channels_last", index),
-        ]
-    )
-
-
-def _fields(problem: Problem, wide: bool, ndim: int) -> dict[str, Any]:
+def _fields(problem: Problem, ndim: int) -> dict[str, Any]:
     """Return the struct's numbers, for so many axes: those added in front have one element."""
     geometry, own = problem.geometry, problem.axes
     x_steps, place_steps = _steps(problem)
@@ -144,9 +123,9 @@ def _fields(problem: Problem, wide: bool, ndim: int) -> dict[str, Any]:
         "place_stride": filled(problem.place_strides, ndim, 0),
         "x_step": filled(x_steps, ndim, 0),
         "place_step": filled(place_steps, ndim, 0),
-        "dilation": params.divisions(filled([axis.dilation for axis in own], ndim, 1), wide),
-        "y_extent": params.divisions(filled(geometry.y_shape[2:], ndim, 1), wide),
-        "channels": params.division(geometry.y_shape[1], wide),
+        "dilation": filled([axis.dilation for axis in own], ndim, 1),
+        "y_extent": filled(geometry.y_shape[2:], ndim, 1),
+        "channels": geometry.y_shape[1],
         "channels_last": problem.channels_last,
     }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from emulator import build
 from gpuconv import CompileError
 from gpuconv.cuda import nvrtc
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 READ = "sm_90a"  # whose machine code tests read, and whose instructions they count
