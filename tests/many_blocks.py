@@ -600,7 +600,7 @@ GROUPED = (
           kinds=_INFINITE_INPUTS, **_TRANSPOSE_2D),
     _gemm("conv_transpose_grouped_bfloat16_3d_mma_32x512", (2, 32, 21, 27), (32, 72, 5, 4), group=2,
           layout="channels last", out="channels last", **_TRANSPOSE_SHARED),
-    _gemm("conv_transpose_grouped_float32_3d_3xtf32_16x512", (2, 12, 4, 5, 7), (12, 70, 3, 2, 2), group=2,
+    _gemm("conv_transpose_grouped_float32_3d_3xtf32_16x512", (2, 12, 6, 9, 11), (12, 70, 3, 2, 2), group=2,
           kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_3D),
 )  # fmt: skip
 

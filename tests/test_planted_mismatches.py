@@ -48,8 +48,8 @@ def test_a_layout_that_differs_from_the_struct_does_not_compile(
 
     correlation = gemm_structs.correlation
     monkeypatch.setattr(gemm_structs, "correlation", other)
-    layout = gemm_structs.operands("conv", False, 2)
-    variant = gemm_plan.variant("conv", "float32", False, 3, gemm_plan._TILES["float32"][1], True)
+    layout = gemm_structs.operands("conv", False, 4)
+    variant = gemm_plan.variant("conv", "float32", False, 4, gemm_plan._TILES["float32"][1], True)
     assert variant.layout == layout
     with pytest.raises(CompileError, match=message), emulated_cuda() as emulated:
         emulated.load(variant, 0, 0)

@@ -50,7 +50,7 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
     assert dict(launch.pointers) == {"x": 0, "w": 8, "y": 24}
     struct = fields(launch)["common"]
     assert (struct["pitch"], struct["all_rows"], struct["filters"]) == (2 * 1024, 512, 1024)
-    assert launch.grid == (8 * 128, 1, 1)
+    assert launch.grid == (16 * 128, 1, 1)
     assert any("1024 rows, channels and taps, on tensor cores" in reason for reason in made.reasons)
     assert any("16 bytes of pixels a copy" in reason for reason in made.reasons)
 
