@@ -1461,12 +1461,12 @@ def test_every_kernel_is_named_once_and_is_for_hopper_alone() -> None:
     pixels = wgmma_plan.variant("conv", "float32", wgmma_tile.PIXELS[0])
     assert pixels.name == "conv_float32_3d_tf32_wgmma_128x128_pixel_rows"
     assert (pixels.source, pixels.function) == ("conv_wgmma_pixels.cu", "conv_wgmma_pixels")
-    assert pixels.arguments == ("WgmmaTf32", "128", "128", "6", "131072", "true", "true")
+    assert pixels.arguments == ("WgmmaTf32", "128", "128", "6", "131072", "true")
     assert (pixels.parameter, pixels.layout.itemsize % 64) == ("WgmmaPixelsParams", 0)
     assert (pixels.threads, pixels.least_registers) == (384, 168)
     pixels = wgmma_plan.variant("conv", "float32", wgmma_tile.PIXELS[3])
     assert pixels.name == "conv_float32_3d_tf32_wgmma_64x256_pixel_patches"
-    assert pixels.arguments == ("WgmmaTf32", "64", "256", "12", "131072", "true", "false")
+    assert pixels.arguments == ("WgmmaTf32", "64", "256", "12", "131072", "false")
 
 
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
