@@ -105,7 +105,8 @@ class Form:
         with preferred(str(self)), _counting() as emulated:
             getattr(gpuconv, self.operator)(x, w, pads=(1, 1, 1, 1))
         packing, made = emulated.counters()
-        assert made == self.name and self.titles(width)[0].startswith(packing)
+        assert made == self.name
+        assert self.titles(width)[0].startswith(packing)
         return dict(zip(self.titles(width), map(row, emulated.counters().values()), strict=True))
 
 

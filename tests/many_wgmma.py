@@ -136,9 +136,7 @@ ROWS = Trial(
 )
 ROWS_TOGETHER = Trial("conv", "128x256_rows", BFLOAT16, ((2, 72, 5, 72), (140, 72, 3, 2)), {"pads": [1, 2, 0, 1]})
 ROWS_OF_ONE = Trial("conv", "128x256_rows", HALF, ((3, 130, 9, 24), (130, 130, 1, 1)))
-ROWS_SPLIT = Trial(
-    "conv", "64x256_rows_split", HALF, ((1, 72, 3, 5, 72), (70, 72, 2, 3, 2)), {"strides": [1, 2, 1]}, 5
-)
+ROWS_SPLIT = Trial("conv", "64x256_rows_split", HALF, ((1, 72, 3, 5, 72), (70, 72, 2, 3, 2)), {"strides": [1, 2, 1]}, 5)
 PATCHES = Trial(
     *("conv", "64x256_patches_direct", BFLOAT16, ((3, 128, 20, 21), (140, 64, 3, 2))),
     {"group": 2, "pads": [1, 0, 2, 1], "dilations": [2, 1]},

@@ -57,8 +57,9 @@ _WGMMA = (
     "[conv-float16-128x256_rows] [conv-float32-64x256_patches] [conv-float32-64x256_pixel_rows]",
 )
 _STRUCTS = (
-    "test_many_blocks.py stem_float32_3d_32x256x3 few_float32 pointwise_float32_1d_128 conv_float32_3d_64x64x16_uniform_split "
-    "depth_to_space_float32_3d_16 [conv_float32_4d_64x64x16_wide [conv_float16_3d_mma_16x128x32_scalar"
+    "test_many_blocks.py stem_float32_3d_32x256x3 few_float32 pointwise_float32_1d_128 "
+    "conv_float32_3d_64x64x16_uniform_split depth_to_space_float32_3d_16 "
+    "[conv_float32_4d_64x64x16_wide [conv_float16_3d_mma_16x128x32_scalar"
 )
 # Kernels, grids, and shared and static memory as they are written down.
 _RECORDED = (
