@@ -232,6 +232,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_FAMILY,
     ),
     "cuda/complex_plan.py": (
+        _RULES,
         "test_variants.py",
         "test_complex.py",
         "test_explain.py",
@@ -277,6 +278,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/finish_plan.py": ("test_finish_plan.py", "test_tensor_map.py"),
     "cuda/grouped_*.py": (
+        _LAYOUTS,
         "test_grouped_plan.py -main_loop",
         "test_many_blocks.py conv_grouped_float16_3d_mma conv_grouped_float32_3d_tf32_16 conv_transpose_grouped",
         *_FAMILY,
@@ -301,7 +303,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_mma.py chunks says_what beside",
         *_FAMILY,
     ),
-    "cuda/pack.py": ("test_compile_pack.py",),
+    "cuda/pack.py": (
+        "test_host_rules.py everybody",
+        "test_compile_pack.py",
+    ),
     "cuda/pack_rows_plan.py": ("test_pack_rows.py test_",),
     "cuda/pointwise_plan.py": (_RULES, "test_pointwise_plan.py", "test_many_blocks.py pointwise", *_FAMILY),
     "cuda/pool_grad_*.py": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import stat
 from collections import Counter
 from pathlib import Path
@@ -18,6 +19,7 @@ from onnx_models import floats, pool
 
 from gpuconv import ArgumentError, _check_onnx, _compile, _files, _geometry, _trial, _whole_numbers
 from gpuconv.cpu import _gather, _product, unpool
+from gpuconv.cuda import pack
 from gpuconv.onnx import backend, scaling
 from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators import affine, products
@@ -367,3 +369,15 @@ def test_models_of_the_first_version_are_read() -> None:
     np.testing.assert_array_equal(y, np.maximum(x[..., :-1], x[..., 1:]))
     with pytest.raises(ArgumentError, match="holds no graph or no IR version"):
         backend.run_model(pool(1, ir_version=0), [x])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has other permissions")
+def test_packed_kernels_are_for_everybody_to_read(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        pack._replace(tmp_path / "new" / "kernels", [b"some ", b"kernels"])
+    finally:
+        os.umask(before)
+    (path,) = (tmp_path / "new").iterdir()
+    assert (path.name, path.read_bytes()) == ("kernels", b"some kernels")
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (path.parent, path)] == [0o755, 0o644]
