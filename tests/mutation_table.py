@@ -290,12 +290,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_FAMILY,
     ),
     "cuda/matrix_plan.py": (
+        "test_tile_layouts.py whole_fragments",
         "test_matrix_plan.py -little -knows",
         "test_many_blocks.py conv_matrix",
         *_FAMILY,
     ),
     "cuda/mma_*.py": (
         _RULES,
+        "test_tile_layouts.py whole_fragments",
         "test_gemm_plan.py",
         "test_runs.py",
         "test_split_plan.py slices_of_a_tile",
@@ -376,6 +378,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_RECORDED,
     ),
     "cuda/weight_grad_tile*.py": (
+        "test_tile_layouts.py whole_fragments",
         "test_variants.py",
         "test_weight_grad_plan.py -knows",
         "test_explain.py",

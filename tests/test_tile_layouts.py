@@ -16,8 +16,11 @@ from gpuconv.cuda import (
     correlation,
     direct_tile,
     direct_work,
+    matrix_plan,
+    mma_tile,
     multiples,
     pool_layout,
+    weight_grad_tiles,
 )
 from gpuconv.cuda.bands_tile import Tile as BandTile
 from gpuconv.cuda.bands_work import Axis
@@ -325,3 +328,14 @@ def test_a_tile_of_groups() -> None:
 )
 def test_how_a_warp_of_groups_writes(more: dict[str, Any], way: str) -> None:
     assert grouped((7, 3, 4), **more).outputs == way
+
+
+def test_tiles_on_tensor_cores_are_whole_fragments_of_whole_warps() -> None:
+    tiles: list[Any] = [tile for group in mma_tile.TILES.values() for tile in group]
+    tiles += [tile for ways in matrix_plan.TILES.values() for group in ways.values() for tile in group]
+    tiles += [tile for group in weight_grad_tiles.TILES.values() for tile in group]
+    assert len(tiles) > 30
+    for tile in tiles:
+        assert (tile.block_m % tile.warp_m, tile.block_n % tile.warp_n) == (0, 0), tile
+        assert (tile.warp_m % 16, tile.warp_n % 8) == (0, 0), tile
+        assert tile.warp_m * tile.warp_n // 32 <= 128, tile  # sums of a thread, of its 255 registers
