@@ -339,3 +339,75 @@ def test_tiles_on_tensor_cores_are_whole_fragments_of_whole_warps() -> None:
         assert (tile.block_m % tile.warp_m, tile.block_n % tile.warp_n) == (0, 0), tile
         assert (tile.warp_m % 16, tile.warp_n % 8) == (0, 0), tile
         assert tile.warp_m * tile.warp_n // 32 <= 128, tile  # sums of a thread, of its 255 registers
+
+
+# ---------------------------------------------------------------- gradients with respect to weights
+
+
+def weights_of(**more: Any) -> Any:
+    """One tap: x (2, 24, 5, 6, 8) and dy (2, 16, 5, 6, 8) in two groups, of which pixels follow each other."""
+    found: dict[str, Any] = {
+        "x_shape": (2, 24, 5, 6, 8), "y_shape": (2, 16, 5, 6, 8), "w_shape": (16, 12, 1, 1, 1),
+        "kernel_shape": (1, 1, 1), "pads_begin": (0, 0, 0), "strides": (1, 1, 1), "group": 2,
+    }  # fmt: skip
+    arrays: dict[str, Any] = {"x_strides": (5760, 240, 48, 8, 1), "dy_strides": (3840, 240, 48, 8, 1)}
+    found |= {name: value for name, value in more.items() if name in found}
+    arrays |= {name: value for name, value in more.items() if name in arrays}
+    return SimpleNamespace(geometry=SimpleNamespace(**found), dtype=more.get("dtype", "float16"), filters=8, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("more", "x_in_rows", "dy_in_rows"),
+    [
+        ({}, True, True),
+        ({"kernel_shape": (1, 2, 1)}, False, True),
+        ({"kernel_shape": (2, 1, 1)}, False, True),
+        ({"pads_begin": (0, 0, 1)}, False, True),
+        ({"strides": (1, 2, 1)}, False, True),
+        ({"x_shape": (2, 24, 5, 6, 9)}, False, True),
+        ({"x_strides": (5760, 240, 48, 9, 1)}, False, True),
+        ({"x_strides": (5760, 240, 48, 16, 2)}, False, True),
+        ({"x_strides": (9999, 999, 48, 8, 1)}, True, True),
+        ({"dy_strides": (3840, 240, 49, 8, 1)}, True, False),
+        ({"dy_strides": (3840, 1, 768, 128, 16)}, True, False),
+        ({"x_shape": (2, 24, 1, 1, 8), "y_shape": (2, 16, 1, 1, 8), "strides": (3, 2, 1)}, True, True),
+        ({"x_shape": (2, 24, 1, 1, 1), "y_shape": (2, 16, 1, 1, 1), "x_strides": (24, 1, 7, 7, 7)}, True, True),
+    ],
+)
+def test_which_pixels_follow_each_other(more: dict[str, Any], x_in_rows: bool, dy_in_rows: bool) -> None:
+    one = weights_of(**more)
+    assert (weight_grad_tiles.x_in_rows(one), weight_grad_tiles.dy_in_rows(one)) == (x_in_rows, dy_in_rows)
+
+
+LAST: dict[str, Any] = {"w_shape": (16, 8, 1, 1, 1), "x_shape": (2, 16, 5, 6, 8), "x_strides": (3840, 1, 768, 128, 16)}
+LAST["dy_strides"] = LAST["x_strides"]
+
+
+@pytest.mark.parametrize(
+    ("more", "dy", "both"),
+    [
+        ({}, True, True),
+        ({"w_shape": (16, 4, 1, 1, 1)}, True, False),
+        ({"w_shape": (16, 4, 1, 1, 1), "dtype": "float32"}, True, True),
+        ({"x_strides": (3840, 2, 768, 128, 16)}, True, False),
+        ({"x_strides": (3844, 1, 768, 128, 16)}, True, False),
+        ({"x_strides": (3840, 1, 768, 128, 20)}, True, False),
+        ({"x_strides": (3844, 1, 768, 128, 16), "x_shape": (1, 16, 5, 6, 8)}, True, True),
+        ({"dy_strides": (3840, 1, 772, 128, 16)}, False, False),
+        ({"dy_strides": (3840, 1, 772, 128, 16), "dtype": "float32"}, True, True),
+    ],
+)
+def test_which_pixels_consist_of_chunks(more: dict[str, Any], dy: bool, both: bool) -> None:
+    one = weights_of(**{**LAST, **more})
+    assert (weight_grad_tiles.dy_in_chunks(one), weight_grad_tiles.has_chunks(one)) == (dy, both)
+
+
+def test_columns_are_filled_up_to_whole_units() -> None:
+    one, unit = weights_of(w_shape=(16, 12, 2, 3, 5)), weight_grad_tiles.UNIT
+    assert weight_grad_tiles.columns(one) == 30 * (-(-12 // unit) * unit)
+    tile = weight_grad_tiles.TILES["HalfProducts"][0]
+    assert weight_grad_tiles.tiles(one, tile) == (1, -(-weight_grad_tiles.columns(one) // tile.block_n))
+    pixels = SimpleNamespace(pixels=7 * tile.block_k + 1)
+    assert [weight_grad_tiles.each(pixels, tile, parts) for parts in (1, 2, 3, 8)] == [  # type: ignore[arg-type]
+        count * tile.block_k for count in (8, 4, 3, 1)
+    ]
