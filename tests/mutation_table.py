@@ -30,7 +30,7 @@ _REWRITING = (
     "test_onnx_runs.py",
 )
 _OPERATORS = (
-    "test_host_rules.py row_is_added factors_that activation_is",
+    "test_host_rules.py row_is_added factors_that activation_is is_broadcast is_repeated",
     "test_onnx_operators.py",
     "test_onnx_forms.py",
     "test_onnx_costs.py",
@@ -113,7 +113,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_explain.py",
         "test_gemm_plan.py",
     ),
-    "_environment.py": ("test_environment.py",),
+    "_environment.py": (
+        "test_host_rules.py a_variable",
+        "test_environment.py",
+    ),
     "_errors.py": ("test_errors.py", "test_cuda_errors.py"),
     "_explain.py": ("test_explain.py", "test_errors.py to%explain", "test_finish_plan.py", "test_layout.py"),
     "_geometry.py": (
@@ -142,7 +145,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "_precision.py": ("test_precision.py", "test_errors.py", "test_tune.py"),
     "_run.py": ("test_cli_run.py", "test_cli_files.py", "test_cli_calls.py"),
     "_signatures.py": ("test_signatures.py", "test_errors.py", "test_dask_errors.py"),
-    "_terminal.py": _CLI,
+    "_terminal.py": ("test_host_rules.py progress_is tables_and", *_CLI),
     "_transfer.py": ("test_packed.py", "test_errors.py", "test_cuda_interchange.py", "test_onnx_on_device.py"),
     "_trial.py": ("test_host_rules.py smaller_factor", "test_tune.py", "test_tune.py is_left_out are_no_reason"),
     "_tune.py": ("test_tune.py", "test_tuned.py"),
@@ -172,7 +175,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cpu/weight_grad.py": ("test_memory.py gradients", *_GRADIENTS, "test_compat.py"),
     "cpu/_argmax.py": _POOLS,
-    "cpu/_order.py": _POOLS,
+    "cpu/_order.py": ("test_host_rules.py keys_are", *_POOLS),
     "cpu/_windows.py": _POOLS,
     "cpu/max_pool.py": ("test_host_rules.py cut_down", "test_workspace.py", *_POOLS, "test_memory.py pooling"),
     "cpu/_workspace.py": ("test_workspace.py", "test_cases.py", "test_cpu_products.py", "test_memory.py"),
