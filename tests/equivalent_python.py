@@ -9,6 +9,16 @@ nothing else. Divisions of `EXACT` leave no remainder, so that rounding up inste
 from __future__ import annotations
 
 EQUIVALENT: dict[str, tuple[str, ...]] = {
+    "One channel is of one group.": (
+        "dask/_convolve.py _task: … aken.start) // max(geometry.x_shape[1], 1) or geometry.group, 'strides': geometry …  ->  … aken.start) // max(geometry.x_shape[1], 2) or geometry.group, 'strides': geometry …",  # noqa: E501
+    ),
+    "Small images side by side make one product, or each makes its own: the same numbers.": (
+        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count >= 1 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count < 1 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 2 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 0 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 1 and prod(positions) <= _WIDE:",  # noqa: E501
+    ),
     "No number is beyond infinity.": (
         "onnx/operators/affine.py _acted: if does.low > -np.inf:  ->  if does.low >= -np.inf:",
         "onnx/operators/affine.py _acted: return xp.minimum(does.high, y) if does.high < np.inf else y  ->  return xp.minimum(does.high, y) if does.high <= np.inf else y",  # noqa: E501

@@ -77,6 +77,16 @@ _GEMMS = (
     "test_many_blocks.py [conv_float32_ [conv_float16_2d_16x128x8- conv_float64_2d_64x64x16_uniform_wide "
     "[conv_transpose_float32_ [conv_transpose_float64_3d_64x64x16_wide"
 )
+_CALLS = (
+    "test_cuda_errors.py",
+    "test_cuda_interchange.py",
+    "test_packed.py",
+    "test_explain.py",
+    "test_tune.py",
+    "test_tensor_map.py",
+    "test_finish_plan.py",
+    "test_cuda_launch.py -axes_of_one",
+)
 _COMPILER = (
     "test_compile.py",
     "test_compile_architectures.py",
@@ -461,14 +471,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_finish_plan.py residuals_are_found complex_residuals",
         "test_cuda_launch.py -axes_of_one",
     ),
-    "cuda/*": (
-        "test_cuda_errors.py",
-        "test_cuda_interchange.py",
-        "test_packed.py",
-        "test_explain.py",
-        "test_tune.py",
-        "test_tensor_map.py",
-        "test_finish_plan.py",
-        "test_cuda_launch.py -axes_of_one",
-    ),
+    "cuda/device.py": ("test_host_rules.py fill_the_cache", *_CALLS),
+    "cuda/*": _CALLS,
 }

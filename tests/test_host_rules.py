@@ -16,6 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from cupy_stand_in import cupy_stand_in
 from device_arrays import device_arrays
 from onnx import helper, numpy_helper
 from onnx_models import floats, pool
@@ -32,7 +33,7 @@ from gpuconv import (
     _whole_numbers,
 )
 from gpuconv.cpu import _gather, _order, _product, _workspace, unpool
-from gpuconv.cuda import pack
+from gpuconv.cuda import device, pack
 from gpuconv.onnx import backend, scaling
 from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators import affine, products, shaping
@@ -124,7 +125,7 @@ def test_a_window_is_cut_down_to_single_taps_where_memory_holds_no_more() -> Non
 
 def test_unpooling_goes_along_axes_of_two_elements_too() -> None:
     """Axes of one element are left out of the places, and no others."""
-    for shape in ((1, 2, 1, 4), (2, 1, 4, 2), (1, 1, 2, 2), (3, 2, 2, 1), (1, 1, 1, 4)):
+    for shape in ((1, 2, 1, 4), (2, 1, 4, 2), (1, 1, 2, 2), (3, 2, 2, 1), (1, 1, 1, 4), (2, *(1,) * 62, 3)):
         size = int(np.prod(shape))
         places = np.array(Random(0).sample(range(size), (size + 1) // 2)).reshape(-1)
         x_shape = (1, 1, 1, places.size)
@@ -192,6 +193,27 @@ def test_whole_numbers_are_as_large_as_the_smaller_factor_lets_them(monkeypatch:
     made = _trial._whole("conv", (x, w, b), {}, "NCHW", "tf32")  # type: ignore[arg-type]
     assert seen == [("float16", "tf32", 4 * 6 * 3 * 2)]
     assert made == ((x.shape, 9, 0), (w.shape, 9, 1), (b.shape, 9, 2))
+
+
+def test_other_data_fill_the_cache_twice_before_a_call_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    written: list[int] = []
+    workspace = device.workspace
+
+    def noted(nbytes: int, purpose: str) -> Any:
+        asked.append(nbytes)
+        found = workspace(nbytes, purpose)
+        monkeypatch.setattr(type(found.data), "memset_async", lambda _, value, size, stream: written.append(size))
+        return found
+
+    with cupy_stand_in(tmp_path):
+        monkeypatch.setattr(device, "workspace", noted)
+        calls: list[int] = []
+        assert device.seconds(lambda: calls.append(len(written))) >= 0
+    assert set(asked) == set(written) == {2 * 50 * 2**20}  # of 50 MiB
+    assert calls == list(range(1, len(written) + 1))
 
 
 # ---------------------------------------------------------------- models
@@ -301,9 +323,9 @@ def test_an_activation_is_applied_where_the_numbers_are() -> None:
     assert found is y
     np.testing.assert_array_equal(found, expected)
     assert affine.activated(y, None) is y
-    with device_arrays() as device:
-        there = device.array(floats(2, 3, 5))
-        np.testing.assert_array_equal(device.memory(affine.activated(there, "relu")), expected)
+    with device_arrays() as arrays:
+        there = arrays.array(floats(2, 3, 5))
+        np.testing.assert_array_equal(arrays.memory(affine.activated(there, "relu")), expected)
         assert affine.activated(there, None) is there
 
 
