@@ -19,7 +19,7 @@ from gpuconv import OutOfDeviceMemory, _whole_numbers
 from gpuconv.cuda import conv_plan, device, few_plan, gemm_plan, tuned
 from gpuconv.cuda.offers import Candidate
 
-QUICK = "conv_float32_2d_16x128x16"  # as the stand-in measures it; the model takes another one
+QUICK = "conv_float32_3d_16x128x16"  # as the stand-in measures it; the model takes another one
 
 
 @pytest.fixture(autouse=True)

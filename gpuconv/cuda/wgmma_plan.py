@@ -267,7 +267,7 @@ def variant(operator: str, dtype: str, tile: Tile) -> Variant:
             name=f"{found.name}_pixel_{'rows' if tile.rows else 'patches'}",
             source="conv_wgmma_pixels.cu",
             function=f"{operator}_wgmma_pixels",
-            arguments=(_CLASSES[dtype], *sizes, str(tile.x_bytes), _cuda(tile.turns), _cuda(tile.rows)),
+            arguments=(_CLASSES[dtype], *sizes, str(tile.x_bytes), _cuda(tile.rows)),
             parameter="WgmmaPixelsParams",
         )
     if not isinstance(tile, StripsTile):
