@@ -87,6 +87,14 @@ def test_the_extent_that_reshape_finds_is_one_whatever_its_negative_number() -> 
     ]
 
 
+def test_overloads_are_for_type_checkers_alone() -> None:
+    tree = ast.parse("@overload\ndef f(a=1): ...\ndef f(a=1): return a")
+    assert [mutant.name for mutant in mutants(tree)] == [
+        "f: def f(a=1):  ->  def f(a=2):",
+        "f: def f(a=1):  ->  def f(a=0):",
+    ]
+
+
 def test_the_second_mutant_of_the_same_words_has_a_number() -> None:
     tree = ast.parse("def f(a):\n    a(1)\n    a(1)\ndef g(a):\n    a(1)")
     names = [mutant.name for mutant in mutants(tree)]
