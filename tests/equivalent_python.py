@@ -363,9 +363,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# By module: what is divided, as Python writes it.
+SIZES = "Bytes of an element, of a word or of a vector divide those of a vector, a line or a slice."
+# By module: what is divided, as Python writes it. Of sizes of two bytes or more, those that divide a number do so with
+# the next one as well; MaxPool's elements may have a single byte.
 EXACT: dict[str, dict[str, tuple[str, ...]]] = {
-    "Bytes of an element, of a word or of a vector divide those of a vector, a line or a slice.": {
+    SIZES: {
         "cuda/bands_plan.py": ("16 // _dtypes.sums(problem.dtype).itemsize", "16 // problem.itemsize"),
         "cuda/bands_tile.py": (
             "_BANK_BYTES // self.word",

@@ -17,6 +17,7 @@ import pytest
 import time_model
 from mutants import mutants
 from mutate_geometry import EQUIVALENT
+from mutate_python import divides_as_before
 
 
 def test_the_module_itself_answers_every_question() -> None:
@@ -155,6 +156,9 @@ def test_the_divisions_without_remainders_are_there() -> None:
         if mutate_python.rounds_nothing(target)
     }
     assert found == set(listed)
+    known = [target.name for target in mutate_python.targets("cuda/stem_tile.py") if divides_as_before(target)]
+    assert "cuda/stem_tile.py _row_taps: pair = 4 // problem.itemsize  ->  pair = 5 // problem.itemsize" in known
+    assert not any(map(divides_as_before, mutate_python.targets("cuda/pool_tiles.py")))
 
 
 def test_the_functions_and_constants_that_choose_are_there() -> None:
