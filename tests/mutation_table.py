@@ -30,7 +30,7 @@ _REWRITING = (
     "test_onnx_runs.py",
 )
 _OPERATORS = (
-    "test_host_rules.py row_is_added factors_that activation_is is_broadcast is_repeated",
+    "test_host_rules.py row_is_added factors_that activation_is is_broadcast is_repeated short_numbers",
     "test_onnx_operators.py",
     "test_onnx_forms.py",
     "test_onnx_costs.py",
