@@ -409,3 +409,15 @@ def test_what_is_added_to_complex_results_takes_one_launch_more() -> None:
     assert (lifted.x_shape, lifted.y_shape, lifted.w_shape) == ((2, 6, 9, 8, 2), (2, 8, 5, 3, 2), (8, 3, 2, 5, 3))
     assert (lifted.kernel_shape, lifted.strides, lifted.dilations) == ((2, 5, 3), (2, 1, 1), (1, 2, 1))
     assert (lifted.pads_begin, lifted.pads_end) == ((1, 2, 1), (0, 1, 1))
+
+
+def test_tiles_that_several_blocks_share_are_kernels_of_one_block_too() -> None:
+    """A ConvTranspose has no taps that are found row by row."""
+    names = [one.name for one in mma_plan.divisible_variants()]
+    assert len(set(names)) == len(names)
+    assert set(names) <= {one.name for one in mma_plan.variants()}
+    assert "conv_float16_3d_mma_64x64x64_chunks" in names
+    assert not any(
+        name.startswith("conv_transpose") and name.endswith(("chunks", "halves", "rowwise")) for name in names
+    )
+    assert {name.split("_")[-1] for name in names if name.startswith("conv_transpose")} == {"vector", "scalar"}
