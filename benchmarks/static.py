@@ -31,7 +31,7 @@ from benchmarks.static_plan import Case
 from gpuconv._errors import ArgumentError
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda.limits import Representative, representative
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 
 Row = dict[str, Any]
 PATH = Path(__file__).parent / "results" / "static.json"

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import sass
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 
 Row = dict[str, Any]
 _THREADS = 2  # compilations at a time

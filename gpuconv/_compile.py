@@ -16,7 +16,7 @@ from gpuconv._terminal import CommandError, Progress, table
 from gpuconv.cpu import _threads
 from gpuconv.cuda import cache, device, nvrtc, pack
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 
 _EVERYWHERE = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 _FAILURES_SHOWN = 20

@@ -103,13 +103,11 @@ def explain(
       x (8, 64, 112, 112) -> y (8, 64, 56, 56)
       floor      6.7 us by the datasheet: 32.1 MB at 4.80 TB/s
       launch 1   max_pool_float32_3d_vectors_3x2: grid 1619, 128 threads
-      because    max_pool_float32_2d: modelled 11.0 us (1.31x)
+      because    max_pool_float32_3d: modelled 11.0 us (1.31x)
                  max_pool_float32_3d_vectors_3x2: modelled 8.4 us, chosen
-                 max_pool_float32_3d_bands: modelled 11.7 us (1.39x)
                  max_pool_float32_3d_tiles: modelled 9.0 us (1.07x)
                  max_pool_float32_3d_vectors_3x2: 2 x 4 outputs a thread, from rows of 28 vectors; 1605632 outputs \
 in 1619 blocks of 128 threads
-                 not by planes: windows more than one element apart
                  not by channels, patches: channels are not neighbours
     >>> plan = gpuconv.explain("conv_bias_grad", (8, 64, 28, 28))
     conv_bias_grad float32 on sm_90a: 132 multiprocessors as on H200
@@ -292,8 +290,8 @@ def _lines(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays, p
         yield from _check(call, geometry, inputs["indices"])
     for number, launch in enumerate(plan.launches, 1):
         yield f"  launch {number}   {_launch(launch)}"
-    for _, use, nbytes in plan.spaces:
-        yield f"  workspace  {nbytes} bytes for {use}"
+    for space in plan.spaces:
+        yield f"  workspace  {space.bytes} bytes for {space.use}"
     for number, reason in enumerate(plan.reasons):
         yield f"  {'because' if number == 0 else '':9}  {reason}"
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import device, tensor_map
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 
 
 @dataclass(frozen=True)

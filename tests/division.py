@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from emulator import Array, compile_ptx, empty, module
 
-from gpuconv.cuda import gemm_plan, params, sources
+from gpuconv.cuda import gemm_plan, params, sources, structs
 
 ENTRY = """
 extern "C" __global__ void divides(
@@ -55,11 +55,12 @@ def check(wide: bool, side: str) -> None:
     index, limit = params.index_name(wide), 2**63 if wide else 2**31
     entry = ENTRY.format(index=index, prepared=PREPARED[side].format(index=index))
     tile = gemm_plan._TILES["float32"][1]
-    text = sources.source(gemm_plan.variant("conv_transpose", "float32", wide, 1, tile, True)) + entry
+    text = sources.source(gemm_plan.variant("conv_transpose", "float32", wide, 4, tile, True)) + entry
     kernel = module(compile_ptx("divides", "sm_80", source=text))["divides"]
     for divisor in DIVISORS:
-        numbers = np.array(numbers_beside_multiples(divisor, limit), params.index(wide))
-        prepared = np.array([params.division(divisor, wide)], params.divider(wide))
+        numbers = np.array(numbers_beside_multiples(divisor, limit), np.int64 if wide else np.int32)
+        divider = structs.layout(f"Divider<{index}>", "include/geometry.cuh")
+        prepared = np.array([params.division(divisor, wide)], divider)
         results = empty(3 * len(numbers), numbers.dtype, "results")
         fields = Array(prepared.view(np.uint8), "prepared", writable=False)
         kernel(1, 32, [Array(numbers, "numbers", writable=False), fields, results, len(numbers)])

@@ -16,7 +16,7 @@ from benchmarks.sass import Instruction
 from gpuconv import CompileError
 from gpuconv.cuda import cache, nvrtc, sources
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 
 _OPTIONS = (*compiler._OPTIONS, compiler._LINE_INFO)  # lines change no instruction
 

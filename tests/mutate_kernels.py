@@ -40,7 +40,7 @@ from many_gradients import Trial
 
 from gpuconv._errors import CompileError
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import sources
+from gpuconv.cuda import kernel_files
 from gpuconv.cuda.variants import all_variants
 
 ARCHITECTURE = "sm_80"
@@ -52,8 +52,6 @@ _KNOWN = {name for names in EQUIVALENT.values() for name in names}
 FILES: dict[str, tuple[ManyBlocks | Trial | many_wgmma.Trial, ...]] = {
     "max_pool.cu": many_blocks.POOLS,
     "max_pool_vectors.cu": many_blocks.VECTOR_POOLS,
-    "max_pool_bands.cu": many_blocks.BAND_POOLS,
-    "max_pool_planes.cu": many_blocks.PLANE_POOLS,
     "max_pool_tiles.cu": many_blocks.TILE_POOLS,
     "max_pool_channels.cu": many_blocks.CHANNEL_POOLS,
     "max_pool_patches.cu": many_blocks.PATCH_POOLS,
@@ -61,7 +59,7 @@ FILES: dict[str, tuple[ManyBlocks | Trial | many_wgmma.Trial, ...]] = {
     "include/places.cuh": (*many_blocks.CHANNEL_POOLS, *many_blocks.PATCH_POOLS),
     "include/order.cuh": (*many_blocks.POOLS, *many_blocks.FAST_POOLS),
     "include/packed.cuh": (*many_blocks.VECTOR_POOLS, *many_blocks.TILE_POOLS, *many_blocks.CHANNEL_POOLS),
-    "include/staging.cuh": (*many_blocks.BAND_POOLS, *many_blocks.PLANE_POOLS, *many_blocks.TILE_POOLS),
+    "include/staging.cuh": many_blocks.TILE_POOLS,
     "pack_weights.cu": many_blocks.GEMMS,
     "conv_implicit_gemm.cu": many_blocks.CONVS,
     "conv_pointwise.cu": many_blocks.POINTWISE,
@@ -80,10 +78,10 @@ FILES: dict[str, tuple[ManyBlocks | Trial | many_wgmma.Trial, ...]] = {
     "include/split_k.cuh": (*many_blocks.SPLIT, *many_blocks.SPLIT_PHASES),
     "include/tickets.cuh": many_blocks.SPLIT,
     "conv_transpose.cu": many_blocks.TRANSPOSED,
-    "conv_transpose_interleaved.cu": (*many_blocks.INTERLEAVED, *many_blocks.INTERLEAVED_TENSOR),
+    "conv_transpose_interleaved.cu": many_blocks.INTERLEAVED,
     "conv_transpose_depth_to_space.cu": many_blocks.DISJOINT,
     "include/phases.cuh": (*many_blocks.TRANSPOSED, *many_blocks.INTERLEAVED, *many_blocks.SPLIT_PHASES),
-    "include/interleaved.cuh": (*many_blocks.INTERLEAVED, *many_blocks.INTERLEAVED_TENSOR),
+    "include/interleaved.cuh": many_blocks.INTERLEAVED,
     "include/depth_to_space.cuh": (*many_blocks.DISJOINT, *many_blocks.DISJOINT_TENSOR),
     "conv_direct.cu": many_blocks.DIRECT,
     "conv_channels.cu": many_blocks.CHANNELS,
@@ -146,16 +144,16 @@ FILES: dict[str, tuple[ManyBlocks | Trial | many_wgmma.Trial, ...]] = {
 @contextmanager
 def changed_kernels(texts: Mapping[str, str]) -> Iterator[None]:
     """Let kernels be compiled from a copy of kernels_cu in which some files have other texts."""
-    usual = sources.folder
+    usual = kernel_files.folder
     with tempfile.TemporaryDirectory() as scratch:
         copy = shutil.copytree(usual(), Path(scratch, "kernels_cu"))
         for path, text in texts.items():
             Path(copy, path).write_text(text, encoding="utf-8")
-        sources.folder = lambda: copy
+        kernel_files.folder = lambda: copy
         try:
             yield
         finally:
-            sources.folder = usual
+            kernel_files.folder = usual
 
 
 # ---------------------------------------------------------------- mutants
@@ -258,7 +256,7 @@ def _changes(line: str) -> Iterator[tuple[str, str]]:
 
 def mutants(path: str) -> list[Mutant]:
     """Every mutant of a file of kernels_cu."""
-    lines = sources.folder().joinpath(*path.split("/")).read_text(encoding="utf-8").split("\n")
+    lines = kernel_files.folder().joinpath(*path.split("/")).read_text(encoding="utf-8").split("\n")
     found: dict[str, Mutant] = {}
     seen: Counter[str] = Counter()
     for at, line in enumerate(lines):

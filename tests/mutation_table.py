@@ -56,12 +56,13 @@ _RUNNER = (
 )
 _WGMMA = (
     "test_wgmma_plan.py -what_strips_hold -come_to_registers -backwards",
-    "test_many_wgmma.py [0-at%once-conv-float16-64x128] [0-at%once-conv_transpose-bfloat16-64x256_split] "
-    "[conv-float16-128x128_rows] [conv-float32-128x128_patches] [conv-float32-64x256_pixel_rows]",
+    "test_many_wgmma.py [0-at%once-conv-float16-64x256] [0-at%once-conv_transpose-bfloat16-64x256_split] "
+    "[conv-float16-128x256_rows] [conv-float32-64x256_patches] [conv-float32-64x256_pixel_rows]",
 )
 _STRUCTS = (
-    "test_many_blocks.py stem_float32_3d_32x256x3 few_float32 pointwise_float32_1d_128 conv_split_float32_2d_64x64 "
-    "depth_to_space_float32_3d_16 [conv_float32_3d_64x64x16_wide [conv_float16_3d_mma_16x128x32_scalar"
+    "test_many_blocks.py stem_float32_3d_32x256x3 few_float32 pointwise_float32_1d_128 "
+    "conv_float32_3d_64x64x16_uniform_split depth_to_space_float32_3d_16 "
+    "[conv_float32_4d_64x64x16_wide [conv_float16_3d_mma_16x128x32_scalar"
 )
 # Kernels, grids, and shared and static memory as they are written down.
 _RECORDED = (
@@ -74,8 +75,8 @@ _MMA = (
     "rowwise [conv_float32_3d_tf32_64x64 3xtf32_64x64x16 [conv_transpose_bfloat16_3d_mma -interleaved -split"
 )
 _GEMMS = (
-    "test_many_blocks.py [conv_float32_ [conv_float16_2d_16x128x8- conv_float64_2d_64x64x16_uniform_wide "
-    "[conv_transpose_float32_ [conv_transpose_float64_3d_64x64x16_wide"
+    "test_many_blocks.py [conv_float32_ [conv_float16_3d_64x64x16- conv_float64_4d_64x64x16_uniform_wide "
+    "[conv_transpose_float32_ [conv_transpose_float64_4d_64x64x16_wide"
 )
 _CALLS = (
     "test_cuda_errors.py",
@@ -299,7 +300,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/interleaved_plan.py": (
         "test_transpose_plan.py -every_candidate",
         "test_gemm_plan.py",
-        "test_many_blocks.py interleaved_float32_3d_16 interleaved_float16_3d_64x64x16 interleaved_float64_3d_mma",
+        "test_many_blocks.py interleaved_float32_3d_16 interleaved_float16_3d_64x64x16 interleaved_float64_3d_64",
         *_FAMILY,
     ),
     "cuda/matrix_plan.py": (
@@ -336,8 +337,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_many_blocks.py 3d_vectors",
         *_FAMILY,
     ),
-    "cuda/pool_bands.py": (*_POOL_PLANS, "test_many_blocks.py 3d_bands", *_FAMILY),
-    "cuda/pool_planes.py": (*_POOL_PLANS, "test_many_blocks.py 2d_planes", *_FAMILY),
     "cuda/pool_tiles.py": (*_POOL_PLANS, "test_many_blocks.py 3d_tiles", *_FAMILY),
     "cuda/pool_channels.py": (
         *_POOL_PLANS,
@@ -364,7 +363,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/split_plan.py": (
         "test_split_plan.py",
         "test_gemm_plan.py",
-        "test_many_blocks.py conv_split_float32_2d_64 conv_split_float64 conv_transpose_split_float32",
+        "test_many_blocks.py float32_3d_64x64x16_uniform_split conv_float64_3d_mma_64x64x16_scalar_split",
         *_FAMILY,
     ),
     "cuda/stem_*.py": (
@@ -406,7 +405,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_RECORDED,
     ),
     "cuda/wgmma_*.py": (_RULES, *_WGMMA, *_FAMILY),
-    "cuda/gemm_structs.py": ("test_gemm_plan.py structs", _STRUCTS),
+    "cuda/structs.py": ("test_structs.py", _STRUCTS),
     "cuda/gemm_*.py": ("test_correlation.py", "test_gemm_plan.py", "test_split_plan.py", _GEMMS, *_FAMILY),
     "cuda/conv_plan.py": (*_PLANS, "test_tune.py", "test_precision.py", "test_stem_plan.py", *_FAMILY),
     "cuda/correlation.py": (

@@ -9,7 +9,7 @@ import numpy as np
 from emulator import Array, compile_ptx, empty, module
 
 from gpuconv import _geometry
-from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, params, sources
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, params, sources, structs
 from gpuconv.cuda.prepared import contiguous_strides
 
 ENTRY = """
@@ -32,7 +32,7 @@ AXES = [
 def check(wide: bool) -> None:
     """Raise AssertionError where a phase, its taps or its place among the others is wrong."""
     index = params.index_name(wide)
-    variant = gemm_plan.variant("conv_transpose", "float32", wide, 1, gemm_plan._TILES["float32"][1], True)
+    variant = gemm_plan.variant("conv_transpose", "float32", wide, 4, gemm_plan._TILES["float32"][1], True)
     text = sources.source(variant) + ENTRY.format(index=index)
     kernel = module(compile_ptx("ranks", "sm_80", source=text))["ranks"]
     for stride, dilation, k, pad in AXES:
@@ -50,10 +50,11 @@ def check(wide: bool) -> None:
 
 def _run(kernel: Any, geometry: Any, wide: bool) -> Any:
     strides = map(contiguous_strides, (geometry.x_shape, geometry.w_shape))
+    index = params.index_name(wide)
     problem = correlation.of_conv_transpose(geometry, "float32", *strides, None, contiguous_strides(geometry.y_shape))
-    operands = gemm_fields.operands(problem, (1, 1), gemm_plan.packed_weights(problem), wide)
-    fields = params.pack(gemm_structs.transposed_axis(wide), operands["axes"][0])
+    operands = gemm_fields.operands(problem, (1, 1), gemm_plan.packed_weights(problem))
+    fields = params.pack(structs.layout(f"TransposedAxis<{index}>", "include/phases.cuh"), operands["axes"][0])
     axis = Array(np.frombuffer(fields, np.uint8).copy(), "axis", writable=False)
-    results = empty(2 * problem.phases[0], params.index(wide), "results")
+    results = empty(2 * problem.phases[0], np.int64 if wide else np.int32, "results")
     kernel(1, 32, [axis, results])
     return results.data.reshape(-1, 2)

@@ -39,7 +39,7 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
     made = bands((2, 6, 5, 30, 40), (6, 3, 2, 3, 3), group=2, bias=True, pads=[1, 0, 2, 1, 1, 2], strides=[2, 1, 1])
     assert made is not None
     (launch,) = made.launches
-    assert (made.workspace_bytes, made.packed_bytes, made.sharing) == (0, 0, ())
+    assert (made.bytes_of("workspace"), made.bytes_of("packed"), made.sharing) == (0, 0, ())
     assert dict(launch.pointers) == {"x": 0, "w": 8, "b": 16, "y": 24}
     struct = fields(launch)
     assert {"w_group": 3 * 54, "w_filter": 54, "w_channel": 18, "groups": 2, "depths": 3}.items() <= struct.items()
@@ -177,7 +177,8 @@ def test_tiles_fit_into_every_device() -> None:
 
 
 def tiles(work: Work, form: Form, limits: Limits) -> list[Tile]:
-    return [one for one in bands_tile._tiles(work, form) if one.shared_bytes <= limits.shared_bytes_per_block]
+    made = [bands_tile._tile(team, step) for team, step in bands_tile._teams(work, form)]
+    return [one for one in made if one.shared_bytes <= limits.shared_bytes_per_block]
 
 
 @pytest.mark.emulator

@@ -28,9 +28,9 @@ from benchmarks.probes.launch import FOLDER, Mapped, Program, Result, compiled, 
 from benchmarks.probes.numbers import DEPTH, KINDS, numbers
 from benchmarks.probes.probe import Probe, Wrong, check
 from benchmarks.progress import Rows, read
-from gpuconv.cuda import sources
+from gpuconv.cuda import kernel_files
 
-HEADERS = Path(str(sources.folder())) / "include"
+HEADERS = Path(str(kernel_files.folder())) / "include"
 
 
 class Emulated:

@@ -20,7 +20,7 @@ from toolchain import needs_disassembler, needs_nvrtc
 from benchmarks import sass
 from gpuconv.cuda import channels_last_plan
 from gpuconv.cuda.limits import nearest
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 
 pytestmark = pytest.mark.emulator
 

@@ -53,7 +53,7 @@ def test_explain_prints_what_the_function_prints(
     assert facts["text"] == found.splitlines()
     assert [launch["kernel"] for launch in facts["launches"]] == [launch.variant.name for launch in plan.launches]
     assert [tuple(launch["grid"]) for launch in facts["launches"]] == [launch.grid for launch in plan.launches]
-    assert sum(space["bytes"] for space in facts["workspaces"]) == plan.packed_bytes + plan.workspace_bytes
+    assert sum(space["bytes"] for space in facts["workspaces"]) == plan.bytes_of("packed") + plan.bytes_of("workspace")
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from toolchain import kernels, needs_nvrtc, variant
+from toolchain import FILES, kernels, needs_nvrtc, variant
 
 import gpuconv
 from gpuconv import _compile
 from gpuconv.__main__ import main
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import nvrtc
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 
 Run = Callable[..., str]
 Write = Callable[[Mapping[str, str]], Path]
@@ -95,7 +95,7 @@ def test_with_a_device_for_that(ok: Run, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_kernels_that_fail_are_named_and_the_others_built(
     kernels: Write, variants: list[Variant], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kernels({"wrong.cu": "struct Scale {};\nnonsense;\n"})
+    kernels({"wrong.cu": "struct Scale { int n; };\nnonsense;\n"})
     variants[:0] = [variant("wrong_1", source="none.cu")]
     variants += [variant("wrong_2", source="wrong.cu")]
     assert main(["compile", "--arch", "sm_80"]) == 1
@@ -111,7 +111,7 @@ def test_kernels_that_fail_are_named_and_the_others_built(
 
 
 def test_many_failures_are_counted(kernels: Write, variants: list[Variant], capsys: pytest.CaptureFixture[str]) -> None:
-    kernels({"scale.cu": "nonsense"})
+    kernels({"scale.cu": FILES["scale.cu"] + "nonsense"})
     variants += [variant(f"more_{number}") for number in range(20)]
     assert main(["compile", "--arch", "sm_80"]) == 1
     out = capsys.readouterr().out

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from test_sources import FOLDER
-from toolchain import kernels, needs_nvrtc, variant
+from toolchain import FILES, kernels, needs_nvrtc, variant
 
 import gpuconv
 from gpuconv import CompileError
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import nvrtc, params
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda import nvrtc, params, structs
+from gpuconv.cuda.variant import Variant
 
 Write = Callable[[Mapping[str, str]], Path]
 
@@ -49,17 +49,11 @@ template <class Index> __device__ __forceinline__ void split(const Split<Index>&
 """
 
 
-def _split_layout(wide: bool, **changes: Any) -> Any:
-    fields = {"x": params.POINTER, "y": params.POINTER, "start": params.index(wide)}
-    fields |= {"extents": (params.divider(wide), (3,)), "last": params.divider(False)} | changes
-    return params.layout([(name, *kind) if isinstance(kind, tuple) else (name, kind) for name, kind in fields.items()])
-
-
 def _split(wide: bool, **changes: Any) -> Variant:
     index = params.index_name(wide)
     name = "split_64" if wide else "split_32"
     fields = {"source": "split.cu", "function": "split", "arguments": (index,), "parameter": f"Split<{index}>"}
-    return variant(name, **(fields | {"layout": _split_layout(wide)} | changes))
+    return variant(name, **(fields | changes))
 
 
 @pytest.fixture
@@ -175,33 +169,30 @@ def _failure(variant: Variant, architecture: str = "sm_80") -> tuple[str, str]:
 @needs_nvrtc
 @pytest.mark.usefixtures("split")
 @pytest.mark.parametrize(
-    ("changes", "member"),
+    ("declared", "other", "message"),
     [
-        ({"start": "<i8"}, "start is not at byte 16 with 8 bytes"),
-        ({"y": "<i4"}, "y is not at byte 8 with 4 bytes"),
-        ({"extents": (params.divider(False), (4,))}, "extents is not at byte 20 with 48 bytes"),
-        ({"extents": (params.divider(True), (3,))}, "extents is not at byte 24 with 24 bytes"),
-        ({"extents": (_split_layout(False)["last"], (3,)), "last": "<i4"}, "last is not at byte 56 with 4 bytes"),
+        ("Index start;", "long long start;", "start is not at byte 16 with 8 bytes"),
+        ("const Index* x;\n    Index* y;", "int x;\n    int y;", "x is not at byte 0 with 4 bytes"),
+        ("Divider<Index> extents[3];", "Divider<Index> extents[4];", "extents is not at byte 20 with 48 bytes"),
+        ("Divider<Index> extents[3];", "Divider<long long> extents[3];", "extents is not at byte 24 with 24 bytes"),
+        ("Divider<int> last;", "int last;", "last is not at byte 56 with 4 bytes"),
+        ("Divider<int> last;", "", "Split<int> does not have the 56 bytes of its NumPy layout"),
+        ("Divider<int> last;", "Divider<int> list;", 'class "Split<int>" has no member "list"'),
     ],
 )
-def test_a_layout_that_is_not_the_structs(changes: dict[str, Any], member: str) -> None:
-    first, log = _failure(_split(False, layout=_split_layout(False, **changes)))
-    assert re.fullmatch(r"split_32\(\d+\): error: static assertion failed with \"Split<int>: .*\"", first)
-    assert member in first
+def test_a_struct_that_was_read_wrongly(
+    declared: str, other: str, message: str, kernels: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, text = kernels({}), SPLIT.replace(declared, other)
+    assert text != SPLIT
+    kernels({"other.cu": text})
+    layout = structs.layout("Split<int>", "other.cu")
+    (folder / "other.cu").unlink()
+    monkeypatch.setattr(structs, "layout", lambda name, source: layout)
+    first, log = _failure(_split(False))
+    assert re.fullmatch(r"split_32\(\d+\): error: .*", first)
+    assert message in first
     assert first in log
-
-
-@needs_nvrtc
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ([("y", "<u8"), ("divisor", "<i4")], 'class "Scale" has no member "divisor"'),
-        ([("y", "<u8")], "Scale does not have the 8 bytes of its NumPy layout"),
-        ([("factor", "<i4"), ("y", "<u8")], "Scale: factor is not at byte 0 with 4 bytes, as in its NumPy layout"),
-    ],
-)
-def test_members_that_are_others(fields: list[tuple[str, str]], message: str) -> None:
-    assert message in _failure(variant(layout=params.layout(fields)))[0]
 
 
 @needs_nvrtc
@@ -270,7 +261,7 @@ def test_a_kernel_whose_warps_would_wait_for_registers_is_not_loaded(
 
 @needs_nvrtc
 def test_a_failure_is_no_entry(kernels: Write, tmp_path: Path) -> None:
-    kernels({"scale.cu": "nonsense"})
+    kernels({"scale.cu": FILES["scale.cu"] + "nonsense"})
     for _ in range(2):
         _failure(variant())
     assert not (tmp_path / "cache").exists()

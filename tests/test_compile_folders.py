@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toolchain import kernels, needs_nvrtc, variant
+from toolchain import FILES, kernels, needs_nvrtc, variant
 
 from gpuconv import CompileError
 from gpuconv.cuda import cache, nvrtc, tuned
@@ -43,8 +43,8 @@ import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from toolchain import variant
-from gpuconv.cuda import cache, compile as compiler, nvrtc, sources
-sources.folder = lambda: Path(sys.argv[2])
+from gpuconv.cuda import cache, compile as compiler, kernel_files, nvrtc
+kernel_files.folder = lambda: Path(sys.argv[2])
 def build(folder=None):
     return compiler.build(variant(), "sm_80", folder)
 """
@@ -224,7 +224,7 @@ def test_threads_compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_threads_wait_for_a_failure_only_once_each(kernels: Write) -> None:
-    kernels({"scale.cu": "nonsense"})
+    kernels({"scale.cu": FILES["scale.cu"] + "nonsense"})
     with ThreadPoolExecutor(4) as pool:
         errors = [future.exception() for future in [pool.submit(_built) for _ in range(4)]]
     assert all(isinstance(error, CompileError) for error in errors)

@@ -22,7 +22,7 @@ from gpuconv import CompileError
 from gpuconv.__main__ import main
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import nvrtc, pack
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 
 Run = Callable[..., str]
 Write = Callable[[Mapping[str, str]], Path]
@@ -197,8 +197,8 @@ import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from toolchain import variant
-from gpuconv.cuda import compile as compiler, pack, sources
-sources.folder = lambda: Path(sys.argv[2])
+from gpuconv.cuda import compile as compiler, kernel_files, pack
+kernel_files.folder = lambda: Path(sys.argv[2])
 one = variant("scale_1", arguments=("1",))
 content = compiler.cubin(one, "sm_80")
 os.unlink(pack.path())

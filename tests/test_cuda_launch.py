@@ -20,7 +20,7 @@ import gpuconv
 from gpuconv import _cases, _geometry, cuda
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import conv_plan, device
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 
 pytestmark = pytest.mark.usefixtures("general_kernels")
 

@@ -17,9 +17,9 @@ from emulator.device import LARGEST_GRID, EmulatedDevice
 
 import gpuconv
 from gpuconv import cuda
-from gpuconv.cuda import device, params, sources
+from gpuconv.cuda import device, kernel_files, params
 from gpuconv.cuda.limits import representative
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 
 pytestmark = pytest.mark.emulator
 
@@ -42,17 +42,14 @@ template <int MORE> __device__ __forceinline__ void copy(const Copy& p)
 }
 """
 }
-LAYOUT = params.layout(
-    [("x", params.POINTER), ("y", params.POINTER), ("count", "<i4"), ("x_step", "<i4"), ("y_step", "<i4")]
-)
-COPY = Variant("copy_0", "copy.cu", "copy", ("0",), "Copy", LAYOUT, 32, 1)
+COPY = Variant("copy_0", "copy.cu", "copy", ("0",), "Copy", 32, 1)
 
 
 @pytest.fixture
 def emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An emulated device on which the kernel above is the only one there is."""
     written = toolchain.write(tmp_path / "kernels_cu", FILES)
-    monkeypatch.setattr(sources, "folder", lambda: written)
+    monkeypatch.setattr(kernel_files, "folder", lambda: written)
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "cache"))
     with emulated_cuda() as opened:
         yield opened
@@ -62,7 +59,7 @@ def begin(emulated: EmulatedDevice, x: Any, y: Any, count: int, x_step: int = 1,
     """Load the kernel and fill in its parameters, as the backend would."""
     addresses = {"x": emulated.address(x), "y": emulated.result_address(y)}
     handle = emulated.load(COPY, 0, 0)
-    slot = emulated.parameters(params.pack(LAYOUT, {"count": count, "x_step": x_step, "y_step": y_step}))
+    slot = emulated.parameters(params.pack(COPY.layout, {"count": count, "x_step": x_step, "y_step": y_step}))
     words = memoryview(slot.buffer).cast("B").cast("Q")
     words[0], words[1] = addresses["x"], addresses["y"]
     return handle, slot
@@ -159,7 +156,7 @@ def test_a_workspace_keeps_its_values_from_launch_to_launch(emulated: EmulatedDe
     addresses = [emulated.address(x), emulated.result_address(y), emulated.result_address(workspace)]
     handle = emulated.load(COPY, 0, 0)
     for source, target in ((0, 2), (2, 1)):
-        slot = emulated.parameters(params.pack(LAYOUT, {"count": 8, "x_step": 1, "y_step": 1}))
+        slot = emulated.parameters(params.pack(COPY.layout, {"count": 8, "x_step": 1, "y_step": 1}))
         words = memoryview(slot.buffer).cast("B").cast("Q")
         words[0], words[1] = addresses[source], addresses[target]
         emulated.bind(handle, (1, 1, 1), 32, 0, slot)()
@@ -219,7 +216,7 @@ def test_launches_are_recorded_and_counted(emulated: EmulatedDevice) -> None:
         copy(inner, numbers(64), np.zeros(64, np.float32), 64)
         copy(inner, numbers(64)[::2], np.zeros(32, np.float32), 32, 2)
     assert [(record.variant, record.grid, record.threads) for record in inner.launches] == [(COPY, (1, 1, 1), 32)] * 2
-    assert np.frombuffer(inner.launches[1].parameters, LAYOUT)["x_step"] == [2]
+    assert np.frombuffer(inner.launches[1].parameters, COPY.layout)["x_step"] == [2]
     counters = inner.counters()["copy_0"]
     assert counters.total["global_sectors"] == 8 + 8 + 8 + 4
     assert counters.total["global_ideal"] == 8 + 8 + 4 + 4

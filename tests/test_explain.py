@@ -26,7 +26,7 @@ def test_every_part_of_the_plan_is_printed(capsys: pytest.CaptureFixture[str]) -
         f"{gemm.variant.name}: grid {gemm.grid[0]}, {gemm.variant.threads} threads, {gemm.shared_bytes} bytes"
         in printed
     )
-    assert f"workspace  {plan.packed_bytes} bytes for the packed weights" in printed
+    assert f"workspace  {plan.bytes_of('packed')} bytes for the packed weights" in printed
     assert all(reason in printed for reason in plan.reasons)
     assert repr(plan) == f"<Plan of conv: {pack.variant.name}, {gemm.variant.name}>"
 
@@ -85,7 +85,7 @@ def test_what_goes_in_and_what_comes_out_has_its_name(name: str, layout: str, ca
     assert f"\n  {operands} -> {made} {in_layout(made, result, layout)}\n" in printed
     assert plan.operator == name
     assert printed.count("  launch ") == len(plan.launches) > 0
-    assert all(f"workspace  {nbytes} bytes for {use}\n" in printed for _, use, nbytes in plan.spaces)
+    assert all(f"workspace  {space.bytes} bytes for {space.use}\n" in printed for space in plan.spaces)
     assert plan.reasons
     assert all(reason in printed for reason in plan.reasons)
 

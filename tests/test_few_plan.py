@@ -26,7 +26,7 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
     made = few((2, 6, 30, 40), (10, 3, 3, 5), group=2, bias=True, dilations=[2, 1])
     assert made is not None
     (launch,) = made.launches
-    assert (made.workspace_bytes, made.packed_bytes, made.sharing) == (0, 0, ())
+    assert (made.bytes_of("workspace"), made.bytes_of("packed"), made.sharing) == (0, 0, ())
     assert dict(launch.pointers) == {"x": 0, "w": 8, "b": 16, "y": 24}
     struct = fields(launch)
     steps = {"w_group": 5 * 45, "w_filter": 45, "w_channel": 15, "w_stride": [0, 5, 1]}

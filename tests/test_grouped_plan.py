@@ -32,7 +32,7 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
     assert made is not None
     (launch,) = made.launches
     assert launch.variant.name == "conv_grouped_float16_3d_mma_16x512"
-    assert (made.workspace_bytes, made.packed_bytes, made.sharing) == (0, 0, ())
+    assert (made.bytes_of("workspace"), made.bytes_of("packed"), made.sharing) == (0, 0, ())
     assert {role for role, _ in launch.pointers} == {"x", "w", "b", "y"}
     assert any(reason.startswith("4 groups of 4 channels make one; tiles of ") for reason in made.reasons)
 

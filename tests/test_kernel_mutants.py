@@ -8,7 +8,7 @@ import pytest
 from equivalent_kernels import EQUIVALENT
 from mutate_kernels import FILES, KNOWN, SAME, SURVIVED, mutants, verdict
 
-from gpuconv.cuda import sources
+from gpuconv.cuda import kernel_files
 
 pytestmark = pytest.mark.emulator
 
@@ -22,7 +22,7 @@ def test_the_list_of_equivalent_mutants_names_mutants() -> None:
 
 
 def test_every_source_of_kernels_has_mutants() -> None:
-    root = sources.folder()
+    root = kernel_files.folder()
     assert {path.relative_to(root).as_posix() for path in root.rglob("*.cu*")} == set(FILES)
 
 

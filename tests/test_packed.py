@@ -28,7 +28,7 @@ from gpuconv._cases import Case
 from gpuconv._packed import PackedWeights
 from gpuconv.cuda import conv_plan, device
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.plan import Limits, Plan, Space
 
 pytestmark = pytest.mark.usefixtures("general_kernels")
 every_case = pytest.mark.parametrize(("case", "dtype"), one_row_a_case("conv", "conv_transpose"))
@@ -167,7 +167,7 @@ def test_nbytes_counts_what_is_packed_and_goes_with_the_object(cupy: StandIn) ->
     assert weights.nbytes == 480
     gpuconv.conv(x, weights)
     (prepared,) = device.prepared.values()
-    assert weights.nbytes == 480 + prepared.plan.packed_bytes == 480 + 24 * 8 * 4
+    assert weights.nbytes == 480 + prepared.plan.bytes_of("packed") == 480 + 24 * 8 * 4
     kept = [weakref.ref(array) for array in (weights._array, *weights._buffers.values())]
     assert len(kept) == 2
     del weights
@@ -345,10 +345,9 @@ def test_a_packing_launch_that_is_refused_is_made_again(cupy: StandIn) -> None:
 def _with_partial_sums(problem: Problem, limits: Limits) -> Plan:
     """The general kernel's plan, with a second thing in the workspace in place of the bias."""
     pack, gemm = (plan := _general(problem, limits)).launches
-    roles = tuple(("workspace" if role == "b" else role, at) for role, at in gemm.pointers)
-    return replace(
-        plan, launches=(pack, replace(gemm, pointers=roles)), workspace_bytes=999, workspace_use="partial sums"
-    )
+    roles = {member: "workspace" if role == "b" else role for member, role in gemm.roles.items()}
+    spaces = (*plan.spaces, Space("workspace", "partial sums", 999))
+    return replace(plan, launches=(pack, replace(gemm, roles=roles)), spaces=spaces)
 
 
 _general = conv_plan.plan

@@ -27,55 +27,48 @@ def test_an_empty_axis_is_divided_by_one() -> None:
     assert params.division(0, False) == params.division(1, False)
     assert params.division(0, True) == (1,)
     assert params.division(7, True) == (7,)
-    assert params.divisions((3, 5), False) == [params.division(3, False), params.division(5, False)]
-    assert params.divisions((3, 5), True) == [(3,), (5,)]
-
-
-def test_indices_are_those_of_the_width() -> None:
-    assert (params.index(False), params.index(True)) == ("<i4", "<i8")
-    assert (params.index_name(False), params.index_name(True)) == ("int", "long long")
-    assert (params.divider(False).names, params.divider(True).names) == (
-        ("divisor", "multiplier", "shift"),
-        ("divisor",),
-    )
-    assert (params.divider(False).itemsize, params.divider(True).itemsize) == (12, 8)
-
-
-def test_structs_are_aligned_as_in_c() -> None:
-    found = params.layout([("a", "<i4"), ("p", params.POINTER), ("b", "<i4", (3,))])
-    assert [params.offset(found, name) for name in "apb"] == [0, 8, 16]
-    assert found.itemsize == 32
-    wider = params.layout([("a", "<i4"), ("p", params.POINTER), ("b", "<i4", (3,))], 64)
-    assert [params.offset(wider, name) for name in "apb"] == [0, 8, 16]
-    assert wider.itemsize == 64
-    assert params.layout([("a", "<i4", (16,))], 64).itemsize == 64
 
 
 def test_the_fields_of_arrays() -> None:
-    assert params.array_layout(("x", "y"), "<i4", (2,)) == [
-        *(("x_batch", "<i4"), ("x_channel", "<i4"), ("x_stride", "<i4", (2,))),
-        *(("y_batch", "<i4"), ("y_channel", "<i4"), ("y_stride", "<i4", (2,))),
-    ]
-    assert params.array_layout(("x",), "<i8", (3,), extents=True) == [
-        *(("x_batch", "<i8"), ("x_channel", "<i8"), ("x_extent", "<i8", (3,)), ("x_stride", "<i8", (3,))),
-    ]
     assert params.array_fields("x", (9, 8, 7, 6)) == {"x_batch": 9, "x_channel": 8, "x_stride": [7, 6]}
     one = params.array_fields("x", (9, 8, 7), (5,))
     assert one == {"x_batch": 9, "x_channel": 8, "x_stride": [7], "x_extent": (5,)}
 
 
-_INNER = params.layout([("n", "<i4"), ("m", "<i4")])
-_STRUCT = params.layout(
-    [("p", params.POINTER), ("one", _INNER), ("two", _INNER, (2,)), ("plain", "<i4", (2,)), (params.FINISH, "<i4")]
+_INNER = np.dtype([("n", "<i4"), ("m", "<i4")])
+_NARROW = np.dtype([("divisor", "<u4"), ("multiplier", "<u4"), ("shift", "<u4")])
+_WIDE = np.dtype([("divisor", "<i8")])
+_STRUCT = np.dtype(
+    [("p", "<u8"), ("one", _INNER), ("two", _INNER, (2,)), ("plain", "<i4", (2,)), (params.FINISH, _INNER)]
 )
+_VALUES: dict[str, Any] = {
+    "one": {"n": 1, "m": 2},
+    "two": [{"n": 3, "m": 4}, {"n": 5, "m": 6}],
+    "plain": [7, 8],
+}
+
+
+def _packed(layout: Any, values: Any) -> Any:
+    return _numbers(np.frombuffer(params.pack(layout, values), layout)[0])
 
 
 def test_structs_are_filled_field_by_field() -> None:
-    values: dict[str, Any] = {"one": {"n": 1, "m": 2}, "two": [{"n": 3, "m": 4}, {"n": 5, "m": 6}], "plain": [7, 8]}
-    struct = np.frombuffer(params.pack(_STRUCT, values), _STRUCT)[0]
-    assert _numbers(struct) == [0, [1, 2], [[3, 4], [5, 6]], [7, 8], 0]
-    given = params.pack(_STRUCT, {**values, "p": 2**40, "one": (1, 2), params.FINISH: 9})
-    assert _numbers(np.frombuffer(given, _STRUCT)[0]) == [2**40, [1, 2], [[3, 4], [5, 6]], [7, 8], 9]
+    assert _packed(_STRUCT, _VALUES) == [0, [1, 2], [[3, 4], [5, 6]], [7, 8], [0, 0]]
+    given = _packed(_STRUCT, {**_VALUES, "p": 2**40, params.FINISH: {"n": 9, "m": 10}})
+    assert given == [2**40, [1, 2], [[3, 4], [5, 6]], [7, 8], [9, 10]]
+
+
+def test_a_path_replaces_what_a_struct_inside_was_given() -> None:
+    outer = np.dtype([("inner", _STRUCT), ("last", "<i4")])
+    fields = {"inner.one": {"n": 8, "m": 9}, "inner.finish.m": 4, "inner": _VALUES, "last": 3}
+    assert _packed(outer, fields) == [[0, [8, 9], [[3, 4], [5, 6]], [7, 8], [0, 4]], 3]
+
+
+def test_dividers_are_given_their_divisors() -> None:
+    layout = np.dtype([("by", _NARROW), ("extent", _NARROW, (2,)), ("wide", _WIDE), ("wides", _WIDE, (2,))])
+    # 5: 2**3 >= 5, (2**32 * (8 - 5)) // 5 + 1 and 3; 4: a shift alone; 0 is as 1
+    found = _packed(layout, {"by": 5, "extent": (4, 0), "wide": 2**40, "wides": [0, 7]})
+    assert found == [[5, 2576980378, 3], [[4, 1, 2], [1, 1, 0]], [2**40], [[1], [7]]]
 
 
 def _numbers(struct: Any) -> Any:
@@ -97,12 +90,6 @@ def _numbers(struct: Any) -> Any:
 def test_every_field_is_given_and_no_other(values: dict[str, int], text: str) -> None:
     with pytest.raises(KeyError, match=text):
         params.pack(_INNER, values)
-
-
-def test_pointers_stand_where_their_fields_are() -> None:
-    found = params.layout([("n", "<i4"), ("x", params.POINTER), ("y", params.POINTER)])
-    assert params.pointers(found, {"y": "out", "x": "in"}) == (("out", 16), ("in", 8))
-    assert params.pointers(found, {"x": "in"}, 100) == (("in", 108),)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
     made = pointwise((2, 40, 3, 5, 8), (140, 20, 1, 1, 1), group=2, bias=True)
     assert made is not None
     (launch,) = made.launches
-    assert (made.workspace_bytes, made.packed_bytes) == (0, 0)
+    assert (made.bytes_of("workspace"), made.bytes_of("packed")) == (0, 0)
     assert dict(launch.pointers) == {"x": 0, "w": 8, "b": 16, "y": 24}
     struct = fields(launch)
     assert (struct["w_group"], struct["w_filter"], struct["w_channel"]) == (70 * 20, 20, 1)

@@ -13,7 +13,7 @@ import pytest
 from toolchain import FILES, kernels, variant, write
 
 from gpuconv import CompileError
-from gpuconv.cuda import params, sources
+from gpuconv.cuda import sources
 
 Write = Callable[[Mapping[str, str]], Path]
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,7 +72,7 @@ def test_headers_are_inlined_once_where_they_are_first_named(kernels: Write) -> 
             "include/c.cuh": "// first\n  #pragma  once\nc",
         }
     )
-    lines = sources.source(variant(source="a.cu")).splitlines()
+    lines = sources.source(variant(source="a.cu", parameter="int")).splitlines()
     assert lines[: lines.index("last") + 1] == [
         '#line 1 "kernels_cu/a.cu"',
         '#line 1 "kernels_cu/include/b.cuh"',
@@ -95,13 +95,15 @@ def test_headers_that_include_each_other(kernels: Write) -> None:
     kernels(
         {"a.cu": '#include "b.cuh"\n', "include/b.cuh": '#include "c.cuh"\nb', "include/c.cuh": '#include "b.cuh"\nc'}
     )
-    lines = [line for line in sources.source(variant(source="a.cu")).splitlines() if line in ("b", "c")]
+    lines = [
+        line for line in sources.source(variant(source="a.cu", parameter="int")).splitlines() if line in ("b", "c")
+    ]
     assert lines == ["c", "b"]
 
 
 def test_line_numbers_count_only_real_ends_of_lines(kernels: Write) -> None:
     kernels({"a.cu": 'one\x0c \x85 \u2028\n#include "scale.cuh"\r\nthree'})
-    assert '#line 3 "kernels_cu/a.cu"\nthree' in sources.source(variant(source="a.cu"))
+    assert '#line 3 "kernels_cu/a.cu"\nthree' in sources.source(variant(source="a.cu", parameter="int"))
 
 
 def test_a_header_that_is_not_there(kernels: Write) -> None:
@@ -110,21 +112,29 @@ def test_a_header_that_is_not_there(kernels: Write) -> None:
         r'^kernels_cu/a\.cu\(2\) includes "include/scale\.cuh", but there is no kernels_cu/include/include/scale\.cuh$'
     )
     with pytest.raises(CompileError, match=message):
-        sources.source(variant(source="a.cu"))
+        sources.source(variant(source="a.cu", parameter="int"))
 
 
 @pytest.mark.usefixtures("kernels")
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(CompileError, match=r"^kernels_cu/none\.cu cannot be read: "):
-        sources.source(variant(source="none.cu"))
+        sources.source(variant(source="none.cu", parameter="int"))
 
 
-@pytest.mark.usefixtures("kernels")
-def test_members_of_members_are_asserted() -> None:
-    layout = params.layout(
-        [("n", "<i4"), ("extent", params.divider(False), (3,)), ("by", params.divider(True)), ("table", "<i8", (2, 3))]
-    )
-    text = sources.source(variant(layout=layout))
+MEMBERS = """#include "geometry.cuh"
+struct Members {
+    int n;
+    Divider<int> extent[3];
+    Divider<long long> by;
+    long long table[2][3];
+};
+"""
+
+
+def test_members_of_members_are_asserted(kernels: Write) -> None:
+    geometry = (FOLDER / "include" / "geometry.cuh").read_text(encoding="utf-8")
+    kernels({"members.cu": MEMBERS, "include/geometry.cuh": geometry})
+    text = sources.source(variant(source="members.cu", parameter="Members"))
     for member, offset, size in [
         ("n", 0, 4),
         ("extent", 4, 36),
@@ -141,16 +151,16 @@ def test_members_of_members_are_asserted() -> None:
 
 @pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.cu")))
 def test_every_file_inlines(name: str) -> None:
-    text = sources.source(variant(source=name))
+    text = sources.source(variant(source=name, parameter="int"))
     assert '#include "' not in text
     assert (FOLDER / name).read_text(encoding="utf-8").splitlines()[-1] in text
 
 
 SHOW = """
-from gpuconv.cuda import params, sources
-from gpuconv.cuda.plan import Variant
-print(sources.folder())
-print(sources.source(Variant("k", "scale.cu", "scale", (), "Scale", params.layout([("n", "<i4")]), 32, 1)))
+from gpuconv.cuda import kernel_files, sources
+from gpuconv.cuda.variant import Variant
+print(kernel_files.folder())
+print(sources.source(Variant("k", "scale.cu", "scale", (), "Scale", 32, 1)))
 """
 
 

@@ -48,7 +48,7 @@ def test_blocks_for_every_multiprocessor_with_enough_for_each_thread(
     struct = fields(sums)
     assert sums.grid == (tiles * parts, 1, 1)
     assert (struct["tiles"], struct["each"], struct["channels"]) == (tiles, each, x[1])
-    assert made.workspace_bytes == parts * x[1] * 4
+    assert made.bytes_of("workspace") == parts * x[1] * 4
     assert fields(add_up)["parts"] == parts
     assert f"in {parts} parts" in made.reasons[0]
 
@@ -91,7 +91,7 @@ def test_the_sums_of_all_parts_settle_the_width(parts: int, elements: int, produ
     dtype = "float32" if products == 1 else "complex64"
     made = sums_plan.plan("bias_grad", first, parts, (elements,), (0,), dtype, "", products)
     assert wide(made.launches[-1]) is expected
-    assert made.workspace_bytes == parts * elements * products * 4
+    assert made.bytes_of("workspace") == parts * elements * products * 4
 
 
 @pytest.mark.parametrize(

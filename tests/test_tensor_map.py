@@ -20,13 +20,14 @@ from emulator.device import EmulatedDevice
 
 from gpuconv import ArgumentError, DeviceError, _activation
 from gpuconv._packed import PackedWeights
-from gpuconv.cuda import device, finish_plan, gemm_structs, params, sources, tensor_map
-from gpuconv.cuda.plan import Launch, Plan, TensorMap, Variant
+from gpuconv.cuda import device, finish_plan, kernel_files, tensor_map
+from gpuconv.cuda.plan import Launch, Plan, Space, TensorMap
 from gpuconv.cuda.prepared import Prepared, Result
+from gpuconv.cuda.variant import Variant
 
-ROWS = TensorMap("x", 0, "float32", sizes=(32, 100), strides=(256,), steps=(1, 1), box=(32, 32), swizzle=0)
+ROWS = TensorMap("x", "x_map", "float32", sizes=(32, 100), strides=(256,), steps=(1, 1), box=(32, 32), swizzle=0)
 PIXELS = TensorMap(
-    *("x", 128, "bfloat16"),
+    *("x", "x_map", "bfloat16"),
     sizes=(64, 9, 7, 5, 2),
     strides=(128, 1280, 9216, 46080),
     steps=(1, 2, 3, 1, 1),
@@ -150,43 +151,49 @@ def test_a_map_is_encoded_once_for_an_address_and_few_are_kept(cupy: StandIn) ->
 
 
 def test_a_struct_with_maps_is_as_long_as_their_alignment_asks_for() -> None:
-    layout = params.layout([("x_map", *params.MAP), ("y", params.POINTER), ("rows", "<i4")], 64)
-    assert (layout.itemsize, params.offset(layout, "y"), params.offset(layout, "rows")) == (192, 128, 136)
-    packed = params.pack(layout, {"rows": 5})
-    assert packed == bytes(136) + b"\5" + bytes(55)
-    assert params.layout([("n", "<i4")]).itemsize == 4
+    launch = by_map(5, 32)
+    assert (BY_MAP.layout.itemsize, launch.offset("y"), launch.offset("rows")) == (192, 128, 136)
+    assert launch.parameters == bytes(136) + b"\5" + bytes(55)
 
 
 # ---------------------------------------------------------------- launches
 
+FINISHED = """struct Finish {
+    const void* residual;
+    unsigned long long slope, low, high;
+    int acts;
+};
+struct Finished {
+    CUtensorMap x_map;
+    void* y;
+    Finish finish;
+};
+"""
 KERNELS = Path(__file__).parent / "emulator" / "kernels"
-MAP_LAYOUT = params.layout([("x_map", *params.MAP), ("y", params.POINTER), ("rows", "<i4")], 64)
-ROW_LAYOUT = params.layout([("x", params.POINTER), ("y", params.POINTER), ("rows", "<i4"), ("pitch", "<i4")])
-BY_MAP = Variant("map_copy", "map_copy.cu", "copy_by_map", (), "MapCopy", MAP_LAYOUT, 64, 1, ("sm_90a",))
-BY_ROW = Variant("row_copy", "map_copy.cu", "copy_by_row", (), "RowCopy", ROW_LAYOUT, 32, 1)
+BY_MAP = Variant("map_copy", "map_copy.cu", "copy_by_map", (), "MapCopy", 64, 1, ("sm_90a",))
+BY_ROW = Variant("row_copy", "map_copy.cu", "copy_by_row", (), "RowCopy", 32, 1)
 
 
 def by_map(rows: int, pitch: int, source: str = "x", target: str = "y") -> Launch:
     described = replace(ROWS, role=source, sizes=(32, rows), strides=(4 * pitch,))
-    pointers = params.pointers(MAP_LAYOUT, {"y": target})
-    return Launch(BY_MAP, (-(-rows // 32), 1, 1), 0, params.pack(MAP_LAYOUT, {"rows": rows}), pointers, (described,))
+    return Launch(BY_MAP, (-(-rows // 32), 1, 1), 0, {"rows": rows}, {"y": target}, (described,))
 
 
 def by_row(rows: int, pitch: int, source: str = "x", target: str = "y") -> Launch:
-    pointers = params.pointers(ROW_LAYOUT, {"x": source, "y": target})
-    return Launch(BY_ROW, (4, 1, 1), 0, params.pack(ROW_LAYOUT, {"rows": rows, "pitch": pitch}), pointers)
+    return Launch(BY_ROW, (4, 1, 1), 0, {"rows": rows, "pitch": pitch}, {"x": source, "y": target})
 
 
 def plan(rows: int, pitch: int = 32) -> Plan:
     """The rows of x, by way of its map; of x that is not aligned, without."""
-    otherwise = Plan("conv", (by_row(rows, pitch),), 0, "", ())
-    return Plan("conv", (by_map(rows, pitch),), 0, "", (), alignment=(("x", 16),), otherwise=lambda: otherwise)
+    otherwise = Plan("conv", (by_row(rows, pitch),), ())
+    return Plan("conv", (by_map(rows, pitch),), (), alignment=(("x", 16),), otherwise=lambda: otherwise)
 
 
 def twice(rows: int) -> Plan:
     """By way of a copy in the workspace, between whose parts there are others."""
     launches = by_row(rows, 32, "x", "x_last"), by_map(rows, 32, "x_last")
-    return Plan("conv", launches, 100, "nothing", (), x_last_bytes=rows * 128)
+    spaces = Space("x_last", "x with its channels last", rows * 128), Space("workspace", "nothing", 100)
+    return Plan("conv", launches, (), spaces)
 
 
 def prepared(runtime: Any, made: Plan, x: Any, out: Any = None) -> Prepared:
@@ -194,13 +201,18 @@ def prepared(runtime: Any, made: Plan, x: Any, out: Any = None) -> Prepared:
     return Prepared(runtime, 0, made, {"x": x}, {}, results, (out,))
 
 
-@pytest.fixture
-def emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDevice]:
-    """An emulated device on which the kernels above are the only ones there are."""
+@pytest.fixture(autouse=True)
+def _sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernels above be the only ones there are."""
     texts = {name: (KERNELS / name).read_text(encoding="utf-8") for name in ("map_copy.cu", "hopper.cuh", "ptx.cuh")}
     files = {name if name.endswith(".cu") else f"include/{name}": text for name, text in texts.items()}
-    written = toolchain.write(tmp_path / "kernels_cu", files)
-    monkeypatch.setattr(sources, "folder", lambda: written)
+    written = toolchain.write(tmp_path / "kernels_cu", files | {"finished.cu": FINISHED})
+    monkeypatch.setattr(kernel_files, "folder", lambda: written)
+
+
+@pytest.fixture
+def emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDevice]:
+    """An emulated device."""
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "cache"))
     with emulated_cuda(seed=3, async_order="random") as opened:
         yield opened
@@ -413,7 +425,7 @@ def test_threads_do_not_share_maps(cupy: StandIn) -> None:
 def test_plans_without_maps_ask_for_none(cupy: StandIn) -> None:
     x = cupy.module.ndarray((70, 32), np.float32)
     with mock.patch.object(device, "tensor_map", side_effect=AssertionError("there is no map")):
-        prepared(device, Plan("conv", (by_row(70, 32),), 0, "", ()), x).run((x,), (None,))
+        prepared(device, Plan("conv", (by_row(70, 32),), ()), x).run((x,), (None,))
     assert cupy.maps == []
 
 
@@ -423,9 +435,9 @@ def test_plans_without_maps_ask_for_none(cupy: StandIn) -> None:
 def weighted(aligned: bool) -> Plan:
     """w is packed, then x is copied; x that is not aligned is copied by another launch."""
     copy = by_map(70, 64) if aligned else by_row(70, 64)
-    uses = replace(copy, pointers=(*copy.pointers, ("packed", 8 * 16 if aligned else 0)))
+    uses = replace(copy, roles={**copy.roles, "y" if aligned else "x": "packed"})
     launches = by_row(70, 32, "w", "packed"), uses
-    return Plan("conv", launches, 0, "", (), packed_bytes=70 * 128)
+    return Plan("conv", launches, (), (Space.packed(70 * 128),))
 
 
 def test_weights_packed_once_serve_arrays_of_any_alignment(cupy: StandIn) -> None:
@@ -440,12 +452,9 @@ def test_weights_packed_once_serve_arrays_of_any_alignment(cupy: StandIn) -> Non
 
 
 def test_what_comes_after_the_sums_comes_after_those_of_the_other_plan_too() -> None:
-    layout = params.layout([("x_map", *params.MAP), ("y", params.POINTER), ("finish", gemm_structs.finish())], 64)
-    variant = replace(BY_MAP, layout=layout)
-    launch = Launch(variant, (1, 1, 1), 0, bytes(layout.itemsize), (("y", 128),), (ROWS,))
-    made = Plan(
-        "conv", (launch,), 0, "", (), alignment=(("x", 16),), otherwise=lambda: Plan("conv", (launch,) * 2, 0, "", ())
-    )
+    variant = replace(BY_MAP, source="finished.cu", parameter="Finished")
+    launch = Launch(variant, (1, 1, 1), 0, {}, {"y": "y"}, (ROWS,))
+    made = Plan("conv", (launch,), (), alignment=(("x", 16),), otherwise=lambda: Plan("conv", (launch,) * 2, ()))
     strides = {"y": (32, 1), "residual": (32, 1)}
     found = finish_plan.finished(made, _activation.parse("conv", "relu"), "float32", (70, 32), strides)
     assert found.otherwise is not None
@@ -453,5 +462,5 @@ def test_what_comes_after_the_sums_comes_after_those_of_the_other_plan_too() -> 
     assert len(other.launches) == 2
     for one in (*found.launches, *other.launches):
         assert one.maps == (ROWS,)
-        assert ("residual", params.offset(layout, "finish")) in one.pointers
+        assert one.pointers == (("y", 128), ("residual", 136))
         assert any(one.parameters)

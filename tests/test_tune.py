@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from operands import filled
 import gpuconv
 from gpuconv import OutOfDeviceMemory, _whole_numbers
 from gpuconv.cuda import conv_plan, device, few_plan, gemm_plan, tuned
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.offers import Candidate
 
-QUICK = "conv_float32_2d_16x128x16"  # as the stand-in measures it; the model takes another one
+QUICK = "conv_float32_3d_16x128x16"  # as the stand-in measures it; the model takes another one
 
 
 @pytest.fixture(autouse=True)
@@ -173,7 +173,7 @@ def test_arguments_have_their_names_too(cupy: StandIn) -> None:
     assert gpuconv.tune("conv_weight_grad", w_shape=iter(w.shape), dy=dy, x=x, pads=iter([0] * 4)) == in_order
     assert gpuconv.tune("conv", x=x, b=b, w=w) == gpuconv.tune("conv", x, w, b)
     assert gpuconv.tune("conv", x, w, None) == gpuconv.tune("conv", x, w)
-    assert gpuconv.tune("max_pool", x, None, None, kernel_shape=[2, 2]).keys() > {"max_pool_float32_2d"}
+    assert gpuconv.tune("max_pool", x, None, None, kernel_shape=[2, 2]).keys() > {"max_pool_float32_3d"}
 
 
 def test_the_precision_of_the_context_is_tuned(cupy: StandIn) -> None:
@@ -265,13 +265,17 @@ def few_families(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_plan, "FAMILIES", (gemm_plan, few_plan))
 
 
+def _without(roles: Mapping[str, str], role: str) -> dict[str, str]:
+    return {member: other for member, other in roles.items() if other != role}
+
+
 def without(role: str, family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a family's kernels find another array of a call at address 0, as if there were none."""
     real = family.candidates
 
     def changed(candidate: Candidate) -> Any:
         plan = candidate.make()
-        launches = [replace(one, pointers=tuple(p for p in one.pointers if p[0] != role)) for one in plan.launches]
+        launches = [replace(one, roles=_without(one.roles, role)) for one in plan.launches]
         return replace(plan, launches=tuple(launches))
 
     def candidates(*arguments: Any) -> Iterator[Candidate]:

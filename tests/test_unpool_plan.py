@@ -60,7 +60,7 @@ def test_the_structs_of_a_small_problem() -> None:
     plan = planned((2, 3, 4, 5), strides=[2, 3])  # y: (2, 3, 8, 14)
     clear, claim, unpool = plan.launches
     places = 2 * 3 * 8 * 14
-    assert plan.workspace_bytes == 4 * places
+    assert plan.bytes_of("workspace") == 4 * places
     assert fields(clear) == {"words": 0, "count": places}
     assert (
         fields(claim)
@@ -90,7 +90,7 @@ def test_the_structs_of_a_small_problem() -> None:
         }
     )
     assert (claim.grid[0], unpool.grid[0]) == (1, -(-places // unpool.variant.threads))
-    assert planned((2, 3, 4, 5), strides=[2, 3], far=2**40).workspace_bytes == 8 * places
+    assert planned((2, 3, 4, 5), strides=[2, 3], far=2**40).bytes_of("workspace") == 8 * places
 
 
 @pytest.mark.parametrize(

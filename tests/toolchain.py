@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks import sass
 from gpuconv import CompileError
-from gpuconv.cuda import cache, nvrtc, params, sources
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda import cache, kernel_files, nvrtc
+from gpuconv.cuda.variant import Variant
 
 
 def _missing() -> str | None:
@@ -31,7 +31,6 @@ needs_disassembler = pytest.mark.skipif(
     sass.disassembler() is None and os.environ.get("GPUCONV_REQUIRE_EMULATOR") != "1", reason=sass.MISSING
 )
 
-LAYOUT = params.layout([("y", params.POINTER), ("factor", "<i4")])
 FILES = {
     "scale.cu": """// Multiplies numbers.
 #include "scale.cuh"
@@ -57,7 +56,7 @@ __device__ __forceinline__ float scaled(float number, int factor) { return numbe
 def variant(name: str = "scale_4", **changes: Any) -> Variant:
     """Return one of the kernel in ``FILES``, but for the changes."""
     fields: dict[str, Any] = {"source": "scale.cu", "function": "scale", "arguments": ("4",), "parameter": "Scale"}
-    fields |= {"layout": LAYOUT, "threads": 128, "blocks_per_sm": 2}
+    fields |= {"threads": 128, "blocks_per_sm": 2}
     return Variant(name, **(fields | changes))
 
 
@@ -74,7 +73,7 @@ def write(folder: Path, files: Mapping[str, str] = FILES) -> Path:
 def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, str]], Path]:
     """Let ``FILES`` be all sources there are, and the cache an empty folder; return a function that writes more."""
     folder = write(tmp_path / "kernels_cu")
-    monkeypatch.setattr(sources, "folder", lambda: folder)
+    monkeypatch.setattr(kernel_files, "folder", lambda: folder)
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "private", cache._Private())
     return lambda files: write(folder, files)

@@ -22,7 +22,7 @@ from gpuconv import _geometry
 from gpuconv.cuda import compile as compiler
 from gpuconv.cuda import correlation, gemm_fields, params, wgmma_plan
 from gpuconv.cuda import wgmma_tile as tiles
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 from gpuconv.cuda.wgmma_tile import Tile
 
 _SUMS, _TOTALS = 1, 2  # Splits::Part
@@ -193,10 +193,10 @@ class Run:
         values: dict[str, Any] = {
             "x_map": np.frombuffer(x_map, np.uint64),
             "w_map": np.frombuffer(w_map, np.uint64),
-            "problem": gemm_fields.operands(lifted, counts, weights, False),
+            "problem": gemm_fields.operands(lifted, counts, weights),
             "loading": loading,
             "splits": {
-                "count": params.division(call.splits, False),
+                "count": call.splits,
                 "whole": whole,
                 "ticket_bytes": _up(4 * divided, 16) if call.tickets else 0,
                 "part": 0 if call.tickets or not divided else _SUMS,

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpuconv.cuda import nvrtc, sources
+from gpuconv.cuda import kernel_files, nvrtc
 from gpuconv.cuda.plan import TensorMap
 
 FOLDER = Path(__file__).parent
@@ -105,7 +105,7 @@ def compiled(
     CompileError, Refused
     """
     text = (folder / f"{source}.cu").read_text(encoding="utf-8")
-    include = headers or Path(str(sources.folder())) / "include"
+    include = headers or Path(str(kernel_files.folder())) / "include"
     options = ("--std=c++17", f"-I{include}", *(f"-D{define}" for define in defines))
     content, log = nvrtc.build(source, text, architecture, options)
     if re.search(r"setmaxnreg.*ignored", log):

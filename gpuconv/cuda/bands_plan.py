@@ -7,19 +7,18 @@ of which those outside may be of one element; a line is cut into rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from math import gcd, prod
 from typing import Any
 
-import numpy as np
-
 from gpuconv import _dtypes
-from gpuconv.cuda import bands_tile, correlation, gemm_structs, launching, model, params
+from gpuconv.cuda import bands_tile, correlation, launching, model
 from gpuconv.cuda.bands_tile import THREADS, Tile
 from gpuconv.cuda.bands_work import Axis, Form, Work
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
 
 NAME = "conv_bands"
 MOST_FILTERS = 8  # of a group
@@ -41,9 +40,11 @@ _DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 112, 0.82))  # any
 # ---------------------------------------------------------------- plans
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for the best form of each number of filters that the device has room for."""
-    if refusal(problem) is not None:
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
         return
     lifted = correlation.in_three_axes(problem)
     work, scattered = _work(lifted), _scattered_bytes(problem)
@@ -63,21 +64,21 @@ def _fitting(work: Work) -> list[Form]:
     return list(found.values())
 
 
-def refusal(problem: Problem) -> str | None:
+def _refusal(problem: Problem) -> Refusal | None:
     """Return why no kernel of this family takes a problem; None where one does."""
     if problem.filters > MOST_FILTERS:
-        return f"{problem.filters} output channels a group; it takes up to {MOST_FILTERS}"
+        return Refusal(f"{problem.filters} output channels a group; it takes up to {MOST_FILTERS}", plain=True)
     if problem.rank > 3:
-        return f"{problem.rank} spatial axes; it has three"
+        return Refusal(f"{problem.rank} spatial axes; it has three")
     if any(step != 1 for step in problem.column_strides[-2:] + problem.dilations[-2:]):
         steps = problem.strides or problem.column_strides
-        return (
+        return Refusal(
             f"strides {steps}, dilations {problem.dilations}: it takes dilations, and Conv's strides, along depth alone"
         )
     if problem.rows == 0 or 0 in problem.x_shape:
-        return "there is nothing to sum"
+        return Refusal("there is nothing to sum")
     if problem.wide():
-        return "it needs 64-bit indices"
+        return Refusal("it needs 64-bit indices")
     return None
 
 
@@ -155,7 +156,7 @@ def _plan(problem: Problem, tile: Tile) -> Plan:
 
 
 def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:
-    work, division = tile.work, params.division
+    work = tile.work
     rows, columns = tile.extent
     height, width = tile.positions
     at_once = max(1, work.vectors)
@@ -185,18 +186,18 @@ def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:
         "plane": tile.plane,
         "vectors": work.vectors,
         "channels_last": int(problem.filters > 1 and abs(problem.y_strides[1]) < abs(problem.y_strides[-1])),
-        "columns": division(-(-columns // at_once), False),
-        "taps": division(work.height.taps, False),
-        "chunks": division(tile.form.chunks(work), False),
-        "threads_w": division(tile.threads[1], False),
-        "threads_h": division(tile.threads[0], False),
-        "jobs": division(tile.jobs, False),
-        "by_filters": division(problem.filters, False),
-        "tiles_w": division(tiles_w, False),
-        "tiles_h": division(tiles_h, False),
-        "depths": division(work.depths, False),
-        "job_blocks": division(tile.job_blocks, False),
-        "groups": division(problem.group, False),
+        "columns": -(-columns // at_once),
+        "taps": work.height.taps,
+        "chunks": tile.form.chunks(work),
+        "threads_w": tile.threads[1],
+        "threads_h": tile.threads[0],
+        "jobs": tile.jobs,
+        "by_filters": problem.filters,
+        "tiles_w": tiles_w,
+        "tiles_h": tiles_h,
+        "depths": work.depths,
+        "job_blocks": tile.job_blocks,
+        "groups": problem.group,
     }
 
 
@@ -213,7 +214,7 @@ def _struct(problem: Problem, axis: int) -> dict[str, Any]:
         "scale": problem.column_strides[axis],
         "shift": pad if transposed else -pad,
         "advance": -dilation if transposed else dilation,
-        "phases": params.division(problem.strides[axis] if transposed else 1, False),
+        "phases": problem.strides[axis] if transposed else 1,
     }
 
 
@@ -230,31 +231,8 @@ def variant(dtype: str, form: Form) -> Variant:
         function="conv_bands",
         arguments=(entry.cuda, _dtypes.sums(dtype).cuda, *map(str, sizes)),
         parameter="BandsParams",
-        layout=_layout(),
         threads=THREADS,
         blocks_per_sm=bands_tile.blocks_per_sm(form, dtype),
-    )
-
-
-@cache
-def _layout() -> np.dtype[Any]:
-    pair, divider = (2,), params.divider(False)
-    names = ("x_extent", "x_stride", "y_extent", "y_stride", "w_stride", "kernel", "taps", "scale", "shift", "advance")
-    axis = params.layout([*((name, "<i4") for name in names), ("phases", divider)])
-    steps = ("x_batch", "x_channel", "y_batch", "y_channel", "w_group", "w_filter", "w_channel", "b_stride")
-    places = ("rows", "row_pitch", "channel_pitch", "weights", "channel_weights", "width", "height", "plane")
-    counts = ("columns", "taps", "chunks", "threads_w", "threads_h", "jobs", "by_filters")
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "w", "b", "y")),
-            ("axes", axis, (3,)),
-            *((name, "<i4") for name in ("channels", "filters", *steps)),
-            ("start", "<i4", pair),
-            ("origin", "<i4", pair),
-            *((name, "<i4") for name in ("fold", "step", "parts", *places, "vectors", "channels_last")),
-            *((name, divider) for name in (*counts, "tiles_w", "tiles_h", "depths", "job_blocks", "groups")),
-            ("finish", gemm_structs.finish()),
-        ]
     )
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from math import prod
-from typing import Any
-
-import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import fragments, gemm_structs, launching, params, sums_plan
+from gpuconv.cuda import fragments, launching, sums_plan
 from gpuconv.cuda.correlation import RANK, Problem, in_three_axes
-from gpuconv.cuda.plan import Launch, Variant
+from gpuconv.cuda.plan import Launch
+from gpuconv.cuda.variant import Variant
 
 _THREADS = 128
 _BLOCKS_PER_SM = 8
@@ -117,7 +114,7 @@ def launch_of(problem: Problem, name: str, planes: Planes, roles: Mapping[str, s
         "filled": planes.filled,
         **{f"x_{axis}": stride for axis, stride in zip(_AXES, planes.x, strict=True)},
         "x_pixel": sums_plan.filled(planes.x_pixels, RANK, 0),
-        "extent": params.divisions(sums_plan.filled(planes.pixels, RANK, 1), False),
+        "extent": sums_plan.filled(planes.pixels, RANK, 1),
         "way": _way(planes),
         **_run(planes),
         **{f"y_{axis}": stride for axis, stride in zip(("image", "group", "part", "pixel"), planes.y, strict=True)},
@@ -125,18 +122,16 @@ def launch_of(problem: Problem, name: str, planes: Planes, roles: Mapping[str, s
         "tile_pixels": pixels,
         "pitch": pitches,
         "lanes": [(pitch - 1).bit_length() for pitch in pitches],
-        "channel_tiles": params.division(channel_tiles, False),
-        "groups": params.division(planes.groups, False),
-        "pixel_tiles": params.division(pixel_tiles, False),
-        "by_image": params.division(own, False),
+        "channel_tiles": channel_tiles,
+        "groups": planes.groups,
+        "pixel_tiles": pixel_tiles,
+        "by_image": own,
         "tickets": {"count": tickets},
     }
-    pointers = params.pointers(chosen.layout, roles)
     if tickets:
-        begin = params.offset(chosen.layout, "tickets")
-        pointers += params.pointers(gemm_structs.tickets(), {"first": "workspace"}, begin)
+        roles = {**roles, "tickets.first": "workspace"}
     blocks = image_tiles * pixel_tiles * planes.groups * channel_tiles
-    return launching.of_blocks(problem.operator, chosen, blocks, fields, pointers)
+    return launching.of_blocks(problem.operator, chosen, blocks, fields, roles)
 
 
 def _together(planes: Planes) -> Planes:
@@ -203,34 +198,8 @@ def variant(name: str, dtype: str, precision: str) -> Variant:
         function="channels_last",
         arguments=("Copied16" if short else arithmetic.cuda,),
         parameter="ChannelsLastParams",
-        layout=_layout(),
         threads=_THREADS,
         blocks_per_sm=_BLOCKS_PER_SM,
-    )
-
-
-@cache
-def _layout() -> np.dtype[Any]:
-    """Return the layout of ``ChannelsLastParams``."""
-    divider = params.divider(False)
-
-    def numbers(*names: str) -> list[tuple[str, str]]:
-        return [(name, "<i4") for name in names]
-
-    return params.layout(
-        [
-            ("x", params.POINTER),
-            ("x_last", params.POINTER),
-            *numbers("images", "channels", "pixels", "filled", "x_image", "x_group", "x_channel"),
-            ("x_pixel", "<i4", (RANK,)),
-            ("extent", divider, (RANK,)),
-            *numbers("way", "run_image", "run_group", "run_channel", "run"),
-            *numbers("y_image", "y_group", "y_part", "y_pixel", "tile_images", "tile_pixels"),
-            *((name, "<i4", (2,)) for name in ("pitch", "lanes")),
-            *((name, divider) for name in ("channel_tiles", "groups", "pixel_tiles")),
-            ("by_image", divider),
-            ("tickets", gemm_structs.tickets()),
-        ]
     )
 
 

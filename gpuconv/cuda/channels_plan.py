@@ -7,28 +7,30 @@ are of unit depth and height. ConvTranspose of stride 1 is Conv with its taps tu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from math import gcd
 from typing import Any
 
-import numpy as np
-
 from gpuconv import _dtypes
-from gpuconv.cuda import channels_tile, direct_work, gemm_structs, launching, model, params
+from gpuconv.cuda import channels_tile, direct_work, launching, model, params
 from gpuconv.cuda.channels_tile import FORMS, THREADS, Tile
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
 
+NAME = "direct sums of neighbouring channels"
 _MOST_FILTERS = 4  # of a channel
 
 
 # ---------------------------------------------------------------- candidates
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every form that takes the problem."""
-    if refusal(problem) is not None:
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
         return
     work, whole = direct_work.work_of(problem), channels_tile.in_vectors(problem)
     for form in FORMS:
@@ -39,22 +41,22 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
                 yield Candidate(variant(problem.dtype, form).name, seconds, partial(_plan, problem, tile))
 
 
-def refusal(problem: Problem) -> str | None:
+def _refusal(problem: Problem) -> Refusal | None:
     """Return why no kernel of this family takes a problem; None where one does."""
+    if problem.group == 1 or problem.x_strides[1] != 1 or problem.y_strides[1] != 1:
+        return Refusal("channels do not lie next to each other in x and y", plain=True)
     if problem.rank > 3:
-        return f"{problem.rank} spatial axes; it has three"
+        return Refusal(f"{problem.rank} spatial axes; it has three")
     if problem.channels != 1 or problem.filters > _MOST_FILTERS:
-        return (
+        return Refusal(
             f"{problem.channels} channels and {problem.filters} filters a group; it takes 1 and up to {_MOST_FILTERS}"
         )
     if any(stride != 1 for stride in problem.strides):
-        return f"ConvTranspose with strides {problem.strides}; it takes those of stride 1"
-    if problem.group == 1 or problem.x_strides[1] != 1 or problem.y_strides[1] != 1:
-        return "channels do not lie next to each other in x and y"
+        return Refusal(f"ConvTranspose with strides {problem.strides}; it takes those of stride 1")
     if 0 in problem.x_shape or 0 in problem.taps:
-        return "there is nothing to sum"
+        return Refusal("there is nothing to sum")
     if problem.wide() or _far(problem):
-        return "it needs 64-bit indices"
+        return Refusal("it needs 64-bit indices")
     return None
 
 
@@ -73,7 +75,7 @@ def _plan(problem: Problem, tile: Tile) -> Plan:
 
 
 def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:
-    work, division = tile.work, params.division
+    work = tile.work
     w_group, w_filter, *_ = problem.w_strides
     w_first, w_stride = direct_work.weights_of(problem)
     channel_blocks, column_blocks, row_blocks = tile.blocks_by_axis
@@ -98,19 +100,19 @@ def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:
         "window_step": work.dilations[2] if tile.form[0] else work.strides[2],
         "pitch": tile.pitch,
         "in_vectors": tile.whole,
-        "filters": division(problem.filters, False),
-        "vectors": division(tile.vectors, False),
-        "columns": division(tile.columns, False),
+        "filters": problem.filters,
+        "vectors": tile.vectors,
+        "columns": tile.columns,
         "rows": tile.rows,
         "walk": tile.walk,
-        "channel_blocks": division(channel_blocks, False),
-        "column_blocks": division(column_blocks, False),
-        "row_blocks": division(row_blocks, False),
-        "depths": division(work.y_extent[0], False),
-        "apart": params.divisions(tile.apart, False),
-        "step_taps": division(tile.step * work.taps[2], False),
-        "row_taps": division(work.taps[2], False),
-        "row_parts": division(tile.parts, False),
+        "channel_blocks": channel_blocks,
+        "column_blocks": column_blocks,
+        "row_blocks": row_blocks,
+        "depths": work.y_extent[0],
+        "apart": tile.apart,
+        "step_taps": tile.step * work.taps[2],
+        "row_taps": work.taps[2],
+        "row_parts": tile.parts,
         "parts": tile.parts * work.taps[0],
     }
 
@@ -127,34 +129,8 @@ def variant(dtype: str, form: tuple[int, int, int]) -> Variant:
         function="conv_channels",
         arguments=(entry.cuda, _dtypes.sums(dtype).cuda, *map(str, form)),
         parameter="ConvChannelsParams",
-        layout=_layout(),
         threads=THREADS,
         blocks_per_sm=4 if stride == 0 else 3,
-    )
-
-
-@cache
-def _layout() -> np.dtype[Any]:
-    axes, divider = (3,), params.divider(False)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "w", "b", "y")),
-            ("channels", "<i4"),
-            *params.array_layout(("x", "y"), "<i4", axes, extents=True),
-            *((name, "<i4") for name in ("w_first", "w_group", "w_filter")),
-            ("w_stride", "<i4", axes),
-            ("b_stride", "<i4"),
-            *((name, "<i4", axes) for name in ("stride", "dilation", "start", "taps")),
-            *((name, "<i4") for name in ("step", "row_advance", "window_step", "pitch", "in_vectors")),
-            *((name, divider) for name in ("filters", "vectors", "columns")),
-            ("rows", "<i4"),
-            ("walk", "<i4"),
-            *((name, divider) for name in ("channel_blocks", "column_blocks", "row_blocks", "depths")),
-            ("apart", divider, (2,)),
-            *((name, divider) for name in ("step_taps", "row_taps", "row_parts")),
-            ("parts", "<i4"),
-            ("finish", gemm_structs.finish()),
-        ]
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from gpuconv._errors import ArgumentError, CompileError, DeviceError
 from gpuconv._turns import turn
 from gpuconv.cuda import cache, nvrtc, pack, sources
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 
 _OLDEST = (8, 0)
 _FIRST_WITH_FEATURES = (9, 0)  # from here on "a" stands for all that one capability has, and no other

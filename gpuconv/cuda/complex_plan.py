@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from math import prod
 from typing import Any
-
-import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
 from gpuconv.cuda import conv_plan, launching, params, sums_plan, weight_grad_plan
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.variant import Variant
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
@@ -45,14 +43,15 @@ def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limit
     if not found.launches:
         return replace(found, operator=kernel)
     launches = [_with_expanded(launch) for launch in found.launches]
-    expands = any(role == "expanded" for launch in launches for role, _ in launch.pointers)
+    expands = any(role == "expanded" for launch in launches for role in launch.roles.values())
     if expands:
         launches.insert(0, _expand(kernel, geometry.w_shape, strides["w"], dtype))
+        size = prod(lifted.w_shape) * _dtypes.entry(real).itemsize
+        found = replace(found, spaces=kept(Space("expanded", "the weights' parts", size), *found.spaces))
     if "b" in strides or "residual" in strides:
         launches.append(_add(kernel, geometry.y_shape, strides, dtype))
-    size = prod(lifted.w_shape) * _dtypes.entry(real).itemsize if expands else 0
     why = "complex: a real one along one more axis, of the two parts, with 3 taps for each weight"
-    return replace(found, launches=tuple(launches), sharing=(), expanded_bytes=size, reasons=(*found.reasons, why))
+    return replace(found, launches=tuple(launches), sharing=(), reasons=(*found.reasons, why))
 
 
 def _lifted(geometry: Any, kernel: int, stride: int, pad: int) -> Any:
@@ -76,8 +75,8 @@ def _of_parts(strides: Ints) -> Ints:
 
 
 def _with_expanded(launch: Launch) -> Launch:
-    pointers = tuple(("expanded" if role == "w" else role, offset) for role, offset in launch.pointers)
-    return replace(launch, pointers=pointers)
+    roles = {name: "expanded" if role == "w" else role for name, role in launch.roles.items()}
+    return replace(launch, roles=roles)
 
 
 def _expand(operator: str, shape: Ints, strides: Ints, dtype: str) -> Launch:
@@ -87,7 +86,7 @@ def _expand(operator: str, shape: Ints, strides: Ints, dtype: str) -> Launch:
     chosen = _expand_variant(dtype, wide, rank)
     fields = {
         "elements": prod(shape),
-        "extent": params.divisions(sums_plan.filled(extents, rank, 1), wide),
+        "extent": sums_plan.filled(extents, rank, 1),
         "w_stride": sums_plan.filled(steps, rank, 0),
         "transposed": operator == "conv_transpose",
     }
@@ -116,8 +115,8 @@ def _add(operator: str, shape: Ints, strides: dict[str, Ints], dtype: str) -> La
         "y_stride": sums_plan.filled(steps[0], rank, 0),
         "residual_channel": residual[1],
         "residual_stride": sums_plan.filled(steps[1], rank, 0),
-        "channels": params.division(shape[1], wide),
-        "extent": params.divisions(sums_plan.filled(extents, rank, 1), wide),
+        "channels": shape[1],
+        "extent": sums_plan.filled(extents, rank, 1),
     }
     roles: dict[str, str] = {role: role for role in ("b", "residual", "y") if role in strides}
     return launching.of_threads(operator, chosen, prod(shape), fields, roles)
@@ -126,35 +125,7 @@ def _add(operator: str, shape: Ints, strides: dict[str, Ints], dtype: str) -> La
 # ---------------------------------------------------------------- variants
 
 
-@cache
-def _expand_layout(wide: bool, rank: int) -> np.dtype[Any]:
-    """Return the layout of ``ExpandComplexParams<Index, NDIM>``."""
-    index = params.index(wide)
-    pointers = [(name, params.POINTER) for name in ("w", "expanded")]
-    axes = [("extent", params.divider(wide), (rank,)), ("w_stride", index, (rank,))]
-    return params.layout([*pointers, ("elements", index), *axes, ("transposed", index)])
-
-
-@cache
-def _add_layout(wide: bool, rank: int) -> np.dtype[Any]:
-    """Return the layout of ``AddToComplexParams<Index, NDIM>``."""
-    index, divider, axes = params.index(wide), params.divider(wide), (rank,)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("b", "residual", "y")),
-            *((name, index) for name in ("elements", "b_stride")),
-            *(
-                field
-                for name in ("y", "residual")
-                for field in ((f"{name}_channel", index), (f"{name}_stride", index, axes))
-            ),
-            ("channels", divider),
-            ("extent", divider, axes),
-        ]
-    )
-
-
-def _variant(function: str, struct: str, dtype: str, wide: bool, rank: int, layout: np.dtype[Any]) -> Variant:
+def _variant(function: str, struct: str, dtype: str, wide: bool, rank: int) -> Variant:
     index, real = params.index_name(wide), _dtypes.entry(_dtypes.entry(dtype).real).cuda
     return Variant(
         name=f"{function}_{dtype}_{rank}d{'_wide' if wide else ''}",
@@ -162,18 +133,17 @@ def _variant(function: str, struct: str, dtype: str, wide: bool, rank: int, layo
         function=function,
         arguments=(real, index, str(rank)),
         parameter=f"{struct}<{index}, {rank}>",
-        layout=layout,
         threads=_THREADS,
         blocks_per_sm=_BLOCKS_PER_SM,
     )
 
 
 def _expand_variant(dtype: str, wide: bool, rank: int) -> Variant:
-    return _variant("expand_complex", "ExpandComplexParams", dtype, wide, rank, _expand_layout(wide, rank))
+    return _variant("expand_complex", "ExpandComplexParams", dtype, wide, rank)
 
 
 def _add_variant(dtype: str, wide: bool, rank: int) -> Variant:
-    return _variant("add_to_complex", "AddToComplexParams", dtype, wide, rank, _add_layout(wide, rank))
+    return _variant("add_to_complex", "AddToComplexParams", dtype, wide, rank)
 
 
 def variants() -> Iterator[Variant]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from math import prod
-
-import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv.cuda import launching, params, sums_plan
-from gpuconv.cuda.plan import Launch, Variant
+from gpuconv.cuda.plan import Launch
+from gpuconv.cuda.variant import Variant
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
@@ -31,7 +29,7 @@ def copy(operator: str, dtype: str, shape: Ints, strides: dict[str, Ints]) -> La
         "elements": prod(shape),
         "source_stride": sums_plan.filled(source_stride, rank, 0),
         "target_stride": sums_plan.filled(target_stride, rank, 0),
-        "extent": params.divisions(sums_plan.filled(extents, rank, 1), wide),
+        "extent": sums_plan.filled(extents, rank, 1),
     }
     chosen = variant(_dtypes.entry(dtype).itemsize, wide, rank)
     return launching.of_threads(operator, chosen, prod(shape), fields, {"source": source, "target": target})
@@ -49,25 +47,8 @@ def variant(itemsize: int, wide: bool, rank: int) -> Variant:
         function="copy",
         arguments=(_WORDS[itemsize], index, str(rank)),
         parameter=f"CopyParams<{index}, {rank}>",
-        layout=_layout(wide, rank),
         threads=_THREADS,
         blocks_per_sm=_BLOCKS_PER_SM,
-    )
-
-
-@cache
-def _layout(wide: bool, rank: int) -> np.dtype[np.void]:
-    """Return the layout of ``CopyParams<Index, NDIM>``."""
-    index, axes = params.index(wide), (rank,)
-    return params.layout(
-        [
-            ("source", params.POINTER),
-            ("target", params.POINTER),
-            ("elements", index),
-            ("source_stride", index, axes),
-            ("target_stride", index, axes),
-            ("extent", params.divider(wide), axes),
-        ]
     )
 
 

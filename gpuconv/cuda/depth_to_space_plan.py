@@ -13,18 +13,19 @@ from math import prod
 from typing import Any
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_plan, gemm_structs, launching, model, params
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, launching, model, params
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.gemm_plan import Tile
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
 
 _HALF = (Tile(64, 64, 16, 8, 4, 4, 0.72), Tile(16, 128, 16, 4, 4, 4, 0.51))
 _TILES = {
     "float16": _HALF,
     "bfloat16": _HALF,
-    "float32": (Tile(64, 128, 16, 8, 8, 4, 0.83), Tile(64, 64, 16, 8, 4, 4, 0.77), Tile(16, 128, 16, 4, 4, 4, 0.62)),
+    "float32": (Tile(64, 64, 16, 8, 4, 4, 0.77), Tile(16, 128, 16, 4, 4, 4, 0.62)),
     "float64": (Tile(64, 64, 16, 8, 4, 2, 0.68), Tile(16, 128, 16, 4, 4, 3, 0.58)),
 }
 NAME = "conv_transpose_depth_to_space"
@@ -32,23 +33,19 @@ ROW_BYTES = 32  # of OutputRow
 _MOST_TAPS = 32  # along W, that lanes share the columns of a chunk out to
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile that the device has room for."""
-    if unfit(problem) is not None:
+    why = unfit(problem)
+    if why is not None:
+        yield Refusal(why, plain=not problem.phases)
         return
     rows = rows_of(correlation.in_three_axes(problem))
-    for tile in _TILES[problem.dtype]:
-        if _shared_bytes(problem, tile) <= limits.shared_bytes_per_block:
-            seconds = _seconds(problem, rows, tile, limits)
-            yield Candidate(variant(problem.dtype, tile).name, seconds, partial(_plan, problem, rows, tile))
-
-
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why no kernel of this family takes a problem on a device; None where one does."""
-    why = unfit(problem)
-    if why is None and next(candidates(problem, limits), None) is None:
-        return f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile"
-    return why
+    tiles = [tile for tile in _TILES[problem.dtype] if _shared_bytes(problem, tile) <= limits.shared_bytes_per_block]
+    if not tiles:
+        yield Refusal(f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile")
+    for tile in tiles:
+        seconds = _seconds(problem, rows, tile, limits)
+        yield Candidate(variant(problem.dtype, tile).name, seconds, partial(_plan, problem, rows, tile))
 
 
 def unfit(problem: Problem) -> str | None:
@@ -140,22 +137,21 @@ def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
     if natural:
         weights = replace(weights, pitch=rows.filters)
     found = fields(problem, rows, rows.tiles(tile.block_m, tile.block_n), weights)
-    roles = gemm_fields.roles(rows) | ({"weights": "w"} if natural else {})
-    pointers = params.pointers(gemm_structs.correlation(False, 3), roles)
-    launch = launching.of_blocks(rows.operator, chosen, blocks, found, pointers, _shared_bytes(rows, tile))
+    roles = gemm_fields.roles(rows) | ({"common.weights": "w"} if natural else {})
+    launch = launching.of_blocks(rows.operator, chosen, blocks, found, roles, _shared_bytes(rows, tile))
     reason = f"one GEMM of {rows.filters} rows, channels and taps, whose outputs do not overlap"
     if natural:
-        return Plan(rows.operator, (launch,), 0, "", (reason, "the weights are read as they lie in memory"))
+        return Plan(rows.operator, (launch,), (reason, "the weights are read as they lie in memory"))
     return gemm_plan.with_packing(rows, False, launch, (reason,))
 
 
 def fields(problem: Problem, rows: Problem, tiles: tuple[int, int], weights: PackedWeights) -> Mapping[str, Any]:
     """Return the fields of ``DepthToSpaceParams``: ``rows`` is the GEMM, ``tiles`` counts its tiles each way."""
     deep = correlation.in_three_axes(problem)
-    numbers = zip(deep.pads, deep.y_shape[2:], deep.y_strides[2:], params.divisions(deep.taps, False), strict=True)
+    numbers = zip(deep.pads, deep.y_shape[2:], deep.y_strides[2:], deep.taps, strict=True)
     return {
-        "common": gemm_fields.common(rows, tiles, weights, False),
-        "taps": gemm_fields.taps(rows, weights, False),
+        "common": gemm_fields.common(rows, tiles, weights),
+        "taps": gemm_fields.taps(rows, weights),
         "axes": [dict(zip(("pad", "extent", "y_stride", "taps"), axis, strict=True)) for axis in numbers],
         "out_channels": problem.filters,
     }
@@ -171,7 +167,6 @@ def variant(dtype: str, tile: Tile) -> Variant:
         function=NAME,
         arguments=(entry.cuda, _dtypes.sums(dtype).cuda, "int", "3", *map(str, sizes)),
         parameter="DepthToSpaceParams<int, 3>",
-        layout=gemm_structs.depth_to_space(),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )

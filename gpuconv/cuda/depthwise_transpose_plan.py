@@ -6,17 +6,16 @@ The struct mirrors ``DepthwiseTransposeParams`` of ``kernels_cu/conv_transpose_d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_structs, launching, model, multiples, params
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda import launching, model, multiples, params
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
 
 NAME = "depthwise columns"
 _THREADS = 256
@@ -26,9 +25,11 @@ _WANTED = 1024  # threads of each multiprocessor; for fewer of them, shorter wal
 _OUTPUT, _REST = 28, 200
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield the kernel, if it takes the problem."""
-    if not problem.phases or refusal(problem, limits) is not None:
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
         return
     walk = _walk(problem, limits)
     busy = _seconds(problem, walk, limits)
@@ -36,19 +37,20 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     yield Candidate(variant(problem.dtype).name, seconds, partial(_plan, problem, walk))
 
 
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why a ConvTranspose is not accepted."""
+def _refusal(problem: Problem) -> Refusal | None:
+    if not problem.phases:
+        return Refusal("Conv has no phases", plain=True)
     if problem.rank > 2:
-        return f"{problem.rank} spatial axes; it has two"
+        return Refusal(f"{problem.rank} spatial axes; it has two", plain=problem.group == 1)
     if problem.channels != 1:
-        return f"{problem.channels} channels a group; it takes one"
+        return Refusal(f"{problem.channels} channels a group; it takes one", plain=problem.group == 1)
     steps = zip(problem.taps, problem.strides, problem.dilations, strict=True)
     if any(d > 1 or k > 2 * s for k, s, d in steps):
-        return f"more than two taps a phase, or dilated ones: {problem.taps} with strides {problem.strides}"
+        return Refusal(f"more than two taps a phase, or dilated ones: {problem.taps} with strides {problem.strides}")
     if 0 in problem.x_shape or 0 in problem.taps:
-        return "there is nothing to sum"
+        return Refusal("there is nothing to sum")
     if problem.wide() or _items(problem, 1) >= params.INDEX_LIMIT:
-        return "it needs 64-bit indices"
+        return Refusal("it needs 64-bit indices")
     return None
 
 
@@ -122,12 +124,12 @@ def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
         "taps": _axes(problem.taps, 1),
         "walk": walk,
         "channels_first": _channels_first(problem),
-        "stride": params.divisions(_axes(problem.strides, 1), False),
-        "channels": params.division(problem.y_shape[1], False),
-        "columns": params.division(problem.y_shape[-1], False),
-        "rows": params.division(phases, False),
-        "walks": params.division(-(-columns // walk), False),
-        "filters": params.division(problem.filters, False),
+        "stride": _axes(problem.strides, 1),
+        "channels": problem.y_shape[1],
+        "columns": problem.y_shape[-1],
+        "rows": phases,
+        "walks": -(-columns // walk),
+        "filters": problem.filters,
     }
     for name, shape, strides in (
         ("x", problem.x_shape, problem.x_strides),
@@ -149,29 +151,8 @@ def variant(dtype: str) -> Variant:
         function="conv_transpose_depthwise",
         arguments=(entry.cuda, _dtypes.sums(dtype).cuda),
         parameter="DepthwiseTransposeParams",
-        layout=_layout(),
         threads=_THREADS,
         blocks_per_sm=5,
-    )
-
-
-@cache
-def _layout() -> np.dtype[Any]:
-    axes, divider = (2,), params.divider(False)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "w", "b", "y")),
-            ("items", "<i4"),
-            *params.array_layout(("x", "y"), "<i4", axes, extents=True),
-            *((name, "<i4") for name in ("w_group", "w_filter")),
-            ("w_stride", "<i4", axes),
-            ("b_stride", "<i4"),
-            *((name, "<i4", axes) for name in ("pad", "taps")),
-            *((name, "<i4") for name in ("walk", "channels_first")),
-            ("stride", divider, axes),
-            *((name, divider) for name in ("channels", "columns", "rows", "walks", "filters")),
-            ("finish", gemm_structs.finish()),
-        ]
     )
 
 

@@ -24,7 +24,8 @@ from gpuconv._errors import ArgumentTypeError, DeviceError, OutOfDeviceMemory
 from gpuconv._turns import turn
 
 if TYPE_CHECKING:
-    from gpuconv.cuda.plan import Limits, TensorMap, Variant
+    from gpuconv.cuda.plan import Limits, TensorMap
+    from gpuconv.cuda.variant import Variant
 
 prepared: dict[Any, Any] = {}  # the calls that are ready to run on this runtime, by everything that tells them apart
 _limits: dict[int, Limits] = {}

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._activation import Activation
 from gpuconv._geometry import Ints
-from gpuconv.cuda import copy_plan, gemm_structs, params
-from gpuconv.cuda.plan import Launch, Plan
+from gpuconv.cuda import copy_plan, params, structs
+from gpuconv.cuda.plan import Launch, Plan, Space
 
 
 def finished(plan: Plan, activation: Activation | None, dtype: str, shape: Ints, strides: Mapping[str, Ints]) -> Plan:
@@ -34,7 +33,8 @@ def finished(plan: Plan, activation: Activation | None, dtype: str, shape: Ints,
         Of the call's arrays, by role.
     """
     steps = strides.get("residual")
-    if not plan.launches or (activation is None and steps is None):
+    acts = activation is not None and activation.acts
+    if not plan.launches or not (acts or steps is not None):
         return plan
     if plan.otherwise is not None:
         plan = replace(plan, otherwise=partial(_otherwise, plan.otherwise, activation, dtype, shape, strides))
@@ -47,7 +47,7 @@ def finished(plan: Plan, activation: Activation | None, dtype: str, shape: Ints,
         found,
         launches=_after_packing(found.launches, copy),
         sharing=_after_packing(found.sharing, copy) if found.sharing else (),
-        copied_bytes=_bytes(shape, strides["y"], _dtypes.entry(dtype).itemsize),
+        spaces=(*found.spaces, _space(shape, strides["y"], _dtypes.entry(dtype).itemsize)),
         reasons=(*found.reasons, "the residual is copied first: its elements do not lie as those of the result"),
     )
 
@@ -68,10 +68,11 @@ def _after_packing(launches: tuple[Launch, ...], copy: Launch) -> tuple[Launch, 
     return (*launches[:packing], copy, *launches[packing:])
 
 
-def _bytes(shape: Ints, strides: Ints, itemsize: int) -> tuple[int, int]:
-    """Return how far an array of these strides reaches: before its first element, and from there on."""
+def _space(shape: Ints, strides: Ints, itemsize: int) -> Space:
+    """Return the space of a copy of these strides, which reaches before its first element too."""
     steps = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
-    return itemsize * -sum(step for step in steps if step < 0), itemsize * (1 + sum(s for s in steps if s > 0))
+    before, after = -sum(step for step in steps if step < 0), 1 + sum(step for step in steps if step > 0)
+    return Space("copied", "the residual as the result lies", itemsize * (before + after), itemsize * before)
 
 
 def _same(shape: Ints, one: Ints, other: Ints) -> bool:
@@ -91,23 +92,9 @@ def _fields(activation: Activation | None, accumulator: str) -> Mapping[str, int
 
 def _finished(launch: Launch, fields: Mapping[str, int], role: str | None) -> Launch:
     """Return a launch that finishes what it writes to y, if it does."""
-    if all(name != "y" for name, _ in launch.pointers):
+    if "y" not in launch.roles.values():
         return launch
-    begin = _place(launch.variant.layout)
-    assert begin is not None, f"{launch.variant.name} has no field for what comes after its sums"
-    layout = gemm_structs.finish()
-    parameters = bytearray(launch.parameters)
-    parameters[begin : begin + layout.itemsize] = params.pack(layout, fields)
-    found = () if role is None else params.pointers(layout, {"residual": role}, begin)
-    return replace(launch, parameters=bytes(parameters), pointers=(*launch.pointers, *found))
-
-
-def _place(layout: np.dtype[Any]) -> int | None:
-    """Return where ``finish`` begins in a struct, or in one of those inside it."""
-    for name, (inner, at, *_) in (layout.fields or {}).items():
-        if name == params.FINISH:
-            return int(at)
-        found = _place(inner)
-        if found is not None:
-            return int(at) + found
-    return None
+    place = structs.place(launch.variant.layout, params.FINISH)
+    assert place is not None, f"{launch.variant.name} has no field for what comes after its sums"
+    found = {} if role is None else {f"{place}.residual": role}
+    return replace(launch, fields={**launch.fields, place: fields}, roles={**launch.roles, **found})

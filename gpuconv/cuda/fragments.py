@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from gpuconv.cuda import gemm_fields, gemm_structs, params
+from gpuconv.cuda import gemm_fields
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
-from gpuconv.cuda.plan import Launch, Variant
+from gpuconv.cuda.plan import Launch
+from gpuconv.cuda.variant import Variant
 
 FRAGMENT_BYTES = 16 * 32  # 16 output channels by 32 bytes of K
 _TAPS = 64  # of a block of pack_fragments.cu
@@ -103,12 +104,12 @@ def packing(
         "taps": prod(problem.taps),
         **problem.w_steps,
         "w_stride": problem.w_strides[3:],
-        "tap_parts": params.division(parts, False),
-        "rows": params.division(rows, False),
-        "columns": params.division(columns, False),
-        "depths": params.division(depths, False),
-        "by_channel": params.division(weights.channels, False),
-        "extent": params.divisions(problem.taps, False),
+        "tap_parts": parts,
+        "rows": rows,
+        "columns": columns,
+        "depths": depths,
+        "by_channel": weights.channels,
+        "extent": problem.taps,
         "outer_taps": outer_taps,
     }
     return gemm_fields.packing_launch(problem.operator, chosen, blocks, fields, tickets)
@@ -123,7 +124,6 @@ def packing_variant(dtype: str, precision: str) -> Variant:
         function="pack_fragments",
         arguments=(arithmetic.cuda,),
         parameter=f"PackFragmentsParams<{RANK}>",
-        layout=gemm_structs.fragments(),
         threads=256,
         blocks_per_sm=4,
     )

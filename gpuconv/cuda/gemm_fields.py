@@ -8,9 +8,10 @@ from math import gcd, prod
 from typing import Any
 
 from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_structs, launching, params
+from gpuconv.cuda import launching, params, structs
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.plan import Launch, Plan, Variant
+from gpuconv.cuda.plan import Launch, Plan
+from gpuconv.cuda.variant import Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,57 +73,63 @@ class Divisible:
     plan: Callable[[], Plan]
 
 
-@dataclass(frozen=True, slots=True)
-class Interleavable:
-    """Tiles of one phase of ConvTranspose, of which a block could make all phases along W.
+KERNELS = {  # source, function on the cores' own multipliers, template of the one parameter
+    "conv": ("conv_implicit_gemm.cu", "conv_implicit_gemm", "ConvParams"),
+    "conv_transpose": ("conv_transpose.cu", "conv_transpose", "ConvTransposeParams"),
+}
+SPLIT_KERNELS = {  # that make whole tiles, or a share of one
+    "conv": ("conv_split.cu", "conv_split", "ConvSplitParams"),
+    "conv_transpose": ("conv_transpose_split.cu", "conv_transpose_split", "ConvTransposeSplitParams"),
+}
+ALL, SUMS, TOTALS = range(3)  # of what a launch of split_k.cuh makes
 
-    Attributes
-    ----------
-    plan : Plan
-        With a block for each tile of each phase: a launch that packs the weights, and one that makes the tiles.
-    sums : int
-        Elements that a tile's sums take in shared memory.
-    accumulator : str
-        Their type.
-    busy : callable
-        Takes a number of blocks and of tiles that each makes, returns the modelled seconds of their arithmetic.
-    """
 
-    plan: Plan
-    sums: int
-    accumulator: str
-    busy: Callable[[int, float], float]
+def splits(tiles: int, divided: int = 0, count: int = 1, part: int = ALL) -> Mapping[str, Any]:
+    """Return the fields of ``Splits``: the last ``divided`` of the tiles are made in so many splits each."""
+    return {
+        "count": count,
+        "whole": tiles - divided,
+        "ticket_bytes": ticket_bytes(divided),
+        "part": part,
+    }
+
+
+def ticket_bytes(divided: int) -> int:
+    """Return the bytes of the tickets of so many tiles, before their sums."""
+    return -(-divided // 4) * 16
 
 
 def packing_launch(operator: str, chosen: Variant, blocks: int, fields: Mapping[str, Any], tickets: int) -> Launch:
     """Return a launch that packs weights and sets tickets at the workspace's beginning, if there are any, to zero."""
-    pointers = params.pointers(chosen.layout, {"w": "w", "packed": "packed"})
-    if tickets:
-        begin = params.offset(chosen.layout, "tickets")
-        pointers += params.pointers(gemm_structs.tickets(), {"first": "workspace"}, begin)
-    return launching.of_blocks(operator, chosen, blocks, {**fields, "tickets": {"count": tickets}}, pointers)
+    roles = {"w": "w", "packed": "packed"} | ({"tickets.first": "workspace"} if tickets else {})
+    return launching.of_blocks(operator, chosen, blocks, {**fields, "tickets": {"count": tickets}}, roles)
 
 
-def operands(problem: Problem, tiles: tuple[int, int], weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
+def operands(problem: Problem, tiles: tuple[int, int], weights: PackedWeights) -> Mapping[str, Any]:
     """Return the fields of ``ConvParams`` or ``ConvTransposeParams``; ``tiles`` counts those along M and the pixels."""
-    shared = common(problem, tiles, weights, wide)
+    shared = common(problem, tiles, weights)
     if problem.operator == "conv":
-        return {"common": shared, "taps": taps(problem, weights, wide)}
-    axes = [_axis(problem, axis, weights, wide) for axis in range(problem.rank)]
-    return {"common": shared, "axes": axes, "phases": params.division(prod(problem.phases), False)}
+        return {"common": shared, "taps": taps(problem, weights)}
+    axes = [_axis(problem, axis, weights) for axis in range(problem.rank)]
+    return {"common": shared, "axes": axes, "phases": prod(problem.phases)}
 
 
-def roles(problem: Problem) -> dict[str, str]:
-    """Return the array that each pointer of ``Correlation`` leads to, of those that there are."""
-    found = {"x": "x", "y": "y"}
+def roles(problem: Problem, place: str = "common") -> dict[str, str]:
+    """Return the array that each pointer of the ``Correlation`` at a place leads to, of those that there are."""
+    found = {f"{place}.x": "x", f"{place}.y": "y"}
     if problem.rows:
-        found["weights"] = "packed"
+        found[f"{place}.weights"] = "packed"
     if problem.b_stride is not None:
-        found["b"] = "b"
+        found[f"{place}.b"] = "b"
     return found
 
 
-def common(problem: Problem, tiles: tuple[int, int], weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
+def taps_bytes(rank: int, wide: bool = False) -> int:
+    """Return the bytes of the taps of a phase, as blocks of ConvTranspose keep them in shared memory."""
+    return structs.layout(f"Taps<{params.index_name(wide)}, {rank}>", "include/correlation.cuh").itemsize
+
+
+def common(problem: Problem, tiles: tuple[int, int], weights: PackedWeights) -> Mapping[str, Any]:
     """Return the fields of ``Correlation``."""
     return {
         "channels": problem.channels,
@@ -139,20 +146,20 @@ def common(problem: Problem, tiles: tuple[int, int], weights: PackedWeights, wid
         "y_stride": problem.y_column_strides,
         "b_stride": problem.b_stride or 0,
         "stride": problem.column_strides,
-        "extent": params.divisions(problem.columns, wide),
-        "by_channel": params.division(problem.channels, wide),
-        "m_tiles": params.division(tiles[0], False),
-        "n_tiles": params.division(tiles[1], False),
+        "extent": problem.columns,
+        "by_channel": problem.channels,
+        "m_tiles": tiles[0],
+        "n_tiles": tiles[1],
     }
 
 
-def taps(problem: Problem, weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
+def taps(problem: Problem, weights: PackedWeights) -> Mapping[str, Any]:
     """Return the fields of ``Taps`` of a single phase."""
     return {
         "start": [-pad for pad in problem.pads],
         "advance": problem.dilations,
         "row": weights.tap_rows(problem.taps),
-        "count": params.divisions(problem.taps, wide),
+        "count": problem.taps,
         "first_row": 0,
         "rows": problem.rows,
         "limit": problem.columns,
@@ -162,11 +169,11 @@ def taps(problem: Problem, weights: PackedWeights, wide: bool) -> Mapping[str, A
 
 def backwards(found: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields of ``Taps`` with the weights' taps in the opposite order."""
-    last = sum((count[0] - 1) * row for count, row in zip(found["count"], found["row"], strict=True))
+    last = sum((count - 1) * row for count, row in zip(found["count"], found["row"], strict=True))
     return {**found, "row": tuple(-row for row in found["row"]), "first_row": last}
 
 
-def _axis(problem: Problem, axis: int, weights: PackedWeights, wide: bool) -> Mapping[str, Any]:
+def _axis(problem: Problem, axis: int, weights: PackedWeights) -> Mapping[str, Any]:
     stride, dilation = problem.strides[axis], problem.dilations[axis]
     common = gcd(stride, dilation)
     return {
@@ -179,5 +186,5 @@ def _axis(problem: Problem, axis: int, weights: PackedWeights, wide: bool) -> Ma
         "extent": problem.y_shape[2 + axis],
         "row": weights.tap_rows(problem.taps)[axis],
         "y_stride": problem.y_strides[2 + axis],
-        "phases": params.division(problem.phases[axis], wide),
+        "phases": problem.phases[axis],
     }

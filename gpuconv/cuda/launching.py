@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuconv._errors import ArgumentError
-from gpuconv.cuda import params
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.plan import Launch, Plan, Variant
+from gpuconv.cuda.plan import Launch, Plan
+from gpuconv.cuda.variant import Variant
 
 MOST_BLOCKS = 2**31 - 1  # of one launch, along x
 
@@ -18,10 +18,10 @@ def of_blocks(
     chosen: Variant,
     blocks: int,
     fields: Mapping[str, Any],
-    pointers: tuple[tuple[str, int], ...],
+    roles: Mapping[str, str],
     shared_bytes: int = 0,
 ) -> Launch:
-    """Return the launch of so many blocks, with these fields in the kernel's struct.
+    """Return the launch of so many blocks, with these fields in the kernel's struct; ``roles`` has its arrays.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def of_blocks(
     """
     if blocks > MOST_BLOCKS:
         raise ArgumentError(f"{operator}: {blocks} blocks are more than the {MOST_BLOCKS} of one CUDA launch")
-    return Launch(chosen, (blocks, 1, 1), shared_bytes, params.pack(chosen.layout, fields), pointers)
+    return Launch(chosen, (blocks, 1, 1), shared_bytes, fields, roles)
 
 
 def on_arrays(
@@ -38,13 +38,12 @@ def on_arrays(
 ) -> Plan:
     """Return the plan of one launch that reads w as it is, if the struct's pointers have the arrays' names."""
     roles = {"x": "x", "w": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
-    pointers = params.pointers(chosen.layout, roles)
-    launch = of_blocks(problem.operator, chosen, blocks, fields, pointers, shared_bytes)
-    return Plan(problem.operator, (launch,), 0, "", (reason,))
+    launch = of_blocks(problem.operator, chosen, blocks, fields, roles, shared_bytes)
+    return Plan(problem.operator, (launch,), (reason,))
 
 
 def of_threads(
     operator: str, chosen: Variant, threads: int, fields: Mapping[str, Any], roles: Mapping[str, str]
 ) -> Launch:
     """Return a launch of so many threads, in whole blocks; ``roles`` maps pointer fields to the arrays' names."""
-    return of_blocks(operator, chosen, -(-threads // chosen.threads), fields, params.pointers(chosen.layout, roles))
+    return of_blocks(operator, chosen, -(-threads // chosen.threads), fields, roles)

@@ -1,42 +1,28 @@
-"""Structs passed to kernels by value: NumPy layouts that mirror those of ``kernels_cu/include``.
+"""What structs passed to kernels by value hold: how it is packed, and which indices it needs.
 
-``Index`` in CUDA is ``int`` here where ``wide`` is false, else ``long long``. The generated entry of every kernel
-asserts the size and every offset of its layout, so that the two sides cannot drift apart.
+``Index`` in CUDA is ``int`` where ``wide`` is false, else ``long long``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from gpuconv._errors import ArgumentError
+from gpuconv.cuda import structs
 
-POINTER = "<u8"
-MAP = ("<u8", (16,))  # a CUtensorMap, which is aligned to 64 bytes; its struct's layout must say so
 FINISH = "finish"  # the field of what comes after the sums; where nothing does, it is all zeros and may be left out
+_DIVISOR = "divisor"  # the first member of a Divider
+_LATER = (structs.POINTER, structs.MAP)
 INDEX_LIMIT = 2**31 - 2**16  # of an offset or a coordinate in 32 bits; the rest is room to round up to tiles
 _WIDE_LIMIT = 2**63 - 2**32
-
-
-def index(wide: bool) -> str:
-    """Return the NumPy type of ``Index``."""
-    return "<i8" if wide else "<i4"
 
 
 def index_name(wide: bool) -> str:
     """Return the CUDA name of ``Index``."""
     return "long long" if wide else "int"
-
-
-@lru_cache(maxsize=2)
-def divider(wide: bool) -> np.dtype[Any]:
-    """Return the layout of ``Divider<Index>``."""
-    if wide:
-        return layout([("divisor", "<i8")])
-    return layout([("divisor", "<u4"), ("multiplier", "<u4"), ("shift", "<u4")])
 
 
 def division(divisor: int, wide: bool) -> tuple[int, ...]:
@@ -52,50 +38,6 @@ def division(divisor: int, wide: bool) -> tuple[int, ...]:
     return divisor, (2**32 * (2**shift - divisor)) // divisor + 1, shift
 
 
-def divisions(divisors: Sequence[int], wide: bool) -> list[tuple[int, ...]]:
-    """Return the fields of one ``Divider`` per axis."""
-    return [division(divisor, wide) for divisor in divisors]
-
-
-def layout(fields: Sequence[tuple[Any, ...]], alignment: int = 1) -> np.dtype[Any]:
-    """Return the layout of a C struct with these fields, ``(name, type)`` or ``(name, type, (length,))``.
-
-    Where a field is aligned to more than its numbers are, ``alignment`` is that of the struct, which has such fields in
-    front.
-    """
-    found: np.dtype[Any] = np.dtype(list(fields), align=True)
-    if found.itemsize % alignment == 0:
-        return found
-    names = list(found.names or ())
-    described: Any = {
-        "names": names,
-        "formats": [found[name] for name in names],
-        "offsets": [offset(found, name) for name in names],
-        "itemsize": -(-found.itemsize // alignment) * alignment,
-    }
-    padded: np.dtype[Any] = np.dtype(described)
-    return padded
-
-
-def array_layout(
-    names: Sequence[str], index: str, axes: tuple[int, ...], extents: bool = False
-) -> list[tuple[Any, ...]]:
-    """Return the fields of a struct for arrays: of each its strides along batch, channel and spatial axes, in order.
-
-    With ``extents``, those of the spatial axes stand before their strides.
-    """
-    return [
-        field
-        for name in names
-        for field in (
-            (f"{name}_batch", index),
-            (f"{name}_channel", index),
-            *([(f"{name}_extent", index, axes)] if extents else []),
-            (f"{name}_stride", index, axes),
-        )
-    ]
-
-
 def array_fields(name: str, strides: Sequence[int], extent: Sequence[int] | None = None) -> dict[str, Any]:
     """Return what such fields hold for one array."""
     batch, channel, *spatial = strides
@@ -103,42 +45,47 @@ def array_fields(name: str, strides: Sequence[int], extent: Sequence[int] | None
     return found if extent is None else found | {f"{name}_extent": extent}
 
 
-def pack(dtype: np.dtype[Any], values: Mapping[str, Any]) -> bytes:
-    """Return the struct's bytes; pointers, maps and ``FINISH`` may be left out, every other field must be given.
+def pack(layout: np.dtype[Any], fields: Mapping[str, Any]) -> bytes:
+    """Return a struct's bytes; pointers, maps and ``FINISH`` may be left out, every other member must be given.
 
-    Structs inside are mappings or tuples, arrays of structs sequences of those.
+    Structs inside are mappings, arrays of structs sequences of those, a ``Divider`` is its divisor. A path,
+    ``common.finish``, replaces what a struct inside was given.
     """
-    struct = np.zeros((), dtype)
-    _fill(struct, values)
+    struct = np.zeros((), layout)
+    _fill(struct, {name: value for name, value in fields.items() if "." not in name})
+    for path, value in fields.items():
+        if "." in path:
+            *outer, name = path.split(".")
+            inside = struct
+            for member in outer:
+                inside = inside[member]
+            _set(inside, name, value)
     return struct.tobytes()
 
 
-def _fill(struct: np.ndarray[Any, Any], values: Mapping[str, Any]) -> None:
+def _fill(struct: np.ndarray[Any, Any], fields: Mapping[str, Any]) -> None:
     names = struct.dtype.names or ()
-    later = (np.dtype(POINTER), np.dtype(MAP))
-    zeros = {FINISH, *(name for name in names if struct.dtype[name] in later)}
-    missing = [name for name in names if name not in values and name not in zeros]
-    if missing or not set(values) <= set(names):
-        raise KeyError(f"fields missing: {missing}, fields unknown: {sorted(set(values) - set(names))}")
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            _fill(struct[name], value)
-        elif isinstance(value, Sequence) and value and isinstance(value[0], Mapping):
-            for axis, entry in enumerate(value):
-                _fill(struct[name][axis : axis + 1].reshape(()), entry)
-        else:
-            struct[name] = value
+    zeros = {FINISH, *(name for name in names if struct.dtype[name] in _LATER)}
+    missing = [name for name in names if name not in fields and name not in zeros]
+    if missing or not set(fields) <= set(names):
+        raise KeyError(f"fields missing: {missing}, fields unknown: {sorted(set(fields) - set(names))}")
+    for name, value in fields.items():
+        _set(struct, name, value)
 
 
-def offset(dtype: np.dtype[Any], field: str) -> int:
-    """Return where a field of a struct begins, in bytes."""
-    assert dtype.fields is not None
-    return int(dtype.fields[field][1])
-
-
-def pointers(dtype: np.dtype[Any], roles: Mapping[str, str], base: int = 0) -> tuple[tuple[str, int], ...]:
-    """Return where each array's address belongs: ``roles`` maps pointer fields to the arrays' names."""
-    return tuple((role, base + offset(dtype, name)) for name, role in roles.items())
+def _set(struct: np.ndarray[Any, Any], name: str, value: Any) -> None:
+    kind = struct.dtype[name]
+    members = kind.base.names
+    if members is None:
+        struct[name] = value
+    elif members[0] == _DIVISOR:
+        wide = len(members) == 1
+        struct[name] = [division(each, wide) for each in value] if kind.shape else division(value, wide)
+    elif kind.shape:
+        for place, entry in enumerate(value):
+            _fill(struct[name][place : place + 1].reshape(()), entry)
+    else:
+        _fill(struct[name], value)
 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:

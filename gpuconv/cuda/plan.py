@@ -2,56 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from gpuconv._geometry import Ints
+from gpuconv.cuda import params, structs
 from gpuconv.cuda.rates import ASSUMED, Rates
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One instantiation of a kernel template.
-
-    Attributes
-    ----------
-    name : str
-        Of the ``extern "C"`` entry, as profilers show it: ``conv_float32_2d_128x128x16``.
-    source : str
-        File in ``kernels_cu``.
-    function : str
-        The ``__device__`` template that the entry calls with its one parameter.
-    arguments : tuple of str
-        The template's arguments, in C++.
-    parameter : str
-        C++ type of the one parameter, a struct passed by value.
-    layout : numpy.dtype
-        The struct's mirror.
-    threads, blocks_per_sm : int
-        ``__launch_bounds__``.
-    architectures : tuple of str
-        Those that it compiles for; empty: all.
-    least_registers : int
-        That a thread must have from the start, for warps to hand to each other.
-    """
-
-    name: str
-    source: str
-    function: str
-    arguments: tuple[str, ...]
-    parameter: str
-    layout: np.dtype[Any]
-    threads: int
-    blocks_per_sm: int
-    architectures: tuple[str, ...] = ()
-    least_registers: int = 0
-
-    def compiles_for(self, architecture: str) -> bool:
-        """Tell whether the kernel has what this architecture has."""
-        return not self.architectures or architecture in self.architectures
+from gpuconv.cuda.variant import Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +24,8 @@ class TensorMap:
     ----------
     role : str
         Of the array.
-    offset : int
-        Of the map in the struct.
+    member : str
+        Of the struct, that the map is.
     dtype : {"float16", "bfloat16", "float32"}
     sizes : tuple of int
     strides : tuple of int
@@ -83,7 +42,7 @@ class TensorMap:
     """
 
     role: str
-    offset: int
+    member: str
     dtype: str
     sizes: Ints
     strides: Ints
@@ -96,9 +55,11 @@ class TensorMap:
     swizzle: int = 128
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Launch:
     """One kernel launch but for the arrays' addresses.
+
+    Members of structs inside the struct are named by their path: ``finish.residual``.
 
     Attributes
     ----------
@@ -107,10 +68,10 @@ class Launch:
         Blocks along x, y, z. All blocks have ``variant.threads`` threads along x.
     shared_bytes : int
         Dynamic shared memory.
-    parameters : bytes
-        The struct, with pointers and maps of zero.
-    pointers : tuple of (str, int)
-        Which array's address belongs at which byte offset: "x", "w", "b", "dy", "y", "indices", "residual", "packed",
+    fields : mapping of str to Any
+        What the struct's members hold, as :func:`params.pack` takes it.
+    roles : mapping of str to str
+        Which array's address belongs into which member: "x", "w", "b", "dy", "y", "indices", "residual", "packed",
         "x_last", "expanded", "copied" or "workspace".
     maps : tuple of TensorMap
         Those that belong into the struct.
@@ -119,14 +80,61 @@ class Launch:
     variant: Variant
     grid: tuple[int, int, int]
     shared_bytes: int
-    parameters: bytes
-    pointers: tuple[tuple[str, int], ...]
-    maps: tuple[TensorMap, ...] = ()
+    fields: Mapping[str, Any] = field(repr=False, hash=False)
+    roles: Mapping[str, str] = field(repr=False, hash=False)
+    maps: tuple[TensorMap, ...] = field(default=(), repr=False)
 
     @property
     def packs(self) -> bool:
         """Whether it makes packed weights: of w and "packed" alone, so that what it makes serves other calls too."""
-        return {role for role, _ in self.pointers} == {"w", "packed"}
+        return set(self.roles.values()) == {"w", "packed"}
+
+    @cached_property
+    def parameters(self) -> bytes:
+        """The struct, with pointers and maps of zero."""
+        return params.pack(self.variant.layout, self.fields)
+
+    @cached_property
+    def pointers(self) -> tuple[tuple[str, int], ...]:
+        """Which array's address belongs at which byte offset of the struct."""
+        return tuple((role, self.offset(member)) for member, role in self.roles.items())
+
+    def offset(self, member: str) -> int:
+        """Return where a member begins in the struct, in bytes."""
+        return structs.offset(self.variant.layout, member)
+
+
+class Space(NamedTuple):
+    """Memory of a call that lives from its first launch to its last.
+
+    Attributes
+    ----------
+    role : str
+        As launches name it.
+    use : str
+        What it holds, for error messages.
+    bytes : int
+    before : int
+        Bytes of it that lie before the address that kernels get; only the last one of a plan has any.
+    """
+
+    role: str
+    use: str
+    bytes: int
+    before: int = 0
+
+    @classmethod
+    def packed(cls, nbytes: int) -> Space:
+        """Return that of packed weights, which the launches that pack write whole, from w alone.
+
+        The calls that share :class:`gpuconv.PackedWeights` keep them; only for any other call they are a space.
+        """
+        return cls("packed", "the packed weights", nbytes)
+
+
+def kept(*spaces: Space) -> tuple[Space, ...]:
+    """Return the spaces that have any bytes."""
+    return tuple(space for space in spaces if space.bytes)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -138,27 +146,16 @@ class Plan:
     operator : str
     launches : tuple of Launch
         Empty where the result has no elements. Those that pack weights stand first.
-    workspace_bytes : int
-        Of memory that lives from the first launch to the last.
-    workspace_use : str
-        What it holds, for error messages.
     reasons : tuple of str
         One line each, for people.
-    packed_bytes : int
-        Of packed weights, which the launches that pack write whole, from w alone. The calls that share
-        :class:`gpuconv.PackedWeights` keep them; for any other call they are workspace.
+    spaces : tuple of Space
+        What a call keeps in its workspace.
     sharing : tuple of Launch
         What calls that share packed weights launch instead of ``launches``; empty: the same.
     problem : dataclass or None
         What it solves, as measured choices know it; None where there was nothing to choose.
     kernel : str
         The name of what was chosen, or of the one kernel that there is for the operator.
-    expanded_bytes : int
-        Of complex weights as the real ones that kernels take.
-    copied_bytes : (int, int)
-        Of a residual's copy: before its first element, and from there on.
-    x_last_bytes : int
-        Of a copy of x whose channels are the innermost axis.
     alignment : tuple of (str, int)
         Roles of inputs whose addresses must be multiples of more bytes than those of an element.
     otherwise : callable or None
@@ -167,37 +164,24 @@ class Plan:
 
     operator: str
     launches: tuple[Launch, ...]
-    workspace_bytes: int
-    workspace_use: str
     reasons: tuple[str, ...]
-    packed_bytes: int = 0
+    spaces: tuple[Space, ...] = ()
     sharing: tuple[Launch, ...] = ()
     problem: Any = None
     kernel: str = ""
-    expanded_bytes: int = 0
-    copied_bytes: tuple[int, int] = (0, 0)
-    x_last_bytes: int = 0
     alignment: tuple[tuple[str, int], ...] = ()
     otherwise: Callable[[], Plan] | None = field(default=None, compare=False)
 
-    @property
-    def spaces(self) -> tuple[tuple[str, str, int], ...]:
-        """What a call keeps in its workspace: the role, the use, the bytes; a residual's copy is the last."""
-        found = (
-            ("expanded", "the weights' parts", self.expanded_bytes),
-            ("packed", "the packed weights", self.packed_bytes),
-            ("x_last", "x with its channels last", self.x_last_bytes),
-            ("workspace", self.workspace_use, self.workspace_bytes),
-            ("copied", "the residual as the result lies", sum(self.copied_bytes)),
-        )
-        return tuple(space for space in found if space[2])
+    def bytes_of(self, role: str) -> int:
+        """Return the bytes of the space of a role; 0 where there is none."""
+        return sum(space.bytes for space in self.spaces if space.role == role)
 
     @classmethod
     def of_nothing(cls, operator: str) -> Plan:
         """Return the plan of a call whose result has no elements."""
-        return cls(operator, (), 0, "", ("the result has no elements: nothing is launched",))
+        return cls(operator, (), ("the result has no elements: nothing is launched",))
 
-    def __repr__(self) -> str:  # without the parameters' bytes
+    def __repr__(self) -> str:
         return f"<Plan of {self.operator}: {', '.join(launch.variant.name for launch in self.launches) or 'no launch'}>"
 
 

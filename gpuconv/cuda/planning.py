@@ -44,7 +44,7 @@ def plan(
     if kernel != "bias_grad":  # which makes one of all axes that lie as one
         geometry, strides = idle_axes.left_out(geometry, strides)
     found = _plan(kernel, geometry, dtype, strides, limits, precision, activation)
-    size = max((len(launch.parameters) for launch in (*found.launches, *found.sharing)), default=0)
+    size = max((launch.variant.layout.itemsize for launch in (*found.launches, *found.sharing)), default=0)
     if size > _PARAMETER_BYTES:
         raise ArgumentError(
             f"{found.operator}: {len(geometry.x_shape) - 2} spatial axes, those of one element left out, make {size} "

@@ -6,27 +6,23 @@ The struct mirrors ``ChannelPoolParams`` of ``kernels_cu/max_pool_channels.cu``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from itertools import product
 from math import prod
-from typing import Any
-
-import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import params, pool_general
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda import pool_general
 from gpuconv.cuda.launching import MOST_BLOCKS
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_problem import (
     Problem,
     one_launch,
     seconds,
     three_axes,
     used_strides,
-    vector_array_fields,
     window_refusal,
 )
+from gpuconv.cuda.variant import Variant
 
 NAME = "channels"
 _THREADS = 256
@@ -38,9 +34,11 @@ _INSTRUCTIONS = {False: (36, 90, 8), True: (72, 117, 11)}
 _OF_BYTES = (36, 135, 20)
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield the kernel, if it accepts the problem."""
-    if refusal(problem, limits) is not None:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel, or why it does not take the problem."""
+    why = _refusal(problem)
+    if why is not None:
+        yield Refusal(why)
         return
     indices = problem.indices_strides is not None
     kernel = variant(problem.dtype, indices)
@@ -54,8 +52,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, limits))
 
 
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why a problem is not accepted."""
+def _refusal(problem: Problem) -> str | None:
     why = pixels_refusal(problem)
     if why is not None:
         return why
@@ -95,7 +92,6 @@ def variant(dtype: str, indices: bool) -> Variant:
         function="max_pool_channels",
         arguments=(_dtypes.entry(dtype).cuda, str(indices).lower()),
         parameter="ChannelPoolParams",
-        layout=_layout(),
         threads=_THREADS,
         blocks_per_sm=_blocks_per_sm(dtype, indices),
     )
@@ -109,24 +105,6 @@ def _blocks_per_sm(dtype: str, indices: bool) -> int:
 def variants() -> list[Variant]:
     """Return every kernel that a plan can name."""
     return [variant(*row) for row in product(_dtypes.MAX_POOL_DTYPES, (False, True))]
-
-
-@cache
-def _layout() -> np.dtype[Any]:
-    index, divider = params.index(False), params.divider(False)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "y", "indices")),
-            ("plane", "<i8"),
-            ("items", index),
-            *((name, index, (3,)) for name in ("x_extent", "y_extent", "kernel", "stride", "pad")),
-            *vector_array_fields(index),
-            ("channels", index),
-            ("walk", index),
-            ("rows_first", index),
-            *((name, divider) for name in ("vectors", "walks", "heights", "depths")),
-        ]
-    )
 
 
 # ---------------------------------------------------------------- launches
@@ -161,10 +139,10 @@ def _plan(problem: Problem, kernel: Variant, limits: Limits) -> Plan:
         "channels": channels,
         "walk": walk,
         "rows_first": axes["kernel"][1] > axes["stride"][1],
-        "vectors": params.division(channels // count, False),
-        "walks": params.division(-(-width // walk), False),
-        "heights": params.division(height, False),
-        "depths": params.division(depth, False),
+        "vectors": channels // count,
+        "walks": -(-width // walk),
+        "heights": height,
+        "depths": depth,
     }
     for name, (batch, _, *spatial) in zip(("x", "y", "indices"), used_strides(problem), strict=True):
         fields |= {f"{name}_batch": batch, f"{name}_stride": [0] * (3 - len(spatial)) + spatial}

@@ -6,34 +6,29 @@ The struct mirrors ``MaxPoolParams`` of ``kernels_cu/max_pool.cu``; strides coun
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from gpuconv import _dtypes
+from gpuconv._geometry import Ints
 from gpuconv.cuda import params
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
-from gpuconv.cuda.pool_problem import (
-    OPERATOR,
-    Problem,
-    pointers,
-    seconds,
-    used,
-)
+from gpuconv.cuda.offers import Candidate, Offer
+from gpuconv.cuda.plan import Launch, Limits, Plan
+from gpuconv.cuda.pool_problem import OPERATOR, Problem, roles, seconds, used, used_strides
+from gpuconv.cuda.sums_plan import array_fields, axes, filled
+from gpuconv.cuda.variant import Variant
 
+NAME = "one output a thread"
 _THREADS = 256
 _BATCH = 3  # kBatch in max_pool.cu: numbers of places run up to so many taps past a window
-_RANKS = (1, 2, 3, 4)
+_AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
 # Instructions, with Indices or without: of an output, of each of its rows, of each of their batches; counted, in PTX.
 _INSTRUCTIONS = {False: (100, 13, 19), True: (100, 13, 37)}
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield the one kernel.
 
     Raises
@@ -42,12 +37,13 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
         The problem needs more than 64-bit indices.
     """
     wide = needs_wide(problem)
-    kernel = variant(problem.dtype, wide, len(problem.axes), problem.indices_strides is not None)
+    ndim = axes(len(problem.axes), wide, _AHEAD)
+    kernel = variant(problem.dtype, wide, ndim, problem.indices_strides is not None)
     each, row, batch = _INSTRUCTIONS[problem.indices_strides is not None]
     *rows, taps = problem.geometry.kernel_shape
     instructions = prod(problem.geometry.y_shape) * (each + prod(rows) * (row + batch * -(-taps // _BATCH)))
     time = seconds(problem, instructions, limits)
-    yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, wide))
+    yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, wide, ndim))
 
 
 def needs_wide(problem: Problem) -> bool:
@@ -56,7 +52,7 @@ def needs_wide(problem: Problem) -> bool:
 
 
 def _largest(problem: Problem) -> int:
-    return max(_magnitudes(problem, _fields(problem)))
+    return max(_magnitudes(problem))
 
 
 # ---------------------------------------------------------------- kernels
@@ -71,7 +67,6 @@ def variant(dtype: str, wide: bool, ndim: int, indices: bool) -> Variant:
         function="max_pool",
         arguments=(_dtypes.entry(dtype).cuda, index, str(ndim), str(indices).lower()),
         parameter=f"MaxPoolParams<{index}, {ndim}>",
-        layout=_layout(wide, ndim),
         threads=_THREADS,
         blocks_per_sm=_blocks_per_sm(wide, ndim),
     )
@@ -79,22 +74,22 @@ def variant(dtype: str, wide: bool, ndim: int, indices: bool) -> Variant:
 
 def _blocks_per_sm(wide: bool, ndim: int) -> int:
     """As many as leave a thread the registers that it uses: every axis has its strides, steps and window."""
-    few_axes = ndim <= 3
     if wide:
-        return 4 if few_axes else 2  # 64 or 128 registers a thread
-    return 6 if few_axes else 4  # 40 or 64
+        return 2  # 128 registers a thread
+    return 6 if ndim <= 3 else 4  # 40 or 64
 
 
 def variants() -> list[Variant]:
-    """Return every kernel that a plan can name, for one to four spatial axes."""
-    flags = (False, True)
-    return [variant(*row) for row in product(_dtypes.MAX_POOL_DTYPES, flags, _RANKS, flags)]
+    """Return the kernels that are built ahead; those for more axes are compiled when first needed."""
+    widths = ((False, _AHEAD[0]), (False, _AHEAD[1]), (True, _AHEAD[1]))
+    kinds = product(_dtypes.MAX_POOL_DTYPES, widths, (False, True))
+    return [variant(dtype, wide, ndim, indices) for dtype, (wide, ndim), indices in kinds]
 
 
 # ---------------------------------------------------------------- launches
 
 
-def _plan(problem: Problem, kernel: Variant, wide: bool) -> Plan:
+def _plan(problem: Problem, kernel: Variant, wide: bool, ndim: int) -> Plan:
     outputs = prod(problem.geometry.y_shape)
     blocks = -(-outputs // _THREADS)
     across = min(blocks, MOST_BLOCKS)
@@ -102,81 +97,64 @@ def _plan(problem: Problem, kernel: Variant, wide: bool) -> Plan:
         variant=kernel,
         grid=(across, -(-blocks // across), 1),
         shared_bytes=0,
-        parameters=params.pack(kernel.layout, _fields(problem) | _dividers(problem, wide)),
-        pointers=tuple(pointers(problem, kernel.layout)),
+        fields=_fields(problem, ndim),
+        roles=roles(problem),
     )
     reason = (
         f"{kernel.name}: {'channels last: ' * problem.channels_last}one output a thread, "
         f"{outputs} outputs in {blocks} blocks of {_THREADS} threads; "
         f"{64 if wide else 32}-bit indices, the largest number being {_largest(problem)}"
     )
-    return Plan(OPERATOR, (launch,), 0, "", (reason,))
+    return Plan(OPERATOR, (launch,), (reason,))
 
 
-@cache
-def _layout(wide: bool, ndim: int) -> np.dtype[Any]:
-    index, divider, axes = params.index(wide), params.divider(wide), (ndim,)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "y", "indices")),
-            ("plane", "<i8"),
-            ("outputs", index),
-            *((name, index, axes) for name in ("x_extent", "stride", "pad", "reach")),
-            *params.array_layout(("x", "y", "indices"), index, axes),
-            *((name, index, axes) for name in ("place_stride", "x_step", "place_step")),
-            ("dilation", divider, axes),
-            ("y_extent", divider, axes),
-            ("channels", divider),
-            ("channels_last", index),
-        ]
-    )
-
-
-def _fields(problem: Problem) -> dict[str, Any]:
-    """Return the struct's numbers but for its dividers, which depend on the index width."""
-    geometry, axes = problem.geometry, problem.axes
-    x_strides = used(geometry.x_shape, problem.x_strides)
-    places = problem.place_strides
-    fields: dict[str, Any] = {
+def _fields(problem: Problem, ndim: int) -> dict[str, Any]:
+    """Return the struct's numbers, for so many axes: those added in front have one element."""
+    geometry, own = problem.geometry, problem.axes
+    x_steps, place_steps = _steps(problem)
+    return {
         "plane": prod(geometry.x_shape[2:]),
         "outputs": prod(geometry.y_shape),
-        "x_extent": [axis.extent for axis in axes],
-        "stride": [axis.stride for axis in axes],
-        "pad": [axis.pad for axis in axes],
-        "reach": [axis.reach for axis in axes],
+        "x_extent": filled([axis.extent for axis in own], ndim, 1),
+        "stride": filled([axis.stride for axis in own], ndim, 0),
+        "pad": filled([axis.pad for axis in own], ndim, 0),
+        "reach": filled([axis.reach for axis in own], ndim, 1),
+        **array_fields(dict(zip(("x", "y", "indices"), used_strides(problem), strict=True)), ndim),
+        "place_stride": filled(problem.place_strides, ndim, 0),
+        "x_step": filled(x_steps, ndim, 0),
+        "place_step": filled(place_steps, ndim, 0),
+        "dilation": filled([axis.dilation for axis in own], ndim, 1),
+        "y_extent": filled(geometry.y_shape[2:], ndim, 1),
+        "channels": geometry.y_shape[1],
         "channels_last": problem.channels_last,
-        "place_stride": list(places),
-        "x_step": [axis.step * stride for axis, stride in zip(axes, x_strides[2:], strict=True)],
-        "place_step": [axis.step * stride for axis, stride in zip(axes, places, strict=True)],
-    }
-    arrays = {"x": x_strides, "y": used(geometry.y_shape, problem.y_strides)}
-    arrays["indices"] = used(geometry.y_shape, problem.indices_strides or (0,) * len(geometry.y_shape))
-    for name, strides in arrays.items():
-        fields |= params.array_fields(name, strides)
-    return fields
-
-
-def _dividers(problem: Problem, wide: bool) -> dict[str, Any]:
-    return {
-        "dilation": params.divisions([axis.dilation for axis in problem.axes], wide),
-        "y_extent": params.divisions(problem.geometry.y_shape[2:], wide),
-        "channels": params.division(problem.geometry.y_shape[1], wide),
     }
 
 
-def _magnitudes(problem: Problem, fields: dict[str, Any]) -> Iterator[int]:
+def _steps(problem: Problem) -> tuple[Ints, Ints]:
+    """Return the steps from one tap to the next on each spatial axis: in x, and of the numbers of its elements."""
+    steps = [axis.step for axis in problem.axes]
+    x_strides = used(problem.geometry.x_shape, problem.x_strides)[2:]
+    x, places = (
+        tuple(step * stride for step, stride in zip(steps, strides, strict=True))
+        for strides in (x_strides, problem.place_strides)
+    )
+    return x, places
+
+
+def _magnitudes(problem: Problem) -> Iterator[int]:
     """Yield what must fit into an index.
 
     Offsets count elements, not bytes: the kernel adds them to pointers, which is done in 64 bits. A broadcast array has
     more elements than memory, and what counts there are their numbers within a plane (and ``plane``, always 64 bits).
     """
     geometry = problem.geometry
-    yield fields["outputs"]
+    x_steps, place_steps = _steps(problem)
+    yield prod(geometry.y_shape)
     for axis in problem.axes:
         yield from axis.coordinates
     yield params.span(geometry.x_shape, problem.x_strides)
     yield params.span(geometry.y_shape, problem.y_strides)
-    yield from (abs(step) for step in fields["x_step"])
+    yield from (abs(step) for step in x_steps)
     if problem.indices_strides is not None:
         yield params.span(geometry.y_shape, problem.indices_strides)
-        yield fields["plane"] + _BATCH * max(fields["place_step"])
+        yield prod(geometry.x_shape[2:]) + _BATCH * max(place_steps)

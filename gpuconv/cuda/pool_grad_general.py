@@ -6,28 +6,26 @@ The struct mirrors ``MaxPoolGradParams`` of ``kernels_cu/max_pool_grad.cu``; str
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from itertools import product
 from math import prod
-from typing import Any
-
-import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv.cuda import params
-from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.offers import Candidate, Offer
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_grad_problem import OPERATOR, Problem, one_launch, seconds
 from gpuconv.cuda.sums_plan import array_fields, axes, filled
+from gpuconv.cuda.variant import Variant
 
 _THREADS = 256
+NAME = "one element a thread"
 _BLOCKS_PER_SM = 4
 _AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
 # Instructions of an element, of each of its windows on the last axis, and on each of the others; counted.
 _INSTRUCTIONS = (165, 36, 48)
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield the one kernel.
 
     Raises
@@ -84,7 +82,6 @@ def variant(dtype: str, wide: bool, ndim: int) -> Variant:
         function="max_pool_grad",
         arguments=(entry.cuda, _dtypes.sums(dtype).cuda, index, str(ndim)),
         parameter=f"MaxPoolGradParams<{index}, {ndim}>",
-        layout=_layout(wide, ndim),
         threads=_THREADS,
         blocks_per_sm=_BLOCKS_PER_SM - wide,  # 64-bit numbers take more registers
     )
@@ -95,24 +92,6 @@ def variants() -> Iterator[Variant]:
     widths = ((False, _AHEAD[0]), (False, _AHEAD[1]), (True, _AHEAD[1]))
     for dtype, (wide, ndim) in product(_dtypes.CONV_DTYPES, widths):
         yield variant(dtype, wide, ndim)
-
-
-@cache
-def _layout(wide: bool, ndim: int) -> np.dtype[Any]:
-    index, each, divider = params.index(wide), (ndim,), params.divider(wide)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("dy", "indices", "dx")),
-            ("plane", "<i8"),
-            ("elements", index),
-            *((name, index, each) for name in ("y_extent", "pad", "reach")),
-            *params.array_layout(("dx", "dy", "indices"), index, each),
-            ("place_stride", index, each),
-            *((name, divider, each) for name in ("x_extent", "stride", "dilation")),
-            ("channels", divider),
-            ("channels_last", index),
-        ]
-    )
 
 
 # ---------------------------------------------------------------- launches
@@ -128,10 +107,10 @@ def _plan(problem: Problem, kernel: Variant, wide: bool) -> Plan:
         "pad": filled(g.pads_begin, ndim, 0),
         "reach": filled(_reach(problem), ndim, 1),
         "place_stride": filled(problem.place_strides, ndim, 0),
-        "x_extent": params.divisions(filled(g.x_shape[2:], ndim, 1), wide),
-        "stride": params.divisions(filled(g.strides, ndim, 1), wide),
-        "dilation": params.divisions(filled(g.dilations, ndim, 1), wide),
-        "channels": params.division(g.x_shape[1], wide),
+        "x_extent": filled(g.x_shape[2:], ndim, 1),
+        "stride": filled(g.strides, ndim, 1),
+        "dilation": filled(g.dilations, ndim, 1),
+        "channels": g.x_shape[1],
         "channels_last": problem.channels_last,
         **array_fields(problem.arrays, ndim),
     }

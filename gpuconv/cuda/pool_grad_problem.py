@@ -8,8 +8,9 @@ from typing import Any
 
 from gpuconv._geometry import Ints, MaxPoolGeometry
 from gpuconv.cuda import floor, launching, model, pool_problem
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_problem import Axis
+from gpuconv.cuda.variant import Variant
 
 OPERATOR = "max_pool_grad"
 
@@ -64,4 +65,4 @@ def one_launch(kernel: Variant, threads: int, fields: Mapping[str, Any], reason:
     """Return the plan of a kernel with so many threads and these fields in its struct."""
     roles = {"dy": "dy", "indices": "indices", "dx": "y"}
     launch = launching.of_threads(OPERATOR, kernel, threads, fields, roles)
-    return Plan(OPERATOR, (launch,), 0, "", (f"{kernel.name}: {reason}",))
+    return Plan(OPERATOR, (launch,), (f"{kernel.name}: {reason}",))

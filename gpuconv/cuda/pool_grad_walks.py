@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -17,11 +16,12 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv.cuda import params
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_grad_problem import OPERATOR, Problem, one_launch, seconds
 from gpuconv.cuda.pool_problem import Axis
+from gpuconv.cuda.variant import Variant
 
 NAME = "walks"
 _THREADS = 256
@@ -165,21 +165,16 @@ class Columns:
         return -(-steps // -(-steps // longest))
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield the kernel, if it accepts the problem."""
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel, or why it does not take the problem."""
     accepted = _accepted(problem)
     if isinstance(accepted, str):
+        yield Refusal(accepted)
         return
     columns, shape = accepted
     kernel = variant(problem.dtype, shape)
     time = seconds(problem, _instructions(columns, shape, problem.dtype, limits), limits)
     yield Candidate(kernel.name, time, lambda: _plan(columns, shape, kernel, limits))
-
-
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why a problem is not accepted."""
-    accepted = _accepted(problem)
-    return accepted if isinstance(accepted, str) else None
 
 
 def _accepted(problem: Problem) -> tuple[Columns, Shape] | str:
@@ -257,7 +252,6 @@ def variant(dtype: str, shape: Shape) -> Variant:
         function="max_pool_grad_walks",
         arguments=(entry.cuda, _dtypes.sums(dtype).cuda, *map(str, numbers)),
         parameter="WalkPoolGradParams",
-        layout=_layout(),
         threads=_THREADS,
         blocks_per_sm=_blocks_per_sm(dtype, shape),
     )
@@ -273,24 +267,6 @@ def _blocks_per_sm(dtype: str, shape: Shape) -> int:
 def variants() -> list[Variant]:
     """Return every kernel that a plan can name."""
     return [variant(dtype, shape) for dtype, shape in product(_dtypes.CONV_DTYPES, _SHAPES)]
-
-
-@cache
-def _layout() -> np.dtype[Any]:
-    index, divider, axes = params.index(False), params.divider(False), (3,)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("dy", "indices", "dx")),
-            ("numbers", "<u4"),
-            *((name, index) for name in ("items", "walk", "first", "halo", "left", "rows", "columns", "pairs")),
-            *((name, index, axes) for name in ("y_extent", "pad", "kernel")),
-            *params.array_layout(("dx", "dy", "indices", "place"), index, axes),
-            ("named", "<u4", _NAMED),
-            ("stride", divider, axes),
-            *((name, divider) for name in ("channels", "groups", "walks", "depths")),
-            ("channels_last", index),
-        ]
-    )
 
 
 # ---------------------------------------------------------------- launches
@@ -325,11 +301,11 @@ def _plan(columns: Columns, shape: Shape, kernel: Variant, limits: Limits) -> Pl
         "pad": [axis.pad for axis in columns.axes],
         "kernel": [axis.reach for axis in columns.axes],
         "named": columns.named(shape),
-        "stride": params.divisions([axis.stride for axis in columns.axes], False),
-        "channels": params.division(columns.channels, False),
-        "groups": params.division(-(-width.extent // shape.columns), False),
-        "walks": params.division(-(-columns.steps(shape) // walk), False),
-        "depths": params.division(depth.extent, False),
+        "stride": [axis.stride for axis in columns.axes],
+        "channels": columns.channels,
+        "groups": -(-width.extent // shape.columns),
+        "walks": -(-columns.steps(shape) // walk),
+        "depths": depth.extent,
         "channels_last": columns.channels_last,
     }
     arrays = {"dx": columns.dx, "dy": columns.dy, "indices": columns.indices, "place": columns.places}

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
-
-import numpy as np
 
 from gpuconv._geometry import Ints, MaxPoolGeometry, tap_range
 from gpuconv.cuda import floor, launching, model, params
 from gpuconv.cuda.launching import MOST_BLOCKS
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
 
 OPERATOR = "max_pool"
 
@@ -55,7 +55,7 @@ def axis_of(extent: int, windows: int, kernel: int, stride: int, dilation: int, 
     return Axis(extent, windows, stride if windows > 1 else 0, pad, (high - low - 1) * dilation + 1, dilation)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Problem:
     """What the families of kernels look at."""
 
@@ -65,13 +65,13 @@ class Problem:
     y_strides: Ints
     indices_strides: Ints | None
 
-    @property
+    @cached_property
     def axes(self) -> list[Axis]:
         g = self.geometry
         columns = (g.x_shape[2:], g.y_shape[2:], g.kernel_shape, g.strides, g.dilations, g.pads_begin)
         return [axis_of(*numbers) for numbers in zip(*columns, strict=True)]
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """The least that crosses the memory bus."""
         return floor.work(self.geometry, self.dtype, indices=self.indices_strides is not None).bytes
@@ -103,13 +103,6 @@ def used(shape: Ints, strides: Ints) -> Ints:
     return tuple(0 if extent <= 1 else stride for extent, stride in zip(shape, strides, strict=True))
 
 
-def vector_array_fields(index: str) -> list[tuple[Any, ...]]:
-    """Return the fields of a struct for the strides of x, y and the Indices whose channels are neighbours."""
-    return [
-        field for name in ("x", "y", "indices") for field in ((f"{name}_batch", index), (f"{name}_stride", index, (3,)))
-    ]
-
-
 def seconds(problem: Problem, instructions: float, limits: Limits) -> float:
     """Model the time of a kernel whose threads execute so many instructions in all."""
     return model.overlapped(model.instructions(instructions, limits), model.memory(problem.bytes, limits))
@@ -119,14 +112,13 @@ def one_launch(
     problem: Problem, kernel: Variant, blocks: int, shared: int, fields: Mapping[str, Any], reason: str
 ) -> Plan:
     """Return the plan of a kernel with so many blocks and bytes of shared memory, and these fields in its struct."""
-    launch = launching.of_blocks(OPERATOR, kernel, blocks, fields, tuple(pointers(problem, kernel.layout)), shared)
-    return Plan(OPERATOR, (launch,), 0, "", (f"{kernel.name}: {reason}",))
+    launch = launching.of_blocks(OPERATOR, kernel, blocks, fields, roles(problem), shared)
+    return Plan(OPERATOR, (launch,), (f"{kernel.name}: {reason}",))
 
 
-def pointers(problem: Problem, layout: np.dtype[Any]) -> Iterator[tuple[str, int]]:
-    assert layout.fields is not None
-    for name in ("x", "y") if problem.indices_strides is None else ("x", "y", "indices"):
-        yield name, layout.fields[name][1]
+def roles(problem: Problem) -> dict[str, str]:
+    """Return the array that each of a kernel's pointers leads to: those have the arrays' names."""
+    return {name: name for name in (("x", "y") if problem.indices_strides is None else ("x", "y", "indices"))}
 
 
 # ---------------------------------------------------------------- rows of neighbours

@@ -6,19 +6,17 @@ The struct mirrors ``TilePoolParams`` of ``kernels_cu/max_pool_tiles.cu``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from itertools import product
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import params, pool_general
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda import pool_general
 from gpuconv.cuda.launching import MOST_BLOCKS
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_layout import Tile, instructions, laid_out, neighbours, run_length, taken
 from gpuconv.cuda.pool_problem import (
     Problem,
@@ -28,6 +26,7 @@ from gpuconv.cuda.pool_problem import (
     seconds,
     whole_vectors,
 )
+from gpuconv.cuda.variant import Variant
 
 NAME = "tiles"
 _THREADS, _WARP = 128, 32
@@ -43,21 +42,16 @@ _INSTRUCTIONS: dict[tuple[bool, bool], tuple[float, ...]] = {
 }
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield the kernel, if it accepts the problem."""
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel, or why it does not take the problem."""
     found = _accepted(problem, limits)
     if isinstance(found, str):
+        yield Refusal(found)
         return
     rows, tile = found
     kernel = variant(problem.dtype, problem.indices_strides is not None)
     time = seconds(problem, _instructions(rows, problem, tile, limits), limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, rows, tile, kernel))
-
-
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why a problem is not accepted."""
-    found = _accepted(problem, limits)
-    return found if isinstance(found, str) else None
 
 
 def _accepted(problem: Problem, limits: Limits) -> tuple[Rows, Tile] | str:
@@ -86,7 +80,6 @@ def variant(dtype: str, indices: bool) -> Variant:
         function="max_pool_tiles",
         arguments=(_dtypes.entry(dtype).cuda, str(indices).lower()),
         parameter="TilePoolParams",
-        layout=_layout(),
         threads=_THREADS,
         blocks_per_sm=5 if indices or _dtypes.entry(dtype).itemsize > 2 else 4,
     )
@@ -95,29 +88,6 @@ def variant(dtype: str, indices: bool) -> Variant:
 def variants() -> list[Variant]:
     """Return every kernel that a plan can name."""
     return [variant(*row) for row in product(_dtypes.MAX_POOL_DTYPES, (False, True))]
-
-
-@cache
-def _layout() -> np.dtype[Any]:
-    index, divider = params.index(False), params.divider(False)
-    own = ("vectors", "merged", "results_merged", "slice_pitch", "row_pitch", "pitch", "place_pitch", "part")
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "y", "indices")),
-            ("plane", "<i8"),
-            ("planes", index),
-            *((name, index, (3,)) for name in ("x_extent", "y_extent", "kernel", "stride", "dilation", "pad")),
-            *params.array_layout(("x", "y", "indices"), index, (2,)),
-            *((name, index) for name in ("tile_planes", "tile_rows", "x_rows", *own)),
-            *((name, index) for name in ("result_pitch", "result_place_pitch")),
-            ("step", index, (2,)),
-            *((name, index) for name in ("lines_at", "places_at", "result_places_at")),
-            *((name, divider) for name in ("channels", "depths", "bands", "column_tiles", "tile_columns", "outputs")),
-            *((name, divider) for name in ("depth_dilation", "column_stride")),
-            ("steps", divider, (2,)),
-            *((name, divider) for name in ("line", "line_vectors", "down", "along")),
-        ]
-    )
 
 
 # ---------------------------------------------------------------- tiles
@@ -210,8 +180,8 @@ def _plan(problem: Problem, rows: Rows, tile: Tile, kernel: Variant) -> Plan:
             "plane": prod(rows.x_extent),
             "kernel": list(rows.taps),
             "dilation": list(rows.dilation),
-            "steps": params.divisions([max(runs.step, 1) for runs in (tile.down, tile.along)], False),
-            **{name: params.division(count, False) for name, count in counts.items()},
+            "steps": [max(runs.step, 1) for runs in (tile.down, tile.along)],
+            **counts,
         }
     )
     blocks = prod(tile.grid)

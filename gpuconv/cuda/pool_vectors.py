@@ -6,18 +6,14 @@ The struct mirrors ``VectorPoolParams`` of ``kernels_cu/max_pool_vectors.cu``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from itertools import product
 from math import prod
-from typing import Any
-
-import numpy as np
 
 from gpuconv import _dtypes
-from gpuconv.cuda import params, pool_general
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda import pool_general
 from gpuconv.cuda.launching import MOST_BLOCKS
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_problem import (
     Problem,
     Rows,
@@ -25,6 +21,7 @@ from gpuconv.cuda.pool_problem import (
     rows_of,
     seconds,
 )
+from gpuconv.cuda.variant import Variant
 
 NAME = "vectors"
 _THREADS, _LANES = 128, 32
@@ -35,10 +32,11 @@ _INSTRUCTIONS = {False: (120, 35), True: (200, 85)}
 _OF_BYTES = 95
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield the kernel for the window, if there is one."""
     rows = _accepted(problem)
     if isinstance(rows, str):
+        yield Refusal(rows)
         return
     indices = problem.indices_strides is not None
     kernel = variant(problem.dtype, indices, *_window(rows))
@@ -49,12 +47,6 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     loads = (STRIPS[_window(rows)] * rows.stride[1] + rows.kernel[1] - rows.stride[1]) * rows.kernel[0]
     time = seconds(problem, threads * (each + vector * loads), limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, rows, kernel))
-
-
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why a problem is not accepted."""
-    rows = _accepted(problem)
-    return rows if isinstance(rows, str) else None
 
 
 def _accepted(problem: Problem) -> Rows | str:
@@ -93,7 +85,6 @@ def variant(dtype: str, indices: bool, size: int, stride: int) -> Variant:
         function="max_pool_pairs" if indices else "max_pool_vectors",
         arguments=(_dtypes.entry(dtype).cuda, str(size), str(stride), str(STRIPS[size, stride])),
         parameter="VectorPoolParams",
-        layout=_layout(),
         threads=_THREADS,
         blocks_per_sm=_BLOCKS_PER_SM[indices and _dtypes.entry(dtype).itemsize > 1],
     )
@@ -105,25 +96,6 @@ def variants() -> list[Variant]:
         variant(dtype, indices, *window)
         for dtype, indices, window in product(_dtypes.MAX_POOL_DTYPES, (False, True), STRIPS)
     ]
-
-
-@cache
-def _layout() -> np.dtype[Any]:
-    index, divider = params.index(False), params.divider(False)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "y", "indices")),
-            ("plane", "<i8"),
-            ("items", index),
-            ("x_extent", index, (3,)),
-            ("y_extent", index, (3,)),
-            ("kernel", index),
-            ("stride", index),
-            ("pad", index, (3,)),
-            *params.array_layout(("x", "y", "indices"), index, (2,)),
-            *((name, divider) for name in ("vectors", "strips", "depths", "channels")),
-        ]
-    )
 
 
 # ---------------------------------------------------------------- launches
@@ -157,10 +129,10 @@ def _plan(problem: Problem, rows: Rows, kernel: Variant) -> Plan:
         "items": _items(rows, vector),
         "kernel": rows.kernel[0],
         "stride": rows.stride[0],
-        "vectors": params.division(_vectors(rows, vector), False),
-        "strips": params.division(-(-rows.y_extent[1] // strip), False),
-        "depths": params.division(rows.y_extent[0], False),
-        "channels": params.division(rows.channels, False),
+        "vectors": _vectors(rows, vector),
+        "strips": -(-rows.y_extent[1] // strip),
+        "depths": rows.y_extent[0],
+        "channels": rows.channels,
     }
     blocks = _blocks(rows, vector)
     reason = (

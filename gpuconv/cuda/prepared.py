@@ -77,16 +77,18 @@ class Prepared:
         self._made = results
         self._results = [(r.shape, r.dtype.type, f"{plan.operator}: {r.role} of shape {r.shape}") for r in results]
         self._names = [(result.role, result.name) for result in results]
-        spaces = _spaces(plan)
-        uses = " and ".join(use for _, use, _ in spaces)
-        sizes = [nbytes for _, _, nbytes in spaces]
+        spaces = plan.spaces
+        uses = " and ".join(space.use for space in spaces)
+        sizes = [-(-space.bytes // _ALIGNMENT) * _ALIGNMENT for space in spaces]
+        if spaces:
+            sizes[-1] = spaces[-1].bytes
         self._workspace = (sum(sizes), f"{plan.operator}: the workspace ({uses})") if spaces else None
         self._parts = sizes[1:] and sizes
-        self._before = plan.copied_bytes[0]  # where the first element of the last part lies
+        self._before = spaces[-1].before if spaces else 0  # where the first element of the last part lies
         roles = [
             *(input_roles.get(name, name) for name in inputs),
             *(result.role for result in results),
-            *(role for role, _, _ in spaces),
+            *(space.role for space in spaces),
         ]
         self._stricter = [(roles.index(role), nbytes - 1) for role, nbytes in plan.alignment]
         self._wider += self._stricter
@@ -180,7 +182,7 @@ class Prepared:
     def _pack(self, w: Any) -> Any:
         """Return the packed weights, complete for every stream."""
         plan, runtime = self.plan, self._runtime
-        buffer = runtime.empty((plan.packed_bytes,), np.uint8, f"{plan.operator}: the packed weights")
+        buffer = runtime.empty((plan.bytes_of("packed"),), np.uint8, f"{plan.operator}: the packed weights")
         addresses = runtime.address(w), runtime.result_address(buffer)
         try:
             for launch in plan.sharing or plan.launches:
@@ -197,7 +199,8 @@ class Prepared:
 
     def _without_packing(self, inputs: Sequence[Any], outs: Sequence[Any], buffer: Any) -> Prepared:
         launches = tuple(launch for launch in self.plan.sharing or self.plan.launches if not launch.packs)
-        plan = replace(self.plan, launches=launches, packed_bytes=0, sharing=(), alignment=(), otherwise=None)
+        spaces = tuple(space for space in self.plan.spaces if space.role != "packed")
+        plan = replace(self.plan, launches=launches, spaces=spaces, sharing=(), alignment=(), otherwise=None)
         names = [*(name for name, _ in self._inputs), "packed"]
         arrays = dict(zip(names, (*inputs, buffer), strict=True))
         return Prepared(self._runtime, self._device, plan, arrays, self._input_roles, self._made, outs)
@@ -264,8 +267,9 @@ class _Step:
         self._handle = runtime.load(launch.variant, device, launch.shared_bytes)
         self.pointers = [(offset // 8, roles.index(role)) for role, offset in launch.pointers]
         self.maps = [
-            (slice(one.offset // 8, one.offset // 8 + _MAP_WORDS), roles.index(one.role), runtime.tensor_map(one))
+            (slice(word, word + _MAP_WORDS), roles.index(one.role), runtime.tensor_map(one))
             for one in launch.maps
+            for word in (launch.offset(one.member) // 8,)
         ]
 
     def slot(self) -> tuple[memoryview, Callable[[], None]]:
@@ -281,13 +285,6 @@ def _order(plan: Plan) -> tuple[Any, ...]:
     """Return all that tells apart how plans pack weights; nothing where a plan does not."""
     packing = [launch for launch in plan.sharing or plan.launches if launch.packs]
     return tuple((one.variant.name, one.grid, one.shared_bytes, one.parameters) for one in packing)
-
-
-def _spaces(plan: Plan) -> list[tuple[str, str, int]]:
-    """Return what a call keeps in its workspace: the role, the use, the bytes up to where the next one begins."""
-    *before, last = plan.spaces or (None,)
-    aligned = [(role, use, -(-nbytes // _ALIGNMENT) * _ALIGNMENT) for role, use, nbytes in before]
-    return [*aligned, last] if last else []
 
 
 def element_strides(operator: str, name: str, array: Any) -> tuple[int, ...]:

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpuconv._errors import CompileError
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda import kernel_files
+from gpuconv.cuda.variant import Variant
 
-_INCLUDE = re.compile(r'\s*#\s*include\s*"([^"]+)"')
 _ONCE = re.compile(r"\s*#\s*pragma\s+once\b")
-
-
-def folder() -> Any:  # a Traversable, whose module is another in Python 3.10
-    """Return the folder ``kernels_cu``: part of the installed package, or beside it in a checkout."""
-    packaged = resources.files("gpuconv") / "kernels_cu"
-    if packaged.is_dir():
-        return packaged
-    beside = Path(__file__).resolve().parents[2] / "kernels_cu"
-    if beside.is_dir():
-        return beside
-    raise CompileError(f"the CUDA sources are neither in {packaged} nor in {beside}; install gpuconv again")
 
 
 def source(variant: Variant) -> str:
@@ -39,34 +26,26 @@ def source(variant: Variant) -> str:
     CompileError
         Where the file or a header does not exist.
     """
-    lines = [*_inlined(folder(), variant.source, set()), *_entry(variant)]
+    lines = [*_inlined(kernel_files.folder(), variant.source, set()), *_entry(variant)]
     return "\n".join(lines) + "\n"
 
 
 def _inlined(root: Any, path: str, seen: set[str]) -> Iterator[str]:
     seen.add(path)
     yield f'#line 1 "kernels_cu/{path}"'
-    for number, line in enumerate(_text(root, path).split("\n"), 1):
-        include = _INCLUDE.match(line)
-        if include is not None:
-            header = f"include/{include[1]}"
+    for number, line in enumerate(kernel_files.text(root, path).split("\n"), 1):
+        header = kernel_files.header(line)
+        if header is not None:
             if not root.joinpath(*header.split("/")).is_file():
+                name = header.partition("/")[2]
                 raise CompileError(
-                    f'kernels_cu/{path}({number}) includes "{include[1]}", but there is no kernels_cu/{header}'
+                    f'kernels_cu/{path}({number}) includes "{name}", but there is no kernels_cu/{header}'
                 )
             if header not in seen:
                 yield from _inlined(root, header, seen)
             yield f'#line {number + 1} "kernels_cu/{path}"'
         else:
             yield "" if _ONCE.match(line) else line
-
-
-def _text(root: Any, path: str) -> str:
-    try:
-        text: str = root.joinpath(*path.split("/")).read_text(encoding="utf-8")
-    except OSError as error:
-        raise CompileError(f"kernels_cu/{path} cannot be read: {error}") from error
-    return text
 
 
 def _entry(variant: Variant) -> Iterator[str]:

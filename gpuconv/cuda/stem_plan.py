@@ -19,20 +19,19 @@ from gpuconv.cuda import (
     fragments,
     gemm_fields,
     gemm_plan,
-    gemm_structs,
     launching,
     multiples,
-    params,
     stem_model,
     stem_tile,
 )
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.fragments import FRAGMENT_BYTES
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.limits import RESERVED_BYTES
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
 from gpuconv.cuda.stem_tile import KERNELS, WORDS, Box, Kernel
+from gpuconv.cuda.variant import Variant
 
 NAME = "bands of few channels"
 CHANNELS = range(1, 16)  # of a group; of 16 every slice of K has one tap elsewhere
@@ -42,9 +41,11 @@ _ROWS = 4096  # of K, at most: the table of its steps stays small
 # ---------------------------------------------------------------- what they accept
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every kernel that takes the problem, in the best of the boxes that there is room for."""
-    if refusal(problem) is not None:
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
         return
     lifted = correlation.in_three_axes(problem)
     every_box = list(stem_tile.boxes(lifted))
@@ -59,22 +60,22 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
             yield Candidate(variant(kernel).name, seconds, partial(_plan, lifted, kernel, box, passes))
 
 
-def refusal(problem: Problem) -> str | None:
+def _refusal(problem: Problem) -> Refusal | None:
     """Return why no kernel of this family takes a problem; None where one does, if there is room for its band."""
     if problem.operator != "conv":
-        return "it is no Conv"
-    if problem.rank > RANK:
-        return f"{problem.rank} spatial axes; it has three"
-    if problem.dtype == "float64":
-        return "elements of 64 bits"
-    if problem.itemsize == 2 and problem.dilations[-1] > 1:
-        return "taps of a row that are no neighbours, which 16-bit elements must be"
+        return Refusal("it is no Conv", plain=True)
     if problem.channels not in CHANNELS:
-        return f"{problem.channels} channels of a group; it takes 1 to {CHANNELS[-1]}"
+        return Refusal(f"{problem.channels} channels of a group; it takes 1 to {CHANNELS[-1]}", plain=True)
+    if problem.rank > RANK:
+        return Refusal(f"{problem.rank} spatial axes; it has three")
+    if problem.dtype == "float64":
+        return Refusal("elements of 64 bits")
+    if problem.itemsize == 2 and problem.dilations[-1] > 1:
+        return Refusal("taps of a row that are no neighbours, which 16-bit elements must be")
     if problem.rows > _ROWS or problem.rows == 0:
-        return f"{problem.rows} rows of K; it takes 1 to {_ROWS}"
+        return Refusal(f"{problem.rows} rows of K; it takes 1 to {_ROWS}")
     if problem.far():
-        return "offsets or coordinates need 64-bit indices"
+        return Refusal("offsets or coordinates need 64-bit indices")
     return None
 
 
@@ -91,20 +92,20 @@ def _plan(problem: Problem, kernel: Kernel, box: Box, passes: int) -> Plan:
     parts = stem_tile.parts(problem, kernel, passes)
     tiles = problem.batch * prod(box.tiles)
     chosen = variant(kernel)
-    operands = gemm_fields.operands(flat, (parts, tiles), _weights(problem, kernel), False)
+    operands = gemm_fields.operands(flat, (parts, tiles), _weights(problem, kernel))
     fields = {
         "common": operands["common"],
         "taps": {**operands["taps"], "row": _tap_rows(problem, kernel)},
         **_fields(problem, kernel, box),
         "passes": passes,
     }
-    pointers = params.pointers(gemm_structs.correlation(False, RANK + 1), gemm_fields.roles(flat))
+    roles = gemm_fields.roles(flat)
     shared = stem_tile.shared_bytes(problem, kernel, box)
-    launch = launching.of_blocks(problem.operator, chosen, problem.group * parts * tiles, fields, pointers, shared)
+    launch = launching.of_blocks(problem.operator, chosen, problem.group * parts * tiles, fields, roles, shared)
     packing = gemm_plan.packing(flat, False) if kernel.arithmetic is None else _packing(problem, kernel)
     extents = "x".join(str(1 << bits) for bits in box.bits)
     reason = f"{box.band_bytes} bytes of inputs for {extents} outputs in shared memory; {kernel.chunk} taps at a time"
-    return Plan(problem.operator, (packing, launch), 0, "", (reason,), packed_bytes=_packed_bytes(problem, kernel))
+    return Plan(problem.operator, (packing, launch), (reason,), kept(Space.packed(_packed_bytes(problem, kernel))))
 
 
 def _weights(problem: Problem, kernel: Kernel) -> PackedWeights:
@@ -146,14 +147,14 @@ def _packing(problem: Problem, kernel: Kernel) -> Launch:
 
 def _fields(problem: Problem, kernel: Kernel, box: Box) -> dict[str, Any]:
     return {
-        "tiles": params.divisions(box.tiles, False),
+        "tiles": box.tiles,
         "row_bits": box.bits[1],
         "column_bits": box.bits[2],
         "runs": box.runs,
         "lead": box.lead,
-        "chunks": params.division(box.chunks, False),
-        "band_rows": params.division(box.band[1], False),
-        "band_depths": params.division(box.band[0], False),
+        "chunks": box.chunks,
+        "band_rows": box.band[1],
+        "band_depths": box.band[0],
         "band_columns": box.band[2],
         "units": box.chunks * box.rows,
         "pitch": box.pitch,
@@ -161,7 +162,7 @@ def _fields(problem: Problem, kernel: Kernel, box: Box) -> dict[str, Any]:
         "copies": box.copies,
         "copy_bytes": box.copy_bytes,
         "band_bytes": box.band_bytes,
-        "steps_of_row": params.division(-(-problem.taps[-1] // kernel.chunk), False),
+        "steps_of_row": -(-problem.taps[-1] // kernel.chunk),
         "steps": stem_tile.steps(problem, kernel),
         "step_bytes": kernel.chunk * problem.dilations[-1] * problem.itemsize,
         "channel_vectors": stem_tile.channels_are_vectors(problem),
@@ -200,7 +201,6 @@ def variant(kernel: Kernel) -> Variant:
         function="conv_stem" if kernel.arithmetic is None else "conv_stem_mma",
         arguments=kernel.arguments,
         parameter="StemParams",
-        layout=gemm_structs.stem(),
         threads=kernel.threads,
         blocks_per_sm=kernel.blocks_per_sm,
     )

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
-
-import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv._gradients import SumsGeometry
 from gpuconv.cuda import launching, params
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.variant import Variant
 
 _THREADS = 256
 _LANES = 32
@@ -62,7 +60,7 @@ def plan(
     """
     launches = (launch, _add_up(operator, parts, shape, strides, dtype, products))
     left = workspace_bytes(parts, prod(shape) * products, _dtypes.entry(dtype).real if products > 1 else dtype)
-    return Plan(operator, launches, left, _USE, (reason,), kernel=launch.variant.name)
+    return Plan(operator, launches, (reason,), kept(Space("workspace", _USE, left)), kernel=launch.variant.name)
 
 
 def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, products: int) -> Launch:
@@ -74,7 +72,7 @@ def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, p
     fields = {
         "parts": parts,
         "elements": elements,
-        "extent": params.divisions(filled(extents, rank, 1), wide),
+        "extent": filled(extents, rank, 1),
         "y_stride": filled(steps, rank, 0),
     }
     return launching.of_threads(operator, chosen, elements, fields, {"sums": "workspace", "y": "y"})
@@ -109,11 +107,10 @@ def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides:
         "each": each,
         "x_channel": x_strides[1],
         "x_stride": filled(steps, rank, 0),
-        "extent": params.divisions(filled(extents, rank, 1), wide),
-        "tiles": params.division(tiles, False),
+        "extent": filled(extents, rank, 1),
+        "tiles": tiles,
     }
-    pointers = params.pointers(chosen.layout, {"x": "x", "sums": "workspace"})
-    launch = launching.of_blocks(operator, chosen, tiles * parts, fields, pointers)
+    launch = launching.of_blocks(operator, chosen, tiles * parts, fields, {"x": "x", "sums": "workspace"})
     reason = f"{elements} elements of each of {channels} channels, in {parts} parts"
     return plan(operator, launch, parts, geometry.y_shape, y_strides, dtype, reason)
 
@@ -146,38 +143,6 @@ def axes(needed: int, wide: bool, ahead: tuple[int, ...]) -> int:
 # ---------------------------------------------------------------- variants
 
 
-@cache
-def _add_up_layout(wide: bool, rank: int) -> np.dtype[np.void]:
-    """Return the layout of ``AddUpParams<Index, NDIM>``."""
-    index = params.index(wide)
-    return params.layout(
-        [
-            ("sums", params.POINTER),
-            ("y", params.POINTER),
-            ("parts", index),
-            ("elements", index),
-            ("extent", params.divider(wide), (rank,)),
-            ("y_stride", index, (rank,)),
-        ]
-    )
-
-
-@cache
-def _channel_sums_layout(wide: bool, rank: int) -> np.dtype[np.void]:
-    """Return the layout of ``ChannelSumsParams<Index, NDIM>``."""
-    index = params.index(wide)
-    return params.layout(
-        [
-            ("x", params.POINTER),
-            ("sums", params.POINTER),
-            *((name, index) for name in ("channels", "elements", "each", "x_channel")),
-            ("x_stride", index, (rank,)),
-            ("extent", params.divider(wide), (rank,)),
-            ("tiles", params.divider(False)),
-        ]
-    )
-
-
 def add_up_variant(dtype: str, wide: bool, rank: int, products: int = 1) -> Variant:
     """Return the kernel that adds parts up, for a result of so many axes that do not lie as one."""
     entry, index = _dtypes.entry(dtype), params.index_name(wide)
@@ -188,7 +153,6 @@ def add_up_variant(dtype: str, wide: bool, rank: int, products: int = 1) -> Vari
         function=function,
         arguments=(entry.cuda, _dtypes.entry(sums).cuda, index, str(rank)),
         parameter=f"AddUpParams<{index}, {rank}>",
-        layout=_add_up_layout(wide, rank),
         threads=_THREADS,
         blocks_per_sm=_BLOCKS_PER_SM,
     )
@@ -203,7 +167,6 @@ def channel_sums_variant(dtype: str, wide: bool, rank: int, last: bool) -> Varia
         function="channel_sums",
         arguments=(entry.cuda, _dtypes.sums(dtype).cuda, index, str(rank), str(last).lower()),
         parameter=f"ChannelSumsParams<{index}, {rank}>",
-        layout=_channel_sums_layout(wide, rank),
         threads=_THREADS,
         blocks_per_sm=_BLOCKS_PER_SM,
     )

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from math import prod
-from typing import Any
-
-import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv._gradients import MaxUnpoolGeometry
 from gpuconv.cuda import launching, params, sums_plan
-from gpuconv.cuda.plan import Launch, Limits, Plan, Variant
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
 from gpuconv.cuda.pool_problem import used
 from gpuconv.cuda.sums_plan import array_fields, collapsed, filled
+from gpuconv.cuda.variant import Variant
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
@@ -51,10 +48,10 @@ def for_max_unpool(
         "elements": elements,
         "places": places,
         **array_fields({"x": of_x, "indices": of_indices, "y": of_y}, rank),
-        "channels": params.division(g.x_shape[1], wide),
-        "x_extent": params.divisions(filled(g.x_shape[2:], rank, 1), wide),
-        "y_extent": params.divisions(filled(g.y_shape[2:], rank, 1), wide),
-        "numbered_extent": params.divisions(filled(g.numbered_shape[2:], rank, 1), wide),
+        "channels": g.x_shape[1],
+        "x_extent": filled(g.x_shape[2:], rank, 1),
+        "y_extent": filled(g.y_shape[2:], rank, 1),
+        "numbered_extent": filled(g.numbered_shape[2:], rank, 1),
         "channels_last": last,
     }
     size = places * (8 if wide else 4)
@@ -66,7 +63,8 @@ def for_max_unpool(
         launching.of_threads(operator, chosen, places, fields, roles),
     )
     reason = "every element claims its place, then every place takes the last one that has claimed it"
-    return Plan(operator, launches, size, "claims of places", (reason,), kernel=chosen.name)
+    spaces = kept(Space("workspace", "claims of places", size))
+    return Plan(operator, launches, (reason,), spaces, kernel=chosen.name)
 
 
 def for_check(limit: int, shape: Ints, strides: Ints, limits: Limits) -> Plan:
@@ -76,7 +74,7 @@ def for_check(limit: int, shape: Ints, strides: Ints, limits: Limits) -> Plan:
     """
     operator = "check_indices"
     if 0 in shape:
-        return Plan(operator, (_clear("y", 2),), 0, "", ("there is nothing to look at",))
+        return Plan(operator, (_clear("y", 2),), ("there is nothing to look at",))
     extents, steps = collapsed(shape, strides)
     rank = 1 if len(extents) <= 1 else max(_CHECKED_AXES, len(extents))
     chosen = _check_variant(rank)
@@ -87,69 +85,45 @@ def for_check(limit: int, shape: Ints, strides: Ints, limits: Limits) -> Plan:
         "stride": filled(steps, rank, 0),
     }
     blocks = min(-(-prod(shape) // _THREADS), _BLOCKS_PER_SM * limits.multiprocessors)
-    pointers = params.pointers(chosen.layout, {"indices": "indices", "found": "y"})
-    launch = Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, fields), pointers)
-    return Plan(operator, (_clear("y", 2), launch), 0, "", (f"from -1 to below {limit}",))
+    launch = Launch(chosen, (blocks, 1, 1), 0, fields, {"indices": "indices", "found": "y"})
+    return Plan(operator, (_clear("y", 2), launch), (f"from -1 to below {limit}",))
 
 
 def _clear(role: str, words: int) -> Launch:
     chosen = _clear_variant()
-    pointers = params.pointers(chosen.layout, {"words": role})
     blocks = max(1, min(-(-words // (4 * _THREADS)), 2**16))
-    return Launch(chosen, (blocks, 1, 1), 0, params.pack(chosen.layout, {"count": words}), pointers)
+    return Launch(chosen, (blocks, 1, 1), 0, {"count": words}, {"words": role})
 
 
 # ---------------------------------------------------------------- variants
 
 
-@cache
-def _unpool_layout(wide: bool, rank: int) -> np.dtype[Any]:
-    """Return the layout of ``MaxUnpoolParams<Index, NDIM>``."""
-    index, axes, divider = params.index(wide), (rank,), params.divider(wide)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "indices", "y", "claims")),
-            ("numbered", "<i8"),
-            ("elements", index),
-            ("places", index),
-            *params.array_layout(("x", "indices", "y"), index, axes),
-            ("channels", divider),
-            *((name, divider, axes) for name in ("x_extent", "y_extent", "numbered_extent")),
-            ("channels_last", index),
-        ]
-    )
-
-
-def _variant(
-    name: str, source: str, function: str, arguments: tuple[str, ...], parameter: str, layout: np.dtype[Any]
-) -> Variant:
-    return Variant(name, source, function, arguments, parameter, layout, _THREADS, _BLOCKS_PER_SM)
+def _variant(name: str, source: str, function: str, arguments: tuple[str, ...], parameter: str) -> Variant:
+    return Variant(name, source, function, arguments, parameter, _THREADS, _BLOCKS_PER_SM)
 
 
 def _claim_variant(wide: bool, rank: int) -> Variant:
-    index, layout = params.index_name(wide), _unpool_layout(wide, rank)
+    index = params.index_name(wide)
     name, parameter = f"max_unpool_claim_{rank}d{'_wide' if wide else ''}", f"MaxUnpoolParams<{index}, {rank}>"
-    return _variant(name, "max_unpool.cu", "max_unpool_claim", (index, str(rank)), parameter, layout)
+    return _variant(name, "max_unpool.cu", "max_unpool_claim", (index, str(rank)), parameter)
 
 
 def _unpool_variant(itemsize: int, wide: bool, rank: int) -> Variant:
     """Return the kernel for elements of so many bytes, which it only moves."""
-    index, layout = params.index_name(wide), _unpool_layout(wide, rank)
+    index = params.index_name(wide)
     name = f"max_unpool_{8 * itemsize}bit_{rank}d{'_wide' if wide else ''}"
     arguments, parameter = (_BITS[itemsize], index, str(rank)), f"MaxUnpoolParams<{index}, {rank}>"
-    return _variant(name, "max_unpool.cu", "max_unpool", arguments, parameter, layout)
+    return _variant(name, "max_unpool.cu", "max_unpool", arguments, parameter)
 
 
 def _clear_variant() -> Variant:
-    layout = params.layout([("words", params.POINTER), ("count", "<i8")])
-    return _variant("clear_1d", "indices.cu", "clear", (), "ClearParams", layout)
+    return _variant("clear_1d", "indices.cu", "clear", (), "ClearParams")
 
 
 def _check_variant(rank: int) -> Variant:
-    fields = [("indices", params.POINTER), ("found", params.POINTER), ("elements", "<i8"), ("limit", "<i8")]
-    layout = params.layout([*fields, ("extent", "<i8", (rank,)), ("stride", "<i8", (rank,))])
-    parameter = f"CheckIndicesParams<{rank}>"
-    return _variant(f"check_indices_{rank}d", "indices.cu", "check_indices", (str(rank),), parameter, layout)
+    return _variant(
+        f"check_indices_{rank}d", "indices.cu", "check_indices", (str(rank),), f"CheckIndicesParams<{rank}>"
+    )
 
 
 def variants() -> Iterator[Variant]:

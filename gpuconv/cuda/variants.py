@@ -12,7 +12,7 @@ from gpuconv.cuda import (
     unpool_plan,
     weight_grad_plan,
 )
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 
 
 def all_variants() -> list[Variant]:

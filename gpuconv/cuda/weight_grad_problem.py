@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from math import prod
-
-import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, Ints
@@ -77,8 +74,8 @@ class Problem:
             "stride": [*ones, *(1 if q == 1 else s for q, s in zip(g.y_shape[2:], g.strides, strict=True))],
             "pad": [*zeros, *g.pads_begin],
             "dilation": [*ones, *(1 if k == 1 else d for k, d in zip(g.kernel_shape, g.dilations, strict=True))],
-            "extent": params.divisions([*ones, *g.y_shape[2:]], wide),
-            "count": params.divisions([*ones, *g.kernel_shape], wide),
+            "extent": [*ones, *g.y_shape[2:]],
+            "count": [*ones, *g.kernel_shape],
         }
 
     def fields(self, rank: int, wide: bool, tiles: tuple[int, int], each: int) -> dict[str, object]:
@@ -94,26 +91,8 @@ class Problem:
             "x_channel": self.x_strides[1],
             "dy_batch": self.dy_strides[0],
             "dy_channel": self.dy_strides[1],
-            "groups": params.division(self.geometry.group, False),
-            "m_tiles": params.division(tiles[0], False),
-            "n_tiles": params.division(tiles[1], False),
+            "groups": self.geometry.group,
+            "m_tiles": tiles[0],
+            "n_tiles": tiles[1],
             **self.axis_fields(rank, wide),
         }
-
-
-@cache
-def layout(wide: bool, rank: int) -> np.dtype[np.void]:
-    """Return the layout of ``WeightGradParams<Index, NDIM>``."""
-    index, axes, divider = params.index(wide), (rank,), params.divider(wide)
-    return params.layout(
-        [
-            *((name, params.POINTER) for name in ("x", "dy", "sums")),
-            *((name, index) for name in ("filters", "channels", "columns", "pixels", "each", "all")),
-            *params.array_layout(("x",), index, axes, extents=True),
-            *params.array_layout(("dy",), index, axes),
-            *((name, index, axes) for name in ("stride", "pad", "dilation")),
-            ("extent", divider, axes),
-            ("count", divider, axes),
-            *((name, params.divider(False)) for name in ("groups", "m_tiles", "n_tiles")),
-        ]
-    )

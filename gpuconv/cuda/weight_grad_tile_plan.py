@@ -6,28 +6,28 @@ Kernels have three spatial axes and 32-bit indices: problems with fewer axes get
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from gpuconv import _dtypes
-from gpuconv.cuda import launching, params, sums_plan, weight_grad_problem, weight_grad_tiles
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda import launching, sums_plan, weight_grad_tiles
 from gpuconv.cuda.correlation import RANK
 from gpuconv.cuda.fragments import Arithmetic
 from gpuconv.cuda.multiples import whole
-from gpuconv.cuda.plan import Limits, Plan, Variant
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.variant import Variant
 from gpuconv.cuda.weight_grad_problem import OPERATOR, Problem
 from gpuconv.cuda.weight_grad_tiles import Tile
 
+NAME = "large tiles"
 _FARTHEST = 2**30  # coordinates and extents of tables are below
 _APART = 2**31  # bytes from one channel of x to the next are fewer
 _COORDINATES = 12 + 4  # bytes of an entry
 
 
-def refusal(problem: Problem) -> str | None:
+def _refusal(problem: Problem) -> str | None:
     """Return why no large tile takes a problem, or None."""
     rank = len(problem.geometry.kernel_shape)
     if problem.result != problem.dtype:
@@ -44,9 +44,11 @@ def refusal(problem: Problem) -> str | None:
     return None
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile that takes the problem."""
-    if refusal(problem) is not None:
+    why = _refusal(problem)
+    if why is not None:
+        yield Refusal(why)
         return
     arithmetic = weight_grad_tiles.arithmetic_of(problem)
     chunks = weight_grad_tiles.has_chunks(problem)
@@ -79,15 +81,15 @@ def _plan(problem: Problem, tile: Tile, arithmetic: Arithmetic, parts: int) -> P
     common["x_stride"] = [s if n > 1 else 0 for s, n in zip(common["x_stride"], common["x_extent"], strict=True)]
     fields = {
         "common": common,
-        "channels": params.division(whole(g.w_shape[1], weight_grad_tiles.UNIT), False),
-        "image": params.division(prod(g.y_shape[2:]), False),
+        "channels": whole(g.w_shape[1], weight_grad_tiles.UNIT),
+        "image": prod(g.y_shape[2:]),
         "dy_rows": weight_grad_tiles.dy_in_rows(problem),
         "x_rows": weight_grad_tiles.x_in_rows(problem),
         "dy_chunks": weight_grad_tiles.dy_in_chunks(problem),
     }
-    pointers = params.pointers(weight_grad_problem.layout(False, RANK), {"x": "x", "dy": "dy", "sums": "workspace"})
+    roles = {"common.x": "x", "common.dy": "dy", "common.sums": "workspace"}
     blocks, shared = prod(tiles) * g.group * parts, shared_bytes(problem.dtype, tile)
-    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, pointers, shared)
+    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, roles, shared)
     reason = f"{problem.pixels} pixels in {parts} parts of {each}"
     # The sums of a filter have their channels innermost.
     filters, channels, *taps = g.w_shape
@@ -97,18 +99,6 @@ def _plan(problem: Problem, tile: Tile, arithmetic: Arithmetic, parts: int) -> P
 
 
 # ---------------------------------------------------------------- variants
-
-
-@cache
-def _layout() -> np.dtype[Any]:
-    """Return the layout of ``WeightGradTileParams``."""
-    return params.layout(
-        [
-            ("common", weight_grad_problem.layout(False, RANK)),
-            *((name, params.divider(False)) for name in ("channels", "image")),
-            *((name, "<i4") for name in ("dy_rows", "x_rows", "dy_chunks")),
-        ]
-    )
 
 
 def variant(dtype: str, arithmetic: Arithmetic, tile: Tile) -> Variant:
@@ -122,7 +112,6 @@ def variant(dtype: str, arithmetic: Arithmetic, tile: Tile) -> Variant:
         function=f"conv_weight_grad_{'ffma' if own else 'mma'}",
         arguments=(*([] if own else [arithmetic.cuda]), *map(str, sizes), f"{tile.gather.capitalize()[:-1]}Slices"),
         parameter="WeightGradTileParams",
-        layout=_layout(),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )

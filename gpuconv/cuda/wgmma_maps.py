@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from math import gcd, prod
 from typing import Any
 
 from gpuconv._geometry import Ints
-from gpuconv.cuda import channels_last_plan, correlation, fragments, pack_rows_plan, params, wgmma_structs
+from gpuconv.cuda import channels_last_plan, correlation, fragments, pack_rows_plan
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.plan import TensorMap
@@ -31,7 +32,7 @@ _MOST_REACH = {1: 65534, 2: 254, 3: 30}  # inputs from the first tap to the last
 _MOST_ELEMENTS = 2**31 - 1  # of a copy
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Source:
     """One way to x and w.
 
@@ -54,17 +55,17 @@ class Source:
     patches: bool = False
     slice_bytes: int = SLICE_BYTES
 
-    @property
+    @cached_property
     def in_strips(self) -> bool:
         """Whether x comes in strips that taps share, if there are several."""
         return self.patches or self.form == "rows"
 
-    @property
+    @cached_property
     def in_registers(self) -> bool:
         """Whether x, as it is, is rounded on its way through registers."""
         return not _takes_rounded(self.problem) and self.form != "copied"
 
-    @property
+    @cached_property
     def seen(self) -> Problem:
         """The problem as the kernel sees it: of strips a Conv, with an image along one axis where rows lie so."""
         if not self.in_strips:
@@ -73,27 +74,27 @@ class Source:
         assert conv is not None
         return (flattened(conv) or conv) if self.form == "rows" else conv
 
-    @property
+    @cached_property
     def block_k(self) -> int:
         """Channels of a slice."""
         return self.slice_bytes // self.problem.itemsize
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """Numbers that one of x or w is the sum of."""
         return fragments.arithmetic(self.problem).parts
 
-    @property
+    @cached_property
     def products(self) -> int:
         """Multiplications of tensor cores for one of the problem's."""
         return fragments.arithmetic(self.problem).products
 
-    @property
+    @cached_property
     def channel_slices(self) -> int:
         """Slices of a tap."""
         return -(-self.problem.channels // self.block_k)
 
-    @property
+    @cached_property
     def x_channels(self) -> int:
         """Channels of a group in x or its copy: whole slices where others follow that must not be read as its own."""
         if self.form != "copied":
@@ -106,7 +107,7 @@ class Source:
         """Those of all groups and parts."""
         return self.problem.group * (self.parts if self.form == "copied" else 1) * self.x_channels
 
-    @property
+    @cached_property
     def w_channels(self) -> int:
         """Channels of a tap in the rows of w."""
         return _rounded(self.problem.channels, self.block_k) if self.packed else self.problem.channels
@@ -353,17 +354,10 @@ def _strides(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Int
 
 def maps(source: Source, tile: Tile, strips: Strips | PixelStrips | None) -> tuple[TensorMap, TensorMap]:
     """Return the maps of x and w for the tiles of a kernel."""
-    if strips is None:
-        layout = wgmma_structs.convolution(source.problem.operator)
-        x_map = _columns_of_x(source, tile, params.offset(layout, "x_map"))
-    else:
-        pixels = isinstance(strips, PixelStrips)
-        layout = wgmma_structs.convolution_of_pixels() if pixels else wgmma_structs.convolution_of_strips()
-        x_map = _boxes_of_x(source, strips, params.offset(layout, "x_map"))
-    return x_map, _of_w(source, tile, params.offset(layout, "w_map"))
+    return _columns_of_x(source, tile) if strips is None else _boxes_of_x(source, strips), _of_w(source, tile)
 
 
-def _boxes_of_x(source: Source, strips: Strips | PixelStrips, offset: int) -> TensorMap:
+def _boxes_of_x(source: Source, strips: Strips | PixelStrips) -> TensorMap:
     if isinstance(strips, PixelStrips):
         high, wide = strips.box
     else:
@@ -378,7 +372,7 @@ def _boxes_of_x(source: Source, strips: Strips | PixelStrips, offset: int) -> Te
         swizzle = source.slice_bytes
     return TensorMap(
         role=role,
-        offset=offset,
+        member="x_map",
         dtype=source.problem.dtype,
         sizes=sizes,
         strides=strides,
@@ -397,13 +391,13 @@ def _channels_of_x(source: Source, problem: Problem) -> tuple[str, Ints, Ints]:
     return "x", sizes, _known(_strides(sizes, [*spatial[::-1], batch], problem.itemsize))
 
 
-def _columns_of_x(source: Source, tile: Tile, offset: int) -> TensorMap:
+def _columns_of_x(source: Source, tile: Tile) -> TensorMap:
     problem = source.problem
     role, sizes, strides = _channels_of_x(source, problem)
     inner = tuple(windows(problem))[::-1]
     return TensorMap(
         role=role,
-        offset=offset,
+        member="x_map",
         dtype=problem.dtype,
         sizes=sizes,
         strides=strides,
@@ -415,7 +409,7 @@ def _columns_of_x(source: Source, tile: Tile, offset: int) -> TensorMap:
     )
 
 
-def _of_w(source: Source, tile: Tile, offset: int) -> TensorMap:
+def _of_w(source: Source, tile: Tile) -> TensorMap:
     problem, size = source.problem, source.problem.itemsize
     row, all_rows = source.weights().pitch, problem.group * source.parts
     sizes: Ints = (row, problem.filters, all_rows)
@@ -426,7 +420,7 @@ def _of_w(source: Source, tile: Tile, offset: int) -> TensorMap:
         strides = _known(_strides(sizes, [filters, group], size))
     return TensorMap(
         role="packed" if source.packed else "w",
-        offset=offset,
+        member="w_map",
         dtype=problem.dtype,
         sizes=sizes,
         strides=strides,

@@ -87,9 +87,7 @@ class PixelStrips:
 
     def fields(self) -> Mapping[str, Any]:
         """Return those of the struct."""
-        found = {name: getattr(self, name) for name in self.__slots__ if name != "box"}
-        found |= {name: params.divisions(found[name], False) for name in ("extent", "taps")}
-        return found | {"run": params.division(self.run, False)}
+        return {name: getattr(self, name) for name in self.__slots__ if name != "box"}
 
 
 def of(problem: Problem, tile: PixelsTile) -> Iterator[PixelStrips]:

@@ -69,8 +69,7 @@ class Strips:
 
     def fields(self) -> Mapping[str, Any]:
         """Return those of the struct."""
-        found = {name: getattr(self, name) for name in self.__slots__}
-        return found | {name: params.divisions(found[name], False) for name in ("extent", "taps")}
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def of(problem: Problem, tile: StripsTile) -> Strips | None:

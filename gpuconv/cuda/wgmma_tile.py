@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from gpuconv.cuda import gemm_structs
+from gpuconv.cuda import gemm_fields
 from gpuconv.cuda.correlation import RANK, Problem
 
 THREADS = 384  # two warpgroups that multiply, and one that fetches
@@ -40,10 +40,7 @@ class Tile:
 
 TILES = (
     Tile(128, 256, 4, turns=False),
-    Tile(256, 128, 4, turns=False),
-    Tile(128, 128, 6, turns=True),
     Tile(64, 256, 5, turns=True),
-    Tile(64, 128, 6, turns=True),
 )
 
 
@@ -73,17 +70,14 @@ class StripsTile(SharingTile):
 
 
 class PixelsTile(SharingTile):
-    """Those of ``conv_wgmma_pixels.cu``, where taps along H and W do."""
+    """Those of ``conv_wgmma_pixels.cu``, where taps along H and W do; warpgroups make them in turns."""
 
     __slots__ = ()
 
 
 STRIPS = (
     StripsTile(128, 256, 6, False, 98304, rows=True),
-    StripsTile(128, 128, 6, True, 98304, rows=True),
     StripsTile(64, 256, 9, True, 131072, rows=True),
-    StripsTile(128, 256, 6, False, 110592, rows=False),
-    StripsTile(128, 128, 6, True, 98304, rows=False),
     StripsTile(64, 256, 12, True, 110592, rows=False),
     StripsTile(64, 256, 27, True, 98304, rows=True, slice_bytes=HALF_SLICE),
     StripsTile(64, 256, 27, True, 98304, rows=False, slice_bytes=HALF_SLICE),
@@ -91,8 +85,8 @@ STRIPS = (
 
 
 PIXELS = tuple(
-    PixelsTile(*sizes, stages, turns, 131072, rows)
-    for sizes, stages, turns in (((128, 256), 6, False), ((128, 128), 6, True), ((64, 256), 12, True))
+    PixelsTile(*sizes, stages, True, 131072, rows)
+    for sizes, stages in (((128, 128), 6), ((64, 256), 12))
     for rows in (True, False)
 )
 
@@ -122,5 +116,5 @@ def shared_bytes(problem: Problem, tile: Tile) -> int:
         pieces = _PIECES if isinstance(tile, StripsTile) else 0
         return tile.x_bytes + weights + pieces + (tile.stages + most) * _BARRIERS + _ANSWER
     slices = tile.stages * (tile.block_m + tile.block_n) * SLICE_BYTES
-    taps = prod(problem.phases) * gemm_structs.taps(False, RANK).itemsize if problem.phases else 0
+    taps = prod(problem.phases) * gemm_fields.taps_bytes(RANK) if problem.phases else 0
     return slices + _PIECES + tile.stages * _BARRIERS + _ANSWER + taps

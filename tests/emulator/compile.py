@@ -10,7 +10,7 @@ from pathlib import Path
 from emulator import build
 from gpuconv import CompileError
 from gpuconv.cuda import nvrtc
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.variant import Variant
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 READ = "sm_90a"  # whose machine code tests read, and whose instructions they count
@@ -28,7 +28,7 @@ _IS_READ = re.compile(
     r"|(depthwise|grouped)_[a-z]+\d+_3d_.+"
     r"|conv_weight_grad_[a-z]+\d+_3d_(64x64|few\d)|conv_weight_grad_float\d+_3d_(mma|ffma|tf32|3xtf32)_.+"
     r"|max_pool_[a-z]+\d+_3d_(vectors_3x2|channels|tiles|patches)(_indices)?|max_pool_grad_[a-z]+\d+_3d_walks_.+"
-    r"|max_pool_(bfloat16_3d_bands_indices|int8_2d_planes)|(channels_last|pack_rows)_.+"
+    r"|(channels_last|pack_rows)_.+"
 )
 
 

@@ -21,9 +21,10 @@ from emulator.memory import UNWRITTEN, Array, Union, encode_map, without_values
 from gpuconv import _dtypes, cuda
 from gpuconv._errors import OutOfDeviceMemory
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import params
+from gpuconv.cuda import structs
 from gpuconv.cuda.limits import representative
-from gpuconv.cuda.plan import Limits, TensorMap, Variant
+from gpuconv.cuda.plan import Limits, TensorMap
+from gpuconv.cuda.variant import Variant
 
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
 LARGEST_BLOCK = 1024
@@ -320,7 +321,7 @@ def _pointers(layout: np.dtype[Any], start: int = 0) -> Iterator[tuple[str, int]
         kind, offset = layout.fields[name][:2]
         if kind == np.uint64:
             yield name, start + offset
-        elif kind == np.dtype(params.MAP):
+        elif kind == structs.MAP:
             yield name, start + offset + _ADDRESS_IN_MAP
         else:
             yield from _pointers(kind, start + offset)
