@@ -38,6 +38,12 @@ from gpuconv.cuda.stem_tile import Box
 Ints = tuple[int, ...]
 
 
+def kept(plan: Plan, role: str) -> int:
+    """The bytes of what a plan keeps in this role."""
+    (found,) = [space.bytes for space in plan.spaces if space.role == role]
+    return found
+
+
 def test_what_a_multiprocessor_multiplies_per_clock_is_a_power_of_two() -> None:
     """By the programming guide's table of throughput, and the datasheets' of tensor cores."""
     lanes = {"80": (64, 32), "86": (128, 2), "87": (128, 2), "89": (128, 2), "90": (128, 64), "100": (128, 64)}
@@ -103,7 +109,7 @@ def test_the_struct_of_a_band() -> None:
     struct = fields(found.launches[-1])
     common, taps = struct.pop("common"), struct.pop("taps")
     assert found.launches[-1].grid == (2 * 4, 1, 1)  # groups, and two boxes of either image
-    assert found.packed_bytes == 2 * 72 * 4 * 4  # groups, rows of K, filters
+    assert kept(found, "packed") == 2 * 72 * 4 * 4  # groups, rows of K, filters
     names = ("channels", "filters", "x_batch", "x_channel", "x_extent", "x_stride", "y_batch", "y_channel", "y_stride")
     assert [common[name] for name in names] == [
         1, 4, 1890, 945, [3, 5, 7, 9], [315, 63, 9, 1], 336, 42, [0, 6, 2, 1],
@@ -337,7 +343,6 @@ def test_a_direct_tile_by_hand() -> None:
     assert (tile.filter_blocks, tile.group_blocks, tile.blocks) == (2, 3, 2 * 3 * 5 * 2 * 3 * 2)
     # (2 - 1) * 3 + 2 * 2 + 1, (12 - 1) * 1 + 1 * 4 + 1 and (5 - 1) * 2 + 4 * 3 + 1 inputs.
     assert found["extent"] == tile.extent == (8, 16, 21)
-    assert tile.staged == 2 * 3 * 8 * 16 * 21 * 3  # and three times as many for seven channels
     assert found["lanes"] == [5, 4, 3]  # powers of two of threads for 21, 11 and 6 vectors
     assert found["row_lanes"] == 4
     assert (found["lead"], found["row_taps"], tile.row_taps) == (0, 5, 8)  # filled up to whole vectors
@@ -349,10 +354,16 @@ def test_a_direct_tile_by_hand() -> None:
     assert (flat.fields()["spread_row"], flat.fields()["spread_column"]) == (0, 5)
 
 
+def patch(one: pool_problem.Problem) -> pool_patches._Tile:
+    """Two rows of four outputs, of a vector of channels."""
+    down, along = (pool_patches._line(one, axis, outputs) for axis, outputs in ((1, 2), (2, 4)))
+    return pool_patches._laid_out(pool_patches._Kept.of(one), 1, down, along)
+
+
 def test_a_patch_of_a_pool_by_hand() -> None:
     one = made((1, 8, 5, 9, 11), last=True, kernel_shape=[3, 3, 2], strides=[1, 2, 3], dilations=[3, 2, 1],
                pads=[3, 0, 0, 3, 0, 0])  # fmt: skip
-    tile = pool_patches._laid_out(one, vectors=1, rows=2, columns=4)
+    tile = patch(one)
     assert tile == pool_patches._Tile(
         vectors=1,
         rows=2,
@@ -369,7 +380,7 @@ def test_a_patch_of_a_pool_by_hand() -> None:
         bytes=2 * 7 * 11 * 16 + 2 * 14 * 16,
     )
     named = replace(one, indices_strides=one.y_strides)  # pairs of channels, and a place of eight bytes for both
-    assert pool_patches._laid_out(named, 1, 2, 4).bytes == 2 * 7 * 11 * 8 + 2 * 14 * 8 + 2 * 14 * 8
+    assert patch(named).bytes == 2 * 7 * 11 * 8 + 2 * 14 * 8 + 2 * 14 * 8
 
 
 def test_windows_that_begin_inside_the_input_are_refused() -> None:
@@ -402,22 +413,10 @@ def test_what_is_added_to_complex_results_takes_one_launch_more() -> None:
     alone, added = planned(), [planned(b=(1,)), planned(residual=strides["y"]), planned(b=(1,), residual=strides["y"])]
     assert [len(one.launches) - len(alone.launches) for one in added] == [1, 1, 1]
     assert {role for launch in alone.launches for role, _ in launch.pointers} >= {"w", "expanded", "x", "y"}
-    assert alone.expanded_bytes == 8 * 3 * 2 * 5 * 3 * 4  # three real taps for each weight
+    assert kept(alone, "expanded") == 8 * 3 * 2 * 5 * 3 * 4  # three real taps for each weight
     for one, roles in zip(added, ({"y", "b"}, {"y", "residual"}, {"y", "b", "residual"}), strict=True):
         assert {role for role, _ in one.launches[-1].pointers} == roles
     lifted = complex_plan._lifted(geometry, kernel=3, stride=1, pad=1)
     assert (lifted.x_shape, lifted.y_shape, lifted.w_shape) == ((2, 6, 9, 8, 2), (2, 8, 5, 3, 2), (8, 3, 2, 5, 3))
     assert (lifted.kernel_shape, lifted.strides, lifted.dilations) == ((2, 5, 3), (2, 1, 1), (1, 2, 1))
     assert (lifted.pads_begin, lifted.pads_end) == ((1, 2, 1), (0, 1, 1))
-
-
-def test_tiles_that_several_blocks_share_are_kernels_of_one_block_too() -> None:
-    """A ConvTranspose has no taps that are found row by row."""
-    names = [one.name for one in mma_plan.divisible_variants()]
-    assert len(set(names)) == len(names)
-    assert set(names) <= {one.name for one in mma_plan.variants()}
-    assert "conv_float16_3d_mma_64x64x64_chunks" in names
-    assert not any(
-        name.startswith("conv_transpose") and name.endswith(("chunks", "halves", "rowwise")) for name in names
-    )
-    assert {name.split("_")[-1] for name in names if name.startswith("conv_transpose")} == {"vector", "scalar"}

@@ -16,6 +16,7 @@ from gpuconv.cuda import (
     correlation,
     direct_tile,
     direct_work,
+    grouped_work,
     matrix_plan,
     mma_tile,
     multiples,
@@ -286,6 +287,11 @@ def grouped(tile: tuple[int, int, int], **more: Any) -> GroupedTile:
     }  # fmt: skip
     work |= {name: value for name, value in more.items() if name in work}
     seen: Any = SimpleNamespace(problem=SimpleNamespace(**of_problem), **work)
+    seen.itemsize, whole = of_problem["itemsize"], vars(grouped_work.Work)
+    seen.blocks_by_turn = whole["blocks_by_turn"].func(seen)
+    seen.written_in_chunks, seen.written_in_pairs = (
+        whole[name].func(seen) for name in ("written_in_chunks", "written_in_pairs")
+    )
     return GroupedTile(seen, tile, 5)
 
 
