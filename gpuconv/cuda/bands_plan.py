@@ -1,6 +1,6 @@
 """Conv of stride 1 and ConvTranspose with few output channels, by bands of x in shared memory: one launch.
 
-The struct mirrors ``BandsParams`` of ``kernels_cu/conv_bands.cu``, where the kernel is explained. Three spatial axes,
+The kernel is in ``kernels_cu/conv_bands.cu``, which explains it. Three spatial axes,
 of which those outside may be of one element; a line is cut into rows.
 """
 

@@ -8,7 +8,7 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import fragments, launching, sums_plan
+from gpuconv.cuda import fragments, launching, structs, sums_plan
 from gpuconv.cuda.correlation import RANK, Problem, in_three_axes
 from gpuconv.cuda.plan import Launch
 from gpuconv.cuda.variant import Variant
@@ -18,7 +18,7 @@ _BLOCKS_PER_SM = 8
 _VECTOR = 16  # bytes
 _BUNDLES = 8  # vectors of channels of a pixel, that a block makes
 _PIXELS = 112  # of a block, at most: wherever they begin, a warp copies two rows of 16-bit elements at once
-_TILE_VECTORS = 968  # of a block, in shared memory
+_TILE_VECTORS = structs.constant("kTileVectors", "channels_last.cu")  # of a block, in shared memory
 _RUNS, _SINGLY, _BUNDLED = range(3)
 _AXES = ("image", "group", "channel")
 

@@ -1,6 +1,6 @@
 """Conv of one channel a group (depthwise) with channels last, as a direct sum: one launch, which reads w as it is.
 
-The struct mirrors ``ConvChannelsParams`` of ``kernels_cu/conv_channels.cu``, where the forms are explained. Lower ranks
+The kernel is in ``kernels_cu/conv_channels.cu``, where the forms are explained. Lower ranks
 are of unit depth and height. ConvTranspose of stride 1 is Conv with its taps turned round.
 """
 

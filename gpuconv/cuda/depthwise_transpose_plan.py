@@ -1,6 +1,6 @@
 """ConvTranspose of one channel a group (depthwise) with strides, as a direct sum: one launch, which reads w as it is.
 
-The struct mirrors ``DepthwiseTransposeParams`` of ``kernels_cu/conv_transpose_depthwise.cu``. A single axis is a row.
+The kernel is in ``kernels_cu/conv_transpose_depthwise.cu``. A single axis is a row.
 """
 
 from __future__ import annotations

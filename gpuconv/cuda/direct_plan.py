@@ -1,6 +1,6 @@
 """Conv of few channels a group, depthwise above all, and ConvTranspose of stride 1, as a direct sum: one launch.
 
-The struct mirrors ``DirectParams`` of ``kernels_cu/conv_direct.cu``, where the forms are explained. Axes are depth, row
+The kernel is in ``kernels_cu/conv_direct.cu``, where the forms are explained. Axes are depth, row
 and column; lower ranks are of unit depth and height. ConvTranspose of stride 1 is Conv with its taps turned round.
 """
 

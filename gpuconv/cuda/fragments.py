@@ -1,6 +1,6 @@
 """Products on tensor cores: the ways to multiply, and weights packed as the fragments that are multiplied.
 
-The struct of the launch that packs mirrors ``PackFragmentsParams`` of ``kernels_cu/pack_fragments.cu``.
+The kernel that packs is in ``kernels_cu/pack_fragments.cu``.
 """
 
 from __future__ import annotations

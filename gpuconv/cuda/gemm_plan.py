@@ -1,7 +1,7 @@
 """Conv and ConvTranspose as implicit GEMM on the cores' own multipliers: the kernels that accept every problem.
 
-Two launches, one that packs the weights and one that makes the tiles. The structs mirror those of
-``kernels_cu/include/correlation.cuh`` and of the kernels.
+Two launches, one that packs the weights and one that makes the tiles. Their structs begin with that of
+``kernels_cu/include/correlation.cuh``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import gemm_fields, launching, model, params
+from gpuconv.cuda import gemm_fields, launching, model, params, structs
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import Divisible, PackedWeights
@@ -23,7 +23,7 @@ from gpuconv.cuda.variant import Variant
 
 _STAGES = 3
 _ROWWISE = 0.75  # of the multiplications' share, where the tap of every row must be found
-_SQUARE = 32  # of pack_weights.cu
+_SQUARE = structs.constant("kSquare", "pack_weights.cu")
 _SPLIT_RANKS = (1, 2, 3)
 
 

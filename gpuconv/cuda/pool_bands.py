@@ -1,6 +1,6 @@
 """MaxPool with windows of up to three elements in height and width, by way of shared memory.
 
-The struct mirrors ``BandPoolParams`` of ``kernels_cu/max_pool_bands.cu``.
+The kernel is in ``kernels_cu/max_pool_bands.cu``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """MaxPool over channels that lie one after another: channels last.
 
-The struct mirrors ``ChannelPoolParams`` of ``kernels_cu/max_pool_channels.cu``.
+The kernel is in ``kernels_cu/max_pool_channels.cu``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from itertools import product
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import pool_general
+from gpuconv.cuda import pool_general, structs
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits, Plan
@@ -26,7 +26,7 @@ from gpuconv.cuda.variant import Variant
 
 NAME = "channels"
 _THREADS = 256
-_MOST = 3  # kMost in max_pool_channels.cu
+_MOST = structs.constant("kMost", "max_pool_channels.cu")
 _LONG_WALK, _SHORT_WALK = 8, 4  # outputs that share columns, at most
 _THREADS_WANTED = 1024  # of each multiprocessor; for fewer of them, short walks
 # Instructions, with Indices or without (and of bytes): of an output's vector, its columns, and their loads; counted.

@@ -1,6 +1,6 @@
 """MaxPool with one output a thread: the kernel that accepts every problem.
 
-The struct mirrors ``MaxPoolParams`` of ``kernels_cu/max_pool.cu``; strides count elements.
+The kernel is in ``kernels_cu/max_pool.cu``; strides count elements.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from gpuconv import _dtypes
-from gpuconv.cuda import params
+from gpuconv.cuda import params, structs
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Launch, Limits, Plan
@@ -25,7 +25,7 @@ from gpuconv.cuda.pool_problem import (
 from gpuconv.cuda.variant import Variant
 
 _THREADS = 256
-_BATCH = 3  # kBatch in max_pool.cu: numbers of places run up to so many taps past a window
+_BATCH = structs.constant("kBatch", "max_pool.cu")  # numbers of places run up to so many taps past a window
 _RANKS = (1, 2, 3, 4)
 # Instructions, with Indices or without: of an output, of each of its rows, of each of their batches; counted, in PTX.
 _INSTRUCTIONS = {False: (100, 13, 19), True: (100, 13, 37)}

@@ -1,6 +1,6 @@
 """The gradient of MaxPool with one element a thread: the kernel that accepts every problem.
 
-The struct mirrors ``MaxPoolGradParams`` of ``kernels_cu/max_pool_grad.cu``; strides count elements.
+The kernel is in ``kernels_cu/max_pool_grad.cu``; strides count elements.
 """
 
 from __future__ import annotations

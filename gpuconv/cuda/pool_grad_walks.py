@@ -1,6 +1,6 @@
 """The gradient of MaxPool down the columns of x, for windows of few rows.
 
-The struct mirrors ``WalkPoolGradParams`` of ``kernels_cu/max_pool_grad_walks.cu``.
+The kernel is in ``kernels_cu/max_pool_grad_walks.cu``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import params
+from gpuconv.cuda import params, structs
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits, Plan
@@ -25,7 +25,7 @@ from gpuconv.cuda.variant import Variant
 
 NAME = "walks"
 _THREADS = 256
-_NAMED = (4, 2, 13)  # kMostWindows, kMostColumns and kMostRows in max_pool_grad_walks.cu
+_NAMED = tuple(structs.constant(f"kMost{each}", "max_pool_grad_walks.cu") for each in ("Windows", "Columns", "Rows"))
 _WALKS = (32, 16, 8, 4, 2, 1)  # rows of windows
 WINDOWS_WANTED = 2048  # that threads of each multiprocessor load at a time; for fewer of them, shorter walks
 _OF_ANY = 55  # instructions of each row of windows besides, where the stride is any; counted
@@ -133,7 +133,8 @@ class Columns:
             begin = 0 if shape.columns == 1 else (self.left(shape) + window) * shape.stride - width.pad
             if 0 <= column - begin < width.reach or shape.columns == 1:
                 found[window, column, row] = row * self.places[3] + column * self.places[4]
-        return found.tolist()
+        numbers: list[list[list[int]]] = found.tolist()
+        return numbers
 
     def step(self, shape: Shape) -> int:
         """Return the rows of x from one row of windows to the next."""

@@ -1,6 +1,6 @@
 """MaxPool over channels that lie one after another, with large windows: down the columns, then along the rows.
 
-The struct mirrors ``PatchPoolParams`` of ``kernels_cu/max_pool_patches.cu``.
+The kernel is in ``kernels_cu/max_pool_patches.cu``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import pool_channels, pool_general
+from gpuconv.cuda import pool_channels, pool_general, structs
 from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.plan import Limits, Plan
@@ -25,7 +25,7 @@ from gpuconv.cuda.variant import Variant
 
 NAME = "patches"
 _THREADS = 128
-_RUN = 5  # kRun in max_pool_patches.cu
+_RUN = structs.constant("kRun", "max_pool_patches.cu")
 # Of shared memory a block: of the largest six are in flight on a multiprocessor.
 _BYTES = tuple(36 * 1024 >> halved for halved in range(4))
 _PLACE = 8  # bytes of a pair's place in shared memory, for each of its elements half of them

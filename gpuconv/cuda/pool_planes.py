@@ -1,6 +1,6 @@
 """MaxPool with windows of any size one element apart, over planes that shared memory holds whole.
 
-The struct mirrors ``PlanePoolParams`` of ``kernels_cu/max_pool_planes.cu``.
+The kernel is in ``kernels_cu/max_pool_planes.cu``.
 """
 
 from __future__ import annotations

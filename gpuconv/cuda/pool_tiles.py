@@ -1,6 +1,6 @@
 """MaxPool with windows of any size, stride and dilation over rows of neighbours: down the columns, then along the rows.
 
-The struct mirrors ``TilePoolParams`` of ``kernels_cu/max_pool_tiles.cu``.
+The kernel is in ``kernels_cu/max_pool_tiles.cu``.
 """
 
 from __future__ import annotations

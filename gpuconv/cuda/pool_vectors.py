@@ -1,6 +1,6 @@
 """MaxPool over rows of whole vectors: the windows of nearly every network.
 
-The struct mirrors ``VectorPoolParams`` of ``kernels_cu/max_pool_vectors.cu``.
+The kernel is in ``kernels_cu/max_pool_vectors.cu``.
 """
 
 from __future__ import annotations
