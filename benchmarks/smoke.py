@@ -26,7 +26,7 @@ from benchmarks.small_shapes import Problem
 from benchmarks.supervision import LOST
 from gpuconv import cuda
 from gpuconv.cuda import choice, device, params
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.offers import Candidate
 
 Call = tuple[Problem, str, bool]
 _FIRST = ("bfloat16", "float16")  # of which the kernels are that nobody else has written

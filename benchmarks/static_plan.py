@@ -12,8 +12,8 @@ from gpuconv import _layout
 from gpuconv._operators import OPERATORS
 from gpuconv._precision import PRECISIONS
 from gpuconv.cuda import choice, floor, planning
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.limits import Representative
+from gpuconv.cuda.offers import Candidate
 from gpuconv.cuda.plan import Plan
 from gpuconv.cuda.prepared import contiguous_strides
 

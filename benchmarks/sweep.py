@@ -26,8 +26,8 @@ from benchmarks.progress import Line, Rows
 from benchmarks.static_plan import Case
 from gpuconv import _dtypes
 from gpuconv.cuda import choice
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.limits import Representative, nearest
+from gpuconv.cuda.offers import Candidate
 from gpuconv.cuda.plan import Limits, Plan
 
 STEP, REFERENCE = "sweep", "reference"

@@ -105,11 +105,9 @@ def explain(
       launch 1   max_pool_float32_3d_vectors_3x2: grid 1619, 128 threads
       because    max_pool_float32_2d: modelled 11.0 us (1.31x)
                  max_pool_float32_3d_vectors_3x2: modelled 8.4 us, chosen
-                 max_pool_float32_3d_bands: modelled 11.7 us (1.39x)
                  max_pool_float32_3d_tiles: modelled 9.0 us (1.07x)
                  max_pool_float32_3d_vectors_3x2: 2 x 4 outputs a thread, from rows of 28 vectors; 1605632 outputs \
 in 1619 blocks of 128 threads
-                 not by planes: windows more than one element apart
                  not by channels, patches: channels are not neighbours
     >>> plan = gpuconv.explain("conv_bias_grad", (8, 64, 28, 28))
     conv_bias_grad float32 on sm_90a: 132 multiprocessors as on H200

@@ -2,7 +2,6 @@
 // the phases along the other axes, of which those with the most taps come first.
 #include "ffma.cuh"
 #include "interleaved.cuh"
-#include "mma.cuh"
 
 template <class T, class Acc, class Multiplier, class Index, int NDIM>
 __device__ __forceinline__ void make_rows(const ConvTransposeParams<Index, NDIM>& p)
@@ -19,12 +18,4 @@ template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, i
 __device__ __forceinline__ void conv_transpose_interleaved(const ConvTransposeParams<Index, NDIM>& p)
 {
     make_rows<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>>(p);
-}
-
-// On tensor cores.
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER>
-__device__ __forceinline__ void conv_transpose_interleaved_mma(const ConvTransposeParams<int, 3>& p)
-{
-    using Multiplier = Mma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, GATHER, true>;
-    make_rows<typename Arithmetic::Element, typename Arithmetic::Acc, Multiplier>(p);
 }

@@ -12,7 +12,7 @@ from emulator import emulated_cuda
 from emulator.compile import ARCHITECTURES
 
 from gpuconv.cuda import choice, params, pool_grad_walks
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.offers import Candidate
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8")
 

@@ -133,15 +133,6 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "Registers have no element behind the last one: what reads or writes it is left out.": (
         "max_pool_vectors.cu: for (int i = 0; i < COUNT; ++i) elements[AROUND + i] = own[i];  [< -> <=]",
     ),
-    "What is merged twice counts once.": (
-        "max_pool_bands.cu: for (int slice = 1; slice < band.slices; ++slice) maximum.merge(of_slice(slice));"
-        "  [1 -> 0]",
-    ),
-    "Without Indices nobody looks at places.": (
-        "max_pool_bands.cu: "
-        "const int place = INDICES ? ((band.slice + slice) * p.x_extent[1] + row) * p.x_extent[2] : 0;"
-        "  [? -> || true ?]",
-    ),
     "Addresses are below 2**63.": (
         "include/staging.cuh: return int(reinterpret_cast<unsigned long long>(address) % 16) / int(sizeof(T));"
         "  [unsigned long long -> long long]",

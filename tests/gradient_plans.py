@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+from offered import candidates
+
 from gpuconv import _dtypes, _gradients
 from gpuconv._operators import OPERATORS, Operator
 from gpuconv._precision import PRECISIONS
@@ -64,7 +66,7 @@ def _pool_grad_plans(dtype: str, kernel: int, stride: int) -> Iterator[Plan]:
     geometry = _gradients.max_pool_grad(y, y, x_shape=x, **attributes)
     arrays = contiguous_strides(y), contiguous_strides(y), contiguous_strides(x)
     problem = pool_grad_problem.Problem(geometry, dtype, *arrays)
-    yield from (one.make() for one in pool_grad_plan.candidates(problem, _LIMITS))
+    yield from (one.make() for one in candidates(pool_grad_plan, problem, _LIMITS))
 
 
 def _copies() -> Iterator[Plan]:

@@ -625,15 +625,13 @@ def directs() -> list[Direct]:
     return [Direct(*one) for one in product(("bfloat16", "float32"), direct_forms.FORMS, (33, 64))]
 
 
-# Kernel, window, stride, pad, x: one output a thread; rows as in ResNet, rows of an odd length, planes as in SPP;
+# Kernel, window, stride, pad, x: one output a thread; rows as in ResNet, planes as in SPP, rows of an odd length;
 # channels last.
 _POOLS = (
     *(("2d", window, stride, 1, _POOLED) for window, stride in ((2, 2), (3, 2), (3, 1))),
     ("3d_vectors_2x2", 2, 2, 0, _ROWS),
     ("3d_vectors_3x2", 3, 2, 1, _ROWS),
     ("3d_vectors_3x1", 3, 1, 1, _ROWS),
-    ("3d_bands", 3, 2, 0, (2, 3, 21, 111)),
-    ("2d_planes", 5, 1, 2, (2, 3, 20, 20)),
     ("3d_tiles", 5, 1, 2, (2, 3, 20, 48)),
     ("3d_tiles", 5, 2, 0, (2, 3, 31, 47)),
     ("3d_channels", 2, 2, 0, (2, 32, 10, 16)),

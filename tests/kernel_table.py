@@ -23,6 +23,7 @@ import gradient_plans
 import machine_code
 import records
 from emulator.compile import ARCHITECTURES, own, turn
+from offered import candidates
 
 from gpuconv import _dtypes, _geometry
 from gpuconv._precision import PRECISIONS
@@ -89,7 +90,7 @@ def _gemm_plans() -> Iterator[Plan]:
         for precision in PRECISIONS if dtype == "float32" else ("ieee",):
             for channels_last in (False, True):
                 problem = _problem(operator, stride, dtype, rank, wide, channels, precision, channels_last)
-                for candidate in conv_plan.candidates(problem, _LIMITS):
+                for candidate in candidates(conv_plan, problem, _LIMITS):
                     yield candidate.make()
 
 
@@ -104,7 +105,7 @@ def _wgmma_plans() -> Iterator[Plan]:
         make = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
         w_strides, y_strides = map(contiguous_strides, (w_shape, geometry.y_shape))
         problem = make(geometry, dtype, order(x_shape), w_strides, None, y_strides, precision)
-        yield from (candidate.make() for candidate in wgmma_plan.candidates(problem, _LIMITS))
+        yield from (candidate.make() for candidate in candidates(wgmma_plan, problem, _LIMITS))
 
 
 def _unpacked_plans() -> Iterator[Plan]:
@@ -117,7 +118,7 @@ def _unpacked_plans() -> Iterator[Plan]:
         x_strides, w_strides, y_strides = strides
         problem = correlation.of_conv(geometry, dtype, x_strides, w_strides, None, y_strides)
         for family in (few_plan, bands_plan, pointwise_plan):
-            yield from (candidate.make() for candidate in family.candidates(problem, _LIMITS))
+            yield from (candidate.make() for candidate in candidates(family, problem, _LIMITS))
 
 
 def _matrix_plans() -> Iterator[Plan]:
@@ -128,10 +129,10 @@ def _matrix_plans() -> Iterator[Plan]:
     for (dtype, precision), strides in product(fragments.operands(), (_strides, _channels_last)):
         arrays = strides(x_shape), contiguous_strides(w_shape), None, _strides(conv.y_shape)
         problem = correlation.of_conv(conv, dtype, *arrays, precision)
-        yield from (candidate.make() for candidate in matrix_plan.candidates(problem, _LIMITS))
+        yield from (candidate.make() for candidate in candidates(matrix_plan, problem, _LIMITS))
         arrays = strides(x_shape), contiguous_strides((16, 16, 2, 2)), None, _strides(transposed.y_shape)
         problem = correlation.of_conv_transpose(transposed, dtype, *arrays, precision)
-        yield from (candidate.make() for candidate in depth_to_space_matrix_plan.candidates(problem, _LIMITS))
+        yield from (candidate.make() for candidate in candidates(depth_to_space_matrix_plan, problem, _LIMITS))
 
 
 def _grouped_plans() -> Iterator[Plan]:
@@ -141,7 +142,7 @@ def _grouped_plans() -> Iterator[Plan]:
         make = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
         x_strides, w_strides, y_strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
         problem = make(geometry, dtype, x_strides, w_strides, None, y_strides, precision)
-        yield from (candidate.make() for candidate in grouped_plan.candidates(problem, _LIMITS))
+        yield from (candidate.make() for candidate in candidates(grouped_plan, problem, _LIMITS))
 
 
 def _stem_plans() -> Iterator[Plan]:
@@ -151,7 +152,7 @@ def _stem_plans() -> Iterator[Plan]:
         geometry = _geometry.conv(x_shape, w_shape)
         x_strides, w_strides, y_strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
         problem = correlation.of_conv(geometry, kernel.dtype, x_strides, w_strides, None, y_strides, kernel.precision)
-        yield from (candidate.make() for candidate in stem_plan.candidates(problem, _LIMITS))
+        yield from (candidate.make() for candidate in candidates(stem_plan, problem, _LIMITS))
 
 
 def _direct_plans() -> Iterator[Plan]:
@@ -161,7 +162,7 @@ def _direct_plans() -> Iterator[Plan]:
         x_strides, w_strides, y_strides = map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))
         problem = correlation.of_conv(geometry, dtype, x_strides, w_strides, None, y_strides)
         name = direct_forms.name(form, dtype)
-        yield from (one.make() for one in conv_plan.candidates(problem, _LIMITS) if one.name == name)
+        yield from (one.make() for one in candidates(conv_plan, problem, _LIMITS) if one.name == name)
 
 
 def _channel_plans() -> Iterator[Plan]:
@@ -170,7 +171,7 @@ def _channel_plans() -> Iterator[Plan]:
         geometry = _geometry.conv(x_shape, w_shape, group=8, strides=[stride] * 2)
         x_strides, y_strides = map(_channels_last, (x_shape, geometry.y_shape))
         problem = correlation.of_conv(geometry, dtype, x_strides, contiguous_strides(w_shape), None, y_strides)
-        yield from (one.make() for one in channels_plan.candidates(problem, _LIMITS))
+        yield from (one.make() for one in candidates(channels_plan, problem, _LIMITS))
 
 
 def _depthwise_transposed_plans() -> Iterator[Plan]:
@@ -179,7 +180,7 @@ def _depthwise_transposed_plans() -> Iterator[Plan]:
     strides = [*map(contiguous_strides, (x_shape, w_shape, geometry.y_shape))]
     for dtype in _dtypes.CONV_DTYPES:
         problem = correlation.of_conv_transpose(geometry, dtype, *strides[:2], None, strides[2])
-        yield from (one.make() for one in depthwise_transpose_plan.candidates(problem, _LIMITS))
+        yield from (one.make() for one in candidates(depthwise_transpose_plan, problem, _LIMITS))
 
 
 def _problem(
@@ -212,7 +213,7 @@ def _pools(
     y_strides = strides(geometry.y_shape)
     places = y_strides if indices else None
     problem = pool_problem.Problem(geometry, dtype, strides(x_shape, wide), y_strides, places)
-    for candidate in pool_plan.candidates(problem, _LIMITS):
+    for candidate in candidates(pool_plan, problem, _LIMITS):
         yield candidate.make()
 
 

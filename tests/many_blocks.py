@@ -453,38 +453,8 @@ VECTOR_POOLS = (
     _pool("max_pool_uint8_3d_vectors_3x1", (5, 7, 13, 48), "the ends", "off the vectors", kernel_shape=[3, 3],
           pads=[2, 1, 0, 2]),
 )  # fmt: skip
-# ... rows of any length, walked down; of several slices; long ones that are cut; planes together, or one by one.
-BAND_POOLS = (
-    _pool("max_pool_uint8_3d_bands", (2, 2, 105, 37), "the ends", kernel_shape=[2, 3], strides=[3, 1],
-          pads=[1, 2, 0, 1], out="strided rows"),
-    _pool("max_pool_int8_3d_bands", (3, 2, 70, 43), "any integer", kernel_shape=[3, 2], strides=[2, 1],
-          pads=[2, 1, 1, 0]),
-    _pool("max_pool_bfloat16_3d_bands", (7, 23, 12, 9), "nonfinite", kernel_shape=[2, 3], strides=[3, 2],
-          pads=[0, 1, 1, 0]),
-    _pool("max_pool_float32_3d_bands", (3, 5, 31, 17), "nonfinite", kernel_shape=[3, 2], strides=[1, 2],
-          pads=[2, 1, 0, 1], out="strided rows"),
-    _pool("max_pool_float16_3d_bands", (2, 3, 6, 23, 19), "nonfinite", kernel_shape=[2, 3, 3], strides=[2, 3, 1],
-          pads=[1, 0, 2, 0, 2, 1]),
-    _pool("max_pool_bfloat16_3d_bands", (2, 3, 45, 37), "zeros", "strided rows", kernel_shape=[2, 3], strides=[3, 2],
-          pads=[1, 2, 0, 1]),
-    _pool("max_pool_int8_3d_bands", (2, 2, 9, 5001), "any integer", kernel_shape=[2, 3], strides=[1, 2],
-          pads=[1, 2, 0, 1]),
-    _pool("max_pool_uint8_3d_bands", (2, 3, 64, 45), "any integer", kernel_shape=[1, 3], strides=[1, 2],
-          pads=[0, 1, 0, 2]),
-    _pool("max_pool_float64_3d_bands", (2, 3, 1901), "lowest", kernel_shape=[3], strides=[3], pads=[2, 1]),
-    _pool("max_pool_uint8_3d_bands", (2, 3, 3, 1203), "the ends", "strided rows", out="strided rows",
-          kernel_shape=[1, 3], strides=[1, 2], pads=[0, 1, 0, 2]),
-)  # fmt: skip
-PLANE_POOLS = (
-    _pool("max_pool_float32_2d_planes", (3, 5, 11, 14), "nonfinite", kernel_shape=[6, 5], pads=[3, 1, 5, 2],
-          out="strided rows"),
-    _pool("max_pool_float16_2d_planes", (2, 2, 19, 13), "nonfinite", "strided rows", kernel_shape=[3, 7],
-          pads=[0, 4, 1, 6]),
-    _pool("max_pool_bfloat16_2d_planes", (71, 23, 5, 7), "nonfinite", kernel_shape=[4, 2], pads=[3, 0, 2, 1]),
-    _pool("max_pool_int8_2d_planes", (2, 2, 40, 29), "any integer", kernel_shape=[1, 13], pads=[0, 9, 0, 12]),
-)  # fmt: skip
-# ... tiles: strides, dilations, windows that share all taps but one and others, vectors of x and single elements of it,
-# whole planes and parts of rows, and planes of one row.
+# ... tiles: strides, dilations, windows that share all taps but one and others, with rows between them that none has,
+# vectors of x and single elements of it, whole planes and parts of rows, small planes together, and planes of one row.
 TILE_POOLS = (
     _pool("max_pool_float32_3d_tiles", (2, 2, 31, 600), "nonfinite", kernel_shape=[4, 7], strides=[2, 1],
           dilations=[1, 2], pads=[2, 3, 1, 4]),
@@ -501,6 +471,13 @@ TILE_POOLS = (
           strides=[1, 2], dilations=[2, 1], pads=[3, 0, 2, 4]),
     _pool("max_pool_uint8_3d_tiles", (2, 3, 14, 1600), "any integer", kernel_shape=[3, 5], strides=[1, 2],
           dilations=[2, 1], pads=[1, 3, 0, 2]),
+    _pool("max_pool_uint8_3d_tiles", (2, 2, 105, 37), "the ends", kernel_shape=[2, 3], strides=[3, 1],
+          pads=[1, 2, 0, 1], out="strided rows"),
+    _pool("max_pool_bfloat16_3d_tiles", (2, 3, 45, 37), "zeros", "strided rows", kernel_shape=[2, 3], strides=[3, 2],
+          pads=[1, 2, 0, 1]),
+    _pool("max_pool_bfloat16_3d_tiles", (71, 23, 5, 7), "nonfinite", kernel_shape=[4, 2], pads=[3, 0, 2, 1]),
+    _pool("max_pool_int8_3d_tiles", (2, 2, 40, 29), "any integer", kernel_shape=[1, 13], pads=[0, 9, 0, 12]),
+    _pool("max_pool_float64_3d_tiles", (2, 3, 1901), "lowest", kernel_shape=[3], strides=[3], pads=[2, 1]),
 )  # fmt: skip
 # ... vectors of channels: walks along rows that share columns, outputs one by one, pixels off the vectors.
 CHANNEL_POOLS = (
@@ -662,7 +639,7 @@ WGMMA = (
 )  # fmt: skip
 
 GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
-FAST_POOLS = (*VECTOR_POOLS, *BAND_POOLS, *PLANE_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
+FAST_POOLS = (*VECTOR_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
 ALL: tuple[ManyBlocks, ...] = (
     *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX, *WGMMA),
     *(*INTERLEAVED_TENSOR, *DISJOINT_TENSOR, *DIRECT, *STEMS, *CHANNELS, *DEPTHWISE_TRANSPOSED),

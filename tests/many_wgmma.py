@@ -20,7 +20,7 @@ from oracle import assert_close
 
 import gpuconv
 from gpuconv.cuda import choice
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.offers import Candidate
 
 HALF, SINGLE = np.dtype("float16"), np.dtype("float32")
 _INTEGERS = ("integers", "integers", "integers")

@@ -264,7 +264,7 @@ def _other_operators(node: ast.AST) -> Iterator[ast.AST]:
         case ast.BinOp(op=op) | ast.AugAssign(op=op):
             yield from (_changed(node, op=other()) for other in _OPERATORS.get(type(op), ()))
             if isinstance(node, ast.BinOp) and isinstance(op, ast.FloorDiv):
-                yield _ceiled(node)
+                yield rounded_up(node)
 
 
 def _other_constants(value: Any, floats: bool) -> Iterable[Any]:
@@ -286,7 +286,7 @@ def _changed(node: ast.AST, **fields: Any) -> ast.AST:
     return twin
 
 
-def _ceiled(node: ast.BinOp) -> ast.AST:
+def rounded_up(node: ast.BinOp) -> ast.AST:
     """-(-a // b) for a // b."""
     negative = ast.UnaryOp(ast.USub(), node.left)
     return ast.UnaryOp(ast.USub(), ast.BinOp(negative, ast.FloorDiv(), node.right))

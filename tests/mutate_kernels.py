@@ -52,8 +52,6 @@ _KNOWN = {name for names in EQUIVALENT.values() for name in names}
 FILES: dict[str, tuple[ManyBlocks | Trial | many_wgmma.Trial, ...]] = {
     "max_pool.cu": many_blocks.POOLS,
     "max_pool_vectors.cu": many_blocks.VECTOR_POOLS,
-    "max_pool_bands.cu": many_blocks.BAND_POOLS,
-    "max_pool_planes.cu": many_blocks.PLANE_POOLS,
     "max_pool_tiles.cu": many_blocks.TILE_POOLS,
     "max_pool_channels.cu": many_blocks.CHANNEL_POOLS,
     "max_pool_patches.cu": many_blocks.PATCH_POOLS,
@@ -61,7 +59,7 @@ FILES: dict[str, tuple[ManyBlocks | Trial | many_wgmma.Trial, ...]] = {
     "include/places.cuh": (*many_blocks.CHANNEL_POOLS, *many_blocks.PATCH_POOLS),
     "include/order.cuh": (*many_blocks.POOLS, *many_blocks.FAST_POOLS),
     "include/packed.cuh": (*many_blocks.VECTOR_POOLS, *many_blocks.TILE_POOLS, *many_blocks.CHANNEL_POOLS),
-    "include/staging.cuh": (*many_blocks.BAND_POOLS, *many_blocks.PLANE_POOLS, *many_blocks.TILE_POOLS),
+    "include/staging.cuh": many_blocks.TILE_POOLS,
     "pack_weights.cu": many_blocks.GEMMS,
     "conv_implicit_gemm.cu": many_blocks.CONVS,
     "conv_pointwise.cu": many_blocks.POINTWISE,

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import mutants
 import time_model
-from equivalent_python import CHOICES, EQUIVALENT
+from equivalent_python import CHOICES, EQUIVALENT, EXACT
 from mutants import Mutant
 from mutation_table import TESTS
 
@@ -248,13 +248,20 @@ def verdict(target: Target, root: Path, usual: Path) -> tuple[str, float]:
 
 
 def _judged(target: Target, status: int | None) -> str:
-    known = target.name in KNOWN_NAMES
+    known = target.name in KNOWN_NAMES or rounds_nothing(target)
     if status is None:
         return TIMEOUT
     if status:
         return WRONG if known else KILLED
     choice = target.name.startswith(CHOOSING)
     return KNOWN if known else CHOICE if choice else SURVIVED
+
+
+def rounds_nothing(target: Target) -> bool:
+    """Tell whether a mutant rounds up what is a whole number anyway."""
+    old, new = target.mutant.place.node, target.mutant.new
+    exact = any(ast.unparse(old) in divisions.get(target.module, ()) for divisions in EXACT.values())
+    return exact and ast.dump(new) == ast.dump(mutants.rounded_up(old))
 
 
 KNOWN_NAMES = {name for names in EQUIVALENT.values() for name in names}

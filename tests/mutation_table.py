@@ -9,14 +9,16 @@ space. Left out are tests that need a compiler each time, or many seconds.
 from __future__ import annotations
 
 _CLI = ("test_cli.py -standard_streams", "test_cli_run.py", "test_cli_files.py")
+_RULES, _LAYOUTS = "test_planner_rules.py", "test_tile_layouts.py"
 _PLANS = ("test_gemm_plan.py", "test_explain.py")
 _POOL_PLANS = ("test_pool_plan.py", "test_pool_rows_plan.py")
 _POOLED = "test_many_blocks.py [max_pool"
 _POOLS = ("test_cases.py", "test_cpu_windows.py", "test_extremes.py")
 _SUMS = ("test_cpu_products.py", "test_cases.py", "test_packed.py", "test_fusion.py")
 _GRADIENTS = ("test_gradients.py", "test_gradients_elsewhere.py", "test_complex.py")
-_DASK = ("test_dask_errors.py", "test_dask.py")
+_DASK = ("test_host_rules.py blocks_ block_s_call", "test_dask_errors.py", "test_dask.py")
 _REWRITING = (
+    "test_host_rules.py which_constants paid_for opset_7",
     "test_onnx_folding.py",
     "test_onnx_costs.py",
     "test_onnx_functions.py",
@@ -28,6 +30,7 @@ _REWRITING = (
     "test_onnx_runs.py",
 )
 _OPERATORS = (
+    "test_host_rules.py row_is_added factors_that activation_is",
     "test_onnx_operators.py",
     "test_onnx_forms.py",
     "test_onnx_costs.py",
@@ -66,6 +69,10 @@ _RECORDED = (
     "test_benchmarks_static.py planned_as_the_file",
 )
 _FAMILY = ("test_plan_borders.py", "test_vector_plan.py", *_RECORDED)
+_MMA = (
+    "test_many_blocks.py [conv_float16_3d_mma_16x128x [conv_bfloat16_3d_mma_64x64 [conv_transpose_float64_3d_mma "
+    "rowwise [conv_float32_3d_tf32_64x64 3xtf32_64x64x16 [conv_transpose_bfloat16_3d_mma -interleaved -split"
+)
 _GEMMS = (
     "test_many_blocks.py [conv_float32_ [conv_float16_2d_16x128x8- conv_float64_2d_64x64x16_uniform_wide "
     "[conv_transpose_float32_ [conv_transpose_float64_3d_64x64x16_wide"
@@ -95,8 +102,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "_arrays.py": ("test_errors.py", "test_cuda_interchange.py", "test_cuda_errors.py"),
     "_bfloat16.py": ("test_cuda_interchange.py",),
-    "_check*.py": ("test_cli.py -standard_streams", "test_cli_run.py"),
-    "_compile.py": ("test_cli_compile.py", "test_trust.py"),
+    "_check*.py": ("test_host_rules.py how_many_products", "test_cli.py -standard_streams", "test_cli_run.py"),
+    "_compile.py": ("test_host_rules.py packed_kernels", "test_cli_compile.py", "test_trust.py"),
     "_dtypes.py": (
         "test_errors.py",
         "test_extremes.py least_number numpy_s_size",
@@ -109,8 +116,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     "_environment.py": ("test_environment.py",),
     "_errors.py": ("test_errors.py", "test_cuda_errors.py"),
     "_explain.py": ("test_explain.py", "test_errors.py to%explain", "test_finish_plan.py", "test_layout.py"),
-    "_geometry.py": ("test_geometry_rules.py", "test_errors.py", "test_geometry.py", "test_sizes.py", "test_peers.py"),
-    "_files.py": ("test_onnx_untrusted.py", "test_cli_files.py"),
+    "_geometry.py": (
+        "test_host_rules.py taps_are_met",
+        "test_geometry_rules.py",
+        "test_errors.py",
+        "test_geometry.py",
+        "test_sizes.py",
+        "test_peers.py",
+    ),
+    "_files.py": ("test_host_rules.py another_kind", "test_onnx_untrusted.py", "test_cli_files.py"),
     "_gradient*.py": (
         "test_signatures.py onnx_s_defaults",
         "test_gradient_errors.py",
@@ -130,9 +144,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "_signatures.py": ("test_signatures.py", "test_errors.py", "test_dask_errors.py"),
     "_terminal.py": _CLI,
     "_transfer.py": ("test_packed.py", "test_errors.py", "test_cuda_interchange.py", "test_onnx_on_device.py"),
-    "_trial.py": ("test_tune.py", "test_tune.py is_left_out are_no_reason"),
+    "_trial.py": ("test_host_rules.py smaller_factor", "test_tune.py", "test_tune.py is_left_out are_no_reason"),
     "_tune.py": ("test_tune.py", "test_tuned.py"),
-    "_whole_numbers.py": ("test_tune.py", "test_tune.py are_no_reason alike"),
+    "_whole_numbers.py": (
+        "test_host_rules.py values_lie share_memory",
+        "test_tune.py",
+        "test_tune.py are_no_reason alike",
+    ),
     "_turns.py": ("test_turns.py",),
     "_unpool_api.py": (
         "test_signatures.py onnx_s_defaults",
@@ -145,15 +163,26 @@ TESTS: dict[str, tuple[str, ...]] = {
     # ---- NumPy
     "cpu/_blas.py": ("test_threads.py",),
     "cpu/_threads.py": ("test_threads.py",),
-    "cpu/unpool.py": ("test_memory.py gradients", "test_gradient_errors.py", "test_errors.py index", *_GRADIENTS),
+    "cpu/unpool.py": (
+        "test_host_rules.py unpooling",
+        "test_memory.py gradients",
+        "test_gradient_errors.py",
+        "test_errors.py index",
+        *_GRADIENTS,
+    ),
     "cpu/weight_grad.py": ("test_memory.py gradients", *_GRADIENTS, "test_compat.py"),
     "cpu/_argmax.py": _POOLS,
     "cpu/_order.py": _POOLS,
     "cpu/_windows.py": _POOLS,
-    "cpu/max_pool.py": ("test_workspace.py", *_POOLS, "test_memory.py pooling"),
+    "cpu/max_pool.py": ("test_host_rules.py cut_down", "test_workspace.py", *_POOLS, "test_memory.py pooling"),
     "cpu/_workspace.py": ("test_workspace.py", "test_cases.py", "test_cpu_products.py", "test_memory.py"),
     "cpu/_finish.py": ("test_errors.py", "test_memory.py no_channels", "test_fusion.py", "test_cpu_products.py"),
-    "cpu/_gather.py": ("test_workspace.py", *_SUMS, "test_memory.py test_a_convolution -taps"),
+    "cpu/_gather.py": (
+        "test_host_rules.py which_inputs",
+        "test_workspace.py",
+        *_SUMS,
+        "test_memory.py test_a_convolution -taps",
+    ),
     "cpu/_scatter.py": (
         "test_workspace.py",
         "test_cpu_products.py taps_reach few_output",
@@ -164,6 +193,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cpu/conv_transpose.py": ("test_cases.py", "test_fusion.py", "test_packed.py"),
     "cpu/_taps.py": (*_SUMS, "test_ranks.py", "test_memory.py not_finite"),
+    "cpu/_product.py": ("test_host_rules.py how_blas", *_SUMS),
     "cpu/*": _SUMS,
     # ---- Dask
     "dask/*": _DASK,
@@ -178,21 +208,25 @@ TESTS: dict[str, tuple[str, ...]] = {
     "onnx/files.py": ("test_onnx_untrusted.py", "test_onnx_loading.py"),
     "onnx/messages.py": ("test_onnx_untrusted.py", "test_onnx_loading.py"),
     "onnx/structure.py": ("test_onnx_untrusted.py", "test_onnx_loading.py"),
+    "onnx/model.py": ("test_host_rules.py first_version", *_RUNNER, "test_onnx_functions.py", "test_onnx_untrusted.py"),
     "onnx/*": (*_RUNNER, "test_onnx_functions.py", "test_onnx_untrusted.py"),
     # ---- CUDA: planners
     "cuda/bands_*.py": (
+        _LAYOUTS,
         "test_bands_plan.py",
         *_PLANS,
         "test_many_blocks.py conv_bands",
         *_FAMILY,
     ),
     "cuda/channels_last_plan.py": (
+        _RULES,
         "test_channels_last_plan.py",
         "test_channels_last.py planes",
         "test_pack_rows.py test_",
         "test_gemm_plan.py",
     ),
     "cuda/channels_*.py": (
+        _LAYOUTS,
         "test_channels_plan.py",
         "test_many_blocks.py channels_taps channels_4 channels_7",
         *_FAMILY,
@@ -212,13 +246,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/depth_to_space_matrix_plan.py": (
         "test_transpose_matrix_plan.py -knows",
         "test_gemm_plan.py",
-        "test_many_blocks.py transpose_matrix_float16 transpose_matrix_float32_3d_tf32",
+        "test_many_blocks.py transpose_matrix",
         *_FAMILY,
     ),
     "cuda/depth_to_space_plan.py": (
+        _RULES,
         "test_transpose_plan.py -every_candidate",
         *_PLANS,
-        "test_many_blocks.py to_space_float32_3d_16 to_space_float64 to_space_bfloat16",
+        "test_many_blocks.py depth_to_space",
         *_FAMILY,
     ),
     "cuda/depthwise_transpose_plan.py": (
@@ -227,12 +262,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_FAMILY,
     ),
     "cuda/direct_*.py": (
+        _RULES,
+        _LAYOUTS,
         "test_direct_plan.py",
-        "test_many_blocks.py [depthwise_float32_3d_3x3 [depthwise_float32_3d_rows [depthwise_float16_3d_line "
-        "[depthwise_float32_3d_taps [grouped_float32 [grouped_float64",
+        "test_many_blocks.py [depthwise_ [grouped_float32 [grouped_float64 -channels",
         *_FAMILY,
     ),
     "cuda/few_plan.py": (
+        _RULES,
         "test_few_plan.py",
         "test_gemm_plan.py",
         "test_many_blocks.py conv_few",
@@ -241,7 +278,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/finish_plan.py": ("test_finish_plan.py", "test_tensor_map.py"),
     "cuda/grouped_*.py": (
         "test_grouped_plan.py -main_loop",
-        "test_many_blocks.py conv_grouped_float16_3d_mma_16 conv_transpose_grouped_bfloat16",
+        "test_many_blocks.py conv_grouped_float16_3d_mma conv_grouped_float32_3d_tf32_16 conv_transpose_grouped",
         *_FAMILY,
     ),
     "cuda/interleaved_plan.py": (
@@ -252,20 +289,21 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/matrix_plan.py": (
         "test_matrix_plan.py -little -knows",
-        "test_many_blocks.py conv_matrix_float16_3d_mma_64x128 conv_matrix_float32_3d_tf32_64x64 mma_64x64x64_channels",
+        "test_many_blocks.py conv_matrix",
         *_FAMILY,
     ),
     "cuda/mma_*.py": (
+        _RULES,
         "test_gemm_plan.py",
         "test_runs.py",
         "test_split_plan.py slices_of_a_tile",
-        "test_many_blocks.py [conv_float16_3d_mma_16x128x32 [conv_bfloat16_3d_mma_64x64 [conv_transpose_float64_3d_mma",
+        _MMA,
         "test_mma.py chunks says_what beside",
         *_FAMILY,
     ),
     "cuda/pack.py": ("test_compile_pack.py",),
     "cuda/pack_rows_plan.py": ("test_pack_rows.py test_",),
-    "cuda/pointwise_plan.py": ("test_pointwise_plan.py", "test_many_blocks.py pointwise", *_FAMILY),
+    "cuda/pointwise_plan.py": (_RULES, "test_pointwise_plan.py", "test_many_blocks.py pointwise", *_FAMILY),
     "cuda/pool_grad_*.py": (
         "test_variants.py",
         "test_pool_grad_plan.py",
@@ -278,8 +316,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_many_blocks.py 3d_vectors",
         *_FAMILY,
     ),
-    "cuda/pool_bands.py": (*_POOL_PLANS, "test_many_blocks.py 3d_bands", *_FAMILY),
-    "cuda/pool_planes.py": (*_POOL_PLANS, "test_many_blocks.py 2d_planes", *_FAMILY),
     "cuda/pool_tiles.py": (*_POOL_PLANS, "test_many_blocks.py 3d_tiles", *_FAMILY),
     "cuda/pool_channels.py": (
         *_POOL_PLANS,
@@ -288,17 +324,19 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_FAMILY,
     ),
     "cuda/pool_patches.py": (
+        _RULES,
         *_POOL_PLANS,
         "test_many_blocks.py 3d_patches",
         *_FAMILY,
     ),
-    "cuda/pool_layout.py": ("test_pool_problem.py", *_POOL_PLANS, "test_many_blocks.py 3d_tiles", *_FAMILY),
-    "cuda/pool_problem.py": ("test_pool_problem.py", *_POOL_PLANS, "test_explain.py", _POOLED, *_FAMILY),
+    "cuda/pool_layout.py": (_LAYOUTS, "test_pool_problem.py", *_POOL_PLANS, "test_many_blocks.py 3d_tiles", *_FAMILY),
+    "cuda/pool_problem.py": (_RULES, "test_pool_problem.py", *_POOL_PLANS, "test_explain.py", _POOLED, *_FAMILY),
     "cuda/pool_*.py": (*_POOL_PLANS, "test_explain.py", _POOLED, *_FAMILY),
     "cuda/runs.py": (
+        _RULES,
         "test_runs.py",
         "test_matrix_plan.py -little -knows",
-        "test_many_blocks.py [conv_float16_3d_mma_64x64x32_rowwise",
+        "test_many_blocks.py rowwise",
         *_FAMILY,
     ),
     "cuda/split_plan.py": (
@@ -308,9 +346,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_FAMILY,
     ),
     "cuda/stem_*.py": (
+        _RULES,
         "test_stem_plan.py",
         "test_gemm_plan.py",
-        "test_many_blocks.py stem_float32_3d_32x256x3 stem_float16_3d_mma_32",
+        "test_many_blocks.py conv_stem -bfloat16",
         *_FAMILY,
     ),
     "cuda/sums_plan.py": (
@@ -343,7 +382,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_many_gradients.py weights",
         *_RECORDED,
     ),
-    "cuda/wgmma_*.py": (*_WGMMA, *_FAMILY),
+    "cuda/wgmma_*.py": (_RULES, *_WGMMA, *_FAMILY),
     "cuda/structs.py": ("test_structs.py", _STRUCTS),
     "cuda/gemm_*.py": ("test_correlation.py", "test_gemm_plan.py", "test_split_plan.py", _GEMMS, *_FAMILY),
     "cuda/conv_plan.py": (*_PLANS, "test_tune.py", "test_precision.py", "test_stem_plan.py", *_FAMILY),
@@ -359,7 +398,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/fragments.py": (
         "test_gemm_plan.py",
         "test_runs.py",
-        "test_many_blocks.py [conv_float16_3d_mma_16x128x32 [conv_bfloat16_3d_mma_64x64 [conv_transpose_float64_3d_mma",
+        _MMA,
         *_FAMILY,
     ),
     "cuda/params.py": (
@@ -369,7 +408,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_pool_plan.py",
         "test_cuda_errors.py",
     ),
-    "cuda/multiples.py": ("test_bands_plan.py", "test_direct_plan.py", "test_gemm_plan.py"),
+    "cuda/multiples.py": (_LAYOUTS, "test_bands_plan.py", "test_direct_plan.py", "test_gemm_plan.py"),
     # ---- CUDA: devices
     "cuda/cache.py": ("test_compile_folders.py", "test_compile_cache.py", "test_trust.py"),
     "cuda/trust.py": ("test_trust.py", "test_compile_cache.py"),
@@ -380,7 +419,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/*rates.py": ("test_benchmarks_learn.py",),
     "cuda/choice.py": ("test_tune.py", "test_tuned.py", *_PLANS),
     "cuda/floor.py": ("test_limits.py", "test_explain.py", "test_precision.py"),
-    "cuda/limits.py": ("test_limits.py", "test_gemm_plan.py", "test_explain.py", "test_pool_plan.py", "test_tune.py"),
+    "cuda/limits.py": (
+        _RULES,
+        "test_limits.py",
+        "test_gemm_plan.py",
+        "test_explain.py",
+        "test_pool_plan.py",
+        "test_tune.py",
+    ),
     "cuda/plan*.py": (
         "test_explain.py",
         "test_tune.py",

@@ -177,7 +177,8 @@ def test_tiles_fit_into_every_device() -> None:
 
 
 def tiles(work: Work, form: Form, limits: Limits) -> list[Tile]:
-    return [one for one in bands_tile._tiles(work, form) if one.shared_bytes <= limits.shared_bytes_per_block]
+    made = [bands_tile._tile(team, step) for team, step in bands_tile._teams(work, form)]
+    return [one for one in made if one.shared_bytes <= limits.shared_bytes_per_block]
 
 
 @pytest.mark.emulator

@@ -19,7 +19,7 @@ from benchmarks.small_shapes import Problem
 from benchmarks.smoke import Smoke
 from gpuconv import cuda
 from gpuconv.cuda import choice, params, prepared, variants
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.offers import Candidate
 from gpuconv.cuda.plan import Plan
 
 pytestmark = pytest.mark.emulator

@@ -12,6 +12,7 @@ import oracle
 import pytest
 from emulated import architecture, preferred
 from emulator import emulated_cuda
+from offered import candidates, said, why_not
 from operands import CONV_DTYPES, CONV_KINDS, values
 from oracle import assert_close
 from strategies import Problem
@@ -41,7 +42,7 @@ def made(operator: str, x: Ints, w: Ints, dtype: str = "float32", **attributes: 
 
 
 def forms(*arguments: Any, **attributes: Any) -> set[str]:
-    found = channels_plan.candidates(made(*arguments, **attributes), HOPPER)
+    found = candidates(channels_plan, made(*arguments, **attributes), HOPPER)
     return {one.name.rpartition("channels_")[2] for one in found}
 
 
@@ -72,10 +73,10 @@ def test_what_is_refused_goes_to_other_kernels_with_the_reason(
     arguments: Any, attributes: dict[str, Any], why: str
 ) -> None:
     problem = made(*arguments, **attributes)
-    assert not list(channels_plan.candidates(problem, HOPPER))
+    assert not list(candidates(channels_plan, problem, HOPPER))
     plan = conv_plan.plan(problem, HOPPER)
-    (reason,) = (reason for reason in plan.reasons if reason.startswith("no direct sum over channels: "))
-    assert why in reason
+    assert why in str(why_not(channels_plan, problem, HOPPER))
+    assert said(plan, channels_plan) in (None, why_not(channels_plan, problem, HOPPER))
 
 
 def test_far_apart_inputs_and_channels_that_lie_apart_are_refused() -> None:
@@ -86,7 +87,7 @@ def test_far_apart_inputs_and_channels_that_lie_apart_are_refused() -> None:
     for step in steps:
         y_strides = strides(geometry.y_shape)
         problem = correlation.of_conv(geometry, "float64", step, contiguous_strides(w), None, y_strides)
-        why.append(channels_plan.refusal(problem))
+        why.append(why_not(channels_plan, problem, HOPPER))
     assert why == ["channels do not lie next to each other in x and y", "it needs 64-bit indices", None]
 
 
@@ -119,7 +120,7 @@ def test_vectors_are_whole_where_pixels_are_made_of_them(x_shape: Ints, x_stride
     geometry = _geometry.conv(x_shape, w_shape, group=x_shape[1])
     y_strides = strides(geometry.y_shape)
     problem = correlation.of_conv(geometry, "float32", x_strides, contiguous_strides(w_shape), None, y_strides)
-    for one in channels_plan.candidates(problem, HOPPER):
+    for one in candidates(channels_plan, problem, HOPPER):
         assert fields(one.make().launches[0])["in_vectors"] == whole
 
 

@@ -10,6 +10,7 @@ import oracle
 import pytest
 from emulated import architecture, preferred
 from emulator import emulated_cuda
+from offered import candidates, said, why_not
 from operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, values
 from oracle import assert_close
 from strategies import Problem
@@ -43,13 +44,12 @@ def made(x: Any, w: Any, layout: str = "NCHW", **attributes: Any) -> correlation
 )
 def test_what_is_refused_goes_to_other_kernels_with_the_reason(x: Any, w: Any, attributes: Any, why: str) -> None:
     problem = made(x, w, **attributes)
-    assert not list(depthwise_transpose_plan.candidates(problem, HOPPER))
-    reasons = conv_plan.plan(problem, HOPPER).reasons
-    assert any(reason.startswith("not by depthwise columns: ") and why in reason for reason in reasons)
+    assert why in str(why_not(depthwise_transpose_plan, problem, HOPPER))
+    assert why in str(said(conv_plan.plan(problem, HOPPER), depthwise_transpose_plan))
 
 
 def test_one_image_of_one_row_is_taken() -> None:
-    assert list(depthwise_transpose_plan.candidates(made((1, 2, 1, 8), (2, 1, 1, 2), group=2, strides=[1, 2]), HOPPER))
+    assert candidates(depthwise_transpose_plan, made((1, 2, 1, 8), (2, 1, 1, 2), group=2, strides=[1, 2]), HOPPER)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

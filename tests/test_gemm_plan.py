@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from emulated import preferred
+from offered import family
 from strategies import GENERATORS
 
 from gpuconv import ArgumentError, _geometry
 from gpuconv.cuda import choice, conv_plan, direct_plan, params, structs
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.limits import nearest
+from gpuconv.cuda.offers import Candidate
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space
 from gpuconv.cuda.variants import all_variants
 
@@ -359,7 +360,7 @@ def test_of_equally_quick_candidates_the_first_is_taken() -> None:
         Candidate(f"kernel {n}", seconds, partial(made.__getitem__, n))
         for n, seconds in enumerate((3.06e-5, 1e-6, 1e-6))
     ]
-    chosen = choice.choose(None, candidates, HOPPER)
+    chosen = choice.choose(None, [family(candidates)], HOPPER)
     assert chosen.bytes_of("workspace") == 1
     assert chosen.reasons == (
         "kernel 0: modelled 30.6 us (30.6x)",

@@ -34,7 +34,7 @@ MOST_WAVEFRONTS_OF_GROUPS, MOST_OF_COLUMNS = 1.6, 4.0
 MOST_OF_ROWS = 1.2  # sectors of MaxPool's loads and stores together
 MOST_OF_BYTES = 1.25  # whose rows begin and end in the middle of a sector
 MOST_OF_PAIRED_LOADS = 2.2
-MOST_WAVEFRONTS = {"3d_bands": 2.2, "2d_planes": 1.6, "3d_tiles": 2.0, "3d_patches": 1.3}
+MOST_WAVEFRONTS = {"3d_tiles": 2.0, "3d_patches": 1.3}
 Rows = Mapping[str, Row]
 
 

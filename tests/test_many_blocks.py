@@ -67,8 +67,6 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
     "_vectors_": {"kernel", "strides", "dilations"},
     "1x7_5x5": {"kernel", "strides", "dilations"},
     "conv_bands_": {"strides", "dilations"},
-    "_bands": {"dilations"},
-    "_planes": {"strides", "dilations"},
     "_channels": {"dilations"},
     "_transpose_depthwise": {"dilations"},
     "_depth_to_space_": {"dilations"},

@@ -23,8 +23,8 @@ import gpuconv
 from gpuconv import _cases, _geometry
 from gpuconv._cases import Case
 from gpuconv.cuda import choice, conv_plan, mma_tile
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.limits import representative
+from gpuconv.cuda.offers import Candidate
 
 pytestmark = pytest.mark.emulator
 

@@ -135,6 +135,20 @@ def test_the_list_of_equivalent_mutants_names_mutants() -> None:
     assert set(listed) <= {target.name for module in modules for target in mutate_python.targets(module)}
 
 
+def test_the_divisions_without_remainders_are_there() -> None:
+    listed = [
+        (name, text) for modules in equivalent_python.EXACT.values() for name in modules for text in modules[name]
+    ]
+    assert len(set(listed)) == len(listed)
+    found = {
+        (target.module, ast.unparse(target.mutant.place.node))
+        for module in {name for name, _ in listed}
+        for target in mutate_python.targets(module)
+        if mutate_python.rounds_nothing(target)
+    }
+    assert found == set(listed)
+
+
 def test_the_functions_and_constants_that_choose_are_there() -> None:
     assert len(set(mutate_python.CHOOSING)) == len(mutate_python.CHOOSING)
     for beginning in mutate_python.CHOOSING:

@@ -16,6 +16,7 @@ import many_blocks
 import numpy as np
 import pytest
 from many_blocks import ManyBlocks
+from offered import candidates
 from operands import LAYOUTS
 
 from gpuconv import ArgumentError, _geometry
@@ -33,23 +34,21 @@ from gpuconv.cuda import (
     interleaved_plan,
     launching,
     params,
-    pool_bands,
     pool_channels,
     pool_general,
     pool_patches,
     pool_plan,
-    pool_planes,
     pool_problem,
     pool_tiles,
     pool_vectors,
     stem_plan,
 )
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.limits import representative
+from gpuconv.cuda.offers import Candidate
 from gpuconv.cuda.plan import Launch, Limits
 
 HOPPER = representative("sm_90a").limits
-COUNTING = (direct_plan, channels_plan, pool_bands, pool_channels, pool_patches, pool_planes, pool_tiles, pool_vectors)
+COUNTING = (direct_plan, channels_plan, pool_channels, pool_patches, pool_tiles, pool_vectors)
 Ints = tuple[int, ...]
 
 
@@ -87,16 +86,16 @@ families = pytest.mark.parametrize("family", FAMILIES, ids=lambda module: module
 
 def planned(family: Any, one: ManyBlocks, limits: Limits = HOPPER, problem: Any = None) -> Launch | None:
     """The last launch of the family's candidate of this name, if there is one."""
-    found: list[Candidate] = list(family.candidates(problem or problem_of(one), limits))
+    found: list[Candidate] = list(candidates(family, problem or problem_of(one), limits))
     named = [candidate for candidate in found if candidate.name == one.kernel]
     return named[0].make().launches[-1] if named else None
 
 
 # ---------------------------------------------------------------- shared memory
 
-# Kernels that every device has room for ask nothing: blocks of weights of 24 KiB at most, of planes together as well.
+# Kernels that every device has room for ask nothing: blocks of weights of 24 KiB at most.
 WITHOUT = (few_plan, depthwise_transpose_plan, pool_general, pool_vectors, pool_channels)
-UNASKED = ("conv_few_", "max_pool_bfloat16_2d_planes")
+UNASKED = "conv_few_"
 
 
 @families
@@ -143,8 +142,6 @@ def most_blocks(count: int) -> Iterator[None]:
 def blocks(family: ModuleType, one: ManyBlocks, launch: Launch) -> int:
     """As many as the family counts: those of the launch, or where it joins some, as they are before that."""
     x = one.problem.x_shape
-    if family is pool_planes:
-        return x[0] * x[1]
     if family is pool_channels:  # each thread makes one output of a vector of channels
         y = _geometry.max_pool(x, **one.problem.attributes).y_shape
         vector = 2 if one.kernel.endswith("indices") else 16 // one.dtype.itemsize

@@ -18,7 +18,7 @@ from test_planted_bugs import exchanged
 
 import gpuconv
 from gpuconv.cuda import choice, wgmma_plan
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.offers import Candidate
 
 pytestmark = pytest.mark.emulator
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from emulated import preferred
+from offered import why_not
 from strategies import rows_pool_problem
 
 import gpuconv
 from gpuconv import _dtypes, _geometry
-from gpuconv.cuda import pool_bands, pool_channels, pool_patches, pool_plan
+from gpuconv.cuda import pool_channels, pool_patches, pool_plan
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Launch, Plan
 from gpuconv.cuda.pool_problem import Problem
@@ -67,11 +68,11 @@ def launched(kernel: str, x: Ints, plan: Callable[..., Plan] = planned, **more: 
         ((32, 64, 112, 112), "int8", False, ([3, 3], [2, 2], [1, 1, 1, 1]), "3d_vectors_3x2"),
         ((32, 64, 112, 112), "bfloat16", True, ([3, 3], [2, 2], [1, 1, 1, 1]), "3d_vectors_3x2_indices"),
         ((8, 64, 360, 480), "float32", True, ([2, 2], [2, 2], [0] * 4), "3d_vectors_2x2_indices"),
-        ((32, 480, 14, 14), "bfloat16", False, ([3, 3], [1, 1], [1] * 4), "2d_planes"),
+        ((32, 480, 14, 14), "bfloat16", False, ([3, 3], [1, 1], [1] * 4), "3d_tiles"),
         ((64, 64, 55, 55), "float16", False, ([3, 3], [2, 2], [0] * 4), "3d_tiles"),
         ((8, 512, 20, 20), "float32", False, ([13, 13], [1, 1], [6] * 4), "3d_tiles"),
         ((1, 64, 128, 128, 128), "bfloat16", False, ([2] * 3, [2] * 3, [0] * 6), "3d_vectors_2x2"),
-        ((32, 80, 16000), "float32", False, ([3], [3], [0, 0]), "3d_bands"),
+        ((32, 80, 16000), "float32", False, ([3], [3], [0, 0]), "3d_tiles"),
         ((8, 64, 112, 112), "float32", False, ([7, 7], [3, 3], [0] * 4), "3d_tiles"),
         ((8, 64, 112, 112), "float64", False, ([4, 4], [4, 4], [0] * 4), "2d"),
         ((32, 64, 512, 512), "float32", False, ([4, 4], [1, 1], [0] * 4), "3d_tiles"),
@@ -163,8 +164,8 @@ def test_channels_must_be_neighbours_in_every_array(dense: str) -> None:
     problem = Problem(geometry, "float32", lying["x"], lying["y"], lying["indices"])
     alone = Problem(geometry, "float32", lying["x"], lying["y"], None)
     for family in (pool_channels, pool_patches):
-        assert family.refusal(problem, HOPPER) == "channels are not neighbours"
-        assert (family.refusal(alone, HOPPER) is None) == (dense == "indices")
+        assert why_not(family, problem, HOPPER) == "channels are not neighbours"
+        assert (why_not(family, alone, HOPPER) is None) == (dense == "indices")
 
 
 @pytest.mark.parametrize(
@@ -189,8 +190,8 @@ def test_channels_are_last_where_they_lie_closest_together(
 
 def test_column_major_numbers_do_not_matter_without_indices_or_with_one_axis() -> None:
     plane = planned((2, 3, 16, 16), kernel_shape=[2, 2], strides=[2, 2], storage_order=1)
-    line = planned((2, 3, 600), kernel_shape=[3], strides=[3], storage_order=1, indices=True)
-    assert [plan.launches[0].variant.source for plan in (plane, line)] == ["max_pool_vectors.cu", "max_pool_bands.cu"]
+    line = planned((64, 30, 6000), kernel_shape=[7], strides=[1], storage_order=1, indices=True)
+    assert [plan.launches[0].variant.source for plan in (plane, line)] == ["max_pool_vectors.cu", "max_pool_tiles.cu"]
 
 
 @pytest.mark.parametrize(
@@ -199,17 +200,7 @@ def test_column_major_numbers_do_not_matter_without_indices_or_with_one_axis() -
         ("vectors", "rows are not made of whole vectors of 8 elements", (1, 2, 9, 12), {"dtype": "float16"}),
         ("vectors", "windows of 3 x 3, 2 x 2 apart, padded by 2", (1, 2, 9, 16), {"pads": [0, 2, 0, 0]}),
         ("vectors", "windows of 3 x 2, 2 x 2 apart, padded by 0", (1, 2, 9, 16), {"kernel_shape": [3, 2]}),
-        ("bands", "windows of 4 x 2", (1, 2, 9, 16), {"kernel_shape": [4, 2]}),
-        (
-            "bands",
-            "shared memory does not hold the rows of a window",
-            (1, 1, 400, 3, 3000),
-            {"kernel_shape": [400, 3, 3]},
-        ),
-        ("planes", "windows more than one element apart", (1, 2, 9, 16), {}),
-        ("planes", "planes of several slices", (1, 2, 4, 9, 16), {"kernel_shape": [1, 3, 3], "strides": [1] * 3}),
-        ("planes", "shared memory does not hold a plane", (1, 2, 300, 300), {"strides": [1, 1]}),
-        ("planes", "dilated windows", (1, 2, 9, 16), {"dilations": [2, 2]}),
+        ("vectors", "dilated windows", (1, 2, 9, 16), {"dilations": [2, 2]}),
         (
             "tiles",
             "shared memory does not hold the rows of a window",
@@ -231,7 +222,12 @@ def test_each_kernel_says_why_it_does_not_accept_a_problem(
 def test_explain_prints_every_candidate_and_every_refusal(capsys: pytest.CaptureFixture[str]) -> None:
     gpuconv.explain("max_pool", (32, 64, 112, 112), dtype="bfloat16", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
     text = capsys.readouterr().out
-    for part in ("max_pool_bfloat16_2d: modelled", "vectors_3x2: modelled", "bands: modelled", "not by planes: "):
+    for part in (
+        "max_pool_bfloat16_2d: modelled",
+        "vectors_3x2: modelled",
+        "tiles: modelled",
+        "not by channels, patches: ",
+    ):
         assert part in text
     assert text.count("chosen\n") == 1
 
@@ -277,11 +273,10 @@ def test_lanes_of_a_warp_help_their_neighbours(kernel: int, stride: int, pads: l
 
 
 def test_values_alone_have_no_address_of_indices() -> None:
-    for kernel in ("vectors_2x2", "bands"):
+    for kernel in ("vectors_2x2", "tiles"):
         launch, struct = launched(kernel, (2, 3, 8, 16), kernel_shape=[2, 2], strides=[2, 2])
         assert launch.pointers == (("x", 0), ("y", 8))
         assert struct["indices_stride"] == [0, 0]
-    assert launched("planes", (2, 3, 8, 16), kernel_shape=[4, 4])[0].pointers == (("x", 0), ("y", 8))
 
 
 def test_the_struct_of_vectors_of_channels() -> None:
@@ -388,35 +383,15 @@ def test_tiles_of_long_rows_are_cut_where_that_reads_less() -> None:
     assert struct["tile_rows"] % 5 == 0  # whole runs of windows
 
 
-def test_planes_that_are_neighbours_share_a_band() -> None:
-    launch, struct = launched("bands", (64, 100, 13, 13), kernel_shape=[3, 3], strides=[2, 2])
+def test_planes_that_are_neighbours_share_a_tile() -> None:
+    launch, struct = launched("tiles", (64, 100, 13, 13), kernel_shape=[3, 3], strides=[2, 2])
     assert (struct["merged"], struct["tile_rows"], struct["tile_columns"]) == (1, 6, 6)
-    assert struct["tile_planes"] == 16384 // 4 // 169 // 2  # halved once: there are to be four for a multiprocessor
+    assert struct["tile_planes"] > 1
     assert launch.grid == (-(-6400 // struct["tile_planes"]), 1, 1)
-    apart = launched("bands", (64, 100, 13, 13), kernel_shape=[3, 3], strides=[2, 2], indices=True)[1]
-    assert apart["tile_planes"] == struct["tile_planes"]
-    geometry = _geometry.max_pool((64, 100, 13, 13), kernel_shape=[3, 3])
-    views = Problem(geometry, "float32", (17100, 171, 13, 1), contiguous_strides(geometry.y_shape), None)
-    (band,) = (one for one in pool_plan.candidates(views, HOPPER) if one.name.endswith("_bands"))
-    (struct,) = np.frombuffer(band.make().launches[0].parameters, band.make().launches[0].variant.layout)
+    apart: Ints = (17100, 171, 13, 1)
+    launch, struct = launched("tiles", (64, 100, 13, 13), x_strides=apart, kernel_shape=[3, 3], strides=[2, 2])
     assert (struct["tile_planes"], struct["merged"]) == (1, 1)  # rows are neighbours all the same
-
-
-@pytest.mark.parametrize(
-    ("planes", "rows", "columns", "walk"),
-    [
-        (4, 8, 64, 8),
-        (4, 20, 64, 8),
-        (1, 16, 64, 4),
-        (1, 15, 64, 4),
-        (1, 7, 64, 2),
-        (1, 16, 32, 2),
-        (1, 5, 256, 5),
-        (1, 3, 9, 1),
-    ],
-)
-def test_threads_walk_down_as_far_as_leaves_each_of_256_some(planes: int, rows: int, columns: int, walk: int) -> None:
-    assert pool_bands._walk(pool_bands._Tile(planes, rows, columns, rows + 2, columns + 2, False)) == walk
+    assert launch.grid == (6400, 1, 1)
 
 
 @pytest.mark.parametrize("dtype", _dtypes.MAX_POOL_DTYPES)
@@ -424,7 +399,7 @@ def test_launches_cover_all_outputs_and_keep_to_the_device(dtype: str) -> None:
     for seed in range(60):
         problem = rows_pool_problem(Random(seed))
         for indices in (False, True):
-            for kernel, covered in (("vectors", _strips), ("bands", _bands), ("tiles", _bands), ("planes", _planes)):
+            for kernel, covered in (("vectors", _strips), ("tiles", _tiles)):
                 with preferred(kernel):
                     plan = planned(problem.x_shape, dtype=dtype, indices=indices, **problem.attributes)
                 (launch,) = plan.launches
@@ -451,11 +426,7 @@ def _after(struct: Any, launch: Launch) -> bool:
     return 3 - int(launch.variant.arguments[2]) > struct["pad"][2]
 
 
-def _bands(struct: Any, launch: Launch, plan: Plan) -> int:
+def _tiles(struct: Any, launch: Launch, plan: Plan) -> int:
     return (
         launch.grid[0] * int(struct["tile_planes"]) * int(struct["tile_rows"]) * int(struct["tile_columns"]["divisor"])
     )
-
-
-def _planes(struct: Any, launch: Launch, plan: Plan) -> int:
-    return launch.grid[0] * int(struct["tile_planes"]) * prod(struct["y_extent"].tolist())

@@ -19,8 +19,8 @@ from strategies import checked
 import gpuconv
 from gpuconv import _geometry, _layout
 from gpuconv.cuda import choice, conv_plan
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.limits import representative
+from gpuconv.cuda.offers import Candidate
 from gpuconv.cuda.prepared import contiguous_strides
 
 ARITHMETIC = [

@@ -25,14 +25,12 @@ from gpuconv.cuda import (
     interleaved_plan,
     mma_plan,
     pointwise_plan,
-    pool_bands,
     pool_channels,
     pool_grad_walks,
-    pool_planes,
     pool_tiles,
     pool_vectors,
     split_plan,
-    weight_grad_plan,
+    weight_grad_plain,
 )
 from gpuconv.cuda.direct_work import Form
 from gpuconv.cuda.gemm_plan import Tile
@@ -279,10 +277,7 @@ def test_max_pool_loads_every_row_of_vectors_once_and_compares_short_elements_in
 
 @needs_nvrtc
 @needs_disassembler
-@pytest.mark.parametrize(
-    "variant",
-    [pool_bands.variant("bfloat16", True), pool_planes.variant("int8", False), pool_tiles.variant("float16", False)],
-)
+@pytest.mark.parametrize("variant", [pool_tiles.variant(*one) for one in (("bfloat16", True), ("int8", False))])
 def test_max_pool_copies_to_shared_memory_in_vectors(variant: Variant) -> None:
     body = code(variant)
     assert set(sass.names(body, range(len(body)), "LDGSTS")) == {"LDGSTS.E.BYPASS.128.ZFILL"}
@@ -397,8 +392,8 @@ def test_the_disassemblers_text_is_read() -> None:
 @pytest.mark.parametrize("dtype", _dtypes.CONV_DTYPES)
 def test_gradients_of_weights_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
     """A slice of pixels: what is around the loop over its vectors, and that loop as often as it has vectors."""
-    for tile in weight_grad_plan._TILES:
-        body = code(weight_grad_plan.variant(dtype, False, 3, tile))
+    for tile in weight_grad_plain._TILES:
+        body = code(weight_grad_plain.variant(dtype, False, 3, tile))
         inner, *more = [loop for loop in sass.loops(body) if sass.multiplications(body, loop) > 1]
         found = len(inner) / sass.multiplications(body, inner)
         if more:

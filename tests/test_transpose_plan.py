@@ -10,11 +10,22 @@ import oracle
 import pytest
 from emulated import preferred
 from emulator import emulated_cuda
+from offered import candidates, said, why_not
 from operands import values
 
 import gpuconv
 from gpuconv import _geometry
-from gpuconv.cuda import choice, conv_plan, correlation, depth_to_space_plan, gemm_plan, interleaved_plan, model
+from gpuconv.cuda import (
+    choice,
+    conv_plan,
+    correlation,
+    depth_to_space_matrix_plan,
+    depth_to_space_plan,
+    depthwise_transpose_plan,
+    gemm_plan,
+    interleaved_plan,
+    model,
+)
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
 from gpuconv.cuda.plan import Limits, Plan
@@ -38,7 +49,7 @@ def plan(one: Problem, kernel: str = "", limits: Limits = HOPPER) -> Plan:
 
 
 def names(one: Problem, limits: Limits = HOPPER) -> set[str]:
-    return {candidate.name.partition("_3d_")[0] for candidate in conv_plan.candidates(one, limits)}
+    return {candidate.name.partition("_3d_")[0] for candidate in candidates(conv_plan, one, limits)}
 
 
 def fields(made: Plan) -> Any:
@@ -78,8 +89,7 @@ def test_weights_in_another_order_are_packed_or_not_taken() -> None:
     turned = replace(one, w_strides=(-group, -filters, -channels, -height, -width))
     assert [len(plan(each, "depth_to_space").launches) for each in (one, turned)] == [1, 2]
     apart = replace(one, w_strides=(group, filters, channels, width, height))
-    reason = "not by conv_transpose_depth_to_space: the taps of a channel do not lie behind each other in w"
-    assert reason in plan(apart).reasons
+    assert said(plan(apart), depth_to_space_plan) == "the taps of a channel do not lie behind each other in w"
 
 
 @pytest.mark.emulator
@@ -115,15 +125,14 @@ def test_a_single_input_makes_a_block_of_any_size() -> None:
 def test_other_kernels_are_not_their_stride(x: Ints, w: Ints, attributes: dict[str, Any], reason: str) -> None:
     one = problem(x, w, **attributes)
     assert not any("depth_to_space" in name for name in names(one))
-    (line,) = (line for line in plan(one).reasons if line.startswith("not by conv_transpose_depth_to_space: "))
-    assert line.endswith(reason)
+    assert str(said(plan(one), depth_to_space_plan)).endswith(reason)
 
 
 def test_outputs_cut_off_far_away_need_room_in_their_offsets() -> None:
     one = problem((1, 1, 2**24), (1, 1, 32), strides=[32], pads=[2**29 - 32, 0])
-    assert depth_to_space_plan.refusal(one, HOPPER) is None
+    assert why_not(depth_to_space_plan, one, HOPPER) is None
     apart = replace(one, y_strides=(*one.y_strides[:2], 8))
-    assert depth_to_space_plan.refusal(apart, HOPPER) == "it needs 64-bit indices"
+    assert why_not(depth_to_space_plan, apart, HOPPER) == "it needs 64-bit indices"
 
 
 # ---------------------------------------------------------------- all phases along W in one block
@@ -156,29 +165,27 @@ def test_a_block_has_all_phases_along_w() -> None:
 def test_other_phases_are_not_interleaved(x: Ints, w: Ints, attributes: dict[str, Any], reason: str) -> None:
     one = problem(x, w, **attributes)
     assert not any("interleaved" in name for name in names(one))
-    (line,) = (line for line in plan(one).reasons if line.startswith("not by conv_transpose_interleaved: "))
-    assert line.endswith(reason)
+    assert str(said(plan(one), interleaved_plan)).endswith(reason)
 
 
 def test_rows_that_lie_apart_are_not_interleaved() -> None:
     one = problem((1, 4, 9, 9), (4, 6, 3, 3), strides=[2, 2])
     apart = replace(one, y_strides=tuple(reversed(one.y_strides)))
-    (line,) = (line for line in plan(apart).reasons if line.startswith("not by conv_transpose_interleaved: "))
-    assert "neighbours along W do not lie next to each other in y" in line
+    assert said(plan(apart), interleaved_plan) == "neighbours along W do not lie next to each other in y"
 
 
 def test_conv_has_no_phases() -> None:
     geometry = _geometry.conv((1, 4, 9), (6, 4, 3))
     strides = map(contiguous_strides, (geometry.x_shape, geometry.w_shape))
     one = correlation.of_conv(geometry, "float32", *strides, None, contiguous_strides(geometry.y_shape))
-    assert interleaved_plan.refusal(one, HOPPER)
-    assert depth_to_space_plan.refusal(one, HOPPER)
-    assert not any("not by" in line for line in plan(one).reasons)
+    for family in (interleaved_plan, depth_to_space_plan, depth_to_space_matrix_plan, depthwise_transpose_plan):
+        assert why_not(family, one, HOPPER)
+        assert said(plan(one), family) is None  # which goes without saying
 
 
 def test_a_small_shared_memory_leaves_room_for_fewer_tiles() -> None:
     one = problem((1, 16, 9, 9), (16, 64, 3, 3), "float64", strides=[2, 2])
-    tiles = [{c.name for c in interleaved_plan.candidates(one, limits)} for limits in (HOPPER, ADA)]
+    tiles = [{c.name for c in candidates(interleaved_plan, one, limits)} for limits in (HOPPER, ADA)]
     assert tiles[1] == {"conv_transpose_interleaved_float64_3d_16x128x8_uniform"}
     assert tiles[1] < tiles[0]
 
@@ -205,7 +212,7 @@ def test_wide_outputs_are_written_in_whole_rows(x: Ints, w: Ints, attributes: di
 def test_a_phase_alone_writes_parts_of_sectors(stride: int, sectors: int) -> None:
     """Of 8 elements of float32: a sector has at least one of a phase."""
     one = problem((64, 1, 2**16), (1, 1, 1), strides=[stride])
-    general = min(candidate.seconds for candidate in gemm_plan.candidates(one, HOPPER))
+    general = min(candidate.seconds for candidate in candidates(gemm_plan, one, HOPPER))
     written = sectors * 4 * 64 * (stride * (2**16 - 1) + 1)
     traffic = model.memory(written + 4 * 64 * 2**16 + 4, HOPPER)
     assert traffic < general < 1.3 * traffic + HOPPER.rates.launch

@@ -17,7 +17,7 @@ from operands import filled
 import gpuconv
 from gpuconv import OutOfDeviceMemory, _whole_numbers
 from gpuconv.cuda import conv_plan, device, few_plan, gemm_plan, tuned
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.offers import Candidate
 
 QUICK = "conv_float32_2d_16x128x16"  # as the stand-in measures it; the model takes another one
 

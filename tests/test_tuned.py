@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from offered import family
 
 from gpuconv.cuda import choice, tuned
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.offers import Candidate
 from gpuconv.cuda.plan import Limits, Plan
 
 
@@ -135,7 +136,7 @@ def test_where_nothing_can_be_written_the_choice_holds_in_this_process(
 def _choose(name: str) -> Plan:
     plans = [Plan(kernel, (), ()) for kernel in ("slow", "quick")]
     candidates = [Candidate(p.operator, 2e-6 - 1e-6 * n, [p].pop) for n, p in enumerate(plans)]
-    return choice.choose(FIRST, candidates, Limits("sm_90a", 132, 1, 1, name))
+    return choice.choose(FIRST, [family(candidates)], Limits("sm_90a", 132, 1, 1, name))
 
 
 def test_what_was_measured_goes_before_the_model() -> None:

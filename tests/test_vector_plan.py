@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from offered import why_not
 from test_wgmma_plan import problem
 
 from gpuconv.cuda import channels_plan, channels_tile, grouped_work, matrix_plan, mma_plan, stem_tile
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.fragments import arithmetic
+from gpuconv.cuda.limits import representative
 
 Ints = tuple[int, ...]
 Whole = Callable[[Problem], bool]
@@ -55,7 +57,7 @@ def test_every_axis_moves_by_whole_vectors_of_channels(name: str) -> None:
         assert {more: whole(there) for more, there in moved.items()} == {chunk: True, chunk // 2: False, 1: False}, axis
     apart = replace(one, **{field: shifted(strides, 1, 1)})  # channels that are no neighbours
     if whole is channels_tile.in_vectors:
-        assert channels_plan.refusal(apart) is not None
+        assert why_not(channels_plan, apart, representative("sm_90a").limits) is not None
     else:
         assert not whole(apart)
 

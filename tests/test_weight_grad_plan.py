@@ -9,6 +9,7 @@ from typing import Any
 import machine_code
 import numpy as np
 import pytest
+from offered import candidates, why_not
 from steady import steady
 from toolchain import needs_disassembler, needs_nvrtc
 
@@ -42,7 +43,7 @@ def problem_of(
 
 
 def names(problem: Problem) -> list[str]:
-    return [one.name for one in weight_grad_tile_plan.candidates(problem, LIMITS)]
+    return [one.name for one in candidates(weight_grad_tile_plan, problem, LIMITS)]
 
 
 def test_the_fields_of_a_small_problem() -> None:
@@ -110,9 +111,9 @@ def test_large_tiles_refuse_what_they_have_no_room_for(
     x_shape: Any, w_shape: Any, dtype: str, attributes: Any, why: str
 ) -> None:
     problem = problem_of(x_shape, w_shape, dtype, **attributes)
-    assert weight_grad_tile_plan.refusal(problem) == why
+    assert why_not(weight_grad_tile_plan, problem, LIMITS) == why
     assert not names(problem)
-    assert any("64x64" in one.name for one in weight_grad_plan.candidates(problem, LIMITS))
+    assert any("64x64" in one.name for one in candidates(weight_grad_plan, problem, LIMITS))
 
 
 def test_channels_may_lie_nearly_2_gib_apart() -> None:
@@ -130,11 +131,11 @@ def test_extents_may_be_nearly_2_to_the_30() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_tiles_may_have_all_shared_memory_of_a_block_and_no_more(dtype: str, last: bool) -> None:
     problem = problem_of((4, 64, 20, 20), (64, 64, 3, 3), dtype, last)
-    for candidate in weight_grad_tile_plan.candidates(problem, LIMITS):
+    for candidate in candidates(weight_grad_tile_plan, problem, LIMITS):
         shared = candidate.make().launches[0].shared_bytes
         for room, expected in ((shared, True), (shared - 1, False)):
             limits = replace(LIMITS, shared_bytes_per_block=room)
-            found = [one.name for one in weight_grad_tile_plan.candidates(problem, limits)]
+            found = [one.name for one in candidates(weight_grad_tile_plan, problem, limits)]
             assert (candidate.name in found) is expected
     assert names(problem)
 
@@ -216,7 +217,7 @@ def test_usual_layers_get_tensor_cores(dtype: str, precision: str, last: bool) -
     for c, m, size, kernel in ((64, 64, 56, 3), (256, 64, 56, 1), (128, 128, 28, 3), (512, 512, 7, 3), (3, 64, 112, 7)):
         pads = [kernel // 2] * 4
         problem = problem_of((16, c, size, size), (m, c, kernel, kernel), dtype, last, pads=pads, precision=precision)
-        best = min(weight_grad_plan.candidates(problem, LIMITS), key=lambda one: one.seconds)
+        best = min(candidates(weight_grad_plan, problem, LIMITS), key=lambda one: one.seconds)
         assert weight_grad_tiles.arithmetic_of(problem).label in best.name, best.name
         assert not last or c == 3 or best.name.endswith("_channels")
 

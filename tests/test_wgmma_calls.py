@@ -20,7 +20,7 @@ from test_mma import assert_within
 
 import gpuconv
 from gpuconv.cuda import choice
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.offers import Candidate
 
 pytestmark = pytest.mark.emulator
 

@@ -19,7 +19,7 @@ from emulator.device import EmulatedDevice, LaunchRecord
 
 import gpuconv
 from gpuconv.cuda import choice, device
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.offers import Candidate
 
 pytestmark = pytest.mark.emulator
 

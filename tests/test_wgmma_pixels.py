@@ -29,7 +29,7 @@ from test_wgmma_strips import (
 import gpuconv
 from gpuconv._geometry import Ints
 from gpuconv.cuda import choice, wgmma_pixels, wgmma_plan, wgmma_tile
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.offers import Candidate
 from gpuconv.cuda.wgmma_tile import PIXELS, PixelsTile
 
 pytestmark = pytest.mark.emulator

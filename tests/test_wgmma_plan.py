@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import offered
 import oracle
 import pytest
 import tma_model
@@ -18,9 +19,9 @@ from test_gemm_plan import fields
 import gpuconv
 from gpuconv import _geometry
 from gpuconv.cuda import choice, conv_plan, correlation, wgmma_maps, wgmma_pixels, wgmma_plan, wgmma_strips, wgmma_tile
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.limits import representative
+from gpuconv.cuda.offers import Candidate
 from gpuconv.cuda.plan import Launch, Limits, Plan
 from gpuconv.cuda.prepared import contiguous_strides
 from gpuconv.cuda.wgmma_tile import Tile
@@ -55,7 +56,7 @@ def problem(
 
 
 def candidates(one: Problem, limits: Limits = HOPPER) -> dict[str, Candidate]:
-    return {candidate.name: candidate for candidate in wgmma_plan.candidates(one, limits)}
+    return {candidate.name: candidate for candidate in offered.candidates(wgmma_plan, one, limits)}
 
 
 # ---------------------------------------------------------------- the kernel, as NumPy sees it
@@ -410,7 +411,7 @@ def test_what_maps_fetch_makes_the_operator(operator: str) -> None:
             one = problem(operator, x, w, dtype, precision=precision, layout=layout, **attributes)
         except ValueError:  # an output of no or of negative size
             continue
-        if 0 in one.y_shape or wgmma_plan.refusal(one, HOPPER) is not None:
+        if 0 in one.y_shape or offered.why_not(wgmma_plan, one, HOPPER) is not None:
             continue
         found = [each for name, each in candidates(one).items() if "_split" not in name]
         chosen = random.choice(found)
@@ -453,7 +454,7 @@ def test_what_strips_hold_makes_conv() -> None:
             )
         except ValueError:  # an output of negative size
             continue
-        if 0 in one.y_shape or wgmma_plan.refusal(one, HOPPER) is not None:
+        if 0 in one.y_shape or offered.why_not(wgmma_plan, one, HOPPER) is not None:
             continue
         names = [name for name in candidates(one) if "_rows" in name or "_patches" in name]
         found = [candidates(one)[name] for name in names if "_pixel_" not in name]
@@ -503,7 +504,7 @@ def test_pixels_that_come_to_registers_make_the_operator(monkeypatch: pytest.Mon
             one = problem(operator, x, w, "float32", **options, **attributes)
         except ValueError:  # an output of negative size
             continue
-        if not 0 < one.multiplications < 5 * 10**7 or wgmma_plan.refusal(one, HOPPER) is not None:
+        if not 0 < one.multiplications < 5 * 10**7 or offered.why_not(wgmma_plan, one, HOPPER) is not None:
             continue
         monkeypatch.setattr(wgmma_pixels, "_RUNS", (random.choice(runs),))
         found = [each for name, each in candidates(one).items() if "_pixel_" in name]
@@ -690,8 +691,8 @@ def test_what_tma_does_not_take_is_refused_with_a_reason(
 ) -> None:
     one = problem(operator, x, w, **more)
     assert not candidates(one)
-    assert why in str(wgmma_plan.refusal(one, HOPPER))
-    assert why in str(wgmma_plan.explained(one, HOPPER))
+    assert why in str(offered.why_not(wgmma_plan, one, HOPPER))
+    assert why in str(offered.refused(wgmma_plan, one, HOPPER))
 
 
 @pytest.mark.parametrize(
@@ -733,7 +734,7 @@ def test_the_reach_of_taps_is_what_they_meet(operator: str) -> None:
 
 def test_copies_of_too_many_elements_are_refused() -> None:
     one = problem("conv", (2, 1, 2**13, 2**14), (64, 1, 3, 3), strides=[8, 8])
-    assert "a copy of x or w would have 2**31 elements" in str(wgmma_plan.refusal(one, HOPPER))
+    assert "a copy of x or w would have 2**31 elements" in str(offered.why_not(wgmma_plan, one, HOPPER))
 
 
 @pytest.mark.parametrize(
@@ -823,8 +824,8 @@ def test_other_devices_and_types_have_none_and_nothing_is_said() -> None:
         (problem("conv", x, w, "float64"), "sm_90a"),
     ):
         limits = representative(architecture).limits
-        assert wgmma_plan.explained(one, limits) is None
-        assert wgmma_plan.refusal(one, limits) is not None
+        assert offered.refused(wgmma_plan, one, limits).plain
+        assert offered.why_not(wgmma_plan, one, limits) is not None
 
 
 def test_a_device_with_little_shared_memory_has_the_tiles_that_fit() -> None:
@@ -833,7 +834,7 @@ def test_a_device_with_little_shared_memory_has_the_tiles_that_fit() -> None:
     assert {name.removesuffix("_split").rpartition("_")[2] for name in candidates(one, limits)} == {"64x128"}
     limits = Limits("sm_90a", 132, 99 * 1024, 100 * 1024)
     assert not candidates(one, limits)
-    assert "bytes of shared memory, there are 101376" in str(wgmma_plan.explained(one, limits))
+    assert "bytes of shared memory, there are 101376" in str(offered.refused(wgmma_plan, one, limits))
 
 
 # ---------------------------------------------------------------- plans
@@ -1497,7 +1498,7 @@ LARGE = [  # of 20 GFLOP or more, with 128 channels or more on either side
 @pytest.mark.parametrize(("x", "w", "more"), LARGE)
 def test_large_layers_are_made_by_wgmma(x: Ints, w: Ints, more: dict[str, Any], layout: str) -> None:
     one = problem("conv", x, w, "bfloat16", layout=layout, **more)
-    found = list(conv_plan.candidates(one, HOPPER))
+    found = list(candidates(conv_plan, one, HOPPER))
     best = choice.quickest(found)
     others = min(each.seconds for each in found if "wgmma" not in each.name)
     assert "wgmma" in best.name

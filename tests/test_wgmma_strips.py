@@ -18,7 +18,7 @@ from strategies import Problem
 
 import gpuconv
 from gpuconv.cuda import choice, wgmma_plan, wgmma_tile
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.offers import Candidate
 from gpuconv.cuda.wgmma_tile import HALF_SLICE, SLICE_BYTES, STRIPS, StripsTile
 
 pytestmark = pytest.mark.emulator

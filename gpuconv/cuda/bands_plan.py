@@ -15,8 +15,8 @@ from gpuconv import _dtypes
 from gpuconv.cuda import bands_tile, correlation, launching, model
 from gpuconv.cuda.bands_tile import THREADS, Tile
 from gpuconv.cuda.bands_work import Axis, Form, Work
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.variant import Variant
 
@@ -40,9 +40,11 @@ _DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 112, 0.82))  # any
 # ---------------------------------------------------------------- plans
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for the best form of each number of filters that the device has room for."""
-    if refusal(problem) is not None:
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
         return
     lifted = correlation.in_three_axes(problem)
     work, scattered = _work(lifted), _scattered_bytes(problem)
@@ -62,21 +64,21 @@ def _fitting(work: Work) -> list[Form]:
     return list(found.values())
 
 
-def refusal(problem: Problem) -> str | None:
+def _refusal(problem: Problem) -> Refusal | None:
     """Return why no kernel of this family takes a problem; None where one does."""
     if problem.filters > MOST_FILTERS:
-        return f"{problem.filters} output channels a group; it takes up to {MOST_FILTERS}"
+        return Refusal(f"{problem.filters} output channels a group; it takes up to {MOST_FILTERS}", plain=True)
     if problem.rank > 3:
-        return f"{problem.rank} spatial axes; it has three"
+        return Refusal(f"{problem.rank} spatial axes; it has three")
     if any(step != 1 for step in problem.column_strides[-2:] + problem.dilations[-2:]):
         steps = problem.strides or problem.column_strides
-        return (
+        return Refusal(
             f"strides {steps}, dilations {problem.dilations}: it takes dilations, and Conv's strides, along depth alone"
         )
     if problem.rows == 0 or 0 in problem.x_shape:
-        return "there is nothing to sum"
+        return Refusal("there is nothing to sum")
     if problem.wide():
-        return "it needs 64-bit indices"
+        return Refusal("it needs 64-bit indices")
     return None
 
 

@@ -6,6 +6,7 @@ are of the accumulator's type.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -32,15 +33,26 @@ _ALONE = 0.25  # share of its instructions' time that a block alone on a multipr
 
 
 @dataclass(frozen=True)
-class Tile:
-    """What a block makes: threads along rows and columns, with so many jobs, of so many channels at once."""
+class Team:
+    """The threads of a block along rows and columns, its jobs and parts: what it makes, however many channels at once.
+
+    Attributes
+    ----------
+    work : Work
+    form : Form
+    threads : tuple of int
+        Along rows and columns.
+    jobs : int
+        Of so many threads each.
+    parts : int
+        That share the channels of a job.
+    """
 
     work: Work
     form: Form
     threads: tuple[int, int]
     jobs: int
     parts: int
-    step: int
 
     @cached_property
     def word(self) -> int:
@@ -62,16 +74,16 @@ class Tile:
         """Positions of each of the rows that a line is cut into, or 0."""
         return self.positions[1] if self.work.line else 0
 
-    @cached_property
+    @property
     def blocks_by_axis(self) -> tuple[int, int]:
         height, width = self.work.height.positions, self.work.width.positions
         if self.work.line:
             height, width = -(-width // self.positions[1]), 1
         return -(-height // self.positions[0]), -(-width // self.positions[1])
 
-    @cached_property
+    @property
     def all_jobs(self) -> int:
-        return -(-self.work.filters * self.work.width.phases // self.form.filters) * self.work.height.phases
+        return _all_jobs(self.work, self.form)
 
     @property
     def job_blocks(self) -> int:
@@ -84,11 +96,9 @@ class Tile:
     # ---- shared memory
 
     @cached_property
-    def extent(self) -> tuple[int, int]:
-        """Rows and columns of the band; of columns also what fills the last vectors up."""
-        rows, columns = self.positions
-        reach = (self.form.chunks(self.work) - 1) * self.form.kernel_columns + self._window * self.vector
-        return rows + self.work.height.taps - 1, columns - self.vector + reach
+    def chunks(self) -> int:
+        """Parts of a kernel's row."""
+        return self.form.chunks(self.work)
 
     @cached_property
     def _window(self) -> int:
@@ -99,6 +109,13 @@ class Tile:
     def _banks(self) -> int:
         """Of shared memory, as wide as a vector."""
         return _BANK_BYTES // self.word // self.vector
+
+    @cached_property
+    def extent(self) -> tuple[int, int]:
+        """Rows and columns of the band; of columns also what fills the last vectors up."""
+        rows, columns = self.positions
+        reach = (self.chunks - 1) * self.form.kernel_columns + self._window * self.vector
+        return rows + self.work.height.taps - 1, columns - self.vector + reach
 
     @cached_property
     def row_pitch(self) -> int:
@@ -119,9 +136,9 @@ class Tile:
     @cached_property
     def row_weights(self) -> int:
         """Words of a kernel's row."""
-        return self.form.chunks(self.work) * multiples.whole(self.form.kernel_columns * self.form.filters, self.vector)
+        return self.chunks * multiples.whole(self.form.kernel_columns * self.form.filters, self.vector)
 
-    @property
+    @cached_property
     def channel_weights(self) -> int:
         return self.jobs * self.work.height.taps * self.row_weights
 
@@ -131,19 +148,28 @@ class Tile:
         apart = max(1, self._banks // self.work.width.phases) if self.work.width.phases > 1 else 0
         return multiples.congruent(prod(self.positions) // self.vector, 1, apart, self._banks) * self.vector
 
-    @cached_property
-    def shared_bytes(self) -> int:
-        band = self.step * (self.channel_pitch + self.channel_weights)
+    def room(self, step: int) -> int:
+        """Return the bytes of shared memory of a block."""
+        band = step * (self.channel_pitch + self.channel_weights)
         return self.word * max(band, self.jobs * self.form.filters * self.plane)
+
+    @cached_property
+    def _most_resident(self) -> int:
+        """Blocks that a multiprocessor has registers for."""
+        return blocks_per_sm(self.form, self.work.dtype)
+
+    def resident(self, shared_bytes: int, limits: Limits) -> int:
+        """Return how many blocks of so many bytes a multiprocessor has room for."""
+        return min(limits.shared_bytes_per_multiprocessor // (shared_bytes + RESERVED_BYTES), self._most_resident)
 
     # ---- time
 
     @cached_property
-    def _rounds(self) -> int:
-        """Bands that a block copies."""
-        return -(-self.work.channels // self.step) * self.work.planes
+    def _accumulator(self) -> str:
+        """Type of the sums."""
+        return _dtypes.entry(self.work.dtype).accumulator
 
-    @property
+    @cached_property
     def _busy(self) -> int:
         """Warps with sums to make."""
         return -(-prod(self.threads) * self.jobs * self.parts // _WARP)
@@ -154,73 +180,90 @@ class Tile:
         height, spatial = self.work.height, prod(self.threads)
         if height.phases == 1 or height.kernel % height.phases == 0:
             return height.taps
+        rows = [(height.kernel + height.phases - 1 - phase) // height.phases for phase in range(height.phases)]
         met = 0
         for first in range(0, _WARP * self._busy, _WARP):
-            phases = {thread // spatial % self.jobs % height.phases for thread in range(first, first + _WARP)}
-            met += sum({(height.kernel + height.phases - 1 - phase) // height.phases for phase in phases})
+            jobs = range(first // spatial, (first + _WARP - 1) // spatial + 1)
+            met += sum({rows[job % self.jobs % height.phases] for job in jobs})
         return met / self._busy
 
-    @property
-    def _channels(self) -> int:
-        """Channels that a thread meets."""
-        return self._rounds * -(-min(self.step, self.work.channels) // self.parts)
-
     @cached_property
-    def instructions(self) -> float:
-        """Instructions of a block, counted by thread."""
+    def _sums(self) -> float:
+        """Instructions of a thread for the sums of a channel, at full efficiency."""
         form = self.form
-        sums = form.filters * form.rows * self.vector * self._kernel_rows * form.kernel_columns * form.chunks(self.work)
-        outputs = self.jobs * form.filters * prod(self.positions)
-        weights = self.channel_weights * (_PLACE * self._rounds + _WEIGHT * self._copied)
+        return form.filters * form.rows * self.vector * self._kernel_rows * form.kernel_columns * self.chunks
+
+    def instructions(self, rounds: int, channels: int) -> float:
+        """Return the instructions of a block of so many bands, and channels of a thread; counted by thread."""
+        outputs = self.jobs * self.form.filters * prod(self.positions)
+        weights = self.channel_weights * (_PLACE * rounds + _WEIGHT * self._copied)
         return (
-            self._busy * _WARP * self._channels * sums / form.efficiency
-            + self._copies
+            self._busy * _WARP * channels * self._sums / self.form.efficiency
+            + self._copies(rounds)
             + weights
             + _OUTPUT * outputs
-            + THREADS * (_BLOCK + _ROUND * self._rounds)
+            + THREADS * (_BLOCK + _ROUND * rounds)
         )
 
-    @property
+    @cached_property
     def _copied(self) -> int:
         """Channels that a block copies, once for every plane of the kernel."""
         return self.work.planes * self.work.channels
 
-    @property
-    def _copies(self) -> float:
-        """Instructions of copying x."""
+    def _copies(self, rounds: int) -> float:
+        """Return the instructions of copying x."""
         rows, columns = self.extent
         if self.work.vectors < 0:  # a warp along each row, two threads a column
-            each = 2 * _PLACE_CHANNELS * self._rounds + _COPY_CHANNELS * self._copied
+            each = 2 * _PLACE_CHANNELS * rounds + _COPY_CHANNELS * self._copied
             return rows * multiples.whole(columns, _WARP // 2) * each
         if self.work.vectors == 1:
-            return rows * columns * (_PLACE * self._rounds + _COPY_ONE * self._copied)
+            return rows * columns * (_PLACE * rounds + _COPY_ONE * self._copied)
         each = _COPY if _dtypes.entry(self.work.dtype).itemsize > 2 else _COPY_HALF
-        return rows * columns * (_PLACE / self.vector * self._rounds + each * self._copied)
+        return rows * columns * (_PLACE / self.vector * rounds + each * self._copied)
 
-    @property
-    def wavefronts(self) -> float:
-        """Wavefronts of shared memory of a block, and lines that it reads of x."""
-        form, taps, chunks, size = self.form, self._kernel_rows, self.form.chunks(self.work), _BANK_BYTES // self.word
-        rows = chunks * (taps + -(-taps // form.kernel_rows) * (form.rows - 1))
-        reads = rows * self._window * self.vector * _WARP / size + taps * self.row_weights / self.vector
+    @cached_property
+    def _reads(self) -> float:
+        """Wavefronts of shared memory of a warp for a channel."""
+        form, taps, size = self.form, self._kernel_rows, _BANK_BYTES // self.word
+        rows = self.chunks * (taps + -(-taps // form.kernel_rows) * (form.rows - 1))
+        return rows * self._window * self.vector * _WARP / size + taps * self.row_weights / self.vector
+
+    @cached_property
+    def _fetched(self) -> float:
+        """Wavefronts of shared memory of a block, and lines, for all of x."""
         # For as many words as there are banks: wavefronts, and lines of x.
         each = 1.0 + (4.0 if self.work.vectors < 0 else self.work.lines if self.work.vectors == 1 else 1.0)
-        return self._busy * self._channels * reads + each * self._copied * prod(self.extent) / size
+        return each * self._copied * prod(self.extent) / (_BANK_BYTES // self.word)
 
-    def resident(self, limits: Limits) -> int:
-        """Return how many blocks a multiprocessor has room for."""
-        room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + RESERVED_BYTES)
-        return min(room, blocks_per_sm(self.form, self.work.dtype))
+    def time(self, step: int, resident: int, limits: Limits) -> float:
+        """Return the time of a launch but for that of the memory: of instructions, shared memory, or waiting."""
+        rounds = -(-self.work.channels // step) * self.work.planes  # bands that a block copies
+        channels = rounds * -(-min(step, self.work.channels) // self.parts)  # that a thread meets
+        instructions, wavefronts = (
+            self.instructions(rounds, channels),
+            self._busy * channels * self._reads + self._fetched,
+        )
+        efficiency = 1 / (1 + _ALONE / resident)
+        issued = model.arithmetic(self.blocks, instructions, self._accumulator, efficiency, limits)
+        shared = model.gathering(self.blocks, wavefronts * _WARP, 1, limits)
+        waves = -(-self.blocks // (limits.multiprocessors * resident))
+        cycles = rounds * _LATENCY + instructions / min(THREADS, self._busy * _WARP)
+        return max(issued, shared, waves * cycles / nearest(limits.architecture).clock)
+
+
+@dataclass(frozen=True)
+class Tile(Team):
+    """What a block makes, with so many channels in shared memory at once."""
+
+    step: int
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.room(self.step)
 
     def seconds(self, limits: Limits) -> float:
-        """Return the time of a launch but for that of the memory: of instructions, shared memory, or waiting."""
-        accumulator = _dtypes.entry(self.work.dtype).accumulator
-        efficiency = 1 / (1 + _ALONE / self.resident(limits))
-        issued = model.arithmetic(self.blocks, self.instructions, accumulator, efficiency, limits)
-        shared = model.gathering(self.blocks, self.wavefronts * _WARP, 1, limits)
-        waves = -(-self.blocks // (limits.multiprocessors * self.resident(limits)))
-        cycles = self._rounds * _LATENCY + self.instructions / min(THREADS, self._busy * _WARP)
-        return max(issued, shared, waves * cycles / nearest(limits.architecture).clock)
+        """Return the time of a launch but for that of the memory."""
+        return self.time(self.step, self.resident(self.shared_bytes, limits), limits)
 
     def __str__(self) -> str:
         rows, columns = self.positions
@@ -238,24 +281,39 @@ def blocks_per_sm(form: Form, dtype: str) -> int:
 @lru_cache(maxsize=256)
 def best(work: Work, form: Form, limits: Limits) -> Tile | None:
     """Return the tile that takes the least time; None where the device has room for none."""
-    fitting = [tile for tile in _tiles(work, form) if tile.shared_bytes <= limits.shared_bytes_per_block]
-    fitting = [tile for tile in fitting if tile.resident(limits) > 0]
-    return min(fitting, key=lambda tile: tile.seconds(limits), default=None)
+    least, found = math.inf, None
+    for team, step in _teams(work, form):
+        shared_bytes = team.room(step)
+        resident = team.resident(shared_bytes, limits) if shared_bytes <= limits.shared_bytes_per_block else 0
+        if resident > 0 and (time := team.time(step, resident, limits)) < least:
+            least, found = time, (team, step)
+    return found and _tile(*found)
 
 
-def _tiles(work: Work, form: Form) -> Iterator[Tile]:
-    """Yield tiles whose threads have enough neighbours; those that are left take other channels."""
+def _tile(team: Team, step: int) -> Tile:
+    return Tile(team.work, team.form, team.threads, team.jobs, team.parts, step)
+
+
+def _all_jobs(work: Work, form: Form) -> int:
+    return -(-work.filters * work.width.phases // form.filters) * work.height.phases
+
+
+def _teams(work: Work, form: Form) -> Iterator[tuple[Team, int]]:
+    """Yield teams whose threads have enough neighbours, with steps; those that are left take other channels."""
     vector = 16 // _dtypes.sums(work.dtype).itemsize
     columns = -(-work.width.positions // vector)
     rows = -(-columns // _WARP) if work.line else -(-work.height.positions // form.rows)
-    every = Tile(work, form, (1, 1), 1, 1, 1).all_jobs
+    every, steps = _all_jobs(work, form), sorted({min(step, work.channels) for step in _STEPS})
     widths = [_WARP] if work.line else [count for count in _counts(columns) if count >= min(8, columns)]
     for w, h, shares in product(widths, _counts(rows), (1, 2, 4, 8)):
         jobs = -(-every // shares)
         parts = 1 << min(3, (THREADS // (w * h * jobs)).bit_length() - 1) if w * h * jobs <= THREADS else 0
         if parts and (shares == 1 or shares < 2 * every):
-            for step in sorted({min(step, work.channels) for step in _STEPS}):
-                yield Tile(work, form, (h, w), jobs, min(parts, step), step)
+            team = Team(work, form, (h, w), jobs, min(parts, steps[0]))
+            for step in steps:
+                if team.parts < min(parts, step):
+                    team = Team(work, form, (h, w), jobs, min(parts, step))
+                yield team, step
 
 
 def _counts(needed: int) -> list[int]:

@@ -14,20 +14,23 @@ from typing import Any
 from gpuconv import _dtypes
 from gpuconv.cuda import channels_tile, direct_work, launching, model, params
 from gpuconv.cuda.channels_tile import FORMS, THREADS, Tile
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.variant import Variant
 
+NAME = "direct sums of neighbouring channels"
 _MOST_FILTERS = 4  # of a channel
 
 
 # ---------------------------------------------------------------- candidates
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every form that takes the problem."""
-    if refusal(problem) is not None:
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
         return
     work, whole = direct_work.work_of(problem), channels_tile.in_vectors(problem)
     for form in FORMS:
@@ -38,22 +41,22 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
                 yield Candidate(variant(problem.dtype, form).name, seconds, partial(_plan, problem, tile))
 
 
-def refusal(problem: Problem) -> str | None:
+def _refusal(problem: Problem) -> Refusal | None:
     """Return why no kernel of this family takes a problem; None where one does."""
+    if problem.group == 1 or problem.x_strides[1] != 1 or problem.y_strides[1] != 1:
+        return Refusal("channels do not lie next to each other in x and y", plain=True)
     if problem.rank > 3:
-        return f"{problem.rank} spatial axes; it has three"
+        return Refusal(f"{problem.rank} spatial axes; it has three")
     if problem.channels != 1 or problem.filters > _MOST_FILTERS:
-        return (
+        return Refusal(
             f"{problem.channels} channels and {problem.filters} filters a group; it takes 1 and up to {_MOST_FILTERS}"
         )
     if any(stride != 1 for stride in problem.strides):
-        return f"ConvTranspose with strides {problem.strides}; it takes those of stride 1"
-    if problem.group == 1 or problem.x_strides[1] != 1 or problem.y_strides[1] != 1:
-        return "channels do not lie next to each other in x and y"
+        return Refusal(f"ConvTranspose with strides {problem.strides}; it takes those of stride 1")
     if 0 in problem.x_shape or 0 in problem.taps:
-        return "there is nothing to sum"
+        return Refusal("there is nothing to sum")
     if problem.wide() or _far(problem):
-        return "it needs 64-bit indices"
+        return Refusal("it needs 64-bit indices")
     return None
 
 

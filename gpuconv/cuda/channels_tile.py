@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -25,12 +26,12 @@ _VECTORS = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64, 128)  # threads along the
 _INPUT = {"float16": 11, "bfloat16": 11, "float32": 8, "float64": 8}
 _ROW, _TAP, _REST, _WEIGHT = 10, 3, 400, 30
 # Taps from one window of a thread to the next, 0 for any; taps at once; columns.
-FORMS = ((1, 4, 8), (1, 7, 8), (2, 4, 4), (0, 1, 4))
+FORMS = ((1, 7, 8), (2, 4, 4), (0, 1, 4))
 
 
 @dataclass(frozen=True)
-class Tile:
-    """What a block makes of a problem: so many threads along the channels, the rows and the columns.
+class Thread:
+    """What a thread makes of a problem, beside so many others along the channels: all that rows and columns share.
 
     Attributes
     ----------
@@ -38,29 +39,34 @@ class Tile:
     form : tuple of int
     whole : bool
         Whether pixels are made of whole vectors of channels, one filter each.
-    vectors, rows, columns : int
-        Threads of a block.
-    walk : int
-        How often they step on to the next rows.
+    vectors : int
+        Threads of a block along the channels.
     """
 
     work: Work
     form: tuple[int, int, int]
     whole: bool
     vectors: int
-    rows: int
-    columns: int
-    walk: int
 
-    @property
+    @cached_property
     def word(self) -> int:
         """Bytes of a sum."""
         return _dtypes.sums(self.work.dtype).itemsize
 
-    @property
+    @cached_property
     def vector(self) -> int:
         """Channels of a thread."""
         return 16 // self.word
+
+    @property
+    def accumulator(self) -> str:
+        """Type of the sums."""
+        return _dtypes.entry(self.work.dtype).accumulator
+
+    @cached_property
+    def burst_bytes(self) -> int:
+        """Of the channels of a pixel that a block has, in whole bursts."""
+        return multiples.whole(self.vectors * self.vector * _dtypes.entry(self.work.dtype).itemsize, _BURST)
 
     @cached_property
     def each(self) -> tuple[int, int]:
@@ -73,7 +79,7 @@ class Tile:
         height, width = (d // gcd(s, d) for s, d in zip(self.work.strides[1:], self.work.dilations[1:], strict=True))
         return height, width if self.form[0] else 1
 
-    @property
+    @cached_property
     def advance(self) -> int:
         """Taps from one row of a thread to the next."""
         return self.work.strides[1] // gcd(self.work.strides[1], self.work.dilations[1])
@@ -85,36 +91,35 @@ class Tile:
         height, width = (-(-extent // (each * apart)) * apart for extent, each, apart in axes)
         return height, width
 
-    @property
+    @cached_property
     def filters(self) -> int:
         """Channels of y."""
         return self.work.groups * self.work.filters
 
     @cached_property
-    def blocks_by_axis(self) -> tuple[int, int, int]:
-        """Along the channels, the columns and the rows."""
-        height, width = self.tiles
-        channels = -(-self.filters // (self.vectors * self.vector))
-        return channels, -(-width // self.columns), -(-height // (self.rows * self.walk))
+    def slices(self) -> int:
+        """Of all images."""
+        return self.work.y_extent[0] * self.work.images
 
-    @cached_property
-    def blocks(self) -> int:
-        return prod(self.blocks_by_axis) * self.work.y_extent[0] * self.work.images
+    def grid(self, rows: int, columns: int, walk: int) -> tuple[int, int, int]:
+        """Return the blocks of a slice along the channels, the columns and the rows, of so many threads and steps."""
+        height, width = self.tiles
+        return -(-self.filters // (self.vectors * self.vector)), -(-width // columns), -(-height // (rows * walk))
 
     # ---- shared memory
 
-    @property
+    @cached_property
     def pitch(self) -> int:
         """Words of a tap: those that are written together, of neighbouring taps, begin in different banks."""
         return (self.vectors + 1) * self.vector
 
-    @property
+    @cached_property
     def step(self) -> int:
         """Rows of the kernel whose weights are in shared memory at a time."""
         _, height, width = self.work.taps
         return min(height, max(1, _WEIGHT_BYTES // (self.word * self.pitch * width)))
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """Of a slice of the kernel, each of so many rows."""
         return -(-self.work.taps[1] // self.step)
@@ -125,18 +130,18 @@ class Tile:
 
     # ---- time
 
-    @property
+    @cached_property
     def turns(self) -> int:
         """How often a thread makes its outputs: once for a vector of channels, or for each of them."""
         return 1 if self.whole else self.vector
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[int, int]:
         """Rows and columns of a thread, of which columns are made even if they do not exist."""
         rows, columns = self.each
         return min(rows, -(-self.work.y_extent[1] // self.apart[0])), columns
 
-    @property
+    @cached_property
     def products(self) -> int:
         """Of a thread."""
         return prod(self.outputs) * self.vector * prod(self.work.taps)
@@ -150,57 +155,88 @@ class Tile:
         in_a_row = chunks * more + (chunks - 1) * taps + chunk
         return depth * (height + self.parts * (rows - 1) * self.advance) * in_a_row
 
-    @property
+    @cached_property
     def loads(self) -> int:
         """Of vectors of x, and of weights, by a thread."""
         return self.turns * self.inputs((self.work.taps[2] - 1) % self.form[1] + 1)
 
-    @property
+    @cached_property
     def lines(self) -> int:
         """Lines of the L1 cache that a warp's vectors lie in."""
         lanes = min(self.vectors, _WARP)
         size = self.vector // self.turns * _dtypes.entry(self.work.dtype).itemsize
         return -(-_WARP // lanes) * -(-lanes * size // _LINE)
 
-    @property
+    @cached_property
     def factors(self) -> int:
         """Loads of weights by a thread."""
         return self.turns * self.outputs[0] * prod(self.work.taps)
 
-    @property
-    def instructions(self) -> float:
-        """Of a thread, on all of its way."""
+    @cached_property
+    def instructions(self) -> tuple[float, float]:
+        """Of a thread: on each step of its way, and for weights, which several steps share where they stay."""
         depth, height, width = self.work.taps
         rows = self.turns * self.outputs[0] * depth * height * -(-width // self.form[1])
         inputs = _INPUT[self.work.dtype] * self.turns * self.inputs(self.form[1])
         weights = _WEIGHT * self.turns * self.vectors * self.vector * prod(self.work.taps) / THREADS
         each = self.products + inputs + _ROW * rows + _TAP * self.factors + _REST * self.turns
-        return self.walk * each + weights * (1 if self.parts * depth == 1 else self.walk)
+        return each, weights
 
-    @property
-    def met(self) -> int:
-        """Bytes of x that a block meets."""
-        size = self.vectors * self.vector * _dtypes.entry(self.work.dtype).itemsize
-        axes = zip(
-            (self.rows * self.walk, self.columns), self.each, self.work.strides[1:], self.work.taps[1:], strict=True
+    def met(self, rows: int, columns: int) -> int:
+        """Return the bytes of x that a block of so many threads meets."""
+        (_, stride_h, stride_w), (depth, taps_h, taps_w), (each_h, each_w) = (
+            self.work.strides,
+            self.work.taps,
+            self.each,
         )
-        inputs = prod((count * each - 1) * stride + taps for (count, each, stride, taps) in axes)
-        return -(-size // _BURST) * _BURST * inputs * self.work.taps[0]
+        height, width = (rows * each_h - 1) * stride_h + taps_h, (columns * each_w - 1) * stride_w + taps_w
+        return self.burst_bytes * height * width * depth
 
-    def seconds(self, limits: Limits) -> float:
+    def time(self, rows: int, columns: int, walk: int, limits: Limits) -> float:
         """Model what a multiprocessor takes: for products, instructions, reading from its L1 cache or from the L2."""
-        entry, threads = _dtypes.entry(self.work.dtype), self.vectors * self.rows * self.columns
-        walked = threads * self.walk
-        rounds = multiples.whole(self.blocks, limits.multiprocessors)
-        issued = rounds * -(-threads // _WARP) * _WARP * self.instructions
-        inputs = model.gathering(self.blocks, walked * self.loads, self.lines, limits)
-        factors = model.gathering(self.blocks, walked * self.factors, 16 // self.turns * _WARP // _LINE, limits)
+        blocks, threads = prod(self.grid(rows, columns, walk)) * self.slices, self.vectors * rows * columns
+        walked, (each, weights) = threads * walk, self.instructions
+        again = 1 if self.parts * self.work.taps[0] == 1 else walk
+        rounds = multiples.whole(blocks, limits.multiprocessors)
+        issued = rounds * -(-threads // _WARP) * _WARP * (walk * each + weights * again)
+        inputs = model.gathering(blocks, walked * self.loads, self.lines, limits)
+        factors = model.gathering(blocks, walked * self.factors, 16 // self.turns * _WARP // _LINE, limits)
         return max(
-            model.arithmetic(self.blocks, walked * self.products, entry.accumulator, 1.0, limits),
+            model.arithmetic(blocks, walked * self.products, self.accumulator, 1.0, limits),
             model.instructions(issued, limits),
             inputs + factors,
-            model.cached(self.blocks, self.met, limits),
+            model.cached(blocks, self.met(rows * walk, columns), limits),
         )
+
+
+@dataclass(frozen=True)
+class Tile(Thread):
+    """What a block makes of a problem: so many threads along the channels, the rows and the columns.
+
+    Attributes
+    ----------
+    rows, columns : int
+        Threads of a block.
+    walk : int
+        How often they step on to the next rows.
+    """
+
+    rows: int
+    columns: int
+    walk: int
+
+    @cached_property
+    def blocks_by_axis(self) -> tuple[int, int, int]:
+        """Along the channels, the columns and the rows."""
+        return self.grid(self.rows, self.columns, self.walk)
+
+    @cached_property
+    def blocks(self) -> int:
+        return prod(self.blocks_by_axis) * self.slices
+
+    def seconds(self, limits: Limits) -> float:
+        """Model the time of a launch but for that of the memory."""
+        return self.time(self.rows, self.columns, self.walk, limits)
 
     def __str__(self) -> str:
         rows, columns = self.outputs
@@ -229,18 +265,35 @@ def in_vectors(problem: Problem) -> bool:
 @lru_cache(maxsize=1024)
 def best(work: Work, form: tuple[int, int, int], whole: bool, limits: Limits) -> Tile | None:
     """Return the tile with the shortest time; None where there is no room for any, or no grid for its blocks."""
-    tiles = (tile for tile in _tiles(work, form, whole) if tile.blocks <= MOST_BLOCKS)
-    fitting = [tile for tile in tiles if tile.shared_bytes <= limits.shared_bytes_per_block]
-    return min(fitting, key=lambda tile: tile.seconds(limits), default=None)
+    least, found = math.inf, None
+    for vectors in _shares(work):
+        thread = Thread(work, form, whole, vectors)
+        if thread.shared_bytes > limits.shared_bytes_per_block:
+            continue
+        for block in _blocks(thread):
+            if (
+                prod(thread.grid(*block)) * thread.slices <= MOST_BLOCKS
+                and (time := thread.time(*block, limits)) < least
+            ):
+                least, found = time, Tile(work, form, whole, vectors, *block)
+    return found
 
 
-def _tiles(work: Work, form: tuple[int, int, int], whole: bool) -> Iterator[Tile]:
-    least = Tile(work, form, whole, 1, 1, 1, 1)
-    size, vectors = least.vector * _dtypes.entry(work.dtype).itemsize, -(-least.filters // least.vector)
-    unit = max(1, _BURST // size)
-    for most, columns, walk in product(_VECTORS, (1, 2, 4, 8, 16, 32), (1, 2, 3, 4)):
-        even = -(-vectors // -(-vectors // most))
-        share = min(vectors, -(-even // unit) * unit)
-        rows = min(THREADS // (share * columns), -(-least.tiles[0] // walk))
-        if rows and columns < 2 * least.tiles[1] and walk <= least.tiles[0]:
-            yield Tile(work, form, whole, share, rows, columns, walk)
+def _shares(work: Work) -> Iterator[int]:
+    """Yield how many threads of a block may stand along the channels, so that they have whole bursts."""
+    vector = 16 // _dtypes.sums(work.dtype).itemsize
+    vectors, unit = (
+        -(-work.groups * work.filters // vector),
+        max(1, _BURST // (vector * _dtypes.entry(work.dtype).itemsize)),
+    )
+    evens = (-(-vectors // -(-vectors // most)) for most in _VECTORS)
+    yield from dict.fromkeys(min(vectors, -(-even // unit) * unit) for even in evens)
+
+
+def _blocks(thread: Thread) -> Iterator[tuple[int, int, int]]:
+    """Yield rows, columns and steps of blocks."""
+    height, width = thread.tiles
+    for columns, walk in product((1, 2, 4, 8, 16, 32), (1, 2, 3, 4)):
+        rows = min(THREADS // (thread.vectors * columns), -(-height // walk))
+        if rows and columns < 2 * width and walk <= height:
+            yield rows, columns, walk

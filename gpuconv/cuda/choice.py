@@ -5,31 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from gpuconv.cuda import tuned
+from gpuconv.cuda import offers, tuned
+from gpuconv.cuda.offers import Candidate, Family
 from gpuconv.cuda.plan import Limits, Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One way to solve a problem.
-
-    Attributes
-    ----------
-    name : str
-        Of the kernel that makes the result.
-    seconds : float
-        What it takes, by the model.
-    make : callable
-        Returns its plan, with the reasons that concern it alone.
-    """
-
-    name: str
-    seconds: float
-    make: Callable[[], Plan]
-
 
 Pick = Callable[[Sequence[Candidate]], Candidate]
 
@@ -70,20 +51,20 @@ def _times(ratio: float) -> str:
     return f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
 
 
-def choose(problem: Any, candidates: Iterable[Candidate], limits: Limits) -> Plan:
+def choose(problem: Any, families: Iterable[Family], limits: Limits) -> Plan:
     """Return the plan of the candidate that was measured to be the quickest, or else of the one modelled to be.
 
-    Of equally quick ones the first is taken; all are among the plan's reasons.
+    Of equally quick ones the first is taken; all are among the plan's reasons, and why other families have none.
 
     Parameters
     ----------
     problem : dataclass
         All that the candidates depend on.
-    candidates : iterable of Candidate
-        At least one.
+    families : iterable of Family
+        Of which at least one has a candidate.
     limits : Limits
     """
-    found = list(candidates)
+    found, refusals = offers.of(families, problem, limits)
     pick = _pick.get()
     measured = tuned.find(limits.name, problem) if pick is None else None
     best = next((one for one in found if one.name == measured), None)
@@ -95,4 +76,4 @@ def choose(problem: Any, candidates: Iterable[Candidate], limits: Limits) -> Pla
         for one in found
     )
     plan = best.make()
-    return replace(plan, reasons=(*lines, *plan.reasons), problem=problem, kernel=best.name)
+    return replace(plan, reasons=(*lines, *plan.reasons, *refusals), problem=problem, kernel=best.name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
 from gpuconv.cuda import (
@@ -26,13 +25,13 @@ from gpuconv.cuda import (
     stem_plan,
     wgmma_plan,
 )
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.offers import Family
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.variant import Variant
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
-FAMILIES = (
+FAMILIES: tuple[Family, ...] = (
     gemm_plan,
     mma_plan,
     wgmma_plan,
@@ -50,7 +49,6 @@ FAMILIES = (
     grouped_plan,
     stem_plan,
 )
-_OF_CONV_TRANSPOSE = (interleaved_plan, depth_to_space_plan, depth_to_space_matrix_plan)
 
 
 def for_conv(
@@ -93,46 +91,7 @@ def plan(problem: Problem, limits: Limits) -> Plan:
     """Plan what both operators come down to."""
     if 0 in problem.y_shape:
         return Plan.of_nothing(problem.operator)
-    found = choice.choose(problem, candidates(problem, limits), limits)
-    return replace(found, reasons=(*found.reasons, *_refusals(problem, limits)))
-
-
-def _refusals(problem: Problem, limits: Limits) -> Iterator[str]:
-    """Yield why families have no candidate, where that is not plain."""
-    direct, channels = direct_plan.refusal(problem), channels_plan.refusal(problem)
-    if direct is not None and channels is not None:
-        yield f"no direct sum: {direct}"
-        if problem.group > 1 and problem.x_strides[1] == 1:
-            yield f"no direct sum over channels: {channels}"
-    bands = bands_plan.refusal(problem)
-    if bands is not None and problem.filters <= bands_plan.MOST_FILTERS:
-        yield f"no bands: {bands}"
-    tensor = mma_plan.refusal(problem)
-    if tensor is not None:
-        yield tensor
-    hopper = wgmma_plan.explained(problem, limits)
-    if hopper is not None:
-        yield f"no wgmma: {hopper}"
-    product = matrix_plan.refusal(problem)
-    if product is not None:
-        yield f"no product of matrices on tensor cores: {product}"
-    grouped = grouped_plan.refusal(problem)
-    if grouped is not None and tensor is None and problem.group > 1:
-        yield f"not by {grouped_plan.NAME}: {grouped}"
-    stem = stem_plan.refusal(problem)
-    if problem.operator == "conv" and problem.channels in stem_plan.CHANNELS and stem is not None:
-        yield f"no {stem_plan.NAME}: {stem}"
-    families = (*_OF_CONV_TRANSPOSE, depthwise_transpose_plan) if problem.group > 1 else _OF_CONV_TRANSPOSE
-    for family in families if problem.phases else ():
-        why = family.refusal(problem, limits)
-        if why is not None:
-            yield f"not by {family.NAME}: {why}"
-
-
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield every way to solve a problem whose result has elements."""
-    for family in FAMILIES:
-        yield from family.candidates(problem, limits)
+    return choice.choose(problem, FAMILIES, limits)
 
 
 def variants() -> Iterator[Variant]:

@@ -7,6 +7,7 @@ Strides of arrays count elements.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import gcd, prod
 from typing import Any
 
@@ -20,7 +21,7 @@ _FARTHEST = 2**30  # coordinates and extents of kernels that find taps by tables
 Geometry = ConvGeometry | ConvTransposeGeometry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Problem:
     """One call of Conv or ConvTranspose, for arrays of these strides.
 
@@ -72,12 +73,12 @@ class Problem:
     phases: Ints
     strides: Ints
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of an element of x, w and y."""
         return _dtypes.entry(self.dtype).itemsize
 
-    @property
+    @cached_property
     def accumulator(self) -> str:
         """Type of the sums."""
         return _dtypes.entry(self.dtype).accumulator
@@ -88,29 +89,29 @@ class Problem:
         group, filters, channel, *_ = self.w_strides
         return {"w_group": group, "w_filter": filters, "w_channel": channel}
 
-    @property
+    @cached_property
     def rank(self) -> int:
         """Spatial axes."""
         return len(self.taps)
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """K."""
         return prod(self.taps) * self.channels
 
-    @property
+    @cached_property
     def most_taps(self) -> Ints:
         """Of each axis, those that the outputs of its fullest phase meet."""
         strides = self.strides or (1,) * self.rank
         axes = zip(self.taps, strides, self.dilations, strict=True)
         return tuple(-(-k // (stride // gcd(stride, d))) for k, stride, d in axes)
 
-    @property
+    @cached_property
     def most_rows(self) -> int:
         """K of the fullest phase."""
         return prod(self.most_taps) * self.channels
 
-    @property
+    @cached_property
     def pixels(self) -> int:
         """Columns of the GEMM, of one phase."""
         return self.batch * prod(self.columns)
@@ -124,13 +125,13 @@ class Problem:
         """Of the whole call, with those that meet the padding. Each tap of ConvTranspose belongs to one phase."""
         return self.group * self.filters * self.rows * self.pixels
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Of all arrays, each once."""
         weights = self.group * self.filters * self.rows
         return self.itemsize * (prod(self.x_shape) + weights + prod(self.y_shape))
 
-    @property
+    @cached_property
     def bytes_by_phase(self) -> int:
         """The same where each phase is written alone: every stride-th element of a row, in whole sectors.
 
@@ -140,20 +141,21 @@ class Problem:
         apart = max(1, min(self.phases[-1], sharing)) if self.phases else 1
         return self.bytes + (apart - 1) * self.itemsize * prod(self.y_shape)
 
-    @property
+    @cached_property
     def lines(self) -> int:
         """Lines of 128 bytes that 32 neighbouring columns meet in x through one tap and channel: 32 if far apart."""
         step = abs(self.x_strides[-1] * self.column_strides[-1]) * self.itemsize
         return min(32, -(-32 * step // 128)) if self.columns[-1] > 1 and step else 1
 
-    @property
+    @cached_property
     def y_column_strides(self) -> Ints:
         """Strides of y from one column to the next: ConvTranspose's columns lie a stride apart."""
         steps = self.strides or (1,) * self.rank
         return tuple(step * stride for step, stride in zip(steps, self.y_strides[2:], strict=True))
 
+    @cached_property
     def coordinates(self) -> Ints:
-        """Return a bound of the input coordinates on each axis, also of those outside of x, and of their parts."""
+        """A bound of the input coordinates on each axis, also of those outside of x, and of their parts."""
         if self.phases:
             axes = zip(self.columns, self.strides, self.pads, self.taps, self.dilations, strict=True)
             return tuple(q + s + pad + 2 * (k - 1) * d for q, s, pad, k, d in axes)
@@ -161,8 +163,22 @@ class Problem:
         parts = (((q - 1) * s, pad, (k - 1) * d) for q, s, pad, k, d in axes)
         return tuple(max(last, pad, reach, last - pad + reach) for last, pad, reach in parts)
 
+    @cached_property
+    def _magnitudes(self) -> list[int]:
+        """What indices are to hold: offsets count elements, pointers move by them in 64 bits."""
+        reach = [max(at + 1, extent) for at, extent in zip(self.coordinates, self.x_shape[2:], strict=True)]
+        return [
+            params.span((*self.x_shape[:2], *reach), self.x_strides),
+            params.span(self.y_shape, self.y_strides),
+            params.span((self.group, self.filters, self.channels, *self.taps), self.w_strides),
+            self.filters * self.group * abs(self.b_stride or 0),
+            self.pixels,
+            *reach,
+            *(s * max(s, d) for s, d in zip(self.strides, self.dilations, strict=False)),  # none for Conv
+        ]
+
     def wide(self, packed: int = 0) -> bool:
-        """Tell whether anything needs 64-bit indices. Offsets count elements: pointers move by them in 64 bits.
+        """Tell whether anything needs 64-bit indices.
 
         ``packed`` is the number of elements that the weights have where a kernel packs them.
 
@@ -171,22 +187,16 @@ class Problem:
         ArgumentError
             Even 64 bits are not enough.
         """
-        reach = [max(at + 1, extent) for at, extent in zip(self.coordinates(), self.x_shape[2:], strict=True)]
-        magnitudes = [
-            params.span((*self.x_shape[:2], *reach), self.x_strides),
-            params.span(self.y_shape, self.y_strides),
-            params.span((self.group, self.filters, self.channels, *self.taps), self.w_strides),
-            packed,
-            self.filters * self.group * abs(self.b_stride or 0),
-            self.pixels,
-            *reach,
-            *(s * max(s, d) for s, d in zip(self.strides, self.dilations, strict=False)),  # none for Conv
-        ]
-        return params.needs_wide(self.operator, magnitudes)
+        return params.needs_wide(self.operator, [*self._magnitudes, packed])
 
     def far(self) -> bool:
         """Tell whether kernels that find taps by tables have too few bits: 30 for coordinates, 32 for all else."""
-        return max((*self.coordinates(), *self.x_shape[2:])) >= _FARTHEST or self.wide()
+        return max((*self.coordinates, *self.x_shape[2:])) >= _FARTHEST or self.wide()
+
+    @cached_property
+    def lifted(self) -> Problem:
+        """The problem with three spatial axes at least."""
+        return in_axes(self, RANK)
 
 
 def of_conv(
@@ -252,12 +262,17 @@ def as_conv(problem: Problem) -> Problem | None:
 
 
 def in_three_axes(problem: Problem) -> Problem:
-    """Return a problem of up to three spatial axes with three of them, those added outside being of one element.
+    """Return a problem of up to three spatial axes with three of them, as :func:`in_axes` makes them."""
+    return problem.lifted
+
+
+def in_axes(problem: Problem, rank: int) -> Problem:
+    """Return a problem with at least so many spatial axes, those added outside being of one element.
 
     Where x has one element along an axis it has no stride there: taps in the padding then lie where others do, and are
     as well aligned.
     """
-    more = RANK - problem.rank
+    more = max(0, rank - problem.rank)
     ones, zeros = (1,) * more, (0,) * more
     steps = (stride if n > 1 else 0 for n, stride in zip(problem.x_shape[2:], problem.x_strides[2:], strict=True))
     return replace(

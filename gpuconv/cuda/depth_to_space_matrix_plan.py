@@ -20,15 +20,15 @@ from gpuconv.cuda import (
     mma_plan,
     model,
 )
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.matrix_plan import Tile
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.variant import Variant
 
 NAME = "conv_transpose_matrix"
-_HALF = (Tile(128, 128, 64, 64, 2, 2, 1.8, 0.15), Tile(64, 128, 32, 64, 2, 4, 2.3, 0.28))
+_HALF = (Tile(64, 128, 32, 64, 2, 4, 2.3, 0.28),)
 _SINGLE = (Tile(128, 128, 64, 64, 2, 2, 3.8, 0.14),)
 _SPLIT = (Tile(128, 128, 64, 64, 2, 2, 2.3, 0.05),)
 _INPUTS = "pixels"  # lie side by side in x
@@ -48,26 +48,28 @@ _SUMS = 4  # bytes
 # ---------------------------------------------------------------- what they accept
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile that the device has room for."""
-    rows = None if _refusal(problem) is not None else _rows(problem)
+    why, rows = _unfit(problem), None
+    if why is None:
+        rows = _rows(problem)
+        why = "pixels of a channel of x do not lie behind each other, or begin on less than 4 bytes"
     if rows is None:
+        yield Refusal(why, plain=not problem.phases)
         return
-    for tile in TILES[fragments.arithmetic(problem).cuda]:
-        if _shared_bytes(rows, tile) <= limits.shared_bytes_per_block:
-            name = variant(problem.dtype, problem.precision, tile).name
-            yield Candidate(name, _seconds(problem, rows, tile, limits), partial(_plan, problem, rows, tile))
+    tiles = [
+        tile
+        for tile in TILES[fragments.arithmetic(problem).cuda]
+        if _shared_bytes(rows, tile) <= limits.shared_bytes_per_block
+    ]
+    if not tiles:
+        yield Refusal(f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile")
+    for tile in tiles:
+        name = variant(problem.dtype, problem.precision, tile).name
+        yield Candidate(name, _seconds(problem, rows, tile, limits), partial(_plan, problem, rows, tile))
 
 
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why no kernel of this family takes a problem on a device; None where one does."""
-    why = _refusal(problem)
-    if why is None and next(candidates(problem, limits), None) is None:
-        return f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile"
-    return why
-
-
-def _refusal(problem: Problem) -> str | None:
+def _unfit(problem: Problem) -> str | None:
     """Return what is wrong with a problem, whatever the device."""
     why = depth_to_space_plan.unfit(problem) or mma_plan.refusal(problem)
     if why is not None:
@@ -82,8 +84,6 @@ def _refusal(problem: Problem) -> str | None:
         return "w needs 64-bit indices"
     if problem.y_strides[-1] != 1:
         return "outputs along W do not lie side by side"
-    if _rows(problem) is None:
-        return "pixels of a channel of x do not lie behind each other, or begin on less than 4 bytes"
     return None
 
 

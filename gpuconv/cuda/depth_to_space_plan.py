@@ -14,10 +14,10 @@ from typing import Any
 
 from gpuconv import _dtypes
 from gpuconv.cuda import correlation, gemm_fields, gemm_plan, launching, model, params
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.gemm_plan import Tile
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.variant import Variant
 
@@ -25,7 +25,7 @@ _HALF = (Tile(64, 64, 16, 8, 4, 4, 0.72), Tile(16, 128, 16, 4, 4, 4, 0.51))
 _TILES = {
     "float16": _HALF,
     "bfloat16": _HALF,
-    "float32": (Tile(64, 128, 16, 8, 8, 4, 0.83), Tile(64, 64, 16, 8, 4, 4, 0.77), Tile(16, 128, 16, 4, 4, 4, 0.62)),
+    "float32": (Tile(64, 64, 16, 8, 4, 4, 0.77), Tile(16, 128, 16, 4, 4, 4, 0.62)),
     "float64": (Tile(64, 64, 16, 8, 4, 2, 0.68), Tile(16, 128, 16, 4, 4, 3, 0.58)),
 }
 NAME = "conv_transpose_depth_to_space"
@@ -33,23 +33,19 @@ ROW_BYTES = 32  # of OutputRow
 _MOST_TAPS = 32  # along W, that lanes share the columns of a chunk out to
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile that the device has room for."""
-    if unfit(problem) is not None:
+    why = unfit(problem)
+    if why is not None:
+        yield Refusal(why, plain=not problem.phases)
         return
     rows = rows_of(correlation.in_three_axes(problem))
-    for tile in _TILES[problem.dtype]:
-        if _shared_bytes(problem, tile) <= limits.shared_bytes_per_block:
-            seconds = _seconds(problem, rows, tile, limits)
-            yield Candidate(variant(problem.dtype, tile).name, seconds, partial(_plan, problem, rows, tile))
-
-
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why no kernel of this family takes a problem on a device; None where one does."""
-    why = unfit(problem)
-    if why is None and next(candidates(problem, limits), None) is None:
-        return f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile"
-    return why
+    tiles = [tile for tile in _TILES[problem.dtype] if _shared_bytes(problem, tile) <= limits.shared_bytes_per_block]
+    if not tiles:
+        yield Refusal(f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile")
+    for tile in tiles:
+        seconds = _seconds(problem, rows, tile, limits)
+        yield Candidate(variant(problem.dtype, tile).name, seconds, partial(_plan, problem, rows, tile))
 
 
 def unfit(problem: Problem) -> str | None:

@@ -12,8 +12,8 @@ from typing import Any
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv.cuda import launching, model, multiples, params
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.variant import Variant
 
@@ -25,9 +25,11 @@ _WANTED = 1024  # threads of each multiprocessor; for fewer of them, shorter wal
 _OUTPUT, _REST = 28, 200
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield the kernel, if it takes the problem."""
-    if not problem.phases or refusal(problem, limits) is not None:
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
         return
     walk = _walk(problem, limits)
     busy = _seconds(problem, walk, limits)
@@ -35,19 +37,20 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     yield Candidate(variant(problem.dtype).name, seconds, partial(_plan, problem, walk))
 
 
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why a ConvTranspose is not accepted."""
+def _refusal(problem: Problem) -> Refusal | None:
+    if not problem.phases:
+        return Refusal("Conv has no phases", plain=True)
     if problem.rank > 2:
-        return f"{problem.rank} spatial axes; it has two"
+        return Refusal(f"{problem.rank} spatial axes; it has two", plain=problem.group == 1)
     if problem.channels != 1:
-        return f"{problem.channels} channels a group; it takes one"
+        return Refusal(f"{problem.channels} channels a group; it takes one", plain=problem.group == 1)
     steps = zip(problem.taps, problem.strides, problem.dilations, strict=True)
     if any(d > 1 or k > 2 * s for k, s, d in steps):
-        return f"more than two taps a phase, or dilated ones: {problem.taps} with strides {problem.strides}"
+        return Refusal(f"more than two taps a phase, or dilated ones: {problem.taps} with strides {problem.strides}")
     if 0 in problem.x_shape or 0 in problem.taps:
-        return "there is nothing to sum"
+        return Refusal("there is nothing to sum")
     if problem.wide() or _items(problem, 1) >= params.INDEX_LIMIT:
-        return "it needs 64-bit indices"
+        return Refusal("it needs 64-bit indices")
     return None
 
 

@@ -14,18 +14,21 @@ from typing import Any
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv.cuda import direct_tile, launching, model, params
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.direct_work import FORMS, GROUPED, THREADS, Form, axes_of, weights_of, work_of
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.variant import Variant
 
+NAME = "direct sums"
 _MOST_CHANNELS = 32  # of a group, and as many filters
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every form that takes the problem and that the device has room for."""
-    if refusal(problem) is not None:
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
         return
     work = work_of(problem)
     for form in FORMS:
@@ -37,25 +40,28 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
             yield Candidate(name, _seconds(problem, tile, limits), partial(_plan, problem, tile))
 
 
-def refusal(problem: Problem) -> str | None:
+def _refusal(problem: Problem) -> Refusal | None:
     """Return why no kernel of this family takes a problem; None where one does."""
     if problem.rank > 3:
-        return f"{problem.rank} spatial axes; it has three"
+        return Refusal(f"{problem.rank} spatial axes; it has three")
     if not 1 <= problem.channels <= _MOST_CHANNELS or problem.filters > _MOST_CHANNELS:
-        return (
-            f"{problem.channels} channels and {problem.filters} filters a group; it takes 1 to {_MOST_CHANNELS} of both"
+        return Refusal(
+            f"{problem.channels} channels, {problem.filters} filters a group; it takes 1 to {_MOST_CHANNELS} of both",
+            plain=problem.group == 1,
         )
     if problem.group == 1 and problem.channels > 1:
-        return f"a single group of {problem.channels} channels; it takes several groups, or one channel"
+        return Refusal(
+            f"a single group of {problem.channels} channels; it takes several groups, or one channel", plain=True
+        )
     if any(stride != 1 for stride in problem.strides):
-        return f"ConvTranspose with strides {problem.strides}; it takes those of stride 1"
+        return Refusal(f"ConvTranspose with strides {problem.strides}; it takes those of stride 1")
     steps = ((problem.x_shape, problem.x_strides), (problem.y_shape, problem.y_strides))
     if any(shape[-1] > 1 and strides[-1] != 1 for shape, strides in steps):
-        return "neighbours of a row do not lie next to each other in x and y"
+        return Refusal("neighbours of a row do not lie next to each other in x and y")
     if 0 in problem.x_shape or 0 in problem.taps:
-        return "there is nothing to sum"
+        return Refusal("there is nothing to sum")
     if problem.wide():
-        return "it needs 64-bit indices"
+        return Refusal("it needs 64-bit indices")
     return None
 
 

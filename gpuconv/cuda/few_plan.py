@@ -11,12 +11,13 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv.cuda import correlation, gemm_fields, launching, model
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.variant import Variant
 
+NAME = "conv_few"
 _FILTERS = (4, 8)  # of a kernel, at most
 _THREADS, _PIXELS, _TAPS = 128, 512, 32  # of a block; taps at once
 _WEIGHT_BYTES = 24 * 1024  # of those in shared memory, as far as one channel's need no more
@@ -29,14 +30,30 @@ _SETUP = 10  # rows of K in whose time a thread finds its pixels, apart from one
 # ---------------------------------------------------------------- plans
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for few output channels."""
-    fits = [filters for filters in _FILTERS if problem.filters <= filters]
-    if problem.operator != "conv" or problem.rank > RANK or problem.rows == 0 or not fits or problem.wide():
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
         return
+    filters = next(filters for filters in _FILTERS if problem.filters <= filters)
     lifted = correlation.in_three_axes(problem)
-    name = variant(problem.dtype, fits[0]).name
-    yield Candidate(name, _seconds(problem, fits[0], limits), partial(_plan, lifted, fits[0]))
+    name = variant(problem.dtype, filters).name
+    yield Candidate(name, _seconds(problem, filters, limits), partial(_plan, lifted, filters))
+
+
+def _refusal(problem: Problem) -> Refusal | None:
+    if problem.operator != "conv" or problem.filters > _FILTERS[-1]:
+        return Refusal(
+            f"{problem.filters} output channels a group; it takes Conv with up to {_FILTERS[-1]}", plain=True
+        )
+    if problem.rank > RANK:
+        return Refusal(f"{problem.rank} spatial axes; it has three")
+    if problem.rows == 0:
+        return Refusal("there is nothing to sum")
+    if problem.wide():
+        return Refusal("it needs 64-bit indices")
+    return None
 
 
 def _tiles(problem: Problem) -> int:

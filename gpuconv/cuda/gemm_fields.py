@@ -73,26 +73,30 @@ class Divisible:
     plan: Callable[[], Plan]
 
 
-@dataclass(frozen=True, slots=True)
-class Interleavable:
-    """Tiles of one phase of ConvTranspose, of which a block could make all phases along W.
+KERNELS = {  # source, function on the cores' own multipliers, template of the one parameter
+    "conv": ("conv_implicit_gemm.cu", "conv_implicit_gemm", "ConvParams"),
+    "conv_transpose": ("conv_transpose.cu", "conv_transpose", "ConvTransposeParams"),
+}
+SPLIT_KERNELS = {  # that make whole tiles, or a share of one
+    "conv": ("conv_split.cu", "conv_split", "ConvSplitParams"),
+    "conv_transpose": ("conv_transpose_split.cu", "conv_transpose_split", "ConvTransposeSplitParams"),
+}
+ALL, SUMS, TOTALS = range(3)  # of what a launch of split_k.cuh makes
 
-    Attributes
-    ----------
-    plan : Plan
-        With a block for each tile of each phase: a launch that packs the weights, and one that makes the tiles.
-    sums : int
-        Elements that a tile's sums take in shared memory.
-    accumulator : str
-        Their type.
-    busy : callable
-        Takes a number of blocks and of tiles that each makes, returns the modelled seconds of their arithmetic.
-    """
 
-    plan: Plan
-    sums: int
-    accumulator: str
-    busy: Callable[[int, float], float]
+def splits(tiles: int, divided: int = 0, count: int = 1, part: int = ALL) -> Mapping[str, Any]:
+    """Return the fields of ``Splits``: the last ``divided`` of the tiles are made in so many splits each."""
+    return {
+        "count": count,
+        "whole": tiles - divided,
+        "ticket_bytes": ticket_bytes(divided),
+        "part": part,
+    }
+
+
+def ticket_bytes(divided: int) -> int:
+    """Return the bytes of the tickets of so many tiles, before their sums."""
+    return -(-divided // 4) * 16
 
 
 def packing_launch(operator: str, chosen: Variant, blocks: int, fields: Mapping[str, Any], tickets: int) -> Launch:

@@ -13,18 +13,18 @@ from itertools import product
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv._geometry import Ints
 from gpuconv.cuda import gemm_fields, launching, model, params, structs
-from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.correlation import RANK, Problem, in_axes
 from gpuconv.cuda.gemm_fields import Divisible, PackedWeights
+from gpuconv.cuda.offers import Candidate, Offer
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
 from gpuconv.cuda.variant import Variant
 
 _STAGES = 3
 _ROWWISE = 0.75  # of the multiplications' share, where the tap of every row must be found
+NAME = "implicit GEMM"
 _SQUARE = structs.constant("kSquare", "pack_weights.cu")
-_SPLIT_RANKS = (1, 2, 3)
+_WIDE_RANK = 4  # of kernels with 64-bit indices for problems of this rank and lower ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,11 @@ _LARGE = Tile(128, 128, 16, 8, 8, 2, 0.86, rowwise=False)
 _MIDDLE = Tile(64, 64, 16, 8, 4, 4, 0.78, wide=True)
 _FLAT = Tile(16, 128, 16, 4, 4, 4, 0.3, uniform=False)
 _MIDDLE_HALF = replace(_MIDDLE, efficiency=0.7)
-_FLAT_HALF = Tile(16, 128, 8, 4, 4, 4, 0.26, uniform=False)  # what it gathers waits in registers: half as much of it
 _MIDDLE_DOUBLE = Tile(64, 64, 16, 8, 4, 2, 0.7, wide=True)
 _FLAT_DOUBLE = Tile(16, 128, 16, 4, 4, 3, 0.3, uniform=False)
 _TILES = {
-    "float16": (_MIDDLE_HALF, _FLAT_HALF),
-    "bfloat16": (_MIDDLE_HALF, _FLAT_HALF),
+    "float16": (_MIDDLE_HALF,),
+    "bfloat16": (_MIDDLE_HALF,),
     "float32": (_LARGE, _MIDDLE, _FLAT),
     "float64": (_MIDDLE_DOUBLE, _FLAT_DOUBLE),
 }
@@ -90,7 +89,7 @@ _DIVISIBLE = {"conv": (_LARGE, _MIDDLE), "conv_transpose": (_MIDDLE,)}
 # ---------------------------------------------------------------- plans
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile that the device has room for.
 
     Raises
@@ -99,6 +98,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
         The problem needs more than 64-bit indices or more blocks than a grid has.
     """
     wide = problem.wide(problem.group * problem.rows * pitch(problem))
+    problem = in_axes(problem, _WIDE_RANK) if wide else problem.lifted
     for tile in _TILES[problem.dtype]:
         room = _shared_bytes(problem, tile, wide) <= limits.shared_bytes_per_block
         uniform = tile.uniform and problem.channels > 0 and problem.channels % tile.block_k == 0
@@ -114,14 +114,16 @@ def tiles(dtype: str) -> tuple[Tile, ...]:
 
 
 def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
-    """Yield the tiles in float32 with one tap per slice, if they take the problem, that several blocks could make."""
-    if (problem.dtype, problem.precision) != ("float32", "ieee") or problem.rank > _SPLIT_RANKS[-1]:
+    """Yield the tiles that several blocks could make: those of float32 with one tap per slice."""
+    if (problem.dtype, problem.precision) != ("float32", "ieee") or problem.rank > RANK or problem.rows == 0:
         return
-    wide = problem.wide(problem.group * problem.rows * pitch(problem))
-    for tile in () if wide or problem.rows == 0 else _DIVISIBLE[problem.operator]:
+    if problem.wide(problem.group * problem.rows * pitch(problem)):
+        return
+    problem = problem.lifted
+    for tile in _DIVISIBLE[problem.operator]:
         if problem.channels % tile.block_k == 0:
             yield Divisible(
-                variant=variant(problem.operator, "float32", False, problem.rank, tile, True),
+                variant=variant(problem.operator, "float32", False, RANK, tile, True),
                 shared_bytes=_shared_bytes(problem, tile, False),
                 tiles=_blocks(problem, tile),
                 slices=problem.rows / prod(problem.phases) / tile.block_k,
@@ -194,6 +196,8 @@ def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
     chosen = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
     fields = gemm_fields.operands(problem, problem.tiles(tile.block_m, tile.block_n), packed_weights(problem))
     shared = _shared_bytes(problem, tile, wide)
+    if _splits(problem.operator, problem.dtype, wide, problem.rank, tile, uniform):
+        fields = {**fields, "splits": gemm_fields.splits(blocks)}
     return launching.of_blocks(problem.operator, chosen, blocks, fields, gemm_fields.roles(problem), shared)
 
 
@@ -235,17 +239,23 @@ def variant(operator: str, dtype: str, wide: bool, rank: int, tile: Tile, unifor
     """Return the tile kernel of one operator."""
     entry, index = _dtypes.entry(dtype), params.index_name(wide)
     sizes = (tile.block_m, tile.block_n, tile.block_k, tile.thread_m, tile.thread_n)
-    struct, source = ("ConvParams", "conv_implicit_gemm") if operator == "conv" else ("ConvTransposeParams", operator)
     sums = _dtypes.sums(dtype).cuda
+    splits = _splits(operator, dtype, wide, rank, tile, uniform)
+    source, function, struct = gemm_fields.SPLIT_KERNELS[operator] if splits else gemm_fields.KERNELS[operator]
     return Variant(
         name=f"{operator}_{dtype}_{rank}d_{tile}{'_uniform' if uniform else ''}{'_wide' if wide else ''}",
-        source=f"{source}.cu",
-        function=source,
+        source=source,
+        function=function,
         arguments=(entry.cuda, sums, index, *map(str, (rank, *sizes)), str(uniform).lower()),
         parameter=f"{struct}<{index}, {rank}>",
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm - wide,  # 64-bit numbers take more registers
     )
+
+
+def _splits(operator: str, dtype: str, wide: bool, rank: int, tile: Tile, uniform: bool) -> bool:
+    """Tell whether the kernel can also make a share of a tile."""
+    return (dtype, wide, rank, uniform) == ("float32", False, RANK, True) and tile in _DIVISIBLE[operator]
 
 
 def packing_variant(dtype: str, wide: bool, rank: int) -> Variant:
@@ -262,21 +272,11 @@ def packing_variant(dtype: str, wide: bool, rank: int) -> Variant:
     )
 
 
-def divisible_variants() -> Iterator[Variant]:
-    """Yield the kernels of plans that several blocks could make."""
-    for operator, tiles_of_it in _DIVISIBLE.items():
-        for rank, tile in product(_SPLIT_RANKS, tiles_of_it):
-            yield variant(operator, "float32", False, rank, tile, True)
-
-
-def variants(ranks: Ints = (1, 2, 3, 4)) -> Iterator[Variant]:
-    """Yield every variant that a plan of these spatial ranks can name."""
-    for dtype in _dtypes.CONV_DTYPES:
-        for rank in ranks:
-            for wide in (False, True):
-                yield packing_variant(dtype, wide, rank)
-                for tile in _TILES[dtype]:
-                    for uniform in (False, True):
-                        if (tile.uniform if uniform else tile.rowwise) and (tile.wide or not wide):
-                            yield variant("conv", dtype, wide, rank, tile, uniform)
-                            yield variant("conv_transpose", dtype, wide, rank, tile, uniform)
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan of one to four spatial axes can name."""
+    for dtype, (rank, wide) in product(_dtypes.CONV_DTYPES, ((RANK, False), (_WIDE_RANK, False), (_WIDE_RANK, True))):
+        yield packing_variant(dtype, wide, rank)
+        for tile, uniform in product(_TILES[dtype], (False, True)):
+            if (tile.uniform if uniform else tile.rowwise) and (tile.wide or not wide):
+                yield variant("conv", dtype, wide, rank, tile, uniform)
+                yield variant("conv_transpose", dtype, wide, rank, tile, uniform)

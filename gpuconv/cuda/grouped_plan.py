@@ -13,11 +13,11 @@ from typing import Any
 
 from gpuconv.cuda import fragments, gemm_fields, grouped_tile, grouped_work, launching, mma_plan
 from gpuconv.cuda import model as models
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.grouped_tile import Tile
 from gpuconv.cuda.grouped_work import MOST_CHANNELS, Form
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.variant import Variant
 
@@ -29,9 +29,11 @@ FACTORS = (("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("flo
 # ---------------------------------------------------------------- plans
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every kernel that has room for a tile."""
-    if refusal(problem) is not None:
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
         return
     arithmetic = fragments.arithmetic(problem)
     for work in grouped_work.works(problem, arithmetic):
@@ -43,13 +45,14 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
             yield Candidate(name, modelled, partial(_plan, tile))
 
 
-def refusal(problem: Problem) -> str | None:
-    """Return why no kernel of this family takes a problem; None where one does."""
+def _refusal(problem: Problem) -> Refusal | None:
+    tensor_cores = mma_plan.refusal(problem)
     if problem.dtype == "float64":
-        return "products of float64"
+        return Refusal("products of float64", plain=problem.group == 1)
     if problem.group == 1 or problem.channels > MOST_CHANNELS:
-        return f"{problem.group} groups of {problem.channels} channels; it takes several, of up to {MOST_CHANNELS}"
-    return mma_plan.refusal(problem)
+        why = f"{problem.group} groups of {problem.channels} channels; it takes several, of up to {MOST_CHANNELS}"
+        return Refusal(why, plain=problem.group == 1 or tensor_cores is not None)
+    return None if tensor_cores is None else Refusal(tensor_cores)
 
 
 def _more_bytes(problem: Problem) -> int:

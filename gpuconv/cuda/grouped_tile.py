@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from math import prod
+from operator import itemgetter
 
 from gpuconv._geometry import Ints
 from gpuconv.cuda import model, multiples
@@ -14,7 +15,6 @@ from gpuconv.cuda.limits import RESERVED_BYTES
 from gpuconv.cuda.plan import Limits
 
 _PIECE = 16 * 40 * 4  # bytes of shared memory that a warp's sums pass through one by one
-_TAPS_AT_ONCE = 9  # that a thread waits for together
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)  # that an axis may be cut into
 _TRIED = 5  # shapes of tiles, by the whole model
 _WAIT = 800  # cycles from a load to what it brings; assumed
@@ -27,7 +27,7 @@ _STEP, _PREPARED, _GATHERED, _COPIED, _WEIGHT = 26, {"mma": 0, "tf32": 4, "3xtf3
 _WRITTEN = {"single": (560, 20), "pairs": (150, 12), "chunks": (170, 12)}
 
 
-_Phases = list[tuple[float, float]]
+_Costs = tuple[float, float]  # instructions of warps, and wavefronts
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,17 @@ class Tile:
     @cached_property
     def box(self) -> Ints:
         """Inputs that the columns meet along each axis."""
-        work, (outer, *inner) = self.work, self.tile
+        work, (outer, middle, inner) = self.work, self.tile
         steps, columns = work.problem.column_strides, work.problem.columns[0]
         crossed = -(-(outer - 1) // columns)
         if outer % columns == 0 or columns % outer == 0:
             crossed = (outer - 1) // columns
         apart = max(0, work.image_inputs - columns * steps[0])
-        first = (outer - 1) * steps[0] + crossed * apart + work.reaches[0] + 1
-        rest = ((t - 1) * s + reach + 1 for t, s, reach in zip(inner, steps[1:], work.reaches[1:], strict=True))
-        return (first, *rest)
+        return (
+            (outer - 1) * steps[0] + crossed * apart + work.reaches[0] + 1,
+            (middle - 1) * steps[1] + work.reaches[1] + 1,
+            (inner - 1) * steps[2] + work.reaches[2] + 1,
+        )
 
     @cached_property
     def pitches(self) -> Ints:
@@ -63,88 +65,73 @@ class Tile:
     @cached_property
     def counts(self) -> Ints:
         """Tiles along each axis."""
-        first, *rest = self.work.problem.columns
-        extents = (first * self.work.problem.batch, *rest)
-        return tuple(-(-extent // tile) for extent, tile in zip(extents, self.tile, strict=True))
+        problem, (outer, middle, inner) = self.work.problem, self.tile
+        first, second, last = problem.columns
+        return -(-first * problem.batch // outer), -(-second // middle), -(-last // inner)
 
     @cached_property
     def outputs(self) -> str:
         """How a warp writes if y begins on 16 bytes: 16 bytes of channels, columns in pairs, or one by one."""
-        work, problem = self.work, self.work.problem
-        batch, channel, *spatial = problem.y_strides
-        steps = [batch, *(step for step, n in zip(spatial, problem.y_shape[2:], strict=True) if n > 1)]
-        if channel == 1 and work.filters % 16 == 0 and all(step * problem.itemsize % 16 == 0 for step in steps):
+        if self.work.written_in_chunks:
             return "chunks"
-        inner = self._inner()
-        others = [channel, batch, *(step for axis, step in enumerate(spatial) if axis != inner)]
-        even = all(number % 2 == 0 for number in (self.tile[inner], problem.columns[inner], *others))
-        return "pairs" if even and spatial[inner] == 1 and prod(problem.strides) == 1 else "single"
+        inner = self._inner
+        return "pairs" if self.tile[inner] % 2 == 0 and self.work.written_in_pairs(inner) else "single"
 
     @property
     def blocks(self) -> int:
         """Of the launch."""
-        problem = self.work.problem
-        return self.work.m_tiles * prod(problem.phases) * (problem.group // self.work.together) * self.turns
+        return self.work.blocks_by_turn * self.turns
 
     @cached_property
     def shared_bytes(self) -> int:
         """Of a block, without the taps of a phase."""
-        form, size = self.work.form, self.work.problem.itemsize
-        pieces = (_PIECE, 16 * (form.warp_n + 8) * size, form.warp_n * (16 * size + (16 if size == 4 else 0)))
-        return self.work.weight_bytes + max(self.box[0] * self.pitches[0] * self.work.pitch, form.warps * max(pieces))
+        work, form, size = self.work, self.work.form, self.work.itemsize
+        pieces = max(_PIECE, 16 * (form.warp_n + 8) * size, form.warp_n * (16 * size + (16 if size == 4 else 0)))
+        return work.weight_bytes + max(self.box[0] * self.pitches[0] * work.pitch, form.warps * pieces)
 
-    def seconds(self, limits: Limits, phases: _Phases | None = None) -> float:
-        """Model the time of the busiest multiprocessor: of what it has most of, and of waiting.
+    def seconds(self, limits: Limits) -> float:
+        """Model the time of the busiest multiprocessor: of what it has most of, and of waiting."""
+        return self.time(self.turns, [*self.costs(limits), self.weights()], limits)
 
-        ``phases`` are those of a tile of the same size, which no number of blocks changes.
+    def time(self, turns: int, costs: list[_Costs], limits: Limits) -> float:
+        """Return the modelled time of tiles of this size that so many blocks share.
+
+        ``costs`` are those of a tile's main loop, its band and its outputs, and of a block's weights.
         """
         work, form = self.work, self.work.form
-        tiles = -(-prod(self.counts) // self.turns)
+        tiles, blocks = -(-prod(self.counts) // turns), work.blocks_by_turn * turns
         room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + RESERVED_BYTES)
-        resident = max(1, min(form.blocks_per_sm, room, -(-self.blocks // limits.multiprocessors)))
-        products = form.block_m * form.warp_n * (32 // work.problem.itemsize) * work.arithmetic.products
-        sums = model.tensor(self.blocks, tiles * self._steps() * products, work.arithmetic.lanes, 0.0, limits)
-        phases = phases or self.phases(limits)
-        times = [tiles, tiles, tiles, 1]
+        resident = max(1, min(form.blocks_per_sm, room, -(-blocks // limits.multiprocessors)))
+        sums = model.tensor(blocks, tiles * self._steps * work.products, work.arithmetic.lanes, 0.0, limits)
+        loop, band, outputs, weights = costs
         if resident > 1:  # phases of one go on beside others of another
-            issued, wavefronts = (sum(n * phase[i] for n, phase in zip(times, phases, strict=True)) for i in range(2))
-            others = model.busy(self.blocks, max(issued / _ISSUED, wavefronts), limits)
-            busy = max(sums, others)
+            issued, wavefronts = (tiles * loop[i] + tiles * band[i] + tiles * outputs[i] + weights[i] for i in range(2))
+            busy = max(sums, model.busy(blocks, max(issued / _ISSUED, wavefronts), limits))
         else:
             first, *rest = (
-                model.busy(self.blocks, n * max(issued / _ISSUED, wavefronts), limits)
-                for n, (issued, wavefronts) in zip(times, phases, strict=True)
+                model.busy(blocks, n * max(issued / _ISSUED, wavefronts), limits)
+                for n, (issued, wavefronts) in zip((tiles, tiles, tiles, 1), costs, strict=True)
             )
             busy = max(sums, first) + sum(rest)
-        waits = max(self._weight_waits(), self._waits() if work.chunks else 0) + (tiles - work.chunks) * self._waits()
-        return busy + model.busy(self.blocks, _WAIT * waits / resident, limits)
-
-    def with_turns(self, turns: int) -> Tile:
-        """Return a tile of this size that other blocks share; what is known of one holds for the other."""
-        other = replace(self, turns=turns)
-        vars(other).update({**vars(self), "turns": turns})
-        return other
-
-    def phases(self, limits: Limits) -> _Phases:
-        """Return the instructions of warps, and wavefronts, of a tile's three phases and of a block's weights."""
-        return [*self._tile(limits), self._weights()]
+        waits = max(work.weight_waits, self._waits if work.chunks else 0) + (tiles - work.chunks) * self._waits
+        return busy + model.busy(blocks, _WAIT * waits / resident, limits)
 
     def effort(self, limits: Limits) -> float:
         """Return the cycles of the busiest multiprocessor's tiles, without weights and waiting."""
-        issued, wavefronts = (sum(costs) for costs in zip(*self._tile(limits), strict=True))
-        all_tiles = replace(self, turns=prod(self.counts)).blocks
-        rounds = -(-all_tiles // limits.multiprocessors)
+        loop, band, outputs = self.costs(limits)
+        rounds = -(-self.work.blocks_by_turn * prod(self.counts) // limits.multiprocessors)
+        issued, wavefronts = (loop[i] + band[i] + outputs[i] for i in range(2))
         return float(rounds * max(issued / _ISSUED, wavefronts))
 
+    @cached_property
     def _steps(self) -> float:
         """Steps of the main loop, of all warps, for a tile of a phase."""
-        taps = prod(self.work.problem.taps) / prod(self.work.problem.phases)
-        return -(-prod(self.tile) // self.work.form.warp_n) * taps * self.work.depths
+        return -(-prod(self.tile) // self.work.form.warp_n) * self.work.taps_of_phase * self.work.depths
 
-    def _tile(self, limits: Limits) -> list[tuple[float, float]]:
-        """Instructions of warps, and wavefronts: of a tile's main loop, of its band, and of its outputs."""
+    def costs(self, limits: Limits) -> tuple[_Costs, _Costs, _Costs]:
+        """Return the costs of a tile's main loop, of its band, and of its outputs."""
         work, form, arithmetic = self.work, self.work.form, self.work.arithmetic
-        cached, rows, columns, size = limits.rates.cached, form.block_m // 16, form.warp_n // 8, work.problem.itemsize
+        cached, rows, columns, size = limits.rates.cached, form.block_m // 16, form.warp_n // 8, work.itemsize
         issued = _STEP + columns * (_PREPARED[arithmetic.label] + rows * arithmetic.products)
         wavefronts = 1 + 4 * rows * arithmetic.parts + 2 * columns * self._conflicts()
         copies = prod(self.box) * work.depths / 32
@@ -154,56 +141,64 @@ class Tile:
             band = copies * _GATHERED[size], copies * max(32 / size * self._lines() + 8, 1024 / cached)
         outputs = form.warps * rows * columns / 4
         each, wide = _WRITTEN[self.outputs]
-        return [(self._steps() * issued, self._steps() * wavefronts), band, (outputs * each, outputs * wide * size)]
+        return (self._steps * issued, self._steps * wavefronts), band, (outputs * each, outputs * wide * size)
+
+    def weights(self) -> _Costs:
+        """Return the costs of a block's weights."""
+        work, taps = self.work, prod(self.work.problem.taps)
+        warps = min(work.form.block_m, work.filters) * work.problem.channels / 32
+        lines = min(32, -(-32 * taps * work.itemsize // 128))
+        cleared = work.weight_bytes / 512
+        return 8 * cleared + warps * taps * _WEIGHT, 4 * cleared + warps * taps * (lines + 3)
 
     def _lines(self) -> float:
         """Lines of 128 bytes that 32 neighbouring pixels of a band lie in; rows may follow each other."""
-        problem, inner = self.work.problem, self._inner()
+        problem, inner = self.work.problem, self._inner
         if problem.x_strides[2 + inner] not in (0, 1):
             return 32
         outer = problem.x_strides[1 + inner] if inner else 0
         whole = self.tile[inner] == problem.columns[inner] and outer == problem.x_shape[2 + inner]
         rows = 1.0 if whole else max(1.0, 32 / self.box[inner])
-        return rows + 32 * problem.itemsize / 128
+        return rows + 32 * self.work.itemsize / 128
 
+    @cached_property
     def _inner(self) -> int:
         """The innermost axis that a tile has several columns of."""
-        return max((axis for axis, columns in enumerate(self.tile) if columns > 1), default=0)
+        _, middle, inner = self.tile
+        return 2 if inner > 1 else 1 if middle > 1 else 0
 
     def _conflicts(self) -> float:
         """Times that a bank is asked by eight columns in a row, whose pixels may be apart, on the average."""
         _, middle, inner = self.tile
-        steps = self.work.problem.column_strides
-        outer_step, middle_step, inner_step = (s * pitch for s, pitch in zip(steps, self.pitches, strict=True))
-        runs = range(0, min(prod(self.tile), 64), 8)
-        most = 0
-        for first in runs:
-            banks = [0] * 8
-            for column in range(first, first + 8):
-                row, last = divmod(column, inner)
-                plane, second = divmod(row, middle)
-                banks[(plane * outer_step + second * middle_step + last * inner_step) % 8] += 1
-            most += max(banks)
-        return most / len(runs)
+        (first, second, third), (plane, row, pixel) = self.work.problem.column_strides, self.pitches
+        runs = -(-min(prod(self.tile), 64) // 8)
+        apart = first * plane % 8 if middle * inner < 8 * runs else 0
+        return _asked(runs, middle, inner, (apart, second * row % 8, third * pixel % 8))
 
+    @cached_property
     def _waits(self) -> int:
         """Times that a thread waits for what it reads of a band."""
         items = prod(self.box) * self.work.depths
         return 1 if self.work.chunks else -(-items // (2 * self.work.form.threads))
 
-    def _weights(self) -> tuple[float, float]:
-        """Instructions and wavefronts for a block's weights."""
-        work, taps = self.work, prod(self.work.problem.taps)
-        warps = min(work.form.block_m, work.filters) * work.problem.channels / 32
-        lines = min(32, -(-32 * taps * work.problem.itemsize // 128))
-        cleared = work.weight_bytes / 512
-        return 8 * cleared + warps * taps * _WEIGHT, 4 * cleared + warps * taps * (lines + 3)
 
-    def _weight_waits(self) -> int:
-        """Times that a thread waits for weights."""
-        work = self.work
-        pairs = min(work.form.block_m, work.filters) * work.problem.channels
-        return -(-pairs // (2 * work.form.threads)) * -(-prod(work.problem.taps) // _TAPS_AT_ONCE)
+@lru_cache(maxsize=1024)
+def _asked(runs: int, middle: int, inner: int, steps: Ints) -> float:
+    """Return how often a bank is asked by so many runs of eight columns, whose pixels lie these steps apart."""
+    outer_step, middle_step, inner_step = steps
+    places: list[int] = []
+    line = 0
+    while len(places) < 8 * runs:
+        first = line // middle * outer_step + line % middle * middle_step
+        places.extend(range(first, first + inner * inner_step, inner_step) if inner_step else [first] * inner)
+        line += 1
+    most = 0
+    for at in range(0, 8 * runs, 8):
+        banks = [0] * 8
+        for place in places[at : at + 8]:
+            banks[place % 8] += 1
+        most += max(banks)
+    return most / runs
 
 
 def best(work: Work, limits: Limits, more_bytes: int) -> tuple[float, Tile] | None:
@@ -213,20 +208,22 @@ def best(work: Work, limits: Limits, more_bytes: int) -> tuple[float, Tile] | No
     ``more_bytes`` are what a block needs beside a tile's.
     """
     room = limits.shared_bytes_per_block - more_bytes
-    shapes = (Tile(work, shape, 1) for shape in _shapes(work))
+    shapes = [Tile(work, shape, 1) for shape in _shapes(work)]
     fitting = [tile for tile in shapes if tile.shared_bytes <= room]
-    found: list[tuple[float, Tile]] = []
+    found: list[tuple[float, Ints, int]] = []
     for whole in sorted(fitting, key=lambda tile: tile.effort(limits))[:_TRIED]:
         first, *rest = whole.tile
         for size in sorted({first, -(-first // 2), -(-first // 4), -(-first // 8)}):
             one = Tile(work, (size, *rest), 1)
             if one.shared_bytes > room:
                 continue
-            tiles, phases = prod(one.counts), one.phases(limits)
-            for turns in sorted({-(-tiles // n) for n in (1, 2, 3, 4, 6, 8)}):
-                tile = one.with_turns(turns)
-                found.append((tile.seconds(limits, phases), tile))
-    return min(found, key=lambda pair: pair[0], default=None)
+            tiles, costs = prod(one.counts), [*one.costs(limits), one.weights()]
+            shares = sorted({-(-tiles // n) for n in (1, 2, 3, 4, 6, 8)})
+            found += [(one.time(turns, costs, limits), one.tile, turns) for turns in shares]
+    if not found:
+        return None
+    seconds, columns, turns = min(found, key=itemgetter(0))
+    return seconds, Tile(work, columns, turns)
 
 
 def _shapes(work: Work) -> Iterator[Ints]:

@@ -18,6 +18,7 @@ from gpuconv.cuda.fragments import FRAGMENT_BYTES, Arithmetic
 MOST_CHANNELS = 64  # of a block
 _GAP = 16  # bytes between pixels of a band, and between the weights of taps
 _TAP_BYTES = 8  # of an entry of the table
+_TAPS_AT_ONCE = 9  # that a thread waits for together
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +44,12 @@ class Form:
         return f"{self.block_m}x{self.columns}"
 
 
-_FORMS = (Form(16, 64, 8, 2), Form(32, 64, 8, 2), Form(64, 32, 8, 2))
+_FORMS = (Form(16, 64, 8, 2), Form(32, 64, 8, 2))
 
 
 def forms(arithmetic: Arithmetic) -> tuple[Form, ...]:
     """Return the kernels of one way to multiply: weights in parts leave less room in registers."""
-    if arithmetic.parts == 1:
-        return _FORMS
-    return _FORMS[0], replace(_FORMS[1], blocks_per_sm=1)
+    return _FORMS if arithmetic.parts == 1 else _FORMS[:1]
 
 
 @dataclass(frozen=True)
@@ -71,12 +70,17 @@ class Work:
     form: Form
     together: int
 
+    @cached_property
+    def itemsize(self) -> int:
+        """Bytes of an element of x, w and y."""
+        return self.problem.itemsize
+
     @property
     def channels(self) -> int:
         """Channels of a block."""
         return self.together * self.problem.channels
 
-    @property
+    @cached_property
     def filters(self) -> int:
         """Filters of a block's groups."""
         return self.together * self.problem.filters
@@ -84,20 +88,25 @@ class Work:
     @cached_property
     def depths(self) -> int:
         """Fragments along K of one tap."""
-        return -(-self.channels * self.problem.itemsize // 32)
+        return -(-self.channels * self.itemsize // 32)
 
     @cached_property
     def chunks(self) -> bool:
         """Whether 16 bytes of channels lie side by side wherever a pixel stands, if x itself begins on 16 bytes."""
         batch, channel, *spatial = self.problem.x_strides
-        return channel == 1 and all(step * self.problem.itemsize % 16 == 0 for step in (batch, *spatial, self.channels))
+        return channel == 1 and all(step * self.itemsize % 16 == 0 for step in (batch, *spatial, self.channels))
 
-    @property
+    @cached_property
     def m_tiles(self) -> int:
         """Blocks that share the groups."""
         return -(-self.filters // self.form.block_m)
 
-    @property
+    @cached_property
+    def blocks_by_turn(self) -> int:
+        """Blocks of a launch for each of those that share the tiles."""
+        return self.m_tiles * prod(self.problem.phases) * (self.problem.group // self.together)
+
+    @cached_property
     def pitch(self) -> int:
         """Bytes from one pixel of a band to the next."""
         return self.depths * 32 + _GAP
@@ -122,6 +131,38 @@ class Work:
         taps = prod(self.problem.taps)
         fragments = self.depths * self.form.block_m // 16 * FRAGMENT_BYTES * self.arithmetic.parts + _GAP
         return -(-taps * _TAP_BYTES // 16) * 16 + taps * fragments
+
+    @cached_property
+    def taps_of_phase(self) -> float:
+        """Taps of a phase, on the average."""
+        return prod(self.problem.taps) / prod(self.problem.phases)
+
+    @cached_property
+    def products(self) -> int:
+        """Multiplications of a step of the main loop."""
+        return self.form.block_m * self.form.warp_n * (32 // self.itemsize) * self.arithmetic.products
+
+    @cached_property
+    def weight_waits(self) -> int:
+        """Times that a thread waits for weights."""
+        pairs = min(self.form.block_m, self.filters) * self.problem.channels
+        return -(-pairs // (2 * self.form.threads)) * -(-prod(self.problem.taps) // _TAPS_AT_ONCE)
+
+    @cached_property
+    def written_in_chunks(self) -> bool:
+        """Whether 16 bytes of channels lie side by side wherever a pixel of y stands, if y begins on 16 bytes."""
+        problem = self.problem
+        batch, channel, *spatial = problem.y_strides
+        steps = [batch, *(step for step, n in zip(spatial, problem.y_shape[2:], strict=True) if n > 1)]
+        return channel == 1 and self.filters % 16 == 0 and all(step * self.itemsize % 16 == 0 for step in steps)
+
+    def written_in_pairs(self, inner: int) -> bool:
+        """Tell whether pairs of columns along an axis lie side by side in y, of tiles with an even number of them."""
+        problem = self.problem
+        batch, channel, *spatial = problem.y_strides
+        others = [channel, batch, *(step for axis, step in enumerate(spatial) if axis != inner)]
+        even = all(number % 2 == 0 for number in (problem.columns[inner], *others))
+        return even and spatial[inner] == 1 and prod(problem.strides) == 1
 
     @property
     def fragments(self) -> float:

@@ -11,78 +11,49 @@ from functools import partial
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import correlation, gemm_fields, gemm_plan, launching, mma_plan, model
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda import correlation, gemm_fields, gemm_plan, launching, model
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.gemm_fields import Interleavable
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.limits import RESERVED_BYTES
-from gpuconv.cuda.plan import Launch, Limits, Plan
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.variant import Variant
 
 # 128 channels in one block are too many sums to lay into shared memory; few channels in a group make slices of 8.
-_WIDE = Tile(64, 128, 16, 8, 8, 3, 0.84, rowwise=False)
 _SHALLOW = Tile(16, 128, 8, 4, 4, 4, 0.51, rowwise=False)
+_FLAT_HALF = Tile(16, 128, 8, 4, 4, 4, 0.26, uniform=False)  # what it gathers waits in registers: half as much of it
 _SHALLOW_HALF = replace(_SHALLOW, efficiency=0.41)
 _SHALLOW_DOUBLE = replace(_SHALLOW, blocks_per_sm=3, efficiency=0.48)
 _TILES = {
-    "float16": (*gemm_plan.tiles("float16"), _SHALLOW_HALF),
-    "bfloat16": (*gemm_plan.tiles("bfloat16"), _SHALLOW_HALF),
-    "float32": (_WIDE, *gemm_plan.tiles("float32")[1:], _SHALLOW),
+    "float16": (*gemm_plan.tiles("float16"), _FLAT_HALF, _SHALLOW_HALF),
+    "bfloat16": (*gemm_plan.tiles("bfloat16"), _FLAT_HALF, _SHALLOW_HALF),
+    "float32": (*gemm_plan.tiles("float32")[1:], _SHALLOW),
     "float64": (*gemm_plan.tiles("float64"), _SHALLOW_DOUBLE),
 }
 NAME = "conv_transpose_interleaved"
 _LEAST_BLOCKS = 2  # of a multiprocessor, so that one multiplies while another one writes
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile that the device has room for."""
-    if _refusal(problem) is not None:
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
         return
     problem = correlation.in_three_axes(problem)
-    for tile in _TILES[problem.dtype]:
+    tiles = [tile for tile in _TILES[problem.dtype] if _has_room(problem, tile, limits)]
+    if not tiles:
+        phases = problem.phases[-1]
+        yield Refusal(f"the sums of {phases} phases along W leave no room for a second block in shared memory")
+    for tile in tiles:
         uniform = tile.uniform and problem.channels > 0 and problem.channels % tile.block_k == 0
-        if _has_room(problem, tile, limits) and (uniform or tile.rowwise):
+        if uniform or tile.rowwise:
             name = variant(problem.dtype, tile, uniform).name
             yield Candidate(name, _seconds(problem, tile, uniform, limits), partial(_plan, problem, tile, uniform))
-    for one in mma_plan.interleavable(problem, limits):
-        launch = _on_tensor_cores(problem, one)
-        if _fits(launch.shared_bytes, limits):
-            longest = problem.phases[-1] * _fullest(problem)
-            busy = max(one.busy(launch.grid[0], problem.phases[-1]), one.busy(1, longest))
-            seconds = model.overlapped(busy, model.memory(problem.bytes, limits)) + limits.rates.launch
-            yield Candidate(launch.variant.name, seconds, partial(_plan_on_tensor_cores, problem, one, launch))
-
-
-def _on_tensor_cores(problem: Problem, one: Interleavable) -> Launch:
-    """Return the launch whose blocks make all phases along W, given that of single phases."""
-    phases, single = problem.phases[-1], one.plan.launches[-1]
-    size = _dtypes.entry(one.accumulator).itemsize
-    planes = ((phases - 1) * one.sums + phases * spread(phases, size)) * size
-    return replace(
-        single,
-        variant=tensor_variant(single.variant),
-        grid=(single.grid[0] // phases, 1, 1),
-        shared_bytes=single.shared_bytes + planes + (phases - 1) * gemm_fields.taps_bytes(3),
-        fields={**single.fields, "phases": prod(problem.phases[:-1])},
-    )
-
-
-def _plan_on_tensor_cores(problem: Problem, one: Interleavable, launch: Launch) -> Plan:
-    reasons = (_reason(problem), *one.plan.reasons)
-    return replace(one.plan, launches=(*one.plan.launches[:-1], launch), reasons=reasons)
 
 
 def _reason(problem: Problem) -> str:
     return f"all {problem.phases[-1]} phases along W in one block, which writes neighbours of a row"
-
-
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why no kernel of this family takes a problem on a device; None where one does."""
-    why = _refusal(problem)
-    if why is None and next(candidates(problem, limits), None) is None:
-        return f"the sums of {problem.phases[-1]} phases along W leave no room for a second block in shared memory"
-    return why
 
 
 def _has_room(problem: Problem, tile: Tile, limits: Limits) -> bool:
@@ -94,17 +65,17 @@ def _fits(shared: int, limits: Limits) -> bool:
     return shared <= limits.shared_bytes_per_block and several <= limits.shared_bytes_per_multiprocessor
 
 
-def _refusal(problem: Problem) -> str | None:
+def _refusal(problem: Problem) -> Refusal | None:
     if not problem.phases:
-        return "Conv has no phases"
+        return Refusal("Conv has no phases", plain=True)
     if problem.rank > 3:
-        return f"{problem.rank} spatial axes; it has three"
+        return Refusal(f"{problem.rank} spatial axes; it has three")
     if problem.phases[-1] == 1:
-        return "outputs of one phase are neighbours along W already"
+        return Refusal("outputs of one phase are neighbours along W already")
     if problem.y_strides[-1] != 1:
-        return "neighbours along W do not lie next to each other in y"
+        return Refusal("neighbours along W do not lie next to each other in y")
     if problem.wide(problem.group * problem.rows * gemm_plan.pitch(problem)):
-        return "it needs 64-bit indices"
+        return Refusal("it needs 64-bit indices")
     return None
 
 
@@ -175,12 +146,6 @@ def variant(dtype: str, tile: Tile, uniform: bool) -> Variant:
     )
 
 
-def tensor_variant(single: Variant) -> Variant:
-    """Return the kernel on tensor cores, given that of single phases."""
-    name = single.name.replace("conv_transpose", NAME)
-    return replace(single, name=name, source=f"{NAME}.cu", function=f"{NAME}_mma")
-
-
 def forms() -> Iterator[tuple[str, Tile, bool]]:
     """Yield the dtype, the tile and whether each slice of K has one tap, of every kernel on the cores' multipliers."""
     for dtype, tiles in _TILES.items():
@@ -194,5 +159,3 @@ def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
     for dtype, tile, uniform in forms():
         yield variant(dtype, tile, uniform)
-    for form in mma_plan.interleavable_forms():
-        yield tensor_variant(mma_plan.variant("conv_transpose", *form))

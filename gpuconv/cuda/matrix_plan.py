@@ -15,14 +15,15 @@ from math import gcd, prod
 
 from gpuconv import _dtypes
 from gpuconv.cuda import correlation, fragments, gemm_fields, launching, mma_plan, model
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.fragments import Arithmetic
 from gpuconv.cuda.gemm_fields import PackedWeights
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pointwise_plan import step
 from gpuconv.cuda.variant import Variant
 
+NAME = "conv_matrix"
 _CHUNK = 16  # bytes of a copy, where rows begin on so many
 _LEAST = 4  # bytes of an asynchronous copy
 _SLICE = 128  # bytes of K
@@ -64,18 +65,15 @@ class Tile:
 
 
 _HALF = (
-    Tile(128, 128, 64, 64, 2, 2, 1.8, 0.15),
     Tile(64, 128, 32, 64, 2, 4, 2.3, 0.28),
     Tile(64, 64, 32, 32, 3, 4, 3.3, 0.31),
 )
 _SINGLE = (
-    Tile(128, 128, 64, 64, 2, 2, 3.8, 0.14),
     Tile(64, 128, 32, 64, 2, 4, 5, 0.28),
     Tile(64, 64, 32, 32, 3, 4, 7.3, 0.3),
 )
-_SPLIT = (Tile(128, 128, 64, 64, 2, 2, 2.3, 0.05), Tile(64, 64, 32, 32, 3, 3, 3.8, 0.1))
+_SPLIT = (Tile(64, 64, 32, 32, 3, 3, 3.8, 0.1),)
 _CHANNELS = (
-    Tile(128, 128, 64, 64, 2, 2, 1.8, 0),
     Tile(64, 128, 32, 64, 2, 4, 2.3, 0),
     Tile(64, 64, 32, 32, 3, 4, 3.3, 0),
 )
@@ -88,9 +86,11 @@ TILES: Mapping[str, Mapping[str, tuple[Tile, ...]]] = {  # by what lies side by 
 # ---------------------------------------------------------------- what they accept
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for each tile that the device has room for."""
-    if _refusal(problem) is not None:
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
         return
     for inputs, taken in (("pixels", of_pixels(problem)), ("channels", of_channels(problem))):
         if taken is None:
@@ -101,28 +101,21 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
                 yield Candidate(name, _seconds(taken, inputs, tile, limits), partial(_plan, taken, inputs, tile))
 
 
-def refusal(problem: Problem) -> str | None:
-    """Return why no kernel of this family takes a problem; None where one does, or it is plain."""
-    tensor_cores = mma_plan.refusal(problem) is None and problem.dtype != "float64"
-    if problem.operator != "conv" or prod(problem.taps) != 1 or not tensor_cores:
-        return None
-    if _refusal(problem) is not None or of_pixels(problem) is not None or of_channels(problem) is not None:
-        return _refusal(problem)
-    return "neither pixels nor channels of x begin on 4 bytes, or 16, and lie side by side, without strides and padding"
-
-
-def _refusal(problem: Problem) -> str | None:
-    """Return what is wrong without a look at x."""
+def _refusal(problem: Problem) -> Refusal | None:
     if problem.operator != "conv" or prod(problem.taps) != 1:
-        return "several taps"
+        return Refusal("several taps, or ConvTranspose", plain=True)
     if mma_plan.refusal(problem) is not None or problem.dtype == "float64":
-        return "no tensor cores for these types"
+        return Refusal("no tensor cores for these types", plain=True)
     w_group, w_filter, w_channel, *_ = problem.w_strides
     chunk = _CHUNK // problem.itemsize
     if w_channel != 1 or problem.channels % chunk or w_filter % chunk:
-        return f"{problem.channels} channels of a filter are not whole 16 bytes"
+        return Refusal(f"{problem.channels} channels of a filter are not whole 16 bytes")
     if problem.wide(problem.group * abs(w_group) * problem.itemsize):
-        return "w needs 64-bit indices"
+        return Refusal("w needs 64-bit indices")
+    if of_pixels(problem) is None and of_channels(problem) is None:
+        return Refusal(
+            "neither pixels nor channels of x lie side by side and begin on 4 bytes, or 16, without strides and padding"
+        )
     return None
 
 

@@ -8,28 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import product
 from math import prod
 
 from gpuconv import _dtypes
 from gpuconv.cuda import correlation, fragments, gemm_fields, launching, mma_tile, runs
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
-from gpuconv.cuda.gemm_fields import Divisible, Interleavable
+from gpuconv.cuda.gemm_fields import Divisible
 from gpuconv.cuda.mma_tile import Form, Tile
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
 from gpuconv.cuda.runs import Runs
 from gpuconv.cuda.variant import Variant
 
+NAME = "tensor cores"
 _TABLE_ROWS = 1024  # rows of K that fit the table of the form that finds the tap of every row
 
 
 # ---------------------------------------------------------------- what they accept
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every form of every tile that takes the problem."""
-    if refusal(problem) is not None:
+    why = refusal(problem)
+    if why is not None:
+        yield Refusal(why)
         return
     lifted = correlation.in_three_axes(problem)
     for tile, form in mma_tile.kernels(fragments.arithmetic(problem)):
@@ -62,42 +64,16 @@ def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
         )
 
 
-def interleavable(problem: Problem, limits: Limits) -> Iterator[Interleavable]:
-    """Yield plans for tiles whose sums of several phases fit into shared memory, of inputs that lie by rows."""
-    if not problem.phases or refusal(problem) is not None:
-        return
-    lifted, arithmetic = correlation.in_three_axes(problem), fragments.arithmetic(problem)
-    for tile, form in mma_tile.interleavable_kernels(arithmetic):
-        seen = _as_seen(lifted, tile, form)
-        if seen is None:
-            continue
-        slices = mma_tile.slices(lifted, form) / prod(lifted.phases)
-        tile_of_phase = tile.block_m * tile.block_n * form.block_k * arithmetic.products * slices
-        yield Interleavable(
-            plan=_plan(seen, tile, form),
-            sums=tile.block_m * tile.block_n // 32 * _pitch_of_sums(problem.dtype),
-            accumulator=problem.accumulator,
-            busy=partial(mma_tile.busy, tile_of_phase, arithmetic.lanes, mma_tile.besides(lifted, tile, form), limits),
-        )
-
-
-def _pitch_of_sums(dtype: str) -> int:
-    """Return the elements from one row of 32 sums to the next: ``kPitch`` of ``mma.cuh`` in the scalar form."""
-    if dtype in ("float16", "bfloat16"):
-        return 32 + 8
-    return 32 + (2 if dtype == "float64" else 4)
-
-
 def refusal(problem: Problem) -> str | None:
     """Return why no kernel of tensor cores takes a problem, or None."""
     if (problem.dtype, problem.precision) not in fragments.operands():
-        return f"no tensor cores: {problem.dtype} products are those of IEEE arithmetic unless precision is lower"
+        return f"{problem.dtype} products are those of IEEE arithmetic unless precision is lower"
     if problem.rank > RANK:
-        return f"no tensor cores: {problem.rank} spatial axes are more than {RANK}"
+        return f"{problem.rank} spatial axes are more than {RANK}"
     if problem.rows == 0:
-        return "no tensor cores: there is nothing to multiply"
+        return "there is nothing to multiply"
     if problem.far():
-        return "no tensor cores: offsets or coordinates need 64-bit indices"
+        return "offsets or coordinates need 64-bit indices"
     return None
 
 
@@ -169,6 +145,8 @@ def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
     fields = gemm_fields.operands(
         problem, problem.tiles(tile.block_m, tile.block_n), mma_tile.packed_weights(problem, tile, form)
     )
+    if mma_tile.divisible(fragments.arithmetic(problem), tile, form):
+        fields = {**fields, "splits": gemm_fields.splits(mma_tile.blocks(problem, tile))}
     shared = mma_tile.shared_bytes(problem, tile, form)
     roles = gemm_fields.roles(problem)
     return launching.of_blocks(problem.operator, chosen, mma_tile.blocks(problem, tile), fields, roles, shared)
@@ -181,24 +159,18 @@ def variant(operator: str, dtype: str, precision: str, tile: Tile, form: Form) -
     """Return the tile kernel of one operator."""
     arithmetic = fragments.arithmetic_of(dtype, precision)
     sizes = (tile.block_m, tile.block_n, form.block_k, tile.warp_m, tile.warp_n, form.stages)
-    struct, source = ("ConvParams", "conv_implicit_gemm") if operator == "conv" else ("ConvTransposeParams", operator)
+    splits = mma_tile.divisible(arithmetic, tile, form)
+    source, _, struct = gemm_fields.SPLIT_KERNELS[operator] if splits else gemm_fields.KERNELS[operator]
     shape = f"{tile.block_m}x{tile.block_n}x{form.block_k}"
     return Variant(
         name=f"{operator}_{dtype}_{RANK}d_{arithmetic.label}_{shape}_{form.gather}",
-        source=f"{source}.cu",
-        function=f"{operator}_mma",
+        source=source,
+        function=f"{operator}_split_mma" if splits else f"{operator}_mma",
         arguments=(arithmetic.cuda, *map(str, sizes), f"Gather::k{form.gather.capitalize()}"),
         parameter=f"{struct}<int, {RANK}>",
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )
-
-
-def interleavable_forms() -> Iterator[tuple[str, str, Tile, Form]]:
-    """Yield dtype, precision, tile and form of the plans whose blocks could make all phases along W."""
-    for dtype, precision, arithmetic in fragments.arithmetics():
-        for tile, form in mma_tile.interleavable_kernels(arithmetic):
-            yield dtype, precision, tile, form
 
 
 def variants() -> Iterator[Variant]:
@@ -209,11 +181,3 @@ def variants() -> Iterator[Variant]:
             yield variant("conv", dtype, precision, tile, form)
             if not form.rowwise:
                 yield variant("conv_transpose", dtype, precision, tile, form)
-
-
-def divisible_variants() -> Iterator[Variant]:
-    """Yield the kernels of plans that several blocks could make."""
-    for dtype, precision, arithmetic in fragments.arithmetics():
-        for operator, (tile, form) in product(("conv", "conv_transpose"), mma_tile.divisible_kernels(arithmetic)):
-            if operator == "conv" or not form.rowwise:
-                yield variant(operator, dtype, precision, tile, form)

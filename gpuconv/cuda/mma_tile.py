@@ -14,7 +14,6 @@ from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.plan import Limits
 
 _STANDING = 16  # bytes of an entry of a table
-_INTERLEAVED_BELOW = 128  # channels of a tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ _SQUARE_OF_HALF = (
     Form("rowwise", 32, 4, 16.0),
 )
 _HALF = (
-    Tile(128, 128, 64, 64, 2, (Form("vector", 64, 2, 1.7), Form("chunks", 64, 2, 2.2), Form("scalar", 32, 3, 3.1))),
+    Tile(128, 128, 64, 64, 2, (Form("vector", 64, 2, 1.7), Form("scalar", 32, 3, 3.1))),
     Tile(64, 256, 64, 64, 2, (Form("vector", 64, 2, 1.8), Form("chunks", 64, 2, 2.7))),
     Tile(64, 64, 32, 32, 4, _SQUARE_OF_HALF),
     Tile(16, 128, 16, 32, 4, (Form("vector", 64, 3, 5.2), Form("chunks", 64, 3, 8.8), Form("scalar", 32, 4, 17.0))),
@@ -97,7 +96,7 @@ _SQUARE_OF_SINGLE = (
     Form("rowwise", 16, 4, 11.2),
 )
 _SINGLE = (
-    Tile(128, 128, 64, 64, 2, (Form("vector", 32, 2, 2.7), Form("chunks", 32, 2, 3.2), Form("scalar", 16, 3, 3.3))),
+    Tile(128, 128, 64, 64, 2, (Form("scalar", 16, 3, 3.3),)),
     Tile(64, 256, 64, 64, 2, (Form("vector", 32, 2, 2.8),)),
     Tile(64, 64, 32, 32, 4, _SQUARE_OF_SINGLE),
 )
@@ -108,7 +107,7 @@ _SQUARE_OF_SPLIT = (
     Form("rowwise", 16, 4, 4.8),
 )
 _SPLIT = (
-    Tile(128, 128, 64, 64, 2, (Form("vector", 16, 3, 1.9), Form("chunks", 16, 3, 2.1), Form("scalar", 16, 3, 2.0))),
+    Tile(128, 128, 64, 64, 2, (Form("scalar", 16, 3, 2.0),)),
     Tile(64, 64, 32, 32, 3, _SQUARE_OF_SPLIT),
 )
 _DOUBLE = (Tile(64, 64, 32, 32, 3, (Form("scalar", 16, 3, 16.5), Form("rowwise", 16, 3, 25.5))),)
@@ -123,19 +122,18 @@ def kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
             yield tile, form
 
 
-def interleavable_kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
-    """Yield the tiles whose sums of several phases may fit into shared memory."""
-    for tile, form in kernels(arithmetic):
-        if tile.block_m < _INTERLEAVED_BELOW and form.gather == "scalar":
-            yield tile, form
-
-
 def divisible_kernels(arithmetic: Arithmetic) -> Iterator[tuple[Tile, Form]]:
     """Yield the square tiles; in 3xTF32, whose multiplications take all the time, large ones are no quicker."""
     for tile, form in kernels(arithmetic):
-        square = tile.block_m == tile.block_n and form.gather not in ("rowwise", "halves")
-        if square and (tile.block_m == 64 or (arithmetic.products == 1 and not form.rowwise)):
+        if divisible(arithmetic, tile, form):
             yield tile, form
+
+
+def divisible(arithmetic: Arithmetic, tile: Tile, form: Form) -> bool:
+    """Tell whether several blocks could make a tile."""
+    if (tile.block_m, tile.block_n) == (64, 64):
+        return form.gather not in ("rowwise", "halves")
+    return (tile.block_m, tile.block_n) == (128, 128) and form.gather == "scalar" and arithmetic.products == 1
 
 
 # ---------------------------------------------------------------- K and the weights

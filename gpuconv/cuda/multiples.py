@@ -10,5 +10,7 @@ def whole(number: int, unit: int) -> int:
 
 def congruent(least: int, factor: int, target: int, modulus: int) -> int:
     """Return the least number from ``least`` on whose product is congruent to ``target``; ``least`` without one."""
-    found = (number for number in range(least, least + modulus) if (number * factor - target) % modulus == 0)
-    return next(found, least)
+    for number in range(least, least + modulus):
+        if (number * factor - target) % modulus == 0:
+            return number
+    return least

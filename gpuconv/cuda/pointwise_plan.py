@@ -13,13 +13,14 @@ from math import prod
 
 from gpuconv._geometry import Ints
 from gpuconv.cuda import gemm_fields, launching, model
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.gemm_plan import Tile
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.variant import Variant
 
+NAME = "conv_pointwise"
 _TILES = (Tile(128, 128, 16, 8, 8, 2, 0.84), Tile(64, 64, 16, 8, 4, 4, 0.72))
 _MORE = 4  # elements of shared memory that a row of weights has more than a tile
 
@@ -27,14 +28,24 @@ _MORE = 4  # elements of shared memory that a row of weights has more than a til
 # ---------------------------------------------------------------- plans
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for each tile that the device has room for."""
     flat = with_one_axis(problem)
     if flat is None or problem.dtype != "float32" or problem.rows == 0 or problem.wide():
+        yield _refusal(problem, flat)
         return
     for tile in _TILES:
         if _shared_bytes(tile) <= limits.shared_bytes_per_block:
             yield Candidate(variant(tile).name, _seconds(flat, tile, limits), partial(_plan, flat, tile))
+
+
+def _refusal(problem: Problem, flat: Problem | None) -> Refusal:
+    if flat is None:
+        plain = problem.operator != "conv" or prod(problem.taps) != 1
+        return Refusal("pixels do not lie behind each other in x and y, or there are strides or padding", plain)
+    if problem.dtype != "float32" or problem.rows == 0:
+        return Refusal(f"{problem.rows} rows of {problem.dtype}; it takes one or more of float32", plain=True)
+    return Refusal("it needs 64-bit indices")
 
 
 def with_one_axis(problem: Problem) -> Problem | None:

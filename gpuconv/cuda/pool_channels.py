@@ -11,8 +11,8 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv.cuda import pool_general, structs
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_problem import (
     Problem,
@@ -34,9 +34,11 @@ _INSTRUCTIONS = {False: (36, 90, 8), True: (72, 117, 11)}
 _OF_BYTES = (36, 135, 20)
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield the kernel, if it accepts the problem."""
-    if refusal(problem, limits) is not None:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel, or why it does not take the problem."""
+    why = _refusal(problem)
+    if why is not None:
+        yield Refusal(why)
         return
     indices = problem.indices_strides is not None
     kernel = variant(problem.dtype, indices)
@@ -50,8 +52,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, limits))
 
 
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why a problem is not accepted."""
+def _refusal(problem: Problem) -> str | None:
     why = pixels_refusal(problem)
     if why is not None:
         return why

@@ -12,8 +12,8 @@ from typing import Any
 
 from gpuconv import _dtypes
 from gpuconv.cuda import params, structs
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
+from gpuconv.cuda.offers import Candidate, Offer
 from gpuconv.cuda.plan import Launch, Limits, Plan
 from gpuconv.cuda.pool_problem import (
     OPERATOR,
@@ -24,6 +24,7 @@ from gpuconv.cuda.pool_problem import (
 )
 from gpuconv.cuda.variant import Variant
 
+NAME = "one output a thread"
 _THREADS = 256
 _BATCH = structs.constant("kBatch", "max_pool.cu")  # numbers of places run up to so many taps past a window
 _RANKS = (1, 2, 3, 4)
@@ -31,7 +32,7 @@ _RANKS = (1, 2, 3, 4)
 _INSTRUCTIONS = {False: (100, 13, 19), True: (100, 13, 37)}
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield the one kernel.
 
     Raises

@@ -11,20 +11,21 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv.cuda import params
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.offers import Candidate, Offer
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_grad_problem import OPERATOR, Problem, one_launch, seconds
 from gpuconv.cuda.sums_plan import array_fields, axes, filled
 from gpuconv.cuda.variant import Variant
 
 _THREADS = 256
+NAME = "one element a thread"
 _BLOCKS_PER_SM = 4
 _AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
 # Instructions of an element, of each of its windows on the last axis, and on each of the others; counted.
 _INSTRUCTIONS = (165, 36, 48)
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield the one kernel.
 
     Raises

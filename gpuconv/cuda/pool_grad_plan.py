@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from gpuconv._geometry import Ints, MaxPoolGeometry
 from gpuconv.cuda import choice, pool_grad_general, pool_grad_walks
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.offers import Family
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_grad_problem import OPERATOR, Problem
 from gpuconv.cuda.pool_problem import used
 from gpuconv.cuda.variant import Variant
+
+FAMILIES: tuple[Family, ...] = (pool_grad_general, pool_grad_walks)
 
 
 def for_max_pool_grad(
@@ -28,18 +29,10 @@ def for_max_pool_grad(
         return Plan.of_nothing(OPERATOR)
     of_dy, of_indices = used(geometry.y_shape, dy_strides), used(geometry.y_shape, indices_strides)
     problem = Problem(geometry, dtype, of_dy, of_indices, used(geometry.x_shape, dx_strides))
-    plan = choice.choose(problem, candidates(problem, limits), limits)
-    why = pool_grad_walks.refusal(problem, limits)
-    return plan if why is None else replace(plan, reasons=(*plan.reasons, f"not by {pool_grad_walks.NAME}: {why}"))
-
-
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield every way to make a gradient that has elements."""
-    yield from pool_grad_general.candidates(problem, limits)
-    yield from pool_grad_walks.candidates(problem, limits)
+    return choice.choose(problem, FAMILIES, limits)
 
 
 def variants() -> Iterator[Variant]:
     """Yield every variant that a plan of one to four spatial axes can name."""
-    yield from pool_grad_general.variants()
-    yield from pool_grad_walks.variants()
+    for family in FAMILIES:
+        yield from family.variants()

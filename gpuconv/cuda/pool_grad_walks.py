@@ -16,8 +16,8 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv.cuda import params, structs
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_grad_problem import OPERATOR, Problem, one_launch, seconds
 from gpuconv.cuda.pool_problem import Axis
@@ -166,21 +166,16 @@ class Columns:
         return -(-steps // -(-steps // longest))
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield the kernel, if it accepts the problem."""
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel, or why it does not take the problem."""
     accepted = _accepted(problem)
     if isinstance(accepted, str):
+        yield Refusal(accepted)
         return
     columns, shape = accepted
     kernel = variant(problem.dtype, shape)
     time = seconds(problem, _instructions(columns, shape, problem.dtype, limits), limits)
     yield Candidate(kernel.name, time, lambda: _plan(columns, shape, kernel, limits))
-
-
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why a problem is not accepted."""
-    accepted = _accepted(problem)
-    return accepted if isinstance(accepted, str) else None
 
 
 def _accepted(problem: Problem) -> tuple[Columns, Shape] | str:

@@ -16,8 +16,8 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv.cuda import pool_channels, pool_general, structs
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_layout import Runs, instructions, runs_of, taken
 from gpuconv.cuda.pool_problem import Problem, one_launch, seconds, three_axes, used_strides
@@ -51,22 +51,22 @@ class _Tile:
     places_at: int
     bytes: int
 
+    @property
+    def inputs_of_output(self) -> float:
+        """Pixels of lines for each output; of equally many, those of more channels count for less."""
+        return self.x_rows * self.line / (self.rows * self.columns) - self.vectors / 1e3
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield the kernel, if it accepts the problem."""
+
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel, or why it does not take the problem."""
     tile = _accepted(problem, limits)
     if isinstance(tile, str):
+        yield Refusal(tile)
         return
     indices = problem.indices_strides is not None
     kernel = variant(problem.dtype, indices)
     time = seconds(problem, _instructions(problem, tile, limits), limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, tile, kernel))
-
-
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why a problem is not accepted."""
-    tile = _accepted(problem, limits)
-    return tile if isinstance(tile, str) else None
 
 
 def _accepted(problem: Problem, limits: Limits) -> _Tile | str:
@@ -111,20 +111,18 @@ def _dilations(problem: Problem) -> Ints:
 
 def _tile(problem: Problem, limits: Limits) -> _Tile:
     """Return the quickest tile, of the best ones of several sizes."""
-    return min((_tile_of(problem, size) for size in _BYTES), key=lambda tile: _instructions(problem, tile, limits))
-
-
-def _tile_of(problem: Problem, size: int) -> _Tile:
-    """Return the best tile of so many bytes of shared memory, or the least one."""
     _, (_, height, width), *_ = three_axes(problem)
     least = 32 // (pool_channels.vector(problem) * _dtypes.entry(problem.dtype).itemsize)  # a sector
-    found = [
-        _laid_out(problem, vectors, rows, columns)
-        for vectors in (max(2 * least, 1), max(least, 1))
-        for rows, columns in product(_parts(height), _parts(width))
-    ]
-    fitting = [tile for tile in found if tile.bytes <= size] or [_laid_out(problem, max(least, 1), 1, min(width, _RUN))]
-    return min(fitting, key=lambda tile: tile.x_rows * tile.line / (tile.rows * tile.columns) - tile.vectors / 1e3)
+    kept = _Kept.of(problem)
+    rows, columns = ([_line(problem, axis, n) for n in _parts(extent)] for axis, extent in ((1, height), (2, width)))
+    shares = (max(2 * least, 1), max(least, 1))
+    every = [_laid_out(kept, vectors, down, along) for vectors in shares for down in rows for along in columns]
+    least_tile = _laid_out(kept, max(least, 1), _line(problem, 1, 1), _line(problem, 2, min(width, _RUN)))
+    best = (
+        min([tile for tile in every if tile.bytes <= size] or [least_tile], key=lambda tile: tile.inputs_of_output)
+        for size in _BYTES
+    )
+    return min(best, key=lambda tile: _instructions(problem, tile, limits))
 
 
 def _parts(outputs: int) -> list[int]:
@@ -133,25 +131,68 @@ def _parts(outputs: int) -> list[int]:
     return [outputs, *runs] if outputs <= 16 * _RUN else runs
 
 
-def _laid_out(problem: Problem, vectors: int, rows: int, columns: int) -> _Tile:
-    extents, (depth, height, width), kernel, stride, _ = three_axes(problem)
-    dilation, size = _dilations(problem), _dtypes.entry(problem.dtype).itemsize
-    pixel = vectors * pool_channels.vector(problem) * size
-    taps = [(one - 1) // step + 1 for one, step in zip(kernel, dilation, strict=True)]
-    down = runs_of(rows, taps[1], stride[1], dilation[1], _RUN)
-    along = runs_of(columns, taps[2], stride[2], dilation[2], _RUN)
-    x_rows = min((rows - 1) * stride[1] + kernel[1], extents[1])
-    x_columns = min((columns - 1) * stride[2] + kernel[2], extents[2])
-    slices = min(taps[0], -(-extents[0] // dilation[0]))
-    line = (along.outputs - 1) * stride[2] + kernel[2]
-    lines_at = -(-slices * x_rows * x_columns * pixel // 16) * 16
-    places_at = lines_at + -(-rows * line * pixel // 16) * 16
-    end = places_at + (0 if problem.indices_strides is None else rows * line * vectors * _PLACE)
-    channel_tiles = -(-problem.geometry.x_shape[1] // (vectors * pool_channels.vector(problem)))
-    grid = (problem.geometry.x_shape[0], depth, -(-height // rows), -(-width // columns), channel_tiles)
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """So many outputs along an axis: the runs that make them, the inputs that they meet, with padding and without."""
+
+    outputs: int
+    tiles: int
+    runs: Runs
+    padded: int
+    inputs: int
+
+
+def _line(problem: Problem, axis: int, outputs: int) -> _Line:
+    extents, windows, kernel, stride, _ = three_axes(problem)
+    dilation = _dilations(problem)[axis]
+    runs = runs_of(outputs, (kernel[axis] - 1) // dilation + 1, stride[axis], dilation, _RUN)
+    padded = (runs.outputs - 1) * stride[axis] + kernel[axis]
+    inputs = min((outputs - 1) * stride[axis] + kernel[axis], extents[axis])
+    return _Line(outputs, -(-windows[axis] // outputs), runs, padded, inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What tiles of any size have of a problem: the bytes of a vector and of its places, slices, and outer extents."""
+
+    vector: int
+    vector_bytes: int
+    place_bytes: int
+    slices: int
+    images: int
+    depth: int
+    channels: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> _Kept:
+        (extent, *_), (depth, *_), (size, *_), *_ = three_axes(problem)
+        dilation, vector = _dilations(problem)[0], pool_channels.vector(problem)
+        slices = min((size - 1) // dilation + 1, -(-extent // dilation))
+        place_bytes = 0 if problem.indices_strides is None else _PLACE
+        images, channels, *_ = problem.geometry.x_shape
+        vector_bytes = vector * _dtypes.entry(problem.dtype).itemsize
+        return cls(vector, vector_bytes, place_bytes, slices, images, depth, channels)
+
+
+def _laid_out(kept: _Kept, vectors: int, down: _Line, along: _Line) -> _Tile:
+    pixel, line = vectors * kept.vector_bytes, along.padded
+    lines_at = -(-kept.slices * down.inputs * along.inputs * pixel // 16) * 16
+    places_at = lines_at + -(-down.outputs * line * pixel // 16) * 16
     return _Tile(
-        vectors, rows, columns, grid, x_rows, x_columns, slices, line, down, along, lines_at, places_at, end
-    )  # fmt: skip
+        vectors=vectors,
+        rows=down.outputs,
+        columns=along.outputs,
+        grid=(kept.images, kept.depth, down.tiles, along.tiles, -(-kept.channels // (vectors * kept.vector))),
+        x_rows=down.inputs,
+        x_columns=along.inputs,
+        slices=kept.slices,
+        line=line,
+        down=down.runs,
+        along=along.runs,
+        lines_at=lines_at,
+        places_at=places_at,
+        bytes=places_at + down.outputs * line * vectors * kept.place_bytes,
+    )
 
 
 def _work(problem: Problem, tile: _Tile) -> Ints:

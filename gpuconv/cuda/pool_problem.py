@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -54,7 +55,7 @@ def axis_of(extent: int, windows: int, kernel: int, stride: int, dilation: int, 
     return Axis(extent, windows, stride if windows > 1 else 0, pad, (high - low - 1) * dilation + 1, dilation)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Problem:
     """What the families of kernels look at."""
 
@@ -64,13 +65,13 @@ class Problem:
     y_strides: Ints
     indices_strides: Ints | None
 
-    @property
+    @cached_property
     def axes(self) -> list[Axis]:
         g = self.geometry
         columns = (g.x_shape[2:], g.y_shape[2:], g.kernel_shape, g.strides, g.dilations, g.pads_begin)
         return [axis_of(*numbers) for numbers in zip(*columns, strict=True)]
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """The least that crosses the memory bus."""
         return floor.work(self.geometry, self.dtype, indices=self.indices_strides is not None).bytes

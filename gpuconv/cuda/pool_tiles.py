@@ -14,8 +14,8 @@ import numpy as np
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv.cuda import pool_general
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_layout import Tile, instructions, laid_out, neighbours, run_length, taken
 from gpuconv.cuda.pool_problem import (
@@ -42,21 +42,16 @@ _INSTRUCTIONS: dict[tuple[bool, bool], tuple[float, ...]] = {
 }
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield the kernel, if it accepts the problem."""
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel, or why it does not take the problem."""
     found = _accepted(problem, limits)
     if isinstance(found, str):
+        yield Refusal(found)
         return
     rows, tile = found
     kernel = variant(problem.dtype, problem.indices_strides is not None)
     time = seconds(problem, _instructions(rows, problem, tile, limits), limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, rows, tile, kernel))
-
-
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why a problem is not accepted."""
-    found = _accepted(problem, limits)
-    return found if isinstance(found, str) else None
 
 
 def _accepted(problem: Problem, limits: Limits) -> tuple[Rows, Tile] | str:

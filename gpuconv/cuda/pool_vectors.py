@@ -11,8 +11,8 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv.cuda import pool_general
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.launching import MOST_BLOCKS
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_problem import (
     Problem,
@@ -32,10 +32,11 @@ _INSTRUCTIONS = {False: (120, 35), True: (200, 85)}
 _OF_BYTES = 95
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield the kernel for the window, if there is one."""
     rows = _accepted(problem)
     if isinstance(rows, str):
+        yield Refusal(rows)
         return
     indices = problem.indices_strides is not None
     kernel = variant(problem.dtype, indices, *_window(rows))
@@ -46,12 +47,6 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     loads = (STRIPS[_window(rows)] * rows.stride[1] + rows.kernel[1] - rows.stride[1]) * rows.kernel[0]
     time = seconds(problem, threads * (each + vector * loads), limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, rows, kernel))
-
-
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why a problem is not accepted."""
-    rows = _accepted(problem)
-    return rows if isinstance(rows, str) else None
 
 
 def _accepted(problem: Problem) -> Rows | str:

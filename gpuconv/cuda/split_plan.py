@@ -1,6 +1,7 @@
 """Tiles that are too few for the multiprocessors, or for the last round of them: several blocks share each one's K.
 
-``conv_split.cu`` and ``conv_transpose_split.cu``. Tiles that fill all multiprocessors are made by one block each.
+The kernels are those of whole tiles, ``conv_split.cu`` and ``conv_transpose_split.cu``. Tiles that fill all
+multiprocessors are made by one block each.
 The launch that packs the weights also sets the tickets to zero by which blocks learn that they are the last of a tile,
 so that two launches are enough. Calls that share packed weights have no such launch: their second one adds up the sums.
 """
@@ -11,22 +12,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from gpuconv.cuda import gemm_plan, mma_plan, model
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda import gemm_fields, gemm_plan, mma_plan, model
 from gpuconv.cuda.correlation import Problem
-from gpuconv.cuda.gemm_fields import Divisible
+from gpuconv.cuda.gemm_fields import ALL, SUMS, TOTALS, Divisible
+from gpuconv.cuda.offers import Candidate, Offer
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space
-from gpuconv.cuda.variant import Variant
 
+NAME = "splits of K"
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
 _ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
-_ALL, _SUMS, _TOTALS = range(3)  # of what a launch makes, as in split_k.cuh
 
 
 # ---------------------------------------------------------------- plans
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield kernels with as many splits each as the model takes for best, unless there are tiles enough."""
     for family in (gemm_plan, mma_plan):
         for whole in family.divisible(problem, limits):
@@ -36,7 +36,7 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
                 continue
             seconds = {count: _seconds(problem, whole, count, limits) for count in counts}
             best = min(counts, key=seconds.__getitem__)
-            yield Candidate(variant(whole.variant).name, seconds[best], partial(_plan, whole, best, limits))
+            yield Candidate(f"{whole.variant.name}_split", seconds[best], partial(_plan, whole, best, limits))
 
 
 def _divided(whole: Divisible, limits: Limits) -> int:
@@ -64,56 +64,29 @@ def _plan(whole: Divisible, count: int, limits: Limits) -> Plan:
     pack, launch = plan.launches
     few = f"{divided} tiles are few for {limits.multiprocessors} multiprocessors"
     which = "each tile's K" if divided == whole.tiles else f"K of each of the last {divided} of {whole.tiles} tiles"
-    sums = _ticket_bytes(divided) + divided * count * whole.sums_bytes
-    parts = [_launch(launch, whole, divided, count, part) for part in (_ALL, _SUMS, _TOTALS)]
+    sums = gemm_fields.ticket_bytes(divided) + divided * count * whole.sums_bytes
+    parts = [_launch(launch, whole, divided, count, part) for part in (ALL, SUMS, TOTALS)]
     return replace(
         plan,
-        launches=(whole.packing(divided), parts[_ALL]),
+        launches=(whole.packing(divided), parts[ALL]),
         spaces=(*plan.spaces, Space("workspace", "sums of the splits", sums)),
         reasons=(f"{which} in {count} splits: {few}", *plan.reasons),
-        sharing=(pack, parts[_SUMS], parts[_TOTALS]),
+        sharing=(pack, parts[SUMS], parts[TOTALS]),
     )
-
-
-def _ticket_bytes(divided: int) -> int:
-    return -(-divided // 4) * 16
 
 
 def _launch(launch: Launch, whole: Divisible, divided: int, count: int, part: int) -> Launch:
-    """Return the launch of the whole tiles, changed into one of splits: its struct is the same up to these."""
-    chosen = variant(launch.variant)
+    """Return the launch of the whole tiles, changed into one of splits."""
     kept = whole.tiles - divided
-    fields = {
-        "count": count,
-        "whole": kept,
-        "ticket_bytes": _ticket_bytes(divided),
-        "part": part,
-    }
-    return Launch(
-        chosen,
-        (divided if part == _TOTALS else kept + divided * count, 1, 1),
-        launch.shared_bytes,
-        {**launch.fields, "splits": fields},
-        {**launch.roles, "splits.workspace": "workspace"},
-    )
-
-
-# ---------------------------------------------------------------- variants
-
-
-def variant(whole: Variant) -> Variant:
-    """Return the kernel that makes a part of a tile, of one that makes all of it."""
-    operator = "conv_transpose" if whole.name.startswith("conv_transpose_") else "conv"
+    splits = gemm_fields.splits(whole.tiles, divided, count, part)
     return replace(
-        whole,
-        name=whole.name.replace(operator, f"{operator}_split", 1),
-        source=f"{operator}_split.cu",
-        function=f"{operator}_split_mma" if whole.function.endswith("_mma") else f"{operator}_split",
-        parameter=whole.parameter.replace("Params", "SplitParams"),
+        launch,
+        grid=(divided if part == TOTALS else kept + divided * count, 1, 1),
+        fields={**launch.fields, "splits": splits},
+        roles={**launch.roles, "splits.workspace": "workspace"},
     )
 
 
-def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
-    for family in (gemm_plan, mma_plan):
-        yield from map(variant, family.divisible_variants())
+def variants() -> tuple[()]:
+    """Return no kernels of its own: it launches those of whole tiles."""
+    return ()

@@ -24,11 +24,11 @@ from gpuconv.cuda import (
     stem_model,
     stem_tile,
 )
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.fragments import FRAGMENT_BYTES
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.limits import RESERVED_BYTES
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
 from gpuconv.cuda.stem_tile import KERNELS, WORDS, Box, Kernel
 from gpuconv.cuda.variant import Variant
@@ -41,9 +41,11 @@ _ROWS = 4096  # of K, at most: the table of its steps stays small
 # ---------------------------------------------------------------- what they accept
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every kernel that takes the problem, in the best of the boxes that there is room for."""
-    if refusal(problem) is not None:
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
         return
     lifted = correlation.in_three_axes(problem)
     every_box = list(stem_tile.boxes(lifted))
@@ -58,22 +60,22 @@ def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
             yield Candidate(variant(kernel).name, seconds, partial(_plan, lifted, kernel, box, passes))
 
 
-def refusal(problem: Problem) -> str | None:
+def _refusal(problem: Problem) -> Refusal | None:
     """Return why no kernel of this family takes a problem; None where one does, if there is room for its band."""
     if problem.operator != "conv":
-        return "it is no Conv"
-    if problem.rank > RANK:
-        return f"{problem.rank} spatial axes; it has three"
-    if problem.dtype == "float64":
-        return "elements of 64 bits"
-    if problem.itemsize == 2 and problem.dilations[-1] > 1:
-        return "taps of a row that are no neighbours, which 16-bit elements must be"
+        return Refusal("it is no Conv", plain=True)
     if problem.channels not in CHANNELS:
-        return f"{problem.channels} channels of a group; it takes 1 to {CHANNELS[-1]}"
+        return Refusal(f"{problem.channels} channels of a group; it takes 1 to {CHANNELS[-1]}", plain=True)
+    if problem.rank > RANK:
+        return Refusal(f"{problem.rank} spatial axes; it has three")
+    if problem.dtype == "float64":
+        return Refusal("elements of 64 bits")
+    if problem.itemsize == 2 and problem.dilations[-1] > 1:
+        return Refusal("taps of a row that are no neighbours, which 16-bit elements must be")
     if problem.rows > _ROWS or problem.rows == 0:
-        return f"{problem.rows} rows of K; it takes 1 to {_ROWS}"
+        return Refusal(f"{problem.rows} rows of K; it takes 1 to {_ROWS}")
     if problem.far():
-        return "offsets or coordinates need 64-bit indices"
+        return Refusal("offsets or coordinates need 64-bit indices")
     return None
 
 

@@ -88,12 +88,12 @@ def _mma(dtype: str, precision: str, arithmetic: Arithmetic, block_m: int) -> Ke
 
 
 KERNELS = (
-    *(_ffma(chunk) for chunk in (11, 7, 5, 4, 3, 1)),
+    *(_ffma(chunk) for chunk in (11, 7, 5, 3, 1)),
     *(
         _mma(dtype, precision, arithmetic, block_m)
         for dtype, precision, arithmetic in fragments.arithmetics()
         if dtype != "float64"
-        for block_m in (64, 32)
+        for block_m in ((64, 32) if arithmetic.parts == 1 else (32,))
     ),
 )
 

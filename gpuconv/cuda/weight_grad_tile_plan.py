@@ -12,21 +12,22 @@ from typing import Any
 
 from gpuconv import _dtypes
 from gpuconv.cuda import launching, sums_plan, weight_grad_tiles
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK
 from gpuconv.cuda.fragments import Arithmetic
 from gpuconv.cuda.multiples import whole
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.variant import Variant
 from gpuconv.cuda.weight_grad_problem import OPERATOR, Problem
 from gpuconv.cuda.weight_grad_tiles import Tile
 
+NAME = "large tiles"
 _FARTHEST = 2**30  # coordinates and extents of tables are below
 _APART = 2**31  # bytes from one channel of x to the next are fewer
 _COORDINATES = 12 + 4  # bytes of an entry
 
 
-def refusal(problem: Problem) -> str | None:
+def _refusal(problem: Problem) -> str | None:
     """Return why no large tile takes a problem, or None."""
     rank = len(problem.geometry.kernel_shape)
     if problem.result != problem.dtype:
@@ -43,9 +44,11 @@ def refusal(problem: Problem) -> str | None:
     return None
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile that takes the problem."""
-    if refusal(problem) is not None:
+    why = _refusal(problem)
+    if why is not None:
+        yield Refusal(why)
         return
     arithmetic = weight_grad_tiles.arithmetic_of(problem)
     chunks = weight_grad_tiles.has_chunks(problem)

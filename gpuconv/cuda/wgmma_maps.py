@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from math import gcd, prod
 from typing import Any
@@ -31,7 +32,7 @@ _MOST_REACH = {1: 65534, 2: 254, 3: 30}  # inputs from the first tap to the last
 _MOST_ELEMENTS = 2**31 - 1  # of a copy
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Source:
     """One way to x and w.
 
@@ -54,17 +55,17 @@ class Source:
     patches: bool = False
     slice_bytes: int = SLICE_BYTES
 
-    @property
+    @cached_property
     def in_strips(self) -> bool:
         """Whether x comes in strips that taps share, if there are several."""
         return self.patches or self.form == "rows"
 
-    @property
+    @cached_property
     def in_registers(self) -> bool:
         """Whether x, as it is, is rounded on its way through registers."""
         return not _takes_rounded(self.problem) and self.form != "copied"
 
-    @property
+    @cached_property
     def seen(self) -> Problem:
         """The problem as the kernel sees it: of strips a Conv, with an image along one axis where rows lie so."""
         if not self.in_strips:
@@ -73,27 +74,27 @@ class Source:
         assert conv is not None
         return (flattened(conv) or conv) if self.form == "rows" else conv
 
-    @property
+    @cached_property
     def block_k(self) -> int:
         """Channels of a slice."""
         return self.slice_bytes // self.problem.itemsize
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """Numbers that one of x or w is the sum of."""
         return fragments.arithmetic(self.problem).parts
 
-    @property
+    @cached_property
     def products(self) -> int:
         """Multiplications of tensor cores for one of the problem's."""
         return fragments.arithmetic(self.problem).products
 
-    @property
+    @cached_property
     def channel_slices(self) -> int:
         """Slices of a tap."""
         return -(-self.problem.channels // self.block_k)
 
-    @property
+    @cached_property
     def x_channels(self) -> int:
         """Channels of a group in x or its copy: whole slices where others follow that must not be read as its own."""
         if self.form != "copied":
@@ -106,7 +107,7 @@ class Source:
         """Those of all groups and parts."""
         return self.problem.group * (self.parts if self.form == "copied" else 1) * self.x_channels
 
-    @property
+    @cached_property
     def w_channels(self) -> int:
         """Channels of a tap in the rows of w."""
         return _rounded(self.problem.channels, self.block_k) if self.packed else self.problem.channels

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 from gpuconv.cuda import (
@@ -26,8 +27,8 @@ from gpuconv.cuda import (
     wgmma_tile,
     wgmma_work,
 )
-from gpuconv.cuda.choice import Candidate
 from gpuconv.cuda.correlation import RANK, Problem
+from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
 from gpuconv.cuda.variant import Variant
 from gpuconv.cuda.wgmma_maps import Source
@@ -36,9 +37,9 @@ from gpuconv.cuda.wgmma_strips import Strips
 from gpuconv.cuda.wgmma_tile import SLICE_BYTES, PixelsTile, StripsTile, Tile
 from gpuconv.cuda.wgmma_work import Work
 
+NAME = "wgmma"
 ARCHITECTURE = "sm_90a"
 _CLASSES = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "WgmmaTf32"}
-_TRANSPOSED = ((128, 256), (128, 128), (64, 256))  # tiles of ConvTranspose
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
 _ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
 _ALL, _SUMS, _TOTALS = range(3)  # of what a launch makes, as in split_k.cuh
@@ -47,9 +48,12 @@ _ALL, _SUMS, _TOTALS = range(3)  # of what a launch makes, as in split_k.cuh
 # ---------------------------------------------------------------- what they accept
 
 
-def candidates(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile and way to x, and one that divides its tiles where these are few."""
-    if refusal(problem, limits) is not None:
+    why = refusal(problem, limits)
+    if why is not None:
+        plain = limits.architecture != ARCHITECTURE or mma_plan.refusal(problem) is not None
+        yield Refusal(why, plain or problem.dtype not in _CLASSES)
         return
     for source in wgmma_maps.sources(problem):
         for whole in _whole(source, limits):
@@ -71,29 +75,16 @@ def refusal(problem: Problem, limits: Limits) -> str | None:
     why = wgmma_maps.refusal(problem)
     if why is not None:
         return why
-    least = min(wgmma_tile.shared_bytes(problem, tile) for tile in tiles(problem.operator))
+    least = min(wgmma_tile.shared_bytes(problem, tile) for tile in wgmma_tile.TILES)
     if least > limits.shared_bytes_per_block:
         return f"a block takes {least} bytes of shared memory, there are {limits.shared_bytes_per_block}"
     return None
 
 
-def explained(problem: Problem, limits: Limits) -> str | None:
-    """Return why no kernel takes a problem where that is not plain: on its architecture, of types that it has."""
-    plain = limits.architecture != ARCHITECTURE or mma_plan.refusal(problem) is not None
-    return None if plain or problem.dtype not in _CLASSES else refusal(problem, limits)
-
-
-def tiles(operator: str) -> Iterator[Tile]:
-    """Yield the tiles that an operator's kernels come in."""
-    for tile in wgmma_tile.TILES:
-        if operator == "conv" or (tile.block_m, tile.block_n) in _TRANSPOSED:
-            yield tile
-
-
 def _whole(source: Source, limits: Limits) -> Iterator[Work]:
     """Yield the work by every tile of the kernels that fetch x so."""
     if not source.in_strips:
-        for tile in tiles(source.problem.operator):
+        for tile in wgmma_tile.TILES:
             yield Work(source, tile)
         return
     seen, rows = source.seen, source.form == "rows"
@@ -113,9 +104,9 @@ def _whole(source: Source, limits: Limits) -> Iterator[Work]:
 def _divided(whole: Work, limits: Limits) -> Iterator[Work]:
     """Yield the work with as many splits as the model takes for best, if there are tiles to divide."""
     rounds, rest = divmod(whole.tiles, limits.multiprocessors)
-    found = [replace(whole, splits=count, divided=rest) for count in _COUNTS if count <= whole.most_steps]
-    if rest and rounds <= _ROUNDS and found:
-        yield min(found, key=lambda work: wgmma_work.seconds(work, limits))
+    counts = [count for count in _COUNTS if count <= whole.most_steps]
+    if rest and rounds <= _ROUNDS and counts:
+        yield wgmma_work.in_best_splits(replace(whole, divided=rest), counts, limits)
 
 
 def _name(work: Work) -> str:
@@ -152,9 +143,8 @@ def _plan(work: Work, limits: Limits) -> Plan:
 
 def _of_copies(work: Work, limits: Limits) -> Plan:
     """Return the plan for arrays that TMA cannot fetch as they are, because of their addresses."""
-    size = work.tile.block_m, work.tile.block_n
-    tile = next(tile for tile in wgmma_tile.TILES if (tile.block_m, tile.block_n) == size)
-    copies = Work(wgmma_maps.of_copies(work.source.problem), tile)
+    source = wgmma_maps.of_copies(work.source.problem)
+    copies = min((Work(source, tile) for tile in wgmma_tile.TILES), key=partial(wgmma_work.seconds, limits=limits))
     return replace(_plan(copies, limits), problem=work.source.problem, kernel=_name(copies))
 
 
@@ -310,9 +300,8 @@ def _variant(work: Work) -> Variant:
 def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
     for dtype in _CLASSES:
-        for operator in ("conv", "conv_transpose"):
-            for tile in tiles(operator):
-                yield variant(operator, dtype, tile)
+        for operator, tile in product(("conv", "conv_transpose"), wgmma_tile.TILES):
+            yield variant(operator, dtype, tile)
         if dtype == "float32":
             for pixels in wgmma_tile.PIXELS:
                 yield variant("conv", dtype, pixels)

@@ -40,10 +40,7 @@ class Tile:
 
 TILES = (
     Tile(128, 256, 4, turns=False),
-    Tile(256, 128, 4, turns=False),
-    Tile(128, 128, 6, turns=True),
     Tile(64, 256, 5, turns=True),
-    Tile(64, 128, 6, turns=True),
 )
 
 
@@ -80,10 +77,7 @@ class PixelsTile(SharingTile):
 
 STRIPS = (
     StripsTile(128, 256, 6, False, 98304, rows=True),
-    StripsTile(128, 128, 6, True, 98304, rows=True),
     StripsTile(64, 256, 9, True, 131072, rows=True),
-    StripsTile(128, 256, 6, False, 110592, rows=False),
-    StripsTile(128, 128, 6, True, 98304, rows=False),
     StripsTile(64, 256, 12, True, 110592, rows=False),
     StripsTile(64, 256, 27, True, 98304, rows=True, slice_bytes=HALF_SLICE),
     StripsTile(64, 256, 27, True, 98304, rows=False, slice_bytes=HALF_SLICE),
@@ -92,7 +86,7 @@ STRIPS = (
 
 PIXELS = tuple(
     PixelsTile(*sizes, stages, turns, 131072, rows)
-    for sizes, stages, turns in (((128, 256), 6, False), ((128, 128), 6, True), ((64, 256), 12, True))
+    for sizes, stages, turns in (((128, 128), 6, True), ((64, 256), 12, True))
     for rows in (True, False)
 )
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import gcd, prod
+from typing import NamedTuple
 
 from gpuconv.cuda import fragments, model
 from gpuconv.cuda.correlation import Problem
@@ -23,7 +26,7 @@ _BANKS = 128  # bytes that shared memory gives in a cycle
 _BEGINNING = 1500  # cycles from a kernel's start until its first product; assumed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Work:
     """A problem, the way to its arrays, the tile, and how its tiles are dealt out.
 
@@ -45,13 +48,13 @@ class Work:
     splits: int = 1
     divided: int = 0
 
-    @property
+    @cached_property
     def counts(self) -> tuple[int, int]:
         """Tiles along M and along the columns, of one group and phase."""
         m_tiles, n_tiles = self.source.problem.tiles(self.tile.block_m, self.tile.block_n)
         return m_tiles, n_tiles if self.strips is None else self.source.problem.batch * prod(self.strips.extent)
 
-    @property
+    @cached_property
     def tiles(self) -> int:
         """Of all groups and phases."""
         problem = self.source.problem
@@ -82,7 +85,7 @@ class Work:
         """Of the tickets and of the sums of all shares."""
         return self.ticket_bytes + self.divided * self.splits * self.sums_bytes
 
-    @property
+    @cached_property
     def inner(self) -> int:
         """Slices of K of a step: of a strip, those of all taps that share it, else one."""
         return 1 if self.strips is None else self.strips.inner
@@ -102,12 +105,12 @@ class Work:
         """Steps of a slice of channels: products of numbers in parts take one each, unless they share strips."""
         return 1 if self.source.in_registers else self.source.products
 
-    @property
+    @cached_property
     def most_steps(self) -> int:
         """Steps along K of a tile of the phase that meets the most taps: what splits divide."""
         return prod(self.source.problem.most_taps) // self.inner * self.source.channel_slices * self.apart
 
-    @property
+    @cached_property
     def steps(self) -> float:
         """Steps along K of a tile, the mean of those of all phases."""
         problem = self.source.problem
@@ -120,34 +123,72 @@ class Work:
 
 def seconds(work: Work, limits: Limits) -> float:
     """Model the time of all launches."""
+    return _in_splits(work, work.splits, _costs(work, limits), limits)
+
+
+def in_best_splits(work: Work, counts: Sequence[int], limits: Limits) -> Work:
+    """Return the work with as many splits as the model takes for best, of equally good counts the first."""
+    costs = _costs(work, limits)
+    return replace(work, splits=min(counts, key=lambda count: _in_splits(work, count, costs, limits)))
+
+
+class _Costs(NamedTuple):
+    """What the splits do not change.
+
+    Attributes
+    ----------
+    step, writing : float
+        Cycles of a step along K, and of one warpgroup, or both together, that write a tile.
+    memory : float
+        Seconds in which all that is moved crosses the memory bus.
+    before : tuple of float
+        Seconds of the launches before, one by one.
+    """
+
+    step: float
+    writing: float
+    memory: float
+    before: tuple[float, ...]
+
+
+def _costs(work: Work, limits: Limits) -> _Costs:
     problem, size = work.source.problem, work.source.problem.itemsize
     copied, packed = x_last_bytes(work.source), packed_bytes(work.source)
     x, w = prod(problem.x_shape) * size, problem.group * problem.filters * problem.rows * size
     moved = problem.bytes_by_phase + max(0, copied - x) + max(0, packed - w)
-    found = model.overlapped(_busy(work, limits), model.memory(moved, limits))
-    for before, after in ((x, copied), (w, packed)):
-        if after:
-            found += model.memory(before + after, limits) + limits.rates.launch
-    return found + (_adding(work, limits) if work.divided else 0)
+    before = tuple(
+        model.memory(read + written, limits) + limits.rates.launch
+        for read, written in ((x, copied), (w, packed))
+        if written
+    )
+    return _Costs(_step(work, limits), _writing(work), model.memory(moved, limits), before)
 
 
-def _busy(work: Work, limits: Limits) -> float:
+def _in_splits(work: Work, splits: int, costs: _Costs, limits: Limits) -> float:
+    """Model the time of all launches, divided tiles being made in so many splits."""
+    found = model.overlapped(_busy(work, splits, costs, limits), costs.memory)
+    for launch in costs.before:
+        found += launch
+    return found + (_adding(work, splits, limits) if work.divided else 0)
+
+
+def _busy(work: Work, splits: int, costs: _Costs, limits: Limits) -> float:
     """Return the seconds of the busiest multiprocessor."""
     whole = -(-work.whole // limits.multiprocessors)
-    shares = -(-work.divided * work.splits // limits.multiprocessors)
-    share = -(-work.most_steps // work.splits)
-    cycles = _cycles(work, whole, work.steps, limits)
+    shares = -(-work.divided * splits // limits.multiprocessors)
+    share = -(-work.most_steps // splits)
+    cycles = _cycles(work, whole, work.steps, costs)
     if shares:
-        cycles += _cycles(work, shares, share * work.steps / work.most_steps, limits)
-    longest = _cycles(work, 1, work.most_steps if work.whole else share, limits)
+        cycles += _cycles(work, shares, share * work.steps / work.most_steps, costs)
+    longest = _cycles(work, 1, work.most_steps if work.whole else share, costs)
     return (max(cycles, longest) + _BEGINNING) / nearest(limits.architecture).clock
 
 
-def _cycles(work: Work, tiles: int, steps: float, limits: Limits) -> float:
+def _cycles(work: Work, tiles: int, steps: float, costs: _Costs) -> float:
     """Return the cycles of so many tiles of a block: while one is written, the next is multiplied, if in turns."""
     if tiles == 0:
         return 0
-    products, writing = steps * _step(work, limits), _writing(work)
+    products, writing = steps * costs.step, costs.writing
     if not work.tile.turns:
         return tiles * (products + writing)
     return tiles * max(products, (products + writing) / 2) + writing
@@ -215,9 +256,9 @@ def _in_vectors(problem: Problem, in_strips: bool) -> bool:
     return neighbours and prod(problem.columns) % 4 == 0 and batch % 4 == channel % 4 == 0
 
 
-def _adding(work: Work, limits: Limits) -> float:
+def _adding(work: Work, splits: int, limits: Limits) -> float:
     """Return the seconds that adding up shares takes, and the launch for it where none comes before."""
-    left = -(-work.divided * work.splits // limits.multiprocessors)
-    seconds = model.adding_up((left + work.splits) * work.sums_bytes, left, limits)
+    left = -(-work.divided * splits // limits.multiprocessors)
+    seconds = model.adding_up((left + splits) * work.sums_bytes, left, limits)
     alone = work.source.form != "copied" and not work.source.packed
     return seconds + (limits.rates.launch if alone else 0)

@@ -28,7 +28,7 @@ _IS_READ = re.compile(
     r"|(depthwise|grouped)_[a-z]+\d+_3d_.+"
     r"|conv_weight_grad_[a-z]+\d+_3d_(64x64|few\d)|conv_weight_grad_float\d+_3d_(mma|ffma|tf32|3xtf32)_.+"
     r"|max_pool_[a-z]+\d+_3d_(vectors_3x2|channels|tiles|patches)(_indices)?|max_pool_grad_[a-z]+\d+_3d_walks_.+"
-    r"|max_pool_(bfloat16_3d_bands_indices|int8_2d_planes)|(channels_last|pack_rows)_.+"
+    r"|(channels_last|pack_rows)_.+"
 )
 
 
