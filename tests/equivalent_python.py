@@ -200,7 +200,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cuda/plan.py TensorMap: pixels: int = 0  ->  pixels: int = -1",
     ),
     "An element's bytes divide a slice's.": (
-        "cuda/matrix_plan.py variant: block_k = _SLICE // _dtypes.entry(dtype).itemsize  ->  block_k = -(-_SLICE // _dtypes.entry(dtype).itemsize)",  # noqa: E501
+        "cuda/matrix_plan.py of_tile: block_k = _SLICE // _dtypes.entry(dtype).itemsize  ->  block_k = -(-_SLICE // _dtypes.entry(dtype).itemsize)",  # noqa: E501
     ),
 }
 

@@ -22,7 +22,7 @@ from gpuconv.cuda.pool_problem import (
     used_strides,
     window_refusal,
 )
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
 NAME = "channels"
 _THREADS = 256
@@ -84,17 +84,14 @@ def vector(problem: Problem) -> int:
 # ---------------------------------------------------------------- kernels
 
 
+_KERNEL = Kernel("max_pool_channels.cu", "max_pool_channels", "ChannelPoolParams", _THREADS, name="max_pool")
+
+
 def variant(dtype: str, indices: bool) -> Variant:
     """Return the kernel for a dtype, with indices or without."""
-    return Variant(
-        name=f"max_pool_{dtype}_3d_channels" + "_indices" * indices,
-        source="max_pool_channels.cu",
-        function="max_pool_channels",
-        arguments=(_dtypes.entry(dtype).cuda, str(indices).lower()),
-        parameter="ChannelPoolParams",
-        threads=_THREADS,
-        blocks_per_sm=_blocks_per_sm(dtype, indices),
-    )
+    blocks = _blocks_per_sm(dtype, indices)
+    element, form = _dtypes.entry(dtype).cuda, "indices" * indices
+    return _KERNEL.over(dtype, 3, NAME, form, types=(element,), sizes=(indices,), blocks_per_sm=blocks)
 
 
 def _blocks_per_sm(dtype: str, indices: bool) -> int:

@@ -22,7 +22,7 @@ from gpuconv.cuda.pool_problem import (
     seconds,
     used,
 )
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
 NAME = "one output a thread"
 _THREADS = 256
@@ -61,18 +61,13 @@ def _largest(problem: Problem) -> int:
 # ---------------------------------------------------------------- kernels
 
 
+_KERNEL = Kernel("max_pool.cu", "max_pool", "MaxPoolParams<{index}, {rank}>", _THREADS)
+
+
 def variant(dtype: str, wide: bool, ndim: int, indices: bool) -> Variant:
     """Return the kernel for a dtype, an index width, a number of spatial axes, with indices or without."""
-    index = params.index_name(wide)
-    return Variant(
-        name=f"max_pool_{dtype}_{ndim}d" + "_indices" * indices + "_wide" * wide,
-        source="max_pool.cu",
-        function="max_pool",
-        arguments=(_dtypes.entry(dtype).cuda, index, str(ndim), str(indices).lower()),
-        parameter=f"MaxPoolParams<{index}, {ndim}>",
-        threads=_THREADS,
-        blocks_per_sm=_blocks_per_sm(wide, ndim),
-    )
+    element, form, blocks = _dtypes.entry(dtype).cuda, "indices" * indices, _blocks_per_sm(wide, ndim)
+    return _KERNEL.over(dtype, ndim, form, types=(element,), sizes=(indices,), wide=wide, blocks_per_sm=blocks)
 
 
 def _blocks_per_sm(wide: bool, ndim: int) -> int:

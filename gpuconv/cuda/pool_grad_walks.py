@@ -21,7 +21,7 @@ from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_grad_problem import OPERATOR, Problem, one_launch, seconds
 from gpuconv.cuda.pool_problem import Axis
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant, types
 
 NAME = "walks"
 _THREADS = 256
@@ -243,19 +243,13 @@ def _met(axis: Axis) -> int:
 # ---------------------------------------------------------------- kernels
 
 
+_KERNEL = Kernel("max_pool_grad_walks.cu", "max_pool_grad_walks", "WalkPoolGradParams", _THREADS, name="max_pool_grad")
+
+
 def variant(dtype: str, shape: Shape) -> Variant:
     """Return the kernel for a dtype and a shape of windows."""
-    entry = _dtypes.entry(dtype)
-    numbers = shape.rows, shape.stride, shape.columns, shape.across
-    return Variant(
-        name=f"max_pool_grad_{dtype}_3d_walks_{shape.rows}x{shape.stride or 'any'}",
-        source="max_pool_grad_walks.cu",
-        function="max_pool_grad_walks",
-        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, *map(str, numbers)),
-        parameter="WalkPoolGradParams",
-        threads=_THREADS,
-        blocks_per_sm=_blocks_per_sm(dtype, shape),
-    )
+    form, sizes = f"walks_{shape.rows}x{shape.stride or 'any'}", (shape.rows, shape.stride, shape.columns, shape.across)
+    return _KERNEL.over(dtype, 3, form, types=types(dtype), sizes=sizes, blocks_per_sm=_blocks_per_sm(dtype, shape))
 
 
 def _blocks_per_sm(dtype: str, shape: Shape) -> int:

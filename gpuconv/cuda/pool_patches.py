@@ -21,7 +21,7 @@ from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_layout import Runs, instructions, runs_of, taken
 from gpuconv.cuda.pool_problem import Problem, one_launch, seconds, three_axes, used_strides
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
 NAME = "patches"
 _THREADS = 128
@@ -84,17 +84,14 @@ def _accepted(problem: Problem, limits: Limits) -> _Tile | str:
 # ---------------------------------------------------------------- kernels
 
 
+_KERNEL = Kernel("max_pool_patches.cu", "max_pool_patches", "PatchPoolParams", _THREADS, name="max_pool")
+
+
 def variant(dtype: str, indices: bool) -> Variant:
     """Return the kernel for a dtype, with indices or without."""
-    return Variant(
-        name=f"max_pool_{dtype}_3d_patches" + "_indices" * indices,
-        source="max_pool_patches.cu",
-        function="max_pool_patches",
-        arguments=(_dtypes.entry(dtype).cuda, str(indices).lower()),
-        parameter="PatchPoolParams",
-        threads=_THREADS,
-        blocks_per_sm=4 if _dtypes.entry(dtype).itemsize == (8 if indices else 1) else 5,
-    )
+    blocks = 4 if _dtypes.entry(dtype).itemsize == (8 if indices else 1) else 5
+    element, form = _dtypes.entry(dtype).cuda, "indices" * indices
+    return _KERNEL.over(dtype, 3, NAME, form, types=(element,), sizes=(indices,), blocks_per_sm=blocks)
 
 
 def variants() -> list[Variant]:
