@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from benchmarks import calls, floors, layers
@@ -79,6 +80,13 @@ class Chooser:
 
 def plan(case: Case, device: Representative, chooser: choice.Pick) -> Plan:
     """Plan the case for new arrays with a bias, by the chooser."""
+    planner = planner_of(case, device)
+    with choice.picking(chooser):
+        return planner()
+
+
+def planner_of(case: Case, device: Representative) -> Callable[[], Plan]:
+    """Return what plans the case for new arrays with a bias."""
     call = calls.of(case.layer, case.layout)
     called, geometry = OPERATORS[call.operator], call.geometry
     arrays = [(called.inputs[name], shape, called.order(name, case.layout)) for name, shape in call.inputs.items()]
@@ -87,8 +95,7 @@ def plan(case: Case, device: Representative, chooser: choice.Pick) -> Plan:
     roles = ["y", "indices"] if case.layer.indices and not case.layer.call else ["y"]
     arrays += [(role, made, order) for role in roles]
     strides = {role: _layout.channels_second(order, contiguous_strides(shape)) for role, shape, order in arrays}
-    with choice.picking(chooser):
-        return planning.plan(called.kernel, geometry, case.dtype, strides, device.limits, case.precision)
+    return partial(planning.plan, called.kernel, geometry, case.dtype, strides, device.limits, case.precision)
 
 
 def planned(case: Case, device: Representative) -> Row:

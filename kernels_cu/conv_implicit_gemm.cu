@@ -1,4 +1,4 @@
-// Conv as an implicit GEMM, for every rank, stride, dilation, padding and group.
+// Conv as an implicit GEMM, for every rank from three on, stride, dilation, padding and group.
 //
 // A block makes one tile of output channels x pixels of one group (include/implicit_gemm.cuh). Tiles run over M first:
 // neighbouring blocks read the same activations, and the packed weights, small, stay in the L2 cache.

@@ -1,5 +1,5 @@
-// Conv as the implicit GEMM of conv_implicit_gemm.cu where there are too few tiles for the multiprocessors: several blocks
-// make one (include/split_k.cuh). Blocks of one tile run next to each other.
+// Conv as the implicit GEMM of conv_implicit_gemm.cu, in tiles of which several blocks may make one where there are too few for the
+// multiprocessors (include/split_k.cuh). Blocks of one tile run next to each other.
 #include "ffma.cuh"
 #include "mma.cuh"
 #include "split_k.cuh"

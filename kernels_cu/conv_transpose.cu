@@ -1,4 +1,4 @@
-// ConvTranspose by output phase, for every rank, stride, dilation, padding and group: all phases in one launch.
+// ConvTranspose by output phase, for every rank from three on, stride, dilation, padding and group: all phases in one launch.
 //
 // A block makes one tile of one phase (include/phases.cuh) as an implicit GEMM (include/implicit_gemm.cuh). Phases of the
 // same pixels run next to each other, those with the most taps first, so that the launch ends with the shortest blocks.

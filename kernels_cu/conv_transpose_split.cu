@@ -1,5 +1,5 @@
-// ConvTranspose by output phase, as in conv_transpose.cu, where there are too few tiles for the multiprocessors: several
-// blocks make a tile of a phase (include/split_k.cuh), each from its share of the taps and channels that the phase meets.
+// ConvTranspose by output phase, as in conv_transpose.cu, in tiles of which several blocks may make one where there are too few for
+// the multiprocessors (include/split_k.cuh), each from its share of the taps and channels that the phase meets.
 #include "ffma.cuh"
 #include "mma.cuh"
 #include "phases.cuh"

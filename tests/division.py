@@ -56,7 +56,7 @@ def check(wide: bool, side: str) -> None:
     index, limit = index_name(wide), 2**63 if wide else 2**31
     entry = ENTRY.format(index=index, prepared=PREPARED[side].format(index=index))
     tile = gemm_plan._TILES["float32"][1]
-    text = sources.source(gemm_plan.variant("conv_transpose", "float32", wide, 1, tile, True)) + entry
+    text = sources.source(gemm_plan.variant("conv_transpose", "float32", wide, 4, tile, True)) + entry
     kernel = module(compile_ptx("divides", "sm_80", source=text))["divides"]
     for divisor in DIVISORS:
         numbers = np.array(numbers_beside_multiples(divisor, limit), np.int64 if wide else np.int32)

@@ -46,10 +46,11 @@ def long_walks(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def preferred(text: str) -> Iterator[None]:
-    """Let planners take the quickest of the candidates with this in their names, wherever there is one."""
+    """Let planners take the candidate of this name, or the quickest of those with this in theirs, if there is one."""
 
     def pick(candidates: Sequence[Candidate]) -> Candidate:
-        found = [one for one in candidates if text in one.name] or candidates
+        exact = [one for one in candidates if one.name == text]
+        found = exact or [one for one in candidates if text in one.name] or candidates
         return min(found, key=lambda one: one.seconds)
 
     with choice.picking(pick):

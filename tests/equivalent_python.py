@@ -9,6 +9,16 @@ nothing else. Divisions of `EXACT` leave no remainder, so that rounding up inste
 from __future__ import annotations
 
 EQUIVALENT: dict[str, tuple[str, ...]] = {
+    "One channel is of one group.": (
+        "dask/_convolve.py _task: … aken.start) // max(geometry.x_shape[1], 1) or geometry.group, 'strides': geometry …  ->  … aken.start) // max(geometry.x_shape[1], 2) or geometry.group, 'strides': geometry …",  # noqa: E501
+    ),
+    "Small images side by side make one product, or each makes its own: the same numbers.": (
+        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count >= 1 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count < 1 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 2 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 0 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 1 and prod(positions) <= _WIDE:",  # noqa: E501
+    ),
     "No number is beyond infinity.": (
         "onnx/operators/affine.py _acted: if does.low > -np.inf:  ->  if does.low >= -np.inf:",
         "onnx/operators/affine.py _acted: return xp.minimum(does.high, y) if does.high < np.inf else y  ->  return xp.minimum(does.high, y) if does.high <= np.inf else y",  # noqa: E501
@@ -237,6 +247,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/direct_tile.py module: _STEPS",
         "cuda/grouped_tile.py module: _PARTS",
         "cuda/grouped_tile.py module: _TRIED",
+        "cuda/pool_channels.py module: _LONG_WALK, _SHORT_WALK",
+        "cuda/pool_channels.py module: _THREADS_WANTED",
         "cuda/pool_grad_walks.py module: WINDOWS_WANTED",
         "cuda/pool_grad_walks.py module: _WALKS",
         "cuda/pool_patches.py module: _BYTES",
@@ -288,7 +300,24 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "onnx/operators/pooling.py _sums_along",
         "onnx/operators/pooling.py module: _BLOCK",
     ),
-    "The model alone is given the number, by way of a variable.": ("cuda/bands_plan.py _scattered_bytes",),
+    "The model alone is given the number, by way of a variable.": (
+        "cuda/bands_plan.py _scattered_bytes",
+        "cuda/correlation.py Problem.lines",
+        "cuda/grouped_tile.py Tile._tile",
+        "cuda/grouped_tile.py Tile._weights",
+        "cuda/grouped_tile.py module: _STEP, _PREPARED, _GATHERED, _COPIED, _WEIGHT",
+        "cuda/pool_channels.py offers: columns",
+        "cuda/pool_channels.py offers: count",
+        "cuda/pool_channels.py module: _INSTRUCTIONS",
+        "cuda/pool_channels.py module: _OF_BYTES",
+        "cuda/pool_general.py offers: each, row, batch",
+        "cuda/pool_general.py offers: instructions",
+        "cuda/pool_general.py module: _INSTRUCTIONS",
+        "cuda/pool_vectors.py offers: loads",
+        "cuda/pool_vectors.py offers: threads",
+        "cuda/pool_vectors.py module: _INSTRUCTIONS",
+        "cuda/pool_vectors.py module: _OF_BYTES",
+    ),
     "Products row by row of taps are as right as those of gathered windows.": (
         "cpu/_gather.py _serves_rows",
         "cpu/_gather.py goes_by_rows",

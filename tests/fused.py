@@ -118,7 +118,8 @@ def check(number: int, architecture: str | None = None, **options: Any) -> Any:
                 residual=residual,
                 out=LAYOUTS[lies](np.zeros(sums.shape, dtype)),
             )
-        assert emulated.launches[-1].variant.name == one.kernel
+        assert emulated.launches[-1].variant.name == one.kernel.removesuffix("_split")
+        assert many_blocks.is_split(emulated.launches[-1]) == one.kernel.endswith("_split")
         assert_same(y, expected, bits=False)
     return emulated
 
@@ -153,17 +154,18 @@ class BeyondTf32:
                 finish = {"activation": "relu", "residual": residual, "precision": precision}
                 y = getattr(gpuconv, self.operator)(x, w, b, **self.attributes, **finish)
                 assert_equal(y, finished(sums, residual, "relu"))
-        assert emulated.launches[-1].variant.name.startswith(self.kernel)
+        assert self.kernel.removesuffix("_split") in emulated.launches[-1].variant.name
+        assert many_blocks.is_split(emulated.launches[-1]) == self.kernel.endswith("_split")
 
 
 _PADDED = {"pads": [1, 1, 1, 1]}
 BEYOND_TF32 = (
-    BeyondTf32("conv_float32_3d", "conv", (1, 3, 9, 8), (20, 3, 3, 3), _PADDED),
-    BeyondTf32("conv_split_float32_3d", "conv", (1, 64, 9, 8), (20, 64, 3, 3), _PADDED),
+    BeyondTf32("tf32_64x64x16_rowwise", "conv", (1, 3, 9, 8), (20, 3, 3, 3), _PADDED),
+    BeyondTf32("tf32_64x64x16_scalar_split", "conv", (1, 64, 9, 8), (20, 64, 3, 3), _PADDED),
     BeyondTf32("conv_matrix_float32_3d", "conv", (1, 36, 9, 8), (20, 36, 1, 1), {}),
     BeyondTf32("conv_stem_float32_3d", "conv", (1, 3, 9, 40), (40, 3, 3, 3), _PADDED),
     BeyondTf32("conv_grouped_float32_3d", "conv", (1, 16, 9, 32), (32, 8, 3, 3), {**_PADDED, "group": 2}),
-    BeyondTf32("conv_transpose_interleaved", "conv_transpose", (1, 20, 5, 6), (20, 20, 4, 4), {"strides": [2, 2]}),
+    BeyondTf32("tf32_64x64x16_scalar", "conv_transpose", (1, 20, 5, 6), (20, 20, 4, 4), {"strides": [2, 2]}),
     BeyondTf32("conv_transpose_matrix", "conv_transpose", (1, 20, 5, 6), (20, 20, 2, 2), {"strides": [2, 2]}),
 )
 

@@ -48,11 +48,11 @@ from gpuconv.cuda import (
     mma_plan,
     mma_tile,
     pointwise_plan,
-    split_plan,
     stem_plan,
     stem_tile,
 )
 from gpuconv.cuda.bands_work import Form as BandsForm
+from gpuconv.cuda.correlation import RANK
 from gpuconv.cuda.direct_work import Form as DirectForm
 from gpuconv.cuda.gemm_plan import Tile
 
@@ -80,8 +80,12 @@ class Form:
     split: bool = False
 
     def __str__(self) -> str:
-        whole = gemm_plan.variant(self.operator, self.dtype, False, 2, self.tile, self.uniform)
-        return split_plan.variant(whole).name if self.split else whole.name
+        return f"{self.name}_split" if self.split else self.name
+
+    @property
+    def name(self) -> str:
+        """Of the kernel."""
+        return gemm_plan.variant(self.operator, self.dtype, False, RANK, self.tile, self.uniform).name
 
     def _shapes(self, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         channels, filters = self.tile.block_k if self.uniform else _CHANNELS_BETWEEN, self.tile.block_m
@@ -91,7 +95,7 @@ class Form:
     def titles(self, width: int) -> tuple[str, str]:
         """Return the titles of the rows: of the kernel that packs the weights, and of the GEMM."""
         x_shape, w_shape = self._shapes(width)
-        packing = gemm_plan.packing_variant(self.dtype, False, 2).name
+        packing = gemm_plan.packing_variant(self.dtype, False, RANK).name
         use = f"{self.operator} in splits" if self.split else self.operator
         return f"{packing} for {use}, {_sizes(w_shape)}", f"{self}, 3x3 over {_sizes(x_shape)}"
 
@@ -100,9 +104,10 @@ class Form:
         x, w = (np.zeros(shape, self.dtype) for shape in self._shapes(width))
         with preferred(str(self)), _counting() as emulated:
             getattr(gpuconv, self.operator)(x, w, pads=(1, 1, 1, 1))
-        rows = dict(zip(self.titles(width), map(row, emulated.counters().values()), strict=True))
-        assert all(title.startswith(name) for title, name in zip(rows, emulated.counters(), strict=True))
-        return rows
+        packing, made = emulated.counters()
+        assert made == self.name
+        assert self.titles(width)[0].startswith(packing)
+        return dict(zip(self.titles(width), map(row, emulated.counters().values()), strict=True))
 
 
 @dataclass(frozen=True)
@@ -532,7 +537,7 @@ def _sizes(shape: tuple[int, ...]) -> str:
 
 
 def forms() -> list[Form]:
-    """Return every form that there is for spatial rank 2."""
+    """Return every form that there is for three axes or fewer."""
     whole = [
         Form(operator, dtype, tile, uniform)
         for operator, (dtype, tiles) in product(("conv", "conv_transpose"), gemm_plan._TILES.items())
@@ -587,13 +592,10 @@ def whole_rows() -> list[WholeRows]:
         (depth_to_space_matrix_plan.variant(*form).name, *form[:2], form[2])
         for form in depth_to_space_matrix_plan.forms()
     )
-    single = ((mma_plan.variant("conv_transpose", *form), form) for form in mma_plan.interleavable_forms())
-    tensor = ((interleaved_plan.tensor_variant(one).name, *form[:3]) for one, form in single)
     return [
         WholeRows(name, dtype, precision, tile.block_m, stride)
-        for name, dtype, precision, tile in (*interleaved, *tensor, *disjoint, *matrices)
+        for name, dtype, precision, tile in (*interleaved, *disjoint, *matrices)
         for stride in (2, 3)
-        if (stride, "float64_3d_mma" in name) != (3, True)  # for which there is no room
     ]
 
 
@@ -628,7 +630,7 @@ def directs() -> list[Direct]:
 # Kernel, window, stride, pad, x: one output a thread; rows as in ResNet, planes as in SPP, rows of an odd length;
 # channels last.
 _POOLS = (
-    *(("2d", window, stride, 1, _POOLED) for window, stride in ((2, 2), (3, 2), (3, 1))),
+    *(("3d", window, stride, 1, _POOLED) for window, stride in ((2, 2), (3, 2), (3, 1))),
     ("3d_vectors_2x2", 2, 2, 0, _ROWS),
     ("3d_vectors_3x2", 3, 2, 1, _ROWS),
     ("3d_vectors_3x1", 3, 1, 1, _ROWS),

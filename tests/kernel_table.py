@@ -231,7 +231,7 @@ def _channels_last(shape: tuple[int, ...], wide: bool = False) -> tuple[int, ...
 
 
 def groups() -> dict[str, list[Variant]]:
-    """Return all variants by operator, dtype and spatial rank, as their names have them: ``conv_float32_2d``."""
+    """Return all variants by operator, dtype and spatial rank, as their names have them: ``conv_float32_3d``."""
     found: dict[str, list[Variant]] = {}
     for variant in all_variants():
         found.setdefault(re.match(r".+?_\dd", variant.name)[0], []).append(variant)

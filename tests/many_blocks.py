@@ -32,7 +32,7 @@ class ManyBlocks:
     Attributes
     ----------
     kernel : str
-        Name of the last kernel launched.
+        Name of the candidate, and of the last kernel launched but for ``_split``.
     problem : Problem
     kinds : tuple of str
         Of the values of x, w and b, see `operands`; or of those below.
@@ -127,48 +127,48 @@ _TRANSPOSE_SHARED: dict[str, Any] = {"strides": [4, 2], "pads": [3, 0, 1, 2], "d
 _TRANSPOSE_3D: dict[str, Any] = {"strides": [2, 1, 3], "pads": [1, 0, 2, 0, 1, 1], "dilations": [3, 2, 1]}
 
 CONVS = (
-    _gemm("conv_float32_2d_16x128x16", (3, 13, 19, 11), (40, 13, 3, 2), out="channels last",
+    _gemm("conv_float32_3d_16x128x16", (3, 13, 19, 11), (40, 13, 3, 2), out="channels last",
           **_CONV_2D),
-    _gemm("conv_float32_2d_64x64x16_uniform", (2, 32, 9, 23), (140, 32, 2, 3), **_CONV_2D_TURNED),
-    _gemm("conv_float16_2d_64x64x16_uniform", (2, 32, 13, 19), (280, 16, 2, 3), group=2, kinds=_INFINITE_WEIGHTS,
+    _gemm("conv_float32_3d_64x64x16_uniform", (2, 32, 9, 23), (140, 32, 2, 3), **_CONV_2D_TURNED),
+    _gemm("conv_float16_3d_64x64x16_uniform", (2, 32, 13, 19), (280, 16, 2, 3), group=2, kinds=_INFINITE_WEIGHTS,
           **_CONV_2D),
-    _gemm("conv_float32_2d_16x128x16", (3, 2, 19, 11), (80, 1, 3, 2), group=2, kinds=_INFINITE_WEIGHTS,
+    _gemm("conv_float32_3d_16x128x16", (3, 2, 19, 11), (80, 1, 3, 2), group=2, kinds=_INFINITE_WEIGHTS,
           layout="reversed", **_CONV_2D),
-    _gemm("conv_float32_2d_128x128x16_uniform", (2, 16, 18, 26), (300, 16, 3, 2), layout="fortran", out="strided",
+    _gemm("conv_float32_3d_128x128x16_uniform", (2, 16, 18, 26), (300, 16, 3, 2), layout="fortran", out="strided",
           **_CONV_2D_TURNED),
-    _gemm("conv_float32_3d_64x64x16_wide", (2, 10, 5, 13, 12), (280, 5, 2, 3, 2), group=2, kinds=_INFINITE_INPUTS,
+    _gemm("conv_float32_4d_64x64x16_wide", (2, 10, 5, 13, 12), (280, 5, 2, 3, 2), group=2, kinds=_INFINITE_INPUTS,
           layout="reversed", out="fortran", **_CONV_3D),
-    _gemm("conv_float16_2d_16x128x8", (2, 7, 16, 19), (45, 7, 2, 3), kinds=_INFINITE_INPUTS,
+    _gemm("conv_float16_3d_64x64x16", (2, 7, 16, 19), (145, 7, 2, 3), kinds=_INFINITE_INPUTS,
           layout="channels last", **_CONV_2D_TURNED),
-    _gemm("conv_bfloat16_1d_64x64x16_uniform_wide", (2, 48, 95), (150, 48, 2), layout="strided", bias=False,
+    _gemm("conv_bfloat16_4d_64x64x16_uniform_wide", (2, 48, 95), (150, 48, 2), layout="strided", bias=False,
           strides=[1], pads=[2, 1], dilations=[3]),
-    _gemm("conv_bfloat16_1d_16x128x8", (3, 5, 120), (33, 5, 7), strides=[1], pads=[5, 4], dilations=[2],
+    _gemm("conv_bfloat16_3d_64x64x16", (3, 5, 120), (133, 5, 7), strides=[1], pads=[5, 4], dilations=[2],
           kinds=_INFINITE_WEIGHTS),
-    _gemm("conv_float64_2d_16x128x16", (3, 13, 11, 19), (37, 13, 2, 3), layout="broadcast", **_CONV_2D),
-    _gemm("conv_float64_2d_64x64x16_uniform_wide", (2, 32, 9, 21), (130, 32, 2, 3), kinds=_INFINITE_WEIGHTS,
+    _gemm("conv_float64_3d_16x128x16", (3, 13, 11, 19), (37, 13, 2, 3), layout="broadcast", **_CONV_2D),
+    _gemm("conv_float64_4d_64x64x16_uniform_wide", (2, 32, 9, 21), (130, 32, 2, 3), kinds=_INFINITE_WEIGHTS,
           out="reversed", **_CONV_2D_TURNED),
     _gemm("conv_float16_3d_64x64x16", (2, 5, 5, 13, 12), (140, 5, 2, 3, 2), kinds=_INFINITE_WEIGHTS, **_CONV_3D),
 )  # fmt: skip
 SPLIT = (
-    _gemm("conv_split_float32_2d_64x64x16_uniform", (2, 32, 9, 23), (140, 32, 2, 3), out="strided", **_CONV_2D_TURNED),
-    _gemm("conv_split_float16_3d_mma_64x64x32_scalar", (2, 64, 13, 19), (280, 32, 3, 2), group=2,
+    _gemm("conv_float32_3d_64x64x16_uniform_split", (2, 32, 9, 23), (140, 32, 2, 3), out="strided", **_CONV_2D_TURNED),
+    _gemm("conv_float16_3d_mma_64x64x32_scalar_split", (2, 64, 13, 19), (280, 32, 3, 2), group=2,
           kinds=_INFINITE_WEIGHTS, layout="channels last", **_CONV_2D),
-    _gemm("conv_split_float64_3d_mma_64x64x16_scalar", (2, 16, 5, 13, 12), (140, 16, 2, 3, 2), kinds=_INFINITE_INPUTS,
+    _gemm("conv_float64_3d_mma_64x64x16_scalar_split", (2, 16, 5, 13, 12), (140, 16, 2, 3, 2), kinds=_INFINITE_INPUTS,
           layout="reversed", out="fortran", **_CONV_3D),
-    _gemm("conv_split_float32_2d_128x128x16_uniform", (2, 32, 18, 26), (300, 32, 3, 2), layout="fortran",
+    _gemm("conv_float32_3d_128x128x16_uniform_split", (2, 32, 18, 26), (300, 32, 3, 2), layout="fortran",
           **_CONV_2D_TURNED),
-    _gemm("conv_split_bfloat16_3d_mma_128x128x64_vector", (2, 72, 13, 33), (300, 72, 2, 1), layout="channels last",
+    _gemm("conv_bfloat16_3d_mma_64x64x64_vector_split", (2, 72, 13, 33), (300, 72, 2, 1), layout="channels last",
           kinds=_INFINITE_INPUTS, **_CONV_2D_TURNED),
-    _gemm("conv_split_float32_3d_tf32_128x128x16_scalar", (2, 21, 18, 26), (300, 21, 3, 2), out="strided", **_CONV_2D),
+    _gemm("conv_float32_3d_tf32_128x128x16_scalar_split", (2, 21, 18, 26), (300, 21, 3, 2), out="strided", **_CONV_2D),
 )  # fmt: skip
 SPLIT_PHASES = (
-    _gemm("conv_transpose_split_float32_2d_64x64x16_uniform", (2, 32, 7, 11), (32, 140, 3, 4), out="fortran",
+    _gemm("conv_transpose_float32_3d_64x64x16_uniform_split", (2, 32, 7, 11), (32, 140, 3, 4), out="fortran",
           kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_2D),
-    _gemm("conv_transpose_split_bfloat16_3d_mma_64x64x32_scalar", (2, 40, 7, 11), (40, 140, 5, 4),
+    _gemm("conv_transpose_bfloat16_3d_mma_64x64x32_scalar_split", (2, 40, 7, 11), (40, 140, 5, 4),
           out="channels last", **_TRANSPOSE_SHARED),
-    _gemm("conv_transpose_split_float16_3d_mma_128x128x64_vector", (1, 72, 9, 31), (72, 300, 3, 4),
+    _gemm("conv_transpose_float16_3d_mma_64x64x64_vector_split", (1, 72, 9, 31), (72, 300, 3, 4),
           layout="channels last", **_TRANSPOSE_2D),
-    _gemm("conv_transpose_split_float64_3d_mma_64x64x16_scalar", (2, 40, 4, 5, 7), (40, 140, 3, 2, 2),
+    _gemm("conv_transpose_float64_3d_mma_64x64x16_scalar_split", (2, 40, 4, 5, 7), (40, 140, 3, 2, 2),
           layout="reversed", group=2, kinds=_INFINITE_INPUTS, **_TRANSPOSE_3D),
 )  # fmt: skip
 # More taps than a table has, and more channels than shared memory has room for the weights of.
@@ -204,7 +204,7 @@ _LAST: dict[str, Any] = {"layout": "channels last", "out": "channels last"}
 # More weights than shared memory takes at once, vectors of channels that are whole and not, dilated outputs apart.
 CHANNELS = (
     _gemm(
-        "depthwise_float32_3d_channels_4s1",
+        "depthwise_float32_3d_channels_7s1",
         (2, 40, 19, 45),
         (40, 1, 4, 3),
         group=40,
@@ -300,44 +300,44 @@ POINTWISE = (
 # Of one tap on tensor cores: images of whole copies of 16, 8 and 4 bytes, channels side by side; slices that are not
 # whole.
 MATRIX = (
-    _gemm("conv_matrix_float16_3d_mma_128x128x64_pixels", (2, 72, 12, 14), (300, 72, 1, 1), kinds=_INFINITE_INPUTS,
+    _gemm("conv_matrix_float16_3d_mma_64x128x64_pixels", (2, 72, 12, 14), (300, 72, 1, 1), kinds=_INFINITE_INPUTS,
           out="strided"),
     _gemm("conv_matrix_float16_3d_mma_64x128x64_pixels", (3, 80, 10, 14), (280, 40, 1, 1), group=2, bias=False),
     _gemm("conv_matrix_bfloat16_3d_mma_64x64x64_pixels", (3, 136, 3, 5, 6), (140, 136, 1, 1, 1),
           kinds=_INFINITE_WEIGHTS, out="channels last"),
-    _gemm("conv_matrix_bfloat16_3d_mma_128x128x64_channels", (2, 72, 9, 41), (300, 72, 1, 1), strides=[1, 2],
+    _gemm("conv_matrix_float16_3d_mma_64x128x64_channels", (2, 72, 9, 41), (300, 72, 1, 1), strides=[1, 2],
           layout="channels last", out="fortran"),
     _gemm("conv_matrix_bfloat16_3d_mma_64x128x64_channels", (2, 80, 9, 23), (280, 40, 1, 1), group=2,
           layout="channels last", kinds=_INFINITE_INPUTS),
     _gemm("conv_matrix_float16_3d_mma_64x64x64_channels", (2, 72, 7, 11), (140, 72, 1, 1), pads=[1, 0, 2, 1],
           layout="channels last", kinds=_INFINITE_WEIGHTS),
-    _gemm("conv_matrix_float32_3d_tf32_128x128x32_pixels", (2, 36, 13, 12), (300, 36, 1, 1), kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_matrix_float32_3d_tf32_64x128x32_pixels", (2, 36, 13, 12), (300, 36, 1, 1), kinds=_INFINITE_WEIGHTS),
     _gemm("conv_matrix_float32_3d_tf32_64x128x32_pixels", (3, 72, 143), (280, 36, 1), group=2, out="reversed"),
     _gemm("conv_matrix_float32_3d_tf32_64x64x32_pixels", (3, 40, 10, 13), (140, 40, 1, 1), kinds=_INFINITE_INPUTS),
-    _gemm("conv_matrix_float32_3d_3xtf32_128x128x32_pixels", (3, 36, 9, 14), (300, 36, 1, 1), kinds=_INFINITE_INPUTS),
+    _gemm("conv_matrix_float32_3d_3xtf32_64x64x32_pixels", (3, 36, 9, 14), (300, 36, 1, 1), kinds=_INFINITE_INPUTS),
     _gemm("conv_matrix_float32_3d_3xtf32_64x64x32_pixels", (2, 40, 12, 12), (140, 40, 1, 1), kinds=_INFINITE_WEIGHTS),
 )  # fmt: skip
 TRANSPOSED = (
-    _gemm("conv_transpose_float32_2d_64x64x16_uniform", (2, 32, 7, 11), (32, 140, 3, 4), out="fortran",
+    _gemm("conv_transpose_float32_3d_64x64x16_uniform", (2, 32, 7, 11), (32, 140, 3, 4), out="fortran",
           **_TRANSPOSE_2D),
-    _gemm("conv_transpose_float32_2d_16x128x16", (2, 2, 9, 16), (2, 40, 4, 17), group=2,
+    _gemm("conv_transpose_float32_3d_16x128x16", (2, 2, 9, 16), (2, 40, 4, 17), group=2,
           kinds=_INFINITE_WEIGHTS, layout="reversed", **_TRANSPOSE_2D),
-    _gemm("conv_transpose_float16_2d_16x128x8", (2, 9, 8, 17), (9, 37, 5, 6), kinds=_INFINITE_INPUTS,
+    _gemm("conv_transpose_float16_3d_64x64x16", (2, 9, 8, 17), (9, 137, 5, 6), kinds=_INFINITE_INPUTS,
           layout="fortran", **_TRANSPOSE_SHARED),
-    _gemm("conv_transpose_float16_2d_64x64x16_uniform", (1, 32, 7, 10), (32, 130, 5, 4), group=2, layout="strided",
+    _gemm("conv_transpose_float16_3d_64x64x16_uniform", (1, 32, 7, 10), (32, 130, 5, 4), group=2, layout="strided",
           out="channels last", kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_SHARED),
-    _gemm("conv_transpose_float64_3d_64x64x16_wide", (1, 7, 4, 5, 7), (7, 140, 3, 2, 2), kinds=_INFINITE_INPUTS,
+    _gemm("conv_transpose_float64_4d_64x64x16_wide", (1, 7, 4, 5, 7), (7, 140, 3, 2, 2), kinds=_INFINITE_INPUTS,
           layout="reversed", out="strided", **_TRANSPOSE_3D),
-    _gemm("conv_transpose_float32_1d_64x64x16_uniform_wide", (2, 48, 70), (48, 130, 7), bias=False,
+    _gemm("conv_transpose_float32_4d_64x64x16_uniform_wide", (2, 48, 70), (48, 130, 7), bias=False,
           strides=[3], pads=[2, 3], dilations=[2], kinds=_INFINITE_WEIGHTS),
-    _gemm("conv_transpose_bfloat16_1d_16x128x8", (2, 11, 140), (11, 35, 9), strides=[2], pads=[4, 3],
+    _gemm("conv_transpose_bfloat16_3d_64x64x16", (2, 11, 140), (11, 135, 9), strides=[2], pads=[4, 3],
           dilations=[2], layout="channels last"),
-    _gemm("conv_transpose_bfloat16_2d_64x64x16_wide", (2, 5, 7, 11), (5, 140, 3, 13), kinds=_INFINITE_WEIGHTS,
+    _gemm("conv_transpose_bfloat16_4d_64x64x16_wide", (2, 5, 7, 11), (5, 140, 3, 13), kinds=_INFINITE_WEIGHTS,
           out="reversed", **_TRANSPOSE_2D),
 )  # fmt: skip
 # A stride along W of 3 and of 2, and a first phase along W without any tap.
 INTERLEAVED = (
-    _gemm("conv_transpose_interleaved_float32_3d_64x128x16_uniform", (2, 48, 9, 17), (48, 140, 3, 4), **_TRANSPOSE_2D),
+    _gemm("conv_transpose_interleaved_float32_3d_64x64x16_uniform", (2, 48, 9, 17), (48, 140, 3, 4), **_TRANSPOSE_2D),
     _gemm("conv_transpose_interleaved_float32_3d_16x128x8_uniform", (2, 16, 9, 16), (16, 40, 4, 7), group=2,
           kinds=_INFINITE_WEIGHTS, layout="reversed", **_TRANSPOSE_2D),
     _gemm("conv_transpose_interleaved_float16_3d_16x128x8", (2, 9, 8, 17), (9, 37, 5, 6), kinds=_INFINITE_INPUTS,
@@ -351,20 +351,8 @@ INTERLEAVED = (
     _gemm("conv_transpose_interleaved_bfloat16_3d_64x64x16_uniform", (2, 48, 70), (48, 130, 7), strides=[2],
           pads=[2, 3], dilations=[3], kinds=_INFINITE_WEIGHTS),
 )  # fmt: skip
-INTERLEAVED_TENSOR = (
-    _gemm("conv_transpose_interleaved_float16_3d_mma_64x64x32_scalar", (1, 40, 4, 5, 9), (40, 140, 3, 2, 2),
-          kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_3D),
-    _gemm("conv_transpose_interleaved_bfloat16_3d_mma_16x128x32_scalar", (2, 33, 150), (33, 40, 5), strides=[2],
-          pads=[3, 2], dilations=[3], kinds=_INFINITE_INPUTS, bias=False),
-    _gemm("conv_transpose_interleaved_float32_3d_tf32_64x64x16_scalar", (2, 20, 9, 13), (20, 140, 3, 4),
-          layout="reversed", kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_SHARED),
-    _gemm("conv_transpose_interleaved_float32_3d_3xtf32_64x64x16_scalar", (1, 20, 150), (20, 140, 4), strides=[2],
-          pads=[2, 1], dilations=[1]),
-    _gemm("conv_transpose_interleaved_float64_3d_mma_64x64x16_scalar", (2, 20, 75), (20, 140, 5), strides=[2],
-          pads=[2, 3], dilations=[3], kinds=_INFINITE_WEIGHTS),
-)  # fmt: skip
 DISJOINT = (
-    _gemm("conv_transpose_depth_to_space_float32_3d_64x128x16", (2, 53, 11, 17), (53, 30, 2, 3), strides=[2, 3],
+    _gemm("conv_transpose_depth_to_space_float32_3d_64x64x16", (2, 53, 11, 17), (53, 30, 2, 3), strides=[2, 3],
           pads=[1, 2, 0, 4], dilations=[1, 1], kinds=_INFINITE_WEIGHTS, out="channels last"),
     _gemm("conv_transpose_depth_to_space_float32_3d_16x128x16", (2, 66, 9, 17), (66, 9, 1, 5), group=2,
           strides=[1, 5], pads=[0, 3, 2, 1], dilations=[1, 1], kinds=_INFINITE_INPUTS),
@@ -376,7 +364,7 @@ DISJOINT = (
           dilations=[1], out="strided"),
 )  # fmt: skip
 DISJOINT_TENSOR = (
-    _gemm("conv_transpose_matrix_float16_3d_mma_128x128x64", (2, 72, 13, 20), (72, 50, 3, 2), strides=[3, 2],
+    _gemm("conv_transpose_matrix_float16_3d_mma_64x128x64", (2, 72, 13, 20), (72, 50, 3, 2), strides=[3, 2],
           pads=[2, 1, 0, 3], dilations=[1, 1], kinds=_INFINITE_WEIGHTS, bias=False),
     _gemm("conv_transpose_matrix_bfloat16_3d_mma_64x128x64", (3, 136, 134), (136, 38, 4), strides=[4], pads=[3, 2],
           dilations=[1]),
@@ -396,17 +384,17 @@ _POOL_3D: dict[str, Any] = {
 }  # fmt: skip
 
 POOLS = (
-    _pool("max_pool_float32_2d", (2, 3, 21, 14), "ties", out="channels last", **_POOL_2D),
-    _pool("max_pool_float32_2d", (2, 9, 13, 8), "ties", "channels last", "channels last", **_POOL_2D),
-    _pool("max_pool_float64_3d_wide", (2, 7, 5, 12, 9), "nonfinite", "channels last", "channels last", **_POOL_3D),
-    _pool("max_pool_float32_2d_wide", (2, 3, 9, 52), "nonfinite", "reversed", **_POOL_2D_TURNED),
-    _pool("max_pool_float16_2d", (3, 2, 13, 40), "nonfinite", "channels last", **_POOL_2D_TURNED),
-    _pool("max_pool_bfloat16_2d_wide", (3, 2, 20, 15), "nonfinite", "strided", "reversed", **_POOL_2D),
+    _pool("max_pool_float32_3d", (2, 3, 21, 14), "ties", out="channels last", **_POOL_2D),
+    _pool("max_pool_float32_3d", (2, 9, 13, 8), "ties", "channels last", "channels last", **_POOL_2D),
+    _pool("max_pool_float64_4d_wide", (2, 7, 5, 12, 9), "nonfinite", "channels last", "channels last", **_POOL_3D),
+    _pool("max_pool_float32_4d_wide", (2, 3, 9, 52), "nonfinite", "reversed", **_POOL_2D_TURNED),
+    _pool("max_pool_float16_3d", (3, 2, 13, 40), "nonfinite", "channels last", **_POOL_2D_TURNED),
+    _pool("max_pool_bfloat16_4d_wide", (3, 2, 20, 15), "nonfinite", "strided", "reversed", **_POOL_2D),
     _pool("max_pool_float64_3d", (2, 2, 5, 12, 9), "nonfinite", "fortran", "strided", **_POOL_3D),
-    _pool("max_pool_int8_3d_wide", (2, 2, 5, 12, 9), "any integer", **_POOL_3D),
-    _pool("max_pool_uint8_1d", (2, 3, 150), "any integer", "broadcast", kernel_shape=[5], strides=[1], pads=[9, 8],
+    _pool("max_pool_int8_4d_wide", (2, 2, 5, 12, 9), "any integer", **_POOL_3D),
+    _pool("max_pool_uint8_3d", (2, 3, 150), "any integer", "broadcast", kernel_shape=[5], strides=[1], pads=[9, 8],
           dilations=[2]),
-    _pool("max_pool_float16_1d_wide", (2, 3, 150), "lowest", kernel_shape=[7], strides=[1], pads=[20, 8],
+    _pool("max_pool_float16_4d_wide", (2, 3, 150), "lowest", kernel_shape=[7], strides=[1], pads=[20, 8],
           dilations=[3]),
 )  # fmt: skip
 
@@ -533,8 +521,6 @@ TENSOR = (
           kinds=_INFINITE_WEIGHTS, **_CONV_2D),
     _gemm("conv_transpose_float32_3d_tf32_64x256x32_vector", (2, 36, 17, 23), (36, 140, 3, 4), layout="channels last",
           **_TRANSPOSE_2D),
-    _gemm("conv_float16_3d_mma_128x128x64_chunks", (2, 24, 13, 33), (300, 24, 3, 2), layout="channels last",
-          kinds=_INFINITE_WEIGHTS, **_CONV_2D_TURNED),
     _gemm("conv_bfloat16_3d_mma_64x64x64_chunks", (2, 80, 13, 19), (280, 40, 3, 2), group=2, layout="channels last",
           out="channels last", kinds=_INFINITE_INPUTS, **_CONV_2D),
     _gemm("conv_bfloat16_3d_mma_64x64x64_halves", (2, 12, 5, 13, 18), (140, 12, 2, 3, 4), layout="channels last",
@@ -548,7 +534,7 @@ TENSOR = (
     _gemm("conv_float32_3d_tf32_64x64x32_vector", (2, 36, 9, 23), (140, 36, 2, 3), layout="channels last",
           kinds=_INFINITE_WEIGHTS, **_CONV_2D_TURNED),
     _gemm("conv_float32_3d_tf32_64x64x16_rowwise", (2, 3, 19, 26), (140, 3, 5, 4), kinds=_INFINITE_WEIGHTS, **_CONV_2D),
-    _gemm("conv_float32_3d_3xtf32_128x128x16_vector", (2, 20, 18, 26), (300, 20, 3, 2), layout="channels last",
+    _gemm("conv_float32_3d_3xtf32_64x64x16_vector", (2, 20, 18, 26), (300, 20, 3, 2), layout="channels last",
           kinds=_INFINITE_WEIGHTS, **_CONV_2D_TURNED),
     _gemm("conv_float32_3d_3xtf32_64x64x16_scalar", (2, 20, 5, 9, 12), (140, 20, 2, 3, 2), layout="strided",
           kinds=_INFINITE_INPUTS, **_CONV_3D),
@@ -559,6 +545,8 @@ TENSOR = (
           **_TRANSPOSE_2D),
     _gemm("conv_transpose_bfloat16_3d_mma_64x64x32_scalar", (2, 40, 7, 11), (40, 140, 5, 4),
           out="channels last", **_TRANSPOSE_SHARED),
+    _gemm("conv_transpose_bfloat16_3d_mma_16x128x32_scalar", (2, 33, 150), (33, 40, 5), strides=[2], pads=[3, 2],
+          dilations=[3], kinds=_INFINITE_INPUTS, bias=False),
     _gemm("conv_transpose_bfloat16_3d_mma_16x128x64_vector", (2, 80, 9, 23), (80, 40, 3, 4), group=2,
           layout="channels last", **_TRANSPOSE_2D),
     _gemm("conv_transpose_float32_3d_tf32_64x64x16_scalar", (2, 20, 4, 5, 7), (20, 140, 3, 2, 2), layout="reversed",
@@ -577,19 +565,19 @@ GROUPED = (
           kinds=_INFINITE_WEIGHTS, **_CONV_3D),
     _gemm("conv_grouped_bfloat16_3d_mma_32x512", (3, 40, 21, 14), (200, 20, 2, 3), group=2, layout="channels last",
           out="channels last", kinds=_INFINITE_INPUTS, **_CONV_2D_TURNED),
-    _gemm("conv_grouped_bfloat16_3d_mma_64x256", (2, 96, 300), (280, 48, 5), group=2, strides=[2], pads=[3, 2],
+    _gemm("conv_grouped_bfloat16_3d_mma_32x512", (2, 96, 300), (280, 48, 5), group=2, strides=[2], pads=[3, 2],
           dilations=[3], bias=False),
     _gemm("conv_grouped_float32_3d_tf32_16x512", (2, 32, 26, 30), (144, 8, 3, 2), group=4, layout="channels last",
           out="channels last", kinds=_INFINITE_WEIGHTS, **_CONV_2D),
-    _gemm("conv_grouped_float32_3d_tf32_64x256", (2, 34, 26, 30), (268, 17, 2, 3), group=2, kinds=_INFINITE_INPUTS,
+    _gemm("conv_grouped_float32_3d_tf32_32x512", (2, 34, 26, 30), (268, 17, 2, 3), group=2, kinds=_INFINITE_INPUTS,
           **_CONV_2D_TURNED),
-    _gemm("conv_grouped_float32_3d_3xtf32_32x512", (2, 24, 26, 31), (146, 12, 3, 2), group=2, out="strided",
+    _gemm("conv_grouped_float32_3d_3xtf32_16x512", (2, 24, 26, 31), (146, 12, 3, 2), group=2, out="strided",
           kinds=_INFINITE_INPUTS, **_CONV_2D),
     _gemm("conv_transpose_grouped_float16_3d_mma_16x512", (2, 12, 9, 23), (12, 35, 3, 4), group=3,
           kinds=_INFINITE_INPUTS, **_TRANSPOSE_2D),
     _gemm("conv_transpose_grouped_bfloat16_3d_mma_32x512", (2, 32, 21, 27), (32, 72, 5, 4), group=2,
           layout="channels last", out="channels last", **_TRANSPOSE_SHARED),
-    _gemm("conv_transpose_grouped_float32_3d_3xtf32_32x512", (2, 12, 4, 5, 7), (12, 70, 3, 2, 2), group=2,
+    _gemm("conv_transpose_grouped_float32_3d_3xtf32_16x512", (2, 12, 6, 9, 11), (12, 70, 3, 2, 2), group=2,
           kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_3D),
 )  # fmt: skip
 
@@ -618,21 +606,21 @@ WGMMA = (
     _gemm("conv_float16_3d_wgmma_128x256", (3, 72, 21, 26), (300, 72, 3, 2), kinds=_INFINITE_WEIGHTS, **_CONV_2D),
     _gemm("conv_bfloat16_3d_wgmma_128x256", (3, 64, 21, 40), (270, 64, 2, 3), kinds=_INFINITE_INPUTS,
           layout="channels last", out="channels last", **_CONV_2D_TURNED),
-    _gemm("conv_float16_3d_wgmma_256x128", (2, 144, 23, 29), (1040, 72, 3, 2), group=2, layout="strided", **_CONV_2D),
-    _gemm("conv_bfloat16_3d_wgmma_128x128", (2, 20, 5, 14, 15), (260, 20, 2, 3, 2), kinds=_INFINITE_WEIGHTS,
+    _gemm("conv_float16_3d_wgmma_128x256", (2, 144, 23, 29), (600, 72, 3, 2), group=2, layout="strided", **_CONV_2D),
+    _gemm("conv_bfloat16_3d_wgmma_64x256", (4, 20, 5, 14, 15), (140, 20, 2, 3, 2), kinds=_INFINITE_WEIGHTS,
           out="fortran", **_CONV_3D),
     _gemm("conv_float16_3d_wgmma_64x256", (1, 130, 1700), (140, 130, 5), strides=[2], pads=[7, 2], dilations=[3]),
-    _gemm("conv_bfloat16_3d_wgmma_64x128", (2, 64, 25, 24), (136, 64, 3, 2), kinds=_INFINITE_INPUTS,
+    _gemm("conv_bfloat16_3d_wgmma_64x256", (2, 64, 25, 24), (136, 64, 3, 2), kinds=_INFINITE_INPUTS,
           layout="pixels off the vectors", **_CONV_2D),
     _gemm("conv_float32_3d_tf32_wgmma_128x256", (3, 40, 21, 26), (300, 40, 3, 2), kinds=_INFINITE_WEIGHTS,
           **_CONV_2D),
-    _gemm("conv_float32_3d_tf32_wgmma_256x128", (3, 32, 31, 26), (530, 32, 2, 3), kinds=_INFINITE_INPUTS,
+    _gemm("conv_float32_3d_tf32_wgmma_128x256", (3, 32, 31, 26), (300, 32, 2, 3), kinds=_INFINITE_INPUTS,
           layout="channels last", out="channels last", **_CONV_2D_TURNED),
-    _gemm("conv_float32_3d_tf32_wgmma_64x128", (2, 68, 25, 24), (272, 34, 3, 2), group=2, layout="reversed",
+    _gemm("conv_float32_3d_tf32_wgmma_64x256", (2, 68, 25, 24), (272, 34, 3, 2), group=2, layout="reversed",
           **_CONV_2D),
     _transposed("conv_transpose_float16_3d_wgmma_128x256", (4, 72, 13, 17), (72, 300, 3, 4), kinds=_INFINITE_WEIGHTS,
                 **_TRANSPOSE_2D),
-    _transposed("conv_transpose_bfloat16_3d_wgmma_128x128", (2, 64, 4, 9, 7), (64, 260, 3, 2, 2),
+    _transposed("conv_transpose_bfloat16_3d_wgmma_64x256", (2, 64, 4, 9, 7), (64, 140, 3, 2, 2),
                 kinds=_INFINITE_INPUTS, layout="channels last", out="channels last", **_TRANSPOSE_3D),
     _transposed("conv_transpose_float32_3d_tf32_wgmma_64x256", (4, 40, 13, 17), (40, 140, 3, 4), group=2,
                 **_TRANSPOSE_2D),
@@ -642,9 +630,15 @@ GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEA
 FAST_POOLS = (*VECTOR_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
 ALL: tuple[ManyBlocks, ...] = (
     *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX, *WGMMA),
-    *(*INTERLEAVED_TENSOR, *DISJOINT_TENSOR, *DIRECT, *STEMS, *CHANNELS, *DEPTHWISE_TRANSPOSED),
+    *(*DISJOINT_TENSOR, *DIRECT, *STEMS, *CHANNELS, *DEPTHWISE_TRANSPOSED),
     *(*POOLS, *FAST_POOLS),
 )
+
+
+def is_split(launch: Any) -> bool:
+    """Tell whether a launch makes tiles in several splits each."""
+    struct = np.frombuffer(launch.parameters, launch.variant.layout)[0]
+    return "splits" in (struct.dtype.names or ()) and int(struct["splits"]["count"]["divisor"]) > 1
 
 
 @cache

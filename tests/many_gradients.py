@@ -236,7 +236,6 @@ LARGE_WEIGHTS: tuple[Trial, ...] = (
     partial(_tile, "64x64x32_pixels", _ODD, "float32", "reversed", "3xtf32"),
     partial(_tile, "64x64x16_channels", _CHUNKS, "float64", "channels last", "ieee"),
     partial(_tile, "64x64x16_pixels", _STEM, "float64", "channels last", "ieee"),
-    partial(_tile, "128x128x16_channels", _CHUNKS, "float32", "channels last", "ieee"),
     partial(_tile, "64x128x16_channels", _CHUNKS, "float32", "channels last", "ieee"),
     partial(_tile, "128x128x32_pixels", _ODD, "float32", "contiguous", "ieee"),
     partial(_tile, "64x128x32_pixels", _POINTWISE, "float32", "strided", "ieee"),

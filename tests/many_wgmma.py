@@ -89,9 +89,9 @@ _DEEP = {"strides": [1, 2, 1], "pads": [1, 0, 2, 0, 1, 1], "dilations": [2, 1, 1
 _PHASES = {"strides": [2, 3], "pads": [1, 0, 2, 1], "dilations": [1, 2], "output_padding": [1, 0]}
 _EMPTY_PHASES = {**_PHASES, "dilations": [2, 2]}  # each second row meets no tap
 
-SMALL = Trial("conv", "64x128", HALF, ((3, 72, 12, 21), (130, 72, 3, 2)), _FLAT, kinds=_INFINITE_WEIGHTS)
+SMALL = Trial("conv", "64x256", HALF, ((5, 72, 12, 21), (130, 72, 3, 2)), _FLAT, kinds=_INFINITE_WEIGHTS)
 TURNS = Trial(
-    *("conv", "128x128_direct", BFLOAT16, ((3, 128, 12, 21), (260, 64, 2, 3))),
+    *("conv", "64x256_direct", BFLOAT16, ((3, 128, 12, 21), (140, 64, 2, 3))),
     {**_FLAT, "group": 2},
     kinds=_INFINITE_INPUTS,
     layout="channels last",
@@ -99,33 +99,33 @@ TURNS = Trial(
 TOGETHER = Trial("conv", "128x256", HALF, ((2, 144, 4, 9, 11), (270, 144, 2, 1, 3)), _DEEP)
 WIDE = Trial("conv", "64x256", BFLOAT16, ((1, 130, 900), (70, 130, 5)), {"pads": [7, 2], "dilations": [3]})
 TALL = Trial(
-    *("conv", "256x128", SINGLE, ((2, 40, 9, 21), (300, 40, 3, 2)), _FLAT), precision="tf32", kinds=_INFINITE_WEIGHTS
+    *("conv", "128x256", SINGLE, ((2, 40, 9, 21), (300, 40, 3, 2)), _FLAT), precision="tf32", kinds=_INFINITE_WEIGHTS
 )
 PARTS = Trial(
-    *("conv", "64x128", SINGLE, ((2, 68, 9, 21), (140, 34, 3, 2)), {**_FLAT, "group": 2}),
+    *("conv", "64x256", SINGLE, ((2, 68, 9, 21), (140, 34, 3, 2)), {**_FLAT, "group": 2}),
     precision="3xtf32",
     kinds=("normal", "normal", "normal"),  # integers have no small part
 )
 LAST = Trial(
-    *("conv", "64x128_direct", HALF, ((3, 64, 12, 21), (144, 64, 3, 2)), _FLAT),
+    *("conv", "64x256_direct", HALF, ((3, 64, 12, 21), (144, 64, 3, 2)), _FLAT),
     layout="channels last",
     out="channels last",
 )
 LAST_SINGLE = Trial(
     *("conv", "64x256", SINGLE, ((2, 40, 12, 21), (76, 40, 3, 2)), _FLAT), precision="tf32", out="channels last"
 )
-SPLIT = Trial("conv", "64x128_split", HALF, ((1, 140, 9, 21), (130, 140, 3, 2)), _FLAT, 4)
+SPLIT = Trial("conv", "64x256_split", HALF, ((1, 140, 9, 21), (130, 140, 3, 2)), _FLAT, 4)
 SPLIT_TOGETHER = Trial("conv", "128x256_split", HALF, ((1, 140, 18, 21), (130, 140, 3, 2)), _FLAT, 3)
 PARTS_SPLIT = Trial(
-    *("conv", "64x128_split", SINGLE, ((1, 70, 9, 21), (130, 70, 3, 2)), _FLAT, 4),
+    *("conv", "64x256_split", SINGLE, ((1, 70, 9, 21), (130, 70, 3, 2)), _FLAT, 4),
     precision="3xtf32",
     kinds=("normal", "normal", "normal"),
 )
 ADDED_UP = Trial(
-    "conv", "128x128_direct_split", HALF, ((2, 200, 9, 21), (130, 200, 1, 1)), {}, 5, layout="channels last"
+    "conv", "128x256_direct_split", HALF, ((2, 200, 9, 21), (130, 200, 1, 1)), {}, 5, layout="channels last"
 )
 TRANSPOSED = Trial(
-    "conv_transpose", "128x128", HALF, ((2, 72, 7, 9), (72, 130, 3, 4)), _EMPTY_PHASES, kinds=_INFINITE_WEIGHTS
+    "conv_transpose", "128x256", HALF, ((2, 72, 7, 9), (72, 130, 3, 4)), _EMPTY_PHASES, kinds=_INFINITE_WEIGHTS
 )
 TRANSPOSED_SPLIT = Trial("conv_transpose", "64x256_split", BFLOAT16, ((1, 144, 7, 9), (144, 70, 3, 4)), _PHASES, 5)
 
@@ -135,10 +135,8 @@ ROWS = Trial(
     kinds=_INFINITE_WEIGHTS,
 )
 ROWS_TOGETHER = Trial("conv", "128x256_rows", BFLOAT16, ((2, 72, 5, 72), (140, 72, 3, 2)), {"pads": [1, 2, 0, 1]})
-ROWS_OF_ONE = Trial("conv", "128x128_rows", HALF, ((3, 130, 9, 24), (130, 130, 1, 1)))
-ROWS_SPLIT = Trial(
-    "conv", "128x128_rows_split", HALF, ((1, 72, 3, 5, 72), (70, 72, 2, 3, 2)), {"strides": [1, 2, 1]}, 5
-)
+ROWS_OF_ONE = Trial("conv", "128x256_rows", HALF, ((3, 130, 9, 24), (130, 130, 1, 1)))
+ROWS_SPLIT = Trial("conv", "64x256_rows_split", HALF, ((1, 72, 3, 5, 72), (70, 72, 2, 3, 2)), {"strides": [1, 2, 1]}, 5)
 PATCHES = Trial(
     *("conv", "64x256_patches_direct", BFLOAT16, ((3, 128, 20, 21), (140, 64, 3, 2))),
     {"group": 2, "pads": [1, 0, 2, 1], "dilations": [2, 1]},
@@ -146,7 +144,7 @@ PATCHES = Trial(
     layout="channels last",
 )
 PATCHES_OF_PARTS = Trial(
-    *("conv", "128x128_patches", SINGLE, ((2, 34, 9, 21), (140, 17, 3, 2)), {"group": 2, "pads": [1, 1, 1, 1]}),
+    *("conv", "64x256_patches", SINGLE, ((2, 34, 9, 21), (140, 17, 3, 2)), {"group": 2, "pads": [1, 1, 1, 1]}),
     precision="3xtf32",
     kinds=("normal", "normal", "normal"),
 )
@@ -167,7 +165,7 @@ PIXEL_ROWS = Trial(
     kinds=_INFINITE_WEIGHTS,
 )
 PIXELS_OF_PARTS = Trial(
-    *("conv", "128x256_pixel_rows", SINGLE, ((2, 64, 9, 20), (280, 32, 3, 2)), {"group": 2, "pads": [1, 1, 1, 1]}),
+    *("conv", "128x128_pixel_rows", SINGLE, ((2, 64, 9, 20), (280, 32, 3, 2)), {"group": 2, "pads": [1, 1, 1, 1]}),
     precision="3xtf32",
     kinds=("normal", "normal", "normal"),
 )

@@ -30,7 +30,7 @@ _REWRITING = (
     "test_onnx_runs.py",
 )
 _OPERATORS = (
-    "test_host_rules.py row_is_added factors_that activation_is",
+    "test_host_rules.py row_is_added factors_that activation_is is_broadcast is_repeated",
     "test_onnx_operators.py",
     "test_onnx_forms.py",
     "test_onnx_costs.py",
@@ -56,12 +56,13 @@ _RUNNER = (
 )
 _WGMMA = (
     "test_wgmma_plan.py -what_strips_hold -come_to_registers -backwards",
-    "test_many_wgmma.py [0-at%once-conv-float16-64x128] [0-at%once-conv_transpose-bfloat16-64x256_split] "
-    "[conv-float16-128x128_rows] [conv-float32-128x128_patches] [conv-float32-64x256_pixel_rows]",
+    "test_many_wgmma.py [0-at%once-conv-float16-64x256] [0-at%once-conv_transpose-bfloat16-64x256_split] "
+    "[conv-float16-128x256_rows] [conv-float32-64x256_patches] [conv-float32-64x256_pixel_rows]",
 )
 _STRUCTS = (
-    "test_many_blocks.py stem_float32_3d_32x256x3 few_float32 pointwise_float32_1d_128 conv_split_float32_2d_64x64 "
-    "depth_to_space_float32_3d_16 [conv_float32_3d_64x64x16_wide [conv_float16_3d_mma_16x128x32_scalar"
+    "test_many_blocks.py stem_float32_3d_32x256x3 few_float32 pointwise_float32_1d_128 "
+    "conv_float32_3d_64x64x16_uniform_split depth_to_space_float32_3d_16 "
+    "[conv_float32_4d_64x64x16_wide [conv_float16_3d_mma_16x128x32_scalar"
 )
 # Kernels, grids, and shared and static memory as they are written down.
 _RECORDED = (
@@ -74,8 +75,18 @@ _MMA = (
     "rowwise [conv_float32_3d_tf32_64x64 3xtf32_64x64x16 [conv_transpose_bfloat16_3d_mma -interleaved -split"
 )
 _GEMMS = (
-    "test_many_blocks.py [conv_float32_ [conv_float16_2d_16x128x8- conv_float64_2d_64x64x16_uniform_wide "
-    "[conv_transpose_float32_ [conv_transpose_float64_3d_64x64x16_wide"
+    "test_many_blocks.py [conv_float32_ [conv_float16_3d_64x64x16- conv_float64_4d_64x64x16_uniform_wide "
+    "[conv_transpose_float32_ [conv_transpose_float64_4d_64x64x16_wide"
+)
+_CALLS = (
+    "test_cuda_errors.py",
+    "test_cuda_interchange.py",
+    "test_packed.py",
+    "test_explain.py",
+    "test_tune.py",
+    "test_tensor_map.py",
+    "test_finish_plan.py",
+    "test_cuda_launch.py -axes_of_one",
 )
 _COMPILER = (
     "test_compile.py",
@@ -113,7 +124,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_explain.py",
         "test_gemm_plan.py",
     ),
-    "_environment.py": ("test_environment.py",),
+    "_environment.py": (
+        "test_host_rules.py a_variable",
+        "test_environment.py",
+    ),
     "_errors.py": ("test_errors.py", "test_cuda_errors.py"),
     "_explain.py": ("test_explain.py", "test_errors.py to%explain", "test_finish_plan.py", "test_layout.py"),
     "_geometry.py": (
@@ -142,7 +156,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "_precision.py": ("test_precision.py", "test_errors.py", "test_tune.py"),
     "_run.py": ("test_cli_run.py", "test_cli_files.py", "test_cli_calls.py"),
     "_signatures.py": ("test_signatures.py", "test_errors.py", "test_dask_errors.py"),
-    "_terminal.py": _CLI,
+    "_terminal.py": ("test_host_rules.py progress_is tables_and", *_CLI),
     "_transfer.py": ("test_packed.py", "test_errors.py", "test_cuda_interchange.py", "test_onnx_on_device.py"),
     "_trial.py": ("test_host_rules.py smaller_factor", "test_tune.py", "test_tune.py is_left_out are_no_reason"),
     "_tune.py": ("test_tune.py", "test_tuned.py"),
@@ -172,7 +186,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cpu/weight_grad.py": ("test_memory.py gradients", *_GRADIENTS, "test_compat.py"),
     "cpu/_argmax.py": _POOLS,
-    "cpu/_order.py": _POOLS,
+    "cpu/_order.py": ("test_host_rules.py keys_are", *_POOLS),
     "cpu/_windows.py": _POOLS,
     "cpu/max_pool.py": ("test_host_rules.py cut_down", "test_workspace.py", *_POOLS, "test_memory.py pooling"),
     "cpu/_workspace.py": ("test_workspace.py", "test_cases.py", "test_cpu_products.py", "test_memory.py"),
@@ -232,6 +246,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_FAMILY,
     ),
     "cuda/complex_plan.py": (
+        _RULES,
         "test_variants.py",
         "test_complex.py",
         "test_explain.py",
@@ -277,6 +292,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/finish_plan.py": ("test_finish_plan.py", "test_tensor_map.py"),
     "cuda/grouped_*.py": (
+        _LAYOUTS,
         "test_grouped_plan.py -main_loop",
         "test_many_blocks.py conv_grouped_float16_3d_mma conv_grouped_float32_3d_tf32_16 conv_transpose_grouped",
         *_FAMILY,
@@ -284,16 +300,18 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/interleaved_plan.py": (
         "test_transpose_plan.py -every_candidate",
         "test_gemm_plan.py",
-        "test_many_blocks.py interleaved_float32_3d_16 interleaved_float16_3d_64x64x16 interleaved_float64_3d_mma",
+        "test_many_blocks.py interleaved_float32_3d_16 interleaved_float16_3d_64x64x16 interleaved_float64_3d_64",
         *_FAMILY,
     ),
     "cuda/matrix_plan.py": (
+        "test_tile_layouts.py whole_fragments",
         "test_matrix_plan.py -little -knows",
         "test_many_blocks.py conv_matrix",
         *_FAMILY,
     ),
     "cuda/mma_*.py": (
         _RULES,
+        "test_tile_layouts.py whole_fragments",
         "test_gemm_plan.py",
         "test_runs.py",
         "test_split_plan.py slices_of_a_tile",
@@ -301,7 +319,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_mma.py chunks says_what beside",
         *_FAMILY,
     ),
-    "cuda/pack.py": ("test_compile_pack.py",),
+    "cuda/pack.py": (
+        "test_host_rules.py everybody",
+        "test_compile_pack.py",
+    ),
     "cuda/pack_rows_plan.py": ("test_pack_rows.py test_",),
     "cuda/pointwise_plan.py": (_RULES, "test_pointwise_plan.py", "test_many_blocks.py pointwise", *_FAMILY),
     "cuda/pool_grad_*.py": (
@@ -342,7 +363,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/split_plan.py": (
         "test_split_plan.py",
         "test_gemm_plan.py",
-        "test_many_blocks.py conv_split_float32_2d_64 conv_split_float64 conv_transpose_split_float32",
+        "test_many_blocks.py float32_3d_64x64x16_uniform_split conv_float64_3d_mma_64x64x16_scalar_split",
         *_FAMILY,
     ),
     "cuda/stem_*.py": (
@@ -369,10 +390,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_RECORDED,
     ),
     "cuda/weight_grad_tile*.py": (
+        "test_tile_layouts.py whole_fragments which_pixels filled_up",
         "test_variants.py",
         "test_weight_grad_plan.py -knows",
         "test_explain.py",
-        "test_many_gradients.py tile-64x64x32_pixels tile-64x64x64_channels tile-64x64x16_pixels",
+        "test_many_gradients.py tile-",
         *_RECORDED,
     ),
     "cuda/weight_grad_*.py": (
@@ -450,14 +472,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_finish_plan.py residuals_are_found complex_residuals",
         "test_cuda_launch.py -axes_of_one",
     ),
-    "cuda/*": (
-        "test_cuda_errors.py",
-        "test_cuda_interchange.py",
-        "test_packed.py",
-        "test_explain.py",
-        "test_tune.py",
-        "test_tensor_map.py",
-        "test_finish_plan.py",
-        "test_cuda_launch.py -axes_of_one",
-    ),
+    "cuda/device.py": ("test_host_rules.py fill_the_cache", *_CALLS),
+    "cuda/*": _CALLS,
 }

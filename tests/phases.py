@@ -33,7 +33,7 @@ AXES = [
 def check(wide: bool) -> None:
     """Raise AssertionError where a phase, its taps or its place among the others is wrong."""
     index = index_name(wide)
-    variant = gemm_plan.variant("conv_transpose", "float32", wide, 1, gemm_plan._TILES["float32"][1], True)
+    variant = gemm_plan.variant("conv_transpose", "float32", wide, 4, gemm_plan._TILES["float32"][1], True)
     text = sources.source(variant) + ENTRY.format(index=index)
     kernel = module(compile_ptx("ranks", "sm_80", source=text))["ranks"]
     for stride, dilation, k, pad in AXES:

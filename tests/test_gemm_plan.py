@@ -94,9 +94,9 @@ def test_the_structs_of_a_small_conv() -> None:
         "w_group": 72,
         "w_filter": 18,
         "w_channel": 6,
-        "w_stride": [3, 1],
+        "w_stride": [0, 3, 1],
         "by_tap": 6,
-        "taps": [2, 3],
+        "taps": [1, 2, 3],
         "m_squares": 1,
         "row_squares": 1,
         "tickets": {"first": 0, "count": 0},
@@ -114,27 +114,27 @@ def test_the_structs_of_a_small_conv() -> None:
             "all_rows": 18,
             "x_batch": 210,
             "x_channel": 35,
-            "x_extent": [5, 7],
-            "x_stride": [7, 1],
+            "x_extent": [1, 5, 7],
+            "x_stride": [0, 7, 1],
             "y_batch": 96,
             "y_channel": 12,
-            "y_stride": [3, 1],
+            "y_stride": [0, 3, 1],
             "b_stride": 1,
-            "stride": [1, 3],
-            "extent": [4, 3],
+            "stride": [1, 1, 3],
+            "extent": [1, 4, 3],
             "by_channel": 3,
             "m_tiles": 1,
             "n_tiles": 1,
             "finish": {"residual": 0, "slope": 0, "low": 0, "high": 0, "acts": 0},
         },
         "taps": {
-            "start": [-1, 0],
-            "advance": [2, 1],
-            "row": [9, 3],
-            "count": [2, 3],
+            "start": [0, -1, 0],
+            "advance": [1, 2, 1],
+            "row": [18, 9, 3],
+            "count": [1, 2, 3],
             "first_row": 0,
             "rows": 18,
-            "limit": [4, 3],
+            "limit": [1, 4, 3],
             "y_first": 0,
         },
     }
@@ -149,6 +149,18 @@ def test_the_axes_of_a_small_conv_transpose() -> None:
     _, gemm = plan("conv_transpose", (2, 3, 5, 7), (3, 4, 2, 3), **attributes).launches  # y (2, 4, 28, 17)
     struct = fields(gemm)
     assert struct["axes"] == [
+        {
+            "stride": 1,
+            "pad": 0,
+            "dilation": 1,
+            "kernel": 1,
+            "common": 1,
+            "inverse": 0,
+            "extent": 1,
+            "row": 18,
+            "y_stride": 0,
+            "phases": 1,
+        },
         {
             "stride": 6,
             "pad": 1,
@@ -175,8 +187,8 @@ def test_the_axes_of_a_small_conv_transpose() -> None:
         },
     ]
     assert struct["phases"] == 12
-    assert struct["common"]["extent"] == [5, 9]  # of the fullest phase: 28 / 6 and 17 / 2, rounded up
-    assert struct["common"]["y_stride"] == [6 * 17, 2]
+    assert struct["common"]["extent"] == [1, 5, 9]  # of the fullest phase: 28 / 6 and 17 / 2, rounded up
+    assert struct["common"]["y_stride"] == [0, 6 * 17, 2]
     assert gemm.grid == (12, 1, 1)
 
 
@@ -185,7 +197,7 @@ def test_strides_of_views_reach_the_kernel() -> None:
     backwards = (-210, 35, -7, 1)
     _, gemm = plan("conv", (2, 6, 5, 7), (8, 6, 2, 3), x_strides=backwards).launches
     common = fields(gemm)["common"]
-    assert (common["x_batch"], common["x_channel"], common["x_stride"]) == (-210, 35, [-7, 1])
+    assert (common["x_batch"], common["x_channel"], common["x_stride"]) == (-210, 35, [0, -7, 1])
 
 
 @general
@@ -217,7 +229,7 @@ def test_a_sum_over_no_channels_packs_nothing() -> None:
     ("dtype", "filters", "pitch", "size"), [("float16", 5, 8, 4), ("float32", 6, 8, 4), ("float64", 5, 6, 8)]
 )
 def test_the_packed_weights_have_rows_of_whole_vectors(dtype: str, filters: int, pitch: int, size: int) -> None:
-    with preferred(f"conv_{dtype}_1d_16x128x"):
+    with preferred(f"conv_{dtype}_3d_"):
         made = plan("conv", (1, 6, 9), (2 * filters, 3, 5), group=2, dtype=dtype)
     assert (made.bytes_of("packed"), made.bytes_of("workspace")) == (2 * (3 * 5) * pitch * size, 0)
 
@@ -225,26 +237,26 @@ def test_the_packed_weights_have_rows_of_whole_vectors(dtype: str, filters: int,
 @pytest.mark.parametrize(
     ("channels", "filters", "side", "tile"),
     [
-        (256, 256, 112, "float32_2d_128x128x16_uniform"),  # enough for every multiprocessor
-        (256, 64, 112, "float32_2d_64x64x16_uniform"),  # half of the large tile would be empty
-        (3, 64, 112, "float32_2d_64x64x16"),  # slices of K hold several taps
-        (256, 256, 16, "float32_2d_64x64x16_uniform"),  # fewer pixels: smaller tiles, on more multiprocessors
-        (256, 256, 22, "split_float32_2d_128x128x16_uniform"),  # several blocks a tile, for less of it in vain
-        (256, 256, 7, "split_float32_2d_64x64x16_uniform"),  # still fewer: several blocks a tile
-        (32, 9, 256, "float32_2d_16x128x16"),
+        (256, 256, 112, "float32_3d_128x128x16_uniform"),  # enough for every multiprocessor
+        (256, 64, 112, "float32_3d_64x64x16_uniform"),  # half of the large tile would be empty
+        (3, 64, 112, "float32_3d_64x64x16"),  # slices of K hold several taps
+        (256, 256, 16, "float32_3d_64x64x16_uniform"),  # fewer pixels: smaller tiles, on more multiprocessors
+        (256, 256, 22, "float32_3d_128x128x16_uniform_split"),  # several blocks a tile, for less of it in vain
+        (256, 256, 7, "float32_3d_64x64x16_uniform_split"),  # still fewer: several blocks a tile
+        (32, 9, 256, "float32_3d_16x128x16"),
         (32, 1, 256, "bands_float32_3d_1x7_3x3"),  # too few output channels for a GEMM
     ],
 )
 def test_tiles_follow_the_problem(channels: int, filters: int, side: int, tile: str) -> None:
     made = plan("conv", (8, channels, side, side), (filters, channels, 3, 3), pads=[1, 1, 1, 1])
-    assert made.launches[-1].variant.name == f"conv_{tile}"
+    assert made.kernel == f"conv_{tile}"
     assert sum(reason.endswith(", chosen") for reason in made.reasons) == 1
 
 
 def test_a_tile_that_the_device_has_no_shared_memory_for_is_no_candidate() -> None:
     small = Limits("sm_80", 108, 48 * 1024 - 1, 64 * 1024)
     made = plan("conv", (8, 256, 112, 112), (256, 256, 3, 3), limits=small)
-    assert made.launches[-1].variant.name == "conv_float32_2d_64x64x16_uniform"
+    assert made.launches[-1].variant.name == "conv_float32_3d_64x64x16_uniform"
 
 
 def test_more_blocks_than_a_grid_has_are_refused() -> None:
@@ -340,10 +352,10 @@ def test_every_candidate_gets_its_turn() -> None:
     names = []
     for turn in choice.every_candidate():
         with turn:
-            names.append(plan("conv", *problem).launches[-1].variant.name)
-    whole = [f"conv_float32_2d_{tile}" for tile in ("128x128x16_uniform", "64x64x16_uniform", "16x128x16")]
-    assert names == [*whole, "conv_split_float32_2d_128x128x16_uniform", "conv_split_float32_2d_64x64x16_uniform"]
-    assert plan("conv", *problem).launches[-1].variant.name == "conv_float32_2d_64x64x16_uniform"
+            names.append(plan("conv", *problem).kernel)
+    whole = [f"conv_float32_3d_{tile}" for tile in ("128x128x16_uniform", "64x64x16_uniform", "16x128x16")]
+    assert names == [*whole, "conv_float32_3d_128x128x16_uniform_split", "conv_float32_3d_64x64x16_uniform_split"]
+    assert plan("conv", *problem).kernel == "conv_float32_3d_64x64x16_uniform"
 
 
 def test_an_architecture_without_a_known_device_is_modelled_as_the_one_below() -> None:

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import stat
+import sys
 from collections import Counter
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
+from cupy_stand_in import cupy_stand_in
 from device_arrays import device_arrays
 from onnx import helper, numpy_helper
 from onnx_models import floats, pool
 
-from gpuconv import ArgumentError, _check_onnx, _compile, _files, _geometry, _trial, _whole_numbers
-from gpuconv.cpu import _gather, _product, unpool
+from gpuconv import (
+    ArgumentError,
+    _check_onnx,
+    _compile,
+    _environment,
+    _files,
+    _geometry,
+    _terminal,
+    _trial,
+    _whole_numbers,
+)
+from gpuconv.cpu import _gather, _order, _product, _workspace, unpool
+from gpuconv.cuda import device, pack
 from gpuconv.onnx import backend, scaling
 from gpuconv.onnx.model import Fact
-from gpuconv.onnx.operators import affine, products
+from gpuconv.onnx.operators import affine, products, shaping
+from gpuconv.onnx.operators import form as operator_form
 from gpuconv.onnx.rewriting import Budget, Graph
 
 max_pool: Any = importlib.import_module("gpuconv.cpu.max_pool")  # whose function has the same name
@@ -108,7 +125,7 @@ def test_a_window_is_cut_down_to_single_taps_where_memory_holds_no_more() -> Non
 
 def test_unpooling_goes_along_axes_of_two_elements_too() -> None:
     """Axes of one element are left out of the places, and no others."""
-    for shape in ((1, 2, 1, 4), (2, 1, 4, 2), (1, 1, 2, 2), (3, 2, 2, 1), (1, 1, 1, 4)):
+    for shape in ((1, 2, 1, 4), (2, 1, 4, 2), (1, 1, 2, 2), (3, 2, 2, 1), (1, 1, 1, 4), (2, *(1,) * 62, 3)):
         size = int(np.prod(shape))
         places = np.array(Random(0).sample(range(size), (size + 1) // 2)).reshape(-1)
         x_shape = (1, 1, 1, places.size)
@@ -176,6 +193,27 @@ def test_whole_numbers_are_as_large_as_the_smaller_factor_lets_them(monkeypatch:
     made = _trial._whole("conv", (x, w, b), {}, "NCHW", "tf32")  # type: ignore[arg-type]
     assert seen == [("float16", "tf32", 4 * 6 * 3 * 2)]
     assert made == ((x.shape, 9, 0), (w.shape, 9, 1), (b.shape, 9, 2))
+
+
+def test_other_data_fill_the_cache_twice_before_a_call_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    written: list[int] = []
+    workspace = device.workspace
+
+    def noted(nbytes: int, purpose: str) -> Any:
+        asked.append(nbytes)
+        found = workspace(nbytes, purpose)
+        monkeypatch.setattr(type(found.data), "memset_async", lambda _, value, size, stream: written.append(size))
+        return found
+
+    with cupy_stand_in(tmp_path):
+        monkeypatch.setattr(device, "workspace", noted)
+        calls: list[int] = []
+        assert device.seconds(lambda: calls.append(len(written))) >= 0
+    assert set(asked) == set(written) == {2 * 50 * 2**20}  # of 50 MiB
+    assert calls == list(range(1, len(written) + 1))
 
 
 # ---------------------------------------------------------------- models
@@ -285,9 +323,9 @@ def test_an_activation_is_applied_where_the_numbers_are() -> None:
     assert found is y
     np.testing.assert_array_equal(found, expected)
     assert affine.activated(y, None) is y
-    with device_arrays() as device:
-        there = device.array(floats(2, 3, 5))
-        np.testing.assert_array_equal(device.memory(affine.activated(there, "relu")), expected)
+    with device_arrays() as arrays:
+        there = arrays.array(floats(2, 3, 5))
+        np.testing.assert_array_equal(arrays.memory(affine.activated(there, "relu")), expected)
         assert affine.activated(there, None) is there
 
 
@@ -367,3 +405,80 @@ def test_models_of_the_first_version_are_read() -> None:
     np.testing.assert_array_equal(y, np.maximum(x[..., :-1], x[..., 1:]))
     with pytest.raises(ArgumentError, match="holds no graph or no IR version"):
         backend.run_model(pool(1, ir_version=0), [x])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has other permissions")
+def test_packed_kernels_are_for_everybody_to_read(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        pack._replace(tmp_path / "new" / "kernels", [b"some ", b"kernels"])
+    finally:
+        os.umask(before)
+    (path,) = (tmp_path / "new").iterdir()
+    assert (path.name, path.read_bytes()) == ("kernels", b"some kernels")
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (path.parent, path)] == [0o755, 0o644]
+
+
+# ---------------------------------------------------------------- numbers and words
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_keys_are_in_the_order_of_numbers(dtype: str) -> None:
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    info = ml_dtypes.finfo(kind)
+    numbers = [-np.inf, info.min, -1, -info.smallest_subnormal, 0, info.smallest_subnormal, 1, info.max, np.inf, np.nan]
+    keys = _order.keys(np.array([*numbers, -0.0, -np.nan], kind), _workspace.Scratch()).tolist()
+    *increasing, nan = keys[: len(numbers)]
+    assert sorted(set(increasing)) == increasing
+    assert increasing[-1] < nan == keys[-1] == np.iinfo(f"int{8 * kind.itemsize}").max
+    assert keys[-2] == keys[4]
+
+
+def test_a_variable_holds_integers_up_to_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, found in (("", None), ("7", 7), ("0" * 30 + "7", 7), (str(2**63 - 1), 2**63 - 1)):
+        monkeypatch.setenv("GPUCONV_TEST", text)
+        assert _environment.integer("GPUCONV_TEST", 7) == found
+    for text in ("6", str(2**63), "-7", "seven", "9" * 5000):
+        monkeypatch.setenv("GPUCONV_TEST", text)
+        with pytest.raises(
+            ArgumentError, match=r"^GPUCONV_TEST must be an integer from 7 to 9223372036854775807, not "
+        ):
+            _environment.integer("GPUCONV_TEST", 7)
+
+
+def test_progress_is_as_wide_as_the_terminal_but_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("COLUMNS", "20")
+    with _terminal.Progress() as progress:
+        progress.show("abcdefghijklmnopqrstuvwxyz")
+        progress.show("too soon")
+    assert stream.getvalue() == "\r\x1b[Kabcdefghijklmnopqrs\r\x1b[K"
+
+
+def test_tables_and_json() -> None:
+    rows = [["a", "bc", "1"], ["abc", "d", "234"]]
+    assert _terminal.table(["x", "y", "z"], rows) == "x     y    z\na    bc    1\nabc   d  234"
+    assert _terminal.table(["x", "y", "z"], rows, left=2) == "x    y     z\na    bc    1\nabc  d   234"
+    assert _terminal.as_json({"a": [1, np.inf, (2,)]}) == '{\n "a": [\n  1,\n  null,\n  [\n   2\n  ]\n ]\n}'
+
+
+def test_what_is_broadcast_costs_all_its_elements() -> None:
+    def cost(opset: int, *shapes: Ints | None) -> int:
+        form: Any = SimpleNamespace(opset=opset)
+        return operator_form.broadcast_cost(form, *(None if shape is None else np.empty(shape) for shape in shapes))
+
+    assert [cost(7, (2, 3, 1), (4,), None), cost(13, (2, 1), (5, 1, 3)), cost(7)] == [24, 30, 1]
+    assert cost(6, (2, 3), (3,)) == 18
+
+
+def test_what_is_repeated_has_64_bits_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shaping, "_MOST_BYTES", 100)
+    x, form = np.arange(12, dtype=np.float32).reshape(3, 4), SimpleNamespace()
+    for repeats in ([1, 1], [2, 1], [1, 2], [0, 2]):
+        np.testing.assert_array_equal(shaping._tile(form, x, np.array(repeats)), np.tile(x, repeats))
+    with pytest.raises(ArgumentError, match="more bytes than 64 bits can address"):
+        shaping._tile(form, x, np.array([3, 1]))
+    with pytest.raises(ArgumentError, match="more bytes than 64 bits can address"):
+        shaping._tile(form, x, np.array([0, 3]))  # NumPy multiplies them all the same

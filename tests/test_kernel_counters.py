@@ -189,7 +189,7 @@ def test_max_pool_counts_are_as_recorded(pool: kernel_counters.Pool) -> None:
 
 def assert_few(pool: kernel_counters.Pool, row: Row) -> None:
     """Assert what kernels of rows are for: sectors read and written once, banks that are seldom asked twice."""
-    if pool.kernel == "2d":
+    if pool.kernel == "3d":
         assert "shared" not in row
         return
     sectors, ideal = np.add(row["loads"], row["stores"])

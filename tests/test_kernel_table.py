@@ -149,7 +149,7 @@ GOOD = Report(registers=128, stack_bytes=0, spill_stores=0, spill_loads=0, share
     ],
 )
 def test_every_limit_is_noticed(changes: dict[str, Any], rule: str) -> None:
-    name = "conv_float32_2d_128x128x16_uniform"
+    name = "conv_float32_3d_128x128x16_uniform"
     assert beyond_limits(name, "sm_86", GOOD) == []
     assert beyond_limits(name, "sm_86", replace(GOOD, **changes)) == [f"{name} for sm_86: {rule}"]
 
@@ -177,7 +177,7 @@ def test_differences_are_named(tmp_path: Path) -> None:
 
 @needs_nvrtc
 def test_ptx_is_kept_with_the_machine_code_that_is_made_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    variant = launches()["pack_weights_float32_1d"].variant
+    variant = launches()["pack_weights_float32_3d"].variant
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "together"))
     entry = machine_code.build(variant, "sm_80")
     files = {path.name for path in entry.path.parent.iterdir()}

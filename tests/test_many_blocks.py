@@ -15,7 +15,6 @@ from many_blocks import (
     DISJOINT_TENSOR,
     GEMMS,
     INTERLEAVED,
-    INTERLEAVED_TENSOR,
     MATRIX,
     POINTWISE,
     POOLS,
@@ -33,7 +32,6 @@ from gpuconv.cuda import (
     gemm_plan,
     interleaved_plan,
     matrix_plan,
-    mma_plan,
     mma_tile,
     wgmma_plan,
 )
@@ -59,8 +57,10 @@ def _blocks(launch: Any) -> list[int]:
 @pytest.mark.parametrize("one", ALL, ids=lambda one: f"{one.kernel}-{ALL.index(one)}")
 def test_many_blocks_are_right(one: ManyBlocks) -> None:
     emulated = many_blocks.run(one, seed=5)
-    assert emulated.launches[-1].variant.name == one.kernel
-    assert min(_blocks(emulated.launches[-1])) >= 3
+    last = emulated.launches[-1]
+    assert last.variant.name == one.kernel.removesuffix("_split")
+    assert min(_blocks(last)) >= 3
+    assert many_blocks.is_split(last) == one.kernel.endswith("_split")
 
 
 FIXED = {  # what kernels have the same of for all axes, or for height and width
@@ -144,16 +144,3 @@ def test_every_tile_that_writes_whole_rows_is_there_and_every_dtype() -> None:
     assert {str(tile) for _, tile in disjoint} == {one.kernel.split("_3d_")[1] for one in DISJOINT}
     for found, forms in ((INTERLEAVED, interleaved), (DISJOINT, disjoint)):
         assert {str(one.dtype) for one in found} == {form[0] for form in forms}
-
-
-def test_every_arithmetic_of_tensor_cores_is_interleaved() -> None:
-    singles = (mma_plan.variant("conv_transpose", *form) for form in mma_plan.interleavable_forms())
-    kernels = {interleaved_plan.tensor_variant(single).name for single in singles}
-    met = {one.kernel for one in INTERLEAVED_TENSOR}
-    assert met <= kernels
-    arithmetics = [{name.rpartition("_3d_")[2].partition("_")[0] for name in names} for names in (kernels, met)]
-    tiles = [
-        {name.replace("bfloat16", "float16").partition("_float16_")[2] for name in names} for names in (kernels, met)
-    ]
-    assert arithmetics[0] == arithmetics[1]
-    assert tiles[0] == tiles[1]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from many_wgmma import ALL, DIVIDED, PIXELS, STRIPS, Trial
 
-from gpuconv.cuda import wgmma_plan, wgmma_tile
+from gpuconv.cuda import wgmma_tile
 
 pytestmark = pytest.mark.emulator
 
@@ -38,7 +38,7 @@ def test_a_small_problem_of_strips_is_right(trial: Trial) -> None:
 
 
 def test_every_tile_is_among_them() -> None:
-    tiles = {f"{tile.block_m}x{tile.block_n}" for tile in wgmma_plan.tiles("conv")}
+    tiles = {f"{tile.block_m}x{tile.block_n}" for tile in wgmma_tile.TILES}
     assert {trial.candidate.partition("_")[0] for trial in ALL if trial not in (*STRIPS, *PIXELS)} == tiles
     assert {(trial.operator, trial.precision) for trial in ALL} >= {("conv", "tf32"), ("conv", "3xtf32")}
     assert {trial.operator for trial in DIVIDED} == {"conv", "conv_transpose"}

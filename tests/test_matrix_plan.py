@@ -51,12 +51,12 @@ def plan(
 def test_one_launch_reads_the_weights_as_they_are() -> None:
     made = plan((32, 64, 56, 56), (256, 64, 1, 1))
     (launch,) = made.launches
-    assert launch.variant.name == "conv_matrix_float16_3d_mma_128x128x64_pixels"
+    assert launch.variant.name == "conv_matrix_float16_3d_mma_64x128x64_pixels"
     assert (made.bytes_of("workspace"), made.bytes_of("packed")) == (0, 0)
     assert dict(launch.pointers) == {"x": 0, "w": 8, "y": 24}
     struct = fields(launch)["common"]
     assert (struct["pitch"], struct["all_rows"], struct["channels"]) == (128, 256, 64)
-    assert launch.grid == (2 * 784, 1, 1)
+    assert launch.grid == (4 * 784, 1, 1)
     assert any("weights as they are; 16 bytes of pixels a copy" in reason for reason in made.reasons)
 
 
@@ -139,7 +139,7 @@ def test_sums_of_every_kind(
     if kinds[0] in ("overflowing", "large") and precision != "ieee":
         kinds = ("large", "small", "normal")  # partial sums stay inside the range
     arrays = operands(problem, kinds, seed, dtype, layout)
-    tile = random.choice(("128x128", "64x128", "64x64"))
+    tile = random.choice(("64x128", "64x64"))
     device = emulated_cuda(limits_of=architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
     with preferred(f"conv_matrix_{dtype.name}_3d{label}{tile}"), gpuconv.precision(precision), device:
         y = gpuconv.conv(*arrays, **problem.attributes)
@@ -188,14 +188,14 @@ def way(form: Form, copied: int, arch: str = "sm_90a") -> list[sass.Instruction]
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("form", [one for one in FORMS if str(one[3]) == "128x128"][:2], ids=lambda form: form[2])
+@pytest.mark.parametrize("form", [one for one in FORMS if str(one[3]) == "64x128"][:2], ids=lambda form: form[2])
 def test_little_but_products_and_copies(form: Form, arch: str) -> None:
     found = way(form, 16, arch)
     opcodes = Counter(one.opcode for one in found)
     comparisons = opcodes["ISETP"] + opcodes["UISETP"] + opcodes["PLOP3"]
-    assert Counter(one.kind for one in found)["integer"] - comparisons < 0.17 * len(found), opcodes
-    assert opcodes["HMMA"] > 0.53 * len(found)
-    assert opcodes["LDSM"] == 32
+    assert Counter(one.kind for one in found)["integer"] - comparisons < 0.24 * len(found), opcodes
+    assert opcodes["HMMA"] > 0.4 * len(found)
+    assert opcodes["LDSM"] == 24
     assert not {"LDS", "LDG", "STS"} & set(opcodes)
 
 

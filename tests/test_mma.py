@@ -218,7 +218,7 @@ def reasons(x: Any, w: Any, dtype: str, precision: str = "ieee", operator: str =
         ((8, 3, 224, 224), (64, 3, 7, 7), "float16", "ieee", "conv_float16_3d_mma_64x64x32_rowwise"),
         ((8, 64, 56, 56), (64, 64, 3, 3), "float64", "ieee", "conv_float64_3d_mma_64x64x16_scalar"),
         ((32, 256, 56, 56), (256, 256, 3, 3), "float32", "tf32", "conv_float32_3d_tf32_wgmma_128x128_pixel_rows"),
-        ((32, 256, 56, 56), (256, 256, 3, 3), "float32", "ieee", "conv_float32_2d_128x128x16_uniform"),
+        ((32, 256, 56, 56), (256, 256, 3, 3), "float32", "ieee", "conv_float32_3d_128x128x16_uniform"),
     ],
 )
 def test_the_plan_takes_tensor_cores_where_they_serve(x: Any, w: Any, dtype: str, precision: str, kernel: str) -> None:

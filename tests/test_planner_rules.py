@@ -10,8 +10,10 @@ from test_gemm_plan import fields
 from test_pool_problem import made
 from test_wgmma_plan import problem
 
+from gpuconv import _geometry
 from gpuconv.cuda import (
     channels_last_plan,
+    complex_plan,
     depth_to_space_plan,
     few_plan,
     limits,
@@ -28,6 +30,7 @@ from gpuconv.cuda.channels_last_plan import Planes
 from gpuconv.cuda.direct_tile import Tile
 from gpuconv.cuda.direct_work import FORMS, Work
 from gpuconv.cuda.mma_tile import Form
+from gpuconv.cuda.plan import Plan
 from gpuconv.cuda.pool_layout import Runs
 from gpuconv.cuda.runs import Runs as Pieces
 from gpuconv.cuda.stem_tile import Box
@@ -375,3 +378,34 @@ def test_windows_that_begin_inside_the_input_are_refused() -> None:
     assert [axis.pad for axis in one.axes] == [-1, 0]
     assert pool_problem.window_refusal(one, dilated=True) == "windows that begin inside the input"
     assert pool_problem.window_refusal(made((1, 2, 2, 9), kernel_shape=[2, 2]), dilated=True) is None
+
+
+# ---------------------------------------------------------------- refusals and launches
+
+
+def test_transposed_kernels_of_their_stride_have_32_taps_along_w_at_most() -> None:
+    for kernel, why in (([40, 2], None), ([2, 32], None), ([2, 33], "33 taps along W; it takes up to 32")):
+        one = problem("conv_transpose", (1, 3, 5, 4), (3, 4, *kernel), "float32", strides=kernel)
+        assert depth_to_space_plan.unfit(one) == why
+
+
+def test_what_is_added_to_complex_results_takes_one_launch_more() -> None:
+    geometry = _geometry.conv(
+        (2, 6, 9, 8), (8, 3, 2, 5), None, group=2, strides=[2, 1], dilations=[1, 2], pads=[1, 2, 0, 1]
+    )
+    strides = {"x": (432, 72, 8, 1), "w": (30, 10, 5, 1), "y": (160, 20, 5, 1)}
+    hopper = limits.representative("sm_90a").limits
+
+    def planned(**more: Ints) -> Plan:
+        return complex_plan.plan("conv", geometry, "complex64", {**strides, **more}, hopper, "ieee")
+
+    alone, added = planned(), [planned(b=(1,)), planned(residual=strides["y"]), planned(b=(1,), residual=strides["y"])]
+    assert [len(one.launches) - len(alone.launches) for one in added] == [1, 1, 1]
+    assert {role for launch in alone.launches for role, _ in launch.pointers} >= {"w", "expanded", "x", "y"}
+    assert alone.expanded_bytes == 8 * 3 * 2 * 5 * 3 * 4  # three real taps for each weight
+    for one, roles in zip(added, ({"y", "b"}, {"y", "residual"}, {"y", "b", "residual"}), strict=True):
+        assert {role for role, _ in one.launches[-1].pointers} == roles
+    lifted = complex_plan._lifted(geometry, kernel=3, stride=1, pad=1)
+    assert (lifted.x_shape, lifted.y_shape, lifted.w_shape) == ((2, 6, 9, 8, 2), (2, 8, 5, 3, 2), (8, 3, 2, 5, 3))
+    assert (lifted.kernel_shape, lifted.strides, lifted.dilations) == ((2, 5, 3), (2, 1, 1), (1, 2, 1))
+    assert (lifted.pads_begin, lifted.pads_end) == ((1, 2, 1), (0, 1, 1))

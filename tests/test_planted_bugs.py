@@ -32,7 +32,7 @@ PACK, PACK_FRAGMENTS, POOL = "pack_weights.cu", "pack_fragments.cu", "max_pool.c
 DIRECT = "conv_direct.cu"
 PAST_CHUNKS = "global memory out of bounds: read of 16 bytes"
 SPLIT, TICKETS = "include/split_k.cuh", "include/tickets.cuh"
-TRANSPOSE_SPLIT, SPLIT_KERNEL = "conv_transpose_split.cu", "conv_split_float32_2d_64x64"
+TRANSPOSE_SPLIT, SPLIT_KERNEL = "conv_transpose_split.cu", "conv_float32_3d_64x64x16_uniform_split"
 FEW, BANDS, POINTWISE = "conv_few.cu", "conv_bands.cu", "conv_pointwise.cu"
 PRODUCT, MATRIX_ROWS = "include/matrix_product.cuh", "include/matrix_rows.cuh"
 CHANNELS = "conv_channels.cu"
@@ -67,7 +67,7 @@ def rows(dtype: str = "float32") -> Any:
 
 def slices(dtype: str = "float32") -> Any:
     """The same of one tap per slice of K, and of enough slices to fill every buffer twice."""
-    with preferred(f"conv_{dtype}_2d_64x64x16"):
+    with preferred(f"conv_{dtype}_3d_64x64x16_uniform"):
         return gpuconv.conv(*arrays(dtype, c=80), pads=[2, 1, 2, 1])
 
 
@@ -113,7 +113,7 @@ def last_in_splits() -> Any:
 def phases_in_splits() -> Any:
     """A ConvTranspose of six phases on tensor cores, several tiles each way, whose tiles are made in splits."""
     (x, w, _), attributes = filled("conv_transpose", (1, 70, 9, 8), (70, 70, 3, 4), {"strides": [2, 3]}, "float16")
-    with preferred("conv_transpose_split_float16_3d_mma_64x64"):
+    with preferred("conv_transpose_float16_3d_mma_64x64x32_scalar_split"):
         return gpuconv.conv_transpose(x, w, **attributes)
 
 
@@ -217,7 +217,7 @@ def pairs() -> Any:
 
 def pool() -> Any:
     """A MaxPool of 912 outputs in four blocks."""
-    with preferred("max_pool_float32_1d"):
+    with preferred("max_pool_float32_3d"):
         return gpuconv.max_pool(values("integers", 1, (2, 3, 150), "float32"), kernel_shape=[3], pads=[2, 2])
 
 

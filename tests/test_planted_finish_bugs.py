@@ -55,19 +55,19 @@ class Call:
         return LAYOUTS[self.layout](np.zeros_like(gpuconv.conv(x, w, **self.attributes)))
 
 
-GEMM = Call("conv_float32_2d_16x128x16", (1, 3, 9, 8), (20, 3, 3, 3), spoilt="w")
+GEMM = Call("conv_float32_3d_16x128x16", (1, 3, 9, 8), (20, 3, 3, 3), spoilt="w")
 GROUPED = {**_PADDED, "group": 2}
 BANDS = Call("conv_bands", (1, 3, 17, 20), (1, 3, 3, 3), spoilt="w")
 STEM = Call("conv_stem_float32_3d_32", (1, 3, 9, 40), (40, 3, 3, 3), "relu")
 TENSOR = Call("conv_stem_float32_3d_3xtf32", (1, 3, 9, 40), (40, 3, 3, 3), spoilt="x", precision="3xtf32")
 DIRECT = Call("depthwise_float32_3d_3x3s1", (1, 2, 9, 36), (2, 1, 3, 3), attributes=GROUPED)
 OVER_CHANNELS = Call(
-    "depthwise_float32_3d_channels_4s1", (1, 8, 9, 12), (8, 1, 3, 3), spoilt="w", layout="channels last",
+    "depthwise_float32_3d_channels_7s1", (1, 8, 9, 12), (8, 1, 3, 3), spoilt="w", layout="channels last",
     attributes={**_PADDED, "group": 8},
 )  # fmt: skip
 WIDE = Call("conv_grouped_float32_3d_3xtf32", (1, 16, 9, 32), (16, 8, 3, 3), precision="3xtf32", attributes=GROUPED)
 
-ROUNDED, OF_SPLITS, OF_MATRIX, OF_STEM, OF_GROUPS, INTERLEAVED, DISJOINT = BEYOND_TF32
+ROUNDED, OF_SPLITS, OF_MATRIX, OF_STEM, OF_GROUPS, OF_PHASES, DISJOINT = BEYOND_TF32
 
 REPAIRED = "finished(p.finish, p.y, sum_inside(window, m) + bias(m), &target)"
 ADDED = (
@@ -119,7 +119,7 @@ BUGS: dict[str, tuple[str, str, str, Call | BeyondTf32]] = {
     "relu hides what is to be made again": ("include/epilogue.cuh", ONLY_FINITE, "if (FINISH)", ROUNDED),
     "relu hides what is to be made again of splits": ("include/epilogue.cuh", ONLY_FINITE, "if (FINISH)", OF_SPLITS),
     "relu hides what is to be made again of a matrix": ("include/epilogue.cuh", ONLY_FINITE, "if (FINISH)", OF_MATRIX),
-    "relu hides what is to be made again of phases": ("include/epilogue.cuh", ONLY_FINITE, "if (FINISH)", INTERLEAVED),
+    "relu hides what is to be made again of phases": ("include/epilogue.cuh", ONLY_FINITE, "if (FINISH)", OF_PHASES),
     "relu hides what is to be made again in vectors": (
         "include/stem_mma.cuh",
         "is_finite(out[i]) ? made[i] : out[i]",

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_ker
 
 COPY, COMPLEX, FINISH = "copy.cu", "complex.cu", "include/finish.cuh"
 # A kernel with a clip and a residual, and one with a leaky relu.
-_GENERAL = [number for number, one in enumerate(fused.KERNELS) if one.kernel == "conv_float32_2d_16x128x16"][:2]
+_GENERAL = [number for number, one in enumerate(fused.KERNELS) if one.kernel == "conv_float32_3d_16x128x16"][:2]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ def conv(candidate: str, x: Ints, w: Ints, attributes: Any, multiprocessors: int
 _FAR = {"pads": [1, 0, 2, 1], "dilations": [2, 1]}
 _GROUPS = {"group": 2}
 IN_TURNS = conv("64x256_pixel_rows", (1, 72, 6, 36), (70, 72, 3, 2), _FAR)
-TOGETHER = conv("128x256_pixel_rows", (1, 72, 6, 36), (70, 72, 3, 2), {"pads": [1, 0, 1, 1]})
 LONG = conv("128x128_pixel_rows", (1, 40, 9, 20), (70, 40, 1, 1), {})
 STRIDED = conv("128x128_pixel_rows", (1, 40, 23, 36), (70, 40, 3, 2), {"strides": [2, 3], "pads": [1, 0, 0, 1]})
 DEEP = conv("128x128_pixel_rows", (2, 40, 3, 5, 20), (70, 40, 2, 2, 2), {"strides": [2, 1, 1]})
@@ -104,7 +103,6 @@ LAST_NAN = float(np.array(0x7FFFFFFF, np.uint32).view(np.float32))  # the one be
 NANS = Exactly(one_of(*range(9), LAST_NAN), WEIGHTS, one_of(*range(9), np.nan))
 TRIALS: dict[str, Callable[..., Any]] = {
     "in turns": IN_TURNS,
-    "together": TOGETHER,
     "one run after the other": LONG,
     "strides": STRIDED,
     "three axes": DEEP,

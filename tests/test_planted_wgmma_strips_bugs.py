@@ -26,28 +26,28 @@ _FAR = {"pads": [1, 0, 2, 1], "dilations": [2, 1]}
 IN_TURNS = Trial("conv", "64x256_rows", BFLOAT16, ((1, 72, 4, 72), (70, 72, 3, 2)), _FAR, 1)
 ODD = Trial("conv", "64x256_rows", BFLOAT16, ((1, 40, 4, 72), (70, 40, 3, 3)), {**_FAR, "pads": [1, 1, 2, 1]}, 1)
 TOGETHER = Trial("conv", "128x256_rows", BFLOAT16, ((1, 72, 6, 72), (70, 72, 3, 2)), {"pads": [1, 0, 1, 1]}, 1)
-NARROW = Trial("conv", "128x128_rows", BFLOAT16, ((1, 200, 4, 72), (70, 200, 2, 2)), {"pads": [0, 0, 1, 1]}, 1)
-LONG = Trial("conv", "128x128_rows", BFLOAT16, ((1, 136, 12, 20), (70, 136, 1, 1)), {}, 1)
+NARROW = Trial("conv", "128x256_rows", BFLOAT16, ((1, 200, 4, 72), (70, 200, 2, 2)), {"pads": [0, 0, 1, 1]}, 1)
+LONG = Trial("conv", "128x256_rows", BFLOAT16, ((1, 136, 12, 20), (70, 136, 1, 1)), {}, 1)
 STRIDED = Trial("conv", "64x256_rows", HALF, ((1, 40, 11, 72), (70, 40, 3, 2)), {"strides": [2, 1]}, 1)
-DEEP = Trial("conv", "128x128_rows", HALF, ((2, 40, 3, 5, 72), (70, 40, 2, 2, 2)), {"strides": [2, 1, 1]}, 1)
+DEEP = Trial("conv", "64x256_rows", HALF, ((2, 40, 3, 5, 72), (70, 40, 2, 2, 2)), {"strides": [2, 1, 1]}, 1)
 PATCHES = Trial(
     "conv", "64x256_patches_direct", HALF, ((1, 72, 19, 20), (70, 72, 3, 2)), _FAR, 1, layout="channels last"
 )
 IN_PARTS = Trial(
-    *("conv", "128x128_patches", SINGLE, ((1, 34, 9, 20), (140, 17, 2, 2)), {"group": 2}, 1),
+    *("conv", "64x256_patches", SINGLE, ((1, 34, 9, 20), (140, 17, 2, 2)), {"group": 2}, 1),
     kinds=("normal", "normal", "normal"),
     precision="3xtf32",
 )
 GROUPS = Trial("conv", "64x256_rows", HALF, ((1, 128, 6, 64), (140, 64, 2, 1)), {"group": 2}, 1)
 # Weights that stay in shared memory: as many slices as there is room for, and less of them, in two blocks.
 STAYING = Trial("conv", "64x256_rows", HALF, ((1, 40, 12, 72), (64, 40, 3, 3)), {"pads": [1, 1, 1, 1]}, 1)
-BLOCKS = Trial("conv", "128x128_rows", BFLOAT16, ((1, 40, 8, 72), (70, 40, 2, 2)), {"pads": [0, 1, 1, 0]}, 2)
+BLOCKS = Trial("conv", "64x256_rows", BFLOAT16, ((1, 40, 16, 72), (64, 40, 2, 2)), {"pads": [0, 1, 1, 0]}, 2)
 HALVED = Trial(
     "conv", "64x256x32_patches_direct", HALF, ((1, 32, 31, 20), (64, 32, 3, 2)), {}, 1, layout="channels last"
 )
 SHARES = Trial("conv", "64x256_rows_split", HALF, ((1, 72, 9, 72), (70, 72, 3, 2)), _FAR, 5)
 DEEP_SHARES = Trial(
-    "conv", "128x128_rows_split", HALF, ((2, 40, 3, 5, 72), (70, 40, 2, 2, 2)), {"strides": [2, 1, 1]}, 5
+    "conv", "64x256_rows_split", HALF, ((2, 40, 3, 5, 72), (70, 40, 2, 2, 2)), {"strides": [2, 1, 1]}, 5
 )
 TRIALS = {
     "in turns": IN_TURNS,

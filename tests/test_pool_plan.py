@@ -66,7 +66,7 @@ def _wide(launch: Launch) -> bool:
 
 
 def test_the_struct_of_a_small_problem() -> None:
-    # Rows of x: 5 elements, taps 2 apart from 1 before the input; columns: 7 elements, windows 3 apart.
+    # Rows of x: 5 elements, taps 2 apart from 1 before the input; columns: 7 elements, windows 3 apart. One slice.
     attributes: dict[str, Any] = {"kernel_shape": [2, 3], "strides": [1, 3], "dilations": [2, 1], "pads": [1, 0, 0, 2]}
     launch = _launch((2, 3, 5, 7), indices=True, **attributes)  # y: (2, 3, 4, 3)
     assert _struct(launch) == {
@@ -75,24 +75,24 @@ def test_the_struct_of_a_small_problem() -> None:
         "indices": 0,
         "plane": 35,
         "outputs": 72,
-        "x_extent": [5, 7],
-        "stride": [1, 3],
-        "pad": [1, 0],
-        "reach": [3, 3],
+        "x_extent": [1, 5, 7],
+        "stride": [0, 1, 3],
+        "pad": [0, 1, 0],
+        "reach": [1, 3, 3],
         "x_batch": 105,
         "x_channel": 35,
-        "x_stride": [7, 1],
+        "x_stride": [0, 7, 1],
         "y_batch": 36,
         "y_channel": 12,
-        "y_stride": [3, 1],
+        "y_stride": [0, 3, 1],
         "indices_batch": 36,
         "indices_channel": 12,
-        "indices_stride": [3, 1],
-        "place_stride": [7, 1],
-        "x_step": [14, 1],
-        "place_step": [14, 1],
-        "dilation": [2, 1],
-        "y_extent": [4, 3],
+        "indices_stride": [0, 3, 1],
+        "place_stride": [0, 7, 1],
+        "x_step": [0, 14, 1],
+        "place_step": [0, 14, 1],
+        "dilation": [1, 2, 1],
+        "y_extent": [1, 4, 3],
         "channels": 3,
         "channels_last": 0,
     }
@@ -103,8 +103,8 @@ def test_the_struct_of_a_small_problem() -> None:
 def test_values_alone_have_no_address_of_indices() -> None:
     launch = _launch((2, 3, 5, 7), kernel_shape=[2, 2])
     assert launch.pointers == (("x", 0), ("y", 8))
-    assert launch.variant.arguments == ("float", "int", "2", "false")
-    assert _struct(launch)["indices_stride"] == [0, 0]
+    assert launch.variant.arguments == ("float", "int", "3", "false")
+    assert _struct(launch)["indices_stride"] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -113,7 +113,11 @@ def test_structs_of_both_widths_hold_the_same_numbers(wide: bool, monkeypatch: p
     monkeypatch.setattr(params, "INDEX_LIMIT", 1 if wide else BORDER)
     launch = _launch((2, 3, 8, 9), kernel_shape=[3, 2], pads=[1, 1, 1, 1], indices=True)
     assert _wide(launch) is wide
-    assert _struct(launch) == narrow
+    missing = int(wide)  # there are four axes, one more in front
+    of_own_axes = {
+        name: value[missing:] if isinstance(value, list) else value for name, value in _struct(launch).items()
+    }
+    assert of_own_axes == narrow
 
 
 def test_views_keep_their_strides_negative_ones_too() -> None:
@@ -126,9 +130,12 @@ def test_views_keep_their_strides_negative_ones_too() -> None:
         dilations=[3],
     )
     struct = _struct(launch)
-    assert (struct["x_batch"], struct["x_channel"], struct["x_stride"], struct["x_step"]) == (-40, 0, [-2], [-6])
-    assert (struct["y_batch"], struct["y_channel"], struct["y_stride"]) == (1, 2, [-6])
-    assert (struct["indices_batch"], struct["indices_channel"], struct["indices_stride"]) == (7, 100, [-300])
+    assert (struct["x_batch"], struct["x_channel"], struct["x_stride"], struct["x_step"]) == (
+        *(-40, 0),
+        *([0, 0, -2], [0, 0, -6]),
+    )
+    assert (struct["y_batch"], struct["y_channel"], struct["y_stride"]) == (1, 2, [0, 0, -6])
+    assert (struct["indices_batch"], struct["indices_channel"], struct["indices_stride"]) == (7, 100, [0, 0, -300])
 
 
 def test_strides_that_are_never_stepped_along_may_be_anything() -> None:
@@ -136,7 +143,11 @@ def test_strides_that_are_never_stepped_along_may_be_anything() -> None:
     launch = _launch((1, 1, 1), x_strides=(far, -far, far), y_strides=(-far, far, far), kernel_shape=[1])
     struct = _struct(launch)
     assert not _wide(launch)
-    assert [struct[f"{array}_{axis}"] for array in "xy" for axis in ("batch", "channel", "stride")] == [0, 0, [0]] * 2
+    assert [struct[f"{array}_{axis}"] for array in "xy" for axis in ("batch", "channel", "stride")] == [
+        0,
+        0,
+        [0] * 3,
+    ] * 2
 
 
 @pytest.mark.parametrize(("order", "strides"), [(0, [20, 5, 1]), (1, [1, 3, 12])])
@@ -154,7 +165,7 @@ def test_the_numbers_of_the_elements_follow_storage_order(order: int, strides: l
 def _axis(n: int, **attributes: Any) -> tuple[int, int, int, int]:
     """Stride, pad, reach and dilation of an axis of n elements."""
     struct = _struct(_launch((1, 1, n), **attributes))
-    return struct["stride"][0], struct["pad"][0], struct["reach"][0], struct["dilation"][0]
+    return struct["stride"][-1], struct["pad"][-1], struct["reach"][-1], struct["dilation"][-1]
 
 
 def test_the_stride_of_a_single_window_is_dropped() -> None:
@@ -184,8 +195,9 @@ def test_windows_without_any_element_reach_nothing(attributes: dict[str, Any]) -
 def test_a_step_past_the_whole_axis_is_no_longer_than_the_axis() -> None:
     attributes: dict[str, Any] = {"kernel_shape": [2], "strides": [HUGE], "dilations": [HUGE], "pads": [HUGE, HUGE]}
     struct = _struct(_launch((1, 1, 8), x_strides=(1, 1, -2), indices=True, **attributes))
-    assert (struct["stride"], struct["pad"], struct["reach"]) == ([HUGE], [HUGE], [HUGE + 1])
-    assert (struct["dilation"], struct["x_step"], struct["place_step"]) == ([HUGE], [-16], [8])
+    assert (struct["stride"], struct["pad"]) == ([0, 0, 0, HUGE], [0, 0, 0, HUGE])
+    assert (struct["reach"], struct["dilation"]) == ([1, 1, 1, HUGE + 1], [1, 1, 1, HUGE])
+    assert (struct["x_step"], struct["place_step"]) == ([0, 0, 0, -16], [0, 0, 0, 8])
 
 
 # ---------------------------------------------------------------- index widths
@@ -247,7 +259,7 @@ def test_a_long_dilation_widens_the_indices() -> None:
     x = {"x_strides": (0, 0, 0), "kernel_shape": [2], "strides": [2**31]}
     launch = _launch((1, 1, 2**34), dilations=[2**33], **x)
     assert _wide(launch)
-    assert _struct(launch)["dilation"] == [2**33]
+    assert _struct(launch)["dilation"] == [1, 1, 1, 2**33]
 
 
 def test_what_64_bits_cannot_count_is_refused() -> None:
@@ -284,19 +296,42 @@ def test_no_outputs_no_launch(x_shape: Ints) -> None:
 
 def test_an_empty_input_with_outputs_is_launched() -> None:
     struct = _struct(_launch((2, 2, 0), kernel_shape=[2], pads=[1, 1]))
-    assert (struct["outputs"], struct["x_extent"], struct["reach"]) == (4, [0], [0])
+    assert (struct["outputs"], struct["x_extent"], struct["reach"]) == (4, [1, 1, 0], [1, 1, 0])
 
 
 def test_the_reason_names_the_kernel_and_why() -> None:
     plan = _plan((2, 3, 100), kernel_shape=[2], dtype="bfloat16", indices=True)
-    assert "max_pool_bfloat16_1d_indices: modelled" in plan.reasons[0]
-    assert plan.reasons[4] == (
-        "max_pool_bfloat16_1d_indices: one output a thread, 594 outputs in 3 blocks of 256 threads; "
+    assert "max_pool_bfloat16_3d_indices: modelled" in plan.reasons[0]
+    assert plan.reasons[2] == (
+        "max_pool_bfloat16_3d_indices: one output a thread, 594 outputs in 3 blocks of 256 threads; "
         "32-bit indices, the largest number being 599"
     )
     far = _plan((2, 1, 100), x_strides=(2**31, 1, 1), kernel_shape=[2]).reasons[1]
-    assert far.startswith("max_pool_float32_1d_wide: ")
+    assert far.startswith("max_pool_float32_4d_wide: ")
     assert far.endswith("64-bit indices, the largest number being 2147483747")
+
+
+@pytest.mark.parametrize(
+    ("rank", "far", "kernel"),
+    [
+        *((rank, False, "3d") for rank in (1, 2, 3)),
+        (4, False, "4d"),
+        *((rank, True, "4d_wide") for rank in (1, 2, 3, 4)),
+        (5, False, "5d"),
+        (5, True, "5d_wide"),
+    ],
+)
+def test_problems_of_few_axes_get_the_kernel_of_three_or_of_four(rank: int, far: bool, kernel: str) -> None:
+    shape: Ints = (2, 1, *[4] * rank)
+    _, *steps = _contiguous(shape)
+    launch = _launch(shape, x_strides=(2**40 if far else 4**rank, *steps), kernel_shape=[2] * rank)
+    assert launch.variant.name == f"max_pool_float32_{kernel}"
+    struct = _struct(launch)
+    missing = int(kernel[0]) - rank
+    assert struct["x_extent"] == [1] * missing + [4] * rank
+    assert struct["y_extent"] == [1] * missing + [3] * rank
+    assert struct["x_stride"] == [0] * missing + steps[1:]
+    assert struct["reach"] == [1] * missing + [2] * rank
 
 
 def test_any_number_of_axes_is_planned() -> None:
@@ -307,7 +342,7 @@ def test_any_number_of_axes_is_planned() -> None:
 
 def test_the_list_of_variants_has_every_one_that_a_plan_names() -> None:
     variants = pool_general.variants()
-    assert len({variant.name for variant in variants}) == len(variants) == 6 * 2 * 4 * 2
+    assert len({variant.name for variant in variants}) == len(variants) == 6 * 3 * 2
     seen = set()
     for seed in range(200):
         random = Random(seed)
@@ -359,9 +394,9 @@ def test_a_variant_of_vectors_says_what_it_is(dtype: str, size: int, stride: int
 @pytest.mark.parametrize(
     ("row", "name", "arguments"),
     [
-        (("float16", False, 2, False), "max_pool_float16_2d", ("__half", "int", "2", "false")),
-        (("bfloat16", False, 1, True), "max_pool_bfloat16_1d_indices", ("__nv_bfloat16", "int", "1", "true")),
-        (("uint8", True, 3, True), "max_pool_uint8_3d_indices_wide", ("unsigned char", "long long", "3", "true")),
+        (("float16", False, 3, False), "max_pool_float16_3d", ("__half", "int", "3", "false")),
+        (("bfloat16", False, 5, True), "max_pool_bfloat16_5d_indices", ("__nv_bfloat16", "int", "5", "true")),
+        (("uint8", True, 4, True), "max_pool_uint8_4d_indices_wide", ("unsigned char", "long long", "4", "true")),
         (("int8", True, 4, False), "max_pool_int8_4d_wide", ("signed char", "long long", "4", "false")),
     ],
 )

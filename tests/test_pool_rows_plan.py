@@ -74,7 +74,7 @@ def launched(kernel: str, x: Ints, plan: Callable[..., Plan] = planned, **more: 
         ((1, 64, 128, 128, 128), "bfloat16", False, ([2] * 3, [2] * 3, [0] * 6), "3d_vectors_2x2"),
         ((32, 80, 16000), "float32", False, ([3], [3], [0, 0]), "3d_tiles"),
         ((8, 64, 112, 112), "float32", False, ([7, 7], [3, 3], [0] * 4), "3d_tiles"),
-        ((8, 64, 112, 112), "float64", False, ([4, 4], [4, 4], [0] * 4), "2d"),
+        ((8, 64, 112, 112), "float64", False, ([4, 4], [4, 4], [0] * 4), "3d"),
         ((32, 64, 512, 512), "float32", False, ([4, 4], [1, 1], [0] * 4), "3d_tiles"),
         ((64, 192, 65536), "float32", False, ([8], [1], [0, 0], [3]), "3d_tiles"),
     ],
@@ -223,7 +223,7 @@ def test_explain_prints_every_candidate_and_every_refusal(capsys: pytest.Capture
     gpuconv.explain("max_pool", (32, 64, 112, 112), dtype="bfloat16", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
     text = capsys.readouterr().out
     for part in (
-        "max_pool_bfloat16_2d: modelled",
+        "max_pool_bfloat16_3d: modelled",
         "vectors_3x2: modelled",
         "tiles: modelled",
         "not by channels, patches: ",

@@ -23,15 +23,14 @@ from gpuconv.cuda import (
     few_plan,
     gemm_plan,
     interleaved_plan,
-    mma_plan,
     pointwise_plan,
     pool_channels,
     pool_grad_walks,
     pool_tiles,
     pool_vectors,
-    split_plan,
     weight_grad_plain,
 )
+from gpuconv.cuda.correlation import RANK
 from gpuconv.cuda.direct_work import Form
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.variant import Variant
@@ -93,8 +92,8 @@ def itemsize(variant: Variant) -> int:
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_most_of_the_main_loop_multiplies(operator: str) -> None:
     tile = gemm_plan._LARGE
-    variant = gemm_plan.variant(operator, "float32", False, 2, tile, True)
-    assert variant.name == f"{operator}_float32_2d_128x128x16_uniform"
+    variant = gemm_plan.variant(operator, "float32", False, RANK, tile, True)
+    assert variant.name == f"{operator}_float32_3d_128x128x16_uniform"
     body = code(variant)
     loop = sass.main_loop(body)
     assert sass.multiplications(body, loop) == tile.block_k * tile.thread_m * tile.thread_n
@@ -106,8 +105,8 @@ def test_most_of_the_main_loop_multiplies(operator: str) -> None:
 @over_forms
 def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: Tile, uniform: bool) -> None:
     first, *_ = gemm_plan._TILES[dtype]
-    best = share(gemm_plan.variant("conv", dtype, False, 2, first, True), first)
-    found = share(gemm_plan.variant("conv", dtype, False, 2, tile, uniform), tile) / best * first.efficiency
+    best = share(gemm_plan.variant("conv", dtype, False, RANK, first, True), first)
+    found = share(gemm_plan.variant("conv", dtype, False, RANK, tile, uniform), tile) / best * first.efficiency
     planned = tile.efficiency if uniform or not tile.uniform else tile.efficiency * gemm_plan._ROWWISE
     assert found == pytest.approx(planned, abs=0.05)  # the plan compares tiles of one dtype: only their ratio counts
 
@@ -187,30 +186,11 @@ def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
 def test_kernels_that_write_whole_rows_multiply_as_much_as_the_plan_takes_them_to(form: WholeRows) -> None:
     variant, dtype, tile, uniform = form
     first, *others = gemm_plan._TILES[dtype]
-    scale = first.efficiency / share(gemm_plan.variant("conv", dtype, False, 2, first, True), first)
+    scale = first.efficiency / share(gemm_plan.variant("conv", dtype, False, RANK, first, True), first)
     planned = gemm_plan.efficiency(tile, uniform)
     if tile in (first, *others):  # the plan compares it with the same tile of one phase
-        planned = share(gemm_plan.variant("conv_transpose", dtype, False, 3, tile, uniform), tile) * scale
+        planned = share(gemm_plan.variant("conv_transpose", dtype, False, RANK, tile, uniform), tile) * scale
     assert share(variant, tile) * scale == pytest.approx(planned, abs=0.03)
-
-
-DIVIDED = [  # bfloat16 has the kernels of float16 but for the name of the product
-    whole
-    for whole in (*gemm_plan.divisible_variants(), *mma_plan.divisible_variants())
-    if any(part in whole.name for part in ("_float32_2d", "_float16_3d", "_float64_3d"))
-]
-
-
-@needs_nvrtc
-@needs_disassembler
-@pytest.mark.parametrize("whole", DIVIDED, ids=lambda whole: whole.name)
-def test_splits_cost_the_main_loop_hardly_anything(whole: Variant) -> None:
-    bodies = [code(variant) for variant in (whole, split_plan.variant(whole))]
-    loops = [sass.main_loop(body) for body in bodies]
-    kinds = "FFMA", "HMMA", "DMMA", "LDGSTS", "LDG", "LDS", "LDSM"
-    counted = [sass.names(body, loop, *kinds) for body, loop in zip(bodies, loops, strict=True)]
-    assert counted[0] == counted[1]
-    assert len(loops[1]) <= 1.1 * len(loops[0])
 
 
 @needs_nvrtc
@@ -218,7 +198,7 @@ def test_splits_cost_the_main_loop_hardly_anything(whole: Variant) -> None:
 @pytest.mark.parametrize("operator", OPERATORS)
 @over_forms
 def test_memory_is_accessed_in_the_widths_that_are_meant(operator: str, dtype: str, tile: Tile, uniform: bool) -> None:
-    variant = gemm_plan.variant(operator, dtype, False, 2, tile, uniform)
+    variant = gemm_plan.variant(operator, dtype, False, RANK, tile, uniform)
     entry = _dtypes.entry(dtype)
     vector = 16 // _dtypes.entry(entry.accumulator).itemsize
     body = code(variant)
@@ -393,7 +373,7 @@ def test_the_disassemblers_text_is_read() -> None:
 def test_gradients_of_weights_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
     """A slice of pixels: what is around the loop over its vectors, and that loop as often as it has vectors."""
     for tile in weight_grad_plain._TILES:
-        body = code(weight_grad_plain.variant(dtype, False, 3, tile))
+        body = code(weight_grad_plain.variant(dtype, False, RANK, tile))
         inner, *more = [loop for loop in sass.loops(body) if sass.multiplications(body, loop) > 1]
         found = len(inner) / sass.multiplications(body, inner)
         if more:

@@ -19,13 +19,13 @@ from gpuconv.cuda import choice, gemm_plan, mma_plan
 from gpuconv.cuda.plan import Plan
 
 SMALL = (1, 256, 7, 7), (256, 256, 3, 3)  # one tile of pixels, four of channels, 144 slices of K
-KERNEL = "_split_float32_2d_64x64"
+KERNEL = "float32_3d_64x64x16_uniform_split"
 
 
-def split(x_shape: Any, w_shape: Any, operator: str = "conv", kernel: str = "_split_", **more: Any) -> Plan | None:
+def split(x_shape: Any, w_shape: Any, operator: str = "conv", kernel: str = "_split", **more: Any) -> Plan | None:
     with preferred(kernel):
         made = plan(operator, x_shape, w_shape, **more)
-    return made if kernel in made.launches[-1].variant.name else None
+    return made if kernel in made.kernel else None
 
 
 # ---------------------------------------------------------------- plans
@@ -62,7 +62,7 @@ def test_calls_that_share_packed_weights_add_up_in_a_second_launch() -> None:
     [
         ("conv", 64, (3, 3), mma_plan, "64x64x32_scalar", 18, 18),  # of 32 channels of a tap each
         ("conv", 72, (3, 3), mma_plan, "64x64x32_scalar", 27, 27),
-        ("conv", 72, (3, 3), mma_plan, "128x128x64_vector", 18, 18),
+        ("conv", 72, (3, 3), mma_plan, "64x64x64_vector", 18, 18),
         ("conv_transpose", 72, (1, 3), mma_plan, "64x64x32_scalar", 3 * 3 / 2, 2 * 3),  # phases of one tap, and of two
         ("conv_transpose", 72, (3, 3), mma_plan, "64x64x32_scalar", 3 * 9 / 4, 4 * 3),
         ("conv", 64, (3, 3), gemm_plan, "64x64x16_uniform", 36, 36),
@@ -137,14 +137,14 @@ def test_phases_have_splits_in_proportion_to_their_taps() -> None:
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "kernel"),
     [
-        ((1, 1280, 32, 32), (640, 1280, 3, 3), "conv_split_float32_2d_128x128x16_uniform"),  # 40 large tiles
-        ((1, 256, 7, 7), (256, 256, 3, 3), "conv_split_float32_2d_64x64x16_uniform"),
-        ((8, 256, 17, 17), (256, 256, 3, 3), "conv_split_float32_2d_64x64x16_uniform"),  # more than one round
-        ((1, 512, 96, 88), (256, 512, 3, 3), "conv_float32_2d_128x128x16_uniform"),  # a large tile for each
+        ((1, 1280, 32, 32), (640, 1280, 3, 3), "conv_float32_3d_128x128x16_uniform_split"),  # 40 large tiles
+        ((1, 256, 7, 7), (256, 256, 3, 3), "conv_float32_3d_64x64x16_uniform_split"),
+        ((8, 256, 17, 17), (256, 256, 3, 3), "conv_float32_3d_64x64x16_uniform_split"),  # more than one round
+        ((1, 512, 96, 88), (256, 512, 3, 3), "conv_float32_3d_128x128x16_uniform"),  # a large tile for each
     ],
 )
 def test_splits_are_chosen_where_rounds_would_not_be_full(x_shape: Any, w_shape: Any, kernel: str) -> None:
-    assert plan("conv", x_shape, w_shape, pads=[1] * 4).launches[-1].variant.name == kernel
+    assert plan("conv", x_shape, w_shape, pads=[1] * 4).kernel == kernel
 
 
 # ---------------------------------------------------------------- results
@@ -167,8 +167,10 @@ def bits(operator: str, share: bool, multiprocessors: int | None = None, **optio
     with preferred(KERNEL), emulated_cuda(multiprocessors=multiprocessors, **options) as emulated:
         packed = gpuconv.pack(w, operator) if share else w
         y = getattr(gpuconv, operator)(x, packed, b, **arguments)
-    names = [launch.variant.name.removesuffix("_float32_2d_64x64x16_uniform") for launch in emulated.launches]
-    assert names == ["pack_weights_float32_2d", *[f"{operator}_split"] * (1 + share)]
+    pack, *made = emulated.launches
+    assert pack.variant.name == "pack_weights_float32_3d"
+    assert [launch.variant.name for launch in made] == [f"{operator}_{KERNEL}".removesuffix("_split")] * (1 + share)
+    assert all(fields(launch)["splits"]["count"] > 1 for launch in made)
     assert emulated.launches[1].grid[0] > emulated.launches[-1].grid[0] or not share
     oracle.assert_close(y, getattr(oracle, operator)(x, w, b, **arguments), "float32")
     return bytes(y.tobytes())
@@ -212,12 +214,12 @@ def test_a_second_call_finds_its_tickets_at_zero() -> None:
 def test_64_bit_problems_go_to_the_kernels_that_accept_every_problem() -> None:
     with preferred(KERNEL), indices(wide=True), emulated_cuda() as emulated:
         gpuconv.conv(*operands())
-    assert emulated.launches[-1].variant.name == "conv_float32_2d_64x64x16_uniform_wide"
+    assert emulated.launches[-1].variant.name == "conv_float32_4d_64x64x16_uniform_wide"
 
 
 def test_every_candidate_is_offered_once() -> None:
     names = []
     for turn in choice.every_candidate():
         with turn:
-            names.append(plan("conv", *SMALL).launches[-1].variant.name)
+            names.append(plan("conv", *SMALL).kernel)
     assert len(set(names)) == len(names) == 5

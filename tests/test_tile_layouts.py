@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
-from gpuconv.cuda import bands_work, channels_tile, direct_tile, direct_work, multiples, pool_layout
+import pytest
+from test_wgmma_plan import problem
+
+from gpuconv.cuda import (
+    bands_plan,
+    bands_work,
+    channels_tile,
+    correlation,
+    direct_tile,
+    direct_work,
+    matrix_plan,
+    mma_tile,
+    multiples,
+    pool_layout,
+    weight_grad_tiles,
+)
 from gpuconv.cuda.bands_tile import Tile as BandTile
 from gpuconv.cuda.bands_work import Axis
+from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.grouped_tile import Tile as GroupedTile
 from gpuconv.cuda.pool_layout import Fetched, Lines, Results, Runs
 from gpuconv.cuda.pool_problem import Rows
 
@@ -180,3 +199,215 @@ def test_results_are_written_as_they_lie() -> None:
     assert results(replace(flat, y_strides=(441, 88, 999, 11), images=1), 2, 11).merged is True
     assert results(replace(flat, y_strides=(440, 88, 999, 12)), 2, 11).merged is False
     assert results(replace(flat, y_strides=(440, 88, 999, 12)), 1, 11).merged is False
+
+
+# ---------------------------------------------------------------- bands and their problems
+
+
+def lifted(operator: str, x: tuple[int, ...], w: tuple[int, ...], **more: Any) -> Problem:
+    return correlation.in_three_axes(problem(operator, x, w, "float32", **more))
+
+
+def test_bands_of_a_problem_by_hand() -> None:
+    one = lifted("conv", (2, 6, 5, 31, 44), (6, 3, 2, 4, 7), group=2, pads=[1, 2, 3, 0, 1, 2])
+    found = bands_plan._work(one)
+    assert (found.copies, found.channels, found.filters, found.depths, found.planes) == (4, 3, 3, 5, 2)
+    assert found.height == Axis(phases=1, taps=4, kernel=4, positions=31, start=-2, origin=0)
+    assert found.vectors == 4
+    # From 3 before x, which is one after a vector's beginning.
+    assert found.width == Axis(phases=1, taps=7, kernel=7, positions=43 + 1, start=-4, origin=-1)
+    assert found.line is False
+
+
+def test_bands_of_a_transposed_problem_by_hand() -> None:
+    one = lifted("conv_transpose", (2, 6, 5, 7, 16), (6, 2, 3, 5, 4), strides=[2, 3, 4], pads=[0, 4, 6, 1, 2, 1])
+    found = bands_plan._work(one)  # y (2, 2, 10, 17, 57)
+    assert one.y_shape == (2, 2, 10, 17, 57)
+    assert (found.copies, found.planes, found.depths) == (2, 2, 10)
+    # Of five taps a phase meets two at most. Output -1 would be the first of a position that begins whole strides.
+    assert found.height == Axis(phases=3, taps=2, kernel=5, positions=6, start=0, origin=-1)
+    assert found.width == Axis(phases=4, taps=1, kernel=4, positions=15 + 1, start=0, origin=-2 - 4)
+
+
+def test_an_axis_alone_is_a_line() -> None:
+    strided = lifted("conv_transpose", (2, 6, 21), (6, 2, 5), strides=[3])
+    assert bands_plan._work(strided).line is True
+    assert bands_plan._work(lifted("conv", (2, 6, 21), (2, 6, 5))).line is True
+    assert bands_plan._work(lifted("conv", (2, 6, 1, 21), (2, 6, 1, 5))).line is True
+    assert bands_plan._work(lifted("conv", (2, 6, 2, 21), (2, 6, 1, 5))).line is False
+    assert bands_plan._work(lifted("conv", (2, 6, 2, 21), (2, 6, 2, 5))).line is False
+    assert bands_plan._work(lifted("conv", (2, 6, 1, 21), (2, 6, 2, 5), pads=[1, 0, 0, 0])).line is False
+    assert bands_plan._work(lifted("conv_transpose", (2, 6, 1, 21), (6, 2, 1, 5), strides=[2, 3])).line is True
+
+
+@pytest.mark.parametrize(
+    ("x", "x_strides", "dtype", "vectors"),
+    [
+        ((2, 8, 3, 5, 12), (1440, 180, 60, 12, 1), "float32", 4),
+        ((2, 8, 3, 5, 12), (1440, 180, 60, 12, 1), "float16", 4),  # of sums
+        ((2, 8, 3, 5, 12), (1440, 180, 60, 12, 1), "float64", 2),
+        ((2, 8, 3, 5, 14), (1680, 210, 70, 14, 1), "float32", 1),
+        ((2, 8, 3, 5, 12), (1442, 180, 60, 12, 1), "float32", 1),
+        ((1, 8, 3, 5, 12), (1442, 180, 60, 12, 1), "float32", 4),
+        ((2, 8, 3, 5, 12), (1440, 182, 60, 12, 1), "float32", 1),
+        ((2, 8, 3, 5, 12), (1440, 180, 62, 12, 1), "float32", 1),
+        ((2, 8, 3, 5, 12), (1440, 180, 60, 14, 1), "float32", 1),
+        ((2, 8, 3, 5, 12), (1440, 1, 480, 96, 8), "float32", -4),
+        ((2, 8, 3, 5, 12), (1440, 1, 480, 96, 8), "float16", -8),
+        ((2, 8, 3, 1, 12), (288, 1, 96, 96, 8), "float32", -4),
+        ((2, 8, 3, 5, 1), (120, 1, 40, 8, 8), "float32", 1),  # a column is a row of one
+        ((2, 6, 3, 5, 12), (1080, 1, 360, 72, 6), "float32", 1),
+        ((2, 8, 3, 5, 12), (1440, 1, 480, 96, 9), "float32", 1),
+        ((2, 8, 3, 5, 12), (1440, 1, 480, 98, 8), "float32", 1),
+        ((2, 8, 3, 5, 12), (1440, 1, 482, 96, 8), "float32", 1),
+        ((2, 8, 3, 5, 12), (1442, 1, 480, 96, 8), "float32", 1),
+        ((2, 8, 3, 5, 12), (2880, 2, 960, 192, 16), "float32", 1),  # channels are no neighbours
+    ],
+)
+def test_what_bands_copy_at_once(x: tuple[int, ...], x_strides: tuple[int, ...], dtype: str, vectors: int) -> None:
+    one = problem("conv", x, (1, x[1], 1, 1, 1), dtype, x_strides=x_strides)
+    assert bands_plan._vectors(one) == vectors
+
+
+# ---------------------------------------------------------------- tiles of several groups
+
+
+def grouped(tile: tuple[int, int, int], **more: Any) -> GroupedTile:
+    """A tile of y (3, 160, 4, 10, 9), each image of which begins eleven rows of x after the one before."""
+    of_problem = {
+        "columns": (4, 10, 9), "column_strides": (2, 3, 1), "batch": 3, "phases": (2, 1, 3), "group": 6, "itemsize": 2,
+        "y_strides": (360 * 32, 1, 90 * 32, 9 * 32, 32), "y_shape": (3, 32, 4, 10, 9), "strides": (),
+    }  # fmt: skip
+    of_problem |= {name: value for name, value in more.items() if name in of_problem}
+    form = SimpleNamespace(warp_n=64, warps=8)
+    work = {
+        "reaches": (2, 4, 6), "image_inputs": 11, "m_tiles": 2, "together": 2, "filters": 16, "form": form,
+        "weight_bytes": 4096, "pitch": 48,
+    }  # fmt: skip
+    work |= {name: value for name, value in more.items() if name in work}
+    seen: Any = SimpleNamespace(problem=SimpleNamespace(**of_problem), **work)
+    return GroupedTile(seen, tile, 5)
+
+
+def test_a_tile_of_groups() -> None:
+    tile = grouped((7, 3, 4))
+    assert tile.box == (6 * 2 + 2 * 3 + 2 + 1, 2 * 3 + 4 + 1, 3 + 6 + 1)  # into a third image, three rows apart
+    assert grouped((8, 3, 4)).box[0] == 7 * 2 + 3 + 3  # two whole images
+    assert grouped((2, 3, 4)).box[0] == 2 + 3  # half an image
+    assert grouped((3, 3, 4)).box[0] == 2 * 2 + 3 + 3
+    assert grouped((7, 3, 4), image_inputs=8).box[0] == 6 * 2 + 3
+    assert grouped((7, 3, 4), image_inputs=5).box[0] == 6 * 2 + 3
+    assert tile.counts == (2, 4, 3)
+    assert tile.blocks == 2 * 6 * 3 * 5
+    assert tile.pitches == (130, 12, 1)  # three times 12 is 4 modulo 8, twice 130 as much as 9 * 12
+    assert grouped((7, 3, 5)).pitches == (10 * 15 + 11, 15, 1)
+    assert tile.shared_bytes == 4096 + 21 * 130 * 48
+    assert grouped((7, 3, 4), pitch=1).shared_bytes == 4096 + 8 * 16 * 40 * 4
+    wide = {"pitch": 1, "form": SimpleNamespace(warp_n=128, warps=8)}
+    assert grouped((7, 3, 4), **wide).shared_bytes == 4096 + 8 * 16 * 136 * 2
+    assert grouped((7, 3, 4), **wide, itemsize=4).shared_bytes == 4096 + 8 * 128 * (16 * 4 + 16)
+
+
+@pytest.mark.parametrize(
+    ("more", "way"),
+    [
+        ({}, "chunks"),
+        ({"filters": 24}, "single"),
+        ({"y_strides": (360 * 32, 1, 90 * 32, 9 * 32, 33)}, "single"),
+        ({"y_strides": (360 * 32 + 4, 1, 90 * 32, 9 * 32, 32)}, "single"),
+        ({"y_strides": (360 * 32, 2, 90 * 32, 9 * 32, 32)}, "single"),
+        ({"y_strides": (12800, 400, 100, 10, 1), "columns": (4, 10, 8)}, "pairs"),
+        ({"y_strides": (12800, 400, 100, 10, 1)}, "single"),  # nine columns
+        ({"y_strides": (12800, 400, 100, 11, 1), "columns": (4, 10, 8)}, "single"),
+        ({"y_strides": (12800, 401, 100, 10, 1), "columns": (4, 10, 8)}, "single"),
+        ({"y_strides": (12801, 400, 100, 10, 1), "columns": (4, 10, 8)}, "single"),
+        ({"y_strides": (12800, 400, 100, 10, 2), "columns": (4, 10, 8)}, "single"),
+        ({"y_strides": (12800, 400, 100, 10, 1), "columns": (4, 10, 8), "strides": (1, 1, 2)}, "single"),
+        ({"y_strides": (12800, 400, 100, 10, 1), "columns": (4, 10, 8), "strides": (1, 1, 1)}, "pairs"),
+    ],
+)
+def test_how_a_warp_of_groups_writes(more: dict[str, Any], way: str) -> None:
+    assert grouped((7, 3, 4), **more).outputs == way
+
+
+def test_tiles_on_tensor_cores_are_whole_fragments_of_whole_warps() -> None:
+    tiles: list[Any] = [tile for group in mma_tile.TILES.values() for tile in group]
+    tiles += [tile for ways in matrix_plan.TILES.values() for group in ways.values() for tile in group]
+    tiles += [tile for group in weight_grad_tiles.TILES.values() for tile in group]
+    assert len(tiles) > 30
+    for tile in tiles:
+        assert (tile.block_m % tile.warp_m, tile.block_n % tile.warp_n) == (0, 0), tile
+        assert (tile.warp_m % 16, tile.warp_n % 8) == (0, 0), tile
+        assert tile.warp_m * tile.warp_n // 32 <= 128, tile  # sums of a thread, of its 255 registers
+
+
+# ---------------------------------------------------------------- gradients with respect to weights
+
+
+def weights_of(**more: Any) -> Any:
+    """One tap: x (2, 24, 5, 6, 8) and dy (2, 16, 5, 6, 8) in two groups, of which pixels follow each other."""
+    found: dict[str, Any] = {
+        "x_shape": (2, 24, 5, 6, 8), "y_shape": (2, 16, 5, 6, 8), "w_shape": (16, 12, 1, 1, 1),
+        "kernel_shape": (1, 1, 1), "pads_begin": (0, 0, 0), "strides": (1, 1, 1), "group": 2,
+    }  # fmt: skip
+    arrays: dict[str, Any] = {"x_strides": (5760, 240, 48, 8, 1), "dy_strides": (3840, 240, 48, 8, 1)}
+    found |= {name: value for name, value in more.items() if name in found}
+    arrays |= {name: value for name, value in more.items() if name in arrays}
+    return SimpleNamespace(geometry=SimpleNamespace(**found), dtype=more.get("dtype", "float16"), filters=8, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("more", "x_in_rows", "dy_in_rows"),
+    [
+        ({}, True, True),
+        ({"kernel_shape": (1, 2, 1)}, False, True),
+        ({"kernel_shape": (2, 1, 1)}, False, True),
+        ({"pads_begin": (0, 0, 1)}, False, True),
+        ({"strides": (1, 2, 1)}, False, True),
+        ({"x_shape": (2, 24, 5, 6, 9)}, False, True),
+        ({"x_strides": (5760, 240, 48, 9, 1)}, False, True),
+        ({"x_strides": (5760, 240, 48, 16, 2)}, False, True),
+        ({"x_strides": (9999, 999, 48, 8, 1)}, True, True),
+        ({"dy_strides": (3840, 240, 49, 8, 1)}, True, False),
+        ({"dy_strides": (3840, 1, 768, 128, 16)}, True, False),
+        ({"x_shape": (2, 24, 1, 1, 8), "y_shape": (2, 16, 1, 1, 8), "strides": (3, 2, 1)}, True, True),
+        ({"x_shape": (2, 24, 1, 1, 1), "y_shape": (2, 16, 1, 1, 1), "x_strides": (24, 1, 7, 7, 7)}, True, True),
+    ],
+)
+def test_which_pixels_follow_each_other(more: dict[str, Any], x_in_rows: bool, dy_in_rows: bool) -> None:
+    one = weights_of(**more)
+    assert (weight_grad_tiles.x_in_rows(one), weight_grad_tiles.dy_in_rows(one)) == (x_in_rows, dy_in_rows)
+
+
+LAST: dict[str, Any] = {"w_shape": (16, 8, 1, 1, 1), "x_shape": (2, 16, 5, 6, 8), "x_strides": (3840, 1, 768, 128, 16)}
+LAST["dy_strides"] = LAST["x_strides"]
+
+
+@pytest.mark.parametrize(
+    ("more", "dy", "both"),
+    [
+        ({}, True, True),
+        ({"w_shape": (16, 4, 1, 1, 1)}, True, False),
+        ({"w_shape": (16, 4, 1, 1, 1), "dtype": "float32"}, True, True),
+        ({"x_strides": (3840, 2, 768, 128, 16)}, True, False),
+        ({"x_strides": (3844, 1, 768, 128, 16)}, True, False),
+        ({"x_strides": (3840, 1, 768, 128, 20)}, True, False),
+        ({"x_strides": (3844, 1, 768, 128, 16), "x_shape": (1, 16, 5, 6, 8)}, True, True),
+        ({"dy_strides": (3840, 1, 772, 128, 16)}, False, False),
+        ({"dy_strides": (3840, 1, 772, 128, 16), "dtype": "float32"}, True, True),
+    ],
+)
+def test_which_pixels_consist_of_chunks(more: dict[str, Any], dy: bool, both: bool) -> None:
+    one = weights_of(**{**LAST, **more})
+    assert (weight_grad_tiles.dy_in_chunks(one), weight_grad_tiles.has_chunks(one)) == (dy, both)
+
+
+def test_columns_are_filled_up_to_whole_units() -> None:
+    one, unit = weights_of(w_shape=(16, 12, 2, 3, 5)), weight_grad_tiles.UNIT
+    assert weight_grad_tiles.columns(one) == 30 * (-(-12 // unit) * unit)
+    tile = weight_grad_tiles.TILES["HalfProducts"][0]
+    assert weight_grad_tiles.tiles(one, tile) == (1, -(-weight_grad_tiles.columns(one) // tile.block_n))
+    pixels = SimpleNamespace(pixels=7 * tile.block_k + 1)
+    assert [weight_grad_tiles.each(pixels, tile, parts) for parts in (1, 2, 3, 8)] == [  # type: ignore[arg-type]
+        count * tile.block_k for count in (8, 4, 3, 1)
+    ]

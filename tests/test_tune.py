@@ -19,7 +19,7 @@ from gpuconv import OutOfDeviceMemory, _whole_numbers
 from gpuconv.cuda import conv_plan, device, few_plan, gemm_plan, tuned
 from gpuconv.cuda.offers import Candidate
 
-QUICK = "conv_float32_2d_16x128x16"  # as the stand-in measures it; the model takes another one
+QUICK = "conv_float32_3d_16x128x16"  # as the stand-in measures it; the model takes another one
 
 
 @pytest.fixture(autouse=True)
@@ -173,7 +173,7 @@ def test_arguments_have_their_names_too(cupy: StandIn) -> None:
     assert gpuconv.tune("conv_weight_grad", w_shape=iter(w.shape), dy=dy, x=x, pads=iter([0] * 4)) == in_order
     assert gpuconv.tune("conv", x=x, b=b, w=w) == gpuconv.tune("conv", x, w, b)
     assert gpuconv.tune("conv", x, w, None) == gpuconv.tune("conv", x, w)
-    assert gpuconv.tune("max_pool", x, None, None, kernel_shape=[2, 2]).keys() > {"max_pool_float32_2d"}
+    assert gpuconv.tune("max_pool", x, None, None, kernel_shape=[2, 2]).keys() > {"max_pool_float32_3d"}
 
 
 def test_the_precision_of_the_context_is_tuned(cupy: StandIn) -> None:

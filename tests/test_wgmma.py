@@ -118,7 +118,7 @@ def test_padding_adds_nothing_to_what_is_not_finite(
     for array in (x, w):  # few enough for most outputs to be numbers
         odd = np.random.default_rng(5).random(array.shape) < 0.995
         array[odd & ~np.isfinite(array.astype(np.float64))] = 1
-    tile = TILES[{"ieee": 0, "tf32": 2, "3xtf32": 3}[precision]]
+    tile = TILES[{"ieee": 0, "tf32": 1, "3xtf32": 1}[precision]]
     y = run(given, (x, w, b), Call(tile, precision), layout)
     exact = exact_of(given, (x, w, b))
     assert np.isfinite(exact.value).any()
@@ -139,7 +139,7 @@ def test_residual_and_activation(dtype: Any, precision: str, name: str, layout: 
         before = sums + (0 if added is None else added.astype(np.float64))
         slope, low, high = finish or (1, -np.inf, np.inf)
         expected = np.minimum(np.maximum(np.where(before < 0, before * slope, before), low), high)
-        y = run(given, arrays, Call(TILES[2], precision, residual=added, finish=finish), layout)
+        y = run(given, arrays, Call(TILES[1], precision, residual=added, finish=finish), layout)
         assert np.array_equal(y, expected.astype(np.float32).astype(dtype))
 
 
@@ -164,7 +164,7 @@ def test_inputs_and_weights_that_lie_as_they_are_needed(dtype: Any, name: str) -
     assert np.array_equal(y, exact_of(given, (x, w, b)).value.astype(dtype))
 
 
-@pytest.mark.parametrize("kernel", [("conv", "bfloat16", TILES[0]), ("conv_transpose", "float32", TILES[3])])
+@pytest.mark.parametrize("kernel", [("conv", "bfloat16", TILES[0]), ("conv_transpose", "float32", TILES[1])])
 def test_warps_hand_over_no_more_registers_than_a_launch_has(kernel: tuple[str, str, Tile]) -> None:
     text = compiler.ptx(variant(*kernel), "sm_90a")
     handed = dict(re.findall(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s+(\d+);", text))

@@ -199,7 +199,7 @@ def test_results_do_not_depend_on_the_order_of_blocks(layout: str, taps: int) ->
     given_x = np.ascontiguousarray(np.moveaxis(x, 1, -1)) if layout == "NHWC" else x
 
     def divided(candidates: Sequence[Candidate]) -> Candidate:
-        return next(one for one in candidates if "64x128" in one.name and "_split" in one.name)
+        return next(one for one in candidates if "64x256" in one.name and "_split" in one.name)
 
     found = set()
     for seed, share in ((0, False), (1, False), (2, True), (3, True)):

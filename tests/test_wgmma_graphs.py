@@ -41,15 +41,15 @@ def picking(wanted: str) -> Any:
 
 # Operator, what the candidate's name ends with, precision, layout, shape of w.
 CALLS = {
-    "a copy of x": ("conv", "64x128", "ieee", "NCHW", (70, 72, 3, 2)),
-    "x as it is": ("conv", "64x128_direct", "ieee", "NHWC", (70, 72, 3, 2)),
-    "x and w as they are": ("conv", "64x128_direct", "ieee", "NHWC", (70, 72, 1, 1)),
-    "tiles that several blocks make": ("conv", "64x128_split", "ieee", "NCHW", (70, 72, 3, 2)),
-    "a launch that adds up": ("conv", "64x128_direct_split", "ieee", "NHWC", (70, 200, 1, 1)),
+    "a copy of x": ("conv", "64x256", "ieee", "NCHW", (70, 72, 3, 2)),
+    "x as it is": ("conv", "64x256_direct", "ieee", "NHWC", (70, 72, 3, 2)),
+    "x and w as they are": ("conv", "64x256_direct", "ieee", "NHWC", (70, 72, 1, 1)),
+    "tiles that several blocks make": ("conv", "64x256_split", "ieee", "NCHW", (70, 72, 3, 2)),
+    "a launch that adds up": ("conv", "64x256_direct_split", "ieee", "NHWC", (70, 200, 1, 1)),
     "phases": ("conv_transpose", "64x256", "ieee", "NCHW", (72, 70, 3, 2)),
     "rows of x": ("conv", "64x256_rows", "ieee", "NCHW", (70, 72, 3, 2)),
     "patches of x": ("conv", "64x256_patches_direct_split", "ieee", "NHWC", (70, 72, 3, 2)),
-    "two parts of each number": ("conv", "64x128", "3xtf32", "NCHW", (70, 40, 3, 2)),
+    "two parts of each number": ("conv", "64x256", "3xtf32", "NCHW", (70, 40, 3, 2)),
 }
 every_call = pytest.mark.parametrize("name", CALLS)
 

@@ -88,8 +88,8 @@ def test_every_kernel_is_among_these() -> None:
 @pytest.mark.parametrize("form", ["rows", "patches_direct"])
 def test_integers_are_exact_in_conv_transpose(name: str, form: str) -> None:
     given, number = TRANSPOSED[name], list(TRANSPOSED).index(name) + 3 * (form == "rows")
-    size = ("64x256", "128x128", "128x256")[number % 3]
-    check_finished(given, f"{size}_pixel_{form}", SINGLE, PRECISIONS[number % 2], number % 4 == 0)
+    size = ("64x256", "128x128")[number % 2]
+    check_finished(given, f"{size}_pixel_{form}", SINGLE, PRECISIONS[number // 2 % 2], number % 4 == 0)
 
 
 # ---------------------------------------------------------------- forms of strips
@@ -167,12 +167,11 @@ def resized(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     ("tile", "precision", "changes"),
     [
-        (PIXELS[0], "tf32", {"stages": 2}),
+        (PIXELS[0], "3xtf32", {"stages": 2}),
+        (PIXELS[1], "tf32", {"stages": 5, "x_bytes": 65536}),
         (PIXELS[1], "3xtf32", {"stages": 3}),
-        (PIXELS[2], "3xtf32", {"stages": 2}),
-        (PIXELS[3], "tf32", {"stages": 5, "x_bytes": 65536}),
-        (PIXELS[4], "tf32", {"stages": 7}),
-        (PIXELS[5], "3xtf32", {"stages": 4, "x_bytes": 196608}),
+        (PIXELS[2], "tf32", {"stages": 7}),
+        (PIXELS[3], "3xtf32", {"stages": 4, "x_bytes": 196608}),
     ],
     ids=str,
 )
@@ -203,7 +202,7 @@ def test_shares_that_have_no_strip(tile: PixelsTile, monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(y, exact_of(given, arrays).value)
 
 
-@pytest.mark.parametrize("wanted", [form_of(PIXELS[0]), form_of(PIXELS[5])])
+@pytest.mark.parametrize("wanted", [form_of(PIXELS[0]), form_of(PIXELS[3])])
 def test_results_do_not_depend_on_the_order_of_blocks(wanted: str) -> None:
     given = conv((1, 72, 6, 40), (66, 72, 2, 2))
     arrays = operands(given, NORMAL, 5, SINGLE)
@@ -243,7 +242,7 @@ def test_inputs_are_rounded_to_nearest_ties_away_from_zero() -> None:
 @pytest.mark.parametrize(
     ("name", "wanted", "precision"),
     [
-        ("conv", "128x256_pixel_rows", "3xtf32"),
+        ("conv", "128x128_pixel_rows", "3xtf32"),
         ("conv", "64x256_pixel_rows", "tf32"),
         ("conv", "128x128_pixel_patches_direct", "tf32"),
         ("conv", "64x256_pixel_patches_direct", "3xtf32"),

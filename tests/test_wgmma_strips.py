@@ -188,13 +188,13 @@ def test_integers_are_exact_in_slices_of_half_as_many_channels(wanted: str, dtyp
 STAYING = [
     ("64x256_rows", HALF, "ieee", conv((1, 64, 15, 72), (64, 64, 3, 3), pads=[1, 1, 1, 1]), 9),
     ("64x256_rows", BFLOAT16, "ieee", conv((1, 72, 24, 72), (64, 72, 1, 2), strides=[2, 1], pads=[0, 1, 0, 0]), 4),
-    ("128x128_rows", BFLOAT16, "ieee", conv((2, 40, 6, 72), (120, 40, 3, 2), pads=[0, 1, 1, 0]), 6),
+    ("64x256_rows", BFLOAT16, "ieee", conv((2, 40, 6, 72), (60, 40, 3, 2), pads=[0, 1, 1, 0]), 6),
     ("128x256_rows", HALF, "ieee", conv((2, 48, 9, 136), (128, 48, 3, 2), pads=[1, 1, 1, 1]), 6),
     ("128x256_rows", HALF, "ieee", conv((3, 72, 8, 72), (72, 72, 1, 1)), 2),
     ("64x256_patches_direct", HALF, "ieee", conv((2, 128, 30, 20), (64, 128, 3, 2), dilations=[2, 1]), 12),
-    ("128x128_patches_direct", BFLOAT16, "ieee", conv((1, 64, 22, 35), (70, 64, 2, 3), pads=[1, 0, 1, 2]), 6),
-    ("128x256_patches", BFLOAT16, "ieee", conv((2, 64, 33, 20), (66, 64, 3, 1), pads=[1, 1, 1, 1]), 3),
-    ("128x128_patches", SINGLE, "3xtf32", conv((1, 30, 20, 40), (128, 30, 2, 1)), 6),
+    ("64x256_patches_direct", BFLOAT16, "ieee", conv((1, 64, 22, 35), (64, 64, 2, 3), pads=[1, 0, 1, 2]), 6),
+    ("64x256_patches", BFLOAT16, "ieee", conv((2, 64, 33, 20), (62, 64, 3, 1), pads=[1, 1, 1, 1]), 3),
+    ("64x256_patches", SINGLE, "3xtf32", conv((1, 30, 20, 40), (64, 30, 2, 1)), 6),
     ("64x256_patches", SINGLE, "tf32", conv((2, 34, 20, 40), (64, 34, 3, 2)), 12),
     ("64x256x32_rows", HALF, "ieee", conv((1, 96, 15, 72), (64, 96, 3, 3), pads=[1, 1, 1, 1]), 27),
     ("64x256x32_patches_direct", BFLOAT16, "ieee", conv((2, 72, 31, 21), (64, 72, 3, 3), pads=[1, 0, 1, 2]), 27),
@@ -242,16 +242,16 @@ TRANSPOSED = {
 }
 TRANSPOSED_BY = [
     ("64x256_rows", HALF, "ieee", "as large as x", False),
-    ("128x128_rows", BFLOAT16, "ieee", "as large as x", True),
+    ("128x256_rows", BFLOAT16, "ieee", "as large as x", True),
     ("64x256_rows", BFLOAT16, "ieee", "larger than x", True),
     ("128x256_rows", HALF, "ieee", "cropped", False),
-    ("128x128_rows", HALF, "ieee", "groups", False),
-    ("128x128_rows", BFLOAT16, "ieee", "one axis", False),
+    ("64x256_rows", HALF, "ieee", "groups", False),
+    ("64x256_rows", BFLOAT16, "ieee", "one axis", False),
     ("64x256x32_rows", BFLOAT16, "ieee", "three axes", False),
     ("64x256_patches_direct", BFLOAT16, "ieee", "as large as x", False),
-    ("128x256_patches_direct", HALF, "ieee", "groups", True),
-    ("128x128_patches", HALF, "ieee", "larger than x", False),
-    ("128x128_patches", SINGLE, "tf32", "cropped", False),
+    ("64x256_patches_direct", HALF, "ieee", "groups", True),
+    ("64x256_patches", HALF, "ieee", "larger than x", False),
+    ("64x256_patches", SINGLE, "tf32", "cropped", False),
     ("64x256_patches", SINGLE, "3xtf32", "larger than x", False),
     ("64x256x32_patches_direct", HALF, "ieee", "three axes", False),
 ]
@@ -278,7 +278,7 @@ def resized(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize(
     ("tile", "stages"),
-    [*((ROWS[2], stages) for stages in (2, 3, 4, 5, 9)), (PATCHES[0], 2), (PATCHES[1], 5), (HALVES[0], 7)],
+    [*((ROWS[1], stages) for stages in (2, 3, 4, 5, 9)), (PATCHES[0], 2), (PATCHES[0], 5), (HALVES[0], 7)],
     ids=str,
 )
 def test_every_number_of_stages_of_weights_in_every_order_of_arrival(
@@ -298,10 +298,8 @@ def strips_that_there_is_room_for() -> Iterator[Any]:
     """Tiles, problems and how many strips fit: the most, where a strip is a tile, and less, down to two."""
     far: dict[str, Any] = {"pads": [0, 1, 0, 0]}
     for tile, reach, count in (
-        *((ROWS[0], 0, 3), (ROWS[0], 2, 2), (ROWS[1], 0, 6), (ROWS[1], 1, 4), (ROWS[1], 2, 3), (ROWS[1], 4, 2)),
-        *((ROWS[2], 0, 4), (ROWS[2], 1, 3), (ROWS[2], 4, 2)),
-        *((PATCHES[0], 1, 3), (PATCHES[0], 8, 2), (PATCHES[1], 1, 5), (PATCHES[1], 3, 4), (PATCHES[1], 8, 3)),
-        *((PATCHES[2], 1, 3), (PATCHES[2], 8, 2)),
+        *((ROWS[0], 0, 3), (ROWS[0], 2, 2), (ROWS[1], 0, 4), (ROWS[1], 1, 3), (ROWS[1], 4, 2)),
+        *((PATCHES[0], 1, 3), (PATCHES[0], 8, 2)),
         *((HALVES[0], 0, 6), (HALVES[0], 8, 2), (HALVES[1], 1, 5), (HALVES[1], 20, 2)),
     ):
         taps, attributes = (2, {**far, "dilations": [reach, 1]}) if reach else (1, {**far, "strides": [2, 1]})
@@ -352,7 +350,7 @@ def test_short_shares(
     np.testing.assert_array_equal(y, exact_of(given, arrays).value.astype(BFLOAT16))
 
 
-@pytest.mark.parametrize("wanted", [form_of(ROWS[0]), form_of(PATCHES[2])])
+@pytest.mark.parametrize("wanted", [form_of(ROWS[0]), form_of(PATCHES[0])])
 def test_results_do_not_depend_on_the_order_of_blocks(wanted: str) -> None:
     given = PROBLEMS["as large as x"]
     arrays = operands(given, ("normal", "normal", "normal"), 5, HALF)
@@ -374,16 +372,15 @@ NOT_FINITE = {
 @pytest.mark.parametrize(
     ("name", "wanted", "dtype", "precision"),
     [
-        ("conv", "128x128_rows", BFLOAT16, "ieee"),
+        ("conv", "128x256_rows", BFLOAT16, "ieee"),
         ("conv", "64x256_rows", HALF, "ieee"),
         ("conv", "64x256_patches_direct", BFLOAT16, "ieee"),
-        ("conv", "128x256_patches", SINGLE, "3xtf32"),
         ("conv", "64x256_patches", SINGLE, "3xtf32"),
         ("slices of half as many channels", "64x256x32_rows", HALF, "ieee"),
         ("slices of half as many channels", "64x256x32_patches_direct", BFLOAT16, "ieee"),
         ("conv_transpose", "64x256_rows", BFLOAT16, "ieee"),
         ("conv_transpose", "64x256_patches_direct", HALF, "ieee"),
-        ("conv_transpose", "128x128_patches", SINGLE, "tf32"),
+        ("conv_transpose", "64x256_patches", SINGLE, "tf32"),
     ],
 )
 def test_padding_adds_nothing_to_what_is_not_finite(
@@ -410,8 +407,8 @@ def check_not_finite(
     ("wanted", "dtype", "precision"),
     [
         ("128x256_rows", HALF, "ieee"),
-        ("128x128_patches", SINGLE, "tf32"),
-        ("128x128_patches", SINGLE, "3xtf32"),
+        ("64x256_patches", SINGLE, "tf32"),
+        ("64x256_patches", SINGLE, "3xtf32"),
     ],
 )
 def test_random_numbers_are_within_the_bound(wanted: str, dtype: Any, precision: str) -> None:
@@ -426,12 +423,12 @@ def test_random_numbers_are_within_the_bound(wanted: str, dtype: Any, precision:
 WEIGHTS_AS_THEY_ARE = [
     ("64x256_rows", HALF, conv((1, 128, 9, 72), (70, 128, 3, 2), pads=[1, 0, 1, 1])),
     ("64x256_rows", BFLOAT16, conv((1, 64, 15, 72), (64, 64, 3, 3), pads=[1, 1, 1, 1])),
-    ("128x128_rows_split", HALF, conv((1, 64, 9, 72), (70, 64, 3, 2), pads=[1, 0, 1, 1])),
-    ("128x256_patches_direct", BFLOAT16, conv((1, 64, 31, 21), (130, 64, 3, 2), dilations=[2, 1])),
+    ("128x256_rows_split", HALF, conv((1, 64, 9, 72), (70, 64, 3, 2), pads=[1, 0, 1, 1])),
+    ("64x256_patches_direct", BFLOAT16, conv((1, 64, 31, 21), (130, 64, 3, 2), dilations=[2, 1])),
     ("64x256_patches_direct", HALF, conv((2, 128, 9, 20), (140, 64, 2, 3), group=2, pads=[1, 1, 1, 1])),
     ("64x256x32_rows", BFLOAT16, conv((1, 96, 9, 72), (72, 96, 3, 2), pads=[1, 0, 1, 1])),
     ("64x256x32_patches_direct", HALF, conv((1, 32, 20, 21), (64, 32, 3, 3))),
-    ("128x128_direct", BFLOAT16, conv((1, 64, 11, 21), (130, 64, 3, 2), strides=[2, 1], pads=[1, 0, 1, 1])),
+    ("64x256_direct", BFLOAT16, conv((1, 64, 11, 21), (130, 64, 3, 2), strides=[2, 1], pads=[1, 0, 1, 1])),
 ]
 
 
@@ -472,7 +469,7 @@ def test_weights_of_several_taps_with_channels_last_are_read_as_they_are(
         np.testing.assert_array_equal(y, expected, err_msg=order)
 
 
-@pytest.mark.parametrize("wanted", ["64x256_rows", "128x128_patches_direct"])
+@pytest.mark.parametrize("wanted", ["64x256_rows", "64x256_patches_direct"])
 def test_weights_of_conv_transpose_are_read_as_they_are(wanted: str) -> None:
     """Their channels are along the first axis."""
     given = conv_transpose((1, 64, 9, 72), (64, 70, 3, 2), pads=[1, 0, 0, 1])
@@ -482,7 +479,7 @@ def test_weights_of_conv_transpose_are_read_as_they_are(wanted: str) -> None:
     np.testing.assert_array_equal(y, exact_of(given, (x, w, b)).value.astype(HALF))
 
 
-@pytest.mark.parametrize("wanted", ["64x256_rows", "128x128_patches_direct"])
+@pytest.mark.parametrize("wanted", ["64x256_rows", "64x256_patches_direct"])
 def test_infinite_weights_that_are_read_as_they_are_add_nothing_to_padding(wanted: str) -> None:
     check_not_finite(NOT_FINITE["conv"], wanted, HALF, "ieee", ("integers", "nonfinite"), "channels last")
 
@@ -491,7 +488,7 @@ def test_infinite_weights_that_are_read_as_they_are_add_nothing_to_padding(wante
 
 
 @pytest.mark.parametrize("share", [False, True], ids=["w", "packed w"])
-@pytest.mark.parametrize("wanted", ["128x128_rows", "64x256_rows_split"])
+@pytest.mark.parametrize("wanted", ["128x256_rows", "64x256_rows_split"])
 def test_rows_from_other_addresses_are_copied_after_all(wanted: str, share: bool) -> None:
     """From an address on that is no multiple of 16 bytes: the same plan, other launches."""
     shape, w_shape = (2, 72, 6, 24), (70, 72, 3, 3)

@@ -75,7 +75,7 @@ class Tile:
         if self.work.written_in_chunks:
             return "chunks"
         inner = self._inner
-        return "pairs" if self.tile[inner] % 2 == 0 and self.work.written_in_pairs(inner) else "single"
+        return "pairs" if self.tile[inner] % 2 == 0 and self.work.written_in_pairs[inner] else "single"
 
     @property
     def blocks(self) -> int:
@@ -103,15 +103,16 @@ class Tile:
         room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + RESERVED_BYTES)
         resident = max(1, min(form.blocks_per_sm, room, -(-blocks // limits.multiprocessors)))
         sums = model.tensor(blocks, tiles * self._steps * work.products, work.arithmetic.lanes, 0.0, limits)
-        loop, band, outputs, weights = costs
         if resident > 1:  # phases of one go on beside others of another
-            issued, wavefronts = (tiles * loop[i] + tiles * band[i] + tiles * outputs[i] + weights[i] for i in range(2))
+            loop, band, outputs, weights = costs
+            issued = tiles * loop[0] + tiles * band[0] + tiles * outputs[0] + weights[0]
+            wavefronts = tiles * loop[1] + tiles * band[1] + tiles * outputs[1] + weights[1]
             busy = max(sums, model.busy(blocks, max(issued / _ISSUED, wavefronts), limits))
         else:
-            first, *rest = (
+            first, *rest = [
                 model.busy(blocks, n * max(issued / _ISSUED, wavefronts), limits)
                 for n, (issued, wavefronts) in zip((tiles, tiles, tiles, 1), costs, strict=True)
-            )
+            ]
             busy = max(sums, first) + sum(rest)
         waits = max(work.weight_waits, self._waits if work.chunks else 0) + (tiles - work.chunks) * self._waits
         return busy + model.busy(blocks, _WAIT * waits / resident, limits)
@@ -120,7 +121,7 @@ class Tile:
         """Return the cycles of the busiest multiprocessor's tiles, without weights and waiting."""
         loop, band, outputs = self.costs(limits)
         rounds = -(-self.work.blocks_by_turn * prod(self.counts) // limits.multiprocessors)
-        issued, wavefronts = (loop[i] + band[i] + outputs[i] for i in range(2))
+        issued, wavefronts = loop[0] + band[0] + outputs[0], loop[1] + band[1] + outputs[1]
         return float(rounds * max(issued / _ISSUED, wavefronts))
 
     @cached_property

@@ -156,13 +156,17 @@ class Work:
         steps = [batch, *(step for step, n in zip(spatial, problem.y_shape[2:], strict=True) if n > 1)]
         return channel == 1 and self.filters % 16 == 0 and all(step * self.itemsize % 16 == 0 for step in steps)
 
-    def written_in_pairs(self, inner: int) -> bool:
-        """Tell whether pairs of columns along an axis lie side by side in y, of tiles with an even number of them."""
+    @cached_property
+    def written_in_pairs(self) -> tuple[bool, ...]:
+        """Whether pairs of columns along each axis lie side by side in y, of tiles with an even number of them."""
         problem = self.problem
         batch, channel, *spatial = problem.y_strides
-        others = [channel, batch, *(step for axis, step in enumerate(spatial) if axis != inner)]
-        even = all(number % 2 == 0 for number in (problem.columns[inner], *others))
-        return even and spatial[inner] == 1 and prod(problem.strides) == 1
+
+        def paired(axis: int) -> bool:
+            others = (problem.columns[axis], channel, batch, *spatial[:axis], *spatial[axis + 1 :])
+            return spatial[axis] == 1 and prod(problem.strides) == 1 and not any(number % 2 for number in others)
+
+        return tuple(map(paired, range(len(spatial))))
 
     @property
     def fragments(self) -> float:

@@ -11,23 +11,19 @@ from math import prod
 from typing import Any
 
 from gpuconv import _dtypes
+from gpuconv._geometry import Ints
 from gpuconv.cuda import params, structs
 from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.offers import Candidate, Offer
 from gpuconv.cuda.plan import Launch, Limits, Plan
-from gpuconv.cuda.pool_problem import (
-    OPERATOR,
-    Problem,
-    roles,
-    seconds,
-    used,
-)
+from gpuconv.cuda.pool_problem import OPERATOR, Problem, roles, seconds, used, used_strides
+from gpuconv.cuda.sums_plan import array_fields, axes, filled
 from gpuconv.cuda.variant import Kernel, Variant
 
 NAME = "one output a thread"
 _THREADS = 256
 _BATCH = structs.constant("kBatch", "max_pool.cu")  # numbers of places run up to so many taps past a window
-_RANKS = (1, 2, 3, 4)
+_AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
 # Instructions, with Indices or without: of an output, of each of its rows, of each of their batches; counted, in PTX.
 _INSTRUCTIONS = {False: (100, 13, 19), True: (100, 13, 37)}
 
@@ -41,12 +37,13 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         The problem needs more than 64-bit indices.
     """
     wide = needs_wide(problem)
-    kernel = variant(problem.dtype, wide, len(problem.axes), problem.indices_strides is not None)
+    ndim = axes(len(problem.axes), wide, _AHEAD)
+    kernel = variant(problem.dtype, wide, ndim, problem.indices_strides is not None)
     each, row, batch = _INSTRUCTIONS[problem.indices_strides is not None]
     *rows, taps = problem.geometry.kernel_shape
     instructions = prod(problem.geometry.y_shape) * (each + prod(rows) * (row + batch * -(-taps // _BATCH)))
     time = seconds(problem, instructions, limits)
-    yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, wide))
+    yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, wide, ndim))
 
 
 def needs_wide(problem: Problem) -> bool:
@@ -55,7 +52,7 @@ def needs_wide(problem: Problem) -> bool:
 
 
 def _largest(problem: Problem) -> int:
-    return max(_magnitudes(problem, _fields(problem)))
+    return max(_magnitudes(problem))
 
 
 # ---------------------------------------------------------------- kernels
@@ -72,22 +69,22 @@ def variant(dtype: str, wide: bool, ndim: int, indices: bool) -> Variant:
 
 def _blocks_per_sm(wide: bool, ndim: int) -> int:
     """As many as leave a thread the registers that it uses: every axis has its strides, steps and window."""
-    few_axes = ndim <= 3
     if wide:
-        return 4 if few_axes else 2  # 64 or 128 registers a thread
-    return 6 if few_axes else 4  # 40 or 64
+        return 2  # 128 registers a thread
+    return 6 if ndim <= 3 else 4  # 40 or 64
 
 
 def variants() -> list[Variant]:
-    """Return every kernel that a plan can name, for one to four spatial axes."""
-    flags = (False, True)
-    return [variant(*row) for row in product(_dtypes.MAX_POOL_DTYPES, flags, _RANKS, flags)]
+    """Return the kernels that are built ahead; those for more axes are compiled when first needed."""
+    widths = ((False, _AHEAD[0]), (False, _AHEAD[1]), (True, _AHEAD[1]))
+    kinds = product(_dtypes.MAX_POOL_DTYPES, widths, (False, True))
+    return [variant(dtype, wide, ndim, indices) for dtype, (wide, ndim), indices in kinds]
 
 
 # ---------------------------------------------------------------- launches
 
 
-def _plan(problem: Problem, kernel: Variant, wide: bool) -> Plan:
+def _plan(problem: Problem, kernel: Variant, wide: bool, ndim: int) -> Plan:
     outputs = prod(problem.geometry.y_shape)
     blocks = -(-outputs // _THREADS)
     across = min(blocks, MOST_BLOCKS)
@@ -95,7 +92,7 @@ def _plan(problem: Problem, kernel: Variant, wide: bool) -> Plan:
         variant=kernel,
         grid=(across, -(-blocks // across), 1),
         shared_bytes=0,
-        fields=_fields(problem) | _dividers(problem),
+        fields=_fields(problem, ndim),
         roles=roles(problem),
     )
     reason = (
@@ -106,51 +103,53 @@ def _plan(problem: Problem, kernel: Variant, wide: bool) -> Plan:
     return Plan(OPERATOR, (launch,), (reason,))
 
 
-def _fields(problem: Problem) -> dict[str, Any]:
-    """Return the struct's numbers but for its divisors."""
-    geometry, axes = problem.geometry, problem.axes
-    x_strides = used(geometry.x_shape, problem.x_strides)
-    places = problem.place_strides
-    fields: dict[str, Any] = {
+def _fields(problem: Problem, ndim: int) -> dict[str, Any]:
+    """Return the struct's numbers, for so many axes: those added in front have one element."""
+    geometry, own = problem.geometry, problem.axes
+    x_steps, place_steps = _steps(problem)
+    return {
         "plane": prod(geometry.x_shape[2:]),
         "outputs": prod(geometry.y_shape),
-        "x_extent": [axis.extent for axis in axes],
-        "stride": [axis.stride for axis in axes],
-        "pad": [axis.pad for axis in axes],
-        "reach": [axis.reach for axis in axes],
+        "x_extent": filled([axis.extent for axis in own], ndim, 1),
+        "stride": filled([axis.stride for axis in own], ndim, 0),
+        "pad": filled([axis.pad for axis in own], ndim, 0),
+        "reach": filled([axis.reach for axis in own], ndim, 1),
+        **array_fields(dict(zip(("x", "y", "indices"), used_strides(problem), strict=True)), ndim),
+        "place_stride": filled(problem.place_strides, ndim, 0),
+        "x_step": filled(x_steps, ndim, 0),
+        "place_step": filled(place_steps, ndim, 0),
+        "dilation": filled([axis.dilation for axis in own], ndim, 1),
+        "y_extent": filled(geometry.y_shape[2:], ndim, 1),
+        "channels": geometry.y_shape[1],
         "channels_last": problem.channels_last,
-        "place_stride": list(places),
-        "x_step": [axis.step * stride for axis, stride in zip(axes, x_strides[2:], strict=True)],
-        "place_step": [axis.step * stride for axis, stride in zip(axes, places, strict=True)],
-    }
-    arrays = {"x": x_strides, "y": used(geometry.y_shape, problem.y_strides)}
-    arrays["indices"] = used(geometry.y_shape, problem.indices_strides or (0,) * len(geometry.y_shape))
-    for name, strides in arrays.items():
-        fields |= params.array_fields(name, strides)
-    return fields
-
-
-def _dividers(problem: Problem) -> dict[str, Any]:
-    return {
-        "dilation": [axis.dilation for axis in problem.axes],
-        "y_extent": problem.geometry.y_shape[2:],
-        "channels": problem.geometry.y_shape[1],
     }
 
 
-def _magnitudes(problem: Problem, fields: dict[str, Any]) -> Iterator[int]:
+def _steps(problem: Problem) -> tuple[Ints, Ints]:
+    """Return the steps from one tap to the next on each spatial axis: in x, and of the numbers of its elements."""
+    steps = [axis.step for axis in problem.axes]
+    x_strides = used(problem.geometry.x_shape, problem.x_strides)[2:]
+    x, places = (
+        tuple(step * stride for step, stride in zip(steps, strides, strict=True))
+        for strides in (x_strides, problem.place_strides)
+    )
+    return x, places
+
+
+def _magnitudes(problem: Problem) -> Iterator[int]:
     """Yield what must fit into an index.
 
     Offsets count elements, not bytes: the kernel adds them to pointers, which is done in 64 bits. A broadcast array has
     more elements than memory, and what counts there are their numbers within a plane (and ``plane``, always 64 bits).
     """
     geometry = problem.geometry
-    yield fields["outputs"]
+    x_steps, place_steps = _steps(problem)
+    yield prod(geometry.y_shape)
     for axis in problem.axes:
         yield from axis.coordinates
     yield params.span(geometry.x_shape, problem.x_strides)
     yield params.span(geometry.y_shape, problem.y_strides)
-    yield from (abs(step) for step in fields["x_step"])
+    yield from (abs(step) for step in x_steps)
     if problem.indices_strides is not None:
         yield params.span(geometry.y_shape, problem.indices_strides)
-        yield fields["plane"] + _BATCH * max(fields["place_step"])
+        yield prod(geometry.x_shape[2:]) + _BATCH * max(place_steps)

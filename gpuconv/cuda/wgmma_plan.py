@@ -267,7 +267,7 @@ def variant(operator: str, dtype: str, tile: Tile) -> Variant:
     kernel, sizes = _KERNELS[operator], (tile.block_m, tile.block_n, tile.stages)
     own: tuple[int, ...] = (tile.turns,)
     if isinstance(tile, PixelsTile):
-        kernel, own = _PIXELS, (tile.x_bytes, tile.turns, tile.rows)
+        kernel, own = _PIXELS, (tile.x_bytes, tile.rows)
         form += f"_pixel_{'rows' if tile.rows else 'patches'}"
     elif isinstance(tile, StripsTile):
         kernel, own = _STRIPS, (tile.x_bytes, tile.turns, tile.slice_bytes, tile.rows)

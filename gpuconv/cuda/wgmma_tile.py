@@ -70,7 +70,7 @@ class StripsTile(SharingTile):
 
 
 class PixelsTile(SharingTile):
-    """Those of ``conv_wgmma_pixels.cu``, where taps along H and W do."""
+    """Those of ``conv_wgmma_pixels.cu``, where taps along H and W do; warpgroups make them in turns."""
 
     __slots__ = ()
 
@@ -85,8 +85,8 @@ STRIPS = (
 
 
 PIXELS = tuple(
-    PixelsTile(*sizes, stages, turns, 131072, rows)
-    for sizes, stages, turns in (((128, 128), 6, True), ((64, 256), 12, True))
+    PixelsTile(*sizes, stages, True, 131072, rows)
+    for sizes, stages in (((128, 128), 6), ((64, 256), 12))
     for rows in (True, False)
 )
 

@@ -30,15 +30,15 @@ __device__ __forceinline__ unsigned nearly_rounded_tf32(float value)
 }
 
 // A warp has a tile's columns that follow each other, 16 of each product; of these, a thread has two, 8 apart.
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, bool ROWS>
-struct PixelTile : WgmmaSums<float, (TURNS ? BLOCK_N : BLOCK_N / 2) / 64, BLOCK_M> {
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool ROWS>
+struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
     using T = float;
     using Acc = float;
     static constexpr int kBlockM = BLOCK_M, kBlockN = BLOCK_N, kBlockK = 32;
-    static constexpr bool kTurns = TURNS, kExact = false, kFromRows = ROWS;
+    static constexpr bool kTurns = true, kExact = false, kFromRows = ROWS;
     static constexpr int kWeightBytes = BLOCK_M * 128, kPixelBytes = BLOCK_N * 128;
-    static constexpr int kColumnsOfGroup = TURNS ? BLOCK_N : BLOCK_N / 2, kColumnsOfWarp = kColumnsOfGroup / 4;
-    static constexpr int kProducts = kColumnsOfGroup / 64, kPixels = 2 * kProducts;
+    static constexpr int kColumnsOfWarp = BLOCK_N / 4;
+    static constexpr int kProducts = BLOCK_N / 64, kPixels = 2 * kProducts;
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns;
     static constexpr int kChunksM = BLOCK_M / kRows, kChunksN = kColumnsOfWarp / kColumns;
     static constexpr int kPieceBytes = 0;     // sums go to y straight from registers
@@ -129,12 +129,12 @@ struct PixelTile : WgmmaSums<float, (TURNS ? BLOCK_N : BLOCK_N / 2) / 64, BLOCK_
     static __device__ __forceinline__ int chunk_row(int i) { return i * kRows; }
     static __device__ __forceinline__ int chunk_column(int j)
     {
-        return (TURNS ? 0 : threadIdx.x / 128 * kColumnsOfGroup) + threadIdx.x / 32 % 4 * kColumnsOfWarp + j * kColumns;
+        return threadIdx.x / 32 % 4 * kColumnsOfWarp + j * kColumns;
     }
 };
 
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, bool ROWS>
-__device__ __forceinline__ Pixel<int, 3> tile_pixel(const PixelTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, ROWS>& tile,
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool ROWS>
+__device__ __forceinline__ Pixel<int, 3> tile_pixel(const PixelTile<Arithmetic, BLOCK_M, BLOCK_N, ROWS>& tile,
                                                     const Correlation<int, 3>& p, int column)
 {
     int along;
@@ -215,12 +215,12 @@ __device__ __forceinline__ bool pairs_of_channels(const Correlation<int, 3>& p, 
 }
 
 // Writes a tile; returns whether this thread, or one of its warp, had a sum that is not finite.
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, bool ROWS>
-__device__ __forceinline__ bool write_tile(const PixelTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, ROWS>& tile,
-                                           const Epilogue<PixelTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, ROWS>, float, float, int, 3, false>& epilogue,
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool ROWS>
+__device__ __forceinline__ bool write_tile(const PixelTile<Arithmetic, BLOCK_M, BLOCK_N, ROWS>& tile,
+                                           const Epilogue<PixelTile<Arithmetic, BLOCK_M, BLOCK_N, ROWS>, float, float, int, 3, false>& epilogue,
                                            void*)
 {
-    using Tile = PixelTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, ROWS>;
+    using Tile = PixelTile<Arithmetic, BLOCK_M, BLOCK_N, ROWS>;
     const bool pairs = pairs_of_channels(epilogue.p, epilogue.taps), finishes = epilogue.p.finish.any();
     PixelChunk<Tile> chunk(epilogue);
 #pragma unroll 1
