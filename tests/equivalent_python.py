@@ -56,6 +56,9 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cpu/_windows.py _reduce_by_doubling: length = (axis.count - 1) * axis.stride + (count - 1) * step + 1  ->  length = (axis.count - 1) * axis.stride + (count - 1) * step + 2",  # noqa: E501
         "cpu/_gather.py _piece: reach, begins = ((q - 1) * s + offsets[-1] - offsets[0] + 1, a * s + offsets[0])  ->  reach, begins = ((q + 1) * s + offsets[-1] - offsets[0] + 1, a * s + offsets[0])",  # noqa: E501
     ),
+    "Dividing by 0 stands for dividing by 1.": (
+        "cuda/sums_plan.py _add_up: fields = {'parts': parts, 'elements': elements, 'extent': filled(extents, rank, 1), 'y_stride': filled(steps, rank, 0)}  ->  fields = {'parts': parts, 'elements': elements, 'extent': filled(extents, rank, 0), 'y_stride': filled(steps, rank, 0)}",  # noqa: E501
+    ),
     "What the block does not divide is refused when the axes are cut.": (
         "onnx/operators/shaping.py _space_to_depth: return parts.transpose(order).reshape(images, channels * block ** 2, height // block, width // block)  ->  return parts.transpose(order).reshape(images, channels * block ** 2, height // block, -(-width // block))",  # noqa: E501
         "onnx/operators/shaping.py _space_to_depth: return parts.transpose(order).reshape(images, channels * block ** 2, height // block, width // block)  ->  return parts.transpose(order).reshape(images, channels * block ** 2, -(-height // block), width // block)",  # noqa: E501
@@ -93,6 +96,9 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "No operator is older than opset 1.": (
         "onnx/nodes.py module: … nv_transpose, ('X', 'W', 'B'), 2, {'Y': 1}, {**_CONV, 'output_padding': (_INTS, 1 …  ->  … nv_transpose, ('X', 'W', 'B'), 2, {'Y': 0}, {**_CONV, 'output_padding': (_INTS, 1 …",  # noqa: E501
+    ),
+    "Steps of one or nothing add as many elements before the first: none.": (
+        "cuda/finish_plan.py _space: before, after = (-sum((step for step in steps if step < 0)), 1 + sum((step for step in steps if step > 0)))  ->  before, after = (-sum((step for step in steps if step < 1)), 1 + sum((step for step in steps if step > 0)))",  # noqa: E501
     ),
     "Of bytes in this order, as all machines have it that the tests run on.": (
         "cpu/_argmax.py _packed: low = halves[..., 0 if np.little_endian else 1::2]  ->  low = halves[..., 0 if np.little_endian else 0::2]",  # noqa: E501
@@ -160,6 +166,9 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "Kernels are packed in another order: another size, the same kernels.": (
         "_compile.py _pack: chosen = sorted(chosen, key=lambda one: (one[0].source, one[0].name, one[1]))  ->  chosen = sorted(chosen, key=lambda one: (one[0].source, one[0].name, one[0]))",  # noqa: E501
     ),
+    "Steps of nothing add nothing.": (
+        "cuda/finish_plan.py _space: before, after = (-sum((step for step in steps if step < 0)), 1 + sum((step for step in steps if step > 0)))  ->  before, after = (-sum((step for step in steps if step <= 0)), 1 + sum((step for step in steps if step > 0)))",  # noqa: E501
+    ),
     "Where both ways take as long, either lists the same taps.": (
         "_geometry.py taps_met: if len(offsets) <= count * limit:  ->  if len(offsets) < count * limit:",
         "cpu/_windows.py Axis.taps: if len(self.offsets) > self.count * self.extent:  ->  if len(self.offsets) >= self.count * self.extent:",  # noqa: E501
@@ -201,7 +210,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cuda/plan.py TensorMap: pixels: int = 0  ->  pixels: int = -1",
     ),
     "An element's bytes divide a slice's.": (
-        "cuda/matrix_plan.py variant: block_k = _SLICE // _dtypes.entry(dtype).itemsize  ->  block_k = -(-_SLICE // _dtypes.entry(dtype).itemsize)",  # noqa: E501
+        "cuda/matrix_plan.py of_tile: block_k = _SLICE // _dtypes.entry(dtype).itemsize  ->  block_k = -(-_SLICE // _dtypes.entry(dtype).itemsize)",  # noqa: E501
     ),
 }
 
