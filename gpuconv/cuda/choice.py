@@ -19,7 +19,7 @@ class Candidate:
     Attributes
     ----------
     name : str
-        Of the kernel that makes the result.
+        Of the kernel that makes the result, and of how: ``_split`` where several blocks share tiles.
     seconds : float
         What it takes, by the model.
     make : callable
