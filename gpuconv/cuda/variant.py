@@ -18,7 +18,7 @@ class Variant:
     Attributes
     ----------
     name : str
-        Of the ``extern "C"`` entry, as profilers show it: ``conv_float32_2d_128x128x16``.
+        Of the ``extern "C"`` entry, as profilers show it: ``conv_float32_3d_128x128x16_uniform``.
     source : str
         File in ``kernels_cu``.
     function : str

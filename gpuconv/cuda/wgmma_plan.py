@@ -28,6 +28,7 @@ from gpuconv.cuda import (
     wgmma_work,
 )
 from gpuconv.cuda.correlation import RANK, Problem
+from gpuconv.cuda.gemm_fields import ALL, SUMS, TOTALS
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
 from gpuconv.cuda.variant import Kernel, Variant
@@ -42,7 +43,6 @@ ARCHITECTURE = "sm_90a"
 _CLASSES = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "WgmmaTf32"}
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
 _ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
-_ALL, _SUMS, _TOTALS = range(3)  # of what a launch makes, as in split_k.cuh
 
 
 # ---------------------------------------------------------------- what they accept
@@ -124,11 +124,11 @@ def _plan(work: Work, limits: Limits) -> Plan:
     source, tickets = work.source, work.divided
     copying = _copying(source, tickets)
     before = (*_packing(source, 0 if copying else tickets), *copying)
-    apart = [_launch(work, part, limits) for part in (_SUMS, _TOTALS)] if tickets else []
+    apart = [_launch(work, part, limits) for part in (SUMS, TOTALS)] if tickets else []
     shares = bool(apart) and source.form != "copied" and source.packed
     return Plan(
         source.problem.operator,
-        (*before, *([_launch(work, _ALL, limits)] if before or not apart else apart)),
+        (*before, *([_launch(work, ALL, limits)] if before or not apart else apart)),
         tuple(_reasons(work, limits)),
         kept(
             Space.packed(wgmma_maps.packed_bytes(source)),
@@ -202,7 +202,7 @@ def _launch(work: Work, part: int, limits: Limits) -> Launch:
     """Return the launch that makes the tiles, or only leaves the sums of divided ones, or only adds these up."""
     source, tile, chosen = work.source, work.tile, _variant(work)
     lifted = correlation.in_three_axes(source.seen)
-    items = work.divided if part == _TOTALS else work.items
+    items = work.divided if part == TOTALS else work.items
     splits = {
         "count": work.splits,
         "whole": work.whole,
