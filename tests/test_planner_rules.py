@@ -343,6 +343,8 @@ def test_a_direct_tile_by_hand() -> None:
     assert (tile.filter_blocks, tile.group_blocks, tile.blocks) == (2, 3, 2 * 3 * 5 * 2 * 3 * 2)
     # (2 - 1) * 3 + 2 * 2 + 1, (12 - 1) * 1 + 1 * 4 + 1 and (5 - 1) * 2 + 4 * 3 + 1 inputs.
     assert found["extent"] == tile.extent == (8, 16, 21)
+    staged, _ = tile.work_of_block(tile.groups, tile.filter_tiles, tile.step)
+    assert staged == 2 * 3 * 8 * 16 * 21 * 3  # and three times as many for seven channels
     assert found["lanes"] == [5, 4, 3]  # powers of two of threads for 21, 11 and 6 vectors
     assert found["row_lanes"] == 4
     assert (found["lead"], found["row_taps"], tile.row_taps) == (0, 5, 8)  # filled up to whole vectors
@@ -354,16 +356,15 @@ def test_a_direct_tile_by_hand() -> None:
     assert (flat.fields()["spread_row"], flat.fields()["spread_column"]) == (0, 5)
 
 
-def patch(one: pool_problem.Problem) -> pool_patches._Tile:
-    """Two rows of four outputs, of a vector of channels."""
-    down, along = (pool_patches._line(one, axis, outputs) for axis, outputs in ((1, 2), (2, 4)))
-    return pool_patches._laid_out(pool_patches._Kept.of(one), 1, down, along)
+def laid_out(one: pool_problem.Problem, vectors: int, rows: int, columns: int) -> pool_patches._Tile:
+    lines = (pool_patches._line(one, axis, outputs) for axis, outputs in ((1, rows), (2, columns)))
+    return pool_patches._laid_out(pool_patches._Kept.of(one), vectors, *lines)
 
 
 def test_a_patch_of_a_pool_by_hand() -> None:
     one = made((1, 8, 5, 9, 11), last=True, kernel_shape=[3, 3, 2], strides=[1, 2, 3], dilations=[3, 2, 1],
                pads=[3, 0, 0, 3, 0, 0])  # fmt: skip
-    tile = patch(one)
+    tile = laid_out(one, vectors=1, rows=2, columns=4)
     assert tile == pool_patches._Tile(
         vectors=1,
         rows=2,
@@ -380,7 +381,7 @@ def test_a_patch_of_a_pool_by_hand() -> None:
         bytes=2 * 7 * 11 * 16 + 2 * 14 * 16,
     )
     named = replace(one, indices_strides=one.y_strides)  # pairs of channels, and a place of eight bytes for both
-    assert patch(named).bytes == 2 * 7 * 11 * 8 + 2 * 14 * 8 + 2 * 14 * 8
+    assert laid_out(named, 1, 2, 4).bytes == 2 * 7 * 11 * 8 + 2 * 14 * 8 + 2 * 14 * 8
 
 
 def test_windows_that_begin_inside_the_input_are_refused() -> None:

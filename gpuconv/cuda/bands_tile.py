@@ -239,10 +239,8 @@ class Team:
         """Return the time of a launch but for that of the memory: of instructions, shared memory, or waiting."""
         rounds = -(-self.work.channels // step) * self.work.planes  # bands that a block copies
         channels = rounds * -(-min(step, self.work.channels) // self.parts)  # that a thread meets
-        instructions, wavefronts = (
-            self.instructions(rounds, channels),
-            self._busy * channels * self._reads + self._fetched,
-        )
+        instructions = self.instructions(rounds, channels)
+        wavefronts = self._busy * channels * self._reads + self._fetched
         efficiency = 1 / (1 + _ALONE / resident)
         issued = model.arithmetic(self.blocks, instructions, self._accumulator, efficiency, limits)
         shared = model.gathering(self.blocks, wavefronts * _WARP, 1, limits)

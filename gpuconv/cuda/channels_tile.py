@@ -184,12 +184,10 @@ class Thread:
 
     def met(self, rows: int, columns: int) -> int:
         """Return the bytes of x that a block of so many threads meets."""
-        (_, stride_h, stride_w), (depth, taps_h, taps_w), (each_h, each_w) = (
-            self.work.strides,
-            self.work.taps,
-            self.each,
-        )
-        height, width = (rows * each_h - 1) * stride_h + taps_h, (columns * each_w - 1) * stride_w + taps_w
+        _, down, across = self.work.strides
+        depth, taps_h, taps_w = self.work.taps
+        each_h, each_w = self.each
+        height, width = (rows * each_h - 1) * down + taps_h, (columns * each_w - 1) * across + taps_w
         return self.burst_bytes * height * width * depth
 
     def time(self, rows: int, columns: int, walk: int, limits: Limits) -> float:
@@ -271,10 +269,8 @@ def best(work: Work, form: tuple[int, int, int], whole: bool, limits: Limits) ->
         if thread.shared_bytes > limits.shared_bytes_per_block:
             continue
         for block in _blocks(thread):
-            if (
-                prod(thread.grid(*block)) * thread.slices <= MOST_BLOCKS
-                and (time := thread.time(*block, limits)) < least
-            ):
+            time = thread.time(*block, limits)
+            if time < least:
                 least, found = time, Tile(work, form, whole, vectors, *block)
     return found
 
@@ -282,18 +278,17 @@ def best(work: Work, form: tuple[int, int, int], whole: bool, limits: Limits) ->
 def _shares(work: Work) -> Iterator[int]:
     """Yield how many threads of a block may stand along the channels, so that they have whole bursts."""
     vector = 16 // _dtypes.sums(work.dtype).itemsize
-    vectors, unit = (
-        -(-work.groups * work.filters // vector),
-        max(1, _BURST // (vector * _dtypes.entry(work.dtype).itemsize)),
-    )
+    unit = max(1, _BURST // (vector * _dtypes.entry(work.dtype).itemsize))
+    vectors = -(-work.groups * work.filters // vector)
     evens = (-(-vectors // -(-vectors // most)) for most in _VECTORS)
     yield from dict.fromkeys(min(vectors, -(-even // unit) * unit) for even in evens)
 
 
 def _blocks(thread: Thread) -> Iterator[tuple[int, int, int]]:
-    """Yield rows, columns and steps of blocks."""
+    """Yield rows, columns and steps of blocks that a grid has room for."""
     height, width = thread.tiles
     for columns, walk in product((1, 2, 4, 8, 16, 32), (1, 2, 3, 4)):
         rows = min(THREADS // (thread.vectors * columns), -(-height // walk))
-        if rows and columns < 2 * width and walk <= height:
+        made = rows and columns < 2 * width and walk <= height
+        if made and prod(thread.grid(rows, columns, walk)) * thread.slices <= MOST_BLOCKS:
             yield rows, columns, walk

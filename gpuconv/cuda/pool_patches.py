@@ -150,7 +150,7 @@ def _line(problem: Problem, axis: int, outputs: int) -> _Line:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What tiles of any size have of a problem: the bytes of a vector and of its places, slices, and outer extents."""
+    """What tiles of any size have of a problem."""
 
     vector: int
     vector_bytes: int
