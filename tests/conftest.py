@@ -78,7 +78,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Begin with what compiles kernels to machine code: the PTX of each, made on the way, is what other tests emulate.
 
     Tests of the same machine code follow each other, so that one process compiles it for all of them. Those of broken
-    kernels come last: what is compiled after them is not kept.
+    kernels come last: what is compiled after them is not kept. The longest are among the first, so that no process has
+    to wait for another in the end.
     """
     for item in items:
         if item.path.stem in QUICK and not any(item.get_closest_marker(marker) for marker in NEEDS):
@@ -95,7 +96,7 @@ def _place(item: pytest.Item) -> tuple[int, str, bool, str]:
         return 0, "", False, ""
     if name.endswith("sass.py"):
         return 1, name, broken, item.callspec.id if hasattr(item, "callspec") else ""
-    return 2, "", False, ""
+    return (2 if name == "test_every_kernel.py" else 3), "", False, ""
 
 
 @pytest.fixture(autouse=True)
