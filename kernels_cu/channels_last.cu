@@ -15,7 +15,7 @@
 
 constexpr int kChannelsLastThreads = 128;
 constexpr int kBundles = 8;                  // of a pixel, that a block makes
-constexpr int kTileVectors = 968;            // of shared memory; channels_last_plan.py has it too
+constexpr int kTileVectors = 968;            // of shared memory
 enum ChannelsLastWay { kRuns, kSingly, kBundled };
 
 // Strides count elements; those of axes of one element are 0.

@@ -1,6 +1,4 @@
-"""Pytest settings that need code: the markers `gpu`, `emulator` and `quick`, how several test processes share the work,
-the command line.
-"""
+"""Pytest settings that need code: markers, the tiers, how several test processes share the work, the command line."""
 
 from __future__ import annotations
 
@@ -19,6 +17,7 @@ from typing import Any, NoReturn
 
 import emulator
 import pytest
+import tiers
 from emulator import build, tally
 
 from gpuconv import CompileError
@@ -38,8 +37,16 @@ QUICK = Path(__file__).with_name("quick.txt").read_text(encoding="utf-8").split(
 CHUNK = 32  # tests that a process of pytest-xdist is sent at a time: all of them take part in what comes first
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gpuconv")
+    group.addoption("--thorough", action="store_true", help="run the thorough tests as well; random ones take longer")
+    group.addoption("--thorough-part", metavar="K/N", type=tiers.Part.read, help="run one part of the thorough tests")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Where processes of pytest-xdist are to run tests, compile the emulator meanwhile, if any need it."""
+    """Give random tests their length; compile the emulator while processes of pytest-xdist begin, if any need it."""
+    if config.option.thorough or config.option.thorough_part:
+        os.environ.setdefault("GPUCONV_PROFILE", "thorough")
     if getattr(config.option, "tx", None) and not hasattr(config, "workerinput"):
         if config.option.maxschedchunk is None:
             config.option.maxschedchunk = CHUNK
@@ -65,17 +72,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)  # before those without the marker are left out
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the quick tests, then order all.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the quick tests, take those of the tier, then order them.
 
     Begin with what compiles kernels to machine code: the PTX of each, made on the way, is what other tests emulate.
 
     Tests of the same machine code follow each other, so that one process compiles it for all of them. Those of broken
-    kernels come last: what is compiled after them is not kept.
+    kernels come last: what is compiled after them is not kept. The longest are among the first, so that no process has
+    to wait for another in the end.
     """
     for item in items:
         if item.path.stem in QUICK and not any(item.get_closest_marker(marker) for marker in NEEDS):
             item.add_marker("quick")
+    named = any("::" in word for word in config.args)  # whoever names a test gets it
+    items[:], others = tiers.select(items, named or config.option.thorough, config.option.thorough_part)
+    config.hook.pytest_deselected(items=others)
     items.sort(key=_place)
 
 
@@ -85,7 +96,7 @@ def _place(item: pytest.Item) -> tuple[int, str, bool, str]:
         return 0, "", False, ""
     if name.endswith("sass.py"):
         return 1, name, broken, item.callspec.id if hasattr(item, "callspec") else ""
-    return 2, "", False, ""
+    return (2 if name == "test_every_kernel.py" else 3), "", False, ""
 
 
 @pytest.fixture(autouse=True)

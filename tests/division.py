@@ -8,6 +8,7 @@ import numpy as np
 from emulator import Array, compile_ptx, empty, module
 
 from gpuconv.cuda import gemm_plan, params, sources, structs
+from gpuconv.cuda.variant import index_name
 
 ENTRY = """
 extern "C" __global__ void divides(
@@ -52,7 +53,7 @@ PREPARED = {"by the host": "*prepared", "by the kernel": "divider(static_cast<{i
 
 def check(wide: bool, side: str) -> None:
     """Raise AssertionError where a quotient or a remainder is wrong."""
-    index, limit = params.index_name(wide), 2**63 if wide else 2**31
+    index, limit = index_name(wide), 2**63 if wide else 2**31
     entry = ENTRY.format(index=index, prepared=PREPARED[side].format(index=index))
     tile = gemm_plan._TILES["float32"][1]
     text = sources.source(gemm_plan.variant("conv_transpose", "float32", wide, 4, tile, True)) + entry

@@ -57,29 +57,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cpu/_gather.py _piece: reach, begins = ((q - 1) * s + offsets[-1] - offsets[0] + 1, a * s + offsets[0])  ->  reach, begins = ((q + 1) * s + offsets[-1] - offsets[0] + 1, a * s + offsets[0])",  # noqa: E501
     ),
     "Dividing by 0 stands for dividing by 1.": (
-        "cuda/sums_plan.py _add_up: …  params.divisions(filled(extents, rank, 1), wide), 'y_stride': filled(steps, rank …  ->  …  params.divisions(filled(extents, rank, 0), wide), 'y_stride': filled(steps, rank …",  # noqa: E501
-    ),
-    "Pointers stand first in the struct, whatever the width of its indices and the number of its axes.": (
-        "cuda/depth_to_space_matrix_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), roles)  ->  pointers = params.pointers(gemm_structs.correlation(False, 2), roles)",  # noqa: E501
-        "cuda/depth_to_space_matrix_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), roles)  ->  pointers = params.pointers(gemm_structs.correlation(False, 4), roles)",  # noqa: E501
-        "cuda/depth_to_space_matrix_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), roles)  ->  pointers = params.pointers(gemm_structs.correlation(True, 3), roles)",  # noqa: E501
-        "cuda/depth_to_space_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), roles)  ->  pointers = params.pointers(gemm_structs.correlation(False, 2), roles)",  # noqa: E501
-        "cuda/depth_to_space_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), roles)  ->  pointers = params.pointers(gemm_structs.correlation(False, 4), roles)",  # noqa: E501
-        "cuda/depth_to_space_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), roles)  ->  pointers = params.pointers(gemm_structs.correlation(True, 3), roles)",  # noqa: E501
-        "cuda/few_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)  ->  pointers = params.pointers(gemm_structs.correlation(True, RANK), roles)",  # noqa: E501
-        "cuda/grouped_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)  ->  pointers = params.pointers(gemm_structs.correlation(True, RANK), roles)",  # noqa: E501
-        "cuda/interleaved_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), gemm_fields.roles(problem))  ->  pointers = params.pointers(gemm_structs.correlation(False, 2), gemm_fields.roles(problem))",  # noqa: E501
-        "cuda/interleaved_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), gemm_fields.roles(problem))  ->  pointers = params.pointers(gemm_structs.correlation(False, 4), gemm_fields.roles(problem))",  # noqa: E501
-        "cuda/interleaved_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 3), gemm_fields.roles(problem))  ->  pointers = params.pointers(gemm_structs.correlation(True, 3), gemm_fields.roles(problem))",  # noqa: E501
-        "cuda/matrix_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK), roles)  ->  pointers = params.pointers(gemm_structs.correlation(True, RANK), roles)",  # noqa: E501
-        "cuda/pointwise_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 1), roles)  ->  pointers = params.pointers(gemm_structs.correlation(False, 0), roles)",  # noqa: E501
-        "cuda/pointwise_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 1), roles)  ->  pointers = params.pointers(gemm_structs.correlation(False, 2), roles)",  # noqa: E501
-        "cuda/pointwise_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, 1), roles)  ->  pointers = params.pointers(gemm_structs.correlation(True, 1), roles)",  # noqa: E501
-        "cuda/stem_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK + 1), gemm_fields.roles(flat))  ->  pointers = params.pointers(gemm_structs.correlation(False, RANK + 0), gemm_fields.roles(flat))",  # noqa: E501
-        "cuda/stem_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK + 1), gemm_fields.roles(flat))  ->  pointers = params.pointers(gemm_structs.correlation(False, RANK + 2), gemm_fields.roles(flat))",  # noqa: E501
-        "cuda/stem_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK + 1), gemm_fields.roles(flat))  ->  pointers = params.pointers(gemm_structs.correlation(False, RANK - 1), gemm_fields.roles(flat))",  # noqa: E501
-        "cuda/stem_plan.py _plan: pointers = params.pointers(gemm_structs.correlation(False, RANK + 1), gemm_fields.roles(flat))  ->  pointers = params.pointers(gemm_structs.correlation(True, RANK + 1), gemm_fields.roles(flat))",  # noqa: E501
-        "cuda/weight_grad_tile_plan.py _plan: pointers = params.pointers(weight_grad_problem.layout(False, RANK), {'x': 'x', 'dy': 'dy', 'sums': 'workspace'})  ->  pointers = params.pointers(weight_grad_problem.layout(True, RANK), {'x': 'x', 'dy': 'dy', 'sums': 'workspace'})",  # noqa: E501
+        "cuda/sums_plan.py _add_up: fields = {'parts': parts, 'elements': elements, 'extent': filled(extents, rank, 1), 'y_stride': filled(steps, rank, 0)}  ->  fields = {'parts': parts, 'elements': elements, 'extent': filled(extents, rank, 0), 'y_stride': filled(steps, rank, 0)}",  # noqa: E501
     ),
     "What the block does not divide is refused when the axes are cut.": (
         "onnx/operators/shaping.py _space_to_depth: return parts.transpose(order).reshape(images, channels * block ** 2, height // block, width // block)  ->  return parts.transpose(order).reshape(images, channels * block ** 2, height // block, -(-width // block))",  # noqa: E501
@@ -120,7 +98,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "onnx/nodes.py module: … nv_transpose, ('X', 'W', 'B'), 2, {'Y': 1}, {**_CONV, 'output_padding': (_INTS, 1 …  ->  … nv_transpose, ('X', 'W', 'B'), 2, {'Y': 0}, {**_CONV, 'output_padding': (_INTS, 1 …",  # noqa: E501
     ),
     "Steps of one or nothing add as many elements before the first: none.": (
-        "cuda/finish_plan.py _bytes: return (itemsize * -sum((step for step in steps if step < 0)), itemsize * (1 + sum((s for s in steps if s > 0))))  ->  return (itemsize * -sum((step for step in steps if step < 1)), itemsize * (1 + sum((s for s in steps if s > 0))))",  # noqa: E501
+        "cuda/finish_plan.py _space: before, after = (-sum((step for step in steps if step < 0)), 1 + sum((step for step in steps if step > 0)))  ->  before, after = (-sum((step for step in steps if step < 1)), 1 + sum((step for step in steps if step > 0)))",  # noqa: E501
     ),
     "Of bytes in this order, as all machines have it that the tests run on.": (
         "cpu/_argmax.py _packed: low = halves[..., 0 if np.little_endian else 1::2]  ->  low = halves[..., 0 if np.little_endian else 0::2]",  # noqa: E501
@@ -189,7 +167,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "_compile.py _pack: chosen = sorted(chosen, key=lambda one: (one[0].source, one[0].name, one[1]))  ->  chosen = sorted(chosen, key=lambda one: (one[0].source, one[0].name, one[0]))",  # noqa: E501
     ),
     "Steps of nothing add nothing.": (
-        "cuda/finish_plan.py _bytes: return (itemsize * -sum((step for step in steps if step < 0)), itemsize * (1 + sum((s for s in steps if s > 0))))  ->  return (itemsize * -sum((step for step in steps if step <= 0)), itemsize * (1 + sum((s for s in steps if s > 0))))",  # noqa: E501
+        "cuda/finish_plan.py _space: before, after = (-sum((step for step in steps if step < 0)), 1 + sum((step for step in steps if step > 0)))  ->  before, after = (-sum((step for step in steps if step <= 0)), 1 + sum((step for step in steps if step > 0)))",  # noqa: E501
     ),
     "Where both ways take as long, either lists the same taps.": (
         "_geometry.py taps_met: if len(offsets) <= count * limit:  ->  if len(offsets) < count * limit:",
@@ -231,11 +209,8 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cuda/plan.py TensorMap: pixels: int = 0  ->  pixels: int = 1",
         "cuda/plan.py TensorMap: pixels: int = 0  ->  pixels: int = -1",
     ),
-    "The numbers of every struct have 4 bytes or more.": (
-        "cuda/params.py layout: def layout(fields: Sequence[tuple[Any, ...]], alignment: int=1) -> np.dtype[Any]:  ->  def layout(fields: Sequence[tuple[Any, ...]], alignment: int=2) -> np.dtype[Any]:",  # noqa: E501
-    ),
     "An element's bytes divide a slice's.": (
-        "cuda/matrix_plan.py variant: block_k = _SLICE // _dtypes.entry(dtype).itemsize  ->  block_k = -(-_SLICE // _dtypes.entry(dtype).itemsize)",  # noqa: E501
+        "cuda/matrix_plan.py of_tile: block_k = _SLICE // _dtypes.entry(dtype).itemsize  ->  block_k = -(-_SLICE // _dtypes.entry(dtype).itemsize)",  # noqa: E501
     ),
 }
 
@@ -296,7 +271,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/depthwise_transpose_plan.py _walk",
         "cuda/pool_grad_walks.py Columns.walk",
         "cuda/split_plan.py _divided",
-        "cuda/weight_grad_plan.py _parts",
         "cuda/weight_grad_tiles.py parts",
     ),
     "Blocks of any size are added up to the same sums, within the workspace.": (
@@ -335,8 +309,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "The model alone is given the number, by way of a variable.": (
         "cuda/bands_plan.py _scattered_bytes",
         "cuda/correlation.py Problem.lines",
-        "cuda/grouped_tile.py Tile._tile",
-        "cuda/grouped_tile.py Tile._weights",
+        "cuda/grouped_tile.py Tile.costs",
+        "cuda/grouped_tile.py Tile.weights",
         "cuda/grouped_tile.py module: _STEP, _PREPARED, _GATHERED, _COPIED, _WEIGHT",
         "cuda/pool_channels.py offers: columns",
         "cuda/pool_channels.py offers: count",
@@ -357,9 +331,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# By module: what is divided, as Python writes it.
+SIZES = "Bytes of an element, of a word or of a vector divide those of a vector, a line or a slice."
+# By module: what is divided, as Python writes it. Of sizes of two bytes or more, those that divide a number do so with
+# the next one as well; MaxPool's elements may have a single byte.
 EXACT: dict[str, dict[str, tuple[str, ...]]] = {
-    "Bytes of an element, of a word or of a vector divide those of a vector, a line or a slice.": {
+    SIZES: {
         "cuda/bands_plan.py": ("16 // _dtypes.sums(problem.dtype).itemsize", "16 // problem.itemsize"),
         "cuda/bands_tile.py": (
             "_BANK_BYTES // self.word",

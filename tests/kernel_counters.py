@@ -428,7 +428,7 @@ class Grouped:
 class Stem:
     """Conv of few input channels from a band in shared memory; rows of x and y of whole vectors."""
 
-    kernel: stem_tile.Kernel
+    kernel: stem_tile.StemKernel
     layout: str
 
     def __str__(self) -> str:

@@ -55,7 +55,6 @@ from gpuconv.cuda.prepared import contiguous_strides
 from gpuconv.cuda.variant import Variant
 from gpuconv.cuda.variants import all_variants
 
-EVERY = bool(os.environ.get("GPUCONV_EVERY_ARCHITECTURE"))  # in one run of the tests
 PATH = Path(__file__).with_suffix(".json")
 TOOL = f"tests/{Path(__file__).name}"
 COLUMNS = "per architecture: registers of a thread, bytes of static shared memory; spilled bytes and stack, if any"
@@ -239,8 +238,13 @@ def groups() -> dict[str, list[Variant]]:
 
 
 def looked_at(variants: Iterable[Variant], architecture: str) -> list[Variant]:
-    """Return those that tests compile for an architecture: each for one of its own, unless for all."""
-    return [one for one in variants if architecture in (own(one) if EVERY else [turn(one)])]
+    """Return those that every run of the tests compiles for an architecture: each for one of its own."""
+    return [one for one in variants if architecture == turn(one)]
+
+
+def left(variants: Iterable[Variant], architecture: str) -> list[Variant]:
+    """Return those that only thorough tests compile for an architecture."""
+    return [one for one in variants if architecture in own(one) and architecture != turn(one)]
 
 
 def reports(variants: list[Variant], architecture: str, threads: int = 1) -> dict[str, compiler.Report]:

@@ -98,8 +98,8 @@ TURNS = Trial(
 )
 TOGETHER = Trial("conv", "128x256", HALF, ((2, 144, 4, 9, 11), (270, 144, 2, 1, 3)), _DEEP)
 WIDE = Trial("conv", "64x256", BFLOAT16, ((1, 130, 900), (70, 130, 5)), {"pads": [7, 2], "dilations": [3]})
-TALL = Trial(
-    *("conv", "128x256", SINGLE, ((2, 40, 9, 21), (300, 40, 3, 2)), _FLAT), precision="tf32", kinds=_INFINITE_WEIGHTS
+LARGE_SINGLE = Trial(
+    *("conv", "128x256", SINGLE, ((4, 40, 9, 21), (300, 40, 3, 2)), _FLAT), precision="tf32", kinds=_INFINITE_WEIGHTS
 )
 PARTS = Trial(
     *("conv", "64x256", SINGLE, ((2, 68, 9, 21), (140, 34, 3, 2)), {**_FLAT, "group": 2}),
@@ -186,7 +186,7 @@ PIXELS = (PIXEL_ROWS, PIXEL_PATCHES, PIXELS_OF_PARTS, PIXELS_SPLIT)
 STRIPS = (ROWS, PATCHES, ROWS_TOGETHER, ROWS_OF_ONE, ROWS_SPLIT, PATCHES_OF_PARTS, STAYING, BACKWARDS)
 
 ALL = (
-    *(SMALL, TURNS, TRANSPOSED, TOGETHER, SPLIT, PARTS, ADDED_UP, WIDE, TALL),
+    *(SMALL, TURNS, TRANSPOSED, TOGETHER, SPLIT, PARTS, ADDED_UP, WIDE, LARGE_SINGLE),
     *(LAST, LAST_SINGLE, SPLIT_TOGETHER, TRANSPOSED_SPLIT, PARTS_SPLIT),
     *STRIPS,
     *PIXELS,

@@ -1,8 +1,9 @@
 """Every small change of a Python module: an operator, number, name, condition or statement replaced, one at a time.
 
 `mutate_geometry` and `mutate_python` run them. Text is not changed, neither words of errors (all of a `raise`) nor
-f-strings nor docstrings; nor are annotations, decorators and assertions, which do not compute, and the `strict` of
-`zip`, whose arguments have one length here. The -1 of `reshape` does not become -2, which NumPy takes for the same.
+f-strings nor docstrings; nor are annotations, decorators, assertions and overloads, which do not compute, and the
+`strict` of `zip`, whose arguments have one length here. The -1 of `reshape` does not become -2, which NumPy takes for
+the same.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ def _places(place: Place, left_out: Left) -> Iterator[Place]:
         return
     if isinstance(node, ast.keyword) and node.arg == "strict":
         return
-    if left_out(node):
+    if left_out(node) or _is_overload(node):
         return
     if isinstance(node, ast.stmt):
         place = replace(place, statement=node)
@@ -207,6 +208,11 @@ def _places(place: Place, left_out: Left) -> Iterator[Place]:
                 if isinstance(child, ast.AST):
                     found = _is_found(node, child) or (place.is_found and isinstance(node, ast.UnaryOp))
                     yield from _places(replace(place, parent=node, field=field, index=index, is_found=found), left_out)
+
+
+def _is_overload(node: ast.AST) -> bool:
+    """Tell whether a function is there for type checkers alone."""
+    return isinstance(node, _FUNCTIONS) and any(ast.unparse(one) == "overload" for one in node.decorator_list)
 
 
 def _is_found(node: ast.AST, child: ast.AST) -> bool:

@@ -30,7 +30,7 @@ _REWRITING = (
     "test_onnx_runs.py",
 )
 _OPERATORS = (
-    "test_host_rules.py row_is_added factors_that activation_is is_broadcast is_repeated",
+    "test_host_rules.py row_is_added factors_that activation_is is_broadcast is_repeated short_numbers",
     "test_onnx_operators.py",
     "test_onnx_forms.py",
     "test_onnx_costs.py",
@@ -438,6 +438,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/compile.py": (*_COMPILER, "test_cuda_errors.py", "test_cli_compile.py"),
     "cuda/nvrtc.py": (*_COMPILER, "test_cli_compile.py"),
     "cuda/sources.py": ("test_sources.py", *_COMPILER),
+    "cuda/kernel_files.py": ("test_sources.py", "test_structs.py"),
+    "cuda/variant.py": ("test_variant.py", "test_variants.py"),
     "cuda/*rates.py": ("test_benchmarks_learn.py",),
     "cuda/choice.py": ("test_tune.py", "test_tuned.py", *_PLANS),
     "cuda/floor.py": ("test_limits.py", "test_explain.py", "test_precision.py"),

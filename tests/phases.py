@@ -11,6 +11,7 @@ from emulator import Array, compile_ptx, empty, module
 from gpuconv import _geometry
 from gpuconv.cuda import correlation, gemm_fields, gemm_plan, params, sources, structs
 from gpuconv.cuda.prepared import contiguous_strides
+from gpuconv.cuda.variant import index_name
 
 ENTRY = """
 extern "C" __global__ void ranks(const TransposedAxis<{index}>* axis, {index}* results)
@@ -31,7 +32,7 @@ AXES = [
 
 def check(wide: bool) -> None:
     """Raise AssertionError where a phase, its taps or its place among the others is wrong."""
-    index = params.index_name(wide)
+    index = index_name(wide)
     variant = gemm_plan.variant("conv_transpose", "float32", wide, 4, gemm_plan._TILES["float32"][1], True)
     text = sources.source(variant) + ENTRY.format(index=index)
     kernel = module(compile_ptx("ranks", "sm_80", source=text))["ranks"]
@@ -50,7 +51,7 @@ def check(wide: bool) -> None:
 
 def _run(kernel: Any, geometry: Any, wide: bool) -> Any:
     strides = map(contiguous_strides, (geometry.x_shape, geometry.w_shape))
-    index = params.index_name(wide)
+    index = index_name(wide)
     problem = correlation.of_conv_transpose(geometry, "float32", *strides, None, contiguous_strides(geometry.y_shape))
     operands = gemm_fields.operands(problem, (1, 1), gemm_plan.packed_weights(problem))
     fields = params.pack(structs.layout(f"TransposedAxis<{index}>", "include/phases.cuh"), operands["axes"][0])

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 # The default run draws the same problems every time; GPUCONV_EXAMPLES=20000, or GPUCONV_PROFILE=thousands, new ones.
 _QUIET: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-settings.register_profile("modest", max_examples=30, derandomize=True, **_QUIET)
+settings.register_profile("modest", max_examples=10, derandomize=True, **_QUIET)
+settings.register_profile("thorough", max_examples=60, derandomize=True, **_QUIET)  # by --thorough
 settings.register_profile("thousands", max_examples=int(os.environ.get("GPUCONV_EXAMPLES", "5000")), **_QUIET)
 _PROFILE = os.environ.get("GPUCONV_PROFILE", "thousands" if "GPUCONV_EXAMPLES" in os.environ else "modest")
 

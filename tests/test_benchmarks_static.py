@@ -89,6 +89,7 @@ def test_kernels_of_a_few_layers_are_as_recorded() -> None:
     assert_recorded({name: KERNELS.get(name) for name in found}, found)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.emulator
 @pytest.mark.parametrize("case", FEW, ids=str)
 def test_traffic_of_a_few_layers_is_as_recorded(case: Case) -> None:
@@ -148,6 +149,7 @@ def test_few_are_of_every_class() -> None:
 # ---------------------------------------------------------------- smaller layers
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", [case for case in CASES if case.dtype == "float32"], ids=str)
 def test_smaller_layers_take_the_same_kernels_and_little_work(case: Case) -> None:
     small = traffic.scaled(case, DEVICE)

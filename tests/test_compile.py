@@ -17,8 +17,8 @@ from toolchain import FILES, kernels, needs_nvrtc, variant
 import gpuconv
 from gpuconv import CompileError
 from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import nvrtc, params, structs
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda import nvrtc, structs
+from gpuconv.cuda.variant import Variant, index_name
 
 Write = Callable[[Mapping[str, str]], Path]
 
@@ -50,7 +50,7 @@ template <class Index> __device__ __forceinline__ void split(const Split<Index>&
 
 
 def _split(wide: bool, **changes: Any) -> Variant:
-    index = params.index_name(wide)
+    index = index_name(wide)
     name = "split_64" if wide else "split_32"
     fields = {"source": "split.cu", "function": "split", "arguments": (index,), "parameter": f"Split<{index}>"}
     return variant(name, **(fields | changes))

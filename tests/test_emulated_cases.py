@@ -35,6 +35,7 @@ def cuda(case: Case, dtype: str, wide: bool) -> Iterator[Any]:
     assert all(launch.variant.name.endswith("_wide") == wide for launch in emulated.launches)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("case", "dtype"), case_rows("conv", "conv_transpose"))
 def test_sums_are_exact_up_to_their_one_rounding(case: Case, dtype: str, wide: bool) -> None:
     (expected,) = _cases.expected(case, dtype)
@@ -48,6 +49,7 @@ def test_sums_are_exact_up_to_their_one_rounding(case: Case, dtype: str, wide: b
 TRANSPOSED = [case for case in _cases.CASES if case.op == "conv_transpose"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", TRANSPOSED, ids=lambda case: str(case.name))
 def test_every_kernel_that_takes_a_case_makes_it_right(case: Case) -> None:
     """One dtype of each case, another one from case to case."""
@@ -60,6 +62,7 @@ def test_every_kernel_that_takes_a_case_makes_it_right(case: Case) -> None:
         assert_same(actual, expected, bits=False)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("case", "dtype"), case_rows("max_pool"))
 def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, dtype: str, wide: bool) -> None:
     expected_y, expected_indices = _cases.expected(case, dtype)

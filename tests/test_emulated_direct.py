@@ -34,6 +34,7 @@ def computed(problem: Problem, arrays: list[Any], kernel: str, seed: int, **more
     return y
 
 
+@pytest.mark.sampled(2)
 @over_dtypes
 @over_forms
 def test_random_problems_of_every_form(form: Form, dtype: Any) -> None:
@@ -53,6 +54,7 @@ def test_random_problems_of_every_form(form: Form, dtype: Any) -> None:
             assert_close(y, expected, dtype)
 
 
+@pytest.mark.sampled(2)
 @over_dtypes
 @pytest.mark.parametrize("form", [form for form in FORMS if form.stride == 1], ids=direct_forms.title)
 def test_conv_transpose_of_stride_1(form: Form, dtype: Any) -> None:

@@ -482,3 +482,14 @@ def test_what_is_repeated_has_64_bits_of_bytes(monkeypatch: pytest.MonkeyPatch) 
         shaping._tile(form, x, np.array([3, 1]))
     with pytest.raises(ArgumentError, match="more bytes than 64 bits can address"):
         shaping._tile(form, x, np.array([0, 3]))  # NumPy multiplies them all the same
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_short_numbers_are_mixed_in_float32(mode: str) -> None:
+    x = (100 * floats(1, 2, 9, 7)).astype(np.float16)
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode=mode)
+    scales = np.array([1, 1, 1.7, 2.3], np.float32)
+    (found,), (wide,) = (backend.run_node(node, [one, scales]) for one in (x, x.astype(np.float32)))
+    assert found.dtype == np.float16
+    np.testing.assert_array_equal(found, wide.astype(np.float16))
+    assert (found != wide).any() == (mode == "linear")  # rounded once, at the end

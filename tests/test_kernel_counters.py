@@ -15,7 +15,7 @@ from kernel_counters import PATH, TOOL, WIDTHS, Bands, Form, Row, TensorForm, Wh
 
 from gpuconv import _dtypes
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.sampled(3)]
 
 MOST_SECTORS = 1.3  # of what is necessary
 MOST_OF_16_BIT = 1.6  # in rows of 33: 64 bytes that begin in the middle of a sector touch three of them instead of two

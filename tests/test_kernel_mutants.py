@@ -26,6 +26,7 @@ def test_every_source_of_kernels_has_mutants() -> None:
     assert {path.relative_to(root).as_posix() for path in root.rglob("*.cu*")} == set(FILES)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", [20, 90, 150])
 def test_mutants_are_noticed(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample; `python tests/mutate_kernels.py` takes them all."""

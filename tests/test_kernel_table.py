@@ -1,6 +1,6 @@
 """Every kernel keeps to its limits on every architecture, and uses what the committed table says.
 
-A run compiles each kernel for one of its architectures, all of them with GPUCONV_EVERY_ARCHITECTURE=1.
+A run compiles each kernel for one of its architectures, the thorough tests for all others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import kernel_table
 import machine_code
 import pytest
 import records
-from kernel_table import ARCHITECTURES, EVERY, PATH, TOOL, launches, looked_at
+from kernel_table import ARCHITECTURES, PATH, TOOL, launches, left, looked_at
 from toolchain import needs_nvrtc
 
 from gpuconv import CompileError
@@ -41,15 +41,23 @@ class Built:
 
 @pytest.fixture(
     scope="module",
-    params=[(architecture, group) for architecture in ARCHITECTURES for group in GROUPS],
-    ids=lambda pair: f"{pair[0]}-{pair[1]}",
+    params=[
+        pytest.param(
+            (architecture, group, chosen),
+            marks=[pytest.mark.thorough] if chosen is left else [],
+            id=f"{architecture}-{group}{'-left' if chosen is left else ''}",
+        )
+        for chosen in (looked_at, left)
+        for architecture in ARCHITECTURES
+        for group in GROUPS
+        if chosen(GROUPS[group], architecture)
+    ],
 )
 def built(request: pytest.FixtureRequest) -> Built:
     """Compile one group of kernels; test processes beside each other need no threads for it."""
-    architecture, group = request.param
+    architecture, group, chosen = request.param
     threads = 1 if "PYTEST_XDIST_WORKER" in os.environ else _threads.count()
-    chosen = looked_at(GROUPS[group], architecture)
-    return Built(architecture, group, kernel_table.reports(chosen, architecture, threads))
+    return Built(architecture, group, kernel_table.reports(chosen(GROUPS[group], architecture), architecture, threads))
 
 
 @needs_nvrtc
@@ -105,11 +113,12 @@ def reported(cell: list[int]) -> Report:
     return replace(GOOD, registers=registers, shared_bytes=shared, spill_stores=spilled, stack_bytes=stack)
 
 
-def test_every_kernel_is_looked_at_for_one_architecture() -> None:
+def test_every_kernel_is_looked_at_for_one_architecture_and_left_for_its_others() -> None:
     seen = [one.name for name in ARCHITECTURES for group in GROUPS for one in looked_at(GROUPS[group], name)]
-    assert sorted(set(seen)) == sorted(launches())
+    assert sorted(seen) == sorted(launches())
+    others = [one.name for name in ARCHITECTURES for group in GROUPS for one in left(GROUPS[group], name)]
     variants = [launch.variant for launch in launches().values()]
-    assert len(seen) == sum(len(one.architectures or ARCHITECTURES) if EVERY else 1 for one in variants)
+    assert len(seen) + len(others) == sum(len(one.architectures or ARCHITECTURES) for one in variants)
 
 
 def test_kernels_of_one_architecture_are_looked_at_for_that() -> None:

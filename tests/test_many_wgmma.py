@@ -16,6 +16,7 @@ def label(trial: Trial) -> str:
     return f"{trial.operator}-{trial.dtype}-{trial.candidate}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("trial", [trial for trial in ALL if trial not in (*STRIPS, *PIXELS)], ids=label)
 @pytest.mark.parametrize(("seed", "order"), [(0, "at once"), (3, "late"), (4, "random")])
 def test_a_small_problem_is_right(trial: Trial, seed: int, order: str) -> None:

@@ -116,6 +116,7 @@ def test_integers_over_many_channels_are_exact(
     assert np.array_equal(y, exact.value.astype(dtype))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", [case for case in _cases.CASES if case.op != "max_pool"], ids=lambda case: case.name)
 def test_every_named_case(case: Case) -> None:
     """In float64, and by turns in one of the 16-bit types and in one of the ways of float32."""

@@ -13,7 +13,7 @@ from benchmarks.sass import Instruction
 from gpuconv.cuda import fragments, mma_plan, mma_tile
 from gpuconv.cuda.mma_tile import Form, Tile
 
-pytestmark = [needs_nvrtc, needs_disassembler]
+pytestmark = [needs_nvrtc, needs_disassembler, pytest.mark.sampled(3)]
 
 HALF, SINGLE, SPLIT, DOUBLE = ("float16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"), ("float64", "ieee")
 FORMS = [

@@ -17,6 +17,7 @@ import pytest
 import time_model
 from mutants import mutants
 from mutate_geometry import EQUIVALENT
+from mutate_python import divides_as_before
 
 
 def test_the_module_itself_answers_every_question() -> None:
@@ -87,6 +88,14 @@ def test_the_extent_that_reshape_finds_is_one_whatever_its_negative_number() -> 
     ]
 
 
+def test_overloads_are_for_type_checkers_alone() -> None:
+    tree = ast.parse("@overload\ndef f(a=1): ...\ndef f(a=1): return a")
+    assert [mutant.name for mutant in mutants(tree)] == [
+        "f: def f(a=1):  ->  def f(a=2):",
+        "f: def f(a=1):  ->  def f(a=0):",
+    ]
+
+
 def test_the_second_mutant_of_the_same_words_has_a_number() -> None:
     tree = ast.parse("def f(a):\n    a(1)\n    a(1)\ndef g(a):\n    a(1)")
     names = [mutant.name for mutant in mutants(tree)]
@@ -147,6 +156,9 @@ def test_the_divisions_without_remainders_are_there() -> None:
         if mutate_python.rounds_nothing(target)
     }
     assert found == set(listed)
+    known = [target.name for target in mutate_python.targets("cuda/stem_tile.py") if divides_as_before(target)]
+    assert "cuda/stem_tile.py _row_taps: pair = 4 // problem.itemsize  ->  pair = 5 // problem.itemsize" in known
+    assert not any(map(divides_as_before, mutate_python.targets("cuda/pool_tiles.py")))
 
 
 def test_the_functions_and_constants_that_choose_are_there() -> None:

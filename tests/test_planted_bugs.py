@@ -15,6 +15,7 @@ from emulated import preferred
 from emulator import EmulatorError, emulated_cuda
 from mutate_kernels import changed_kernels
 from operands import LAYOUTS, filled, values
+from tiers import first_of_each, report
 
 import gpuconv
 from gpuconv import cuda
@@ -527,7 +528,7 @@ BUGS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", first_of_each(BUGS, report), ids=lambda bug: bug.name)
 def test_a_bug_is_reported_with_its_line(bug: Bug) -> None:
     text = exchanged(bug.path, bug.old, bug.new)
     with pytest.raises(EmulatorError, match=bug.message) as caught, changed_kernels({bug.path: text}), emulated_cuda():
@@ -564,6 +565,7 @@ def test_without_a_bug_nothing_is_reported(call: Callable[[], Any]) -> None:
 # ---------------------------------------------------------------- bugs that some checks alone find
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("path", "old", "new"),
     [
@@ -580,6 +582,7 @@ def test_without_its_checks_the_emulator_sees_results_alone(path: str, old: str,
     oracle.assert_close(y, oracle.conv(x, w, pads=[2, 1, 2, 1]), "float32")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("path", "old", "new"),
     [
@@ -599,6 +602,7 @@ def test_a_missing_repair_shows_in_the_results(path: str, old: str, new: str) ->
         oracle.assert_close(y, exact, "float32")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -615,6 +619,7 @@ def test_a_missing_repair_of_interleaved_phases_shows_in_the_results(old: str, n
         oracle.assert_close(y, exact, "float32")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -640,6 +645,7 @@ def test_an_infinite_weight_on_the_padding_shows_in_the_results(old: str, new: s
     assert wrong
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -658,6 +664,7 @@ def test_a_missing_repair_of_bands_shows_in_the_results(old: str, new: str) -> N
         oracle.assert_close(y, exact, "float32")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("path", "old", "new"),
     [
@@ -682,6 +689,7 @@ def test_a_band_in_disorder_shows_in_the_results(path: str, old: str, new: str) 
         oracle.assert_close(y, exact, "float16", "tensor cores")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("path", "old", "new", "call"),
     [

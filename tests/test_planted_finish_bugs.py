@@ -141,6 +141,7 @@ BUGS: dict[str, tuple[str, str, str, Call | BeyondTf32]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("path", "old", "new", "call"), BUGS.values(), ids=BUGS)
 def test_a_bug_in_one_family_shows(path: str, old: str, new: str, call: Call | BeyondTf32) -> None:
     call.check()

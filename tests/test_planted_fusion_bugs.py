@@ -18,6 +18,7 @@ COPY, COMPLEX, FINISH = "copy.cu", "complex.cu", "include/finish.cuh"
 _GENERAL = [number for number, one in enumerate(fused.KERNELS) if one.kernel == "conv_float32_3d_16x128x16"][:2]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("path", "old", "new", "trial"),
     [
@@ -35,6 +36,7 @@ def test_a_residual_that_is_sought_elsewhere_shows(path: str, old: str, new: str
         trials[path][trial]("sm_90a")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("old", "new"),
     [

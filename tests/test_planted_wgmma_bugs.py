@@ -17,6 +17,7 @@ from emulator.memory import UNWRITTEN
 from mutate_kernels import changed_kernels
 from strategies import Problem
 from test_planted_bugs import exchanged
+from tiers import first_of_each, report
 from wgmma_launch import Call
 
 from gpuconv.cuda.wgmma_tile import Tile
@@ -385,13 +386,14 @@ BUGS = (
 )
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", first_of_each(BUGS, report), ids=lambda bug: bug.name)
 def test_a_bug_is_noticed(bug: Bug) -> None:
     text = exchanged(bug.path, bug.old, bug.new)
     with pytest.raises(AssertionError, match=bug.message), changed_kernels({bug.path: text}):
         bug.trial.run()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TRIALS)
 def test_without_a_bug_it_is_right(name: str) -> None:
     TRIALS[name].run()

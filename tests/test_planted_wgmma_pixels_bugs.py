@@ -15,6 +15,7 @@ from many_blocks import _INFINITE_WEIGHTS, _filled
 from many_wgmma import Trial
 from mutate_kernels import changed_kernels
 from test_planted_bugs import exchanged
+from tiers import first_of_each, report
 
 import gpuconv
 from gpuconv.cuda import choice, wgmma_plan
@@ -303,6 +304,7 @@ def three_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wgmma_plan, "_COUNTS", (3,))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TRIALS)
 def test_without_a_bug_it_is_right(name: str) -> None:
     TRIALS[name](seed=4, async_order="random")
@@ -314,7 +316,7 @@ def run(bug: Bug) -> None:
 
 
 @pytest.mark.usefixtures("cache_of_broken_kernels")
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", first_of_each(BUGS, report), ids=lambda bug: bug.name)
 def test_a_bug_is_noticed(bug: Bug) -> None:
     text = exchanged(bug.path, bug.old, bug.new)
     with pytest.raises(AssertionError, match=bug.message), changed_kernels({bug.path: text}):

@@ -35,6 +35,7 @@ from gpuconv.cuda.direct_work import Form
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.variant import Variant
 
+pytestmark = pytest.mark.sampled(3)
 over_direct_forms = pytest.mark.parametrize("form", direct_work.FORMS, ids=direct_forms.title)
 OPERATORS = ("conv", "conv_transpose")
 FORMS = [

@@ -176,6 +176,7 @@ def bits(operator: str, share: bool, multiprocessors: int | None = None, **optio
     return bytes(y.tobytes())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.emulator
 @pytest.mark.parametrize(("operator", "multiprocessors"), [("conv", None), ("conv", 3), ("conv_transpose", None)])
 def test_results_do_not_depend_on_the_order_of_blocks(operator: str, multiprocessors: int | None) -> None:

@@ -95,6 +95,13 @@ struct Two {
     Mapped mapped;                                       // 64
 };
 """
+CONSTANTS = """#include "divider.cuh"
+constexpr int kSum = kFour + 1;
+constexpr long long kOther = 2;
+void one() { }
+    constexpr int kTwice = 2, kOnce = 7;
+    constexpr int kTwice = 3;
+"""
 MORE = "struct Inner { short s; int n; };\nconstexpr int kFive = 5;\n"
 
 
@@ -183,15 +190,13 @@ def test_where_a_member_is() -> None:
 
 
 def test_constants_of_a_file_and_of_its_headers() -> None:
-    assert [structs.constant(name, "structs.cu") for name in ("kFour", "kTwo", "kFive")] == [4, 2, 5]
+    assert [structs.constant(name, "structs.cu") for name in ("kFour", "kTwo", "kFive", "kNone")] == [4, 2, 5, 3]
 
 
-@pytest.mark.parametrize("name", ["kNone", "kOther", "kSum"])
+@pytest.mark.parametrize("name", ["kMissing", "kOther", "kSum", "kTwice"])
 def test_constants_that_cannot_be_read(name: str, kernels: Write) -> None:
-    kernels(
-        {"constants.cu": '#include "divider.cuh"\nconstexpr int kSum = kFour + 1;\nconstexpr long long kOther = 2;\n'}
-    )
-    message = rf"^kernels_cu/constants\.cu and its headers declare no constant {name} as a number$"
+    kernels({"constants.cu": CONSTANTS})
+    message = rf"^kernels_cu/constants\.cu and its headers declare no constant {name} as a number, or several$"
     with pytest.raises(CompileError, match=message):
         structs.constant(name, "constants.cu")
 
@@ -208,7 +213,7 @@ def test_constants_that_cannot_be_read(name: str, kernels: Write) -> None:
         ("struct Odd { struct { int a; } b; };", r"struct Odd: its member 'struct { int a; } b' cannot be read"),
         ("struct Odd { virtual void f() { } int a; };", r"struct Odd: its member 'virtual void f\(\) { }' cannot"),
         ("struct Odd {\n#if 1\n int a;\n#endif\n};", r"struct Odd: its member '#if 1 int a' cannot be read"),
-        ("struct Odd { int a[NONE]; };", r"odd\.cu and its headers declare no constant NONE as a number"),
+        ("struct Odd { int a[NONE]; };", r"odd\.cu and its headers declare no constant NONE as a number, or several"),
         ("struct Odd { Missing a; };", r"odd\.cu and its headers declare no struct Missing that can be read"),
         ("struct alignas(16) Odd { int a; };", r"odd\.cu and its headers declare no struct Odd that can be read"),
         ("struct Odd { };", r"struct Odd has no members"),

@@ -69,6 +69,7 @@ def exact_of(given: Problem, arrays: Any) -> oracle.Exact:
     return found
 
 
+@pytest.mark.sampled(2)
 @over_problems
 @over_tiles
 @over_arithmetic
@@ -83,6 +84,7 @@ def test_integers_are_exact(dtype: Any, precision: str, tile: Tile, name: str) -
     assert np.array_equal(y, expected), layout
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stages", [3, 4, 5, 6])
 @over_tiles
 def test_every_number_of_stages_in_every_order_of_arrival(tile: Tile, stages: int) -> None:
@@ -96,6 +98,7 @@ def test_every_number_of_stages_in_every_order_of_arrival(tile: Tile, stages: in
         assert np.array_equal(y, expected), (seed, order)
 
 
+@pytest.mark.sampled(3)
 @over_arithmetic
 @over_tiles
 def test_random_numbers_are_within_the_bound(tile: Tile, dtype: Any, precision: str) -> None:
@@ -106,6 +109,7 @@ def test_random_numbers_are_within_the_bound(tile: Tile, dtype: Any, precision: 
     oracle.assert_close(y, exact_of(given, arrays), dtype, arithmetic)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", ["contiguous", "channels last"])
 @pytest.mark.parametrize("kinds", [("integers", "nonfinite"), ("nonfinite", "integers")])
 @pytest.mark.parametrize("name", ["vectors of four", "phases"])
@@ -126,6 +130,7 @@ def test_padding_adds_nothing_to_what_is_not_finite(
     oracle.assert_close(y, exact, dtype, "tensor cores" if precision == "ieee" else precision)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", ["contiguous", "channels last", "strided"])
 @pytest.mark.parametrize("name", ["vectors of four", "vectors of eight", "phases"])
 @over_arithmetic
@@ -172,6 +177,7 @@ def test_warps_hand_over_no_more_registers_than_a_launch_has(kernel: tuple[str, 
     assert not wgmma_tile.registers_fit(240, 40)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["contiguous", "channels last"])
 @pytest.mark.parametrize(("name", "most"), [("vectors of eight", 1), ("vectors of four", 2)])
 def test_vectors_fill_sectors_as_far_as_planes_begin_with_one(name: str, most: int, layout: str) -> None:
@@ -249,6 +255,7 @@ BUGS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("cache_of_broken_kernels")
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_in_how_y_is_written_is_noticed(name: str) -> None:

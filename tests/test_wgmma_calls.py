@@ -190,6 +190,7 @@ def test_weights_that_tma_cannot_fetch_are_packed_after_all() -> None:
             assert len(packs) == (k and not share)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("taps", [1, 3])
 def test_results_do_not_depend_on_the_order_of_blocks(layout: str, taps: int) -> None:

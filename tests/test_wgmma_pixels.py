@@ -84,6 +84,7 @@ def test_every_kernel_is_among_these() -> None:
     assert {(param.values[0], param.values[1]) for param in sampled()} == set(KERNELS)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TRANSPOSED)
 @pytest.mark.parametrize("form", ["rows", "patches_direct"])
 def test_integers_are_exact_in_conv_transpose(name: str, form: str) -> None:
@@ -102,6 +103,7 @@ def only(monkeypatch: pytest.MonkeyPatch, run: int, shares: tuple[int, int] | No
         monkeypatch.setattr(wgmma_pixels, "_shares", lambda _: iter((shares,)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ["rows", "patches_direct"])
 @pytest.mark.parametrize("run", [8, 16, 32, 64, 128])
 @pytest.mark.parametrize("shape", [(1, 36, 7, 40), (1, 36, 140)], ids=["rows", "one row"])
@@ -117,6 +119,7 @@ def test_runs_of_every_length(shape: Ints, run: int, form: str, monkeypatch: pyt
     np.testing.assert_array_equal(y, exact_of(given, arrays).value)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ["rows", "patches_direct"])
 @pytest.mark.parametrize("shares", [(3, 3), (1, 3), (1, 1)], ids=str)
 @pytest.mark.parametrize("strides", [[1, 1], [2, 1]], ids=str)
@@ -164,6 +167,7 @@ def resized(monkeypatch: pytest.MonkeyPatch) -> Any:
     return resize
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("tile", "precision", "changes"),
     [
@@ -189,6 +193,7 @@ def test_any_number_of_stages_in_every_order_of_arrival(
         np.testing.assert_array_equal(y, expected, err_msg=order)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("tile", PIXELS, ids=form_of)
 def test_shares_that_have_no_strip(tile: PixelsTile, monkeypatch: pytest.MonkeyPatch, resized: Any) -> None:
     """Three strips in four shares, the last of which has none, as two are of one each."""
@@ -213,6 +218,7 @@ def test_results_do_not_depend_on_the_order_of_blocks(wanted: str) -> None:
 # ---------------------------------------------------------------- numbers
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("wanted", "precision"), KERNELS[1::2])
 def test_random_numbers_are_within_the_bound(wanted: str, precision: str) -> None:
     given = conv((1, 40, 5, 40), (66, 40, 3, 2), False, pads=[2, 1, 0, 1], dilations=[1, 2])
@@ -238,6 +244,7 @@ def test_inputs_are_rounded_to_nearest_ties_away_from_zero() -> None:
         np.testing.assert_allclose(y[:, :32], x, rtol=2**-22.5)  # two parts of 11 bits, the second with its own sign
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kinds", [("integers", "nonfinite"), ("nonfinite", "integers")])
 @pytest.mark.parametrize(
     ("name", "wanted", "precision"),
@@ -256,6 +263,7 @@ def test_padding_adds_nothing_to_what_is_not_finite(
     check_not_finite(NOT_FINITE[name], wanted, SINGLE, precision, kinds)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00001, 0x7F7FFFFF], ids=hex)
 def test_no_rounding_makes_a_number_of_what_is_none(bits: int, precision: str) -> None:
@@ -271,6 +279,7 @@ def test_no_rounding_makes_a_number_of_what_is_none(bits: int, precision: str) -
 # ---------------------------------------------------------------- results
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("wanted", ["128x128_pixel_patches_direct", "64x256_pixel_rows"])
 @pytest.mark.parametrize("filters", [65, 66, 70])
 def test_channels_last_of_any_number_of_filters(filters: int, wanted: str) -> None:
@@ -284,6 +293,7 @@ def test_channels_last_of_any_number_of_filters(filters: int, wanted: str) -> No
         np.testing.assert_array_equal(y, np.maximum(exact, 0))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("share", [False, True], ids=["w", "packed w"])
 @pytest.mark.parametrize("wanted", ["128x128_pixel_rows", "64x256_pixel_rows_split"])
 def test_rows_from_other_addresses_are_copied_after_all(wanted: str, share: bool) -> None:

@@ -555,6 +555,7 @@ def test_every_kernel_reads_rows_as_they_are(x: Ints, w: Ints, attributes: dict[
         modelled(one, candidate, attributes, np.random.default_rng(1))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("x", "w", "attributes"),
     [

@@ -22,7 +22,7 @@ from gpuconv.cuda.variant import Variant
 from gpuconv.cuda.wgmma_plan import variant, variants
 from gpuconv.cuda.wgmma_tile import PixelsTile, StripsTile, Tile
 
-pytestmark = [needs_nvrtc, needs_disassembler]
+pytestmark = [needs_nvrtc, needs_disassembler, pytest.mark.sampled(3)]
 
 KERNELS = [("conv", "bfloat16", tile) for tile in wgmma_tile.TILES]
 KERNELS += [("conv", dtype, wgmma_tile.TILES[-1]) for dtype in ("float16", "float32")]

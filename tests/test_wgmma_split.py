@@ -35,6 +35,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("tile", [SMALL, TOGETHER], ids=["in turns", "together"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_shares_are_added_up(name: str, tile: Tile) -> None:
@@ -75,6 +76,7 @@ def test_who_adds_up_finishes() -> None:
     np.testing.assert_array_equal(y.astype(np.float64), expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tile", [SMALL, TOGETHER], ids=["in turns", "together"])
 @pytest.mark.parametrize("name", ["conv", "phases"])
 def test_the_bits_are_the_same_on_any_number_of_multiprocessors(name: str, tile: Tile) -> None:

@@ -201,6 +201,7 @@ STAYING = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("wanted", "dtype", "precision", "given", "slices"),
     STAYING,
@@ -276,6 +277,7 @@ def resized(monkeypatch: pytest.MonkeyPatch) -> Any:
     return resize
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("tile", "stages"),
     [*((ROWS[1], stages) for stages in (2, 3, 4, 5, 9)), (PATCHES[0], 2), (PATCHES[0], 5), (HALVES[0], 7)],
@@ -307,6 +309,7 @@ def strips_that_there_is_room_for() -> Iterator[Any]:
         yield pytest.param(tile, given, count, id=f"{form_of(tile)}-{count}")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("tile", "given", "count"), list(strips_that_there_is_room_for()))
 def test_every_number_of_strips_in_every_order_of_arrival(tile: StripsTile, given: Problem, count: int) -> None:
     """Of eight strips an item, or of fourteen small ones."""
@@ -328,6 +331,7 @@ def of_halves(given: Problem) -> Problem:
     return replace(given, x_shape=x, w_shape=w)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("tile", STRIPS, ids=form_of)
 @pytest.mark.parametrize(
     ("name", "splits", "inner"),
@@ -350,6 +354,7 @@ def test_short_shares(
     np.testing.assert_array_equal(y, exact_of(given, arrays).value.astype(BFLOAT16))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("wanted", [form_of(ROWS[0]), form_of(PATCHES[0])])
 def test_results_do_not_depend_on_the_order_of_blocks(wanted: str) -> None:
     given = PROBLEMS["as large as x"]
@@ -368,6 +373,7 @@ NOT_FINITE = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kinds", [("integers", "nonfinite"), ("nonfinite", "integers")])
 @pytest.mark.parametrize(
     ("name", "wanted", "dtype", "precision"),
@@ -403,6 +409,7 @@ def check_not_finite(
     oracle.assert_close(y, exact, dtype, "tensor cores" if precision == "ieee" else precision)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("wanted", "dtype", "precision"),
     [
@@ -453,6 +460,7 @@ def call_as_they_are(given: Problem, arrays: Sequence[Any], wanted: str, **optio
     return y
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("wanted", "dtype", "given"),
     WEIGHTS_AS_THEY_ARE,
@@ -487,6 +495,7 @@ def test_infinite_weights_that_are_read_as_they_are_add_nothing_to_padding(wante
 # ---------------------------------------------------------------- where x lies
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("share", [False, True], ids=["w", "packed w"])
 @pytest.mark.parametrize("wanted", ["128x256_rows", "64x256_rows_split"])
 def test_rows_from_other_addresses_are_copied_after_all(wanted: str, share: bool) -> None:

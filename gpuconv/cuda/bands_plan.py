@@ -1,6 +1,6 @@
 """Conv of stride 1 and ConvTranspose with few output channels, by bands of x in shared memory: one launch.
 
-The struct mirrors ``BandsParams`` of ``kernels_cu/conv_bands.cu``, where the kernel is explained. Three spatial axes,
+The kernel is in ``kernels_cu/conv_bands.cu``, which explains it. Three spatial axes,
 of which those outside may be of one element; a line is cut into rows.
 """
 
@@ -18,7 +18,7 @@ from gpuconv.cuda.bands_work import Axis, Form, Work
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant, types
 
 NAME = "conv_bands"
 MOST_FILTERS = 8  # of a group
@@ -221,19 +221,14 @@ def _struct(problem: Problem, axis: int) -> dict[str, Any]:
 # ---------------------------------------------------------------- variants
 
 
+_KERNEL = Kernel("conv_bands.cu", "conv_bands", "BandsParams", THREADS)
+
+
 def variant(dtype: str, form: Form) -> Variant:
     """Return the kernel of one form, for every rank up to three."""
-    entry = _dtypes.entry(dtype)
     sizes = (form.filters, form.rows, form.kernel_rows, form.kernel_columns)
-    return Variant(
-        name=f"{NAME}_{dtype}_3d_{form}",
-        source="conv_bands.cu",
-        function="conv_bands",
-        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, *map(str, sizes)),
-        parameter="BandsParams",
-        threads=THREADS,
-        blocks_per_sm=bands_tile.blocks_per_sm(form, dtype),
-    )
+    blocks = bands_tile.blocks_per_sm(form, dtype)
+    return _KERNEL.over(dtype, 3, str(form), types=types(dtype), sizes=sizes, blocks_per_sm=blocks)
 
 
 def variants() -> Iterator[Variant]:

@@ -8,17 +8,15 @@ from math import prod
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import fragments, launching, sums_plan
+from gpuconv.cuda import fragments, launching, structs, sums_plan
 from gpuconv.cuda.correlation import RANK, Problem, in_three_axes
 from gpuconv.cuda.plan import Launch
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
-_THREADS = 128
-_BLOCKS_PER_SM = 8
 _VECTOR = 16  # bytes
 _BUNDLES = 8  # vectors of channels of a pixel, that a block makes
 _PIXELS = 112  # of a block, at most: wherever they begin, a warp copies two rows of 16-bit elements at once
-_TILE_VECTORS = 968  # of a block, in shared memory
+_TILE_VECTORS = structs.constant("kTileVectors", "channels_last.cu")  # of a block, in shared memory
 _RUNS, _SINGLY, _BUNDLED = range(3)
 _AXES = ("image", "group", "channel")
 
@@ -188,19 +186,15 @@ def _run(planes: Planes) -> dict[str, int]:
 # ---------------------------------------------------------------- variants
 
 
+_KERNEL = Kernel("channels_last.cu", "channels_last", "ChannelsLastParams", threads=128, blocks_per_sm=8)
+
+
 def variant(name: str, dtype: str, precision: str) -> Variant:
     """Return the kernel for elements of a type in a precision; ``name`` says in profilers what it moves."""
-    short = _dtypes.entry(dtype).itemsize == 2
-    arithmetic = fragments.arithmetic_of(dtype, precision)
-    return Variant(
-        name=f"{name}_16bit_{RANK}d" if short else f"{name}_{dtype}_{RANK}d_{arithmetic.label}",
-        source="channels_last.cu",
-        function="channels_last",
-        arguments=("Copied16" if short else arithmetic.cuda,),
-        parameter="ChannelsLastParams",
-        threads=_THREADS,
-        blocks_per_sm=_BLOCKS_PER_SM,
-    )
+    kernel, arithmetic = replace(_KERNEL, name=name), fragments.arithmetic_of(dtype, precision)
+    if _dtypes.entry(dtype).itemsize == 2:
+        return kernel.over("16bit", RANK, types=("Copied16",))
+    return kernel.over(dtype, RANK, arithmetic.label, types=(arithmetic.cuda,))
 
 
 def variants() -> Iterator[Variant]:

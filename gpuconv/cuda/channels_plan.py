@@ -1,6 +1,6 @@
 """Conv of one channel a group (depthwise) with channels last, as a direct sum: one launch, which reads w as it is.
 
-The struct mirrors ``ConvChannelsParams`` of ``kernels_cu/conv_channels.cu``, where the forms are explained. Lower ranks
+The kernel is in ``kernels_cu/conv_channels.cu``, where the forms are explained. Lower ranks
 are of unit depth and height. ConvTranspose of stride 1 is Conv with its taps turned round.
 """
 
@@ -17,7 +17,7 @@ from gpuconv.cuda.channels_tile import FORMS, THREADS, Tile
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant, types
 
 NAME = "direct sums of neighbouring channels"
 _MOST_FILTERS = 4  # of a channel
@@ -120,18 +120,14 @@ def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:
 # ---------------------------------------------------------------- variants
 
 
+_KERNEL = Kernel("conv_channels.cu", "conv_channels", "ConvChannelsParams", THREADS, name="depthwise")
+
+
 def variant(dtype: str, form: tuple[int, int, int]) -> Variant:
     """Return the kernel of one form, for every rank up to three."""
-    entry, (stride, taps, _) = _dtypes.entry(dtype), form
-    return Variant(
-        name=f"depthwise_{dtype}_3d_channels_" + (f"{taps}s{stride}" if stride else "taps"),
-        source="conv_channels.cu",
-        function="conv_channels",
-        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, *map(str, form)),
-        parameter="ConvChannelsParams",
-        threads=THREADS,
-        blocks_per_sm=4 if stride == 0 else 3,
-    )
+    stride, taps, _ = form
+    label = f"channels_{taps}s{stride}" if stride else "channels_taps"
+    return _KERNEL.over(dtype, 3, label, types=types(dtype), sizes=form, blocks_per_sm=3 if stride else 4)
 
 
 def variants() -> Iterator[Variant]:

@@ -11,10 +11,8 @@ from gpuconv import _dtypes
 from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Ints
 from gpuconv.cuda import conv_plan, launching, params, sums_plan, weight_grad_plan
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
-_THREADS = 256
-_BLOCKS_PER_SM = 4
 _EXPAND_AXES, _ADD_AXES = (1, 6), (3, 5)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
 Geometry = ConvGeometry | ConvTransposeGeometry
 
@@ -83,7 +81,7 @@ def _expand(operator: str, shape: Ints, strides: Ints, dtype: str) -> Launch:
     extents, steps = sums_plan.collapsed(shape, strides)
     wide = sums_plan.needs_wide(operator, extents, steps, [3 * prod(shape)])
     rank = sums_plan.axes(len(extents), wide, _EXPAND_AXES)
-    chosen = _expand_variant(dtype, wide, rank)
+    chosen = _variant(_EXPAND, dtype, wide, rank)
     fields = {
         "elements": prod(shape),
         "extent": sums_plan.filled(extents, rank, 1),
@@ -107,7 +105,7 @@ def _add(operator: str, shape: Ints, strides: dict[str, Ints], dtype: str) -> La
         ],
     )
     rank = sums_plan.axes(len(extents), wide, _ADD_AXES)
-    chosen = _add_variant(dtype, wide, rank)
+    chosen = _variant(_ADD_TO, dtype, wide, rank)
     fields = {
         "elements": prod(shape),
         "b_stride": b_stride,
@@ -125,30 +123,17 @@ def _add(operator: str, shape: Ints, strides: dict[str, Ints], dtype: str) -> La
 # ---------------------------------------------------------------- variants
 
 
-def _variant(function: str, struct: str, dtype: str, wide: bool, rank: int) -> Variant:
-    index, real = params.index_name(wide), _dtypes.entry(_dtypes.entry(dtype).real).cuda
-    return Variant(
-        name=f"{function}_{dtype}_{rank}d{'_wide' if wide else ''}",
-        source="complex.cu",
-        function=function,
-        arguments=(real, index, str(rank)),
-        parameter=f"{struct}<{index}, {rank}>",
-        threads=_THREADS,
-        blocks_per_sm=_BLOCKS_PER_SM,
-    )
+_EXPAND = Kernel("complex.cu", "expand_complex", "ExpandComplexParams<{index}, {rank}>")
+_ADD_TO = Kernel("complex.cu", "add_to_complex", "AddToComplexParams<{index}, {rank}>")
 
 
-def _expand_variant(dtype: str, wide: bool, rank: int) -> Variant:
-    return _variant("expand_complex", "ExpandComplexParams", dtype, wide, rank)
-
-
-def _add_variant(dtype: str, wide: bool, rank: int) -> Variant:
-    return _variant("add_to_complex", "AddToComplexParams", dtype, wide, rank)
+def _variant(kernel: Kernel, dtype: str, wide: bool, rank: int) -> Variant:
+    return kernel.over(dtype, rank, types=(_dtypes.entry(_dtypes.entry(dtype).real).cuda,), wide=wide)
 
 
 def variants() -> Iterator[Variant]:
     """Yield the variants that are built ahead; those for arrays of more axes are compiled when first needed."""
     for dtype in _dtypes.COMPLEX_DTYPES:
         for wide in (False, True):
-            yield _expand_variant(dtype, wide, _EXPAND_AXES[wide])
-            yield _add_variant(dtype, wide, _ADD_AXES[wide])
+            yield _variant(_EXPAND, dtype, wide, _EXPAND_AXES[wide])
+            yield _variant(_ADD_TO, dtype, wide, _ADD_AXES[wide])

@@ -9,10 +9,8 @@ from gpuconv import _dtypes
 from gpuconv._geometry import Ints
 from gpuconv.cuda import launching, params, sums_plan
 from gpuconv.cuda.plan import Launch
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
-_THREADS = 256
-_BLOCKS_PER_SM = 4
 _AXES = (4, 6)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
 _WORDS = {2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 
@@ -38,18 +36,12 @@ def copy(operator: str, dtype: str, shape: Ints, strides: dict[str, Ints]) -> La
 # ---------------------------------------------------------------- variants
 
 
+_KERNEL = Kernel("copy.cu", "copy", "CopyParams<{index}, {rank}>")
+
+
 def variant(itemsize: int, wide: bool, rank: int) -> Variant:
     """Return the kernel for elements of so many bytes, along so many axes."""
-    index = params.index_name(wide)
-    return Variant(
-        name=f"copy_{8 * itemsize}bit_{rank}d{'_wide' if wide else ''}",
-        source="copy.cu",
-        function="copy",
-        arguments=(_WORDS[itemsize], index, str(rank)),
-        parameter=f"CopyParams<{index}, {rank}>",
-        threads=_THREADS,
-        blocks_per_sm=_BLOCKS_PER_SM,
-    )
+    return _KERNEL.over(f"{8 * itemsize}bit", rank, types=(_WORDS[itemsize],), wide=wide)
 
 
 def variants() -> Iterator[Variant]:

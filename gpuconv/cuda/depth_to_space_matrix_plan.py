@@ -6,7 +6,6 @@ One launch, which reads w as it is. The GEMM is that of ``depth_to_space_plan``,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -25,7 +24,7 @@ from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.matrix_plan import Tile
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
 NAME = "conv_transpose_matrix"
 _HALF = (Tile(64, 128, 32, 64, 2, 4, 2.3, 0.28),)
@@ -126,17 +125,12 @@ def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
 # ---------------------------------------------------------------- variants
 
 
+_KERNEL = Kernel(f"{NAME}.cu", NAME, "DepthToSpaceParams<int, 3>")
+
+
 def variant(dtype: str, precision: str, tile: Tile) -> Variant:
     """Return the kernel of one tile."""
-    conv = matrix_plan.variant(dtype, precision, _INPUTS, tile)
-    return replace(
-        conv,
-        name=conv.name.replace("conv_matrix", NAME).removesuffix(f"_{_INPUTS}"),
-        source=f"{NAME}.cu",
-        function=NAME,
-        arguments=conv.arguments[:-1],
-        parameter="DepthToSpaceParams<int, 3>",
-    )
+    return matrix_plan.of_tile(_KERNEL, dtype, precision, tile)
 
 
 def forms() -> Iterator[tuple[str, str, Tile]]:

@@ -12,14 +12,13 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from gpuconv import _dtypes
 from gpuconv.cuda import correlation, gemm_fields, gemm_plan, launching, model, params
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant, types
 
 _HALF = (Tile(64, 64, 16, 8, 4, 4, 0.72), Tile(16, 128, 16, 4, 4, 4, 0.51))
 _TILES = {
@@ -157,19 +156,14 @@ def fields(problem: Problem, rows: Problem, tiles: tuple[int, int], weights: Pac
     }
 
 
+_KERNEL = Kernel(f"{NAME}.cu", NAME, "DepthToSpaceParams<{index}, {rank}>")
+
+
 def variant(dtype: str, tile: Tile) -> Variant:
     """Return the kernel of one tile."""
-    entry = _dtypes.entry(dtype)
     sizes = (tile.block_m, tile.block_n, tile.block_k, tile.thread_m, tile.thread_n)
-    return Variant(
-        name=f"{NAME}_{dtype}_3d_{tile}",
-        source=f"{NAME}.cu",
-        function=NAME,
-        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, "int", "3", *map(str, sizes)),
-        parameter="DepthToSpaceParams<int, 3>",
-        threads=tile.threads,
-        blocks_per_sm=tile.blocks_per_sm,
-    )
+    form, blocks = str(tile), tile.blocks_per_sm
+    return _KERNEL.over(dtype, 3, form, types=types(dtype), sizes=sizes, threads=tile.threads, blocks_per_sm=blocks)
 
 
 def forms() -> Iterator[tuple[str, Tile]]:

@@ -1,6 +1,6 @@
 """ConvTranspose of one channel a group (depthwise) with strides, as a direct sum: one launch, which reads w as it is.
 
-The struct mirrors ``DepthwiseTransposeParams`` of ``kernels_cu/conv_transpose_depthwise.cu``. A single axis is a row.
+The kernel is in ``kernels_cu/conv_transpose_depthwise.cu``. A single axis is a row.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpuconv.cuda import launching, model, multiples, params
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant, types
 
 NAME = "depthwise columns"
 _THREADS = 256
@@ -142,18 +142,14 @@ def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
 # ---------------------------------------------------------------- variants
 
 
+_KERNEL = Kernel(
+    "conv_transpose_depthwise.cu", "conv_transpose_depthwise", "DepthwiseTransposeParams", _THREADS, blocks_per_sm=5
+)
+
+
 def variant(dtype: str) -> Variant:
     """Return the kernel for a dtype, for one axis and two."""
-    entry = _dtypes.entry(dtype)
-    return Variant(
-        name=f"conv_transpose_depthwise_{dtype}_2d",
-        source="conv_transpose_depthwise.cu",
-        function="conv_transpose_depthwise",
-        arguments=(entry.cuda, _dtypes.sums(dtype).cuda),
-        parameter="DepthwiseTransposeParams",
-        threads=_THREADS,
-        blocks_per_sm=5,
-    )
+    return _KERNEL.over(dtype, 2, types=types(dtype))
 
 
 def variants() -> Iterator[Variant]:

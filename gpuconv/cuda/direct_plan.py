@@ -1,12 +1,13 @@
 """Conv of few channels a group, depthwise above all, and ConvTranspose of stride 1, as a direct sum: one launch.
 
-The struct mirrors ``DirectParams`` of ``kernels_cu/conv_direct.cu``, where the forms are explained. Axes are depth, row
+The kernel is in ``kernels_cu/conv_direct.cu``, where the forms are explained. Axes are depth, row
 and column; lower ranks are of unit depth and height. ConvTranspose of stride 1 is Conv with its taps turned round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from math import gcd
 from typing import Any
@@ -18,7 +19,7 @@ from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.direct_work import FORMS, GROUPED, THREADS, Form, axes_of, weights_of, work_of
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant, types
 
 NAME = "direct sums"
 _MOST_CHANNELS = 32  # of a group, and as many filters
@@ -113,20 +114,16 @@ def _width(shape: Ints, strides: Ints, vector: int) -> int:
 # ---------------------------------------------------------------- variants
 
 
+_KERNEL = Kernel("conv_direct.cu", "conv_direct", "DirectParams", THREADS, name="depthwise")
+_GROUPED = replace(_KERNEL, name="grouped")
+
+
 def variant(dtype: str, form: Form) -> Variant:
     """Return the kernel of one form, for every rank up to three."""
-    entry = _dtypes.entry(dtype)
-    accumulator = _dtypes.sums(dtype).cuda
-    sizes = (form.filters, form.rows, form.kernel, form.stride)
-    return Variant(
-        name=f"{'grouped' if form.filters == GROUPED else 'depthwise'}_{dtype}_3d_{form}",
-        source="conv_direct.cu",
-        function="conv_direct",
-        arguments=(entry.cuda, accumulator, *map(str, sizes), str(form.line).lower()),
-        parameter="DirectParams",
-        threads=THREADS,
-        blocks_per_sm=form.blocks_per_sm(entry.accumulator),
-    )
+    sizes = (form.filters, form.rows, form.kernel, form.stride, form.line)
+    blocks = form.blocks_per_sm(_dtypes.entry(dtype).accumulator)
+    kernel = _GROUPED if form.filters == GROUPED else _KERNEL
+    return kernel.over(dtype, 3, str(form), types=types(dtype), sizes=sizes, blocks_per_sm=blocks)
 
 
 def variants() -> Iterator[Variant]:

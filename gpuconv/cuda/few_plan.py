@@ -15,7 +15,7 @@ from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant, types
 
 NAME = "conv_few"
 _FILTERS = (4, 8)  # of a kernel, at most
@@ -102,18 +102,14 @@ def _channels_at_once(problem: Problem, filters: int) -> int:
 # ---------------------------------------------------------------- variants
 
 
+_KERNEL = Kernel("conv_few.cu", "conv_few", "ConvFewParams<{index}, {rank}>", _THREADS)
+
+
 def variant(dtype: str, filters: int) -> Variant:
     """Return the kernel for up to so many output channels."""
-    entry = _dtypes.entry(dtype)
-    return Variant(
-        name=f"conv_few_{dtype}_{RANK}d_{filters}x{_PIXELS}",
-        source="conv_few.cu",
-        function="conv_few",
-        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, "int", str(RANK), str(filters)),
-        parameter=f"ConvFewParams<int, {RANK}>",
-        threads=_THREADS,
-        blocks_per_sm=_BLOCKS_PER_SM[dtype][_FILTERS.index(filters)],
-    )
+    blocks = _BLOCKS_PER_SM[dtype][_FILTERS.index(filters)]
+    form = f"{filters}x{_PIXELS}"
+    return _KERNEL.over(dtype, RANK, form, types=types(dtype), sizes=(filters,), blocks_per_sm=blocks)
 
 
 def variants() -> Iterator[Variant]:

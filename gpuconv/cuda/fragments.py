@@ -1,6 +1,6 @@
 """Products on tensor cores: the ways to multiply, and weights packed as the fragments that are multiplied.
 
-The struct of the launch that packs mirrors ``PackFragmentsParams`` of ``kernels_cu/pack_fragments.cu``.
+The kernel that packs is in ``kernels_cu/pack_fragments.cu``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpuconv.cuda import gemm_fields
 from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.plan import Launch
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
 FRAGMENT_BYTES = 16 * 32  # 16 output channels by 32 bytes of K
 _TAPS = 64  # of a block of pack_fragments.cu
@@ -115,15 +115,10 @@ def packing(
     return gemm_fields.packing_launch(problem.operator, chosen, blocks, fields, tickets)
 
 
+_KERNEL = Kernel("pack_fragments.cu", "pack_fragments", f"PackFragmentsParams<{RANK}>")
+
+
 def packing_variant(dtype: str, precision: str) -> Variant:
     """Return the kernel that packs weights as fragments."""
     arithmetic = arithmetic_of(dtype, precision)
-    return Variant(
-        name=f"pack_fragments_{dtype}_{RANK}d_{arithmetic.label}",
-        source="pack_fragments.cu",
-        function="pack_fragments",
-        arguments=(arithmetic.cuda,),
-        parameter=f"PackFragmentsParams<{RANK}>",
-        threads=256,
-        blocks_per_sm=4,
-    )
+    return _KERNEL.over(dtype, RANK, arithmetic.label, types=(arithmetic.cuda,))

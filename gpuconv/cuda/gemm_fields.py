@@ -8,10 +8,10 @@ from math import gcd, prod
 from typing import Any
 
 from gpuconv._geometry import Ints
-from gpuconv.cuda import launching, params, structs
+from gpuconv.cuda import launching, structs
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Launch, Plan
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Variant, index_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,11 @@ class Divisible:
     plan: Callable[[], Plan]
 
 
-KERNELS = {  # source, function on the cores' own multipliers, template of the one parameter
-    "conv": ("conv_implicit_gemm.cu", "conv_implicit_gemm", "ConvParams"),
-    "conv_transpose": ("conv_transpose.cu", "conv_transpose", "ConvTransposeParams"),
-}
-SPLIT_KERNELS = {  # that make whole tiles, or a share of one
-    "conv": ("conv_split.cu", "conv_split", "ConvSplitParams"),
-    "conv_transpose": ("conv_transpose_split.cu", "conv_transpose_split", "ConvTransposeSplitParams"),
+SOURCES = {  # by operator and whether kernels also make a share of a tile: the file, and the struct
+    ("conv", False): ("conv_implicit_gemm.cu", "ConvParams"),
+    ("conv", True): ("conv_split.cu", "ConvSplitParams"),
+    ("conv_transpose", False): ("conv_transpose.cu", "ConvTransposeParams"),
+    ("conv_transpose", True): ("conv_transpose_split.cu", "ConvTransposeSplitParams"),
 }
 ALL, SUMS, TOTALS = range(3)  # of what a launch of split_k.cuh makes
 
@@ -126,7 +124,7 @@ def roles(problem: Problem, place: str = "common") -> dict[str, str]:
 
 def taps_bytes(rank: int, wide: bool = False) -> int:
     """Return the bytes of the taps of a phase, as blocks of ConvTranspose keep them in shared memory."""
-    return structs.layout(f"Taps<{params.index_name(wide)}, {rank}>", "include/correlation.cuh").itemsize
+    return structs.layout(f"Taps<{index_name(wide)}, {rank}>", "include/correlation.cuh").itemsize
 
 
 def common(problem: Problem, tiles: tuple[int, int], weights: PackedWeights) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """Conv and ConvTranspose as implicit GEMM on the cores' own multipliers: the kernels that accept every problem.
 
-Two launches, one that packs the weights and one that makes the tiles. The structs mirror those of
-``kernels_cu/include/correlation.cuh`` and of the kernels.
+Two launches, one that packs the weights and one that makes the tiles. Their structs begin with that of
+``kernels_cu/include/correlation.cuh``.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from itertools import product
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import gemm_fields, launching, model, params
+from gpuconv.cuda import gemm_fields, launching, model, structs
 from gpuconv.cuda.correlation import RANK, Problem, in_axes
 from gpuconv.cuda.gemm_fields import Divisible, PackedWeights
 from gpuconv.cuda.offers import Candidate, Offer
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant, types
 
 _STAGES = 3
 _ROWWISE = 0.75  # of the multiplications' share, where the tap of every row must be found
 NAME = "implicit GEMM"
-_SQUARE = 32  # of pack_weights.cu
+_SQUARE = structs.constant("kSquare", "pack_weights.cu")
 _WIDE_RANK = 4  # of kernels with 64-bit indices for problems of this rank and lower ones
 
 
@@ -235,19 +235,21 @@ def packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
 # ---------------------------------------------------------------- variants
 
 
+_PACKING = Kernel("pack_weights.cu", "pack_weights", "PackParams<{index}, {rank}>")
+_KERNELS = {
+    (operator, splits): Kernel(source, source.removesuffix(".cu"), f"{struct}<{{index}}, {{rank}}>", name=operator)
+    for (operator, splits), (source, struct) in gemm_fields.SOURCES.items()
+}
+
+
 def variant(operator: str, dtype: str, wide: bool, rank: int, tile: Tile, uniform: bool) -> Variant:
     """Return the tile kernel of one operator."""
-    entry, index = _dtypes.entry(dtype), params.index_name(wide)
-    sizes = (tile.block_m, tile.block_n, tile.block_k, tile.thread_m, tile.thread_n)
-    sums = _dtypes.sums(dtype).cuda
-    splits = _splits(operator, dtype, wide, rank, tile, uniform)
-    source, function, struct = gemm_fields.SPLIT_KERNELS[operator] if splits else gemm_fields.KERNELS[operator]
-    return Variant(
-        name=f"{operator}_{dtype}_{rank}d_{tile}{'_uniform' if uniform else ''}{'_wide' if wide else ''}",
-        source=source,
-        function=function,
-        arguments=(entry.cuda, sums, index, *map(str, (rank, *sizes)), str(uniform).lower()),
-        parameter=f"{struct}<{index}, {rank}>",
+    kernel = _KERNELS[operator, _splits(operator, dtype, wide, rank, tile, uniform)]
+    return kernel.over(
+        *(dtype, rank, str(tile), "uniform" * uniform),
+        types=types(dtype),
+        sizes=(tile.block_m, tile.block_n, tile.block_k, tile.thread_m, tile.thread_n, uniform),
+        wide=wide,
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm - wide,  # 64-bit numbers take more registers
     )
@@ -260,16 +262,7 @@ def _splits(operator: str, dtype: str, wide: bool, rank: int, tile: Tile, unifor
 
 def packing_variant(dtype: str, wide: bool, rank: int) -> Variant:
     """Return the kernel that packs weights."""
-    entry, index = _dtypes.entry(dtype), params.index_name(wide)
-    return Variant(
-        name=f"pack_weights_{dtype}_{rank}d{'_wide' if wide else ''}",
-        source="pack_weights.cu",
-        function="pack_weights",
-        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, index, str(rank)),
-        parameter=f"PackParams<{index}, {rank}>",
-        threads=256,
-        blocks_per_sm=4,
-    )
+    return _PACKING.over(dtype, rank, types=types(dtype), wide=wide)
 
 
 def variants() -> Iterator[Variant]:

@@ -19,7 +19,7 @@ from gpuconv.cuda.grouped_tile import Tile
 from gpuconv.cuda.grouped_work import MOST_CHANNELS, Form
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
 NAME = "groups packed for tensor cores"
 _OUTPUTS = ("single", "pairs", "chunks")  # as in ``include/wide_outputs.cuh``
@@ -115,16 +115,19 @@ def _weights_fields(tile: Tile) -> Mapping[str, Any]:
 # ---------------------------------------------------------------- variants
 
 
+_KERNELS = {
+    "conv": Kernel("conv_grouped.cu", "conv_grouped", "ConvGroupedParams"),
+    "conv_transpose": Kernel("conv_grouped.cu", "conv_transpose_grouped", "ConvTransposeGroupedParams"),
+}
+
+
 def variant(operator: str, dtype: str, precision: str, form: Form) -> Variant:
     """Return the kernel of one operator."""
     arithmetic = fragments.arithmetic_of(dtype, precision)
-    struct = "ConvGroupedParams" if operator == "conv" else "ConvTransposeGroupedParams"
-    return Variant(
-        name=f"{operator}_grouped_{dtype}_{RANK}d_{arithmetic.label}_{form}",
-        source="conv_grouped.cu",
-        function=f"{operator}_grouped",
-        arguments=(arithmetic.cuda, str(form.block_m), str(form.warp_n), str(form.warps)),
-        parameter=struct,
+    return _KERNELS[operator].over(
+        *(dtype, RANK, arithmetic.label, str(form)),
+        types=(arithmetic.cuda,),
+        sizes=(form.block_m, form.warp_n, form.warps),
         threads=form.threads,
         blocks_per_sm=form.blocks_per_sm,
     )

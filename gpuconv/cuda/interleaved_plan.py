@@ -17,7 +17,7 @@ from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.limits import RESERVED_BYTES
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant, types
 
 # 128 channels in one block are too many sums to lay into shared memory; few channels in a group make slices of 8.
 _SHALLOW = Tile(16, 128, 8, 4, 4, 4, 0.51, rowwise=False)
@@ -130,17 +130,15 @@ def _plan(problem: Problem, tile: Tile, uniform: bool) -> Plan:
     return gemm_plan.with_packing(problem, False, launch, reasons)
 
 
+_KERNEL = Kernel(f"{NAME}.cu", NAME, "ConvTransposeParams<{index}, {rank}>")
+
+
 def variant(dtype: str, tile: Tile, uniform: bool) -> Variant:
     """Return the kernel of one tile."""
-    entry = _dtypes.entry(dtype)
-    sizes = (tile.block_m, tile.block_n, tile.block_k, tile.thread_m, tile.thread_n)
-    numbers = ("int", "3", *map(str, sizes), str(uniform).lower())
-    return Variant(
-        name=f"{NAME}_{dtype}_3d_{tile}{'_uniform' if uniform else ''}",
-        source=f"{NAME}.cu",
-        function=NAME,
-        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, *numbers),
-        parameter="ConvTransposeParams<int, 3>",
+    return _KERNEL.over(
+        *(dtype, 3, str(tile), "uniform" * uniform),
+        types=types(dtype),
+        sizes=(tile.block_m, tile.block_n, tile.block_k, tile.thread_m, tile.thread_n, uniform),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )

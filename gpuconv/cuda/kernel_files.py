@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuconv._errors import CompileError
 
-_INCLUDE = re.compile(r'\s*#\s*include\s*"([^"]+)"')
+_INCLUDE = re.compile(r'^[^\S\n]*#[^\S\n]*include[^\S\n]*"([^"]+)"', re.MULTILINE)
 
 
 @cache
@@ -42,7 +42,6 @@ def text(root: Any, path: str) -> str:
     return found
 
 
-def header(line: str) -> str | None:
-    """Return the path of the header that a line includes by ``#include "name.cuh"``, or None."""
-    found = _INCLUDE.match(line)
-    return None if found is None else f"include/{found[1]}"
+def headers(text: str) -> list[str]:
+    """Return the paths of the headers that a text, or a line, includes by ``#include "name.cuh"``."""
+    return [f"include/{name}" for name in _INCLUDE.findall(text)]

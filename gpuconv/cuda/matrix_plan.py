@@ -15,13 +15,13 @@ from math import gcd, prod
 
 from gpuconv import _dtypes
 from gpuconv.cuda import correlation, fragments, gemm_fields, launching, mma_plan, model
-from gpuconv.cuda.correlation import Problem
+from gpuconv.cuda.correlation import RANK, Problem
 from gpuconv.cuda.fragments import Arithmetic
 from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pointwise_plan import step
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
 NAME = "conv_matrix"
 _CHUNK = 16  # bytes of a copy, where rows begin on so many
@@ -211,17 +211,24 @@ def _copied_at_once(problem: Problem, inputs: str) -> int:
 # ---------------------------------------------------------------- variants
 
 
+_KERNEL = Kernel("conv_matrix.cu", NAME, "ConvMatrixParams")
+
+
 def variant(dtype: str, precision: str, inputs: str, tile: Tile) -> Variant:
     """Return the kernel of one tile."""
+    return of_tile(_KERNEL, dtype, precision, tile, inputs, (inputs == "pixels",))
+
+
+def of_tile(
+    kernel: Kernel, dtype: str, precision: str, tile: Tile, form: str = "", flags: tuple[bool, ...] = ()
+) -> Variant:
+    """Return a kernel that multiplies by one of these tiles."""
     arithmetic = fragments.arithmetic_of(dtype, precision)
     block_k = _SLICE // _dtypes.entry(dtype).itemsize
-    sizes = (tile.block_m, tile.block_n, block_k, tile.warp_m, tile.warp_n, tile.stages)
-    return Variant(
-        name=f"conv_matrix_{dtype}_3d_{arithmetic.label}_{tile}x{block_k}_{inputs}",
-        source="conv_matrix.cu",
-        function="conv_matrix",
-        arguments=(arithmetic.cuda, *map(str, sizes), str(inputs == "pixels").lower()),
-        parameter="ConvMatrixParams",
+    return kernel.over(
+        *(dtype, RANK, arithmetic.label, f"{tile}x{block_k}", form),
+        types=(arithmetic.cuda,),
+        sizes=(tile.block_m, tile.block_n, block_k, tile.warp_m, tile.warp_n, tile.stages, *flags),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )

@@ -18,7 +18,7 @@ from gpuconv.cuda.mma_tile import Form, Tile
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
 from gpuconv.cuda.runs import Runs
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
 NAME = "tensor cores"
 _TABLE_ROWS = 1024  # rows of K that fit the table of the form that finds the tap of every row
@@ -155,19 +155,22 @@ def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
 # ---------------------------------------------------------------- variants
 
 
+_KERNELS = {
+    (operator, splits): Kernel(
+        source, f"{operator}_split_mma" if splits else f"{operator}_mma", f"{struct}<int, {RANK}>", name=operator
+    )
+    for (operator, splits), (source, struct) in gemm_fields.SOURCES.items()
+}
+
+
 def variant(operator: str, dtype: str, precision: str, tile: Tile, form: Form) -> Variant:
     """Return the tile kernel of one operator."""
     arithmetic = fragments.arithmetic_of(dtype, precision)
     sizes = (tile.block_m, tile.block_n, form.block_k, tile.warp_m, tile.warp_n, form.stages)
-    splits = mma_tile.divisible(arithmetic, tile, form)
-    source, _, struct = gemm_fields.SPLIT_KERNELS[operator] if splits else gemm_fields.KERNELS[operator]
-    shape = f"{tile.block_m}x{tile.block_n}x{form.block_k}"
-    return Variant(
-        name=f"{operator}_{dtype}_{RANK}d_{arithmetic.label}_{shape}_{form.gather}",
-        source=source,
-        function=f"{operator}_split_mma" if splits else f"{operator}_mma",
-        arguments=(arithmetic.cuda, *map(str, sizes), f"Gather::k{form.gather.capitalize()}"),
-        parameter=f"{struct}<int, {RANK}>",
+    return _KERNELS[operator, mma_tile.divisible(arithmetic, tile, form)].over(
+        *(dtype, RANK, arithmetic.label, f"{tile.block_m}x{tile.block_n}x{form.block_k}", form.gather),
+        types=(arithmetic.cuda,),
+        sizes=(*sizes, f"Gather::k{form.gather.capitalize()}"),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )

@@ -20,11 +20,6 @@ INDEX_LIMIT = 2**31 - 2**16  # of an offset or a coordinate in 32 bits; the rest
 _WIDE_LIMIT = 2**63 - 2**32
 
 
-def index_name(wide: bool) -> str:
-    """Return the CUDA name of ``Index``."""
-    return "long long" if wide else "int"
-
-
 def division(divisor: int, wide: bool) -> tuple[int, ...]:
     """Return the fields of the ``Divider`` for one divisor; 0 stands for an empty axis, whose numbers are never split.
 

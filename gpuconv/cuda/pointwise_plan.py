@@ -18,7 +18,7 @@ from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.gemm_plan import Tile
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
 NAME = "conv_pointwise"
 _TILES = (Tile(128, 128, 16, 8, 8, 2, 0.84), Tile(64, 64, 16, 8, 4, 4, 0.72))
@@ -110,18 +110,14 @@ def _plan(problem: Problem, tile: Tile) -> Plan:
 # ---------------------------------------------------------------- variants
 
 
+_KERNEL = Kernel("conv_pointwise.cu", "conv_pointwise", "ConvPointwiseParams")
+
+
 def variant(tile: Tile) -> Variant:
     """Return the kernel of one tile."""
     sizes = (tile.block_m, tile.block_n, tile.block_k, tile.thread_m, tile.thread_n)
-    return Variant(
-        name=f"conv_pointwise_float32_1d_{tile}",
-        source="conv_pointwise.cu",
-        function="conv_pointwise",
-        arguments=("float", *map(str, sizes)),
-        parameter="ConvPointwiseParams",
-        threads=tile.threads,
-        blocks_per_sm=tile.blocks_per_sm,
-    )
+    form, blocks = str(tile), tile.blocks_per_sm
+    return _KERNEL.over("float32", 1, form, types=("float",), sizes=sizes, threads=tile.threads, blocks_per_sm=blocks)
 
 
 def variants() -> Iterator[Variant]:

@@ -1,6 +1,6 @@
 """MaxPool over channels that lie one after another: channels last.
 
-The struct mirrors ``ChannelPoolParams`` of ``kernels_cu/max_pool_channels.cu``.
+The kernel is in ``kernels_cu/max_pool_channels.cu``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from itertools import product
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import pool_general
+from gpuconv.cuda import pool_general, structs
 from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
@@ -22,11 +22,11 @@ from gpuconv.cuda.pool_problem import (
     used_strides,
     window_refusal,
 )
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
 NAME = "channels"
 _THREADS = 256
-_MOST = 3  # kMost in max_pool_channels.cu
+_MOST = structs.constant("kMost", "max_pool_channels.cu")
 _LONG_WALK, _SHORT_WALK = 8, 4  # outputs that share columns, at most
 _THREADS_WANTED = 1024  # of each multiprocessor; for fewer of them, short walks
 # Instructions, with Indices or without (and of bytes): of an output's vector, its columns, and their loads; counted.
@@ -84,17 +84,14 @@ def vector(problem: Problem) -> int:
 # ---------------------------------------------------------------- kernels
 
 
+_KERNEL = Kernel("max_pool_channels.cu", "max_pool_channels", "ChannelPoolParams", _THREADS, name="max_pool")
+
+
 def variant(dtype: str, indices: bool) -> Variant:
     """Return the kernel for a dtype, with indices or without."""
-    return Variant(
-        name=f"max_pool_{dtype}_3d_channels" + "_indices" * indices,
-        source="max_pool_channels.cu",
-        function="max_pool_channels",
-        arguments=(_dtypes.entry(dtype).cuda, str(indices).lower()),
-        parameter="ChannelPoolParams",
-        threads=_THREADS,
-        blocks_per_sm=_blocks_per_sm(dtype, indices),
-    )
+    blocks = _blocks_per_sm(dtype, indices)
+    element, form = _dtypes.entry(dtype).cuda, "indices" * indices
+    return _KERNEL.over(dtype, 3, NAME, form, types=(element,), sizes=(indices,), blocks_per_sm=blocks)
 
 
 def _blocks_per_sm(dtype: str, indices: bool) -> int:

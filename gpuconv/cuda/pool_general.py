@@ -1,6 +1,6 @@
 """MaxPool with one output a thread: the kernel that accepts every problem.
 
-The struct mirrors ``MaxPoolParams`` of ``kernels_cu/max_pool.cu``; strides count elements.
+The kernel is in ``kernels_cu/max_pool.cu``; strides count elements.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import params
+from gpuconv.cuda import params, structs
 from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.offers import Candidate, Offer
 from gpuconv.cuda.plan import Launch, Limits, Plan
 from gpuconv.cuda.pool_problem import OPERATOR, Problem, roles, seconds, used, used_strides
 from gpuconv.cuda.sums_plan import array_fields, axes, filled
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
 NAME = "one output a thread"
 _THREADS = 256
-_BATCH = 3  # kBatch in max_pool.cu: numbers of places run up to so many taps past a window
+_BATCH = structs.constant("kBatch", "max_pool.cu")  # numbers of places run up to so many taps past a window
 _AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
 # Instructions, with Indices or without: of an output, of each of its rows, of each of their batches; counted, in PTX.
 _INSTRUCTIONS = {False: (100, 13, 19), True: (100, 13, 37)}
@@ -58,18 +58,13 @@ def _largest(problem: Problem) -> int:
 # ---------------------------------------------------------------- kernels
 
 
+_KERNEL = Kernel("max_pool.cu", "max_pool", "MaxPoolParams<{index}, {rank}>", _THREADS)
+
+
 def variant(dtype: str, wide: bool, ndim: int, indices: bool) -> Variant:
     """Return the kernel for a dtype, an index width, a number of spatial axes, with indices or without."""
-    index = params.index_name(wide)
-    return Variant(
-        name=f"max_pool_{dtype}_{ndim}d" + "_indices" * indices + "_wide" * wide,
-        source="max_pool.cu",
-        function="max_pool",
-        arguments=(_dtypes.entry(dtype).cuda, index, str(ndim), str(indices).lower()),
-        parameter=f"MaxPoolParams<{index}, {ndim}>",
-        threads=_THREADS,
-        blocks_per_sm=_blocks_per_sm(wide, ndim),
-    )
+    element, form, blocks = _dtypes.entry(dtype).cuda, "indices" * indices, _blocks_per_sm(wide, ndim)
+    return _KERNEL.over(dtype, ndim, form, types=(element,), sizes=(indices,), wide=wide, blocks_per_sm=blocks)
 
 
 def _blocks_per_sm(wide: bool, ndim: int) -> int:

@@ -1,6 +1,6 @@
 """The gradient of MaxPool with one element a thread: the kernel that accepts every problem.
 
-The struct mirrors ``MaxPoolGradParams`` of ``kernels_cu/max_pool_grad.cu``; strides count elements.
+The kernel is in ``kernels_cu/max_pool_grad.cu``; strides count elements.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpuconv.cuda.offers import Candidate, Offer
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_grad_problem import OPERATOR, Problem, one_launch, seconds
 from gpuconv.cuda.sums_plan import array_fields, axes, filled
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant, types
 
 _THREADS = 256
 NAME = "one element a thread"
@@ -73,18 +73,13 @@ def _instructions(problem: Problem) -> float:
 # ---------------------------------------------------------------- kernels
 
 
+_KERNEL = Kernel("max_pool_grad.cu", "max_pool_grad", "MaxPoolGradParams<{index}, {rank}>")
+
+
 def variant(dtype: str, wide: bool, ndim: int) -> Variant:
     """Return the kernel for a dtype, an index width and a number of spatial axes."""
-    entry, index = _dtypes.entry(dtype), params.index_name(wide)
-    return Variant(
-        name=f"max_pool_grad_{dtype}_{ndim}d" + "_wide" * wide,
-        source="max_pool_grad.cu",
-        function="max_pool_grad",
-        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, index, str(ndim)),
-        parameter=f"MaxPoolGradParams<{index}, {ndim}>",
-        threads=_THREADS,
-        blocks_per_sm=_BLOCKS_PER_SM - wide,  # 64-bit numbers take more registers
-    )
+    blocks = _KERNEL.blocks_per_sm - wide  # 64-bit numbers take more registers
+    return _KERNEL.over(dtype, ndim, types=types(dtype), wide=wide, blocks_per_sm=blocks)
 
 
 def variants() -> Iterator[Variant]:

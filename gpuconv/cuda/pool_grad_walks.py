@@ -1,6 +1,6 @@
 """The gradient of MaxPool down the columns of x, for windows of few rows.
 
-The struct mirrors ``WalkPoolGradParams`` of ``kernels_cu/max_pool_grad_walks.cu``.
+The kernel is in ``kernels_cu/max_pool_grad_walks.cu``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import params
+from gpuconv.cuda import params, structs
 from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_grad_problem import OPERATOR, Problem, one_launch, seconds
 from gpuconv.cuda.pool_problem import Axis
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant, types
 
 NAME = "walks"
 _THREADS = 256
-_NAMED = (4, 2, 13)  # kMostWindows, kMostColumns and kMostRows in max_pool_grad_walks.cu
+_NAMED = tuple(structs.constant(f"kMost{each}", "max_pool_grad_walks.cu") for each in ("Windows", "Columns", "Rows"))
 _WALKS = (32, 16, 8, 4, 2, 1)  # rows of windows
 WINDOWS_WANTED = 2048  # that threads of each multiprocessor load at a time; for fewer of them, shorter walks
 _OF_ANY = 55  # instructions of each row of windows besides, where the stride is any; counted
@@ -133,7 +133,8 @@ class Columns:
             begin = 0 if shape.columns == 1 else (self.left(shape) + window) * shape.stride - width.pad
             if 0 <= column - begin < width.reach or shape.columns == 1:
                 found[window, column, row] = row * self.places[3] + column * self.places[4]
-        return found.tolist()
+        numbers: list[list[list[int]]] = found.tolist()
+        return numbers
 
     def step(self, shape: Shape) -> int:
         """Return the rows of x from one row of windows to the next."""
@@ -242,19 +243,13 @@ def _met(axis: Axis) -> int:
 # ---------------------------------------------------------------- kernels
 
 
+_KERNEL = Kernel("max_pool_grad_walks.cu", "max_pool_grad_walks", "WalkPoolGradParams", _THREADS, name="max_pool_grad")
+
+
 def variant(dtype: str, shape: Shape) -> Variant:
     """Return the kernel for a dtype and a shape of windows."""
-    entry = _dtypes.entry(dtype)
-    numbers = shape.rows, shape.stride, shape.columns, shape.across
-    return Variant(
-        name=f"max_pool_grad_{dtype}_3d_walks_{shape.rows}x{shape.stride or 'any'}",
-        source="max_pool_grad_walks.cu",
-        function="max_pool_grad_walks",
-        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, *map(str, numbers)),
-        parameter="WalkPoolGradParams",
-        threads=_THREADS,
-        blocks_per_sm=_blocks_per_sm(dtype, shape),
-    )
+    form, sizes = f"walks_{shape.rows}x{shape.stride or 'any'}", (shape.rows, shape.stride, shape.columns, shape.across)
+    return _KERNEL.over(dtype, 3, form, types=types(dtype), sizes=sizes, blocks_per_sm=_blocks_per_sm(dtype, shape))
 
 
 def _blocks_per_sm(dtype: str, shape: Shape) -> int:

@@ -1,6 +1,6 @@
 """MaxPool over channels that lie one after another, with large windows: down the columns, then along the rows.
 
-The struct mirrors ``PatchPoolParams`` of ``kernels_cu/max_pool_patches.cu``.
+The kernel is in ``kernels_cu/max_pool_patches.cu``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 
 from gpuconv import _dtypes
 from gpuconv._geometry import Ints
-from gpuconv.cuda import pool_channels, pool_general
+from gpuconv.cuda import pool_channels, pool_general, structs
 from gpuconv.cuda.launching import MOST_BLOCKS
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool_layout import Runs, instructions, runs_of, taken
 from gpuconv.cuda.pool_problem import Problem, one_launch, seconds, three_axes, used_strides
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
 NAME = "patches"
 _THREADS = 128
-_RUN = 5  # kRun in max_pool_patches.cu
+_RUN = structs.constant("kRun", "max_pool_patches.cu")
 # Of shared memory a block: of the largest six are in flight on a multiprocessor.
 _BYTES = tuple(36 * 1024 >> halved for halved in range(4))
 _PLACE = 8  # bytes of a pair's place in shared memory, for each of its elements half of them
@@ -84,17 +84,14 @@ def _accepted(problem: Problem, limits: Limits) -> _Tile | str:
 # ---------------------------------------------------------------- kernels
 
 
+_KERNEL = Kernel("max_pool_patches.cu", "max_pool_patches", "PatchPoolParams", _THREADS, name="max_pool")
+
+
 def variant(dtype: str, indices: bool) -> Variant:
     """Return the kernel for a dtype, with indices or without."""
-    return Variant(
-        name=f"max_pool_{dtype}_3d_patches" + "_indices" * indices,
-        source="max_pool_patches.cu",
-        function="max_pool_patches",
-        arguments=(_dtypes.entry(dtype).cuda, str(indices).lower()),
-        parameter="PatchPoolParams",
-        threads=_THREADS,
-        blocks_per_sm=4 if _dtypes.entry(dtype).itemsize == (8 if indices else 1) else 5,
-    )
+    blocks = 4 if _dtypes.entry(dtype).itemsize == (8 if indices else 1) else 5
+    element, form = _dtypes.entry(dtype).cuda, "indices" * indices
+    return _KERNEL.over(dtype, 3, NAME, form, types=(element,), sizes=(indices,), blocks_per_sm=blocks)
 
 
 def variants() -> list[Variant]:

@@ -1,6 +1,6 @@
 """MaxPool with windows of any size, stride and dilation over rows of neighbours: down the columns, then along the rows.
 
-The struct mirrors ``TilePoolParams`` of ``kernels_cu/max_pool_tiles.cu``.
+The kernel is in ``kernels_cu/max_pool_tiles.cu``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpuconv.cuda.pool_problem import (
     seconds,
     whole_vectors,
 )
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
 NAME = "tiles"
 _THREADS, _WARP = 128, 32
@@ -72,17 +72,14 @@ def _accepted(problem: Problem, limits: Limits) -> tuple[Rows, Tile] | str:
 # ---------------------------------------------------------------- kernels
 
 
+_KERNEL = Kernel("max_pool_tiles.cu", "max_pool_tiles", "TilePoolParams", _THREADS, name="max_pool")
+
+
 def variant(dtype: str, indices: bool) -> Variant:
     """Return the kernel for a dtype, with indices or without."""
-    return Variant(
-        name=f"max_pool_{dtype}_3d_tiles" + "_indices" * indices,
-        source="max_pool_tiles.cu",
-        function="max_pool_tiles",
-        arguments=(_dtypes.entry(dtype).cuda, str(indices).lower()),
-        parameter="TilePoolParams",
-        threads=_THREADS,
-        blocks_per_sm=5 if indices or _dtypes.entry(dtype).itemsize > 2 else 4,
-    )
+    blocks = 5 if indices or _dtypes.entry(dtype).itemsize > 2 else 4
+    element, form = _dtypes.entry(dtype).cuda, "indices" * indices
+    return _KERNEL.over(dtype, 3, NAME, form, types=(element,), sizes=(indices,), blocks_per_sm=blocks)
 
 
 def variants() -> list[Variant]:

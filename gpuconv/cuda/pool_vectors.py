@@ -1,11 +1,12 @@
 """MaxPool over rows of whole vectors: the windows of nearly every network.
 
-The struct mirrors ``VectorPoolParams`` of ``kernels_cu/max_pool_vectors.cu``.
+The kernel is in ``kernels_cu/max_pool_vectors.cu``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -21,7 +22,7 @@ from gpuconv.cuda.pool_problem import (
     rows_of,
     seconds,
 )
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
 NAME = "vectors"
 _THREADS, _LANES = 128, 32
@@ -77,15 +78,16 @@ def _window(rows: Rows) -> tuple[int, int]:
 # ---------------------------------------------------------------- kernels
 
 
+_KERNEL = Kernel("max_pool_vectors.cu", "max_pool_vectors", "VectorPoolParams", _THREADS, name="max_pool")
+_PAIRS = replace(_KERNEL, function="max_pool_pairs")  # with Indices
+
+
 def variant(dtype: str, indices: bool, size: int, stride: int) -> Variant:
     """Return the kernel for a dtype, with indices or without, for a window's height and width, and its stride."""
-    return Variant(
-        name=f"max_pool_{dtype}_3d_vectors_{size}x{stride}" + "_indices" * indices,
-        source="max_pool_vectors.cu",
-        function="max_pool_pairs" if indices else "max_pool_vectors",
-        arguments=(_dtypes.entry(dtype).cuda, str(size), str(stride), str(STRIPS[size, stride])),
-        parameter="VectorPoolParams",
-        threads=_THREADS,
+    return (_PAIRS if indices else _KERNEL).over(
+        *(dtype, 3, f"vectors_{size}x{stride}", "indices" * indices),
+        types=(_dtypes.entry(dtype).cuda,),
+        sizes=(size, stride, STRIPS[size, stride]),
         blocks_per_sm=_BLOCKS_PER_SM[indices and _dtypes.entry(dtype).itemsize > 1],
     )
 

@@ -34,8 +34,9 @@ def _inlined(root: Any, path: str, seen: set[str]) -> Iterator[str]:
     seen.add(path)
     yield f'#line 1 "kernels_cu/{path}"'
     for number, line in enumerate(kernel_files.text(root, path).split("\n"), 1):
-        header = kernel_files.header(line)
-        if header is not None:
+        included = kernel_files.headers(line)
+        if included:
+            header = included[0]
             if not root.joinpath(*header.split("/")).is_file():
                 name = header.partition("/")[2]
                 raise CompileError(
@@ -49,7 +50,7 @@ def _inlined(root: Any, path: str, seen: set[str]) -> Iterator[str]:
 
 
 def _entry(variant: Variant) -> Iterator[str]:
-    """Yield the ``extern "C"`` kernel, after assertions that its parameter is laid out as its NumPy mirror."""
+    """Yield the ``extern "C"`` kernel, after assertions that its parameter is laid out as it was read."""
     arguments = f"<{', '.join(variant.arguments)}>" if variant.arguments else ""
     yield f'#line 1 "{variant.name}"'
     yield f"using EntryParameter = {variant.parameter};"

@@ -7,7 +7,7 @@ from math import prod
 from gpuconv.cuda import model, multiples, stem_tile
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.plan import Limits
-from gpuconv.cuda.stem_tile import PIXEL_BITS, WORDS, Box, Kernel
+from gpuconv.cuda.stem_tile import PIXEL_BITS, WORDS, Box, StemKernel
 
 # Instructions of a thread, by the machine code for sm_90a.
 _PASS = 160  # of what a pass begins with
@@ -20,7 +20,7 @@ _ENTRY = 30  # of the table
 _CONFLICTS = 1.5  # wavefronts of 32 words of the band; estimated
 
 
-def seconds(problem: Problem, kernel: Kernel, box: Box, passes: int, limits: Limits) -> float:
+def seconds(problem: Problem, kernel: StemKernel, box: Box, passes: int, limits: Limits) -> float:
     """Model the time: inputs that several blocks meet mostly come from the L2 cache."""
     blocks = problem.group * problem.batch * prod(box.tiles) * stem_tile.parts(problem, kernel, passes)
     steps, chunks = stem_tile.steps(problem, kernel), -(-box.rows * box.chunks // kernel.threads)
@@ -54,7 +54,7 @@ def _bytes(problem: Problem) -> int:
     return problem.bytes + elements * problem.itemsize
 
 
-def _output_instructions(problem: Problem, kernel: Kernel) -> float:
+def _output_instructions(problem: Problem, kernel: StemKernel) -> float:
     rows, vectors, others = _OUTPUT["float32" if kernel.arithmetic is None else "tensor"]
     if problem.y_strides[1] == 1:
         return vectors if stem_tile.channels_are_vectors(problem) else others
@@ -68,14 +68,14 @@ def _lines(problem: Problem, box: Box) -> int:
     return min(32, -(-32 * 16 * abs(problem.x_strides[-1]) // 128))
 
 
-def _fragment_instructions(kernel: Kernel) -> int:
+def _fragment_instructions(kernel: StemKernel) -> int:
     assert kernel.arithmetic is not None
     rows, parts, products = kernel.block_m // 16, kernel.arithmetic.parts, kernel.arithmetic.products
     rounding = {("float32", "tf32"): 16, ("float32", "3xtf32"): 26}.get((kernel.dtype, kernel.precision), 0)
     return rows * (parts + 4 * products) + 24 + rounding
 
 
-def _wavefronts(problem: Problem, kernel: Kernel) -> float:
+def _wavefronts(problem: Problem, kernel: StemKernel) -> float:
     """128 bytes of shared memory for every instruction that multiplies fragments; inputs meet in some banks."""
     assert kernel.arithmetic is not None
     rows, parts = kernel.block_m // 16, kernel.arithmetic.parts

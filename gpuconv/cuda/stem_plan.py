@@ -30,8 +30,8 @@ from gpuconv.cuda.gemm_fields import PackedWeights
 from gpuconv.cuda.limits import RESERVED_BYTES
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
-from gpuconv.cuda.stem_tile import KERNELS, WORDS, Box, Kernel
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.stem_tile import KERNELS, WORDS, Box, StemKernel
+from gpuconv.cuda.variant import Kernel, Variant
 
 NAME = "bands of few channels"
 CHANNELS = range(1, 16)  # of a group; of 16 every slice of K has one tap elsewhere
@@ -87,7 +87,7 @@ def _room(limits: Limits) -> int:
 # ---------------------------------------------------------------- plans
 
 
-def _plan(problem: Problem, kernel: Kernel, box: Box, passes: int) -> Plan:
+def _plan(problem: Problem, kernel: StemKernel, box: Box, passes: int) -> Plan:
     flat = _with_channels_as_axis(problem)
     parts = stem_tile.parts(problem, kernel, passes)
     tiles = problem.batch * prod(box.tiles)
@@ -108,7 +108,7 @@ def _plan(problem: Problem, kernel: Kernel, box: Box, passes: int) -> Plan:
     return Plan(problem.operator, (packing, launch), (reason,), kept(Space.packed(_packed_bytes(problem, kernel))))
 
 
-def _weights(problem: Problem, kernel: Kernel) -> PackedWeights:
+def _weights(problem: Problem, kernel: StemKernel) -> PackedWeights:
     """Rows of K, or slices, and their bytes, on tensor cores."""
     if kernel.arithmetic is None:
         return PackedWeights(gemm_plan.pitch(problem), problem.rows, 1)
@@ -116,23 +116,23 @@ def _weights(problem: Problem, kernel: Kernel) -> PackedWeights:
     return PackedWeights(bytes_of_row, stem_tile.slices(problem, kernel), 1)
 
 
-def _packed_bytes(problem: Problem, kernel: Kernel) -> int:
+def _packed_bytes(problem: Problem, kernel: StemKernel) -> int:
     weights = _weights(problem, kernel)
     return problem.group * weights.all_rows * weights.pitch * (problem.itemsize if kernel.arithmetic is None else 1)
 
 
-def _columns(problem: Problem, kernel: Kernel) -> int:
+def _columns(problem: Problem, kernel: StemKernel) -> int:
     """Fragments along M, in whole passes."""
     return multiples.whole(problem.filters, kernel.block_m) // 16
 
 
-def _tap_rows(problem: Problem, kernel: Kernel) -> Ints:
+def _tap_rows(problem: Problem, kernel: StemKernel) -> Ints:
     """Rows of K from one channel, and from one tap of each axis, to the next."""
     row = problem.taps[-1] if kernel.arithmetic is None else multiples.whole(problem.taps[-1], kernel.chunk)
     return problem.taps[0] * problem.taps[1] * row, problem.taps[1] * row, row, 1
 
 
-def _packing(problem: Problem, kernel: Kernel) -> Launch:
+def _packing(problem: Problem, kernel: StemKernel) -> Launch:
     """Return the launch that packs weights as fragments, where the taps of a row are what channels are elsewhere."""
     group, filters, channel, *along = problem.w_strides
     exchanged = replace(
@@ -145,7 +145,7 @@ def _packing(problem: Problem, kernel: Kernel) -> Launch:
     return fragments.packing(exchanged, weights, _columns(problem, kernel), kernel.slice_steps // WORDS, 1)
 
 
-def _fields(problem: Problem, kernel: Kernel, box: Box) -> dict[str, Any]:
+def _fields(problem: Problem, kernel: StemKernel, box: Box) -> dict[str, Any]:
     return {
         "tiles": box.tiles,
         "row_bits": box.bits[1],
@@ -193,14 +193,15 @@ def _with_channels_as_axis(problem: Problem) -> Problem:
 # ---------------------------------------------------------------- variants
 
 
-def variant(kernel: Kernel) -> Variant:
+_KERNEL = Kernel("conv_stem.cu", "conv_stem", "StemParams")
+_MMA = replace(_KERNEL, function="conv_stem_mma", name="conv_stem")
+
+
+def variant(kernel: StemKernel) -> Variant:
     """Return one kernel of the family."""
-    return Variant(
-        name=f"conv_stem_{kernel.dtype}_{RANK}d_{kernel.label}",
-        source="conv_stem.cu",
-        function="conv_stem" if kernel.arithmetic is None else "conv_stem_mma",
-        arguments=kernel.arguments,
-        parameter="StemParams",
+    return (_KERNEL if kernel.arithmetic is None else _MMA).over(
+        *(kernel.dtype, RANK, kernel.label),
+        types=kernel.arguments,
         threads=kernel.threads,
         blocks_per_sm=kernel.blocks_per_sm,
     )

@@ -18,7 +18,7 @@ _ALONG_COLUMNS, _ALONG_CHANNELS = 1, 2  # StemRuns, of stem.cuh
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class StemKernel:
     """One kernel of the family.
 
     Attributes
@@ -53,9 +53,9 @@ class Kernel:
     arithmetic: Arithmetic | None = None
 
 
-def _ffma(chunk: int) -> Kernel:
+def _ffma(chunk: int) -> StemKernel:
     steps = 32 // chunk
-    return Kernel(
+    return StemKernel(
         dtype="float32",
         precision="ieee",
         label=f"32x256x{chunk}",
@@ -69,9 +69,9 @@ def _ffma(chunk: int) -> Kernel:
     )
 
 
-def _mma(dtype: str, precision: str, arithmetic: Arithmetic, block_m: int) -> Kernel:
+def _mma(dtype: str, precision: str, arithmetic: Arithmetic, block_m: int) -> StemKernel:
     depths = 4 // arithmetic.parts  # along K of a slice
-    return Kernel(
+    return StemKernel(
         dtype=dtype,
         precision=precision,
         label=f"{arithmetic.label}_{block_m}x256",
@@ -138,7 +138,7 @@ class Box:
         return self.copies * self.copy_bytes
 
 
-def kernels(problem: Problem) -> Iterator[Kernel]:
+def kernels(problem: Problem) -> Iterator[StemKernel]:
     """Yield the kernel of the most taps at once that are neighbours in x, or those on tensor cores."""
     found = [one for one in KERNELS if (one.dtype, one.precision) == (problem.dtype, problem.precision)]
     if found[0].arithmetic is not None:
@@ -205,22 +205,22 @@ def _row_taps(problem: Problem) -> int:
     return -(-problem.taps[-1] // pair) * pair if pair > 1 else problem.taps[-1]
 
 
-def shared_bytes(problem: Problem, kernel: Kernel, box: Box) -> int:
+def shared_bytes(problem: Problem, kernel: StemKernel, box: Box) -> int:
     """Return the bytes of the buffers, the band, and the table of steps."""
     return kernel.buffer_bytes + box.band_bytes + 4 * multiples.whole(steps(problem, kernel), kernel.whole_steps)
 
 
-def steps(problem: Problem, kernel: Kernel) -> int:
+def steps(problem: Problem, kernel: StemKernel) -> int:
     """Return how many steps K takes, the taps of each row in whole ones."""
     return problem.channels * prod(problem.taps[:2]) * -(-problem.taps[-1] // kernel.chunk)
 
 
-def slices(problem: Problem, kernel: Kernel) -> int:
+def slices(problem: Problem, kernel: StemKernel) -> int:
     """Return how many slices of weights the steps take."""
     return -(-steps(problem, kernel) // kernel.slice_steps)
 
 
-def passes(problem: Problem, kernel: Kernel) -> Iterator[int]:
+def passes(problem: Problem, kernel: StemKernel) -> Iterator[int]:
     """Yield how many times its own output channels a block may make: all, half of that and so on."""
     passes = -(-problem.filters // kernel.block_m)
     while passes > 1:
@@ -229,7 +229,7 @@ def passes(problem: Problem, kernel: Kernel) -> Iterator[int]:
     yield 1
 
 
-def parts(problem: Problem, kernel: Kernel, passes: int) -> int:
+def parts(problem: Problem, kernel: StemKernel, passes: int) -> int:
     """Return the blocks that share the filters of the same outputs."""
     return -(-problem.filters // (kernel.block_m * passes))
 

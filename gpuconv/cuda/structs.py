@@ -45,7 +45,7 @@ _DECLARED = re.compile(
     re.MULTILINE | re.VERBOSE,
 )
 _WORD, _ENDS, _BRACES = re.compile(r"\w+"), re.compile(r"[;{}]"), re.compile(r"[{}]")
-_CONSTANTS = re.compile(r"^constexpr int (\w+ = [^;]+);", re.MULTILINE)
+_CONSTANTS = re.compile(r"^ *(?:static )?constexpr int (\w+ = [^;]+);", re.MULTILINE)
 
 
 class _Type(NamedTuple):
@@ -78,7 +78,7 @@ def constant(name: str, source: str) -> int:
     Raises
     ------
     CompileError
-        There is none, or it is not written as a number.
+        There is none, or it is not written as a number, or there are several.
     """
     return _constant(kernel_files.folder(), source, name)
 
@@ -249,11 +249,11 @@ def _body(text: str) -> str:
 def _constant(root: Any, path: str, name: str) -> int:
     for file in _visible(root, path):
         text = _text(root, file)
-        for declared in _CONSTANTS.findall(text) if name in text else ():
-            found = dict(each.split(" = ", 1) for each in declared.split(", ")).get(name)
-            if found is not None and found.isdigit():
-                return int(found)
-    raise CompileError(f"kernels_cu/{path} and its headers declare no constant {name} as a number")
+        declared = ", ".join(_CONSTANTS.findall(text)).split(", ") if name in text else []
+        values = {value for each, _, value in (one.partition(" = ") for one in declared) if each == name}
+        if len(values) == 1 and (value := values.pop()).isdigit():
+            return int(value)
+    raise CompileError(f"kernels_cu/{path} and its headers declare no constant {name} as a number, or several")
 
 
 def _visible(root: Any, path: str, seen: set[str] | None = None) -> Iterator[str]:
@@ -268,7 +268,7 @@ def _visible(root: Any, path: str, seen: set[str] | None = None) -> Iterator[str
 
 @cache
 def _headers(root: Any, path: str) -> tuple[str, ...]:
-    return tuple(filter(None, map(kernel_files.header, _text(root, path).split("\n"))))
+    return tuple(kernel_files.headers(_text(root, path)))
 
 
 @cache

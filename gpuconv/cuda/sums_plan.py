@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -12,7 +13,7 @@ from gpuconv._geometry import Ints
 from gpuconv._gradients import SumsGeometry
 from gpuconv.cuda import launching, params
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant, types
 
 _THREADS = 256
 _LANES = 32
@@ -143,33 +144,22 @@ def axes(needed: int, wide: bool, ahead: tuple[int, ...]) -> int:
 # ---------------------------------------------------------------- variants
 
 
+_ADD_UP = Kernel("add_up.cu", "add_up", "AddUpParams<{index}, {rank}>")
+_ADD_UP_COMPLEX = replace(_ADD_UP, function="add_up_complex")
+_CHANNEL_SUMS = Kernel("channel_sums.cu", "channel_sums", "ChannelSumsParams<{index}, {rank}>")
+
+
 def add_up_variant(dtype: str, wide: bool, rank: int, products: int = 1) -> Variant:
     """Return the kernel that adds parts up, for a result of so many axes that do not lie as one."""
-    entry, index = _dtypes.entry(dtype), params.index_name(wide)
-    function, sums = ("add_up", entry.accumulator) if products == 1 else ("add_up_complex", entry.real)
-    return Variant(
-        name=f"{function}_{dtype}_{rank}d{'_wide' if wide else ''}",
-        source="add_up.cu",
-        function=function,
-        arguments=(entry.cuda, _dtypes.entry(sums).cuda, index, str(rank)),
-        parameter=f"AddUpParams<{index}, {rank}>",
-        threads=_THREADS,
-        blocks_per_sm=_BLOCKS_PER_SM,
-    )
+    if products == 1:
+        return _ADD_UP.over(dtype, rank, types=types(dtype), wide=wide)
+    entry = _dtypes.entry(dtype)
+    return _ADD_UP_COMPLEX.over(dtype, rank, types=(entry.cuda, _dtypes.entry(entry.real).cuda), wide=wide)
 
 
 def channel_sums_variant(dtype: str, wide: bool, rank: int, last: bool) -> Variant:
     """Return the kernel that sums over so many axes besides the channels, which are ``last`` where neighbours."""
-    entry, index = _dtypes.entry(dtype), params.index_name(wide)
-    return Variant(
-        name=f"channel_sums_{dtype}_{rank}d{'_last' if last else ''}{'_wide' if wide else ''}",
-        source="channel_sums.cu",
-        function="channel_sums",
-        arguments=(entry.cuda, _dtypes.sums(dtype).cuda, index, str(rank), str(last).lower()),
-        parameter=f"ChannelSumsParams<{index}, {rank}>",
-        threads=_THREADS,
-        blocks_per_sm=_BLOCKS_PER_SM,
-    )
+    return _CHANNEL_SUMS.over(dtype, rank, "last" * last, types=types(dtype), sizes=(last,), wide=wide)
 
 
 def variants() -> Iterator[Variant]:

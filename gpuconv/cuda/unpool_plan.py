@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 from gpuconv import _dtypes
@@ -12,7 +13,7 @@ from gpuconv.cuda import launching, params, sums_plan
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
 from gpuconv.cuda.pool_problem import used
 from gpuconv.cuda.sums_plan import array_fields, collapsed, filled
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
@@ -98,32 +99,27 @@ def _clear(role: str, words: int) -> Launch:
 # ---------------------------------------------------------------- variants
 
 
-def _variant(name: str, source: str, function: str, arguments: tuple[str, ...], parameter: str) -> Variant:
-    return Variant(name, source, function, arguments, parameter, _THREADS, _BLOCKS_PER_SM)
+_CLEAR = Kernel("indices.cu", "clear", "ClearParams", _THREADS)
+_CHECK = Kernel("indices.cu", "check_indices", "CheckIndicesParams<{rank}>", _THREADS)
+_CLAIM = Kernel("max_unpool.cu", "max_unpool_claim", "MaxUnpoolParams<{index}, {rank}>", _THREADS)
+_UNPOOL = replace(_CLAIM, function="max_unpool")
+
+
+def _clear_variant() -> Variant:
+    return _CLEAR.over("", 1)
+
+
+def _check_variant(rank: int) -> Variant:
+    return _CHECK.over("", rank)
 
 
 def _claim_variant(wide: bool, rank: int) -> Variant:
-    index = params.index_name(wide)
-    name, parameter = f"max_unpool_claim_{rank}d{'_wide' if wide else ''}", f"MaxUnpoolParams<{index}, {rank}>"
-    return _variant(name, "max_unpool.cu", "max_unpool_claim", (index, str(rank)), parameter)
+    return _CLAIM.over("", rank, wide=wide)
 
 
 def _unpool_variant(itemsize: int, wide: bool, rank: int) -> Variant:
     """Return the kernel for elements of so many bytes, which it only moves."""
-    index = params.index_name(wide)
-    name = f"max_unpool_{8 * itemsize}bit_{rank}d{'_wide' if wide else ''}"
-    arguments, parameter = (_BITS[itemsize], index, str(rank)), f"MaxUnpoolParams<{index}, {rank}>"
-    return _variant(name, "max_unpool.cu", "max_unpool", arguments, parameter)
-
-
-def _clear_variant() -> Variant:
-    return _variant("clear_1d", "indices.cu", "clear", (), "ClearParams")
-
-
-def _check_variant(rank: int) -> Variant:
-    return _variant(
-        f"check_indices_{rank}d", "indices.cu", "check_indices", (str(rank),), f"CheckIndicesParams<{rank}>"
-    )
+    return _UNPOOL.over(f"{8 * itemsize}bit", rank, types=(_BITS[itemsize],), wide=wide)
 
 
 def variants() -> Iterator[Variant]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
 from gpuconv import _dtypes
-from gpuconv.cuda import launching, model, multiples, params, sums_plan
+from gpuconv.cuda import launching, model, multiples, sums_plan
 from gpuconv.cuda.offers import Candidate, Offer
 from gpuconv.cuda.plan import Limits, Plan
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant, types
 from gpuconv.cuda.weight_grad_problem import OPERATOR, Problem
 
 NAME = "plain tiles"
@@ -102,20 +102,17 @@ def _plan(problem: Problem, tile: Tile, parts: int, wide: bool) -> Plan:
 # ---------------------------------------------------------------- variants
 
 
+_KERNEL = Kernel(
+    "conv_weight_grad.cu", "conv_weight_grad", "WeightGradParams<{index}, {rank}>", _THREADS, name="conv_weight_grad"
+)
+_FEW = replace(_KERNEL, source="conv_weight_grad_few.cu", function="conv_weight_grad_few")
+
+
 def variant(dtype: str, wide: bool, rank: int, tile: Tile) -> Variant:
     """Return the kernel that makes tiles of the parts' sums."""
-    entry, index = _dtypes.entry(dtype), params.index_name(wide)
-    few = tile is not _LARGE
-    sums = _dtypes.sums(dtype).cuda
-    return Variant(
-        name=f"conv_weight_grad_{dtype}_{rank}d_{tile.name}{'_wide' if wide else ''}",
-        source=f"conv_weight_grad{'_few' if few else ''}.cu",
-        function=f"conv_weight_grad{'_few' if few else ''}",
-        arguments=(entry.cuda, sums, index, str(rank), *([str(tile.filters)] if few else [])),
-        parameter=f"WeightGradParams<{index}, {rank}>",
-        threads=_THREADS,
-        blocks_per_sm=tile.blocks_per_sm - wide - (dtype == "float64"),  # which take more registers
-    )
+    kernel, sizes = (_KERNEL, ()) if tile is _LARGE else (_FEW, (tile.filters,))
+    blocks = tile.blocks_per_sm - wide - (dtype == "float64")  # which take more registers
+    return kernel.over(dtype, rank, tile.name, types=types(dtype), sizes=sizes, wide=wide, blocks_per_sm=blocks)
 
 
 def variants() -> Iterator[Variant]:

@@ -6,6 +6,7 @@ Kernels have three spatial axes and 32-bit indices: problems with fewer axes get
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -17,7 +18,7 @@ from gpuconv.cuda.fragments import Arithmetic
 from gpuconv.cuda.multiples import whole
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Limits, Plan
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 from gpuconv.cuda.weight_grad_problem import OPERATOR, Problem
 from gpuconv.cuda.weight_grad_tiles import Tile
 
@@ -101,17 +102,19 @@ def _plan(problem: Problem, tile: Tile, arithmetic: Arithmetic, parts: int) -> P
 # ---------------------------------------------------------------- variants
 
 
+_KERNEL = Kernel("conv_weight_grad_tile.cu", "conv_weight_grad_mma", "WeightGradTileParams", name="conv_weight_grad")
+_FFMA = replace(_KERNEL, function="conv_weight_grad_ffma")
+
+
 def variant(dtype: str, arithmetic: Arithmetic, tile: Tile) -> Variant:
     """Return the kernel of a tile."""
     own = arithmetic is weight_grad_tiles.OWN
     of_warp = () if own else (tile.warp_m, tile.warp_n)
-    sizes = (tile.block_m, tile.block_n, tile.block_k, *of_warp, tile.stages)
-    return Variant(
-        name=f"conv_weight_grad_{dtype}_{RANK}d_{arithmetic.label}_{tile.shape}",
-        source="conv_weight_grad_tile.cu",
-        function=f"conv_weight_grad_{'ffma' if own else 'mma'}",
-        arguments=(*([] if own else [arithmetic.cuda]), *map(str, sizes), f"{tile.gather.capitalize()[:-1]}Slices"),
-        parameter="WeightGradTileParams",
+    slices = f"{tile.gather.capitalize()[:-1]}Slices"
+    return (_FFMA if own else _KERNEL).over(
+        *(dtype, RANK, arithmetic.label, tile.shape),
+        types=() if own else (arithmetic.cuda,),
+        sizes=(tile.block_m, tile.block_n, tile.block_k, *of_warp, tile.stages, slices),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )

@@ -28,9 +28,10 @@ from gpuconv.cuda import (
     wgmma_work,
 )
 from gpuconv.cuda.correlation import RANK, Problem
+from gpuconv.cuda.gemm_fields import ALL, SUMS, TOTALS
 from gpuconv.cuda.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
-from gpuconv.cuda.variant import Variant
+from gpuconv.cuda.variant import Kernel, Variant
 from gpuconv.cuda.wgmma_maps import Source
 from gpuconv.cuda.wgmma_pixels import PixelStrips
 from gpuconv.cuda.wgmma_strips import Strips
@@ -42,7 +43,6 @@ ARCHITECTURE = "sm_90a"
 _CLASSES = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "WgmmaTf32"}
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
 _ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
-_ALL, _SUMS, _TOTALS = range(3)  # of what a launch makes, as in split_k.cuh
 
 
 # ---------------------------------------------------------------- what they accept
@@ -124,11 +124,11 @@ def _plan(work: Work, limits: Limits) -> Plan:
     source, tickets = work.source, work.divided
     copying = _copying(source, tickets)
     before = (*_packing(source, 0 if copying else tickets), *copying)
-    apart = [_launch(work, part, limits) for part in (_SUMS, _TOTALS)] if tickets else []
+    apart = [_launch(work, part, limits) for part in (SUMS, TOTALS)] if tickets else []
     shares = bool(apart) and source.form != "copied" and source.packed
     return Plan(
         source.problem.operator,
-        (*before, *([_launch(work, _ALL, limits)] if before or not apart else apart)),
+        (*before, *([_launch(work, ALL, limits)] if before or not apart else apart)),
         tuple(_reasons(work, limits)),
         kept(
             Space.packed(wgmma_maps.packed_bytes(source)),
@@ -202,7 +202,7 @@ def _launch(work: Work, part: int, limits: Limits) -> Launch:
     """Return the launch that makes the tiles, or only leaves the sums of divided ones, or only adds these up."""
     source, tile, chosen = work.source, work.tile, _variant(work)
     lifted = correlation.in_three_axes(source.seen)
-    items = work.divided if part == _TOTALS else work.items
+    items = work.divided if part == TOTALS else work.items
     splits = {
         "count": work.splits,
         "whole": work.whole,
@@ -245,52 +245,34 @@ def _roles(work: Work) -> Mapping[str, str]:
 # ---------------------------------------------------------------- variants
 
 
+def _kernel(source: str, function: str, parameter: str, operator: str = "conv") -> Kernel:
+    return Kernel(
+        *(source, function, parameter, wgmma_tile.THREADS, 1, operator, (ARCHITECTURE,), wgmma_tile.LAUNCH_REGISTERS)
+    )
+
+
+_KERNELS = {
+    "conv": _kernel("conv_wgmma.cu", "conv_wgmma", f"WgmmaParams<ConvParams<int, {RANK}>>"),
+    "conv_transpose": _kernel(
+        *("conv_wgmma.cu", "conv_transpose_wgmma", f"WgmmaParams<ConvTransposeParams<int, {RANK}>>", "conv_transpose")
+    ),
+}
+_STRIPS = _kernel("conv_wgmma_strips.cu", "conv_wgmma_strips", "WgmmaStripsParams")
+_PIXELS = _kernel("conv_wgmma_pixels.cu", "conv_wgmma_pixels", "WgmmaPixelsParams")
+
+
 def variant(operator: str, dtype: str, tile: Tile) -> Variant:
     """Return the kernel of one operator; that of float32 multiplies in TF32."""
-    problem = "ConvParams" if operator == "conv" else "ConvTransposeParams"
-    label = "tf32_wgmma" if dtype == "float32" else "wgmma"
-    sizes = tuple(map(str, (tile.block_m, tile.block_n, tile.stages)))
-    found = Variant(
-        name=f"{operator}_{dtype}_{RANK}d_{label}_{tile.block_m}x{tile.block_n}",
-        source="conv_wgmma.cu",
-        function=f"{operator}_wgmma",
-        arguments=(_CLASSES[dtype], *sizes, _cuda(tile.turns)),
-        parameter=f"WgmmaParams<{problem}<int, {RANK}>>",
-        threads=wgmma_tile.THREADS,
-        blocks_per_sm=1,
-        architectures=(ARCHITECTURE,),
-        least_registers=wgmma_tile.LAUNCH_REGISTERS,
-    )
+    form = f"{'tf32_' * (dtype == 'float32')}wgmma_{tile.block_m}x{tile.block_n}"
+    kernel, sizes = _KERNELS[operator], (tile.block_m, tile.block_n, tile.stages)
+    own: tuple[int, ...] = (tile.turns,)
     if isinstance(tile, PixelsTile):
-        return replace(
-            found,
-            name=f"{found.name}_pixel_{'rows' if tile.rows else 'patches'}",
-            source="conv_wgmma_pixels.cu",
-            function=f"{operator}_wgmma_pixels",
-            arguments=(_CLASSES[dtype], *sizes, str(tile.x_bytes), _cuda(tile.rows)),
-            parameter="WgmmaPixelsParams",
-        )
-    if not isinstance(tile, StripsTile):
-        return found
-    return replace(
-        found,
-        name=f"{found.name}{'' if tile.slice_bytes == SLICE_BYTES else 'x32'}_{'rows' if tile.rows else 'patches'}",
-        source="conv_wgmma_strips.cu",
-        function=f"{operator}_wgmma_strips",
-        arguments=(
-            _CLASSES[dtype],
-            *sizes,
-            str(tile.x_bytes),
-            _cuda(tile.turns),
-            str(tile.slice_bytes),
-            _cuda(tile.rows),
-        ),
-        parameter="WgmmaStripsParams",
-    )
-
-
-def _cuda(flag: bool) -> str:
-    return "true" if flag else "false"
+        kernel, own = _PIXELS, (tile.x_bytes, tile.rows)
+        form += f"_pixel_{'rows' if tile.rows else 'patches'}"
+    elif isinstance(tile, StripsTile):
+        kernel, own = _STRIPS, (tile.x_bytes, tile.turns, tile.slice_bytes, tile.rows)
+        form += f"{'' if tile.slice_bytes == SLICE_BYTES else 'x32'}_{'rows' if tile.rows else 'patches'}"
+    return kernel.over(dtype, RANK, form, types=(_CLASSES[dtype],), sizes=(*sizes, *own))
 
 
 def _variant(work: Work) -> Variant:

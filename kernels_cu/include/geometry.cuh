@@ -1,7 +1,7 @@
 // Coordinates: divisions by numbers known on the host, and axes passed by value.
 #pragma once
 
-// Quotient and remainder by a divisor that the host prepared (gpuconv/cuda/params.py mirrors the layout).
+// Quotient and remainder by a divisor that the host prepared (gpuconv/cuda/params.py).
 template <class Index> struct Divider;
 
 // Numbers in [0, 2^31): one high product, one sum, one shift (Granlund and Montgomery, PLDI 1994, figure 4.1).

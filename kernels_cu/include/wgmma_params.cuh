@@ -1,4 +1,4 @@
-// What a launch of conv_wgmma.cu gets (gpuconv/cuda/wgmma_structs.py mirrors the layout).
+// What a launch of conv_wgmma.cu gets.
 //
 // K runs in slices of one tap and 128 bytes of channels: BLOCK_K is 64 of 16-bit elements, 32 of float32. Some kernels of strips
 // take 64 bytes.

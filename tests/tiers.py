@@ -1,0 +1,85 @@
+"""Which tests a run takes: the normal tier, the thorough one as well, or a part of the thorough one alone."""
+
+from __future__ import annotations
+
+import zlib
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+
+class Part(NamedTuple):
+    """One of several parts of the thorough tests, counted from 1."""
+
+    number: int
+    parts: int
+
+    @classmethod
+    def read(cls, text: str) -> Part:
+        """Return ``2/3`` as a part; ArgumentTypeError for anything else."""
+        try:
+            number, parts = map(int, text.split("/"))
+        except ValueError:
+            number, parts = 0, 0
+        if not 1 <= number <= parts:
+            raise ArgumentTypeError(f"{text} is not K/N with K from 1 to N, as 2/3")
+        return cls(number, parts)
+
+
+def first_of_each(rows: Iterable[Any], kind: Callable[[Any], Hashable]) -> list[Any]:
+    """Return parameters of a test: the first row of each kind for every run, the others for the thorough tier."""
+    seen: set[Hashable] = set()
+    params = []
+    for row in rows:
+        params.append(pytest.param(row, marks=[pytest.mark.thorough] if kind(row) in seen else []))
+        seen.add(kind(row))
+    return params
+
+
+def report(bug: Any) -> str:
+    """Return the kind of report that a planted bug must get, its own first one where it may get several."""
+    return str(bug.message).partition("|")[0]
+
+
+def _mark(items: Iterable[pytest.Item]) -> None:
+    """Mark as thorough what `sampled` leaves out of the normal tier."""
+    functions: dict[tuple[str, int], list[pytest.Item]] = {}
+    for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if sampled is not None:
+            functions.setdefault((item.nodeid.partition("[")[0], sampled.args[0]), []).append(item)
+    for (_, count), cases in functions.items():
+        first = min(cases, key=_drawn)
+        for item in cases:
+            if _drawn(item) % count and item is not first:
+                item.add_marker("thorough")
+
+
+def select(
+    items: Sequence[pytest.Item], thorough: bool, part: Part | None
+) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Return the tests that run, and those that do not."""
+    _mark(items)
+    chosen, others = [], []
+    for item in items:
+        (chosen if _runs(item, thorough, part) else others).append(item)
+    return chosen, others
+
+
+def _runs(item: pytest.Item, thorough: bool, part: Part | None) -> bool:
+    if part is None:
+        return thorough or item.get_closest_marker("thorough") is None
+    return _is_thorough(item) and _drawn(item, "part") % part.parts == part.number - 1
+
+
+def _is_thorough(item: pytest.Item) -> bool:
+    """Tell whether the thorough tier adds to a test, or is all that runs it: random tests take more examples there."""
+    return item.get_closest_marker("thorough") is not None or hasattr(getattr(item, "obj", None), "hypothesis")
+
+
+def _drawn(item: pytest.Item, purpose: str = "") -> int:
+    """Return a number that stays, the same for tests of the same parameters, which share what is compiled."""
+    name = item.callspec.id if hasattr(item, "callspec") else item.name
+    return zlib.crc32(f"{purpose} {item.path.name} {name}".encode())
