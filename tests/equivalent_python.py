@@ -309,8 +309,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "The model alone is given the number, by way of a variable.": (
         "cuda/bands_plan.py _scattered_bytes",
         "cuda/correlation.py Problem.lines",
-        "cuda/grouped_tile.py Tile.costs",
-        "cuda/grouped_tile.py Tile.weights",
         "cuda/grouped_tile.py module: _STEP, _PREPARED, _GATHERED, _COPIED, _WEIGHT",
         "cuda/pool_channels.py offers: columns",
         "cuda/pool_channels.py offers: count",

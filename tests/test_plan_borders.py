@@ -41,6 +41,7 @@ from gpuconv.cuda import (
     pool_problem,
     pool_tiles,
     pool_vectors,
+    split_plan,
     stem_plan,
 )
 from gpuconv.cuda.limits import representative
@@ -76,6 +77,8 @@ def of_families() -> dict[ModuleType, list[ManyBlocks]]:
     found: dict[ModuleType, list[ManyBlocks]] = {}
     for family in (*conv_plan.FAMILIES, *pool_plan.FAMILIES):
         names = {variant.name for variant in family.variants()}
+        if family is split_plan:  # which divides the tiles of others' kernels
+            names = {one.kernel for one in (*many_blocks.SPLIT, *many_blocks.SPLIT_PHASES)}
         found[family] = [one for one in many_blocks.ALL if one.kernel in names and not one.wide]
     return found
 
