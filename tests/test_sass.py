@@ -56,7 +56,7 @@ _IN_THREE_AXES = (interleaved_plan.NAME, depth_to_space_plan.NAME)
 LOOKED_AT = {
     group: [one for one in kernel_table.looked_at(variants, READ) if not is_read(one)]
     for group, variants in kernel_table.groups().items()
-    if group.endswith("_2d") or group.startswith(_IN_THREE_AXES)
+    if group.endswith(("_2d", "_4d")) or group.startswith(_IN_THREE_AXES)
 }
 over_forms = pytest.mark.parametrize(("dtype", "tile", "uniform"), FORMS, ids=str)
 _SINGLY = 8  # instructions that write two neighbours one by one

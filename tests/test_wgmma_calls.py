@@ -154,7 +154,7 @@ def test_every_candidate_makes_the_same(layout: str) -> None:
     for y, launches in turns(lambda: gpuconv.conv(given_x, w, b, pads=[1, 0, 2, 1], layout=layout), multiprocessors=3):
         names.append(launches[-1].variant.name)
         np.testing.assert_array_equal(np.moveaxis(y, -1, 1) if layout == "NHWC" else y, expected)
-    assert len(set(names)) >= 5
+    assert len(set(names)) >= (4 if layout == "NHWC" else 5)
 
 
 def test_views_that_tma_cannot_fetch_are_copied_after_all() -> None:

@@ -259,7 +259,7 @@ class PixelsModel(StripsModel):
     def __init__(self, operator: str, launch: Launch, memory: dict[str, Any], group: int) -> None:
         Model.__init__(self, operator, launch, memory, group)
         self.strips, self.taps = self.struct["strips"], self.struct["problem"]["taps"]
-        _, x_bytes, _, rows = launch.variant.arguments[3:]
+        _, x_bytes, rows = launch.variant.arguments[3:]
         strips, self.rows, self.run_of_columns = self.strips, rows == "true", self.strips["run"]
         assert strips["run"] >= 8
         assert self.block_n % strips["run"] == 0
