@@ -16,7 +16,6 @@ from gpuconv.cuda import (
     correlation,
     direct_tile,
     direct_work,
-    grouped_work,
     matrix_plan,
     mma_tile,
     multiples,
@@ -27,6 +26,7 @@ from gpuconv.cuda.bands_tile import Tile as BandTile
 from gpuconv.cuda.bands_work import Axis
 from gpuconv.cuda.correlation import Problem
 from gpuconv.cuda.grouped_tile import Tile as GroupedTile
+from gpuconv.cuda.grouped_work import Work as GroupedWork
 from gpuconv.cuda.pool_layout import Fetched, Lines, Results, Runs
 from gpuconv.cuda.pool_problem import Rows
 
@@ -280,18 +280,14 @@ def grouped(tile: tuple[int, int, int], **more: Any) -> GroupedTile:
         "y_strides": (360 * 32, 1, 90 * 32, 9 * 32, 32), "y_shape": (3, 32, 4, 10, 9), "strides": (),
     }  # fmt: skip
     of_problem |= {name: value for name, value in more.items() if name in of_problem}
-    form = SimpleNamespace(warp_n=64, warps=8)
     work = {
-        "reaches": (2, 4, 6), "image_inputs": 11, "m_tiles": 2, "together": 2, "filters": 16, "form": form,
-        "weight_bytes": 4096, "pitch": 48,
+        "reaches": (2, 4, 6), "image_inputs": 11, "m_tiles": 2, "filters": 16, "weight_bytes": 4096, "pitch": 48,
     }  # fmt: skip
     work |= {name: value for name, value in more.items() if name in work}
-    seen: Any = SimpleNamespace(problem=SimpleNamespace(**of_problem), **work)
-    seen.itemsize, whole = of_problem["itemsize"], vars(grouped_work.Work)
-    seen.blocks_by_turn = whole["blocks_by_turn"].func(seen)
-    seen.written_in_chunks, seen.written_in_pairs = (
-        whole[name].func(seen) for name in ("written_in_chunks", "written_in_pairs")
-    )
+    of: Any = SimpleNamespace(**of_problem)
+    form, arithmetic = more.get("form", SimpleNamespace(warp_n=64, warps=8)), SimpleNamespace()
+    seen = GroupedWork(of, arithmetic, form, together=2)
+    vars(seen).update(work)  # what it would work out
     return GroupedTile(seen, tile, 5)
 
 
