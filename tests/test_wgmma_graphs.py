@@ -163,10 +163,11 @@ def test_the_driver_encodes_the_maps_that_the_emulator_runs_with(name: str, tmp_
     sent = next(launch.parameters for launch in cupy.launches if "wgmma" in launch.name)
     asked = {found.arguments[2]: found for found in cupy.maps}
     for one in made[0].maps:
-        address = int.from_bytes(sent[one.offset : one.offset + 8], "little")
+        begin = made[0].offset(one.member)
+        address = int.from_bytes(sent[begin : begin + 8], "little")
         function, arguments = asked[address].function, asked[address].arguments
         assert function == ("cuTensorMapEncodeTiled" if one.box else "cuTensorMapEncodeIm2col")
-        assert (*arguments[:2], *arguments[3:]) == decoded(run.parameters[one.offset : one.offset + 128])
+        assert (*arguments[:2], *arguments[3:]) == decoded(run.parameters[begin : begin + 128])
     if "x as it is" in name:
         n, h, width, channels = x.shape
         first = asked[int.from_bytes(sent[:8], "little")].arguments

@@ -876,11 +876,11 @@ def test_the_structs_of_a_small_conv() -> None:
     }
     assert struct["problem"]["taps"]["row"] == [6 * 128, 3 * 128, 128]
     x_map, w_map = plan.launches[-1].maps
-    assert (x_map.role, x_map.offset, x_map.sizes, x_map.steps) == ("x_last", 0, (256, 7, 5, 2), (1, 3, 1, 1))
+    assert (x_map.role, x_map.member, x_map.sizes, x_map.steps) == ("x_last", "x_map", (256, 7, 5, 2), (1, 3, 1, 1))
     assert x_map.strides == (512, 7 * 512, 35 * 512)
     # Columns begin at -1 .. 2 along H (4 of them, the last tap 2 further), at 0, 3, 6 along W.
     assert (x_map.lower, x_map.upper, x_map.channels, x_map.pixels) == ((0, -1), (0, -2), 64, 256)
-    assert (w_map.role, w_map.offset, w_map.sizes) == ("packed", 128, (768, 130, 2))
+    assert (w_map.role, w_map.member, w_map.sizes) == ("packed", "w_map", (768, 130, 2))
     assert (w_map.strides, w_map.box) == ((1536, 130 * 1536), (64, 128, 1))
     assert plan.launches[-1].grid == (4, 1, 1)
     assert [space[::2] for space in plan.spaces] == [("packed", 2 * 130 * 1536), ("x_last", 2 * 35 * 512)]
@@ -964,9 +964,9 @@ def test_the_structs_of_rows() -> None:
     assert (common["m_tiles"], common["n_tiles"], common["pixels"], struct["items"]) == (3, 8, 2 * 7 * 73, 24)
     assert struct["loading"]["x_group"] == 128
     x_map, w_map = plan.launches[-1].maps
-    assert (x_map.role, x_map.offset, x_map.sizes, x_map.box) == ("x", 0, (72, 9, 1, 128, 2), (64, 1, 1, 64, 1))
+    assert (x_map.role, x_map.member, x_map.sizes, x_map.box) == ("x", "x_map", (72, 9, 1, 128, 2), (64, 1, 1, 64, 1))
     assert x_map.strides == (144, 1296, 1296, 128 * 1296)
-    assert (w_map.role, w_map.offset, w_map.box) == ("packed", 128, (64, 64, 1))
+    assert (w_map.role, w_map.member, w_map.box) == ("packed", "w_map", (64, 64, 1))
     assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
     assert plan.bytes_of("x_last") == 0
 
@@ -1132,9 +1132,9 @@ def test_the_structs_of_rows_of_pixels(precision: str, parts: int, monkeypatch: 
     loading = struct["loading"]
     assert [loading[name] for name in ("channel_slices", "parts", "x_group")] == [2, parts, 64]
     x_map, w_map = plan.launches[-1].maps
-    assert (x_map.role, x_map.offset, x_map.sizes, x_map.box) == ("x", 0, (36, 9, 1, 64, 2), (40, 1, 1, 32, 1))
+    assert (x_map.role, x_map.member, x_map.sizes, x_map.box) == ("x", "x_map", (36, 9, 1, 64, 2), (40, 1, 1, 32, 1))
     assert (x_map.strides, x_map.swizzle) == ((144, 1296, 1296, 64 * 1296), 0)
-    assert (w_map.role, w_map.offset, w_map.sizes, w_map.box) == ("packed", 128, (384, 130, parts), (32, 64, 1))
+    assert (w_map.role, w_map.member, w_map.sizes, w_map.box) == ("packed", "w_map", (384, 130, parts), (32, 64, 1))
     assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
     assert (plan.bytes_of("x_last"), plan.bytes_of("packed")) == (0, 384 * 130 * 4 * parts)
     assert "x is fetched as it is: 40 pixels of its rows at once; 6 taps along H and W share them" in plan.reasons
@@ -1384,10 +1384,10 @@ def test_weights_of_one_tap_are_fetched_as_they_are() -> None:
     assert fields(plan.launches[-1])["problem"]["taps"]["row"][1:] == [128, 64]
     for channels, strides in ((72, (6 * 72, 1, 144, 72)), (64, (6 * 64, 1, 64, 3 * 64)), (64, (480, 1, 160, 80))):
         other = problem("conv", (2, channels, 30, 30), (128, channels, 3, 2), w_strides=strides)
-        assert made(other, "conv_float16_3d_wgmma_128x256").packed_bytes > 0
+        assert made(other, "conv_float16_3d_wgmma_128x256").bytes_of("packed") > 0
     for strides in ((1, 128, 1, 1), (76, 1, 1, 1), (-80, 1, 1, 1)):
         other = problem("conv", (2, 72, 30, 30), (128, 72, 1, 1), w_strides=strides)
-        assert made(other, "conv_float16_3d_wgmma_128x256").packed_bytes > 0
+        assert made(other, "conv_float16_3d_wgmma_128x256").bytes_of("packed") > 0
 
 
 # ---------------------------------------------------------------- splits
