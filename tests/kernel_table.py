@@ -8,14 +8,12 @@ Whoever makes it anew says in the commit why the numbers are others.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import direct_forms
@@ -247,11 +245,10 @@ def left(variants: Iterable[Variant], architecture: str) -> list[Variant]:
     return [one for one in variants if architecture in own(one) and architecture != turn(one)]
 
 
-def reports(variants: list[Variant], architecture: str, threads: int = 1) -> dict[str, compiler.Report]:
-    """Compile variants, kept only where GPUCONV_CACHE_DIR is set; return what the assembler says of each."""
-    with TemporaryDirectory() as temporary, ThreadPoolExecutor(threads) as pool:
-        folder = None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary)
-        built = pool.map(lambda variant: machine_code.build(variant, architecture, folder), variants)
+def reports(variants: list[Variant], architecture: str, threads: int, keep: bool) -> dict[str, compiler.Report]:
+    """Compile variants, and keep them or not; return what the assembler says of each."""
+    with ThreadPoolExecutor(threads) as pool:
+        built = pool.map(lambda variant: machine_code.build(variant, architecture, keep), variants)
         return {variant.name: _report(one.log) for variant, one in zip(variants, built, strict=True)}
 
 
@@ -288,7 +285,7 @@ def main() -> None:
     rows = {variant.name: first[variant.name] for variant in all_variants()}
     for architecture in ARCHITECTURES:
         chosen = [variant for variant in all_variants() if architecture in own(variant)]
-        for name, report in reports(chosen, architecture, _threads.count()).items():
+        for name, report in reports(chosen, architecture, _threads.count(), keep=False).items():
             rows[name][architecture] = cell(report)
     records.write(PATH, {"columns": COLUMNS}, rows)
     print(f"{len(rows)} kernels for {len(ARCHITECTURES)} architectures: {PATH}")

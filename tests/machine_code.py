@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from emulator.compile import READ, turn
 
@@ -21,29 +17,25 @@ from gpuconv.cuda.variant import Variant
 _OPTIONS = (*compiler._OPTIONS, compiler._LINE_INFO)  # lines change no instruction
 
 
-def build(variant: Variant, architecture: str, folder: Path | None = None) -> cache.Entry:
-    """Compile for ``sm_…`` unless it is in the cache, by default the user's.
+def build(variant: Variant, architecture: str, keep: bool = True) -> cache.Entry:
+    """Compile for ``sm_…`` unless it is in the cache, so that a run of the tests compiles each kernel once.
 
-    PTX is made on the way; it goes into the cache as well, where `gpuconv.cuda.compile.ptx` finds it.
+    PTX is made on the way, and goes into the cache where `gpuconv.cuda.compile.ptx` finds it. Unless it is to be
+    kept, what is compiled has no file.
     """
-    place = folder or cache.folder() or cache.private.make()
     source = sources.source(variant)
     names = (architecture, architecture.replace("sm_", "compute_"))
     titles = [f"{variant.name}.{name}" for name in names]
     keys = [cache.key(source, name, *_OPTIONS, nvrtc.identity()) for name in names]
-    entry = cache.find(place, titles[0], keys[0])
-    if entry is None:
-        cubin, ptx, log = _compiled(f"{variant.name}.cu", source, architecture)
-        cache.store(place, titles[1], keys[1], ".ptx", ptx, log)
-        entry = cache.store(place, titles[0], keys[0], ".cubin", cubin, log)
-    return entry
-
-
-@contextmanager
-def built(variant: Variant, architecture: str) -> Iterator[cache.Entry]:
-    """What `build` makes, in the cache that all tests share if they have one."""
-    with TemporaryDirectory() as temporary:
-        yield build(variant, architecture, None if os.environ.get("GPUCONV_CACHE_DIR") else Path(temporary))
+    for place in compiler._places(None):
+        entry = cache.find(place, titles[0], keys[0])
+        if entry is not None:
+            return entry
+    cubin, ptx, log = _compiled(f"{variant.name}.cu", source, architecture)
+    if not keep:
+        return cache.Entry(Path(), log, cubin)
+    compiler._store_somewhere(titles[1], keys[1], ".ptx", ptx, log)
+    return compiler._store_somewhere(titles[0], keys[0], ".cubin", cubin, log)
 
 
 @lru_cache(maxsize=128)
@@ -55,8 +47,7 @@ def code(variant: Variant, architecture: str = READ) -> list[Instruction]:
     assert architecture != READ or turn(variant) == READ, (
         f"{variant.name} would be compiled for {turn(variant)} as well"
     )
-    with built(variant, architecture) as found:
-        body = sass.disassemble(found.path)
+    body = sass.disassemble(build(variant, architecture).path)
     assert sass.names(body, range(len(body)), "EXIT"), f"nothing was read of {variant.name}"
     assert not sass.names(body, range(len(body)), "LDL", "STL"), variant.name
     return body

@@ -8,6 +8,7 @@ twice to go unseen. Arguments are taken as valid, save that a negative size is a
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -248,12 +249,47 @@ def _product(x: Array, w: Array) -> Array:
     return np.moveaxis(np.tensordot(w, x, axes=(1, 1)), 0, 1)
 
 
+def _digits(units: Array, bits: int) -> Iterator[Array]:
+    """Whole numbers as float64 digits of so many bits, the lowest first; all have the number's sign."""
+    rest, sign = np.abs(units), np.sign(units)
+    while True:
+        yield (rest % 2**bits * sign).astype(np.float64)
+        rest = rest >> bits
+        if not rest.any():
+            return
+
+
+def _whole_product(x: Array, w: Array) -> Array:
+    """The product of whole numbers: float64 holds the sums of products of their digits."""
+    if x.dtype == np.float64:
+        return _product(x, w)
+    bits = (53 - x.shape[1].bit_length()) // 2
+    sums: dict[int, Array] = {}  # by the weight of the digits
+    for (i, first), (j, second) in itertools.product(*(enumerate([*_digits(each, bits)]) for each in (x, w))):
+        sums[i + j] = sums.get(i + j, 0) + _product(first, second).astype(np.int64)
+    return np.asarray(sum(part.astype(x.dtype) * 2 ** (bits * weight) for weight, part in sums.items()))
+
+
 def _special_product(x: Array, w: Array) -> Array:
-    """The same sum over those products only that have a NaN or an infinity in them, in IEEE arithmetic."""
-    wide_x, wide_w = x[:, None], w.reshape(w.shape + (1,) * (x.ndim - 2))
-    odd = ~(np.isfinite(wide_x) & np.isfinite(wide_w))
+    """The same sum over those products only that have a NaN or an infinity in them, in IEEE arithmetic.
+
+    Counts tell it: of products that are NaN, and of infinite ones of either sign.
+    """
+    x_sign, w_sign = np.sign(np.nan_to_num(x)), np.sign(np.nan_to_num(w))
+    x_infinite, w_infinite = np.isinf(x) * x_sign, np.isinf(w) * w_sign
+    x_others, w_others = np.isfinite(x) * x_sign, np.isfinite(w) * w_sign
+    x_nan, w_nan = np.isnan(x).astype(float), np.isnan(w).astype(float)
+    nan = (
+        *(_product(x_nan, np.ones_like(w)), _product(np.ones_like(x), w_nan)),
+        *(_product(abs(x_infinite), (w == 0).astype(float)), _product((x == 0).astype(float), abs(w_infinite))),
+    )
+    pairs = ((x_infinite, w_infinite), (x_infinite, w_others), (x_others, w_infinite))
+    balance = sum(_product(*pair) for pair in pairs)
+    infinite = sum(_product(abs(first), abs(second)) for first, second in pairs)
     with np.errstate(all="ignore"):
-        return np.asarray(np.where(odd, wide_x * wide_w, 0.0).sum(axis=2))
+        return np.where(
+            (sum(nan) > 0) | (abs(balance) < infinite), np.nan, np.where(infinite > 0, balance * np.inf, 0.0)
+        )
 
 
 def _working_type(x: _Scaled, w: _Scaled, terms: int) -> npt.DTypeLike:
@@ -280,7 +316,7 @@ def _summed(x: Array, w: Array, group: int, size: Ints, terms: Iterator[Term], c
             source: Index = (slice(None), slice(g * c, g * c + c), *np.ix_(*inputs))
             target: Index = (slice(None), slice(g * m, g * m + m), *np.ix_(*outputs))
             weights: Index = (slice(g * m, g * m + m), slice(None), *tap)
-            units[target] += _product(x_units[source], w_units[weights])
+            units[target] += _whole_product(x_units[source], w_units[weights])
             with np.errstate(all="ignore"):
                 magnitude[target] += _product(size_x[source], size_w[weights])
                 if not ordinary:

@@ -57,7 +57,8 @@ def built(request: pytest.FixtureRequest) -> Built:
     """Compile one group of kernels; test processes beside each other need no threads for it."""
     architecture, group, chosen = request.param
     threads = 1 if "PYTEST_XDIST_WORKER" in os.environ else _threads.count()
-    return Built(architecture, group, kernel_table.reports(chosen(GROUPS[group], architecture), architecture, threads))
+    variants = chosen(GROUPS[group], architecture)
+    return Built(architecture, group, kernel_table.reports(variants, architecture, threads, keep=chosen is looked_at))
 
 
 @needs_nvrtc

@@ -155,6 +155,31 @@ def test_magnitude_and_terms() -> None:
     assert (sums(y), y.magnitude.ravel().tolist(), y.terms) == ([-16], [16], 3)
 
 
+# ---------------------------------------------------------------- sums of products
+
+
+@pytest.mark.parametrize(("bits", "kind"), [(1, object), (22, object), (70, object), (1000, object), (27, np.int64)])
+def test_products_of_whole_numbers_are_exact(bits: int, kind: Any) -> None:
+    random = Random(bits)
+    x, w = (
+        np.array([[random.randint(-(2**bits), 2**bits) for _ in range(9)] for _ in range(count)], kind)
+        for count in (4, 3)
+    )
+    expected = [[sum(int(a) * int(b) for a, b in zip(row, weights, strict=True)) for weights in w] for row in x]
+    assert oracle._whole_product(x, w).tolist() == expected
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_products_with_nan_and_infinities_are_those_of_ieee_arithmetic(count: int) -> None:
+    numbers = np.random.default_rng(count)
+    x, w = (numbers.choice([0.0, -0.0, 1.0, -2.0, 3.0, np.inf, -np.inf, np.nan], (30, count)) for _ in range(2))
+    found = oracle._special_product(x, w)
+    for row, column in np.ndindex(found.shape):
+        pairs = zip(x[row].tolist(), w[column].tolist(), strict=True)
+        total = sum((a * b for a, b in pairs if not (np.isfinite(a) and np.isfinite(b))), start=0.0)
+        np.testing.assert_equal(found[row, column], total)
+
+
 # ---------------------------------------------------------------- ConvTranspose by hand and from the specification
 
 NINE = plane([0, 1, 2], [3, 4, 5], [6, 7, 8])

@@ -35,17 +35,17 @@ _TYPES = {"float16": "16.F32", "bfloat16": "16.F32.BF16", "float32": "8.F32.TF32
 
 def built(chosen: Variant) -> tuple[list[Instruction], str]:
     """A kernel's machine code and what the assembler says of it."""
-    with machine_code.built(chosen, "sm_90a") as found:
-        return sass.disassemble(found.path), found.log
+    found = machine_code.build(chosen, "sm_90a")
+    return sass.disassemble(found.path), found.log
 
 
 def text_of(chosen: Variant) -> list[str]:
     """The lines of a kernel's machine code, with operands."""
     tool = sass.disassembler()
     assert tool is not None
-    with machine_code.built(chosen, "sm_90a") as found:
-        command = [tool, "-c", str(found.path)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    found = machine_code.build(chosen, "sm_90a")
+    command = [tool, "-c", str(found.path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 @lru_cache(maxsize=64)
