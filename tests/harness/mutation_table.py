@@ -392,7 +392,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "rules/test_host_rules.py everybody",
         "cuda/build/test_pack.py",
     ),
-    "cuda/conv/wgmma/pack_rows.py": ("cuda/conv/wgmma/test_pack_rows.py test_",),
     "cuda/conv/gemm/pointwise.py": (
         _RULES,
         "cuda/conv/gemm/test_pointwise.py",

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
-from gpuconv.cuda.conv.wgmma.sources import Source, packed_bytes, x_last_bytes
+from gpuconv.cuda.conv.wgmma.sources import Source
 from gpuconv.cuda.conv.wgmma.strips import Strips
 from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, Tile
 from gpuconv.cuda.plan import model
@@ -154,7 +154,7 @@ class _Costs(NamedTuple):
 
 def _costs(work: Work, limits: Limits) -> _Costs:
     problem, size = work.source.problem, work.source.problem.itemsize
-    copied, packed = x_last_bytes(work.source), packed_bytes(work.source)
+    copied, packed = work.source.x_last_bytes, work.source.packed_bytes
     x, w = prod(problem.x_shape) * size, problem.group * problem.filters * problem.rows * size
     moved = problem.bytes_by_phase + max(0, copied - x) + max(0, packed - w)
     before = tuple(

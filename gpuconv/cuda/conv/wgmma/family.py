@@ -21,7 +21,7 @@ from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import mma
 from gpuconv.cuda.conv.gemm.base import ALL, SUMS, TOTALS
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.conv.wgmma import channels_last, cost, pack_rows, sources, tiles
+from gpuconv.cuda.conv.wgmma import channels_last, cost, sources, tiles
 from gpuconv.cuda.conv.wgmma import pixels as wgmma_pixels
 from gpuconv.cuda.conv.wgmma import strips as wgmma_strips
 from gpuconv.cuda.conv.wgmma.cost import Work
@@ -40,7 +40,7 @@ _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
 _ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
 
 
-# ---------------------------------------------------------------- what they accept
+# ---------------------------------------------------------------- offers
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
@@ -111,7 +111,7 @@ def _name(work: Work) -> str:
     return f"{chosen}{form}{'_split' if work.divided else ''}"
 
 
-# ---------------------------------------------------------------- plans
+# ---------------------------------------------------------------- launch
 
 
 def _plan(work: Work, limits: Limits) -> Plan:
@@ -126,8 +126,8 @@ def _plan(work: Work, limits: Limits) -> Plan:
         (*before, *([_launch(work, ALL, limits)] if before or not apart else apart)),
         tuple(_reasons(work, limits)),
         kept(
-            Space.packed(sources.packed_bytes(source)),
-            Space("x_last", "x with its channels last", sources.x_last_bytes(source)),
+            Space.packed(source.packed_bytes),
+            Space("x_last", "x with its channels last", source.x_last_bytes),
             Space("workspace", "sums of the splits", work.workspace_bytes),
         ),
         sharing=(*_packing(source, 0), *apart) if shares else (),
@@ -184,19 +184,19 @@ def _row(work: Work) -> int:
 def _packing(source: Source, tickets: int) -> tuple[Launch, ...]:
     if not source.packed:
         return ()
-    return (pack_rows.launch(source.problem, source.w_channels, source.parts, tickets),)
+    return (channels_last.of_weights(source.problem, source.w_channels, source.parts, tickets),)
 
 
 def _copying(source: Source, tickets: int) -> tuple[Launch, ...]:
     if source.form != "copied":
         return ()
-    return (channels_last.launch(source.problem, source.x_channels, source.parts, tickets),)
+    return (channels_last.of_x(source.problem, source.x_channels, source.parts, tickets),)
 
 
 def _launch(work: Work, part: int, limits: Limits) -> Launch:
     """Return the launch that makes the tiles, or only leaves the sums of divided ones, or only adds these up."""
     source, tile, chosen = work.source, work.tile, _variant(work)
-    lifted = correlation.in_three_axes(source.seen)
+    lifted = source.seen.lifted
     items = work.divided if part == TOTALS else work.items
     splits = {
         "count": work.splits,
@@ -237,26 +237,30 @@ def _roles(work: Work) -> Mapping[str, str]:
     return found | {"splits.workspace": "workspace"} if work.divided else found
 
 
-# ---------------------------------------------------------------- variants
+# ---------------------------------------------------------------- kernels
 
 
-def _kernel(source: str, function: str, parameter: str, operator: str = "conv") -> Kernel:
-    return Kernel(*(source, function, parameter, tiles.THREADS, 1, operator, (ARCHITECTURE,), tiles.LAUNCH_REGISTERS))
-
-
+_SLICES = Kernel(
+    "conv/wgmma/slices.cu",
+    "conv_wgmma",
+    f"WgmmaParams<ConvParams<int, {RANK}>>",
+    threads=tiles.THREADS,
+    blocks_per_sm=1,
+    name="conv",
+    architectures=(ARCHITECTURE,),
+    least_registers=tiles.LAUNCH_REGISTERS,
+)
 _KERNELS = {
-    "conv": _kernel("conv/wgmma/slices.cu", "conv_wgmma", f"WgmmaParams<ConvParams<int, {RANK}>>"),
-    "conv_transpose": _kernel(
-        *(
-            "conv/wgmma/slices.cu",
-            "conv_transpose_wgmma",
-            f"WgmmaParams<ConvTransposeParams<int, {RANK}>>",
-            "conv_transpose",
-        )
+    "conv": _SLICES,
+    "conv_transpose": replace(
+        _SLICES,
+        function="conv_transpose_wgmma",
+        parameter=f"WgmmaParams<ConvTransposeParams<int, {RANK}>>",
+        name="conv_transpose",
     ),
 }
-_STRIPS = _kernel("conv/wgmma/strips.cu", "conv_wgmma_strips", "WgmmaStripsParams")
-_PIXELS = _kernel("conv/wgmma/pixels.cu", "conv_wgmma_pixels", "WgmmaPixelsParams")
+_STRIPS = replace(_SLICES, source="conv/wgmma/strips.cu", function="conv_wgmma_strips", parameter="WgmmaStripsParams")
+_PIXELS = replace(_SLICES, source="conv/wgmma/pixels.cu", function="conv_wgmma_pixels", parameter="WgmmaPixelsParams")
 
 
 def variant(operator: str, dtype: str, tile: Tile) -> Variant:

@@ -1,4 +1,4 @@
-"""How x and w come to the kernels of convolution by wgmma: the two maps by which TMA fetches them, and what it takes.
+"""How x and w come to the kernels of convolution by wgmma: the tensor maps by which TMA fetches them.
 
 Along x a map walks over the columns of a phase and reads, for a tap, the input at a fixed distance from each: what
 drivers call im2col. Or maps are of boxes: of the rows of x, or of patches of pixels, which several taps share. Axes of
@@ -18,12 +18,12 @@ from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.conv.wgmma import channels_last, pack_rows
+from gpuconv.cuda.conv.wgmma import channels_last
 from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
 from gpuconv.cuda.conv.wgmma.strips import PATCH, ROW, Strips
 from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, Tile
 from gpuconv.cuda.plan.launch import TensorMap
-from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.cuda.plan.numbers import RANK, whole
 from gpuconv.rules.geometry import Ints
 
 LEAST_FILTERS = 32  # half of the least tile: of fewer, mma.sync makes less in vain
@@ -103,7 +103,7 @@ class Source:
         if self.form != "copied":
             return self.problem.channels
         unit = ALIGNMENT // self.problem.itemsize if self.problem.group * self.parts == 1 else self.block_k
-        return _rounded(self.problem.channels, unit)
+        return whole(self.problem.channels, unit)
 
     @property
     def all_x_channels(self) -> int:
@@ -113,7 +113,7 @@ class Source:
     @cached_property
     def w_channels(self) -> int:
         """Channels of a tap in the rows of w."""
-        return _rounded(self.problem.channels, self.block_k) if self.packed else self.problem.channels
+        return whole(self.problem.channels, self.block_k) if self.packed else self.problem.channels
 
     def weights(self) -> PackedWeights:
         """Return how a kernel finds single weights."""
@@ -122,15 +122,21 @@ class Source:
         row = prod(self.problem.taps) * self.w_channels
         return PackedWeights(row, self.problem.filters * self.parts, self.w_channels)
 
+    @cached_property
+    def x_last_bytes(self) -> int:
+        """Bytes of the channels-last copy of x, 0 where there is none."""
+        return channels_last.x_bytes(self.problem, self.x_channels, self.parts) if self.form == "copied" else 0
+
+    @cached_property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed weights, 0 where w is read as it is."""
+        return channels_last.weight_bytes(self.problem, self.w_channels, self.parts) if self.packed else 0
+
     @property
     def aligned(self) -> tuple[tuple[str, int], ...]:
         """The arrays whose addresses must be multiples of so many bytes; copies always are."""
         x = (("x", ALIGNMENT),) if self.form != "copied" else ()
         return x if self.packed else (*x, ("w", ALIGNMENT))
-
-
-def _rounded(count: int, unit: int) -> int:
-    return -(-count // unit) * unit
 
 
 # ---------------------------------------------------------------- what TMA takes
@@ -155,7 +161,7 @@ def refusal(problem: Problem) -> str | None:
     if not all(-bound <= corner < bound for corner in corners):
         return f"columns begin {min(corners)} or end {max(corners)} elements beside x: {-bound} to {bound - 1} can be"
     copy = of_copies(problem)
-    if max(x_last_bytes(copy), packed_bytes(copy)) > _MOST_ELEMENTS * problem.itemsize:
+    if max(copy.x_last_bytes, copy.packed_bytes) > _MOST_ELEMENTS * problem.itemsize:
         return "a copy of x or w would have 2**31 elements or more"
     return None
 
@@ -274,7 +280,7 @@ def no_rows(problem: Problem, slice_bytes: int) -> str | None:
 
 def _rows_of_x(problem: Problem) -> tuple[Ints, list[int]]:
     """Return the sizes of x, pixels of a row innermost, then channels; and the strides of all axes but the first."""
-    lifted = correlation.in_three_axes(problem)
+    lifted = problem.lifted
     batch, channel, depth, height, _ = lifted.x_strides
     channels = problem.group * problem.channels
     return (*lifted.x_shape[:1:-1], channels, problem.batch), [height, depth, channel, batch]
@@ -316,8 +322,8 @@ def _w_as_it_is(problem: Problem, slice_bytes: int) -> bool:
     group, filters, channel, *spatial = problem.w_strides
     if not _takes_rounded(problem) or channel != 1:
         return False
-    whole = problem.channels % (slice_bytes // problem.itemsize) == 0
-    if prod(problem.taps) > 1 and not (whole and _step(problem.taps, tuple(spatial)) == problem.channels):
+    slices = problem.channels % (slice_bytes // problem.itemsize) == 0
+    if prod(problem.taps) > 1 and not (slices and _step(problem.taps, tuple(spatial)) == problem.channels):
         return False
     if problem.group > 1 and group != problem.filters * filters:
         return False
@@ -339,7 +345,7 @@ def _strides(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Int
     Each is a multiple of the one before. Axes of one element get those of the next that has several.
     """
     found: list[int] = []
-    outer = _rounded(sizes[0] * itemsize, ALIGNMENT)
+    outer = whole(sizes[0] * itemsize, ALIGNMENT)
     for size, stride in zip(sizes[1:], strides, strict=True):
         if size > 1:
             outer = max(outer, stride * itemsize * size)
@@ -370,7 +376,7 @@ def _boxes_of_x(source: Source, strips: Strips | PixelStrips) -> TensorMap:
         strides, box = _known(_strides(sizes, steps, source.problem.itemsize)), (wide, high, 1, source.block_k, 1)
         swizzle = 0 if source.in_registers else SLICE_BYTES
     else:
-        role, sizes, strides = _channels_of_x(source, correlation.in_three_axes(source.problem))
+        role, sizes, strides = _channels_of_x(source, source.problem.lifted)
         box = (source.block_k, wide, high, 1, 1)
         swizzle = source.slice_bytes
     return TensorMap(
@@ -450,18 +456,3 @@ def loading(source: Source) -> Mapping[str, Any]:
         "x_group": source.all_x_channels // problem.group,
         "x_part": source.x_channels,
     }
-
-
-# ---------------------------------------------------------------- copies
-
-
-def x_last_bytes(source: Source) -> int:
-    """Return the bytes of the copy of x with its channels last, 0 where there is none."""
-    if source.form != "copied":
-        return 0
-    return channels_last.bytes_of(source.problem, source.x_channels, source.parts)
-
-
-def packed_bytes(source: Source) -> int:
-    """Return the bytes of the packed weights, 0 where w is read as it is."""
-    return pack_rows.bytes_of(source.problem, source.w_channels, source.parts) if source.packed else 0
