@@ -426,8 +426,8 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
         "cuda/pool/layout.py": ("dilation // stride",),
         "cuda/conv/runs.py": ("taps // piece", "step // piece", "pad // piece"),
         "cuda/conv/wgmma/sources.py": ("stride // common", "dilation // common", "(place - tap * dilation) // stride"),
-        "cuda/conv/wgmma/pixels.py": ("one.taps[1] // inner_h", "one.taps[2] // inner_w"),
-        "cuda/conv/wgmma/strips.py": ("one.taps[1] // inner",),
+        "cuda/conv/wgmma/pixels.py": ("problem.taps[1] // inner_h", "problem.taps[2] // inner_w"),
+        "cuda/conv/wgmma/strips.py": ("problem.taps[1] // inner",),
     },
     "A window with its gaps covers whole steps from its first tap to its last.": {
         "cuda/pool/patches.py": ("(one - 1) // step",),

@@ -71,7 +71,7 @@ def choose(problem: Any, families: Iterable[Family], limits: Limits) -> Plan:
     why = "chosen" if best is None else f"chosen, as measured on {limits.name}"
     best = best or (pick or quickest)(found)
     lines = (
-        f"{one.name}: modelled {one.seconds * 1e6:.1f} us"
+        f"{one.name}: predicted {one.seconds * 1e6:.1f} us"
         + (f", {why}" if one is best else f" ({_times(one.seconds / best.seconds)})")
         for one in found
     )

@@ -145,8 +145,8 @@ def test_what_was_measured_goes_before_the_model() -> None:
     plan = _choose("A")
     assert plan.operator == "slow"
     assert plan.reasons == (
-        "slow: modelled 2.0 us, chosen, as measured on A",
-        "quick: modelled 1.0 us (0.50x)",
+        "slow: predicted 2.0 us, chosen, as measured on A",
+        "quick: predicted 1.0 us (0.50x)",
     )
     assert _choose("B").operator == "quick"
     tuned.store("A", FIRST, "a kernel of another version")

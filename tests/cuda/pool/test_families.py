@@ -305,7 +305,7 @@ def test_an_empty_input_with_outputs_is_launched() -> None:
 
 def test_the_reason_names_the_kernel_and_why() -> None:
     plan = _plan((2, 3, 100), kernel_shape=[2], dtype="bfloat16", indices=True)
-    assert "max_pool_bfloat16_3d_indices: modelled" in plan.reasons[0]
+    assert "max_pool_bfloat16_3d_indices: predicted" in plan.reasons[0]
     assert plan.reasons[2] == (
         "max_pool_bfloat16_3d_indices: one output a thread, 594 outputs in 3 blocks of 256 threads; "
         "32-bit indices, the largest number being 599"

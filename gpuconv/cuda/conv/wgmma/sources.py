@@ -21,7 +21,7 @@ from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import channels_last
 from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
 from gpuconv.cuda.conv.wgmma.strips import PATCH, ROW, Strips
-from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, Tile
+from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, WgmmaTile
 from gpuconv.cuda.plan.launch import TensorMap
 from gpuconv.cuda.plan.numbers import RANK, whole
 from gpuconv.rules.geometry import Ints
@@ -139,7 +139,7 @@ class Source:
         return x if self.packed else (*x, ("w", ALIGNMENT))
 
 
-# ---------------------------------------------------------------- what TMA takes
+# ---------------------------------------------------------------- what it sees
 
 
 def refusal(problem: Problem) -> str | None:
@@ -211,7 +211,7 @@ def _taps(problem: Problem, axis: int) -> tuple[int, int]:
     return min(met, default=0), max(met, default=0)
 
 
-# ---------------------------------------------------------------- ways to x and w
+# ---------------------------------------------------------------- forms
 
 
 def sources(problem: Problem) -> Iterator[Source]:
@@ -255,7 +255,7 @@ def _takes_rounded(problem: Problem) -> bool:
 
 
 def _channels_last(problem: Problem, slice_bytes: int) -> bool:
-    """Tell whether x can be fetched as it is, its channels side by side."""
+    """Tell whether x can be fetched as it is, its channels contiguous."""
     batch, channel, *spatial = problem.x_strides
     if not (channel == 1 and _own_slices(problem, slice_bytes)):
         return False
@@ -272,7 +272,7 @@ def no_rows(problem: Problem, slice_bytes: int) -> str | None:
         return f"the stride along its rows is {problem.column_strides[-1]}"
     found = flattened(problem) or problem
     if found.x_strides[-1] != 1:
-        return "its rows have no pixels side by side"
+        return "the pixels of its rows are not contiguous"
     if _strides(*_rows_of_x(found), found.itemsize) is None:
         return f"its rows are not {ALIGNMENT} bytes, or a multiple of that, apart"
     return None
@@ -318,7 +318,7 @@ def _step(extents: Ints, strides: Ints) -> int | None:
 
 
 def _w_as_it_is(problem: Problem, slice_bytes: int) -> bool:
-    """Tell whether w can be fetched as it is: rows of taps, of channels side by side, each of whole slices."""
+    """Tell whether w can be fetched as it is: rows of taps, of contiguous channels, each of whole slices."""
     group, filters, channel, *spatial = problem.w_strides
     if not _takes_rounded(problem) or channel != 1:
         return False
@@ -344,24 +344,23 @@ def _strides(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Int
 
     Each is a multiple of the one before. Axes of one element get those of the next that has several.
     """
-    found: list[int] = []
+    steps: list[int] = []
     outer = whole(sizes[0] * itemsize, ALIGNMENT)
     for size, stride in zip(sizes[1:], strides, strict=True):
         if size > 1:
             outer = max(outer, stride * itemsize * size)
     for size, stride in zip(sizes[:0:-1], reversed(strides), strict=True):
         outer = stride * itemsize if size > 1 else outer
-        found.insert(0, outer)
-    steps = [ALIGNMENT, *found]
-    if min(found) <= 0 or any(after % before for before, after in zip(steps, found, strict=False)):
+        steps.insert(0, outer)
+    if min(steps) <= 0 or any(after % before for before, after in pairwise((ALIGNMENT, *steps))):
         return None
-    return tuple(found) if found[0] >= sizes[0] * itemsize else None
+    return tuple(steps) if steps[0] >= sizes[0] * itemsize else None
 
 
-# ---------------------------------------------------------------- maps
+# ---------------------------------------------------------------- tensor maps
 
 
-def maps(source: Source, tile: Tile, strips: Strips | PixelStrips | None) -> tuple[TensorMap, TensorMap]:
+def maps(source: Source, tile: WgmmaTile, strips: Strips | PixelStrips | None) -> tuple[TensorMap, TensorMap]:
     """Return the maps of x and w for the tiles of a kernel."""
     return _columns_of_x(source, tile) if strips is None else _boxes_of_x(source, strips), _of_w(source, tile)
 
@@ -400,7 +399,7 @@ def _channels_of_x(source: Source, problem: Problem) -> tuple[str, Ints, Ints]:
     return "x", sizes, _known(_strides(sizes, [*spatial[::-1], batch], problem.itemsize))
 
 
-def _columns_of_x(source: Source, tile: Tile) -> TensorMap:
+def _columns_of_x(source: Source, tile: WgmmaTile) -> TensorMap:
     problem = source.problem
     role, sizes, strides = _channels_of_x(source, problem)
     inner = tuple(windows(problem))[::-1]
@@ -418,7 +417,7 @@ def _columns_of_x(source: Source, tile: Tile) -> TensorMap:
     )
 
 
-def _of_w(source: Source, tile: Tile) -> TensorMap:
+def _of_w(source: Source, tile: WgmmaTile) -> TensorMap:
     problem, size = source.problem, source.problem.itemsize
     row, all_rows = source.weights().pitch, problem.group * source.parts
     sizes: Ints = (row, problem.filters, all_rows)

@@ -379,8 +379,8 @@ def test_of_equally_quick_candidates_the_first_is_taken() -> None:
     chosen = choice.choose(None, [family(candidates)], HOPPER)
     assert chosen.bytes_of("workspace") == 1
     assert chosen.reasons == (
-        "kernel 0: modelled 30.6 us (30.6x)",
-        "kernel 1: modelled 1.0 us, chosen",
-        "kernel 2: modelled 1.0 us (1.00x)",
+        "kernel 0: predicted 30.6 us (30.6x)",
+        "kernel 1: predicted 1.0 us, chosen",
+        "kernel 2: predicted 1.0 us (1.00x)",
         "own reason",
     )
