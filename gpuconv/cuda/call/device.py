@@ -25,7 +25,8 @@ from gpuconv._turns import turn
 
 if TYPE_CHECKING:
     from gpuconv.cuda.build.variant import Variant
-    from gpuconv.cuda.plan.launch import Limits, TensorMap
+    from gpuconv.cuda.plan.launch import TensorMap
+    from gpuconv.cuda.plan.limits import Limits
 
 prepared: dict[Any, Any] = {}  # the calls that are ready to run on this runtime, by everything that tells them apart
 _limits: dict[int, Limits] = {}
@@ -86,8 +87,8 @@ def limits(device: int) -> Limits:
         It is older than the oldest that is supported.
     """
     from gpuconv.cuda.build import compile as compiler
-    from gpuconv.cuda.plan import rates
-    from gpuconv.cuda.plan.launch import Limits
+    from gpuconv.cuda.call import tuned
+    from gpuconv.cuda.plan.limits import Limits, rates_of
 
     found = _limits.get(device)
     if found is None:
@@ -101,8 +102,9 @@ def limits(device: int) -> Limits:
             shared_bytes_per_block=attributes["MaxSharedMemoryPerBlockOptin"],
             shared_bytes_per_multiprocessor=attributes["MaxSharedMemoryPerMultiprocessor"],
             name=name,
-            rates=rates.of(name, architecture),
+            rates=rates_of(name, architecture),
             bandwidth=_bandwidth(attributes),
+            measured=partial(tuned.find, name),
         )
     return found
 

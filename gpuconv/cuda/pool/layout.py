@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuconv.cuda.plan import numbers
-from gpuconv.cuda.plan.launch import Limits
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.pool.problem import Problem, Rows, whole_vectors
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints

@@ -9,8 +9,9 @@ from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.passes import sums
-from gpuconv.cuda.plan import launching, model, numbers, strided
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model, numbers, strided
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer
 from gpuconv.cuda.weight_grad.problem import OPERATOR, Problem
 from gpuconv.rules import dtypes
@@ -93,7 +94,7 @@ def _plan(problem: Problem, tile: Tile, parts: int, wide: bool) -> Plan:
     each = _each(problem, tile, parts)
     fields = problem.fields(rank, wide, tiles, each)
     roles = {"x": "x", "dy": "dy", "sums": "workspace"}
-    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, roles)
+    launch = Launch.of_blocks(OPERATOR, chosen, blocks, fields, roles)
     reason = f"{problem.pixels} pixels in {parts} parts of {each}"
     products = 1 if problem.result == problem.dtype else g.w_shape[-1]
     shape = g.w_shape if products == 1 else g.w_shape[:-1]

@@ -14,8 +14,8 @@ from typing import Any
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm.fragments import Arithmetic
 from gpuconv.cuda.passes import sums
-from gpuconv.cuda.plan import launching
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK, whole
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.weight_grad import tiles_cost
@@ -91,7 +91,7 @@ def _plan(problem: Problem, tile: Tile, arithmetic: Arithmetic, parts: int) -> P
     }
     roles = {"common.x": "x", "common.dy": "dy", "common.sums": "workspace"}
     blocks, shared = prod(tiles) * g.group * parts, shared_bytes(problem.dtype, tile)
-    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, roles, shared)
+    launch = Launch.of_blocks(OPERATOR, chosen, blocks, fields, roles, shared)
     reason = f"{problem.pixels} pixels in {parts} parts of {each}"
     # The sums of a filter have their channels innermost.
     filters, channels, *taps = g.w_shape

@@ -10,7 +10,7 @@ from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.gemm.fragments import Arithmetic
 from gpuconv.cuda.passes import sums
 from gpuconv.cuda.plan import model, strided
-from gpuconv.cuda.plan.launch import Limits
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import whole
 from gpuconv.cuda.weight_grad.problem import Problem
 from gpuconv.rules import dtypes

@@ -12,11 +12,10 @@ import pytest
 
 import gpuconv
 from gpuconv import OutOfDeviceMemory
-from gpuconv.cuda.call import device
+from gpuconv.cuda.call import device, tuned
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv.direct import few as few_plan
 from gpuconv.cuda.conv.gemm import ffma
-from gpuconv.cuda.plan import tuned
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.rules import whole_numbers
 from tests.emulator import emulated_cuda

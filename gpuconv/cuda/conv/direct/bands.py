@@ -19,7 +19,8 @@ from gpuconv.cuda.conv.direct.bands_work import Axis, Form, Work
 from gpuconv.cuda.conv.direct.base import on_arrays
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules import dtypes
 

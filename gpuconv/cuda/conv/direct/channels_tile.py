@@ -12,8 +12,8 @@ from math import gcd, prod
 from gpuconv.cuda.conv.direct.base import Work
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Limits
-from gpuconv.cuda.plan.launching import MOST_BLOCKS
+from gpuconv.cuda.plan.launch import MOST_BLOCKS
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.rules import dtypes
 
 THREADS, _WARP = 128, 32

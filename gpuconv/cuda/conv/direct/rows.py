@@ -17,8 +17,9 @@ from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.conv.direct import rows_tile
 from gpuconv.cuda.conv.direct.base import FORMS, GROUPED, THREADS, Form, axes_of, on_arrays, weights_of, work_of
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model
+from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
@@ -38,7 +39,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         if not form.takes(work):
             continue
         tile = rows_tile.best(work, form, limits)
-        if tile is not None and tile.blocks <= launching.MOST_BLOCKS:
+        if tile is not None and tile.blocks <= MOST_BLOCKS:
             name = variant(problem.dtype, form).name
             yield Candidate(name, _seconds(problem, tile, limits), partial(_plan, problem, tile))
 

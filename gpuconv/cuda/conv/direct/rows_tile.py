@@ -15,8 +15,7 @@ from typing import Any
 
 from gpuconv.cuda.conv.direct.base import THREADS, Form, Work
 from gpuconv.cuda.plan import numbers
-from gpuconv.cuda.plan.launch import Limits
-from gpuconv.cuda.plan.limits import RESERVED_BYTES
+from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 

@@ -20,8 +20,9 @@ from gpuconv.cuda.conv.gemm import ffma
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.ffma import Tile
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 
 _HALF = (Tile(64, 64, 16, 8, 4, 4, 0.72), Tile(16, 128, 16, 4, 4, 4, 0.51))
@@ -141,7 +142,7 @@ def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
         weights = replace(weights, pitch=rows.filters)
     found = fields(problem, rows, rows.tiles(tile.block_m, tile.block_n), weights)
     roles = gemm_base.roles(rows) | ({"common.weights": "w"} if natural else {})
-    launch = launching.of_blocks(rows.operator, chosen, blocks, found, roles, _shared_bytes(rows, tile))
+    launch = Launch.of_blocks(rows.operator, chosen, blocks, found, roles, _shared_bytes(rows, tile))
     reason = f"one GEMM of {rows.filters} rows, channels and taps, whose outputs do not overlap"
     if natural:
         return Plan(rows.operator, (launch,), (reason, "the weights are read as they lie in memory"))

@@ -16,8 +16,9 @@ from gpuconv.cuda.conv.gemm import depth_to_space, fragments, matrix, mma
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.matrix import Tile
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 
 NAME = "conv_transpose_matrix"
@@ -111,7 +112,7 @@ def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
     fields = depth_to_space.fields(problem, rows, counts, weights)
     roles = gemm_base.roles(rows) | {"common.weights": "w"}
     shared = _shared_bytes(rows, tile)
-    launch = launching.of_blocks(rows.operator, chosen, blocks, fields, roles, shared)
+    launch = Launch.of_blocks(rows.operator, chosen, blocks, fields, roles, shared)
     reason = f"one GEMM of {rows.filters} rows, channels and taps, on tensor cores; weights as they are"
     return Plan(rows.operator, (launch,), (f"{reason}; {matrix.copied(rows, _INPUTS)}",))
 

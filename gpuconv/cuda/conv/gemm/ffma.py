@@ -17,8 +17,9 @@ from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm.base import Divisible, PackedWeights
 from gpuconv.cuda.conv.problem import Problem, in_axes
-from gpuconv.cuda.plan import launching, model
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.plan import model
+from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer
 from gpuconv.rules import dtypes
@@ -201,7 +202,7 @@ def _gemm(problem: Problem, tile: Tile, uniform: bool, wide: bool) -> Launch:
     shared = _shared_bytes(problem, tile, wide)
     if _splits(problem.operator, problem.dtype, wide, problem.rank, tile, uniform):
         fields = {**fields, "splits": gemm_base.splits(blocks)}
-    return launching.of_blocks(problem.operator, chosen, blocks, fields, gemm_base.roles(problem), shared)
+    return Launch.of_blocks(problem.operator, chosen, blocks, fields, gemm_base.roles(problem), shared)
 
 
 def _shared_bytes(problem: Problem, tile: Tile, wide: bool) -> int:

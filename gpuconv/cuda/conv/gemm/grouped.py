@@ -18,9 +18,9 @@ from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.grouped_tile import Tile
 from gpuconv.cuda.conv.gemm.grouped_work import MOST_CHANNELS, Form
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching
 from gpuconv.cuda.plan import model as models
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 
@@ -71,7 +71,7 @@ def _plan(tile: Tile) -> Plan:
     roles = gemm_base.roles(problem, place) | {"weights.w": "w"}
     roles.pop(f"{place}.weights", None)
     shared = tile.shared_bytes + _more_bytes(problem)
-    launch = launching.of_blocks(problem.operator, chosen, tile.blocks, _fields(tile), roles, shared)
+    launch = Launch.of_blocks(problem.operator, chosen, tile.blocks, _fields(tile), roles, shared)
     columns = " x ".join(map(str, tile.tile))
     reason = f"{work.together} groups of {problem.channels} channels make one; tiles of {columns} columns"
     return Plan(problem.operator, (launch,), (reason,))

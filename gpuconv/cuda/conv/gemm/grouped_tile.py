@@ -10,8 +10,7 @@ from operator import itemgetter
 
 from gpuconv.cuda.conv.gemm.grouped_work import Work
 from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Limits
-from gpuconv.cuda.plan.limits import RESERVED_BYTES
+from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits
 from gpuconv.rules.geometry import Ints
 
 _PIECE = 16 * 40 * 4  # bytes of shared memory that a warp's sums pass through one by one

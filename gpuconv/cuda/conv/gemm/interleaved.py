@@ -16,9 +16,9 @@ from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import ffma
 from gpuconv.cuda.conv.gemm.ffma import Tile
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model
-from gpuconv.cuda.plan.launch import Limits, Plan
-from gpuconv.cuda.plan.limits import RESERVED_BYTES
+from gpuconv.cuda.plan import model
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules import dtypes
 
@@ -128,7 +128,7 @@ def _plan(problem: Problem, tile: Tile, uniform: bool) -> Plan:
         "phases": prod(problem.phases[:-1]),
     }
     roles = gemm_base.roles(problem)
-    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, roles, shared_bytes(problem, tile))
+    launch = Launch.of_blocks(problem.operator, chosen, blocks, fields, roles, shared_bytes(problem, tile))
     reasons = (_reason(problem), ffma.tap_reason(problem, tile, uniform))
     return ffma.with_packing(problem, False, launch, reasons)
 

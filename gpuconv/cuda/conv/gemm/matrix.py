@@ -21,8 +21,9 @@ from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.fragments import Arithmetic
 from gpuconv.cuda.conv.gemm.pointwise import step
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules import dtypes
@@ -198,7 +199,7 @@ def _plan(problem: Problem, inputs: str, tile: Tile) -> Plan:
     fields = gemm_base.operands(problem, problem.tiles(tile.block_m, tile.block_n), weights)
     roles = gemm_base.roles(problem) | {"common.weights": "w"}
     shared = shared_bytes(problem, inputs, tile)
-    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, roles, shared)
+    launch = Launch.of_blocks(problem.operator, chosen, blocks, fields, roles, shared)
     reason = "a product of matrices on tensor cores: one tap, weights as they are"
     return Plan(problem.operator, (launch,), (f"{reason}; {copied(problem, inputs)}",))
 

@@ -19,8 +19,8 @@ from gpuconv.cuda.conv.gemm.base import Divisible
 from gpuconv.cuda.conv.gemm.mma_tile import Form, Tile
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.runs import Runs
-from gpuconv.cuda.plan import launching
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules import dtypes
@@ -154,7 +154,7 @@ def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
         fields = {**fields, "splits": gemm_base.splits(mma_tile.blocks(problem, tile))}
     shared = mma_tile.shared_bytes(problem, tile, form)
     roles = gemm_base.roles(problem)
-    return launching.of_blocks(problem.operator, chosen, mma_tile.blocks(problem, tile), fields, roles, shared)
+    return Launch.of_blocks(problem.operator, chosen, mma_tile.blocks(problem, tile), fields, roles, shared)
 
 
 # ---------------------------------------------------------------- variants

@@ -13,7 +13,7 @@ from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Limits
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 
 _STANDING = 16  # bytes of an entry of a table

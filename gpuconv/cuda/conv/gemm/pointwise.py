@@ -16,8 +16,9 @@ from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.ffma import Tile
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules.geometry import Ints
 
@@ -104,7 +105,7 @@ def _plan(problem: Problem, tile: Tile) -> Plan:
         **problem.w_steps,
     }
     roles = gemm_base.roles(problem) | {"common.weights": "w"}
-    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, roles, _shared_bytes(tile))
+    launch = Launch.of_blocks(problem.operator, chosen, blocks, fields, roles, _shared_bytes(tile))
     return Plan(problem.operator, (launch,), ("a plain matrix product: one tap, weights as they are",))
 
 

@@ -17,7 +17,8 @@ from gpuconv.cuda.conv.gemm import ffma, mma
 from gpuconv.cuda.conv.gemm.base import ALL, SUMS, TOTALS, Divisible
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space
+from gpuconv.cuda.plan.launch import Launch, Plan, Space
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer
 
 NAME = "splits of K"

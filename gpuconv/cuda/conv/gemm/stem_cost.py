@@ -8,7 +8,7 @@ from gpuconv.cuda.conv.gemm import stem_tile
 from gpuconv.cuda.conv.gemm.stem_tile import PIXEL_BITS, WORDS, Box, StemKernel
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Limits
+from gpuconv.cuda.plan.limits import Limits
 
 # Instructions of a thread, by the machine code for sm_90a.
 _PASS = 160  # of what a pass begins with

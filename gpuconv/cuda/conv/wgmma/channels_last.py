@@ -13,7 +13,7 @@ from gpuconv.cuda.build import structs
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, strided
+from gpuconv.cuda.plan import strided
 from gpuconv.cuda.plan.launch import Launch
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.rules import dtypes
@@ -160,7 +160,7 @@ def _launch(problem: Problem, name: str, planes: Planes, roles: Mapping[str, str
     if tickets:
         roles = {**roles, "tickets.first": "workspace"}
     blocks = image_tiles * pixel_tiles * planes.groups * channel_tiles
-    return launching.of_blocks(problem.operator, chosen, blocks, fields, roles)
+    return Launch.of_blocks(problem.operator, chosen, blocks, fields, roles)
 
 
 def _together(planes: Planes) -> Planes:

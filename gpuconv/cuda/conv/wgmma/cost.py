@@ -15,8 +15,7 @@ from gpuconv.cuda.conv.wgmma.sources import Source
 from gpuconv.cuda.conv.wgmma.strips import Strips
 from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, WgmmaTile
 from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Limits
-from gpuconv.cuda.plan.limits import nearest
+from gpuconv.cuda.plan.limits import Limits, nearest
 
 _WRITTEN = 50  # cycles in which 256 threads write a sum each, one by one; by the count of instructions in PTX
 _IN_VECTORS = 0.5  # of them where a thread writes several at once; likewise

@@ -9,7 +9,7 @@ import pytest
 
 import gpuconv
 from gpuconv.cuda.conv.gemm import ffma, mma
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Plan
 from tests.cuda.conv.gemm.test_ffma import HOPPER, fields, plan
 from tests.cuda.conv.wgmma.test_family import problem
@@ -221,7 +221,7 @@ def test_64_bit_problems_go_to_the_kernels_that_accept_every_problem() -> None:
 
 def test_every_candidate_is_offered_once() -> None:
     names = []
-    for turn in choice.every_candidate():
+    for turn in offers.every_candidate():
         with turn:
             names.append(plan("conv", *SMALL).kernel)
     assert len(set(names)) == len(names) == 5

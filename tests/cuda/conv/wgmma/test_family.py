@@ -23,9 +23,9 @@ from gpuconv.cuda.conv.wgmma import sources
 from gpuconv.cuda.conv.wgmma import strips as wgmma_strips
 from gpuconv.cuda.conv.wgmma import tiles as wgmma_tiles
 from gpuconv.cuda.conv.wgmma.tiles import WgmmaTile
-from gpuconv.cuda.plan import choice
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan
-from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.rules import geometry as geometries
 from tests.cuda.conv.gemm.test_ffma import fields
@@ -1505,7 +1505,7 @@ LARGE = [  # of 20 GFLOP or more, with 128 channels or more on either side
 def test_large_layers_are_made_by_wgmma(x: Ints, w: Ints, more: dict[str, Any], layout: str) -> None:
     one = problem("conv", x, w, "bfloat16", layout=layout, **more)
     found = offered.candidates(conv_families, one, HOPPER)
-    best = choice.quickest(found)
+    best = offers.quickest(found)
     others = min(each.seconds for each in found if "wgmma" not in each.name)
     assert "wgmma" in best.name
     assert best.seconds <= 0.9 * others

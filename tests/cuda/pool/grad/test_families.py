@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpuconv.cuda.call import tuned
 from gpuconv.cuda.call.prepared import contiguous_strides
-from gpuconv.cuda.plan import tuned
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.pool.grad import families as pool_grad_families
 from gpuconv.cuda.pool.grad import walks
