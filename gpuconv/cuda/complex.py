@@ -39,21 +39,21 @@ def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limit
     w = tuple(prod(lifted.w_shape[axis + 1 :]) for axis in range(len(lifted.w_shape)))
     arrays = _of_parts(strides["x"]), w, None, _of_parts(strides["y"])
     if kernel == "conv":
-        found = conv_families.for_conv(lifted, real, *arrays, limits, precision)
+        planned = conv_families.for_conv(lifted, real, *arrays, limits, precision)
     else:
-        found = conv_families.for_conv_transpose(lifted, real, *arrays, limits, precision)
-    if not found.launches:
-        return replace(found, operator=kernel)
-    launches = [_with_expanded(launch) for launch in found.launches]
+        planned = conv_families.for_conv_transpose(lifted, real, *arrays, limits, precision)
+    if not planned.launches:
+        return replace(planned, operator=kernel)
+    launches = [_with_expanded(launch) for launch in planned.launches]
     expands = any(role == "expanded" for launch in launches for role in launch.roles.values())
     if expands:
         launches.insert(0, _expand(kernel, geometry.w_shape, strides["w"], dtype))
         size = prod(lifted.w_shape) * dtypes.entry(real).itemsize
-        found = replace(found, spaces=kept(Space("expanded", "the weights' parts", size), *found.spaces))
+        planned = replace(planned, spaces=kept(Space("expanded", "the weights' parts", size), *planned.spaces))
     if "b" in strides or "residual" in strides:
         launches.append(_add(kernel, geometry.y_shape, strides, dtype))
     why = "complex: a real one along one more axis, of the two parts, with 3 taps for each weight"
-    return replace(found, launches=tuple(launches), sharing=(), reasons=(*found.reasons, why))
+    return replace(planned, launches=tuple(launches), sharing=(), reasons=(*planned.reasons, why))
 
 
 def _lifted(geometry: Any, kernel: int, stride: int, pad: int) -> Any:

@@ -42,14 +42,14 @@ def plan(
     """
     if kernel != "bias_grad":  # which makes one of all axes that lie as one
         geometry, strides = idle_axes.left_out(geometry, strides)
-    found = _plan(kernel, geometry, dtype, strides, limits, precision, activation)
-    size = max((launch.variant.layout.itemsize for launch in (*found.launches, *found.sharing)), default=0)
+    planned = _plan(kernel, geometry, dtype, strides, limits, precision, activation)
+    size = max((launch.variant.layout.itemsize for launch in (*planned.launches, *planned.sharing)), default=0)
     if size > _PARAMETER_BYTES:
         raise ArgumentError(
-            f"{found.operator}: {len(geometry.x_shape) - 2} spatial axes, those of one element left out, make {size} "
+            f"{planned.operator}: {len(geometry.x_shape) - 2} spatial axes, those of one element left out, make {size} "
             f"bytes of parameters, more than the {_PARAMETER_BYTES} of one CUDA launch; pass NumPy arrays"
         )
-    return found
+    return planned
 
 
 def _plan(
@@ -77,5 +77,5 @@ def _plan(
         return weight_grad_families.for_weight_grad(geometry, dtype, *arrays, limits, precision)
     make = conv_families.for_conv if kernel == "conv" else conv_families.for_conv_transpose
     b_stride = strides["b"][0] if "b" in strides else None
-    found = make(geometry, dtype, strides["x"], strides["w"], b_stride, strides["y"], limits, precision)
-    return finish.finished(found, activation, dtype, geometry.y_shape, strides)
+    planned = make(geometry, dtype, strides["x"], strides["w"], b_stride, strides["y"], limits, precision)
+    return finish.finished(planned, activation, dtype, geometry.y_shape, strides)

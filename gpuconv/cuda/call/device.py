@@ -90,13 +90,13 @@ def limits(device: int) -> Limits:
     from gpuconv.cuda.call import tuned
     from gpuconv.cuda.plan.limits import Limits, rates_of
 
-    found = _limits.get(device)
-    if found is None:
+    known = _limits.get(device)
+    if known is None:
         described = _cupy().cuda.Device(device)
         attributes, capability = described.attributes, described.compute_capability  # "90"
         name = _cupy().cuda.runtime.getDeviceProperties(device)["name"].decode(errors="replace")
         architecture = compiler.architecture((int(capability[:-1]), int(capability[-1])))
-        found = _limits[device] = Limits(
+        known = _limits[device] = Limits(
             architecture=architecture,
             multiprocessors=attributes["MultiProcessorCount"],
             shared_bytes_per_block=attributes["MaxSharedMemoryPerBlockOptin"],
@@ -106,7 +106,7 @@ def limits(device: int) -> Limits:
             bandwidth=_bandwidth(attributes),
             measured=partial(tuned.find, name),
         )
-    return found
+    return known
 
 
 def _bandwidth(attributes: Mapping[str, int]) -> float:

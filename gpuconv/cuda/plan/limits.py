@@ -196,8 +196,8 @@ def representative(architecture: str) -> Representative:
         For an architecture that has none; the message lists those that have.
     """
     match = re.fullmatch(r"(?:sm_)?(\d{1,4})[af]?", text_of(architecture))
-    found = _TABLE.get(int(match[1])) if match else None
-    if found is None:
+    device = _TABLE.get(int(match[1])) if match else None
+    if device is None:
         known = ", ".join(f"sm_{number}" for number in _TABLE)
         raise ArgumentError(f"explain: arch must be one of {known}, not {shown(architecture)}")
-    return found
+    return device

@@ -57,12 +57,12 @@ class Planes:
 
     @property
     def extents(self) -> Ints:
-        """Of images, groups and channels."""
+        """How many images, groups and channels there are."""
         return self.images, self.groups, self.channels
 
     @property
     def all_pixels(self) -> int:
-        """Of one image."""
+        """Pixels of one image."""
         return prod(self.pixels)
 
 
@@ -169,8 +169,8 @@ def _together(planes: Planes) -> Planes:
     Images whose pixels continue those of the one before are one image, as in the weights of ConvTranspose.
     """
     x = tuple(stride if extent > 1 else 0 for extent, stride in zip(planes.extents, planes.x, strict=True))
-    whole = (planes.images, *planes.pixels), (x[0], *planes.x_pixels)
-    extents, (strides,) = strided.collapsed_together(*whole)
+    together = (planes.images, *planes.pixels), (x[0], *planes.x_pixels)
+    extents, (strides,) = strided.collapsed_together(*together)
     if len(extents) <= 1 and planes.y[0] == planes.all_pixels * planes.y[-1]:
         return replace(planes, images=1, pixels=tuple(extents), x=(0, *x[1:]), x_pixels=tuple(strides))
     extents, (strides,) = strided.collapsed_together(planes.pixels, planes.x_pixels)
@@ -206,7 +206,7 @@ def _run(planes: Planes) -> dict[str, int]:
 
     A run is a plane, several that follow each other, or x. What lies between runs is none of x's, and is not read.
     """
-    run, left = planes.all_pixels, {axis: each for axis, *each in zip(_AXES, planes.extents, planes.x, strict=True)}
+    run, left = planes.all_pixels, {axis: steps for axis, *steps in zip(_AXES, planes.extents, planes.x, strict=True)}
     begins = dict.fromkeys(_AXES, 0)
     while found := [axis for axis, (extent, stride) in left.items() if extent > 1 and stride == run]:
         extent, begins[found[0]] = left.pop(found[0])

@@ -56,7 +56,7 @@ class WgmmaWork:
 
     @cached_property
     def tiles(self) -> int:
-        """Of all groups and phases."""
+        """Tiles of all groups and phases."""
         problem = self.source.problem
         return prod(self.counts) * prod(problem.phases) * problem.group
 
@@ -72,17 +72,17 @@ class WgmmaWork:
 
     @property
     def ticket_bytes(self) -> int:
-        """Of a ticket for each divided tile."""
+        """Bytes of a ticket for each divided tile."""
         return -(-self.divided // 4) * 16
 
     @property
     def sums_bytes(self) -> int:
-        """Of a tile's sums."""
+        """Bytes of a tile's sums."""
         return self.tile.block_m * self.tile.block_n * 4
 
     @property
     def workspace_bytes(self) -> int:
-        """Of the tickets and of the sums of all shares."""
+        """Bytes of the tickets and of the sums of all shares."""
         return self.ticket_bytes + self.divided * self.splits * self.sums_bytes
 
     @cached_property
@@ -174,10 +174,10 @@ def _in_splits(work: WgmmaWork, splits: int, costs: _Costs, limits: Limits) -> f
 
 def _busy(work: WgmmaWork, splits: int, costs: _Costs, limits: Limits) -> float:
     """Return the seconds of the busiest multiprocessor."""
-    whole = -(-work.whole // limits.multiprocessors)
+    rounds = -(-work.whole // limits.multiprocessors)
     shares = -(-work.divided * splits // limits.multiprocessors)
     share = -(-work.most_steps // splits)
-    cycles = _cycles(work, whole, work.steps, costs)
+    cycles = _cycles(work, rounds, work.steps, costs)
     if shares:
         cycles += _cycles(work, shares, share * work.steps / work.most_steps, costs)
     longest = _cycles(work, 1, work.most_steps if work.whole else share, costs)
@@ -250,8 +250,8 @@ def _in_vectors(problem: Problem, in_strips: bool) -> bool:
         return problem.filters % 16 == 0 and not any(step % vector for step in (batch, *problem.y_column_strides))
     if in_strips:
         *apart, neighbours_at = problem.y_column_strides
-        whole = not any(step % vector for step in (problem.columns[-1], batch, channel, *apart))
-        return neighbours_at == 1 and whole
+        aligned = not any(step % vector for step in (problem.columns[-1], batch, channel, *apart))
+        return neighbours_at == 1 and aligned
     neighbours = problem.y_column_strides == tuple(prod(problem.columns[k + 1 :]) for k in range(problem.rank))
     return neighbours and prod(problem.columns) % 4 == 0 and batch % 4 == channel % 4 == 0
 

@@ -107,7 +107,7 @@ class Source:
 
     @property
     def all_x_channels(self) -> int:
-        """Those of all groups and parts."""
+        """Channels of all groups and parts in x or its copy."""
         return self.problem.group * (self.parts if self.form == "copied" else 1) * self.x_channels
 
     @cached_property
@@ -270,10 +270,10 @@ def no_rows(problem: Problem, slice_bytes: int) -> str | None:
         return f"the {problem.channels} channels of a group are not whole slices of {channels}"
     if _takes_rounded(problem) and problem.column_strides[-1] != 1:
         return f"the stride along its rows is {problem.column_strides[-1]}"
-    found = flattened(problem) or problem
-    if found.x_strides[-1] != 1:
+    seen = flattened(problem) or problem
+    if seen.x_strides[-1] != 1:
         return "the pixels of its rows are not contiguous"
-    if _strides(*_rows_of_x(found), found.itemsize) is None:
+    if _strides(*_rows_of_x(seen), seen.itemsize) is None:
         return f"its rows are not {ALIGNMENT} bytes, or a multiple of that, apart"
     return None
 

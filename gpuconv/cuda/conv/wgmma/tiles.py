@@ -48,7 +48,7 @@ TILES = (
 
 @dataclass(frozen=True, slots=True)
 class SharingTile(WgmmaTile):
-    """Those of a block in which several taps read one strip of x; ``stages`` are of weights.
+    """The outputs of a block in which several taps read one strip of x; ``stages`` are of weights.
 
     Attributes
     ----------
@@ -66,13 +66,13 @@ class SharingTile(WgmmaTile):
 
 
 class StripsTile(SharingTile):
-    """Those of ``conv/wgmma/strips.cu``, where taps along H do."""
+    """Tiles of ``conv/wgmma/strips.cu``, where taps along H share strips."""
 
     __slots__ = ()
 
 
 class PixelsTile(SharingTile):
-    """Those of ``conv/wgmma/pixels.cu``, where taps along H and W do; warpgroups make them in turns."""
+    """Tiles of ``conv/wgmma/pixels.cu``, where taps along H and W share strips; warpgroups make them in turns."""
 
     __slots__ = ()
 
