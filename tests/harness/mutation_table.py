@@ -544,7 +544,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     # ---- CUDA: devices
     "cuda/build/cache.py": ("cuda/build/test_folders.py", "cuda/build/test_cache.py", "cuda/build/test_trust.py"),
     "cuda/build/trust.py": ("cuda/build/test_trust.py", "cuda/build/test_cache.py"),
-    "cuda/idle_axes.py": ("cuda/call/test_ranks.py",),
     "cuda/build/compile.py": (*_COMPILER, "cuda/call/test_errors.py", "cli/test_compile.py"),
     "cuda/build/nvrtc.py": (*_COMPILER, "cli/test_compile.py"),
     "cuda/build/sources.py": ("cuda/build/test_sources.py", *_COMPILER),
@@ -567,7 +566,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/plan/test_tune.py",
         "cuda/call/test_launch.py -axes_of_one",
         "cuda/conv/gemm/test_ffma.py",
-        "cuda/call/test_ranks.py parameters",
+        "cuda/call/test_ranks.py",
         "cuda/conv/wgmma/test_family.py lie_last",
     ),
     "cuda/plan/launch.py": (

@@ -62,7 +62,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 def refusal(problem: Problem, limits: Limits) -> str | None:
     """Return why no kernel of this family takes a problem, or None."""
     if limits.architecture != ARCHITECTURE:
-        return f"there is none but on {ARCHITECTURE}"
+        return f"it needs {ARCHITECTURE}"
     why = mma.refusal(problem)
     if why is not None:
         return why

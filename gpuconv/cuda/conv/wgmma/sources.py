@@ -145,21 +145,23 @@ class Source:
 def refusal(problem: Problem) -> str | None:
     """Return why no map takes a problem that tensor cores do."""
     if problem.filters < LEAST_FILTERS:
-        return f"it takes {LEAST_FILTERS} output channels at least, half of a tile, a group has {problem.filters}"
+        return f"a group has {problem.filters} output channels, less than the {LEAST_FILTERS} of half a tile"
     if 0 in problem.x_shape:
         return "there is no input to fetch"
     if max(problem.column_strides) > _MOST_STRIDE:
-        return f"strides up to {_MOST_STRIDE} alone can be fetched, not {max(problem.column_strides)}"
+        return f"TMA fetches strides up to {_MOST_STRIDE}, not {max(problem.column_strides)}"
     if prod(problem.phases) > MOST_PHASES:
         return f"{prod(problem.phases)} phases are more than {MOST_PHASES}"
     reach = max(window.reach for window in windows(problem))
     most = _MOST_REACH[problem.rank]
     if reach > most:
-        return f"taps reach {reach} elements far, on {problem.rank} axes {most} are the most"
+        return f"taps reach {reach} elements, more than the {most} of TMA's offsets on {problem.rank} axes"
     bound = 1 << _CORNER_BITS[problem.rank] - 1
     corners = [corner for window in windows(problem) for corner in (window.lower, window.upper)]
     if not all(-bound <= corner < bound for corner in corners):
-        return f"columns begin {min(corners)} or end {max(corners)} elements beside x: {-bound} to {bound - 1} can be"
+        return (
+            f"columns begin {min(corners)} or end {max(corners)} elements beside x, TMA allows {-bound} to {bound - 1}"
+        )
     copy = of_copies(problem)
     if max(copy.x_last_bytes, copy.packed_bytes) > _MOST_ELEMENTS * problem.itemsize:
         return "a copy of x or w would have 2**31 elements or more"

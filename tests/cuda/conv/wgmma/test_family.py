@@ -674,19 +674,25 @@ def test_a_wrong_corner_shows(lower: int, upper: int, monkeypatch: pytest.Monkey
             (1, 64, 9, 9),
             (31, 64, 3, 3),
             {},
-            "it takes 32 output channels at least, half of a tile, a group has 31",
+            "a group has 31 output channels, less than the 32 of half a tile",
         ),
         ("conv", (1, 64, 9, 9), (62, 32, 3, 3), {"group": 2}, "a group has 31"),
         ("conv", (1, 64, 0, 9), (64, 64, 1, 3), {"pads": [1, 0, 1, 0]}, "there is no input to fetch"),
-        ("conv", (1, 64, 40, 9), (64, 64, 1, 3), {"strides": [9, 1]}, "strides up to 8 alone can be fetched, not 9"),
+        ("conv", (1, 64, 40, 9), (64, 64, 1, 3), {"strides": [9, 1]}, "TMA fetches strides up to 8, not 9"),
         ("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 3), {"strides": [6, 6]}, "36 phases are more than 32"),
-        ("conv", (1, 64, 300, 9), (64, 64, 2, 3), {"dilations": [255, 1]}, "reach 255 elements far, on 2 axes 254"),
+        (
+            "conv",
+            (1, 64, 300, 9),
+            (64, 64, 2, 3),
+            {"dilations": [255, 1]},
+            "reach 255 elements, more than the 254 of TMA's offsets on 2 axes",
+        ),
         (
             "conv",
             (1, 64, 9, 9, 9),
             (64, 64, 32, 1, 1),
             {"pads": [15, 0, 0, 16, 0, 0]},
-            "reach 31 elements far, on 3 axes",
+            "reach 31 elements, more than the 30 of",
         ),
         ("conv", (1, 64, 9), (64, 64, 2), {"dilations": [65535], "pads": [32768, 32768]}, "taps reach 65535"),
         ("conv", (1, 64, 9, 9), (64, 64, 3, 3), {"pads": [0, 129, 0, 0]}, "begin -129 or end 0 elements beside x"),
@@ -1541,9 +1547,7 @@ def test_explain_says_how_and_why_not(capsys: pytest.CaptureFixture[str]) -> Non
     why = "since the stride along its rows is 2"
     assert f"x is copied first, channels last, {why}\n" in capsys.readouterr().out
     gpuconv.explain("conv", (8, 512, 64, 64), (31, 512, 3, 3), dtype="bfloat16")
-    assert (
-        "not by wgmma: it takes 32 output channels at least, half of a tile, a group has 31" in capsys.readouterr().out
-    )
+    assert "not by wgmma: a group has 31 output channels, less than the 32 of half a tile" in capsys.readouterr().out
     gpuconv.explain("conv", x, w, dtype="bfloat16", arch="sm_100")
     assert "wgmma" not in capsys.readouterr().out
 
