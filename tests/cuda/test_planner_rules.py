@@ -12,7 +12,7 @@ from gpuconv.cuda.conv import runs
 from gpuconv.cuda.conv.direct import few
 from gpuconv.cuda.conv.direct.base import FORMS, Work
 from gpuconv.cuda.conv.direct.rows_tile import Tile
-from gpuconv.cuda.conv.gemm import depth_to_space, mma, pointwise, stem, stem_tile
+from gpuconv.cuda.conv.gemm import depth_to_space, mma, stem, stem_tile
 from gpuconv.cuda.conv.gemm.mma_tile import Form
 from gpuconv.cuda.conv.gemm.stem_tile import Box
 from gpuconv.cuda.conv.runs import Runs as Pieces
@@ -193,8 +193,7 @@ def test_pixels_behind_each_other_are_one_axis() -> None:
     )
     for one, x_step, y_step, w in ((FLAT, 1, 1, (12, 3, 1)), (apart, 6, 8, (12, 3, 1))):
         steps = {"x_strides": (*one.x_strides[:2], x_step), "y_strides": (*one.y_strides[:2], y_step)}
-        assert sources.flattened(one) == replace(one, **seen, **steps, w_strides=(*w, 1))
-        assert pointwise.with_one_axis(one) == replace(one, **seen, **steps, w_strides=(*w, 0))
+        assert one.flat == replace(one, **seen, **steps, w_strides=(*w, 0))
 
 
 @pytest.mark.parametrize(
@@ -214,8 +213,7 @@ def test_pixels_behind_each_other_are_one_axis() -> None:
     ],
 )
 def test_other_pixels_are_several(more: dict[str, Any]) -> None:
-    assert sources.flattened(replace(FLAT, **more)) is None
-    assert pointwise.with_one_axis(replace(FLAT, **more)) is None
+    assert replace(FLAT, **more).flat is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands, bands_work, channels_tile, rows_tile
 from gpuconv.cuda.conv.direct import base as direct_base
 from gpuconv.cuda.conv.direct.bands_tile import Tile as BandTile
@@ -200,7 +199,7 @@ def test_results_are_written_as_they_lie() -> None:
 
 
 def lifted(operator: str, x: tuple[int, ...], w: tuple[int, ...], **more: Any) -> Problem:
-    return correlation.in_three_axes(problem(operator, x, w, "float32", **more))
+    return problem(operator, x, w, "float32", **more).lifted
 
 
 def test_bands_of_a_problem_by_hand() -> None:

@@ -107,7 +107,6 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cli/calls.py numbers: return found if ',' in text else found[0]  ->  return found if ',' in text else found[-1]",  # noqa: E501
     ),
     "An axis of one element, or of one tap, is never stepped along.": (
-        "cuda/conv/gemm/pointwise.py with_one_axis: … ep), w_strides=(*problem.w_strides[:3], 0), columns=pixels, column_strides=(1,),  …  ->  … ep), w_strides=(*problem.w_strides[:3], 1), columns=pixels, column_strides=(1,),  …",  # noqa: E501
         "cuda/passes/sums.py for_channels: geometry, x_strides = (SumsGeometry((0, channels, 1), geometry.y_shape), (0, 0, 0))  ->  geometry, x_strides = (SumsGeometry((0, channels, 1), geometry.y_shape), (0, 0, 1))",  # noqa: E501
     ),
     "The systems that the tests run on have the flag.": (

@@ -6,10 +6,12 @@ Strides of arrays count elements.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from math import gcd, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.plan.numbers import RANK
@@ -19,6 +21,23 @@ from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 _SECTOR = 32  # bytes that cross the memory bus together
 _FARTHEST = 2**30  # coordinates and extents of kernels that find taps by tables are below
 Geometry = ConvGeometry | ConvTransposeGeometry
+
+
+class Axis(NamedTuple):
+    """One spatial axis of a problem: a number of each field of :class:`Problem` that has one per axis."""
+
+    taps: int = 1
+    x: int = 1
+    y: int = 1
+    x_stride: int = 0
+    y_stride: int = 0
+    w_stride: int = 0
+    columns: int = 1
+    column_stride: int = 1
+    dilation: int = 1
+    pad: int = 0
+    phases: int = 1
+    stride: int = 1
 
 
 @dataclass(frozen=True)
@@ -133,7 +152,7 @@ class Problem:
 
     @cached_property
     def bytes_by_phase(self) -> int:
-        """The same where each phase is written alone: every stride-th element of a row, in whole sectors.
+        """Of all arrays, where each phase is written alone: every stride-th element of a row, in whole sectors.
 
         Where channels are neighbours instead, a row's elements share no sectors.
         """
@@ -193,10 +212,81 @@ class Problem:
         """Tell whether kernels that find taps by tables have too few bits: 30 for coordinates, 32 for all else."""
         return max((*self.coordinates, *self.x_shape[2:])) >= _FARTHEST or self.wide()
 
+    # ------------------------------------------------------------ views
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The spatial axes; those of Conv have one phase and stride."""
+        ones = (1,) * self.rank
+        return tuple(
+            map(
+                Axis,
+                self.taps,
+                self.x_shape[2:],
+                self.y_shape[2:],
+                self.x_strides[2:],
+                self.y_strides[2:],
+                self.w_strides[3:],
+                self.columns,
+                self.column_strides,
+                self.dilations,
+                self.pads,
+                self.phases or ones,
+                self.strides or ones,
+            )
+        )
+
+    def with_axes(self, axes: Iterable[Axis]) -> Problem:
+        """Return the problem with these spatial axes in place of its own."""
+        taps, x, y, x_strides, y_strides, w_strides, columns, steps, dilations, pads, phases, strides = zip(
+            *axes, strict=True
+        )
+        return replace(
+            self,
+            taps=taps,
+            x_shape=(*self.x_shape[:2], *x),
+            y_shape=(*self.y_shape[:2], *y),
+            x_strides=(*self.x_strides[:2], *x_strides),
+            y_strides=(*self.y_strides[:2], *y_strides),
+            w_strides=(*self.w_strides[:3], *w_strides),
+            columns=columns,
+            column_strides=steps,
+            dilations=dilations,
+            pads=pads,
+            phases=self.phases and phases,
+            strides=self.strides and strides,
+        )
+
+    def in_axes(self, rank: int) -> Problem:
+        """Return the problem with at least so many spatial axes, those added outside being of one element.
+
+        Where x has one element along an axis it has no stride there: taps in the padding then lie where others do, and
+        are as well aligned.
+        """
+        own = (axis if axis.x > 1 else axis._replace(x_stride=0) for axis in self.axes)
+        return self.with_axes((*(Axis(),) * (rank - self.rank), *own))
+
     @cached_property
     def lifted(self) -> Problem:
         """The problem with three spatial axes at least."""
-        return in_axes(self, RANK)
+        return self.in_axes(RANK)
+
+    @cached_property
+    def pointwise(self) -> bool:
+        """Whether every pixel of x makes the column in its place, by one tap."""
+        moves = any(self.pads) or set(self.column_strides) != {1}
+        return prod(self.taps) == 1 and self.columns == self.x_shape[2:] and not moves
+
+    @cached_property
+    def flat(self) -> Problem | None:
+        """A pointwise Conv with all pixels of an image along one axis, or None if x or y has them in no such order."""
+        if self.operator != "conv" or not self.pointwise:
+            return None
+        x_step, y_step = (merged_stride(self.columns, strides[2:]) for strides in (self.x_strides, self.y_strides))
+        if x_step is None or y_step is None:
+            return None
+        pixels = prod(self.columns)
+        return self.with_axes([Axis(x=pixels, y=pixels, x_stride=x_step, y_stride=y_step, columns=pixels)])
 
 
 def of_conv(
@@ -261,35 +351,12 @@ def as_conv(problem: Problem) -> Problem | None:
     return replace(problem, operator="conv", pads=pads, phases=(), strides=())
 
 
-def in_three_axes(problem: Problem) -> Problem:
-    """Return a problem of up to three spatial axes with three of them, as :func:`in_axes` makes them."""
-    return problem.lifted
-
-
-def in_axes(problem: Problem, rank: int) -> Problem:
-    """Return a problem with at least so many spatial axes, those added outside being of one element.
-
-    Where x has one element along an axis it has no stride there: taps in the padding then lie where others do, and are
-    as well aligned.
-    """
-    more = max(0, rank - problem.rank)
-    ones, zeros = (1,) * more, (0,) * more
-    steps = (stride if n > 1 else 0 for n, stride in zip(problem.x_shape[2:], problem.x_strides[2:], strict=True))
-    return replace(
-        problem,
-        taps=ones + problem.taps,
-        x_shape=(*problem.x_shape[:2], *ones, *problem.x_shape[2:]),
-        y_shape=(*problem.y_shape[:2], *ones, *problem.y_shape[2:]),
-        x_strides=(*problem.x_strides[:2], *zeros, *steps),
-        y_strides=(*problem.y_strides[:2], *zeros, *problem.y_strides[2:]),
-        w_strides=(*problem.w_strides[:3], *zeros, *problem.w_strides[3:]),
-        columns=ones + problem.columns,
-        column_strides=ones + problem.column_strides,
-        dilations=ones + problem.dilations,
-        pads=zeros + problem.pads,
-        phases=problem.phases and ones + problem.phases,
-        strides=problem.strides and ones + problem.strides,
-    )
+def merged_stride(extents: Sequence[int], strides: Sequence[int]) -> int | None:
+    """Return the stride of the one axis that these axes are together, or None where their elements leave gaps."""
+    axes = [(extent, stride) for extent, stride in zip(extents, strides, strict=True) if extent != 1]
+    if any(outer != extent * stride for (_, outer), (extent, stride) in pairwise(axes)):
+        return None
+    return axes[-1][1] if axes else 1
 
 
 def _shared(

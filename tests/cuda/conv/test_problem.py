@@ -54,7 +54,7 @@ def test_the_work_of_a_conv_transpose_by_phases() -> None:
 
 
 def test_taps_backwards_are_those_of_the_weights_turned_around() -> None:
-    found = {"count": [(3, 0, 0), (4, 0, 0)], "row": (40, 10), "first_row": 0, "limit": (5, 6)}
+    found = {"count": (3, 4), "row": (40, 10), "first_row": 0, "limit": (5, 6)}
     turned = gemm_base.backwards(found)
     assert turned["limit"] == (5, 6)
     for i, j in product(range(3), range(4)):
@@ -78,3 +78,21 @@ def test_taps_backwards_are_those_of_the_weights_turned_around() -> None:
 )
 def test_the_lines_that_neighbouring_columns_meet(dtype: str, x_strides: Any, more: Any, lines: int) -> None:
     assert made(*CONV, dtype, x_strides, **more).lines == lines
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "step"),
+    [
+        ((6, 8), (8, 1), 1),
+        ((6, 8), (16, 2), 2),
+        ((6, 1, 8), (8, 99, 1), 1),
+        ((6, 8, 1), (24, 3, 99), 3),
+        ((6, 8), (9, 1), None),
+        ((6, 8), (-8, -1), -1),
+        ((6, 8), (-8, 1), None),
+        ((1, 1), (7, 9), 1),  # a single pixel has no neighbours that could lie elsewhere
+        ((), (), 1),
+    ],
+)
+def test_axes_are_one_where_each_lies_behind_the_next(shape: Any, strides: Any, step: int | None) -> None:
+    assert correlation.merged_stride(shape, strides) == step

@@ -12,7 +12,6 @@ from math import gcd, prod
 from typing import Any
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands_tile
 from gpuconv.cuda.conv.direct.bands_tile import THREADS, Tile
 from gpuconv.cuda.conv.direct.bands_work import Axis, Form, Work
@@ -49,7 +48,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     if refusal is not None:
         yield refusal
         return
-    lifted = correlation.in_three_axes(problem)
+    lifted = problem.lifted
     work, scattered = _work(lifted), _scattered_bytes(problem)
     for form in _fitting(work):
         tile = bands_tile.best(work, form, limits)

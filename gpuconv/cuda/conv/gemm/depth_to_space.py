@@ -14,7 +14,6 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import ffma
 from gpuconv.cuda.conv.gemm.base import PackedWeights
@@ -42,7 +41,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     if why is not None:
         yield Refusal(why, plain=not problem.phases)
         return
-    rows = rows_of(correlation.in_three_axes(problem))
+    rows = rows_of(problem.lifted)
     tiles = [tile for tile in _TILES[problem.dtype] if _shared_bytes(problem, tile) <= limits.shared_bytes_per_block]
     if not tiles:
         yield Refusal(f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile")
@@ -150,7 +149,7 @@ def _plan(problem: Problem, rows: Problem, tile: Tile) -> Plan:
 
 def fields(problem: Problem, rows: Problem, tiles: tuple[int, int], weights: PackedWeights) -> Mapping[str, Any]:
     """Return the fields of ``DepthToSpaceParams``: ``rows`` is the GEMM, ``tiles`` counts its tiles each way."""
-    deep = correlation.in_three_axes(problem)
+    deep = problem.lifted
     numbers = zip(deep.pads, deep.y_shape[2:], deep.y_strides[2:], deep.taps, strict=True)
     return {
         "common": gemm_base.common(rows, tiles, weights),

@@ -10,7 +10,6 @@ from functools import partial
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import depth_to_space, fragments, matrix, mma
 from gpuconv.cuda.conv.gemm.base import PackedWeights
@@ -69,7 +68,7 @@ def _unfit(problem: Problem) -> str | None:
         return why
     if problem.dtype == "float64":
         return "it has no float64"
-    rows = depth_to_space.rows_of(correlation.in_three_axes(problem))
+    rows = depth_to_space.rows_of(problem.lifted)
     w_group, unit, step, *_ = rows.w_strides
     if unit != 1 or step * rows.itemsize % 4 or rows.filters * rows.itemsize % 4:
         return "output channels and taps of an input channel do not begin on 4 bytes in w, side by side"
@@ -82,7 +81,7 @@ def _unfit(problem: Problem) -> str | None:
 
 def _rows(problem: Problem) -> Problem | None:
     """Return the GEMM as a problem of one tap, if pixels lie behind each other in x."""
-    return matrix.of_pixels(depth_to_space.rows_of(correlation.in_three_axes(problem)))
+    return matrix.of_pixels(depth_to_space.rows_of(problem.lifted))
 
 
 # ---------------------------------------------------------------- plans

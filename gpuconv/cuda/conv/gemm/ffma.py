@@ -16,7 +16,7 @@ from gpuconv.cuda.build import structs
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm.base import Divisible, PackedWeights
-from gpuconv.cuda.conv.problem import Problem, in_axes
+from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import launching, model
 from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
 from gpuconv.cuda.plan.numbers import RANK
@@ -101,7 +101,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         The problem needs more than 64-bit indices or more blocks than a grid has.
     """
     wide = problem.wide(problem.group * problem.rows * pitch(problem))
-    problem = in_axes(problem, _WIDE_RANK) if wide else problem.lifted
+    problem = problem.in_axes(_WIDE_RANK) if wide else problem.lifted
     for tile in _TILES[problem.dtype]:
         room = _shared_bytes(problem, tile, wide) <= limits.shared_bytes_per_block
         uniform = tile.uniform and problem.channels > 0 and problem.channels % tile.block_k == 0

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd, prod
 
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.rules.geometry import Ints
@@ -176,7 +175,7 @@ class Work:
 
 def works(problem: Problem, arithmetic: Arithmetic) -> Iterator[Work]:
     """Yield for each form the problem with as many groups to a block as leave the fewest fragments."""
-    turned = _turned(correlation.in_three_axes(problem))
+    turned = _turned(problem.lifted)
     shares = [
         n for n in range(1, problem.group + 1) if problem.group % n == 0 and n * problem.channels <= MOST_CHANNELS
     ]

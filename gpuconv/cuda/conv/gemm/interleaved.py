@@ -11,7 +11,6 @@ from functools import partial
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import ffma
 from gpuconv.cuda.conv.gemm.ffma import Tile
@@ -43,7 +42,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     if refusal is not None:
         yield refusal
         return
-    problem = correlation.in_three_axes(problem)
+    problem = problem.lifted
     tiles = [tile for tile in _TILES[problem.dtype] if _has_room(problem, tile, limits)]
     if not tiles:
         phases = problem.phases[-1]

@@ -14,13 +14,11 @@ from itertools import product
 from math import gcd, prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import fragments, mma
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.fragments import Arithmetic
-from gpuconv.cuda.conv.gemm.pointwise import step
-from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.conv.problem import Problem, merged_stride
 from gpuconv.cuda.plan import launching, model
 from gpuconv.cuda.plan.launch import Limits, Plan
 from gpuconv.cuda.plan.numbers import RANK
@@ -125,17 +123,16 @@ def _refusal(problem: Problem) -> Refusal | None:
 
 def of_pixels(problem: Problem) -> Problem | None:
     """Return the problem in three axes, if pixels lie behind each other, an output for each."""
-    every = problem.columns == problem.x_shape[2:] and not any(problem.pads)
-    if not every or set(problem.column_strides) != {1} or step(problem.x_shape[2:], problem.x_strides[2:]) != 1:
+    if not problem.pointwise or merged_stride(problem.columns, problem.x_strides[2:]) != 1:
         return None
     images = problem.x_strides[0] if problem.batch > 1 else 0
-    lifted = correlation.in_three_axes(replace(problem, x_strides=(images, *problem.x_strides[1:])))
+    lifted = replace(problem, x_strides=(images, *problem.x_strides[1:])).lifted
     return lifted if _at_once(lifted) >= _LEAST else None
 
 
 def of_channels(problem: Problem) -> Problem | None:
     """Return the problem in three axes, if pixels have whole chunks of channels that lie side by side."""
-    lifted = correlation.in_three_axes(problem)
+    lifted = problem.lifted
     return lifted if mma.has_chunks(lifted) else None
 
 

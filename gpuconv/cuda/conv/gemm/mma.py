@@ -11,7 +11,6 @@ from functools import partial
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv import runs
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import fragments, mma_tile
@@ -38,7 +37,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     if why is not None:
         yield Refusal(why)
         return
-    lifted = correlation.in_three_axes(problem)
+    lifted = problem.lifted
     for tile, form in mma_tile.kernels(fragments.arithmetic(problem)):
         seen = _as_seen(lifted, tile, form)
         if seen is not None and mma_tile.shared_bytes(seen.gathered, tile, form) <= limits.shared_bytes_per_block:
@@ -50,7 +49,7 @@ def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
     """Yield plans for tiles that several blocks could make."""
     if refusal(problem) is not None:
         return
-    lifted = correlation.in_three_axes(problem)
+    lifted = problem.lifted
     for tile, form in mma_tile.divisible_kernels(fragments.arithmetic(problem)):
         seen = _as_seen(lifted, tile, form)
         if seen is None:

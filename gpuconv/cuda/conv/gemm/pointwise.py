@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant
@@ -19,7 +18,6 @@ from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import launching, model
 from gpuconv.cuda.plan.launch import Limits, Plan
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
-from gpuconv.rules.geometry import Ints
 
 NAME = "conv_pointwise"
 _TILES = (Tile(128, 128, 16, 8, 8, 2, 0.84), Tile(64, 64, 16, 8, 4, 4, 0.72))
@@ -31,7 +29,7 @@ _MORE = 4  # elements of shared memory that a row of weights has more than a til
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for each tile that the device has room for."""
-    flat = with_one_axis(problem)
+    flat = problem.flat
     if flat is None or problem.dtype != "float32" or problem.rows == 0 or problem.wide():
         yield _refusal(problem, flat)
         return
@@ -47,41 +45,6 @@ def _refusal(problem: Problem, flat: Problem | None) -> Refusal:
     if problem.dtype != "float32" or problem.rows == 0:
         return Refusal(f"{problem.rows} rows of {problem.dtype}; it takes one or more of float32", plain=True)
     return Refusal("it needs 64-bit indices")
-
-
-def with_one_axis(problem: Problem) -> Problem | None:
-    """Return a problem of one tap and one spatial axis that is the same, or None."""
-    x_step, y_step = (
-        step(shape[2:], strides[2:])
-        for shape, strides in ((problem.x_shape, problem.x_strides), (problem.y_shape, problem.y_strides))
-    )
-    plain = problem.operator == "conv" and prod(problem.taps) == 1 and not any(problem.pads)
-    plain = plain and set(problem.column_strides) == {1}
-    if not plain or problem.columns != problem.x_shape[2:] or x_step is None or y_step is None:
-        return None
-    pixels = (prod(problem.columns),)
-    return replace(
-        problem,
-        taps=(1,),
-        x_shape=(*problem.x_shape[:2], *pixels),
-        y_shape=(*problem.y_shape[:2], *pixels),
-        x_strides=(*problem.x_strides[:2], x_step),
-        y_strides=(*problem.y_strides[:2], y_step),
-        w_strides=(*problem.w_strides[:3], 0),
-        columns=pixels,
-        column_strides=(1,),
-        dilations=(1,),
-        pads=(0,),
-    )
-
-
-def step(shape: Ints, strides: Ints) -> int | None:
-    """Return the stride of the one axis that these axes are together, or None where they are none."""
-    axes = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
-    for (_, outer), (size, stride) in pairwise(axes):
-        if outer != size * stride:
-            return None
-    return axes[-1][1] if axes else 1
 
 
 def _shared_bytes(tile: Tile) -> int:

@@ -14,7 +14,6 @@ from math import prod
 from typing import Any
 
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import ffma, fragments, stem_cost, stem_tile
 from gpuconv.cuda.conv.gemm.base import PackedWeights
@@ -42,7 +41,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     if refusal is not None:
         yield refusal
         return
-    lifted = correlation.in_three_axes(problem)
+    lifted = problem.lifted
     every_box = list(stem_tile.boxes(lifted))
     for kernel in stem_tile.kernels(lifted):
         boxes = [box for box in every_box if stem_tile.shared_bytes(lifted, kernel, box) <= _room(limits)]

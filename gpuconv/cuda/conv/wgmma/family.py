@@ -196,7 +196,7 @@ def _copying(source: Source, tickets: int) -> tuple[Launch, ...]:
 def _launch(work: Work, part: int, limits: Limits) -> Launch:
     """Return the launch that makes the tiles, or only leaves the sums of divided ones, or only adds these up."""
     source, tile, chosen = work.source, work.tile, _variant(work)
-    lifted = correlation.in_three_axes(source.seen)
+    lifted = source.seen.lifted
     items = work.divided if part == TOTALS else work.items
     splits = {
         "count": work.splits,

@@ -214,8 +214,8 @@ def test_a_phase_alone_writes_parts_of_sectors(stride: int, sectors: int) -> Non
 
 def test_three_axes_are_the_same_problem() -> None:
     one = problem((2, 6, 4, 5, 7), (6, 4, 2, 1, 3), strides=[2, 1, 3])
-    assert correlation.in_three_axes(one) == one
-    flat = correlation.in_three_axes(problem((2, 6, 7), (6, 4, 3), strides=[2], dilations=[3], pads=[1, 0]))
+    assert one.lifted == one
+    flat = problem((2, 6, 7), (6, 4, 3), strides=[2], dilations=[3], pads=[1, 0]).lifted
     assert (flat.x_shape, flat.taps, flat.strides) == ((2, 6, 1, 1, 7), (1, 1, 3), (1, 1, 2))
     assert (flat.dilations, flat.pads, flat.phases) == ((1, 1, 3), (0, 0, 1), (1, 1, 2))
     assert (flat.x_strides, flat.w_strides) == ((42, 7, 0, 0, 1), (72, 3, 12, 0, 0, 1))
