@@ -139,6 +139,10 @@ class Problem:
         """Return the tiles along M and along N, of one group and phase."""
         return -(-self.filters // block_m), -(-self.pixels // block_n)
 
+    def blocks(self, block_m: int, block_n: int) -> int:
+        """Return the tiles of all groups and phases."""
+        return prod(self.tiles(block_m, block_n)) * prod(self.phases) * self.group
+
     @property
     def multiplications(self) -> int:
         """Of the whole call, with those that meet the padding. Each tap of ConvTranspose belongs to one phase."""

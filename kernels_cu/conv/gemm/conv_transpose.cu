@@ -23,10 +23,10 @@ __device__ __forceinline__ void make_phase(const ConvTransposeParams<Index, NDIM
     make_tile<T, Acc, true>(Multiplier(p.common, taps, shared), p.common, taps, shared, position);
 }
 
-// On the cores' own multipliers.
+// FFMA: on the cores' own multipliers.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
-__device__ __forceinline__ void conv_transpose(const ConvTransposeParams<Index, NDIM>& p)
+__device__ __forceinline__ void conv_transpose_ffma(const ConvTransposeParams<Index, NDIM>& p)
 {
     make_phase<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>>(p);
 }

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import fragments, grouped_tile, grouped_work, mma
+from gpuconv.cuda.conv.gemm import fragments, grouped_tile, grouped_work
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.grouped_tile import Tile
 from gpuconv.cuda.conv.gemm.grouped_work import MOST_CHANNELS, Form
@@ -49,7 +49,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _refusal(problem: Problem) -> Refusal | None:
-    tensor_cores = mma.refusal(problem)
+    tensor_cores = fragments.refusal(problem)
     if problem.dtype == "float64":
         return Refusal("products of float64", plain=problem.group == 1)
     if problem.group == 1 or problem.channels > MOST_CHANNELS:

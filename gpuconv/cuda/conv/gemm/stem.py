@@ -15,7 +15,7 @@ from typing import Any
 
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import ffma, fragments, stem_cost, stem_tile
+from gpuconv.cuda.conv.gemm import fragments, stem_cost, stem_tile
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES
 from gpuconv.cuda.conv.gemm.stem_tile import KERNELS, WORDS, Box, StemKernel
@@ -96,7 +96,7 @@ def _plan(problem: Problem, kernel: StemKernel, box: Box, passes: int) -> Plan:
     roles = gemm_base.roles(flat)
     shared = stem_tile.shared_bytes(problem, kernel, box)
     launch = launching.of_blocks(problem.operator, chosen, problem.group * parts * tiles, fields, roles, shared)
-    packing = ffma.packing(flat, False) if kernel.arithmetic is None else _packing(problem, kernel)
+    packing = gemm_base.packing(flat, False) if kernel.arithmetic is None else _packing(problem, kernel)
     extents = "x".join(str(1 << bits) for bits in box.bits)
     reason = f"{box.band_bytes} bytes of inputs for {extents} outputs in shared memory; {kernel.chunk} taps at a time"
     return Plan(problem.operator, (packing, launch), (reason,), kept(Space.packed(_packed_bytes(problem, kernel))))
@@ -105,7 +105,7 @@ def _plan(problem: Problem, kernel: StemKernel, box: Box, passes: int) -> Plan:
 def _weights(problem: Problem, kernel: StemKernel) -> PackedWeights:
     """Rows of K, or slices, and their bytes, on tensor cores."""
     if kernel.arithmetic is None:
-        return PackedWeights(ffma.pitch(problem), problem.rows, 1)
+        return PackedWeights(gemm_base.pitch(problem), problem.rows, 1)
     bytes_of_row = _columns(problem, kernel) * FRAGMENT_BYTES * kernel.arithmetic.parts * (kernel.slice_steps // WORDS)
     return PackedWeights(bytes_of_row, stem_tile.slices(problem, kernel), 1)
 
