@@ -1,19 +1,26 @@
-"""The tiles of ``conv/gemm/grouped.cu``: outputs cut, inputs in shared memory, and what it costs, by the model."""
+"""The tiles of ``conv/gemm/grouped.cu``: groups cut into blocks, outputs into tiles, and what these cost, by the model.
+
+Axes are those of the kernel: three, those with anything to slide along first, the outermost through all images.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import prod
+from math import gcd, prod
 from operator import itemgetter
 
-from gpuconv.cuda.conv.gemm.grouped_work import Work
+from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
+from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, numbers
 from gpuconv.cuda.plan.launch import Limits
 from gpuconv.cuda.plan.limits import RESERVED_BYTES
 from gpuconv.rules.geometry import Ints
 
+_GAP = 16  # bytes between pixels of a band, and between the weights of taps
+_TAP_BYTES = 8  # of an entry of the table
+_TAPS_AT_ONCE = 9  # that a thread waits for together
 _PIECE = 16 * 40 * 4  # bytes of shared memory that a warp's sums pass through one by one
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)  # that an axis may be cut into
 _TRIED = 5  # shapes of tiles, by the whole model
@@ -30,11 +37,164 @@ _WRITTEN = {"single": (560, 20), "pairs": (150, 12), "chunks": (170, 12)}
 _Costs = tuple[float, float]  # instructions of warps, and wavefronts
 
 
+@dataclass(frozen=True, slots=True)
+class GroupedForm:
+    """One kernel: the filters of a block, the columns of a warp, its warps, the blocks its registers leave room for."""
+
+    block_m: int
+    warp_n: int
+    warps: int
+    blocks_per_sm: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def columns(self) -> int:
+        """Columns of a tile, at most."""
+        return self.warps * self.warp_n
+
+    def __str__(self) -> str:
+        return f"{self.block_m}x{self.columns}"
+
+
+_FORMS = (GroupedForm(16, 64, 8, 2), GroupedForm(32, 64, 8, 2))
+
+
+def forms(arithmetic: Arithmetic) -> tuple[GroupedForm, ...]:
+    """Return the kernels of one way to multiply: weights in parts leave less room in registers."""
+    return _FORMS if arithmetic.parts == 1 else _FORMS[:1]
+
+
 @dataclass(frozen=True)
-class Tile:
+class GroupedWork:
+    """A problem with three axes in the kernel's order.
+
+    Attributes
+    ----------
+    problem : Problem
+    arithmetic : Arithmetic
+    form : GroupedForm
+    together : int
+        Groups of a block.
+    """
+
+    problem: Problem
+    arithmetic: Arithmetic
+    form: GroupedForm
+    together: int
+
+    @cached_property
+    def itemsize(self) -> int:
+        """Bytes of an element of x, w and y."""
+        return self.problem.itemsize
+
+    @property
+    def channels(self) -> int:
+        """Channels of a block."""
+        return self.together * self.problem.channels
+
+    @cached_property
+    def filters(self) -> int:
+        """Filters of a block's groups."""
+        return self.together * self.problem.filters
+
+    @cached_property
+    def depths(self) -> int:
+        """Fragments along K of one tap."""
+        return -(-self.channels * self.itemsize // 32)
+
+    @cached_property
+    def chunks(self) -> bool:
+        """Whether 16 bytes of channels lie side by side wherever a pixel stands, if x itself begins on 16 bytes."""
+        batch, channel, *spatial = self.problem.x_strides
+        return channel == 1 and all(step * self.itemsize % 16 == 0 for step in (batch, *spatial, self.channels))
+
+    @cached_property
+    def m_tiles(self) -> int:
+        """Blocks that share the groups."""
+        return -(-self.filters // self.form.block_m)
+
+    @cached_property
+    def blocks_by_turn(self) -> int:
+        """Blocks of a launch for each of those that share the tiles."""
+        return self.m_tiles * prod(self.problem.phases) * (self.problem.group // self.together)
+
+    @cached_property
+    def pitch(self) -> int:
+        """Bytes from one pixel of a band to the next."""
+        return self.depths * 32 + _GAP
+
+    @cached_property
+    def reaches(self) -> Ints:
+        """Inputs from the first to the last that a column meets, axis by axis, in the phase that has the most taps."""
+        problem = self.problem
+        if not problem.phases:
+            return tuple((k - 1) * d for k, d in zip(problem.taps, problem.dilations, strict=True))
+        axes = zip(problem.taps, problem.strides, problem.dilations, strict=True)
+        return tuple((-(-k // (s // gcd(s, d))) - 1) * (d // gcd(s, d)) for k, s, d in axes)
+
+    @cached_property
+    def image_inputs(self) -> int:
+        """Inputs of one image along the outermost axis, with the padding that they meet."""
+        return (self.problem.columns[0] - 1) * self.problem.column_strides[0] + self.reaches[0] + 1
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Of the fragments, and of the table of taps."""
+        taps = prod(self.problem.taps)
+        fragments = self.depths * self.form.block_m // 16 * FRAGMENT_BYTES * self.arithmetic.parts + _GAP
+        return -(-taps * _TAP_BYTES // 16) * 16 + taps * fragments
+
+    @cached_property
+    def taps_of_phase(self) -> float:
+        """Taps of a phase, on the average."""
+        return prod(self.problem.taps) / prod(self.problem.phases)
+
+    @cached_property
+    def products(self) -> int:
+        """Multiplications of a step of the main loop."""
+        return self.form.block_m * self.form.warp_n * (32 // self.itemsize) * self.arithmetic.products
+
+    @cached_property
+    def weight_waits(self) -> int:
+        """Times that a thread waits for weights."""
+        pairs = min(self.form.block_m, self.filters) * self.problem.channels
+        return -(-pairs // (2 * self.form.threads)) * -(-prod(self.problem.taps) // _TAPS_AT_ONCE)
+
+    @cached_property
+    def written_in_chunks(self) -> bool:
+        """Whether 16 bytes of channels lie side by side wherever a pixel of y stands, if y begins on 16 bytes."""
+        problem = self.problem
+        batch, channel, *spatial = problem.y_strides
+        steps = [batch, *(step for step, n in zip(spatial, problem.y_shape[2:], strict=True) if n > 1)]
+        return channel == 1 and self.filters % 16 == 0 and all(step * self.itemsize % 16 == 0 for step in steps)
+
+    @cached_property
+    def written_in_pairs(self) -> tuple[bool, ...]:
+        """Whether pairs of columns along each axis lie side by side in y, of tiles with an even number of them."""
+        problem = self.problem
+        batch, channel, *spatial = problem.y_strides
+
+        def paired(axis: int) -> bool:
+            others = (problem.columns[axis], channel, batch, *spatial[:axis], *spatial[axis + 1 :])
+            return spatial[axis] == 1 and prod(problem.strides) == 1 and not any(number % 2 for number in others)
+
+        return tuple(map(paired, range(len(spatial))))
+
+    @property
+    def fragments(self) -> float:
+        """Fragments of weights for each tap of a group."""
+        return self.depths * self.m_tiles * self.form.block_m / 16 / self.together
+
+
+@dataclass(frozen=True)
+class GroupedTile:
     """Columns of a tile along each axis, and the blocks that share the tiles."""
 
-    work: Work
+    work: GroupedWork
     tile: Ints
     turns: int
 
@@ -202,20 +362,20 @@ def _asked(runs: int, middle: int, inner: int, steps: Ints) -> float:
     return most / runs
 
 
-def best(work: Work, limits: Limits, more_bytes: int) -> tuple[float, Tile] | None:
+def best(work: GroupedWork, limits: Limits, more_bytes: int) -> tuple[float, GroupedTile] | None:
     """Return the quickest way to cut the outputs, with its modelled seconds, or None where shared memory is too small.
 
     Of all shapes the few with the least work in all are tried, and parts of these, with more or fewer blocks.
     ``more_bytes`` are what a block needs beside a tile's.
     """
     room = limits.shared_bytes_per_block - more_bytes
-    shapes = [Tile(work, shape, 1) for shape in _shapes(work)]
+    shapes = [GroupedTile(work, shape, 1) for shape in _shapes(work)]
     fitting = [tile for tile in shapes if tile.shared_bytes <= room]
     found: list[tuple[float, Ints, int]] = []
     for whole in sorted(fitting, key=lambda tile: tile.effort(limits))[:_TRIED]:
         first, *rest = whole.tile
         for size in sorted({first, -(-first // 2), -(-first // 4), -(-first // 8)}):
-            one = Tile(work, (size, *rest), 1)
+            one = GroupedTile(work, (size, *rest), 1)
             if one.shared_bytes > room:
                 continue
             tiles, costs = prod(one.counts), [*one.costs(limits), one.weights()]
@@ -224,10 +384,10 @@ def best(work: Work, limits: Limits, more_bytes: int) -> tuple[float, Tile] | No
     if not found:
         return None
     seconds, columns, turns = min(found, key=itemgetter(0))
-    return seconds, Tile(work, columns, turns)
+    return seconds, GroupedTile(work, columns, turns)
 
 
-def _shapes(work: Work) -> Iterator[Ints]:
+def _shapes(work: GroupedWork) -> Iterator[Ints]:
     """Yield sizes of tiles, each axis cut into about equal parts."""
     outer, middle, inner = work.problem.columns
     most, rows = work.form.columns, outer * work.problem.batch
