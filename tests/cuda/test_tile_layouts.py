@@ -12,9 +12,8 @@ from gpuconv.cuda.conv.direct import bands, bands_work, channels_tile, rows_tile
 from gpuconv.cuda.conv.direct import base as direct_base
 from gpuconv.cuda.conv.direct.bands_tile import Tile as BandTile
 from gpuconv.cuda.conv.direct.bands_work import Axis
-from gpuconv.cuda.conv.gemm import matrix, mma_tile
-from gpuconv.cuda.conv.gemm.grouped_tile import Tile as GroupedTile
-from gpuconv.cuda.conv.gemm.grouped_work import Work as GroupedWork
+from gpuconv.cuda.conv.gemm import matrix, mma
+from gpuconv.cuda.conv.gemm.grouped_tile import GroupedTile, GroupedWork
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import numbers
 from gpuconv.cuda.pool import layout
@@ -326,7 +325,7 @@ def test_how_a_warp_of_groups_writes(more: dict[str, Any], way: str) -> None:
 
 
 def test_tiles_on_tensor_cores_are_whole_fragments_of_whole_warps() -> None:
-    tiles: list[Any] = [tile for group in mma_tile.TILES.values() for tile in group]
+    tiles: list[Any] = [tile for group in mma.TILES.values() for tile in group]
     tiles += [tile for ways in matrix.TILES.values() for group in ways.values() for tile in group]
     tiles += [tile for group in tiles_cost.TILES.values() for tile in group]
     assert len(tiles) > 30

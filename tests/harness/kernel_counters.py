@@ -28,22 +28,21 @@ from gpuconv.cuda.conv.direct import channels_tile, transpose
 from gpuconv.cuda.conv.direct import few as few_plan
 from gpuconv.cuda.conv.direct.bands_work import Form as BandsForm
 from gpuconv.cuda.conv.direct.base import Form as DirectForm
+from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import (
     depth_to_space,
-    depth_to_space_matrix,
     ffma,
     fragments,
-    grouped_work,
+    grouped_tile,
     matrix,
     mma,
-    mma_tile,
     pointwise,
     stem,
     stem_tile,
 )
 from gpuconv.cuda.conv.gemm import grouped as grouped_plan
 from gpuconv.cuda.conv.gemm import interleaved as interleaved_plan
-from gpuconv.cuda.conv.gemm.ffma import Tile
+from gpuconv.cuda.conv.gemm.base import GemmTile
 from gpuconv.cuda.conv.wgmma import channels_last as channels_last_plan
 from gpuconv.cuda.plan import choice
 from gpuconv.cuda.plan.numbers import RANK
@@ -72,7 +71,7 @@ class Form:
 
     operator: str
     dtype: str
-    tile: Tile
+    tile: GemmTile
     uniform: bool
     split: bool = False
 
@@ -92,7 +91,7 @@ class Form:
     def titles(self, width: int) -> tuple[str, str]:
         """Return the titles of the rows: of the kernel that packs the weights, and of the GEMM."""
         x_shape, w_shape = self._shapes(width)
-        packing = ffma.packing_variant(self.dtype, False, RANK).name
+        packing = gemm_base.packing_variant(self.dtype, False, RANK).name
         use = f"{self.operator} in splits" if self.split else self.operator
         return f"{packing} for {use}, {_sizes(w_shape)}", f"{self}, 3x3 over {_sizes(x_shape)}"
 
@@ -176,8 +175,8 @@ class TensorForm:
 
     dtype: str
     precision: str
-    tile: mma_tile.Tile
-    form: mma_tile.Form
+    tile: mma.MmaTile
+    form: mma.MmaForm
 
     def __str__(self) -> str:
         return mma.variant("conv", self.dtype, self.precision, self.tile, self.form).name
@@ -340,7 +339,7 @@ class DepthwiseTransposed:
 class Pointwise:
     """Conv of one tap as a plain matrix product."""
 
-    tile: Tile
+    tile: GemmTile
 
     def __str__(self) -> str:
         return pointwise.variant(self.tile).name
@@ -366,7 +365,7 @@ class Matrix:
     dtype: str
     precision: str
     inputs: str
-    tile: matrix.Tile
+    tile: matrix.MatrixTile
 
     def __str__(self) -> str:
         return matrix.variant(self.dtype, self.precision, self.inputs, self.tile).name
@@ -393,7 +392,7 @@ class Grouped:
 
     dtype: str
     precision: str
-    form: grouped_work.Form
+    form: grouped_tile.GroupedForm
     channels_last: bool
 
     def __str__(self) -> str:
@@ -537,7 +536,7 @@ def forms() -> list[Form]:
     """Return every form that there is for three axes or fewer."""
     whole = [
         Form(operator, dtype, tile, uniform)
-        for operator, (dtype, tiles) in product(("conv", "conv_transpose"), ffma._TILES.items())
+        for operator, (dtype, tiles) in product(("conv", "conv_transpose"), gemm_base.TILES.items())
         for tile, uniform in product(tiles, (True, False))
         if (tile.uniform if uniform else tile.rowwise)
     ]
@@ -552,7 +551,7 @@ def forms() -> list[Form]:
 def unpacked() -> list[Few | Pointwise | Matrix]:
     """Return every kernel that reads w as it is."""
     few = [Few(dtype, filters) for dtype, filters in product(dtypes.CONV_DTYPES, few_plan._FILTERS)]
-    return [*few, *map(Pointwise, pointwise._TILES), *(Matrix(*form) for form in matrix.forms())]
+    return [*few, *map(Pointwise, pointwise.TILES["conv"]["float32"]), *(Matrix(*form) for form in matrix.forms())]
 
 
 def bands() -> list[Bands]:
@@ -583,9 +582,7 @@ def whole_rows() -> list[WholeRows]:
         (interleaved_plan.variant(*form).name, form[0], "ieee", form[1]) for form in interleaved_plan.forms()
     )
     disjoint = ((depth_to_space.variant(*form).name, form[0], "ieee", form[1]) for form in depth_to_space.forms())
-    matrices = (
-        (depth_to_space_matrix.variant(*form).name, *form[:2], form[2]) for form in depth_to_space_matrix.forms()
-    )
+    matrices = ((matrix.variant(*form).name, *form[:2], form[2]) for form in depth_to_space_matrix.forms())
     return [
         WholeRows(name, dtype, precision, tile.block_m, stride)
         for name, dtype, precision, tile in (*interleaved, *disjoint, *matrices)
@@ -598,7 +595,7 @@ def tensor_forms() -> list[TensorForm]:
     return [
         TensorForm(dtype, precision, tile, form)
         for dtype, precision, arithmetic in fragments.arithmetics()
-        for tile, form in mma_tile.kernels(arithmetic)
+        for tile, form in mma.kernels(arithmetic)
     ]
 
 

@@ -24,7 +24,7 @@ from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands, few, transpose
 from gpuconv.cuda.conv.direct import channels as channels_plan
-from gpuconv.cuda.conv.gemm import depth_to_space_matrix, fragments, grouped, matrix, pointwise, stem, stem_tile
+from gpuconv.cuda.conv.gemm import fragments, grouped, matrix, pointwise, stem, stem_tile
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.cuda.plan.launch import Launch, Plan

@@ -9,7 +9,8 @@ import pytest
 
 from gpuconv.cuda.conv.direct import bands
 from gpuconv.cuda.conv.direct import base as direct_base
-from gpuconv.cuda.conv.gemm import depth_to_space, depth_to_space_matrix, ffma, matrix, mma_tile
+from gpuconv.cuda.conv.gemm import base as gemm_base
+from gpuconv.cuda.conv.gemm import depth_to_space, matrix, mma
 from gpuconv.cuda.conv.gemm import interleaved as interleaved_plan
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.rules import dtypes
@@ -92,7 +93,7 @@ def test_every_tile_of_every_dtype_is_there() -> None:
     forms = {
         f"{dtype} {tile}{'_uniform' if uniform else ''}"
         for dtype in dtypes.CONV_DTYPES
-        for tile in ffma._TILES[dtype]
+        for tile in gemm_base.TILES[dtype]
         for uniform in (False, True)
         if (tile.uniform if uniform else tile.rowwise)
     }
@@ -102,9 +103,7 @@ def test_every_tile_of_every_dtype_is_there() -> None:
     met = {f"{one.dtype} {one.kernel.split('d_')[-1].removesuffix('_wide')}" for one in GEMMS}
     assert forms <= met
     kernels = {one.kernel.replace("bfloat16", "float16") for one in TENSOR}
-    forms = {
-        f"{form.gather} {tile.block_m}" for tiles in mma_tile.TILES.values() for tile in tiles for form in tile.forms
-    }
+    forms = {f"{form.gather} {tile.block_m}" for tiles in mma.TILES.values() for tile in tiles for form in tile.forms}
     assert forms <= {f"{name.split('_')[-1]} {name.split('_')[-2].split('x')[0]}" for name in kernels}
     assert {one.kernel.split("_")[2] for one in POOLS} == set(dtypes.MAX_POOL_DTYPES)
 
@@ -124,7 +123,7 @@ def test_every_product_of_matrices_is_there() -> None:
     assert met <= kernels
     found, expected = ({name.replace("bfloat16", "float16") for name in names} for names in (met, kernels))
     assert found == expected
-    kernels = {depth_to_space_matrix.variant(*form).name for form in depth_to_space_matrix.forms()}
+    kernels = {matrix.variant(*form).name for form in depth_to_space_matrix.forms()}
     met = {one.kernel for one in DISJOINT_TENSOR}
     assert met <= kernels
     found, expected = ({name.replace("bfloat16", "float16") for name in names} for names in (met, kernels))

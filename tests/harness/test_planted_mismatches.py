@@ -34,7 +34,7 @@ OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 def test_a_struct_that_was_read_wrongly_does_not_compile(
     change: Callable[[Any], Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variant = ffma.variant("conv", "float32", False, 4, ffma._TILES["float32"][1], True)
+    variant = ffma.variant("conv", "float32", False, 4, gemm_base.TILES["float32"][1], True)
     right = variant.layout
     common = np.dtype({**_described(right["common"]), "names": change(right["common"].names)})
     wrong = np.dtype({**_described(right), "formats": [common, right["taps"]]})

@@ -91,7 +91,7 @@ struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREA
     __device__ __forceinline__ T weight(int row, int m) const { return w[m * all.w_filter + row * all.w_channel]; }
 };
 
-template <class T, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N>
+template <class T, class Acc, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N>
 __device__ __forceinline__ void conv_pointwise(const ConvPointwiseParams& p)
 {
     extern __shared__ __align__(16) unsigned char shared[];
@@ -99,5 +99,5 @@ __device__ __forceinline__ void conv_pointwise(const ConvPointwiseParams& p)
     const auto position = [&](int& group, int& m_tile, int& n_tile) {
         group = p.common.n_tiles.split(p.common.m_tiles.split(block_number(), m_tile), n_tile);
     };
-    make_tile<T, T, false>(Multiplier(p, shared), p.common, p.taps, shared, position);
+    make_tile<T, Acc, false>(Multiplier(p, shared), p.common, p.taps, shared, position);
 }

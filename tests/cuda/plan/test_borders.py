@@ -21,7 +21,7 @@ from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import channels as channels_plan
 from gpuconv.cuda.conv.direct import channels_tile, few, rows, transpose
-from gpuconv.cuda.conv.gemm import depth_to_space, depth_to_space_matrix, grouped, interleaved, split, stem
+from gpuconv.cuda.conv.gemm import depth_to_space, grouped, interleaved, split, stem
 from gpuconv.cuda.plan import launching
 from gpuconv.cuda.plan.launch import Launch, Limits
 from gpuconv.cuda.plan.limits import representative

@@ -14,7 +14,7 @@ import gpuconv
 from benchmarks import sass
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv.gemm import matrix
-from gpuconv.cuda.conv.gemm.matrix import Tile
+from gpuconv.cuda.conv.gemm.matrix import MatrixTile
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.rules import geometry as geometries
 from tests.cuda.conv.gemm.test_ffma import HOPPER, contiguous, fields
@@ -28,7 +28,7 @@ from tests.oracle import oracle
 from tests.oracle.operands import CONV_KINDS, operands
 from tests.oracle.strategies import Problem, checked
 
-Form = tuple[str, str, str, Tile]
+Form = tuple[str, str, str, MatrixTile]
 FORMS = list(matrix.forms())
 over_forms = pytest.mark.parametrize("form", FORMS, ids=lambda form: matrix.variant(*form).name)
 

@@ -13,7 +13,7 @@ from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import transpose
-from gpuconv.cuda.conv.gemm import depth_to_space, depth_to_space_matrix, ffma, interleaved
+from gpuconv.cuda.conv.gemm import depth_to_space, ffma, interleaved
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import choice, model
 from gpuconv.cuda.plan.launch import Limits, Plan
