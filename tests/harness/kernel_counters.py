@@ -30,7 +30,6 @@ from gpuconv.cuda.conv.direct.bands_work import Form as BandsForm
 from gpuconv.cuda.conv.direct.base import Form as DirectForm
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import (
-    depth_to_space,
     ffma,
     fragments,
     grouped_tile,
@@ -63,6 +62,9 @@ _CHANNELS_OF_HALVES = 12  # not whole 16 bytes, but whole 8 bytes of 16-bit elem
 _POOLED = (2, 3, 9, 40)
 _ROWS = (1, 3, 36, 112)
 Row = dict[str, list[int]]
+
+
+TO_SPACE = "depth_to_space"  # the form of products whose outputs are scattered
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class WholeRows:
     stride: int
 
     def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        disjoint = self.kernel.startswith((depth_to_space.NAME, depth_to_space_matrix.NAME))
+        disjoint = self.kernel.startswith(("conv_transpose_depth_to_space", "conv_transpose_matrix"))
         taps = (2, self.stride) if disjoint else (3, self.stride + 1)
         channels = _CHANNELS_BETWEEN if self.kernel.endswith(("x16", "x8")) and not disjoint else 16
         return (_BATCH, channels, _HEIGHT, WIDTHS[0]), (channels, self.filters, *taps)
@@ -342,7 +344,7 @@ class Pointwise:
     tile: GemmTile
 
     def __str__(self) -> str:
-        return pointwise.variant(self.tile).name
+        return pointwise.variant("conv", "float32", self.tile).name
 
     def title(self, width: int) -> str:
         """Return the row's title."""
@@ -551,7 +553,11 @@ def forms() -> list[Form]:
 def unpacked() -> list[Few | Pointwise | Matrix]:
     """Return every kernel that reads w as it is."""
     few = [Few(dtype, filters) for dtype, filters in product(dtypes.CONV_DTYPES, few_plan._FILTERS)]
-    return [*few, *map(Pointwise, pointwise.TILES["conv"]["float32"]), *(Matrix(*form) for form in matrix.forms())]
+    return [
+        *few,
+        *map(Pointwise, pointwise.TILES["conv"]["float32"]),
+        *(Matrix(*form) for form in matrix.forms() if form[2] != TO_SPACE),
+    ]
 
 
 def bands() -> list[Bands]:
@@ -581,8 +587,12 @@ def whole_rows() -> list[WholeRows]:
     interleaved = (
         (interleaved_plan.variant(*form).name, form[0], "ieee", form[1]) for form in interleaved_plan.forms()
     )
-    disjoint = ((depth_to_space.variant(*form).name, form[0], "ieee", form[1]) for form in depth_to_space.forms())
-    matrices = ((matrix.variant(*form).name, *form[:2], form[2]) for form in depth_to_space_matrix.forms())
+    disjoint = (
+        (pointwise.variant(*form).name, form[1], "ieee", form[2])
+        for form in pointwise.forms()
+        if form[0] == "conv_transpose"
+    )
+    matrices = ((matrix.variant(*form).name, *form[:2], form[3]) for form in matrix.forms() if form[2] == TO_SPACE)
     return [
         WholeRows(name, dtype, precision, tile.block_m, stride)
         for name, dtype, precision, tile in (*interleaved, *disjoint, *matrices)

@@ -116,7 +116,7 @@ def _matrix_plans() -> Iterator[Plan]:
         yield from (candidate.make() for candidate in candidates(matrix, problem, _LIMITS))
         arrays = strides(x_shape), contiguous_strides((16, 16, 2, 2)), None, _strides(transposed.y_shape)
         problem = correlation.of_conv_transpose(transposed, dtype, *arrays, precision)
-        yield from (candidate.make() for candidate in candidates(depth_to_space_matrix, problem, _LIMITS))
+        yield from (candidate.make() for candidate in candidates(matrix, problem, _LIMITS))
 
 
 def _grouped_plans() -> Iterator[Plan]:

@@ -10,8 +10,8 @@ import pytest
 from gpuconv.cuda.conv.direct import bands
 from gpuconv.cuda.conv.direct import base as direct_base
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import depth_to_space, matrix, mma
 from gpuconv.cuda.conv.gemm import interleaved as interleaved_plan
+from gpuconv.cuda.conv.gemm import matrix, mma, pointwise
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.rules import dtypes
 from tests.harness import many_blocks
@@ -119,19 +119,17 @@ def test_every_tile_of_wgmma_is_there() -> None:
 
 def test_every_product_of_matrices_is_there() -> None:
     kernels = {matrix.variant(*form).name for form in matrix.forms()}
-    met = {one.kernel for one in MATRIX}
-    assert met <= kernels
-    found, expected = ({name.replace("bfloat16", "float16") for name in names} for names in (met, kernels))
-    assert found == expected
-    kernels = {matrix.variant(*form).name for form in depth_to_space_matrix.forms()}
-    met = {one.kernel for one in DISJOINT_TENSOR}
+    met = {one.kernel for one in (*MATRIX, *DISJOINT_TENSOR)}
     assert met <= kernels
     found, expected = ({name.replace("bfloat16", "float16") for name in names} for names in (met, kernels))
     assert found == expected
 
 
 def test_every_tile_that_writes_whole_rows_is_there_and_every_dtype() -> None:
-    interleaved, disjoint = list(interleaved_plan.forms()), list(depth_to_space.forms())
+    interleaved, disjoint = (
+        list(interleaved_plan.forms()),
+        [form[1:] for form in pointwise.forms() if form[0] == "conv_transpose"],
+    )
     tiles = {f"{tile}{'_uniform' if uniform else ''}" for _, tile, uniform in interleaved}
     assert tiles == {one.kernel.split("_3d_")[1] for one in INTERLEAVED}
     assert {str(tile) for _, tile in disjoint} == {one.kernel.split("_3d_")[1] for one in DISJOINT}

@@ -13,6 +13,7 @@ from gpuconv import CompileError
 from gpuconv.cuda.build import structs
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import ffma
+from gpuconv.cuda.conv.problem import Problem
 from tests.emulator import EmulatorError, emulated_cuda
 from tests.harness.emulated import preferred
 from tests.oracle import oracle
@@ -80,15 +81,15 @@ def emulated_conv(x: Any, w: Any, **attributes: Any) -> Any:
 
 
 def test_buffers_that_the_launch_does_not_provide_are_out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ffma, "_STAGES", 2)
+    monkeypatch.setattr(gemm_base, "_STAGES", 2)
     (x, w, _), _ = filled("conv", (1, 80, 11, 13), (70, 80, 3, 2), {}, "float32")
     with pytest.raises(EmulatorError, match=r"shared memory out of bounds: .* bytes at offset"), preferred("64x64x16"):
         emulated_conv(x, w)
 
 
 def test_a_plan_with_too_few_blocks_leaves_elements_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = ffma._blocks
-    monkeypatch.setattr(ffma, "_blocks", lambda problem, tile: right(problem, tile) - 1)
+    right = Problem.blocks
+    monkeypatch.setattr(Problem, "blocks", lambda problem, *tile: right(problem, *tile) - 1)
     (x, w, _), _ = filled("conv", (1, 20, 11, 13), (70, 20, 3, 2), {}, "float32")
     with pytest.raises(EmulatorError, match=r"elements of y, of shape .*, were never written"):
         emulated_conv(x, w)

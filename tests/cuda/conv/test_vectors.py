@@ -10,7 +10,8 @@ import pytest
 
 from gpuconv.cuda.conv.direct import channels as channels_plan
 from gpuconv.cuda.conv.direct import channels_tile
-from gpuconv.cuda.conv.gemm import fragments, grouped, matrix, stem_tile
+from gpuconv.cuda.conv.gemm import fragments, matrix, stem_tile
+from gpuconv.cuda.conv.gemm import grouped as grouped_plan
 from gpuconv.cuda.conv.gemm.fragments import arithmetic
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.limits import representative
@@ -22,7 +23,7 @@ Whole = Callable[[Problem], bool]
 
 
 def grouped(one: Problem) -> bool:
-    return next(iter(grouped.works(one, arithmetic(one)))).chunks
+    return next(iter(grouped_plan.works(one, arithmetic(one)))).chunks
 
 
 def made(dtype: str = "float16", layout: str = "NHWC", w: Ints = (32, 16, 3, 3, 3), **more: Any) -> Problem:

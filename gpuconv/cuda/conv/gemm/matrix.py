@@ -75,8 +75,9 @@ def _products(problem: Problem) -> list[Product] | Refusal:
     else:
         views = [("pixels", of_pixels(problem)), ("channels", of_channels(problem))]
     products = [Product(problem, gemm, inputs) for inputs, gemm in views if gemm is not None]
-    contiguous = " nor ".join(inputs for inputs, _ in views)
-    why = f"no {contiguous} of x are contiguous and begin on 4 bytes, or 16, without strides and padding"
+    why = "pixels of a channel of x are not contiguous, or begin on less than 4 bytes"
+    if not problem.phases:
+        why += ", or there are strides or padding; nor are channels contiguous from 16 bytes on"
     return products or Refusal(why)
 
 

@@ -10,7 +10,7 @@ import pytest
 import gpuconv
 from benchmarks import sass
 from benchmarks.sass import Instruction
-from gpuconv.cuda.conv.gemm import fragments, grouped, grouped_tile
+from gpuconv.cuda.conv.gemm import fragments, grouped_tile
 from gpuconv.cuda.conv.gemm import grouped as grouped_plan
 from gpuconv.cuda.plan.launch import Plan
 from tests.cuda.conv.gemm.test_ffma import HOPPER, fields, plan
@@ -110,7 +110,7 @@ def _problem() -> Any:
 )
 def test_a_band_has_what_the_tile_meets(tile: tuple[int, ...], box: tuple[int, ...]) -> None:
     arithmetic = fragments.Arithmetic("mma", "HalfProducts", 0)
-    work = next(iter(grouped.works(_problem(), arithmetic)))
+    work = next(iter(grouped_plan.works(_problem(), arithmetic)))
     assert grouped_tile.GroupedTile(work, tile, 1).box == box
 
 
@@ -124,7 +124,7 @@ def test_channels_come_in_chunks_of_16_bytes(channels: int, pixel: int, row: int
     made = grouped((3, 2 * channels, 14, 10), (8, channels, 3, 3), group=2, pads=[1] * 4, x_strides=x_strides)
     assert made is not None
     arithmetic = fragments.Arithmetic("mma", "HalfProducts", 0)
-    work = next(iter(grouped.works(made.problem, arithmetic)))
+    work = next(iter(grouped_plan.works(made.problem, arithmetic)))
     assert work.together == 2
     assert work.chunks is chunks
 
@@ -181,7 +181,7 @@ def test_arrays_may_begin_anywhere(dtype: str, layout: str, shift: int) -> None:
 
 def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
     """A tile of a whole image is quicker than as many tiles of one output each."""
-    work = next(iter(grouped.works(_problem(), fragments.Arithmetic("mma", "HalfProducts", 0))))
+    work = next(iter(grouped_plan.works(_problem(), fragments.Arithmetic("mma", "HalfProducts", 0))))
     small, whole = (grouped_tile.GroupedTile(work, tile, 3) for tile in ((1, 1, 1), (14, 10, 1)))
     assert whole.seconds(HOPPER) < small.seconds(HOPPER)
 

@@ -31,7 +31,7 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
     assert (struct["w_group"], struct["w_filter"], struct["w_channel"]) == (70 * 20, 20, 1)
     assert (struct["common"]["extent"], struct["common"]["x_stride"]) == ([120], [1])
     assert launch.grid == (2 * 2 * 4, 1, 1)  # groups, tiles of 64 output channels and of 64 pixels
-    assert "a plain matrix product: one tap, weights as they are" in made.reasons
+    assert "one plain GEMM: one tap, weights as they are" in made.reasons
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gpuconv.cuda.conv.direct import channels as channels_plan
 from gpuconv.cuda.conv.direct import rows as direct_plan
 from gpuconv.cuda.conv.direct.base import Form
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import depth_to_space, ffma, interleaved, pointwise
+from gpuconv.cuda.conv.gemm import ffma, interleaved, pointwise
 from gpuconv.cuda.conv.gemm.base import GemmTile
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.pool import channels as pool_channels
@@ -40,9 +40,9 @@ FORMS = [
 WholeRows = tuple[Variant, str, GemmTile, bool]
 WHOLE_ROWS: list[WholeRows] = [
     *((interleaved.variant(*form), *form) for form in interleaved.forms()),
-    *((depth_to_space.variant(dtype, tile), dtype, tile, True) for dtype, tile in depth_to_space.forms()),
+    *((pointwise.variant(*form), *form[1:], True) for form in pointwise.forms() if form[0] == "conv_transpose"),
 ]
-_IN_THREE_AXES = (interleaved.NAME, depth_to_space.NAME)
+_IN_THREE_AXES = ("conv_transpose_interleaved", "conv_transpose_depth_to_space")
 # As the assembler reports for every kernel; here are those that are compiled for this architecture anyway, without
 # those whose code other tests read.
 LOOKED_AT = {
@@ -166,7 +166,7 @@ def test_transposed_columns_take_as_many_instructions_as_the_plan_takes_them_to(
 def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
     """The main loop has both ways to copy inputs, of which one is executed."""
     for tile in pointwise.TILES["conv"]["float32"]:
-        body = code(pointwise.variant(tile))
+        body = code(pointwise.variant("conv", "float32", tile))
         loop = sass.main_loop(body)
         assert sass.multiplications(body, loop) / len(loop) == pytest.approx(tile.efficiency, abs=0.02)
         copies = sass.names(body, loop, "LDGSTS", "LDG", "LDL", "STL")
