@@ -31,12 +31,6 @@ APART = ("onnx", "dask", "compat", "cli")  # the core does not know them
 SHARED = {"base", "depth_to_space", "families", "fragments", "general", "layout", "problem", "split", "structs"}
 MORE = ("_tile", "_work", "_cost")  # further files of one family
 NEIGHBOURS = {
-    "conv.gemm.depth_to_space_matrix -> conv.gemm.depth_to_space": "sees the same problem",
-    "conv.gemm.depth_to_space_matrix -> conv.gemm.mma": "refuses what tensor cores do",
-    "conv.gemm.interleaved -> conv.gemm.ffma": "multiplies as it does, and packs weights so",
-    "conv.gemm.matrix -> conv.gemm.pointwise": "cuts K alike",
-    "conv.gemm.split -> conv.gemm.ffma": "shares out its tiles",
-    "conv.gemm.stem -> conv.gemm.ffma": "packs weights as it does",
     "pool.patches -> pool.channels": "reads the same vectors",
 }
 
