@@ -92,7 +92,7 @@ def refusal(problem: Problem) -> str | None:
 
 
 def has_chunks(problem: Problem, size: int = 16) -> bool:
-    """Tell whether every pixel of x consists of whole chunks, of so many bytes of channels side by side."""
+    """Tell whether every pixel of x consists of whole chunks, of so many bytes of contiguous channels."""
     chunk = size // problem.itemsize
     batch, channel, *spatial = problem.x_strides
     steps = [batch, *(s for s, n in zip(spatial, problem.x_shape[2:], strict=True) if n > 1)]

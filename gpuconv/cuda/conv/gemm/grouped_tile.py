@@ -18,23 +18,12 @@ from gpuconv.cuda.plan.launch import Limits
 from gpuconv.cuda.plan.limits import RESERVED_BYTES
 from gpuconv.rules.geometry import Ints
 
+# ---------------------------------------------------------------- the kernels, and what a block of them has
+
+
 _GAP = 16  # bytes between pixels of a band, and between the weights of taps
 _TAP_BYTES = 8  # of an entry of the table
 _TAPS_AT_ONCE = 9  # that a thread waits for together
-_PIECE = 16 * 40 * 4  # bytes of shared memory that a warp's sums pass through one by one
-_PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)  # that an axis may be cut into
-_TRIED = 5  # shapes of tiles, by the whole model
-_WAIT = 800  # cycles from a load to what it brings; assumed
-_ISSUED = 4  # instructions of warps that a multiprocessor issues in a cycle
-# Instructions of a warp, counted in the machine code: of a step of the main loop, beside those that multiply and those
-# that make a fragment of inputs ready; for 32 pixels of a fragment's channels, by the bytes of an element; for 32
-# copies of 16 bytes; for 32 weights of one tap.
-_STEP, _PREPARED, _GATHERED, _COPIED, _WEIGHT = 26, {"mma": 0, "tf32": 4, "3xtf32": 7}, {2: 130, 4: 95}, 56, 13
-# The same for 16 x 32 outputs, and wavefronts for each of their bytes.
-_WRITTEN = {"single": (560, 20), "pairs": (150, 12), "chunks": (170, 12)}
-
-
-_Costs = tuple[float, float]  # instructions of warps, and wavefronts
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +97,7 @@ class GroupedWork:
 
     @cached_property
     def chunks(self) -> bool:
-        """Whether 16 bytes of channels lie side by side wherever a pixel stands, if x itself begins on 16 bytes."""
+        """Whether 16 bytes of channels are contiguous and aligned at every pixel, if x itself begins on 16 bytes."""
         batch, channel, *spatial = self.problem.x_strides
         return channel == 1 and all(step * self.itemsize % 16 == 0 for step in (batch, *spatial, self.channels))
 
@@ -166,7 +155,7 @@ class GroupedWork:
 
     @cached_property
     def written_in_chunks(self) -> bool:
-        """Whether 16 bytes of channels lie side by side wherever a pixel of y stands, if y begins on 16 bytes."""
+        """Whether 16 bytes of channels are contiguous and aligned at every pixel of y, if y begins on 16 bytes."""
         problem = self.problem
         batch, channel, *spatial = problem.y_strides
         steps = [batch, *(step for step, n in zip(spatial, problem.y_shape[2:], strict=True) if n > 1)]
@@ -174,7 +163,7 @@ class GroupedWork:
 
     @cached_property
     def written_in_pairs(self) -> tuple[bool, ...]:
-        """Whether pairs of columns along each axis lie side by side in y, of tiles with an even number of them."""
+        """Whether pairs of columns along each axis are contiguous in y, of tiles with an even number of them."""
         problem = self.problem
         batch, channel, *spatial = problem.y_strides
 
@@ -188,6 +177,21 @@ class GroupedWork:
     def fragments(self) -> float:
         """Fragments of weights for each tap of a group."""
         return self.depths * self.m_tiles * self.form.block_m / 16 / self.together
+
+
+# ---------------------------------------------------------------- tiles, their shared memory and their cost
+
+
+_PIECE = 16 * 40 * 4  # bytes of shared memory that a warp's sums pass through one by one
+_WAIT = 800  # cycles from a load to what it brings; assumed
+_ISSUED = 4  # instructions of warps that a multiprocessor issues in a cycle
+# Instructions of a warp, counted in the machine code: of a step of the main loop, beside those that multiply and those
+# that make a fragment of inputs ready; for 32 pixels of a fragment's channels, by the bytes of an element; for 32
+# copies of 16 bytes; for 32 weights of one tap.
+_STEP, _PREPARED, _GATHERED, _COPIED, _WEIGHT = 26, {"mma": 0, "tf32": 4, "3xtf32": 7}, {2: 130, 4: 95}, 56, 13
+# Instructions of a warp for 16 x 32 outputs, and wavefronts for each of their bytes.
+_WRITTEN = {"single": (560, 20), "pairs": (150, 12), "chunks": (170, 12)}
+_Costs = tuple[float, float]  # instructions of warps, and wavefronts
 
 
 @dataclass(frozen=True)
@@ -215,7 +219,7 @@ class GroupedTile:
 
     @cached_property
     def pitches(self) -> Ints:
-        """Pixels from one step along each axis of the box to the next: where a row of columns ends, banks go on."""
+        """Pixels from one step along each axis of the box to the next, against bank conflicts between rows."""
         (_, middle, inner), (_, *box) = self.tile, self.box
         steps = self.work.problem.column_strides
         row = numbers.congruent(box[1], steps[1], inner * steps[2], 8)
@@ -263,7 +267,7 @@ class GroupedTile:
         room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + RESERVED_BYTES)
         resident = max(1, min(form.blocks_per_sm, room, -(-blocks // limits.multiprocessors)))
         sums = model.tensor(blocks, tiles * self._steps * work.products, work.arithmetic.lanes, 0.0, limits)
-        if resident > 1:  # phases of one go on beside others of another
+        if resident > 1:  # the steps of one block overlap with others of another
             loop, band, outputs, weights = costs
             issued = tiles * loop[0] + tiles * band[0] + tiles * outputs[0] + weights[0]
             wavefronts = tiles * loop[1] + tiles * band[1] + tiles * outputs[1] + weights[1]
@@ -301,8 +305,8 @@ class GroupedTile:
         else:
             band = copies * _GATHERED[size], copies * max(32 / size * self._lines() + 8, 1024 / cached)
         outputs = form.warps * rows * columns / 4
-        each, wide = _WRITTEN[self.outputs]
-        return (self._steps * issued, self._steps * wavefronts), band, (outputs * each, outputs * wide * size)
+        instructions, wide = _WRITTEN[self.outputs]
+        return (self._steps * issued, self._steps * wavefronts), band, (outputs * instructions, outputs * wide * size)
 
     def weights(self) -> _Costs:
         """Return the costs of a block's weights."""
@@ -318,8 +322,8 @@ class GroupedTile:
         if problem.x_strides[2 + inner] not in (0, 1):
             return 32
         outer = problem.x_strides[1 + inner] if inner else 0
-        whole = self.tile[inner] == problem.columns[inner] and outer == problem.x_shape[2 + inner]
-        rows = 1.0 if whole else max(1.0, 32 / self.box[inner])
+        contiguous = self.tile[inner] == problem.columns[inner] and outer == problem.x_shape[2 + inner]
+        rows = 1.0 if contiguous else max(1.0, 32 / self.box[inner])
         return rows + 32 * self.work.itemsize / 128
 
     @cached_property
@@ -329,12 +333,12 @@ class GroupedTile:
         return 2 if inner > 1 else 1 if middle > 1 else 0
 
     def _conflicts(self) -> float:
-        """Times that a bank is asked by eight columns in a row, whose pixels may be apart, on the average."""
+        """Mean bank conflicts of eight columns in a row, whose pixels may be apart."""
         _, middle, inner = self.tile
         (first, second, third), (plane, row, pixel) = self.work.problem.column_strides, self.pitches
         runs = -(-min(prod(self.tile), 64) // 8)
         apart = first * plane % 8 if middle * inner < 8 * runs else 0
-        return _asked(runs, middle, inner, (apart, second * row % 8, third * pixel % 8))
+        return _conflicts_of(runs, middle, inner, (apart, second * row % 8, third * pixel % 8))
 
     @cached_property
     def _waits(self) -> int:
@@ -344,8 +348,8 @@ class GroupedTile:
 
 
 @lru_cache(maxsize=1024)
-def _asked(runs: int, middle: int, inner: int, steps: Ints) -> float:
-    """Return how often a bank is asked by so many runs of eight columns, whose pixels lie these steps apart."""
+def _conflicts_of(runs: int, middle: int, inner: int, steps: Ints) -> float:
+    """Return the mean bank conflicts of so many runs of eight columns, whose pixels lie these steps apart."""
     outer_step, middle_step, inner_step = steps
     places: list[int] = []
     line = 0
@@ -362,6 +366,13 @@ def _asked(runs: int, middle: int, inner: int, steps: Ints) -> float:
     return most / runs
 
 
+# ---------------------------------------------------------------- the best tile
+
+
+_PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)  # that an axis may be cut into
+_TRIED = 5  # shapes of tiles, by the whole model
+
+
 def best(work: GroupedWork, limits: Limits, more_bytes: int) -> tuple[float, GroupedTile] | None:
     """Return the quickest way to cut the outputs, with its modelled seconds, or None where shared memory is too small.
 
@@ -371,19 +382,19 @@ def best(work: GroupedWork, limits: Limits, more_bytes: int) -> tuple[float, Gro
     room = limits.shared_bytes_per_block - more_bytes
     shapes = [GroupedTile(work, shape, 1) for shape in _shapes(work)]
     fitting = [tile for tile in shapes if tile.shared_bytes <= room]
-    found: list[tuple[float, Ints, int]] = []
-    for whole in sorted(fitting, key=lambda tile: tile.effort(limits))[:_TRIED]:
-        first, *rest = whole.tile
+    ways: list[tuple[float, Ints, int]] = []
+    for shape in sorted(fitting, key=lambda tile: tile.effort(limits))[:_TRIED]:
+        first, *rest = shape.tile
         for size in sorted({first, -(-first // 2), -(-first // 4), -(-first // 8)}):
-            one = GroupedTile(work, (size, *rest), 1)
-            if one.shared_bytes > room:
+            part = GroupedTile(work, (size, *rest), 1)
+            if part.shared_bytes > room:
                 continue
-            tiles, costs = prod(one.counts), [*one.costs(limits), one.weights()]
+            tiles, costs = prod(part.counts), [*part.costs(limits), part.weights()]
             shares = sorted({-(-tiles // n) for n in (1, 2, 3, 4, 6, 8)})
-            found += [(one.time(turns, costs, limits), one.tile, turns) for turns in shares]
-    if not found:
+            ways += [(part.time(turns, costs, limits), part.tile, turns) for turns in shares]
+    if not ways:
         return None
-    seconds, columns, turns = min(found, key=itemgetter(0))
+    seconds, columns, turns = min(ways, key=itemgetter(0))
     return seconds, GroupedTile(work, columns, turns)
 
 

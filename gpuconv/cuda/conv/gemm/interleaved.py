@@ -20,52 +20,10 @@ from gpuconv.cuda.plan.limits import RESERVED_BYTES
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules import dtypes
 
-# 128 channels in one block are too many sums to lay into shared memory; few channels in a group make slices of 8.
-_SHALLOW = GemmTile(16, 128, 8, 4, 4, 4, 0.51, rowwise=False)
-_FLAT_HALF = GemmTile(
-    16, 128, 8, 4, 4, 4, 0.26, uniform=False
-)  # what it gathers waits in registers: half as much of it
-_SHALLOW_HALF = replace(_SHALLOW, efficiency=0.41)
-_SHALLOW_DOUBLE = replace(_SHALLOW, blocks_per_sm=3, efficiency=0.48)
-_TILES = {
-    "float16": (*TILES["float16"], _FLAT_HALF, _SHALLOW_HALF),
-    "bfloat16": (*TILES["bfloat16"], _FLAT_HALF, _SHALLOW_HALF),
-    "float32": (*TILES["float32"][1:], _SHALLOW),
-    "float64": (*TILES["float64"], _SHALLOW_DOUBLE),
-}
-NAME = "conv_transpose_interleaved"
-_LEAST_BLOCKS = 2  # of a multiprocessor, so that one multiplies while another one writes
+NAME = "interleaved phases"
 
 
-def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every tile that the device has room for."""
-    refusal = _refusal(problem)
-    if refusal is not None:
-        yield refusal
-        return
-    problem = problem.lifted
-    tiles = [tile for tile in _TILES[problem.dtype] if _has_room(problem, tile, limits)]
-    if not tiles:
-        phases = problem.phases[-1]
-        yield Refusal(f"the sums of {phases} phases along W leave no room for a second block in shared memory")
-    for tile in tiles:
-        uniform = tile.form_of(problem.channels)
-        if uniform in tile.forms:
-            name = variant(problem.dtype, tile, uniform).name
-            yield Candidate(name, _seconds(problem, tile, uniform, limits), partial(_plan, problem, tile, uniform))
-
-
-def _reason(problem: Problem) -> str:
-    return f"all {problem.phases[-1]} phases along W in one block, which writes neighbours of a row"
-
-
-def _has_room(problem: Problem, tile: GemmTile, limits: Limits) -> bool:
-    return _fits(shared_bytes(problem, tile), limits)
-
-
-def _fits(shared: int, limits: Limits) -> bool:
-    several = _LEAST_BLOCKS * (shared + RESERVED_BYTES)
-    return shared <= limits.shared_bytes_per_block and several <= limits.shared_bytes_per_multiprocessor
+# ---------------------------------------------------------------- what it sees
 
 
 def _refusal(problem: Problem) -> Refusal | None:
@@ -76,10 +34,33 @@ def _refusal(problem: Problem) -> Refusal | None:
     if problem.phases[-1] == 1:
         return Refusal("outputs of one phase are neighbours along W already")
     if problem.y_strides[-1] != 1:
-        return Refusal("neighbours along W do not lie next to each other in y")
+        return Refusal("outputs along W are not contiguous in y")
     if problem.wide(problem.group * problem.rows * gemm_base.pitch(problem)):
         return Refusal("it needs 64-bit indices")
     return None
+
+
+# ---------------------------------------------------------------- tiles
+
+
+# 128 channels in one block are too many sums to lay into shared memory; few channels in a group make slices of 8.
+_SHALLOW = GemmTile(16, 128, 8, 4, 4, 4, 0.51, rowwise=False)
+# What the flat tile gathers waits in registers: half as much of it.
+_FLAT_HALF = GemmTile(16, 128, 8, 4, 4, 4, 0.26, uniform=False)
+_SHALLOW_HALF = replace(_SHALLOW, efficiency=0.41)
+_SHALLOW_DOUBLE = replace(_SHALLOW, blocks_per_sm=3, efficiency=0.48)
+_TILES = {
+    "float16": (*TILES["float16"], _FLAT_HALF, _SHALLOW_HALF),
+    "bfloat16": (*TILES["bfloat16"], _FLAT_HALF, _SHALLOW_HALF),
+    "float32": (*TILES["float32"][1:], _SHALLOW),
+    "float64": (*TILES["float64"], _SHALLOW_DOUBLE),
+}
+
+
+# ---------------------------------------------------------------- shared memory
+
+
+_LEAST_BLOCKS = 2  # of a multiprocessor, so that one multiplies while another one writes
 
 
 def shared_bytes(problem: Problem, tile: GemmTile) -> int:
@@ -96,6 +77,15 @@ def spread(parts: int, size: int) -> int:
     """Return how many elements of a size things of several parts lie apart, as ``spread`` of ``conv/epilogue.cuh``."""
     vector, banks = 16 // size, 128 // size
     return (banks - 1) // (parts * vector) * vector + vector
+
+
+def _has_room(problem: Problem, tile: GemmTile, limits: Limits) -> bool:
+    shared = shared_bytes(problem, tile)
+    several = _LEAST_BLOCKS * (shared + RESERVED_BYTES)
+    return shared <= limits.shared_bytes_per_block and several <= limits.shared_bytes_per_multiprocessor
+
+
+# ---------------------------------------------------------------- cost
 
 
 def _blocks(problem: Problem, tile: GemmTile) -> int:
@@ -119,6 +109,30 @@ def _fullest(problem: Problem) -> float:
     return prod(most * phases / taps for most, taps, phases in shares)
 
 
+# ---------------------------------------------------------------- offers
+
+
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield a candidate for every tile that the device has room for."""
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
+        return
+    lifted = problem.lifted
+    tiles = [tile for tile in _TILES[problem.dtype] if _has_room(lifted, tile, limits)]
+    if not tiles:
+        phases = problem.phases[-1]
+        yield Refusal(f"the sums of {phases} phases along W leave no room for a second block in shared memory")
+    for tile in tiles:
+        uniform = tile.form_of(problem.channels)
+        if uniform in tile.forms:
+            name = variant(problem.dtype, tile, uniform).name
+            yield Candidate(name, _seconds(lifted, tile, uniform, limits), partial(_plan, lifted, tile, uniform))
+
+
+# ---------------------------------------------------------------- launch
+
+
 def _plan(problem: Problem, tile: GemmTile, uniform: bool) -> Plan:
     blocks = _blocks(problem, tile)
     chosen = variant(problem.dtype, tile, uniform)
@@ -129,11 +143,11 @@ def _plan(problem: Problem, tile: GemmTile, uniform: bool) -> Plan:
     }
     roles = gemm_base.roles(problem)
     launch = launching.of_blocks(problem.operator, chosen, blocks, fields, roles, shared_bytes(problem, tile))
-    reasons = (_reason(problem), gemm_base.tap_reason(problem, tile, uniform))
-    return gemm_base.with_packing(problem, False, launch, reasons)
+    reason = f"all {problem.phases[-1]} phases along W in one block, which writes neighbours of a row"
+    return gemm_base.with_packing(problem, False, launch, (reason, gemm_base.tap_reason(problem, tile, uniform)))
 
 
-_KERNEL = Kernel("conv/gemm/interleaved.cu", NAME, "ConvTransposeParams<{index}, {rank}>")
+_KERNEL = Kernel("conv/gemm/interleaved.cu", "conv_transpose_interleaved", "ConvTransposeParams<{index}, {rank}>")
 
 
 def variant(dtype: str, tile: GemmTile, uniform: bool) -> Variant:
@@ -142,7 +156,7 @@ def variant(dtype: str, tile: GemmTile, uniform: bool) -> Variant:
 
 
 def forms() -> Iterator[tuple[str, GemmTile, bool]]:
-    """Yield the dtype, the tile and whether each slice of K has one tap, of every kernel on the cores' multipliers."""
+    """Yield dtype, tile, and whether each slice of K has one tap, of every kernel."""
     for dtype, tiles in _TILES.items():
         for tile in tiles:
             for uniform in tile.forms:

@@ -36,7 +36,7 @@ _TABLE_ROWS = 1024  # rows of K that fit the table of the form that finds the ta
 
 
 def _accepts(problem: Problem, form: MmaForm) -> bool:
-    """Tell whether a form takes a problem: channels side by side in memory, or few of them, or any."""
+    """Tell whether a form takes a problem: contiguous channels, or few of them, or any."""
     if form.gather == "scalar":
         return True
     if form.rowwise:
@@ -83,10 +83,10 @@ class MmaForm:
     Attributes
     ----------
     gather : {"vector", "scalar", "rowwise", "chunks", "halves"}
-        16 bytes of channels that lie side by side, single elements, or single elements that each have their own tap;
-        or 16 or 8 bytes of channels that each have their own tap.
+        16 bytes of contiguous channels, single elements, or single elements that each have their own tap; or 16 or 8
+        bytes of contiguous channels that each have their own tap.
     block_k, stages : int
-        Rows of a slice of K, and slices in shared memory.
+        Rows of a slice of K; pipeline stages, slices in shared memory.
     issued : float
         Instructions of a warp in the main loop for every one that multiplies fragments.
     """
@@ -103,7 +103,7 @@ class MmaForm:
 
     @property
     def copied(self) -> int:
-        """Bytes of channels that lie side by side and are copied at once, or 0: single elements are."""
+        """Bytes of contiguous channels that are copied at once, or 0: single elements are."""
         return {"vector": 16, "chunks": 16, "halves": 8}.get(self.gather, 0)
 
     def entries(self, rows: int, itemsize: int) -> int:
@@ -201,7 +201,7 @@ def _columns(problem: Problem, tile: MmaTile) -> int:
 
 
 def _packed_weights(problem: Problem, tile: MmaTile, form: MmaForm) -> PackedWeights:
-    """Slices, their bytes from one to the next."""
+    """Return how the kernel finds them: in slices, their bytes from one to the next."""
     parts = _columns(problem, tile) * _depths(problem, form) * fragments.arithmetic(problem).parts
     pitch = parts * FRAGMENT_BYTES
     return PackedWeights(pitch, _slices(problem, form), _channels_of_tap(problem, form))
@@ -220,11 +220,11 @@ _ENTRY = 16  # bytes, of a table
 
 
 def shared_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
-    """Return the bytes of the slices, the table of pixels, that of rows, and the taps of a phase."""
+    """Return the bytes of the pipeline's stages, the tables of pixels and of rows, and the taps of a phase."""
     size = problem.itemsize
     weights = tile.block_m * form.block_k * size * fragments.arithmetic(problem).parts
-    pixelwise = size == 2 or form.copied > 0
-    inputs = tile.block_n * form.block_k * size + (0 if pixelwise else 32 * form.block_k)
+    padding = 0 if size == 2 or form.copied else 32 * form.block_k  # of rows of K, against bank conflicts
+    inputs = tile.block_n * form.block_k * size + padding
     entries = form.entries(_slices(problem, form) * form.block_k, size)
     taps = gemm_base.taps_bytes(RANK) if problem.phases else 0
     return form.stages * (weights + inputs) + (tile.block_n + entries) * _ENTRY + taps

@@ -76,18 +76,18 @@ def counts(most_slices: int) -> list[int]:
 # ---------------------------------------------------------------- cost
 
 
-def _seconds(problem: Problem, whole: Divisible, count: int, limits: Limits) -> float:
+def _seconds(problem: Problem, tiling: Divisible, count: int, limits: Limits) -> float:
     """Model the time: of the whole tiles, of each block's share of K, and of the last one's adding up."""
-    parted = divided(whole.tiles, limits)
+    parted = divided(tiling.tiles, limits)
     left = -(-parted * count // limits.multiprocessors)
-    adding = model.adding_up((left + count) * whole.sums_bytes, left, limits)
-    most = -(-whole.most_slices // count)
-    busy = whole.busy(parted * count, most * whole.slices / whole.most_slices)
-    if parted < whole.tiles:
-        most = whole.most_slices
-        busy += whole.busy(whole.tiles - parted, whole.slices)
+    adding = model.adding_up((left + count) * tiling.sums_bytes, left, limits)
+    most = -(-tiling.most_slices // count)
+    busy = tiling.busy(parted * count, most * tiling.slices / tiling.most_slices)
+    if parted < tiling.tiles:
+        most = tiling.most_slices
+        busy += tiling.busy(tiling.tiles - parted, tiling.slices)
     memory = model.memory(problem.bytes_by_phase, limits)
-    return model.overlapped(max(busy, whole.busy(1, most)), memory) + adding + limits.rates.launch
+    return model.overlapped(max(busy, tiling.busy(1, most)), memory) + adding + limits.rates.launch
 
 
 # ---------------------------------------------------------------- offers
@@ -95,13 +95,13 @@ def _seconds(problem: Problem, whole: Divisible, count: int, limits: Limits) -> 
 
 def candidates(problem: Problem, divisible: Iterable[Divisible], limits: Limits) -> Iterator[Candidate]:
     """Yield each kernel with as many splits as the model takes for best, unless there are tiles enough."""
-    for whole in divisible:
-        numbers = counts(whole.most_slices)
-        room = whole.shared_bytes <= limits.shared_bytes_per_block
-        if room and numbers and divided(whole.tiles, limits):
-            seconds = {count: _seconds(problem, whole, count, limits) for count in numbers}
+    for tiling in divisible:
+        numbers = counts(tiling.most_slices)
+        room = tiling.shared_bytes <= limits.shared_bytes_per_block
+        if room and numbers and divided(tiling.tiles, limits):
+            seconds = {count: _seconds(problem, tiling, count, limits) for count in numbers}
             best = min(numbers, key=seconds.__getitem__)
-            yield Candidate(f"{whole.variant.name}_split", seconds[best], partial(_plan, whole, best, limits))
+            yield Candidate(f"{tiling.variant.name}_split", seconds[best], partial(_plan, tiling, best, limits))
 
 
 # ---------------------------------------------------------------- launch
@@ -125,27 +125,27 @@ def ticket_bytes(divided: int) -> int:
     return -(-divided // 4) * 16
 
 
-def _plan(whole: Divisible, count: int, limits: Limits) -> Plan:
-    plan, parted = whole.plan(), divided(whole.tiles, limits)
+def _plan(tiling: Divisible, count: int, limits: Limits) -> Plan:
+    plan, parted = tiling.plan(), divided(tiling.tiles, limits)
     pack, launch = plan.launches
     few = f"{parted} tiles are few for {limits.multiprocessors} multiprocessors"
-    which = "each tile's K" if parted == whole.tiles else f"K of each of the last {parted} of {whole.tiles} tiles"
-    sums = ticket_bytes(parted) + parted * count * whole.sums_bytes
-    parts = [_launch(launch, whole, parted, count, part) for part in (ALL, SUMS, TOTALS)]
+    which = "each tile's K" if parted == tiling.tiles else f"K of each of the last {parted} of {tiling.tiles} tiles"
+    sums = ticket_bytes(parted) + parted * count * tiling.sums_bytes
+    parts = [_launch(launch, tiling, parted, count, part) for part in (ALL, SUMS, TOTALS)]
     return replace(
         plan,
-        launches=(whole.packing(parted), parts[ALL]),
+        launches=(tiling.packing(parted), parts[ALL]),
         spaces=(*plan.spaces, Space("workspace", "sums of the splits", sums)),
         reasons=(f"{which} in {count} splits: {few}", *plan.reasons),
         sharing=(pack, parts[SUMS], parts[TOTALS]),
     )
 
 
-def _launch(launch: Launch, whole: Divisible, parted: int, count: int, part: int) -> Launch:
+def _launch(launch: Launch, tiling: Divisible, parted: int, count: int, part: int) -> Launch:
     """Return the launch of the whole tiles, changed into one of splits."""
     return replace(
         launch,
-        grid=(parted if part == TOTALS else whole.tiles - parted + parted * count, 1, 1),
-        fields={**launch.fields, "splits": splits(whole.tiles, parted, count, part)},
+        grid=(parted if part == TOTALS else tiling.tiles - parted + parted * count, 1, 1),
+        fields={**launch.fields, "splits": splits(tiling.tiles, parted, count, part)},
         roles={**launch.roles, "splits.workspace": "workspace"},
     )

@@ -145,16 +145,16 @@ class StemBox:
 
 def kernels(problem: Problem) -> Iterator[StemKernel]:
     """Yield the kernel of the most taps at once that are neighbours in x, or those on tensor cores."""
-    found = [one for one in KERNELS if (one.dtype, one.precision) == (problem.dtype, problem.precision)]
-    if found[0].arithmetic is not None:
-        yield from found
+    of_type = [kernel for kernel in KERNELS if (kernel.dtype, kernel.precision) == (problem.dtype, problem.precision)]
+    if of_type[0].arithmetic is not None:
+        yield from of_type
         return
-    chunks = (one for one in found if one.chunk == 1 or problem.dilations[-1] == 1)
-    yield next(one for one in chunks if problem.taps[-1] % one.chunk == 0)
+    dense = (kernel for kernel in of_type if kernel.chunk == 1 or problem.dilations[-1] == 1)
+    yield next(kernel for kernel in dense if problem.taps[-1] % kernel.chunk == 0)
 
 
 def steps(problem: Problem, kernel: StemKernel) -> int:
-    """Return how many steps K takes, the taps of each row in whole ones."""
+    """Return how many steps K takes, the taps of each row in whole steps."""
     return problem.channels * prod(problem.taps[:2]) * -(-problem.taps[-1] // kernel.chunk)
 
 
@@ -214,7 +214,7 @@ def _box(problem: Problem, bits: Ints) -> StemBox:
 
 
 def _runs(problem: Problem) -> int:
-    """Tell which neighbours make whole vectors in x, row by row, if addresses do as well."""
+    """Tell which contiguous elements of x are whole vectors, row by row, if addresses are aligned as well."""
     vector = 16 // problem.itemsize
     batch, channel, *spatial = problem.x_strides
     outer = [batch, *(s for s, n in zip(spatial[:2], problem.x_shape[2:4], strict=True) if n > 1)]

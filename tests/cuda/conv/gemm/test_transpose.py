@@ -165,7 +165,7 @@ def test_other_phases_are_not_interleaved(x: Ints, w: Ints, attributes: dict[str
 def test_rows_that_lie_apart_are_not_interleaved() -> None:
     one = problem((1, 4, 9, 9), (4, 6, 3, 3), strides=[2, 2])
     apart = replace(one, y_strides=tuple(reversed(one.y_strides)))
-    assert said(plan(apart), interleaved) == "neighbours along W do not lie next to each other in y"
+    assert said(plan(apart), interleaved) == "outputs along W are not contiguous in y"
 
 
 def test_conv_has_no_phases() -> None:
