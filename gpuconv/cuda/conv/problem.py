@@ -23,6 +23,12 @@ _FARTHEST = 2**30  # coordinates and extents of kernels that find taps by tables
 Geometry = ConvGeometry | ConvTransposeGeometry
 
 
+# The fields that have a number for each axis, in the order of those of `Axis`, and how many numbers stand before these.
+_BEFORE = {"x_shape": 2, "y_shape": 2, "x_strides": 2, "y_strides": 2, "w_strides": 3}
+_FIELDS = ("taps", *_BEFORE, "columns", "column_strides", "dilations", "pads", "phases", "strides")
+_BY_AXIS = {name: _BEFORE.get(name, 0) for name in _FIELDS}
+
+
 class Axis(NamedTuple):
     """One spatial axis of a problem: a number of each field of :class:`Problem` that has one per axis."""
 
@@ -121,9 +127,7 @@ class Problem:
     @cached_property
     def most_taps(self) -> Ints:
         """Of each axis, those that the outputs of its fullest phase meet."""
-        strides = self.strides or (1,) * self.rank
-        axes = zip(self.taps, strides, self.dilations, strict=True)
-        return tuple(-(-k // (stride // gcd(stride, d))) for k, stride, d in axes)
+        return tuple(-(-axis.taps // (axis.stride // gcd(axis.stride, axis.dilation))) for axis in self.axes)
 
     @cached_property
     def most_rows(self) -> int:
@@ -173,17 +177,17 @@ class Problem:
     @cached_property
     def y_column_strides(self) -> Ints:
         """Strides of y from one column to the next: ConvTranspose's columns lie a stride apart."""
-        steps = self.strides or (1,) * self.rank
-        return tuple(step * stride for step, stride in zip(steps, self.y_strides[2:], strict=True))
+        return tuple(axis.stride * axis.y_stride for axis in self.axes)
 
     @cached_property
     def coordinates(self) -> Ints:
         """A bound of the input coordinates on each axis, also of those outside of x, and of their parts."""
+        reaches = [(axis.taps - 1) * axis.dilation for axis in self.axes]
         if self.phases:
-            axes = zip(self.columns, self.strides, self.pads, self.taps, self.dilations, strict=True)
-            return tuple(q + s + pad + 2 * (k - 1) * d for q, s, pad, k, d in axes)
-        axes = zip(self.columns, self.column_strides, self.pads, self.taps, self.dilations, strict=True)
-        parts = (((q - 1) * s, pad, (k - 1) * d) for q, s, pad, k, d in axes)
+            axes = zip(self.axes, reaches, strict=True)
+            return tuple(axis.columns + axis.stride + axis.pad + 2 * reach for axis, reach in axes)
+        lasts = ((axis.columns - 1) * axis.column_stride for axis in self.axes)
+        parts = zip(lasts, self.pads, reaches, strict=True)
         return tuple(max(last, pad, reach, last - pad + reach) for last, pad, reach in parts)
 
     @cached_property
@@ -218,48 +222,18 @@ class Problem:
 
     # ------------------------------------------------------------ views
 
-    @property
+    @cached_property
     def axes(self) -> tuple[Axis, ...]:
         """The spatial axes; those of Conv have one phase and stride."""
         ones = (1,) * self.rank
-        return tuple(
-            map(
-                Axis,
-                self.taps,
-                self.x_shape[2:],
-                self.y_shape[2:],
-                self.x_strides[2:],
-                self.y_strides[2:],
-                self.w_strides[3:],
-                self.columns,
-                self.column_strides,
-                self.dilations,
-                self.pads,
-                self.phases or ones,
-                self.strides or ones,
-            )
-        )
+        return tuple(map(Axis, *(getattr(self, name)[before:] or ones for name, before in _BY_AXIS.items())))
 
     def with_axes(self, axes: Iterable[Axis]) -> Problem:
         """Return the problem with these spatial axes in place of its own."""
-        taps, x, y, x_strides, y_strides, w_strides, columns, steps, dilations, pads, phases, strides = zip(
-            *axes, strict=True
-        )
-        return replace(
-            self,
-            taps=taps,
-            x_shape=(*self.x_shape[:2], *x),
-            y_shape=(*self.y_shape[:2], *y),
-            x_strides=(*self.x_strides[:2], *x_strides),
-            y_strides=(*self.y_strides[:2], *y_strides),
-            w_strides=(*self.w_strides[:3], *w_strides),
-            columns=columns,
-            column_strides=steps,
-            dilations=dilations,
-            pads=pads,
-            phases=self.phases and phases,
-            strides=self.strides and strides,
-        )
+        fields = ((name, getattr(self, name), before) for name, before in _BY_AXIS.items())
+        columns = zip(fields, zip(*axes, strict=True), strict=True)
+        changes: dict[str, Any] = {name: own and (*own[:before], *column) for (name, own, before), column in columns}
+        return replace(self, **changes)
 
     def in_axes(self, rank: int) -> Problem:
         """Return the problem with at least so many spatial axes, those added outside being of one element.
@@ -350,8 +324,7 @@ def as_conv(problem: Problem) -> Problem | None:
         return problem
     if any(stride != 1 for stride in problem.strides):
         return None
-    axes = zip(problem.taps, problem.dilations, problem.pads, strict=True)
-    pads = tuple((k - 1) * d - pad for k, d, pad in axes)
+    pads = tuple((axis.taps - 1) * axis.dilation - axis.pad for axis in problem.axes)
     return replace(problem, operator="conv", pads=pads, phases=(), strides=())
 
 

@@ -119,11 +119,8 @@ class GroupedWork:
     @cached_property
     def reaches(self) -> Ints:
         """Inputs from the first to the last that a column meets, axis by axis, in the phase that has the most taps."""
-        problem = self.problem
-        if not problem.phases:
-            return tuple((k - 1) * d for k, d in zip(problem.taps, problem.dilations, strict=True))
-        axes = zip(problem.taps, problem.strides, problem.dilations, strict=True)
-        return tuple((-(-k // (s // gcd(s, d))) - 1) * (d // gcd(s, d)) for k, s, d in axes)
+        met = zip(self.problem.most_taps, self.problem.axes, strict=True)
+        return tuple((taps - 1) * (axis.dilation // gcd(axis.stride, axis.dilation)) for taps, axis in met)
 
     @cached_property
     def image_inputs(self) -> int:
