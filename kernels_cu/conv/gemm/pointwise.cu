@@ -1,7 +1,7 @@
-// Conv of one tap, stride 1 and no padding, as the plain matrix product that it is: y[n] = w x[n], whatever the rank.
+// Conv of one tap, stride 1 and no padding, as the plain GEMM that it is: y[n] = w x[n], whatever the rank.
 //
 // Weights are read straight from w, neighbouring channels of four filters by a warp, and laid transposed into shared
-// memory, whose rows are four elements longer than a tile: no two of these channels meet in a bank. Inputs come 16 bytes
+// memory, whose rows are four elements longer than a tile: there are no bank conflicts. Inputs come 16 bytes
 // a copy where all rows of x begin on 16 bytes, which all blocks see alike, else one by one.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/implicit_gemm.cuh"
