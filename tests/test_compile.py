@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import declared
 import pytest
 from test_sources import FOLDER
 from toolchain import FILES, kernels, needs_nvrtc, variant
@@ -193,6 +194,14 @@ def test_a_struct_that_was_read_wrongly(
     assert re.fullmatch(r"split_32\(\d+\): error: .*", first)
     assert message in first
     assert first in log
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", declared.NAMES)
+def test_structs_are_laid_out_as_they_are_read(name: str, kernels: Write) -> None:
+    kernels(declared.SOURCES)
+    taken = variant(source="structs.cu", function="take", arguments=(name,), parameter=name)
+    assert ".visible .entry scale_4(" in compiler.ptx(taken, "sm_80", line_info=False)
 
 
 @needs_nvrtc
