@@ -19,8 +19,8 @@ from typing import Any
 from benchmarks import floors, machine, static_plan
 from benchmarks.static_plan import Case
 from gpuconv._errors import ArgumentError
-from gpuconv.cuda.limits import Representative, representative
-from gpuconv.cuda.plan import Plan
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Representative, representative
 
 MOST_CALLS = 25_000
 _MEDIAN_MS, _MOST_MS = 5.0, 15.0  # of a class, and of any case

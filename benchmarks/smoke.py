@@ -25,8 +25,10 @@ from benchmarks.progress import Rows
 from benchmarks.small_shapes import Problem
 from benchmarks.supervision import LOST
 from gpuconv import cuda
-from gpuconv.cuda import choice, device, params
-from gpuconv.cuda.offers import Candidate
+from gpuconv.cuda.build import params
+from gpuconv.cuda.call import device
+from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan.offers import Candidate
 
 Call = tuple[Problem, str, bool]
 _FIRST = ("bfloat16", "float16")  # of which the kernels are that nobody else has written

@@ -9,14 +9,15 @@ from typing import Any
 
 from benchmarks import calls, floors, layers
 from benchmarks.layers import Layer
-from gpuconv import _layout
-from gpuconv._operators import OPERATORS
-from gpuconv._precision import PRECISIONS
-from gpuconv.cuda import choice, floor, planning
-from gpuconv.cuda.limits import Representative
-from gpuconv.cuda.offers import Candidate
-from gpuconv.cuda.plan import Plan
-from gpuconv.cuda.prepared import contiguous_strides
+from gpuconv.cuda import planning
+from gpuconv.cuda.call.prepared import contiguous_strides
+from gpuconv.cuda.plan import choice, floor
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Representative
+from gpuconv.cuda.plan.offers import Candidate
+from gpuconv.rules import layout as layouts
+from gpuconv.rules.operators import OPERATORS
+from gpuconv.rules.precision import PRECISIONS
 
 Row = dict[str, Any]
 
@@ -91,10 +92,10 @@ def planner_of(case: Case, device: Representative) -> Callable[[], Plan]:
     called, geometry = OPERATORS[call.operator], call.geometry
     arrays = [(called.inputs[name], shape, called.order(name, case.layout)) for name, shape in call.inputs.items()]
     order = called.order("out", case.layout)
-    made = _layout.as_given(order, call.result_shape)
+    made = layouts.as_given(order, call.result_shape)
     roles = ["y", "indices"] if case.layer.indices and not case.layer.call else ["y"]
     arrays += [(role, made, order) for role in roles]
-    strides = {role: _layout.channels_second(order, contiguous_strides(shape)) for role, shape, order in arrays}
+    strides = {role: layouts.channels_second(order, contiguous_strides(shape)) for role, shape, order in arrays}
     return partial(planning.plan, called.kernel, geometry, case.dtype, strides, device.limits, case.precision)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.probes.launch import Device, Mapped, Program, Result
 from benchmarks.probes.numbers import swizzled
 from benchmarks.probes.probe import Comparison, Probe
-from gpuconv.cuda.plan import TensorMap
+from gpuconv.cuda.plan.launch import TensorMap
 
 Ints = tuple[int, ...]
 HOPPER = ("sm_90a",)
