@@ -74,12 +74,6 @@ class Divisible:
     plan: Callable[[], Plan]
 
 
-SOURCES = {  # by operator and whether kernels also make a share of a tile: the file, and the struct
-    ("conv", False): ("conv/gemm/conv.cu", "ConvParams"),
-    ("conv", True): ("conv/gemm/split.cu", "ConvSplitParams"),
-    ("conv_transpose", False): ("conv/gemm/conv_transpose.cu", "ConvTransposeParams"),
-    ("conv_transpose", True): ("conv/gemm/split_transpose.cu", "ConvTransposeSplitParams"),
-}
 ALL, SUMS, TOTALS = range(3)  # of what a launch of conv/gemm/split_k.cuh makes
 
 
