@@ -74,6 +74,13 @@ class Divisible:
     plan: Callable[[], Plan]
 
 
+# By operator and whether kernels also make a share of a tile: the file, the kernel by FFMA, the struct.
+SOURCES = {
+    ("conv", False): ("conv/gemm/conv.cu", "conv_implicit_gemm", "ConvParams"),
+    ("conv", True): ("conv/gemm/split.cu", "conv_split", "ConvSplitParams"),
+    ("conv_transpose", False): ("conv/gemm/conv_transpose.cu", "conv_transpose", "ConvTransposeParams"),
+    ("conv_transpose", True): ("conv/gemm/split_transpose.cu", "conv_transpose_split", "ConvTransposeSplitParams"),
+}
 ALL, SUMS, TOTALS = range(3)  # of what a launch of conv/gemm/split_k.cuh makes
 
 

@@ -239,23 +239,15 @@ def packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
 
 
 _PACKING = Kernel("conv/gemm/pack_weights.cu", "pack_weights", "PackParams<{index}, {rank}>")
-_CONV = Kernel("conv/gemm/conv.cu", "conv_implicit_gemm", "ConvParams<{index}, {rank}>", name="conv")
-_CONV_SPLIT = Kernel("conv/gemm/split.cu", "conv_split", "ConvSplitParams<{index}, {rank}>", name="conv")
-_TRANSPOSE = Kernel("conv/gemm/conv_transpose.cu", "conv_transpose", "ConvTransposeParams<{index}, {rank}>")
-_TRANSPOSE_SPLIT = Kernel(
-    *("conv/gemm/split_transpose.cu", "conv_transpose_split", "ConvTransposeSplitParams<{index}, {rank}>"),
-    name="conv_transpose",
-)
-# By operator, and by whether it also makes a share of a tile.
 _KERNELS = {
-    "conv": {False: _CONV, True: _CONV_SPLIT},
-    "conv_transpose": {False: _TRANSPOSE, True: _TRANSPOSE_SPLIT},
+    (operator, splits): Kernel(source, function, f"{struct}<{{index}}, {{rank}}>", name=operator)
+    for (operator, splits), (source, function, struct) in gemm_base.SOURCES.items()
 }
 
 
 def variant(operator: str, dtype: str, wide: bool, rank: int, tile: Tile, uniform: bool) -> Variant:
     """Return the tile kernel of one operator."""
-    kernel = _KERNELS[operator][_splits(operator, dtype, wide, rank, tile, uniform)]
+    kernel = _KERNELS[operator, _splits(operator, dtype, wide, rank, tile, uniform)]
     return kernel.over(
         *(dtype, rank, str(tile), "uniform" * uniform),
         types=types(dtype),

@@ -160,19 +160,11 @@ def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
 # ---------------------------------------------------------------- variants
 
 
-_CONV = Kernel("conv/gemm/conv.cu", "conv_mma", f"ConvParams<int, {RANK}>", name="conv")
-_CONV_SPLIT = Kernel("conv/gemm/split.cu", "conv_split_mma", f"ConvSplitParams<int, {RANK}>", name="conv")
-_TRANSPOSE = Kernel(
-    *("conv/gemm/conv_transpose.cu", "conv_transpose_mma", f"ConvTransposeParams<int, {RANK}>"), name="conv_transpose"
-)
-_TRANSPOSE_SPLIT = Kernel(
-    *("conv/gemm/split_transpose.cu", "conv_transpose_split_mma", f"ConvTransposeSplitParams<int, {RANK}>"),
-    name="conv_transpose",
-)
-# By operator, and by whether it also makes a share of a tile.
 _KERNELS = {
-    "conv": {False: _CONV, True: _CONV_SPLIT},
-    "conv_transpose": {False: _TRANSPOSE, True: _TRANSPOSE_SPLIT},
+    (operator, splits): Kernel(
+        source, f"{operator}_split_mma" if splits else f"{operator}_mma", f"{struct}<int, {RANK}>", name=operator
+    )
+    for (operator, splits), (source, _, struct) in gemm_base.SOURCES.items()
 }
 
 
@@ -180,7 +172,7 @@ def variant(operator: str, dtype: str, precision: str, tile: Tile, form: Form) -
     """Return the tile kernel of one operator."""
     arithmetic = fragments.arithmetic_of(dtype, precision)
     sizes = (tile.block_m, tile.block_n, form.block_k, tile.warp_m, tile.warp_n, form.stages)
-    return _KERNELS[operator][mma_tile.divisible(arithmetic, tile, form)].over(
+    return _KERNELS[operator, mma_tile.divisible(arithmetic, tile, form)].over(
         *(dtype, RANK, arithmetic.label, f"{tile.block_m}x{tile.block_n}x{form.block_k}", form.gather),
         types=(arithmetic.cuda,),
         sizes=(*sizes, f"Gather::k{form.gather.capitalize()}"),
