@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give random tests their length; compile the emulator while processes of pytest-xdist begin, if any need it."""
-    if config.option.thorough or config.option.thorough_part:
+    if (config.option.thorough or config.option.thorough_part) and "GPUCONV_EXAMPLES" not in os.environ:
         os.environ.setdefault("GPUCONV_PROFILE", "thorough")
     if getattr(config.option, "tx", None) and not hasattr(config, "workerinput"):
         if config.option.maxschedchunk is None:
