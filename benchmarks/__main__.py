@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks cpu | gpu | static | host | import``."""
+"""The command line: ``python -m benchmarks cpu | gpu | static | planning | host | import``."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ def _parser() -> argparse.ArgumentParser:
     static.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
     static.add_argument("--arch", default="sm_90a", help="architecture of the GPU (default %(default)s)")
     static.add_argument("--write", action="store_true", help="also write results/static.json")
+    planning = commands.add_parser("planning", help="Python calls and milliseconds of a problem's first plan")
+    planning.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
+    planning.add_argument("--arch", default="sm_90a", help="architecture of the GPU (default %(default)s)")
     host = commands.add_parser("host", help="host time of a warm call on CUDA arrays; no device is needed")
     host.add_argument("--profile", action="store_true", help="also print where the time goes")
     start = commands.add_parser("import", help="time of `import gpuconv` beyond that of `import numpy`")
     start.add_argument("--processes", type=int, default=10, help="fresh processes (default %(default)s)")
-    for command in (cpu, static, host, start):
+    for command in (cpu, static, planning, host, start):
         command.add_argument("--json", type=Path, metavar="FILE", help="write every number to FILE")
     return parser
 
@@ -80,6 +83,10 @@ def main() -> int:
         from benchmarks import static
 
         return static.run(arguments)
+    if arguments.command == "planning":
+        from benchmarks import planning
+
+        return planning.run(arguments)
     if arguments.command == "gpu":
         from benchmarks import gpu
 

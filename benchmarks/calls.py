@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.layers import Ints, Layer
-from gpuconv import _layout
-from gpuconv._operators import OPERATORS
+from gpuconv.rules import layout as layouts
+from gpuconv.rules.operators import OPERATORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Call:
 def of(layer: Layer, layout: str = "NCHW") -> Call:
     """Return the call of a layer whose activations have this layout; Conv and ConvTranspose have a bias."""
     called = OPERATORS[layer.operator]
-    x, y = (_layout.as_given(layout, shape) for shape in (layer.x, layer.y_shape))
+    x, y = (layouts.as_given(layout, shape) for shape in (layer.x, layer.y_shape))
     shapes = {"x": x, "w": layer.w_shape, "b": (layer.k_out,), "dy": y, "y": y, "indices": y}
     inputs = {name: shapes[name] for name in called.inputs}
     given = layer.attributes() | {"x_shape": x, "w_shape": layer.w_shape}

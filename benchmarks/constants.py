@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.progress import Rows
-from gpuconv.cuda import device, nvrtc
+from gpuconv.cuda.build import nvrtc
+from gpuconv.cuda.call import device
 
 SOURCE = Path(__file__).with_name("constants.cu")
 _SAMPLES = 7

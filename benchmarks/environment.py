@@ -45,7 +45,7 @@ def _arguments() -> tuple[Path, str]:
 
 
 def _device() -> str:
-    from gpuconv.cuda import device
+    from gpuconv.cuda.call import device
 
     reason = device.unavailable_reason()
     if reason is not None:
@@ -62,7 +62,7 @@ def _cupy() -> str:
 
 
 def _nvrtc() -> str:
-    from gpuconv.cuda import nvrtc
+    from gpuconv.cuda.build import nvrtc
 
     return f"{nvrtc.version()}, {nvrtc.identity()}"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from benchmarks import calls
 from benchmarks.layers import Layer
-from gpuconv.cuda import floor, limits
+from gpuconv.cuda.plan import floor, limits
 
 # layers.json's names of dtypes, in the order in which they are measured
 DTYPES = {

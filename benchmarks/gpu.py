@@ -33,7 +33,7 @@ from benchmarks.gpu_layer import Case, Machine, Row
 from benchmarks.layers import Layer
 from benchmarks.progress import Rows
 from benchmarks.supervision import LOST
-from gpuconv.cuda import device
+from gpuconv.cuda.call import device
 
 _RESERVE = 5.0  # seconds left below which no row is begun
 _QUERY = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,power.draw,pstate"

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import gpuconv
 from benchmarks import calls, floors, gpu_check, gpu_peers, gpu_timing
 from benchmarks.layers import Layer
-from gpuconv import _dtypes
-from gpuconv._operators import OPERATORS
+from gpuconv.rules import dtypes
+from gpuconv.rules.operators import OPERATORS
 
 Row = dict[str, Any]
 
@@ -186,7 +186,7 @@ def _poisoned_call(machine: Machine, case: Case, operands: tuple[Any, ...]) -> l
     """Call ours in memory of ones (NaN, or -1), so that what is not written shows; return tensors in NCHW's order."""
     call, taken = calls.of(case.layer, _layout(case)), []
     arrays = given(machine, case, operands)
-    for itemsize in (_dtypes.entry(case.dtype).itemsize, 8)[: 1 + (case.layer.indices and not case.layer.call)]:
+    for itemsize in (dtypes.entry(case.dtype).itemsize, 8)[: 1 + (case.layer.indices and not case.layer.call)]:
         nbytes = prod(call.result_shape) * itemsize
         taken.append(machine.cupy.cuda.alloc(nbytes))
         taken[-1].memset_async(0xFF, nbytes)
@@ -198,7 +198,7 @@ def _poisoned_call(machine: Machine, case: Case, operands: tuple[Any, ...]) -> l
 
 def _timed(machine: Machine, case: Case, peers: dict[str, gpu_peers.Call]) -> Row:
     torch, layer = machine.torch, case.layer
-    itemsize = _dtypes.entry(case.dtype).itemsize
+    itemsize = dtypes.entry(case.dtype).itemsize
     count = gpu_timing.sets(layer.nbytes(itemsize) + prod(layer.w_shape) * itemsize, machine.cache_bytes)
     tensors = [gpu_peers.operands(torch, layer, case.dtype, case.layout, machine.device, seed) for seed in range(count)]
     sides = {"our": _Side(ours(case), [given(machine, case, three) for three in tensors])}

@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _leave_out_compiling() -> None:
     """Kernels are loaded by a driver that does not look at them."""
-    from gpuconv.cuda import compile as compiler
-    from gpuconv.cuda import nvrtc
+    from gpuconv.cuda.build import compile as compiler
+    from gpuconv.cuda.build import nvrtc
 
     vars(compiler)["cubin"] = lambda variant, architecture: variant.name.encode()
     vars(nvrtc)["capabilities"] = lambda: ((8, 0), (9, 0))
@@ -74,7 +74,7 @@ def _calls(cupy: Any) -> tuple[Callable[[], Any], dict[str, Callable[[], Any]]]:
     """Return the call, and parts of it by name."""
     import gpuconv
     from gpuconv import _arrays
-    from gpuconv.cuda import device
+    from gpuconv.cuda.call import device
 
     x, w, b, y = (
         cupy.ndarray(shape, np.float32) for shape in ((8, 64, 56, 56), (64, 64, 3, 3), (64,), (8, 64, 56, 56))

@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from gpuconv import _geometry
+from gpuconv.rules import geometry as geometries
 
 Ints = tuple[int, ...]
 CLASSES = (
@@ -96,14 +96,14 @@ class Layer:
         return (self.k_out, channels // self.group, *self.kernel)
 
     @property
-    def geometry(self) -> _geometry.ConvGeometry | _geometry.ConvTransposeGeometry | _geometry.MaxPoolGeometry:
+    def geometry(self) -> geometries.ConvGeometry | geometries.ConvTransposeGeometry | geometries.MaxPoolGeometry:
         """Geometry of the node itself."""
         keywords = self.attributes()
         if self.op == "MaxPool":
-            return _geometry.max_pool(self.x, **keywords)
+            return geometries.max_pool(self.x, **keywords)
         if self.op == "ConvTranspose":
-            return _geometry.conv_transpose(self.x, self.w_shape, None, **keywords)
-        return _geometry.conv(self.x, self.w_shape, None, **keywords)
+            return geometries.conv_transpose(self.x, self.w_shape, None, **keywords)
+        return geometries.conv(self.x, self.w_shape, None, **keywords)
 
     @property
     def y_shape(self) -> Ints:

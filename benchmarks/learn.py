@@ -2,8 +2,8 @@
 
 It prints modelled against measured times by family of kernels, the regret of every choice (the time of the picked
 kernel over that of the best one), and the families and tiles without which no case would take 5 % longer. Then it fits
-the model's few rates (``gpuconv/cuda/rates.py``) to the times of a part of the cases, by the least squares of their
-logarithms, of which outliers count for little; with ``--write`` plans for devices of this name are made by them.
+the model's few rates (``gpuconv/cuda/plan/rates.py``) to the times of a part of the cases, by the least squares of
+their logarithms, of which outliers count for little; with ``--write`` plans for devices of this name are made by them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy as np
 
 from benchmarks import progress, static_plan, sweep
 from benchmarks.static_plan import Case
-from gpuconv.cuda import measured_rates, rates
-from gpuconv.cuda.limits import Representative, nearest
-from gpuconv.cuda.rates import Rates
+from gpuconv.cuda.plan import measured_rates, rates
+from gpuconv.cuda.plan.limits import Representative, nearest
+from gpuconv.cuda.plan.rates import Rates
 
 MARGIN = 1.05  # what a family or a tile must win by, somewhere, to be of use
 _STEP = 0.02  # of a rate's logarithm, for differences

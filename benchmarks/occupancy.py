@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuconv.cuda.limits import nearest
+from gpuconv.cuda.plan.limits import nearest
 
 _REGISTERS = 65536  # of a multiprocessor, a quarter for each of its four schedulers
 _SCHEDULERS = 4

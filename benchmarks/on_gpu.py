@@ -105,7 +105,7 @@ def steps(folder: Path, packed: bool = False) -> list[Step]:
 
 def _tests(name: str, rows: str, seconds: float, *files: str, jobs: int) -> Step:
     """Return a step of test files; several processes share one GPU, with a limit for each test."""
-    command = interpreter("-m", "pytest", "-q", "-m", "gpu", *(f"tests/test_gpu_{file}.py" for file in files))
+    command = interpreter("-m", "pytest", "-q", "-m", "gpu", *(f"tests/gpu/test_{file}.py" for file in files))
     command += ("-p", "benchmarks.pytest_rows", "--rows", rows, "--step", name)
     command += ("-p", "no:cacheprovider", "-W", "default", "--maxfail=60")  # a library's new warning is no failure here
     several = bool(jobs) and find_spec("xdist") is not None

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.progress import Rows
 from benchmarks.supervision import LOST
-from gpuconv.cuda import device
+from gpuconv.cuda.call import device
 
 _NO_TESTS = 5  # pytest's exit code
 _SENDING = 0.5  # seconds until a report of this process is where it is gathered

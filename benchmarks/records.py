@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpuconv.cuda import nvrtc
+from gpuconv.cuda.build import nvrtc
 
 Rows = Mapping[str, Any]
 

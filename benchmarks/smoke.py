@@ -25,8 +25,10 @@ from benchmarks.progress import Rows
 from benchmarks.small_shapes import Problem
 from benchmarks.supervision import LOST
 from gpuconv import cuda
-from gpuconv.cuda import choice, device, params
-from gpuconv.cuda.choice import Candidate
+from gpuconv.cuda.build import params
+from gpuconv.cuda.call import device
+from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan.offers import Candidate
 
 Call = tuple[Problem, str, bool]
 _FIRST = ("bfloat16", "float16")  # of which the kernels are that nobody else has written
@@ -37,17 +39,23 @@ class Suspect(Exception):
 
 
 class Turn:
-    """Picks the candidate whose turn it is wherever there is a choice, and remembers what all of them launch."""
+    """Picks the candidate whose turn it is wherever there is a choice, and remembers what all of them launch.
+
+    Names of candidates count beside those of kernels: one kernel makes whole tiles, and tiles in splits.
+    """
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self.launches: list[list[frozenset[str]]] = []  # of every choice, what each candidate launches
+        self.launches: list[list[frozenset[str]]] = []  # of every choice, each candidate's name and what it launches
+        self.picked: set[str] = set()
 
     def __call__(self, candidates: Sequence[Candidate]) -> Candidate:
         """Return the candidate."""
         if self._number == 0:
-            self.launches.append([kernels_of(one) for one in candidates])
-        return candidates[self._number % len(candidates)]
+            self.launches.append([kernels_of(one) | {one.name} for one in candidates])
+        picked = candidates[self._number % len(candidates)]
+        self.picked.add(picked.name)
+        return picked
 
 
 def kernels_of(candidate: Candidate) -> frozenset[str]:
@@ -62,9 +70,9 @@ class Smoke:
     ----------
     rows : Rows
     each_kernel : bool
-        Leave out candidates whose kernels have all run.
+        Leave out candidates whose kernels have all run, and others of their names.
     families : sequence of str
-        Only candidates one of whose kernels has one of these in its name; all where there is none.
+        Only candidates that have one of these in their names, or in that of a kernel; all where there is none.
     repeats : int
         Runs that must give the same bits.
     """
@@ -116,7 +124,7 @@ class Smoke:
         return [[frozenset(names.split()) for names in each] for each in noted]
 
     def _end(self, status: str, detail: str) -> None:
-        kernels = sorted(set(self._launched))
+        kernels = sorted(self._turn.picked.union(self._launched))
         self._rows.end(self._row, status, kernels=kernels, **({"detail": detail[:300]} if detail else {}))
         self.seen.update(kernels if status == "passed" else ())
 

@@ -29,9 +29,9 @@ from benchmarks import (
 )
 from benchmarks.static_plan import Case
 from gpuconv._errors import ArgumentError
-from gpuconv.cuda import compile as compiler
-from gpuconv.cuda.limits import Representative, representative
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.build import compile as compiler
+from gpuconv.cuda.build.variant import Variant
+from gpuconv.cuda.plan.limits import Representative, representative
 
 Row = dict[str, Any]
 PATH = Path(__file__).parent / "results" / "static.json"

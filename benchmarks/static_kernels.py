@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks import sass
-from gpuconv.cuda import compile as compiler
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda.build import compile as compiler
+from gpuconv.cuda.build.variant import Variant
 
 Row = dict[str, Any]
 _THREADS = 2  # compilations at a time

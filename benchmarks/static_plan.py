@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from benchmarks import calls, floors, layers
 from benchmarks.layers import Layer
-from gpuconv import _layout
-from gpuconv._operators import OPERATORS
-from gpuconv._precision import PRECISIONS
-from gpuconv.cuda import choice, floor, planning
-from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.limits import Representative
-from gpuconv.cuda.plan import Plan
-from gpuconv.cuda.prepared import contiguous_strides
+from gpuconv.cuda import planning
+from gpuconv.cuda.call.prepared import contiguous_strides
+from gpuconv.cuda.plan import choice, floor
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Representative
+from gpuconv.cuda.plan.offers import Candidate
+from gpuconv.rules import layout as layouts
+from gpuconv.rules.operators import OPERATORS
+from gpuconv.rules.precision import PRECISIONS
 
 Row = dict[str, Any]
 
@@ -79,16 +81,22 @@ class Chooser:
 
 def plan(case: Case, device: Representative, chooser: choice.Pick) -> Plan:
     """Plan the case for new arrays with a bias, by the chooser."""
+    planner = planner_of(case, device)
+    with choice.picking(chooser):
+        return planner()
+
+
+def planner_of(case: Case, device: Representative) -> Callable[[], Plan]:
+    """Return what plans the case for new arrays with a bias."""
     call = calls.of(case.layer, case.layout)
     called, geometry = OPERATORS[call.operator], call.geometry
     arrays = [(called.inputs[name], shape, called.order(name, case.layout)) for name, shape in call.inputs.items()]
     order = called.order("out", case.layout)
-    made = _layout.as_given(order, call.result_shape)
+    made = layouts.as_given(order, call.result_shape)
     roles = ["y", "indices"] if case.layer.indices and not case.layer.call else ["y"]
     arrays += [(role, made, order) for role in roles]
-    strides = {role: _layout.channels_second(order, contiguous_strides(shape)) for role, shape, order in arrays}
-    with choice.picking(chooser):
-        return planning.plan(called.kernel, geometry, case.dtype, strides, device.limits, case.precision)
+    strides = {role: layouts.channels_second(order, contiguous_strides(shape)) for role, shape, order in arrays}
+    return partial(planning.plan, called.kernel, geometry, case.dtype, strides, device.limits, case.precision)
 
 
 def planned(case: Case, device: Representative) -> Row:
@@ -106,7 +114,7 @@ def planned(case: Case, device: Representative) -> Row:
             {"kernel": launch.variant.name, "grid": list(launch.grid), "shared_bytes": launch.shared_bytes}
             for launch in found.launches
         ],
-        "workspace_bytes": found.packed_bytes + found.workspace_bytes,
+        "workspace_bytes": found.bytes_of("packed") + found.bytes_of("workspace"),
         "bound": "memory" if least == memory else "math",
         "floor_us": _micro(least),
         "modelled_us": modelled and _micro(modelled),

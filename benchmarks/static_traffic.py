@@ -5,11 +5,9 @@ The emulator is part of the tests, so this needs a checkout, and g++.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
@@ -19,13 +17,11 @@ import gpuconv
 from benchmarks import calls, floors, shrink, static_plan
 from benchmarks.layers import Ints, Layer
 from benchmarks.static_plan import Case, Chooser
-from gpuconv import _layout
-from gpuconv._operators import OPERATORS
-from gpuconv.cuda import choice
-from gpuconv.cuda.limits import Representative
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-import emulator
+from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan.limits import Representative
+from gpuconv.rules import layout
+from gpuconv.rules.operators import OPERATORS
+from tests import emulator
 
 Row = dict[str, Any]
 WORK = {"Conv": 1e7, "ConvTranspose": 1e7, "MaxPool": 1e6}  # operations; some tenths of a second
@@ -81,7 +77,7 @@ def counted(case: Case, device: Representative) -> Row:
     sectors = sum(pair[0] for sums in traffic.values() for key, pair in sums.items() if key != "shared")
     work = floors.work(layer, case.dtype)
     weights = {} if layer.op == "MaxPool" else {"w": list(layer.w_shape)}
-    x = {"x": list(_layout.as_given(case.layout, layer.x))}
+    x = {"x": list(layout.as_given(case.layout, layer.x))}
     return x | weights | {"moved": float(f"{sectors * _SECTOR / work.bytes:.4g}"), "kernels": traffic}
 
 
@@ -106,7 +102,7 @@ def _prepared(case: Case) -> Callable[[], Any]:
     arrays = {name: _normal(shape, case.dtype) for name, shape in call.inputs.items() if name != "indices"}
     if "indices" in call.inputs:
         numbered = getattr(call.geometry, "numbered_shape", layer.x)
-        x = _normal(_layout.as_given(case.layout, numbered), case.dtype)
+        x = _normal(layout.as_given(case.layout, numbered), case.dtype)
         arrays["indices"] = gpuconv.max_pool(x, return_indices=True, layout=case.layout, **layer.attributes())[1]
         keywords["check_indices"] = False  # which are kernels of their own
     return partial(getattr(gpuconv, call.operator), *arrays.values(), **keywords)

@@ -24,11 +24,11 @@ from typing import Any, Protocol
 from benchmarks import floors, gpu, static_plan
 from benchmarks.progress import Line, Rows
 from benchmarks.static_plan import Case
-from gpuconv import _dtypes
-from gpuconv.cuda import choice
-from gpuconv.cuda.choice import Candidate
-from gpuconv.cuda.limits import Representative, nearest
-from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.limits import Representative, nearest
+from gpuconv.cuda.plan.offers import Candidate
+from gpuconv.rules import dtypes
 
 STEP, REFERENCE = "sweep", "reference"
 REPLAYS = 5
@@ -153,7 +153,7 @@ def candidates(case: Case, device: Representative) -> list[Candidate]:
 
 def plan(case: Case, device: Representative, candidate: Candidate) -> Plan:
     """Return the candidate's plan of the whole call: its own, but where complex numbers add launches."""
-    if _dtypes.entry(case.dtype).real:
+    if dtypes.entry(case.dtype).real:
         return static_plan.plan(case, device, static_plan.Chooser(candidate.name))
     return replace(candidate.make(), kernel=candidate.name)
 

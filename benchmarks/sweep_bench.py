@@ -16,11 +16,11 @@ import numpy as np
 from benchmarks import calls, gpu_layer, gpu_peers, gpu_timing
 from benchmarks.gpu_layer import Machine
 from benchmarks.static_plan import Case
-from gpuconv import _dtypes, _layout, _whole_numbers
-from gpuconv._operators import OPERATORS
-from gpuconv.cuda import device
-from gpuconv.cuda.plan import Plan
-from gpuconv.cuda.prepared import Prepared, Result
+from gpuconv.cuda.call import device
+from gpuconv.cuda.call.prepared import Prepared, Result
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.rules import dtypes, layout, whole_numbers
+from gpuconv.rules.operators import OPERATORS
 
 _REPLAY = 2e-4  # seconds of a replay, or one call
 _MOST_SETS = 16
@@ -73,7 +73,7 @@ class DeviceBench:
         self._operands, self._exact = [], []
         self._make_room()
         self._case, self._call = case, calls.of(case.layer, case.layout)
-        nbytes = case.layer.nbytes(_dtypes.entry(case.dtype).itemsize)
+        nbytes = case.layer.nbytes(dtypes.entry(case.dtype).itemsize)
         count = sets(seconds, nbytes)
         self._operands = [self._given(self._normal(seed)) for seed in range(count)]
         self._exact = self._given(self._whole(self._normal(count)))
@@ -81,7 +81,7 @@ class DeviceBench:
     def prepare(self, plan: Plan) -> _Call:
         """Load the plan's kernels."""
         called, operator = OPERATORS[self._call.operator], self._call.operator
-        shape = _layout.as_given(called.order("out", self._case.layout), self._call.result_shape)
+        shape = layout.as_given(called.order("out", self._case.layout), self._call.result_shape)
         kinds = [("y", "out", self._exact[0].dtype)]
         if self._returns_indices:
             kinds.append(("indices", "out[1]", np.dtype(np.int64)))
@@ -142,7 +142,7 @@ class DeviceBench:
     def _poison(self) -> None:
         """Fill memory which CuPy's pool gives to the next results."""
         taken = []
-        for itemsize in (_dtypes.entry(self._case.dtype).itemsize, 8)[: 1 + self._returns_indices]:
+        for itemsize in (dtypes.entry(self._case.dtype).itemsize, 8)[: 1 + self._returns_indices]:
             nbytes = prod(self._call.result_shape) * itemsize
             taken.append(self._machine.cupy.cuda.alloc(nbytes))
             taken[-1].memset_async(0xFF, nbytes)
@@ -159,7 +159,7 @@ class DeviceBench:
         """Return whole numbers in place of all but integers, so large that sums of their products are exact."""
         torch, case = self._machine.torch, self._case
         sizes = [prod(shape) for name, shape in self._call.inputs.items() if name != "indices"]
-        most = _whole_numbers.largest(case.dtype, case.precision, min(sizes[:2]))
+        most = whole_numbers.largest(case.dtype, case.precision, min(sizes[:2]))
 
         return tuple(whole(torch, array, most) for array in operands)
 

@@ -129,10 +129,13 @@ def model_layers() -> str:
 def kernels() -> str:
     """What stands at the top of every file of kernels, up to the first empty line of comment."""
     rows = []
-    for path in sorted(KERNELS.glob("*.cu")):
+    for path in sorted(KERNELS.rglob("*.cu")):
         lines = takewhile(lambda line: line.startswith("// "), path.read_text(encoding="utf-8").splitlines())
         rows.append(
-            [f"`{path.name}`", " ".join(line.removeprefix("// ").strip() for line in lines).replace("|", "&#124;")]
+            [
+                f"`{path.relative_to(KERNELS).as_posix()}`",
+                " ".join(line.removeprefix("// ").strip() for line in lines).replace("|", "&#124;"),
+            ]
         )
     return table(["file", "what it computes, and how"], rows)
 
@@ -156,7 +159,7 @@ class Results(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Make the table."""
-        for path in (*RESULTS.glob("*.json"), *KERNELS.glob("*.cu")):
+        for path in (*RESULTS.glob("*.json"), *KERNELS.rglob("*.cu")):
             self.env.note_dependency(str(path))
         return self.parse_text_to_nodes(TABLES[self.arguments[0]]())
 

@@ -41,9 +41,9 @@ checkout = next(
     for folder in (Path.cwd(), *Path.cwd().parents)
     if (folder / "tests" / "emulator").is_dir()
 )
-sys.path.append(str(checkout / "tests"))
-from emulated import preferred
-from emulator import emulated_cuda, unavailable_reason
+sys.path.append(str(checkout))
+from tests.emulator import emulated_cuda, unavailable_reason
+from tests.harness.emulated import preferred
 
 assert unavailable_reason() is None, unavailable_reason()
 
@@ -131,11 +131,11 @@ for block_m, block_n in ((64, 64), (128, 128)):
 #
 # ## The kernel
 #
-# Here is its main loop, as it stands in `kernels_cu/include/implicit_gemm.cuh`. While one slice is multiplied, the
+# Here is its main loop, as it stands in `kernels_cu/conv/gemm/implicit_gemm.cuh`. While one slice is multiplied, the
 # next ones are already on their way into other buffers (`fetch` starts asynchronous copies).
 
 # %%
-source = (checkout / "kernels_cu" / "include" / "implicit_gemm.cuh").read_text(
+source = (checkout / "kernels_cu" / "conv/gemm/implicit_gemm.cuh").read_text(
     encoding="utf-8"
 )
 start = source.index(

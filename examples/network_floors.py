@@ -44,8 +44,8 @@ checkout = next(
 sys.path.append(str(checkout))
 from benchmarks.layers import Layer
 from benchmarks.static_plan import Case, Chooser, plan
-from gpuconv.cuda import floor
-from gpuconv.cuda.limits import representative
+from gpuconv.cuda.plan import floor
+from gpuconv.cuda.plan.limits import representative
 
 try:
     place = gpuconv.to_device

@@ -41,7 +41,7 @@ checkout = next(
     for folder in (Path.cwd(), *Path.cwd().parents)
     if (folder / "tests" / "emulator").is_dir()
 )
-sys.path += [str(checkout), str(checkout / "tests")]
+sys.path.append(str(checkout))
 try:
     gpuconv.to_device(np.zeros(1))
     on_gpu = True
@@ -55,7 +55,7 @@ def device():
     """Return a context in which calls on the arrays of `to_device` run CUDA kernels."""
     if on_gpu:
         return nullcontext()
-    from emulator import emulated_cuda
+    from tests.emulator import emulated_cuda
 
     return emulated_cuda("sm_90a")
 
@@ -293,7 +293,7 @@ assert list(times.values()) == sorted(times.values())
 # %%
 from benchmarks.layers import Layer
 from benchmarks.static_plan import Case, planned
-from gpuconv.cuda.limits import representative
+from gpuconv.cuda.plan.limits import representative
 
 size, kernel, one = (32, 64, 56, 56), (3, 3), (1, 1)
 layer = Layer(

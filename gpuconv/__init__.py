@@ -1,6 +1,6 @@
 """Conv, ConvTranspose and MaxPool exactly as ONNX specifies them, on NumPy and CuPy arrays."""
 
-from gpuconv._api import conv, conv_transpose, max_pool
+from gpuconv._conv import conv, conv_transpose, max_pool
 from gpuconv._errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -10,7 +10,7 @@ from gpuconv._errors import (
     OutOfDeviceMemory,
 )
 from gpuconv._explain import explain
-from gpuconv._gradient_api import (
+from gpuconv._gradients import (
     conv_bias_grad,
     conv_input_grad,
     conv_transpose_bias_grad,
@@ -19,10 +19,10 @@ from gpuconv._gradient_api import (
     conv_weight_grad,
 )
 from gpuconv._packed import PackedWeights
-from gpuconv._precision import precision
+from gpuconv._pooling import max_pool_grad, max_unpool
 from gpuconv._transfer import pack, to_device, to_host
 from gpuconv._tune import tune
-from gpuconv._unpool_api import max_pool_grad, max_unpool
+from gpuconv.rules.precision import precision
 
 __version__ = "0.1.0"
 

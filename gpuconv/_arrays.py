@@ -63,7 +63,7 @@ def _one(operator: str, name: str, array: Any) -> tuple[str, Any]:
         return library, array
     if not _is_foreign(array):
         raise ArgumentTypeError(f"{operator}: {name} must be a NumPy or CuPy array, not {_kind(array)}")
-    from gpuconv.cuda import interchange  # only where another library is at work
+    from gpuconv.cuda.call import interchange  # only where another library is at work
 
     adopted = interchange.adopt(operator, name, array)
     return str(_library(adopted)), adopted

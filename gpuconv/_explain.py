@@ -7,18 +7,22 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from gpuconv import _activation, _dtypes, _geometry, _layout, _precision
-from gpuconv._activation import Activation
 from gpuconv._errors import ArgumentError, ArgumentTypeError, one_line, shown, text_of
-from gpuconv._geometry import Ints
-from gpuconv._layout import Layout
-from gpuconv._operators import OPERATORS, check_names, named, settled
-from gpuconv._precision import Precision
+from gpuconv.rules import activation as activations
+from gpuconv.rules import dtypes
+from gpuconv.rules import geometry as geometries
+from gpuconv.rules import layout as layouts
+from gpuconv.rules import precision as precisions
+from gpuconv.rules.activation import Activation
+from gpuconv.rules.geometry import Ints
+from gpuconv.rules.layout import Layout
+from gpuconv.rules.operators import OPERATORS, check_names, named, settled
+from gpuconv.rules.precision import Precision
 
 if TYPE_CHECKING:  # imported where they are used: importing gpuconv does not need them
-    from gpuconv.cuda.floor import Geometry
-    from gpuconv.cuda.limits import Representative
-    from gpuconv.cuda.plan import Launch, Plan
+    from gpuconv.cuda.plan.floor import Geometry
+    from gpuconv.cuda.plan.launch import Launch, Plan
+    from gpuconv.cuda.plan.limits import Representative
 
 _Arrays = dict[str, Ints]  # by the arrays' names, as the call has them
 
@@ -103,13 +107,11 @@ def explain(
       x (8, 64, 112, 112) -> y (8, 64, 56, 56)
       floor      6.7 us by the datasheet: 32.1 MB at 4.80 TB/s
       launch 1   max_pool_float32_3d_vectors_3x2: grid 1619, 128 threads
-      because    max_pool_float32_2d: modelled 11.0 us (1.31x)
+      because    max_pool_float32_3d: modelled 11.0 us (1.31x)
                  max_pool_float32_3d_vectors_3x2: modelled 8.4 us, chosen
-                 max_pool_float32_3d_bands: modelled 11.7 us (1.39x)
                  max_pool_float32_3d_tiles: modelled 9.0 us (1.07x)
                  max_pool_float32_3d_vectors_3x2: 2 x 4 outputs a thread, from rows of 28 vectors; 1605632 outputs \
 in 1619 blocks of 128 threads
-                 not by planes: windows more than one element apart
                  not by channels, patches: channels are not neighbours
     >>> plan = gpuconv.explain("conv_bias_grad", (8, 64, 28, 28))
     conv_bias_grad float32 on sm_90a: 132 multiprocessors as on H200
@@ -174,7 +176,7 @@ def _settled(
     **attributes: Any,
 ) -> tuple[_Call, Geometry, _Arrays, _Arrays]:
     """Check everything; return the call, its geometry, and the shapes of what goes in and what comes out."""
-    from gpuconv.cuda.limits import representative
+    from gpuconv.cuda.plan.limits import representative
 
     _check_operator(
         operator,
@@ -186,9 +188,9 @@ def _settled(
         return_indices=return_indices,
     )
     device, name = representative(arch), _dtype_name(operator, dtype)
-    precise = _precision.CURRENT.get() if precision is None else _precision.check(operator, precision)
+    precise = precisions.CURRENT.get() if precision is None else precisions.check(operator, precision)
     checks = "indices" in OPERATORS[operator].inputs and bool(attributes.pop("check_indices", True))
-    act = _activation.parse(operator, activation)
+    act = activations.parse(operator, activation)
     call = _Call(operator, name, device, bool(bias), bool(return_indices), layout, precise, checks, act, bool(residual))
     return call, *_shapes(call, x_shape, w_shape, attributes)
 
@@ -208,7 +210,7 @@ def _check_operator(operator: str, **given: bool) -> None:
 
 
 def _dtype_name(operator: str, dtype: Any) -> str:
-    allowed = _dtypes.allowed(operator)
+    allowed = dtypes.allowed(operator)
     name = text_of(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
     if name not in allowed:
         raise ArgumentTypeError(f"{operator}: dtype must be one of {', '.join(allowed)}, not {one_line(name)}")
@@ -231,11 +233,11 @@ def _shapes(
         if w_shape is not None:
             of_call["w"] = _extents(call.operator, "w_shape", w_shape)
         for name, shape in of_call.items():
-            _geometry.check_size(call.operator, f"{name}_shape", shape)
+            geometries.check_size(call.operator, f"{name}_shape", shape)
         shapes = dict.fromkeys(called.inputs, of_call["x"]) | of_call
         if called.forward is not None:
             result = called.forward(*of_call.values(), layout=layout, name=call.operator, **attributes).y_shape
-            shapes |= dict.fromkeys(("dy", "indices"), _layout.as_given(layout, result))
+            shapes |= dict.fromkeys(("dy", "indices"), layouts.as_given(layout, result))
         inputs = {name: shapes[name] for name in called.inputs if name != "b"}
         asked = {f"{name}_shape": shape for name, shape in of_call.items() if f"{name}_shape" in called.attributes}
         geometry = called.geometry(*inputs.values(), layout=layout, **asked, **attributes)
@@ -243,8 +245,8 @@ def _shapes(
         if isinstance(error, ArgumentTypeError):
             raise
         raise ArgumentTypeError(f"{call.operator}: {error}") from None
-    made = _layout.as_given(called.order("out", layout), called.result(geometry))
-    _activation.check(call.operator, call.activation, None, made, call.dtype)
+    made = layouts.as_given(called.order("out", layout), called.result(geometry))
+    activations.check(call.operator, call.activation, None, made, call.dtype)
     biases = {"b": (geometry.y_shape[1],)} if call.bias else {}
     residuals = {"residual": made} if call.residual else {}
     results = {called.made: made} | ({"indices": made} if call.indices else {})
@@ -253,7 +255,7 @@ def _shapes(
 
 def _extents(operator: str, name: str, shape: Any) -> Ints:
     """Return a shape as the caller's array would have it."""
-    given: Ints | None = _geometry.integers(operator, name, shape)
+    given: Ints | None = geometries.integers(operator, name, shape)
     if given is None or min(given, default=0) < 0:
         raise ArgumentError(f"{operator}: {name} must be the shape of an array, not {shown(given)}")
     return given
@@ -261,13 +263,13 @@ def _extents(operator: str, name: str, shape: Any) -> Ints:
 
 def _plan(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays) -> Plan:
     from gpuconv.cuda import planning
-    from gpuconv.cuda.prepared import contiguous_strides
+    from gpuconv.cuda.call.prepared import contiguous_strides
 
     called = OPERATORS[call.operator]
     arrays = [(called.inputs.get(name, name), shape, called.order(name, call.layout)) for name, shape in inputs.items()]
     order = called.order("out", call.layout)
     arrays += [(role, shape, order) for role, shape in zip(("y", "indices"), results.values(), strict=False)]
-    strides = {role: _layout.channels_second(order, contiguous_strides(shape)) for role, shape, order in arrays}
+    strides = {role: layouts.channels_second(order, contiguous_strides(shape)) for role, shape, order in arrays}
     plan = planning.plan(
         called.kernel, geometry, call.dtype, strides, call.device.limits, call.precision, call.activation
     )
@@ -292,25 +294,25 @@ def _lines(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays, p
         yield from _check(call, geometry, inputs["indices"])
     for number, launch in enumerate(plan.launches, 1):
         yield f"  launch {number}   {_launch(launch)}"
-    for _, use, nbytes in plan.spaces:
-        yield f"  workspace  {nbytes} bytes for {use}"
+    for space in plan.spaces:
+        yield f"  workspace  {space.bytes} bytes for {space.use}"
     for number, reason in enumerate(plan.reasons):
         yield f"  {'because' if number == 0 else '':9}  {reason}"
 
 
 def _check(call: _Call, geometry: Any, shape: Ints) -> Iterator[str]:
-    from gpuconv.cuda import unpool_plan
-    from gpuconv.cuda.prepared import contiguous_strides
+    from gpuconv.cuda.call.prepared import contiguous_strides
+    from gpuconv.cuda.pool import unpool
 
     numbered = prod(getattr(geometry, "numbered_shape", geometry.x_shape))
-    plan = unpool_plan.for_check(numbered, shape, contiguous_strides(shape), call.device.limits)
+    plan = unpool.for_check(numbered, shape, contiguous_strides(shape), call.device.limits)
     for number, launch in enumerate(plan.launches):
         yield f"  {'before' if number == 0 else '':9}  {_launch(launch)}"
     yield f"  {'':9}  for check_indices, {', '.join(plan.reasons)}; the call waits for what it finds"
 
 
 def _floor(call: _Call, geometry: Geometry) -> str:
-    from gpuconv.cuda import floor
+    from gpuconv.cuda.plan import floor
 
     backwards = call.operator == "max_pool_grad"
     also = {"bias": call.bias, "residual": call.residual, "indices": call.indices}

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
-from gpuconv import _arrays, _dtypes, cuda
+from gpuconv import _arrays, cuda
 from gpuconv._errors import ArgumentError, shown
 from gpuconv._packed import PackedWeights
-from gpuconv._signatures import Array
+from gpuconv.rules import dtypes
+from gpuconv.rules.signatures import Array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +57,7 @@ def pack(w: Array, operator: str = "conv") -> PackedWeights:
     """
     _check_operator(operator)
     library, array = _arrays.resolve_one("pack", "w", w)
-    _dtypes.check(operator, w=array)
+    dtypes.check(operator, w=array)
     if array.ndim < 3:
         raise ArgumentError(
             f"pack: w must have two axes of channels and at least one spatial axis, but w.shape={array.shape}"

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv import _api, _whole_numbers, cuda
+from gpuconv import _conv, cuda
 from gpuconv._errors import ArgumentError, OutOfDeviceMemory
-from gpuconv._layout import Layout
-from gpuconv._operators import OPERATORS
+from gpuconv.rules import whole_numbers
+from gpuconv.rules.layout import Layout
+from gpuconv.rules.operators import OPERATORS
 
 Call = Callable[[tuple[Any, ...]], list[Any]]  # of the arrays of a call, to its results
 _CALLER = 3  # frames up from a warning to who called tune
@@ -88,12 +89,12 @@ def _whole(
     named = dict(zip(names, inputs, strict=False))
     factors = [array for name, array in named.items() if name != "indices"]
     terms = min(array.size for array in factors[:2])
-    most = _whole_numbers.largest(np.dtype(factors[0].dtype).name, precision, terms)
+    most = whole_numbers.largest(np.dtype(factors[0].dtype).name, precision, terms)
 
     def made(name: str, seed: int) -> Any:
         if name == "indices":
-            return _whole_numbers.holding(cuda.runtime, named[name], _indices(attributes, layout))
-        return _whole_numbers.alike(cuda.runtime, named[name], most, seed)
+            return whole_numbers.holding(cuda.runtime, named[name], _indices(attributes, layout))
+        return whole_numbers.alike(cuda.runtime, named[name], most, seed)
 
     return tuple(made(name, seed) for seed, name in enumerate(named))
 
@@ -102,5 +103,5 @@ def _indices(attributes: Mapping[str, Any], layout: Layout) -> Any:
     """Return Indices of MaxPool, of random numbers in the shape of the gradient that is wanted."""
     windows = dict(attributes)
     shape = tuple(windows.pop("x_shape"))
-    x = _whole_numbers.random(prod(shape), np.dtype(np.float32), 2**20, 0).reshape(shape)
-    return _api.max_pool(x, layout=layout, return_indices=True, **windows)[1]
+    x = whole_numbers.random(prod(shape), np.dtype(np.float32), 2**20, 0).reshape(shape)
+    return _conv.max_pool(x, layout=layout, return_indices=True, **windows)[1]

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from gpuconv import _activation, _api, _arrays, _gradient_api, _trial, _unpool_api, cuda
+from gpuconv import _arrays, _conv, _gradients, _pooling, _trial, cuda
 from gpuconv._errors import ArgumentTypeError, OutOfDeviceMemory
-from gpuconv._layout import Layout
-from gpuconv._operators import OPERATORS, check_names, named, settled
-from gpuconv._precision import CURRENT, Precision
 from gpuconv._trial import Call
+from gpuconv.rules import activation as activations
+from gpuconv.rules.layout import Layout
+from gpuconv.rules.operators import OPERATORS, check_names, named, settled
+from gpuconv.rules.precision import CURRENT, Precision
 
 _Parameters = Mapping[str, inspect.Parameter]
 
@@ -68,7 +69,7 @@ def tune(
         A kernel makes other bits of whole numbers than the general kernel, and is left out. There is no memory to
         compare them. The file cannot be written: the choice holds in this process only.
     """
-    from gpuconv.cuda import choice
+    from gpuconv.cuda.plan import choice
 
     named("tune", operator)
     parameters = inspect.signature(_function(operator)).parameters
@@ -76,7 +77,7 @@ def tune(
     given = _by_name(operator, parameters, arguments, keywords)
     if "indices" in OPERATORS[operator].inputs:
         given.pop("check_indices", None)  # another launch, before what there is to choose
-    activation = _activation.parse(operator, given.pop("activation", None)) if "activation" in parameters else None
+    activation = activations.parse(operator, given.pop("activation", None)) if "activation" in parameters else None
     others = {name for name, is_there in options.items() if is_there and name not in parameters}
     arrays = {*OPERATORS[operator].inputs, *({"residual"} & set(parameters))}
     check_names("tune", operator, others.union(given) - arrays)
@@ -106,7 +107,7 @@ def tune(
 
 def _function(operator: str) -> Callable[..., Any]:
     """Return the public function of this name."""
-    modules = (_api, _gradient_api, _unpool_api)
+    modules = (_conv, _gradients, _pooling)
     found: Callable[..., Any] = next(getattr(module, operator) for module in modules if hasattr(module, operator))
     return found
 
@@ -156,7 +157,7 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def _remember(problem: Any, kernel: str) -> None:
-    from gpuconv.cuda import tuned
+    from gpuconv.cuda.plan import tuned
 
     runtime = cuda.runtime
     try:

@@ -6,8 +6,8 @@
 //
 // and ConvTranspose, whose taps go the other way, has v = (-im w, re w, im w). Here are the kernels around it: one that
 // makes v of w, and one that adds a bias, whose parts a real kernel would not tell apart, and a residual after it.
-#include "geometry.cuh"
-#include "numeric.cuh"
+#include "base/geometry.cuh"
+#include "base/numeric.cuh"
 
 template <class Index, int NDIM> struct ExpandComplexParams {
     const void* w;

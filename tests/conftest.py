@@ -15,14 +15,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-import emulator
 import pytest
-import tiers
-from emulator import build, tally
 
 from gpuconv import CompileError
-from gpuconv.__main__ import main
-from gpuconv.cuda import cache, device, nvrtc
+from gpuconv.cli.main import main
+from gpuconv.cuda.build import cache, nvrtc
+from gpuconv.cuda.call import device
+from tests import emulator
+from tests.emulator import build, tally
+from tests.harness import tiers
 
 # By marker: the variable that makes skipping a failure, and what tells why tests must be skipped.
 NEEDS: dict[str, tuple[str, Callable[[], str | None]]] = {
@@ -68,7 +69,13 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Where quick tests alone are asked for, do not even import the modules of others."""
     others = config.option.markexpr == "quick" and collection_path.name.startswith("test_")
-    return True if others and collection_path.stem not in QUICK else None
+    return True if others and name_of(collection_path) not in QUICK else None
+
+
+def name_of(path: Path) -> str:
+    """Return a test's module as quick.txt has it: from the folder of the tests on."""
+    tests = Path(__file__).parent
+    return path.relative_to(tests).with_suffix("").as_posix() if path.is_relative_to(tests) else path.stem
 
 
 @pytest.hookimpl(tryfirst=True)  # before those without the marker are left out
@@ -82,7 +89,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     to wait for another in the end.
     """
     for item in items:
-        if item.path.stem in QUICK and not any(item.get_closest_marker(marker) for marker in NEEDS):
+        if name_of(item.path) in QUICK and not any(item.get_closest_marker(marker) for marker in NEEDS):
             item.add_marker("quick")
     named = any("::" in word for word in config.args)  # whoever names a test gets it
     items[:], others = tiers.select(items, named or config.option.thorough, tiers.part(config.option.thorough_part))
@@ -121,9 +128,10 @@ def _refuse(*_: object) -> NoReturn:
 @pytest.fixture
 def general_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Conv and ConvTranspose have the kernels alone that accept every problem: two launches, of which one packs."""
-    from gpuconv.cuda import conv_plan, gemm_plan
+    from gpuconv.cuda.conv import families as conv_families
+    from gpuconv.cuda.conv.gemm import ffma
 
-    monkeypatch.setattr(conv_plan, "FAMILIES", (gemm_plan,))
+    monkeypatch.setattr(conv_families, "FAMILIES", (ffma,))
 
 
 @pytest.fixture(scope="module")

@@ -193,10 +193,11 @@ def test_paths_that_contributors_are_sent_to_exist() -> None:
     paths = {path for found in named for path in found if path}
     assert len(paths) > 20
     assert not [path for path in sorted(paths) if not (ROOT / path).exists()]
-    families = {"conv_plan", "pool_plan"}
-    assert families <= set(re.findall(r"gpuconv/cuda/(\w+)\.py", text))
+    families = {"conv", "pool"}
+    assert families <= set(re.findall(r"gpuconv/cuda/(\w+)/families\.py", text))
     for name in families:
-        assert "\nFAMILIES = (" in (ROOT / "gpuconv" / "cuda" / f"{name}.py").read_text(encoding="utf-8")
+        source = (ROOT / "gpuconv" / "cuda" / name / "families.py").read_text(encoding="utf-8")
+        assert "\nFAMILIES: tuple[Family, ...] = (" in source
 
 
 def test_the_citation_has_the_package_s_name_version_and_license() -> None:

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulator import emulated_cuda
-from on_device import imported
 
 import gpuconv
-from gpuconv.cuda import device
+from gpuconv.cuda.call import device
+from tests.emulator import emulated_cuda
+from tests.gpu.on_device import imported
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,7 +46,7 @@ def _imported_with(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("statement", ["import gpuconv", "import gpuconv.__main__"])
+@pytest.mark.parametrize("statement", ["import gpuconv", "import gpuconv.cli.main"])
 def test_numpy_is_all_that_an_import_needs(statement: str) -> None:
     imported = _imported_with(statement)
     assert "numpy" in imported
@@ -181,8 +181,8 @@ def test_examples_run(path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
 def test_the_marker_gpu_skips_unless_a_gpu_is_required(tmp_path: Path, required: str, outcome: str) -> None:
     (tmp_path / "test_one.py").write_text("import pytest\n@pytest.mark.gpu\ndef test_it():\n    pass\n")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "conftest", "-c", str(ROOT / "pyproject.toml"), str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "GPUCONV_REQUIRE_GPU": required},
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-c", str(ROOT / "pyproject.toml"), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "GPUCONV_REQUIRE_GPU": required},
         capture_output=True,
         text=True,
         check=False,

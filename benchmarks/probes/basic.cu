@@ -1,7 +1,7 @@
 // One kernel for each instruction that all architectures have, as the kernels' own headers write it.
-#include "numeric.cuh"
-#include "ptx.cuh"
-#include "tickets.cuh"
+#include "base/numeric.cuh"
+#include "base/ptx.cuh"
+#include "base/tickets.cuh"
 
 extern __shared__ __align__(1024) unsigned char memory[];
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpuconv.cuda import nvrtc, sources
-from gpuconv.cuda.plan import TensorMap
+from gpuconv.cuda.build import kernel_files, nvrtc
+from gpuconv.cuda.plan.launch import TensorMap
 
 FOLDER = Path(__file__).parent
 Unit = tuple[str, tuple[str, ...]]
@@ -105,7 +105,7 @@ def compiled(
     CompileError, Refused
     """
     text = (folder / f"{source}.cu").read_text(encoding="utf-8")
-    include = headers or Path(str(sources.folder())) / "include"
+    include = headers or Path(str(kernel_files.folder()))
     options = ("--std=c++17", f"-I{include}", *(f"-D{define}" for define in defines))
     content, log = nvrtc.build(source, text, architecture, options)
     if re.search(r"setmaxnreg.*ignored", log):
@@ -123,7 +123,7 @@ class Cuda:
     share = 1
 
     def __init__(self) -> None:
-        from gpuconv.cuda import device
+        from gpuconv.cuda.call import device
 
         reason = device.unavailable_reason()
         if reason is not None:

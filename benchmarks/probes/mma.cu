@@ -1,5 +1,5 @@
 // One mma.sync of each type, from and to registers as the host gives them: [lane][register].
-#include "ptx.cuh"
+#include "base/ptx.cuh"
 
 using Multiply = void (&)(float (&)[4], const uint4&, const unsigned (&)[2]);
 

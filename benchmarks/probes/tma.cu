@@ -1,6 +1,6 @@
 // Copies by TMA, dumped from shared memory; and stages of a ring, filled by TMA or by ordinary stores, that others read.
-#include "ptx.cuh"
-#include "wgmma_ring.cuh"
+#include "base/ptx.cuh"
+#include "conv/wgmma/ring.cuh"
 
 extern __shared__ __align__(1024) unsigned char memory[];
 

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.probes.launch import Device, Mapped, Program, Result
 from benchmarks.probes.numbers import swizzled
 from benchmarks.probes.probe import Comparison, Probe
-from gpuconv.cuda.plan import TensorMap
+from gpuconv.cuda.plan.launch import TensorMap
 
 Ints = tuple[int, ...]
 HOPPER = ("sm_90a",)
@@ -32,7 +32,7 @@ def _array(dtype: str, shape: Ints, seed: int) -> Any:
 def _described(array: Any, dtype: str, **fields: Any) -> Mapped:
     strides = tuple(int(stride) for stride in array.strides[-2::-1])
     steps = fields.pop("steps", (1,) * array.ndim)
-    return Mapped(array, TensorMap("x", 0, dtype, tuple(array.shape[::-1]), strides, steps, **fields))
+    return Mapped(array, TensorMap("x", "x_map", dtype, tuple(array.shape[::-1]), strides, steps, **fields))
 
 
 def _dumped(device: Device, kernel: str, mapped: Mapped, places: Sequence[Ints], nbytes: int) -> Any:

@@ -1,8 +1,8 @@
 // Products of one warpgroup by wgmma, with both matrices laid out by the host, byte by byte; descriptors are the kernels' own.
 //
 // PROBE_KIND: WgmmaHalf, WgmmaBfloat16 or WgmmaTf32; PROBE_COLUMNS: N; PROBE_SLICE: bytes of a row along K; PROBE_CROSSWISE: B lies along its columns.
-#include "ptx.cuh"
-#include "wgmma.cuh"
+#include "base/ptx.cuh"
+#include "conv/wgmma/wgmma.cuh"
 
 extern __shared__ __align__(1024) unsigned char memory[];
 

@@ -1,7 +1,7 @@
 """Draws the pictures of the page on kernels: ``python docs/pictures/draw.py`` writes them beside this file.
 
 A picture is a function that returns its size and its shapes. The layout of fragments comes from the formulas of
-kernels_cu/include/fragments.cuh, that of phases from the definition of ConvTranspose.
+kernels_cu/conv/gemm/fragments.cuh, that of phases from the definition of ConvTranspose.
 """
 
 from __future__ import annotations

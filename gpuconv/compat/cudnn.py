@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from gpuconv import _api, _geometry, _gradient_api, _unpool_api
+from gpuconv import _conv, _gradients, _pooling
 from gpuconv._errors import ArgumentError
-from gpuconv._geometry import Ints, PerAxis
-from gpuconv._layout import Layout
+from gpuconv.rules import geometry
+from gpuconv.rules.geometry import Ints, PerAxis
+from gpuconv.rules.layout import Layout
 
 CUDNN_TENSOR_NCHW = 0
 CUDNN_TENSOR_NHWC = 1
@@ -92,7 +93,9 @@ def convolution_forward(
     name = "convolution_forward"
     _check_tensor_core(name, tensor_core)
     attributes = _attributes(name, pad, stride, dilation, groups)
-    _api.conv(x, _filters(name, W, w_layout), _flat(b), **attributes, layout=_layout(name, "d_layout", d_layout), out=y)
+    _conv.conv(
+        x, _filters(name, W, w_layout), _flat(b), **attributes, layout=_layout(name, "d_layout", d_layout), out=y
+    )
 
 
 def convolution_backward_filter(
@@ -141,7 +144,7 @@ def convolution_backward_filter(
     _check_tensor_core(name, tensor_core)
     out, layout = _filters(name, gW, w_layout), _layout(name, "d_layout", d_layout)
     attributes = _attributes(name, pad, stride, dilation, groups)
-    _gradient_api.conv_weight_grad(x, gy, out.shape, **attributes, layout=layout, out=out)
+    _gradients.conv_weight_grad(x, gy, out.shape, **attributes, layout=layout, out=out)
 
 
 def convolution_backward_data(
@@ -197,7 +200,7 @@ def convolution_backward_data(
     layout, weights = _layout(name, "d_layout", d_layout), _filters(name, W, w_layout)
     attributes = _attributes(name, pad, stride, dilation, groups)
     if b is None:
-        _gradient_api.conv_input_grad(x, weights, y.shape, **attributes, layout=layout, out=y)
+        _gradients.conv_input_grad(x, weights, y.shape, **attributes, layout=layout, out=y)
         return
     extents = y.shape[2:] if layout == "NCHW" else y.shape[1:-1]
     given = x.shape[2:] if layout == "NCHW" else x.shape[1:-1]
@@ -205,7 +208,7 @@ def convolution_backward_data(
     lists = _lists(name, len(extents), pad=pad, stride=stride, dilation=dilation)
     axes = zip(extents, given, weights.shape[2:], *lists, strict=False)
     more = [n - ((q - 1) * s + (k - 1) * d + 1 - 2 * p) for n, q, k, p, s, d in axes]
-    _api.conv_transpose(x, weights, _flat(b), **attributes, layout=layout, output_padding=more, out=y)
+    _conv.conv_transpose(x, weights, _flat(b), **attributes, layout=layout, output_padding=more, out=y)
 
 
 def pooling_forward(x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxis, mode: int) -> Any:
@@ -234,7 +237,7 @@ def pooling_forward(x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxi
     array([[[3., 4.]]])
     """
     _check_mode("pooling_forward", mode)
-    return _api.max_pool(x, **_windows("pooling_forward", x, y, ksize, stride, pad), out=y)
+    return _conv.max_pool(x, **_windows("pooling_forward", x, y, ksize, stride, pad), out=y)
 
 
 def pooling_backward(x: Any, y: Any, gy: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxis, mode: int) -> Any:
@@ -269,8 +272,8 @@ def pooling_backward(x: Any, y: Any, gy: Any, ksize: PerAxis, stride: PerAxis, p
     """
     _check_mode("pooling_backward", mode)
     windows = _windows("pooling_backward", x, y, ksize, stride, pad)
-    _, indices = _api.max_pool(x, **windows, return_indices=True)
-    return _unpool_api.max_pool_grad(gy, indices, x.shape, **windows, check_indices=False)
+    _, indices = _conv.max_pool(x, **windows, return_indices=True)
+    return _pooling.max_pool_grad(gy, indices, x.shape, **windows, check_indices=False)
 
 
 def __getattr__(name: str) -> NoReturn:
@@ -293,13 +296,13 @@ def _windows(name: str, x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: Pe
 
 
 def _pads(name: str, pad: PerAxis) -> PerAxis:
-    both: Ints | int = _geometry.per_axis(name, "pad", pad)
+    both: Ints | int = geometry.per_axis(name, "pad", pad)
     return both if isinstance(both, int) else (*both, *both)
 
 
 def _lists(name: str, axes: int, **attributes: PerAxis) -> list[Ints]:
     """Return entries for as many spatial axes as there are of attributes that may be one integer for all of them."""
-    read = [_geometry.per_axis(name, attribute, value) for attribute, value in attributes.items()]
+    read = [geometry.per_axis(name, attribute, value) for attribute, value in attributes.items()]
     return [(value,) * axes if isinstance(value, int) else value for value in read]
 
 

@@ -8,11 +8,11 @@ from math import prod
 
 import numpy as np
 
-from gpuconv._dtypes import lowest
-from gpuconv._geometry import MaxPoolGeometry
 from gpuconv.cpu import _order, _windows
 from gpuconv.cpu._windows import Axis
 from gpuconv.cpu._workspace import Array, Ints, Scratch
+from gpuconv.rules.dtypes import lowest
+from gpuconv.rules.geometry import MaxPoolGeometry
 
 
 @dataclass(frozen=True, slots=True)

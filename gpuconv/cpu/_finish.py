@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv._activation import Activation
 from gpuconv.cpu._workspace import Array, boxes, limit, shrink
+from gpuconv.rules.activation import Activation
 
 
 @dataclass(frozen=True, slots=True)

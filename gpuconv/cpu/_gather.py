@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv._geometry import ConvGeometry, tap_range
 from gpuconv.cpu import _blas, _product, _threads
 from gpuconv.cpu._finish import Finish
 from gpuconv.cpu._workspace import (
@@ -40,6 +39,7 @@ from gpuconv.cpu._workspace import (
     shrink,
     spans,
 )
+from gpuconv.rules.geometry import ConvGeometry, tap_range
 
 _TILE_BYTES = 2 * 2**20  # stays in a core's cache, and is worth a turn of the interpreter; twice that for two cores
 _FINISHED = 2**16  # results that are finished at a time: a core's cache has them still

@@ -13,9 +13,9 @@ from math import isqrt, prod
 
 import numpy as np
 
-from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, tap_range
 from gpuconv.cpu._finish import Finish
 from gpuconv.cpu._workspace import Array, Box, Ints, Span, boxes, first_axes, last_axes, limit, shrink, spans
+from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, tap_range
 
 Slices = tuple[slice, ...]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv._geometry import tap_range
 from gpuconv.cpu._workspace import Array, Scratch
+from gpuconv.rules.geometry import tap_range
 
 _SHORT_RUN, _SHORT_PLANE = 64, 1024  # elements along the last axis, and along one before it with all after it
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
-from gpuconv import _dtypes
-from gpuconv._geometry import ConvGeometry
 from gpuconv.cpu import _gather, _scatter, _taps
 from gpuconv.cpu._finish import PLAIN, Finish, fill
 from gpuconv.cpu._gather import Weights
 from gpuconv.cpu._threads import quietly
 from gpuconv.cpu._workspace import Array
+from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import ConvGeometry
 
 
 @quietly
@@ -25,7 +25,7 @@ def conv(
     facts: Weights | None = None,
 ) -> None:
     """Write Conv of x and w, plus b, into y, finished; ``facts`` are those of w."""
-    accumulator = _dtypes.accumulator(x.dtype)
+    accumulator = dtypes.accumulator(x.dtype)
     if 0 in (x.size, w.size, y.size):
         fill(y, b, finish, accumulator)
         return

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gpuconv import _dtypes
-from gpuconv._geometry import ConvTransposeGeometry
 from gpuconv.cpu import _scatter, _taps
 from gpuconv.cpu._finish import PLAIN, Finish, fill
 from gpuconv.cpu._threads import quietly
 from gpuconv.cpu._workspace import Array
+from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import ConvTransposeGeometry
 
 
 @quietly
@@ -15,7 +15,7 @@ def conv_transpose(
     x: Array, w: Array, b: Array | None, y: Array, geometry: ConvTransposeGeometry, finish: Finish = PLAIN
 ) -> None:
     """Write ConvTranspose of x and w, plus b, into y, finished."""
-    accumulator = _dtypes.accumulator(x.dtype)
+    accumulator = dtypes.accumulator(x.dtype)
     if 0 in (x.size, w.size, y.size):
         fill(y, b, finish, accumulator)
         return

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv._dtypes import lowest
-from gpuconv._geometry import MaxPoolGeometry, tap_range
 from gpuconv.cpu import _argmax, _order, _threads, _windows
 from gpuconv.cpu._windows import Axis
 from gpuconv.cpu._workspace import SCRATCH, Array, Box, Ints, Scratch, boxes, limit, shrink, spans
+from gpuconv.rules.dtypes import lowest
+from gpuconv.rules.geometry import MaxPoolGeometry, tap_range
 
 _TILE_BYTES = 2**24
 _TOUCHED = 7  # bytes at work per byte of input: its keys, their signs, maxima of one axis, all windows, the next axis

@@ -7,11 +7,11 @@ from math import prod
 
 import numpy as np
 
-from gpuconv import _dtypes
-from gpuconv._geometry import Ints, MaxPoolGeometry, tap_range
-from gpuconv._gradients import MaxUnpoolGeometry
 from gpuconv.cpu._threads import quietly
 from gpuconv.cpu._workspace import Array, last_axes, limit, spans
+from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import Ints, MaxPoolGeometry, tap_range
+from gpuconv.rules.gradients import MaxUnpoolGeometry
 
 
 def first_out_of_range(indices: Array, count: int) -> Ints | None:
@@ -29,7 +29,7 @@ def max_pool_grad(dy: Array, indices: Array, dx: Array, geometry: MaxPoolGeometr
     A tap at a time: no two windows meet the same element through one tap, and the order of the sum is that of the taps.
     """
     dx[...] = 0
-    accumulator = _dtypes.accumulator(dy.dtype)
+    accumulator = dtypes.accumulator(dy.dtype)
     if 0 in (dx.size, dy.size):
         return
     each = prod(geometry.x_shape[1:]) * np.dtype(accumulator).itemsize + prod(geometry.y_shape[1:]) * 24

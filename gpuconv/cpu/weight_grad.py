@@ -13,10 +13,10 @@ from math import isqrt, prod
 
 import numpy as np
 
-from gpuconv import _dtypes
-from gpuconv._geometry import ConvGeometry, Ints, tap_range
 from gpuconv.cpu import _blas, _threads
 from gpuconv.cpu._workspace import SCRATCH, Array, Box, Span, boxes, first_axes, limit, shrink, spans
+from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import ConvGeometry, Ints, tap_range
 
 _TILE_ELEMENTS = 2**20  # stays in cache, and is worth a turn of the interpreter
 
@@ -27,7 +27,7 @@ def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
     if 0 in (x.size, dy.size, dw.size):
         dw[...] = 0
         return
-    accumulator = _dtypes.accumulator(dy.dtype)
+    accumulator = dtypes.accumulator(dy.dtype)
     rows, columns = geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
     budget = limit() // (2 * _threads.count() * np.dtype(accumulator).itemsize)
     # A quarter of it holds the sums and a part to add, another one what is multiplied.
@@ -55,7 +55,7 @@ def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
 def bias_grad(dy: Array, db: Array) -> None:
     """Write the sums of dy (N, M, Q1 … Qn) over all but its channels into db (M,)."""
     axes = (0, *range(2, dy.ndim))
-    db[...] = np.sum(dy, axis=axes, dtype=_dtypes.accumulator(dy.dtype))
+    db[...] = np.sum(dy, axis=axes, dtype=dtypes.accumulator(dy.dtype))
 
 
 @dataclass(frozen=True, slots=True)

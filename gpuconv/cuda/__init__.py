@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuconv import _activation, _dtypes, _layout, _memory, _precision
 from gpuconv._errors import DeviceError
-from gpuconv._operators import OPERATORS
-from gpuconv.cuda import device
+from gpuconv.cuda.call import device
+from gpuconv.rules import activation as activations
+from gpuconv.rules import dtypes, memory
+from gpuconv.rules import layout as layouts
+from gpuconv.rules import precision as precisions
+from gpuconv.rules.operators import OPERATORS
 
 if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
-    from gpuconv._activation import Activation
     from gpuconv._packed import PackedWeights
-    from gpuconv.cuda.prepared import Prepared
+    from gpuconv.cuda.call.prepared import Prepared
+    from gpuconv.rules.activation import Activation
 
 __all__ = ["check_place", "complete", "prepare", "run", "runtime"]
 
@@ -98,7 +101,7 @@ def run(
 
 def check_place(operator: str, name: str, array: Any) -> None:
     """Raise DeviceError unless an array is on the current device."""
-    from gpuconv.cuda.prepared import check_devices
+    from gpuconv.cuda.call.prepared import check_devices
 
     check_devices(operator, runtime.current_device(), {name: runtime.device_of(array)})
 
@@ -111,8 +114,8 @@ def first_out_of_range(operator: str, indices: Any, limit: int) -> tuple[int, ..
     DeviceError
         The stream captures a graph; the array is not on the current device.
     """
-    from gpuconv.cuda import unpool_plan
-    from gpuconv.cuda.prepared import Prepared, Result, element_strides
+    from gpuconv.cuda.call.prepared import Prepared, Result, element_strides
+    from gpuconv.cuda.pool import unpool
 
     here = runtime
     check_place(operator, "indices", indices)
@@ -123,7 +126,7 @@ def first_out_of_range(operator: str, indices: Any, limit: int) -> tuple[int, ..
         )
     current = here.current_device()
     strides = element_strides(operator, "indices", indices)
-    plan = replace(unpool_plan.for_check(limit, indices.shape, strides, here.limits(current)), operator=operator)
+    plan = replace(unpool.for_check(limit, indices.shape, strides, here.limits(current)), operator=operator)
     results = [Result("y", "out", (1,), np.dtype(np.int64))]
     search = Prepared(here, current, plan, {"indices": indices}, {}, results, (None,))
     left = int(here.to_host(search.run((indices,), (None,))[0])[0])
@@ -173,18 +176,18 @@ def prepare(
 ) -> Prepared:
     """Check a call as the NumPy backend does, then where its arrays are; plan it, and load its kernels."""
     from gpuconv.cuda import planning
-    from gpuconv.cuda.prepared import Prepared, Result, check_devices, contiguous_strides, element_strides
+    from gpuconv.cuda.call.prepared import Prepared, Result, check_devices, contiguous_strides, element_strides
 
     called, own = OPERATORS[operator], len(inputs) - residual
     geometry: Any = called.geometry(
         *(array.shape for array in inputs[:own]), **dict(zip(called.attributes, attributes, strict=True)), layout=layout
     )
     arrays = dict(zip((*tuple(called.inputs)[:own], *("residual",) * residual), inputs, strict=True))
-    dtype = _dtypes.check(operator, **arrays).name
-    _precision.check(operator, precision)
+    dtype = dtypes.check(operator, **arrays).name
+    precisions.check(operator, precision)
     order = called.order("out", layout)
-    shape = _layout.as_given(order, called.result(geometry))
-    _activation.check(operator, activation, arrays.get("residual"), shape, dtype)
+    shape = layouts.as_given(order, called.result(geometry))
+    activations.check(operator, activation, arrays.get("residual"), shape, dtype)
     names = ("out",) if len(outs) == 1 else ("out[0]", "out[1]")
     given = {name: out for name, out in zip(names, outs, strict=True) if out is not None}
     current = here.current_device()
@@ -193,16 +196,16 @@ def prepare(
     results = [Result(role, name, shape, kind) for role, kind, name in kinds]
     for result, out in zip(results, outs, strict=True):
         if out is not None:
-            _memory.check_result(operator, result.name, out, result.shape, result.dtype)
+            memory.check_result(operator, result.name, out, result.shape, result.dtype)
     strides = {
-        called.inputs.get(name, name): _layout.channels_second(
+        called.inputs.get(name, name): layouts.channels_second(
             called.order(name, layout), element_strides(operator, name, array)
         )
         for name, array in arrays.items()
     }
     for result, out in zip(results, outs, strict=True):
         made = contiguous_strides(shape) if out is None else element_strides(operator, result.name, out)
-        strides[result.role] = _layout.channels_second(order, made)
+        strides[result.role] = layouts.channels_second(order, made)
     plan = planning.plan(called.kernel, geometry, dtype, strides, here.limits(current), precision, activation)
     if called.kernel != operator:
         plan = replace(plan, operator=operator)

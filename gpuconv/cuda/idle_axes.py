@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpuconv._geometry import Ints
+from gpuconv.rules.geometry import Ints
 
 _BUILT_AHEAD = 4  # spatial axes up to which there are kernels that are built ahead
 _SHAPES = ("x_shape", "y_shape", "w_shape", "numbered_shape")

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuconv import _dtypes
-from gpuconv._activation import Activation
 from gpuconv._errors import ArgumentError
-from gpuconv._geometry import Ints
-from gpuconv.cuda import (
-    complex_plan,
-    conv_plan,
-    finish_plan,
-    idle_axes,
-    pool_grad_plan,
-    pool_plan,
-    sums_plan,
-    unpool_plan,
-    weight_grad_plan,
-)
-from gpuconv.cuda.plan import Limits, Plan
+from gpuconv.cuda import complex as complex_plan
+from gpuconv.cuda import idle_axes
+from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.conv import finish
+from gpuconv.cuda.passes import sums
+from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.pool import families as pool_families
+from gpuconv.cuda.pool import unpool
+from gpuconv.cuda.pool.grad import families as pool_grad_families
+from gpuconv.cuda.weight_grad import families as weight_grad_families
+from gpuconv.rules import dtypes
+from gpuconv.rules.activation import Activation
+from gpuconv.rules.geometry import Ints
 
 _PARAMETER_BYTES = 4096  # of one launch, for every compiler and driver; the newest have room for more
 
@@ -44,7 +42,7 @@ def plan(
     if kernel != "bias_grad":  # which makes one of all axes that lie as one
         geometry, strides = idle_axes.left_out(geometry, strides)
     found = _plan(kernel, geometry, dtype, strides, limits, precision, activation)
-    size = max((len(launch.parameters) for launch in (*found.launches, *found.sharing)), default=0)
+    size = max((launch.variant.layout.itemsize for launch in (*found.launches, *found.sharing)), default=0)
     if size > _PARAMETER_BYTES:
         raise ArgumentError(
             f"{found.operator}: {len(geometry.x_shape) - 2} spatial axes, those of one element left out, make {size} "
@@ -63,20 +61,20 @@ def _plan(
     activation: Activation | None,
 ) -> Plan:
     if kernel == "max_pool":
-        return pool_plan.for_max_pool(geometry, dtype, strides["x"], strides["y"], strides.get("indices"), limits)
+        return pool_families.for_max_pool(geometry, dtype, strides["x"], strides["y"], strides.get("indices"), limits)
     if kernel == "max_pool_grad":
         arrays = strides["dy"], strides["indices"], strides["y"]
-        return pool_grad_plan.for_max_pool_grad(geometry, dtype, *arrays, limits)
+        return pool_grad_families.for_max_pool_grad(geometry, dtype, *arrays, limits)
     if kernel == "max_unpool":
-        return unpool_plan.for_max_unpool(geometry, dtype, strides["x"], strides["indices"], strides["y"])
+        return unpool.for_max_unpool(geometry, dtype, strides["x"], strides["indices"], strides["y"])
     if kernel == "bias_grad":
-        return sums_plan.for_channels(geometry, dtype, strides["x"], strides["y"], limits)
-    if _dtypes.entry(dtype).real:
+        return sums.for_channels(geometry, dtype, strides["x"], strides["y"], limits)
+    if dtypes.entry(dtype).real:
         return complex_plan.plan(kernel, geometry, dtype, strides, limits, precision)
     if kernel == "weight_grad":
         arrays = strides["x"], strides["dy"], strides["y"]
-        return weight_grad_plan.for_weight_grad(geometry, dtype, *arrays, limits, precision)
-    make = conv_plan.for_conv if kernel == "conv" else conv_plan.for_conv_transpose
+        return weight_grad_families.for_weight_grad(geometry, dtype, *arrays, limits, precision)
+    make = conv_families.for_conv if kernel == "conv" else conv_families.for_conv_transpose
     b_stride = strides["b"][0] if "b" in strides else None
     found = make(geometry, dtype, strides["x"], strides["w"], b_stride, strides["y"], limits, precision)
-    return finish_plan.finished(found, activation, dtype, geometry.y_shape, strides)
+    return finish.finished(found, activation, dtype, geometry.y_shape, strides)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from gpuconv.cuda import (
-    complex_plan,
-    conv_plan,
-    copy_plan,
-    pool_grad_plan,
-    pool_plan,
-    sums_plan,
-    unpool_plan,
-    weight_grad_plan,
-)
-from gpuconv.cuda.plan import Variant
+from gpuconv.cuda import complex as complex_plan
+from gpuconv.cuda.build.variant import Variant
+from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.passes import copy as copy_pass
+from gpuconv.cuda.passes import sums
+from gpuconv.cuda.pool import families as pool_families
+from gpuconv.cuda.pool import unpool
+from gpuconv.cuda.pool.grad import families as pool_grad_families
+from gpuconv.cuda.weight_grad import families as weight_grad_families
 
 
 def all_variants() -> list[Variant]:
     """Return every variant for one to four spatial axes; those for more axes are compiled when first needed."""
-    plans = (conv_plan, pool_plan, pool_grad_plan, weight_grad_plan, sums_plan, unpool_plan, complex_plan, copy_plan)
+    plans = (
+        conv_families,
+        pool_families,
+        pool_grad_families,
+        weight_grad_families,
+        sums,
+        unpool,
+        complex_plan,
+        copy_pass,
+    )
     return [variant for plan in plans for variant in plan.variants()]

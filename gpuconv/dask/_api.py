@@ -7,11 +7,11 @@ from typing import Any
 
 from dask.array.core import Array
 
-from gpuconv._geometry import AutoPad, PerAxis
-from gpuconv._layout import Layout
-from gpuconv._precision import Precision
-from gpuconv._signatures import refusing
 from gpuconv.dask import _convolve, _pool
+from gpuconv.rules.geometry import AutoPad, PerAxis
+from gpuconv.rules.layout import Layout
+from gpuconv.rules.precision import Precision
+from gpuconv.rules.signatures import refusing
 
 
 @refusing

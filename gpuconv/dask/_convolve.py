@@ -9,14 +9,15 @@ from typing import Any
 from dask.array.core import Array
 from dask.base import tokenize
 
-from gpuconv import _activation, _dtypes, _layout, _precision
-from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry
-from gpuconv._operators import OPERATORS
 from gpuconv._packed import PackedWeights
 from gpuconv.dask import _checks, _spans, _tasks
 from gpuconv.dask._graph import Block, Graph
 from gpuconv.dask._spans import Chunks, Span
 from gpuconv.dask._tasks import Window
+from gpuconv.rules import activation, dtypes, precision
+from gpuconv.rules import layout as layouts
+from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
+from gpuconv.rules.operators import OPERATORS
 
 Geometry = ConvGeometry | ConvTransposeGeometry
 
@@ -38,16 +39,16 @@ def lazy(
     w = others["w"]
     packed = w if type(w) is PackedWeights else None
     arrays = _checks.arrays(operator, x, others if packed is None else {**others, "w": packed.array_for(operator)})
-    does = _activation.parse(operator, settings["activation"])
+    does = activation.parse(operator, settings["activation"])
     residual = arrays.get("residual")
     wholes = {name: array for name, array in arrays.items() if name != "residual"}
     shapes = [array.shape for array in wholes.values()]
     geometry = OPERATORS[operator].geometry(x.shape, *shapes, layout=layout, **attributes)
-    _dtypes.check(operator, x=x, **arrays)
+    dtypes.check(operator, x=x, **arrays)
     if settings["precision"] is None:
-        settings["precision"] = _precision.CURRENT.get()
-    _precision.check(operator, settings["precision"])
-    _activation.check(operator, does, residual, _layout.as_given(layout, geometry.y_shape), x.dtype.name)
+        settings["precision"] = precision.CURRENT.get()
+    precision.check(operator, settings["precision"])
+    activation.check(operator, does, residual, layouts.as_given(layout, geometry.y_shape), x.dtype.name)
 
     text = None if does is None else does.text
     of_arrays = [(name, _token(array)) for name, array in arrays.items()]
@@ -55,7 +56,7 @@ def lazy(
     if packed is not None:
         wholes["w"] = _tasks.SharedWeights(operator, wholes["w"], packed)
     task = partial(_task, operator, geometry, [*arrays], {**settings, "layout": layout})
-    axes = _axes(geometry, _layout.channels_second(layout, x.chunks), cut_channels=packed is None)
+    axes = _axes(geometry, layouts.channels_second(layout, x.chunks), cut_channels=packed is None)
     alongside = [] if residual is None else [residual]
     return Graph(f"{operator}-{token}", layout).array(x, axes, task, wholes, alongside)
 

@@ -10,10 +10,10 @@ from typing import Any
 from dask.array.core import Array
 from dask.highlevelgraph import HighLevelGraph
 
-from gpuconv import _layout
 from gpuconv.dask import _tasks
 from gpuconv.dask._spans import Chunks, Span, starts
 from gpuconv.dask._tasks import Window
+from gpuconv.rules import layout as layouts
 
 Block = tuple[Span, ...]  # the spans of one block of the result, in the order N, C, D1, …
 Cover = tuple[int, slice, slice]  # the number of a chunk, what of it is taken, and where that stands in the window
@@ -59,7 +59,7 @@ class Graph:
         made = self._given(tuple(span.stop - span.start for span in spans) for spans in axes)
         alongside = [array.rechunk(made) for array in alongside]
         others = [self._whole(label, array) for label, array in wholes.items()]
-        chunks = _layout.channels_second(self._layout, x.chunks)
+        chunks = layouts.channels_second(self._layout, x.chunks)
         covers = [_covers(sizes, spans) for sizes, spans in zip(chunks, axes, strict=True)]
         for numbers in product(*(range(len(spans)) for spans in axes)):
             block = tuple(spans[number] for spans, number in zip(axes, numbers, strict=True))
@@ -95,7 +95,7 @@ class Graph:
         return key
 
     def _given(self, entries: Iterable[Any]) -> tuple[Any, ...]:
-        return _layout.as_given(self._layout, tuple(entries))
+        return layouts.as_given(self._layout, tuple(entries))
 
 
 def _covers(chunks: Chunks, spans: Sequence[Span]) -> list[list[Cover]]:

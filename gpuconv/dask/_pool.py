@@ -10,20 +10,22 @@ import numpy as np
 from dask.array.core import Array
 from dask.base import tokenize
 
-from gpuconv import _dtypes, _geometry, _layout
-from gpuconv._geometry import MaxPoolGeometry
 from gpuconv.dask import _checks, _spans, _tasks
 from gpuconv.dask._graph import Block, Graph
 from gpuconv.dask._tasks import Window
+from gpuconv.rules import dtypes
+from gpuconv.rules import geometry as geometries
+from gpuconv.rules import layout as layouts
+from gpuconv.rules.geometry import MaxPoolGeometry
 
 
 def lazy(x: Array, layout: str, return_indices: bool, attributes: dict[str, Any]) -> Any:
     """Return the maxima, or the maxima and their Indices, as dask arrays."""
     _checks.arrays("max_pool", x, {})
-    geometry = _geometry.max_pool(x.shape, layout=layout, **attributes)
-    _dtypes.check("max_pool", x=x)
+    geometry = geometries.max_pool(x.shape, layout=layout, **attributes)
+    dtypes.check("max_pool", x=x)
     token = tokenize(x.name, geometry, layout, bool(return_indices))
-    chunks = _layout.channels_second(layout, x.chunks)
+    chunks = layouts.channels_second(layout, x.chunks)
     axes = [*map(_spans.alike, chunks[:2])]
     axes += [_spans.spatial(geometry, axis, sizes) for axis, sizes in enumerate(chunks[2:])]
     task = partial(_task, geometry, layout, return_indices)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from gpuconv._errors import ArgumentError
-from gpuconv._geometry import ConvGeometry, ConvTransposeGeometry, Windows
+from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Windows
 
 Chunks = Sequence[int]
 _LONGEST = 2**63 - 1  # pad of a call

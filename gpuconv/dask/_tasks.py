@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv import _api, _layout
+from gpuconv import _conv
 from gpuconv._packed import PackedWeights
 from gpuconv._transfer import pack
 from gpuconv.cpu._threads import alone
+from gpuconv.rules import layout
 
 Slices = tuple[slice, ...]
 
@@ -79,13 +80,13 @@ def convolve(
         for (name, part), array in zip(parts.items(), others, strict=True)
     }
     with alone():
-        return getattr(_api, operator)(window.assemble(pieces), **arrays, **attributes)
+        return getattr(_conv, operator)(window.assemble(pieces), **arrays, **attributes)
 
 
 def pool(window: Window, attributes: dict[str, Any], pieces: Sequence[Any]) -> Any:
     """Make one block of MaxPool."""
     with alone():
-        return _api.max_pool(window.assemble(pieces), **attributes)
+        return _conv.max_pool(window.assemble(pieces), **attributes)
 
 
 def pool_with_indices(
@@ -106,8 +107,8 @@ def pool_with_indices(
     """
     x = window.assemble(pieces)
     with alone():
-        y, indices = _api.max_pool(x, return_indices=True, **attributes)
-    shape = _layout.channels_second(attributes["layout"], x.shape)
+        y, indices = _conv.max_pool(x, return_indices=True, **attributes)
+    shape = layout.channels_second(attributes["layout"], x.shape)
     whole, rest = np.zeros_like(indices), indices
     for size, start, step in reversed(list(zip(shape, origin, steps, strict=True))):
         rest, position = np.divmod(rest, max(size, 1))

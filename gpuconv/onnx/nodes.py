@@ -10,9 +10,9 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
 
 import gpuconv
-from gpuconv import _geometry, _layout
 from gpuconv._errors import ArgumentError, GpuconvError, one_line
 from gpuconv.onnx.messages import quoted, reason
+from gpuconv.rules import geometry, layout
 
 _INT, _INTS, _STRING = AttributeProto.INT, AttributeProto.INTS, AttributeProto.STRING
 _TYPE_NAMES = {number: name for name, number in AttributeProto.AttributeType.items()}
@@ -75,7 +75,7 @@ def result_shape(node: NodeProto, inputs: tuple[Any, ...], keywords: dict[str, A
     name = function_of(node)
     shapes = [None if value is None else value.shape for value in inputs]
     try:
-        shape: tuple[int, ...] = getattr(_geometry, name)(*shapes, *[None] * (3 - len(shapes)), **keywords).y_shape
+        shape: tuple[int, ...] = getattr(geometry, name)(*shapes, *[None] * (3 - len(shapes)), **keywords).y_shape
     except GpuconvError as error:
         raise renamed(node, error, name) from error
     return shape
@@ -114,7 +114,7 @@ def describe(node: NodeProto) -> str:
 
 def renamed(node: NodeProto, error: GpuconvError, function: str) -> GpuconvError:
     """Put the node in the place of the function's name that an error's message begins with; nodes have no layout."""
-    message, _, _ = str(error).removeprefix(f"{function}: ").partition(_layout.ADVICE)
+    message, _, _ = str(error).removeprefix(f"{function}: ").partition(layout.ADVICE)
     return type(error)(f"{describe(node)}: {message}")
 
 

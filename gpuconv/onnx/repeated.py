@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv import _activation, _geometry, cpu
+from gpuconv import cpu
+from gpuconv.rules import activation as activations
+from gpuconv.rules import geometry as geometries
 
 
 class RepeatedConv:
@@ -22,7 +24,7 @@ class RepeatedConv:
     """
 
     def __init__(self, keywords: Mapping[str, Any], activation: Any = None) -> None:
-        self._keywords, self._activation = keywords, _activation.parse("conv", activation)
+        self._keywords, self._activation = keywords, activations.parse("conv", activation)
         self._accepted: tuple[list[Any], Any, Any] | None = None  # kinds, and for them the geometry and constant facts
         self._constant: Any = None
 
@@ -44,7 +46,7 @@ class RepeatedConv:
         kinds = _kinds(x, w, b, residual)
         if kinds is not None:
             bias = None if b is None else b.shape
-            geometry = _geometry.conv(x.shape, w.shape, bias, **self._keywords)
+            geometry = geometries.conv(x.shape, w.shape, bias, **self._keywords)
             self._accepted = kinds, geometry, cpu.known_weights(w) if w is self._constant else None
 
     def run(self, x: Any, w: Any, b: Any = None, residual: Any = None, *, out: Any = None) -> Any:

@@ -6,11 +6,11 @@ with emulated_cuda(architecture="sm_90a") as emulated:
 
 from __future__ import annotations
 
-from emulator.compile import compile_ptx, unavailable_reason
-from emulator.device import emulated_cuda
-from emulator.engine import EmulatorError, Module, Options, module
-from emulator.memory import Array, TensorMap, empty
-from emulator.operands import UnsupportedPtx
+from tests.emulator.compile import compile_ptx, unavailable_reason
+from tests.emulator.device import emulated_cuda
+from tests.emulator.engine import EmulatorError, Module, Options, module
+from tests.emulator.memory import Array, TensorMap, empty
+from tests.emulator.operands import UnsupportedPtx
 
 __all__ = [
     "Array",

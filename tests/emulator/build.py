@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from gpuconv.cuda import cache
+from gpuconv.cuda.build import cache
 
 HERE = Path(__file__).parent
 USERS_CACHE = cache.folder()  # as it is before any test points gpuconv to a folder of its own

@@ -11,8 +11,8 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-from emulator.operands import Instruction, Memory, Negated, Operand, Register, Second, UnsupportedPtx, Vector
-from emulator.tokens import WIDTH
+from tests.emulator.operands import Instruction, Memory, Negated, Operand, Register, Second, UnsupportedPtx, Vector
+from tests.emulator.tokens import WIDTH
 
 # Words without an effect in this model (`ftz` and `sat` are not among them): rounding that is the default, ...
 NOISE = {"rn", "approx", "full", "noftz", "uni", "aligned", "noinc"}

@@ -1,4 +1,4 @@
-"""The CUDA backend's second device: the functions of gpuconv/cuda/device.py, on host arrays, in the emulator."""
+"""The CUDA backend's second device: the functions of gpuconv/cuda/call/device.py, on host arrays, in the emulator."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from emulator import tally
-from emulator.compile import turn, unavailable_reason
-from emulator.counters import Counters
-from emulator.engine import EmulatorError, Options, Program, module
-from emulator.memory import UNWRITTEN, Array, Union, encode_map, without_values
-from gpuconv import _dtypes, cuda
+from gpuconv import cuda
 from gpuconv._errors import OutOfDeviceMemory
-from gpuconv.cuda import compile as compiler
-from gpuconv.cuda import params
-from gpuconv.cuda.limits import representative
-from gpuconv.cuda.plan import Limits, TensorMap, Variant
+from gpuconv.cuda.build import compile as compiler
+from gpuconv.cuda.build import structs
+from gpuconv.cuda.build.variant import Variant
+from gpuconv.cuda.plan.launch import Limits, TensorMap
+from gpuconv.cuda.plan.limits import representative
+from gpuconv.rules import dtypes
+from tests.emulator import tally
+from tests.emulator.compile import turn, unavailable_reason
+from tests.emulator.counters import Counters
+from tests.emulator.engine import EmulatorError, Options, Program, module
+from tests.emulator.memory import UNWRITTEN, Array, Union, encode_map, without_values
 
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
 LARGEST_BLOCK = 1024
@@ -103,7 +105,7 @@ class Call:
 
 
 class EmulatedDevice:
-    """Stands for the module gpuconv.cuda.device while `emulated_cuda` lasts.
+    """Stands for the module gpuconv.cuda.call.device while `emulated_cuda` lasts.
 
     A call begins where the backend asks for the current device or shows arrays after a launch; whether all of the
     results were written is checked when the next one begins, and at the end.
@@ -159,7 +161,7 @@ class EmulatedDevice:
         call.arrays.append(array)
         return array.address
 
-    # ---------------------------------------------------------------- the interface of gpuconv.cuda.device
+    # ---------------------------------------------------------------- the interface of gpuconv.cuda.call.device
 
     def unavailable_reason(self) -> str | None:
         return unavailable_reason()
@@ -301,7 +303,7 @@ def _encoded(described: TensorMap, address: int) -> memoryview:
     try:
         encoded = encode_map(
             address,
-            _dtypes.entry(described.dtype).itemsize,
+            dtypes.entry(described.dtype).itemsize,
             described.sizes,
             described.strides,
             described.steps,
@@ -320,7 +322,7 @@ def _pointers(layout: np.dtype[Any], start: int = 0) -> Iterator[tuple[str, int]
         kind, offset = layout.fields[name][:2]
         if kind == np.uint64:
             yield name, start + offset
-        elif kind == np.dtype(params.MAP):
+        elif kind == structs.MAP:
             yield name, start + offset + _ADDRESS_IN_MAP
         else:
             yield from _pointers(kind, start + offset)

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from emulator import build, ptx, sums
-from emulator.counters import FIELDS, Counters
-from emulator.memory import Array, TensorMap
-from emulator.operands import Kernel, Preset, UnsupportedPtx
+from tests.emulator import build, ptx, sums
+from tests.emulator.counters import FIELDS, Counters
+from tests.emulator.memory import Array, TensorMap
+from tests.emulator.operands import Kernel, Preset, UnsupportedPtx
 
 PRESET_SOURCES = {"constant": 0, "special": 1, "shared": 2, "dynamic": 3, "global": 0}  # as in state.hpp
 ASYNC_ORDERS = ("late", "at once", "random")

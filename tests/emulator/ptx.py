@@ -11,9 +11,9 @@ from functools import cache
 from string import ascii_letters
 from typing import Any
 
-from emulator import sums
-from emulator.decode import decode
-from emulator.operands import (
+from tests.emulator import sums
+from tests.emulator.decode import decode
+from tests.emulator.operands import (
     Instruction,
     Kernel,
     Memory,
@@ -26,7 +26,7 @@ from emulator.operands import (
     UnsupportedPtx,
     Vector,
 )
-from emulator.tokens import WIDTH, Reader, Variable, immediate_bits, initial_data, read_variable, tokens_of
+from tests.emulator.tokens import WIDTH, Reader, Variable, immediate_bits, initial_data, read_variable, tokens_of
 
 SPECIAL_REGISTERS = [  # in the order of engine.cpp
     *("tid.x", "tid.y", "tid.z", "ntid.x", "ntid.y", "ntid.z"),

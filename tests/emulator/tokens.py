@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from emulator.operands import UnsupportedPtx
+from tests.emulator.operands import UnsupportedPtx
 
 WIDTH = {
     **dict.fromkeys(("b8", "u8", "s8"), 1),

@@ -6,11 +6,8 @@ import argparse
 import importlib
 import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' own modules import each other by their bare names
-
-from . import frame
+from tests.fuzz import frame
 
 FUZZERS = {"api": "calls", "onnx": "loading", "interrupts": "interrupts", "itself": "itself"}
 

@@ -20,20 +20,19 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import oracle
-from fused import ACTIVATIONS, accumulator, finished
-from gradients import bias_grad, input_grad, max_pool_grad, max_unpool, weight_grad
-from operands import LAYOUTS
-from oracle import round_to
-from peers import geometry_of
-from strategies import GENERATORS, Problem
 
 import gpuconv
-from gpuconv._operators import OPERATORS
-
-from . import hostile
-from .frame import LIMITS_MEMORY, LONGEST, Fuzzer, Wrong
-from .hostile import Planted, fresh
+from gpuconv.rules.operators import OPERATORS
+from tests.fuzz import hostile
+from tests.fuzz.frame import LIMITS_MEMORY, LONGEST, Fuzzer, Wrong
+from tests.fuzz.hostile import Planted, fresh
+from tests.harness.fused import ACTIVATIONS, accumulator, finished
+from tests.oracle import oracle
+from tests.oracle.gradients import bias_grad, input_grad, max_pool_grad, max_unpool, weight_grad
+from tests.oracle.operands import LAYOUTS
+from tests.oracle.oracle import round_to
+from tests.oracle.peers import geometry_of
+from tests.oracle.strategies import GENERATORS, Problem
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _REAL = (*map(np.dtype, ("float16", "float32", "float64")), _BFLOAT16)

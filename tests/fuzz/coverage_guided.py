@@ -12,8 +12,6 @@ import tempfile
 from pathlib import Path
 from random import Random
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' own modules import each other by their bare names
-
 import atheris
 
 with atheris.instrument_imports(include=["gpuconv"]):
@@ -22,7 +20,7 @@ with atheris.instrument_imports(include=["gpuconv"]):
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from . import frame, loading, models, mutations
+from tests.fuzz import frame, loading, models, mutations
 
 _SEEDS = 300
 _FUZZER = loading.FUZZER()

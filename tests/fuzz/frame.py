@@ -26,7 +26,7 @@ from random import Random
 from typing import IO, Any
 
 from gpuconv._errors import printable
-from gpuconv._terminal import Progress
+from gpuconv.cli.terminal import Progress
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 500  # characters of an error's message

@@ -19,14 +19,13 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import oracle
-from gradients import bias_grad
-from interruption import eventually
 
 import gpuconv
 from gpuconv.cpu import _blas
-
-from .frame import Fuzzer, Wrong, _module
+from tests.fuzz.frame import Fuzzer, Wrong, _module
+from tests.harness.interruption import eventually
+from tests.oracle import oracle
+from tests.oracle.gradients import bias_grad
 
 _MOST_THREADS = 40  # that pools of all sizes here may keep, and some more
 _SENTINEL = 77

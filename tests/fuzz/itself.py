@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from random import Random
 
-from .frame import Fuzzer, Wrong
+from tests.fuzz.frame import Fuzzer, Wrong
 
 FAULTS = ("none", "none", "none", "wrong", "wrong", "error", "spoils", "dies", "hangs", "exits", "lasts")
 

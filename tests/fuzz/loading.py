@@ -18,16 +18,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import oracle
 from onnx import ModelProto, inliner
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 import gpuconv
 from gpuconv.onnx import backend
-
-from . import models, mutations
-from .frame import LONGEST, ROOT, Fuzzer, Wrong
+from tests.fuzz import models, mutations
+from tests.fuzz.frame import LONGEST, ROOT, Fuzzer, Wrong
+from tests.oracle import oracle
 
 _CANARY = bytes.fromhex("9c5ae1b7d3f06e42") * 512  # what a file holds that no model may read
 _SECONDS = 5.0  # for preparing a model

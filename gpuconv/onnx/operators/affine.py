@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv import _activation
-from gpuconv._activation import Activation
 from gpuconv.cpu import _threads
 from gpuconv.cpu._finish import Finish
 from gpuconv.onnx.operators.form import blocks_of_channels, namespace
+from gpuconv.rules import activation as activations
+from gpuconv.rules.activation import Activation
 
 _BLOCK = 2**15  # elements
 
@@ -28,7 +28,7 @@ def affine(x: Any, factor: Any, shift: Any, activation: Any = None) -> Any:
         As :func:`gpuconv.conv` takes it.
     """
     ones = (1,) * (x.ndim - 2)
-    parts = factor.reshape(-1, *ones), shift.reshape(-1, *ones), _activation.parse("activation", activation)
+    parts = factor.reshape(-1, *ones), shift.reshape(-1, *ones), activations.parse("activation", activation)
     if not isinstance(x, np.ndarray) or x.shape[1] != factor.size != 1:  # one channel may become several
         return _computed(x, *parts)
     y = np.empty(x.shape, x.dtype)
@@ -56,7 +56,7 @@ def _computed(x: Any, factor: Any, shift: Any, does: Activation | None) -> Any:
 
 def activated(y: Any, activation: Any) -> Any:
     """Apply an activation as :func:`gpuconv.conv` takes it; y may be written."""
-    does = _activation.parse("activation", activation)
+    does = activations.parse("activation", activation)
     if does is not None and isinstance(y, np.ndarray):
         Finish(activation=does).apply(y)
         return y

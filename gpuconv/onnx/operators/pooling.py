@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 import gpuconv
-from gpuconv import _geometry, cuda
+from gpuconv import cuda
 from gpuconv._errors import ArgumentError
 from gpuconv.cpu import _threads
 from gpuconv.cpu._windows import Axis, over_all
 from gpuconv.cpu._workspace import SCRATCH
 from gpuconv.onnx.operators.form import Form, Operator, blocks_of_channels, ints, namespace, wide
+from gpuconv.rules import geometry
 
 _BLOCK = 2**17  # elements
 _WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
@@ -32,7 +33,7 @@ def _given(form: Form, names: tuple[str, ...]) -> dict[str, Any]:
 
 def _average_pool(form: Form, x: Any) -> Any:
     """Sum up each window and divide by its elements; what lies in the padding counts only with count_include_pad."""
-    g = _geometry.max_pool(x.shape, **_given(form, _WINDOW))
+    g = geometry.max_pool(x.shape, **_given(form, _WINDOW))
     counts = _elements(g, bool(form.get("count_include_pad"))).astype(wide(x).dtype)
     if on_device(x):
         y = _sums_by_conv(wide(x), g) / namespace(x).asarray(counts)
@@ -48,12 +49,12 @@ def _average_pool(form: Form, x: Any) -> Any:
 
 def _average_pool_cost(form: Form, x: Any) -> int:
     """Count all taps inside, and what is between two axes."""
-    g = _geometry.max_pool(x.shape, **_given(form, _WINDOW))
+    g = geometry.max_pool(x.shape, **_given(form, _WINDOW))
     taps = sum(map(min, g.kernel_shape, g.x_shape[2:]))
     return prod(map(max, g.x_shape, g.y_shape)) * taps
 
 
-def _averages_into(y: Any, x: Any, g: _geometry.MaxPoolGeometry, counts: Any) -> None:
+def _averages_into(y: Any, x: Any, g: geometry.MaxPoolGeometry, counts: Any) -> None:
     """Average the windows of some channels (C, D1, …) that stay in a processor's cache."""
     with np.errstate(all="ignore"):
         if y.dtype == x.dtype:
@@ -62,7 +63,7 @@ def _averages_into(y: Any, x: Any, g: _geometry.MaxPoolGeometry, counts: Any) ->
             y[...] = _sums_by_slices(x, g) / counts
 
 
-def _sums_by_conv(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
+def _sums_by_conv(x: Any, g: geometry.MaxPoolGeometry) -> Any:
     """Every channel by a filter of ones; what ceil_mode adds at the end is padding, what it drops is not."""
     if 0 in g.y_shape:
         return namespace(x).ones(g.y_shape, x.dtype)  # no elements
@@ -84,7 +85,7 @@ def _sums_by_conv(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
     return gpuconv.conv(view, ones, group=x.shape[1], dilations=g.dilations, pads=begins + ends, strides=g.strides)
 
 
-def _sums_by_slices(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
+def _sums_by_slices(x: Any, g: geometry.MaxPoolGeometry) -> Any:
     """Axis by axis, each from a few sums of slices."""
     for axis in range(len(g.kernel_shape)):
         if g.kernel_shape[axis] > 1 or g.strides[axis] > 1 or g.y_shape[2 + axis] != x.shape[1 + axis]:
@@ -92,7 +93,7 @@ def _sums_by_slices(x: Any, g: _geometry.MaxPoolGeometry) -> Any:
     return x
 
 
-def _sums_along(x: Any, g: _geometry.MaxPoolGeometry, axis: int) -> Any:
+def _sums_along(x: Any, g: geometry.MaxPoolGeometry, axis: int) -> Any:
     """Add up windows along an axis: each from its first tap inside to its last, whichever way takes fewer steps."""
     shape = (*x.shape[: 1 + axis], g.y_shape[2 + axis], *x.shape[2 + axis :])
     total = np.empty(shape, x.dtype)
@@ -112,7 +113,7 @@ def _sums_along(x: Any, g: _geometry.MaxPoolGeometry, axis: int) -> Any:
 
 def _add_by_taps(x: Any, total: Any, along: Axis) -> None:
     for offset in along.offsets:
-        low, high = _geometry.tap_range(along.count, along.extent, along.stride, offset)
+        low, high = geometry.tap_range(along.count, along.extent, along.stride, offset)
         if low < high:
             start = low * along.stride + offset
             source = slice(start, start + (high - low - 1) * along.stride + 1, along.stride)
@@ -145,12 +146,12 @@ def _add_by_outputs(x: Any, total: Any, along: Axis) -> None:
             total[along.at(slice(q, q + 1))] += np.add.accumulate(inside, along.position)[along.at(slice(-1, None))]
 
 
-def _elements(g: _geometry.MaxPoolGeometry, padding: bool) -> Any:
+def _elements(g: geometry.MaxPoolGeometry, padding: bool) -> Any:
     """How many taps of each window count, with the padding or without it; (Q1, …, Qn)."""
     return reduce(np.multiply.outer, (_counts(g, axis, padding) for axis in range(len(g.kernel_shape))))
 
 
-def _counts(g: _geometry.MaxPoolGeometry, axis: int, padding: bool) -> Any:
+def _counts(g: geometry.MaxPoolGeometry, axis: int, padding: bool) -> Any:
     """How many taps of each window count along an axis."""
     before, after = (g.pads_begin[axis], g.pads_end[axis]) if padding else (0, 0)
     taps, step = g.kernel_shape[axis], g.dilations[axis]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 import gpuconv
-from gpuconv import _dtypes
 from gpuconv._errors import ArgumentError
 from gpuconv.onnx.operators.form import Form, Operator, namespace, wide
 from gpuconv.onnx.operators.pooling import on_device
+from gpuconv.rules import dtypes
 
 
 def product(a: Any, b: Any) -> Any:
@@ -31,7 +31,7 @@ def product(a: Any, b: Any) -> Any:
     """
     if a.shape[-1] != b.shape[-2]:
         raise ArgumentError(f"the product of shapes {a.shape} and {b.shape} sums over {a.shape[-1]} and {b.shape[-2]}")
-    if not on_device(a) or a.dtype.name not in _dtypes.CONV_DTYPES:
+    if not on_device(a) or a.dtype.name not in dtypes.CONV_DTYPES:
         return namespace(a).matmul(wide(a), wide(b)).astype(a.dtype, copy=False)
     if b.ndim == 2:
         return _of_rows(a.reshape(prod(a.shape[:-1]), a.shape[-1]), b).reshape(*a.shape[:-1], b.shape[-1])
@@ -78,7 +78,7 @@ def _gemm(form: Form, a: Any, b: Any, c: Any = None) -> Any:
     alpha, beta = form.get("alpha"), form.get("beta")
     if alpha == 1 and c is None:
         return product(a, b)
-    plain = alpha == beta == 1 and on_device(a) and a.dtype.name in _dtypes.CONV_DTYPES
+    plain = alpha == beta == 1 and on_device(a) and a.dtype.name in dtypes.CONV_DTYPES
     if plain and a.shape[1] == b.shape[0] and _is_row(c, b.shape[1]):
         return _of_rows(a, b, c.reshape(-1))
     y = product(wide(a), wide(b))

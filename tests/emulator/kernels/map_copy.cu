@@ -1,8 +1,10 @@
 // Rows of 32 numbers, copied through their array's map, or as they lie in memory.
 #include "hopper.cuh"
 
+using CUtensorMap = TensorMap;
+
 struct MapCopy {
-    TensorMap x_map;
+    CUtensorMap x_map;
     float* y;
     int rows;
 };

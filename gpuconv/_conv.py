@@ -1,0 +1,554 @@
+"""The three operators: check the call, choose the backend, run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+import numpy as np
+
+from gpuconv import _arrays, cpu, cuda
+from gpuconv._errors import ArgumentTypeError
+from gpuconv._packed import PackedWeights
+from gpuconv.rules import activation as activations
+from gpuconv.rules import dtypes, memory
+from gpuconv.rules import geometry as geometries
+from gpuconv.rules import layout as layouts
+from gpuconv.rules import precision as precisions
+from gpuconv.rules.activation import Activation
+from gpuconv.rules.geometry import AutoPad, PerAxis
+from gpuconv.rules.layout import Layout
+from gpuconv.rules.precision import CURRENT, Precision
+from gpuconv.rules.signatures import Array, public, refuse
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_T = TypeVar("_T", bound=np.generic)
+
+
+@overload
+def conv(
+    x: NDArray[_T],
+    w: Array | PackedWeights,
+    b: Array | None = None,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    activation: str | tuple[Any, ...] | None = None,
+    residual: Array | None = None,
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def conv(
+    x: Array,
+    w: Array | PackedWeights,
+    b: Array | None = None,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    activation: str | tuple[Any, ...] | None = None,
+    residual: Array | None = None,
+    out: Array | None = None,
+) -> Any: ...
+
+
+@public()
+def conv(
+    x: Any,
+    w: Any,
+    b: Any = None,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    activation: str | tuple[Any, ...] | None = None,
+    residual: Any = None,
+    out: Any = None,
+    **others: Any,
+) -> Any:
+    """Convolve as ONNX Conv does (opsets 1 to 28; specification section "Conv").
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, complex64 or complex128. Never written. NumPy
+        arrays run on the CPU and CuPy arrays on their CUDA device, which must be the current one, in order
+        with CuPy's current stream and without waiting for it. Arrays of other libraries that share their memory by
+        DLPack or by ``__cuda_array_interface__`` count as the NumPy or CuPy arrays that they can be seen as without a
+        copy; they must live until the result is complete if their library works on another stream.
+    w : array (M, C/group, k1, …, kn), or PackedWeights
+        Same dtype as x; group divides C and M. :func:`pack` makes weights that many calls share.
+    b : array (M,), optional
+        Added to every output of its channel.
+    auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
+        SAME gives ``ceil(D / stride)`` outputs per axis; UPPER puts the odd padding element at the end, LOWER at
+        the beginning, and the dilated kernel counts. Not together with pads other than zeros.
+    dilations, strides : sequence of int, one per spatial axis, or an int for all of them, default 1
+    group : int
+    kernel_shape : sequence of int, or an int for all spatial axes, optional
+        Must equal ``w.shape[2:]``.
+    pads : sequence of int, or an int for all sides of all axes, default 0
+        All beginnings, then all ends, in elements; may exceed the kernel, may not be negative.
+    layout : {"NCHW", "NHWC"}
+        Where x, out and the result have their channels: "NHWC" is (N, D1, …, Dn, C), last at every spatial rank.
+        Weights, bias and attributes are the same.
+    precision : {"ieee", "tf32", "3xtf32"}, optional
+        Of float32 products on CUDA devices; by default that of the context, which :func:`precision` sets and explains.
+    activation : {"relu", "leaky_relu", "clip"} or tuple, optional
+        What the result goes through before it is rounded; a tuple has the name and all arguments:
+        ``("leaky_relu", alpha)``, with 0.01 for a bare name, or ``("clip", low, high)``, either of which may be None.
+        One formula for all: ``v = v < 0 ? v * slope : v``, ``v = v < low ? low : v``, ``v = v > high ? high : v``.
+        NaN stays NaN, and -0.0 stays -0.0 under relu. Arguments are rounded to the type of the sums. Not of complex
+        numbers.
+    residual : array (N, M, Q1, …, Qn), optional
+        In the layout, of exactly the result's shape, x's dtype and library. Added after the bias and before the
+        activation, in the type of the sums: ``activation((sum + b) + residual)``. Never written. One that lies in
+        memory as the result does costs a read; any other is copied first, in workspace, on CUDA devices.
+    out : array (N, M, Q1, …, Qn), optional
+        Written in place and returned; must not share memory with an input.
+
+    Returns
+    -------
+    array (N, M, Q1, …, Qn)
+        Of x's dtype and library, C-contiguous where out does not say otherwise. float16 and bfloat16 are summed in
+        float32 and rounded once, to nearest even; overflow gives infinity. Padding takes no part: an infinite weight
+        on padding adds nothing. A sum over nothing (no channels, a window wholly in the padding) is the bias.
+        With a residual or an activation float32 and float64 results are those of the plain call and of the same steps
+        after it, bit for bit; float16 and bfloat16 are rounded once, at the end.
+
+    Raises
+    ------
+    ArgumentError
+        A ValueError: shapes or attributes that break a rule, which the message names with the numbers.
+    ArgumentTypeError
+        A TypeError: no array, an unknown dtype, mixed dtypes or libraries, attributes that are not integers,
+        an argument's name that only others have.
+    DeviceError
+        CuPy arrays that are not on the current device, or a device that is too old or refuses.
+    MemoryError
+        The result or the workspace does not fit in memory; on a device that is an OutOfDeviceMemory.
+    CompileError
+        A kernel did not compile; the message holds the compiler's log.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> x = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
+    >>> gpuconv.conv(x, np.ones((1, 1, 2, 2), np.float32), pads=[0, 0, 1, 1])[0, 0]
+    array([[ 8., 12.,  7.],
+           [20., 24., 13.],
+           [13., 15.,  8.]], dtype=float32)
+    >>> gpuconv.conv(x, np.ones((1, 1, 1, 1), np.float32), residual=-x.transpose(0, 1, 3, 2), activation="relu")[0, 0]
+    array([[0., 0., 0.],
+           [2., 0., 0.],
+           [4., 2., 0.]], dtype=float32)
+    """
+    if others:
+        refuse(conv, others)
+    packed = None
+    if type(w) is PackedWeights:
+        packed, w = w, w.array_for("conv")
+    library, x, w, b = _arrays.resolve("conv", x, w, b)
+    does = None
+    if activation is not None or residual is not None:
+        does, residual = _finish("conv", x, activation, residual)
+    if out is not None:
+        _arrays.check_out("conv", "out", out, library, x)
+    if library == "cuda":
+        attributes = auto_pad, dilations, group, kernel_shape, pads, strides
+        precision = CURRENT.get() if precision is None else precision
+        inputs = (x, w) if b is None else (x, w, b)
+        if residual is not None:
+            inputs = (*inputs, residual)
+        return cuda.run("conv", inputs, (out,), attributes, layout, precision, packed, does, residual is not None)[0]
+    geometry = geometries.conv(
+        x.shape,
+        w.shape,
+        None if b is None else b.shape,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        layout=layout,
+        pads=pads,
+        strides=strides,
+    )
+    dtypes.check("conv", x=x, w=w, b=b, residual=residual)
+    if precision is not None:
+        precisions.check("conv", precision)
+    shape = layouts.as_given(layout, geometry.y_shape)
+    activations.check("conv", does, residual, shape, x.dtype.name)
+    y = memory.result("conv", out, shape, x.dtype, x=x, w=w, b=b, residual=residual)
+    finish = cpu.Finish(None if residual is None else layouts.view(layout, residual), does)
+    cpu.conv(layouts.view(layout, x), w, b, layouts.view(layout, y), geometry, finish)
+    return y
+
+
+@overload
+def conv_transpose(
+    x: NDArray[_T],
+    w: Array | PackedWeights,
+    b: Array | None = None,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    output_padding: PerAxis | None = None,
+    output_shape: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    activation: str | tuple[Any, ...] | None = None,
+    residual: Array | None = None,
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def conv_transpose(
+    x: Array,
+    w: Array | PackedWeights,
+    b: Array | None = None,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    output_padding: PerAxis | None = None,
+    output_shape: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    activation: str | tuple[Any, ...] | None = None,
+    residual: Array | None = None,
+    out: Array | None = None,
+) -> Any: ...
+
+
+@public()
+def conv_transpose(
+    x: Any,
+    w: Any,
+    b: Any = None,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    output_padding: PerAxis | None = None,
+    output_shape: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    precision: Precision | None = None,
+    activation: str | tuple[Any, ...] | None = None,
+    residual: Any = None,
+    out: Any = None,
+    **others: Any,
+) -> Any:
+    """Compute ONNX ConvTranspose, the gradient of Conv with respect to its input (opsets 1 to 28).
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, complex64 or complex128. Never written.
+    w : array (C, M/group, k1, …, kn), or PackedWeights
+        Same dtype as x; group divides C, and there are ``w.shape[1] * group`` output channels.
+    b : array (M,), optional
+        Added to every output of its channel.
+    auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
+        SAME gives ``D * stride`` outputs per axis. Odd total paddings (here and with output_shape) have their
+        smaller half first for SAME_UPPER and their larger half first for everything else, at every opset.
+    dilations, strides : sequence of int, one per spatial axis, or an int for all of them, default 1
+    group : int
+    kernel_shape : sequence of int, or an int for all spatial axes, optional
+        Must equal ``w.shape[2:]``.
+    output_padding : sequence of int, or an int for all spatial axes, default 0
+        Elements more at the end of each axis; 0, or less than the larger of stride and dilation.
+    output_shape : sequence of int, optional
+        Spatial extents of the result, with or without N and C in front; pads are then ignored. What exceeds the
+        natural extent stands at the end and is bias only.
+    pads : sequence of int, or an int for all sides of all axes, default 0
+        Elements cropped: all beginnings, then all ends.
+    layout : {"NCHW", "NHWC"}
+        As in :func:`conv`.
+    precision : {"ieee", "tf32", "3xtf32"}, optional
+        As in :func:`conv`.
+    activation : {"relu", "leaky_relu", "clip"} or tuple, optional
+        As in :func:`conv`.
+    residual : array (N, M, Q1, …, Qn), optional
+        As in :func:`conv`.
+    out : array (N, M, Q1, …, Qn), optional
+        Written in place and returned; must not share memory with an input.
+
+    Returns
+    -------
+    array (N, M, Q1, …, Qn)
+        Of x's dtype and library, ``Q = stride * (D - 1) + output_padding + (k - 1) * dilation + 1 - pads`` unless
+        SAME or output_shape say otherwise. Rounding as in :func:`conv`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
+        As in :func:`conv`.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> x = np.array([[[1, 2, 3]]], np.float32)
+    >>> gpuconv.conv_transpose(x, np.array([[[1, 10]]], np.float32), strides=[2])
+    array([[[ 1., 10.,  2., 20.,  3., 30.]]], dtype=float32)
+    """
+    if others:
+        refuse(conv_transpose, others)
+    packed = None
+    if type(w) is PackedWeights:
+        packed, w = w, w.array_for("conv_transpose")
+    library, x, w, b = _arrays.resolve("conv_transpose", x, w, b)
+    does = None
+    if activation is not None or residual is not None:
+        does, residual = _finish("conv_transpose", x, activation, residual)
+    if out is not None:
+        _arrays.check_out("conv_transpose", "out", out, library, x)
+    if library == "cuda":
+        attributes = auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides
+        precision = CURRENT.get() if precision is None else precision
+        inputs = (x, w) if b is None else (x, w, b)
+        if residual is not None:
+            inputs = (*inputs, residual)
+        return cuda.run(
+            "conv_transpose", inputs, (out,), attributes, layout, precision, packed, does, residual is not None
+        )[0]
+    geometry = geometries.conv_transpose(
+        x.shape,
+        w.shape,
+        None if b is None else b.shape,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        layout=layout,
+        output_padding=output_padding,
+        output_shape=output_shape,
+        pads=pads,
+        strides=strides,
+    )
+    dtypes.check("conv_transpose", x=x, w=w, b=b, residual=residual)
+    if precision is not None:
+        precisions.check("conv_transpose", precision)
+    shape = layouts.as_given(layout, geometry.y_shape)
+    activations.check("conv_transpose", does, residual, shape, x.dtype.name)
+    y = memory.result("conv_transpose", out, shape, x.dtype, x=x, w=w, b=b, residual=residual)
+    finish = cpu.Finish(None if residual is None else layouts.view(layout, residual), does)
+    cpu.conv_transpose(layouts.view(layout, x), w, b, layouts.view(layout, y), geometry, finish)
+    return y
+
+
+@overload
+def max_pool(
+    x: NDArray[_T],
+    kernel_shape: PerAxis,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    return_indices: Literal[False] = False,
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def max_pool(
+    x: NDArray[_T],
+    kernel_shape: PerAxis,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    return_indices: Literal[True],
+    out: tuple[NDArray[_T] | None, NDArray[np.int64] | None] | None = None,
+) -> tuple[NDArray[_T], NDArray[np.int64]]: ...
+
+
+@overload
+def max_pool(
+    x: Array,
+    kernel_shape: PerAxis,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    return_indices: Literal[True],
+    out: tuple[Array | None, Array | None] | None = None,
+) -> tuple[Any, Any]: ...
+
+
+@overload
+def max_pool(
+    x: Array,
+    kernel_shape: PerAxis,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    return_indices: bool = False,
+    out: Array | tuple[Array | None, Array | None] | None = None,
+) -> Any: ...
+
+
+@public("kernel_shape")
+def max_pool(
+    x: Any,
+    kernel_shape: PerAxis | None = None,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    return_indices: bool = False,
+    out: Any = None,
+    **others: Any,
+) -> Any:
+    """Take the maximum of every window as ONNX MaxPool does (opsets 1 to 28).
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, int8 or uint8. Never written.
+    kernel_shape : sequence of int, one per spatial axis, or an int for all of them
+    auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
+        As in :func:`conv`.
+    ceil_mode : {0, 1}
+        1 rounds the number of windows up, then drops a last one that starts past the input and the padding before
+        it. Applies with VALID too; changes nothing with SAME.
+    dilations, strides : sequence of int, one per spatial axis, or an int for all of them, default 1
+    pads : sequence of int, or an int for all sides of all axes, default 0
+        All beginnings, then all ends. Windows are clipped to the input: no pad value exists.
+    storage_order : {0, 1}
+        1 numbers the Indices column-major over the spatial axes (the offset of batch and channel is unchanged).
+    layout : {"NCHW", "NHWC"}
+        As in :func:`conv`. Indices have the layout's shape, and count elements as if x were NCHW.
+    return_indices : bool
+        Also return the Indices, which are computed only when asked for.
+    out : array, or pair of arrays with return_indices, optional
+        Written in place and returned. Either entry of the pair may be None.
+
+    Returns
+    -------
+    y : array (N, C, Q1, …, Qn)
+        Of x's dtype and library. NaN propagates. A window without any element gives the lowest finite value.
+        Without return_indices a zero may have either sign and a NaN any payload; with it, y is the element at
+        its index, bit for bit.
+    indices : int64 array (N, C, Q1, …, Qn), with return_indices only
+        Position in x (N, C, D1, …, Dn) flattened, of the first maximum (first NaN, if any) in row-major order; the
+        two zeros are equal. -1 for a window without any element.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
+        As in :func:`conv`.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> x = np.array([[[3, 1, 4, 1, 5]]], np.float32)
+    >>> gpuconv.max_pool(x, kernel_shape=[2], strides=[2], ceil_mode=1, return_indices=True)
+    (array([[[3., 4., 5.]]], dtype=float32), array([[[0, 2, 4]]]))
+
+    The first NaN of a window has its index, a window in the padding alone has none; channels may be last:
+
+    >>> x = np.array([[[np.nan, 1], [7, np.nan], [np.nan, 8]]])
+    >>> y, indices = gpuconv.max_pool(x, kernel_shape=[2], pads=[2, 0], layout="NHWC", return_indices=True)
+    >>> y[0, 1:].tolist(), indices[0].tolist()
+    ([[nan, 1.0], [nan, nan], [nan, nan]], [[-1, -1], [0, 3], [0, 4], [2, 4]])
+    """
+    if others:
+        refuse(max_pool, others)
+    library, x = _arrays.resolve_one("max_pool", "x", x)
+    outs: tuple[Any, ...] = _pair(out) if return_indices else (out,)
+    for name, array in zip(("out[0]", "out[1]") if return_indices else ("out",), outs, strict=True):
+        if array is not None:
+            _arrays.check_out("max_pool", name, array, library, x)
+    if library == "cuda":
+        attributes = auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides
+        results = cuda.run("max_pool", (x,), outs, attributes, layout)
+        return tuple(results) if return_indices else results[0]
+    geometry = geometries.max_pool(
+        x.shape,
+        kernel_shape=kernel_shape,
+        auto_pad=auto_pad,
+        ceil_mode=ceil_mode,
+        dilations=dilations,
+        layout=layout,
+        pads=pads,
+        storage_order=storage_order,
+        strides=strides,
+    )
+    dtypes.check("max_pool", x=x)
+    shape, view = layouts.as_given(layout, geometry.y_shape), partial(layouts.view, layout)
+    if not return_indices:
+        y = memory.result("max_pool", out, shape, x.dtype, x=x)
+        cpu.max_pool(view(x), view(y), None, geometry)
+        return y
+    y = memory.result("max_pool", outs[0], shape, x.dtype, name="out[0]", x=x)
+    indices = memory.result("max_pool", outs[1], shape, np.dtype(np.int64), name="out[1]", x=x, y=y)
+    cpu.max_pool(view(x), view(y), view(indices), geometry)
+    return y, indices
+
+
+def _finish(operator: str, x: Any, activation: Any, residual: Any) -> tuple[Activation | None, Any]:
+    """Return what comes after the sums, the residual as an array of the library that x is from."""
+    if residual is not None:
+        residual = _arrays.resolve_all(operator, {"x": x, "residual": residual})[1]["residual"]
+    return activations.parse(operator, activation), residual
+
+
+def _pair(out: Any) -> tuple[Any, Any]:
+    if out is None:
+        return None, None
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise ArgumentTypeError("max_pool: with return_indices=True, out must be a pair (y, indices)")
+    return out

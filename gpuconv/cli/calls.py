@@ -1,0 +1,136 @@
+"""``gpuconv explain`` and ``gpuconv tune``: a call that is given by the shapes of its arrays."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import gpuconv
+from gpuconv import _explain
+from gpuconv.cli.terminal import CommandError, as_json, table
+from gpuconv.cuda.call import device
+from gpuconv.rules.operators import OPERATORS
+
+_WORDS = ("auto_pad",)  # attributes that are no numbers
+_SWITCHES = {
+    "bias": "the call has a b",
+    "residual": "the call has a residual",
+    "return_indices": "MaxPool returns Indices",
+}
+
+
+def add(commands: Any) -> None:
+    """Add both commands to the parser's."""
+    about = "Print what a call on CUDA arrays would launch, and why; no device is needed."
+    parser = commands.add_parser("explain", help="what a call launches on a GPU, and why", description=about)
+    parser.add_argument("--arch", default="sm_90", metavar="NAME", help="architecture of the GPU (default: sm_90)")
+    parser.set_defaults(command=_explain_call)
+    _add_call(parser)
+    about = "Measure every kernel that can make a call; calls like it take the quickest one from then on."
+    parser = commands.add_parser("tune", help="measure the kernels of a call on this GPU", description=about)
+    parser.set_defaults(command=_tune_call)
+    _add_call(parser)
+
+
+def _add_call(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("operator", metavar="OPERATOR", help=f"one of {', '.join(OPERATORS)}")
+    parser.add_argument("x", metavar="X", type=extents, help="shape of x, as 8,64,56,56; of a gradient's forward call")
+    parser.add_argument("w", metavar="W", type=extents, nargs="?", help="shape of w, of what has weights")
+    parser.add_argument("--dtype", default="float32", metavar="NAME", help="of the arrays (default: float32)")
+    parser.add_argument("--layout", default="NCHW", metavar="NAME", help="NCHW or NHWC (default: NCHW)")
+    parser.add_argument("--precision", metavar="NAME", help="of products: ieee, tf32 or 3xtf32")
+    parser.add_argument("--activation", metavar="NAME", help="as relu")
+    for name, text in _SWITCHES.items():
+        parser.add_argument(_option(name), action="store_true", help=text)
+    attributes = parser.add_argument_group("attributes", "as ONNX names them: --pads 1,1,1,1 --strides 2,2")
+    for name in sorted({name for operator in OPERATORS.values() for name in operator.attributes}):
+        if name not in ("x_shape", "w_shape"):  # which the arrays have
+            attributes.add_argument(_option(name), type=str if name in _WORDS else numbers, metavar="…")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def extents(text: str) -> tuple[int, ...]:
+    """Read a shape: whole numbers with commas between them."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no shape, as 8,64,56,56") from None
+
+
+def numbers(text: str) -> int | list[int]:
+    """Read an attribute: one whole number, or several with commas between them."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number, nor several as 1,1") from None
+    return found if "," in text else found[0]
+
+
+def _keywords(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what the command line gives of a call's keywords."""
+    given = vars(arguments)
+    names = {name for operator in OPERATORS.values() for name in operator.attributes} - {"x_shape", "w_shape"}
+    names |= {"dtype", "layout", "precision", "activation", *_SWITCHES}
+    return {name: given[name] for name in sorted(names) if given[name] not in (None, False)}
+
+
+def _explain_call(arguments: argparse.Namespace) -> int:
+    call = (arguments.operator, arguments.x, arguments.w)
+    plan, lines = _explain.described(*call, arch=arguments.arch, **_keywords(arguments))
+    print(as_json(_facts(plan, lines)) if arguments.json else "\n".join(lines))
+    return 0
+
+
+def _facts(plan: Any, lines: list[str]) -> dict[str, Any]:
+    """Return a plan as JSON has it: the lines for people too."""
+    launches = [
+        {
+            "kernel": launch.variant.name,
+            "grid": list(launch.grid),
+            "threads": launch.variant.threads,
+            "shared_bytes": launch.shared_bytes,
+        }
+        for launch in plan.launches
+    ]
+    spaces = [{"bytes": nbytes, "use": use} for _, use, nbytes in plan.spaces]
+    return {"launches": launches, "workspaces": spaces, "reasons": list(plan.reasons), "text": lines}
+
+
+def _tune_call(arguments: argparse.Namespace) -> int:
+    reason = device.unavailable_reason()
+    if reason is not None:
+        raise CommandError(f"tune: kernels are measured on a CUDA device, and none was found ({reason})")
+    keywords = _keywords(arguments)
+    dtype, bias, residual = (keywords.pop(name, default) for name, default in (("dtype", "float32"), *_OPTIONAL))
+    shapes = _explain.array_shapes(
+        arguments.operator, arguments.x, arguments.w, bias=bias, residual=residual, dtype=dtype, **keywords
+    )
+    arrays = {name: gpuconv.to_device(array) for name, array in _drawn(shapes, dtype).items()}
+    asked = {"x_shape": arguments.x, "w_shape": arguments.w}
+    keywords |= {name: asked[name] for name in OPERATORS[arguments.operator].attributes if name in asked}
+    found = gpuconv.tune(arguments.operator, **arrays, **keywords)
+    rows = [[name, f"{seconds * 1e6:.1f}"] for name, seconds in found.items()]
+    print(as_json(found) if arguments.json else table(["kernel", "us"], rows))
+    return 0
+
+
+_OPTIONAL = (("bias", False), ("residual", False))
+
+
+def _drawn(shapes: Mapping[str, tuple[int, ...]], dtype: str) -> dict[str, Any]:
+    """Return random arrays, but Indices of zeros, by name."""
+    generator = np.random.default_rng(0)
+    if dtype == "bfloat16":
+        import ml_dtypes  # which gives NumPy this name
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    return {
+        name: np.zeros(shape, np.int64) if name == "indices" else generator.integers(0, 3, shape).astype(kind)
+        for name, shape in shapes.items()
+    }

@@ -1,0 +1,183 @@
+"""``gpuconv run``: one ONNX model on given or random inputs, with statistics, times and files of what came out."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuconv._errors import GpuconvError, printable
+from gpuconv.cli import inputs
+from gpuconv.cli.outputs import output_folder
+from gpuconv.cli.terminal import CommandError, Progress, as_json, table
+from gpuconv.cuda.call import device
+
+_PACKAGED = "onnx:"
+
+
+class Stopwatch:
+    """The backend's observer: collects each node's time and shows the progress."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.nodes: list[tuple[Any, float]] = []
+        self._progress = progress
+
+    def __call__(self, node: Any, index: int, count: int, seconds: float) -> None:
+        self.nodes.append((node, seconds))
+        self._progress.show(f"{index + 1}/{count} {node.op_type}")
+
+    @property
+    def total(self) -> float:
+        """Seconds in all nodes together."""
+        return sum(seconds for _, seconds in self.nodes)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run the model; print its inputs, outputs and, with ``--profile``, the time of each node. Return 0."""
+    if importlib.util.find_spec("onnx") is None:
+        raise CommandError("run: onnx is not installed; pip install 'gpuconv[onnx]'")
+    from gpuconv.onnx import backend
+
+    files, shapes = inputs.pairs(arguments.input), inputs.shapes(arguments.shape)
+    path = _path(arguments.model)
+    reason = device.unavailable_reason() if arguments.device == "cuda" else None
+    if reason is not None:
+        raise CommandError(f"run: no CUDA device was found ({reason}); leave out --device cuda to run on the CPU")
+    rep = backend.prepare(path, device=arguments.device)
+    arrays, lines = inputs.make(rep.inputs, files, arguments.seed, shapes)
+    with output_folder(arguments.output_dir) as folder:
+        if not arguments.json:
+            print(f"model {printable(arguments.model)} on {arguments.device}", *map(printable, lines), sep="\n")
+        try:
+            outputs, watch, seconds = _execute(rep, arrays)
+        except GpuconvError as error:
+            raise CommandError(f"{error}{inputs.hint(lines)}") from error
+        written = list(map(str, folder.write(outputs))) if folder else []
+        if arguments.json:
+            print(as_json(_facts(arguments, arrays, outputs, watch, seconds) | {"written": written}))
+            return 0
+        print(_statistics(outputs))
+        print(f"ran {len(watch.nodes)} nodes in {seconds * 1e3:.1f} ms")
+        if arguments.profile:
+            print("", _per_node(watch, _output_shapes(path, arrays)), "", _per_type(watch), sep="\n")
+        for file in written:
+            print(f"wrote {file}")
+    return 0
+
+
+def _facts(arguments: argparse.Namespace, arrays: Any, outputs: Any, watch: Stopwatch, seconds: float) -> Any:
+    """Return what is printed, as JSON has it."""
+    nodes = [
+        {"operator": node.op_type, "node": node.name or node.output[0], "seconds": took} for node, took in watch.nodes
+    ]
+    return {
+        "model": arguments.model,
+        "device": arguments.device,
+        "inputs": {name: {"dtype": array.dtype.name, "shape": list(array.shape)} for name, array in arrays.items()},
+        "outputs": {name: _numbers(value) for name, value in outputs.items()},
+        "nodes": len(nodes),
+        "seconds": seconds,
+    } | ({"profile": nodes} if arguments.profile else {})
+
+
+def _path(model: str) -> Path:
+    """Return the model's path; "onnx:NAME" is a network that the onnx package ships as test data."""
+    if not model.startswith(_PACKAGED):
+        return Path(model)
+    import onnx.backend.test
+
+    data = Path(onnx.backend.test.__file__).parent / "data"
+    networks = {path.stem: path for path in data.glob("light/*.onnx")}
+    name = model.removeprefix(_PACKAGED)
+    if name not in networks:
+        there = ", ".join(sorted(networks)) or "none"
+        raise CommandError(f"{model}: the onnx package has no such network; it has {there}")
+    return networks[name]
+
+
+def _execute(rep: Any, arrays: Mapping[str, Any]) -> tuple[dict[str, Any], Stopwatch, float]:
+    with Progress() as progress, np.errstate(all="ignore"):  # an overflow in a model is its result, not our message
+        watch = Stopwatch(progress)
+        start = time.perf_counter()
+        outputs = rep.run(dict(arrays), observer=watch)
+        seconds = time.perf_counter() - start
+    return dict(zip(rep.output_names, outputs, strict=True)), watch, seconds
+
+
+def _statistics(outputs: Mapping[str, Any]) -> str:
+    rows = [[printable(name), *_cells(value)] for name, value in outputs.items()]
+    return table(["output", "dtype", "shape", "min", "mean", "max"], rows, left=3)
+
+
+def _cells(value: Any) -> list[str]:
+    found = _numbers(value)
+    shape = str(tuple(found["shape"])) if "shape" in found else "-"
+    return [found["dtype"], shape, *(f"{found[name]:.6g}" if name in found else "-" for name in ("min", "mean", "max"))]
+
+
+def _numbers(value: Any) -> dict[str, Any]:
+    """Return an output's dtype and shape, or its type where it is no array; with statistics where it has numbers."""
+    if not isinstance(value, np.ndarray):
+        return {"dtype": type(value).__name__}
+    kind = {"dtype": value.dtype.name, "shape": list(value.shape)}
+    small = value.dtype.type.__module__.startswith("ml_dtypes")  # bfloat16 and its like
+    if value.size == 0 or not (small or value.dtype.kind in "biuf"):
+        return kind
+    numbers = value.astype(np.float32) if small else value
+    with np.errstate(all="ignore"):
+        found = numbers.min(), numbers.mean(dtype=np.float64), numbers.max()
+    return kind | dict(zip(("min", "mean", "max"), map(float, found), strict=True))
+
+
+def _per_node(watch: Stopwatch, shapes: Mapping[str, str]) -> str:
+    rows = [
+        [
+            node.op_type,
+            printable(node.name or node.output[0]),
+            shapes.get(node.output[0], "?"),
+            *_times(seconds, watch.total),
+        ]
+        for node, seconds in watch.nodes
+    ]
+    return table(["operator", "node", "output shape", "ms", "share"], rows, left=3)
+
+
+def _per_type(watch: Stopwatch) -> str:
+    groups: dict[str, list[float]] = {}
+    for node, seconds in watch.nodes:
+        groups.setdefault(node.op_type, []).append(seconds)
+    slowest_first = sorted(groups.items(), key=lambda item: -sum(item[1]))
+    rows = [[op_type, str(len(each)), *_times(sum(each), watch.total)] for op_type, each in slowest_first]
+    rows.append(["all", str(len(watch.nodes)), *_times(watch.total, watch.total)])
+    return table(["operator", "nodes", "ms", "share"], rows)
+
+
+def _times(seconds: float, total: float) -> list[str]:
+    return [f"{seconds * 1e3:.3f}", f"{seconds / total if total else 0:.1%}"]
+
+
+def _output_shapes(path: Path, arrays: Mapping[str, Any]) -> dict[str, str]:
+    """Return the shapes that ONNX infers for every value when the inputs have those of ``arrays``, as text."""
+    import onnx
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+        for value in model.graph.input:
+            if value.name in arrays:
+                shape = arrays[value.name].shape
+                value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape))
+        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception:  # a model may run and yet be too large or too odd for inference: the table then says "?"
+        return {}
+    values = [value for value in (*graph.value_info, *graph.output) if value.type.tensor_type.HasField("shape")]
+    return {value.name: _shape(value.type.tensor_type.shape.dim) for value in values}
+
+
+def _shape(dims: Any) -> str:
+    extents = [str(dim.dim_value) if dim.HasField("dim_value") else "?" for dim in dims]
+    return f"({', '.join(extents)}{',' if len(extents) == 1 else ''})"

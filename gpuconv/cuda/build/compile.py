@@ -1,0 +1,302 @@
+"""From a variant to what a device loads, through the cache on disk."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuconv._errors import ArgumentError, CompileError, DeviceError
+from gpuconv._turns import turn
+from gpuconv.cuda.build import cache, nvrtc, pack, sources
+from gpuconv.cuda.build.variant import Variant
+
+_OLDEST = (8, 0)
+_FIRST_WITH_FEATURES = (9, 0)  # from here on "a" stands for all that one capability has, and no other
+_OPTIONS = ("--std=c++17", "--ptxas-options=-v")  # never -ftz or -use_fast_math: results would change
+_LINE_INFO = "--generate-line-info"
+_REGISTERS_AT_ONCE = 8  # of a thread that a launch gets
+
+_EXPECTED = re.compile(  # lines of the log that hold no remark
+    r"ptxas info +: (\d+ bytes gmem|Compiling entry|Function properties|Used \d+ reg|Compile time)"
+    r"|ptxas +\. +\d+ bytes stack frame"
+)
+
+_locks: dict[tuple[int, str], threading.Lock] = {}
+_LONGEST = 120.0  # seconds that a compilation takes; who has waited so long for another's makes its own
+_warned = threading.Lock()  # taken by the first warning, never given back
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the assembler says of a kernel.
+
+    Attributes
+    ----------
+    registers : int
+        Per thread.
+    stack_bytes, spill_stores, spill_loads : int
+        Bytes per thread in local memory, and of those moved because registers ran out.
+    shared_bytes : int
+        Static shared memory per block.
+    barriers : int
+    remarks : tuple of str
+        Warnings, and whatever else it says.
+    """
+
+    registers: int
+    stack_bytes: int
+    spill_stores: int
+    spill_loads: int
+    shared_bytes: int
+    barriers: int
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """One variant for one architecture, on disk.
+
+    Attributes
+    ----------
+    path : Path
+        A cubin, or PTX.
+    log : str
+        The compiler's.
+    content : bytes
+        What the file held when it was looked at, or written.
+    seconds : float or None
+        What compiling took; None where the file was there.
+    """
+
+    path: Path
+    log: str
+    content: bytes = field(repr=False)
+    seconds: float | None
+
+
+def architecture(capability: tuple[int, int]) -> str:
+    """Return what to compile for so that a device of this compute capability can run it.
+
+    Usually the capability's own architecture: ``sm_80``, ``sm_90a``, without a look at NVRTC where packed kernels are
+    for it. For a device newer than NVRTC it is the newest that NVRTC knows, as PTX (``compute_120``), which the driver
+    compiles; the first time with a RuntimeWarning.
+
+    Raises
+    ------
+    DeviceError
+        Where the device is too old.
+    CompileError
+        Where NVRTC is not installed, and no packed kernels are for the device.
+    """
+    text = _dotted(capability)
+    if capability < _OLDEST:
+        raise DeviceError(f"gpuconv needs compute capability {_dotted(_OLDEST)} or newer, this device has {text}")
+    packed, own = pack.in_use(), _names(capability)[-1]
+    if packed is not None and own in packed.architectures:
+        return own
+    known = [one for one in nvrtc.capabilities() if _OLDEST <= one <= capability]
+    if not known:
+        raise DeviceError(
+            f"NVRTC {nvrtc.version()} does not compile for compute capability {text} any more; install an older one"
+        )
+    if known[-1] == capability:
+        return _names(capability)[-1]
+    newest = "compute_{}{}".format(*known[-1])
+    if _warned.acquire(blocking=False):
+        warnings.warn(
+            f"NVRTC {nvrtc.version()} does not know compute capability {text}: kernels are compiled to PTX for "
+            f"{newest}, and by the driver from there; a newer NVRTC does better (pip install -U nvidia-cuda-nvrtc)",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return newest
+
+
+def checked(name: str) -> str:
+    """Return an architecture that somebody named.
+
+    Raises
+    ------
+    ArgumentError
+        Where NVRTC does not know it, or gpuconv does not run on it.
+    """
+    names = [name for one in nvrtc.capabilities() if one >= _OLDEST for name in _names(one)]
+    if name not in names:
+        raise ArgumentError(f"unknown architecture {name!r}; NVRTC {nvrtc.version()} compiles for {', '.join(names)}")
+    return name
+
+
+def _names(capability: tuple[int, int]) -> list[str]:
+    plain = "sm_{}{}".format(*capability)
+    return [plain, plain + "a"] if capability >= _FIRST_WITH_FEATURES else [plain]
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return "{}.{}".format(*capability)
+
+
+def cubin(variant: Variant, architecture: str) -> bytes:
+    """Return what to load: a cubin for ``sm_…``, PTX for ``compute_…``; packed, or compiled if need be.
+
+    Raises
+    ------
+    CompileError
+        Where the variant does not compile, with the compiler's log, or so that it would wait for registers for ever, or
+        the compiler is not installed.
+    """
+    content, log, compiler = _packed(variant, architecture) or _built(variant, architecture)
+    reason = _starved(variant, log)
+    if reason is not None:
+        raise CompileError(f"{variant.name} for {architecture}, by {compiler}, would not run: {reason}")
+    return content
+
+
+def _packed(variant: Variant, architecture: str) -> tuple[bytes, str, str] | None:
+    packed = pack.in_use()
+    found = None if packed is None else packed.find(packed_key(variant, architecture))
+    return None if packed is None or found is None else (*found, packed.compiler)
+
+
+def _built(variant: Variant, architecture: str) -> tuple[bytes, str, str]:
+    try:
+        built = build(variant, architecture)
+    except CompileError as error:
+        packed = pack.in_use()
+        if packed is None:
+            raise
+        name = f"{variant.name} for {architecture}"
+        raise CompileError(
+            f"the packed kernels {packed.path} lack {name} as its source is here, and {error}"
+        ) from error
+    return built.content, built.log, f"NVRTC {nvrtc.version()}"
+
+
+def packed_key(variant: Variant, architecture: str) -> str:
+    """Return under which key a variant is packed: of all that makes it but the compiler."""
+    return cache.key(sources.source(variant), architecture, *_OPTIONS)
+
+
+def _starved(variant: Variant, log: str) -> str | None:
+    """Return why warps that hand registers to each other would miss some; None where all is well."""
+    ignored = re.search(r"^.*setmaxnreg.*ignored.*$", log, re.MULTILINE)
+    if ignored is not None:
+        return ignored[0].strip()
+    found = read(log)
+    given = None if found is None else -(-found.registers // _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE
+    if given is None or given >= variant.least_registers:
+        return None
+    return f"its threads begin with {given} registers, and need {variant.least_registers} to share"
+
+
+def ptx(variant: Variant, architecture: str, line_info: bool = True) -> str:
+    """Return the PTX from which NVRTC makes the cubin for ``sm_…``, by default with lines of ``kernels_cu/...``."""
+    virtual = architecture.replace("sm_", "compute_")
+    return build(variant, virtual, options=(_LINE_INFO,) if line_info else ()).content.decode()
+
+
+def report(variant: Variant, architecture: str) -> Report:
+    """Return what the assembler said of a variant, which is compiled if need be.
+
+    Raises
+    ------
+    CompileError
+        As `cubin`, and for PTX, which only the driver assembles.
+    """
+    found = read(build(variant, architecture).log)
+    if found is None:
+        raise CompileError(f"{variant.name} for {architecture}: the compiler does not report registers")
+    return found
+
+
+def read(log: str) -> Report | None:
+    """Return what a compiler's log holds; None if it is not of the assembler."""
+    used = re.search(r"Used (\d+) registers(.*)", log)
+    if used is None:
+        return None
+    return Report(
+        registers=int(used[1]),
+        stack_bytes=_total(r"(\d+) bytes stack frame", log),
+        spill_stores=_total(r"(\d+) bytes spill stores", log),
+        spill_loads=_total(r"(\d+) bytes spill loads", log),
+        shared_bytes=_total(r"(\d+) bytes smem", used[2]),
+        barriers=_total(r"used (\d+) barriers", used[2]),
+        remarks=tuple(line.strip() for line in log.splitlines() if line.strip() and not _EXPECTED.match(line)),
+    )
+
+
+def _total(pattern: str, text: str) -> int:
+    return sum(map(int, re.findall(pattern, text)))
+
+
+def build(
+    variant: Variant,
+    architecture: str,
+    folder: Path | None = None,
+    options: tuple[str, ...] = (),
+    for_others: bool = False,
+) -> Built:
+    """Compile a variant unless it is in the cache; threads that want the same wait for the first.
+
+    Parameters
+    ----------
+    variant : Variant
+    architecture : str
+    folder : Path, optional
+        Use this cache and no other. By default the user's, and where that cannot be written a temporary one.
+    options : tuple of str
+        More options for the compiler.
+    for_others : bool
+        Let others read what is written to ``folder``.
+
+    Raises
+    ------
+    CompileError
+        As `cubin`.
+    OSError
+        Where ``folder`` is given and cannot be written, or others can write to it.
+    """
+    source, options = sources.source(variant), (*_OPTIONS, *options)
+    key = cache.key(source, architecture, *options, nvrtc.identity())
+    title = f"{variant.name}.{architecture}"
+    lock = _locks.setdefault((os.getpid(), key), threading.Lock())  # a forked child does not wait for its parent's
+    with turn(lock, _LONGEST):
+        for place in _places(folder):
+            entry = cache.find(place, title, key)
+            if entry is not None:
+                return Built(*entry, seconds=None)
+        start = time.perf_counter()
+        content, log = nvrtc.build(variant.name, source, architecture, options)
+        seconds = time.perf_counter() - start
+        suffix = ".ptx" if architecture.startswith("compute_") else ".cubin"
+        if folder is not None:
+            return Built(*cache.store(folder, title, key, suffix, content, log, for_others=for_others), seconds)
+        return Built(*_store_somewhere(title, key, suffix, content, log), seconds)
+
+
+def _places(folder: Path | None) -> Iterator[Path]:
+    for place in (folder,) if folder is not None else (cache.folder(), cache.private.existing()):
+        if place is not None:
+            yield place
+
+
+def _store_somewhere(title: str, key: str, suffix: str, content: bytes, log: str) -> cache.Entry:
+    usual = cache.folder()
+    reason: OSError | None = None
+    if usual is not None:
+        try:
+            return cache.store(usual, title, key, suffix, content, log)
+        except OSError as error:  # read-only, full, not a folder, others can write to it
+            reason = error
+    try:
+        return cache.store(cache.private.make(), title, key, suffix, content, log)
+    except OSError as error:
+        failures = "; ".join(str(one) for one in (reason, error) if one is not None)
+        raise CompileError(
+            f"{title} cannot be stored ({failures}); set GPUCONV_CACHE_DIR to a folder with space"
+        ) from error

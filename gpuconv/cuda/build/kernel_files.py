@@ -1,0 +1,47 @@
+"""Where the CUDA sources are, and what is in them: from a checkout, an installed package or a zipped one."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from gpuconv._errors import CompileError
+
+_INCLUDE = re.compile(r'^[^\S\n]*#[^\S\n]*include[^\S\n]*"([^"]+)"', re.MULTILINE)
+
+
+@cache
+def folder() -> Any:  # a Traversable, whose module is another in Python 3.10
+    """Return the folder ``kernels_cu``: part of the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[2]
+    packaged, beside = (parent / "kernels_cu" for parent in (package, package.parent))
+    for each in (packaged, beside):
+        if each.is_dir():
+            return each
+    zipped = resources.files("gpuconv") / "kernels_cu"
+    if zipped.is_dir():
+        return zipped
+    raise CompileError(f"the CUDA sources are neither in {packaged} nor in {beside}; install gpuconv again")
+
+
+def text(root: Any, path: str) -> str:
+    """Return what a file of a folder of sources holds.
+
+    Raises
+    ------
+    CompileError
+        It cannot be read.
+    """
+    try:
+        found: str = root.joinpath(*path.split("/")).read_text(encoding="utf-8")
+    except OSError as error:
+        raise CompileError(f"kernels_cu/{path} cannot be read: {error}") from error
+    return found
+
+
+def headers(text: str) -> list[str]:
+    """Return the paths of the headers that a text, or a line, includes by ``#include "base/ptx.cuh"``."""
+    return _INCLUDE.findall(text)

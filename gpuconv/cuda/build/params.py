@@ -1,0 +1,104 @@
+"""What structs passed to kernels by value hold: how it is packed, and which indices it needs.
+
+``Index`` in CUDA is ``int`` where ``wide`` is false, else ``long long``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuconv._errors import ArgumentError
+from gpuconv.cuda.build import structs
+
+FINISH = "finish"  # the field of what comes after the sums; where nothing does, it is all zeros and may be left out
+_DIVISOR = "divisor"  # the first member of a Divider
+_LATER = (structs.POINTER, structs.MAP)
+INDEX_LIMIT = 2**31 - 2**16  # of an offset or a coordinate in 32 bits; the rest is room to round up to tiles
+_WIDE_LIMIT = 2**63 - 2**32
+
+
+def division(divisor: int, wide: bool) -> tuple[int, ...]:
+    """Return the fields of the ``Divider`` for one divisor; 0 stands for an empty axis, whose numbers are never split.
+
+    In 32 bits the quotient of n is ``(high word of n * multiplier + n) >> shift``: Granlund and Montgomery, "Division
+    by invariant integers using multiplication" (PLDI 1994), for n below 2**31.
+    """
+    divisor = max(divisor, 1)
+    if wide:
+        return (divisor,)
+    shift = (divisor - 1).bit_length()
+    return divisor, (2**32 * (2**shift - divisor)) // divisor + 1, shift
+
+
+def array_fields(name: str, strides: Sequence[int], extent: Sequence[int] | None = None) -> dict[str, Any]:
+    """Return what such fields hold for one array."""
+    batch, channel, *spatial = strides
+    found: dict[str, Any] = {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": spatial}
+    return found if extent is None else found | {f"{name}_extent": extent}
+
+
+def pack(layout: np.dtype[Any], fields: Mapping[str, Any]) -> bytes:
+    """Return a struct's bytes; pointers, maps and ``FINISH`` may be left out, every other member must be given.
+
+    Structs inside are mappings, arrays of structs sequences of those, a ``Divider`` is its divisor. A path,
+    ``common.finish``, replaces what a struct inside was given.
+    """
+    struct = np.zeros((), layout)
+    _fill(struct, {name: value for name, value in fields.items() if "." not in name})
+    for path, value in fields.items():
+        if "." in path:
+            *outer, name = path.split(".")
+            inside = struct
+            for member in outer:
+                inside = inside[member]
+            _set(inside, name, value)
+    return struct.tobytes()
+
+
+def _fill(struct: np.ndarray[Any, Any], fields: Mapping[str, Any]) -> None:
+    names = struct.dtype.names or ()
+    zeros = {FINISH, *(name for name in names if struct.dtype[name] in _LATER)}
+    missing = [name for name in names if name not in fields and name not in zeros]
+    if missing or not set(fields) <= set(names):
+        raise KeyError(f"fields missing: {missing}, fields unknown: {sorted(set(fields) - set(names))}")
+    for name, value in fields.items():
+        _set(struct, name, value)
+
+
+def _set(struct: np.ndarray[Any, Any], name: str, value: Any) -> None:
+    kind = struct.dtype[name]
+    members = kind.base.names
+    if members is None:
+        struct[name] = value
+    elif members[0] == _DIVISOR:
+        wide = len(members) == 1
+        struct[name] = [division(each, wide) for each in value] if kind.shape else division(value, wide)
+    elif kind.shape:
+        for place, entry in enumerate(value):
+            _fill(struct[name][place : place + 1].reshape(()), entry)
+    else:
+        _fill(struct[name], value)
+
+
+def span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return how many elements lie between the outermost ones of an array."""
+    return sum((extent - 1) * abs(stride) for extent, stride in zip(shape, strides, strict=True) if extent > 1)
+
+
+def needs_wide(operator: str, magnitudes: Sequence[int]) -> bool:
+    """Tell whether offsets and coordinates of these magnitudes need 64-bit indices.
+
+    Raises
+    ------
+    ArgumentError
+        Where even 64 bits are not enough to compute with them.
+    """
+    largest = max(magnitudes, default=0)
+    if largest >= _WIDE_LIMIT:
+        raise ArgumentError(
+            f"{operator}: coordinates up to {largest} do not fit into the 64-bit indices of CUDA kernels"
+        )
+    return largest >= INDEX_LIMIT

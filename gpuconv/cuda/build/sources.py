@@ -1,0 +1,79 @@
+"""One variant's whole CUDA source: its file with the headers inlined, then a generated entry."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gpuconv._errors import CompileError
+from gpuconv.cuda.build import kernel_files
+from gpuconv.cuda.build.variant import Variant
+
+_ONCE = re.compile(r"\s*#\s*pragma\s+once\b")
+
+
+def source(variant: Variant) -> str:
+    """Return what the compiler is given for a variant.
+
+    Headers are named from ``kernels_cu`` on, ``#include "base/ptx.cuh"``, and stand where they are first named, once
+    each. ``#line`` keeps messages and line information at ``kernels_cu/...``.
+
+    Raises
+    ------
+    CompileError
+        Where the file or a header does not exist.
+    """
+    lines = [*_inlined(kernel_files.folder(), variant.source, set()), *_entry(variant)]
+    return "\n".join(lines) + "\n"
+
+
+def _inlined(root: Any, path: str, seen: set[str]) -> Iterator[str]:
+    seen.add(path)
+    yield f'#line 1 "kernels_cu/{path}"'
+    for number, line in enumerate(kernel_files.text(root, path).split("\n"), 1):
+        included = kernel_files.headers(line)
+        if included:
+            header = included[0]
+            if not root.joinpath(*header.split("/")).is_file():
+                raise CompileError(
+                    f'kernels_cu/{path}({number}) includes "{header}", but there is no kernels_cu/{header}'
+                )
+            if header not in seen:
+                yield from _inlined(root, header, seen)
+            yield f'#line {number + 1} "kernels_cu/{path}"'
+        else:
+            yield "" if _ONCE.match(line) else line
+
+
+def _entry(variant: Variant) -> Iterator[str]:
+    """Yield the ``extern "C"`` kernel, after assertions that its parameter is laid out as it was read."""
+    arguments = f"<{', '.join(variant.arguments)}>" if variant.arguments else ""
+    yield f'#line 1 "{variant.name}"'
+    yield f"using EntryParameter = {variant.parameter};"
+    yield from _assertions(variant)
+    yield f'extern "C" __global__ void __launch_bounds__({variant.threads}, {variant.blocks_per_sm})'
+    yield f"{variant.name}(const __grid_constant__ EntryParameter p)"
+    yield f"{{ {variant.function}{arguments}(p); }}"
+
+
+def _assertions(variant: Variant) -> Iterator[str]:
+    for member, offset, size in _members(variant.layout):
+        # NVRTC has neither offsetof nor __builtin_offsetof; this is what its front end makes of them elsewhere.
+        there = f"__INTADDR__(&((EntryParameter*)0)->{member}) == {offset}"
+        message = f"{variant.parameter}: {member} is not at byte {offset} with {size} bytes, as in its NumPy layout"
+        yield f'static_assert({there} && sizeof(EntryParameter::{member}) == {size}, "{message}");'
+    size = variant.layout.itemsize
+    message = f"{variant.parameter} does not have the {size} bytes of its NumPy layout"
+    yield f'static_assert(sizeof(EntryParameter) == {size}, "{message}");'
+
+
+def _members(layout: np.dtype[Any], path: str = "", start: int = 0) -> Iterator[tuple[str, int, int]]:
+    """Yield every member as (name, offset, bytes); of structs inside it those too, of arrays their first element's."""
+    for name, field in (layout.fields or {}).items():
+        kind, offset = field[:2]
+        yield path + name, start + offset, kind.itemsize
+        first = path + name + "[0]" * len(kind.shape)
+        yield from _members(kind.base, first + ".", start + offset)

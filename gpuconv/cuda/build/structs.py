@@ -1,0 +1,276 @@
+"""The structs that kernels take, as their CUDA sources declare them: the one description of each.
+
+A struct is read where it is found by its name: in a file, or in the headers that this includes. What can be read are
+plain members, templates, their full specialisations, aliases and one level of bases; anything else is an error. The
+generated entry of every kernel asserts the size and every offset, which proves what was read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuconv._errors import CompileError
+from gpuconv.cuda.build import kernel_files
+
+POINTER = np.dtype("<u8")
+_SCALARS = {
+    "bool": "?",
+    "char": "<i1",
+    "unsigned char": "<u1",
+    "short": "<i2",
+    "unsigned short": "<u2",
+    "int": "<i4",
+    "unsigned": "<u4",
+    "unsigned int": "<u4",
+    "long long": "<i8",
+    "unsigned long long": "<u8",
+    "float": "<f4",
+    "double": "<f8",
+}
+MAP = np.dtype(("<u8", (16,)))  # a CUtensorMap
+_MAP_ALIGNMENT = 64
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_DECLARATORS = r"\w+(?:\[\w+\])*(?:, \w+(?:\[\w+\])*)*"
+_MEMBERS = re.compile(rf"(?P<type>\w+(?: \w+)*?(?:<.*>)?\*?) (?P<names>{_DECLARATORS})")
+_NO_MEMBER = re.compile(r"(?:static |using |template |enum(?: class)?(?: \w+)? \{[^}]*\}$)|.*__device__")
+_DECLARED = re.compile(
+    r"""^(?:using\ (?P<other>\w+)\ =\ (?P<alias>[^;]+);
+    |(?:template\ <(?P<parameters>[^<>]*)>\s+)?struct\ (?P<name>\w+)(?:<(?P<given>[^{;]*)>)?
+     (?:\ :\ (?P<base>[^{;]+?))?\s*\{)""",
+    re.MULTILINE | re.VERBOSE,
+)
+_WORD, _ENDS, _BRACES = re.compile(r"\w+"), re.compile(r"[;{}]"), re.compile(r"[{}]")
+_CONSTANTS = re.compile(r"^ *(?:static )?constexpr int (\w+ = [^;]+);", re.MULTILINE)
+
+
+class _Type(NamedTuple):
+    dtype: np.dtype[Any]
+    alignment: int
+    derived: bool = False
+
+
+class _Declaration(NamedTuple):
+    path: str
+    parameters: str | None
+    base: str | None
+    body: str
+
+
+def layout(name: str, source: str) -> np.dtype[Any]:
+    """Return the layout of a CUDA type, ``ConvParams<int, 3>``, that a file of ``kernels_cu`` has.
+
+    Raises
+    ------
+    CompileError
+        There is none, or it has what cannot be read.
+    """
+    return _type(kernel_files.folder(), source, name).dtype
+
+
+def constant(name: str, source: str) -> int:
+    """Return an integer that a file of ``kernels_cu``, or a header of it, declares as ``constexpr int``.
+
+    Raises
+    ------
+    CompileError
+        There is none, or it is not written as a number, or there are several.
+    """
+    return _constant(kernel_files.folder(), source, name)
+
+
+def place(found: np.dtype[Any], name: str) -> str | None:
+    """Return the path to a member of that name, ``common.finish``, in a struct or those inside it; None without one."""
+    for member in found.names or ():
+        if member == name:
+            return name
+        inside = place(found[member], name)
+        if inside is not None:
+            return f"{member}.{inside}"
+    return None
+
+
+def offset(found: np.dtype[Any], path: str) -> int:
+    """Return where a member begins in a struct, in bytes; ``common.x`` is x of the struct ``common``."""
+    total = 0
+    for name in path.split("."):
+        assert found.fields is not None, f"{path}: {name} is in no struct"
+        found, at = found.fields[name][:2]
+        total += at
+    return total
+
+
+# ---------------------------------------------------------------- types
+
+
+@cache
+def _type(root: Any, path: str, name: str) -> _Type:
+    """Return a type as a file knows it, by what the file or a header of it declares."""
+    if name.endswith("*"):
+        return _Type(POINTER, 8)
+    if name in _SCALARS:
+        dtype = np.dtype(_SCALARS[name])
+        return _Type(dtype, dtype.itemsize)
+    if name == "CUtensorMap":
+        return _Type(MAP, _MAP_ALIGNMENT)
+    bare, _, given = name.partition("<")
+    arguments = _arguments(given.removesuffix(">"))
+    found = _declaration(root, path, bare, ", ".join(arguments))
+    return _type(root, path, found) if isinstance(found, str) else _struct(root, path, name, found, arguments)
+
+
+def _struct(root: Any, path: str, name: str, found: _Declaration, arguments: tuple[str, ...]) -> _Type:
+    where = f"kernels_cu/{found.path}: struct {name}"
+    bound = _bound(where, found.parameters, arguments)
+    fields: dict[str, tuple[Any, int]] = {}
+    end, alignment = 0, 1
+    if found.base is not None:
+        base = _type(root, path, _with_arguments(found.base, bound))
+        if base.derived or base.dtype.fields is None:  # members may then begin in the base's padding
+            raise CompileError(f"{where}: only a struct that has no base can be its base, not {found.base}")
+        fields = {member: (field[0], field[1]) for member, field in base.dtype.fields.items()}
+        end, alignment = base.dtype.itemsize, base.alignment
+    for kind, declarator in _members(where, found.body):
+        member, *lengths = declarator.replace("]", "").split("[")
+        inner = _type(root, path, _with_arguments(kind, bound))
+        shape = tuple(_length(root, found.path, bound.get(length, length)) for length in lengths)
+        begin = -(-end // inner.alignment) * inner.alignment
+        fields[member] = np.dtype((inner.dtype, shape)) if shape else inner.dtype, begin
+        end, alignment = begin + fields[member][0].itemsize, max(alignment, inner.alignment)
+    if not fields:
+        raise CompileError(f"{where} has no members")
+    formats, offsets = zip(*fields.values(), strict=True)
+    size = -(-end // alignment) * alignment
+    described: Any = {"names": list(fields), "formats": formats, "offsets": offsets, "itemsize": size}
+    return _Type(np.dtype(described), alignment, found.base is not None)
+
+
+def _bound(where: str, parameters: str | None, arguments: tuple[str, ...]) -> Mapping[str, str]:
+    """Return the template's arguments by the names of its parameters; a specialisation has none."""
+    if parameters is None:
+        return {}
+    names = [each.split()[-1] for each in parameters.split(",") if each]
+    if len(names) != len(arguments):
+        raise CompileError(f"{where} has {len(arguments)} arguments for the {len(names)} parameters of its template")
+    return dict(zip(names, arguments, strict=True))
+
+
+def _with_arguments(name: str, bound: Mapping[str, str]) -> str:
+    """Return a type's name with a template's arguments in place of its parameters."""
+    return _WORD.sub(lambda word: bound.get(word[0], word[0]), name) if bound else name
+
+
+def _arguments(given: str) -> tuple[str, ...]:
+    """Return the arguments of ``ConvParams<int, 3>, 4``: two."""
+    found, depth = [""], 0
+    for character in given:
+        depth += (character == "<") - (character == ">")
+        if character == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += character
+    return tuple(argument.strip() for argument in found) if given else ()
+
+
+def _members(where: str, body: str) -> Iterator[tuple[str, str]]:
+    """Yield a struct's members: the type, the name with its lengths."""
+    for statement in _statements(body):
+        if _NO_MEMBER.match(statement):
+            continue
+        found = _MEMBERS.fullmatch(statement.replace("const ", ""))
+        several = found is not None and found["type"].endswith("*") and "," in found["names"]
+        if found is None or several:
+            raise CompileError(f"{where}: its member '{statement}' cannot be read")
+        for declarator in found["names"].split(", "):
+            yield found["type"], declarator
+
+
+def _statements(body: str) -> Iterator[str]:
+    """Yield a struct's declarations without what ends them, each in one line."""
+    begin = depth = 0
+    for mark in _ENDS.finditer(body):
+        depth += (mark[0] == "{") - (mark[0] == "}")
+        function = mark[0] == "}" and "(" in body[begin : mark.end()]
+        if depth == 0 and (mark[0] == ";" or function):
+            statement = " ".join(body[begin : mark.start() if mark[0] == ";" else mark.end()].split())
+            begin = mark.end()
+            if statement:
+                yield statement
+
+
+def _length(root: Any, path: str, length: str) -> int:
+    return int(length) if length.isdigit() else _constant(root, path, length)
+
+
+# ---------------------------------------------------------------- files
+
+
+@cache
+def _declaration(root: Any, path: str, name: str, arguments: str) -> _Declaration | str:
+    """Return a struct, its specialisation for these arguments before its template; of an alias, what it stands for."""
+    for file in _visible(root, path):
+        text = _text(root, file)
+        found = {match["given"]: match for match in _declared(root, file).get(name, ())} if name in text else {}
+        match = found.get(arguments, found.get(None))
+        if match is not None:
+            if match["alias"]:
+                return match["alias"]
+            if any(given and one["parameters"] for given, one in found.items()):
+                raise CompileError(f"kernels_cu/{file}: struct {name} has partial specialisations: it cannot be read")
+            parameters = match["parameters"] or "" if match["given"] is None else None
+            return _Declaration(file, parameters, match["base"], _body(text[match.end() :]))
+    raise CompileError(f"kernels_cu/{path} and its headers declare no struct {name} that can be read")
+
+
+@cache
+def _declared(root: Any, path: str) -> Mapping[str, list[re.Match[str]]]:
+    """Return the beginnings of a file's structs, and its aliases, by name."""
+    found: dict[str, list[re.Match[str]]] = {}
+    for match in _DECLARED.finditer(_text(root, path)):
+        found.setdefault(match["name"] or match["other"], []).append(match)
+    return found
+
+
+def _body(text: str) -> str:
+    """Return what stands before the brace that ends a struct."""
+    depth = 1
+    for mark in _BRACES.finditer(text):
+        depth += 1 if mark[0] == "{" else -1
+        if depth == 0:
+            return text[: mark.start()]
+    return text
+
+
+@cache
+def _constant(root: Any, path: str, name: str) -> int:
+    for file in _visible(root, path):
+        text = _text(root, file)
+        declared = ", ".join(_CONSTANTS.findall(text)).split(", ") if name in text else []
+        values = {value for each, _, value in (one.partition(" = ") for one in declared) if each == name}
+        if len(values) == 1 and (value := values.pop()).isdigit():
+            return int(value)
+    raise CompileError(f"kernels_cu/{path} and its headers declare no constant {name} as a number, or several")
+
+
+def _visible(root: Any, path: str, seen: set[str] | None = None) -> Iterator[str]:
+    """Yield a file and the headers that it includes, as far as somebody looks."""
+    seen = set() if seen is None else seen
+    if path not in seen:
+        seen.add(path)
+        yield path
+        for header in _headers(root, path):
+            yield from _visible(root, header, seen)
+
+
+@cache
+def _headers(root: Any, path: str) -> tuple[str, ...]:
+    return tuple(kernel_files.headers(_text(root, path)))
+
+
+@cache
+def _text(root: Any, path: str) -> str:
+    return _COMMENT.sub("", kernel_files.text(root, path))

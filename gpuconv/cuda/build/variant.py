@@ -1,0 +1,138 @@
+"""Kernels as the sources have them, and as they are compiled: templates, and their variants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuconv.cuda.build import structs
+from gpuconv.rules import dtypes
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One instantiation of a kernel template.
+
+    Attributes
+    ----------
+    name : str
+        Of the ``extern "C"`` entry, as profilers show it: ``conv_float32_3d_128x128x16_uniform``.
+    source : str
+        File in ``kernels_cu``.
+    function : str
+        The ``__device__`` template that the entry calls with its one parameter.
+    arguments : tuple of str
+        The template's arguments, in C++.
+    parameter : str
+        C++ type of the one parameter, a struct passed by value.
+    threads, blocks_per_sm : int
+        ``__launch_bounds__``.
+    architectures : tuple of str
+        Those that it compiles for; empty: all.
+    least_registers : int
+        That a thread must have from the start, for warps to hand to each other.
+    """
+
+    name: str
+    source: str
+    function: str
+    arguments: tuple[str, ...]
+    parameter: str
+    threads: int
+    blocks_per_sm: int
+    architectures: tuple[str, ...] = ()
+    least_registers: int = 0
+
+    def compiles_for(self, architecture: str) -> bool:
+        """Tell whether the kernel has what this architecture has."""
+        return not self.architectures or architecture in self.architectures
+
+    @property
+    def layout(self) -> np.dtype[Any]:
+        """Of the parameter's struct, as the source declares it."""
+        return structs.layout(self.parameter, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One ``__device__`` template, with what all its variants share.
+
+    Attributes
+    ----------
+    source, function : str
+    parameter : str
+        The struct that it takes. With ``{index}`` and ``{rank}``, as in ``CopyParams<{index}, {rank}>``, the kernel is
+        a template on these too, right after its types.
+    threads, blocks_per_sm : int
+        Of those variants that say nothing else.
+    name : str
+        That the names of variants begin with; empty: the function's.
+    """
+
+    source: str
+    function: str
+    parameter: str
+    threads: int = 256
+    blocks_per_sm: int = 4
+    name: str = ""
+    architectures: tuple[str, ...] = ()
+    least_registers: int = 0
+
+    def over(
+        self,
+        what: str,
+        rank: int,
+        *forms: str,
+        types: tuple[str, ...] = (),
+        sizes: tuple[int | str, ...] = (),
+        wide: bool = False,
+        threads: int | None = None,
+        blocks_per_sm: int | None = None,
+    ) -> Variant:
+        """Return one variant.
+
+        Parameters
+        ----------
+        what : str
+            That it computes with: a dtype, or ``16bit``; empty: not in its name.
+        rank : int
+            Spatial axes.
+        *forms : str
+            What else sets it apart; an empty one is not in its name.
+        types, sizes : tuple
+            Arguments of the template, before and after the index type and the rank. A bool is a flag.
+        wide : bool
+            Whether indices have 64 bits.
+        threads, blocks_per_sm : int, optional
+            Where they are not those of the kernel.
+        """
+        index = index_name(wide)
+        own = [value for key, value in (("{index}", index), ("{rank}", str(rank))) if key in self.parameter]
+        parts = (self.name or self.function, what, f"{rank}d", *forms, "wide" * wide)
+        return Variant(
+            name="_".join(filter(None, parts)),
+            source=self.source,
+            function=self.function,
+            arguments=(*types, *own, *map(_argument, sizes)),
+            parameter=self.parameter.format(index=index, rank=rank),
+            threads=threads or self.threads,
+            blocks_per_sm=blocks_per_sm or self.blocks_per_sm,
+            architectures=self.architectures,
+            least_registers=self.least_registers,
+        )
+
+
+def types(dtype: str) -> tuple[str, str]:
+    """Return the C++ types of a dtype's elements and of their sums."""
+    return dtypes.entry(dtype).cuda, dtypes.sums(dtype).cuda
+
+
+def index_name(wide: bool) -> str:
+    """Return the CUDA name of ``Index``."""
+    return "long long" if wide else "int"
+
+
+def _argument(value: int | str) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,395 @@
+"""The only module that imports CuPy, and only when a device is asked for: what the CUDA backend needs of a device.
+
+All functions work on the current device and the current stream of the calling thread, as CuPy's own do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from math import prod
+from operator import attrgetter
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuconv._errors import ArgumentTypeError, DeviceError, OutOfDeviceMemory
+from gpuconv._turns import turn
+
+if TYPE_CHECKING:
+    from gpuconv.cuda.build.variant import Variant
+    from gpuconv.cuda.plan.launch import Limits, TensorMap
+
+prepared: dict[Any, Any] = {}  # the calls that are ready to run on this runtime, by everything that tells them apart
+_limits: dict[int, Limits] = {}
+_kernels: dict[tuple[int, Variant], Kernel] = {}
+_loading = threading.Lock()
+_SHARED_BYTES = 48 * 1024  # that a block gets without asking
+_LEGACY_STREAM = 1
+
+
+# ---------------------------------------------------------------- finding devices
+
+
+def unavailable_reason() -> str | None:
+    """Return why no CUDA device can be used, or None where one can."""
+    try:
+        cupy: Any = importlib.import_module("cupy")
+    except Exception as error:  # a CuPy without its libraries fails in many ways, all of them meaning "no device"
+        return f"CuPy cannot be imported: {error}"
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:
+        return f"the CUDA driver reports {error}"
+    return None if count else "the CUDA driver lists no device"
+
+
+def _cupy() -> Any:
+    reason = unavailable_reason()
+    if reason is not None:
+        raise DeviceError(f"no CUDA device was found ({reason}); pass NumPy arrays to run on the CPU")
+    return importlib.import_module("cupy")
+
+
+def array_type() -> type | None:
+    """Return the class of device arrays, or None where CuPy is not imported and there can be none."""
+    cupy = sys.modules.get("cupy")
+    try:
+        return None if cupy is None else cupy.ndarray
+    except AttributeError:  # CuPy is being imported
+        return None
+
+
+def current_device() -> int:
+    """Return the number of the current device."""
+    number: int = sys.modules["cupy"].cuda.runtime.getDevice()
+    return number
+
+
+device_of = attrgetter("data.device_id")  # the number of the device that holds an array
+layout = attrgetter("shape", "strides", "dtype", "data.device_id")  # what a call on arrays depends on, but for values
+
+
+def limits(device: int) -> Limits:
+    """Return what a plan must know of a device.
+
+    Raises
+    ------
+    DeviceError
+        It is older than the oldest that is supported.
+    """
+    from gpuconv.cuda.build import compile as compiler
+    from gpuconv.cuda.plan import rates
+    from gpuconv.cuda.plan.launch import Limits
+
+    found = _limits.get(device)
+    if found is None:
+        described = _cupy().cuda.Device(device)
+        attributes, capability = described.attributes, described.compute_capability  # "90"
+        name = _cupy().cuda.runtime.getDeviceProperties(device)["name"].decode(errors="replace")
+        architecture = compiler.architecture((int(capability[:-1]), int(capability[-1])))
+        found = _limits[device] = Limits(
+            architecture=architecture,
+            multiprocessors=attributes["MultiProcessorCount"],
+            shared_bytes_per_block=attributes["MaxSharedMemoryPerBlockOptin"],
+            shared_bytes_per_multiprocessor=attributes["MaxSharedMemoryPerMultiprocessor"],
+            name=name,
+            rates=rates.of(name, architecture),
+            bandwidth=_bandwidth(attributes),
+        )
+    return found
+
+
+def _bandwidth(attributes: Mapping[str, int]) -> float:
+    """Return the bytes per second of a device's memory, 0 where the driver does not say: newer ones may not."""
+    kilohertz, bits = (attributes.get(name, 0) for name in ("MemoryClockRate", "GlobalMemoryBusWidth"))
+    return 2e3 * max(kilohertz, 0) * max(bits, 0) / 8  # two transfers a clock
+
+
+# ---------------------------------------------------------------- kernels
+
+
+@dataclass(slots=True)
+class Kernel:
+    """A kernel that is loaded on one device."""
+
+    function: Any
+    shared_bytes: int = _SHARED_BYTES
+
+
+class Slot:
+    """The memory of one launch's parameters, which the driver copies while it launches."""
+
+    __slots__ = ("arguments", "buffer")
+
+    def __init__(self, template: bytes) -> None:
+        cupy = sys.modules["cupy"]
+        self.buffer = np.frombuffer(template, np.uint8).copy()
+        self.arguments = (cupy.cuda.function.CPointer(self.buffer.ctypes.data),)
+
+
+def load(variant: Variant, device: int, shared_bytes: int) -> Kernel:
+    """Compile a kernel unless that is done, and load it on a device, which must be the current one.
+
+    Raises
+    ------
+    CompileError, DeviceError
+        The compiler or the driver refused.
+    """
+    from gpuconv.cuda.build import compile as compiler
+
+    kernel = _kernels.get((device, variant))
+    if kernel is None:
+        content = compiler.cubin(variant, limits(device).architecture)
+        module = _cupy().cuda.Module()  # RawModule would read a file again, which may be another one by then
+        try:
+            module.load(content)
+            kernel = Kernel(module.get_function(variant.name))
+        except RuntimeError as error:
+            raise DeviceError(f"the kernel {variant.name} could not be loaded on device {device}: {error}") from error
+    with turn(_loading, 1.0):  # two threads: the larger size must be the one that stays
+        kernel = _kernels.setdefault((device, variant), kernel)
+        if shared_bytes > kernel.shared_bytes:
+            driver = _cupy().cuda.driver
+            largest = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            driver.funcSetAttribute(kernel.function.ptr, largest, shared_bytes)
+            kernel.shared_bytes = shared_bytes
+    return kernel
+
+
+def parameters(template: bytes) -> Slot:
+    """Return a copy of a kernel's parameters; its ``buffer`` may be written again as soon as a launch has returned."""
+    return Slot(template)
+
+
+def bind(kernel: Kernel, grid: tuple[int, int, int], threads: int, shared_bytes: int, slot: Slot) -> Callable[[], None]:
+    """Return what launches a kernel on the current stream, without waiting; RuntimeError where the driver refuses."""
+    return partial(kernel.function, grid, (threads, 1, 1), slot.arguments, shared_bytes)
+
+
+def tensor_map(described: TensorMap) -> Callable[[int], memoryview]:
+    """Return what takes an array's address and returns the 16 words of its map.
+
+    Raises
+    ------
+    DeviceError
+        The driver knows no such maps; what is returned raises it where the driver refuses one.
+    """
+    from gpuconv.cuda.call.tensor_map import Encoder
+
+    return Encoder(described, partial(sys.modules["cupy"].cuda.runtime.free, 0))
+
+
+# ---------------------------------------------------------------- memory
+
+
+class Workspace:
+    """Device memory without a shape."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+
+def empty(shape: tuple[int, ...], dtype: Any, purpose: str) -> Any:
+    """Return a new array, C-contiguous, with any values.
+
+    Raises
+    ------
+    OutOfDeviceMemory
+        The message gives the bytes and, after ``purpose``, what they are for.
+    """
+    array = sys.modules["cupy"].ndarray
+    try:
+        return array.__new__(array, shape, dtype)  # all that its constructor does, in less time
+    except MemoryError as error:
+        raise _out_of_memory(purpose, prod(shape) * np.dtype(dtype).itemsize, error) from error
+
+
+def workspace(nbytes: int, purpose: str) -> Workspace:
+    """Return memory that lives until it is dropped, which may be before what was launched has run; errors as in empty.
+
+    The pool gives it to work on the same stream only, which comes after.
+    """
+    try:
+        return Workspace(sys.modules["cupy"].cuda.alloc(nbytes))
+    except MemoryError as error:
+        raise _out_of_memory(purpose, nbytes, error) from error
+
+
+def parts(workspace: Workspace, sizes: Sequence[int]) -> list[int]:
+    """Return the addresses of parts of a workspace that have these bytes, one after the other."""
+    start: int = workspace.data.ptr
+    return [start + before for before in accumulate(sizes[:-1], initial=0)]
+
+
+def _out_of_memory(purpose: str, nbytes: int, error: Exception) -> OutOfDeviceMemory:
+    return OutOfDeviceMemory(f"{purpose} needs {nbytes} bytes, which do not fit on device {current_device()} ({error})")
+
+
+address = attrgetter("data.ptr")  # of the first element of an array that will be read
+result_address = address  # of the first element of an array, or of a workspace, that will be written
+
+
+def keep(memory: Any, result: Any) -> None:
+    """While the current stream captures a graph, keep memory (None for none) as long as that of a result.
+
+    The graph uses both whenever it is launched; nothing else would keep a workspace, say, from being given away.
+
+    Raises
+    ------
+    DeviceError
+        The stream belongs to another device than the result.
+    """
+    stream = sys.modules["cupy"].cuda.get_current_stream()
+    if stream.ptr <= _LEGACY_STREAM:
+        return
+    device = device_of(result)
+    if stream.device_id != device and stream.device_id >= 0:
+        raise DeviceError(
+            f"the current stream belongs to device {stream.device_id}, but the arrays are on device {device}; "
+            f"use a stream made inside `with cupy.cuda.Device({device}):`"
+        )
+    if memory is not None and stream.is_capturing():
+        owner = result if result.base is None else result.base
+        weakref.finalize(owner, _drop, memory).atexit = False
+
+
+def _drop(_: Any) -> None:
+    """End the life of memory: the finalizer held the last reference to it."""
+
+
+def is_capturing() -> bool:
+    """Tell whether the current stream captures a graph instead of running what it is given."""
+    stream = _cupy().cuda.get_current_stream()
+    return bool(stream.ptr > _LEGACY_STREAM and stream.is_capturing())
+
+
+def wait() -> None:
+    """Return when everything in the current stream is done."""
+    _cupy().cuda.get_current_stream().synchronize()
+
+
+# ---------------------------------------------------------------- time
+
+_SAMPLES = 11
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    """Return the time on the device of a call: the median of some, before each of which other data fill the L2 cache.
+
+    The host gets ahead of the device while that is filled, so that its own time does not count.
+    """
+    cupy = _cupy()
+    stream = cupy.cuda.get_current_stream()
+    nbytes = 2 * cupy.cuda.Device(current_device()).attributes["L2CacheSize"]
+    other = workspace(nbytes, "tune: what fills the L2 cache").data
+    begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+    found = []
+    for sample in range(_SAMPLES):
+        other.memset_async(sample, nbytes, stream)
+        begin.record(stream)
+        run()
+        end.record(stream)
+        end.synchronize()
+        found.append(cupy.cuda.get_elapsed_time(begin, end) / 1e3)
+    return float(median(found[1:]))  # the first call may have had to wait for its memory
+
+
+# ---------------------------------------------------------------- transfer
+
+
+def copied(array: Any, purpose: str) -> Any:
+    """Return a copy of an array of the current device, C-contiguous, bit for bit; errors as in :func:`empty`.
+
+    Elements go as integers: CuPy's own kernels flush subnormals, but for those of 16 bytes, which have no integers.
+    """
+    kind = np.dtype(f"u{array.itemsize}") if array.itemsize <= 8 else array.dtype
+    try:
+        return array.view(kind).copy().view(array.dtype)
+    except MemoryError as error:
+        raise _out_of_memory(purpose, array.nbytes, error) from error
+
+
+def strided(flat: Any, shape: tuple[int, ...], strides: tuple[int, ...], start: int) -> Any:
+    """Return an array on the memory of another one, whose first element is so many bytes behind that one's."""
+    return sys.modules["cupy"].ndarray(shape, flat.dtype, flat.data + start, strides)
+
+
+def to_device(array: Any) -> Any:
+    """Copy a NumPy array, or a CuPy array of another device, to the current device, keeping dtype and memory order."""
+    cupy = _cupy()
+    order, back = _memory_order(array)
+    try:
+        if isinstance(array, cupy.ndarray):
+            with cupy.cuda.Device(device_of(array)):
+                packed = cupy.ascontiguousarray(array.transpose(order))
+            return packed.copy().transpose(back)
+        if array.dtype.hasobject or not array.dtype.isnative:
+            raise TypeError("a device reads numbers in its own byte order only")
+        packed = np.asarray(array.transpose(order), order="C")
+        return cupy.asarray(packed.reshape(-1)).reshape(packed.shape).transpose(back)
+    except MemoryError as error:
+        raise _out_of_memory(f"to_device: a copy of an array of shape {array.shape}", array.nbytes, error) from error
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(f"to_device: CuPy cannot hold an array of dtype {array.dtype}: {error}") from error
+
+
+def to_host(array: Any) -> Any:
+    """Copy a CuPy array to a NumPy array, keeping dtype, shape and memory order."""
+    cupy = _cupy()
+    order, back = _memory_order(array)
+    with cupy.cuda.Device(device_of(array)):
+        packed = array.transpose(order)
+        if not packed.flags.c_contiguous:
+            packed = cupy.ascontiguousarray(packed)
+        return packed.get().transpose(back)
+
+
+def _memory_order(array: Any) -> tuple[list[int], list[int]]:
+    """Return the axes from the longest step to the shortest, and the permutation that undoes this."""
+    order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    return order, sorted(range(array.ndim), key=order.__getitem__)
+
+
+def from_dlpack(array: Any) -> Any:
+    """Return a CuPy array of a CUDA tensor's memory; the current stream waits for its producer's."""
+    return _cupy().from_dlpack(array)
+
+
+def from_interface(array: Any) -> Any:
+    """Return a CuPy array of the memory behind ``__cuda_array_interface__``; errors as in :func:`to_device`.
+
+    The current stream waits for the producer's. CuPy's own conversion would make the host wait.
+    """
+    cupy = _cupy()
+    interface = array.__cuda_array_interface__
+    if interface.get("mask") is not None:
+        raise TypeError("it is masked")
+    dtype = np.dtype(interface["typestr"])
+    if dtype.kind == "V":
+        raise TypeError(f"the interface does not say what its dtype {dtype.str} means; bfloat16 goes by DLPack")
+    shape, pointer, strides = tuple(interface["shape"]), interface["data"][0], interface.get("strides")
+    home = current_device() if 0 in shape else -1  # else CuPy asks the driver
+    memory = cupy.cuda.UnownedMemory(pointer, prod(shape) * dtype.itemsize, array, home)
+    result = cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
+    with cupy.cuda.Device(device_of(result)):
+        _wait_for(cupy, interface.get("stream"))
+    return result
+
+
+def _wait_for(cupy: Any, producer: int | None) -> None:
+    current = cupy.cuda.get_current_stream()
+    if producer is None or producer == (current.ptr or _LEGACY_STREAM):
+        return
+    event = cupy.cuda.Event(disable_timing=True)
+    cupy.cuda.runtime.eventRecord(event.ptr, producer)
+    current.wait_event(event)

@@ -1,0 +1,56 @@
+"""Arrays of other libraries (PyTorch, JAX, Numba, …) seen as NumPy or CuPy arrays of the same memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuconv._errors import ArgumentTypeError, DeviceError, one_line
+from gpuconv.cuda.call import bfloat16, device
+
+# DLPack's numbers for memory that the host can read (plain, pinned by CUDA), and for memory of CUDA devices (managed)
+_HOST, _DEVICE = (1, 3), (2, 13)
+
+
+def adopt(operator: str, name: str, array: Any) -> Any:
+    """Return a NumPy or CuPy array of an object's memory, ordered after the stream of its producer.
+
+    DLPack comes first, which can name bfloat16. The object must live until what reads it is done, if that works on
+    another stream than the object's library: neither protocol can tell that library.
+
+    Raises
+    ------
+    ArgumentTypeError
+        It requires gradients, its library will not share it, or it is on a device that is neither the host nor CUDA's.
+    DeviceError
+        It is on a CUDA device, but CuPy finds none.
+    """
+    kind = f"{type(array).__module__}.{type(array).__qualname__}"
+    if getattr(array, "requires_grad", False) is True:
+        raise ArgumentTypeError(
+            f"{operator}: {name} ({kind}) requires gradients, which are not computed here; pass {name}.detach()"
+        )
+    try:
+        return _by_dlpack(array) if hasattr(array, "__dlpack_device__") else device.from_interface(array)
+    except DeviceError:
+        raise
+    except Exception as error:  # of whatever kind another library raises: layouts, dtypes, streams, devices
+        raise ArgumentTypeError(
+            f"{operator}: {name} ({kind}) cannot be read in place: {one_line(str(error))}"
+        ) from error
+
+
+def _by_dlpack(array: Any) -> Any:
+    kind = int(array.__dlpack_device__()[0])
+    if kind in _DEVICE:
+        return device.from_dlpack(array)
+    if kind not in _HOST:
+        raise TypeError(f"its memory is on a device of DLPack's type {kind}, neither the host nor a CUDA device")
+    try:
+        return np.from_dlpack(array)
+    except (BufferError, RuntimeError):  # the producer has no name for a dtype, or NumPy has none
+        found = bfloat16.from_dlpack(array)
+        if found is None:
+            raise
+        return found

@@ -1,0 +1,328 @@
+"""A call that is ready to run: everything but the arrays' addresses is settled, once per problem and device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+import numpy as np
+
+from gpuconv._errors import ArgumentError, DeviceError
+from gpuconv._packed import PackedWeights
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.rules import memory
+
+# Of one call: its structs' words that are addresses, with the position of whose address that is; their maps, with where
+# their words begin and end, the position and what encodes them; its launches.
+_Map = tuple[memoryview, slice, int, Callable[[int], memoryview]]
+_Slots = tuple[list[tuple[memoryview, int, int]], list[_Map], list[Callable[[], None]]]
+_MAP_WORDS = 16
+_ALIGNMENT = 512  # of each part of a workspace
+_LONG = 2**28  # bytes; twice as many elements of complex parts are within 32 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a call makes: its role in the plan, its name in messages, what it is."""
+
+    role: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class Prepared:
+    """One operator on arrays of fixed shapes, strides and dtypes on one device.
+
+    Parameters
+    ----------
+    runtime : module
+        gpuconv.cuda.call.device, or what stands for it.
+    device : int
+        The current one, which all arrays are on.
+    plan : Plan
+    inputs : dict of str to array
+        By their names in messages; only where they lie is looked at, not what they hold.
+    input_roles : mapping of str to str
+        From these names to the roles in the plan, where these are others.
+    results : sequence of Result
+    outs : sequence of arrays or None
+        What the caller provides to write into, one per result; their shapes and dtypes are right.
+    """
+
+    def __init__(
+        self,
+        runtime: Any,
+        device: int,
+        plan: Plan,
+        inputs: dict[str, Any],
+        input_roles: Mapping[str, str],
+        results: Sequence[Result],
+        outs: Sequence[Any],
+    ) -> None:
+        self.plan = plan
+        self._runtime = runtime
+        self._device = device
+        self._inputs = [(name, memory.Place(array)) for name, array in inputs.items()]
+        self._input_roles = input_roles
+        self._outs = [None if out is None else memory.Place(out) for out in outs]
+        self._has_outs = any(self._outs)
+        masks = [array.itemsize - 1 for array in inputs.values()]
+        self._misaligned = min(masks)
+        more = len(masks) > 3
+        self._wider = [(position, mask) for position, mask in enumerate(masks) if more or mask > self._misaligned]
+        self._made = results
+        self._results = [(r.shape, r.dtype.type, f"{plan.operator}: {r.role} of shape {r.shape}") for r in results]
+        self._names = [(result.role, result.name) for result in results]
+        spaces = plan.spaces
+        uses = " and ".join(space.use for space in spaces)
+        sizes = [-(-space.bytes // _ALIGNMENT) * _ALIGNMENT for space in spaces]
+        if spaces:
+            sizes[-1] = spaces[-1].bytes
+        self._workspace = (sum(sizes), f"{plan.operator}: the workspace ({uses})") if spaces else None
+        self._parts = sizes[1:] and sizes
+        self._before = spaces[-1].before if spaces else 0  # where the first element of the last part lies
+        roles = [
+            *(input_roles.get(name, name) for name in inputs),
+            *(result.role for result in results),
+            *(space.role for space in spaces),
+        ]
+        self._stricter = [(roles.index(role), nbytes - 1) for role, nbytes in plan.alignment]
+        self._wider += self._stricter
+        self._steps = [_Step(runtime, device, launch, roles) for launch in plan.launches]
+        self._slots: list[_Slots] = []  # of calls that are over; pop and append are atomic
+        self._order = _order(plan)
+        self._rest: Prepared | None = None  # of a call whose weights are packed
+        self._otherwise: Prepared | None = None  # of a call whose addresses are not as aligned as the plan asks for
+
+    def run(self, inputs: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+        """Launch the operator on the current stream and return its results, which are written when that gets there.
+
+        Raises
+        ------
+        ArgumentError
+            An address breaks its dtype's alignment, or an ``out`` shares memory with another array.
+        DeviceError, OutOfDeviceMemory
+        """
+        runtime = self._runtime
+        addresses = [*map(runtime.address, inputs)]
+        if (addresses[0] | addresses[len(addresses) // 2] | addresses[-1]) & self._misaligned:  # of one to three inputs
+            self._refuse_alignment(addresses)
+        if self._wider and any(addresses[position] & mask for position, mask in self._wider):
+            self._refuse_alignment(addresses)
+            return self._with_any_alignment(inputs, outs).run(inputs, outs)
+        if self._has_outs:
+            pairs = zip(self._results, outs, strict=True)
+            results = [runtime.empty(*made) if out is None else out for made, out in pairs]
+            addresses += map(runtime.result_address, results)
+            self._check_outs(addresses)
+        else:
+            results = []
+            for made in self._results:
+                result = runtime.empty(*made)
+                results.append(result)
+                addresses.append(runtime.result_address(result))
+        workspace = None
+        if self._workspace:
+            workspace = runtime.workspace(*self._workspace)
+            if self._parts:
+                addresses += runtime.parts(workspace, self._parts)
+            else:
+                addresses.append(runtime.result_address(workspace))
+            addresses[-1] += self._before
+        runtime.keep(workspace, results[0])
+        try:
+            words, maps, launches = self._slots.pop()
+        except IndexError:  # the first call, or other threads are at work on this problem
+            words, maps, launches = self._new_slots()
+        for struct, word, position in words:
+            struct[word] = addresses[position]
+        if maps:
+            _fill_maps(maps, addresses)
+        try:
+            for launch in launches:
+                launch()
+        except RuntimeError as error:
+            raise self._refused_launch(error) from error
+        self._slots.append((words, maps, launches))
+        return results
+
+    def run_packed(self, weights: PackedWeights, inputs: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+        """Do the same without packing weights that have been packed, or packing them for later calls as well.
+
+        Whoever packs waits until that is done: no other stream has to wait for it, nor a graph. A graph that is being
+        captured packs for itself, since until it is launched nothing would be there for others.
+
+        Parameters
+        ----------
+        weights : PackedWeights
+            Of the array that stands for w among the inputs.
+        """
+        runtime = self._runtime
+        if self._stricter:
+            addresses = [*map(runtime.address, inputs)]
+            if any(addresses[position] & mask for position, mask in self._stricter):
+                self._refuse_alignment(addresses)
+                return self._with_any_alignment(inputs, outs).run_packed(weights, inputs, outs)
+        buffer = weights.buffer(self._order)
+        if not self._order or (buffer is None and runtime.is_capturing()):
+            results = self.run(inputs, outs)
+        else:
+            if buffer is None:
+                buffer = weights.add(self._order, self._pack)
+            if self._rest is None:
+                self._rest = self._without_packing(inputs, outs, buffer)
+            results = self._rest.run((*inputs, buffer), outs)
+        runtime.keep(weights, results[0])
+        return results
+
+    def _pack(self, w: Any) -> Any:
+        """Return the packed weights, complete for every stream."""
+        plan, runtime = self.plan, self._runtime
+        buffer = runtime.empty((plan.bytes_of("packed"),), np.uint8, f"{plan.operator}: the packed weights")
+        addresses = runtime.address(w), runtime.result_address(buffer)
+        try:
+            for launch in plan.sharing or plan.launches:
+                if launch.packs:
+                    step = _Step(runtime, self._device, launch, ["w", "packed"])
+                    struct, start = step.slot()
+                    for word, position in step.pointers:
+                        struct[word] = addresses[position]
+                    start()
+            runtime.wait()
+        except RuntimeError as error:
+            raise self._refused_launch(error) from error
+        return buffer
+
+    def _without_packing(self, inputs: Sequence[Any], outs: Sequence[Any], buffer: Any) -> Prepared:
+        launches = tuple(launch for launch in self.plan.sharing or self.plan.launches if not launch.packs)
+        spaces = tuple(space for space in self.plan.spaces if space.role != "packed")
+        plan = replace(self.plan, launches=launches, spaces=spaces, sharing=(), alignment=(), otherwise=None)
+        names = [*(name for name, _ in self._inputs), "packed"]
+        arrays = dict(zip(names, (*inputs, buffer), strict=True))
+        return Prepared(self._runtime, self._device, plan, arrays, self._input_roles, self._made, outs)
+
+    def _with_any_alignment(self, inputs: Sequence[Any], outs: Sequence[Any]) -> Prepared:
+        """Return the same call by the plan that asks for no more than elements do."""
+        if self._otherwise is None:
+            assert self.plan.otherwise is not None
+            plan = replace(self.plan.otherwise(), operator=self.plan.operator)
+            arrays = dict(zip((name for name, _ in self._inputs), inputs, strict=True))
+            self._otherwise = Prepared(self._runtime, self._device, plan, arrays, self._input_roles, self._made, outs)
+        return self._otherwise
+
+    def _new_slots(self) -> _Slots:
+        """Return memory for the parameters of one call at a time."""
+        words, maps, launches = [], [], []
+        for step in self._steps:
+            struct, launch = step.slot()
+            words += [(struct, word, position) for word, position in step.pointers]
+            maps += [(struct, part, position, encoded) for part, position, encoded in step.maps]
+            launches.append(launch)
+        return words, maps, launches
+
+    def _refused_launch(self, error: RuntimeError) -> Exception:
+        names = ", ".join(launch.variant.name for launch in self.plan.launches)
+        return DeviceError(
+            f"{self.plan.operator}: the driver of device {self._device} refused to launch {names}: {error}"
+        )
+
+    def _refuse_alignment(self, addresses: list[int]) -> None:
+        for (name, place), address in zip(self._inputs, addresses, strict=False):
+            if address % place.itemsize:
+                raise ArgumentError(_alignment(self.plan.operator, name, place.itemsize, f"address {address:#x}"))
+
+    def _check_outs(self, addresses: list[int]) -> None:
+        """Compare ranges of addresses, and element by element only where they meet."""
+        operator = self.plan.operator
+        taken = [(name, place, at) for (name, place), at in zip(self._inputs, addresses, strict=False)]
+        made = zip(self._names, self._outs, addresses[len(taken) :], strict=False)
+        for (role, name), place, at in made:
+            if place is None:
+                continue
+            if at % place.itemsize:
+                raise ArgumentError(_alignment(operator, name, place.itemsize, f"address {at:#x}"))
+            for other, its_place, its_at in taken:
+                if at + place.low < its_at + its_place.high and its_at + its_place.low < at + place.high:
+                    memory.refuse_overlap(operator, name, place.at(at), other, its_place.at(its_at))
+            taken.append((role, place, at))
+
+
+def _fill_maps(maps: list[_Map], addresses: list[int]) -> None:
+    for struct, part, position, encoded in maps:
+        struct[part] = encoded(addresses[position])
+
+
+class _Step:
+    """One launch of the plan, with its kernel loaded."""
+
+    __slots__ = ("_handle", "_launch", "_runtime", "maps", "pointers")
+
+    def __init__(self, runtime: Any, device: int, launch: Launch, roles: list[str]) -> None:
+        self._runtime = runtime
+        self._launch = launch
+        self._handle = runtime.load(launch.variant, device, launch.shared_bytes)
+        self.pointers = [(offset // 8, roles.index(role)) for role, offset in launch.pointers]
+        self.maps = [
+            (slice(word, word + _MAP_WORDS), roles.index(one.role), runtime.tensor_map(one))
+            for one in launch.maps
+            for word in (launch.offset(one.member) // 8,)
+        ]
+
+    def slot(self) -> tuple[memoryview, Callable[[], None]]:
+        """Return the words of a struct for one launch at a time, and the launch."""
+        launch = self._launch
+        slot = self._runtime.parameters(launch.parameters)
+        threads, shared_bytes = launch.variant.threads, launch.shared_bytes
+        call = self._runtime.bind(self._handle, launch.grid, threads, shared_bytes, slot)
+        return memoryview(slot.buffer).cast("B").cast("Q"), call
+
+
+def _order(plan: Plan) -> tuple[Any, ...]:
+    """Return all that tells apart how plans pack weights; nothing where a plan does not."""
+    packing = [launch for launch in plan.sharing or plan.launches if launch.packs]
+    return tuple((one.variant.name, one.grid, one.shared_bytes, one.parameters) for one in packing)
+
+
+def element_strides(operator: str, name: str, array: Any) -> tuple[int, ...]:
+    """Return an array's strides in elements, in which kernels count; those of a new array where it has no elements.
+
+    An axis of one element may have any stride, which nothing is ever multiplied with: too long a one becomes 0.
+
+    Raises
+    ------
+    ArgumentError
+        They are not whole numbers of elements.
+    """
+    if 0 in array.shape:
+        return contiguous_strides(array.shape)
+    if any(stride % array.itemsize for stride in array.strides):
+        raise ArgumentError(_alignment(operator, name, array.itemsize, f"strides {array.strides}"))
+    steps = zip(array.shape, array.strides, strict=True)
+    return tuple(0 if n == 1 and abs(step) > _LONG else step // array.itemsize for n, step in steps)
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a new array."""
+    steps = accumulate(reversed(shape[1:]), mul, initial=1)
+    return tuple(steps)[::-1]
+
+
+def check_devices(operator: str, device: int, places: dict[str, int]) -> None:
+    """Raise DeviceError unless every named array is on the current device."""
+    if any(place != device for place in places.values()):
+        found = ", ".join(f"{name} on device {place}" for name, place in places.items())
+        target = next(place for place in places.values() if place != device)
+        advice = (
+            f"call it inside `with cupy.cuda.Device({target}):`"
+            if len(set(places.values())) == 1
+            else "copy them to one device with gpuconv.to_device, called inside `with cupy.cuda.Device(n):`"
+        )
+        raise DeviceError(f"{operator}: the current device is {device}, but there is {found}; {advice}")
+
+
+def _alignment(operator: str, name: str, itemsize: int, what: str) -> str:
+    return f"{operator}: {name} is not aligned to its elements of {itemsize} bytes ({what}); pass {name}.copy()"

@@ -1,0 +1,142 @@
+"""Plans of complex Conv, ConvTranspose and gradients: real ones with one more axis, of the parts (``complex.cu``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from gpuconv.cuda.build import params
+from gpuconv.cuda.build.variant import Kernel, Variant
+from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.plan import launching, strided
+from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.weight_grad import families as weight_grad_families
+from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
+
+_EXPAND_AXES, _ADD_AXES = (1, 6), (3, 5)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+Geometry = ConvGeometry | ConvTransposeGeometry
+
+
+def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limits: Limits, precision: str) -> Plan:
+    """Plan Conv, ConvTranspose or the gradient of weights for complex arrays of these strides in elements, by role.
+
+    Raises
+    ------
+    ArgumentError
+        The problem needs more than 64-bit indices or more blocks than a grid has.
+    """
+    real = dtypes.entry(dtype).real
+    lifted: Any
+    if kernel == "weight_grad":
+        lifted = _lifted(geometry, kernel=4, stride=2, pad=2)
+        x, dy = _of_parts(strides["x"]), _of_parts(strides["dy"])
+        return weight_grad_families.for_weight_grad(lifted, real, x, dy, strides["y"], limits, result=dtype)
+    lifted = _lifted(geometry, kernel=3, stride=1, pad=1)
+    w = tuple(prod(lifted.w_shape[axis + 1 :]) for axis in range(len(lifted.w_shape)))
+    arrays = _of_parts(strides["x"]), w, None, _of_parts(strides["y"])
+    if kernel == "conv":
+        found = conv_families.for_conv(lifted, real, *arrays, limits, precision)
+    else:
+        found = conv_families.for_conv_transpose(lifted, real, *arrays, limits, precision)
+    if not found.launches:
+        return replace(found, operator=kernel)
+    launches = [_with_expanded(launch) for launch in found.launches]
+    expands = any(role == "expanded" for launch in launches for role in launch.roles.values())
+    if expands:
+        launches.insert(0, _expand(kernel, geometry.w_shape, strides["w"], dtype))
+        size = prod(lifted.w_shape) * dtypes.entry(real).itemsize
+        found = replace(found, spaces=kept(Space("expanded", "the weights' parts", size), *found.spaces))
+    if "b" in strides or "residual" in strides:
+        launches.append(_add(kernel, geometry.y_shape, strides, dtype))
+    why = "complex: a real one along one more axis, of the two parts, with 3 taps for each weight"
+    return replace(found, launches=tuple(launches), sharing=(), reasons=(*found.reasons, why))
+
+
+def _lifted(geometry: Any, kernel: int, stride: int, pad: int) -> Any:
+    """Return the geometry with the axis of the parts, innermost."""
+    g = geometry
+    return replace(
+        g,
+        x_shape=(*g.x_shape, 2),
+        y_shape=(*g.y_shape, 2),
+        w_shape=(*g.w_shape, kernel),
+        kernel_shape=(*g.kernel_shape, kernel),
+        strides=(*g.strides, stride),
+        dilations=(*g.dilations, 1),
+        pads_begin=(*g.pads_begin, pad),
+        pads_end=(*g.pads_end, pad),
+    )
+
+
+def _of_parts(strides: Ints) -> Ints:
+    return (*(2 * stride for stride in strides), 1)
+
+
+def _with_expanded(launch: Launch) -> Launch:
+    roles = {name: "expanded" if role == "w" else role for name, role in launch.roles.items()}
+    return replace(launch, roles=roles)
+
+
+def _expand(operator: str, shape: Ints, strides: Ints, dtype: str) -> Launch:
+    extents, steps = strided.collapsed(shape, strides)
+    wide = strided.needs_wide(operator, extents, steps, [3 * prod(shape)])
+    rank = strided.axes(len(extents), wide, _EXPAND_AXES)
+    chosen = _variant(_EXPAND, dtype, wide, rank)
+    fields = {
+        "elements": prod(shape),
+        "extent": strided.filled(extents, rank, 1),
+        "w_stride": strided.filled(steps, rank, 0),
+        "transposed": operator == "conv_transpose",
+    }
+    return launching.of_threads(operator, chosen, prod(shape), fields, {"w": "w", "expanded": "expanded"})
+
+
+def _add(operator: str, shape: Ints, strides: dict[str, Ints], dtype: str) -> Launch:
+    """Return a launch that adds a bias to y, and a residual, of those that there are."""
+    y, b_stride = strides["y"], strides.get("b", (0,))[0]
+    residual = strides.get("residual", y)
+    extents, steps = strided.collapsed_together((shape[0], *shape[2:]), *((s[0], *s[2:]) for s in (y, residual)))
+    wide = params.needs_wide(
+        operator,
+        [
+            prod(shape),
+            shape[1] * abs(b_stride),
+            *(params.span([*extents, shape[1]], [*its, s[1]]) for its, s in zip(steps, (y, residual), strict=True)),
+        ],
+    )
+    rank = strided.axes(len(extents), wide, _ADD_AXES)
+    chosen = _variant(_ADD_TO, dtype, wide, rank)
+    fields = {
+        "elements": prod(shape),
+        "b_stride": b_stride,
+        "y_channel": y[1],
+        "y_stride": strided.filled(steps[0], rank, 0),
+        "residual_channel": residual[1],
+        "residual_stride": strided.filled(steps[1], rank, 0),
+        "channels": shape[1],
+        "extent": strided.filled(extents, rank, 1),
+    }
+    roles: dict[str, str] = {role: role for role in ("b", "residual", "y") if role in strides}
+    return launching.of_threads(operator, chosen, prod(shape), fields, roles)
+
+
+# ---------------------------------------------------------------- variants
+
+
+_EXPAND = Kernel("complex.cu", "expand_complex", "ExpandComplexParams<{index}, {rank}>")
+_ADD_TO = Kernel("complex.cu", "add_to_complex", "AddToComplexParams<{index}, {rank}>")
+
+
+def _variant(kernel: Kernel, dtype: str, wide: bool, rank: int) -> Variant:
+    return kernel.over(dtype, rank, types=(dtypes.entry(dtypes.entry(dtype).real).cuda,), wide=wide)
+
+
+def variants() -> Iterator[Variant]:
+    """Yield the variants that are built ahead; those for arrays of more axes are compiled when first needed."""
+    for dtype in dtypes.COMPLEX_DTYPES:
+        for wide in (False, True):
+            yield _variant(_EXPAND, dtype, wide, _EXPAND_AXES[wide])
+            yield _variant(_ADD_TO, dtype, wide, _ADD_AXES[wide])

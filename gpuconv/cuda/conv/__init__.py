@@ -1,0 +1,1 @@
+"""Conv and ConvTranspose: what they come down to, and the families of kernels that make them."""

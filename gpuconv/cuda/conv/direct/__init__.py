@@ -1,0 +1,1 @@
+"""Families of kernels that sum over taps without a matrix product."""

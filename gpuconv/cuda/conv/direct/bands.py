@@ -1,0 +1,241 @@
+"""Conv of stride 1 and ConvTranspose with few output channels, by bands of x in shared memory: one launch.
+
+The kernel is in ``kernels_cu/conv/direct/bands.cu``, which explains it. Three spatial axes,
+of which those outside may be of one element; a line is cut into rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from math import gcd, prod
+from typing import Any
+
+from gpuconv.cuda.build.variant import Kernel, Variant, types
+from gpuconv.cuda.conv import problem as correlation
+from gpuconv.cuda.conv.direct import bands_tile
+from gpuconv.cuda.conv.direct.bands_tile import THREADS, Tile
+from gpuconv.cuda.conv.direct.bands_work import Axis, Form, Work
+from gpuconv.cuda.conv.direct.base import on_arrays
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.plan import model
+from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.rules import dtypes
+
+NAME = "conv_bands"
+MOST_FILTERS = 8  # of a group
+_HEIGHT, _WIDTH = 1, 2  # axes
+_SECTOR = 32  # bytes that cross the memory bus together
+_FORMS = (
+    Form(1, 7, 3, 3, 80, 0.86),
+    Form(1, 7, 5, 5, 96, 0.93),
+    Form(1, 7, 3, 4, 104, 0.89),
+    Form(3, 3, 2, 2, 96, 0.87),
+    Form(3, 3, 3, 3, 96, 0.91),
+    Form(3, 3, 3, 4, 112, 0.92),
+    Form(4, 3, 2, 2, 112, 0.90),
+    Form(4, 3, 3, 3, 112, 0.93),
+)
+_DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 112, 0.82))  # any kernel
+
+
+# ---------------------------------------------------------------- plans
+
+
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield a candidate for the best form of each number of filters that the device has room for."""
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
+        return
+    lifted = correlation.in_three_axes(problem)
+    work, scattered = _work(lifted), _scattered_bytes(problem)
+    for form in _fitting(work):
+        tile = bands_tile.best(work, form, limits)
+        if tile is not None:
+            seconds = model.overlapped(tile.seconds(limits), model.memory(problem.bytes + scattered, limits))
+            yield Candidate(variant(problem.dtype, form).name, seconds, partial(_plan, lifted, tile))
+
+
+def _fitting(work: Work) -> list[Form]:
+    """Return the form of each number of filters that makes the fewest taps in vain, of equal ones the first."""
+    found: dict[int, Form] = {}
+    for form in sorted(forms(work.dtype), key=lambda form: form.chunks(work) * form.kernel_columns):
+        if form.takes(work):
+            found.setdefault(form.filters, form)
+    return list(found.values())
+
+
+def _refusal(problem: Problem) -> Refusal | None:
+    """Return why no kernel of this family takes a problem; None where one does."""
+    if problem.filters > MOST_FILTERS:
+        return Refusal(f"{problem.filters} output channels a group; it takes up to {MOST_FILTERS}", plain=True)
+    if problem.rank > 3:
+        return Refusal(f"{problem.rank} spatial axes; it has three")
+    if any(step != 1 for step in problem.column_strides[-2:] + problem.dilations[-2:]):
+        steps = problem.strides or problem.column_strides
+        return Refusal(
+            f"strides {steps}, dilations {problem.dilations}: it takes dilations, and Conv's strides, along depth alone"
+        )
+    if problem.rows == 0 or 0 in problem.x_shape:
+        return Refusal("there is nothing to sum")
+    if problem.wide():
+        return Refusal("it needs 64-bit indices")
+    return None
+
+
+def forms(dtype: str) -> tuple[Form, ...]:
+    """Return the forms of the kernel that there are for a dtype."""
+    return _DOUBLE_FORMS if dtype == "float64" else _FORMS
+
+
+# ---------------------------------------------------------------- work
+
+
+def _work(problem: Problem) -> Work:
+    height, width, vectors = _axis(problem, _HEIGHT), _axis(problem, _WIDTH), _vectors(problem)
+    if vectors > 1:  # bands begin where vectors do
+        shift = width.start % vectors
+        positions = width.positions + shift
+        width = Axis(
+            width.phases, width.taps, width.kernel, positions, width.start - shift, width.origin - shift * width.phases
+        )
+    flat = (problem.x_shape[3], problem.y_shape[3], problem.taps[_HEIGHT], problem.pads[_HEIGHT]) == (1, 1, 1, 0)
+    return Work(
+        dtype=problem.dtype,
+        copies=problem.batch * problem.group,
+        channels=problem.channels,
+        filters=problem.filters,
+        depths=problem.y_shape[2],
+        planes=-(-problem.taps[0] // (problem.strides[0] if problem.phases else 1)),
+        height=height,
+        width=width,
+        line=flat and height.phases == 1,
+        vectors=vectors,
+        lines=problem.lines,
+    )
+
+
+def _axis(problem: Problem, axis: int) -> Axis:
+    kernel, pad, size = problem.taps[axis], problem.pads[axis], problem.y_shape[2 + axis]
+    if not problem.phases:
+        return Axis(1, kernel, kernel, size, -pad, 0)
+    stride = problem.strides[axis]
+    taps, first = -(-kernel // stride), pad // stride
+    origin = first * stride - pad
+    return Axis(stride, taps, kernel, -(-(size - origin) // stride), first - taps + 1, origin)
+
+
+def _vectors(problem: Problem) -> int:
+    """Return how many neighbours of a row the kernel copies at once, or minus how many channels."""
+    shape, strides = problem.x_shape, problem.x_strides
+    if strides[-1] == 1 or shape[-1] == 1:
+        vector = 16 // dtypes.sums(problem.dtype).itemsize
+        whole = gcd(vector, shape[-1], *_steps(problem, (0, 1, 2, 3))) == vector
+        return vector if whole else 1
+    vector = 16 // problem.itemsize
+    whole = strides[1] == 1 and gcd(vector, problem.channels, *_steps(problem, (0, 2, 3, 4))) == vector
+    return -vector if whole else 1
+
+
+def _steps(problem: Problem, axes: tuple[int, ...]) -> list[int]:
+    return [problem.x_strides[axis] for axis in axes if problem.x_shape[axis] > 1]
+
+
+def _scattered_bytes(problem: Problem) -> int:
+    """Return what comes with x where the channels of a group fill no sector: other groups, for other blocks."""
+    own = problem.channels * problem.itemsize
+    apart = problem.group > 1 and problem.x_strides[1] == 1 and abs(problem.x_strides[-1]) != 1
+    return max(0, _SECTOR - own) * prod(problem.x_shape) // problem.channels if apart else 0
+
+
+# ---------------------------------------------------------------- launches
+
+
+def _plan(problem: Problem, tile: Tile) -> Plan:
+    chosen, reason = variant(problem.dtype, tile.form), f"no GEMM: {problem.filters} output channels of a group; {tile}"
+    return on_arrays(problem, chosen, tile.blocks, _fields(problem, tile), reason, tile.shared_bytes)
+
+
+def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:
+    work = tile.work
+    rows, columns = tile.extent
+    height, width = tile.positions
+    at_once = max(1, work.vectors)
+    tiles_h, tiles_w = tile.blocks_by_axis
+    return {
+        "axes": [_struct(problem, axis) | {"taps": _axis(problem, axis).taps} for axis in range(3)],
+        "channels": problem.channels,
+        "filters": problem.filters,
+        "x_batch": problem.x_strides[0],
+        "x_channel": problem.x_strides[1],
+        "y_batch": problem.y_strides[0],
+        "y_channel": problem.y_strides[1],
+        **problem.w_steps,
+        "b_stride": problem.b_stride or 0,
+        "start": [work.height.start, work.width.start],
+        "origin": [work.height.origin, work.width.origin],
+        "fold": tile.fold,
+        "step": tile.step,
+        "parts": tile.parts,
+        "rows": rows,
+        "row_pitch": tile.row_pitch,
+        "channel_pitch": tile.channel_pitch,
+        "weights": tile.step * tile.channel_pitch,
+        "channel_weights": tile.channel_weights,
+        "width": width,
+        "height": height,
+        "plane": tile.plane,
+        "vectors": work.vectors,
+        "channels_last": int(problem.filters > 1 and abs(problem.y_strides[1]) < abs(problem.y_strides[-1])),
+        "columns": -(-columns // at_once),
+        "taps": work.height.taps,
+        "chunks": tile.form.chunks(work),
+        "threads_w": tile.threads[1],
+        "threads_h": tile.threads[0],
+        "jobs": tile.jobs,
+        "by_filters": problem.filters,
+        "tiles_w": tiles_w,
+        "tiles_h": tiles_h,
+        "depths": work.depths,
+        "job_blocks": tile.job_blocks,
+        "groups": problem.group,
+    }
+
+
+def _struct(problem: Problem, axis: int) -> dict[str, Any]:
+    transposed = bool(problem.phases)
+    dilation, pad = problem.dilations[axis], problem.pads[axis]
+    return {
+        "x_extent": problem.x_shape[2 + axis],
+        "x_stride": problem.x_strides[2 + axis],
+        "y_extent": problem.y_shape[2 + axis],
+        "y_stride": problem.y_strides[2 + axis],
+        "w_stride": problem.w_strides[3 + axis],
+        "kernel": problem.taps[axis],
+        "scale": problem.column_strides[axis],
+        "shift": pad if transposed else -pad,
+        "advance": -dilation if transposed else dilation,
+        "phases": problem.strides[axis] if transposed else 1,
+    }
+
+
+# ---------------------------------------------------------------- variants
+
+
+_KERNEL = Kernel("conv/direct/bands.cu", "conv_bands", "BandsParams", THREADS)
+
+
+def variant(dtype: str, form: Form) -> Variant:
+    """Return the kernel of one form, for every rank up to three."""
+    sizes = (form.filters, form.rows, form.kernel_rows, form.kernel_columns)
+    blocks = bands_tile.blocks_per_sm(form, dtype)
+    return _KERNEL.over(dtype, 3, str(form), types=types(dtype), sizes=sizes, blocks_per_sm=blocks)
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan can name."""
+    for dtype in dtypes.CONV_DTYPES:
+        for form in forms(dtype):
+            yield variant(dtype, form)

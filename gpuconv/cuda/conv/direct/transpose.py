@@ -1,0 +1,159 @@
+"""ConvTranspose of one channel a group (depthwise) with strides, as a direct sum: one launch, which reads w as it is.
+
+The kernel is in ``kernels_cu/conv/direct/transpose.cu``. A single axis is a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from gpuconv.cuda.build import params
+from gpuconv.cuda.build.variant import Kernel, Variant, types
+from gpuconv.cuda.conv.direct.base import on_arrays
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.plan import model, numbers
+from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import Ints
+
+NAME = "depthwise columns"
+_THREADS = 256
+_WALKS = (64, 32, 16, 8, 4, 2, 1)  # outputs of a thread
+_WANTED = 1024  # threads of each multiprocessor; for fewer of them, shorter walks
+# Instructions of an output, as the main loops of sm_90a have them; of a thread besides, estimated.
+_OUTPUT, _REST = 28, 200
+
+
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel, if it takes the problem."""
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
+        return
+    walk = _walk(problem, limits)
+    busy = _seconds(problem, walk, limits)
+    seconds = model.overlapped(busy, model.memory(problem.bytes, limits))
+    yield Candidate(variant(problem.dtype).name, seconds, partial(_plan, problem, walk))
+
+
+def _refusal(problem: Problem) -> Refusal | None:
+    if not problem.phases:
+        return Refusal("Conv has no phases", plain=True)
+    if problem.rank > 2:
+        return Refusal(f"{problem.rank} spatial axes; it has two", plain=problem.group == 1)
+    if problem.channels != 1:
+        return Refusal(f"{problem.channels} channels a group; it takes one", plain=problem.group == 1)
+    steps = zip(problem.taps, problem.strides, problem.dilations, strict=True)
+    if any(d > 1 or k > 2 * s for k, s, d in steps):
+        return Refusal(f"more than two taps a phase, or dilated ones: {problem.taps} with strides {problem.strides}")
+    if 0 in problem.x_shape or 0 in problem.taps:
+        return Refusal("there is nothing to sum")
+    if problem.wide() or _items(problem, 1) >= params.INDEX_LIMIT:
+        return Refusal("it needs 64-bit indices")
+    return None
+
+
+def _axes(values: Ints, one: int) -> Ints:
+    """Return what there is of each of two axes; a single axis is the second, of one row."""
+    return values if len(values) == 2 else (one, *values)
+
+
+def _rows(problem: Problem) -> tuple[int, int]:
+    """Return the rows of y that no two of lie a stride apart, and how many of those that do a thread could make."""
+    phases, columns = _axes(problem.phases, 1), _axes(problem.columns, 1)
+    return phases[0], columns[0]
+
+
+def _items(problem: Problem, walk: int) -> int:
+    phases, columns = _rows(problem)
+    channels, *spatial = problem.y_shape[1:]
+    return problem.batch * channels * spatial[-1] * phases * -(-columns // walk)
+
+
+def _walk(problem: Problem, limits: Limits) -> int:
+    enough = (walk for walk in _WALKS if _items(problem, walk) >= _WANTED * limits.multiprocessors)
+    return min(next(enough, 1), _rows(problem)[1])
+
+
+def _seconds(problem: Problem, walk: int, limits: Limits) -> float:
+    """Model what the multiprocessors issue, or read from their L1 caches and write through them, line by line.
+
+    Each lane reads up to four weights, and two inputs for each output.
+    """
+    items = numbers.whole(_items(problem, walk), _THREADS)
+    blocks = items // _THREADS
+    rounds = numbers.whole(blocks, limits.multiprocessors)
+    issued = model.instructions(rounds * _THREADS * (_REST + walk * _OUTPUT), limits)
+    accumulator = problem.accumulator
+    products = model.arithmetic(blocks, _THREADS * walk * 4, accumulator, 1.0, limits)
+    channels_first = _channels_first(problem)
+    step = abs(problem.x_strides[1] if channels_first else problem.x_strides[-1])
+    neighbours = 32 if channels_first else -(-32 // problem.strides[-1]) + 1  # inputs that a warp meets
+    lines = min(neighbours, -(-neighbours * step * problem.itemsize // 128) + 1)
+    written = abs(problem.y_strides[1] if channels_first else problem.y_strides[-1])
+    lines = 2 * lines + min(32, -(-32 * written * problem.itemsize // 128))
+    met = model.gathering(blocks, _THREADS * walk, lines, limits)
+    weights = model.gathering(blocks, _THREADS * 4, 32 if channels_first else 2, limits)  # of channels, far apart in w
+    return max(issued, products, met + weights)
+
+
+def _channels_first(problem: Problem) -> bool:
+    return problem.y_strides[1] == 1 and problem.y_strides[-1] != 1
+
+
+# ---------------------------------------------------------------- plans
+
+
+def _plan(problem: Problem, walk: int) -> Plan:
+    chosen, items = variant(problem.dtype), _items(problem, walk)
+    reason = f"direct: {walk} outputs of a thread, a stride apart in a column; 32-bit indices"
+    return on_arrays(problem, chosen, -(-items // _THREADS), _fields(problem, walk, items), reason)
+
+
+def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
+    phases, columns = _rows(problem)
+    w_group, w_filter, _, *w_stride = problem.w_strides
+    fields: dict[str, Any] = {
+        "items": items,
+        "w_group": w_group,
+        "w_filter": w_filter,
+        "w_stride": _axes(tuple(w_stride), 0),
+        "b_stride": problem.b_stride or 0,
+        "pad": _axes(problem.pads, 0),
+        "taps": _axes(problem.taps, 1),
+        "walk": walk,
+        "channels_first": _channels_first(problem),
+        "stride": _axes(problem.strides, 1),
+        "channels": problem.y_shape[1],
+        "columns": problem.y_shape[-1],
+        "rows": phases,
+        "walks": -(-columns // walk),
+        "filters": problem.filters,
+    }
+    for name, shape, strides in (
+        ("x", problem.x_shape, problem.x_strides),
+        ("y", problem.y_shape, problem.y_strides),
+    ):
+        fields |= params.array_fields(name, (*strides[:2], *_axes(strides[2:], 0)), _axes(shape[2:], 1))
+    return fields
+
+
+# ---------------------------------------------------------------- variants
+
+
+_KERNEL = Kernel(
+    "conv/direct/transpose.cu", "conv_transpose_depthwise", "DepthwiseTransposeParams", _THREADS, blocks_per_sm=5
+)
+
+
+def variant(dtype: str) -> Variant:
+    """Return the kernel for a dtype, for one axis and two."""
+    return _KERNEL.over(dtype, 2, types=types(dtype))
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan can name."""
+    return map(variant, dtypes.CONV_DTYPES)

@@ -1,0 +1,96 @@
+"""Plans of Conv and ConvTranspose: every family of kernels offers its candidates, the quickest one is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuconv.cuda.build.variant import Variant
+from gpuconv.cuda.conv import problem as correlation
+from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
+from gpuconv.cuda.conv.gemm import (
+    depth_to_space,
+    depth_to_space_matrix,
+    ffma,
+    grouped,
+    interleaved,
+    matrix,
+    mma,
+    pointwise,
+    split,
+    stem,
+)
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.conv.wgmma import family as wgmma
+from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.offers import Family
+from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
+
+# Of equally quick candidates the earlier family's is taken; the first accepts every problem.
+FAMILIES: tuple[Family, ...] = (
+    ffma,
+    mma,
+    wgmma,
+    split,
+    rows,
+    channels,
+    few,
+    bands,
+    pointwise,
+    matrix,
+    interleaved,
+    depth_to_space,
+    transpose,
+    depth_to_space_matrix,
+    grouped,
+    stem,
+)
+
+
+def for_conv(
+    geometry: ConvGeometry,
+    dtype: str,
+    x_strides: Ints,
+    w_strides: Ints,
+    b_stride: int | None,
+    y_strides: Ints,
+    limits: Limits,
+    precision: str = "ieee",
+) -> Plan:
+    """Plan Conv for arrays with these strides in elements (``b_stride`` None without a bias).
+
+    Raises
+    ------
+    ArgumentError
+        The problem needs more than 64-bit indices or more blocks than a grid has.
+    """
+    problem = correlation.of_conv(geometry, dtype, x_strides, w_strides, b_stride, y_strides, precision)
+    return plan(problem, limits)
+
+
+def for_conv_transpose(
+    geometry: ConvTransposeGeometry,
+    dtype: str,
+    x_strides: Ints,
+    w_strides: Ints,
+    b_stride: int | None,
+    y_strides: Ints,
+    limits: Limits,
+    precision: str = "ieee",
+) -> Plan:
+    """Plan ConvTranspose; parameters and errors as in :func:`for_conv`."""
+    problem = correlation.of_conv_transpose(geometry, dtype, x_strides, w_strides, b_stride, y_strides, precision)
+    return plan(problem, limits)
+
+
+def plan(problem: Problem, limits: Limits) -> Plan:
+    """Plan what both operators come down to."""
+    if 0 in problem.y_shape:
+        return Plan.of_nothing(problem.operator)
+    return choice.choose(problem, FAMILIES, limits)
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan of one to four spatial axes can name."""
+    for family in FAMILIES:
+        yield from family.variants()

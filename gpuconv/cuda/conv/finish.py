@@ -1,0 +1,101 @@
+"""Plans whose launches also add a residual and apply an activation, before they round (``conv/finish.cuh``).
+
+Which kernel is taken does not depend on it: a plan is made as ever, then what it launches is finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from gpuconv.cuda.build import params, structs
+from gpuconv.cuda.passes import copy as copy_pass
+from gpuconv.cuda.plan.launch import Launch, Plan, Space
+from gpuconv.rules import dtypes
+from gpuconv.rules.activation import Activation
+from gpuconv.rules.geometry import Ints
+
+
+def finished(plan: Plan, activation: Activation | None, dtype: str, shape: Ints, strides: Mapping[str, Ints]) -> Plan:
+    """Return the plan of the same call with an activation, and with a residual where there are strides of one.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of a real Conv or ConvTranspose.
+    activation : Activation or None
+    dtype : str
+    shape : tuple of int
+        Of y.
+    strides : mapping of str to tuple of int
+        Of the call's arrays, by role.
+    """
+    steps = strides.get("residual")
+    acts = activation is not None and activation.acts
+    if not plan.launches or not (acts or steps is not None):
+        return plan
+    if plan.otherwise is not None:
+        plan = replace(plan, otherwise=partial(_otherwise, plan.otherwise, activation, dtype, shape, strides))
+    fields = _fields(activation, dtypes.entry(dtype).accumulator)
+    if steps is None or _same(shape, steps, strides["y"]):
+        return _with(plan, fields, None if steps is None else "residual")
+    copy = copy_pass.copy(plan.operator, dtype, shape, {"residual": steps, "copied": strides["y"]})
+    found = _with(plan, fields, "copied")
+    return replace(
+        found,
+        launches=_after_packing(found.launches, copy),
+        sharing=_after_packing(found.sharing, copy) if found.sharing else (),
+        spaces=(*found.spaces, _space(shape, strides["y"], dtypes.entry(dtype).itemsize)),
+        reasons=(*found.reasons, "the residual is copied first: its elements do not lie as those of the result"),
+    )
+
+
+def _otherwise(
+    make: Callable[[], Plan], activation: Activation | None, dtype: str, shape: Ints, strides: Mapping[str, Ints]
+) -> Plan:
+    return finished(make(), activation, dtype, shape, strides)
+
+
+def _with(plan: Plan, fields: Mapping[str, int], role: str | None) -> Plan:
+    launches = tuple(_finished(launch, fields, role) for launch in plan.launches)
+    return replace(plan, launches=launches, sharing=tuple(_finished(launch, fields, role) for launch in plan.sharing))
+
+
+def _after_packing(launches: tuple[Launch, ...], copy: Launch) -> tuple[Launch, ...]:
+    packing = sum(launch.packs for launch in launches)
+    return (*launches[:packing], copy, *launches[packing:])
+
+
+def _space(shape: Ints, strides: Ints, itemsize: int) -> Space:
+    """Return the space of a copy of these strides, which reaches before its first element too."""
+    steps = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
+    before, after = -sum(step for step in steps if step < 0), 1 + sum(step for step in steps if step > 0)
+    return Space("copied", "the residual as the result lies", itemsize * (before + after), itemsize * before)
+
+
+def _same(shape: Ints, one: Ints, other: Ints) -> bool:
+    """Tell whether two arrays of this shape have their elements in the same places."""
+    return all(a == b for extent, a, b in zip(shape, one, other, strict=True) if extent > 1)
+
+
+def _fields(activation: Activation | None, accumulator: str) -> Mapping[str, int]:
+    """Return the fields of ``Finish``: numbers as the bits that they have in the type of the sums."""
+    if activation is None or not activation.acts:
+        return {"slope": 0, "low": 0, "high": 0, "acts": 0}
+    with np.errstate(over="ignore"):  # what is beyond the type's range bounds nothing
+        numbers = np.array([activation.slope, activation.low, activation.high]).astype(accumulator)
+    slope, low, high = map(int, numbers.view(f"u{numbers.itemsize}"))
+    return {"slope": slope, "low": low, "high": high, "acts": 1}
+
+
+def _finished(launch: Launch, fields: Mapping[str, int], role: str | None) -> Launch:
+    """Return a launch that finishes what it writes to y, if it does."""
+    if "y" not in launch.roles.values():
+        return launch
+    place = structs.place(launch.variant.layout, params.FINISH)
+    assert place is not None, f"{launch.variant.name} has no field for what comes after its sums"
+    found = {} if role is None else {f"{place}.residual": role}
+    return replace(launch, fields={**launch.fields, place: fields}, roles={**launch.roles, **found})

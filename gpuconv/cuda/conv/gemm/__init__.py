@@ -1,0 +1,1 @@
+"""Families of kernels that multiply matrices, on tensor cores or by FFMA."""

@@ -1,0 +1,125 @@
+"""Products on tensor cores: the ways to multiply, and weights packed as the fragments that are multiplied.
+
+The kernel that packs is in ``kernels_cu/conv/gemm/pack_fragments.cu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from gpuconv.cuda.build.variant import Kernel, Variant
+from gpuconv.cuda.conv.gemm import base as gemm_base
+from gpuconv.cuda.conv.gemm.base import PackedWeights
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.plan.launch import Launch
+from gpuconv.cuda.plan.numbers import RANK
+
+FRAGMENT_BYTES = 16 * 32  # 16 output channels by 32 bytes of K
+_TAPS = 64  # of a block of conv/gemm/pack_fragments.cu
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """One way to multiply.
+
+    Attributes
+    ----------
+    label : str
+        In names of kernels.
+    cuda : str
+        The class in ``conv/gemm/fragments.cuh``.
+    lanes : int
+        Which of the device's rates is its own.
+    products : int
+        Multiplications on tensor cores for one of the problem's.
+    parts : int
+        Fragments that make up one of weights.
+    """
+
+    label: str
+    cuda: str
+    lanes: int
+    products: int = 1
+    parts: int = 1
+
+
+_ARITHMETIC = {
+    ("float16", "ieee"): Arithmetic("mma", "HalfProducts", 0),
+    ("bfloat16", "ieee"): Arithmetic("mma", "Bfloat16Products", 0),
+    ("float32", "tf32"): Arithmetic("tf32", "Tf32Products", 1),
+    ("float32", "3xtf32"): Arithmetic("3xtf32", "Tf32x3Products", 1, products=3, parts=2),
+    ("float64", "ieee"): Arithmetic("mma", "DoubleProducts", 2),
+}
+
+
+def arithmetic_of(dtype: str, precision: str) -> Arithmetic:
+    """Return how elements of a type are multiplied in a precision."""
+    return _ARITHMETIC[dtype, precision]
+
+
+def arithmetic(problem: Problem) -> Arithmetic:
+    """Return how a problem's elements are multiplied."""
+    return arithmetic_of(problem.dtype, problem.precision)
+
+
+def operands() -> Iterator[tuple[str, str]]:
+    """Yield every dtype and precision that tensor cores take."""
+    yield from _ARITHMETIC
+
+
+def arithmetics() -> Iterator[tuple[str, str, Arithmetic]]:
+    """Yield every dtype and precision that tensor cores multiply, and how."""
+    for (dtype, precision), arithmetic in _ARITHMETIC.items():
+        yield dtype, precision, arithmetic
+
+
+# ---------------------------------------------------------------- packing
+
+
+def packing(
+    problem: Problem, weights: PackedWeights, columns: int, depths: int, outer_taps: int, tickets: int = 0
+) -> Launch:
+    """Return the launch that packs weights as fragments.
+
+    Parameters
+    ----------
+    problem : Problem
+        Whose taps, channels and strides of w they are found by.
+    weights : PackedWeights
+        In slices of K.
+    columns, depths : int
+        Fragments along M of all filters, and along K of a slice.
+    outer_taps : int
+        Taps that are filled up to whole slices each; 1 where K is, as a whole.
+    tickets : int
+        That are set to zero besides.
+    """
+    chosen = packing_variant(problem.dtype, problem.precision)
+    rows, parts = weights.all_rows * depths // outer_taps, -(-outer_taps // _TAPS)
+    blocks = problem.group * columns * rows * parts
+    fields = {
+        "filters": problem.filters,
+        "channels": problem.channels,
+        "taps": prod(problem.taps),
+        **problem.w_steps,
+        "w_stride": problem.w_strides[3:],
+        "tap_parts": parts,
+        "rows": rows,
+        "columns": columns,
+        "depths": depths,
+        "by_channel": weights.channels,
+        "extent": problem.taps,
+        "outer_taps": outer_taps,
+    }
+    return gemm_base.packing_launch(problem.operator, chosen, blocks, fields, tickets)
+
+
+_KERNEL = Kernel("conv/gemm/pack_fragments.cu", "pack_fragments", f"PackFragmentsParams<{RANK}>")
+
+
+def packing_variant(dtype: str, precision: str) -> Variant:
+    """Return the kernel that packs weights as fragments."""
+    arithmetic = arithmetic_of(dtype, precision)
+    return _KERNEL.over(dtype, RANK, arithmetic.label, types=(arithmetic.cuda,))

@@ -1,0 +1,150 @@
+"""Conv and ConvTranspose of few channels a group on tensor cores (``conv/gemm/grouped.cu``): one launch, w as it is.
+
+Several groups make one whose weights have zeros where a filter would meet another group's channels. The kernels have
+three spatial axes and 32-bit indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from math import prod
+from typing import Any
+
+from gpuconv.cuda.build.variant import Kernel, Variant
+from gpuconv.cuda.conv.gemm import base as gemm_base
+from gpuconv.cuda.conv.gemm import fragments, grouped_tile, grouped_work, mma
+from gpuconv.cuda.conv.gemm.base import PackedWeights
+from gpuconv.cuda.conv.gemm.grouped_tile import Tile
+from gpuconv.cuda.conv.gemm.grouped_work import MOST_CHANNELS, Form
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.plan import launching
+from gpuconv.cuda.plan import model as models
+from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+
+NAME = "groups packed for tensor cores"
+_OUTPUTS = ("single", "pairs", "chunks")  # as in ``conv/wide_outputs.cuh``
+FACTORS = (("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"))
+
+
+# ---------------------------------------------------------------- plans
+
+
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield a candidate for every kernel that has room for a tile."""
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
+        return
+    arithmetic = fragments.arithmetic(problem)
+    for work in grouped_work.works(problem, arithmetic):
+        found = grouped_tile.best(work, limits, _more_bytes(problem))
+        if found is not None:
+            seconds, tile = found
+            name = variant(problem.operator, problem.dtype, problem.precision, work.form).name
+            modelled = models.overlapped(seconds, models.memory(problem.bytes_by_phase, limits))
+            yield Candidate(name, modelled, partial(_plan, tile))
+
+
+def _refusal(problem: Problem) -> Refusal | None:
+    tensor_cores = mma.refusal(problem)
+    if problem.dtype == "float64":
+        return Refusal("products of float64", plain=problem.group == 1)
+    if problem.group == 1 or problem.channels > MOST_CHANNELS:
+        why = f"{problem.group} groups of {problem.channels} channels; it takes several, of up to {MOST_CHANNELS}"
+        return Refusal(why, plain=problem.group == 1 or tensor_cores is not None)
+    return None if tensor_cores is None else Refusal(tensor_cores)
+
+
+def _more_bytes(problem: Problem) -> int:
+    """Of shared memory for the taps of a phase."""
+    return -(-gemm_base.taps_bytes(RANK) // 16) * 16 if problem.phases else 0
+
+
+def _plan(tile: Tile) -> Plan:
+    work = tile.work
+    problem = work.problem
+    chosen = variant(problem.operator, problem.dtype, problem.precision, work.form)
+    place = "common" if problem.operator == "conv" else "all.common"
+    roles = gemm_base.roles(problem, place) | {"weights.w": "w"}
+    roles.pop(f"{place}.weights", None)
+    shared = tile.shared_bytes + _more_bytes(problem)
+    launch = launching.of_blocks(problem.operator, chosen, tile.blocks, _fields(tile), roles, shared)
+    columns = " x ".join(map(str, tile.tile))
+    reason = f"{work.together} groups of {problem.channels} channels make one; tiles of {columns} columns"
+    return Plan(problem.operator, (launch,), (reason,))
+
+
+def _fields(tile: Tile) -> Mapping[str, Any]:
+    work = tile.work
+    problem = work.problem
+    packed = PackedWeights(0, problem.rows, problem.channels)
+    operands = dict(gemm_base.operands(problem, (work.m_tiles, tile.turns), packed))
+    operands["common"] = {**operands["common"], "filters": work.filters}
+    own = {"bands": _bands_fields(tile), "weights": _weights_fields(tile)}
+    return {**operands, **own} if problem.operator == "conv" else {"all": operands, **own}
+
+
+def _bands_fields(tile: Tile) -> Mapping[str, Any]:
+    work = tile.work
+    return {
+        "images": work.problem.batch,
+        "channels": work.channels,
+        "depths": work.depths,
+        "tile": tile.tile,
+        "box": tile.box,
+        "box_pitch": tile.pitches[:2],
+        "pixels": prod(tile.box),
+        "tiles": tile.counts,
+        "image_columns": work.problem.columns[0],
+        "image_inputs": work.image_inputs,
+    }
+
+
+def _weights_fields(tile: Tile) -> Mapping[str, Any]:
+    problem = tile.work.problem
+    return {
+        **problem.w_steps,
+        "w_stride": problem.w_strides[3:],
+        "kernel": problem.taps,
+        "filters": problem.filters,
+        "groups": problem.group // tile.work.together,
+        "outputs": _OUTPUTS.index(tile.outputs),
+    }
+
+
+# ---------------------------------------------------------------- variants
+
+
+_KERNELS = {
+    "conv": Kernel("conv/gemm/grouped.cu", "conv_grouped", "ConvGroupedParams"),
+    "conv_transpose": Kernel("conv/gemm/grouped.cu", "conv_transpose_grouped", "ConvTransposeGroupedParams"),
+}
+
+
+def variant(operator: str, dtype: str, precision: str, form: Form) -> Variant:
+    """Return the kernel of one operator."""
+    arithmetic = fragments.arithmetic_of(dtype, precision)
+    return _KERNELS[operator].over(
+        *(dtype, RANK, arithmetic.label, str(form)),
+        types=(arithmetic.cuda,),
+        sizes=(form.block_m, form.warp_n, form.warps),
+        threads=form.threads,
+        blocks_per_sm=form.blocks_per_sm,
+    )
+
+
+def forms() -> Iterator[tuple[str, str, Form]]:
+    """Yield dtype, precision and form of every kernel."""
+    for dtype, precision in FACTORS:
+        for form in grouped_work.forms(fragments.arithmetic_of(dtype, precision)):
+            yield dtype, precision, form
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan can name."""
+    for dtype, precision, form in forms():
+        for operator in ("conv", "conv_transpose"):
+            yield variant(operator, dtype, precision, form)

@@ -1,0 +1,207 @@
+"""Conv of few input channels and many filters, as the first layers of networks are (``conv/gemm/stem.cu``).
+
+Two launches, one that packs the weights and one whose blocks have all inputs that their outputs meet in shared memory.
+Channels are the first of four axes of a correlation with one channel, so that rows of K are (channel, taps).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from math import prod
+from typing import Any
+
+from gpuconv.cuda.build.variant import Kernel, Variant
+from gpuconv.cuda.conv import problem as correlation
+from gpuconv.cuda.conv.gemm import base as gemm_base
+from gpuconv.cuda.conv.gemm import ffma, fragments, stem_cost, stem_tile
+from gpuconv.cuda.conv.gemm.base import PackedWeights
+from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES
+from gpuconv.cuda.conv.gemm.stem_tile import KERNELS, WORDS, Box, StemKernel
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.plan import launching, numbers
+from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.plan.limits import RESERVED_BYTES
+from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.rules.geometry import Ints
+
+NAME = "bands of few channels"
+CHANNELS = range(1, 16)  # of a group; of 16 every slice of K has one tap elsewhere
+_ROWS = 4096  # of K, at most: the table of its steps stays small
+
+
+# ---------------------------------------------------------------- what they accept
+
+
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield a candidate for every kernel that takes the problem, in the best of the boxes that there is room for."""
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
+        return
+    lifted = correlation.in_three_axes(problem)
+    every_box = list(stem_tile.boxes(lifted))
+    for kernel in stem_tile.kernels(lifted):
+        boxes = [box for box in every_box if stem_tile.shared_bytes(lifted, kernel, box) <= _room(limits)]
+        ways = [
+            (stem_cost.seconds(lifted, kernel, box, passes, limits), box, passes)
+            for box, passes in product(boxes, stem_tile.passes(lifted, kernel))
+        ]
+        if ways and not problem.wide(_packed_bytes(lifted, kernel)):
+            seconds, box, passes = min(ways, key=lambda way: way[0])
+            yield Candidate(variant(kernel).name, seconds, partial(_plan, lifted, kernel, box, passes))
+
+
+def _refusal(problem: Problem) -> Refusal | None:
+    """Return why no kernel of this family takes a problem; None where one does, if there is room for its band."""
+    if problem.operator != "conv":
+        return Refusal("it is no Conv", plain=True)
+    if problem.channels not in CHANNELS:
+        return Refusal(f"{problem.channels} channels of a group; it takes 1 to {CHANNELS[-1]}", plain=True)
+    if problem.rank > RANK:
+        return Refusal(f"{problem.rank} spatial axes; it has three")
+    if problem.dtype == "float64":
+        return Refusal("elements of 64 bits")
+    if problem.itemsize == 2 and problem.dilations[-1] > 1:
+        return Refusal("taps of a row that are no neighbours, which 16-bit elements must be")
+    if problem.rows > _ROWS or problem.rows == 0:
+        return Refusal(f"{problem.rows} rows of K; it takes 1 to {_ROWS}")
+    if problem.far():
+        return Refusal("offsets or coordinates need 64-bit indices")
+    return None
+
+
+def _room(limits: Limits) -> int:
+    """Return the shared memory of a block if at least two share a multiprocessor."""
+    return min(limits.shared_bytes_per_block, limits.shared_bytes_per_multiprocessor // 2 - RESERVED_BYTES)
+
+
+# ---------------------------------------------------------------- plans
+
+
+def _plan(problem: Problem, kernel: StemKernel, box: Box, passes: int) -> Plan:
+    flat = _with_channels_as_axis(problem)
+    parts = stem_tile.parts(problem, kernel, passes)
+    tiles = problem.batch * prod(box.tiles)
+    chosen = variant(kernel)
+    operands = gemm_base.operands(flat, (parts, tiles), _weights(problem, kernel))
+    fields = {
+        "common": operands["common"],
+        "taps": {**operands["taps"], "row": _tap_rows(problem, kernel)},
+        **_fields(problem, kernel, box),
+        "passes": passes,
+    }
+    roles = gemm_base.roles(flat)
+    shared = stem_tile.shared_bytes(problem, kernel, box)
+    launch = launching.of_blocks(problem.operator, chosen, problem.group * parts * tiles, fields, roles, shared)
+    packing = ffma.packing(flat, False) if kernel.arithmetic is None else _packing(problem, kernel)
+    extents = "x".join(str(1 << bits) for bits in box.bits)
+    reason = f"{box.band_bytes} bytes of inputs for {extents} outputs in shared memory; {kernel.chunk} taps at a time"
+    return Plan(problem.operator, (packing, launch), (reason,), kept(Space.packed(_packed_bytes(problem, kernel))))
+
+
+def _weights(problem: Problem, kernel: StemKernel) -> PackedWeights:
+    """Rows of K, or slices, and their bytes, on tensor cores."""
+    if kernel.arithmetic is None:
+        return PackedWeights(ffma.pitch(problem), problem.rows, 1)
+    bytes_of_row = _columns(problem, kernel) * FRAGMENT_BYTES * kernel.arithmetic.parts * (kernel.slice_steps // WORDS)
+    return PackedWeights(bytes_of_row, stem_tile.slices(problem, kernel), 1)
+
+
+def _packed_bytes(problem: Problem, kernel: StemKernel) -> int:
+    weights = _weights(problem, kernel)
+    return problem.group * weights.all_rows * weights.pitch * (problem.itemsize if kernel.arithmetic is None else 1)
+
+
+def _columns(problem: Problem, kernel: StemKernel) -> int:
+    """Fragments along M, in whole passes."""
+    return numbers.whole(problem.filters, kernel.block_m) // 16
+
+
+def _tap_rows(problem: Problem, kernel: StemKernel) -> Ints:
+    """Rows of K from one channel, and from one tap of each axis, to the next."""
+    row = problem.taps[-1] if kernel.arithmetic is None else numbers.whole(problem.taps[-1], kernel.chunk)
+    return problem.taps[0] * problem.taps[1] * row, problem.taps[1] * row, row, 1
+
+
+def _packing(problem: Problem, kernel: StemKernel) -> Launch:
+    """Return the launch that packs weights as fragments, where the taps of a row are what channels are elsewhere."""
+    group, filters, channel, *along = problem.w_strides
+    exchanged = replace(
+        problem,
+        channels=problem.taps[-1],
+        taps=(problem.channels, *problem.taps[:2]),
+        w_strides=(group, filters, along[-1], channel, *along[:2]),
+    )
+    weights = replace(_weights(problem, kernel), channels=numbers.whole(problem.taps[-1], kernel.chunk))
+    return fragments.packing(exchanged, weights, _columns(problem, kernel), kernel.slice_steps // WORDS, 1)
+
+
+def _fields(problem: Problem, kernel: StemKernel, box: Box) -> dict[str, Any]:
+    return {
+        "tiles": box.tiles,
+        "row_bits": box.bits[1],
+        "column_bits": box.bits[2],
+        "runs": box.runs,
+        "lead": box.lead,
+        "chunks": box.chunks,
+        "band_rows": box.band[1],
+        "band_depths": box.band[0],
+        "band_columns": box.band[2],
+        "units": box.chunks * box.rows,
+        "pitch": box.pitch,
+        "shift": box.shift,
+        "copies": box.copies,
+        "copy_bytes": box.copy_bytes,
+        "band_bytes": box.band_bytes,
+        "steps_of_row": -(-problem.taps[-1] // kernel.chunk),
+        "steps": stem_tile.steps(problem, kernel),
+        "step_bytes": kernel.chunk * problem.dilations[-1] * problem.itemsize,
+        "channel_vectors": stem_tile.channels_are_vectors(problem),
+        "pixel_vectors": stem_tile.pixels_are_vectors(problem),
+    }
+
+
+def _with_channels_as_axis(problem: Problem) -> Problem:
+    """Return a problem of three axes with its channels as a fourth one, outermost, whose taps are all of them."""
+    w_group, w_filter, w_channel, *w_stride = problem.w_strides
+    batch, channel, *spatial = problem.x_strides
+    return replace(
+        problem,
+        channels=1,
+        taps=(problem.channels, *problem.taps),
+        x_shape=(problem.batch, problem.group, problem.channels, *problem.x_shape[2:]),
+        y_shape=(*problem.y_shape[:2], 1, *problem.y_shape[2:]),
+        x_strides=(batch, problem.channels * channel, channel, *spatial),
+        y_strides=(*problem.y_strides[:2], 0, *problem.y_strides[2:]),
+        w_strides=(w_group, w_filter, 0, w_channel, *w_stride),
+        columns=(1, *problem.columns),
+        column_strides=(1, *problem.column_strides),
+        dilations=(1, *problem.dilations),
+        pads=(0, *problem.pads),
+    )
+
+
+# ---------------------------------------------------------------- variants
+
+
+_KERNEL = Kernel("conv/gemm/stem.cu", "conv_stem", "StemParams")
+_MMA = replace(_KERNEL, function="conv_stem_mma", name="conv_stem")
+
+
+def variant(kernel: StemKernel) -> Variant:
+    """Return one kernel of the family."""
+    return (_KERNEL if kernel.arithmetic is None else _MMA).over(
+        *(kernel.dtype, RANK, kernel.label),
+        types=kernel.arguments,
+        threads=kernel.threads,
+        blocks_per_sm=kernel.blocks_per_sm,
+    )
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan can name."""
+    yield from map(variant, KERNELS)

@@ -1,0 +1,250 @@
+"""The kernels of ``conv/gemm/stem.cu``, and the boxes of outputs whose inputs a block has in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from gpuconv.cuda.conv.gemm import fragments
+from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.plan import numbers
+from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import Ints
+
+PIXEL_BITS = 8  # log2 of a block's outputs
+WORDS = 8  # of K of a fragment of weights
+_ALONG_COLUMNS, _ALONG_CHANNELS = 1, 2  # StemRuns, of conv/gemm/stem.cuh
+
+
+@dataclass(frozen=True, slots=True)
+class StemKernel:
+    """One kernel of the family.
+
+    Attributes
+    ----------
+    dtype, precision : str
+    label : str
+        In its name.
+    arguments : tuple of str
+        Of the template.
+    chunk : int
+        Elements that a step of K takes, neighbours along the columns of x.
+    block_m, threads, blocks_per_sm : int
+    buffer_bytes : int
+        Of shared memory before the band.
+    slice_steps, whole_steps : int
+        Steps of a slice of weights; in whose multiples the table of steps is filled up.
+    arithmetic : fragments.Arithmetic or None
+        On tensor cores.
+    """
+
+    dtype: str
+    precision: str
+    label: str
+    arguments: tuple[str, ...]
+    chunk: int
+    block_m: int
+    threads: int
+    blocks_per_sm: int
+    buffer_bytes: int
+    slice_steps: int
+    whole_steps: int = 1
+    arithmetic: Arithmetic | None = None
+
+
+def _ffma(chunk: int) -> StemKernel:
+    steps = 32 // chunk
+    return StemKernel(
+        dtype="float32",
+        precision="ieee",
+        label=f"32x256x{chunk}",
+        arguments=(str(chunk),),
+        chunk=chunk,
+        block_m=32,
+        threads=128,
+        blocks_per_sm=4,
+        buffer_bytes=4 * max(3 * steps * chunk * 32, 4 * 16 * 34),
+        slice_steps=steps,
+    )
+
+
+def _mma(dtype: str, precision: str, arithmetic: Arithmetic, block_m: int) -> StemKernel:
+    depths = 4 // arithmetic.parts  # along K of a slice
+    return StemKernel(
+        dtype=dtype,
+        precision=precision,
+        label=f"{arithmetic.label}_{block_m}x256",
+        arguments=(arithmetic.cuda, str(block_m)),
+        chunk=4 // dtypes.entry(dtype).itemsize,
+        block_m=block_m,
+        threads=256,
+        blocks_per_sm=2,
+        buffer_bytes=max(3 * block_m // 16 * depths * arithmetic.parts * FRAGMENT_BYTES, 8 * 16 * 40 * 4),
+        slice_steps=depths * WORDS,
+        whole_steps=WORDS,
+        arithmetic=arithmetic,
+    )
+
+
+KERNELS = (
+    *(_ffma(chunk) for chunk in (11, 7, 5, 3, 1)),
+    *(
+        _mma(dtype, precision, arithmetic, block_m)
+        for dtype, precision, arithmetic in fragments.arithmetics()
+        if dtype != "float64"
+        for block_m in ((64, 32) if arithmetic.parts == 1 else (32,))
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The outputs of a block, and the inputs that they meet.
+
+    Attributes
+    ----------
+    bits : tuple of int
+        log2 of the outputs along depths, rows and columns.
+    tiles : tuple of int
+        Boxes along depths, rows and columns.
+    band : tuple of int
+        Extents of the band, without channels.
+    runs, lead : int
+        ``StemRuns``, and elements of x before the first one that is needed, from where a whole vector begins.
+    chunks, rows : int
+        Vectors of a row, and rows, as they are copied.
+    pitch : tuple of int
+        Elements of the band from one channel, depth and row to the next.
+    shift, copies, copy_bytes : int
+        How many elements the first copy of the band is shifted by; how many copies there are, and bytes of each.
+    """
+
+    bits: Ints
+    tiles: Ints
+    band: Ints
+    runs: int
+    lead: int
+    chunks: int
+    rows: int
+    pitch: Ints
+    shift: int
+    copies: int
+    copy_bytes: int
+
+    @property
+    def band_bytes(self) -> int:
+        """Of all copies."""
+        return self.copies * self.copy_bytes
+
+
+def kernels(problem: Problem) -> Iterator[StemKernel]:
+    """Yield the kernel of the most taps at once that are neighbours in x, or those on tensor cores."""
+    found = [one for one in KERNELS if (one.dtype, one.precision) == (problem.dtype, problem.precision)]
+    if found[0].arithmetic is not None:
+        yield from found
+        return
+    chunks = (one for one in found if one.chunk == 1 or problem.dilations[-1] == 1)
+    yield next(one for one in chunks if problem.taps[-1] % one.chunk == 0)
+
+
+# ---------------------------------------------------------------- boxes
+
+
+def boxes(problem: Problem) -> Iterator[Box]:
+    """Yield the boxes of all extents that are powers of two, of at least eight columns."""
+    for columns in range(3, PIXEL_BITS + 1):
+        for rows in range(PIXEL_BITS - columns + 1):
+            depths = PIXEL_BITS - columns - rows
+            if (depths == 0 or problem.columns[0] > 1) and (rows == 0 or problem.columns[1] > 1):
+                yield _box(problem, (depths, rows, columns))
+
+
+def _box(problem: Problem, bits: Ints) -> Box:
+    taps = (*problem.taps[:2], _row_taps(problem))
+    axes = zip(bits, problem.column_strides, taps, problem.dilations, strict=True)
+    band = tuple(((1 << b) - 1) * s + (k - 1) * d + 1 for b, s, k, d in axes)
+    vector, runs = 16 // problem.itemsize, _runs(problem)
+    wide = problem.channels if runs == _ALONG_CHANNELS else 1
+    lead = -problem.pads[-1] * wide % vector if runs else 0
+    chunks = -(-(band[2] * wide + lead) // vector)
+    row = -(-(band[2] + (lead if wide == 1 else 0)) // vector) * vector
+    plane = row * band[1]
+    pairs = problem.itemsize == 2
+    copies = 2 if pairs and problem.column_strides[-1] % 2 else 1
+    return Box(
+        bits=bits,
+        tiles=tuple(-(-q // (1 << b)) for q, b in zip(problem.columns, bits, strict=True)),
+        band=band,
+        runs=runs,
+        lead=lead,
+        chunks=chunks,
+        rows=band[0] * band[1] * (1 if runs == _ALONG_CHANNELS else problem.channels),
+        pitch=(plane * band[0], plane, row),
+        shift=lead % 2 if pairs and copies == 1 and wide == 1 else 0,
+        copies=copies,
+        copy_bytes=problem.channels * plane * band[0] * problem.itemsize,
+    )
+
+
+def _runs(problem: Problem) -> int:
+    """Tell which neighbours make whole vectors in x, row by row, if addresses do as well."""
+    vector = 16 // problem.itemsize
+    batch, channel, *spatial = problem.x_strides
+    outer = [batch, *(s for s, n in zip(spatial[:2], problem.x_shape[2:4], strict=True) if n > 1)]
+    width = problem.x_shape[-1]
+    if spatial[2] == 1 and all(step % vector == 0 for step in (*outer, channel, width)):
+        return _ALONG_COLUMNS
+    fused = channel == 1 and spatial[2] == problem.channels and problem.group == 1
+    return _ALONG_CHANNELS if fused and all(step % vector == 0 for step in (*outer, width * problem.channels)) else 0
+
+
+def _row_taps(problem: Problem) -> int:
+    """Return the taps along columns, filled up to pairs of short elements."""
+    pair = 4 // problem.itemsize
+    return -(-problem.taps[-1] // pair) * pair if pair > 1 else problem.taps[-1]
+
+
+def shared_bytes(problem: Problem, kernel: StemKernel, box: Box) -> int:
+    """Return the bytes of the buffers, the band, and the table of steps."""
+    return kernel.buffer_bytes + box.band_bytes + 4 * numbers.whole(steps(problem, kernel), kernel.whole_steps)
+
+
+def steps(problem: Problem, kernel: StemKernel) -> int:
+    """Return how many steps K takes, the taps of each row in whole ones."""
+    return problem.channels * prod(problem.taps[:2]) * -(-problem.taps[-1] // kernel.chunk)
+
+
+def slices(problem: Problem, kernel: StemKernel) -> int:
+    """Return how many slices of weights the steps take."""
+    return -(-steps(problem, kernel) // kernel.slice_steps)
+
+
+def passes(problem: Problem, kernel: StemKernel) -> Iterator[int]:
+    """Yield how many times its own output channels a block may make: all, half of that and so on."""
+    passes = -(-problem.filters // kernel.block_m)
+    while passes > 1:
+        yield passes
+        passes = -(-passes // 2)
+    yield 1
+
+
+def parts(problem: Problem, kernel: StemKernel, passes: int) -> int:
+    """Return the blocks that share the filters of the same outputs."""
+    return -(-problem.filters // (kernel.block_m * passes))
+
+
+# ---------------------------------------------------------------- outputs
+
+
+def channels_are_vectors(problem: Problem) -> bool:
+    """Tell whether the channels of a group are whole vectors in y, at every pixel, if y begins with one."""
+    vector, (batch, channel, *spatial) = 16 // problem.itemsize, problem.y_strides
+    return channel == 1 and all(step % vector == 0 for step in (problem.filters, batch, *spatial))
+
+
+def pixels_are_vectors(problem: Problem) -> bool:
+    """Tell whether every eight columns of y that a box has begin with a whole vector, if y does."""
+    vector, (*outer, step) = 16 // problem.itemsize, problem.y_strides
+    return step == 1 and all(stride % vector == 0 for stride in outer)

@@ -1,0 +1,82 @@
+"""Conv whose taps along W lie side by side in x, as one of more taps that each have a run of neighbours for channels.
+
+The kernel of a patch embedding is as wide as its stride: from column to column it moves by whole runs, so that no
+column needs elements from the middle of another one's run. In pieces of as many elements as are copied at once,
+coordinates along W count pieces, and the elements of a piece are the channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gpuconv.cuda.conv.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """One problem, seen twice: its K is in the same order in both.
+
+    Attributes
+    ----------
+    gathered : Problem
+        As x is gathered: a piece's elements are its channels.
+    packed : Problem
+        As its weights are found: taps, channels and strides of w.
+    """
+
+    gathered: Problem
+    packed: Problem
+
+
+def along_w(problem: Problem, piece: int) -> Runs | None:
+    """Return a Conv of three spatial axes in pieces of so many elements, or None where it has no such runs.
+
+    Elements along W are neighbours, and channels, if there are several, take the place of an outermost axis of one
+    element; or channels are neighbours, and elements along W follow them.
+    """
+    if problem.operator != "conv" or problem.group != 1 or problem.channels == 0:
+        return None
+    single = problem.channels == 1 or problem.x_strides[1] == 1
+    if single and problem.x_strides[-1] == problem.channels:
+        return _in_pieces(problem, problem, problem.channels, piece)
+    free = (problem.taps[0], problem.x_shape[2], problem.columns[0], problem.pads[0]) == (1, 1, 1, 0)
+    if problem.x_strides[-1] == 1 and free:
+        outer = replace(
+            problem,
+            taps=(problem.channels, *problem.taps[1:]),
+            x_shape=(*problem.x_shape[:2], problem.channels, *problem.x_shape[3:]),
+            x_strides=(*problem.x_strides[:2], problem.x_strides[1], *problem.x_strides[3:]),
+        )
+        return _in_pieces(outer, _taps_inside(problem), 1, piece)
+    return None
+
+
+def _taps_inside(problem: Problem) -> Problem:
+    """Return a problem with its channels and its taps along W exchanged, the channels on the first axis."""
+    group, filters, channel, _, *along = problem.w_strides
+    return replace(
+        problem,
+        channels=problem.taps[-1],
+        taps=(1, problem.channels, problem.taps[1]),
+        w_strides=(group, filters, along[-1], 0, channel, along[0]),
+    )
+
+
+def _in_pieces(outer: Problem, packed: Problem, inner: int, piece: int) -> Runs | None:
+    """Return a problem whose W times ``inner`` elements are neighbours in pieces, if all fall on their edges."""
+    taps, extent, pad = (size * inner for size in (outer.taps[-1], outer.x_shape[-1], outer.pads[-1]))
+    step = outer.column_strides[-1] * inner if outer.columns[-1] > 1 else piece
+    last = (outer.columns[-1] - 1) * step - pad + taps
+    apart = outer.dilations[-1] > 1 or any(size % piece for size in (taps, step, pad))
+    if apart or last > extent // piece * piece < extent:
+        return None
+    gathered = replace(
+        outer,
+        channels=piece,
+        taps=(*outer.taps[:-1], taps // piece),
+        x_shape=(outer.x_shape[0], piece, *outer.x_shape[2:-1], extent // piece),
+        x_strides=(outer.x_strides[0], 1, *outer.x_strides[2:-1], piece),
+        column_strides=(*outer.column_strides[:-1], step // piece),
+        pads=(*outer.pads[:-1], pad // piece),
+    )
+    return Runs(gathered, packed)

@@ -1,0 +1,1 @@
+"""The family of kernels on Hopper's tensor cores, fed by TMA."""

@@ -1,0 +1,265 @@
+"""What the blocks of convolution by wgmma do one after the other, and what it costs, by the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import gcd, prod
+from typing import NamedTuple
+
+from gpuconv.cuda.conv.gemm import fragments
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
+from gpuconv.cuda.conv.wgmma.sources import Source, packed_bytes, x_last_bytes
+from gpuconv.cuda.conv.wgmma.strips import Strips
+from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, Tile
+from gpuconv.cuda.plan import model
+from gpuconv.cuda.plan.launch import Limits
+from gpuconv.cuda.plan.limits import nearest
+
+_WRITTEN = 50  # cycles in which 256 threads write a sum each, one by one; by the count of instructions in PTX
+_IN_VECTORS = 0.5  # of them where a thread writes several at once; likewise
+_BY_SECTORS = 0.64  # where a warp's store fills sectors of several lines, one of which passes in a cycle; likewise
+_ANYWHERE = 1.25  # sectors that runs of 128 bytes touch, for each that they fill, where they begin anywhere
+_SECTOR = 32  # bytes
+_BANKS = 128  # bytes that shared memory gives in a cycle
+_BEGINNING = 1500  # cycles from a kernel's start until its first product; assumed
+
+
+@dataclass(frozen=True)
+class Work:
+    """A problem, the way to its arrays, the tile, and how its tiles are dealt out.
+
+    Attributes
+    ----------
+    source : Source
+    tile : Tile
+    strips : Strips, PixelStrips or None
+        Those that x comes in; None where it comes in columns, for each tap anew.
+    splits : int
+        Of each tile that is divided.
+    divided : int
+        The last tiles, those that are divided.
+    """
+
+    source: Source
+    tile: Tile
+    strips: Strips | PixelStrips | None = None
+    splits: int = 1
+    divided: int = 0
+
+    @cached_property
+    def counts(self) -> tuple[int, int]:
+        """Tiles along M and along the columns, of one group and phase."""
+        m_tiles, n_tiles = self.source.problem.tiles(self.tile.block_m, self.tile.block_n)
+        return m_tiles, n_tiles if self.strips is None else self.source.problem.batch * prod(self.strips.extent)
+
+    @cached_property
+    def tiles(self) -> int:
+        """Of all groups and phases."""
+        problem = self.source.problem
+        return prod(self.counts) * prod(problem.phases) * problem.group
+
+    @property
+    def whole(self) -> int:
+        """Tiles that one block makes."""
+        return self.tiles - self.divided
+
+    @property
+    def items(self) -> int:
+        """Whole tiles, and shares of divided ones."""
+        return self.whole + self.divided * self.splits
+
+    @property
+    def ticket_bytes(self) -> int:
+        """Of a ticket for each divided tile."""
+        return -(-self.divided // 4) * 16
+
+    @property
+    def sums_bytes(self) -> int:
+        """Of a tile's sums."""
+        return self.tile.block_m * self.tile.block_n * 4
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Of the tickets and of the sums of all shares."""
+        return self.ticket_bytes + self.divided * self.splits * self.sums_bytes
+
+    @cached_property
+    def inner(self) -> int:
+        """Slices of K of a step: of a strip, those of all taps that share it, else one."""
+        return 1 if self.strips is None else self.strips.inner
+
+    @property
+    def strip_bytes(self) -> float:
+        """Bytes of a strip for each of the taps that share it."""
+        return 0 if self.strips is None else self.strips.bytes / self.strips.inner
+
+    @property
+    def resident(self) -> bool:
+        """Whether weights stay in shared memory; shares of a tile have different ones."""
+        return isinstance(self.strips, Strips) and self.strips.resident and not self.divided
+
+    @property
+    def apart(self) -> int:
+        """Steps of a slice of channels: products of numbers in parts take one each, unless they share strips."""
+        return 1 if self.source.in_registers else self.source.products
+
+    @cached_property
+    def most_steps(self) -> int:
+        """Steps along K of a tile of the phase that meets the most taps: what splits divide."""
+        return prod(self.source.problem.most_taps) // self.inner * self.source.channel_slices * self.apart
+
+    @cached_property
+    def steps(self) -> float:
+        """Steps along K of a tile, the mean of those of all phases."""
+        problem = self.source.problem
+        all_taps = prod(problem.taps) / prod(problem.phases)
+        return all_taps / self.inner * self.source.channel_slices * self.apart
+
+
+# ---------------------------------------------------------------- time
+
+
+def seconds(work: Work, limits: Limits) -> float:
+    """Model the time of all launches."""
+    return _in_splits(work, work.splits, _costs(work, limits), limits)
+
+
+def in_best_splits(work: Work, counts: Sequence[int], limits: Limits) -> Work:
+    """Return the work with as many splits as the model takes for best, of equally good counts the first."""
+    costs = _costs(work, limits)
+    return replace(work, splits=min(counts, key=lambda count: _in_splits(work, count, costs, limits)))
+
+
+class _Costs(NamedTuple):
+    """What the splits do not change.
+
+    Attributes
+    ----------
+    step, writing : float
+        Cycles of a step along K, and of one warpgroup, or both together, that write a tile.
+    memory : float
+        Seconds in which all that is moved crosses the memory bus.
+    before : tuple of float
+        Seconds of the launches before, one by one.
+    """
+
+    step: float
+    writing: float
+    memory: float
+    before: tuple[float, ...]
+
+
+def _costs(work: Work, limits: Limits) -> _Costs:
+    problem, size = work.source.problem, work.source.problem.itemsize
+    copied, packed = x_last_bytes(work.source), packed_bytes(work.source)
+    x, w = prod(problem.x_shape) * size, problem.group * problem.filters * problem.rows * size
+    moved = problem.bytes_by_phase + max(0, copied - x) + max(0, packed - w)
+    before = tuple(
+        model.memory(read + written, limits) + limits.rates.launch
+        for read, written in ((x, copied), (w, packed))
+        if written
+    )
+    return _Costs(_step(work, limits), _writing(work), model.memory(moved, limits), before)
+
+
+def _in_splits(work: Work, splits: int, costs: _Costs, limits: Limits) -> float:
+    """Model the time of all launches, divided tiles being made in so many splits."""
+    found = model.overlapped(_busy(work, splits, costs, limits), costs.memory)
+    for launch in costs.before:
+        found += launch
+    return found + (_adding(work, splits, limits) if work.divided else 0)
+
+
+def _busy(work: Work, splits: int, costs: _Costs, limits: Limits) -> float:
+    """Return the seconds of the busiest multiprocessor."""
+    whole = -(-work.whole // limits.multiprocessors)
+    shares = -(-work.divided * splits // limits.multiprocessors)
+    share = -(-work.most_steps // splits)
+    cycles = _cycles(work, whole, work.steps, costs)
+    if shares:
+        cycles += _cycles(work, shares, share * work.steps / work.most_steps, costs)
+    longest = _cycles(work, 1, work.most_steps if work.whole else share, costs)
+    return (max(cycles, longest) + _BEGINNING) / nearest(limits.architecture).clock
+
+
+def _cycles(work: Work, tiles: int, steps: float, costs: _Costs) -> float:
+    """Return the cycles of so many tiles of a block: while one is written, the next is multiplied, if in turns."""
+    if tiles == 0:
+        return 0
+    products, writing = steps * costs.step, costs.writing
+    if not work.tile.turns:
+        return tiles * (products + writing)
+    return tiles * max(products, (products + writing) / 2) + writing
+
+
+def _step(work: Work, limits: Limits) -> float:
+    """Return the cycles of a step: of its products, or of its way from the L2 cache."""
+    tile, lanes = work.tile, fragments.arithmetic(work.source.problem).lanes
+    together = work.source.products // work.apart
+    products = work.inner * tile.block_m * tile.block_n * work.source.block_k * together
+    rate = limits.rates.wgmma * nearest(limits.architecture).tensor_lanes[lanes]
+    return max(
+        products / rate, (_w_bytes(work) + _x_bytes(work)) / limits.rates.cached, _shared_bytes(work, together) / _BANKS
+    )
+
+
+def _shared_bytes(work: Work, together: int) -> int:
+    """Return the bytes that a step reads in shared memory, where pixels go through registers: that may be slower."""
+    if not work.source.in_registers:
+        return 0
+    tile = work.tile
+    again = gcd(work.source.seen.column_strides[-1], 8)  # pixels so far from each other meet so many times fewer banks
+    weights = tile.block_n // 64 * tile.block_m * together
+    return work.inner * SLICE_BYTES * (weights + tile.block_n * work.source.parts * again)
+
+
+def _w_bytes(work: Work) -> int:
+    """Return the bytes of w of a step."""
+    if work.resident:
+        return 0
+    parts = work.source.parts if work.source.in_registers else 1
+    return work.inner * parts * work.tile.block_m * work.source.slice_bytes
+
+
+def _x_bytes(work: Work) -> float:
+    """Return the bytes of x of a step, as the L2 cache sees them."""
+    if work.strips is None:
+        return work.tile.block_n * SLICE_BYTES
+    anywhere = work.source.form == "rows" and work.source.seen.taps[-1] > 1
+    if isinstance(work.strips, PixelStrips):
+        row = work.strips.box[1] * 4
+        return work.strips.bytes * ((row + _SECTOR) / row if anywhere else 1)
+    return work.strips.bytes * (_ANYWHERE if anywhere else 1)
+
+
+def _writing(work: Work) -> float:
+    """Return the cycles in which one warpgroup, or both together, write a tile."""
+    cycles = work.tile.block_m * work.tile.block_n / 256 * _WRITTEN * (2 if work.tile.turns else 1)
+    if work.source.in_registers:
+        return cycles * _BY_SECTORS
+    return cycles * (_IN_VECTORS if _in_vectors(work.source.seen, work.source.in_strips) else 1)
+
+
+def _in_vectors(problem: Problem, in_strips: bool) -> bool:
+    """Tell whether neighbouring pixels of y, those of strips on one row, or channels make whole vectors."""
+    batch, channel, *_ = problem.y_strides
+    vector = 16 // problem.itemsize
+    if channel == 1:
+        return problem.filters % 16 == 0 and not any(step % vector for step in (batch, *problem.y_column_strides))
+    if in_strips:
+        *apart, neighbours_at = problem.y_column_strides
+        whole = not any(step % vector for step in (problem.columns[-1], batch, channel, *apart))
+        return neighbours_at == 1 and whole
+    neighbours = problem.y_column_strides == tuple(prod(problem.columns[k + 1 :]) for k in range(problem.rank))
+    return neighbours and prod(problem.columns) % 4 == 0 and batch % 4 == channel % 4 == 0
+
+
+def _adding(work: Work, splits: int, limits: Limits) -> float:
+    """Return the seconds that adding up shares takes, and the launch for it where none comes before."""
+    left = -(-work.divided * splits // limits.multiprocessors)
+    seconds = model.adding_up((left + splits) * work.sums_bytes, left, limits)
+    alone = work.source.form != "copied" and not work.source.packed
+    return seconds + (limits.rates.launch if alone else 0)

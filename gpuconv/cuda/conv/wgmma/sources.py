@@ -1,0 +1,467 @@
+"""How x and w come to the kernels of convolution by wgmma: the two maps by which TMA fetches them, and what it takes.
+
+Along x a map walks over the columns of a phase and reads, for a tap, the input at a fixed distance from each: what
+drivers call im2col. Or maps are of boxes: of the rows of x, or of patches of pixels, which several taps share. Axes of
+maps stand innermost first, those of problems outermost first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from math import gcd, prod
+from typing import Any
+
+from gpuconv.cuda.conv import problem as correlation
+from gpuconv.cuda.conv.gemm import fragments
+from gpuconv.cuda.conv.gemm.base import PackedWeights
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.conv.wgmma import channels_last, pack_rows
+from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
+from gpuconv.cuda.conv.wgmma.strips import PATCH, ROW, Strips
+from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, Tile
+from gpuconv.cuda.plan.launch import TensorMap
+from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.rules.geometry import Ints
+
+LEAST_FILTERS = 32  # half of the least tile: of fewer, mma.sync makes less in vain
+ALIGNMENT = 16  # bytes, of addresses and of distances in memory
+MOST_PHASES = 32
+_MOST_STRIDE = 8
+_CORNER_BITS = {1: 16, 2: 8, 3: 5}  # of a signed corner, by axes
+_MOST_REACH = {1: 65534, 2: 254, 3: 30}  # inputs from the first tap to the last: one less than offsets can hold
+_MOST_ELEMENTS = 2**31 - 1  # of a copy
+
+
+@dataclass(frozen=True)
+class Source:
+    """One way to x and w.
+
+    Attributes
+    ----------
+    problem : Problem
+    form : {"copied", "direct", "rows"}
+        A copy of x with the channels last; x itself, whose channels lie last; or x itself, whose pixels along W do.
+    packed : bool
+        Whether w is packed, or is read as it is.
+    patches : bool
+        Whether channels that lie last come in patches of pixels that taps share, not anew for each tap.
+    slice_bytes : int
+        Of a row of a slice of K.
+    """
+
+    problem: Problem
+    form: str
+    packed: bool
+    patches: bool = False
+    slice_bytes: int = SLICE_BYTES
+
+    @cached_property
+    def in_strips(self) -> bool:
+        """Whether x comes in strips that taps share, if there are several."""
+        return self.patches or self.form == "rows"
+
+    @cached_property
+    def in_registers(self) -> bool:
+        """Whether x, as it is, is rounded on its way through registers."""
+        return not _takes_rounded(self.problem) and self.form != "copied"
+
+    @cached_property
+    def seen(self) -> Problem:
+        """The problem as the kernel sees it: of strips a Conv, with an image along one axis where rows lie so."""
+        if not self.in_strips:
+            return self.problem
+        conv = correlation.as_conv(self.problem)
+        assert conv is not None
+        return (flattened(conv) or conv) if self.form == "rows" else conv
+
+    @cached_property
+    def block_k(self) -> int:
+        """Channels of a slice."""
+        return self.slice_bytes // self.problem.itemsize
+
+    @cached_property
+    def parts(self) -> int:
+        """Numbers that one of x or w is the sum of."""
+        return fragments.arithmetic(self.problem).parts
+
+    @cached_property
+    def products(self) -> int:
+        """Multiplications of tensor cores for one of the problem's."""
+        return fragments.arithmetic(self.problem).products
+
+    @cached_property
+    def channel_slices(self) -> int:
+        """Slices of a tap."""
+        return -(-self.problem.channels // self.block_k)
+
+    @cached_property
+    def x_channels(self) -> int:
+        """Channels of a group in x or its copy: whole slices where others follow that must not be read as its own."""
+        if self.form != "copied":
+            return self.problem.channels
+        unit = ALIGNMENT // self.problem.itemsize if self.problem.group * self.parts == 1 else self.block_k
+        return _rounded(self.problem.channels, unit)
+
+    @property
+    def all_x_channels(self) -> int:
+        """Those of all groups and parts."""
+        return self.problem.group * (self.parts if self.form == "copied" else 1) * self.x_channels
+
+    @cached_property
+    def w_channels(self) -> int:
+        """Channels of a tap in the rows of w."""
+        return _rounded(self.problem.channels, self.block_k) if self.packed else self.problem.channels
+
+    def weights(self) -> PackedWeights:
+        """Return how a kernel finds single weights."""
+        if not self.packed:
+            return PackedWeights(self.problem.w_strides[1], self.problem.filters, self.w_channels)
+        row = prod(self.problem.taps) * self.w_channels
+        return PackedWeights(row, self.problem.filters * self.parts, self.w_channels)
+
+    @property
+    def aligned(self) -> tuple[tuple[str, int], ...]:
+        """The arrays whose addresses must be multiples of so many bytes; copies always are."""
+        x = (("x", ALIGNMENT),) if self.form != "copied" else ()
+        return x if self.packed else (*x, ("w", ALIGNMENT))
+
+
+def _rounded(count: int, unit: int) -> int:
+    return -(-count // unit) * unit
+
+
+# ---------------------------------------------------------------- what TMA takes
+
+
+def refusal(problem: Problem) -> str | None:
+    """Return why no map takes a problem that tensor cores do."""
+    if problem.filters < LEAST_FILTERS:
+        return f"it takes {LEAST_FILTERS} output channels at least, half of a tile, a group has {problem.filters}"
+    if 0 in problem.x_shape:
+        return "there is no input to fetch"
+    if max(problem.column_strides) > _MOST_STRIDE:
+        return f"strides up to {_MOST_STRIDE} alone can be fetched, not {max(problem.column_strides)}"
+    if prod(problem.phases) > MOST_PHASES:
+        return f"{prod(problem.phases)} phases are more than {MOST_PHASES}"
+    reach = max(window.reach for window in windows(problem))
+    most = _MOST_REACH[problem.rank]
+    if reach > most:
+        return f"taps reach {reach} elements far, on {problem.rank} axes {most} are the most"
+    bound = 1 << _CORNER_BITS[problem.rank] - 1
+    corners = [corner for window in windows(problem) for corner in (window.lower, window.upper)]
+    if not all(-bound <= corner < bound for corner in corners):
+        return f"columns begin {min(corners)} or end {max(corners)} elements beside x: {-bound} to {bound - 1} can be"
+    copy = of_copies(problem)
+    if max(x_last_bytes(copy), packed_bytes(copy)) > _MOST_ELEMENTS * problem.itemsize:
+        return "a copy of x or w would have 2**31 elements or more"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Where the columns of all phases lie on one axis of x.
+
+    Attributes
+    ----------
+    lower : int
+        Input coordinate of the first column through the tap that lies lowest.
+    upper : int
+        That of the last column, counted from the last element of x.
+    reach : int
+        Coordinates from that tap to the one that lies highest.
+    """
+
+    lower: int
+    upper: int
+    reach: int
+
+
+def windows(problem: Problem) -> Iterator[Window]:
+    """Yield where columns lie, axis by axis."""
+    for axis in range(problem.rank):
+        lowest, highest = _taps(problem, axis)
+        last = lowest + (problem.columns[axis] - 1) * problem.column_strides[axis]
+        yield Window(lowest, last + 1 - problem.x_shape[2 + axis], highest - lowest)
+
+
+def _taps(problem: Problem, axis: int) -> tuple[int, int]:
+    """Return the lowest and the highest input coordinate that a tap of a phase's column 0 meets."""
+    taps, dilation, pad = problem.taps[axis], problem.dilations[axis], problem.pads[axis]
+    if not problem.phases:
+        return -pad, (taps - 1) * dilation - pad
+    stride = problem.strides[axis]
+    common = gcd(stride, dilation)
+    period = stride // common
+    inverse = pow(dilation // common, -1, period)
+    met: list[int] = []
+    for place in range(pad, pad + problem.phases[axis]):
+        first = place // common * inverse % period
+        if place % common == 0 and first < taps:
+            last = first + (taps - 1 - first) // period * period
+            met += ((place - tap * dilation) // stride for tap in (first, last))
+    return min(met, default=0), max(met, default=0)
+
+
+# ---------------------------------------------------------------- ways to x and w
+
+
+def sources(problem: Problem) -> Iterator[Source]:
+    """Yield the ways to the arrays of a problem that is not refused, of each kind the shortest."""
+    conv = correlation.as_conv(problem)
+    if not _takes_rounded(problem):
+        copied = Source(problem, "copied", packed=True)
+        yield copied
+        if conv is not None:
+            yield replace(copied, patches=True)
+            if _channels_last(problem, SLICE_BYTES):
+                yield replace(copied, form="direct", patches=True)
+            if no_rows(conv, SLICE_BYTES) is None:
+                yield replace(copied, form="rows")
+        return
+    for slice_bytes in (SLICE_BYTES, HALF_SLICE) if _half_is_empty(problem) else (SLICE_BYTES,):
+        last = "direct" if _channels_last(problem, slice_bytes) else "copied"
+        columns = Source(problem, last, not _w_as_it_is(problem, slice_bytes), slice_bytes=slice_bytes)
+        if slice_bytes == SLICE_BYTES:
+            yield columns
+        if conv is not None:
+            yield replace(columns, patches=True)
+            if no_rows(conv, slice_bytes) is None:
+                yield replace(columns, form="rows")
+
+
+def _half_is_empty(problem: Problem) -> bool:
+    """Tell whether the last slice of 16-bit channels has the half of those that it could have, or less."""
+    slots = SLICE_BYTES // 2
+    return problem.itemsize == 2 and 0 < problem.channels % slots <= slots // 2
+
+
+def of_copies(problem: Problem) -> Source:
+    """Return the way that takes every problem that is not refused, wherever its arrays lie."""
+    return Source(problem, "copied", packed=True)
+
+
+def _takes_rounded(problem: Problem) -> bool:
+    """Tell whether kernels can multiply x and w as they are: TF32 is rounded before, which TMA does not."""
+    return problem.itemsize == 2
+
+
+def _channels_last(problem: Problem, slice_bytes: int) -> bool:
+    """Tell whether x can be fetched as it is, its channels side by side."""
+    batch, channel, *spatial = problem.x_strides
+    if not (channel == 1 and _own_slices(problem, slice_bytes)):
+        return False
+    sizes = [problem.group * problem.channels, *problem.x_shape[:1:-1], problem.batch]
+    return _strides(sizes, [*spatial[::-1], batch], problem.itemsize) is not None
+
+
+def no_rows(problem: Problem, slice_bytes: int) -> str | None:
+    """Return why x of a Conv cannot be fetched by rows of pixels, or None."""
+    if not _own_slices(problem, slice_bytes):
+        channels = slice_bytes // problem.itemsize
+        return f"the {problem.channels} channels of a group are not whole slices of {channels}"
+    if _takes_rounded(problem) and problem.column_strides[-1] != 1:
+        return f"the stride along its rows is {problem.column_strides[-1]}"
+    found = flattened(problem) or problem
+    if found.x_strides[-1] != 1:
+        return "its rows have no pixels side by side"
+    if _strides(*_rows_of_x(found), found.itemsize) is None:
+        return f"its rows are not {ALIGNMENT} bytes, or a multiple of that, apart"
+    return None
+
+
+def _rows_of_x(problem: Problem) -> tuple[Ints, list[int]]:
+    """Return the sizes of x, pixels of a row innermost, then channels; and the strides of all axes but the first."""
+    lifted = correlation.in_three_axes(problem)
+    batch, channel, depth, height, _ = lifted.x_strides
+    channels = problem.group * problem.channels
+    return (*lifted.x_shape[:1:-1], channels, problem.batch), [height, depth, channel, batch]
+
+
+def flattened(problem: Problem) -> Problem | None:
+    """Return a Conv of one tap with all pixels of an image along one axis, if they lie behind each other in x and y."""
+    every = problem.columns == problem.x_shape[2:] and not any(problem.pads)
+    if prod(problem.taps) != 1 or not every or any(step != 1 for step in problem.column_strides):
+        return None
+    x_step, y_step = (_step(problem.columns, strides[2:]) for strides in (problem.x_strides, problem.y_strides))
+    if x_step is None or y_step is None:
+        return None
+    pixels = prod(problem.columns)
+    return replace(
+        problem,
+        taps=(1,),
+        x_shape=(*problem.x_shape[:2], pixels),
+        y_shape=(*problem.y_shape[:2], pixels),
+        x_strides=(*problem.x_strides[:2], x_step),
+        y_strides=(*problem.y_strides[:2], y_step),
+        w_strides=(*problem.w_strides[:3], 1),
+        columns=(pixels,),
+        column_strides=(1,),
+        dilations=(1,),
+        pads=(0,),
+    )
+
+
+def _step(extents: Ints, strides: Ints) -> int | None:
+    """Return the stride of pixels that lie behind each other, whatever the axis; None where they do not."""
+    axes = [(extent, stride) for extent, stride in zip(extents, strides, strict=True) if extent > 1]
+    behind = all(stride == inner * step for (_, stride), (inner, step) in pairwise(axes))
+    return (axes[-1][1] if axes else 1) if behind else None
+
+
+def _w_as_it_is(problem: Problem, slice_bytes: int) -> bool:
+    """Tell whether w can be fetched as it is: rows of taps, of channels side by side, each of whole slices."""
+    group, filters, channel, *spatial = problem.w_strides
+    if not _takes_rounded(problem) or channel != 1:
+        return False
+    whole = problem.channels % (slice_bytes // problem.itemsize) == 0
+    if prod(problem.taps) > 1 and not (whole and _step(problem.taps, tuple(spatial)) == problem.channels):
+        return False
+    if problem.group > 1 and group != problem.filters * filters:
+        return False
+    return _strides(_sizes_of_w(problem), [filters, group], problem.itemsize) is not None
+
+
+def _sizes_of_w(problem: Problem) -> Ints:
+    return prod(problem.taps) * problem.channels, problem.filters, problem.group
+
+
+def _own_slices(problem: Problem, slice_bytes: int) -> bool:
+    """Tell whether no slice of K meets channels of another group."""
+    return problem.group == 1 or problem.channels % (slice_bytes // problem.itemsize) == 0
+
+
+def _strides(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Ints | None:
+    """Return strides in bytes of the axes of a map but the innermost, or None where TMA has none like these.
+
+    Each is a multiple of the one before. Axes of one element get those of the next that has several.
+    """
+    found: list[int] = []
+    outer = _rounded(sizes[0] * itemsize, ALIGNMENT)
+    for size, stride in zip(sizes[1:], strides, strict=True):
+        if size > 1:
+            outer = max(outer, stride * itemsize * size)
+    for size, stride in zip(sizes[:0:-1], reversed(strides), strict=True):
+        outer = stride * itemsize if size > 1 else outer
+        found.insert(0, outer)
+    steps = [ALIGNMENT, *found]
+    if min(found) <= 0 or any(after % before for before, after in zip(steps, found, strict=False)):
+        return None
+    return tuple(found) if found[0] >= sizes[0] * itemsize else None
+
+
+# ---------------------------------------------------------------- maps
+
+
+def maps(source: Source, tile: Tile, strips: Strips | PixelStrips | None) -> tuple[TensorMap, TensorMap]:
+    """Return the maps of x and w for the tiles of a kernel."""
+    return _columns_of_x(source, tile) if strips is None else _boxes_of_x(source, strips), _of_w(source, tile)
+
+
+def _boxes_of_x(source: Source, strips: Strips | PixelStrips) -> TensorMap:
+    if isinstance(strips, PixelStrips):
+        high, wide = strips.box
+    else:
+        high, wide = (1, ROW) if source.form == "rows" else (strips.bytes // (source.slice_bytes * PATCH), PATCH)
+    if source.form == "rows":
+        role, (sizes, steps) = "x", _rows_of_x(source.seen)
+        strides, box = _known(_strides(sizes, steps, source.problem.itemsize)), (wide, high, 1, source.block_k, 1)
+        swizzle = 0 if source.in_registers else SLICE_BYTES
+    else:
+        role, sizes, strides = _channels_of_x(source, correlation.in_three_axes(source.problem))
+        box = (source.block_k, wide, high, 1, 1)
+        swizzle = source.slice_bytes
+    return TensorMap(
+        role=role,
+        member="x_map",
+        dtype=source.problem.dtype,
+        sizes=sizes,
+        strides=strides,
+        steps=(1,) * len(sizes),
+        box=box,
+        swizzle=swizzle,
+    )
+
+
+def _channels_of_x(source: Source, problem: Problem) -> tuple[str, Ints, Ints]:
+    """Return the role, the sizes and the strides of x or its copy, channels innermost, with the axes of ``problem``."""
+    sizes = (source.all_x_channels, *problem.x_shape[:1:-1], problem.batch)
+    if source.form == "copied":
+        return "x_last", sizes, tuple(problem.itemsize * prod(sizes[: axis + 1]) for axis in range(problem.rank + 1))
+    batch, _, *spatial = problem.x_strides
+    return "x", sizes, _known(_strides(sizes, [*spatial[::-1], batch], problem.itemsize))
+
+
+def _columns_of_x(source: Source, tile: Tile) -> TensorMap:
+    problem = source.problem
+    role, sizes, strides = _channels_of_x(source, problem)
+    inner = tuple(windows(problem))[::-1]
+    return TensorMap(
+        role=role,
+        member="x_map",
+        dtype=problem.dtype,
+        sizes=sizes,
+        strides=strides,
+        steps=(1, *problem.column_strides[::-1], 1),
+        lower=tuple(window.lower for window in inner),
+        upper=tuple(window.upper for window in inner),
+        channels=source.block_k,
+        pixels=tile.block_n,
+    )
+
+
+def _of_w(source: Source, tile: Tile) -> TensorMap:
+    problem, size = source.problem, source.problem.itemsize
+    row, all_rows = source.weights().pitch, problem.group * source.parts
+    sizes: Ints = (row, problem.filters, all_rows)
+    strides: Ints = (row * size, row * size * problem.filters)
+    if not source.packed:
+        group, filters, *_ = problem.w_strides
+        sizes = _sizes_of_w(problem)
+        strides = _known(_strides(sizes, [filters, group], size))
+    return TensorMap(
+        role="packed" if source.packed else "w",
+        member="w_map",
+        dtype=problem.dtype,
+        sizes=sizes,
+        strides=strides,
+        steps=(1, 1, 1),
+        box=(source.block_k, tile.block_m, 1),
+        swizzle=source.slice_bytes,
+    )
+
+
+def _known(strides: Ints | None) -> Ints:
+    assert strides is not None
+    return strides
+
+
+def loading(source: Source) -> Mapping[str, Any]:
+    """Return the fields of ``Loading``."""
+    problem = source.problem
+    lower = [window.lower for window in windows(problem)]
+    return {
+        "axes": problem.rank,
+        "lower": [0] * (RANK - len(lower)) + lower,
+        "channel_slices": source.channel_slices,
+        "parts": source.parts,
+        "x_group": source.all_x_channels // problem.group,
+        "x_part": source.x_channels,
+    }
+
+
+# ---------------------------------------------------------------- copies
+
+
+def x_last_bytes(source: Source) -> int:
+    """Return the bytes of the copy of x with its channels last, 0 where there is none."""
+    if source.form != "copied":
+        return 0
+    return channels_last.bytes_of(source.problem, source.x_channels, source.parts)
+
+
+def packed_bytes(source: Source) -> int:
+    """Return the bytes of the packed weights, 0 where w is read as it is."""
+    return pack_rows.bytes_of(source.problem, source.w_channels, source.parts) if source.packed else 0

@@ -1,0 +1,1 @@
+"""Passes over arrays that several operators need: sums and copies."""

@@ -1,0 +1,52 @@
+"""Plans of copies from one array's strides into another's (``passes/copy.cu``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from gpuconv.cuda.build import params
+from gpuconv.cuda.build.variant import Kernel, Variant
+from gpuconv.cuda.plan import launching, strided
+from gpuconv.cuda.plan.launch import Launch
+from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import Ints
+
+_AXES = (4, 6)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+_WORDS = {2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
+
+
+def copy(operator: str, dtype: str, shape: Ints, strides: dict[str, Ints]) -> Launch:
+    """Return a launch that copies an array of this shape; ``strides`` has the roles of the source and of the target."""
+    (source, steps), (target, target_steps) = strides.items()
+    axes = sorted(zip(shape, steps, target_steps, strict=True), key=lambda axis: -abs(axis[2]))
+    extents, (source_stride, target_stride) = strided.collapsed_together(*zip(*axes, strict=True))
+    spans = [params.span(extents, stride) for stride in (source_stride, target_stride)]
+    wide = params.needs_wide(operator, [*spans, *extents, prod(shape)])
+    rank = strided.axes(len(extents), wide, _AXES)
+    fields = {
+        "elements": prod(shape),
+        "source_stride": strided.filled(source_stride, rank, 0),
+        "target_stride": strided.filled(target_stride, rank, 0),
+        "extent": strided.filled(extents, rank, 1),
+    }
+    chosen = variant(dtypes.entry(dtype).itemsize, wide, rank)
+    return launching.of_threads(operator, chosen, prod(shape), fields, {"source": source, "target": target})
+
+
+# ---------------------------------------------------------------- variants
+
+
+_KERNEL = Kernel("passes/copy.cu", "copy", "CopyParams<{index}, {rank}>")
+
+
+def variant(itemsize: int, wide: bool, rank: int) -> Variant:
+    """Return the kernel for elements of so many bytes, along so many axes."""
+    return _KERNEL.over(f"{8 * itemsize}bit", rank, types=(_WORDS[itemsize],), wide=wide)
+
+
+def variants() -> Iterator[Variant]:
+    """Yield the variants that are built ahead; those for arrays of more axes are compiled when first needed."""
+    for itemsize in _WORDS:
+        for wide in (False, True):
+            yield variant(itemsize, wide, _AXES[wide])

@@ -1,0 +1,133 @@
+"""Plans of sums in parts (``add_up.cu``), and of those over all but the channels (``channel_sums.cu``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+from gpuconv.cuda.build.variant import Kernel, Variant, types
+from gpuconv.cuda.plan import launching
+from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.plan.strided import axes, collapsed, filled, needs_wide
+from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import Ints
+from gpuconv.rules.gradients import SumsGeometry
+
+_THREADS = 256
+_LANES = 32
+_BLOCKS_PER_SM = 4
+_USE = "sums of parts"
+_MOST_BYTES = 64 * 2**20  # of the sums of all parts, where there is more than one
+_ADD_UP_AXES, _SUMS_AXES = (1, 3, 6), (3, 5)  # of kernels that are built ahead, the last ones with 64-bit indices
+
+
+def workspace_bytes(parts: int, elements: int, dtype: str) -> int:
+    """Return the bytes of the sums of all parts."""
+    return parts * elements * dtypes.sums(dtype).itemsize
+
+
+def most_parts(elements: int, dtype: str) -> int:
+    """Return into how many parts the sums of so many elements may be cut, by the memory that all of them take."""
+    return max(1, _MOST_BYTES // workspace_bytes(1, elements, dtype))
+
+
+def plan(
+    operator: str, launch: Launch, parts: int, shape: Ints, strides: Ints, dtype: str, reason: str, products: int = 1
+) -> Plan:
+    """Return the plan of a launch that leaves the sums of so many parts of a result, and of one that adds them up.
+
+    Of complex results there may be 4 ``products``: real sums for each element, which passes/add_up.cu puts together.
+    """
+    launches = (launch, _add_up(operator, parts, shape, strides, dtype, products))
+    left = workspace_bytes(parts, prod(shape) * products, dtypes.entry(dtype).real if products > 1 else dtype)
+    return Plan(operator, launches, (reason,), kept(Space("workspace", _USE, left)), kernel=launch.variant.name)
+
+
+def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, products: int) -> Launch:
+    extents, steps = collapsed(shape, strides)
+    elements = prod(shape)
+    wide = needs_wide(operator, extents, steps, [parts * elements * products])
+    rank = axes(len(extents), wide, _ADD_UP_AXES)
+    chosen = add_up_variant(dtype, wide, rank, products)
+    fields = {
+        "parts": parts,
+        "elements": elements,
+        "extent": filled(extents, rank, 1),
+        "y_stride": filled(steps, rank, 0),
+    }
+    return launching.of_threads(operator, chosen, elements, fields, {"sums": "workspace", "y": "y"})
+
+
+def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides: Ints, limits: Limits) -> Plan:
+    """Plan the sums of each channel of x (N, C, D1…Dn) over everything else, for arrays of these strides.
+
+    Raises
+    ------
+    ArgumentError
+        The problem needs more than 64-bit indices or more blocks than a grid has.
+    """
+    operator, channels = "bias_grad", geometry.y_shape[0]
+    if channels == 0:
+        return Plan.of_nothing(operator)
+    if 0 in geometry.x_shape:  # its other extents and its strides may be any numbers, and nothing is read
+        geometry, x_strides = SumsGeometry((0, channels, 1), geometry.y_shape), (0, 0, 0)
+    extents, steps = collapsed((geometry.x_shape[0], *geometry.x_shape[2:]), (x_strides[0], *x_strides[2:]))
+    elements = prod(extents)
+    last = channels > 1 and elements > 1 and abs(x_strides[1]) < abs(steps[-1])
+    wide = needs_wide(operator, [*extents, channels], [*steps, x_strides[1]], [elements])
+    rank = axes(len(extents), wide, _SUMS_AXES)
+    tiles = -(-channels // _LANES) if last else channels
+    least = 8 * _THREADS // (_LANES if last else 1)  # elements of a part
+    parts = max(1, min(-(-elements // least), -(-limits.multiprocessors * _BLOCKS_PER_SM // tiles)))
+    each = -(-elements // parts)
+    chosen = channel_sums_variant(dtype, wide, rank, last)
+    fields = {
+        "channels": channels,
+        "elements": elements,
+        "each": each,
+        "x_channel": x_strides[1],
+        "x_stride": filled(steps, rank, 0),
+        "extent": filled(extents, rank, 1),
+        "tiles": tiles,
+    }
+    launch = launching.of_blocks(operator, chosen, tiles * parts, fields, {"x": "x", "sums": "workspace"})
+    reason = f"{elements} elements of each of {channels} channels, in {parts} parts"
+    return plan(operator, launch, parts, geometry.y_shape, y_strides, dtype, reason)
+
+
+# ---------------------------------------------------------------- variants
+
+
+_ADD_UP = Kernel("passes/add_up.cu", "add_up", "AddUpParams<{index}, {rank}>")
+_ADD_UP_COMPLEX = replace(_ADD_UP, function="add_up_complex")
+_CHANNEL_SUMS = Kernel("passes/channel_sums.cu", "channel_sums", "ChannelSumsParams<{index}, {rank}>")
+
+
+def add_up_variant(dtype: str, wide: bool, rank: int, products: int = 1) -> Variant:
+    """Return the kernel that adds parts up, for a result of so many axes that do not lie as one."""
+    if products == 1:
+        return _ADD_UP.over(dtype, rank, types=types(dtype), wide=wide)
+    entry = dtypes.entry(dtype)
+    return _ADD_UP_COMPLEX.over(dtype, rank, types=(entry.cuda, dtypes.entry(entry.real).cuda), wide=wide)
+
+
+def channel_sums_variant(dtype: str, wide: bool, rank: int, last: bool) -> Variant:
+    """Return the kernel that sums over so many axes besides the channels, which are ``last`` where neighbours."""
+    return _CHANNEL_SUMS.over(dtype, rank, "last" * last, types=types(dtype), sizes=(last,), wide=wide)
+
+
+def variants() -> Iterator[Variant]:
+    """Yield the variants that are built ahead; those for arrays of more axes are compiled when first needed."""
+    for dtype in dtypes.CONV_DTYPES + dtypes.COMPLEX_DTYPES:
+        of_parts = dtype in dtypes.COMPLEX_DTYPES
+        for rank in _ADD_UP_AXES:
+            wide = rank == _ADD_UP_AXES[-1]
+            if of_parts and rank == _ADD_UP_AXES[1]:
+                continue  # filter, tap and channel, of large tiles, which do not make complex numbers
+            yield add_up_variant(dtype, wide, rank)
+            if of_parts:
+                yield add_up_variant(dtype, wide, rank, products=4)
+        for wide, last in product((False, True), (False, True)):
+            yield channel_sums_variant(dtype, wide, _SUMS_AXES[wide], last)

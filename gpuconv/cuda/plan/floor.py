@@ -1,0 +1,99 @@
+"""The least that a device must do for a problem: arithmetic, and bytes that cross its memory bus once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from gpuconv.cuda.plan.limits import Representative
+from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, MaxPoolGeometry, tap_range
+from gpuconv.rules.gradients import MaxUnpoolGeometry, SumsGeometry
+
+_Windows = ConvGeometry | ConvTransposeGeometry | MaxPoolGeometry
+Geometry = _Windows | MaxUnpoolGeometry | SumsGeometry
+_INDEX = 8  # bytes
+_MOST_PAIRS = 10**6  # of outputs and taps along one axis that are looked at one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What no kernel can do without.
+
+    Attributes
+    ----------
+    flops : int
+        Two per multiply-add, eight of complex numbers; taps in the padding count as well. Comparisons do not count,
+        nor do sums alone.
+    bytes : int
+        Inputs that any output meets, weights, bias, residual, outputs and Indices, each once. What a call writes all
+        counts.
+    """
+
+    flops: int
+    bytes: int
+
+    def seconds(self, rate: float, bandwidth: float) -> float:
+        """Return the longer of the two times, at a rate of operations and of bytes per second."""
+        return max(self.flops / rate, self.bytes / bandwidth)
+
+
+def work(
+    geometry: Geometry,
+    dtype: str,
+    *,
+    bias: bool = False,
+    residual: bool = False,
+    indices: bool = False,
+    backwards: bool = False,
+) -> Work:
+    """Return the least work of one call, of any operator by its geometry; ``backwards`` for the gradient of MaxPool.
+
+    The gradient of weights has the work of the Conv whose geometry it has.
+    """
+    size = dtypes.entry(dtype).itemsize
+    elements, outputs = prod(geometry.x_shape), prod(geometry.y_shape)
+    if isinstance(geometry, SumsGeometry):
+        return Work(0, size * (elements + outputs))
+    if isinstance(geometry, MaxUnpoolGeometry):
+        return Work(0, size * (elements + outputs) + _INDEX * elements)
+    if backwards:
+        return Work(0, size * (elements + outputs) + _INDEX * outputs)
+    inputs = prod(geometry.x_shape[:2]) * prod(_met(geometry, axis) for axis in range(len(geometry.kernel_shape)))
+    if isinstance(geometry, MaxPoolGeometry):
+        return Work(0, size * (inputs + outputs) + _INDEX * outputs * indices)
+    weights = prod(geometry.w_shape) + geometry.y_shape[1] * bias
+    # A weight meets every output pixel in Conv, every input pixel in ConvTranspose.
+    pixels = geometry.y_shape if isinstance(geometry, ConvGeometry) else geometry.x_shape
+    flops = (8 if dtypes.entry(dtype).real else 2) * prod(geometry.w_shape) * pixels[0] * prod(pixels[2:])
+    return Work(flops, size * (inputs + weights + outputs * (1 + residual)))
+
+
+def alone(geometry: Geometry) -> bool:
+    """Tell whether each of several groups has one input channel: matrix units have nothing to multiply then."""
+    group = getattr(geometry, "group", 1)
+    return bool(1 < group == geometry.x_shape[1])
+
+
+def rate(geometry: Geometry, dtype: str, precision: str, device: Representative) -> float:
+    """Return the operations per second that the datasheet of a device allows for a problem."""
+    return device.rate(dtypes.entry(dtype).accumulator) if alone(geometry) else device.peak(dtype, precision)
+
+
+def _met(geometry: _Windows, axis: int) -> int:
+    """Return how many coordinates of an input axis meet an output through some tap."""
+    n, out, stride = geometry.x_shape[2 + axis], geometry.y_shape[2 + axis], geometry.strides[axis]
+    offsets = geometry.offsets[axis]
+    if 0 in (n, out):
+        return 0
+    if isinstance(geometry, ConvTransposeGeometry):
+        if n * len(offsets) > _MOST_PAIRS:
+            return n
+        return sum(any(0 <= i * stride + offset < out for offset in offsets) for i in range(n))
+    if out * len(offsets) > _MOST_PAIRS:
+        return n
+    met: set[int] = set()
+    for offset in offsets:
+        low, high = tap_range(out, n, stride, offset)
+        met.update(range(low * stride + offset, high * stride + offset, stride))
+    return len(met)

@@ -1,0 +1,215 @@
+"""What a call launches: frozen descriptions that need no device, made once per problem and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from gpuconv.cuda.build import params, structs
+from gpuconv.cuda.build.variant import Variant
+from gpuconv.cuda.plan.rates import ASSUMED, Rates
+from gpuconv.rules.geometry import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A map of an array in a launch's struct: all that the driver encodes but for the array's address.
+
+    Sizes and the like are of the innermost axis first. A map is of boxes of the array, or it has corners: then it is of
+    pixels in order, of a convolution's windows ("im2col").
+
+    Attributes
+    ----------
+    role : str
+        Of the array.
+    member : str
+        Of the struct, that the map is.
+    dtype : {"float16", "bfloat16", "float32"}
+    sizes : tuple of int
+    strides : tuple of int
+        Bytes, of all axes but the innermost.
+    steps : tuple of int
+        Elements from one that is copied to the next.
+    box : tuple of int
+    lower, upper : tuple of int
+        The corners, of the spatial axes.
+    channels, pixels : int
+        That are copied at once.
+    swizzle : int
+        Bytes over which 16 bytes each change places in shared memory: 0, 32, 64 or 128.
+    """
+
+    role: str
+    member: str
+    dtype: str
+    sizes: Ints
+    strides: Ints
+    steps: Ints
+    box: Ints = ()
+    lower: Ints = ()
+    upper: Ints = ()
+    channels: int = 0
+    pixels: int = 0
+    swizzle: int = 128
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch but for the arrays' addresses.
+
+    Members of structs inside the struct are named by their path: ``finish.residual``.
+
+    Attributes
+    ----------
+    variant : Variant
+    grid : tuple of int
+        Blocks along x, y, z. All blocks have ``variant.threads`` threads along x.
+    shared_bytes : int
+        Dynamic shared memory.
+    fields : mapping of str to Any
+        What the struct's members hold, as :func:`params.pack` takes it.
+    roles : mapping of str to str
+        Which array's address belongs into which member: "x", "w", "b", "dy", "y", "indices", "residual", "packed",
+        "x_last", "expanded", "copied" or "workspace".
+    maps : tuple of TensorMap
+        Those that belong into the struct.
+    """
+
+    variant: Variant
+    grid: tuple[int, int, int]
+    shared_bytes: int
+    fields: Mapping[str, Any] = field(repr=False, hash=False)
+    roles: Mapping[str, str] = field(repr=False, hash=False)
+    maps: tuple[TensorMap, ...] = field(default=(), repr=False)
+
+    @property
+    def packs(self) -> bool:
+        """Whether it makes packed weights: of w and "packed" alone, so that what it makes serves other calls too."""
+        return set(self.roles.values()) == {"w", "packed"}
+
+    @cached_property
+    def parameters(self) -> bytes:
+        """The struct, with pointers and maps of zero."""
+        return params.pack(self.variant.layout, self.fields)
+
+    @cached_property
+    def pointers(self) -> tuple[tuple[str, int], ...]:
+        """Which array's address belongs at which byte offset of the struct."""
+        return tuple((role, self.offset(member)) for member, role in self.roles.items())
+
+    def offset(self, member: str) -> int:
+        """Return where a member begins in the struct, in bytes."""
+        return structs.offset(self.variant.layout, member)
+
+
+class Space(NamedTuple):
+    """Memory of a call that lives from its first launch to its last.
+
+    Attributes
+    ----------
+    role : str
+        As launches name it.
+    use : str
+        What it holds, for error messages.
+    bytes : int
+    before : int
+        Bytes of it that lie before the address that kernels get; only the last one of a plan has any.
+    """
+
+    role: str
+    use: str
+    bytes: int
+    before: int = 0
+
+    @classmethod
+    def packed(cls, nbytes: int) -> Space:
+        """Return that of packed weights, which the launches that pack write whole, from w alone.
+
+        The calls that share :class:`gpuconv.PackedWeights` keep them; only for any other call they are a space.
+        """
+        return cls("packed", "the packed weights", nbytes)
+
+
+def kept(*spaces: Space) -> tuple[Space, ...]:
+    """Return the spaces that have any bytes."""
+    return tuple(space for space in spaces if space.bytes)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan:
+    """All launches of one call, in order, and the reasons for them.
+
+    Attributes
+    ----------
+    operator : str
+    launches : tuple of Launch
+        Empty where the result has no elements. Those that pack weights stand first.
+    reasons : tuple of str
+        One line each, for people.
+    spaces : tuple of Space
+        What a call keeps in its workspace.
+    sharing : tuple of Launch
+        What calls that share packed weights launch instead of ``launches``; empty: the same.
+    problem : dataclass or None
+        What it solves, as measured choices know it; None where there was nothing to choose.
+    kernel : str
+        The name of what was chosen, or of the one kernel that there is for the operator.
+    alignment : tuple of (str, int)
+        Roles of inputs whose addresses must be multiples of more bytes than those of an element.
+    otherwise : callable or None
+        Returns the plan of a call whose addresses are not; it has no such roles.
+    """
+
+    operator: str
+    launches: tuple[Launch, ...]
+    reasons: tuple[str, ...]
+    spaces: tuple[Space, ...] = ()
+    sharing: tuple[Launch, ...] = ()
+    problem: Any = None
+    kernel: str = ""
+    alignment: tuple[tuple[str, int], ...] = ()
+    otherwise: Callable[[], Plan] | None = field(default=None, compare=False)
+
+    def bytes_of(self, role: str) -> int:
+        """Return the bytes of the space of a role; 0 where there is none."""
+        return sum(space.bytes for space in self.spaces if space.role == role)
+
+    @classmethod
+    def of_nothing(cls, operator: str) -> Plan:
+        """Return the plan of a call whose result has no elements."""
+        return cls(operator, (), ("the result has no elements: nothing is launched",))
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.operator}: {', '.join(launch.variant.name for launch in self.launches) or 'no launch'}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan must know of a device.
+
+    Attributes
+    ----------
+    architecture : str
+        As NVRTC names it: ``sm_80``, ``sm_90a``.
+    multiprocessors : int
+    shared_bytes_per_block : int
+        Dynamic shared memory that a block can ask for.
+    shared_bytes_per_multiprocessor : int
+    name : str
+        Of the device, as the driver says; empty where none is asked.
+    rates : Rates
+        By which times are modelled.
+    bandwidth : float
+        Of the memory, in bytes per second; 0 where it is not known: then that of the architecture's well-known device,
+        by the multiprocessors.
+    """
+
+    architecture: str
+    multiprocessors: int
+    shared_bytes_per_block: int
+    shared_bytes_per_multiprocessor: int
+    name: str = ""
+    rates: Rates = ASSUMED
+    bandwidth: float = 0.0

@@ -1,0 +1,125 @@
+"""One well-known device per architecture, by its datasheet: what plans and floors assume where no device is asked."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from gpuconv._errors import ArgumentError, shown, text_of
+from gpuconv.cuda.plan import rates
+from gpuconv.cuda.plan.launch import Limits
+from gpuconv.rules import dtypes
+
+RESERVED_BYTES = 1024  # of a multiprocessor's shared memory that go with each block
+_REGISTERS = 65536  # of a multiprocessor
+
+
+def blocks_by_registers(registers: int, accumulator: str, threads: int) -> int:
+    """Return how many blocks leave each thread so many registers, and half as many again where sums are not float32."""
+    registers = registers * (2 if accumulator == "float32" else 3) // 2
+    return _REGISTERS // (registers * threads)
+
+
+class Measured(NamedTuple):
+    """What others measured a device to come to.
+
+    Attributes
+    ----------
+    half, single : float
+        Operations per second of 16-bit matrix products, and of float32 without tensor cores.
+    copy : float
+        Bytes per second of a copy, read and written.
+    """
+
+    half: float
+    single: float
+    copy: float
+
+
+MEASURED = {"H200": Measured(790e12, 60e12, 4.3e12)}  # by the name of a representative
+
+
+@dataclass(frozen=True, slots=True)
+class Representative:
+    """A device by its datasheet.
+
+    Attributes
+    ----------
+    name : str
+    limits : Limits
+    clock : float
+        Boost clock of the multiprocessors, in Hz.
+    lanes, double_lanes : int
+        Multiply-adds of a multiprocessor per clock, in float32 and in float64 without tensor cores.
+    bandwidth : float
+        Of the memory, in bytes per second.
+    tensor_lanes : tuple of int
+        Multiply-adds of a multiprocessor per clock on tensor cores, dense, with sums as wide as float32 or the factors:
+        of 16-bit, of TF32 and of float64 factors.
+    """
+
+    name: str
+    limits: Limits
+    clock: float
+    lanes: int
+    double_lanes: int
+    bandwidth: float
+    tensor_lanes: tuple[int, int, int]
+
+    def rate(self, accumulator: str) -> float:
+        """Return the floating-point operations per second of the cores' own multipliers, two per multiply-add."""
+        lanes = self.double_lanes if accumulator == "float64" else self.lanes
+        return 2 * lanes * self.clock * self.limits.multiprocessors
+
+    def peak(self, dtype: str, precision: str = "ieee") -> float:
+        """Return the most operations per second that any of its units comes to, of factors of a dtype and precision."""
+        half, single, double = self.tensor_lanes
+        dtype = dtypes.entry(dtype).real or dtype
+        own = {"float64": self.double_lanes}.get(dtype, self.lanes)
+        tensor = {"float16": half, "bfloat16": half, "float64": double}.get(dtype, 0)
+        if dtype == "float32":
+            tensor = {"ieee": 0, "tf32": single, "3xtf32": single // 3}[precision]
+        return 2 * max(own, tensor) * self.clock * self.limits.multiprocessors
+
+
+def _limits(architecture: str, multiprocessors: int, kilobytes: int) -> Limits:
+    """Shared memory of a multiprocessor in KiB; a block gets all of it but one."""
+    return Limits(
+        architecture, multiprocessors, (kilobytes - 1) * 1024, kilobytes * 1024, rates=rates.of("", architecture)
+    )
+
+
+_TABLE = {
+    80: Representative("A100", _limits("sm_80", 108, 164), 1.41e9, 64, 32, 2.04e12, (1024, 512, 64)),
+    86: Representative("RTX 3090", _limits("sm_86", 82, 100), 1.695e9, 128, 2, 0.936e12, (256, 128, 2)),
+    87: Representative("Jetson AGX Orin", _limits("sm_87", 16, 164), 1.3e9, 128, 2, 0.205e12, (1024, 512, 2)),
+    89: Representative("RTX 4090", _limits("sm_89", 128, 100), 2.52e9, 128, 2, 1.008e12, (256, 128, 2)),
+    90: Representative("H200", _limits("sm_90a", 132, 228), 1.98e9, 128, 64, 4.8e12, (2048, 1024, 128)),
+    100: Representative("B200", _limits("sm_100a", 148, 228), 1.965e9, 128, 64, 8.0e12, (4096, 2048, 64)),
+    120: Representative("RTX 5090", _limits("sm_120a", 170, 100), 2.407e9, 128, 2, 1.792e12, (256, 128, 2)),
+}
+
+
+@cache
+def nearest(architecture: str) -> Representative:
+    """Return the device of an architecture; of one that has none, as ``sm_103a``, that of the next lower one."""
+    number = int("".join(filter(str.isdigit, architecture)))
+    return _TABLE[max((known for known in _TABLE if known <= number), default=min(_TABLE))]
+
+
+def representative(architecture: str) -> Representative:
+    """Return the device that stands for an architecture: ``sm_90``, ``sm_90a``, ``90``.
+
+    Raises
+    ------
+    ArgumentError
+        For an architecture that has none; the message lists those that have.
+    """
+    match = re.fullmatch(r"(?:sm_)?(\d{1,4})[af]?", text_of(architecture))
+    found = _TABLE.get(int(match[1])) if match else None
+    if found is None:
+        known = ", ".join(f"sm_{number}" for number in _TABLE)
+        raise ArgumentError(f"explain: arch must be one of {known}, not {shown(architecture)}")
+    return found

@@ -1,0 +1,116 @@
+"""Modelled times of kernels, for choosing among them: arithmetic of the busiest multiprocessor, or memory.
+
+Peaks are those of the well-known device of the architecture (limits.py), the shares of them that kernels come to those
+of the device (rates.py). A model orders candidates, no more.
+"""
+
+from __future__ import annotations
+
+from gpuconv.cuda.plan.launch import Limits
+from gpuconv.cuda.plan.limits import nearest
+
+_EXPOSED = 0.2  # share of the shorter one that does not hide behind the longer one; assumed
+_ISSUED = 128  # instructions, counted by thread, that a multiprocessor issues in one clock
+
+
+def arithmetic(blocks: int, multiplications: float, accumulator: str, efficiency: float, limits: Limits) -> float:
+    """Return the seconds of the busiest multiprocessor's multiply-adds on the cores' own multipliers.
+
+    Parameters
+    ----------
+    blocks : int
+        Of the launch, dealt out evenly.
+    multiplications : float
+        Of each block, with those that its tile makes in vain.
+    accumulator : str
+        Type of the sums.
+    efficiency : float
+        Share of the multipliers' cycles that the kernel fills.
+    """
+    device = nearest(limits.architecture)
+    rate = device.rate(accumulator) / device.limits.multiprocessors
+    rounds = -(-blocks // limits.multiprocessors)
+    return rounds * 2 * multiplications / (rate * efficiency)
+
+
+def gathering(blocks: int, elements: float, lines: int, limits: Limits) -> float:
+    """Return the seconds in which the busiest multiprocessor reads inputs one by one, a line of its L1 cache per clock.
+
+    Parameters
+    ----------
+    blocks : int
+        Of the launch, dealt out evenly.
+    elements : float
+        That each block reads.
+    lines : int
+        That 32 of them lie in.
+    """
+    rounds = -(-blocks // limits.multiprocessors)
+    return rounds * elements / 32 * lines / nearest(limits.architecture).clock
+
+
+def tensor(blocks: int, multiplications: float, lanes: int, besides: float, limits: Limits) -> float:
+    """Return the seconds of the busiest multiprocessor's multiply-adds on tensor cores, or of what goes with them.
+
+    Parameters
+    ----------
+    blocks : int
+        Of the launch, dealt out evenly.
+    multiplications : float
+        Of each block, with those that its tile makes in vain.
+    lanes : int
+        Which of the device's rates (limits.Representative.tensor_lanes).
+    besides : float
+        Cycles of a multiprocessor that anything else needs for every instruction that multiplies fragments.
+    """
+    device = nearest(limits.architecture)
+    fragment = (2048, 1024, 2048)[lanes]  # multiply-adds of an instruction
+    beside_wgmma = limits.architecture == "sm_90a" and lanes < 2
+    share = limits.rates.beside_wgmma if beside_wgmma else limits.rates.tensor
+    cycles = max(fragment / (share * device.tensor_lanes[lanes]), besides)
+    rounds = -(-blocks // limits.multiprocessors)
+    return rounds * multiplications / fragment * cycles / device.clock
+
+
+def busy(blocks: int, cycles: float, limits: Limits) -> float:
+    """Return the seconds of the busiest multiprocessor, each of whose blocks takes it so many cycles."""
+    return -(-blocks // limits.multiprocessors) * cycles / nearest(limits.architecture).clock
+
+
+def adding_up(count: int, blocks: int, limits: Limits) -> float:
+    """Return the seconds that adding up takes beside the arithmetic of the splits.
+
+    Parameters
+    ----------
+    count : int
+        Bytes of sums that the busiest multiprocessor leaves and reads.
+    blocks : int
+        That it begins for the splits of tiles.
+    """
+    rates = limits.rates
+    return rates.adding + blocks * rates.beginning + count / (rates.cached * nearest(limits.architecture).clock)
+
+
+def cached(blocks: int, count: int, limits: Limits) -> float:
+    """Return the seconds in which the busiest multiprocessor reads from the L2 cache so many bytes for each block."""
+    rounds = -(-blocks // limits.multiprocessors)
+    return rounds * count / (limits.rates.cached * nearest(limits.architecture).clock)
+
+
+def memory(count: int, limits: Limits) -> float:
+    """Return the seconds in which so many bytes cross the memory bus, of a device with these limits."""
+    device = nearest(limits.architecture)
+    if limits.bandwidth:
+        return count / (limits.rates.bandwidth * limits.bandwidth)
+    return count / (limits.rates.bandwidth * device.bandwidth * limits.multiprocessors / device.limits.multiprocessors)
+
+
+def instructions(count: float, limits: Limits) -> float:
+    """Return the seconds in which the multiprocessors issue so many instructions, counted by thread."""
+    device = nearest(limits.architecture)
+    return count / (_ISSUED * device.clock * limits.multiprocessors)
+
+
+def overlapped(first: float, second: float) -> float:
+    """Return the time of two things that go on together, not perfectly."""
+    return max(first, second) + _EXPOSED * min(first, second)

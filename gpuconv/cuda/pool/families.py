@@ -1,0 +1,43 @@
+"""Plans of MaxPool: every family of kernels offers its candidates, the quickest one is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuconv.cuda.build.variant import Variant
+from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.offers import Family
+from gpuconv.cuda.pool import channels, general, patches, tiles, vectors
+from gpuconv.cuda.pool.problem import OPERATOR, Problem
+from gpuconv.rules.geometry import Ints, MaxPoolGeometry
+
+# Of equally quick candidates the earlier family's is taken; the first accepts every problem.
+FAMILIES: tuple[Family, ...] = (general, vectors, tiles, channels, patches)
+
+
+def for_max_pool(
+    geometry: MaxPoolGeometry,
+    dtype: str,
+    x_strides: Ints,
+    y_strides: Ints,
+    indices_strides: Ints | None,
+    limits: Limits,
+) -> Plan:
+    """Plan MaxPool for arrays with these strides in elements (``indices_strides`` None for the values alone).
+
+    Raises
+    ------
+    ArgumentError
+        The problem needs more than 64-bit indices.
+    """
+    if 0 in geometry.y_shape:
+        return Plan.of_nothing(OPERATOR)
+    problem = Problem(geometry, dtype, x_strides, y_strides, indices_strides)
+    return choice.choose(problem, FAMILIES, limits)
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan of one to four spatial axes can name."""
+    for family in FAMILIES:
+        yield from family.variants()

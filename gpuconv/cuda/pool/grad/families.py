@@ -1,0 +1,39 @@
+"""Plans of the gradient of MaxPool: every family of kernels offers its candidates, the quickest one is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuconv.cuda.build.variant import Variant
+from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.offers import Family
+from gpuconv.cuda.pool.grad import general, walks
+from gpuconv.cuda.pool.grad.problem import OPERATOR, Problem
+from gpuconv.cuda.pool.problem import used
+from gpuconv.rules.geometry import Ints, MaxPoolGeometry
+
+FAMILIES: tuple[Family, ...] = (general, walks)
+
+
+def for_max_pool_grad(
+    geometry: MaxPoolGeometry, dtype: str, dy_strides: Ints, indices_strides: Ints, dx_strides: Ints, limits: Limits
+) -> Plan:
+    """Plan the gradient of MaxPool for arrays with these strides in elements.
+
+    Raises
+    ------
+    ArgumentError
+        The problem needs more than 64-bit indices or more blocks than a grid has.
+    """
+    if 0 in geometry.x_shape:
+        return Plan.of_nothing(OPERATOR)
+    of_dy, of_indices = used(geometry.y_shape, dy_strides), used(geometry.y_shape, indices_strides)
+    problem = Problem(geometry, dtype, of_dy, of_indices, used(geometry.x_shape, dx_strides))
+    return choice.choose(problem, FAMILIES, limits)
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant that a plan of one to four spatial axes can name."""
+    for family in FAMILIES:
+        yield from family.variants()

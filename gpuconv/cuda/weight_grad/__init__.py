@@ -1,0 +1,1 @@
+"""The gradient of Conv's weights."""

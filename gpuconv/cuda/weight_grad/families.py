@@ -1,0 +1,46 @@
+"""Plans of the gradient of weights: every family of kernels offers its candidates, the quickest one is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuconv.cuda.build.variant import Variant
+from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.offers import Family
+from gpuconv.cuda.weight_grad import plain, tiles
+from gpuconv.cuda.weight_grad.problem import OPERATOR, Problem
+from gpuconv.rules.geometry import ConvGeometry, Ints
+
+# Of equally quick candidates the earlier family's is taken; the first accepts every problem.
+FAMILIES: tuple[Family, ...] = (plain, tiles)
+
+
+def for_weight_grad(
+    geometry: ConvGeometry,
+    dtype: str,
+    x_strides: Ints,
+    dy_strides: Ints,
+    w_strides: Ints,
+    limits: Limits,
+    precision: str = "ieee",
+    result: str | None = None,
+) -> Plan:
+    """Plan the gradient of Conv's weights for arrays with these strides in elements; ``result`` is a complex dtype.
+
+    Raises
+    ------
+    ArgumentError
+        The problem needs more than 64-bit indices or more blocks than a grid has.
+    """
+    if 0 in geometry.w_shape:
+        return Plan.of_nothing(OPERATOR)
+    precision = precision if dtype == "float32" else "ieee"
+    problem = Problem(geometry, dtype, x_strides, dy_strides, w_strides, result or dtype, precision)
+    return choice.choose(problem, FAMILIES, limits)
+
+
+def variants() -> Iterator[Variant]:
+    """Yield the variants that are built ahead; those for more axes are compiled when first needed."""
+    for family in FAMILIES:
+        yield from family.variants()

@@ -1,0 +1,125 @@
+"""The gradient of weights of every problem: sums over parts of the pixels (``problem.cuh``), then of the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+from gpuconv.cuda.build.variant import Kernel, Variant, types
+from gpuconv.cuda.passes import sums
+from gpuconv.cuda.plan import launching, model, numbers, strided
+from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.offers import Candidate, Offer
+from gpuconv.cuda.weight_grad.problem import OPERATOR, Problem
+from gpuconv.rules import dtypes
+
+NAME = "plain tiles"
+_THREADS = 128
+_AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a block makes of a group, and the instructions that each of its products takes, counted in SASS."""
+
+    name: str
+    filters: int
+    columns: int
+    slice: int
+    instructions: float
+    blocks_per_sm: int
+    wide: bool
+
+
+_LARGE = Tile("64x64", 64, 64, 32, 1.9, 3, wide=True)
+_TILES = (_LARGE, Tile("few4", 4, 12, 128, 6.2, 3, wide=False), Tile("few1", 1, 12, 128, 18.8, 4, wide=False))
+
+
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield a candidate for every tile without tensor cores."""
+    wide = problem.wide()
+    for tile in _TILES:
+        if tile.wide or not (wide or len(problem.geometry.kernel_shape) > _AHEAD[0]):
+            parts = _parts(problem, tile, limits)
+            name = variant(problem.dtype, wide, _axes(problem, wide), tile).name
+            seconds = _seconds(problem, tile, parts, limits)
+            yield Candidate(name, seconds, partial(_plan, problem, tile, parts, wide))
+
+
+def _tiles(problem: Problem, tile: Tile) -> tuple[int, int]:
+    return -(-problem.filters // tile.filters), -(-problem.columns // tile.columns)
+
+
+def _parts(problem: Problem, tile: Tile, limits: Limits) -> int:
+    """Return into how many parts the pixels are dealt, so that there are blocks for all multiprocessors."""
+    blocks = prod(_tiles(problem, tile)) * problem.geometry.group
+    wanted = -(-2 * tile.blocks_per_sm * limits.multiprocessors // blocks)
+    room = sums.most_parts(prod(problem.geometry.w_shape), problem.dtype)
+    slices = -(-problem.pixels // tile.slice)
+    parts = max(1, min(wanted, room, slices))
+    return -(-slices // -(-slices // parts)) if slices else 1
+
+
+def _each(problem: Problem, tile: Tile, parts: int) -> int:
+    """Pixels of a part, in whole slices."""
+    slices = -(-problem.pixels // tile.slice)
+    return -(-slices // parts) * tile.slice
+
+
+def _seconds(problem: Problem, tile: Tile, parts: int, limits: Limits) -> float:
+    blocks = prod(_tiles(problem, tile)) * problem.geometry.group * parts
+    products = tile.filters * tile.columns * _each(problem, tile, parts)
+    rounds = numbers.whole(blocks, limits.multiprocessors)
+    accumulator = dtypes.entry(problem.dtype).accumulator
+    busy = max(
+        model.instructions(rounds * products * tile.instructions, limits),
+        model.arithmetic(blocks, products, accumulator, 1.0, limits),
+    )
+    left = 2 * sums.workspace_bytes(parts, prod(problem.geometry.w_shape), problem.dtype)
+    return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + limits.rates.launch
+
+
+def _axes(problem: Problem, wide: bool) -> int:
+    return strided.axes(len(problem.geometry.kernel_shape), wide, _AHEAD)
+
+
+def _plan(problem: Problem, tile: Tile, parts: int, wide: bool) -> Plan:
+    g, rank = problem.geometry, _axes(problem, wide)
+    tiles = _tiles(problem, tile)
+    blocks = prod(tiles) * g.group * parts
+    chosen = variant(problem.dtype, wide, rank, tile)
+    each = _each(problem, tile, parts)
+    fields = problem.fields(rank, wide, tiles, each)
+    roles = {"x": "x", "dy": "dy", "sums": "workspace"}
+    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, roles)
+    reason = f"{problem.pixels} pixels in {parts} parts of {each}"
+    products = 1 if problem.result == problem.dtype else g.w_shape[-1]
+    shape = g.w_shape if products == 1 else g.w_shape[:-1]
+    return sums.plan(OPERATOR, launch, parts, shape, problem.w_strides, problem.result, reason, products)
+
+
+# ---------------------------------------------------------------- variants
+
+
+_KERNEL = Kernel(
+    "weight_grad/plain.cu", "conv_weight_grad", "WeightGradParams<{index}, {rank}>", _THREADS, name="conv_weight_grad"
+)
+_FEW = replace(_KERNEL, source="weight_grad/few.cu", function="conv_weight_grad_few")
+
+
+def variant(dtype: str, wide: bool, rank: int, tile: Tile) -> Variant:
+    """Return the kernel that makes tiles of the parts' sums."""
+    kernel, sizes = (_KERNEL, ()) if tile is _LARGE else (_FEW, (tile.filters,))
+    blocks = tile.blocks_per_sm - wide - (dtype == "float64")  # which take more registers
+    return kernel.over(dtype, rank, tile.name, types=types(dtype), sizes=sizes, wide=wide, blocks_per_sm=blocks)
+
+
+def variants() -> Iterator[Variant]:
+    """Yield the variants that are built ahead; those for more axes are compiled when first needed."""
+    for dtype in dtypes.CONV_DTYPES:
+        for tile in _TILES:
+            yield variant(dtype, False, _AHEAD[0], tile)
+        for wide in (False, True):
+            yield variant(dtype, wide, _AHEAD[1], _LARGE)

@@ -1,0 +1,98 @@
+"""One gradient of Conv's weights, and the struct that its kernels share (``weight_grad/problem.cuh``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from gpuconv.cuda.build import params
+from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import ConvGeometry, Ints
+
+OPERATOR = "weight_grad"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One gradient, for arrays of these strides in elements.
+
+    ``precision`` is that of float32 products: "ieee", "tf32" or "3xtf32". Of a complex gradient the geometry has one
+    more axis, that of the parts, through whose 4 taps the products of parts go; ``dtype`` and the strides of x and dy
+    are those of parts, ``result`` and ``w_strides`` those of the numbers.
+    """
+
+    geometry: ConvGeometry
+    dtype: str
+    x_strides: Ints
+    dy_strides: Ints
+    w_strides: Ints
+    result: str
+    precision: str = "ieee"
+
+    @property
+    def filters(self) -> int:
+        """Of one group."""
+        return self.geometry.w_shape[0] // self.geometry.group
+
+    @property
+    def columns(self) -> int:
+        """Channels of one group times taps."""
+        return prod(self.geometry.w_shape[1:])
+
+    @property
+    def pixels(self) -> int:
+        """Outputs of one channel, of all images."""
+        return self.geometry.y_shape[0] * prod(self.geometry.y_shape[2:])
+
+    @property
+    def bytes(self) -> int:
+        """Of all arrays, each once."""
+        g = self.geometry
+        return dtypes.entry(self.dtype).itemsize * (prod(g.x_shape) + prod(g.y_shape) + prod(g.w_shape))
+
+    def reach(self) -> list[int]:
+        """Return a bound of the input coordinates on each axis, also of those outside of x."""
+        g = self.geometry
+        axes = zip(g.y_shape[2:], g.strides, g.pads_begin, g.kernel_shape, g.dilations, strict=True)
+        return [max(max(0, q - 1) * s, pad) + (k - 1) * d for q, s, pad, k, d in axes]
+
+    def wide(self) -> bool:
+        """Tell whether offsets and coordinates need 64-bit indices."""
+        g, reach = self.geometry, self.reach()
+        extents = (*g.x_shape[:2], *(max(at + 1, n) for at, n in zip(reach, g.x_shape[2:], strict=True)))
+        magnitudes = [params.span(extents, self.x_strides), params.span(g.y_shape, self.dy_strides), *reach]
+        return params.needs_wide(OPERATOR, [*magnitudes, *g.strides, *g.dilations, self.pixels, prod(g.w_shape)])
+
+    def axis_fields(self, rank: int, wide: bool) -> dict[str, object]:
+        """Return what there is one of for each axis; those added outside have one element."""
+        g = self.geometry
+        ones, zeros = [1] * (rank - len(g.kernel_shape)), [0] * (rank - len(g.kernel_shape))
+        return {
+            "x_extent": [*ones, *g.x_shape[2:]],
+            "x_stride": [*zeros, *self.x_strides[2:]],
+            "dy_stride": [*zeros, *self.dy_strides[2:]],
+            "stride": [*ones, *(1 if q == 1 else s for q, s in zip(g.y_shape[2:], g.strides, strict=True))],
+            "pad": [*zeros, *g.pads_begin],
+            "dilation": [*ones, *(1 if k == 1 else d for k, d in zip(g.kernel_shape, g.dilations, strict=True))],
+            "extent": [*ones, *g.y_shape[2:]],
+            "count": [*ones, *g.kernel_shape],
+        }
+
+    def fields(self, rank: int, wide: bool, tiles: tuple[int, int], each: int) -> dict[str, object]:
+        """Return the fields of ``WeightGradParams`` for so many tiles of a group and pixels of a part."""
+        return {
+            "filters": self.filters,
+            "channels": self.geometry.w_shape[1],
+            "columns": self.columns,
+            "pixels": self.pixels,
+            "each": each,
+            "all": prod(self.geometry.w_shape),
+            "x_batch": self.x_strides[0],
+            "x_channel": self.x_strides[1],
+            "dy_batch": self.dy_strides[0],
+            "dy_channel": self.dy_strides[1],
+            "groups": self.geometry.group,
+            "m_tiles": tiles[0],
+            "n_tiles": tiles[1],
+            **self.axis_fields(rank, wide),
+        }

@@ -1,0 +1,264 @@
+"""Large tiles of the gradient of weights: what they take, how pixels are cut for them, their cost by the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from gpuconv.cuda.conv.gemm import fragments
+from gpuconv.cuda.conv.gemm.fragments import Arithmetic
+from gpuconv.cuda.passes import sums
+from gpuconv.cuda.plan import model, strided
+from gpuconv.cuda.plan.launch import Limits
+from gpuconv.cuda.plan.numbers import whole
+from gpuconv.cuda.weight_grad.problem import Problem
+from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import Ints
+
+UNIT = 4  # channels that columns are filled up to, tap by tap
+_ROUNDS = 8  # of blocks for all multiprocessors, at most
+_BEGINNING = 2500  # cycles from a block's start to its first product and from its last one to its end; assumed
+_LATENCY = 700  # cycles that a load from global memory takes; assumed
+_LINE = 128
+_TURNED = 2  # accesses of a lane to shared and global memory for 16 bytes that are turned round, by their elements
+_LANES = 128  # instructions, counted by thread, that a multiprocessor issues in one clock
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The sums of a block and of a warp, and how slices of pixels come into shared memory.
+
+    Attributes
+    ----------
+    gather : {"channels", "pixels"}
+        16 bytes of channels that lie side by side, or neighbouring pixels of one channel after another.
+    block_m, block_n, block_k, warp_m, warp_n, stages, blocks_per_sm : int
+    issued, issued_in_rows : float
+        Instructions of a warp in the main loop for every one that multiplies: where x is read pixel by pixel, and where
+        several of its pixels are copied at once.
+    """
+
+    gather: str
+    block_m: int
+    block_n: int
+    block_k: int
+    warp_m: int
+    warp_n: int
+    stages: int
+    blocks_per_sm: int
+    issued: float
+    issued_in_rows: float
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * 32
+
+    @property
+    def shape(self) -> str:
+        """As names of kernels have it."""
+        return f"{self.block_m}x{self.block_n}x{self.block_k}_{self.gather}"
+
+
+_HALF = (
+    Tile("channels", 128, 128, 64, 64, 64, 2, 2, 3.4, 3.4),
+    Tile("channels", 64, 64, 64, 32, 32, 3, 4, 6.1, 6.1),
+    Tile("pixels", 128, 128, 32, 64, 64, 3, 2, 6.1, 3.4),
+    Tile("pixels", 64, 64, 32, 32, 32, 4, 4, 15.8, 9.1),
+)
+_SINGLE = (
+    Tile("channels", 128, 128, 32, 64, 64, 2, 2, 5.0, 5.0),
+    Tile("channels", 64, 64, 32, 32, 32, 3, 4, 9.8, 9.8),
+    Tile("pixels", 128, 128, 32, 64, 64, 2, 2, 6.6, 4.7),
+    Tile("pixels", 64, 64, 32, 32, 32, 3, 4, 12.8, 10.7),
+)
+_SPLIT = (
+    Tile("channels", 64, 64, 32, 32, 32, 3, 3, 4.6, 4.6),
+    Tile("pixels", 64, 64, 32, 32, 32, 3, 3, 5.6, 4.9),
+)
+_DOUBLE = (
+    Tile("channels", 64, 64, 16, 32, 32, 3, 2, 28.3, 28.3),
+    Tile("pixels", 64, 64, 16, 32, 32, 3, 2, 28.5, 24.6),
+)
+_FFMA = (
+    Tile("channels", 64, 128, 16, 32, 64, 3, 3, 1.2, 1.2),
+    Tile("pixels", 128, 128, 32, 32, 64, 2, 2, 1.18, 1.15),
+    Tile("pixels", 64, 128, 32, 32, 64, 2, 3, 1.27, 1.16),
+)
+OWN = Arithmetic("ffma", "", 0)  # of the cores' own multipliers, whose every instruction is a product of a thread
+TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT}
+TILES |= {"DoubleProducts": _DOUBLE, OWN.cuda: _FFMA}
+
+
+def arithmetics() -> Iterator[tuple[str, str, Arithmetic]]:
+    """Yield every dtype and precision, and how factors are multiplied."""
+    yield from fragments.arithmetics()
+    yield "float32", "ieee", OWN
+
+
+def arithmetic_of(problem: Problem) -> Arithmetic:
+    """Return how a problem's factors are multiplied."""
+    known = {(dtype, precision): arithmetic for dtype, precision, arithmetic in arithmetics()}
+    return known[problem.dtype, problem.precision]
+
+
+def kernels() -> Iterator[tuple[str, Arithmetic, Tile]]:
+    """Yield dtype, arithmetic and tile of every kernel."""
+    for dtype, _, arithmetic in arithmetics():
+        for tile in TILES[arithmetic.cuda]:
+            yield dtype, arithmetic, tile
+
+
+# ---------------------------------------------------------------- what a tile is given
+
+
+def columns(problem: Problem) -> int:
+    """Return the columns of a group: taps times channels, filled up to whole units."""
+    _, channels, *taps = problem.geometry.w_shape
+    return prod(taps) * whole(channels, UNIT)
+
+
+def tiles(problem: Problem, tile: Tile) -> tuple[int, int]:
+    """Return the tiles along filters and along columns, of one group."""
+    return -(-problem.filters // tile.block_m), -(-columns(problem) // tile.block_n)
+
+
+def has_chunks(problem: Problem) -> bool:
+    """Tell whether pixels of both arrays consist of whole chunks."""
+    g = problem.geometry
+    return dy_in_chunks(problem) and _in_chunks(problem, g.x_shape, problem.x_strides, g.w_shape[1])
+
+
+def dy_in_chunks(problem: Problem) -> bool:
+    """Tell whether pixels of dy consist of whole chunks."""
+    return _in_chunks(problem, problem.geometry.y_shape, problem.dy_strides, problem.filters)
+
+
+def _in_chunks(problem: Problem, shape: Ints, strides: Ints, channels: int) -> bool:
+    """Tell whether an array's pixels consist of whole 16 bytes of channels of a group side by side."""
+    chunk = 16 // dtypes.entry(problem.dtype).itemsize
+    batch, _, *extents = shape
+    image, channel, *steps = strides
+    apart = [step for step, n in zip((image, *steps), (batch, *extents), strict=True) if n > 1]
+    return channel == 1 and channels % chunk == 0 and not any(step % chunk for step in apart)
+
+
+def side_by_side(extents: Ints, strides: Ints) -> bool:
+    """Tell whether an image's pixels follow each other in memory."""
+    lie, steps = strided.collapsed(extents, strides)
+    return len(lie) == 0 or (len(lie) == 1 and steps == [1])
+
+
+def dy_in_rows(problem: Problem) -> bool:
+    """Tell whether the pixels of one image and filter of dy follow each other."""
+    return side_by_side(problem.geometry.y_shape[2:], problem.dy_strides[2:])
+
+
+def x_in_rows(problem: Problem) -> bool:
+    """Tell whether outputs and inputs are the same pixels, and those of an image and channel of x follow each other."""
+    g = problem.geometry
+    alone = prod(g.kernel_shape) == 1 and not any(g.pads_begin) and g.x_shape[2:] == g.y_shape[2:]
+    strides = all(s == 1 or q == 1 for s, q in zip(g.strides, g.y_shape[2:], strict=True))
+    return alone and strides and side_by_side(g.x_shape[2:], problem.x_strides[2:])
+
+
+def width(problem: Problem, strides: Ints) -> int:
+    """Return how many bytes of neighbouring pixels are copied at once, of arrays whose pixels follow each other."""
+    size = dtypes.entry(problem.dtype).itemsize
+    bits = size * (prod(problem.geometry.y_shape[2:]) | strides[0] | strides[1]) | 16
+    return bits & -bits
+
+
+def each(problem: Problem, tile: Tile, parts: int) -> int:
+    """Return the pixels of a part, in whole slices."""
+    return -(-_slices(problem, tile) // parts) * tile.block_k
+
+
+def _slices(problem: Problem, tile: Tile) -> int:
+    return -(-problem.pixels // tile.block_k)
+
+
+def parts(problem: Problem, tile: Tile, arithmetic: Arithmetic, limits: Limits) -> tuple[int, float]:
+    """Return into how many parts the pixels are dealt, for the least modelled time, and that time."""
+    slices = _slices(problem, tile)
+    of_part = prod(tiles(problem, tile)) * problem.geometry.group
+    room = sums.most_parts(prod(problem.geometry.w_shape), problem.dtype)
+    wanted = {1, *(rounds * limits.multiprocessors // of_part for rounds in range(1, _ROUNDS + 1))}
+    counts = {max(1, min(count, room, slices)) for count in wanted}
+    needed = sorted({-(-slices // -(-slices // count)) for count in counts})  # each of which has pixels
+    timed = [(seconds(problem, tile, arithmetic, count, limits), count) for count in needed]
+    time, count = min(timed)
+    return count, time
+
+
+# ---------------------------------------------------------------- time
+
+
+def seconds(problem: Problem, tile: Tile, arithmetic: Arithmetic, count: int, limits: Limits) -> float:
+    """Model the time of the tiles and of adding so many parts up."""
+    blocks = prod(tiles(problem, tile)) * problem.geometry.group * count
+    pixels = each(problem, tile, count)
+    products = tile.block_m * tile.block_n * pixels * arithmetic.products
+    if arithmetic is OWN:
+        issued = model.busy(blocks, products * _issued(problem, tile) / _LANES, limits)
+        busy = max(model.arithmetic(blocks, products, "float32", 1.0, limits), issued)
+        busy = max(busy, model.busy(blocks, _gathered(problem, tile) * pixels / 32, limits))
+    else:
+        busy = model.tensor(blocks, products, arithmetic.lanes, besides(problem, tile, arithmetic), limits)
+    busy += model.busy(blocks, _BEGINNING, limits)
+    copied = (tile.block_m + tile.block_n) * pixels * dtypes.entry(problem.dtype).itemsize
+    busy = max(busy, model.cached(blocks, copied, limits))
+    left = 2 * sums.workspace_bytes(count, prod(problem.geometry.w_shape), problem.dtype)
+    return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + limits.rates.launch
+
+
+def besides(problem: Problem, tile: Tile, arithmetic: Arithmetic) -> float:
+    """Cycles of a multiprocessor for all else that goes with one multiplication; four warps issue at a time."""
+    size = dtypes.entry(problem.dtype).itemsize
+    depth = 16 if arithmetic.cuda == "DoubleProducts" else 32 // size  # pixels of one instruction
+    fragments_of = (tile.block_m // 16) * (tile.block_n // 8)
+    warp = (tile.warp_m // 16) * (tile.warp_n // 8)
+    loaded = depth * size * (tile.warp_m + tile.warp_n) / _LINE / warp
+    filled = depth * size * (tile.block_m + tile.block_n) / _LINE / fragments_of
+    gathered = depth / 32 * _gathered(problem, tile) / fragments_of
+    waits = _waits(problem, tile) * depth / tile.block_k / fragments_of
+    return max(_issued(problem, tile) / 4, (loaded + filled + gathered + waits) / arithmetic.products)
+
+
+def _issued(problem: Problem, tile: Tile) -> float:
+    return tile.issued_in_rows if x_in_rows(problem) else tile.issued
+
+
+def _gathered(problem: Problem, tile: Tile) -> float:
+    """Return the lines of the L1 cache that elements of 32 pixels lie in, for all rows that no wider copy brings."""
+    g, found = problem.geometry, 0.0
+    if tile.gather == "channels":
+        return found
+    step = 1 if g.y_shape[-1] == 1 else g.strides[-1]
+    if not x_in_rows(problem):
+        found += tile.block_n * _lines(problem, problem.x_strides[-1] * step)
+    if not copied(problem):
+        chunks = _TURNED * dtypes.entry(problem.dtype).itemsize
+        found += tile.block_m * (chunks if dy_in_chunks(problem) else _lines(problem, problem.dy_strides[-1]))
+    return found
+
+
+def copied(problem: Problem) -> bool:
+    """Tell whether several neighbouring pixels of dy are copied at once."""
+    size = dtypes.entry(problem.dtype).itemsize
+    return dy_in_rows(problem) and width(problem, problem.dy_strides) >= max(8, 2 * size)
+
+
+def _lines(problem: Problem, step: int) -> int:
+    return min(32, max(1, -(-32 * abs(step) * dtypes.entry(problem.dtype).itemsize // _LINE)))
+
+
+def _waits(problem: Problem, tile: Tile) -> float:
+    """Return the cycles that a multiprocessor waits in a slice for elements of dy that no copy brings."""
+    size, held = dtypes.entry(problem.dtype).itemsize, (tile.block_m, tile.block_n) == (64, 64)
+    if tile.gather == "channels" or copied(problem):
+        return 0.0
+    turned = 0 if held and size <= 4 else 2
+    waits = turned if dy_in_chunks(problem) else int(size == 2)
+    return waits * _LATENCY / tile.blocks_per_sm

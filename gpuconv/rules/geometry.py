@@ -1,0 +1,617 @@
+"""The truth about attributes and shapes: integers in, frozen hashable geometries out.
+
+Everything is computed in Python integers with floor division, once for every backend, rank and dtype.
+The rules are those of the ONNX specifications (Conv, ConvTranspose and MaxPool, every opset); where they are
+silent or contradict themselves, the docstrings here say what holds. Letters: ``n`` input extent, ``k`` kernel,
+``s`` stride, ``d`` dilation, ``ek = (k - 1) * d + 1`` the extent that a dilated kernel covers.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any, Literal, SupportsIndex, get_args
+
+from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
+from gpuconv.rules import layout as layouts
+
+Ints = tuple[int, ...]
+PerAxis = SupportsIndex | Iterable[SupportsIndex]  # an integer stands for every axis, and for both of its ends
+AutoPad = Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]
+MOST_AXES = 62  # spatial ones: NumPy's arrays have 64 axes, two of which are batch and channels
+_INT64_MAX = 2**63 - 1
+_MOST_ELEMENTS = _INT64_MAX // 16  # of an array of complex128, which has the largest elements
+_AUTO_PADS: tuple[str, ...] = get_args(AutoPad)
+_Given = Ints | int | None  # what a call gives for all axes, once it is read
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """What the three operators share: the extents, and how windows lie over the spatial axes."""
+
+    x_shape: Ints
+    y_shape: Ints
+    kernel_shape: Ints
+    strides: Ints
+    dilations: Ints
+    pads_begin: Ints
+    pads_end: Ints
+
+    @property
+    def offsets(self) -> tuple[range, ...]:
+        """Per spatial axis, the offset ``t * d - pads_begin`` of every tap ``t``."""
+        axes = zip(self.kernel_shape, self.dilations, self.pads_begin, strict=True)
+        return tuple(range(-begin, k * d - begin, d) for k, d, begin in axes)
+
+    @property
+    def met(self) -> tuple[Ints, ...]:
+        """Per spatial axis, the taps through which any output meets an input."""
+        axes = zip(self.y_shape[2:], self.x_shape[2:], self.strides, self.offsets, strict=True)
+        return tuple(taps_met(*axis) for axis in axes)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvGeometry(Windows):
+    """Conv: output ``q`` meets input ``q * s + offset`` through the tap of that offset, axis by axis."""
+
+    w_shape: Ints
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConvTransposeGeometry(Windows):
+    """ConvTranspose: input ``i`` reaches output ``i * s + offset`` through the tap of that offset, axis by axis.
+
+    Where ``y_shape`` extends past the last output that an input reaches, the rest is bias only.
+    """
+
+    w_shape: Ints
+    group: int
+
+    @property
+    def met(self) -> tuple[Ints, ...]:
+        """Per spatial axis, the taps through which any input reaches an output."""
+        axes = zip(self.x_shape[2:], self.y_shape[2:], self.strides, self.offsets, strict=True)
+        return tuple(taps_met(*axis) for axis in axes)
+
+
+@dataclass(frozen=True, slots=True)
+class MaxPoolGeometry(Windows):
+    """MaxPool: window ``q`` holds those of the inputs ``q * s + offset`` that exist, axis by axis."""
+
+    storage_order: int
+
+
+def tap_range(count: int, limit: int, stride: int, offset: int) -> tuple[int, int]:
+    """Return the half-open range of ``q`` in ``[0, count)`` with ``0 <= q * stride + offset < limit``."""
+    low = min(max(0, -(offset // stride)), count)
+    high = max(low, min(count, (limit - 1 - offset) // stride + 1))
+    return low, high
+
+
+@lru_cache(maxsize=1024)
+def taps_met(count: int, limit: int, stride: int, offsets: range) -> Ints:
+    """Return the taps for which some ``q`` in ``[0, count)`` has ``0 <= q * stride + offsets[tap] < limit``.
+
+    Where there are more taps than could be met, each is not looked at: they may be any number.
+    """
+    if len(offsets) <= count * limit:
+        return tuple(tap for tap, offset in enumerate(offsets) if range(*tap_range(count, limit, stride, offset)))
+    ranges = (tap_range(len(offsets), limit, offsets.step, q * stride + offsets[0]) for q in range(count))
+    return tuple(sorted({tap for some in ranges for tap in range(*some)}))
+
+
+def conv(
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    b_shape: Sequence[int] | None = None,
+    *,
+    auto_pad: str | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    layout: str = "NCHW",
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    name: str = "conv",
+) -> ConvGeometry:
+    """Geometry of Conv for x (N, C, D1…Dn), w (M, C/group, k1…kn) and b (M,).
+
+    ``x_shape`` alone follows ``layout``: the geometry has N, C, D1…Dn always. Errors begin with ``name``.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
+    """
+    return _conv(
+        name,
+        _shape(x_shape),
+        _shape(w_shape),
+        None if b_shape is None else _shape(b_shape),
+        _auto_pad(name, auto_pad),
+        per_axis(name, "dilations", dilations),
+        _int(name, "group", group),
+        per_axis(name, "kernel_shape", kernel_shape),
+        layouts.check(name, layout),
+        per_axis(name, "pads", pads),
+        per_axis(name, "strides", strides),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _conv(
+    name: str,
+    given: Ints,
+    w_shape: Ints,
+    b_shape: Ints | None,
+    auto_pad: str,
+    dilations: _Given,
+    group: int,
+    kernel_shape: _Given,
+    layout: str,
+    pads: _Given,
+    strides: _Given,
+) -> ConvGeometry:
+    rank = _spatial_rank(name, given, layout)
+    x_shape = layouts.channels_second(layout, given)
+    kernel = _kernel_of_weight(name, given, w_shape, kernel_shape)
+    stride = positive(name, "strides", strides, rank)
+    dilation = positive(name, "dilations", dilations, rank)
+    begin, end = _explicit_pads(name, pads, auto_pad, rank)
+    _check_group(name, group)
+    out_channels, channels = w_shape[0], w_shape[1] * group
+    if x_shape[1] != channels:
+        raise ArgumentError(
+            f"{name}: x has {x_shape[1]} channels, but w expects {w_shape[1]} per group x group {group} = {channels} "
+            f"(x.shape={given}, w.shape={w_shape}){layouts.advice(layout, given, channels)}"
+        )
+    if out_channels % group:
+        raise ArgumentError(
+            f"{name}: w has {out_channels} output channels, which group {group} does not divide (w.shape={w_shape})"
+        )
+    _check_bias(name, b_shape, out_channels)
+    extents = [_extent(k, d) for k, d in zip(kernel, dilation, strict=True)]
+    if auto_pad.startswith("SAME"):
+        begin, end, out = _same(x_shape[2:], extents, stride, auto_pad)
+    else:
+        out = tuple(
+            (n + b + e - ek) // s + 1 for n, b, e, ek, s in zip(x_shape[2:], begin, end, extents, stride, strict=True)
+        )
+    y_shape = _output(name, (x_shape[0], out_channels, *out), x_shape, kernel, stride, dilation, begin, end, layout)
+    return ConvGeometry(x_shape, y_shape, kernel, stride, dilation, begin, end, w_shape, group)
+
+
+def conv_transpose(
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    b_shape: Sequence[int] | None = None,
+    *,
+    auto_pad: str | bytes = "NOTSET",
+    dilations: PerAxis | None = None,
+    group: int = 1,
+    kernel_shape: PerAxis | None = None,
+    layout: str = "NCHW",
+    output_padding: PerAxis | None = None,
+    output_shape: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    name: str = "conv_transpose",
+) -> ConvTransposeGeometry:
+    """Geometry of ConvTranspose for x (N, C, D1…Dn), w (C, M/group, k1…kn) and b (M,).
+
+    ``x_shape`` alone follows ``layout``: the geometry has N, C, D1…Dn always. Errors begin with ``name``.
+
+    The natural extent is ``s * (n - 1) + output_padding + ek - pads``. With ``output_shape`` the pads are ignored and
+    the total padding is what the natural extent without pads exceeds it by; with SAME it is what that exceeds
+    ``n * s`` by. SAME_UPPER puts the smaller half first, everything else the larger half. What the output has
+    more than the natural extent stands at its end, at every opset.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
+    """
+    return _conv_transpose(
+        name,
+        _shape(x_shape),
+        _shape(w_shape),
+        None if b_shape is None else _shape(b_shape),
+        _auto_pad(name, auto_pad),
+        per_axis(name, "dilations", dilations),
+        _int(name, "group", group),
+        per_axis(name, "kernel_shape", kernel_shape),
+        layouts.check(name, layout),
+        per_axis(name, "output_padding", output_padding),
+        integers(name, "output_shape", output_shape),
+        per_axis(name, "pads", pads),
+        per_axis(name, "strides", strides),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _conv_transpose(
+    name: str,
+    given: Ints,
+    w_shape: Ints,
+    b_shape: Ints | None,
+    auto_pad: str,
+    dilations: _Given,
+    group: int,
+    kernel_shape: _Given,
+    layout: str,
+    output_padding: _Given,
+    output_shape: Ints | None,
+    pads: _Given,
+    strides: _Given,
+) -> ConvTransposeGeometry:
+    rank = _spatial_rank(name, given, layout)
+    x_shape = layouts.channels_second(layout, given)
+    kernel = _kernel_of_weight(name, given, w_shape, kernel_shape)
+    stride = positive(name, "strides", strides, rank)
+    dilation = positive(name, "dilations", dilations, rank)
+    begin, end = _explicit_pads(name, pads, auto_pad, rank)
+    extra = _output_padding(name, output_padding, stride, dilation)
+    target = _output_shape(name, output_shape, rank)
+    _check_group(name, group)
+    channels, out_channels = w_shape[0], w_shape[1] * group
+    if x_shape[1] != channels:
+        raise ArgumentError(
+            f"{name}: x has {x_shape[1]} channels, but w expects {channels} (x.shape={given}, w.shape={w_shape})"
+            f"{layouts.advice(layout, given, channels)}"
+        )
+    if channels % group:
+        raise ArgumentError(f"{name}: x has {channels} channels, which group {group} does not divide (x.shape={given})")
+    _check_bias(name, b_shape, out_channels)
+    natural = tuple(
+        s * (n - 1) + o + _extent(k, d)
+        for n, s, o, k, d in zip(x_shape[2:], stride, extra, kernel, dilation, strict=True)
+    )
+    if target is None and auto_pad.startswith("SAME"):
+        target = tuple(n * s for n, s in zip(x_shape[2:], stride, strict=True))
+    if target is None:
+        target = tuple(v - b - e for v, b, e in zip(natural, begin, end, strict=True))
+    else:
+        begin, end = _split([v - t for v, t in zip(natural, target, strict=True)], small_first=auto_pad == "SAME_UPPER")
+    y_shape = _output(name, (x_shape[0], out_channels, *target), x_shape, kernel, stride, dilation, begin, end, layout)
+    return ConvTransposeGeometry(x_shape, y_shape, kernel, stride, dilation, begin, end, w_shape, group)
+
+
+def max_pool(
+    x_shape: Sequence[int],
+    *,
+    kernel_shape: PerAxis | None,
+    auto_pad: str | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    layout: str = "NCHW",
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    name: str = "max_pool",
+) -> MaxPoolGeometry:
+    """Geometry of MaxPool for x (N, C, D1…Dn).
+
+    ``x_shape`` alone follows ``layout``: the geometry has N, C, D1…Dn always. Errors begin with ``name``.
+
+    With ceil_mode the last window is dropped where it would start past the input and its padding at the beginning;
+    it applies with VALID too, and changes nothing with SAME.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
+    """
+    require_kernel(name, kernel_shape)
+    return _max_pool(
+        name,
+        _shape(x_shape),
+        per_axis(name, "kernel_shape", kernel_shape),
+        _auto_pad(name, auto_pad),
+        _int(name, "ceil_mode", ceil_mode),
+        per_axis(name, "dilations", dilations),
+        layouts.check(name, layout),
+        per_axis(name, "pads", pads),
+        _int(name, "storage_order", storage_order),
+        per_axis(name, "strides", strides),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _max_pool(
+    name: str,
+    given: Ints,
+    kernel_shape: _Given,
+    auto_pad: str,
+    ceil_mode: int,
+    dilations: _Given,
+    layout: str,
+    pads: _Given,
+    storage_order: int,
+    strides: _Given,
+) -> MaxPoolGeometry:
+    rank = _spatial_rank(name, given, layout)
+    x_shape = layouts.channels_second(layout, given)
+    kernel = positive(name, "kernel_shape", kernel_shape, rank)
+    stride = positive(name, "strides", strides, rank)
+    dilation = positive(name, "dilations", dilations, rank)
+    begin, end = _explicit_pads(name, pads, auto_pad, rank)
+    _check_flag(name, "ceil_mode", ceil_mode)
+    _check_flag(name, "storage_order", storage_order)
+    extents = [_extent(k, d) for k, d in zip(kernel, dilation, strict=True)]
+    if auto_pad.startswith("SAME"):
+        begin, end, out = _same(x_shape[2:], extents, stride, auto_pad)
+    else:
+        out = tuple(
+            _windows(n, b, e, ek, s, ceil_mode)
+            for n, b, e, ek, s in zip(x_shape[2:], begin, end, extents, stride, strict=True)
+        )
+    y_shape = _output(name, (*x_shape[:2], *out), x_shape, kernel, stride, dilation, begin, end, layout)
+    return MaxPoolGeometry(x_shape, y_shape, kernel, stride, dilation, begin, end, storage_order)
+
+
+def _windows(n: int, begin: int, end: int, extent: int, stride: int, ceil_mode: int) -> int:
+    room = n + begin + end - extent
+    if not ceil_mode:
+        return room // stride + 1
+    out = -(-room // stride) + 1
+    return out - 1 if (out - 1) * stride >= n + begin else out
+
+
+def _extent(kernel: int, dilation: int) -> int:
+    return (kernel - 1) * dilation + 1
+
+
+def _same(sizes: Ints, extents: list[int], strides: Ints, auto_pad: str) -> tuple[Ints, Ints, Ints]:
+    out = tuple(-(-n // s) for n, s in zip(sizes, strides, strict=True))
+    totals = [(o - 1) * s + ek - n for o, s, ek, n in zip(out, strides, extents, sizes, strict=True)]
+    begin, end = _split(totals, small_first=auto_pad == "SAME_UPPER")
+    return begin, end, out
+
+
+def _split(totals: list[int], *, small_first: bool) -> tuple[Ints, Ints]:
+    """Split each total padding (a negative one counts as 0) over the two ends of its axis."""
+    small = tuple(max(0, total) // 2 for total in totals)
+    large = tuple(max(0, total) - half for total, half in zip(totals, small, strict=True))
+    return (small, large) if small_first else (large, small)
+
+
+def _output(
+    name: str,
+    y_shape: Ints,
+    x_shape: Ints,
+    kernel: Ints,
+    strides: Ints,
+    dilations: Ints,
+    begin: Ints,
+    end: Ints,
+    layout: str,
+) -> Ints:
+    if min(y_shape) < 0:
+        raise ArgumentError(
+            f"{name}: the output would have the negative size {y_shape[2:]} for input {x_shape[2:]}, kernel {kernel}, "
+            f"strides {strides}, dilations {dilations} and pads {begin} before, {end} after; "
+            "pad more or shrink the kernel"
+        )
+    check_size(name, "the output shape", layouts.as_given(layout, y_shape))
+    return y_shape
+
+
+def check_size(name: str, what: str, shape: Ints) -> None:
+    """Refuse a result that NumPy could have no array for, were it or what is computed for it of the widest dtype."""
+    elements = prod(extent or 1 for extent in shape)
+    if elements > _MOST_ELEMENTS:
+        counted = ", an extent of 0 counted as 1" if 0 in shape else ""
+        raise ArgumentError(
+            f"{name}: {what} {shown(shape)} has {shown(elements)} elements{counted}, more than the {_MOST_ELEMENTS} "
+            "that 64-bit byte offsets can address in every dtype"
+        )
+
+
+def check_rank(name: str, array: str, rank: int) -> int:
+    """Return a number of spatial axes that an array can have."""
+    if rank > MOST_AXES:
+        raise ArgumentError(
+            f"{name}: {array} has {rank} spatial axes, but beside batch and channels an array has at most {MOST_AXES}"
+        )
+    return rank
+
+
+def _shape(shape: Iterable[int]) -> Ints:
+    """Return Python integers, which unlike NumPy's do not overflow."""
+    return tuple(map(operator.index, shape))
+
+
+def _spatial_rank(name: str, x_shape: Ints, layout: str) -> int:
+    if len(x_shape) < 3:
+        if layout == "NCHW":
+            needed = "a batch, a channel and at least one spatial axis (N, C, D1, …)"
+        else:
+            needed = "a batch, at least one spatial axis and a channel (N, D1, …, C)"
+        raise ArgumentError(f"{name}: x must have {needed}, but x.shape={x_shape}")
+    return check_rank(name, "x", len(x_shape) - 2)
+
+
+def _kernel_of_weight(name: str, x_shape: Ints, w_shape: Ints, kernel_shape: _Given) -> Ints:
+    if len(w_shape) != len(x_shape):
+        raise ArgumentError(
+            f"{name}: w must have as many axes as x, but w.shape={shown(w_shape)} has {len(w_shape)} and "
+            f"x.shape={shown(x_shape)} has {len(x_shape)}"
+        )
+    kernel = w_shape[2:]
+    if kernel_shape is not None:
+        asked = positive(name, "kernel_shape", kernel_shape, len(kernel))
+        if asked != kernel:
+            raise ArgumentError(f"{name}: kernel_shape={asked} differs from the weight's {kernel} (w.shape={w_shape})")
+    if min(kernel) < 1:
+        raise ArgumentError(f"{name}: every kernel extent must be at least 1, but w.shape={w_shape}")
+    return kernel
+
+
+def require_kernel(name: str, kernel_shape: Any) -> None:
+    """Raise ArgumentTypeError for None."""
+    if kernel_shape is None:
+        raise ArgumentTypeError(
+            f"{name}: kernel_shape is required, one integer per spatial axis or one for all of them"
+        )
+
+
+def _check_group(name: str, group: int) -> None:
+    if group < 1:
+        raise ArgumentError(f"{name}: group must be at least 1, not {group}")
+
+
+def _check_bias(name: str, b_shape: Ints | None, out_channels: int) -> None:
+    if b_shape is not None and b_shape != (out_channels,):
+        raise ArgumentError(f"{name}: b must have shape ({out_channels},), one value per output channel, not {b_shape}")
+
+
+def _check_flag(name: str, attribute: str, value: int) -> None:
+    if value not in (0, 1):
+        raise ArgumentError(f"{name}: {attribute} must be 0 or 1, not {value}")
+
+
+def _output_padding(name: str, value: _Given, strides: Ints, dilations: Ints) -> Ints:
+    rank = len(strides)
+    extra = _nonnegative(name, "output_padding", value, rank)
+    for axis, (o, s, d) in enumerate(zip(extra, strides, dilations, strict=True)):
+        if o and o >= max(s, d):
+            raise ArgumentError(
+                f"{name}: output_padding must be 0 or less than the larger of stride and dilation, "
+                f"but on spatial axis {axis} it is {o} with stride {s} and dilation {d}"
+            )
+    return extra
+
+
+def _output_shape(name: str, value: Ints | None, rank: int) -> Ints | None:
+    """Keep the spatial entries: models in the wild also write N and C in front."""
+    if value is None:
+        return None
+    if len(value) not in (rank, rank + 2):
+        raise ArgumentError(
+            f"{name}: output_shape must have one entry per spatial axis ({rank}), or N and C in front of them "
+            f"({rank + 2}), not {len(value)}: {shown(value)}"
+        )
+    return _nonnegative(name, "output_shape", value[-rank:], rank)
+
+
+def _explicit_pads(name: str, pads: _Given, auto_pad: str, rank: int) -> tuple[Ints, Ints]:
+    both = _nonnegative(name, "pads", pads, 2 * rank)
+    if any(both) and auto_pad != "NOTSET":
+        raise ArgumentError(
+            f"{name}: pads={both} cannot be combined with auto_pad={auto_pad!r}; give one of them, or pads of zeros"
+        )
+    return both[:rank], both[rank:]
+
+
+def positive(name: str, attribute: str, value: _Given, length: int) -> Ints:
+    """Return so many numbers, ones for None; raise ArgumentError unless all of them are at least 1."""
+    numbers = _of_length(name, attribute, 1 if value is None else value, length)
+    if min(numbers) < 1:
+        raise ArgumentError(f"{name}: every entry of {attribute} must be at least 1, but {attribute}={value}")
+    return numbers
+
+
+def _nonnegative(name: str, attribute: str, value: _Given, length: int) -> Ints:
+    numbers = _of_length(name, attribute, 0 if value is None else value, length)
+    if min(numbers) < 0:
+        raise ArgumentError(f"{name}: no entry of {attribute} may be negative, but {attribute}={value}")
+    return numbers
+
+
+def _of_length(name: str, attribute: str, value: Ints | int, length: int) -> Ints:
+    """Return one number for each axis, or for each end of each: an integer alone as many times as needed."""
+    if isinstance(value, int):
+        return (value,) * length
+    if len(value) != length:
+        what = "two per spatial axis: all beginnings, then all ends" if attribute == "pads" else "one per spatial axis"
+        raise ArgumentError(
+            f"{name}: {attribute} must have {length} entries ({what}), not {len(value)}: {shown(value)}"
+        )
+    return value
+
+
+def _auto_pad(name: str, value: Any) -> str:
+    if isinstance(value, bytes):
+        value = value.decode("ascii", "replace")
+    if not isinstance(value, str):
+        raise ArgumentTypeError(f"{name}: auto_pad must be a string, not {type(value).__name__}")
+    if value.upper() == "SAME":
+        raise ArgumentError(
+            f"{name}: auto_pad must be SAME_UPPER, which puts the odd padding element at the end, or SAME_LOWER, "
+            f"which puts it at the beginning, not {value!r}"
+        )
+    if value not in _AUTO_PADS and value != "":
+        raise ArgumentError(f"{name}: auto_pad must be one of {', '.join(_AUTO_PADS)}, not {shown(value)}")
+    return value or "NOTSET"
+
+
+def _int(name: str, attribute: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{name}: {attribute} must be an integer, not {shown(value)}") from None
+    return _int64(name, attribute, number)
+
+
+def integers(name: str, attribute: str, value: Any) -> Any:
+    """Return a tuple of Python integers, or None for None."""
+    if value is None:
+        return None
+    try:
+        return _integers(name, attribute, value)
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{name}: {attribute} must be a sequence of integers such as [1, 1], not {shown(value)}"
+        ) from None
+
+
+def per_axis(name: str, attribute: str, value: Any) -> Any:
+    """Return a tuple of Python integers, the one integer that stands for every axis, or None for None."""
+    if value is None:
+        return None
+    try:
+        return _integers(name, attribute, value)
+    except TypeError:  # no sequence, or one of something else
+        pass
+    try:
+        return _int64(name, attribute, operator.index(value))
+    except TypeError:
+        pass
+    pairs = _pairs(value) if attribute == "pads" else None
+    if pairs:
+        flat = [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
+        raise ArgumentTypeError(
+            f"{name}: pads must be [begin axis 1, begin axis 2, …, end axis 1, …], not a pair for each axis; "
+            f"for {shown(value)} pass {shown(flat)}"
+        )
+    raise ArgumentTypeError(
+        f"{name}: {attribute} must be an integer or a sequence of integers such as [1, 1], not {shown(value)}"
+    )
+
+
+def _integers(name: str, attribute: str, value: Iterable[Any]) -> Ints:
+    numbers = tuple(map(operator.index, value))
+    for number in numbers:
+        _int64(name, attribute, number)
+    return numbers
+
+
+def _pairs(value: Any) -> list[Ints] | None:
+    """Return pads that are a pair of integers for each axis, as other libraries want them; None for anything else."""
+    if not hasattr(value, "__len__"):  # an iterator, which has been read already
+        return None
+    try:
+        pairs = [tuple(map(operator.index, pair)) for pair in value]
+    except TypeError:
+        return None
+    return pairs if all(len(pair) == 2 for pair in pairs) else None
+
+
+def _int64(name: str, attribute: str, number: int) -> int:
+    if not -_INT64_MAX <= number <= _INT64_MAX:
+        raise ArgumentError(f"{name}: {attribute} must fit in 64 bits, but holds {shown(number)}")
+    return number

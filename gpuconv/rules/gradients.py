@@ -1,0 +1,218 @@
+"""Geometries of gradients: those of the operators themselves, the other way round.
+
+With respect to its input, Conv has ConvTranspose for a gradient and the other way round: output ``q`` of Conv meets
+input ``q * s + offset``, input ``i`` of ConvTranspose reaches output ``i * s + offset``. With respect to the weights
+both sum the products of what meets through a tap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
+from gpuconv.rules import geometry
+from gpuconv.rules import layout as layouts
+from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints, MaxPoolGeometry, PerAxis
+
+Geometry = TypeVar("Geometry", ConvGeometry, ConvTransposeGeometry)
+
+
+@dataclass(frozen=True, slots=True)
+class SumsGeometry:
+    """The sums over all but the channels: x (N, C, D1…Dn) gives y (C,)."""
+
+    x_shape: Ints
+    y_shape: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class MaxUnpoolGeometry:
+    """MaxUnpool: elements of x go where Indices say, which number those of ``numbered_shape``; y may be larger."""
+
+    x_shape: Ints
+    numbered_shape: Ints
+    y_shape: Ints
+
+
+def conv_input_grad(
+    dy_shape: Sequence[int],
+    w_shape: Sequence[int],
+    *,
+    x_shape: Iterable[int],
+    layout: str = "NCHW",
+    **attributes: Any,
+) -> ConvTransposeGeometry:
+    """Return the ConvTranspose that takes dy to the gradient of Conv's x."""
+    name = "conv_input_grad"
+    forward = geometry.conv(_shape(name, "x_shape", x_shape), w_shape, layout=layout, name=name, **attributes)
+    _check_dy(name, dy_shape, forward.y_shape, layout)
+    return _turned(forward, ConvTransposeGeometry)
+
+
+def conv_transpose_input_grad(
+    dy_shape: Sequence[int],
+    w_shape: Sequence[int],
+    *,
+    x_shape: Iterable[int],
+    layout: str = "NCHW",
+    **attributes: Any,
+) -> ConvGeometry:
+    """Return the Conv that takes dy to the gradient of ConvTranspose's x."""
+    name = "conv_transpose_input_grad"
+    forward = geometry.conv_transpose(_shape(name, "x_shape", x_shape), w_shape, layout=layout, name=name, **attributes)
+    _check_dy(name, dy_shape, forward.y_shape, layout)
+    return _turned(forward, ConvGeometry)
+
+
+def conv_weight_grad(
+    x_shape: Sequence[int],
+    dy_shape: Sequence[int],
+    *,
+    w_shape: Iterable[int],
+    layout: str = "NCHW",
+    **attributes: Any,
+) -> ConvGeometry:
+    """Return the Conv whose weights' gradient is asked for."""
+    name = "conv_weight_grad"
+    forward = geometry.conv(x_shape, _shape(name, "w_shape", w_shape), layout=layout, name=name, **attributes)
+    _check_dy(name, dy_shape, forward.y_shape, layout)
+    return forward
+
+
+def conv_transpose_weight_grad(
+    x_shape: Sequence[int],
+    dy_shape: Sequence[int],
+    *,
+    w_shape: Iterable[int],
+    layout: str = "NCHW",
+    **attributes: Any,
+) -> ConvGeometry:
+    """Return the Conv from dy to x, whose weights are the same."""
+    name = "conv_transpose_weight_grad"
+    forward = geometry.conv_transpose(x_shape, _shape(name, "w_shape", w_shape), layout=layout, name=name, **attributes)
+    _check_dy(name, dy_shape, forward.y_shape, layout)
+    return _turned(forward, ConvGeometry)
+
+
+def conv_bias_grad(dy_shape: Sequence[int], *, layout: str = "NCHW") -> SumsGeometry:
+    """Return the sums over batch and space that are the gradient of Conv's b."""
+    return _sums("conv_bias_grad", dy_shape, layout)
+
+
+def conv_transpose_bias_grad(dy_shape: Sequence[int], *, layout: str = "NCHW") -> SumsGeometry:
+    """Return the sums over batch and space that are the gradient of ConvTranspose's b."""
+    return _sums("conv_transpose_bias_grad", dy_shape, layout)
+
+
+def max_pool_grad(
+    dy_shape: Sequence[int],
+    indices_shape: Sequence[int],
+    *,
+    x_shape: Iterable[int],
+    layout: str = "NCHW",
+    **attributes: Any,
+) -> MaxPoolGeometry:
+    """Return the MaxPool whose x the gradient is asked for of."""
+    name = "max_pool_grad"
+    forward = geometry.max_pool(_shape(name, "x_shape", x_shape), layout=layout, name=name, **attributes)
+    _check_dy(name, dy_shape, forward.y_shape, layout)
+    _check_indices(name, "dy", dy_shape, indices_shape)
+    return forward
+
+
+def max_unpool(
+    y_shape: Sequence[int],
+    indices_shape: Sequence[int],
+    *,
+    kernel_shape: PerAxis | None,
+    layout: str = "NCHW",
+    output_shape: Iterable[int] | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+) -> MaxUnpoolGeometry:
+    """Geometry of MaxUnpool: without an output_shape, ``s * (n - 1) + k - pads`` places along each axis.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
+    """
+    name = "max_unpool"
+    geometry.require_kernel(name, kernel_shape)
+    _check_indices(name, "y", y_shape, indices_shape)
+    # The shape of ConvTranspose's result, with y for x and one channel after the other.
+    given = geometry.per_axis(name, "kernel_shape", kernel_shape)
+    shape = layouts.channels_second(layouts.check(name, layout), tuple(y_shape))
+    if len(shape) < 3:
+        raise ArgumentError(
+            f"{name}: y must have a batch, a channel and at least one spatial axis, but y.shape={tuple(y_shape)}"
+        )
+    kernel = geometry.positive(name, "kernel_shape", given, geometry.check_rank(name, "y", len(shape) - 2))
+    of_one = geometry.conv_transpose((1, 1, *shape[2:]), (1, 1, *kernel), pads=pads, strides=strides, name=name)
+    numbered = (*shape[:2], *of_one.y_shape[2:])
+    result = _unpooled(name, numbered, output_shape)
+    geometry.check_size(name, "the output shape", layouts.as_given(layout, result))
+    return MaxUnpoolGeometry(shape, numbered, result)
+
+
+def _unpooled(name: str, numbered: Ints, output_shape: Iterable[int] | None) -> Ints:
+    if output_shape is None:
+        return numbered
+    given: Ints = geometry.integers(name, "output_shape", output_shape)
+    rank = len(numbered) - 2
+    if len(given) not in (rank, rank + 2):
+        raise ArgumentError(
+            f"{name}: output_shape must have one entry per spatial axis ({rank}), or N and C in front of them "
+            f"({rank + 2}), not {len(given)}: {shown(given)}"
+        )
+    if any(size < needed for size, needed in zip(given[-rank:], numbered[2:], strict=True)):
+        raise ArgumentError(
+            f"{name}: output_shape {given[-rank:]} is smaller than {numbered[2:]}, which the attributes give "
+            "and Indices number"
+        )
+    return (*numbered[:2], *given[-rank:])
+
+
+def _check_indices(name: str, other: str, shape: Sequence[int], indices_shape: Sequence[int]) -> None:
+    if tuple(indices_shape) != tuple(shape):
+        raise ArgumentError(
+            f"{name}: indices must have the shape of {other} {tuple(shape)}, not {tuple(indices_shape)}"
+        )
+
+
+def _sums(name: str, dy_shape: Sequence[int], layout: str) -> SumsGeometry:
+    layouts.check(name, layout)
+    if len(dy_shape) < 3:
+        raise ArgumentError(
+            f"{name}: dy must have a batch, a channel and at least one spatial axis, but dy.shape={tuple(dy_shape)}"
+        )
+    geometry.check_rank(name, "dy", len(dy_shape) - 2)
+    shape = layouts.channels_second(layout, tuple(dy_shape))
+    geometry.check_size(name, "the output shape", shape[1:2])
+    return SumsGeometry(shape, shape[1:2])
+
+
+def _turned(g: ConvGeometry | ConvTransposeGeometry, kind: type[Geometry]) -> Geometry:
+    """Return the geometry the other way round: what one reads the other writes, through the same taps."""
+    return kind(
+        g.y_shape, g.x_shape, g.kernel_shape, g.strides, g.dilations, g.pads_begin, g.pads_end, g.w_shape, g.group
+    )
+
+
+def _shape(name: str, argument: str, value: Any) -> Ints:
+    """Return a shape that is given in words, not as an array's."""
+    if value is None:
+        raise ArgumentTypeError(f"{name}: {argument} is required, the shape of the array whose gradient is asked for")
+    shape: Ints = geometry.integers(name, argument, value)
+    if min(shape, default=0) < 0:
+        raise ArgumentError(f"{name}: no entry of {argument} may be negative, but {argument}={shown(shape)}")
+    geometry.check_size(name, argument, shape)
+    return shape
+
+
+def _check_dy(name: str, dy_shape: Sequence[int], y_shape: Ints, layout: str) -> None:
+    expected = layouts.as_given(layout, y_shape)
+    if tuple(dy_shape) != expected:
+        raise ArgumentError(f"{name}: dy must have the shape of the result {expected}, not {tuple(dy_shape)}")

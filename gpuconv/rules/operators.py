@@ -1,0 +1,161 @@
+"""The table of operators: the arrays and attributes that each takes, and whose geometry it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
+from gpuconv.rules import geometry as geometries
+from gpuconv.rules import gradients
+from gpuconv.rules.geometry import Ints
+from gpuconv.rules.signatures import our_name
+
+_CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_TRANSPOSE = (
+    *("auto_pad", "dilations", "group", "kernel_shape"),
+    *("output_padding", "output_shape", "pads", "strides"),
+)
+_MAX_POOL = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "storage_order", "strides")
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What sets one of the public functions apart, on every backend.
+
+    Attributes
+    ----------
+    inputs : dict of str to str
+        The arrays as the function names them, in order, and the role that each plays in the computation.
+    attributes : tuple of str
+        In alphabetical order.
+    geometry : callable
+        Takes the inputs' shapes, the attributes and the layout; returns what the backends compute by.
+    result : callable
+        Takes a geometry, returns the result's shape, in the order N, C, D1, …
+    kernel : str
+        Of the function that the backends have for it.
+    weights : frozenset of str
+        Names of arrays that have no layout; "out" for the result.
+    made : str
+        The result's name.
+    forward : callable or None
+        Of a gradient, the forward call's geometry, where there is one: its result has the shape of dy.
+    """
+
+    inputs: dict[str, str]
+    attributes: tuple[str, ...]
+    geometry: Callable[..., Any]
+    result: Callable[[Any], Ints]
+    kernel: str
+    weights: frozenset[str] = frozenset("wb")
+    made: str = "y"
+    forward: Callable[..., Any] | None = None
+
+    def follows_layout(self, name: str) -> bool:
+        """Tell whether an array has its channels where the layout says."""
+        return name not in self.weights
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the forward call has weights: there are products then, of some precision."""
+        return "w" in self.inputs or "w_shape" in self.attributes
+
+    def order(self, name: str, layout: str) -> str:
+        """Return the layout of an array, where the activations have this one."""
+        return layout if self.follows_layout(name) else "NCHW"
+
+
+def _y_shape(geometry: Any) -> Ints:
+    return tuple(geometry.y_shape)
+
+
+def _x_shape(geometry: Any) -> Ints:
+    return tuple(geometry.x_shape)
+
+
+def _w_shape(geometry: Any) -> Ints:
+    return tuple(geometry.w_shape)
+
+
+def named(caller: str, operator: Any) -> Operator:
+    """Return an operator's entry; raise ArgumentError, which lists them all, where there is none."""
+    found = OPERATORS.get(operator) if isinstance(operator, str) else None
+    if found is None:
+        raise ArgumentError(f"{caller}: operator must be one of {', '.join(OPERATORS)}, not {shown(operator)}")
+    return found
+
+
+def check_names(caller: str, operator: str, given: Iterable[str]) -> None:
+    """Raise ArgumentTypeError for what is given and is no attribute of an operator."""
+    names = OPERATORS[operator].attributes
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        ours = our_name(unknown[0], names)
+        if ours is not None:
+            raise ArgumentTypeError(f"{caller}: {unknown[0]} of {operator} is called {ours} here, as in ONNX")
+        has = ", ".join(names) or "none"
+        raise ArgumentTypeError(f"{caller}: {operator} has no attribute {shown(unknown[0])}; it has {has}")
+
+
+def settled(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return attributes that can be read more than once."""
+    return {name: tuple(value) if isinstance(value, Iterator) else value for name, value in attributes.items()}
+
+
+def _gradient_of_weights(
+    attributes: tuple[str, ...], geometry: Callable[..., Any], forward: Callable[..., Any], dy: str, x: str
+) -> Operator:
+    """``dy`` and ``x`` name the arrays that stand one for each output of a Conv, and for its inputs."""
+    roles = {dy: "dy", x: "x"}
+    inputs = {name: roles[name] for name in ("x", "dy")}
+    named = tuple(sorted((*attributes, "w_shape")))
+    return Operator(inputs, named, geometry, _w_shape, "weight_grad", frozenset(("out",)), "dw", forward)
+
+
+def _gradient_of_bias(geometry: Callable[..., Any]) -> Operator:
+    return Operator({"dy": "x"}, (), geometry, _y_shape, "bias_grad", frozenset(("out",)), "db")
+
+
+def _gradient_of_input(
+    attributes: tuple[str, ...], geometry: Callable[..., Any], forward: Callable[..., Any], kernel: str
+) -> Operator:
+    named = tuple(sorted((*attributes, "x_shape")))
+    return Operator({"dy": "x", "w": "w"}, named, geometry, _y_shape, kernel, made="dx", forward=forward)
+
+
+OPERATORS = {
+    "conv": Operator({"x": "x", "w": "w", "b": "b"}, _CONV, geometries.conv, _y_shape, "conv"),
+    "conv_transpose": Operator(
+        {"x": "x", "w": "w", "b": "b"}, _TRANSPOSE, geometries.conv_transpose, _y_shape, "conv_transpose"
+    ),
+    "max_pool": Operator({"x": "x"}, _MAX_POOL, geometries.max_pool, _y_shape, "max_pool"),
+    "conv_input_grad": _gradient_of_input(_CONV, gradients.conv_input_grad, geometries.conv, "conv_transpose"),
+    "conv_transpose_input_grad": _gradient_of_input(
+        _TRANSPOSE, gradients.conv_transpose_input_grad, geometries.conv_transpose, "conv"
+    ),
+    "conv_weight_grad": _gradient_of_weights(_CONV, gradients.conv_weight_grad, geometries.conv, "dy", "x"),
+    "conv_transpose_weight_grad": _gradient_of_weights(
+        _TRANSPOSE, gradients.conv_transpose_weight_grad, geometries.conv_transpose, "x", "dy"
+    ),
+    "conv_bias_grad": _gradient_of_bias(gradients.conv_bias_grad),
+    "conv_transpose_bias_grad": _gradient_of_bias(gradients.conv_transpose_bias_grad),
+    "max_pool_grad": Operator(
+        {"dy": "dy", "indices": "indices"},
+        tuple(sorted((*_MAX_POOL, "x_shape"))),
+        gradients.max_pool_grad,
+        _x_shape,
+        "max_pool_grad",
+        made="dx",
+        forward=geometries.max_pool,
+    ),
+    "max_unpool": Operator(
+        {"y": "x", "indices": "indices"},
+        ("kernel_shape", "output_shape", "pads", "strides"),
+        gradients.max_unpool,
+        _y_shape,
+        "max_unpool",
+        made="x",
+    ),
+}

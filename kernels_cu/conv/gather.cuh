@@ -1,0 +1,87 @@
+// Where the operands of the implicit GEMM stand: the inputs that a column meets, and the rows of the packed weights.
+#pragma once
+#include "conv/problem.cuh"
+
+// The inputs that one column of the GEMM meets.
+template <class Index, int NDIM> struct Window {
+    Index image, origin[NDIM];   // offset of the image in x; the input coordinate of tap 0 on each axis
+    bool exists;
+
+    __device__ __forceinline__ void place(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, const Pixel<Index, NDIM>& at)
+    {
+        exists = at.exists;
+        image = at.n * p.x_batch;
+#pragma unroll
+        for (int axis = 0; axis < NDIM; ++axis) origin[axis] = at.q[axis] * p.stride[axis] + taps.start[axis];
+    }
+    // Whether a tap lies inside x, and where.
+    __device__ __forceinline__ bool find(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, const Index (&tap)[NDIM],
+                                         Index& offset) const
+    {
+        bool found = exists;
+        offset = image;
+#pragma unroll
+        for (int axis = 0; axis < NDIM; ++axis) {
+            const Index coordinate = origin[axis] + tap[axis] * taps.advance[axis];
+            found = found && inside(coordinate, p.x_extent[axis]);
+            offset += coordinate * p.x_stride[axis];
+        }
+        return found;
+    }
+    // Whether some tap lies outside of x.
+    __device__ __forceinline__ bool clipped(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps) const
+    {
+        bool whole = true;
+#pragma unroll
+        for (int axis = 0; axis < NDIM; ++axis) {
+            const Index last = origin[axis] + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];
+            whole = whole && inside(origin[axis], p.x_extent[axis]) && inside(last, p.x_extent[axis]);
+        }
+        return !whole;
+    }
+};
+
+// Row of the packed weights that a tap has with channel 0.
+template <class Index, int NDIM>
+__device__ __forceinline__ Index tap_row(const Taps<Index, NDIM>& taps, const Index (&tap)[NDIM])
+{
+    Index row = taps.first_row;
+#pragma unroll
+    for (int axis = 0; axis < NDIM; ++axis) row += tap[axis] * taps.row[axis];
+    return row;
+}
+
+// Splits row k of the GEMM into its tap and its channel.
+template <class Index, int NDIM>
+__device__ __forceinline__ void split_row(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, Index k, Index (&tap)[NDIM],
+                                          Index& channel)
+{
+    unravel<NDIM>(p.by_channel.split(k, channel), taps.count, tap);
+}
+
+// Where the next slice of K to be fetched stands, if each slice has one tap: its tap and its first channel.
+template <class Index, int NDIM> struct Cursor {
+    Index tap[NDIM], channel;
+
+    __device__ __forceinline__ void start()
+    {
+        channel = 0;
+#pragma unroll
+        for (int axis = 0; axis < NDIM; ++axis) tap[axis] = 0;
+    }
+    // Moves on by some channels, or to the next tap, the last axis fastest; returns whether the tap is another one.
+    __device__ __forceinline__ bool advance(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, int step)
+    {
+        channel += step;
+        if (channel < p.channels) return false;
+        channel = 0;
+        bool carry = true;
+#pragma unroll
+        for (int axis = NDIM - 1; axis >= 0; --axis) {
+            tap[axis] += carry;
+            carry = carry && tap[axis] == Index(taps.count[axis].divisor);
+            if (carry) tap[axis] = 0;
+        }
+        return true;
+    }
+};

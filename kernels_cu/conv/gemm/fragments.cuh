@@ -1,0 +1,154 @@
+// The tensor cores' ways to multiply: element types, and where the elements of a fragment lie in a warp's registers.
+//
+// A fragment of weights has 16 output channels x 32 bytes of K: kDepth = 16 elements of 16 bits, 8 of 32, 4 of 64. Each
+// lane has 16 bytes of it: channel lane / 4, and that + 8, in words of consecutive elements of K, from lane % 4 words on;
+// of 4-byte words a second pair for the second half of K. A fragment of inputs has 8 pixels: lane / 4, with the same words.
+// Sums are 16 x 8: a lane has those of channels lane / 4 and that + 8 for the pixels 2 * (lane % 4) and that + 1.
+#pragma once
+#include "base/numeric.cuh"
+#include "base/ptx.cuh"
+
+// Which element of its fragment of weights a lane has at which place of its 16 bytes.
+template <class T> struct FragmentPlace {
+    static constexpr int kDepth = 32 / sizeof(T);
+    static constexpr int kWordElements = sizeof(T) == 2 ? 2 : 1;
+    static constexpr int kElements = 16 / sizeof(T);
+    static constexpr int kHalf = sizeof(T) == 8 ? kDepth : kDepth / 2;   // of K, that the first words have
+
+    static __device__ __forceinline__ int row(int lane, int element) { return lane / 4 + element / kWordElements % 2 * 8; }
+    static __device__ __forceinline__ int k(int lane, int element)
+    {
+        return element / (2 * kWordElements) * kHalf + lane % 4 * kWordElements + element % kWordElements;
+    }
+    // The element's number in the fragment, lane by lane.
+    static __device__ __forceinline__ int number(int row, int k)
+    {
+        const int lane = row % 8 * 4 + k % kHalf / kWordElements;
+        return lane * kElements + (k / kHalf * 2 + row / 8) * kWordElements + k % kWordElements;
+    }
+};
+
+// Products of 16-bit elements are exact in float32.
+template <class T> struct Products16 {
+    using Element = T;
+    using Acc = float;
+    static constexpr int kParts = 1, kStep = 1;   // fragments that make up one of weights; fragments along K of one step
+    static constexpr bool kExact = true;
+    struct Inputs { unsigned words[2]; };
+
+    static __device__ __forceinline__ T part(T weight, int) { return weight; }
+    static __device__ __forceinline__ Inputs prepare(unsigned low, unsigned high) { return {{low, high}}; }
+    static __device__ __forceinline__ void prepare(const uint4& weights, uint4 (&parts)[1]) { parts[0] = weights; }
+};
+struct HalfProducts : Products16<__half> {
+    static __device__ __forceinline__ void multiply(float (&d)[4], const uint4 (&a)[1][1], const Inputs (&b)[1])
+    {
+        multiply_half(d, a[0][0], b[0].words);
+    }
+};
+struct Bfloat16Products : Products16<__nv_bfloat16> {
+    static __device__ __forceinline__ void multiply(float (&d)[4], const uint4 (&a)[1][1], const Inputs (&b)[1])
+    {
+        multiply_bfloat16(d, a[0][0], b[0].words);
+    }
+};
+
+// A finite number stays finite, so that a weight is what it is, up to rounding.
+__device__ __forceinline__ float nearest_tf32(float value)
+{
+    const float rounded = __uint_as_float(round_tf32(value));
+    return is_finite(rounded) || !is_finite(value) ? rounded : __uint_as_float(__float_as_uint(value) & 0xffffe000u);
+}
+
+// float32 elements, rounded to TF32. An input that is not finite, or rounds to infinity, gives a sum that is not finite: it is
+// made again.
+struct Tf32Products {
+    using Element = float;
+    using Acc = float;
+    static constexpr int kParts = 1, kStep = 1;
+    static constexpr bool kExact = false;
+    struct Inputs { unsigned words[2]; };
+
+    static __device__ __forceinline__ float part(float weight, int) { return nearest_tf32(weight); }
+    // To nearest, ties away from zero, as adding half of the last place that stays does: the tensor cores cut off the rest.
+    // A NaN, which the sum may make a number of, comes back with the product.
+    static __device__ __forceinline__ unsigned rounded(unsigned word)
+    {
+        return __float_as_uint(__fmaf_rn(__uint_as_float(word), 0.f, __uint_as_float(word + 0x1000u)));
+    }
+    static __device__ __forceinline__ Inputs prepare(unsigned low, unsigned high) { return {{rounded(low), rounded(high)}}; }
+    // Of weights that are not packed, which need not stay finite either.
+    static __device__ __forceinline__ void prepare(const uint4& weights, uint4 (&parts)[1])
+    {
+        parts[0] = make_uint4(rounded(weights.x), rounded(weights.y), rounded(weights.z), rounded(weights.w));
+    }
+    static __device__ __forceinline__ void multiply(float (&d)[4], const uint4 (&a)[1][1], const Inputs (&b)[1])
+    {
+        multiply_tf32(d, a[0][0], b[0].words);
+    }
+};
+
+// float32 elements, each the sum of two of TF32: products of the two larger parts and of a larger with a smaller one.
+// What is not finite gives a sum that is not finite.
+struct Tf32x3Products {
+    using Element = float;
+    using Acc = float;
+    static constexpr int kParts = 2, kStep = 1;
+    static constexpr bool kExact = false;
+    struct Inputs { unsigned large[2], small[2]; };
+
+    static __device__ __forceinline__ float part(float weight, int number)
+    {
+        const float large = nearest_tf32(weight);
+        if (number == 0) return large;
+        return is_finite(weight) ? nearest_tf32(weight - large) : 0.f;
+    }
+    // To nearest, ties away from zero, as adding half of the last place that stays does; NaN and infinity show in `small`.
+    static __device__ __forceinline__ void split(unsigned word, unsigned& large, unsigned& small)
+    {
+        large = (word + 0x1000u) & 0xffffe000u;
+        small = __float_as_uint(__uint_as_float(word) - __uint_as_float(large));
+    }
+    static __device__ __forceinline__ Inputs prepare(unsigned low, unsigned high)
+    {
+        Inputs result;
+        split(low, result.large[0], result.small[0]);
+        split(high, result.large[1], result.small[1]);
+        return result;
+    }
+    static __device__ __forceinline__ void prepare(const uint4& weights, uint4 (&parts)[2])
+    {
+        split(weights.x, parts[0].x, parts[1].x);
+        split(weights.y, parts[0].y, parts[1].y);
+        split(weights.z, parts[0].z, parts[1].z);
+        split(weights.w, parts[0].w, parts[1].w);
+    }
+    static __device__ __forceinline__ void multiply(float (&d)[4], const uint4 (&a)[1][2], const Inputs (&b)[1])
+    {
+        multiply_tf32(d, a[0][1], b[0].large);
+        multiply_tf32(d, a[0][0], b[0].small);
+        multiply_tf32(d, a[0][0], b[0].large);
+    }
+};
+
+// float64 elements, in fused multiply-adds.
+struct DoubleProducts {
+    using Element = double;
+    using Acc = double;
+    static constexpr int kParts = 1, kStep = 4;
+    static constexpr bool kExact = true;
+    struct Inputs { double value; };
+
+    static __device__ __forceinline__ double part(double weight, int) { return weight; }
+    static __device__ __forceinline__ void multiply(double (&d)[4], const uint4 (&a)[4][1], const Inputs (&b)[4])
+    {
+        double2 rows[4];
+        double columns[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            rows[k] = {__hiloint2double(a[k][0].y, a[k][0].x), __hiloint2double(a[k][0].w, a[k][0].z)};
+            columns[k] = b[k].value;
+        }
+        multiply_double(d, rows, columns);
+    }
+};

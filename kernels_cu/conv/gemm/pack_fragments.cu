@@ -1,0 +1,66 @@
+// Weights (group, M, C, taps), in any strides, to the fragments that the tensor cores take (conv/gemm/fragments.cuh):
+// (group, slices of K, M / 16, depths of a slice, parts, 512 bytes). A fragment has kDepth rows of the implicit GEMM: (tap,
+// channel), with the channels of each tap filled up to whole slices with zeros; or K as a whole is, where C is small.
+//
+// A block makes the fragments of 16 output channels and kDepth channels for up to kTaps taps, by way of shared memory: it
+// reads along the taps, which lie next to each other in w, and writes 512 neighbouring bytes per warp.
+#include "conv/gemm/fragments.cuh"
+#include "base/geometry.cuh"
+#include "base/tickets.cuh"
+
+template <int NDIM> struct PackFragmentsParams {
+    const void* w;
+    void* packed;
+    int filters, channels, taps;                      // M, C, of one group
+    int w_group, w_filter, w_channel, w_stride[NDIM];
+    Divider<int> tap_parts;                           // of up to kTaps taps
+    Divider<int> rows;                                // of fragments, of each tap, or of all where K is filled up as a whole
+    Divider<int> columns;                             // of fragments: M / 16, in whole tiles
+    Divider<int> depths;                              // fragments along K of a slice
+    Divider<int> by_channel;                          // rows of the GEMM from tap to tap
+    Divider<int> extent[NDIM];                        // taps along each axis
+    int outer_taps;                                   // with their own rows of fragments: all, or 1
+    Tickets tickets;
+};
+
+template <class Arithmetic> __device__ __forceinline__ void pack_fragments(const PackFragmentsParams<3>& p)
+{
+    using T = typename Arithmetic::Element;
+    using Place = FragmentPlace<T>;
+    constexpr int kThreads = 256, kTaps = 64, kTile = 16 * Place::kDepth, kPitch = kTile + 4 / sizeof(T) + (sizeof(T) == 8);
+    __shared__ T tile[kTaps * kPitch];
+    p.tickets.clear();
+    int part, row, column;
+    const int group = p.columns.split(p.rows.split(p.tap_parts.split(blockIdx.x, part), row), column);
+    const int first_tap = part * kTaps, taps = min(kTaps, p.outer_taps - first_tap);
+    const T* w = static_cast<const T*>(p.w) + group * p.w_group;
+
+    for (int i = threadIdx.x; i < kTile * taps; i += kThreads) {
+        const int outer = i % taps, m = i / taps / Place::kDepth, k = i / taps % Place::kDepth;
+        int channel, tap[3];
+        const int inner = p.by_channel.split(row * Place::kDepth + k, channel), number = first_tap + outer + inner;
+        unravel<3>(number, p.extent, tap);
+        const bool found = column * 16 + m < p.filters && channel < p.channels && number < p.taps;
+        const int offset = (column * 16 + m) * p.w_filter + channel * p.w_channel + tap[0] * p.w_stride[0] +
+                           tap[1] * p.w_stride[1] + tap[2] * p.w_stride[2];
+        tile[outer * kPitch + m * Place::kDepth + k] = found ? w[offset] : T(0.f);
+    }
+    __syncthreads();
+
+    const int lane = threadIdx.x % 32, rows = int(p.rows.divisor);
+    const int slices = p.depths.quotient(rows * p.outer_taps);
+    for (int outer = threadIdx.x / 32; outer < taps; outer += kThreads / 32) {
+        int depth;
+        const int slice = p.depths.split((first_tap + outer) * rows + row, depth);
+        const int place = ((group * slices + slice) * int(p.columns.divisor) + column) * int(p.depths.divisor) + depth;
+        uint4* packed = static_cast<uint4*>(p.packed) + place * (Arithmetic::kParts * 32) + lane;
+#pragma unroll
+        for (int number = 0; number < Arithmetic::kParts; ++number) {
+            alignas(16) T values[Place::kElements];
+#pragma unroll
+            for (int i = 0; i < Place::kElements; ++i)
+                values[i] = Arithmetic::part(tile[outer * kPitch + Place::row(lane, i) * Place::kDepth + Place::k(lane, i)], number);
+            packed[number * 32] = *reinterpret_cast<const uint4*>(values);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+// Weights (group, M, C, taps), in any strides, to (group, taps, C, pitch) in the accumulator's type: one row of output
+// channels per row of the implicit GEMM, padded with zeros to 16 bytes.
+//
+// A block turns a square of kSquare output channels x kSquare (channel, tap) pairs round in shared memory, so that it
+// reads along the taps, which lie next to each other in w, and writes along the output channels.
+#include "base/geometry.cuh"
+#include "base/numeric.cuh"
+#include "base/tickets.cuh"
+
+template <class Index, int NDIM> struct PackParams {
+    const void* w;
+    void* packed;
+    Index filters, channels, pitch, rows;             // M, C, of one group; rows = taps * C
+    Index w_group, w_filter, w_channel, w_stride[NDIM];
+    Divider<Index> by_tap;                            // taps
+    Divider<Index> taps[NDIM];
+    Divider<int> m_squares, row_squares;
+    Tickets tickets;
+};
+
+template <class T, class Acc, class Index, int NDIM>
+__device__ __forceinline__ void pack_weights(const PackParams<Index, NDIM>& p)
+{
+    constexpr int kSquare = 32, kThreads = 256, kStep = kThreads / kSquare;
+    __shared__ Acc square[kSquare][kSquare + 1];
+    p.tickets.clear();
+    int m_square, row_square;
+    const int group = p.row_squares.split(p.m_squares.split(blockIdx.x, m_square), row_square);
+    const int along = threadIdx.x % kSquare, across = threadIdx.x / kSquare;
+    const T* w = static_cast<const T*>(p.w) + group * p.w_group;
+    Acc* packed = static_cast<Acc*>(p.packed) + group * p.rows * p.pitch;
+    const Index first_m = Index(m_square) * kSquare, first_pair = Index(row_square) * kSquare;
+
+    // Pairs are numbered channel by channel here: taps are neighbours in w.
+    Index tap_number, tap[NDIM];
+    const Index channel = p.by_tap.split(first_pair + along, tap_number);
+    unravel<NDIM>(tap_number, p.taps, tap);
+    Index offset = channel * p.w_channel;
+#pragma unroll
+    for (int axis = 0; axis < NDIM; ++axis) offset += tap[axis] * p.w_stride[axis];
+#pragma unroll
+    for (int i = across; i < kSquare; i += kStep) {
+        const Index m = first_m + i;
+        const bool found = first_pair + along < p.rows && m < p.filters;
+        square[i][along] = found ? widen(w[offset + m * p.w_filter]) : Acc(0);
+    }
+    __syncthreads();
+    const Index m = first_m + along;
+#pragma unroll
+    for (int i = across; i < kSquare; i += kStep) {
+        const Index pair = first_pair + i;
+        if (pair >= p.rows || m >= p.pitch) continue;
+        Index tap_of_pair;
+        const Index channel_of_pair = p.by_tap.split(pair, tap_of_pair);
+        packed[(tap_of_pair * p.channels + channel_of_pair) * p.pitch + m] = square[along][i];
+    }
+}

@@ -1,0 +1,44 @@
+// ConvTranspose by output phase, as in conv/gemm/conv_transpose.cu, in tiles of which several blocks may make one where there are too few for
+// the multiprocessors (conv/gemm/split_k.cuh), each from its share of the taps and channels that the phase meets.
+#include "conv/gemm/ffma.cuh"
+#include "conv/gemm/mma.cuh"
+#include "conv/phases.cuh"
+#include "conv/gemm/split_k.cuh"
+
+template <class Index, int NDIM> struct ConvTransposeSplitParams : ConvTransposeParams<Index, NDIM> {
+    Splits splits;
+};
+
+template <class T, class Acc, class Multiplier, class Index, int NDIM>
+__device__ __forceinline__ void make_phase_split(const ConvTransposeSplitParams<Index, NDIM>& p)
+{
+    extern __shared__ __align__(128) unsigned char shared[];
+    Taps<Index, NDIM>& taps = *reinterpret_cast<Taps<Index, NDIM>*>(shared + Multiplier::kSharedBytes);
+    const auto position = [&](int tile, Index& group, Index& m_tile, Index& n_tile) {
+        return phase_tile<Index, NDIM>(p, tile, group, m_tile, n_tile);
+    };
+    if (threadIdx.x == 0) {
+        int split;
+        Index group, m_tile, n_tile;
+        fill_taps_of<Index, NDIM>(p, position(split_tile(p.splits, split), group, m_tile, n_tile), taps);
+    }
+    __syncthreads();
+    Multiplier multiplier(p.common, taps, shared);
+    make_split_tile<T, Acc, true>(multiplier, p.common, taps, p.splits, shared, position);
+}
+
+// On the cores' own multipliers.
+template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
+          bool UNIFORM_TAP>
+__device__ __forceinline__ void conv_transpose_split(const ConvTransposeSplitParams<Index, NDIM>& p)
+{
+    make_phase_split<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>>(p);
+}
+
+// On tensor cores, up to three spatial axes.
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER>
+__device__ __forceinline__ void conv_transpose_split_mma(const ConvTransposeSplitParams<int, 3>& p)
+{
+    using Multiplier = Mma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, GATHER, true>;
+    make_phase_split<typename Arithmetic::Element, typename Arithmetic::Acc, Multiplier>(p);
+}

@@ -1,0 +1,240 @@
+// Conv of few input channels on the tensor cores, from a band of inputs in shared memory (conv/gemm/stem.cuh).
+//
+// A warp makes BLOCK_M output channels x 32 pixels. Weights come packed as fragments (conv/gemm/pack_fragments.cu), with the taps of
+// a row filled up to whole words of 4 bytes. A lane reads the words of its fragments of inputs straight from the band: a
+// word's distance is in a table, which all pixels share. Fragments share out the pixels two by two, so that of their sums
+// a lane has whole vectors of neighbours.
+#pragma once
+#include "conv/gemm/fragments.cuh"
+#include "conv/gemm/stem.cuh"
+#include "base/vectors.cuh"
+
+template <class Arithmetic, int BLOCK_M> struct StemMma {
+    using T = typename Arithmetic::Element;
+    using Acc = typename Arithmetic::Acc;
+    using Inputs = typename Arithmetic::Inputs;
+    using Place = FragmentPlace<T>;
+
+    static constexpr int kThreads = 256, kBlockM = BLOCK_M, kStages = 3;
+    using Box = StemBox<T, kThreads>;
+    static constexpr int kParts = Arithmetic::kParts;
+    static constexpr int kFragmentsM = BLOCK_M / 16, kFragmentsN = 4, kWarpPixels = kFragmentsN * 8;
+    static constexpr int kDepths = 4 / kParts;                           // fragments along K of a slice
+    static constexpr int kFragmentBytes = 512 * kParts, kWeightColumn = kDepths * kFragmentBytes;
+    static constexpr int kStageBytes = kFragmentsM * kWeightColumn, kWords = 8;   // of a fragment's K
+    static_assert(kWarpPixels * (kThreads / 32) == Box::kPixels && kFragmentsN == 4);
+
+    // For the epilogue.
+    static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + 8;
+    static constexpr int kChunksM = kFragmentsM, kChunksN = 1;
+    static constexpr bool kExact = false;    // words may reach beyond the taps, rows of K beyond the last one
+    static constexpr int kPieces = kRows * kPitch * (kThreads / 32) * sizeof(Acc);
+    static constexpr int kBufferBytes = kPieces > kStages * kStageBytes ? kPieces : kStages * kStageBytes;
+
+    static constexpr int kNeighbours = 16 / sizeof(T);   // pixels of a lane that lie side by side
+
+    const StemParams& p;
+    const Box& box;
+    unsigned buffers, table;
+    const unsigned char *weights, *next_weights;   // of this block's group; of this thread, of the slice to be fetched next
+    int m0, fragment;                // of K, the one to be multiplied next
+    unsigned place[kFragmentsN];     // of this lane's pixels in shared memory
+    Acc sums[kFragmentsM][kFragmentsN][4];
+
+    __device__ __forceinline__ StemMma(const StemParams& p, const Box& box, unsigned char* shared)
+        : p(p), box(box), buffers(shared_address(shared)), table(buffers + kBufferBytes + p.band_bytes + lane() % 4 * 4)
+    {
+#pragma unroll
+        for (int j = 0; j < kFragmentsN; ++j)
+            place[j] = buffers + kBufferBytes + box.place(pixel_of_warp(j, lane() / 4));
+    }
+    __device__ __forceinline__ int lane() const { return threadIdx.x % 32; }
+    __device__ __forceinline__ int warp() const { return threadIdx.x / 32; }
+    __device__ __forceinline__ void stand(int group, int first_m)
+    {
+        weights = static_cast<const unsigned char*>(p.common.weights) + group * (p.common.all_rows * p.common.pitch);
+        m0 = first_m;
+    }
+    __device__ __forceinline__ void start()
+    {
+        next_weights = weights + m0 / 16 * kWeightColumn + threadIdx.x * 16;
+        fragment = 0;
+#pragma unroll
+        for (int i = 0; i < kFragmentsM; ++i)
+#pragma unroll
+            for (int j = 0; j < kFragmentsN; ++j)
+#pragma unroll
+                for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
+    }
+    static __device__ __forceinline__ int fragments(const StemParams& p) { return (p.steps + kWords - 1) / kWords; }
+    static __device__ __forceinline__ int entries(const StemParams& p) { return fragments(p) * kWords; }
+    __device__ __forceinline__ int slices() const { return (fragments(p) + kDepths - 1) / kDepths; }
+
+    // ---- a slice of K
+
+    __device__ __forceinline__ void fetch(int stage)
+    {
+        const unsigned target = buffers + stage * kStageBytes + threadIdx.x * 16;
+#pragma unroll
+        for (int i = 0; i < kStageBytes; i += kThreads * 16)
+            if (kStageBytes % (kThreads * 16) == 0 || i + int(threadIdx.x) * 16 < kStageBytes) copy_async<16>(target + i, next_weights + i, 16);
+        next_weights += p.common.pitch;
+    }
+    __device__ __forceinline__ void deposit(int) const {}
+    __device__ __forceinline__ void multiply(int stage)
+    {
+        unsigned a_place = buffers + stage * kStageBytes + lane() * 16;
+        const int end = min(fragment + kDepths, fragments(p));
+#pragma unroll 1
+        for (; fragment < end; ++fragment, a_place += kFragmentBytes) {
+            uint4 a[kFragmentsM][1][kParts];
+            Inputs b[kFragmentsN][1];
+            const unsigned low = load_word(table + fragment * (kWords * 4)), high = load_word(table + fragment * (kWords * 4) + 16);
+#pragma unroll
+            for (int i = 0; i < kFragmentsM; ++i)
+#pragma unroll
+                for (int part = 0; part < kParts; ++part) a[i][0][part] = load_shared(a_place + i * kWeightColumn + part * 512);
+#pragma unroll
+            for (int j = 0; j < kFragmentsN; ++j) b[j][0] = Arithmetic::prepare(load_word(place[j] + low), load_word(place[j] + high));
+#pragma unroll
+            for (int i = 0; i < kFragmentsM; ++i)
+#pragma unroll
+                for (int j = 0; j < kFragmentsN; ++j) Arithmetic::multiply(sums[i][j], a[i], b[j]);
+        }
+    }
+
+    // ---- for the epilogue
+
+    __device__ __forceinline__ int chunk_row(int i) const { return i * kRows; }
+    __device__ __forceinline__ int chunk_column(int) const { return warp() * kWarpPixels; }
+    __device__ __forceinline__ void put(Acc* piece, int i, int) const
+    {
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+            for (int f = 0; f < kFragmentsN; ++f) {
+                const Acc pair[2] = {sums[i][f][half * 2], sums[i][f][half * 2 + 1]};
+                store_shared(piece + (lane() / 4 + half * 8) * kPitch + pixel_of_warp(f, lane() % 4 * 2) - warp() * kWarpPixels, pair);
+            }
+    }
+    // Pixel n of fragment f.
+    __device__ __forceinline__ int pixel_of_warp(int f, int n) const
+    {
+        constexpr int kPairs = kNeighbours / 2;
+        return warp() * kWarpPixels + f / kPairs * (4 * kNeighbours) + n / 2 * kNeighbours + f % kPairs * 2 + n % 2;
+    }
+    // Adds the bias, rounds and writes; returns whether something is not finite.
+    template <class Writer> __device__ __forceinline__ bool write(const Writer& writer, void* shared) const
+    {
+        const bool aligned = vectors_aligned(p.common.finish, p.common.y, 16);
+        if (p.channel_vectors && aligned) return write_channels(writer, shared);
+        if (!p.pixel_vectors || !aligned) return writer.write(shared);
+        bool suspect = false;
+#pragma unroll
+        for (int f = 0; f < kFragmentsN; f += kNeighbours / 2) suspect = write_rows(writer, f) || suspect;
+        return suspect;
+    }
+    // Each lane its neighbours of some rows of y, a vector of each.
+    template <class Writer> __device__ __forceinline__ bool write_rows(const Writer& writer, int f) const
+    {
+        const Pixel<int, 4> at = box.pixel(pixel_of_warp(f, lane() % 4 * 2));
+        int offset;
+        const int left = writer.locate(at, offset) ? int(p.common.extent[3].divisor) - at.q[3] : 0;
+        T* y = writer.output() + (offset + (m0 + lane() / 4) * p.common.y_channel);
+        Acc check = 0;               // a sum of zeros, or NaN
+        if (left == 0) return false;
+#pragma unroll
+        for (int row = 0; row < BLOCK_M; row += 8, y += 8 * p.common.y_channel) {
+            const int m = m0 + lane() / 4 + row;
+            if (m >= p.common.filters) break;
+            const Acc added = writer.bias(m);
+            Acc out[kNeighbours];
+#pragma unroll
+            for (int i = 0; i < kNeighbours; ++i) {
+                out[i] = sums[row / 16][f + i / 2][row / 8 % 2 * 2 + i % 2] + added;
+                check = multiply_add(out[i], Acc(0), check);
+            }
+            if (p.common.finish.any()) finish_neighbours(out, y, left);
+            if (left >= kNeighbours) {
+                store_narrowed(y, out);
+            } else {
+#pragma unroll
+                for (int i = 0; i < kNeighbours - 1; ++i)
+                    if (i < left) y[i] = narrow<T>(out[i]);
+            }
+        }
+        return check != Acc(0);
+    }
+    // Those that exist and are finite; the others are made again.
+    __device__ __forceinline__ void finish_neighbours(Acc (&out)[kNeighbours], const T* y, int left) const
+    {
+        Acc made[kNeighbours];
+#pragma unroll
+        for (int i = 0; i < kNeighbours; ++i) made[i] = out[i];
+        if (left >= kNeighbours) {
+            finish_all(p.common.finish, p.common.y, made, y);
+        } else {
+#pragma unroll
+            for (int i = 0; i < kNeighbours - 1; ++i)
+                if (i < left) made[i] = finished(p.common.finish, p.common.y, made[i], y + i);
+        }
+#pragma unroll
+        for (int i = 0; i < kNeighbours; ++i) out[i] = is_finite(out[i]) ? made[i] : out[i];
+    }
+    // Sixteen channels at a time, by way of shared memory: lanes have a vector each, neighbours those of a pixel.
+    template <class Writer> __device__ __forceinline__ bool write_channels(const Writer& writer, void* shared) const
+    {
+        constexpr int kLanes = 16 / kNeighbours, kPixelPitch = kRows + 1;
+        static_assert(kColumns * kPixelPitch <= kRows * kPitch);
+        Acc *piece = static_cast<Acc*>(shared) + warp() * (kRows * kPitch), check = 0;
+        T* targets[kLanes];
+#pragma unroll
+        for (int j = 0; j < kLanes; ++j) {
+            int offset;
+            const bool exists = writer.locate(box.pixel(warp() * kWarpPixels + (lane() + j * 32) / kLanes), offset);
+            targets[j] = exists ? writer.output() + (offset + m0 + lane() % kLanes * kNeighbours) : nullptr;
+        }
+#pragma unroll
+        for (int i = 0; i < kFragmentsM; ++i) {
+            __syncwarp();
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int row = lane() / 4 + half * 8, m = m0 + i * 16 + row;
+                const Acc added = m < p.common.filters ? writer.bias(m) : Acc(0);
+#pragma unroll
+                for (int k = 0; k < 8; ++k) {
+                    const Acc sum = sums[i][k / 2][half * 2 + k % 2] + added;
+                    check = multiply_add(sum, Acc(0), check);
+                    piece[(pixel_of_warp(k / 2, lane() % 4 * 2) + k % 2 - warp() * kWarpPixels) * kPixelPitch + row] = sum;
+                }
+            }
+            __syncwarp();
+#pragma unroll
+            for (int j = 0; j < kLanes; ++j) {
+                const Acc* source = piece + (lane() + j * 32) / kLanes * kPixelPitch + lane() % kLanes * kNeighbours;
+                Acc out[kNeighbours];
+#pragma unroll
+                for (int k = 0; k < kNeighbours; ++k) out[k] = source[k];
+                if (targets[j] == nullptr || m0 + i * 16 + lane() % kLanes * kNeighbours >= p.common.filters) continue;
+                if (p.common.finish.any()) finish_neighbours(out, targets[j] + i * 16, kNeighbours);
+                store_narrowed(targets[j] + i * 16, out);
+            }
+        }
+        return check != Acc(0);
+    }
+    // Weights that come in parts are the sum of these.
+    __device__ __forceinline__ Acc weight(int row, int m) const
+    {
+        constexpr int kSlice = kDepths * Place::kDepth;
+        const unsigned char* at =
+            weights + (row / kSlice * p.common.pitch + m / 16 * kWeightColumn + row % kSlice / Place::kDepth * kFragmentBytes);
+        const T* parts = reinterpret_cast<const T*>(at) + Place::number(m % 16, row % Place::kDepth);
+        return kParts == 1 ? widen(parts[0]) : widen(parts[0]) + widen(parts[512 / sizeof(T)]);
+    }
+};
+
+template <class Arithmetic, int BLOCK_M>
+__device__ __forceinline__ Pixel<int, 4> tile_pixel(const StemMma<Arithmetic, BLOCK_M>& multiplier, const Correlation<int, 4>&, int column)
+{
+    return multiplier.box.pixel(column);
+}

@@ -1,0 +1,268 @@
+// Tiles to y in vectors, where y lets them: neighbouring pixels of one output channel, straight from registers, or channels of
+// one pixel (conv/wide_outputs.cuh). Everything else goes by single elements (conv/epilogue.cuh).
+#pragma once
+#include "conv/epilogue.cuh"
+#include "base/vectors.cuh"
+#include "conv/wide_outputs.cuh"
+
+// How many columns that follow each other lie side by side in y, always, and on multiples of their size: 8, 4 or 1. They follow each
+// other along the AXES innermost axes.
+template <class T, int AXES, int NDIM>
+__device__ __forceinline__ int columns_at_once(const Correlation<int, NDIM>& p, const Taps<int, NDIM>& taps)
+{
+    int pixels = 1, beyond = 0;
+    bool one_by_one = true;
+#pragma unroll
+    for (int axis = NDIM - 1; axis >= 0; --axis) {
+        if (axis < NDIM - AXES) {
+            beyond |= p.y_stride[axis];
+            continue;
+        }
+        const int extent = int(p.extent[axis].divisor);
+        one_by_one = one_by_one && taps.limit[axis] == extent && (extent == 1 || p.y_stride[axis] == pixels);
+        pixels *= extent;
+    }
+    const int distances = pixels | beyond | p.y_batch | p.y_channel | taps.y_first;
+    if (!one_by_one) return 1;
+    if (sizeof(T) == 2 && distances % 8 == 0 && vectors_aligned(p.finish, p.y, 16)) return 8;
+    return distances % 4 == 0 && vectors_aligned(p.finish, p.y, 4 * sizeof(T)) ? 4 : 1;
+}
+
+// Whether 16 bytes of channels always lie side by side in y, on multiples of 16 bytes, and a warp's 16 channels all exist or none.
+template <class T, int NDIM> __device__ __forceinline__ bool channels_at_once(const Correlation<int, NDIM>& p, const Taps<int, NDIM>& taps)
+{
+    int distances = p.y_batch | taps.y_first;
+#pragma unroll
+    for (int axis = 0; axis < NDIM; ++axis) distances |= p.y_stride[axis];
+    return p.y_channel == 1 && p.filters % 16 == 0 && distances >= 0 && distances % (16 / int(sizeof(T))) == 0
+           && vectors_aligned(p.finish, p.y, 16);
+}
+
+// Exchanges words between two lanes: the lower one's `high` for the upper one's `low`.
+template <int DISTANCE> __device__ __forceinline__ void trade(unsigned& low, unsigned& high)
+{
+    const bool upper = threadIdx.x & DISTANCE;
+    const unsigned other = __shfl_xor_sync(0xffffffff, upper ? low : high, DISTANCE);
+    low = upper ? other : low;
+    high = upper ? high : other;
+}
+
+// Four lanes have pairs of the same 8 columns, several times: afterwards each has COUNT neighbours. Twice, it undoes itself.
+template <class T, int COUNT> struct Exchange {
+    static constexpr int kPairWords = sizeof(T) / 2, kPairs = COUNT / 2, kWords = kPairs * kPairWords;
+    struct alignas(4 * kWords) Words { unsigned words[kWords]; };
+
+    // Of the kPairs * 8 columns, the first of this lane's.
+    static __device__ __forceinline__ int column()
+    {
+        const int lane = threadIdx.x % 4;
+        return COUNT == 8 ? lane * 8 : lane % 2 * 8 + lane / 2 * 4;
+    }
+    static __device__ __forceinline__ void all(unsigned (&words)[kWords])
+    {
+        if constexpr (COUNT == 8) {
+            trade<2>(words[0], words[2]);
+            trade<2>(words[1], words[3]);
+            trade<1>(words[0], words[1]);
+            trade<1>(words[2], words[3]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < kPairWords; ++i) trade<1>(words[i], words[kPairWords + i]);
+        }
+    }
+    static __device__ __forceinline__ void put(unsigned (&words)[kWords], int pair, float first, float second)
+    {
+        const Pair<T> rounded{narrow<T>(first), narrow<T>(second)};
+        const Raw<2 * sizeof(T)>& raw = reinterpret_cast<const Raw<2 * sizeof(T)>&>(rounded);
+#pragma unroll
+        for (int i = 0; i < kPairWords; ++i) words[pair * kPairWords + i] = raw.words[i];
+    }
+    static __device__ __forceinline__ float get(const unsigned (&words)[kWords], int pair, int which)
+    {
+        return Widened<T>::of(words + pair * kPairWords, which);
+    }
+};
+
+// A copy that stays where it is: merged with others, it would be an access to memory at an address not known before.
+__device__ __forceinline__ void copy_register(float& target, float source) { asm volatile("mov.f32 %0, %1;" : "=f"(target) : "f"(source)); }
+
+// Sums of 16 x 32, of one warp, on their way to y. They are taken out of the tile one chunk after the other, so that the code for
+// all that may become of them stands there once.
+template <class T, class Tile, bool PHASED> struct Chunk {
+    using Wide = WideOutputs<T, Tile::kColumns>;
+    static_assert(Tile::kColumns == 32 && Wide::kBytes <= Tile::kPieceBytes / 8);
+
+    const Epilogue<Tile, T, float, int, 3, PHASED>& epilogue;
+    const Finish& finish;
+    int first, column0;          // output channel and column
+    float sums[4][4];
+    float odd;                   // NaN as soon as a sum of vectors is not finite
+
+    __device__ __forceinline__ Chunk(const Epilogue<Tile, T, float, int, 3, PHASED>& epilogue)
+        : epilogue(epilogue), finish(epilogue.p.finish), odd(0)
+    {
+    }
+    __device__ __forceinline__ void take(const Tile& tile, int which)
+    {
+        first = epilogue.m0 + tile.chunk_row(which / Tile::kChunksN);
+        column0 = epilogue.column0 + tile.chunk_column(which % Tile::kChunksN);
+#pragma unroll
+        for (int number = 0; number < Tile::kChunksM * Tile::kChunksN; ++number) {
+            if (number != which) continue;
+#pragma unroll
+            for (int k = 0; k < 16; ++k)
+                copy_register(sums[k / 4][k % 4], tile.sums[number / Tile::kChunksN][number % Tile::kChunksN * 4 + k / 4][k % 4]);
+        }
+    }
+    __device__ __forceinline__ int row(int half) const { return first + half * 8 + threadIdx.x % 32 / 4; }
+    __device__ __forceinline__ float bias(int half) const { return row(half) < epilogue.p.filters ? epilogue.bias(row(half)) : 0.f; }
+    __device__ __forceinline__ void add_bias()
+    {
+        const float biases[2] = {bias(0), bias(1)};
+#pragma unroll
+        for (int k = 0; k < 16; ++k) {
+            sums[k / 4][k % 4] += biases[k % 4 / 2];
+            odd = multiply_add(sums[k / 4][k % 4], 0.f, odd);
+        }
+    }
+    // Those that are not finite have to be made again, if products are not exact, and are not bounded before.
+    __device__ __forceinline__ void activate()
+    {
+        if (finish.acts == 0) return;
+#pragma unroll
+        for (int k = 0; k < 16; ++k) {
+            float& sum = sums[k / 4][k % 4];
+            if (Tile::kExact || is_finite(sum)) sum = activated(finish, sum);
+        }
+    }
+
+    // ---- COUNT columns at once
+
+    // F: of a place in y, whether it exists, the first of its pairs of sums and their half.
+    template <int COUNT, class F> __device__ __forceinline__ void for_places(F&& f) const
+    {
+        using Lanes = Exchange<T, COUNT>;
+        T* const y = epilogue.output() + row(0) * epilogue.p.y_channel;
+#pragma unroll
+        for (int j = 0; j < 4; j += Lanes::kPairs) {
+            int offset;
+            const bool exists = epilogue.locate(tile_pixel(epilogue.multiplier, epilogue.p, column0 + j * 8 + Lanes::column()), offset);
+            f(y + offset, exists & (row(0) < epilogue.p.filters), j, 0);
+            f(y + offset + 8 * epilogue.p.y_channel, exists & (row(1) < epilogue.p.filters), j, 1);
+        }
+    }
+    template <int COUNT> __device__ __forceinline__ void add_residual()
+    {
+        using Lanes = Exchange<T, COUNT>;
+        for_places<COUNT>([&](const T* target, bool exists, int j, int half) {
+            typename Lanes::Words line = {};
+            if (exists) line = *reinterpret_cast<const typename Lanes::Words*>(residual_of(finish, epilogue.p.y, target));
+            __syncwarp();
+            Lanes::all(line.words);
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) {
+                float& sum = sums[j + k / 2][half * 2 + k % 2];
+                sum += Lanes::get(line.words, k / 2, k % 2);
+                odd = multiply_add(sum, 0.f, odd);
+            }
+        });
+    }
+    template <int COUNT> __device__ __forceinline__ void write_columns()
+    {
+        using Lanes = Exchange<T, COUNT>;
+        if (finish.residual != nullptr) add_residual<COUNT>();
+        activate();
+        for_places<COUNT>([&](T* target, bool exists, int j, int half) {
+            typename Lanes::Words line;
+#pragma unroll
+            for (int k = 0; k < Lanes::kPairs; ++k) Lanes::put(line.words, k, sums[j + k][half * 2], sums[j + k][half * 2 + 1]);
+            Lanes::all(line.words);
+            if (exists) *reinterpret_cast<typename Lanes::Words*>(target) = line;
+        });
+    }
+
+    // ---- 16 bytes of channels at once
+
+    __device__ __forceinline__ void write_channels(unsigned char* piece)
+    {
+        int offsets[1];
+        if (!epilogue.locate(tile_pixel(epilogue.multiplier, epilogue.p, column0 + int(threadIdx.x % 32)), offsets[0])) offsets[0] = -1;
+        if (finish.residual != nullptr && first < epilogue.p.filters) {
+            T* const y = epilogue.output() + first;
+            Wide::read_chunks(piece, residual_of(finish, epilogue.p.y, y), offsets);
+            __syncwarp();
+            Wide::get_chunks(piece, [&](int j, int half, float before, float after) {
+                const float added[2] = {before, after};
+#pragma unroll
+                for (int k = 0; k < 2; ++k) {
+                    float& sum = sums[j][half * 2 + k];
+                    sum += added[k];
+                    odd = multiply_add(sum, 0.f, odd);
+                }
+            });
+            __syncwarp();
+        }
+        activate();
+        Wide::put_chunks(piece, sums);
+        __syncwarp();
+        if (first < epilogue.p.filters) Wide::write_chunks(piece, epilogue.output() + first, offsets);
+        __syncwarp();
+    }
+
+    // ---- element by element, as all kernels' epilogue does it, which adds the bias
+
+    __device__ __forceinline__ void put(float* piece) const
+    {
+        float* mine = piece + threadIdx.x % 32 / 4 * Tile::kPitch + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+            const float pair[2] = {sums[k / 2][k % 2 * 2], sums[k / 2][k % 2 * 2 + 1]};
+            store_shared(mine + k % 2 * 8 * Tile::kPitch + k / 2 * 8, pair);
+        }
+    }
+    template <bool FINISH> __device__ __forceinline__ bool write_elements(float* piece) const
+    {
+        int offset;
+        const bool exists = epilogue.locate(tile_pixel(epilogue.multiplier, epilogue.p, column0 + int(threadIdx.x % 32)), offset);
+        put(piece);
+        __syncwarp();
+        const bool suspect = epilogue.p.y_channel == 1 ? epilogue.template write_channels<FINISH>(piece, exists, offset, first)
+                                                       : epilogue.template write_pixels<FINISH>(piece, exists, offset, first);
+        __syncwarp();
+        return suspect;
+    }
+    __device__ __forceinline__ bool write_elements(float* piece) const
+    {
+        return finish.any() ? write_elements<true>(piece) : write_elements<false>(piece);
+    }
+};
+
+// Writes a tile as y lets it; returns whether this thread, or one of its warp, had a sum that is not finite.
+template <class T, class Tile, bool PHASED>
+__device__ __forceinline__ bool write_tile(const Tile& tile, const Epilogue<Tile, T, float, int, 3, PHASED>& epilogue, void* pieces)
+{
+    const auto& p = epilogue.p;
+    const bool channels = channels_at_once<T>(p, epilogue.taps);
+    const int columns = channels ? 0 : columns_at_once<T, Tile::kAxesInOrder>(p, epilogue.taps);
+    unsigned char* piece = static_cast<unsigned char*>(pieces) + threadIdx.x / 32 * (Tile::kPieceBytes / 8);
+    Chunk<T, Tile, PHASED> chunk(epilogue);
+    if (columns == 1) {
+        bool suspect = false;
+#pragma unroll 1
+        for (int which = 0; which < Tile::kChunksM * Tile::kChunksN; ++which) {
+            chunk.take(tile, which);
+            suspect = chunk.write_elements(reinterpret_cast<float*>(piece)) || suspect;
+        }
+        return __any_sync(0xffffffff, suspect);
+    }
+#pragma unroll 1
+    for (int which = 0; which < Tile::kChunksM * Tile::kChunksN; ++which) {
+        chunk.take(tile, which);
+        chunk.add_bias();
+        if (channels) chunk.write_channels(piece);
+        else if (columns == 4) chunk.template write_columns<4>();
+        else if constexpr (sizeof(T) == 2) chunk.template write_columns<8>();
+    }
+    __syncwarp();                // who makes an output again need not be who wrote it
+    return __any_sync(0xffffffff, chunk.odd != 0.f);
+}

@@ -1,0 +1,40 @@
+// The sums of a warpgroup, of PRODUCTS x 64 by COLUMNS, and what every tile of them has for the epilogue.
+#pragma once
+#include "conv/wgmma/params.cuh"
+
+template <class T, int PRODUCTS, int COLUMNS> struct WgmmaSums {
+    using Acc = float;
+
+    const Correlation<int, 3>& p;
+    const Loading& loading;
+    int group;
+    Acc sums[PRODUCTS][COLUMNS / 8][4];
+
+    template <class Params> __device__ __forceinline__ WgmmaSums(const Params& p) : p(p.problem.common), loading(p.loading), group(0) {}
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int i = 0; i < PRODUCTS; ++i)
+#pragma unroll
+            for (int j = 0; j < COLUMNS / 8; ++j)
+#pragma unroll
+                for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
+    }
+    // Before products and after them: nothing that uses the sums is moved across this.
+    __device__ __forceinline__ void settle()
+    {
+#pragma unroll
+        for (int i = 0; i < PRODUCTS; ++i)
+#pragma unroll
+            for (int j = 0; j < COLUMNS / 8; ++j)
+#pragma unroll
+                for (int k = 0; k < 4; ++k) asm volatile("" : "+f"(sums[i][j][k])::"memory");
+    }
+    // Weights that come in parts are the sum of these.
+    __device__ __forceinline__ Acc weight(int row, int m) const
+    {
+        const T* first = static_cast<const T*>(p.weights) + ((group * loading.parts * p.filters + m) * p.pitch + row);
+        return loading.parts == 1 ? widen(*first) : widen(*first) + widen(first[p.filters * p.pitch]);
+    }
+};

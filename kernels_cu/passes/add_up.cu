@@ -1,0 +1,49 @@
+// The sums of several parts, added up in their order and rounded once: a thread for each element of the result.
+#include "base/geometry.cuh"
+#include "base/numeric.cuh"
+#include "base/ptx.cuh"
+
+template <class Index, int NDIM> struct AddUpParams {
+    const void* sums;            // part, element
+    void* y;
+    Index parts, elements;
+    Divider<Index> extent[NDIM]; // of y
+    Index y_stride[NDIM];
+};
+
+// Where an element stands in y.
+template <class Index, int NDIM> __device__ __forceinline__ Index place(const AddUpParams<Index, NDIM>& p, Index element)
+{
+    Index at[NDIM], offset = 0;
+    unravel<NDIM>(element, p.extent, at);
+#pragma unroll
+    for (int axis = 0; axis < NDIM; ++axis) offset += at[axis] * p.y_stride[axis];
+    return offset;
+}
+
+template <class T, class Acc, class Index, int NDIM> __device__ __forceinline__ void add_up(const AddUpParams<Index, NDIM>& p)
+{
+    const Index element = Index(block_number()) * blockDim.x + threadIdx.x;
+    if (element >= p.elements) return;
+    const Acc* part = static_cast<const Acc*>(p.sums) + element;
+    Acc sum = *part;
+#pragma unroll 4
+    for (Index number = 1; number < p.parts; ++number) sum += part[number * p.elements];
+    static_cast<T*>(p.y)[place(p, element)] = narrow<T>(sum);
+}
+
+// A complex element has four real sums: imaginary times real and imaginary part, real times real and imaginary part.
+template <class T, class Acc, class Index, int NDIM>
+__device__ __forceinline__ void add_up_complex(const AddUpParams<Index, NDIM>& p)
+{
+    const Index element = Index(block_number()) * blockDim.x + threadIdx.x;
+    if (element >= p.elements) return;
+    const Acc* part = static_cast<const Acc*>(p.sums) + 4 * element;
+    Acc sums[4] = {part[0], part[1], part[2], part[3]};
+#pragma unroll 1
+    for (Index number = 1; number < p.parts; ++number) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[i] += part[4 * number * p.elements + i];
+    }
+    static_cast<T*>(p.y)[place(p, element)] = T(sums[2] - sums[1], sums[3] + sums[0]);
+}

@@ -1,0 +1,27 @@
+// A copy of an array of any strides into others: a residual, to where kernels look for it beside y.
+//
+// A thread copies one element, of which only the size matters. The host orders the axes by the target's strides, so that
+// neighbours are written together.
+#include "base/geometry.cuh"
+
+template <class Index, int NDIM> struct CopyParams {
+    const void* source;
+    void* target;
+    Index elements;
+    Index source_stride[NDIM], target_stride[NDIM];
+    Divider<Index> extent[NDIM];
+};
+
+template <class T, class Index, int NDIM> __device__ __forceinline__ void copy(const CopyParams<Index, NDIM>& p)
+{
+    const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (element >= p.elements) return;
+    Index at[NDIM], source = 0, target = 0;
+    unravel(element, p.extent, at);
+#pragma unroll
+    for (int axis = 0; axis < NDIM; ++axis) {
+        source += at[axis] * p.source_stride[axis];
+        target += at[axis] * p.target_stride[axis];
+    }
+    static_cast<T*>(p.target)[target] = static_cast<const T*>(p.source)[source];
+}

@@ -1,0 +1,219 @@
+// MaxPool over channels that lie one after another (channels last).
+//
+// A thread owns a vector of channels and makes `walk` outputs that are neighbours in a row of y. Lanes follow each other
+// along the channels, so that every load and store of a warp is of whole runs; then, where windows below one another share
+// rows, down the columns, so that those can come from the L1 cache. Of each column of x that its windows have a thread
+// finds the maximum once, three rows in flight together; where windows are up to three columns wide it keeps the last three
+// of those, which neighbouring windows share.
+//
+// Values alone: vectors have 16 bytes, of short elements two are compared at a time. With Indices: they have two elements,
+// whose places are 16 bytes. All channels of a vector have the same windows. No window is empty, and none is dilated:
+// another kernel makes those. Where x begins between two vectors, elements are loaded one by one.
+#include "base/geometry.cuh"
+#include "pool/packed.cuh"
+#include "pool/places.cuh"
+
+// Axes are depth, height and width; all arrays have a stride of 1 along the channels. Strides count elements.
+struct ChannelPoolParams {
+    const void* x;
+    void* y;
+    long long* indices;
+    long long plane;               // elements of x per channel
+    int items;                     // vectors times walks
+    int x_extent[3], y_extent[3], kernel[3], stride[3], pad[3];
+    int x_batch, x_stride[3];
+    int y_batch, y_stride[3];
+    int indices_batch, indices_stride[3];
+    int channels, walk;
+    int rows_first;                // walks below one another follow each other, else those in a row of y
+    Divider<int> vectors, walks, heights, depths;         // of a pixel, a row, a slice, an image
+};
+
+// The part [first, end) of an axis of x that window q meets, which begins at `start`.
+struct Reach {
+    int start, first, end;
+};
+
+__device__ __forceinline__ Reach reach_of(const ChannelPoolParams& p, int axis, int q)
+{
+    const int start = q * p.stride[axis] - p.pad[axis];
+    return {start, max(start, 0), min(start + p.kernel[axis], p.x_extent[axis])};
+}
+
+// What a thread makes: its outputs in a row of y, and the rows of x for them, from the first vector on.
+template <class T> struct Walk {
+    Reach slices, rows;
+    int column, end;               // outputs
+    const T* x;
+    T* y;
+    long long* indices;
+    long long number;              // of the first channel's first element
+};
+
+template <int VECTOR, class T> __device__ __forceinline__ Walk<T> stand(const ChannelPoolParams& p, int item)
+{
+    Walk<T> walk;
+    int channel, row, depth;
+    int above = p.vectors.split(item, channel);
+    if (p.rows_first) above = p.walks.split(p.heights.split(above, row), walk.column);
+    else above = p.heights.split(p.walks.split(above, walk.column), row);
+    const int image = p.depths.split(above, depth);
+    channel *= VECTOR;
+    walk.column *= p.walk;
+    walk.end = min(walk.column + p.walk, p.y_extent[2]);
+    walk.slices = reach_of(p, 0, depth);
+    walk.rows = reach_of(p, 1, row);
+    walk.x = static_cast<const T*>(p.x) + image * p.x_batch + channel;
+    walk.y = static_cast<T*>(p.y) + image * p.y_batch + depth * p.y_stride[0] + row * p.y_stride[1]
+             + walk.column * p.y_stride[2] + channel;
+    walk.indices = p.indices + image * p.indices_batch + depth * p.indices_stride[0] + row * p.indices_stride[1]
+                   + walk.column * p.indices_stride[2] + channel;
+    walk.number = (image * p.channels + channel) * p.plane;
+    return walk;
+}
+
+// The maxima of no element, and of the rows that come one after another from `place` on.
+template <class T> __device__ __forceinline__ void clear(Columns<T>& maxima, int) { maxima = {}; }
+template <class T> __device__ __forceinline__ void take(Columns<T>& maxima, const uint4& row, int) { maxima.take(row); }
+template <class T> __device__ __forceinline__ void clear(Places<T>& maxima, int place)
+{
+#pragma unroll
+    for (int i = 0; i < Places<T>::kVector; ++i) maxima.maxima[i] = {least<T>(), place};
+}
+template <class T>
+__device__ __forceinline__ void take(Places<T>& maxima, const typename Places<T>::Row& row, int place)
+{
+#pragma unroll
+    for (int i = 0; i < Places<T>::kVector; ++i) maxima.maxima[i].take(row[i], place);
+}
+
+// The maxima of a column of x, in all rows and slices of the windows; nothing where it is outside of x.
+template <class Maxima, class T>
+__device__ __forceinline__ Maxima maxima_of_column(const ChannelPoolParams& p, const Walk<T>& walk, int column)
+{
+    constexpr int kBatch = 3;      // loads in flight together
+    Maxima maxima;
+    clear(maxima, 0x7fffffff);
+    if (!inside(column, p.x_extent[2])) return maxima;
+    clear(maxima, (walk.slices.first * p.x_extent[1] + walk.rows.first) * p.x_extent[2] + column);
+    const T* slice_x = walk.x + walk.slices.first * p.x_stride[0] + walk.rows.first * p.x_stride[1] + column * p.x_stride[2];
+#pragma unroll 1
+    for (int slice = walk.slices.first; slice < walk.slices.end; ++slice) {
+        const T* x = slice_x;
+#pragma unroll 1
+        for (int row = walk.rows.first; row < walk.rows.end; row += kBatch) {
+            typename Maxima::Row rows[kBatch];
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) {
+                if (row + i < walk.rows.end) rows[i] = *reinterpret_cast<const typename Maxima::Row*>(x);
+                x += p.x_stride[1];
+            }
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i)
+                if (row + i < walk.rows.end)
+                    take(maxima, rows[i], (slice * p.x_extent[1] + row + i) * p.x_extent[2] + column);
+        }
+        slice_x += p.x_stride[0];
+    }
+    return maxima;
+}
+
+// Writes an output of each channel, and steps to the next ones.
+template <class T> __device__ __forceinline__ void write(const ChannelPoolParams& p, Walk<T>& walk, const Columns<T>& maxima)
+{
+    T row[Columns<T>::kVector];
+#pragma unroll
+    for (int i = 0; i < Columns<T>::kVector; ++i) row[i] = maxima[i];
+    write_vector(walk.y, row);
+    walk.y += p.y_stride[2];
+}
+template <class T> __device__ __forceinline__ void write(const ChannelPoolParams& p, Walk<T>& walk, const Places<T>& maxima)
+{
+    const Maximum<T, int, true>&first = maxima.maxima[0], &second = maxima.maxima[1];
+    write_vector(walk.y, {first.value, second.value});
+    write_vector(walk.indices, {walk.number + first.place, walk.number + p.plane + second.place});
+    walk.y += p.y_stride[2];
+    walk.indices += p.indices_stride[2];
+}
+
+constexpr int kMost = 3;           // columns of windows that share them
+
+// Makes the outputs of a walk, whose windows have up to kMost columns.
+template <class Maxima, class T> __device__ __forceinline__ void walk_along(const ChannelPoolParams& p, Walk<T>& walk)
+{
+    Maxima before, last;           // of the two columns to the left
+    clear(before, 0x7fffffff);
+    clear(last, 0x7fffffff);
+    int start = reach_of(p, 2, walk.column).start, column = start;
+    const int end = reach_of(p, 2, walk.end).start;
+#pragma unroll 1
+    while (start < end) {
+        const Maxima maxima = maxima_of_column<Maxima>(p, walk, column);
+        Maxima window = maxima;
+        if (p.kernel[2] > 1) window.merge(last);
+        if (p.kernel[2] == kMost) window.merge(before);
+        before = last;
+        last = maxima;
+        if (++column < start + p.kernel[2]) continue;
+        write(p, walk, window);
+        start += p.stride[2];
+        column = max(column, start);
+    }
+}
+
+// Makes one output after another from all its columns.
+template <class Maxima, class T> __device__ __forceinline__ void stand_still(const ChannelPoolParams& p, Walk<T>& walk)
+{
+#pragma unroll 1
+    for (int q = walk.column; q < walk.end; ++q) {
+        const Reach columns = reach_of(p, 2, q);
+        Maxima window = maxima_of_column<Maxima>(p, walk, columns.first);
+#pragma unroll 1
+        for (int column = columns.first + 1; column < columns.end; ++column)
+            window.merge(maxima_of_column<Maxima>(p, walk, column));
+        write(p, walk, window);
+    }
+}
+
+// One output after another, element by element.
+template <class T, int VECTOR, bool INDICES>
+__device__ __forceinline__ void pool_singly(const ChannelPoolParams& p, const Walk<T>& walk)
+{
+#pragma unroll 1
+    for (int q = walk.column; q < walk.end; ++q)
+#pragma unroll 1
+        for (int channel = 0; channel < VECTOR; ++channel) {
+            const Reach columns = reach_of(p, 2, q);
+            Maximum<T, int, INDICES> maximum = nothing<T, INDICES>();
+#pragma unroll 1
+            for (int i = walk.slices.first; i < walk.slices.end; ++i)
+#pragma unroll 1
+                for (int j = walk.rows.first; j < walk.rows.end; ++j)
+#pragma unroll 1
+                    for (int k = columns.first; k < columns.end; ++k)
+                        maximum.merge({walk.x[i * p.x_stride[0] + j * p.x_stride[1] + k * p.x_stride[2] + channel],
+                                       (i * p.x_extent[1] + j) * p.x_extent[2] + k});
+            walk.y[(q - walk.column) * p.y_stride[2] + channel] = maximum.value;
+            if constexpr (INDICES)
+                walk.indices[(q - walk.column) * p.indices_stride[2] + channel] =
+                    walk.number + channel * p.plane + maximum.place;
+        }
+}
+
+template <class Maxima, class T, bool INDICES> __device__ __forceinline__ void pool_vectors(const ChannelPoolParams& p, int item)
+{
+    constexpr int kVector = Maxima::kVector;
+    Walk<T> walk = stand<kVector, T>(p, item);
+    if (reinterpret_cast<unsigned long long>(p.x) % (kVector * sizeof(T)) != 0) pool_singly<T, kVector, INDICES>(p, walk);
+    else if (p.kernel[2] <= kMost) walk_along<Maxima>(p, walk);
+    else stand_still<Maxima>(p, walk);
+}
+
+template <class T, bool INDICES> __device__ __forceinline__ void max_pool_channels(const ChannelPoolParams& p)
+{
+    constexpr int kThreads = 256;  // as the plan launches it
+    const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);
+    if (item >= p.items) return;
+    if constexpr (INDICES) pool_vectors<Places<T>, T, true>(p, item);
+    else pool_vectors<Columns<T>, T, false>(p, item);
+}

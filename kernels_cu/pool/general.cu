@@ -1,0 +1,125 @@
+// MaxPool of any rank, over arrays of any strides.
+//
+// A block makes kThreads outputs, a thread one of them. Outputs are numbered row-major over (n, c, q1 … qNDIM): a warp
+// writes 32 neighbours of a row of y and reads, tap by tap, elements of x that lie one window stride apart; what
+// windows share comes from the L1 cache. Where channels lie closest together the numbers run over (n, q1 … qNDIM, c). Windows are clipped to the input once per axis, so that no tap is tested
+// against the input's bounds and a window in the padding costs nothing. It is the form for every window: taps are
+// counted at run time, and nothing is kept from one output to the next.
+#include "base/geometry.cuh"
+#include "pool/order.cuh"
+
+// Strides and steps count elements. Coordinates start at stride * q - pad and cover `reach`, the dilated kernel.
+template <class Index, int NDIM> struct MaxPoolParams {
+    const void* x;
+    void* y;
+    long long* indices;
+    long long plane;               // elements of x per channel
+    Index outputs;
+    Index x_extent[NDIM], stride[NDIM], pad[NDIM], reach[NDIM];
+    Index x_batch, x_channel, x_stride[NDIM];
+    Index y_batch, y_channel, y_stride[NDIM];
+    Index indices_batch, indices_channel, indices_stride[NDIM];
+    Index place_stride[NDIM];      // of the numbers that `indices` holds, within a plane
+    Index x_step[NDIM], place_step[NDIM];                 // from one tap to the next
+    Divider<Index> dilation[NDIM], y_extent[NDIM], channels;
+    Index channels_last;           // neighbouring threads' outputs are those of neighbouring channels
+};
+
+// The coordinate of the first tap inside the input on each axis, and how many taps are inside.
+template <class Index, int NDIM> struct Window {
+    Index first[NDIM], taps[NDIM];
+};
+
+// Clips the window of output q to the input; false where nothing of it is left.
+template <class Index, int NDIM>
+__device__ __forceinline__ bool clip(const MaxPoolParams<Index, NDIM>& p, const Index (&q)[NDIM],
+                                     Window<Index, NDIM>& window)
+{
+    bool exists = true;
+#pragma unroll
+    for (int axis = 0; axis < NDIM; ++axis) {
+        const Index start = q[axis] * p.stride[axis] - p.pad[axis], stop = start + p.reach[axis];
+        const Index end = stop < p.x_extent[axis] ? stop : p.x_extent[axis];
+        Index first = start;
+        if (start < 0) {
+            Index before;          // taps step over the beginning: their distance from it counts modulo the dilation
+            p.dilation[axis].split(-1 - start, before);
+            first = Index(p.dilation[axis].divisor) - 1 - before;
+        }
+        exists = exists && first < end;
+        window.first[axis] = first;
+        window.taps[axis] = p.dilation[axis].quotient(end - 1 - first) + 1;
+    }
+    return exists;
+}
+
+// Takes the taps of the axes from AXIS on in row-major order; x and place are those of the first one, of at least one.
+template <int AXIS, class T, class Index, int NDIM, bool INDICES>
+__device__ __forceinline__ void take_taps(const MaxPoolParams<Index, NDIM>& p, const Window<Index, NDIM>& window,
+                                          const T* x, Index place, Maximum<T, Index, INDICES>& maximum)
+{
+    Index left = window.taps[AXIS];
+    if constexpr (AXIS + 1 < NDIM) {
+#pragma unroll 1
+        do {
+            take_taps<AXIS + 1>(p, window, x, place, maximum);
+            x += p.x_step[AXIS];
+            place += p.place_step[AXIS];
+        } while (--left > 0);
+    } else {
+        constexpr int kBatch = 3;  // loads in flight together; most windows are two or three elements wide
+#pragma unroll 1
+        do {
+            T elements[kBatch];
+#pragma unroll
+            for (int tap = 0; tap < kBatch; ++tap) {
+                elements[tap] = tap == 0 || tap < left ? *x : least<T>();
+                x += p.x_step[AXIS];
+            }
+#pragma unroll
+            for (int tap = 0; tap < kBatch; ++tap) {
+                maximum.take(elements[tap], place);
+                place += p.place_step[AXIS];
+            }
+        } while ((left -= kBatch) > 0);
+    }
+}
+
+template <int NDIM, class Index>
+__device__ __forceinline__ Index dot(const Index (&coordinates)[NDIM], const Index (&strides)[NDIM])
+{
+    Index sum = 0;
+#pragma unroll
+    for (int axis = 0; axis < NDIM; ++axis) sum += coordinates[axis] * strides[axis];
+    return sum;
+}
+
+template <class T, class Index, int NDIM, bool INDICES>
+__device__ __forceinline__ void max_pool(const MaxPoolParams<Index, NDIM>& p)
+{
+    constexpr int kThreads = 256;  // as the plan launches it
+    // 1. This thread's output.
+    const Index output = (Index(blockIdx.y) * Index(gridDim.x) + Index(blockIdx.x)) * kThreads + Index(threadIdx.x);
+    if (output >= p.outputs) return;
+    Index q[NDIM], channel, image;
+    if (p.channels_last) image = unravel(p.channels.split(output, channel), p.y_extent, q);
+    else image = p.channels.split(unravel(output, p.y_extent, q), channel);
+
+    // 2. Its window: the first tap inside the input, then all of them.
+    Maximum<T, Index, INDICES> maximum{lowest<T>(), -1};
+    Window<Index, NDIM> window;
+    const bool exists = clip(p, q, window);
+    if (exists) {
+        const Index first = image * p.x_batch + channel * p.x_channel + dot(window.first, p.x_stride);
+        maximum = {least<T>(), INDICES ? dot(window.first, p.place_stride) : 0};
+        take_taps<0>(p, window, static_cast<const T*>(p.x) + first, maximum.place, maximum);
+    }
+
+    // 3. The element, and its number in the whole tensor.
+    static_cast<T*>(p.y)[image * p.y_batch + channel * p.y_channel + dot(q, p.y_stride)] = maximum.value;
+    if constexpr (INDICES) {
+        const Index plane = image * Index(p.channels.divisor) + channel;
+        const long long number = exists ? plane * p.plane + maximum.place : -1;
+        p.indices[image * p.indices_batch + channel * p.indices_channel + dot(q, p.indices_stride)] = number;
+    }
+}

@@ -1,0 +1,51 @@
+// Runs of windows along one axis, which a thread takes at once.
+//
+// Where windows `step` apart share all taps but one (`step` times the stride is the dilation), the taps that all of a run
+// have are taken once, and those before and after these in growing parts: van Herk's algorithm on one run. Other windows of
+// a run are neighbours, and `step` is 0.
+#pragma once
+#include "base/geometry.cuh"
+
+// The maxima of RUN windows of `kernel` taps each: element(i, t) is the t-th one of the i-th window.
+template <int RUN, class Maxima, class Element>
+__device__ __forceinline__ void take_each(int kernel, const Element& element, Maxima (&windows)[RUN])
+{
+#pragma unroll
+    for (int i = 0; i < RUN; ++i) windows[i] = element(i, 0);
+#pragma unroll 1
+    for (int tap = 1; tap < kernel; ++tap)
+#pragma unroll
+        for (int i = 0; i < RUN; ++i) windows[i].merge(element(i, tap));
+}
+
+// The same where the t-th tap of a window is the (t - 1)-th of the next one; kernel >= RUN - 1.
+template <int RUN, class Maxima, class Element>
+__device__ __forceinline__ void take_shared(int kernel, const Element& element, const Maxima& none, Maxima (&windows)[RUN])
+{
+    Maxima shared = none, after = none;
+#pragma unroll 2
+    for (int tap = RUN - 1; tap < kernel; ++tap) shared.merge(element(0, tap));
+    windows[RUN - 1] = shared;
+#pragma unroll
+    for (int i = RUN - 2; i >= 0; --i) {
+        windows[i] = windows[i + 1];
+        windows[i].merge(element(0, i));
+    }
+#pragma unroll
+    for (int i = 1; i < RUN; ++i) {
+        after.merge(element(0, kernel + i - 1));
+        windows[i].merge(after);
+    }
+}
+
+// The first window of a run, and how far the next ones are from each other.
+template <int RUN, class Params> __device__ __forceinline__ int window_of(const Params& p, int axis, int run, int& step)
+{
+    if (p.step[axis] <= 1) {
+        step = 1;
+        return run * RUN;
+    }
+    int between;
+    step = p.step[axis];
+    return p.steps[axis].split(run, between) * (RUN * step) + between;
+}

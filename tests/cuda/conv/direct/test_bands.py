@@ -1,0 +1,251 @@
+"""Few output channels by bands of x: when, with which form and tile, and right in every form of tile."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from gpuconv.cuda.conv import problem as correlation
+from gpuconv.cuda.conv.direct import bands as bands_plan
+from gpuconv.cuda.conv.direct import bands_tile
+from gpuconv.cuda.conv.direct.bands_tile import Tile
+from gpuconv.cuda.conv.direct.bands_work import Form, Work
+from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.limits import representative
+from gpuconv.rules import geometry as geometries
+from tests.cuda.conv.gemm.test_ffma import contiguous, fields, plan
+from tests.emulator import emulated_cuda
+from tests.harness.emulated import ARCHITECTURES, preferred
+from tests.harness.offered import said
+from tests.oracle import oracle
+from tests.oracle.operands import LAYOUTS
+
+
+def bands(x_shape: Any, w_shape: Any, operator: str = "conv", **more: Any) -> Plan | None:
+    with preferred("conv_bands"):
+        made = plan(operator, x_shape, w_shape, **more)
+    return made if made.launches[-1].variant.name.startswith("conv_bands") else None
+
+
+def form(made: Plan | None) -> str | None:
+    return made and made.launches[0].variant.name.partition("_3d_")[2]
+
+
+# ---------------------------------------------------------------- plans
+
+
+def test_one_launch_reads_the_weights_as_they_are() -> None:
+    made = bands((2, 6, 5, 30, 40), (6, 3, 2, 3, 3), group=2, bias=True, pads=[1, 0, 2, 1, 1, 2], strides=[2, 1, 1])
+    assert made is not None
+    (launch,) = made.launches
+    assert (made.bytes_of("workspace"), made.bytes_of("packed"), made.sharing) == (0, 0, ())
+    assert dict(launch.pointers) == {"x": 0, "w": 8, "b": 16, "y": 24}
+    struct = fields(launch)
+    assert {"w_group": 3 * 54, "w_filter": 54, "w_channel": 18, "groups": 2, "depths": 3}.items() <= struct.items()
+    depth, height, width = struct["axes"]
+    assert {"x_extent": 5, "x_stride": 1200, "y_extent": 3, "kernel": 2, "w_stride": 9}.items() <= depth.items()
+    assert {"scale": 2, "shift": -1, "advance": 1, "phases": 1, "taps": 2}.items() <= depth.items()
+    assert {"shift": 0, "scale": 1, "taps": 3, "w_stride": 3, "y_extent": 29, "y_stride": 42}.items() <= height.items()
+    assert {"shift": -2, "scale": 1, "y_extent": 42, "y_stride": 1, "x_stride": 1}.items() <= width.items()
+    assert struct["start"] == [0, -4]  # vectors of four begin at -4, two columns before the first output
+    assert struct["origin"] == [0, -2]
+    assert struct["vectors"] == 4
+
+
+def test_phases_of_conv_transpose_are_filters() -> None:
+    made = bands((1, 8, 30, 41), (8, 1, 9, 4), "conv_transpose", strides=[4, 2], pads=[5, 3, 0, 0])
+    assert made is not None
+    struct = fields(made.launches[0])
+    _, height, width = struct["axes"]
+    assert {"kernel": 9, "taps": 3, "phases": 4, "shift": 5, "advance": -1, "scale": 1}.items() <= height.items()
+    assert {"kernel": 4, "taps": 2, "phases": 2, "shift": 3, "advance": -1, "scale": 1}.items() <= width.items()
+    assert struct["start"] == [1 - 2, 1 - 1]  # outputs begin at 5 = 1 * 4 + 1 and 3 = 1 * 2 + 1 of those with padding
+    assert struct["origin"] == [-1, -1]
+    assert struct["vectors"] == 1
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "x_strides", "dtype", "vectors"),
+    [
+        ((2, 8, 3, 4, 8), (768, 96, 32, 8, 1), "float32", 4),
+        ((2, 8, 3, 4, 8), (768, 96, 32, 8, 1), "float64", 2),
+        ((2, 8, 3, 4, 8), (768, 96, 32, 8, 1), "bfloat16", 4),  # as many sums in float32
+        ((2, 8, 3, 4, 8), (770, 96, 32, 8, 1), "float32", 1),  # of images, channels, depths and rows each counts
+        ((2, 8, 3, 4, 8), (768, 98, 32, 8, 1), "float32", 1),
+        ((2, 8, 3, 4, 8), (768, 96, 34, 8, 1), "float32", 1),
+        ((2, 8, 3, 4, 8), (768, 96, 32, 10, 1), "float32", 1),
+        ((2, 8, 3, 4, 6), (768, 96, 32, 8, 1), "float32", 1),
+        ((1, 8, 3, 4, 8), (770, 96, 32, 8, 1), "float32", 4),  # but not that of a single one
+        ((2, 8, 3, 4, 8), (768, 1, 256, 64, 8), "float32", -4),  # of channels
+        ((2, 8, 3, 4, 8), (768, 1, 256, 64, 8), "bfloat16", -8),
+        ((2, 8, 3, 4, 8), (770, 1, 256, 64, 8), "float32", 1),
+        ((2, 8, 3, 4, 8), (768, 1, 258, 64, 8), "float32", 1),
+        ((2, 8, 3, 4, 8), (768, 1, 256, 66, 8), "float32", 1),
+        ((2, 8, 3, 4, 8), (768, 1, 256, 64, 10), "float32", 1),
+        ((2, 6, 3, 4, 8), (768, 1, 256, 64, 8), "float32", 1),
+        ((2, 8, 3, 4, 8), (768, 2, 256, 64, 16), "float32", 1),
+    ],
+)
+def test_only_whole_vectors_are_copied_at_once(x_shape: Any, x_strides: Any, dtype: str, vectors: int) -> None:
+    made = bands(x_shape, (2, x_shape[1], 2, 3, 3), x_strides=x_strides, dtype=dtype)
+    assert made is not None
+    assert fields(made.launches[0])["vectors"] == vectors
+
+
+@pytest.mark.parametrize(
+    ("filters", "kernel", "dtype", "expected"),
+    [
+        (1, (5, 5), "float32", "1x7_5x5"),
+        (1, (4, 5), "float32", "1x7_3x4"),
+        (1, (3, 3), "bfloat16", "1x7_3x3"),
+        (3, (3, 3), "float16", "3x3_3x3"),
+        (3, (2, 2), "float32", "3x3_2x2"),
+        (3, (7, 7), "float32", "3x3_3x4"),
+        (4, (3, 3), "float32", "4x3_3x3"),
+        (4, (1, 2), "float32", "4x3_2x2"),
+        (3, (3, 3), "float64", "3x3_3x4"),
+    ],
+)
+def test_the_form_follows_the_kernel_and_the_filters(
+    filters: int, kernel: tuple[int, int], dtype: str, expected: str
+) -> None:
+    made = plan("conv", (1, 64, 256, 256), (filters, 64, *kernel), dtype=dtype, pads=[k // 2 for k in kernel] * 2)
+    assert form(made) == expected
+
+
+@pytest.mark.parametrize(
+    ("shapes", "more", "why"),
+    [
+        (((1, 3, 9, 9), (4, 3, 3, 3)), {"strides": [2, 2]}, "strides (2, 2), dilations (1, 1)"),
+        (((1, 3, 9, 9), (4, 3, 3, 3)), {"dilations": [1, 2]}, "strides (1, 1), dilations (1, 2)"),
+        (((1, 3, 9), (3, 4, 3)), {"operator": "conv_transpose", "dilations": [2], "strides": [3]}, "strides (3,)"),
+        (((1, 3, 3, 3, 3, 3), (4, 3, 2, 2, 2, 2)), {}, "4 spatial axes"),
+        (((1, 0, 9), (4, 0, 3)), {}, "nothing to sum"),
+        (((2, 3, 9), (4, 3, 3)), {"x_strides": (2**31, 9, 1)}, "64-bit indices"),
+    ],
+)
+def test_others_are_left_to_other_kernels_and_the_plan_says_why(shapes: Any, more: dict[str, Any], why: str) -> None:
+    operator = more.pop("operator", "conv")
+    assert bands(*shapes, operator, **more) is None
+    assert why in str(said(plan(operator, *shapes, **more), bands_plan))
+
+
+@pytest.mark.parametrize(("batch", "group"), [(1, 1), (3, 1), (1, 2), (3, 2)])
+def test_every_image_and_every_group_has_blocks_of_its_own(batch: int, group: int) -> None:
+    made = bands((batch, 3 * group, 9, 9), (2 * group, 3, 3, 3), group=group)
+    one = bands((1, 3, 9, 9), (2, 3, 3, 3))
+    assert made is not None
+    assert one is not None
+    assert made.launches[0].grid[0] == batch * group * one.launches[0].grid[0]  # the image is one tile in both
+
+
+def test_many_output_channels_are_no_question() -> None:
+    made = plan("conv", (1, 3, 9, 9), (9, 3, 3, 3))
+    assert not any("bands" in line for line in made.reasons)
+
+
+@pytest.mark.parametrize(
+    ("operator", "x_shape", "w_shape", "more"),
+    [
+        ("conv", (1, 32, 1080, 1920), (1, 32, 5, 5), {"pads": [2] * 4}),
+        ("conv", (1, 128, 512, 512), (3, 128, 3, 3), {"pads": [1] * 4}),
+        ("conv", (1, 32, 220416), (1, 32, 7), {"pads": [3, 3]}),
+        ("conv_transpose", (64, 128, 32, 32), (128, 3, 4, 4), {"pads": [1] * 4, "strides": [2, 2]}),
+        ("conv_transpose", (1, 56, 270, 480), (56, 1, 9, 9), {"pads": [4] * 4, "strides": [4, 4]}),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_bands_are_the_quickest_where_output_channels_are_few(
+    operator: str, x_shape: Any, w_shape: Any, more: dict[str, Any], dtype: str
+) -> None:
+    made = plan(operator, x_shape, w_shape, dtype=dtype, **more)
+    assert made.launches[0].variant.name.startswith("conv_bands")
+
+
+def test_tiles_fit_into_every_device() -> None:
+    for architecture in ARCHITECTURES:
+        limits = representative(architecture).limits
+        for dtype in ("float16", "float64"):
+            made = plan("conv", (1, 500, 99, 99), (8, 500, 7, 7), dtype=dtype, limits=limits)
+            found = [line for line in made.reasons if line.startswith("conv_bands")]
+            assert len(found) == 2
+
+
+# ---------------------------------------------------------------- results
+
+
+def tiles(work: Work, form: Form, limits: Limits) -> list[Tile]:
+    made = [bands_tile._tile(team, step) for team, step in bands_tile._teams(work, form)]
+    return [one for one in made if one.shared_bytes <= limits.shared_bytes_per_block]
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("layout", ["contiguous", "channels last"])
+@pytest.mark.parametrize(
+    ("operator", "x_shape", "w_shape", "more"),
+    [
+        ("conv", (1, 40, 23, 44), (3, 40, 3, 3), {"pads": [1, 2, 0, 1]}),
+        ("conv", (2, 9, 301), (2, 9, 6), {"pads": [3, 2]}),
+        ("conv_transpose", (1, 16, 9, 20), (16, 3, 5, 4), {"strides": [3, 2], "pads": [1, 2, 0, 1]}),
+        ("conv_transpose", (1, 12, 3, 7, 8), (12, 1, 3, 2, 9), {"strides": [2, 3, 4], "output_padding": [1, 0, 3]}),
+    ],
+)
+def test_every_kind_of_tile_makes_the_same(
+    operator: str, x_shape: Any, w_shape: Any, more: dict[str, Any], layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads of one job and of several, of other channels, few and many rounds: whatever the model would choose."""
+    random, numbers = Random(5), np.random.default_rng(0)
+    x, w = (numbers.integers(-3, 4, shape).astype("float32") for shape in (x_shape, w_shape))
+    b = numbers.integers(-3, 4, w_shape[0 if operator == "conv" else 1]).astype("float32")
+    w[0, 0].flat[1] = np.inf
+    x[0, -1].flat[3] = np.nan
+    exact = getattr(oracle, operator)(x, w, b, **more)
+    met = set()
+
+    def some(work: Work, form: Form, limits: Limits) -> Tile:
+        found = random.choice(tiles(work, form, limits))
+        met.add((found.jobs < found.all_jobs, found.parts > 1, found.step < work.channels))
+        return found
+
+    monkeypatch.setattr(bands_tile, "best", some)
+    for number in range(6):
+        with preferred("conv_bands"), emulated_cuda(seed=number):
+            y = getattr(gpuconv, operator)(LAYOUTS[layout](x), w, b, **more)
+        oracle.assert_close(y, exact, "float32")
+    assert len(met) > 1
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_rows_that_are_not_aligned_as_their_strides_are(dtype: Any) -> None:
+    """The address is not known when the plan is made: the kernel looks at it."""
+    import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
+
+    random = np.random.default_rng(1)
+    whole = random.integers(-3, 4, 2 * 16 * 12 * 16 + 1).astype(dtype)
+    x, w = whole[1:].reshape(2, 16, 12, 16), random.integers(-3, 4, (3, 16, 3, 3)).astype(dtype)
+    exact = oracle.conv(x, w)
+    for layout in (x, np.moveaxis(whole[1:].reshape(2, 12, 16, 16), -1, 1)):
+        geometry = geometries.conv(layout.shape, w.shape)
+        strides = tuple(step // x.itemsize for step in layout.strides)
+        with preferred("conv_bands"), emulated_cuda() as emulated:
+            y = gpuconv.conv(layout, w)
+        oracle.assert_close(y, exact if layout is x else oracle.conv(layout, w), dtype)
+        problem = correlation.of_conv(geometry, dtype, strides, contiguous(w.shape), None, (1,) * 4)
+        assert bands_plan._work(correlation.in_three_axes(problem)).vectors not in (0, 1)
+        assert emulated.launches[0].variant.name.startswith("conv_bands")
+
+
+@pytest.mark.parametrize("width", [300, 5000, 70_001])
+def test_a_line_is_cut_into_rows_that_cover_it(width: int) -> None:
+    made = bands((1, 16, width), (2, 16, 7), pads=[3, 3])
+    assert made is not None
+    (launch,) = made.launches
+    struct = fields(launch)
+    each = struct["height"] * struct["width"]  # outputs of a block: rows of the line, cut into as many columns
+    assert struct["fold"] == struct["width"]
+    assert max(launch.grid) in (-(-width // each), 2 * -(-width // each))  # both filters together, or one a block

@@ -1,0 +1,255 @@
+"""Depthwise Conv with channels last as a direct sum: when, with what tiles, and right in every form and layout."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from gpuconv.cuda.call.prepared import contiguous_strides
+from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.conv import problem as correlation
+from gpuconv.cuda.conv.direct import base as direct_base
+from gpuconv.cuda.conv.direct import channels as channels_plan
+from gpuconv.cuda.conv.direct import channels_tile
+from gpuconv.cuda.conv.direct.base import Work
+from gpuconv.cuda.conv.direct.channels_tile import FORMS, Tile
+from gpuconv.cuda.plan.limits import representative
+from gpuconv.rules import geometry as geometries
+from gpuconv.rules import layout as layouts
+from tests.cuda.conv.gemm.test_ffma import fields
+from tests.emulator import emulated_cuda
+from tests.harness.emulated import architecture, preferred
+from tests.harness.offered import candidates, said, why_not
+from tests.oracle import oracle
+from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, values
+from tests.oracle.oracle import assert_close
+from tests.oracle.strategies import Problem
+
+HOPPER = representative("sm_90a").limits
+Ints = tuple[int, ...]
+
+
+def strides(shape: Ints, layout: str = "NHWC") -> Ints:
+    """Strides of an array of this shape, N, C, D1, ..., in a layout."""
+    return layouts.channels_second(layout, contiguous_strides(layouts.as_given(layout, shape)))
+
+
+def made(operator: str, x: Ints, w: Ints, dtype: str = "float32", **attributes: Any) -> correlation.Problem:
+    geometry: Any = getattr(geometries, operator)(x, w, None, **attributes)
+    of = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
+    return of(geometry, dtype, strides(x), contiguous_strides(w), None, strides(geometry.y_shape))
+
+
+def forms(*arguments: Any, **attributes: Any) -> set[str]:
+    found = candidates(channels_plan, made(*arguments, **attributes), HOPPER)
+    return {one.name.rpartition("channels_")[2] for one in found}
+
+
+@pytest.mark.parametrize(
+    ("w", "attributes", "found"),
+    [
+        ((6, 1, 3, 3), {}, {"7s1", "taps"}),
+        ((12, 1, 3, 3), {"strides": [1, 2]}, {"4s2", "taps"}),
+        ((6, 1, 3, 3), {"strides": [2, 3]}, {"taps"}),
+        ((6, 1, 3, 3), {"strides": [2, 3], "dilations": [1, 3]}, {"7s1", "taps"}),  # as far apart as the taps
+        ((6, 1, 3, 3), {"strides": [1, 4], "dilations": [1, 2]}, {"4s2", "taps"}),
+    ],
+)
+def test_forms_follow_how_windows_share_inputs(w: Ints, attributes: dict[str, Any], found: set[str]) -> None:
+    assert forms("conv", (2, 6, 20, 30), w, group=6, **attributes) == found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "attributes", "why"),
+    [
+        (("conv", (1, 2, 4, 4, 4, 4), (2, 1, 2, 2, 2, 2)), {"group": 2}, "4 spatial axes"),
+        (("conv", (1, 8, 8), (4, 2, 3)), {"group": 4}, "2 channels and 1 filters a group"),
+        (("conv", (1, 4, 8), (20, 1, 3)), {"group": 4}, "1 channels and 5 filters a group"),
+        (("conv_transpose", (1, 4, 8), (4, 1, 3)), {"group": 4, "strides": [2]}, "ConvTranspose with strides"),
+    ],
+)
+def test_what_is_refused_goes_to_other_kernels_with_the_reason(
+    arguments: Any, attributes: dict[str, Any], why: str
+) -> None:
+    problem = made(*arguments, **attributes)
+    assert not list(candidates(channels_plan, problem, HOPPER))
+    plan = conv_families.plan(problem, HOPPER)
+    assert why in str(why_not(channels_plan, problem, HOPPER))
+    assert said(plan, channels_plan) in (None, why_not(channels_plan, problem, HOPPER))
+
+
+def test_far_apart_inputs_and_channels_that_lie_apart_are_refused() -> None:
+    x, w = (1, 4, 8, 8), (4, 1, 3, 3)
+    geometry = geometries.conv(x, w, group=4)
+    steps = ((256, 64, 8, 1), (8 * 2**29, 1, 2**29, 2**28), strides(x))
+    why = []
+    for step in steps:
+        y_strides = strides(geometry.y_shape)
+        problem = correlation.of_conv(geometry, "float64", step, contiguous_strides(w), None, y_strides)
+        why.append(why_not(channels_plan, problem, HOPPER))
+    assert why == ["channels do not lie next to each other in x and y", "it needs 64-bit indices", None]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("x", "k", "stride"), [((64, 144, 56, 56), 3, 1), ((64, 96, 112, 112), 3, 2), ((32, 96, 56, 56), 7, 1)]
+)
+def test_depthwise_layers_with_channels_last_are_one_launch(x: Ints, k: int, stride: int, dtype: str) -> None:
+    w, pads = (x[1], 1, k, k), [k // 2] * 4
+    plan = conv_families.plan(made("conv", x, w, dtype, group=x[1], strides=[stride] * 2, pads=pads), HOPPER)
+    (launch,) = plan.launches
+    assert "_channels_" in launch.variant.name
+    assert (plan.bytes_of("workspace"), plan.bytes_of("packed")) == (0, 0)
+    assert [role for role, _ in launch.pointers] == ["x", "w", "y"]
+    assert not any(reason.startswith("no direct sum") for reason in plan.reasons)
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "x_strides", "whole"),
+    [
+        ((2, 8, 5, 6), (240, 1, 48, 8), True),
+        ((2, 8, 5, 6), (242, 1, 48, 8), False),
+        ((1, 8, 5, 6), (242, 1, 48, 8), True),  # of a single image no stride counts
+        ((2, 8, 5, 6), (300, 1, 60, 10), False),
+        ((2, 6, 5, 6), (240, 1, 48, 8), False),
+    ],
+)
+def test_vectors_are_whole_where_pixels_are_made_of_them(x_shape: Ints, x_strides: Ints, whole: bool) -> None:
+    w_shape = (x_shape[1], 1, 3, 3)
+    geometry = geometries.conv(x_shape, w_shape, group=x_shape[1])
+    y_strides = strides(geometry.y_shape)
+    problem = correlation.of_conv(geometry, "float32", x_strides, contiguous_strides(w_shape), None, y_strides)
+    for one in candidates(channels_plan, problem, HOPPER):
+        assert fields(one.make().launches[0])["in_vectors"] == whole
+
+
+# ---------------------------------------------------------------- tiles
+
+
+def some(random: Random, form: tuple[int, int, int]) -> Problem:
+    """A random problem that a form takes, channels second; extents that leave outputs."""
+    rank = random.choice((1, 2, 2, 3))
+    group, filters = random.choice((2, 3, 8, 12, 40)), random.choice((1, 1, 1, 2, 4))
+    taps = [random.choice((1, 2, 3, 5, 9)) for _ in range(rank)]
+    steps = [random.choice((1, 2, 3)) for _ in range(rank)]
+    dilations = [random.choice((1, 1, 2, 3)) for _ in range(rank)]
+    if form[0]:
+        taps[-1] = max(2, taps[-1])  # a single tap has no distance to another
+        steps[-1] = form[0] * dilations[-1]
+    ends = [[random.randrange((k - 1) * d + 2) for k, d in zip(taps, dilations, strict=True)] for _ in range(2)]
+    least = [max(1, (k - 1) * d + 1 - a - b + s) for k, d, s, a, b in zip(taps, dilations, steps, *ends, strict=True)]
+    extents = [n + random.randrange({1: 60, 2: 20, 3: 7}[rank]) for n in least]
+    attributes = {"group": group, "strides": steps, "dilations": dilations, "pads": [*ends[0], *ends[1]]}
+    b_shape = random.choice((None, (group * filters,)))
+    return Problem("conv", (random.choice((1, 2)), group, *extents), (group * filters, 1, *taps), b_shape, attributes)
+
+
+def tiles() -> list[tuple[Work, Tile]]:
+    random, found = Random(0), []
+    for form, dtype, _ in product(FORMS, ("float16", "float32", "float64"), range(6)):
+        problem = some(random, form)
+        assert problem.w_shape is not None
+        of = made("conv", problem.x_shape, problem.w_shape, dtype, **problem.attributes)
+        work = direct_base.work_of(of)
+        tile = channels_tile.best(work, form, channels_tile.in_vectors(of), HOPPER)
+        assert tile is not None
+        found.append((work, tile))
+    return found
+
+
+def test_blocks_cover_all_outputs_once_and_hold_no_more_threads_than_there_are() -> None:
+    for work, tile in tiles():
+        assert tile.vectors * tile.rows * tile.columns <= channels_tile.THREADS
+        channels, columns, rows = tile.blocks_by_axis
+        share = tile.vectors * tile.vector
+        assert (channels - 1) * share < work.groups * work.filters <= channels * share
+        counts = ((rows, tile.rows * tile.walk), (columns, tile.columns))
+        for extent, each, apart, (blocks, threads) in zip(
+            work.y_extent[1:], tile.each, tile.apart, counts, strict=True
+        ):
+            number = np.arange(blocks * threads)
+            first = number // apart * (each * apart) + number % apart
+            outputs = (first[:, None] + np.arange(each) * apart).ravel()
+            assert set(range(extent)) <= set(outputs.tolist())
+            assert len(set(outputs.tolist())) == len(outputs)
+
+
+def test_shared_memory_has_room_for_the_weights_that_are_staged() -> None:
+    for work, tile in tiles():
+        assert tile.pitch >= tile.vectors * tile.vector
+        assert tile.pitch % tile.vector == 0
+        assert tile.shared_bytes == tile.word * tile.pitch * tile.step * work.taps[2]
+        assert (tile.parts - 1) * tile.step < work.taps[1] <= tile.parts * tile.step
+
+
+def test_outputs_of_a_thread_share_the_inputs_of_dilated_taps() -> None:
+    """Row r and tap kh meet the input that row 0 and tap kh + r * advance would meet."""
+    for work, tile in tiles():
+        assert tile.apart[0] * work.strides[1] == tile.advance * work.dilations[1]
+        if tile.form[0]:
+            assert tile.apart[1] * work.strides[2] == tile.form[0] * work.dilations[2]
+
+
+# ---------------------------------------------------------------- in the emulator
+
+
+def last(array: Any, shift: int = 0, more: int = 0) -> Any:
+    """The array with channels last in memory, which begins `shift` elements in, with `more` channels beside its own."""
+    shape = (array.shape[0], *array.shape[2:], array.shape[1] + more)
+    memory = np.zeros(prod(shape) + shift, array.dtype)[shift:].reshape(shape)
+    view = np.moveaxis(memory[..., : array.shape[1]], -1, 1)
+    view[...] = array
+    return view
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_random_problems_of_every_form(form: tuple[int, int, int], dtype: Any) -> None:
+    random, name = Random(f"{form} {dtype}"), channels_plan.variant(str(dtype), form).name
+    for number in range(3):
+        problem = some(random, form)
+        kinds = CONV_KINDS[(number + random.randrange(2) * 6) % len(CONV_KINDS)]
+        shapes = zip(problem.shapes, kinds, strict=True)
+        arrays = [None if s is None else values(kind, number + i, s, dtype) for i, (s, kind) in enumerate(shapes)]
+        expected = oracle.conv(*arrays, **problem.attributes)
+        places = [(random.choice((0, 0, 1)), random.choice((0, 0, 4, 3))) for _ in range(2)]
+        x, out = last(arrays[0], *places[0]), last(np.zeros(expected.value.shape, dtype), *places[1])
+        with preferred(name), emulated_cuda(limits_of=architecture(dtype, 3), seed=number) as emulated:
+            y = gpuconv.conv(x, *arrays[1:], **problem.attributes, out=out)
+        assert [launch.variant.name for launch in emulated.launches] == [name]
+        assert_close(y, expected, dtype)
+
+
+@pytest.mark.emulator
+def test_conv_transpose_of_stride_1() -> None:
+    x, w = values("integers", 0, (2, 8, 9, 21), "float32"), values("integers", 1, (8, 1, 4, 6), "float32")
+    attributes = {"group": 8, "pads": [1, 0, 2, 3], "dilations": [2, 1]}
+    expected = oracle.conv_transpose(x, w, **attributes)
+    out = last(np.zeros(expected.value.shape, np.float32))
+    with preferred("channels_7s1"), emulated_cuda() as emulated:
+        y = gpuconv.conv_transpose(last(x), w, **attributes, out=out)
+    assert [launch.variant.name for launch in emulated.launches] == ["depthwise_float32_3d_channels_7s1"]
+    assert_close(y, expected, "float32")
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("group", [8, 6])
+def test_padding_takes_no_part(group: int) -> None:
+    """An infinite weight on the padding adds nothing; on an input it gives what IEEE arithmetic gives."""
+    x, w = np.ones((1, group, 6, 11), np.float32), np.ones((group, 1, 3, 3), np.float32)
+    w[::2, 0, 0, 0] = np.inf
+    w[1, 0, 2, 2] = np.nan
+    attributes = {"group": group, "pads": [1, 1, 1, 1]}
+    out = last(np.zeros(x.shape, np.float32))
+    with preferred("channels_7s1"), emulated_cuda():
+        y = gpuconv.conv(last(x), w, **attributes, out=out)
+    assert_close(y, oracle.conv(x, w, **attributes), "float32")
+    assert np.isfinite(y).any()
+    assert not np.isfinite(y).all()

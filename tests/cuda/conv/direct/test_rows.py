@@ -1,0 +1,248 @@
+"""What the direct sum takes, in which form, how its blocks cover the outputs and lie in shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from math import prod
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from gpuconv.cuda.call.prepared import contiguous_strides
+from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.conv import problem as correlation
+from gpuconv.cuda.conv.direct import base as direct_base
+from gpuconv.cuda.conv.direct import rows as direct_plan
+from gpuconv.cuda.conv.direct import rows_tile
+from gpuconv.cuda.conv.direct.base import Form
+from gpuconv.cuda.conv.direct.rows_tile import Tile
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import representative
+from gpuconv.rules import dtypes
+from gpuconv.rules import geometry as geometries
+from tests.harness import direct_forms
+from tests.harness.direct_forms import FORMS
+from tests.harness.offered import candidates, said, why_not
+from tests.oracle.strategies import Problem
+
+HOPPER = representative("sm_90a").limits
+Ints = tuple[int, ...]
+
+
+def made(operator: str, x: Ints, w: Ints, x_strides: Ints | None = None, **attributes: Any) -> correlation.Problem:
+    geometry: Any = getattr(geometries, operator)(x, w, None, **attributes)
+    of = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
+    y_strides = contiguous_strides(geometry.y_shape)
+    return of(geometry, "float32", x_strides or contiguous_strides(x), contiguous_strides(w), None, y_strides)
+
+
+def planned(*arguments: Any, **keywords: Any) -> dict[str, Plan]:
+    """The plans of all candidates of this family, by name."""
+    problem = made(*arguments, **keywords)
+    return {one.name.split("d_")[-1]: one.make() for one in candidates(direct_plan, problem, HOPPER)}
+
+
+def fields(plan: Plan) -> Any:
+    (launch,) = plan.launches
+    return np.frombuffer(launch.parameters, launch.variant.layout)[0]
+
+
+@pytest.mark.parametrize(
+    ("w", "attributes", "forms"),
+    [
+        ((6, 1, 3, 3), {"group": 6}, {"3x3s1", "rows", "taps"}),
+        ((12, 1, 3, 3), {"group": 6, "strides": [2, 2]}, {"3x3s2", "taps"}),
+        ((6, 1, 3, 3), {"group": 6, "strides": [1, 2]}, {"taps"}),
+        ((6, 1, 3, 3), {"group": 6, "dilations": [2, 1]}, {"taps"}),
+        ((6, 1, 7, 7), {"group": 6}, {"7x7s1", "rows", "taps"}),
+        ((6, 1, 1, 9), {"group": 6}, {"rows", "taps"}),
+        ((24, 1, 3, 3), {"group": 6}, {"3x3s1", "taps"}),  # four filters each: those of a thread
+        ((6, 3, 3, 3), {"group": 2}, {"3x3s1", "taps"}),
+        ((6, 3, 5, 5), {"group": 2}, {"taps"}),
+    ],
+)
+def test_forms_follow_taps_strides_and_dilations(w: Ints, attributes: dict[str, Any], forms: set[str]) -> None:
+    assert set(planned("conv", (2, 6, 20, 30), w, **attributes)) == forms
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 30), (2, 6, 1, 30), (2, 6, 1, 1, 30)])
+def test_a_single_axis_is_a_line_whatever_the_rank(shape: Ints) -> None:
+    found = planned("conv", shape, (6, *[1] * (len(shape) - 2), 5), group=6)
+    assert set(found) == {"line", "taps"}
+    assert list(fields(found["line"])["y_extent"]) == [1, 1, 26]
+
+
+def test_a_depth_is_taken_by_every_form() -> None:
+    assert "5x5s1" in planned("conv", (1, 2, 9, 20, 30), (2, 1, 3, 5, 5), group=2, strides=[2, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "attributes", "why"),
+    [
+        (("conv", (1, 2, 4, 4, 4, 4), (2, 1, 2, 2, 2, 2)), {"group": 2}, "4 spatial axes"),
+        (("conv", (1, 66, 8), (2, 33, 3)), {"group": 2}, "33 channels, 1 filters a group"),
+        (("conv", (1, 2, 8), (66, 1, 3)), {"group": 2}, "1 channels, 33 filters a group"),
+        (("conv", (1, 3, 8), (2, 3, 3)), {}, "a single group of 3 channels"),
+        (("conv_transpose", (1, 2, 8), (2, 1, 3)), {"group": 2, "strides": [2]}, "ConvTranspose with strides"),
+        (("conv", (1, 2, 8), (2, 1, 3), (16, 1, 2)), {"group": 2}, "do not lie next to each other"),
+        (("conv", (2, 2, 8), (2, 1, 3), (2**31, 8, 1)), {"group": 2}, "64-bit indices"),
+        (("conv", (1, 2, 0, 8), (2, 1, 3, 3)), {"group": 2, "pads": [2, 0, 2, 0]}, "nothing to sum"),
+    ],
+)
+def test_what_is_refused_goes_to_the_general_kernel_with_the_reason(
+    arguments: Any, attributes: dict[str, Any], why: str
+) -> None:
+    problem = made(*arguments, **attributes)
+    assert not list(candidates(direct_plan, problem, HOPPER))
+    plan = conv_families.plan(problem, HOPPER)
+    assert plan.launches[-1].variant.name.startswith("conv")
+    assert why in str(why_not(direct_plan, problem, HOPPER))
+    assert said(plan, direct_plan) in (None, why_not(direct_plan, problem, HOPPER))
+    assert (said(plan, direct_plan) is None) == (problem.group == 1)  # where nobody expects a direct sum
+
+
+def test_explain_says_why_there_is_no_direct_sum(capsys: pytest.CaptureFixture[str]) -> None:
+    gpuconv.explain("conv_transpose", (1, 4, 8, 8), (4, 1, 4, 4), group=4, strides=[2, 2])
+    assert (
+        "not by direct sums: ConvTranspose with strides (2, 2); it takes those of stride 1" in capsys.readouterr().out
+    )
+
+
+def test_depthwise_layers_are_one_launch_without_a_workspace() -> None:
+    plan = conv_families.plan(made("conv", (64, 144, 56, 56), (144, 1, 3, 3), group=144, pads=[1, 1, 1, 1]), HOPPER)
+    (launch,) = plan.launches
+    assert launch.variant.name == "depthwise_float32_3d_3x3s1"
+    assert (plan.bytes_of("workspace"), plan.bytes_of("packed")) == (0, 0)
+    assert list(fields(plan)["outputs"]) == [1, 56, 56]  # whole planes: no input is read twice
+    assert [role for role, _ in launch.pointers] == ["x", "w", "y"]
+
+
+def test_the_taps_of_conv_transpose_are_turned_round() -> None:
+    # y[q] = sum over t of x[q + 1 - t] w[t]: as Conv, tap 2 - t at q - 1 + t, and so a pad of 2 - 1.
+    struct = fields(planned("conv_transpose", (2, 6, 9, 8), (6, 1, 3, 3), group=6, pads=[1, 0, 1, 1])["taps"])
+    assert struct["w_first"] == 2 * 3 + 2
+    assert list(struct["w_stride"]) == [0, -3, -1]
+    assert list(struct["start"]) == [0, -1, -2]
+    assert (struct["w_group"], struct["w_filter"], struct["w_channel"]) == (9, 9, 9)
+
+
+@pytest.mark.parametrize(
+    ("w", "pads", "form", "lead"),
+    [
+        ((6, 1, 3, 3), [1, 1, 1, 1], "3x3s1", 3),  # a reach of 1 to either side: the vector before begins 3 before that
+        ((6, 1, 5, 5), [1, 3, 1, 3], "5x5s1", 2),
+        ((6, 1, 7, 7), [0, 2, 0, 2], "7x7s1", 1),
+        ((6, 1, 2, 9), [1, 2, 1, 2], "rows", 2),  # of any kernel, the padding is made whole vectors
+        ((6, 1, 2, 9), [1, 0, 1, 0], "rows", 0),
+        ((6, 1, 2, 9), [1, 5, 1, 5], "rows", 3),
+        ((6, 1, 2, 9), [1, 5, 1, 5], "taps", 0),
+    ],
+)
+def test_rows_begin_so_many_columns_before_the_padding(w: Ints, pads: list[int], form: str, lead: int) -> None:
+    struct = fields(planned("conv", (2, 6, 20, 32), w, group=6, pads=pads)[form])
+    assert struct["lead"] == lead
+    assert list(struct["start"]) == [0, -pads[0], -pads[1] - lead]
+
+
+@pytest.mark.parametrize(
+    ("x", "strides", "pad", "width"),
+    [
+        ((2, 4, 8, 16), None, 1, 4),  # with SAME padding inputs and windows are aligned
+        ((2, 4, 8, 16), None, 0, 1),
+        ((2, 4, 8, 14), None, 1, 2),
+        ((2, 4, 8, 15), None, 1, 1),
+        ((2, 4, 8, 16), (1024, 128, 18, 1), 1, 2),
+        ((2, 4, 8, 16), (1025, 128, 16, 1), 1, 1),
+        ((1, 4, 8, 16), (1025, 128, 16, 1), 1, 4),  # of a single image no stride counts
+    ],
+)
+def test_rows_are_copied_in_the_widest_vectors_that_stay_whole(
+    x: Ints, strides: Ints | None, pad: int, width: int
+) -> None:
+    found = planned("conv", x, (4, 1, 3, 3), strides_of_x(x, strides), group=4, pads=[1, pad, 1, pad])
+    assert fields(found["3x3s1"])["x_width"] == width
+
+
+def strides_of_x(x: Ints, strides: Ints | None) -> Ints:
+    return strides or contiguous_strides(x)
+
+
+# ---------------------------------------------------------------- tiles
+
+
+@cache
+def some_tiles() -> list[Tile]:
+    random, found = Random(0), []
+    for form, dtype, _ in product(FORMS, dtypes.CONV_DTYPES, range(5)):
+        problem: Problem = direct_forms.some(form, random)
+        assert problem.w_shape is not None
+        geometry = geometries.conv(problem.x_shape, problem.w_shape, None, **problem.attributes)
+        strides = map(contiguous_strides, (problem.x_shape, problem.w_shape))
+        of = correlation.of_conv(geometry, dtype, *strides, None, contiguous_strides(geometry.y_shape))
+        tile = rows_tile.best(direct_base.work_of(of), form, HOPPER)
+        assert tile is not None
+        found.append(tile)
+    return found
+
+
+def test_blocks_cover_all_outputs_and_hold_no_more_threads_than_there_are() -> None:
+    for tile in some_tiles():
+        work = tile.work
+        for extent, blocks, count, each in zip(
+            work.y_extent, tile.blocks_by_axis, tile.threads, tile.each, strict=True
+        ):
+            assert (blocks - 1) * count * each < extent <= blocks * count * each
+        assert prod(tile.threads) * tile.groups * tile.filter_tiles <= direct_base.THREADS
+        assert tile.step == work.channels or tile.groups == 1
+        assert tile.shared_bytes <= HOPPER.shared_bytes_per_block
+
+
+def test_shared_memory_has_room_for_everything_that_is_staged() -> None:
+    for tile in some_tiles():
+        depths, rows, columns = tile.extent
+        phase, row, depth, channel = tile.pitches
+        stride = tile.form.stride or tile.work.strides[2]
+        assert columns <= stride * phase
+        assert stride * phase <= row or (stride - 1) * phase + -(-columns // stride) <= row
+        assert rows * row <= depth
+        assert depths * depth <= channel
+        assert tile.weights >= tile.groups * tile.step * channel + direct_base.THREADS // 8 * 9 * tile.vector
+        if tile.form.stride:  # windows begin and end with whole vectors
+            assert not any(pitch % tile.vector for pitch in (row, depth, channel, tile.weights, tile.filter_pitch))
+            assert tile.form.stride == 1 or phase % tile.vector == 0
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form.stride], ids=direct_forms.title)
+def test_threads_side_by_side_read_from_other_banks(form: Form) -> None:
+    """Eight neighbours read 16 bytes each of the 128 that all banks give, wherever a row or a channel ends."""
+    mine = [tile for tile in some_tiles() if tile.form == form and tile.filter_tiles == 1 and tile.threads[0] == 1]
+    for tile in (tile for tile in mine if tile.groups == 1 or tile.step == 1):
+        d, h, w = tile.threads
+        _, row, depth, channel = (pitch // tile.vector for pitch in tile.pitches)
+        apart = tile.each[1] * tile.work.strides[1] * row
+        at = [
+            g * tile.step * channel + i * tile.work.strides[0] * depth + j * apart + k
+            for g, i, j, k in product(range(tile.groups), range(d), range(h), range(w))
+        ]
+        for first in range(0, len(at) - 7, 8):
+            assert len({number % 8 for number in at[first : first + 8]}) == 8, tile
+
+
+@pytest.mark.parametrize("kilobytes", [228, 32, 12])
+def test_blocks_keep_to_the_shared_memory_that_there_is(kilobytes: int) -> None:
+    problem = made("conv", (2, 6, 64, 64), (6, 1, 7, 7), group=6)
+    limits = replace(HOPPER, shared_bytes_per_block=kilobytes * 1024, shared_bytes_per_multiprocessor=kilobytes * 1024)
+    found = [one.make().launches[0].shared_bytes for one in candidates(direct_plan, problem, limits)]
+    assert len(found) == 3
+    assert max(found) <= kilobytes * 1024
+
+
+def test_without_room_for_a_block_there_is_no_candidate() -> None:
+    problem = made("conv", (2, 6, 64, 64), (6, 1, 7, 7), group=6)
+    limits = replace(HOPPER, shared_bytes_per_block=1024, shared_bytes_per_multiprocessor=1024)
+    assert not list(candidates(direct_plan, problem, limits))

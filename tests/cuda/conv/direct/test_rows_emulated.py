@@ -1,0 +1,99 @@
+"""Every form of the direct kernel in the emulator: random problems, values of every kind, views, strided results."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from gpuconv.cuda.conv.direct.base import Form
+from tests.emulator import emulated_cuda
+from tests.harness import direct_forms
+from tests.harness.direct_forms import FORMS, ROWWISE
+from tests.harness.emulated import architecture, preferred
+from tests.oracle import oracle
+from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, values
+from tests.oracle.oracle import assert_close
+from tests.oracle.strategies import Problem
+
+pytestmark = pytest.mark.emulator
+
+over_forms = pytest.mark.parametrize("form", FORMS, ids=direct_forms.title)
+over_dtypes = pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
+_ROUNDS = 4  # of random problems of each form and dtype
+
+
+def computed(problem: Problem, arrays: list[Any], kernel: str, seed: int, **more: Any) -> Any:
+    """Compute it by the kernel that is meant, and by no other."""
+    with preferred(kernel), emulated_cuda(limits_of=architecture(arrays[0].dtype, 3), seed=seed) as emulated:
+        y = getattr(gpuconv, problem.operator)(*arrays, **problem.attributes, **more)
+    assert [launch.variant.name for launch in emulated.launches] == [kernel]
+    return y
+
+
+@pytest.mark.sampled(2)
+@over_dtypes
+@over_forms
+def test_random_problems_of_every_form(form: Form, dtype: Any) -> None:
+    random = Random(f"{direct_forms.title(form)} {dtype}")
+    for number in range(_ROUNDS):
+        problem, layout = direct_forms.some(form, random), random.choice([*ROWWISE])
+        kinds = CONV_KINDS[(number + random.randrange(2) * 6) % len(CONV_KINDS)]
+        arrays = [
+            None if shape is None else ROWWISE[layout](values(kind, number + i, shape, dtype))
+            for i, (shape, kind) in enumerate(zip(problem.shapes, kinds, strict=True))
+        ]
+        expected = oracle.conv(*arrays, **problem.attributes)
+        if expected.value.size:
+            out = random.choice((None, *ROWWISE))
+            given = None if out is None else ROWWISE[out](np.zeros(expected.value.shape, dtype))
+            y = computed(problem, arrays, direct_forms.name(form, dtype), number, out=given)
+            assert_close(y, expected, dtype)
+
+
+@pytest.mark.sampled(2)
+@over_dtypes
+@pytest.mark.parametrize("form", [form for form in FORMS if form.stride == 1], ids=direct_forms.title)
+def test_conv_transpose_of_stride_1(form: Form, dtype: Any) -> None:
+    x_shape, w_shape, attributes = direct_forms.usual(form, width=21, height=9)
+    group = attributes["group"]
+    w_shape = (x_shape[1], w_shape[0] // group, *w_shape[2:])
+    pads = [1, 0, 2, 3] if len(w_shape) == 4 else [1, 2]
+    problem = Problem("conv_transpose", x_shape, w_shape, None, {"group": group, "pads": pads})
+    arrays = [values("integers", seed, shape, dtype) for seed, shape in enumerate((x_shape, w_shape))]
+    expected = oracle.conv_transpose(*arrays, **problem.attributes)
+    assert_close(computed(problem, arrays, direct_forms.name(form, dtype), 0), expected, dtype)
+
+
+@over_forms
+def test_padding_takes_no_part(form: Form) -> None:
+    """An infinite weight on the padding adds nothing; on an input it gives what IEEE arithmetic gives."""
+    x_shape, w_shape, attributes = direct_forms.usual(form, width=10, height=8)
+    x, w = np.ones(x_shape, np.float32), np.ones(w_shape, np.float32)
+    w.reshape(len(w), -1)[:, 0] = (np.inf, np.nan, -np.inf, 1)[: len(w)] * (len(w) // 4 or 1)
+    problem = Problem("conv", x_shape, w_shape, None, attributes)
+    y = computed(problem, [x, w], direct_forms.name(form, "float32"), 0)
+    assert_close(y, oracle.conv(x, w, **attributes), "float32")
+    assert np.isfinite(y).any()
+    assert not np.isfinite(y).all()
+
+
+@pytest.mark.parametrize("layout", ["strided", "channels last"])
+def test_rows_whose_elements_lie_apart_go_to_other_kernels(layout: str) -> None:
+    x, w = values("integers", 0, (1, 4, 9, 8), "float32"), values("integers", 1, (4, 1, 3, 3), "float32")
+    with preferred("depthwise"), emulated_cuda() as emulated:
+        y = gpuconv.conv(LAYOUTS[layout](x), w, group=4)
+    assert emulated.launches[-1].variant.name.startswith("conv_")
+    assert_close(y, oracle.conv(x, w, group=4), "float32")
+
+
+def test_more_channels_than_there_is_room_for_are_taken_step_by_step() -> None:
+    x, w = values("integers", 0, (1, 64, 40, 41), "float32"), values("integers", 1, (8, 32, 3, 3), "float32")
+    with preferred("grouped_float32_3d_3x3s1"), emulated_cuda() as emulated:
+        y = gpuconv.conv(x, w, group=2, pads=[1, 1, 1, 1])
+    launch = emulated.launches[-1]
+    assert np.frombuffer(launch.parameters, launch.variant.layout)["step"] < 32
+    assert_close(y, oracle.conv(x, w, group=2, pads=[1, 1, 1, 1]), "float32")

@@ -1,0 +1,212 @@
+"""Few channels a group on tensor cores: how groups and outputs are cut, and right whatever the neighbours hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from benchmarks import sass
+from benchmarks.sass import Instruction
+from gpuconv.cuda.conv.gemm import fragments, grouped_tile, grouped_work
+from gpuconv.cuda.conv.gemm import grouped as grouped_plan
+from gpuconv.cuda.plan.launch import Plan
+from tests.cuda.conv.gemm.test_ffma import HOPPER, fields, plan
+from tests.cuda.conv.gemm.test_sass import code
+from tests.emulator import emulated_cuda
+from tests.harness.emulated import preferred
+from tests.harness.offered import said
+from tests.harness.toolchain import needs_disassembler, needs_nvrtc
+from tests.oracle import oracle
+
+
+def grouped(x_shape: Any, w_shape: Any, kernel: str = "", *, dtype: str = "float16", **more: Any) -> Plan | None:
+    operator = more.pop("operator", "conv")
+    with preferred(f"{operator}_grouped_{dtype}_3d_mma_{kernel}"):
+        made = plan(operator, x_shape, w_shape, dtype=dtype, **more)
+    return made if f"{operator}_grouped" in made.launches[-1].variant.name else None
+
+
+def test_one_launch_reads_the_weights_as_they_are() -> None:
+    made = grouped((32, 128, 56, 56), (128, 4, 3, 3), group=32, bias=True, pads=[1] * 4)
+    assert made is not None
+    (launch,) = made.launches
+    assert launch.variant.name == "conv_grouped_float16_3d_mma_16x512"
+    assert (made.bytes_of("workspace"), made.bytes_of("packed"), made.sharing) == (0, 0, ())
+    assert {role for role, _ in launch.pointers} == {"x", "w", "b", "y"}
+    assert any(reason.startswith("4 groups of 4 channels make one; tiles of ") for reason in made.reasons)
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "group", "kernel", "together"),
+    [
+        (4, 4, 32, "16x512", 4),  # 16 channels, 16 filters
+        (8, 8, 6, "16x512", 2),
+        (5, 5, 9, "16x512", 3),
+        (16, 16, 4, "16x512", 1),
+        (32, 32, 4, "32x512", 1),
+        (4, 4, 7, "16x512", 7),  # a number that divides theirs: two tiles of filters
+    ],
+)
+def test_as_many_groups_as_fill_fragments_make_one(
+    channels: int, filters: int, group: int, kernel: str, together: int
+) -> None:
+    made = grouped((4, channels * group, 28, 28), (filters * group, channels, 3, 3), kernel, group=group)
+    assert made is not None
+    (launch,) = made.launches
+    struct = fields(launch)
+    assert launch.variant.name.endswith(kernel)
+    assert struct["bands"]["channels"] == together * channels
+    assert struct["common"]["filters"] == together * filters
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "more", "why"),
+    [
+        ((1, 16, 9), (16, 16, 3), {}, None),  # a single group, where nobody expects it
+        ((1, 130, 9), (4, 65, 3), {"group": 2}, "2 groups of 65 channels; it takes several, of up to 64"),
+        ((1, 4, 9), (4, 2, 3), {"group": 2, "dtype": "float64"}, "products of float64"),
+        ((1, 4, 9), (4, 2, 3), {"group": 2, "dtype": "float32"}, "float32 products are those of IEEE arithmetic"),
+        ((1, 4, 3, 3, 3, 3), (4, 2, 2, 2, 2, 2), {"group": 2}, "4 spatial axes are more than 3"),
+    ],
+)
+def test_others_are_left_to_other_kernels(x_shape: Any, w_shape: Any, more: dict[str, Any], why: str | None) -> None:
+    assert grouped(x_shape, w_shape, **more) is None
+    found = said(plan("conv", x_shape, w_shape, **{"dtype": "float16", **more}), grouped_plan)
+    assert found is None if why is None else str(found).startswith(why)
+
+
+def test_weights_that_shared_memory_has_no_room_for_are_left_to_other_kernels() -> None:
+    assert grouped((1, 128, 9, 9, 9), (128, 64, 5, 5, 5), group=2) is None
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_it_is_the_quickest_for_grouped_layers(layout: str) -> None:
+    x_shape, w_shape = (32, 1024, 14, 14), (1024, 32, 3, 3)
+    x_strides = (1024 * 196, 1, 14 * 1024, 1024) if layout == "NHWC" else None
+    made = plan("conv", x_shape, w_shape, dtype="bfloat16", x_strides=x_strides, group=32, pads=[1] * 4)
+    assert made.launches[-1].variant.name == "conv_grouped_bfloat16_3d_mma_32x512"
+
+
+# ---------------------------------------------------------------- tiles
+
+
+def _problem() -> Any:
+    made = grouped((3, 8, 14, 10), (8, 4, 3, 3), group=2, pads=[1] * 4)
+    assert made is not None
+    return made.problem
+
+
+@pytest.mark.parametrize(
+    ("tile", "box"),
+    [
+        ((14, 10, 1), (16, 12, 1)),  # one image
+        ((28, 10, 1), (32, 12, 1)),  # two of them, each with its own padding
+        ((7, 5, 1), (9, 7, 1)),  # a part
+        ((9, 10, 1), (13, 12, 1)),  # parts of two
+    ],
+)
+def test_a_band_has_what_the_tile_meets(tile: tuple[int, ...], box: tuple[int, ...]) -> None:
+    arithmetic = fragments.Arithmetic("mma", "HalfProducts", 0)
+    work = next(iter(grouped_work.works(_problem(), arithmetic)))
+    assert grouped_tile.Tile(work, tile, 1).box == box
+
+
+@pytest.mark.parametrize(
+    ("channels", "pixel", "row", "chunks"),
+    [(4, 8, 80, True), (4, 16, 160, True), (3, 8, 80, False), (4, 9, 90, False), (4, 8, 84, False), (8, 16, 160, True)],
+)
+def test_channels_come_in_chunks_of_16_bytes(channels: int, pixel: int, row: int, chunks: bool) -> None:
+    """Where channels are last, those of two groups make eight elements of two bytes, and all steps are chunks."""
+    x_strides = (14 * row, 1, row, pixel)
+    made = grouped((3, 2 * channels, 14, 10), (8, channels, 3, 3), group=2, pads=[1] * 4, x_strides=x_strides)
+    assert made is not None
+    arithmetic = fragments.Arithmetic("mma", "HalfProducts", 0)
+    work = next(iter(grouped_work.works(made.problem, arithmetic)))
+    assert work.together == 2
+    assert work.chunks is chunks
+
+
+def some_tile(monkeypatch: pytest.MonkeyPatch, tile: tuple[int, ...], turns: int) -> None:
+    def best(work: Any, limits: Any, more_bytes: int) -> Any:
+        return 1.0, grouped_tile.Tile(work, tile, turns)
+
+    monkeypatch.setattr(grouped_tile, "best", best)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(
+    ("dtype", "precision"),
+    [("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32")],
+)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(("tile", "turns"), [((28, 10, 1), 1), ((9, 10, 1), 2), ((6, 4, 1), 5), ((5, 5, 1), 3)])
+def test_infinities_of_other_groups_and_images_take_no_part(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, precision: str, layout: str, tile: tuple[int, ...], turns: int
+) -> None:
+    some_tile(monkeypatch, tile, turns)
+    random = np.random.default_rng(0)
+    x, w, b = (random.standard_normal(shape).astype(dtype) for shape in ((3, 16, 14, 10), (16, 4, 3, 3), (16,)))
+    x[0, 3], x[1, 9, 5], x[2, 15, :, 2] = np.inf, np.nan, -np.inf
+    w[5, 1] = np.inf
+    attributes: dict[str, Any] = {"group": 4, "pads": [1, 1, 1, 1]}
+    exact = oracle.conv(x, w, b, **attributes)
+    given = x if layout == "NCHW" else np.moveaxis(x, 1, -1).copy()
+    with preferred("conv_grouped"), gpuconv.precision(precision), emulated_cuda(seed=turns) as emulated:
+        y = gpuconv.conv(given, w, b, **attributes, layout=layout)
+    (launch,) = emulated.launches
+    assert fields(launch)["common"]["n_tiles"] == turns
+    y = y if layout == "NCHW" else np.moveaxis(y, -1, 1)
+    oracle.assert_close(y, exact, dtype, "tensor cores" if precision == "ieee" else precision)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(("layout", "shift"), [("NCHW", 0), ("NCHW", 1), ("NHWC", 0), ("NHWC", 1)])
+def test_arrays_may_begin_anywhere(dtype: str, layout: str, shift: int) -> None:
+    """Only x and y that begin on 16 bytes are read and written in wide pieces."""
+    random, shape = np.random.default_rng(0), (2, 32, 9, 8) if layout == "NCHW" else (2, 9, 8, 32)
+    x = random.standard_normal(2 * 9 * 8 * 32 + shift).astype(dtype)[shift:].reshape(shape)
+    out = np.zeros(2 * 9 * 8 * 32 + shift, dtype)[shift:].reshape(shape)
+    w = random.standard_normal((32, 8, 3, 3)).astype(dtype)
+    keywords: dict[str, Any] = {"group": 4, "pads": [1, 1, 1, 1]}
+    with preferred("conv_grouped"), gpuconv.precision("tf32"), emulated_cuda() as emulated:
+        gpuconv.conv(x, w, **keywords, layout=layout, out=out)
+    assert "conv_grouped" in emulated.launches[-1].variant.name
+    x, y = (x, out) if layout == "NCHW" else (np.moveaxis(x, -1, 1), np.moveaxis(out, -1, 1))
+    oracle.assert_close(y, oracle.conv(x, w, **keywords), dtype, "tf32" if dtype == "float32" else "tensor cores")
+
+
+def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
+    """A tile of a whole image is quicker than as many tiles of one output each."""
+    work = next(iter(grouped_work.works(_problem(), fragments.Arithmetic("mma", "HalfProducts", 0))))
+    small, whole = (grouped_tile.Tile(work, tile, 3) for tile in ((1, 1, 1), (14, 10, 1)))
+    assert whole.seconds(HOPPER) < small.seconds(HOPPER)
+
+
+# ---------------------------------------------------------------- machine code
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize(("dtype", "precision", "form"), list(grouped_plan.forms()), ids=str)
+def test_the_main_loop_is_what_the_model_takes_it_to_be(dtype: str, precision: str, form: grouped_work.Form) -> None:
+    """Of one tap, in one fragment along K: products, four ldmatrix or two, the weights, and not many others."""
+    arithmetic = fragments.arithmetic_of(dtype, precision)
+    body = code(grouped_plan.variant("conv", dtype, precision, form))
+    tensor = [loop for loop in sass.loops(body) if sass.names(body, loop, "HMMA") and "BAR" not in _opcodes(body, loop)]
+    loop = max(tensor, key=len)
+    rows, columns = form.block_m // 16, form.warp_n // 8
+    products = sum(sass.names(body, loop, "HMMA").values())
+    assert products == rows * columns * arithmetic.products
+    assert sum(sass.names(body, loop, "LDSM").values()) == columns // 2
+    assert sass.names(body, loop, "LDS")["LDS.128"] == rows * arithmetic.parts
+    assert not sass.names(body, loop, "LDL", "STL", "LDG", "STS")
+    expected = grouped_tile._STEP + columns * grouped_tile._PREPARED[arithmetic.label]
+    assert len(loop) - products == pytest.approx(expected, abs=8)
+
+
+def _opcodes(body: list[Instruction], loop: range) -> set[str]:
+    return {body[number].opcode for number in loop}

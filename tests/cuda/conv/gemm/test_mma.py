@@ -1,0 +1,270 @@
+"""Conv and ConvTranspose on tensor cores: every tile and form on random problems, special values, errors, choices."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpuconv
+from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.conv.gemm import mma_tile
+from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.plan.offers import Candidate
+from gpuconv.rules import cases
+from gpuconv.rules import geometry as geometries
+from gpuconv.rules.cases import Case
+from tests.emulator import emulated_cuda
+from tests.harness.emulated import architecture, preferred
+from tests.oracle import oracle
+from tests.oracle.operands import BFLOAT16, CONV_KINDS, operands
+from tests.oracle.oracle import assert_close
+from tests.oracle.strategies import Problem, checked, problems
+
+pytestmark = pytest.mark.emulator
+
+LOST = 2.0**-136  # what is cut off of a factor at most where it is small: TF32 has no smaller number
+seeds = st.integers(0, 2**32 - 1)
+layouts = st.sampled_from(("contiguous", "channels last", "channels last", "reversed", "strided", "fortran"))
+operators = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+# dtype, precision, and the label in names of kernels
+ARITHMETIC = [
+    (np.dtype("float16"), "ieee", "_mma_"),
+    (BFLOAT16, "ieee", "_mma_"),
+    (np.dtype("float32"), "tf32", "_tf32_"),
+    (np.dtype("float32"), "3xtf32", "_3xtf32_"),
+    (np.dtype("float64"), "ieee", "_mma_"),
+]
+over_arithmetic = pytest.mark.parametrize(("dtype", "precision", "label"), ARITHMETIC, ids=lambda value: str(value))
+
+
+@contextmanager
+def tensor_cores(dtype: Any, precision: str, label: str, seed: int) -> Iterator[Any]:
+    """The emulated device; kernel, schedule and the time of asynchronous copies follow the seed."""
+    random = Random(seed)
+    number = random.randrange(60)
+
+    def pick(candidates: Sequence[Candidate]) -> Candidate:
+        found = [one for one in candidates if label in one.name] or candidates
+        return found[number % len(found)]
+
+    device = emulated_cuda(limits_of=architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
+    with choice.picking(pick), gpuconv.precision(precision), device as emulated:
+        yield emulated
+
+
+def assert_within(y: Any, arrays: list[Any], problem: Problem, precision: str) -> None:
+    """The bound of semantics.md; with TF32, and what its smallest number cuts off."""
+    function = getattr(oracle, problem.operator)
+    exact = function(*arrays, **problem.attributes)
+    arithmetic = precision if precision != "ieee" or y.dtype.itemsize == 8 else "tensor cores"
+    if precision == "ieee" or not np.isfinite(exact.magnitude).all():
+        assert_close(y, exact, y.dtype, arithmetic)
+        return
+    x, w, _ = ([np.ones_like(array), np.abs(array)] for array in (*arrays[:2], np.zeros(1, y.dtype)))
+    lost = sum(function(x[k], w[1 - k], None, **problem.attributes).value for k in (0, 1)) * LOST
+    off = np.abs(y.astype(np.float64) - exact.value) - lost
+    assert (off <= oracle.bound(exact, y.dtype, arithmetic)).all()
+
+
+@operators
+@over_arithmetic
+@checked(0.25)
+@given(data=st.data(), kinds=st.sampled_from(CONV_KINDS), seed=seeds, layout=layouts)
+def test_sums_of_every_kind_in_every_layout(
+    operator: str, dtype: Any, precision: str, label: str, data: Any, kinds: Any, seed: int, layout: str
+) -> None:
+    problem = data.draw(problems(operator))
+    if kinds[0] in ("overflowing", "large") and precision != "ieee":
+        kinds = ("large", "small", "normal")  # partial sums stay inside the range
+    arrays = operands(problem, kinds, seed, dtype, layout)
+    with tensor_cores(dtype, precision, label, seed):
+        y = getattr(gpuconv, operator)(*arrays, **problem.attributes)
+    assert_within(y, arrays, problem, precision)
+
+
+def _wide(random: Random, operator: str) -> Problem:
+    """Several tiles of output channels, and channels that do and do not fill slices and chunks."""
+    group, c = random.choice((1, 1, 2)), random.choice((8, 16, 24, 40, 64, 72, 3, 12, 17, 33))
+    m = random.choice((1, 8, 16, 20, 64, 70, 130, 200)) // group or 1
+    spatial, kernel = random.choice(((13,), (7, 9), (3, 4, 6))), random.choice((1, 2, 3))
+    taps = [kernel] * len(spatial)
+    pads = [random.randrange(kernel) for _ in 2 * spatial]
+    attributes = {"group": group, "pads": pads, "strides": [random.choice((1, 2)) for _ in spatial]}
+    w_shape = (m * group, c, *taps) if operator == "conv" else (c * group, m, *taps)
+    return Problem(operator, (random.choice((1, 2)), c * group, *spatial), w_shape, (m * group,), attributes)
+
+
+@operators
+@over_arithmetic
+@checked(0.25)
+@given(random=st.randoms(use_true_random=False), seed=seeds, layout=layouts)
+def test_integers_over_many_channels_are_exact(
+    operator: str, dtype: Any, precision: str, label: str, random: Random, seed: int, layout: str
+) -> None:
+    problem = _wide(random, operator)
+    arrays = operands(problem, ("integers", "integers", "integers"), seed, dtype, layout)
+    with tensor_cores(dtype, precision, label, seed) as emulated:
+        y = getattr(gpuconv, operator)(*arrays, **problem.attributes)
+    assert all(label in launch.variant.name or "pack" in launch.variant.name for launch in emulated.launches)
+    exact = getattr(oracle, operator)(*arrays, **problem.attributes)
+    assert np.array_equal(y, exact.value.astype(dtype))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("case", [case for case in cases.CASES if case.op != "max_pool"], ids=lambda case: case.name)
+def test_every_named_case(case: Case) -> None:
+    """In float64, and by turns in one of the 16-bit types and in one of the ways of float32."""
+    seed = zlib.crc32(case.name.encode())
+    for dtype, precision, label in (ARITHMETIC[seed % 2], ARITHMETIC[2 + seed % 2], ARITHMETIC[4]):
+        if dtype.name not in case.dtypes:
+            continue
+        arrays = cases.inputs(case, dtype.name)
+        with tensor_cores(dtype, precision, label, seed):
+            y = getattr(gpuconv, case.op)(**arrays, **case.attributes)
+        problem = Problem(case.op, case.x_shape, case.w_shape, None, dict(case.attributes))
+        assert_within(y, [arrays.get(name) for name in ("x", "w", "b")], problem, precision)
+
+
+# ---------------------------------------------------------------- special values
+
+
+def tf32(precision: str, x: Any, w: Any, kernel: str = "64x64", **attributes: Any) -> Any:
+    label = f"_{precision}_{kernel}"
+    with emulated_cuda(), preferred(label), gpuconv.precision(precision):
+        return gpuconv.conv(np.asarray(x, np.float32), np.asarray(w, np.float32), **attributes)
+
+
+NANS = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF800001, 0x7FC00000, 0x7F801000], np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
+def test_every_nan_stays_one(precision: str) -> None:
+    ones = np.ones((1, 1, 6), np.float32)
+    assert np.isnan(tf32(precision, NANS.reshape(1, 1, 6), ones[..., :1])).all()
+    assert np.isnan(tf32(precision, ones[..., :1], NANS.reshape(6, 1, 1))).all()
+
+
+@pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
+def test_numbers_beside_infinity_stay_finite(precision: str) -> None:
+    largest = np.finfo(np.float32).max
+    x = np.array([largest, -largest, 1e38, 3.4e38, np.inf, -np.inf], np.float32)
+    for left, right in ((x.reshape(1, 1, 6), np.full((1, 1, 1), 0.5)), (np.full((1, 1, 1), 0.5), x.reshape(6, 1, 1))):
+        y = tf32(precision, left, right).reshape(-1)
+        assert np.array_equal(y[4:], x[4:])
+        assert np.abs(y[:4] / (x[:4] / 2) - 1).max() <= (2.0**-11 if precision == "tf32" else 2.0**-21)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
+def test_infinities_meet_zeros_inside_alone(precision: str) -> None:
+    x, w = np.ones((1, 3, 4), np.float32), np.zeros((2, 3, 3), np.float32)
+    w[0, 1, 0] = np.inf
+    y = tf32(precision, x, w, pads=[1, 1])
+    assert np.array_equal(y, [[[0, np.inf, np.inf, np.inf], [0, 0, 0, 0]]])
+    x[0, 1, 3] = np.inf
+    assert np.isnan(tf32(precision, x, w, pads=[1, 1])[0, 1, 2:]).all()  # 0 x inf
+
+
+def test_small_results_are_not_flushed() -> None:
+    x, w = np.full((1, 1, 1), 2.0**-75), np.full((1, 1, 1), 1.5 * 2.0**-70)
+    for precision in ("tf32", "3xtf32"):
+        assert tf32(precision, x, w) == np.float32(1.5 * 2.0**-145)
+
+
+def test_bits_tell_how_products_are_made() -> None:
+    x, w = np.full((1, 16, 5), 1 + 2.0**-12), np.ones((16, 16, 1))
+    assert (tf32("tf32", x, w) == 16).all()
+    assert (tf32("3xtf32", x, w) == 16 + 2.0**-8).all()
+
+
+def _errors(precision: str, kernel: str, size: int) -> Any:
+    """Errors of sums of so many products of normal numbers, in units of 2**-24 of the sum of their magnitudes."""
+    random = np.random.default_rng(0)
+    x, w = random.standard_normal((1, size, 500)), random.standard_normal((64, size, 1))
+    x, w = x.astype(np.float32), w.astype(np.float32)
+    exact = oracle.conv(x, w)
+    return np.abs(tf32(precision, x, w, kernel).astype(np.float64) - exact.value) / exact.magnitude * 2.0**24
+
+
+def test_the_error_of_3xtf32_is_what_the_readme_says() -> None:
+    """As the emulator adds: float32 in the order of K; tensor cores cut off sums instead of rounding them."""
+    single, many = _errors("3xtf32", "64x64", 1), _errors("3xtf32", "64x64", 512)
+    assert max(single.max(), many.max()) < 8  # 2**-21
+    assert max(single.mean(), many.mean()) < 1.2
+    assert _errors("tf32", "64x64", 1).max() < 2**14  # 2**-10
+
+
+# ---------------------------------------------------------------- choices
+
+
+def reasons(x: Any, w: Any, dtype: str, precision: str = "ieee", operator: str = "conv") -> str:
+    geometry: Any = getattr(geometries, operator)(x, w, None)
+    make: Any = conv_families.for_conv if operator == "conv" else conv_families.for_conv_transpose
+    strides = [tuple(int(np.prod(shape[k + 1 :])) for k in range(len(shape))) for shape in (x, w, geometry.y_shape)]
+    limits = representative("sm_90a").limits
+    plan = make(geometry, dtype, strides[0], strides[1], None, strides[2], limits, precision=precision)
+    return "\n".join([plan.launches[-1].variant.name, *plan.reasons])
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "dtype", "precision", "kernel"),
+    [
+        ((32, 256, 56, 56), (256, 256, 3, 3), "float16", "ieee", "conv_float16_3d_wgmma_128x256_rows"),
+        ((1, 64, 14, 14), (64, 64, 3, 3), "bfloat16", "ieee", "conv_bfloat16_3d_mma_64x64x32_scalar"),
+        ((8, 3, 224, 224), (64, 3, 7, 7), "float16", "ieee", "conv_float16_3d_mma_64x64x32_rowwise"),
+        ((8, 64, 56, 56), (64, 64, 3, 3), "float64", "ieee", "conv_float64_3d_mma_64x64x16_scalar"),
+        ((32, 256, 56, 56), (256, 256, 3, 3), "float32", "tf32", "conv_float32_3d_tf32_wgmma_128x128_pixel_rows"),
+        ((32, 256, 56, 56), (256, 256, 3, 3), "float32", "ieee", "conv_float32_3d_128x128x16_uniform"),
+    ],
+)
+def test_the_plan_takes_tensor_cores_where_they_serve(x: Any, w: Any, dtype: str, precision: str, kernel: str) -> None:
+    assert reasons(x, w, dtype, precision).splitlines()[0] == kernel
+
+
+def test_the_plan_says_why_there_are_no_tensor_cores() -> None:
+    assert "no tensor cores: float32 products are those of IEEE" in reasons((1, 8, 9, 9), (8, 8, 3, 3), "float32")
+    assert "no tensor cores: 4 spatial axes" in reasons((1, 2, 3, 3, 3, 3), (2, 2, 1, 1, 1, 1), "float16")
+    assert "no tensor cores: offsets" in reasons((2, 2**10, 2**10, 2**11), (1, 2**10, 1, 1), "float16")
+    assert "no tensor cores: there is nothing" in reasons((1, 0, 3), (2, 0, 1), "float16")
+
+
+@pytest.mark.parametrize(("dtype", "itemsize"), [("float16", 2), ("float32", 4)])
+def test_addresses_that_are_not_aligned_serve_too(dtype: str, itemsize: int) -> None:
+    """Chunks of channels side by side, from an address that is aligned to elements alone."""
+    random = np.random.default_rng(0)
+    memory = random.integers(-3, 4, 2 * 7 * 9 * 40 + 1).astype(dtype)[1:]
+    x, w = np.moveaxis(memory.reshape(2, 7, 9, 40), -1, 1), random.integers(-3, 4, (20, 40, 3, 2)).astype(dtype)
+    assert x.ctypes.data % 16 == itemsize
+    with emulated_cuda() as emulated, preferred("_vector"), gpuconv.precision("tf32"):
+        y = gpuconv.conv(x, w, pads=[1, 0, 1, 1])
+    assert emulated.launches[-1].variant.name.endswith("_vector")
+    assert np.array_equal(y, oracle.conv(x, w, pads=[1, 0, 1, 1]).value.astype(dtype))
+
+
+def test_every_form_says_what_it_takes() -> None:
+    lifted = {form.gather for tiles in mma_tile.TILES.values() for tile in tiles for form in tile.forms}
+    assert lifted == {"vector", "scalar", "rowwise", "chunks", "halves"}
+    text = reasons((2, 20, 9, 9), (8, 20, 3, 3), "float16")
+    assert "20 channels" in text
+    assert "rowwise" in text
+    for form in ("vector", "chunks", "halves"):
+        assert form not in text  # channels are not neighbours
+
+
+@pytest.mark.parametrize(("operator", "w_shape"), [("conv", (1, 4, 5)), ("conv_transpose", (4, 1, 5))])
+def test_taps_beside_a_single_element_are_as_well_aligned_as_it_is(operator: str, w_shape: tuple[int, ...]) -> None:
+    """Channels of a row of one element are neighbours in memory; its stride along the row may be anything."""
+    x, w = np.arange(8, dtype=np.float32).reshape(2, 4, 1), np.arange(20, dtype=np.float32).reshape(w_shape)
+    attributes: dict[str, Any] = {"dilations": [2], "auto_pad": "SAME_LOWER"}
+    with preferred("tf32_64x64x32_vector"), emulated_cuda() as emulated:
+        y = getattr(gpuconv, operator)(x, w, precision="tf32", **attributes)
+    assert emulated.launches[-1].variant.name.endswith("tf32_64x64x32_vector")
+    np.testing.assert_array_equal(y, getattr(gpuconv, operator)(x, w, **attributes))

@@ -1,0 +1,92 @@
+"""Conv of one tap as a plain matrix product: when, with what, and right wherever rows of x begin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from gpuconv.cuda.conv.gemm import pointwise as pointwise_plan
+from gpuconv.cuda.plan.launch import Plan
+from tests.cuda.conv.gemm.test_ffma import fields, plan
+from tests.emulator import emulated_cuda
+from tests.harness.emulated import preferred
+from tests.oracle import oracle
+
+
+def pointwise(x_shape: Any, w_shape: Any, operator: str = "conv", **more: Any) -> Plan | None:
+    with preferred("conv_pointwise"):
+        made = plan(operator, x_shape, w_shape, **more)
+    return made if made.launches[-1].variant.name.startswith("conv_pointwise") else None
+
+
+def test_one_launch_reads_the_weights_as_they_are() -> None:
+    made = pointwise((2, 40, 3, 5, 8), (140, 20, 1, 1, 1), group=2, bias=True)
+    assert made is not None
+    (launch,) = made.launches
+    assert (made.bytes_of("workspace"), made.bytes_of("packed")) == (0, 0)
+    assert dict(launch.pointers) == {"x": 0, "w": 8, "b": 16, "y": 24}
+    struct = fields(launch)
+    assert (struct["w_group"], struct["w_filter"], struct["w_channel"]) == (70 * 20, 20, 1)
+    assert (struct["common"]["extent"], struct["common"]["x_stride"]) == ([120], [1])
+    assert launch.grid == (2 * 2 * 4, 1, 1)  # groups, tiles of 64 output channels and of 64 pixels
+    assert "a plain matrix product: one tap, weights as they are" in made.reasons
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "more"),
+    [
+        ((2, 20, 6, 8), (70, 20, 1, 2), {}),
+        ((2, 20, 6, 8), (70, 20, 1, 1), {"strides": [1, 2]}),
+        ((2, 20, 6, 8), (70, 20, 1, 1), {"pads": [0, 0, 0, 1]}),
+        ((2, 20, 2, 2), (70, 20, 1, 1), {"pads": [0, 0, 1, 1], "strides": [2, 2]}),  # as many outputs as inputs
+        ((2, 20, 6, 8), (70, 20, 1, 1), {"x_strides": (960, 48, 1, 6)}),  # rows are columns
+        ((2, 20, 6, 8), (70, 20, 1, 1), {"dtype": "float64"}),
+        ((2, 20, 6, 8), (20, 70, 1, 1), {"operator": "conv_transpose"}),
+        ((2, 20, 6, 8), (70, 20, 1, 1), {"x_strides": (2**31, 48, 8, 1)}),  # 64-bit indices
+        ((2, 0, 6, 8), (70, 0, 1, 1), {}),
+    ],
+)
+def test_others_are_left_to_other_kernels(x_shape: Any, w_shape: Any, more: dict[str, Any]) -> None:
+    assert pointwise(x_shape, w_shape, **more) is None
+
+
+def test_steps_along_axes_that_lie_behind_each_other_are_one() -> None:
+    every_second = pointwise((2, 20, 6, 8), (70, 20, 1, 1), x_strides=(1920, 96, 16, 2))
+    assert every_second is not None
+    assert fields(every_second.launches[0])["common"]["x_stride"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "step"),
+    [
+        ((6, 8), (8, 1), 1),
+        ((6, 8), (16, 2), 2),
+        ((6, 1, 8), (8, 99, 1), 1),
+        ((6, 8, 1), (24, 3, 99), 3),
+        ((6, 8), (9, 1), None),
+        ((6, 8), (-8, -1), -1),
+        ((6, 8), (-8, 1), None),
+        ((1, 1), (7, 9), 1),  # a single pixel has no neighbours that could lie elsewhere
+        ((), (), 1),
+    ],
+)
+def test_axes_are_one_where_each_lies_behind_the_next(shape: Any, strides: Any, step: int | None) -> None:
+    assert pointwise_plan.step(shape, strides) == step
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("shape", [(2, 20, 6, 8), (2, 20, 5, 7), (1, 33, 40)])
+@pytest.mark.parametrize("unaligned", [0, 1])
+def test_rows_may_begin_anywhere(shape: tuple[int, ...], unaligned: int) -> None:
+    random = np.random.default_rng(0)
+    x = random.standard_normal(np.prod(shape) + unaligned).astype(np.float32)[unaligned:].reshape(shape)
+    w = random.standard_normal((70, shape[1], *[1] * (len(shape) - 2))).astype(np.float32)
+    x.flat[3] = np.inf
+    with preferred("conv_pointwise"), emulated_cuda(seed=1) as emulated:
+        y = gpuconv.conv(x, w)
+    (launch,) = emulated.launches
+    assert launch.variant.name == "conv_pointwise_float32_1d_64x64x16"
+    oracle.assert_close(y, oracle.conv(x, w), "float32")

@@ -1,0 +1,391 @@
+"""What the compiler makes of the main loops: multiplications, wide accesses to memory, no local memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import sass
+from benchmarks.sass import Instruction
+from gpuconv.cuda.build.variant import Variant
+from gpuconv.cuda.conv.direct import bands, channels_tile, few, transpose
+from gpuconv.cuda.conv.direct import base as direct_base
+from gpuconv.cuda.conv.direct import channels as channels_plan
+from gpuconv.cuda.conv.direct import rows as direct_plan
+from gpuconv.cuda.conv.direct.base import Form
+from gpuconv.cuda.conv.gemm import depth_to_space, ffma, interleaved, pointwise
+from gpuconv.cuda.conv.gemm.ffma import Tile
+from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.cuda.pool import channels as pool_channels
+from gpuconv.cuda.pool import tiles as pool_tiles
+from gpuconv.cuda.pool import vectors
+from gpuconv.cuda.pool.grad import walks
+from gpuconv.cuda.weight_grad import plain
+from gpuconv.rules import dtypes
+from tests.emulator.compile import READ, is_read
+from tests.harness import direct_forms, kernel_table
+from tests.harness.machine_code import code
+from tests.harness.toolchain import needs_disassembler, needs_nvrtc
+
+pytestmark = pytest.mark.sampled(3)
+over_direct_forms = pytest.mark.parametrize("form", direct_base.FORMS, ids=direct_forms.title)
+OPERATORS = ("conv", "conv_transpose")
+FORMS = [
+    (dtype, tile, uniform)
+    for dtype, tiles in ffma._TILES.items()
+    for tile in tiles
+    for uniform in (True, False)
+    if (tile.uniform if uniform else tile.rowwise)
+]
+WholeRows = tuple[Variant, str, Tile, bool]
+WHOLE_ROWS: list[WholeRows] = [
+    *((interleaved.variant(*form), *form) for form in interleaved.forms()),
+    *((depth_to_space.variant(dtype, tile), dtype, tile, True) for dtype, tile in depth_to_space.forms()),
+]
+_IN_THREE_AXES = (interleaved.NAME, depth_to_space.NAME)
+# As the assembler reports for every kernel; here are those that are compiled for this architecture anyway, without
+# those whose code other tests read.
+LOOKED_AT = {
+    group: [one for one in kernel_table.looked_at(variants, READ) if not is_read(one)]
+    for group, variants in kernel_table.groups().items()
+    if group.endswith(("_2d", "_4d")) or group.startswith(_IN_THREE_AXES)
+}
+over_forms = pytest.mark.parametrize(("dtype", "tile", "uniform"), FORMS, ids=str)
+_SINGLY = 8  # instructions that write two neighbours one by one
+
+
+def share(variant: Variant, tile: Tile) -> float:
+    """Return the multiplications' share of the instructions that one round of the main loop executes.
+
+    Where a loop inside it gathers only some of the inputs, it runs as often as it takes for all of them.
+    """
+    body = code(variant)
+    loop = sass.main_loop(body)
+    executed = len(loop)
+    for inner in sass.loops(body):
+        gathered = sum(gathers(body, inner, variant).values())
+        if inner != loop and set(inner) <= set(loop) and gathered:
+            executed += (tile.block_k * tile.block_n // tile.threads // gathered - 1) * len(inner)
+    return sass.multiplications(body, loop) / executed
+
+
+def gathers(body: list[Instruction], part: range, variant: Variant) -> dict[str, int]:
+    """Count the loads of single inputs in a part of the code."""
+    name = {2: "LDG.E.U16", 4: "LDGSTS.E", 8: "LDGSTS.E.64"}[itemsize(variant)]
+    found = sass.names(body, part, name.partition(".")[0])
+    return {name: found[name]} if found[name] else {}
+
+
+def itemsize(variant: Variant) -> int:
+    return next(dtypes.entry(name).itemsize for name in dtypes.CONV_DTYPES if f"_{name}_" in variant.name)
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_most_of_the_main_loop_multiplies(operator: str) -> None:
+    tile = ffma._LARGE
+    variant = ffma.variant(operator, "float32", False, RANK, tile, True)
+    assert variant.name == f"{operator}_float32_3d_128x128x16_uniform"
+    body = code(variant)
+    loop = sass.main_loop(body)
+    assert sass.multiplications(body, loop) == tile.block_k * tile.thread_m * tile.thread_n
+    assert share(variant, tile) >= 0.8
+
+
+@needs_nvrtc
+@needs_disassembler
+@over_forms
+def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: Tile, uniform: bool) -> None:
+    first, *_ = ffma._TILES[dtype]
+    best = share(ffma.variant("conv", dtype, False, RANK, first, True), first)
+    found = share(ffma.variant("conv", dtype, False, RANK, tile, uniform), tile) / best * first.efficiency
+    planned = tile.efficiency if uniform or not tile.uniform else tile.efficiency * ffma._ROWWISE
+    assert found == pytest.approx(planned, abs=0.05)  # the plan compares tiles of one dtype: only their ratio counts
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
+def test_kernels_of_few_filters_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str) -> None:
+    for filters, planned in zip(few._FILTERS, few._EFFICIENCY[dtype], strict=True):
+        body = code(few.variant(dtype, filters))
+        loop = sass.main_loop(body)
+        assert sass.multiplications(body, loop) / len(loop) == pytest.approx(planned, abs=0.02)
+        load = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}[dtypes.entry(dtype).itemsize]
+        assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: 12}  # four pixels' of three taps
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
+def test_bands_are_summed_as_efficiently_as_the_plan_takes_them_to_be(dtype: str) -> None:
+    """The loop over channels that meets all taps of an unrolled part of a kernel; all it reads is in shared memory."""
+    for form in bands.forms(dtype):
+        body = code(bands.variant(dtype, form))
+        columns = 2 if dtype == "float64" else 4
+        products = form.filters * form.rows * columns * form.kernel_rows * form.kernel_columns
+        loop = min((one for one in sass.loops(body) if sass.multiplications(body, one) == products), key=len)
+        assert products / len(loop) == pytest.approx(form.efficiency, abs=0.02), form
+        assert not sass.names(body, loop, "LDG", "LDL", "STL", "STS"), form
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
+def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
+    """The main loop makes all outputs of a thread from one row of x."""
+    entry = dtypes.entry(dtype)
+    vector = 16 // dtypes.entry(entry.accumulator).itemsize
+    for stride, taps, columns in channels_tile.FORMS:
+        body = code(channels_plan.variant(dtype, (stride, taps, columns)))
+        loop = sass.main_loop(body)
+        rows, window = 16 // columns, (columns - 1) * max(stride, 1) + taps
+        assert sass.multiplications(body, loop) == 16 * vector * taps
+        load = {8: "LDG.E.64", 16: "LDG.E.128"}[vector * entry.itemsize]
+        assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: window}
+        others = channels_tile._ROW * rows + channels_tile._TAP * rows * taps
+        planned = 16 * vector * taps + channels_tile._INPUT[dtype] * window + others
+        assert len(loop) == pytest.approx(planned, rel=0.1)
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
+def test_transposed_columns_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
+    """The main loop, where all four taps exist, makes four outputs."""
+    body = code(transpose.variant(dtype))
+    loop = sass.main_loop(body)
+    assert sass.multiplications(body, loop) == 4 * 4
+    assert len(loop) == pytest.approx(4 * transpose._OUTPUT, rel=0.05)
+    assert set(sass.names(body, loop, "LD")) == set()  # all known to be of global memory
+
+
+@needs_nvrtc
+@needs_disassembler
+def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
+    """The main loop has both ways to copy inputs, of which one is executed."""
+    for tile in pointwise._TILES:
+        body = code(pointwise.variant(tile))
+        loop = sass.main_loop(body)
+        assert sass.multiplications(body, loop) / len(loop) == pytest.approx(tile.efficiency, abs=0.02)
+        copies = sass.names(body, loop, "LDGSTS", "LDG", "LDL", "STL")
+        assert copies == {"LDGSTS.E": 8 + 8, "LDGSTS.E.BYPASS.128": 2}
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("form", WHOLE_ROWS, ids=lambda form: form[0].name)
+def test_kernels_that_write_whole_rows_multiply_as_much_as_the_plan_takes_them_to(form: WholeRows) -> None:
+    variant, dtype, tile, uniform = form
+    first, *others = ffma._TILES[dtype]
+    scale = first.efficiency / share(ffma.variant("conv", dtype, False, RANK, first, True), first)
+    planned = ffma.efficiency(tile, uniform)
+    if tile in (first, *others):  # the plan compares it with the same tile of one phase
+        planned = share(ffma.variant("conv_transpose", dtype, False, RANK, tile, uniform), tile) * scale
+    assert share(variant, tile) * scale == pytest.approx(planned, abs=0.03)
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("operator", OPERATORS)
+@over_forms
+def test_memory_is_accessed_in_the_widths_that_are_meant(operator: str, dtype: str, tile: Tile, uniform: bool) -> None:
+    variant = ffma.variant(operator, dtype, False, RANK, tile, uniform)
+    entry = dtypes.entry(dtype)
+    vector = 16 // dtypes.entry(entry.accumulator).itemsize
+    body = code(variant)
+    loop = sass.main_loop(body)
+    multiplied = tile.block_k * (tile.thread_m + tile.thread_n) // vector
+    weights = -(-tile.block_k * tile.block_m // vector // tile.threads)
+    all_gathers = tile.block_k * tile.block_n // tile.threads
+    loads = sass.names(body, loop, "LDG", "LDGSTS")
+    assert loads.pop("LDGSTS.E.BYPASS.128") == weights
+    assert loads == gathers(body, loop, variant)  # single inputs, and nothing else
+    assert sum(loads.values()) in ((all_gathers,) if uniform or entry.itemsize == 2 else (2, all_gathers))
+    if operator == "conv":  # ConvTranspose keeps its taps in shared memory too
+        assert sass.names(body, loop, "LDS") == {"LDS.128": multiplied}
+    else:
+        assert sass.names(body, loop, "LDS")["LDS.128"] >= multiplied
+    assert sum(sass.names(body, loop, "STS").values()) == (all_gathers if entry.itemsize == 2 else 0)
+    store = {2: "STG.E.U16", 4: "STG.E", 8: "STG.E.64"}[entry.itemsize]
+    outputs = tile.thread_m * tile.thread_n
+    chunks = outputs // vector**2
+    channels_last = 4 * chunks  # in a loop
+    finished = (2 + 2) * chunks  # with channels second and last, in loops
+    repaired = 1
+    assert sass.names(body, range(len(body)), "STG") == {store: outputs + channels_last + finished + repaired}
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("group", [group for group, variants in LOOKED_AT.items() if variants])
+def test_nothing_is_kept_in_local_memory(group: str) -> None:
+    for variant in LOOKED_AT[group]:
+        assert code(variant), variant.name
+
+
+_WIDTHS = {16: "LDG.E.128", 8: "LDG.E.64", 4: "LDG.E", 2: "LDG.E.U16"}
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("indices", [False, True], ids=["values", "indices"])
+@pytest.mark.parametrize("dtype", dtypes.MAX_POOL_DTYPES)
+def test_max_pool_loads_every_row_of_vectors_once_and_compares_short_elements_in_pairs(
+    dtype: str, indices: bool
+) -> None:
+    size, stride = 3, 2
+    body = code(vectors.variant(dtype, indices, size, stride))
+    itemsize = dtypes.entry(dtype).itemsize
+    width = _WIDTHS[min(16, 2 * stride * itemsize) if indices else 16]
+    rows = (vectors.STRIPS[size, stride] - 1) * stride + size
+    loads = sass.names(body, range(len(body)), "LDG")
+    assert sum(loads.values()) == rows + 1  # one more where elements are loaded one by one
+    assert loads[width] >= rows
+    pairs = sum(sass.names(body, range(len(body)), "HMNMX2").values())
+    assert bool(pairs) == (itemsize <= 2 and not indices)
+    assert not sass.names(body, range(len(body)), "LDL", "STL")
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("variant", [pool_tiles.variant(*one) for one in (("bfloat16", True), ("int8", False))])
+def test_max_pool_copies_to_shared_memory_in_vectors(variant: Variant) -> None:
+    body = code(variant)
+    assert set(sass.names(body, range(len(body)), "LDGSTS")) == {"LDGSTS.E.BYPASS.128.ZFILL"}
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("indices", [False, True], ids=["values", "indices"])
+@pytest.mark.parametrize("dtype", dtypes.MAX_POOL_DTYPES)
+def test_max_pool_loads_vectors_of_channels_three_at_a_time(dtype: str, indices: bool) -> None:
+    body = code(pool_channels.variant(dtype, indices))
+    width = _WIDTHS[2 * dtypes.entry(dtype).itemsize if indices else 16]
+    assert (
+        sass.names(body, range(len(body)), "LDG")[width] >= 9
+    )  # for walks, and for a column and the others of a window
+    assert not sass.names(body, range(len(body)), "LDL", "STL")
+
+
+# ---------------------------------------------------------------- the direct sum
+
+
+def direct(form: Form, dtype: str = "float32") -> tuple[list[Instruction], range]:
+    """The code of one form, and its main loop."""
+    body = code(direct_plan.variant(dtype, form))
+    return body, sass.main_loop(body)
+
+
+@needs_nvrtc
+@needs_disassembler
+@over_direct_forms
+def test_direct_forms_are_as_efficient_as_the_plan_takes_them_to_be(form: Form) -> None:
+    body, loop = direct(form)
+    assert sass.multiplications(body, loop) / len(loop) == pytest.approx(form.efficiency, abs=0.04)
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
+@over_direct_forms
+def test_unrolled_sums_read_every_vector_of_inputs_once(form: Form, dtype: str) -> None:
+    body, loop = direct(form, dtype)
+    if form.kernel:
+        vector = 16 // dtypes.entry(dtypes.entry(dtype).accumulator).itemsize
+        assert sass.multiplications(body, loop) == form.kernel**2 * form.filters * form.rows * vector
+        rows, lead = (form.rows - 1) * form.stride + form.kernel, -(form.kernel // 2) % vector
+        columns = (lead + (vector - 1) * form.stride + form.kernel - 1) // form.stride + 1
+        windows = rows * form.stride * -(-columns // vector)
+        widths = {"LDS": 0.25, "LDS.64": 0.5, "LDS.128": 1.0}  # of a vector: at the edges some read less of it
+        loads = sum(widths[name] * count for name, count in sass.names(body, loop, "LDS").items())
+        weights = form.kernel * -(-form.kernel * form.filters // vector)
+        assert windows / 2 <= loads <= windows + weights
+    assert not sass.names(body, loop, "LDG", "STG", "STS", "LDL", "STL")
+
+
+@needs_nvrtc
+@needs_disassembler
+def test_most_of_a_7x7_sum_multiplies() -> None:
+    body, loop = direct(next(form for form in direct_base.FORMS if (form.kernel, form.stride) == (7, 1)))
+    assert sass.multiplications(body, loop) / len(loop) >= 0.9
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
+@over_direct_forms
+def test_rows_are_loaded_and_stored_in_vectors_where_they_consist_of_them(form: Form, dtype: str) -> None:
+    body, _ = direct(form, dtype)
+    loads = sass.names(body, range(len(body)), "LDG")
+    stores = sass.names(body, range(len(body)), "STG")
+    vector = {2: ".64", 4: ".128", 8: ".128"}[dtypes.entry(dtype).itemsize]
+    if form.stride:
+        assert loads[f"LDG.E{vector}"] >= 4  # in flight together
+        assert stores[f"STG.E{vector}"] == form.filters * form.rows
+    assert not sass.names(body, range(len(body)), "LDL", "STL")
+
+
+# ---------------------------------------------------------------- the tests' own tools
+
+TEXT = """
+.text.kernel:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+.L_x_3:
+        /*0010*/              @!P0 BRA `(.L_x_1) ;
+.L_x_2:
+        /*0020*/                   LDS.128 R4, [R2] ;
+        /*0030*/              @!PT LDS RZ, [RZ] ;
+        /*0040*/                   FFMA R8, R4, R5, R8 ;
+        /*0050*/               @P1 BRA `(.L_x_2) ;
+        /*0060*/                   FFMA R8, R4, R5, R8 ;
+        /*0070*/             @UP2  UIADD3 UR4, UR4, 0x1, URZ ;
+        /*0080*/               @P2 BRA `(.L_x_3) ;
+.L_x_1:
+        /*0090*/                   EXIT ;
+.L_x_9:
+        /*00a0*/                   BRA `(.L_x_9);
+"""
+
+
+def test_the_disassemblers_text_is_read() -> None:
+    body = sass.parse(TEXT)
+    assert [one.name for one in body][:4] == ["LDC", "BRA", "LDS.128", "LDS"]
+    assert body[1] == Instruction("BRA", "!P0", 9)
+    assert body[7] == Instruction("UIADD3", "UP2")
+    assert list(sass.loops(body)) == [range(2, 6), range(1, 9), range(10, 11)]
+    assert sass.main_loop(body) == range(1, 9)
+    assert sass.multiplications(body, range(1, 9)) == 2
+    assert sass.names(body, range(1, 9), "LDS") == {"LDS.128": 1}
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
+def test_gradients_of_weights_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
+    """A slice of pixels: what is around the loop over its vectors, and that loop as often as it has vectors."""
+    for tile in plain._TILES:
+        body = code(plain.variant(dtype, False, RANK, tile))
+        inner, *more = [loop for loop in sass.loops(body) if sass.multiplications(body, loop) > 1]
+        found = len(inner) / sass.multiplications(body, inner)
+        if more:
+            times = tile.slice * dtypes.sums(dtype).itemsize // 16
+            found = (len(more[0]) + (times - 1) * len(inner)) / (times * sass.multiplications(body, inner))
+        assert found == pytest.approx(tile.instructions, rel=0.1), tile.name
+        assert not sass.names(body, more[0] if more else inner, "LDL", "STL")
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
+def test_gradients_of_max_pool_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
+    """Two rows of windows: of the ways to write a row of x the one that writes elements one by one is not gone."""
+    size = dtypes.entry(dtype).itemsize
+    for shape in walks._SHAPES:
+        body = code(walks.variant(dtype, shape))
+        found = len(max(sass.loops(body), key=len)) - (shape.columns > 1) * _SINGLY * 2 * shape.stride
+        rows = 2 * shape.windows[size // 4]
+        if shape.stride == 0:
+            rows = shape.windows[size // 4] + shape.row + walks._OF_ANY
+        assert found == pytest.approx(rows, rel=0.15), shape
+        assert not sass.names(body, range(len(body)), "LDL", "STL")

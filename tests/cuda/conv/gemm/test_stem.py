@@ -1,0 +1,158 @@
+"""Conv of few input channels from a band in shared memory: when, in what boxes, and right wherever x and y begin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from gpuconv.cuda.conv.gemm import stem as stem_plan
+from gpuconv.cuda.plan.launch import Plan
+from tests.cuda.conv.gemm.test_ffma import fields, plan
+from tests.emulator import emulated_cuda
+from tests.harness.emulated import preferred
+from tests.harness.offered import said
+from tests.oracle import oracle
+
+
+def stem(x_shape: Any, w_shape: Any, operator: str = "conv", **more: Any) -> Plan | None:
+    with preferred("conv_stem"):
+        made = plan(operator, x_shape, w_shape, **more)
+    return made if made.launches[-1].variant.name.startswith("conv_stem") else None
+
+
+def test_a_band_holds_all_inputs_of_a_box() -> None:
+    made = stem((2, 3, 224, 224), (64, 3, 7, 7), strides=[2, 2], pads=[3] * 4, bias=True)
+    assert made is not None
+    packing, launch = made.launches
+    assert packing.packs
+    assert made.bytes_of("packed") == 3 * 49 * 64 * 4
+    struct = fields(launch)
+    rows, columns = 1 << struct["row_bits"], 1 << struct["column_bits"]
+    assert rows * columns == 256
+    band = 2 * (rows - 1) + 7, 2 * (columns - 1) + 7
+    assert (struct["band_rows"], struct["band_columns"]) == band
+    assert struct["lead"] == 1  # column -3 is the second one of a whole vector
+    assert struct["pitch"][2] % 4 == 0
+    assert struct["pitch"][2] >= band[1] + 1
+    assert struct["band_bytes"] == 3 * struct["pitch"][0] * 4
+    assert launch.shared_bytes == struct["band_bytes"] + 21 * 4 + 4 * max(3 * 28 * 32, 4 * 16 * 34)
+    assert launch.grid == (2 * -(-112 // rows) * -(-112 // columns) * -(-2 // struct["passes"]), 1, 1)
+
+
+@pytest.mark.parametrize(("taps", "chunk"), [(7, 7), (14, 7), (9, 3), (10, 5), (8, 1), (11, 11), (13, 1), (1, 1)])
+def test_as_many_taps_at_once_as_divide_a_row(taps: int, chunk: int) -> None:
+    made = stem((1, 3, 40, 40), (64, 3, 3, taps))
+    assert made is not None
+    assert made.launches[-1].variant.name == f"conv_stem_float32_3d_32x256x{chunk}"
+    dilated = stem((1, 3, 40, 40), (64, 3, 3, taps), dilations=[1, 2])
+    assert dilated is not None
+    assert dilated.launches[-1].variant.name == f"conv_stem_float32_3d_32x256x{1 if taps > 1 else chunk}"
+
+
+@pytest.mark.parametrize(("stride", "pad", "shift", "copies"), [(2, 3, 1, 1), (2, 2, 0, 1), (1, 3, 0, 2), (4, 1, 1, 1)])
+def test_pairs_of_short_elements_are_aligned(stride: int, pad: int, shift: int, copies: int) -> None:
+    made = stem((1, 3, 64, 64), (64, 3, 7, 7), dtype="float16", strides=[1, stride], pads=[pad] * 4)
+    assert made is not None
+    struct = fields(made.launches[-1])
+    assert (struct["shift"], struct["copies"]) == (shift, copies)
+    assert struct["lead"] == -pad % 8
+    assert struct["pitch"][2] % 8 == 0
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "x_strides", "dtype", "runs"),
+    [
+        ((2, 3, 2, 8, 16), (768, 256, 128, 16, 1), "float32", 1),  # neighbours along columns
+        ((2, 3, 2, 8, 16), (768, 256, 128, 16, 1), "float16", 1),
+        ((2, 3, 2, 8, 12), (576, 192, 96, 12, 1), "float32", 1),
+        ((2, 3, 2, 8, 12), (576, 192, 96, 12, 1), "float16", 0),  # rows of 24 bytes
+        ((2, 3, 2, 8, 16), (770, 256, 128, 16, 1), "float32", 0),
+        ((2, 3, 2, 8, 16), (768, 258, 128, 16, 1), "float32", 0),
+        ((2, 3, 2, 8, 16), (768, 256, 130, 16, 1), "float32", 0),
+        ((2, 3, 2, 8, 16), (768, 256, 128, 18, 1), "float32", 0),
+        ((2, 3, 1, 8, 16), (768, 256, 99, 16, 1), "float32", 1),  # of one slice, the next one may lie anywhere
+        ((2, 3, 2, 8, 16), (1536, 512, 256, 32, 2), "float32", 0),
+        ((2, 3, 2, 8, 16), (768, 1, 384, 48, 3), "float32", 2),  # and of pixels with all channels
+        ((2, 3, 2, 8, 16), (768, 1, 384, 48, 3), "float16", 2),
+        ((2, 3, 2, 8, 14), (672, 1, 336, 42, 3), "float32", 0),  # rows of 42 elements
+        ((2, 2, 2, 8, 14), (448, 1, 224, 28, 2), "float32", 2),
+        ((2, 3, 2, 8, 16), (770, 1, 384, 48, 3), "float32", 0),
+        ((2, 3, 2, 8, 16), (768, 1, 386, 48, 3), "float32", 0),
+        ((2, 3, 2, 8, 16), (768, 1, 384, 50, 3), "float32", 0),
+        ((2, 3, 2, 8, 16), (1024, 1, 512, 64, 4), "float32", 0),
+    ],
+)
+def test_whole_vectors_of_neighbours_are_copied_at_once(x_shape: Any, x_strides: Any, dtype: str, runs: int) -> None:
+    made = stem(x_shape, (64, x_shape[1], 1, 3, 3), x_strides=x_strides, dtype=dtype)
+    assert made is not None
+    assert fields(made.launches[-1])["runs"] == runs
+
+
+def test_channels_of_several_groups_are_not_copied_together() -> None:
+    made = stem((2, 6, 8, 16), (128, 3, 3, 3), group=2, x_strides=(768, 1, 96, 6))
+    assert made is not None
+    assert fields(made.launches[-1])["runs"] == 0
+
+
+@pytest.mark.parametrize("rows", [4096, 4097])
+def test_the_table_of_steps_has_4096_rows_of_k(rows: int) -> None:
+    taps = {4096: (64, 64), 4097: (17, 241)}[rows]
+    assert (stem((1, 1, 64, 250), (8, 1, *taps)) is None) == (rows == 4097)
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "more"),
+    [
+        ((1, 0, 9), (4, 0, 3), {}),  # nothing to multiply
+        ((1, 17, 9), (4, 17, 3), {}),
+        ((1, 3, 3, 3, 3, 3), (4, 3, 2, 2, 2, 2), {}),  # four axes
+        ((1, 3, 9), (3, 4, 3), {"operator": "conv_transpose"}),
+        ((2, 3, 9), (4, 3, 3), {"x_strides": (2**31, 9, 1)}),  # 64-bit indices
+        ((2, 3, 9), (4, 3, 3), {"dtype": "float64"}),
+        ((2, 3, 9), (4, 3, 3), {"dtype": "bfloat16", "dilations": [2]}),
+        ((1, 15, 4096), (4, 15, 3), {"dilations": [2000]}),  # no room for the band
+    ],
+)
+def test_others_are_left_to_other_kernels(x_shape: Any, w_shape: Any, more: dict[str, Any]) -> None:
+    assert stem(x_shape, w_shape, **more) is None
+
+
+def test_why_not_is_among_the_reasons() -> None:
+    made = plan("conv", (2, 3, 9), (4, 3, 3), dtype="bfloat16", dilations=[2])
+    why = "taps of a row that are no neighbours, which 16-bit elements must be"
+    assert said(made, stem_plan) == why
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kernel"),
+    [("float32", "conv_stem_float32_3d_32x256x7"), ("bfloat16", "conv_stem_bfloat16_3d_mma_64x256")],
+)
+def test_it_is_the_quickest_for_stems(dtype: str, kernel: str) -> None:
+    made = plan("conv", (32, 3, 224, 224), (64, 3, 7, 7), dtype=dtype, strides=[2, 2], pads=[3] * 4)
+    assert made.launches[-1].variant.name == kernel
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_vectors_need_aligned_addresses(dtype: str, layout: str) -> None:
+    """The same strides one element further on: x and y are then read and written one by one."""
+    random = np.random.default_rng(0)
+    shape, attributes = (2, 3, 21, 40), {"strides": [2, 2], "pads": [3, 2, 1, 3]}
+    x, w = random.integers(-3, 4, shape).astype(dtype), random.integers(-3, 4, (40, 3, 5, 7)).astype(dtype)
+    w[3, 1, 0, 0] = np.inf
+    exact = oracle.conv(x, w, **attributes)
+    if layout == "NHWC":
+        x = np.moveaxis(x, 1, -1)
+    memory = np.zeros(x.size + 1, dtype)
+    further = memory[1:].reshape(x.shape)
+    further[...] = x
+    y_shape = exact.value.shape if layout == "NCHW" else np.moveaxis(exact.value, 1, -1).shape
+    out = np.zeros(int(np.prod(y_shape)) + 1, dtype)[1:].reshape(y_shape)
+    with preferred("conv_stem"), emulated_cuda() as emulated:
+        gpuconv.conv(further, w, layout=layout, out=out, **attributes)
+    assert emulated.launches[-1].variant.name.startswith("conv_stem")
+    oracle.assert_close(out if layout == "NCHW" else np.moveaxis(out, -1, 1), exact, dtype)

@@ -1,0 +1,233 @@
+"""ConvTranspose that writes whole rows: which problems its kernels take, what they launch, and why not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from gpuconv.cuda.call.prepared import contiguous_strides
+from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.conv import problem as correlation
+from gpuconv.cuda.conv.direct import transpose
+from gpuconv.cuda.conv.gemm import depth_to_space, depth_to_space_matrix, ffma, interleaved
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.plan import choice, model
+from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.limits import representative
+from gpuconv.rules import geometry as geometries
+from tests.emulator import emulated_cuda
+from tests.harness.emulated import preferred
+from tests.harness.offered import candidates, said, why_not
+from tests.oracle import oracle
+from tests.oracle.operands import values
+
+HOPPER, ADA = representative("sm_90").limits, representative("sm_89").limits
+Ints = tuple[int, ...]
+
+
+def problem(x: Ints, w: Ints, dtype: str = "float32", **attributes: Any) -> Problem:
+    geometry = geometries.conv_transpose(x, w, None, **attributes)
+    strides = map(contiguous_strides, (x, w))
+    return correlation.of_conv_transpose(geometry, dtype, *strides, None, contiguous_strides(geometry.y_shape))
+
+
+def plan(one: Problem, kernel: str = "", limits: Limits = HOPPER) -> Plan:
+    if not kernel:
+        return conv_families.plan(one, limits)
+    with preferred(kernel):
+        return conv_families.plan(one, limits)
+
+
+def names(one: Problem, limits: Limits = HOPPER) -> set[str]:
+    return {candidate.name.partition("_3d_")[0] for candidate in candidates(conv_families, one, limits)}
+
+
+def fields(made: Plan) -> Any:
+    launch = made.launches[-1]
+    return np.frombuffer(launch.parameters, launch.variant.layout)[0]
+
+
+# ---------------------------------------------------------------- kernels that are their stride
+
+
+def test_weights_in_memory_are_the_rows_of_the_gemm() -> None:
+    # Two groups of 20 channels; 3 filters of 2 x 5 taps are 30 rows, 2 x 9 x 30 inputs 540 columns.
+    made = plan(problem((2, 40, 9, 30), (40, 3, 2, 5), strides=[2, 5], group=2), "depth_to_space_float32_3d_16x128x16")
+    (launch,) = made.launches
+    assert made.bytes_of("packed") == made.bytes_of("workspace") == 0
+    assert launch.grid == (2 * 2 * 5, 1, 1)
+    assert {role for role, _ in launch.pointers} == {"x", "w", "y"}
+    struct = fields(made)
+    common = struct["common"]
+    assert [common[name] for name in ("filters", "pitch", "channels", "pixels")] == [30, 30, 20, 540]
+    assert common["extent"]["divisor"].tolist() == [1, 9, 30]
+    assert struct["axes"]["taps"]["divisor"].tolist() == [1, 2, 5]
+    assert struct["axes"]["extent"].tolist() == [1, 18, 150]
+    assert struct["out_channels"] == 3
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_weights_of_16_bits_are_packed(dtype: str) -> None:
+    made = plan(problem((1, 20, 9, 8), (20, 6, 2, 2), dtype, strides=[2, 2]), "depth_to_space")
+    packed = 4 * 20 * 24 if dtype.endswith("16") else 0  # bytes of float32, 24 rows being whole vectors
+    assert (len(made.launches), made.bytes_of("packed")) == ((2, packed) if packed else (1, 0))
+
+
+def test_weights_in_another_order_are_packed_or_not_taken() -> None:
+    one = problem((1, 20, 9, 8), (20, 6, 2, 2), strides=[2, 2])
+    group, filters, channels, height, width = one.w_strides
+    turned = replace(one, w_strides=(-group, -filters, -channels, -height, -width))
+    assert [len(plan(each, "depth_to_space").launches) for each in (one, turned)] == [1, 2]
+    apart = replace(one, w_strides=(group, filters, channels, width, height))
+    assert said(plan(apart), depth_to_space) == "the taps of a channel do not lie behind each other in w"
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("offset", range(4))
+def test_weights_at_any_address_are_read(offset: int) -> None:
+    """Of rows that are whole vectors; those that are not are among the problems of `many_blocks`."""
+    memory, x = values("integers", 1, (8 * 40 + 4,), "float32"), values("integers", 2, (2, 8, 3, 5), "float32")
+    w = memory[offset : offset + 8 * 40].reshape(8, 10, 2, 2)
+    with emulated_cuda(), preferred("depth_to_space"):
+        y = gpuconv.conv_transpose(x, w, strides=[2, 2])
+    oracle.assert_close(y, oracle.conv_transpose(x, w, strides=[2, 2]), "float32")
+
+
+def test_a_single_input_makes_a_block_of_any_size() -> None:
+    made = plan(problem((64, 100, 1, 1), (100, 512, 4, 4)))
+    assert [launch.variant.name.partition("_3d_")[0] for launch in made.launches] == [
+        "conv_transpose_depth_to_space_float32"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attributes", "reason"),
+    [
+        ((1, 4, 9), (4, 6, 3), {"strides": [2]}, "outputs of neighbours overlap or lie apart"),
+        ((1, 4, 9), (4, 6, 2), {"strides": [3]}, "outputs of neighbours overlap or lie apart"),
+        ((1, 4, 9), (4, 6, 2), {"strides": [2], "dilations": [2]}, "outputs of neighbours overlap or lie apart"),
+        ((1, 4, 9), (4, 6, 2), {"strides": [2], "output_padding": [1]}, "y has outputs that no tap reaches"),
+        ((1, 4, 9), (4, 6, 40), {"strides": [40]}, "40 taps along W; it takes up to 32"),
+        ((1, 4, *[2] * 4), (4, 6, *[2] * 4), {"strides": [2] * 4}, "4 spatial axes; it has three"),
+        ((1, 1, 2**26, 2), (1, 32, 2, 2), {"strides": [2, 2]}, "it needs 64-bit indices"),
+    ],
+)
+def test_other_kernels_are_not_their_stride(x: Ints, w: Ints, attributes: dict[str, Any], reason: str) -> None:
+    one = problem(x, w, **attributes)
+    assert not any("depth_to_space" in name for name in names(one))
+    assert str(said(plan(one), depth_to_space)).endswith(reason)
+
+
+def test_outputs_cut_off_far_away_need_room_in_their_offsets() -> None:
+    one = problem((1, 1, 2**24), (1, 1, 32), strides=[32], pads=[2**29 - 32, 0])
+    assert why_not(depth_to_space, one, HOPPER) is None
+    apart = replace(one, y_strides=(*one.y_strides[:2], 8))
+    assert why_not(depth_to_space, apart, HOPPER) == "it needs 64-bit indices"
+
+
+# ---------------------------------------------------------------- all phases along W in one block
+
+
+def test_a_block_has_all_phases_along_w() -> None:
+    one = problem((2, 16, 9, 30), (16, 40, 5, 4), strides=[3, 2])
+    made = plan(one, "interleaved_float32_3d_64x64x16_uniform")
+    struct = fields(made)
+    assert made.launches[-1].grid == (3 * -(-2 * 10 * 31 // 64), 1, 1)  # y is 29 x 62; a phase has 10 x 31 columns
+    assert struct["phases"]["divisor"] == 3
+    assert struct["axes"]["phases"]["divisor"].tolist() == [1, 3, 2]
+    assert "all 2 phases along W in one block, which writes neighbours of a row" in made.reasons
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attributes", "reason"),
+    [
+        ((1, 4, 9, 9), (4, 6, 3, 3), {"strides": [2, 1]}, "outputs of one phase are neighbours along W already"),
+        ((1, 4, *[2] * 4), (4, 6, *[2] * 4), {"strides": [2] * 4}, "4 spatial axes; it has three"),
+        ((1, 1, 2**26, 2), (1, 32, 2, 2), {"strides": [2, 2]}, "it needs 64-bit indices"),
+        (
+            (1, 4, 9),
+            (4, 6, 30),
+            {"strides": [20]},
+            "20 phases along W leave no room for a second block in shared memory",
+        ),
+    ],
+)
+def test_other_phases_are_not_interleaved(x: Ints, w: Ints, attributes: dict[str, Any], reason: str) -> None:
+    one = problem(x, w, **attributes)
+    assert not any("interleaved" in name for name in names(one))
+    assert str(said(plan(one), interleaved)).endswith(reason)
+
+
+def test_rows_that_lie_apart_are_not_interleaved() -> None:
+    one = problem((1, 4, 9, 9), (4, 6, 3, 3), strides=[2, 2])
+    apart = replace(one, y_strides=tuple(reversed(one.y_strides)))
+    assert said(plan(apart), interleaved) == "neighbours along W do not lie next to each other in y"
+
+
+def test_conv_has_no_phases() -> None:
+    geometry = geometries.conv((1, 4, 9), (6, 4, 3))
+    strides = map(contiguous_strides, (geometry.x_shape, geometry.w_shape))
+    one = correlation.of_conv(geometry, "float32", *strides, None, contiguous_strides(geometry.y_shape))
+    for family in (interleaved, depth_to_space, depth_to_space_matrix, transpose):
+        assert why_not(family, one, HOPPER)
+        assert said(plan(one), family) is None  # which goes without saying
+
+
+def test_a_small_shared_memory_leaves_room_for_fewer_tiles() -> None:
+    one = problem((1, 16, 9, 9), (16, 64, 3, 3), "float64", strides=[2, 2])
+    tiles = [{c.name for c in candidates(interleaved, one, limits)} for limits in (HOPPER, ADA)]
+    assert tiles[1] == {"conv_transpose_interleaved_float64_3d_16x128x8_uniform"}
+    assert tiles[1] < tiles[0]
+
+
+# ---------------------------------------------------------------- choosing
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attributes", "kernel"),
+    [
+        ((16, 32, 128, 256), (32, 16, 3, 5), {"strides": [2, 3], "dilations": [2, 1], "group": 4}, "interleaved"),
+        ((16, 32, 64, 128), (32, 64, 3, 3), {"strides": [5, 5], "dilations": [2, 2]}, "interleaved"),
+        ((16, 32, 131072), (32, 64, 3), {"strides": [2], "dilations": [2]}, "interleaved"),
+        ((8, 128, 64, 64), (128, 64, 2, 2), {"strides": [2, 2]}, "depth_to_space"),
+        ((8, 3, 64, 64), (3, 3, 2, 2), {"strides": [2, 2]}, "depth_to_space"),
+    ],
+)
+def test_wide_outputs_are_written_in_whole_rows(x: Ints, w: Ints, attributes: dict[str, Any], kernel: str) -> None:
+    (chosen,) = (line for line in plan(problem(x, w, **attributes)).reasons if line.endswith(", chosen"))
+    assert chosen.startswith(f"conv_transpose_{kernel}_float32_3d_")
+
+
+@pytest.mark.parametrize(("stride", "sectors"), [(1, 1), (2, 2), (3, 3), (16, 8)])
+def test_a_phase_alone_writes_parts_of_sectors(stride: int, sectors: int) -> None:
+    """Of 8 elements of float32: a sector has at least one of a phase."""
+    one = problem((64, 1, 2**16), (1, 1, 1), strides=[stride])
+    general = min(candidate.seconds for candidate in candidates(ffma, one, HOPPER))
+    written = sectors * 4 * 64 * (stride * (2**16 - 1) + 1)
+    traffic = model.memory(written + 4 * 64 * 2**16 + 4, HOPPER)
+    assert traffic < general < 1.3 * traffic + HOPPER.rates.launch
+
+
+def test_three_axes_are_the_same_problem() -> None:
+    one = problem((2, 6, 4, 5, 7), (6, 4, 2, 1, 3), strides=[2, 1, 3])
+    assert correlation.in_three_axes(one) == one
+    flat = correlation.in_three_axes(problem((2, 6, 7), (6, 4, 3), strides=[2], dilations=[3], pads=[1, 0]))
+    assert (flat.x_shape, flat.taps, flat.strides) == ((2, 6, 1, 1, 7), (1, 1, 3), (1, 1, 2))
+    assert (flat.dilations, flat.pads, flat.phases) == ((1, 1, 3), (0, 0, 1), (1, 1, 2))
+    assert (flat.x_strides, flat.w_strides) == ((42, 7, 0, 0, 1), (72, 3, 12, 0, 0, 1))
+
+
+@pytest.mark.emulator
+def test_every_candidate_is_right_where_all_families_have_some() -> None:
+    x, w = values("integers", 1, (2, 16, 5, 9), "float32"), values("nonfinite", 2, (16, 20, 2, 2), "float32")
+    exact, seen = oracle.conv_transpose(x, w, strides=[2, 2]), set()
+    for turn in choice.every_candidate():
+        with turn, emulated_cuda() as emulated:
+            y = gpuconv.conv_transpose(x, w, strides=[2, 2])
+        oracle.assert_close(y, exact, "float32")
+        seen.add(emulated.launches[-1].variant.name.partition("_float32_")[0])
+    assert seen >= {"conv_transpose", interleaved.NAME, depth_to_space.NAME}

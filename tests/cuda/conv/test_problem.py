@@ -1,0 +1,80 @@
+"""What planners count of a correlation, by hand."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from gpuconv.cuda.call.prepared import contiguous_strides
+from gpuconv.cuda.conv import problem as correlation
+from gpuconv.cuda.conv.gemm import base as gemm_base
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.rules import geometry as geometries
+
+
+def made(
+    operator: str, x: Any, w: Any, dtype: str = "float32", x_strides: Any = None, y_strides: Any = None, **more: Any
+) -> Problem:
+    geometry = getattr(geometries, operator)(x, w, None, **more)
+    strides = x_strides or contiguous_strides(x), contiguous_strides(w), None
+    of = getattr(correlation, f"of_{operator}")
+    found: Problem = of(geometry, dtype, *strides, y_strides or contiguous_strides(geometry.y_shape))
+    return found
+
+
+CONV = ("conv", (2, 4, 9, 8), (6, 2, 3, 3))
+STRIDED = {"group": 2, "strides": [2, 2], "pads": [1, 1, 1, 1]}  # y is (2, 6, 5, 4)
+
+
+def test_the_work_of_a_conv() -> None:
+    one = made(*CONV, **STRIDED)
+    assert (one.rank, one.rows, one.most_taps, one.most_rows) == (2, 18, (3, 3), 18)
+    assert one.pixels == 2 * 5 * 4
+    assert one.tiles(2, 32) == (2, 2)
+    assert one.tiles(3, 40) == (1, 1)
+    assert one.multiplications == 2 * 3 * 18 * 40
+    assert one.bytes == one.bytes_by_phase == 4 * (2 * 4 * 9 * 8 + 6 * 2 * 9 + 2 * 6 * 5 * 4)
+    assert made(*CONV, "float16", **STRIDED).bytes == one.bytes / 2
+
+
+def test_the_work_of_a_conv_transpose_by_phases() -> None:
+    one = made("conv_transpose", (1, 2, 5, 4), (2, 3, 4, 4), strides=[2, 2])  # y is (1, 3, 12, 10)
+    assert (one.most_taps, one.most_rows, one.pixels) == ((2, 2), 8, 6 * 5)
+    assert one.multiplications == 3 * 2 * 16 * 30
+    assert one.bytes == 4 * (40 + 96 + 360)
+    assert one.bytes_by_phase == one.bytes + 4 * 360  # both phases of a row meet all its sectors
+    wide = made("conv_transpose", (1, 2, 5, 4), (2, 3, 4, 4), "float64", strides=[2, 7])  # y is (1, 3, 12, 25)
+    assert wide.bytes_by_phase == wide.bytes + 3 * 8 * 900  # four elements share a sector, of seven phases
+    last = made("conv_transpose", (1, 2, 5, 4), (2, 16, 4, 4), y_strides=(1920, 1, 160, 16), strides=[2, 2])
+    assert last.bytes_by_phase == last.bytes  # neighbours of a row lie in sectors of their own
+    dilated = made("conv_transpose", (1, 1, 9), (1, 1, 5), strides=[6], dilations=[4])
+    assert dilated.most_taps == (2,)  # every third of five
+
+
+def test_taps_backwards_are_those_of_the_weights_turned_around() -> None:
+    found = {"count": [(3, 0, 0), (4, 0, 0)], "row": (40, 10), "first_row": 0, "limit": (5, 6)}
+    turned = gemm_base.backwards(found)
+    assert turned["limit"] == (5, 6)
+    for i, j in product(range(3), range(4)):
+        row = turned["first_row"] + i * turned["row"][0] + j * turned["row"][1]
+        assert row == (2 - i) * 40 + (3 - j) * 10
+
+
+@pytest.mark.parametrize(
+    ("dtype", "x_strides", "more", "lines"),
+    [
+        ("float32", None, STRIDED, 2),  # 32 columns 8 bytes apart
+        ("float64", None, STRIDED, 4),
+        ("float16", None, STRIDED, 1),
+        ("float16", None, {**STRIDED, "strides": [2, 5]}, 3),  # 320 bytes
+        ("float32", (288, 1, 32, 4), STRIDED, 8),  # channels last
+        ("float32", (4608, 1, 512, 64), STRIDED, 32),
+        ("float32", (288, 72, 8, -1), STRIDED, 2),
+        ("float32", (288, 72, 8, 0), STRIDED, 1),  # all in one place
+        ("float32", (4608, 1, 512, 64), {**STRIDED, "strides": [2, 8]}, 1),  # one column
+    ],
+)
+def test_the_lines_that_neighbouring_columns_meet(dtype: str, x_strides: Any, more: Any, lines: int) -> None:
+    assert made(*CONV, dtype, x_strides, **more).lines == lines

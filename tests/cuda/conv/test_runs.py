@@ -1,0 +1,165 @@
+"""Conv whose taps along W are neighbours in x, as patch embeddings have them: exact in pieces, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpuconv
+from gpuconv.cuda.call.prepared import contiguous_strides
+from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.plan.offers import Candidate
+from gpuconv.rules import geometry as geometries
+from gpuconv.rules import layout as layouts
+from tests.emulator import emulated_cuda
+from tests.harness.emulated import architecture, preferred
+from tests.oracle import oracle
+from tests.oracle.operands import BFLOAT16
+from tests.oracle.strategies import checked
+
+ARITHMETIC = [
+    (np.dtype("float16"), "ieee"),
+    (BFLOAT16, "ieee"),
+    (np.dtype("float32"), "tf32"),
+    (np.dtype("float32"), "3xtf32"),
+]
+PIECES = ("_chunks", "_halves")
+Ints = tuple[int, ...]
+
+
+def in_pieces(candidates: Sequence[Candidate]) -> list[Candidate]:
+    return [one for one in candidates if one.name.endswith(PIECES)]
+
+
+def _patches(random: Random, piece: int, layout: str) -> tuple[Ints, Ints, dict[str, Any]]:
+    """Shapes and attributes of a Conv whose runs fall on the edges of pieces."""
+    channels, axes = random.choice((1, 2, 3, 4, 5)), random.choice((0, 1, 1))
+    inner = channels if layout == "NHWC" else 1
+    step = piece // int(np.gcd(piece, inner))
+    outer = [random.randint(1, 3) for _ in range(axes)]
+    kernel, pad = step * random.randint(1, 3), step * random.randint(0, 1)
+    width = kernel + step * random.randint(0, 6)
+    return (
+        (random.choice((1, 2)), channels, *(random.randint(4, 9) for _ in outer), width),
+        (random.choice((1, 20, 70)), channels, *outer, kernel),
+        {
+            "strides": [*(random.randint(1, 3) for _ in outer), step * random.randint(1, 3)],
+            "dilations": [*(random.randint(1, 2) for _ in outer), 1],
+            "pads": [*(random.randint(0, 2) for _ in outer), pad, *(0 for _ in outer), random.choice((0, 1, step))],
+        },
+    )
+
+
+def _values(shape: Ints, layout: str, dtype: Any, rng: Any, skipped: int, infinite: bool) -> Any:
+    """Small integers, some of them infinite or NaN if asked for, so many elements after an aligned address."""
+    count = int(np.prod(shape))
+    flat = rng.integers(-3, 4, count + skipped).astype(dtype)[skipped:]
+    if infinite:
+        flat[rng.random(count) < 0.02] = np.asarray(rng.choice([np.inf, -np.inf, np.nan]), dtype)
+    if layout == "NCHW":
+        return flat.reshape(shape)
+    return np.moveaxis(flat.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(("dtype", "precision"), ARITHMETIC, ids=str)
+@checked(0.25)
+@given(random=st.randoms(use_true_random=False), seed=st.integers(0, 2**32 - 1))
+def test_sums_over_runs_are_exact(dtype: Any, precision: str, random: Random, seed: int) -> None:
+    layout, rng = random.choice(("NCHW", "NHWC")), np.random.default_rng(seed)
+    piece = random.choice((16, 8) if dtype.itemsize == 2 else (16,)) // dtype.itemsize
+    x_shape, w_shape, attributes = _patches(random, piece, layout)
+    infinite = random.random() < 0.3
+    x = _values(x_shape, layout, dtype, rng, random.choice((0, 0, 1, 2, 4)), infinite)
+    w = _values(w_shape, random.choice(("NCHW", "NHWC")), dtype, rng, 0, infinite and random.random() < 0.5)
+
+    def pick(candidates: Sequence[Candidate]) -> Candidate:
+        found = in_pieces(candidates)
+        return found[seed % len(found)]
+
+    device = emulated_cuda(limits_of=architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
+    with choice.picking(pick), gpuconv.precision(precision), device:
+        y = gpuconv.conv(x, w, **attributes)
+    exact = oracle.conv(x, w, None, **attributes).value
+    np.testing.assert_array_equal(y.astype(np.float64), exact.astype(dtype).astype(np.float64))
+
+
+# ---------------------------------------------------------------- choices
+
+
+def _plan(x: Ints, w: Ints, layout: str = "NCHW", dtype: str = "bfloat16", precision: str = "ieee", **more: Any) -> str:
+    """Return the chosen kernel and the reasons, line by line."""
+    geometry = geometries.conv(x, w, None, **more)
+    strides = [
+        layouts.channels_second(layout, contiguous_strides(layouts.as_given(layout, shape)))
+        for shape in (x, geometry.y_shape)
+    ]
+    limits = representative("sm_90a").limits
+    arrays = strides[0], contiguous_strides(w), None, strides[1]
+    plan = conv_families.for_conv(geometry, dtype, *arrays, limits, precision=precision)
+    return "\n".join([plan.kernel or "", *plan.reasons])
+
+
+VIT: tuple[Ints, Ints] = (32, 3, 224, 224), (768, 3, 16, 16)
+STEM: tuple[Ints, Ints] = (32, 3, 224, 224), (96, 3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("layout", "run"), [("NCHW", "runs of 16 elements of x"), ("NHWC", "runs of 48 elements of x")]
+)
+@pytest.mark.parametrize(("dtype", "precision"), [("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32")])
+def test_patch_embeddings_are_gathered_in_chunks(layout: str, run: str, dtype: str, precision: str) -> None:
+    text = _plan(*VIT, layout, dtype, precision, strides=[16, 16])
+    assert text.splitlines()[0].endswith("_chunks")
+    assert f"a tap for every 16 bytes of K: {run}" in text
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_small_patches_are_gathered_in_halves(layout: str) -> None:
+    text = _plan(*STEM, layout, strides=[4, 4])
+    assert text.splitlines()[0].endswith("_halves")
+    assert "a tap for every 8 bytes of K" in text
+    assert "_chunks" not in text
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_products_of_ieee_arithmetic_have_no_pieces(layout: str) -> None:
+    assert not any(form in _plan(*VIT, layout, "float32", strides=[16, 16]) for form in PIECES)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    [
+        ((2, 3, 64, 64), (8, 3, 8, 8), {"strides": [8, 6]}),  # the second column begins in the middle of a piece
+        ((2, 3, 64, 64), (8, 3, 8, 7), {"strides": [8, 8]}),  # a run ends there
+        ((2, 3, 64, 64), (8, 3, 8, 8), {"strides": [8, 8], "pads": [0, 1, 0, 7]}),  # x begins there
+        ((2, 3, 64, 60), (8, 3, 8, 8), {"strides": [8, 8], "pads": [0, 0, 0, 4]}),  # x ends there, and is met
+        ((2, 3, 64, 64), (8, 3, 8, 8), {"strides": [8, 8], "dilations": [1, 2]}),
+        ((2, 6, 64, 64), (8, 3, 8, 8), {"strides": [8, 8], "group": 2}),
+        ((2, 3, 64, 8, 64), (8, 3, 8, 1, 8), {"strides": [8, 1, 8]}),  # channels, D, H and W are four axes
+        ((2, 3, 61, 63), (8, 3, 8, 8), {"strides": [8, 8]}),  # rows begin in the middle of a piece
+    ],
+)
+def test_runs_that_are_no_whole_pieces_are_refused(x: Ints, w: Ints, attributes: dict[str, Any]) -> None:
+    assert "chunks" not in _plan(x, w, **attributes)
+    assert "chunks" in _plan((2, 3, 64, 64), (8, 3, 8, 8), strides=[8, 8])
+
+
+@pytest.mark.emulator
+def test_elements_after_the_last_whole_piece_are_left_alone() -> None:
+    """Rows of a view whose last piece no column meets."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 4, (1, 3, 16, 24)).astype(np.float16)[..., :21]
+    w = rng.integers(-3, 4, (20, 3, 8, 8)).astype(np.float16)
+    with emulated_cuda() as emulated, preferred("_chunks"):
+        y = gpuconv.conv(x, w, strides=[8, 8])
+    assert emulated.launches[-1].variant.name.endswith("_chunks")
+    assert np.array_equal(y, oracle.conv(x, w, strides=[8, 8]).value.astype(np.float16))

@@ -1,0 +1,241 @@
+"""The copy of x with channels last: every way to read, every layout, what it costs, planted bugs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from random import Random
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from benchmarks import sass
+from gpuconv.cuda.build.variant import Variant
+from gpuconv.cuda.conv.wgmma import channels_last
+from gpuconv.cuda.plan.limits import nearest
+from tests.cuda.conv.gemm.test_sass import code
+from tests.harness import passes
+from tests.harness.mutate_kernels import changed_kernels
+from tests.harness.test_planted_bugs import exchanged
+from tests.harness.toolchain import needs_disassembler, needs_nvrtc
+from tests.oracle.operands import LAYOUTS, values
+
+pytestmark = pytest.mark.emulator
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+WAYS = [
+    (np.dtype("float16"), "ieee"),
+    (BFLOAT16, "ieee"),
+    (np.dtype("float32"), "tf32"),
+    (np.dtype("float32"), "3xtf32"),
+]
+over_ways = pytest.mark.parametrize(("dtype", "precision"), WAYS, ids=str)
+PLANES = [(1,), (5,), (7, 7), (14, 14), (8, 8), (9, 30), (5, 5, 5), (3, 1, 11), (16, 16), (13, 31), (2, 300)]
+
+
+@over_ways
+@pytest.mark.parametrize("pixels", PLANES, ids=str)
+def test_planes_of_every_size_at_every_address(dtype: Any, precision: str, pixels: tuple[int, ...]) -> None:
+    random = Random(f"{dtype} {precision} {pixels}")
+    for layout in ("contiguous", "off the vectors", "channels last", "strided rows", random.choice(list(LAYOUTS))):
+        if layout == "unaligned":
+            continue
+        batch, group = random.choice((1, 2, 3, 20 if prod(pixels) < 50 else 4)), random.choice((1, 1, 2))
+        channels = random.choice((1, 3, 8, 16, 33, 64, 72, 100))
+        filled = passes.filled_up(channels, dtype, whole=group > 1 or precision == "3xtf32")
+        x = LAYOUTS[layout](values("normal", len(layout), (batch, group * channels, *pixels), dtype))
+        tickets, seed = random.choice((0, 0, 700)), random.randrange(99)
+        found, _ = passes.copy(x, group, filled, precision, tickets, seed=seed)
+        assert passes.same(found, passes.x_last(x, group, filled, precision)), f"{x.shape} {layout}"
+
+
+@pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
+def test_what_is_finite_stays_so_and_nothing_else_becomes_it(precision: str) -> None:
+    """Sums of what is not finite are made again from x: they must be found."""
+    largest = np.finfo(np.float32).max
+    odd = [np.nan, np.inf, -np.inf, largest, -largest, 3.4e38, 2.0**-149, 0.0, -0.0]
+    x = np.tile(np.array(odd, np.float32), 40).reshape(1, 4, 9, 10)
+    found, _ = passes.copy(x, 1, 32, precision)
+    parts = found.reshape(90, -1, 32)[:, :, :4]
+    exact = x.reshape(4, 90).T.astype(np.float64)
+    finite = np.isfinite(exact)
+    assert np.array_equal(np.isfinite(parts).all(1), finite)
+    together = parts.astype(np.float64).sum(1)
+    near = np.abs(together[finite] - exact[finite]) <= np.abs(exact[finite]) * 2.0 ** (
+        -11 if precision == "tf32" else -21
+    )
+    assert (near | (np.abs(exact[finite]) < 2.0**-126)).all()
+
+
+# ---------------------------------------------------------------- what it costs
+
+# Layers of networks: the sectors that are read and written, over those of a copy.
+LAYERS = [
+    ((1, 64, 56, 56), 1.0),
+    ((2, 128, 28, 28), 1.0),
+    ((1, 64, 112, 112), 1.0),
+    ((1, 128, 9, 32), 1.0),
+    ((2, 320, 16, 16), 1.0),
+    ((1, 64, 1500), 1.07),  # rows of 16-bit elements begin at 8 bytes after a multiple of 16
+    ((2, 256, 14, 14), 1.07),
+    ((4, 512, 7, 7), 1.04),
+    ((2, 64, 55, 55), 1.08),
+    ((2, 64, 27, 27), 1.08),
+    ((2, 256, 13, 13), 1.1),
+    ((1, 64, 5, 7, 7), 1.1),
+]
+WAVEFRONTS = 1.08  # over the fewest; where a block has one image there is not one more
+SLOTS = 0.8  # of the instructions that multiprocessors can issue while memory does the same copy, counted in PTX
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a launch, beside a copy of as many bytes."""
+
+    sectors: float
+    wavefronts: float
+    slots: float
+    cycles: float
+
+
+def cost(emulated: Any, nbytes: int) -> Cost:
+    """What the launch cost, where so many bytes are read and written."""
+    counters = emulated.launches[-1].counters
+    device = nearest("sm_90a")
+    seconds = nbytes / device.bandwidth
+    traffic, total = counters.traffic(), counters.total
+    shared, ideal = traffic.get("shared", (0, 1))
+    sectors = traffic["loads"][0] + traffic["stores"][0]
+    clocks = seconds * device.clock * device.limits.multiprocessors
+    transfers = shared + 32 * sectors / 128  # what the L1 cache and shared memory pass on, 128 bytes a clock
+    return Cost(sectors / (nbytes / 32), shared / ideal, total["instructions"] / (4 * clocks), transfers / clocks)
+
+
+@over_ways
+@pytest.mark.parametrize(("shape", "most"), LAYERS, ids=str)
+def test_it_moves_little_more_than_a_copy(dtype: Any, precision: str, shape: tuple[int, ...], most: float) -> None:
+    """So that memory alone can keep it waiting: at 1 / 1.1 = 0.91 of a copy's bandwidth or more."""
+    x = np.zeros(shape, dtype)
+    filled = passes.filled_up(shape[1], dtype, precision == "3xtf32")
+    found, emulated = passes.copy(x, 1, filled, precision, counters=True)
+    its = cost(emulated, x.nbytes + found.nbytes)
+    assert 1 - 1e-9 <= its.sectors <= most
+    assert its.wavefronts <= (WAVEFRONTS if prod(shape[2:]) <= 56 else 1)
+    assert its.slots <= SLOTS
+    assert its.cycles <= 0.5
+
+
+@over_ways
+def test_images_with_channels_last_are_read_and_written_in_whole_vectors(dtype: Any, precision: str) -> None:
+    x = LAYOUTS["channels last"](np.zeros((2, 96, 8, 9), dtype))
+    found, emulated = passes.copy(x, 1, 96, precision, counters=True)
+    its = cost(emulated, x.nbytes + found.nbytes)
+    assert its.sectors == 1
+    assert "shared" not in emulated.launches[-1].counters.traffic()
+    assert its.slots <= SLOTS
+
+
+def test_a_multiprocessor_has_enough_on_its_way() -> None:
+    """All blocks that fit read their bytes at once: more than the memory delivers in a microsecond."""
+    device = nearest("sm_90a")
+    (variant, *_) = channels_last.variants()
+    block = 64 * channels_last._PIXELS * 2
+    resident = min(variant.blocks_per_sm, device.limits.shared_bytes_per_multiprocessor // (16 * 968 + 1024))
+    assert resident == variant.blocks_per_sm
+    assert resident * block >= 1e-6 * device.bandwidth / device.limits.multiprocessors
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("variant", list(channels_last.variants()), ids=lambda one: one.name)
+def test_instructions_are_as_wide_as_memory(variant: Variant) -> None:
+    body = code(variant)
+    everywhere = range(len(body))
+    assert set(sass.names(body, everywhere, "LDGSTS")) == {"LDGSTS.E.BYPASS.128"}
+    single = "LDG.E.U16" if "16bit" in variant.name else "LDG.E"
+    loads = sass.names(body, everywhere, "LDG")
+    assert (
+        loads.pop("LDG.E.128") == 4
+    )  # of channels side by side; single elements are those of other layouts and of ends
+    assert set(loads) == {single}
+    stores = sass.names(body, everywhere, "STG")
+    assert stores.pop("STG.E") == 1  # tickets
+    assert set(stores) == {"STG.E.128"}
+    assert not sass.names(body, everywhere, "LDL", "STL")
+    copying = min((loop for loop in sass.loops(body) if sass.names(body, loop, "LDGSTS")), key=len)
+    assert len(copying) <= 20
+
+
+# ---------------------------------------------------------------- planted bugs
+
+
+@dataclass(frozen=True)
+class Bug:
+    """What stands in the kernel, what stands there instead, what is said of it, the input that meets it."""
+
+    name: str
+    old: str
+    new: str
+    message: str
+    shape: tuple[int, ...] = (3, 20, 7, 7)
+    layout: str = "contiguous"
+
+
+SOURCE = "conv/wgmma/channels_last.cu"
+WRONG = "elements are wrong"
+BUGS = (
+    Bug("rows are taken to be whole vectors", "bytes_after_vector(x + k * p.x_channel) : 0", "0 : 0",
+        f"{WRONG}|uninitialised"),
+    Bug("shifts are those of the first channel", "bytes_after_vector(x + k * p.x_channel)",
+        "bytes_after_vector(x)", f"{WRONG}|uninitialised"),
+    Bug("x is read before its beginning", "begin >= kVector - 1", "begin >= 0", "out of bounds", (3, 16, 7, 7),
+        "off the vectors"),
+    Bug("x is read beyond its end", "last + pitch * kVector <= p.run", "true", "out of bounds", (3, 16, 7, 7),
+        "off the vectors"),
+    Bug("what lies behind planes is read", "place - shift + kVector <= p.run", "true", "between the elements",
+        layout="every other channel"),
+    Bug("what lies before planes is read", "place >= shift &&", "", "between the elements",
+        layout="every other channel"),
+    Bug("copies are not waited for", "copy_async_wait<0>();", "", "in flight|uninitialised|race"),
+    Bug("others' rows are not waited for", "    __syncthreads();\n", "", "race|in flight|uninitialised"),
+    Bug("channels that there are not are left as they are", "store_shared(target, make_uint4(0, 0, 0, 0))", "void()",
+        "uninitialised"),
+    Bug("elements of channels that there are not are read", "first + k < p.channels ? begin[k * p.x_channel] : T(0)",
+        "begin[k * p.x_channel]", f"out of bounds|{WRONG}", layout="strided"),
+    Bug("a bundle of channels is read whole", "k < found ? begin[k] : T(0)", "begin[k]", f"out of bounds|{WRONG}",
+        layout="channels last"),
+    Bug("bundles are read where no vector begins", "bytes_after_vector(begin) == 0 && found >= kVector",
+        "found >= kVector", "misaligned", layout="pixels off the vectors"),
+    Bug("the last block's images are too many", "min(p.tile_images, p.images - image)", "p.tile_images",
+        "out of bounds", shape=(5, 16, 5, 8)),
+    Bug("the last block's pixels are too many", "min(p.tile_pixels, p.pixels - pixel)", "p.tile_pixels",
+        f"out of bounds|race|{WRONG}|written", shape=(2, 16, 12, 17)),
+    Bug("lanes without a bundle leave out pixels", "at_once = kChannelsLastThreads >> shift",
+        "at_once = kChannelsLastThreads", "never written"),
+)  # fmt: skip
+
+
+def check(bug: Bug) -> None:
+    """Raise AssertionError where the copy is wrong or the emulator finds something."""
+    x = values("integers", 1, bug.shape, np.dtype("float16"))
+    x = passes.every_other_channel(x) if bug.layout == "every other channel" else LAYOUTS[bug.layout](x)
+    filled = passes.filled_up(bug.shape[1], x.dtype, False)
+    found, _ = passes.copy(x, 1, filled, "ieee", late_async=True, seed=3)
+    wrong = np.count_nonzero(found != passes.x_last(x, 1, filled, "ieee"))
+    assert not wrong, f"{wrong} elements are wrong"
+
+
+@pytest.mark.usefixtures("cache_of_broken_kernels")
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_is_noticed(bug: Bug) -> None:
+    check(bug)
+    text = exchanged(SOURCE, bug.old, bug.new)
+    with pytest.raises(AssertionError, match=bug.message), changed_kernels({SOURCE: text}):
+        check(bug)
+
+
+@pytest.mark.parametrize("one", passes.MANY, ids=str)
+def test_the_problems_of_the_mutants_are_right_without_them(one: passes.Moved) -> None:
+    one()

@@ -1,0 +1,1578 @@
+"""Plans of convolution by wgmma: maps of x and w by a NumPy model of the kernel, refusals, ways to x, splits, times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from math import prod
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from gpuconv.cuda.call.prepared import contiguous_strides
+from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.conv import problem as correlation
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.conv.wgmma import family as wgmma
+from gpuconv.cuda.conv.wgmma import pixels as wgmma_pixels
+from gpuconv.cuda.conv.wgmma import sources
+from gpuconv.cuda.conv.wgmma import strips as wgmma_strips
+from gpuconv.cuda.conv.wgmma import tiles as wgmma_tiles
+from gpuconv.cuda.conv.wgmma.tiles import Tile
+from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan.launch import Launch, Limits, Plan
+from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.plan.offers import Candidate
+from gpuconv.rules import geometry as geometries
+from tests.cuda.conv.gemm.test_ffma import fields
+from tests.cuda.conv.wgmma import tma_model
+from tests.harness import offered
+from tests.oracle import oracle
+
+HOPPER = representative("sm_90a").limits
+Ints = tuple[int, ...]
+
+
+def channels_last(shape: Ints) -> Ints:
+    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    return batch, channel, *spatial
+
+
+def problem(
+    operator: str,
+    x: Ints,
+    w: Ints,
+    dtype: str = "float16",
+    *,
+    precision: str = "ieee",
+    layout: str = "NCHW",
+    x_strides: Ints | None = None,
+    w_strides: Ints | None = None,
+    **attributes: Any,
+) -> Problem:
+    geometry: Any = getattr(geometries, operator)(x, w, None, **attributes)
+    make: Any = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
+    order = channels_last if layout == "NHWC" else contiguous_strides
+    x_strides, w_strides = x_strides or order(x), w_strides or contiguous_strides(w)
+    found: Problem = make(geometry, dtype, x_strides, w_strides, None, order(geometry.y_shape), precision)
+    return found
+
+
+def candidates(one: Problem, limits: Limits = HOPPER) -> dict[str, Candidate]:
+    return {candidate.name: candidate for candidate in offered.candidates(wgmma, one, limits)}
+
+
+# ---------------------------------------------------------------- the kernel, as NumPy sees it
+
+
+def product_of(weights: Any, inputs: Any) -> Any:
+    """A product of matrices too small for the threads of BLAS, which wait for each other where processors are busy."""
+    rows, channels = weights.any(axis=1), weights.any(axis=0)  # the others make zeros
+    result = np.zeros((len(weights), inputs.shape[1]))
+    result[rows] = np.einsum("mk,kn->mn", weights[rows][:, channels], inputs[channels])
+    return result
+
+
+class Model:
+    """What a launch of the kernel makes, from its struct and its maps alone; x and w as they lie in memory."""
+
+    def __init__(self, operator: str, launch: Launch, memory: dict[str, Any], group: int) -> None:
+        self.operator, self.launch, self.memory, self.group = operator, launch, memory, group
+        self.struct = fields(launch)
+        self.common, self.loading = self.struct["problem"]["common"], self.struct["loading"]
+        self.x_map, self.w_map = launch.maps
+        for tensor_map in launch.maps:
+            tma_model.check(tensor_map)
+        self.block_m, self.block_n = map(int, launch.variant.arguments[1:3])
+        self.block_k = 128 // (4 if self.x_map.dtype == "float32" else 2)
+
+    def phases(self) -> Iterator[tuple[list[list[tuple[int, int]]], list[int], int]]:
+        """Taps as (row of w, input coordinate of column 0) on each axis, columns that there are, and where y begins."""
+        if self.operator == "conv":
+            taps = self.struct["problem"]["taps"]
+            axes = zip(taps["start"], taps["advance"], taps["row"], taps["count"], strict=True)
+            counted = [[(j * row, start + j * step) for j in range(count)] for start, step, row, count in axes]
+            yield counted, taps["limit"], taps["y_first"]
+            return
+        axes = self.struct["problem"]["axes"]
+        for phase in product(*(range(axis["phases"]) for axis in axes)):
+            counted, limit, first = [], [], 0
+            for axis, at in zip(axes, phase, strict=True):
+                met = [(t, at + axis["pad"] - t * axis["dilation"]) for t in range(axis["kernel"])]
+                counted.append([(t * axis["row"], c // axis["stride"]) for t, c in met if c % axis["stride"] == 0])
+                limit.append(-(-(axis["extent"] - at) // axis["stride"]))
+                first += at * axis["y_stride"]
+            yield counted, limit, first
+
+    def run(self, y: Any) -> None:
+        """Write the sums of all tiles to y's memory."""
+        m_tiles, n_tiles = self.common["m_tiles"], self.common["n_tiles"]
+        for group, m_tile, n_tile in product(range(self.group), range(m_tiles), range(n_tiles)):
+            for taps, limit, first in self.phases():
+                sums = np.zeros((self.block_m, self.block_n))
+                for tap in product(*taps):
+                    for weights, inputs in self.slices(group, m_tile * self.block_m, n_tile * self.block_n, tap):
+                        sums += product_of(weights, inputs)
+                self.write(y, sums, group, m_tile * self.block_m, n_tile * self.block_n, limit, first)
+
+    def slices(self, group: int, m: int, n: int, tap: tuple[tuple[int, int], ...]) -> Iterator[tuple[Any, Any]]:
+        loading, row = self.loading, sum(place[0] for place in tap)
+        parts = ((0, 0),) if loading["parts"] == 1 else ((1, 0), (0, 1), (0, 0))
+        for (w_part, x_part), slice_ in product(parts, range(loading["channel_slices"])):
+            channel = slice_ * self.block_k
+            at = (row + channel, m, group * loading["parts"] + w_part)
+            channel += group * loading["x_group"] + x_part * loading["x_part"]
+            weights = tma_model.box(self.w_map, self.memory[self.w_map.role], at)[0]
+            yield weights, self.columns_of(channel, n, tap)
+
+    def columns_of(self, channel: int, n: int, tap: Any) -> Any:
+        image, *q = np.unravel_index(n, (2**40, *self.common["extent"]))
+        axes, lower = self.loading["axes"], self.loading["lower"]
+        at = [int(q[k]) * self.common["stride"][k] + lower[k] for k in range(3)]
+        offsets = [tap[k][1] - lower[k] for k in range(3)]
+        assert not any(offsets[: 3 - axes])
+        place = (channel, *at[: 2 - axes : -1], int(image)) if axes < 3 else (channel, *at[::-1], int(image))
+        return tma_model.columns(self.x_map, self.memory[self.x_map.role], place, offsets[3 - axes :][::-1]).T
+
+    def write(self, y: Any, sums: Any, group: int, m0: int, n0: int, limit: list[int], first: int) -> None:
+        common = self.common
+        columns = np.arange(n0, min(n0 + self.block_n, common["pixels"]))
+        image, *q = np.unravel_index(columns, (2**40, *common["extent"]))
+        inside = np.all([a < b for a, b in zip(q, limit, strict=True)], axis=0)
+        at = first + image * common["y_batch"] + sum(a * s for a, s in zip(q, common["y_stride"], strict=True))
+        m = np.arange(m0, min(m0 + self.block_m, common["filters"]))
+        places = at[inside] + (group * common["filters"] + m)[:, None] * common["y_channel"]
+        y[places] = sums[: len(m), : len(columns)][:, inside]
+
+
+class StripsModel(Model):
+    """The same of the kernel that fetches strips: item after item, strips as they lie in shared memory."""
+
+    def __init__(self, operator: str, launch: Launch, memory: dict[str, Any], group: int) -> None:
+        super().__init__(operator, launch, memory, group)
+        self.strips, self.taps = self.struct["strips"], self.struct["problem"]["taps"]
+        stages, x_bytes, _, slice_bytes, rows = launch.variant.arguments[3:]
+        self.rows, self.stages, x_bytes, slice_bytes = rows == "true", int(stages), int(x_bytes), int(slice_bytes)
+        self.run_of_columns = 64 if self.rows else 16
+        strips, self.itemsize = self.strips, 128 // self.block_k
+        self.block_k = slice_bytes // self.itemsize
+        assert strips["bytes"] % 1024 == strips["shift"] % 1024 == 0
+        assert 2 <= strips["stages"] <= x_bytes // (self.block_n * slice_bytes)
+        assert strips["stages"] * strips["bytes"] <= x_bytes
+        assert self.w_map.swizzle == slice_bytes == self.w_map.box[0] * self.itemsize
+        assert self.x_map.swizzle == self.x_map.box[0] * self.itemsize
+        assert prod(self.x_map.box) * self.itemsize * strips["pieces"] == strips["bytes"]
+        assert set(self.x_map.steps) == {1}
+        assert self.x_map.box[:2] == ((64, 1) if self.rows else (self.block_k, 16))
+
+    def run(self, y: Any) -> None:
+        """Write the sums of all items, those of a tile's shares together, to y's memory; none twice."""
+        splits, all_strips = self.struct["splits"], self.all_strips()
+        if self.strips.get("resident"):
+            assert self.struct["items"] == splits["whole"]
+            assert self.group == self.common["m_tiles"] == 1
+            assert all_strips * self.strips["inner"] <= self.stages
+        tiles: dict[int, Any] = {}
+        for item in range(self.struct["items"]):
+            tile, first, each = item, 0, all_strips
+            if item >= splits["whole"]:
+                tile, split = divmod(item - splits["whole"], splits["count"])
+                tile, each = tile + splits["whole"], -(-all_strips // splits["count"])
+                first = split * each
+            sums = tiles.setdefault(tile, np.zeros((self.block_m, self.block_n)))
+            for strip in range(first, min(first + each, all_strips)):
+                self.add(sums, tile, strip)
+        assert len(tiles) == self.common["m_tiles"] * self.common["n_tiles"] * self.group
+        for tile, sums in tiles.items():
+            self.write_tile(y, sums, tile)
+
+    def all_strips(self) -> int:
+        """Those of a tile."""
+        return prod(self.strips["taps"]) * self.loading["channel_slices"] * (3 if self.loading["parts"] == 2 else 1)
+
+    def place(self, tile: int) -> tuple[int, int, int, list[int]]:
+        """Group, output channel, image, and the output of the first column."""
+        m_tile, n_tile = tile % self.common["m_tiles"], tile // self.common["m_tiles"]
+        group, n_tile = divmod(n_tile, self.common["n_tiles"])
+        n, d, h, w = map(int, np.unravel_index(n_tile, (2**30, *self.strips["extent"])))
+        return group, m_tile * self.block_m, n, [d, h * self.strips["rows"], w * self.strips["columns"]]
+
+    def add(self, sums: Any, tile: int, strip: int) -> None:
+        """Add the products of all taps that share a strip."""
+        group, m, n, q = self.place(tile)
+        loading, strips, parts = self.loading, self.strips, self.loading["parts"]
+        w_part = x_part = 0
+        if parts == 2:
+            strip, product_ = divmod(strip, 3)
+            w_part, x_part = ((1, 0), (0, 1), (0, 0))[product_]
+        number, slice_ = divmod(strip, loading["channel_slices"])
+        tap, (d, h, w) = self.first_input(q, number)
+        channel = slice_ * self.block_k
+        x_channel = group * loading["x_group"] + x_part * loading["x_part"] + channel
+        shared = self.strip(x_channel, w, h, d, n)
+        for inner in range(strips["inner"]):
+            row = sum(t * r for t, r in zip([tap[0], tap[1] + inner, tap[2]], self.taps["row"], strict=True))
+            at = (self.taps["first_row"] + row + channel, m, group * parts + w_part)
+            weights = tma_model.box(self.w_map, self.memory[self.w_map.role], at)[0]
+            sums += product_of(weights, self.inputs(shared, inner))
+
+    def first_input(self, q: list[int], number: int) -> tuple[list[int], list[int]]:
+        """The first of the taps that share a strip, and the input that it meets from an output."""
+        tap = [int(t) for t in np.unravel_index(number, self.strips["taps"])]
+        starts = zip(q, self.common["stride"], self.taps["start"], tap, self.taps["advance"], strict=True)
+        return tap, [at * stride + start + t * step for at, stride, start, t, step in starts]
+
+    def strip(self, channel: int, w: int, h: int, d: int, n: int) -> Any:
+        """Elements in the order in which copies leave them."""
+        memory, strips = self.memory[self.x_map.role], self.strips
+        if not self.rows:
+            return tma_model.box(self.x_map, memory, (channel, w, h, d, n)).reshape(-1)
+        pieces = [(w + i * strips["piece_w"], h + i * strips["piece_h"]) for i in range(strips["pieces"])]
+        return np.concatenate([tma_model.box(self.x_map, memory, (*at, d, channel, n)).reshape(-1) for at in pieces])
+
+    def inputs(self, shared: Any, inner: int) -> Any:
+        """What is multiplied for one of the taps that share a strip: channels by columns."""
+        begin = inner * self.strips["shift"] // self.itemsize
+        mine = shared[begin:][: self.block_n * self.block_k]
+        if not self.rows:
+            return mine.reshape(self.block_n, self.block_k).T
+        return mine.reshape(-1, self.block_k, 64).swapaxes(0, 1).reshape(self.block_k, self.block_n)
+
+    def write_tile(self, y: Any, sums: Any, tile: int) -> None:
+        common, strips = self.common, self.strips
+        group, m0, n, (d, h, w) = self.place(tile)
+        run, rest = np.divmod(np.arange(self.block_n), self.run_of_columns)
+        q = np.stack([d + 0 * run, h + run * strips["column_h"], w + run * strips["column_w"] + rest])
+        inside = np.all(q < np.array(common["extent"])[:, None], axis=0)
+        at = n * common["y_batch"] + (q * np.array(common["y_stride"])[:, None]).sum(axis=0)
+        m = np.arange(m0, min(m0 + self.block_m, common["filters"]))
+        places = at[inside] + (group * common["filters"] + m)[:, None] * common["y_channel"]
+        assert np.isnan(y[places]).all(), "an output is made twice"
+        y[places] = sums[: len(m)][:, inside]
+
+
+def small_part(values: Any) -> Any:
+    """What stands for the small part of each number; those of 1 and less have none."""
+    return np.sign(values) * (np.abs(values) > 1)
+
+
+class PixelsModel(StripsModel):
+    """The same of the kernel that reads pixels of strips to registers, for all taps that share them, in both parts."""
+
+    def __init__(self, operator: str, launch: Launch, memory: dict[str, Any], group: int) -> None:
+        Model.__init__(self, operator, launch, memory, group)
+        self.strips, self.taps = self.struct["strips"], self.struct["problem"]["taps"]
+        _, x_bytes, rows = launch.variant.arguments[3:]
+        strips, self.rows, self.run_of_columns = self.strips, rows == "true", self.strips["run"]
+        assert strips["run"] >= 8
+        assert self.block_n % strips["run"] == 0
+        assert (
+            strips["bytes"] == strips["pieces"] * strips["piece_bytes"] == strips["pieces"] * prod(self.x_map.box) * 4
+        )
+        assert 2 <= strips["stages"] <= int(x_bytes) // (self.block_n * 128)
+        assert strips["stages"] * strips["bytes"] <= int(x_bytes)
+        assert set(self.x_map.steps) == {1}
+        assert (self.w_map.swizzle, self.w_map.box) == (128, (32, self.block_m, 1))
+        if self.rows:
+            assert (self.x_map.swizzle, self.x_map.box[1:]) == (0, (1, 1, 32, 1))
+            assert strips["pitch"] == self.x_map.box[0] * 4
+            assert strips["piece_bytes"] % 128 == 0  # where boxes may begin
+            banks = {(channel * strips["pitch"] + pixel * 4) % 128 for channel in range(4) for pixel in range(8)}
+            assert len(banks) == 32
+        else:
+            assert (self.x_map.swizzle, self.x_map.box[0], self.x_map.box[3:]) == (128, 32, (1, 1))
+            assert strips["piece_bytes"] % 1024 == 0  # where patterns of swizzling begin
+            steps = [strips[name] for name in ("place_run", "place_column", "shift_h", "shift_w")]
+            assert not any(step % 128 for step in steps)
+
+    def all_strips(self) -> int:
+        return prod(self.strips["taps"]) * self.loading["channel_slices"]
+
+    def add(self, sums: Any, tile: int, strip: int) -> None:
+        group, m, n, q = self.place(tile)
+        strips, parts = self.strips, self.loading["parts"]
+        number, slice_ = divmod(strip, self.loading["channel_slices"])
+        tap, (d, h, w) = self.first_input(q, number)
+        channel = slice_ * self.block_k
+        shared = self.strip(group * self.loading["x_group"] + channel, w, h, d, n)
+        for more_h, more_w in product(range(strips["inner_h"]), range(strips["inner_w"])):
+            met = [tap[0], tap[1] + more_h, tap[2] + more_w]
+            row = self.taps["first_row"] + sum(t * r for t, r in zip(met, self.taps["row"], strict=True)) + channel
+            inputs = self.pixels(shared, more_h * strips["shift_h"] + more_w * strips["shift_w"])
+            weights = [
+                tma_model.box(self.w_map, self.memory[self.w_map.role], (row, m, group * parts + part))[0]
+                for part in range(parts)
+            ]
+            sums += product_of(weights[0], inputs)
+            if parts == 2:
+                sums += product_of(weights[1], inputs - small_part(inputs))
+
+    def strip(self, channel: int, w: int, h: int, d: int, n: int) -> Any:
+        memory, strips = self.memory[self.x_map.role], self.strips
+        pieces = [(w + i * strips["piece_w"], h + i * strips["piece_h"], d) for i in range(strips["pieces"])]
+        places = [(*at, channel, n) if self.rows else (channel, *at, n) for at in pieces]
+        return np.concatenate([tma_model.box(self.x_map, memory, at).reshape(-1) for at in places])
+
+    def pixels(self, shared: Any, shift: int) -> Any:
+        """What is multiplied for a tap whose pixels stand so many bytes further: channels by columns."""
+        run, along = np.divmod(np.arange(self.block_n), self.strips["run"])
+        places = shift + run * self.strips["place_run"] + along * self.strips["place_column"]
+        places = (places + np.arange(self.block_k)[:, None] * (self.strips["pitch"] if self.rows else 4)) // 4
+        assert places.max() < len(shared)
+        return shared[places]
+
+
+def laid_out(values: Any, strides: Ints) -> Any:
+    """Values in flat memory by strides."""
+    memory = np.zeros(1 + sum((n - 1) * s for n, s in zip(values.shape, strides, strict=True)))
+    view = np.lib.stride_tricks.as_strided(memory, values.shape, [8 * s for s in strides])
+    view[...] = values
+    return memory
+
+
+def copied(x: Any, group: int, pitch: int, parts: list[Any]) -> Any:
+    """x with its channels last: for every group and part as many as ``pitch``, zeros behind them."""
+    n, c, *spatial = x.shape
+    result = np.zeros((n, *spatial, group, len(parts), pitch))
+    for number, part in enumerate(parts):
+        result[..., number, : c // group] = np.moveaxis(part, 1, -1).reshape(n, *spatial, group, c // group)
+    return result.reshape(-1)
+
+
+def packed(one: Problem, pitch: int, parts: list[Any]) -> Any:
+    """w as rows of (tap, channel), for every group and part; w as (group, filters, channels, taps)."""
+    result = np.zeros((one.group, len(parts), one.filters, prod(one.taps), pitch))
+    for number, part in enumerate(parts):
+        rows = part.reshape(one.group, one.filters, one.channels, -1)
+        result[:, number, ..., : one.channels] = np.moveaxis(rows, 2, -1)
+    return result.reshape(-1)
+
+
+def modelled(one: Problem, candidate: Candidate, attributes: dict[str, Any], random: Any) -> None:
+    """Raise AssertionError where what the plan's last launch makes is not what the operator is."""
+    plan = candidate.make()
+    launch = plan.launches[-1]
+    if fields(launch)["splits"]["part"] == 2:  # it only adds up
+        launch = plan.launches[-2]
+    x = random.integers(-3, 4, one.x_shape).astype(float)
+    ordered = random.integers(-3, 4, (one.group, one.filters, one.channels, *one.taps)).astype(float)
+    w = ordered.reshape(-1, one.channels, *one.taps)
+    if one.operator == "conv_transpose":
+        w = np.swapaxes(ordered, 1, 2).reshape(-1, one.filters, *one.taps)
+    xs, ws = [x], [ordered]
+    function, lost = getattr(oracle, one.operator), 0.0
+    if one.precision == "3xtf32":
+        small_x, small_w = small_part(x), small_part(ordered)
+        xs, ws = [x - small_x, small_x], [ordered - small_w, small_w]
+        of_w = small_w.reshape(w.shape) if one.operator == "conv" else np.swapaxes(small_w, 1, 2).reshape(w.shape)
+        lost = function(small_x, of_w, None, **attributes).value
+    memory = {"x": laid_out(x, one.x_strides)} if one.x_strides[1] >= 0 else {}
+    loading = fields(launch)["loading"]
+    roles = {tensor_map.role for tensor_map in launch.maps}
+    if "x_last" in roles:
+        memory["x_last"] = copied(x, one.group, loading["x_part"], xs)
+    if "packed" in roles:
+        row = launch.maps[1].sizes[0]
+        memory["packed"] = packed(one, row // prod(one.taps), ws)
+    if "w" in roles:
+        memory["w"] = laid_out(ordered, one.w_strides)
+    y = np.full(1 + sum((n - 1) * s for n, s in zip(one.y_shape, one.y_strides, strict=True)), np.nan)
+    strips = fields(launch).get("strips", {})
+    kind = PixelsModel if "run" in strips else StripsModel if strips else Model
+    kind(one.operator, launch, memory, one.group).run(y)
+    found = np.lib.stride_tricks.as_strided(y, one.y_shape, [8 * s for s in one.y_strides])
+    np.testing.assert_array_equal(found, function(x, w, None, **attributes).value - lost, strict=True)
+
+
+def random_problem(random: Random, operator: str) -> tuple[tuple[Ints, Ints], dict[str, Any]]:
+    """Shapes and attributes: few pixels, and channels that do and do not fill slices."""
+    rank = random.choice((1, 2, 2, 3))
+    group, channels = random.choice((1, 1, 2)), random.choice((1, 5, 8, 20, 32, 40, 64, 70, 72, 128))
+    filters = random.choice((64, 65, 130))
+    spatial = [random.randint(1, (40, 9, 5)[rank - 1]) for _ in range(rank)]
+    taps = [random.choice((1, 1, 2, 3)) for _ in range(rank)]
+    strides, dilations = ([random.choice((1, 1, 2, 3)) for _ in range(rank)] for _ in range(2))
+    pads = [random.randint(0, 3) for _ in range(2 * rank)]
+    attributes: dict[str, Any] = {"group": group, "strides": strides, "dilations": dilations, "pads": pads}
+    if operator == "conv_transpose":
+        attributes["output_padding"] = [random.randrange(max(s, d)) for s, d in zip(strides, dilations, strict=True)]
+    w = (filters * group, channels, *taps) if operator == "conv" else (channels * group, filters, *taps)
+    x = (random.choice((1, 2, 3)), channels * group, *spatial)
+    return (x, w), attributes
+
+
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+def test_what_maps_fetch_makes_the_operator(operator: str) -> None:
+    """Of random problems one candidate each, in all types, layouts and forms, by a model of the kernel."""
+    random, numbers, forms = Random(0), np.random.default_rng(0), set()
+    done = 0
+    while done < 25:
+        (x, w), attributes = random_problem(random, operator)
+        dtype, precision = random.choice((("float16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32")))
+        layout = random.choice(("NCHW", "NHWC"))
+        try:
+            one = problem(operator, x, w, dtype, precision=precision, layout=layout, **attributes)
+        except ValueError:  # an output of no or of negative size
+            continue
+        if 0 in one.y_shape or offered.why_not(wgmma, one, HOPPER) is not None:
+            continue
+        found = [each for name, each in candidates(one).items() if "_split" not in name]
+        chosen = random.choice(found)
+        modelled(one, chosen, attributes, numbers)
+        forms.add(chosen.name.split("wgmma_")[1].split("_", 1)[-1])
+        done += 1
+    assert forms >= {"direct", "128x256"}
+
+
+def random_strips(random: Random) -> tuple[Ints, Ints, Ints, dict[str, Any]]:
+    """Shapes of x and w, strides of x, attributes: rows of more than one piece and of less, and not in whole ones."""
+    rank = random.choice((1, 2, 2, 2, 3))
+    group, channels = random.choice((1, 1, 2)), random.choice((5, 40, 64, 70, 128))
+    width = random.choice((1, 7, 16, 17, 63, 64, 65, 90, 130, 270))
+    spatial = [*(random.randint(1, (0, 0, 19, 5)[rank]) for _ in range(rank - 1)), width]
+    taps, dilations = ([random.choice((1, 2, 3, 3)) for _ in range(rank)] for _ in range(2))
+    strides = [*(random.choice((1, 1, 2)) for _ in range(rank - 1)), 1]
+    pads = [random.randint(0, 3) for _ in range(2 * rank)]
+    if random.random() < 0.25:
+        taps, pads, strides = [1] * rank, [0] * (2 * rank), [1] * rank
+    x = (random.choice((1, 1, 2)), channels * group, *spatial)
+    more = random.choice((0, 0, 8)) + -width % 8  # behind each row
+    x_strides = contiguous_strides((*x[:-1], width + more)) if width % 8 or random.random() < 0.3 else ()
+    attributes: dict[str, Any] = {"group": group, "strides": strides, "dilations": dilations, "pads": pads}
+    return x, (random.choice((64, 65, 130)) * group, channels, *taps), x_strides, attributes
+
+
+def test_what_strips_hold_makes_conv() -> None:
+    """Of random problems one candidate each, in all forms, divided and not, by a model of the kernel."""
+    random, numbers, met = Random(4), np.random.default_rng(1), set()
+    done = 0
+    while done < 36:
+        x, w, x_strides, attributes = random_strips(random)
+        dtype, precision = random.choice((("float16", "ieee"),) * 3 + (("float32", "tf32"), ("float32", "3xtf32")))
+        layout = random.choice(("NCHW", "NHWC"))
+        strides = x_strides if layout == "NCHW" else ()
+        try:
+            one = problem(
+                "conv", x, w, dtype, precision=precision, layout=layout, x_strides=strides or None, **attributes
+            )
+        except ValueError:  # an output of negative size
+            continue
+        if 0 in one.y_shape or offered.why_not(wgmma, one, HOPPER) is not None:
+            continue
+        names = [name for name in candidates(one) if "_rows" in name or "_patches" in name]
+        found = [candidates(one)[name] for name in names if "_pixel_" not in name]
+        if not found:
+            continue
+        chosen = random.choice(found)
+        modelled(one, chosen, attributes, numbers)
+        launch = chosen.make().launches[-1]
+        strips = fields(launch)["strips"]
+        form = chosen.name.split("_wgmma_")[1].split("_", 1)[1]
+        met |= {
+            form,
+            (form.split("_")[0], strips["inner"] > 1),
+            ("long", strips["column_w"] > 0),
+            ("resident", strips["resident"]),
+            ("slices", launch.variant.arguments[-2]),
+            one.rank,
+            one.precision,
+        }
+        done += 1
+    assert met >= {("resident", 0), ("resident", 1), ("slices", "64"), ("slices", "128")}
+    assert met >= {"rows", "rows_split", "patches", "patches_split", "patches_direct"}
+    assert met >= {("rows", True), ("rows", False), ("long", True), ("long", False), 1, 2, 3, "tf32", "3xtf32"}
+
+
+def random_pixels(random: Random) -> tuple[str, Ints, Ints, Ints, dict[str, Any]]:
+    """The operator, shapes of x and w, strides of x, attributes: of Conv with strides along W too."""
+    x, w, x_strides, attributes = random_strips(random)
+    if random.random() < 0.25 and attributes["group"] == 1:
+        attributes["strides"] = [1] * len(attributes["strides"])
+        return "conv_transpose", x, (x[1], random.choice((64, 65)), *w[2:]), x_strides, attributes
+    attributes["strides"][-1] = random.choice((1, 1, 2, 3))
+    return "conv", x, w, x_strides, attributes
+
+
+def test_pixels_that_come_to_registers_make_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of random problems one candidate each, with runs of any length, by a model of the kernel."""
+    random, numbers, met = Random(5), np.random.default_rng(2), set()
+    runs = wgmma_pixels._RUNS
+    done = 0
+    while done < 60:
+        operator, x, w, x_strides, attributes = random_pixels(random)
+        precision, layout = random.choice(("tf32", "3xtf32")), random.choice(("NCHW", "NHWC"))
+        strides = x_strides if layout == "NCHW" else ()
+        options = {"precision": precision, "layout": layout, "x_strides": strides or None}
+        try:
+            one = problem(operator, x, w, "float32", **options, **attributes)
+        except ValueError:  # an output of negative size
+            continue
+        if not 0 < one.multiplications < 5 * 10**7 or offered.why_not(wgmma, one, HOPPER) is not None:
+            continue
+        monkeypatch.setattr(wgmma_pixels, "_RUNS", (random.choice(runs),))
+        found = [each for name, each in candidates(one).items() if "_pixel_" in name]
+        if not found:
+            continue
+        chosen = random.choice(found)
+        modelled(one, chosen, attributes, numbers)
+        strips = fields(chosen.make().launches[-1])["strips"]
+        form = chosen.name.split("_pixel_")[1]
+        met |= {
+            form,
+            operator,
+            precision,
+            one.rank,
+            ("run", strips["run"]),
+            ("group", one.group),
+            (form.split("_")[0], "long" if strips["column_w"] else "shared" if strips["inner_h"] > 1 else "apart"),
+            ("along W", strips["inner_w"] > 1, attributes["strides"][-1]),
+        }
+        done += 1
+    assert met >= {"rows", "rows_split", "patches_direct", "patches_direct_split"}
+    assert met >= {"conv", "conv_transpose", "tf32", "3xtf32", 1, 2, 3, ("group", 2)}
+    assert met >= {("run", run) for run in runs}
+    assert met >= set(product(("rows", "patches"), ("long", "shared", "apart")))
+    assert met >= {("along W", True, 1), ("along W", True, 2), ("along W", True, 3), ("along W", False, 1)}
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    [
+        ((2, 64, 6, 20), (64, 64, 1, 1), {}),  # one row of 120 pixels an image
+        ((1, 70, 3, 4, 18), (70, 70, 1, 1, 1), {}),
+        ((2, 70, 9, 16), (70, 70, 3, 3), {"pads": [1, 0, 2, 1], "dilations": [2, 1]}),
+        ((1, 128, 3, 80), (64, 128, 1, 5), {"pads": [0, 4, 0, 4]}),
+        ((1, 64, 3, 80), (64, 64, 3, 1), {}),  # a single row of the output
+        ((1, 64, 21, 72), (64, 64, 7, 1), {"pads": [3, 0, 3, 0]}),  # more taps than share
+        ((1, 64, 9, 72), (64, 64, 3, 3), {"strides": [2, 1]}),
+        ((1, 64, 5, 6, 72), (64, 64, 3, 1, 2), {"strides": [2, 3, 1], "pads": [1] * 6}),
+        ((2, 128, 600), (256, 64, 3), {"group": 2, "pads": [1, 0]}),
+        ((1, 64, 3, 4, 8), (64, 64, 2, 2, 3), {"pads": [1] * 6}),
+    ],
+)
+def test_every_kernel_reads_rows_as_they_are(x: Ints, w: Ints, attributes: dict[str, Any]) -> None:
+    one = problem("conv", x, w, **attributes)
+    found = [each for name, each in candidates(one).items() if "_rows" in name and "_split" not in name]
+    assert len(found) == (3 if 0 < w[1] % 64 <= 32 else 2)  # one with slices of 32 channels
+    for candidate in found:
+        modelled(one, candidate, attributes, np.random.default_rng(1))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    [
+        ((2, 64, 6, 16), (64, 64, 1, 1), {}),
+        ((2, 70, 9, 16), (70, 70, 3, 3), {"pads": [1, 0, 2, 1], "dilations": [2, 1]}),
+        ((1, 40, 3, 5, 24), (40, 65, 2, 3, 2), {"pads": [1, 0, 0, 1, 2, 0]}),
+        ((2, 128, 600), (128, 65, 3), {"group": 2, "pads": [1, 0]}),
+        ((1, 64, 9, 64), (64, 64, 2, 2), {"pads": [3, 2, 1, 0]}),  # more padding than taps reach
+    ],
+)
+@pytest.mark.parametrize(("layout", "precision"), [("NCHW", "ieee"), ("NHWC", "ieee"), ("NCHW", "3xtf32")])
+def test_a_transposed_conv_of_stride_one_has_its_taps_backwards(
+    x: Ints, w: Ints, attributes: dict[str, Any], layout: str, precision: str
+) -> None:
+    dtype = "float16" if precision == "ieee" else "float32"
+    one = problem("conv_transpose", x, w, dtype, precision=precision, layout=layout, **attributes)
+    found = {name: each for name, each in candidates(one).items() if "_rows" in name or "_patches" in name}
+    tall = len(x) > 3 and w[-2] > 1
+    assert any("_rows" in name for name in found) == (layout == "NCHW")
+    assert any("_patches" in name for name in found) == tall
+    for candidate in found.values():
+        modelled(one, candidate, attributes, np.random.default_rng(2))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("piece_h", 2),
+        ("column_h", 2),
+        ("shift", 8192),
+        ("columns", 63),
+        ("rows", 3),
+        ("extent", (1, 2, 2)),
+        ("inner", 1),
+    ],
+)
+def test_wrong_strips_show(field: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, attributes = wgmma_strips.of, {"pads": [1, 2, 1, 0], "dilations": [2, 1]}
+    one = problem("conv", (1, 64, 9, 72), (64, 64, 2, 3), **attributes)
+    monkeypatch.setattr(wgmma_strips, "of", lambda *args: replace(real(*args), **{field: wrong}))
+    rows = next(tile for tile in wgmma_tiles.STRIPS if tile.rows)
+    candidate = candidates(one)[f"conv_float16_3d_wgmma_{rows.block_m}x{rows.block_n}_rows"]
+    with pytest.raises(AssertionError):
+        modelled(one, candidate, attributes, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("extent", (1, 1, 1)),
+        ("rows", 3),
+        ("columns", 31),
+        ("inner_h", 1),
+        ("inner_w", 2),
+        ("piece_bytes", 2560),
+        ("piece_h", 2),
+        ("piece_w", 1),
+        ("run", 16),
+        ("column_h", 2),
+        ("column_w", 1),
+        ("place_run", 2560),
+        ("place_column", 4),
+        ("shift_h", 5120),
+        ("shift_w", 8),
+        ("pitch", 144),
+        ("stages", 4),
+        ("bytes", 30720),
+        ("box", (1, 88)),
+    ],
+)
+def test_wrong_strips_of_pixels_show(field: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of runs of 32 outputs along W, two inputs apart."""
+    real, attributes = wgmma_pixels.of, {"pads": [1, 2, 1, 0], "dilations": [2, 1], "strides": [1, 2]}
+    one = problem("conv", (1, 32, 7, 72), (64, 32, 2, 3), "float32", precision="tf32", **attributes)
+    name = "conv_float32_3d_tf32_wgmma_128x128_pixel_rows"
+    monkeypatch.setattr(wgmma_pixels, "_RUNS", (32,))
+    modelled(one, candidates(one)[name], attributes, np.random.default_rng(0))
+    assert getattr(next(iter(real(sources.Source(one, "rows", True).seen, wgmma_tiles.PIXELS[0]))), field) != wrong
+
+    def changed(*args: Any) -> Iterator[Any]:
+        yield from (replace(strips, **{field: wrong}) for strips in real(*args))
+
+    monkeypatch.setattr(wgmma_pixels, "of", changed)
+    with pytest.raises(AssertionError):
+        modelled(one, candidates(one)[name], attributes, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(0, 1), (0, -1), (-1, 0)])
+def test_a_wrong_corner_shows(lower: int, upper: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sources.windows
+    one = problem("conv", (2, 64, 9, 8), (64, 64, 3, 3), pads=[1, 0, 2, 1])
+
+    def wrong(of: Problem) -> Iterator[Any]:
+        yield from (replace(one, lower=one.lower + lower, upper=one.upper + upper) for one in real(of))
+
+    monkeypatch.setattr(sources, "windows", wrong)
+    with pytest.raises(AssertionError):
+        modelled(one, candidates(one)["conv_float16_3d_wgmma_64x256"], {"pads": [1, 0, 2, 1]}, np.random.default_rng(0))
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("operator", "x", "w", "more", "why"),
+    [
+        (
+            "conv",
+            (1, 64, 9, 9),
+            (31, 64, 3, 3),
+            {},
+            "it takes 32 output channels at least, half of a tile, a group has 31",
+        ),
+        ("conv", (1, 64, 9, 9), (62, 32, 3, 3), {"group": 2}, "a group has 31"),
+        ("conv", (1, 64, 0, 9), (64, 64, 1, 3), {"pads": [1, 0, 1, 0]}, "there is no input to fetch"),
+        ("conv", (1, 64, 40, 9), (64, 64, 1, 3), {"strides": [9, 1]}, "strides up to 8 alone can be fetched, not 9"),
+        ("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 3), {"strides": [6, 6]}, "36 phases are more than 32"),
+        ("conv", (1, 64, 300, 9), (64, 64, 2, 3), {"dilations": [255, 1]}, "reach 255 elements far, on 2 axes 254"),
+        (
+            "conv",
+            (1, 64, 9, 9, 9),
+            (64, 64, 32, 1, 1),
+            {"pads": [15, 0, 0, 16, 0, 0]},
+            "reach 31 elements far, on 3 axes",
+        ),
+        ("conv", (1, 64, 9), (64, 64, 2), {"dilations": [65535], "pads": [32768, 32768]}, "taps reach 65535"),
+        ("conv", (1, 64, 9, 9), (64, 64, 3, 3), {"pads": [0, 129, 0, 0]}, "begin -129 or end 0 elements beside x"),
+        ("conv", (1, 64, 9, 9, 9), (64, 64, 1, 1, 1), {"pads": [0] * 5 + [16]}, "begin 0 or end 16 elements beside x"),
+        ("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 140), {}, "begin -139 or end"),
+    ],
+)
+def test_what_tma_does_not_take_is_refused_with_a_reason(
+    operator: str, x: Ints, w: Ints, more: dict[str, Any], why: str
+) -> None:
+    one = problem(operator, x, w, **more)
+    assert not candidates(one)
+    assert why in str(offered.why_not(wgmma, one, HOPPER))
+    assert why in str(offered.refused(wgmma, one, HOPPER))
+
+
+@pytest.mark.parametrize(
+    ("operator", "x", "w", "more"),
+    [
+        ("conv", (1, 64, 9, 9), (32, 64, 3, 3), {}),
+        ("conv", (1, 64, 40, 9), (64, 64, 1, 3), {"strides": [8, 1]}),
+        ("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 3), {"strides": [4, 8]}),
+        ("conv", (1, 64, 300, 9), (64, 64, 2, 3), {"dilations": [254, 1], "pads": [0, 0, 127, 0]}),
+        ("conv", (1, 64, 9, 9), (64, 64, 3, 3), {"pads": [0, 128, 0, 0]}),
+        ("conv", (1, 64, 9, 9, 9), (64, 64, 1, 1, 1), {"pads": [0] * 5 + [15]}),
+        ("conv", (1, 64, 9), (64, 64, 2), {"dilations": [65534], "pads": [32768, 32767]}),
+    ],
+)
+def test_what_is_just_within_the_limits_is_taken(operator: str, x: Ints, w: Ints, more: dict[str, Any]) -> None:
+    found = candidates(problem(operator, x, w, **more))
+    assert found
+    for candidate in found.values():
+        for tensor_map in candidate.make().launches[-1].maps:
+            tma_model.check(tensor_map)
+
+
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+def test_the_reach_of_taps_is_what_they_meet(operator: str) -> None:
+    """Of the first column of every phase, by trying all taps."""
+    tried = 0
+    for kernel, stride, dilation, pad in product((1, 2, 3, 5), (1, 2, 3, 4, 6), (1, 2, 3, 4), (0, 1, 2)):
+        attributes = {"strides": [stride], "dilations": [dilation], "pads": [pad, 0]}
+        one = problem(operator, (1, 32, 40), (32, 32, kernel), **attributes)
+        if one.phases:
+            reached = [place + pad - tap * dilation for place in range(one.phases[0]) for tap in range(kernel)]
+            met = [place // stride for place in reached if place % stride == 0]
+        else:
+            met = [tap * dilation - pad for tap in range(kernel)]
+        assert sources._taps(one, 0) == (min(met, default=0), max(met, default=0)), attributes
+        tried += bool(one.phases)
+    assert (tried > 100) == (operator == "conv_transpose")
+
+
+def test_copies_of_too_many_elements_are_refused() -> None:
+    one = problem("conv", (2, 1, 2**13, 2**14), (64, 1, 3, 3), strides=[8, 8])
+    assert "a copy of x or w would have 2**31 elements" in str(offered.why_not(wgmma, one, HOPPER))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "elements"),
+    [
+        ((2, 64, 30, 20), (32, 64, 1, 1), 2 * 64 * 30 * 20),  # of x
+        ((1, 64, 4, 4), (256, 64, 3, 3), 256 * 64 * 9),  # of w
+    ],
+)
+def test_copies_have_no_more_elements_than_32_bits_count(
+    x: Ints, w: Ints, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = problem("conv", x, w)
+    monkeypatch.setattr(sources, "_MOST_ELEMENTS", elements)
+    assert sources.refusal(one) is None
+    monkeypatch.setattr(sources, "_MOST_ELEMENTS", elements - 1)
+    assert "a copy of x or w would have" in str(sources.refusal(one))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "found"),
+    [
+        ((64, 6, 5, 2), (64, 384, 1920), (128, 768, 3840)),
+        ((64, 6, 5, 2), (72, 432, 2160), (144, 864, 4320)),  # with a gap of 16 bytes
+        ((64, 6, 5, 2), (68, 408, 2040), None),  # and of 8
+        ((64, 6, 5, 2), (56, 384, 1920), None),  # pixels that overlap
+        ((64, 6, 5, 2), (64, 384, 2000), None),  # no multiple of the stride before
+        ((64, 6, 5, 2), (384, 64, 1920), None),
+        ((64, 6, 5, 2), (64, 384, 0), None),
+        ((64, 6, 5, 2), (64, -384, 1920), None),
+        ((64, 6, 5, 1), (64, 384, 7), (128, 768, 768 * 5)),  # of a single image: that behind all its rows
+        ((64, 6, 1, 2), (64, 7, 384), (128, 768, 768)),
+        ((64, 1, 5, 2), (7, 64, 320), (128, 128, 640)),
+        ((64, 1, 1, 1), (0, 0, 0), (128, 128, 128)),
+        ((60, 1, 1, 1), (0, 0, 0), (128, 128, 128)),  # 120 bytes, in whole 16
+    ],
+)
+def test_each_stride_of_a_map_is_a_multiple_of_the_one_before(sizes: Ints, strides: Ints, found: Ints | None) -> None:
+    assert sources._strides(sizes, strides, 2) == found
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "group", "w_strides", "whole"),
+    [
+        (64, (1, 1), 1, None, True),
+        (72, (1, 1), 1, None, True),
+        (68, (1, 1), 1, None, False),  # rows of 136 bytes
+        (64, (3, 3), 1, (576, 1, 192, 64), True),  # taps side by side, of whole slices of channels
+        (64, (3, 3), 1, None, False),
+        (96, (3, 3), 1, (864, 1, 288, 96), False),  # one and a half
+        (64, (3, 3), 1, (640, 1, 192, 64), True),  # with a gap between filters
+        (64, (3, 3), 1, (768, 1, 256, 64), False),  # and between rows
+        (64, (1, 1), 2, None, True),
+        (64, (1, 1), 2, (72, 1, 1, 1), True),
+        (64, (1, 1), 1, (64, 2, 1, 1), False),
+    ],
+)
+def test_w_is_read_as_it_is_where_rows_are_whole(
+    channels: int, kernel: Ints, group: int, w_strides: Ints | None, whole: bool
+) -> None:
+    one = problem("conv", (1, group * channels, 9, 9), (64, channels, *kernel), group=group, w_strides=w_strides)
+    assert sources._w_as_it_is(one, 128) is whole
+    assert not sources._w_as_it_is(replace(one, dtype="float32", precision="tf32"), 128)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "more", "why"),
+    [
+        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}, "the 40 channels of a group are not whole slices of 64"),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}, "the stride along its rows is 2"),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"layout": "NHWC"}, "its rows have no pixels side by side"),
+        ((2, 64, 9, 15), (64, 64, 3, 3), {}, "its rows are not 16 bytes, or a multiple of that, apart"),
+        ((2, 64, 8, 15), (64, 64, 1, 1), {}, None),  # all 120 pixels are a row
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [2, 1]}, None),
+    ],
+)
+def test_why_rows_are_not_fetched(x: Ints, w: Ints, more: dict[str, Any], why: str | None) -> None:
+    assert sources.no_rows(problem("conv", x, w, **more), 128) == why
+
+
+def test_other_devices_and_types_have_none_and_nothing_is_said() -> None:
+    x, w = (1, 64, 9, 9), (64, 64, 3, 3)
+    assert not candidates(problem("conv", x, w), representative("sm_80").limits)
+    for one, architecture in (
+        (problem("conv", x, w), "sm_80"),
+        (problem("conv", x, w, "float32"), "sm_90a"),
+        (problem("conv", x, w, "float64"), "sm_90a"),
+    ):
+        limits = representative(architecture).limits
+        assert offered.refused(wgmma, one, limits).plain
+        assert offered.why_not(wgmma, one, limits) is not None
+
+
+def test_a_device_with_little_shared_memory_has_the_tiles_that_fit() -> None:
+    one = problem("conv", (1, 64, 99, 99), (64, 64, 3, 3))
+    limits = Limits("sm_90a", 132, 213 * 1024, 228 * 1024)
+    assert {name.removesuffix("_split").rpartition("_")[2] for name in candidates(one, limits)} == {"128x256"}
+    limits = Limits("sm_90a", 132, 99 * 1024, 100 * 1024)
+    assert not candidates(one, limits)
+    assert "bytes of shared memory, there are 101376" in str(offered.refused(wgmma, one, limits))
+
+
+# ---------------------------------------------------------------- plans
+
+
+def made(one: Problem, name: str, limits: Limits = HOPPER) -> Plan:
+    return candidates(one, limits)[name].make()
+
+
+def roles(plan: Plan) -> list[list[str]]:
+    return [sorted(role for role, _ in launch.pointers) for launch in plan.launches]
+
+
+def test_the_structs_of_a_small_conv() -> None:
+    """By hand: x (2, 2 * 72, 5, 7) with channels filled up to 128, w (2 * 130, 72, 2, 3), y (2, 260, 4, 3)."""
+    attributes: dict[str, Any] = {"group": 2, "strides": [1, 3], "dilations": [2, 1], "pads": [1, 0, 0, 2]}
+    one = problem("conv", (2, 144, 5, 7), (260, 72, 2, 3), **attributes)
+    plan = made(one, "conv_float16_3d_wgmma_128x256")
+    struct = fields(plan.launches[-1])
+    assert struct["loading"] == {
+        "axes": 2,
+        "lower": [0, -1, 0],
+        "channel_slices": 2,
+        "parts": 1,
+        "x_group": 128,
+        "x_part": 128,
+    }
+    assert struct["splits"] == {"workspace": 0, "count": 1, "whole": 4, "ticket_bytes": 0, "part": 0}
+    assert struct["items"] == 4
+    common = struct["problem"]["common"]
+    assert {name: common[name] for name in ("channels", "filters", "pixels", "pitch", "m_tiles", "n_tiles")} == {
+        "channels": 72,
+        "filters": 130,
+        "pixels": 24,
+        "pitch": 6 * 128,
+        "m_tiles": 2,
+        "n_tiles": 1,
+    }
+    assert struct["problem"]["taps"]["row"] == [6 * 128, 3 * 128, 128]
+    x_map, w_map = plan.launches[-1].maps
+    assert (x_map.role, x_map.member, x_map.sizes, x_map.steps) == ("x_last", "x_map", (256, 7, 5, 2), (1, 3, 1, 1))
+    assert x_map.strides == (512, 7 * 512, 35 * 512)
+    # Columns begin at -1 .. 2 along H (4 of them, the last tap 2 further), at 0, 3, 6 along W.
+    assert (x_map.lower, x_map.upper, x_map.channels, x_map.pixels) == ((0, -1), (0, -2), 64, 256)
+    assert (w_map.role, w_map.member, w_map.sizes) == ("packed", "w_map", (768, 130, 2))
+    assert (w_map.strides, w_map.box) == ((1536, 130 * 1536), (64, 128, 1))
+    assert plan.launches[-1].grid == (4, 1, 1)
+    assert [space[::2] for space in plan.spaces] == [("packed", 2 * 130 * 1536), ("x_last", 2 * 35 * 512)]
+    assert roles(plan) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
+    assert (plan.alignment, plan.otherwise) == ((), None)
+
+
+def test_shared_memory_is_what_the_kernel_lays_out() -> None:
+    """Slices of 128 bytes, 8 pieces of 16 x 40 floats, two barriers a stage, 16 bytes; then the taps of all phases."""
+    conv = problem("conv", (1, 64, 9, 9), (64, 64, 3, 3))
+    transposed = problem("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 3), strides=[2, 2])
+    assert wgmma_tiles.shared_bytes(conv, Tile(64, 256, 5, turns=True)) == 5 * 320 * 128 + 20480 + 80 + 16 <= 232448
+    taps = 9 * 4 + 3 * 12 + 6 * 4  # start, advance, row; count; first_row, rows, limit, y_first
+    others = 4 * 384 * 128 + 20480 + 64 + 16
+    assert wgmma_tiles.shared_bytes(transposed, Tile(128, 256, 4, turns=False)) == others + 4 * taps
+
+
+@pytest.mark.parametrize(
+    ("number", "count"),
+    [
+        (0, 98304 + 6 * 128 * 128 + 20480 + 16 * (6 + 3) + 16),
+        (1, 131072 + 9 * 64 * 128 + 20480 + 16 * (9 + 4) + 16),
+        (2, 110592 + 12 * 64 * 128 + 20480 + 16 * (12 + 3) + 16),
+        (3, 98304 + 27 * 64 * 64 + 20480 + 16 * (27 + 6) + 16),
+        (4, 98304 + 27 * 64 * 64 + 20480 + 16 * (27 + 6) + 16),
+    ],
+)
+def test_shared_memory_of_strips(number: int, count: int) -> None:
+    """Strips, weights, 8 pieces of 16 x 40 floats, two barriers for each stage of both, 16 bytes."""
+    one = problem("conv", (1, 64, 9, 9), (64, 64, 3, 3))
+    assert wgmma_tiles.shared_bytes(one, wgmma_tiles.STRIPS[number]) == count <= 232448
+
+
+@pytest.mark.parametrize(
+    ("number", "weights", "most"),
+    [
+        (0, 6 * 128 * 128, 8),
+        (1, 6 * 128 * 128, 8),
+        (2, 12 * 64 * 128, 4),
+        (3, 12 * 64 * 128, 4),
+    ],
+)
+def test_shared_memory_of_strips_of_pixels(number: int, weights: int, most: int) -> None:
+    """Strips, weights, two barriers for each stage of both, 16 bytes: sums go to y straight from registers."""
+    one = problem("conv", (1, 64, 9, 9), (64, 64, 3, 3), "float32", precision="tf32")
+    tile = wgmma_tiles.PIXELS[number]
+    count = 131072 + weights + 16 * (tile.stages + most) + 16
+    assert wgmma_tiles.shared_bytes(one, tile) == count <= 232448
+
+
+# ---------------------------------------------------------------- strips
+
+
+def strips_of(one: Problem, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = fields(made(one, name).launches[-1])["strips"]
+    return found
+
+
+def test_the_structs_of_rows() -> None:
+    """By hand: x (2, 128, 9, 72), w (130, 128, 3, 2), y (2, 130, 7, 73): 2 x 2 tiles of 4 rows and of 64 columns."""
+    one = problem("conv", (2, 128, 9, 72), (130, 128, 3, 2), pads=[0, 1, 2, 1], dilations=[2, 1])
+    plan = made(one, "conv_float16_3d_wgmma_64x256_rows")
+    struct = fields(plan.launches[-1])
+    assert struct["strips"] == {
+        "extent": [1, 2, 2],
+        "rows": 4,
+        "columns": 64,
+        "taps": [1, 1, 2],
+        "inner": 3,
+        "pieces": 8,
+        "piece_h": 1,
+        "piece_w": 0,
+        "column_h": 1,
+        "column_w": 0,
+        "shift": 2 * 8192,
+        "stages": 2,
+        "bytes": 8 * 8192,
+        "resident": 0,
+    }
+    common = struct["problem"]["common"]
+    assert (common["m_tiles"], common["n_tiles"], common["pixels"], struct["items"]) == (3, 8, 2 * 7 * 73, 24)
+    assert struct["loading"]["x_group"] == 128
+    x_map, w_map = plan.launches[-1].maps
+    assert (x_map.role, x_map.member, x_map.sizes, x_map.box) == ("x", "x_map", (72, 9, 1, 128, 2), (64, 1, 1, 64, 1))
+    assert x_map.strides == (144, 1296, 1296, 128 * 1296)
+    assert (w_map.role, w_map.member, w_map.box) == ("packed", "w_map", (64, 64, 1))
+    assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
+    assert plan.bytes_of("x_last") == 0
+
+
+def test_the_structs_of_patches() -> None:
+    """By hand: x (2, 40, 9, 71), w (64, 40, 3, 2), y (2, 64, 9, 72): a tile has 16 rows of 16 columns."""
+    one = problem("conv", (2, 40, 9, 71), (64, 40, 3, 2), pads=[1, 1, 1, 1])
+    plan = made(one, "conv_float16_3d_wgmma_64x256_patches")
+    struct = fields(plan.launches[-1])
+    assert struct["strips"] == {
+        "extent": [1, 1, 5],
+        "rows": 16,
+        "columns": 16,
+        "taps": [1, 1, 2],
+        "inner": 3,
+        "pieces": 1,
+        "piece_h": 0,
+        "piece_w": 0,
+        "column_h": 1,
+        "column_w": 0,
+        "shift": 2048,
+        "stages": 3,
+        "bytes": 18 * 2048,
+        "resident": 1,
+    }
+    assert (struct["problem"]["common"]["n_tiles"], struct["items"]) == (10, 10)
+    x_map = plan.launches[-1].maps[0]
+    assert (x_map.role, x_map.sizes, x_map.box) == ("x_last", (40, 71, 9, 1, 2), (64, 16, 18, 1, 1))
+    assert x_map.strides == (80, 71 * 80, 639 * 80, 639 * 80)
+    assert roles(plan) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
+    why = "since its rows are not 16 bytes, or a multiple of that, apart"
+    assert f"x is copied first, with its channels side by side, {why}; 3 taps along H share patches" in plan.reasons
+    assert "each block fetches its weights once: all tiles have the same, and there is room for them" in plan.reasons
+
+
+def test_pixels_behind_each_other_are_one_row() -> None:
+    one = problem("conv", (2, 64, 6, 20), (64, 64, 1, 1))
+    plan = made(one, "conv_float16_3d_wgmma_128x256_rows")
+    found = strips_of(one, "conv_float16_3d_wgmma_128x256_rows")
+    assert (found["extent"], found["rows"], found["columns"]) == ([1, 1, 1], 1, 256)
+    steps = [found[name] for name in ("pieces", "piece_h", "piece_w", "column_h", "column_w")]
+    assert steps == [4, 0, 64, 0, 64]
+    assert (found["inner"], found["shift"], found["stages"], found["bytes"]) == (1, 0, 3, 32768)
+    assert plan.launches[-1].maps[0].sizes == (120, 1, 1, 64, 2)
+    assert "x is fetched as it is: 64 pixels of its rows at once" in plan.reasons
+    for more in ({"strides": [2, 1], "pads": [0, 0, 5, 0]}, {"x_strides": (64 * 6 * 32, 6 * 32, 32, 1)}):
+        apart = strips_of(problem("conv", (2, 64, 6, 24), (64, 64, 1, 1), **more), "conv_float16_3d_wgmma_128x256_rows")
+        assert (apart["rows"], apart["columns"]) == (4, 64)
+
+
+def test_taps_have_rows_of_their_own_where_all_do_not_fit() -> None:
+    for kernel, dilation, inner, stages in ((3, 1, 3, 2), (3, 2, 1, 3), (4, 1, 1, 3)):
+        one = problem("conv", (1, 64, 30, 64), (64, 64, kernel, 3), dilations=[dilation, 1])
+        found = strips_of(one, "conv_float16_3d_wgmma_128x256_rows")
+        assert (found["inner"], found["stages"], found["taps"]) == (inner, stages, [1, kernel // inner, 3])
+    far = problem("conv", (1, 64, 90, 64), (64, 64, 3, 3), dilations=[20, 1])
+    assert not any("_patches" in name for name in candidates(far))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "more"),
+    [
+        ((2, 64, 9, 15), (64, 64, 3, 3), {}),  # rows of 30 bytes
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"layout": "NHWC"}),
+        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}),  # a slice would meet two groups
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (0, 144, 16, 1)}),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 144, 144, -16, 1)}),
+    ],
+)
+def test_other_rows_are_copied(x: Ints, w: Ints, more: dict[str, Any]) -> None:
+    found = candidates(problem("conv", x, w, **more))
+    assert found
+    assert not any("_rows" in name for name in found)
+
+
+def test_columns_that_do_not_exist_count_too() -> None:
+    for images, rows in ((2**22, True), (2**23, False)):  # of each tile one column exists: 2**31 of 2**23 tiles
+        found = candidates(problem("conv", (images, 1, 2, 8), (64, 1, 2, 8)))
+        assert ("conv_float16_3d_wgmma_64x256_rows" in found) == any("_rows" in name for name in found) == rows
+        if rows:
+            assert fields(found["conv_float16_3d_wgmma_64x256_rows"].make().launches[-1])["items"] == images
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "more"),
+    [
+        ((2, 64, 9, 15), (64, 64, 1, 3), {}),
+        ((2, 64, 9, 15), (64, 64, 3, 3), {"strides": [2, 1]}),
+        ((2, 64, 9, 15), (64, 64, 3, 3), {"strides": [1, 2]}),
+        ((2, 64, 90), (64, 64, 3), {}),
+    ],
+)
+def test_patches_are_for_taps_that_share_them(x: Ints, w: Ints, more: dict[str, Any]) -> None:
+    assert not any("_patches" in name for name in candidates(problem("conv", x, w, **more)))
+    strided = problem("conv_transpose", x, w, strides=[2] * (len(x) - 2))
+    assert not any("_patches" in name for name in candidates(strided))
+
+
+@pytest.mark.parametrize(("layout", "name"), [("NCHW", "rows"), ("NHWC", "patches_direct")])
+def test_strips_at_other_addresses_are_copied(layout: str, name: str) -> None:
+    one = problem("conv", (2, 72, 30, 32), (128, 72, 3, 3), layout=layout)
+    plan = made(one, f"conv_float16_3d_wgmma_64x256_{name}")
+    assert plan.alignment == (("x", 16),)
+    assert plan.otherwise is not None
+    other = plan.otherwise()
+    assert roles(other) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
+    assert (other.alignment, other.kernel, other.problem) == ((), "conv_float16_3d_wgmma_64x256", one)
+    assert other.launches[-1].variant.name == "conv_float16_3d_wgmma_64x256"
+    assert other.launches[0] == plan.launches[0]  # weights packed for one serve the other
+    single = problem("conv", (2, 72, 30, 32), (128, 72, 1, 1))
+    flat = made(single, "conv_float16_3d_wgmma_64x256_rows").otherwise
+    assert flat is not None
+    assert flat().problem == single
+
+
+# ---------------------------------------------------------------- strips of pixels
+
+
+def pixels_of(
+    one: Problem, kernel: str, run: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Plan, dict[str, Any], dict[str, Any]]:
+    """The plan of a kernel with runs of so many columns, its struct and that of its strips."""
+    monkeypatch.setattr(wgmma_pixels, "_RUNS", (run,))
+    plan = made(one, f"conv_float32_3d_tf32_wgmma_{kernel}")
+    struct = fields(plan.launches[-1])
+    return plan, struct, struct["strips"]
+
+
+@pytest.mark.parametrize(("precision", "parts"), [("tf32", 1), ("3xtf32", 2)])
+def test_the_structs_of_rows_of_pixels(precision: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: x (2, 64, 9, 36), w (130, 64, 3, 2), y (2, 130, 7, 37): 1 x 2 tiles of 8 rows of 32 columns.
+
+    A tile meets 12 rows of 33 inputs; 40 of them, 160 bytes, bring four channels of eight pixels to different banks.
+    """
+    attributes: dict[str, Any] = {"pads": [0, 1, 2, 1], "dilations": [2, 1]}
+    one = problem("conv", (2, 64, 9, 36), (130, 64, 3, 2), "float32", precision=precision, **attributes)
+    plan, struct, strips = pixels_of(one, "64x256_pixel_rows", 32, monkeypatch)
+    assert strips == {
+        "extent": [1, 1, 2],
+        "rows": 8,
+        "columns": 32,
+        "taps": [1, 1, 1],
+        "inner_h": 3,
+        "inner_w": 2,
+        "pieces": 12,
+        "piece_bytes": 40 * 4 * 32,
+        "piece_h": 1,
+        "piece_w": 0,
+        "run": 32,
+        "column_h": 1,
+        "column_w": 0,
+        "place_run": 5120,
+        "place_column": 4,
+        "shift_h": 2 * 5120,
+        "shift_w": 4,
+        "pitch": 160,
+        "stages": 2,
+        "bytes": 12 * 5120,
+    }
+    common = struct["problem"]["common"]
+    assert (common["m_tiles"], common["n_tiles"], struct["items"]) == (3, 4, 12)
+    loading = struct["loading"]
+    assert [loading[name] for name in ("channel_slices", "parts", "x_group")] == [2, parts, 64]
+    x_map, w_map = plan.launches[-1].maps
+    assert (x_map.role, x_map.member, x_map.sizes, x_map.box) == ("x", "x_map", (36, 9, 1, 64, 2), (40, 1, 1, 32, 1))
+    assert (x_map.strides, x_map.swizzle) == ((144, 1296, 1296, 64 * 1296), 0)
+    assert (w_map.role, w_map.member, w_map.sizes, w_map.box) == ("packed", "w_map", (384, 130, parts), (32, 64, 1))
+    assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
+    assert (plan.bytes_of("x_last"), plan.bytes_of("packed")) == (0, 384 * 130 * 4 * parts)
+    assert "x is fetched as it is: 40 pixels of its rows at once; 6 taps along H and W share them" in plan.reasons
+
+
+def test_the_structs_of_patches_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: x (2, 40, 9, 20), w (64, 40, 3, 2), y (2, 64, 5, 21): 1 x 2 tiles of 8 rows of 16 columns.
+
+    A tile meets 17 rows of 17 inputs; with 24 a patch is of whole patterns of eight pixels.
+    """
+    attributes: dict[str, Any] = {"pads": [1, 1, 1, 1], "strides": [2, 1]}
+    one = problem("conv", (2, 40, 9, 20), (64, 40, 3, 2), "float32", precision="tf32", layout="NHWC", **attributes)
+    plan, struct, strips = pixels_of(one, "128x128_pixel_patches_direct", 16, monkeypatch)
+    assert strips == {
+        "extent": [1, 1, 2],
+        "rows": 8,
+        "columns": 16,
+        "taps": [1, 1, 1],
+        "inner_h": 3,
+        "inner_w": 2,
+        "pieces": 1,
+        "piece_bytes": 17 * 24 * 128,
+        "piece_h": 0,
+        "piece_w": 0,
+        "run": 16,
+        "column_h": 1,
+        "column_w": 0,
+        "place_run": 2 * 24 * 128,
+        "place_column": 128,
+        "shift_h": 24 * 128,
+        "shift_w": 128,
+        "pitch": 0,
+        "stages": 2,
+        "bytes": 17 * 24 * 128,
+    }
+    assert (struct["problem"]["common"]["n_tiles"], struct["items"]) == (4, 4)
+    x_map = plan.launches[-1].maps[0]
+    assert (x_map.role, x_map.sizes, x_map.box) == ("x", (40, 20, 9, 1, 2), (32, 24, 17, 1, 1))
+    assert (x_map.strides, x_map.swizzle) == ((160, 3200, 28800, 28800), 128)
+    assert "x is fetched as it is: its channels are side by side; 6 taps along H and W share patches" in plan.reasons
+
+
+def test_the_structs_of_one_row_of_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: x (2, 64, 600), w (64, 64, 3), y (2, 64, 300): 3 tiles of 128 columns, two runs each.
+
+    A run meets 129 inputs; 136 of them are 544 bytes, 32 more than a multiple of 128.
+    """
+    one = problem("conv", (2, 64, 600), (64, 64, 3), "float32", precision="tf32", strides=[2], pads=[1, 0])
+    _, _, strips = pixels_of(one, "128x128_pixel_rows", 64, monkeypatch)
+    assert [strips[name] for name in ("extent", "rows", "columns", "taps")] == [[1, 1, 3], 1, 128, [1, 1, 1]]
+    assert [strips[name] for name in ("inner_h", "inner_w", "run", "column_h", "column_w")] == [1, 3, 64, 0, 64]
+    pieces = ("pieces", "piece_bytes", "piece_h", "piece_w", "pitch", "stages", "bytes")
+    assert [strips[name] for name in pieces] == [2, 544 * 32, 0, 128, 544, 3, 2 * 544 * 32]
+    assert [strips[name] for name in ("place_run", "place_column", "shift_w")] == [544 * 32, 8, 4]
+
+
+@pytest.mark.parametrize(
+    ("dilations", "inner", "taps"),
+    [
+        ([1, 1], (3, 3), [1, 1, 1]),
+        ([40, 1], (1, 3), [1, 3, 1]),  # too many rows from the first tap to the last
+        ([40, 100], (1, 1), [1, 3, 3]),  # more inputs of a row than a box can have
+    ],
+)
+@pytest.mark.parametrize("form", ["pixel_rows", "pixel_patches_direct"])
+def test_taps_share_strips_as_far_as_there_is_room(
+    form: str, dilations: list[int], inner: tuple[int, int], taps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wgmma_pixels, "_RUNS", (32,))
+    layout = "NHWC" if "patches" in form else "NCHW"
+    more: dict[str, Any] = {"layout": layout, "dilations": dilations, "pads": [0, 100, 0, 100]}
+    one = problem("conv", (1, 64, 90, 304), (64, 64, 3, 3), "float32", precision="tf32", **more)
+    found = [each for name, each in candidates(one).items() if name.endswith(form)]
+    assert len(found) == 2
+    for candidate in found:
+        strips = fields(candidate.make().launches[-1])["strips"]
+        assert ((strips["inner_h"], strips["inner_w"]), strips["taps"]) == (inner, taps)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "more", "form"),
+    [
+        ((2, 64, 9, 15), (64, 64, 3, 3), {}, ""),  # rows of 60 bytes
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}, "rows"),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 9 * 20, 9 * 20, 20, 1)}, "rows"),
+        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}, ""),  # a slice would meet two groups
+        ((2, 64, 9, 16), (64, 32, 3, 3), {"group": 2}, "rows"),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (0, 144, 16, 1)}, ""),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 144, 144, -16, 1)}, ""),
+        ((2, 42, 9, 15), (64, 42, 3, 3), {"layout": "NHWC"}, ""),  # pixels of 168 bytes
+        ((2, 44, 9, 15), (64, 44, 3, 3), {"layout": "NHWC", "strides": [1, 3]}, "patches"),
+        ((2, 80, 9, 15), (128, 40, 3, 3), {"layout": "NHWC", "group": 2}, ""),
+    ],
+)
+def test_which_inputs_come_to_registers_as_they_are(x: Ints, w: Ints, more: dict[str, Any], form: str) -> None:
+    one = problem("conv", x, w, "float32", precision="3xtf32", **more)
+    found = candidates(one)
+    assert found
+    assert {name.split("_pixel_")[1].split("_")[0] for name in found if "_pixel_" in name} == (
+        {form} if form else set()
+    )
+    copied = next(name for name in found if "_pixel_" not in name and "_split" not in name)
+    assert found[copied].make().bytes_of("x_last") > 0
+
+
+def test_a_transposed_conv_with_a_stride_has_none() -> None:
+    one = problem("conv_transpose", (2, 64, 9, 16), (64, 64, 3, 3), "float32", precision="tf32", strides=[1, 2])
+    assert candidates(one)
+    assert not any("_pixel_" in name for name in candidates(one))
+
+
+@pytest.mark.parametrize(("layout", "name"), [("NCHW", "pixel_rows"), ("NHWC", "pixel_patches_direct")])
+def test_pixels_at_other_addresses_are_copied(layout: str, name: str) -> None:
+    one = problem("conv", (2, 72, 30, 32), (128, 72, 3, 3), "float32", precision="3xtf32", layout=layout)
+    kernel = "conv_float32_3d_tf32_wgmma_64x256"
+    plan = made(one, f"conv_float32_3d_tf32_wgmma_128x128_{name}")
+    assert plan.alignment == (("x", 16),)
+    assert plan.otherwise is not None
+    other = plan.otherwise()
+    assert roles(other) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
+    assert (other.alignment, other.otherwise, other.kernel, other.problem) == ((), None, kernel, one)
+    assert other.launches[-1].variant.name == kernel
+    assert other.launches[0] == plan.launches[0]  # weights packed for one serve the other
+
+
+def test_splits_divide_strips_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 12 slices of channels one strip each: parts of numbers share them."""
+    monkeypatch.setattr(wgmma_pixels, "_RUNS", (16,))
+    for precision in ("tf32", "3xtf32"):
+        one = problem("conv", (1, 384, 16, 16), (128, 384, 3, 3), "float32", precision=precision, pads=[1] * 4)
+        plan = made(one, "conv_float32_3d_tf32_wgmma_128x128_pixel_rows_split")
+        struct = fields(plan.launches[-1])
+        assert 1 < struct["splits"]["count"] <= 12
+        assert prod(struct["strips"]["taps"]) * struct["loading"]["channel_slices"] == 12
+        assert roles(plan)[0] == ["packed", "w", "workspace"]
+    few = problem("conv", (1, 32, 16, 16), (128, 32, 3, 1), "float32", precision="tf32", pads=[1, 0, 1, 0])
+    assert not any("_pixel_" in name and "_split" in name for name in candidates(few))
+
+
+def test_weights_stay_where_all_tiles_have_the_same() -> None:
+    """Rows of 64 x 256 have room for 9 slices of weights."""
+    name = "conv_float16_3d_wgmma_64x256_rows"
+    for w, group, resident in (
+        ((64, 64, 3, 3), 1, 1),
+        ((65, 64, 3, 3), 1, 0),  # two tiles of output channels
+        ((64, 64, 5, 2), 1, 0),  # ten slices
+        ((64, 65, 3, 2), 1, 0),  # twelve
+        ((128, 64, 3, 3), 2, 0),
+    ):
+        one = problem("conv", (2, w[1] * group, 30, 64), w, group=group)
+        assert strips_of(one, name)["resident"] == resident
+    deep = problem("conv", (1, 64, 30, 64), (64, 64, 3, 3))  # shares of K have other weights each
+    assert strips_of(deep, f"{name}_split")["resident"] == 0
+
+
+def test_splits_divide_strips() -> None:
+    """Of 6 x 3 x 3 slices taps along H share strips: 18 of these in splits, at most as many."""
+    one = problem("conv", (1, 384, 16, 16), (128, 384, 3, 3), pads=[1] * 4)
+    for name in ("128x256_rows", "64x256_patches"):
+        plan = made(one, f"conv_float16_3d_wgmma_{name}_split")
+        struct = fields(plan.launches[-1])
+        assert 1 < struct["splits"]["count"] <= 18
+        assert prod(struct["strips"]["taps"]) * struct["loading"]["channel_slices"] == 18
+    assert roles(made(one, "conv_float16_3d_wgmma_128x256_rows_split"))[0] == ["packed", "w", "workspace"]
+    few = problem("conv", (1, 64, 16, 16), (128, 64, 3, 1), pads=[1, 0, 1, 0])
+    assert not any("_rows_split" in name for name in candidates(few))
+
+
+def test_channels_that_lie_last_are_not_copied() -> None:
+    one = problem("conv", (8, 72, 30, 30), (128, 72, 3, 3), layout="NHWC")
+    plan = made(one, "conv_float16_3d_wgmma_64x256_direct")
+    assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
+    x_map, _ = plan.launches[-1].maps
+    assert (x_map.role, x_map.sizes, x_map.strides) == ("x", (72, 30, 30, 8), (144, 30 * 144, 900 * 144))
+    assert (x_map.channels, x_map.swizzle) == (64, 128)  # rows of a slice: 128 bytes
+    assert plan.alignment == (("x", 16),)
+    assert plan.otherwise is not None
+    other = plan.otherwise()
+    assert roles(other) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
+    assert (other.alignment, other.otherwise, other.kernel) == ((), None, "conv_float16_3d_wgmma_64x256")
+    assert other.launches[0] == plan.launches[0]  # weights packed for one serve the other
+    assert other.launches[-1].variant == plan.launches[-1].variant
+    assert "x is fetched as it is: its channels are side by side" in plan.reasons
+
+
+@pytest.mark.parametrize(
+    ("x", "strides", "more"),
+    [
+        ((2, 20, 6, 6), (720, 1, 120, 20), {}),  # pixels of 40 bytes
+        ((2, 64, 6, 6), (2304, 1, -384, 64), {}),
+        ((2, 64, 6, 6), (0, 1, 384, 64), {}),
+        ((2, 64, 6, 6), (2304, 2, 384, 64), {}),
+        ((2, 64, 6, 6), (2304, 1, 64, 384), {}),  # columns further apart than rows
+        ((2, 80, 6, 6), (2880, 1, 480, 80), {"group": 2}),  # a slice would meet two groups
+    ],
+)
+def test_other_channels_are_copied(x: Ints, strides: Ints, more: dict[str, Any]) -> None:
+    w = (64 * more.get("group", 1), x[1] // more.get("group", 1), 3, 3)
+    found = candidates(problem("conv", x, w, x_strides=strides, **more))
+    assert found
+    assert not any("_direct" in name for name in found)
+
+
+@pytest.mark.parametrize(
+    ("strides", "steps"),
+    [
+        ((2304, 1, 384, 64), (128, 768, 4608)),
+        ((9999, 1, 384, 64), (128, 768, 768 * 5)),  # one image: whatever its stride is
+    ],
+)
+def test_axes_of_one_element_have_any_stride(strides: Ints, steps: Ints) -> None:
+    x = (1, 64, 5, 6) if strides[0] == 9999 else (2, 64, 6, 6)
+    one = problem("conv", x, (64, 64, 3, 3), x_strides=strides)
+    assert made(one, "conv_float16_3d_wgmma_64x256_direct").launches[-1].maps[0].strides == steps
+
+
+def test_tf32_is_rounded_first_by_the_copy_or_on_the_way() -> None:
+    for precision, parts in (("tf32", 1), ("3xtf32", 2)):
+        one = problem("conv", (2, 64, 6, 8), (64, 64, 1, 1), "float32", precision=precision, layout="NHWC")
+        found = candidates(one)
+        sizes = {f"{tile.block_m}x{tile.block_n}" for tile in wgmma_tiles.PIXELS}
+        assert {name.removesuffix("_split") for name in found} == {
+            *(f"conv_float32_3d_tf32_wgmma_{tile.block_m}x{tile.block_n}" for tile in wgmma_tiles.TILES),
+            *(f"conv_float32_3d_tf32_wgmma_{size}_pixel_patches_direct" for size in sizes),
+        }
+        plan = made(one, "conv_float32_3d_tf32_wgmma_64x256")
+        assert (plan.bytes_of("x_last"), plan.bytes_of("packed")) == (2 * 48 * 64 * 4 * parts, 64 * 64 * 4 * parts)
+        assert fields(plan.launches[-1])["loading"]["parts"] == parts
+        plan = made(one, "conv_float32_3d_tf32_wgmma_64x256_pixel_patches_direct")
+        assert (plan.bytes_of("x_last"), plan.bytes_of("packed")) == (0, 64 * 64 * 4 * parts)
+        assert fields(plan.launches[-1])["loading"]["parts"] == parts
+
+
+def test_weights_of_one_tap_are_fetched_as_they_are() -> None:
+    one = problem("conv", (2, 72, 30, 30), (128, 72, 1, 1), layout="NHWC")
+    plan = made(one, "conv_float16_3d_wgmma_128x256_direct")
+    assert roles(plan) == [["w", "x", "y"]]
+    assert plan.alignment == (("x", 16), ("w", 16))
+    assert plan.launches[-1].maps[1].sizes == (72, 128, 1)
+    assert fields(plan.launches[-1])["problem"]["common"]["pitch"] == 72
+    assert (plan.bytes_of("packed"), plan.bytes_of("x_last")) == (0, 0)
+    several = problem("conv", (2, 72, 30, 30), (128, 72, 1, 1), w_strides=(80, 1, 1, 1))
+    assert made(several, "conv_float16_3d_wgmma_128x256").launches[-1].maps[1].strides == (160, 160 * 128)
+    last = problem("conv", (2, 64, 30, 30), (128, 64, 3, 2), w_strides=(6 * 64, 1, 2 * 64, 64))
+    plan = made(last, "conv_float16_3d_wgmma_128x256")
+    assert (plan.bytes_of("packed"), plan.launches[-1].maps[1].sizes) == (0, (384, 128, 1))
+    assert fields(plan.launches[-1])["problem"]["taps"]["row"][1:] == [128, 64]
+    for channels, strides in ((72, (6 * 72, 1, 144, 72)), (64, (6 * 64, 1, 64, 3 * 64)), (64, (480, 1, 160, 80))):
+        other = problem("conv", (2, channels, 30, 30), (128, channels, 3, 2), w_strides=strides)
+        assert made(other, "conv_float16_3d_wgmma_128x256").bytes_of("packed") > 0
+    for strides in ((1, 128, 1, 1), (76, 1, 1, 1), (-80, 1, 1, 1)):
+        other = problem("conv", (2, 72, 30, 30), (128, 72, 1, 1), w_strides=strides)
+        assert made(other, "conv_float16_3d_wgmma_128x256").bytes_of("packed") > 0
+
+
+# ---------------------------------------------------------------- splits
+
+
+def test_few_tiles_are_divided_and_the_copy_sets_the_tickets_to_zero() -> None:
+    one = problem("conv", (1, 512, 14, 14), (512, 512, 3, 3), pads=[1] * 4)
+    plan = made(one, "conv_float16_3d_wgmma_128x256_split")  # 4 tiles
+    struct = fields(plan.launches[-1])
+    count = struct["splits"]["count"]
+    assert struct["splits"] == {"workspace": 0, "count": count, "whole": 0, "ticket_bytes": 16, "part": 0}
+    assert count > 4
+    assert struct["items"] == plan.launches[-1].grid[0] == 4 * count
+    assert plan.bytes_of("workspace") == 16 + 4 * count * 128 * 256 * 4
+    assert roles(plan) == [["packed", "w"], ["workspace", "x", "x_last"], ["packed", "workspace", "x", "y"]]
+    assert plan.sharing == ()
+    assert f"each tile's K in {count} splits: 4 tiles are few for 132 multiprocessors" in plan.reasons
+
+
+def test_without_a_copy_the_packing_sets_the_tickets_to_zero() -> None:
+    one = problem("conv", (1, 512, 14, 14), (512, 512, 3, 3), pads=[1] * 4, layout="NHWC")
+    plan = made(one, "conv_float16_3d_wgmma_128x256_direct_split")
+    assert roles(plan) == [["packed", "w", "workspace"], ["packed", "workspace", "x", "y"]]
+    pack, sums, totals = plan.sharing
+    assert pack.packs
+    assert [fields(launch)["splits"]["part"] for launch in (sums, totals)] == [1, 2]
+    assert (sums.grid, totals.grid) == (plan.launches[-1].grid, (4, 1, 1))
+    assert fields(totals)["items"] == 4
+
+
+def test_with_neither_a_second_launch_adds_up() -> None:
+    one = problem("conv", (1, 512, 14, 14), (512, 512, 1, 1), layout="NHWC")
+    plan = made(one, "conv_float16_3d_wgmma_128x256_direct_split")
+    assert roles(plan) == [["w", "workspace", "x", "y"]] * 2
+    assert [fields(launch)["splits"]["part"] for launch in plan.launches] == [1, 2]
+    assert plan.sharing == ()
+
+
+def test_whole_rounds_of_tiles_stay_whole() -> None:
+    one = problem("conv", (32, 256, 28, 28), (256, 256, 3, 3), pads=[1] * 4)  # 2 * 98 tiles
+    plan = made(one, "conv_float16_3d_wgmma_128x256_split")
+    splits = fields(plan.launches[-1])["splits"]
+    assert splits["whole"] == 132
+    assert fields(plan.launches[-1])["items"] == 132 + 64 * splits["count"]
+    assert plan.launches[-1].grid == (132, 1, 1)
+    many = problem("conv", (256, 256, 28, 28), (256, 256, 3, 3), pads=[1] * 4)
+    assert not any(name.endswith("_split") for name in candidates(many))
+
+
+# ---------------------------------------------------------------- variants
+
+
+def test_every_kernel_is_named_once_and_is_for_hopper_alone() -> None:
+    found = [each for each in wgmma.variants() if "wgmma" in each.name]
+    assert len({each.name for each in found}) == len(found) == 27
+    assert all(each.architectures == ("sm_90a",) for each in found)
+    first = wgmma.variant("conv", "bfloat16", wgmma_tiles.TILES[1])
+    assert first.name == "conv_bfloat16_3d_wgmma_64x256"
+    assert first.arguments == ("WgmmaBfloat16", "64", "256", "5", "true")
+    strips = wgmma.variant("conv", "bfloat16", wgmma_tiles.STRIPS[0])
+    assert strips.name == "conv_bfloat16_3d_wgmma_128x256_rows"
+    assert (strips.source, strips.function) == ("conv/wgmma/strips.cu", "conv_wgmma_strips")
+    assert strips.arguments == ("WgmmaBfloat16", "128", "256", "6", "98304", "false", "128", "true")
+    assert (strips.parameter, strips.layout.itemsize % 64) == ("WgmmaStripsParams", 0)
+    patches = wgmma.variant("conv", "float32", wgmma_tiles.STRIPS[2])
+    assert patches.name == "conv_float32_3d_tf32_wgmma_64x256_patches"
+    assert patches.arguments == ("WgmmaTf32", "64", "256", "12", "110592", "true", "128", "false")
+    halves = wgmma.variant("conv", "float16", wgmma_tiles.STRIPS[3])
+    assert halves.name == "conv_float16_3d_wgmma_64x256x32_rows"
+    assert halves.arguments == ("WgmmaHalf", "64", "256", "27", "98304", "true", "64", "true")
+    rows = {each.name for each in found if each.name.startswith("conv_float32") and "_rows" in each.name}
+    assert rows == {f"conv_float32_3d_tf32_wgmma_{size}_pixel_rows" for size in ("128x128", "64x256")}
+    pixels = wgmma.variant("conv", "float32", wgmma_tiles.PIXELS[0])
+    assert pixels.name == "conv_float32_3d_tf32_wgmma_128x128_pixel_rows"
+    assert (pixels.source, pixels.function) == ("conv/wgmma/pixels.cu", "conv_wgmma_pixels")
+    assert pixels.arguments == ("WgmmaTf32", "128", "128", "6", "131072", "true")
+    assert (pixels.parameter, pixels.layout.itemsize % 64) == ("WgmmaPixelsParams", 0)
+    assert (pixels.threads, pixels.least_registers) == (384, 168)
+    pixels = wgmma.variant("conv", "float32", wgmma_tiles.PIXELS[3])
+    assert pixels.name == "conv_float32_3d_tf32_wgmma_64x256_pixel_patches"
+    assert pixels.arguments == ("WgmmaTf32", "64", "256", "12", "131072", "false")
+
+
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+def test_plans_name_kernels_that_are_built_ahead(operator: str) -> None:
+    known = {each.name for each in wgmma.variants()}
+    for dtype, layout in product(("float16", "bfloat16", "float32"), ("NCHW", "NHWC")):
+        one = problem(operator, (2, 64, 6, 8), (64, 64, 3, 3), dtype, precision="tf32", layout=layout)
+        for candidate in candidates(one).values():
+            assert {launch.variant.name for launch in candidate.make().launches} <= known
+
+
+# ---------------------------------------------------------------- choices
+
+LARGE = [  # of 20 GFLOP or more, with 128 channels or more on either side
+    ((1, 256, 512, 512), (256, 256, 3, 3), {"pads": [1] * 4}),
+    ((8, 512, 64, 64), (512, 512, 3, 3), {"pads": [1] * 4}),
+    ((16, 256, 56, 56), (256, 256, 3, 3), {"pads": [1] * 4}),
+    ((8, 1280, 3000), (1280, 1280, 3), {"pads": [1, 1], "strides": [2]}),
+    ((1, 128, 32, 64, 64), (256, 128, 3, 3, 3), {"pads": [1] * 6}),
+]
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(("x", "w", "more"), LARGE)
+def test_large_layers_are_made_by_wgmma(x: Ints, w: Ints, more: dict[str, Any], layout: str) -> None:
+    one = problem("conv", x, w, "bfloat16", layout=layout, **more)
+    found = list(candidates(conv_families, one, HOPPER))
+    best = choice.quickest(found)
+    others = min(each.seconds for each in found if "wgmma" not in each.name)
+    assert "wgmma" in best.name
+    assert best.seconds <= 0.9 * others
+    floor = 2 * one.multiplications / 790e12  # as matrix products were measured on an H200
+    assert best.seconds <= (1.7 if layout == "NCHW" else 1.45) * floor
+
+
+def test_tiles_in_turns_are_for_short_sums() -> None:
+    """A tile of 128 x 256 needs fewer bytes a product; while one of 64 x 256 is written, another one is made."""
+    names = []
+    for taps in (1, 3):
+        one = problem("conv", (32, 128, 56, 57), (256, 128, taps, taps), layout="NHWC")
+        names.append(min(candidates(one).values(), key=lambda each: each.seconds).name)
+    assert names == ["conv_float16_3d_wgmma_64x256_direct", "conv_float16_3d_wgmma_128x256_direct"]
+
+
+def test_explain_says_how_and_why_not(capsys: pytest.CaptureFixture[str]) -> None:
+    x, w = (8, 512, 64, 64), (512, 512, 3, 3)
+    gpuconv.explain("conv", x, w, dtype="bfloat16", pads=[1] * 4)
+    printed = capsys.readouterr().out
+    assert "launch 2   conv_bfloat16_3d_wgmma_128x256_rows: grid 132, 384 threads, " in printed
+    assert "bytes for x" not in printed
+    assert "one tap per slice of K: 512 channels of a group in 8 slices of 64; two warpgroups make a tile" in printed
+    assert "x is fetched as it is: 64 pixels of its rows at once; 3 taps along H share them" in printed
+    gpuconv.explain("conv", (8, 512, 64, 62), w, dtype="bfloat16", pads=[1] * 4)
+    printed = capsys.readouterr().out
+    assert "launch 2   channels_last_16bit_3d: grid" in printed
+    assert "launch 3   conv_bfloat16_3d_wgmma_64x256_patches: grid 132, 384 threads, " in printed
+    assert f"workspace  {8 * 512 * 64 * 62 * 2} bytes for x with its channels last" in printed
+    why = "since its rows are not 16 bytes, or a multiple of that, apart"
+    assert f"x is copied first, with its channels side by side, {why}; 3 taps along H share patches" in printed
+    gpuconv.explain("conv", (8, 1280, 3000), (1280, 1280, 3), dtype="bfloat16", pads=[1, 1], strides=[2])
+    why = "since the stride along its rows is 2"
+    assert f"x is copied first, with its channels side by side, {why}\n" in capsys.readouterr().out
+    gpuconv.explain("conv", (8, 512, 64, 64), (31, 512, 3, 3), dtype="bfloat16")
+    assert "no wgmma: it takes 32 output channels at least, half of a tile, a group has 31" in capsys.readouterr().out
+    gpuconv.explain("conv", x, w, dtype="bfloat16", arch="sm_100")
+    assert "wgmma" not in capsys.readouterr().out
+
+
+def test_explain_says_how_pixels_come_to_registers(capsys: pytest.CaptureFixture[str]) -> None:
+    x, w = (8, 512, 64, 64), (512, 512, 3, 3)
+    for precision in ("tf32", "3xtf32"):
+        with gpuconv.precision(precision):
+            gpuconv.explain("conv", x, w, dtype="float32", pads=[1] * 4)
+        printed = capsys.readouterr().out
+        launched = printed.partition("launch 2")[2].split("\n")[0]
+        assert "_pixel_rows: grid 132, 384 threads, " in launched
+        assert "bytes for x" not in printed
+        assert "one tap per slice of K: 512 channels of a group in 16 slices of 32; two warpgroups make" in printed
+        assert "pixels of its rows at once; 9 taps along H and W share them" in printed
+    with gpuconv.precision("tf32"):
+        gpuconv.explain("conv", (8, 512, 64, 62), w, dtype="float32", pads=[1] * 4)
+    printed = capsys.readouterr().out
+    assert f"workspace  {8 * 512 * 64 * 62 * 4} bytes for x with its channels last" in printed
+    why = "since its rows are not 16 bytes, or a multiple of that, apart"
+    assert f"x is copied first, with its channels side by side, {why}" in printed
+
+
+def test_kernels_name_the_registers_that_their_warps_share() -> None:
+    chosen = [one for one in wgmma.variants() if one.source == "conv/wgmma/slices.cu"]
+    assert {one.least_registers for one in chosen} == {168}
+    assert 65536 // wgmma_tiles.THREADS // 8 * 8 == 168  # that a launch has
+
+
+@pytest.mark.parametrize(
+    ("channels", "half"), [(32, True), (33, False), (64, False), (65, True), (96, True), (97, False)]
+)
+def test_when_half_of_the_last_slice_is_empty(channels: int, half: bool) -> None:
+    for dtype in ("float16", "float32"):  # a slice of 64 channels of 16 bits; of 32 others no half is left
+        one = problem("conv", (1, channels, 9, 9), (64, channels, 3, 3), dtype=dtype)
+        assert sources._half_is_empty(one) == (half and dtype == "float16")

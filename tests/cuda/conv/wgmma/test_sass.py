@@ -1,0 +1,287 @@
+"""What the compiler makes of convolution by wgmma: batches of products, copies by TMA, no memory for registers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+import pytest
+
+from benchmarks import sass
+from benchmarks.sass import Instruction
+from gpuconv.cuda.build import compile as compiler
+from gpuconv.cuda.build.variant import Variant
+from gpuconv.cuda.conv.wgmma import tiles
+from gpuconv.cuda.conv.wgmma.family import variant, variants
+from gpuconv.cuda.conv.wgmma.tiles import PixelsTile, StripsTile, Tile
+from tests.harness import machine_code
+from tests.harness.mutate_kernels import changed_kernels
+from tests.harness.test_planted_bugs import exchanged
+from tests.harness.toolchain import needs_disassembler, needs_nvrtc
+
+pytestmark = [needs_nvrtc, needs_disassembler, pytest.mark.sampled(3)]
+
+KERNELS = [("conv", "bfloat16", tile) for tile in tiles.TILES]
+KERNELS += [("conv", dtype, tiles.TILES[-1]) for dtype in ("float16", "float32")]
+KERNELS += [("conv_transpose", "bfloat16", tiles.TILES[1]), ("conv_transpose", "float32", tiles.TILES[1])]
+over_kernels = pytest.mark.parametrize(
+    ("operator", "dtype", "tile"), KERNELS, ids=[variant(*kernel).name for kernel in KERNELS]
+)
+_TYPES = {"float16": "16.F32", "bfloat16": "16.F32.BF16", "float32": "8.F32.TF32"}
+
+
+def built(chosen: Variant) -> tuple[list[Instruction], str]:
+    """A kernel's machine code and what the assembler says of it."""
+    found = machine_code.build(chosen, "sm_90a")
+    return sass.disassemble(found.path), found.log
+
+
+def text_of(chosen: Variant) -> list[str]:
+    """The lines of a kernel's machine code, with operands."""
+    tool = sass.disassembler()
+    assert tool is not None
+    found = machine_code.build(chosen, "sm_90a")
+    command = [tool, "-c", str(found.path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@lru_cache(maxsize=64)
+def code_of(operator: str, dtype: str, tile: Tile) -> tuple[list[Instruction], str]:
+    return built(variant(operator, dtype, tile))
+
+
+# Of strips, those that plans can name: all of bfloat16, one of float16, the patches of most pixels of float32.
+NAMED = {each.name for each in variants()}
+STRIPS = [("bfloat16", tile) for tile in tiles.STRIPS] + [("float16", tiles.STRIPS[0])]
+STRIPS += [("float32", tile) for tile in tiles.STRIPS if variant("conv", "float32", tile).name in NAMED][-1:]
+over_strips = pytest.mark.parametrize(
+    ("dtype", "tile"), STRIPS, ids=[variant("conv", *strips).name for strips in STRIPS]
+)
+# Instructions from one product of a slice to the next, and from one slice's last product to the next one's first.
+_IN_SLICES, _BETWEEN_SLICES = 25, 55
+
+
+def batches(code: Sequence[Instruction]) -> Iterator[list[str]]:
+    """The products that a warpgroup starts after it has begun, until it waits for all but the last ones."""
+    found: list[str] | None = None
+    for one in code:
+        if one.name == "WARPGROUP.ARRIVE":
+            found = []
+        elif one.opcode == "HGMMA":
+            assert found is not None, "a product before the warpgroup has begun"
+            found.append(one.name)
+        elif one.name.startswith("WARPGROUP.DEPBAR") and found is not None:
+            yield found
+            found = None
+    assert found is None
+
+
+def products_of(tile: Tile) -> int:
+    """The products of a slice, of 32 bytes along K and of 64 rows, that a warpgroup starts."""
+    slice_bytes = tile.slice_bytes if isinstance(tile, StripsTile) else tiles.SLICE_BYTES
+    rows = tile.block_m if tile.turns else tile.block_m // 2
+    return slice_bytes // 32 * rows // 64
+
+
+def complaints(log: str) -> list[str]:
+    """What the assembler has against the order of products and the uses of their sums."""
+    return [line for line in log.splitlines() if re.search(r"\bC75\d\d\b|serializ", line)]
+
+
+@over_kernels
+def test_a_slice_is_one_batch_of_products(operator: str, dtype: str, tile: Tile) -> None:
+    code, log = code_of(operator, dtype, tile)
+    product = f"HGMMA.64x{tile.block_n}x{_TYPES[dtype]}"
+    found = list(batches(code))
+    assert found
+    assert all(batch == [product] * products_of(tile) for batch in found), found
+    assert not complaints(log)
+
+
+def test_kernels_of_strips_are_those_that_plans_name() -> None:
+    assert {variant("conv", *strips).name for strips in STRIPS} <= NAMED
+    assert {dtype for dtype, _ in STRIPS} == {"bfloat16", "float16", "float32"}
+
+
+@over_strips
+def test_a_tap_of_a_strip_is_one_batch_of_products(dtype: str, tile: Tile) -> None:
+    test_a_slice_is_one_batch_of_products("conv", dtype, tile)
+
+
+@over_strips
+def test_products_follow_each_other_closely(dtype: str, tile: Tile) -> None:
+    code, _ = code_of("conv", dtype, tile)
+    each = products_of(tile)
+    products = [number for number, one in enumerate(code) if one.opcode == "HGMMA"]
+    between = [after - before - 1 for before, after in pairwise(products)]
+    assert max(gap for number, gap in enumerate(between, 1) if number % each) <= _IN_SLICES
+    assert max(between[each - 1 :: each]) <= _BETWEEN_SLICES
+
+
+# ---------------------------------------------------------------- pixels from registers
+
+over_pixels = pytest.mark.parametrize(
+    "tile", tiles.PIXELS, ids=[variant("conv", "float32", tile).name for tile in tiles.PIXELS]
+)
+_WHILE_TENSOR_CORES_WORK = 50  # instructions of a warp at most from one step's products to the next ones'
+_IN_PARTS = 90
+
+
+@over_pixels
+def test_pixels_are_read_while_products_of_others_are_under_way(tile: PixelsTile) -> None:
+    """A step is of eight channels and two products of 64 pixels, by the large parts of these, or by both."""
+    code, log = code_of("conv", "float32", tile)
+    assert not complaints(log)
+    product = f"HGMMA.64x{tile.block_m}x8.F32.TF32"
+    found = list(batches(code))
+    steps = 4 * tile.block_n // (128 if tile.turns else 256)
+    assert sorted(map(len, found)) == [2] * steps + [4] * steps
+    assert all(set(batch) == {product} for batch in found)
+    for count, most in ((2, _WHILE_TENSOR_CORES_WORK), (4, _IN_PARTS)):
+        assert max(gaps(code, count)) <= most
+
+
+def gaps(code: Sequence[Instruction], count: int) -> Iterator[int]:
+    """The instructions between the products of one step and the next, of steps of so many products."""
+    products = [number for number, one in enumerate(code) if one.opcode == "HGMMA"]
+    steps: list[list[int]] = []
+    for number in products:
+        begun = any(one.name == "WARPGROUP.ARRIVE" for one in code[steps[-1][-1] : number]) if steps else True
+        if begun:
+            steps.append([])
+        steps[-1].append(number)
+    for before, after in pairwise(steps):
+        if len(before) == len(after) == count:
+            yield after[0] - before[-1] - 1
+
+
+@over_pixels
+def test_pixels_come_by_tma_and_sums_go_to_y_from_registers(tile: PixelsTile) -> None:
+    code, log = code_of("conv", "float32", tile)
+    assert {one.name for one in code if one.opcode == "UTMALDG"} == {"UTMALDG.3D", "UTMALDG.5D"}
+    assert len([one for one in code if one.opcode == "STS"]) == 1  # the ticket's answer
+    assert {one.name for one in code if one.opcode == "STG"} >= {"STG.E", "STG.E.64"}
+    check_registers(code, log)
+    assert fits(variant("conv", "float32", tile))
+
+
+# ---------------------------------------------------------------- rows across K
+
+
+@needs_disassembler
+@pytest.mark.parametrize("tile", tiles.STRIPS, ids=lambda tile: variant("conv", "bfloat16", tile).name)
+def test_rows_are_multiplied_across(tile: StripsTile) -> None:
+    products = [line for line in text_of(variant("conv", "bfloat16", tile)) if "HGMMA" in line]
+    assert products
+    assert all((".tnspB" in line) == tile.rows for line in products)
+
+
+@over_strips
+def test_strips_come_by_tma_and_sums_stay_in_registers(dtype: str, tile: Tile) -> None:
+    code, log = code_of("conv", dtype, tile)
+    assert {one.name for one in code if one.opcode == "UTMALDG"} == {"UTMALDG.3D", "UTMALDG.5D"}
+    check_registers(code, log)
+    assert fits(variant("conv", dtype, tile))
+
+
+@over_kernels
+def test_slices_come_by_tma_and_sums_stay_in_registers(operator: str, dtype: str, tile: Tile) -> None:
+    code, log = code_of(operator, dtype, tile)
+    copies = {one.name for one in code if one.opcode == "UTMALDG"}
+    assert copies == {"UTMALDG.3D", *(f"UTMALDG.{rank}D.IM2COL" for rank in (3, 4, 5))}
+    check_registers(code, log)
+
+
+def check_registers(code: Sequence[Instruction], log: str) -> None:
+    """Sums stay in registers, of which a launch has what its warpgroups share."""
+    assert not [one.name for one in code if one.opcode in ("LDL", "STL")]
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    launched = re.search(r"Used (\d+) registers", log)
+    assert launched is not None
+    registers = -(-int(launched[1]) // 8) * 8 * tiles.THREADS
+    assert registers <= 65536
+    assert registers >= 128 * (2 * tiles.CONSUMER_REGISTERS + tiles.PRODUCER_REGISTERS)  # or all wait for ever
+
+
+def fits(chosen: Variant) -> bool:
+    """Tell whether a block gets what its warpgroups ask for; whoever asks for more waits for ever."""
+    text = compiler.ptx(chosen, "sm_90a")
+    taken, given = (
+        {int(count) for count in re.findall(rf"setmaxnreg\.{what}\.sync\.aligned\.u32\s+(\d+)", text)}
+        for what in ("inc", "dec")
+    )
+    assert (len(taken), len(given)) == (1, 1)
+    return tiles.registers_fit(taken.pop(), given.pop())
+
+
+@over_kernels
+def test_registers_that_warpgroups_take_exist(operator: str, dtype: str, tile: Tile) -> None:
+    assert fits(variant(operator, dtype, tile))
+
+
+def test_more_registers_than_a_block_has_are_refused() -> None:
+    assert not tiles.registers_fit(240, 40)
+    assert not tiles.registers_fit(232, 48)
+    assert not tiles.registers_fit(236, 24)
+    assert tiles.registers_fit(240, 24)
+
+
+FETCHING = [("conv_transpose", "bfloat16", tiles.TILES[1]), ("conv", "float16", tiles.STRIPS[0])]
+FETCHING += [("conv", "float32", tile) for tile in (tiles.TILES[-1], tiles.PIXELS[0], tiles.PIXELS[-1])]
+
+
+@pytest.mark.parametrize(("operator", "dtype", "tile"), FETCHING, ids=[variant(*kernel).name for kernel in FETCHING])
+def test_who_fetches_keeps_to_the_registers_that_are_left(operator: str, dtype: str, tile: Tile) -> None:
+    """In all that is reached from where they are given back; the assembler does not look after it."""
+    used = set(registers_after(text_of(variant(operator, dtype, tile)), "USETMAXREG.DEALLOC"))
+    assert 4 < max(used) < tiles.PRODUCER_REGISTERS
+
+
+def registers_after(text: Sequence[str], start: str) -> Iterator[int]:
+    """The registers of all instructions that a thread can come to from such a one on."""
+    code: list[tuple[str, str, str]] = []
+    labels: dict[str, int] = {}
+    for line in text:
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[label[1]] = len(code)
+        elif found := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?(\S+)([^;]*);", line):
+            code.append((found[1] or "", found[2], found[3]))
+    todo, seen = [number for number, (_, name, _) in enumerate(code) if name.startswith(start)], set[int]()
+    assert len(todo) == 1
+    while todo:
+        number = todo.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        predicate, name, operands = code[number]
+        assert not name.startswith(("HGMMA", "BRX", "RET")), "what multiplies is another way"
+        yield from map(int, re.findall(r"\bR(\d+)\b", operands))
+        todo += [labels[label] for label in re.findall(r"\.L_x_\d+", operands)]
+        always = not predicate and not re.search(r"\bU?P\d", operands)
+        if not (always and name.startswith(("EXIT", "BRA"))):
+            todo.append(number + 1)
+
+
+# ---------------------------------------------------------------- the tests' own tools
+
+
+def test_a_thread_has_its_part_of_a_warpgroups_products() -> None:
+    assert Instruction("HGMMA.64x256x16.F32.BF16").products == 64 * 256 * 16 / 128
+
+
+@pytest.mark.usefixtures("cache_of_broken_kernels")
+def test_the_assembler_complains_of_sums_that_are_used_too_early() -> None:
+    wait, kernel = "        products_wait<0>();\n", "conv/wgmma/run.cuh"
+    with changed_kernels({kernel: exchanged(kernel, wait, "")}):
+        _, log = built(variant("conv", "bfloat16", tiles.TILES[-1]))
+    assert complaints(log)
+
+
+@pytest.mark.usefixtures("cache_of_broken_kernels")
+def test_a_kernel_that_takes_too_many_registers_is_noticed() -> None:
+    taken, kernel = "take_registers<232>", "conv/wgmma/run.cuh"
+    with changed_kernels({kernel: exchanged(kernel, taken, taken.replace("232", "240"))}):
+        assert not fits(variant("conv", "bfloat16", tiles.TILES[-1]))

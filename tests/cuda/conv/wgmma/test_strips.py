@@ -1,0 +1,519 @@
+"""Convolution by wgmma from strips of x, in the emulator: whole calls, every tile, form and type of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from gpuconv.cuda.conv.wgmma import family as wgmma
+from gpuconv.cuda.conv.wgmma import tiles
+from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, STRIPS, StripsTile
+from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan.offers import Candidate
+from tests.emulator import emulated_cuda
+from tests.harness.fused import finished
+from tests.oracle import oracle
+from tests.oracle.operands import BFLOAT16, LAYOUTS, operands, values
+from tests.oracle.strategies import Problem
+
+pytestmark = pytest.mark.emulator
+
+HALF, SINGLE = np.dtype("float16"), np.dtype("float32")
+ASYNCHRONOUS = ("late", "at once", "random")
+INTEGERS = ("integers", "integers", "integers")
+ROWS, PATCHES = (
+    [tile for tile in STRIPS if (tile.rows, tile.slice_bytes) == (rows, SLICE_BYTES)] for rows in (True, False)
+)
+HALVES = [
+    tile for tile in STRIPS if tile.slice_bytes == HALF_SLICE
+]  # for channels that leave the half of a slice empty
+
+
+def conv(x: tuple[int, ...], w: tuple[int, ...], bias: bool = True, **attributes: Any) -> Problem:
+    return Problem("conv", x, w, w[:1] if bias else None, attributes)
+
+
+def conv_transpose(x: tuple[int, ...], w: tuple[int, ...], **attributes: Any) -> Problem:
+    return Problem("conv_transpose", x, w, (w[1] * attributes.get("group", 1),), attributes)
+
+
+# Rows of x are whole multiples of 16 bytes in all of them.
+PROBLEMS = {
+    "as large as x": conv((1, 72, 9, 72), (72, 72, 3, 3), pads=[1, 1, 1, 1]),
+    "all unequal": conv((1, 40, 7, 80), (130, 40, 3, 2), False, pads=[2, 1, 0, 1], dilations=[1, 2]),
+    "far taps along H": conv((1, 64, 9, 64), (64, 64, 3, 3), pads=[2, 2, 2, 2], dilations=[2, 2]),
+    "a stride along H": conv((1, 64, 11, 64), (64, 64, 3, 3), pads=[1, 1, 1, 1], strides=[2, 1]),
+    "one tap": conv((2, 130, 8, 16), (72, 130, 1, 1)),
+    "one axis": conv((2, 100, 304), (70, 100, 4), pads=[1, 3], dilations=[3]),
+    "three axes": conv(
+        (2, 24, 3, 5, 72), (64, 24, 2, 3, 2), pads=[1, 1, 0, 0, 0, 2], strides=[2, 1, 1], dilations=[1, 2, 1]
+    ),
+    "groups": conv((1, 128, 5, 64), (140, 64, 3, 2), False, group=2, pads=[1, 1, 1, 1]),
+    "one slice": conv((1, 64, 5, 72), (64, 64, 3, 3), pads=[1, 0, 1, 1]),
+    "no padding": conv((1, 72, 6, 64), (64, 72, 3, 3)),
+}
+SHARED = [name for name in PROBLEMS if name not in ("a stride along H", "one tap", "one axis")]
+
+
+def form_of(tile: StripsTile) -> str:
+    slices = "" if tile.slice_bytes == SLICE_BYTES else "x32"
+    return f"{tile.block_m}x{tile.block_n}{slices}_{'rows' if tile.rows else 'patches'}"
+
+
+KERNELS = [
+    *((form_of(tile), dtype, "ieee") for tile in ROWS for dtype in (BFLOAT16, HALF)),
+    *((f"{form_of(tile)}_direct", dtype, "ieee") for tile in PATCHES for dtype in (BFLOAT16, HALF)),
+    *((form_of(tile), dtype, "ieee") for tile in PATCHES for dtype in (BFLOAT16, HALF)),
+    *((form_of(tile), SINGLE, precision) for tile in PATCHES for precision in ("tf32", "3xtf32")),
+]
+
+
+def sampled() -> Iterator[Any]:
+    """One problem for each kernel, so that each problem comes as often as others, by whole tiles or by shares."""
+    for number, (wanted, dtype, precision) in enumerate(KERNELS):
+        names = list(PROBLEMS) if "_rows" in wanted else SHARED
+        name, split = names[number % len(names)], (number + number // 6) % 2 == 1
+        label = f"{wanted}-{dtype}-{precision}-{name}{'-shares' if split else ''}"
+        yield pytest.param(wanted, dtype, precision, name, split, id=label)
+
+
+def call(
+    given: Problem, arrays: Sequence[Any], wanted: str, precision: str = "ieee", *, more: Any = None, **options: Any
+) -> tuple[Any, Any]:
+    """The result of the first candidate whose name ends so, and the parameters of its last launch."""
+    x, w, b = arrays
+    with_last = "_direct" in wanted
+    x = LAYOUTS["channels last"](x) if with_last else x
+
+    def pick(candidates: Sequence[Candidate]) -> Candidate:
+        return next(one for one in candidates if one.name.endswith(wanted))
+
+    with choice.picking(pick), gpuconv.precision(precision), emulated_cuda(**options) as emulated:
+        y = getattr(gpuconv, given.operator)(x, w, b, **given.attributes, **(more or {}))
+    last = emulated.launches[-1]
+    assert f"_{form_of_name(wanted)}" in last.variant.name
+    return y, np.frombuffer(last.parameters, last.variant.layout)[0]
+
+
+def divided(given: Problem, arrays: Sequence[Any], wanted: str, *more: Any, **options: Any) -> tuple[Any, Any]:
+    """The same by shares of tiles, on multiprocessors that these are left over for."""
+    for count in (5, 7, 11):
+        with suppress(StopIteration):
+            y, struct = call(given, arrays, f"{wanted}_split", *more, multiprocessors=count, **options)
+            assert struct["splits"]["count"]["divisor"] > 1
+            return y, struct
+    pytest.fail("there is no such candidate")
+
+
+def form_of_name(wanted: str) -> str:
+    return "_".join(wanted.split("_")[:2])
+
+
+def exact_of(given: Problem, arrays: Sequence[Any]) -> oracle.Exact:
+    exact: oracle.Exact = getattr(oracle, given.operator)(*arrays, **given.attributes)
+    return exact
+
+
+@pytest.mark.parametrize(("wanted", "dtype", "precision", "name", "split"), list(sampled()))
+def test_integers_are_exact(wanted: str, dtype: Any, precision: str, name: str, split: bool) -> None:
+    check_finished(PROBLEMS[name], wanted, dtype, precision, split)
+
+
+def check_finished(given: Problem, wanted: str, dtype: Any, precision: str, split: bool) -> None:
+    """With a residual and an activation."""
+    random = Random(f"{wanted} {dtype} {precision} {given}")
+    arrays = operands(given, INTEGERS, random.randrange(100), dtype)
+    exact = exact_of(given, arrays).value
+    activation = random.choice((None, "relu", ("leaky_relu", -2), ("clip", -1.5, 6)))
+    added = random.choice((None, "contiguous", "channels last"))
+    residual = None if added is None else LAYOUTS[added](values("integers", 7, exact.shape, dtype))
+    expected = finished(exact.astype(np.float32), residual, activation).astype(dtype)
+    out = LAYOUTS[random.choice(("contiguous", "channels last", "strided"))](np.zeros(exact.shape, dtype))
+    options = {"seed": random.randrange(100), "async_order": random.choice(ASYNCHRONOUS)}
+    more = {"activation": activation, "residual": residual, "out": out}
+    if split:
+        y, _ = divided(given, arrays, wanted, precision, more=more, **options)
+    else:
+        count = random.choice((1, 2, 3))
+        y, _ = call(given, arrays, wanted, precision, more=more, multiprocessors=count, **options)
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_all_forms_of_strips_are_among_these_problems() -> None:
+    """Taps that share strips and taps that do not; neighbouring rows and one row after the other."""
+    found = {}
+    for name in PROBLEMS:
+        arrays = operands(PROBLEMS[name], INTEGERS, 0, BFLOAT16)
+        _, struct = call(PROBLEMS[name], arrays, form_of(ROWS[0]), check_shared=False, check_global=False)
+        strips = struct["strips"]
+        found[name] = int(strips["inner"]), int(strips["column_w"]), int(strips["piece_h"])
+    assert found["as large as x"] == (3, 0, 1)
+    assert found["a stride along H"] == (1, 0, 2)
+    assert found["one tap"] == found["one axis"] == (1, 64, 0)
+
+
+# ---------------------------------------------------------------- slices of half as many channels
+
+HALVED = {
+    "32": conv((2, 32, 9, 72), (64, 32, 3, 3), pads=[1, 1, 1, 1]),
+    "96": conv((1, 96, 6, 136), (70, 96, 3, 2), False, pads=[1, 0, 2, 1], dilations=[2, 1]),
+    "groups of 32": conv((1, 64, 9, 64), (140, 32, 3, 2), group=2, pads=[1, 1, 1, 1]),
+    "as large as x": PROBLEMS["as large as x"],
+    "three axes": PROBLEMS["three axes"],
+    "one tap": PROBLEMS["one tap"],
+}
+
+
+def halved() -> Iterator[Any]:
+    forms = (form_of(HALVES[0]), f"{form_of(HALVES[1])}_direct", form_of(HALVES[1]))
+    for number, (name, wanted) in enumerate((name, wanted) for name in HALVED for wanted in forms):
+        dtype, split = (HALF, BFLOAT16)[number % 2], number % 5 == 4
+        if name != "one tap" or "_rows" in wanted:
+            yield pytest.param(wanted, dtype, name, split, id=f"{wanted}-{dtype}-{name}{'-shares' if split else ''}")
+
+
+@pytest.mark.parametrize(("wanted", "dtype", "name", "split"), list(halved()))
+def test_integers_are_exact_in_slices_of_half_as_many_channels(wanted: str, dtype: Any, name: str, split: bool) -> None:
+    check_finished(HALVED[name], wanted, dtype, "ieee", split)
+
+
+# ---------------------------------------------------------------- weights that stay
+
+# Of as many slices of weights as there is room for, or of less; tiles are more than twice as many as multiprocessors.
+STAYING = [
+    ("64x256_rows", HALF, "ieee", conv((1, 64, 15, 72), (64, 64, 3, 3), pads=[1, 1, 1, 1]), 9),
+    ("64x256_rows", BFLOAT16, "ieee", conv((1, 72, 24, 72), (64, 72, 1, 2), strides=[2, 1], pads=[0, 1, 0, 0]), 4),
+    ("64x256_rows", BFLOAT16, "ieee", conv((2, 40, 6, 72), (60, 40, 3, 2), pads=[0, 1, 1, 0]), 6),
+    ("128x256_rows", HALF, "ieee", conv((2, 48, 9, 136), (128, 48, 3, 2), pads=[1, 1, 1, 1]), 6),
+    ("128x256_rows", HALF, "ieee", conv((3, 72, 8, 72), (72, 72, 1, 1)), 2),
+    ("64x256_patches_direct", HALF, "ieee", conv((2, 128, 30, 20), (64, 128, 3, 2), dilations=[2, 1]), 12),
+    ("64x256_patches_direct", BFLOAT16, "ieee", conv((1, 64, 22, 35), (64, 64, 2, 3), pads=[1, 0, 1, 2]), 6),
+    ("64x256_patches", BFLOAT16, "ieee", conv((2, 64, 33, 20), (62, 64, 3, 1), pads=[1, 1, 1, 1]), 3),
+    ("64x256_patches", SINGLE, "3xtf32", conv((1, 30, 20, 40), (64, 30, 2, 1)), 6),
+    ("64x256_patches", SINGLE, "tf32", conv((2, 34, 20, 40), (64, 34, 3, 2)), 12),
+    ("64x256x32_rows", HALF, "ieee", conv((1, 96, 15, 72), (64, 96, 3, 3), pads=[1, 1, 1, 1]), 27),
+    ("64x256x32_patches_direct", BFLOAT16, "ieee", conv((2, 72, 31, 21), (64, 72, 3, 3), pads=[1, 0, 1, 2]), 27),
+]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("wanted", "dtype", "precision", "given", "slices"),
+    STAYING,
+    ids=[f"{wanted}-{dtype}-{slices}" for wanted, dtype, _, _, slices in STAYING],
+)
+def test_weights_that_stay_are_those_of_every_tile(
+    wanted: str, dtype: Any, precision: str, given: Problem, slices: int
+) -> None:
+    arrays = operands(given, INTEGERS, 9, dtype)
+    expected = exact_of(given, arrays).value.astype(dtype)
+    for seed, order in enumerate(ASYNCHRONOUS):
+        count = 1 + seed % 2
+        y, struct = call(given, arrays, wanted, precision, seed=seed, async_order=order, multiprocessors=count)
+        assert struct["strips"]["resident"] == 1
+        assert struct["items"] > 2 * count
+        found = struct["strips"]["taps"]["divisor"].prod() * struct["strips"]["inner"]
+        products = 3 if precision == "3xtf32" else 1
+        assert found * struct["loading"]["channel_slices"] * products == slices
+        np.testing.assert_array_equal(y, expected, err_msg=order)
+
+
+def test_shares_of_tiles_have_their_own_weights() -> None:
+    _, _, _, given, _ = STAYING[0]
+    arrays = operands(given, INTEGERS, 9, HALF)
+    y, struct = divided(given, arrays, "64x256_rows", seed=2, async_order="random")
+    assert struct["strips"]["resident"] == 0
+    np.testing.assert_array_equal(y, exact_of(given, arrays).value.astype(HALF))
+
+
+# ---------------------------------------------------------------- ConvTranspose of stride 1
+
+TRANSPOSED = {
+    "as large as x": conv_transpose((1, 72, 9, 72), (72, 72, 3, 3), pads=[1, 1, 1, 1]),
+    "larger than x": conv_transpose((2, 40, 5, 80), (40, 70, 3, 2), dilations=[1, 2]),
+    "cropped": conv_transpose((1, 40, 12, 80), (40, 130, 2, 3), pads=[3, 1, 2, 5], dilations=[2, 1]),
+    "groups": conv_transpose((1, 128, 5, 64), (128, 70, 3, 2), group=2, pads=[1, 0, 0, 1]),
+    "three axes": conv_transpose((2, 24, 3, 5, 72), (24, 64, 2, 3, 2), pads=[1, 0, 0, 0, 1, 1], dilations=[1, 1, 2]),
+    "one axis": conv_transpose((2, 100, 304), (100, 70, 4), pads=[1, 3], dilations=[3]),
+}
+TRANSPOSED_BY = [
+    ("64x256_rows", HALF, "ieee", "as large as x", False),
+    ("128x256_rows", BFLOAT16, "ieee", "as large as x", True),
+    ("64x256_rows", BFLOAT16, "ieee", "larger than x", True),
+    ("128x256_rows", HALF, "ieee", "cropped", False),
+    ("64x256_rows", HALF, "ieee", "groups", False),
+    ("64x256_rows", BFLOAT16, "ieee", "one axis", False),
+    ("64x256x32_rows", BFLOAT16, "ieee", "three axes", False),
+    ("64x256_patches_direct", BFLOAT16, "ieee", "as large as x", False),
+    ("64x256_patches_direct", HALF, "ieee", "groups", True),
+    ("64x256_patches", HALF, "ieee", "larger than x", False),
+    ("64x256_patches", SINGLE, "tf32", "cropped", False),
+    ("64x256_patches", SINGLE, "3xtf32", "larger than x", False),
+    ("64x256x32_patches_direct", HALF, "ieee", "three axes", False),
+]
+
+
+@pytest.mark.parametrize(("wanted", "dtype", "precision", "name", "split"), TRANSPOSED_BY)
+def test_integers_are_exact_in_conv_transpose(wanted: str, dtype: Any, precision: str, name: str, split: bool) -> None:
+    check_finished(TRANSPOSED[name], wanted, dtype, precision, split)
+
+
+# ---------------------------------------------------------------- rings
+
+
+@pytest.fixture
+def resized(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Lets one tile be the only one, with other numbers of stages."""
+
+    def resize(tile: StripsTile, **changes: Any) -> str:
+        monkeypatch.setattr(tiles, "STRIPS", (replace(tile, **changes),))
+        return form_of(tile)
+
+    return resize
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("tile", "stages"),
+    [*((ROWS[1], stages) for stages in (2, 3, 4, 5, 9)), (PATCHES[0], 2), (PATCHES[0], 5), (HALVES[0], 7)],
+    ids=str,
+)
+def test_every_number_of_stages_of_weights_in_every_order_of_arrival(
+    tile: StripsTile, stages: int, resized: Any
+) -> None:
+    given = conv((1, 72, 5, 72), (64, 72, 3, 2), pads=[1, 0, 2, 1])
+    arrays = operands(given, INTEGERS, 2, BFLOAT16)
+    expected = exact_of(given, arrays).value.astype(BFLOAT16)
+    wanted = resized(tile, stages=stages)
+    for seed, order in enumerate(ASYNCHRONOUS):
+        y, struct = call(given, arrays, wanted, seed=seed, async_order=order, multiprocessors=1 + 2 * (seed % 2))
+        assert struct["strips"]["resident"] == 0
+        np.testing.assert_array_equal(y, expected, err_msg=order)
+
+
+def strips_that_there_is_room_for() -> Iterator[Any]:
+    """Tiles, problems and how many strips fit: the most, where a strip is a tile, and less, down to two."""
+    far: dict[str, Any] = {"pads": [0, 1, 0, 0]}
+    for tile, reach, count in (
+        *((ROWS[0], 0, 3), (ROWS[0], 2, 2), (ROWS[1], 0, 4), (ROWS[1], 1, 3), (ROWS[1], 4, 2)),
+        *((PATCHES[0], 1, 3), (PATCHES[0], 8, 2)),
+        *((HALVES[0], 0, 6), (HALVES[0], 8, 2), (HALVES[1], 1, 5), (HALVES[1], 20, 2)),
+    ):
+        taps, attributes = (2, {**far, "dilations": [reach, 1]}) if reach else (1, {**far, "strides": [2, 1]})
+        given = conv((1, 200, reach + 6, 24), (64, 200, taps, 2), **attributes)
+        yield pytest.param(tile, given, count, id=f"{form_of(tile)}-{count}")
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("tile", "given", "count"), list(strips_that_there_is_room_for()))
+def test_every_number_of_strips_in_every_order_of_arrival(tile: StripsTile, given: Problem, count: int) -> None:
+    """Of eight strips an item, or of fourteen small ones."""
+    arrays = operands(given, INTEGERS, 3, HALF)
+    expected = exact_of(given, arrays).value.astype(HALF)
+    for seed, order in enumerate(ASYNCHRONOUS):
+        y, struct = call(given, arrays, form_of(tile), seed=seed, async_order=order, multiprocessors=1)
+        assert struct["strips"]["stages"] == count
+        np.testing.assert_array_equal(y, expected, err_msg=order)
+
+
+# ---------------------------------------------------------------- shares
+
+
+def of_halves(given: Problem) -> Problem:
+    """The same problem, with 32 channels in place of 64."""
+    assert given.w_shape is not None
+    x, w = ((shape[0], 32 if shape[1] == 64 else shape[1], *shape[2:]) for shape in (given.x_shape, given.w_shape))
+    return replace(given, x_shape=x, w_shape=w)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("tile", STRIPS, ids=form_of)
+@pytest.mark.parametrize(
+    ("name", "splits", "inner"),
+    [("one slice", 3, 3), ("a stride along H", 9, 1), ("as large as x", 4, 3)],
+    ids=["of one strip and three taps", "of one strip and one tap", "without strips"],
+)
+def test_short_shares(
+    name: str, splits: int, inner: int, tile: StripsTile, monkeypatch: pytest.MonkeyPatch, resized: Any
+) -> None:
+    """One strip each, of one tap or of three; and six strips in four shares, the last of which has none."""
+    if inner == 1 and not tile.rows:
+        pytest.skip("patches are for taps that share them")
+    given = PROBLEMS[name] if tile in (*ROWS, *PATCHES) else of_halves(PROBLEMS[name])
+    wanted = resized(tile)
+    monkeypatch.setattr(wgmma, "_COUNTS", (splits,))
+    arrays = operands(given, INTEGERS, 4, BFLOAT16)
+    seed = splits + tile.block_n
+    y, struct = divided(given, arrays, wanted, seed=seed, async_order=ASYNCHRONOUS[seed % 3])
+    assert (struct["strips"]["inner"], struct["splits"]["count"]["divisor"]) == (inner, splits)
+    np.testing.assert_array_equal(y, exact_of(given, arrays).value.astype(BFLOAT16))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("wanted", [form_of(ROWS[0]), form_of(PATCHES[0])])
+def test_results_do_not_depend_on_the_order_of_blocks(wanted: str) -> None:
+    given = PROBLEMS["as large as x"]
+    arrays = operands(given, ("normal", "normal", "normal"), 5, HALF)
+    found = {divided(given, arrays, wanted, seed=seed, threads=1 + seed)[0].tobytes() for seed in range(2)}
+    assert len(found) == 1
+
+
+# ---------------------------------------------------------------- numbers that are not finite
+
+
+NOT_FINITE = {
+    "conv": conv((1, 64, 7, 72), (64, 64, 3, 2), pads=[1, 2, 1, 0]),
+    "slices of half as many channels": conv((1, 32, 7, 72), (64, 32, 3, 2), pads=[1, 2, 1, 0]),
+    "conv_transpose": conv_transpose((1, 64, 7, 72), (64, 64, 3, 2), pads=[1, 0, 0, 1]),
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("kinds", [("integers", "nonfinite"), ("nonfinite", "integers")])
+@pytest.mark.parametrize(
+    ("name", "wanted", "dtype", "precision"),
+    [
+        ("conv", "128x256_rows", BFLOAT16, "ieee"),
+        ("conv", "64x256_rows", HALF, "ieee"),
+        ("conv", "64x256_patches_direct", BFLOAT16, "ieee"),
+        ("conv", "64x256_patches", SINGLE, "3xtf32"),
+        ("slices of half as many channels", "64x256x32_rows", HALF, "ieee"),
+        ("slices of half as many channels", "64x256x32_patches_direct", BFLOAT16, "ieee"),
+        ("conv_transpose", "64x256_rows", BFLOAT16, "ieee"),
+        ("conv_transpose", "64x256_patches_direct", HALF, "ieee"),
+        ("conv_transpose", "64x256_patches", SINGLE, "tf32"),
+    ],
+)
+def test_padding_adds_nothing_to_what_is_not_finite(
+    name: str, wanted: str, dtype: Any, precision: str, kinds: tuple[str, str]
+) -> None:
+    check_not_finite(NOT_FINITE[name], wanted, dtype, precision, kinds)
+
+
+def check_not_finite(
+    given: Problem, wanted: str, dtype: Any, precision: str, kinds: tuple[str, str], w_layout: str = "contiguous"
+) -> None:
+    x, w, b = operands(given, (*kinds, "integers"), 6, dtype)
+    for array in (x, w):  # few enough for most outputs to be numbers
+        odd = np.random.default_rng(5).random(array.shape) < 0.995
+        array[odd & ~np.isfinite(array.astype(np.float64))] = 1
+    y, _ = call(given, (x, LAYOUTS[w_layout](w), b), wanted, precision)
+    exact = exact_of(given, (x, w, b))
+    assert np.isfinite(exact.value).any()
+    assert not np.isfinite(exact.value).all()
+    oracle.assert_close(y, exact, dtype, "tensor cores" if precision == "ieee" else precision)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("wanted", "dtype", "precision"),
+    [
+        ("128x256_rows", HALF, "ieee"),
+        ("64x256_patches", SINGLE, "tf32"),
+        ("64x256_patches", SINGLE, "3xtf32"),
+    ],
+)
+def test_random_numbers_are_within_the_bound(wanted: str, dtype: Any, precision: str) -> None:
+    given = PROBLEMS["all unequal"]
+    x, w, _ = operands(given, ("normal", "normal", "normal"), 7, dtype)
+    y, _ = call(given, (x, w, None), wanted, precision)
+    oracle.assert_close(y, exact_of(given, (x, w, None)), dtype, "tensor cores" if precision == "ieee" else precision)
+
+
+# ---------------------------------------------------------------- weights as they are
+
+WEIGHTS_AS_THEY_ARE = [
+    ("64x256_rows", HALF, conv((1, 128, 9, 72), (70, 128, 3, 2), pads=[1, 0, 1, 1])),
+    ("64x256_rows", BFLOAT16, conv((1, 64, 15, 72), (64, 64, 3, 3), pads=[1, 1, 1, 1])),
+    ("128x256_rows_split", HALF, conv((1, 64, 9, 72), (70, 64, 3, 2), pads=[1, 0, 1, 1])),
+    ("64x256_patches_direct", BFLOAT16, conv((1, 64, 31, 21), (130, 64, 3, 2), dilations=[2, 1])),
+    ("64x256_patches_direct", HALF, conv((2, 128, 9, 20), (140, 64, 2, 3), group=2, pads=[1, 1, 1, 1])),
+    ("64x256x32_rows", BFLOAT16, conv((1, 96, 9, 72), (72, 96, 3, 2), pads=[1, 0, 1, 1])),
+    ("64x256x32_patches_direct", HALF, conv((1, 32, 20, 21), (64, 32, 3, 3))),
+    ("64x256_direct", BFLOAT16, conv((1, 64, 11, 21), (130, 64, 3, 2), strides=[2, 1], pads=[1, 0, 1, 1])),
+]
+
+
+def of_each_tap(w: Any) -> Any:
+    """The same weights, channels innermost, then taps, then filters."""
+    return np.moveaxis(np.ascontiguousarray(np.moveaxis(w, 1, -1)), -1, 1)
+
+
+def call_as_they_are(given: Problem, arrays: Sequence[Any], wanted: str, **options: Any) -> Any:
+    """The result, of a plan that packs no weights."""
+    x, w, b = arrays
+    x = LAYOUTS["channels last"](x) if "_direct" in wanted else x
+
+    def pick(candidates: Sequence[Candidate]) -> Candidate:
+        return next(one for one in candidates if one.name.endswith(wanted))
+
+    with choice.picking(pick), emulated_cuda(**options) as emulated:
+        y = getattr(gpuconv, given.operator)(x, w, b, **given.attributes)
+    names = [launch.variant.name for launch in emulated.launches]
+    assert len(names) == (2 if "_split" in wanted else 1)
+    assert all("wgmma" in name for name in names)
+    return y
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("wanted", "dtype", "given"),
+    WEIGHTS_AS_THEY_ARE,
+    ids=[f"{wanted}-{dtype}-{given.w_shape}" for wanted, dtype, given in WEIGHTS_AS_THEY_ARE],
+)
+def test_weights_of_several_taps_with_channels_last_are_read_as_they_are(
+    wanted: str, dtype: Any, given: Problem
+) -> None:
+    x, w, b = operands(given, INTEGERS, 10, dtype)
+    expected = exact_of(given, (x, w, b)).value.astype(dtype)
+    for seed, order in enumerate(ASYNCHRONOUS[1:]):
+        count = 7 if "_split" in wanted else 1 + seed
+        y = call_as_they_are(given, (x, of_each_tap(w), b), wanted, seed=seed, async_order=order, multiprocessors=count)
+        np.testing.assert_array_equal(y, expected, err_msg=order)
+
+
+@pytest.mark.parametrize("wanted", ["64x256_rows", "64x256_patches_direct"])
+def test_weights_of_conv_transpose_are_read_as_they_are(wanted: str) -> None:
+    """Their channels are along the first axis."""
+    given = conv_transpose((1, 64, 9, 72), (64, 70, 3, 2), pads=[1, 0, 0, 1])
+    x, w, b = operands(given, INTEGERS, 11, HALF)
+    as_they_are = np.moveaxis(np.ascontiguousarray(np.moveaxis(w, 0, -1)), -1, 0)
+    y = call_as_they_are(given, (x, as_they_are, b), wanted, seed=1, async_order="random", multiprocessors=2)
+    np.testing.assert_array_equal(y, exact_of(given, (x, w, b)).value.astype(HALF))
+
+
+@pytest.mark.parametrize("wanted", ["64x256_rows", "64x256_patches_direct"])
+def test_infinite_weights_that_are_read_as_they_are_add_nothing_to_padding(wanted: str) -> None:
+    check_not_finite(NOT_FINITE["conv"], wanted, HALF, "ieee", ("integers", "nonfinite"), "channels last")
+
+
+# ---------------------------------------------------------------- where x lies
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("share", [False, True], ids=["w", "packed w"])
+@pytest.mark.parametrize("wanted", ["128x256_rows", "64x256_rows_split"])
+def test_rows_from_other_addresses_are_copied_after_all(wanted: str, share: bool) -> None:
+    """From an address on that is no multiple of 16 bytes: the same plan, other launches."""
+    shape, w_shape = (2, 72, 6, 24), (70, 72, 3, 3)
+    memory, w = (np.random.default_rng(8).integers(-3, 4, size).astype(HALF) for size in (2 * 72 * 144 + 1, w_shape))
+
+    def pick(candidates: Sequence[Candidate]) -> Candidate:
+        return next(one for one in candidates if one.name.endswith(wanted))
+
+    with choice.picking(pick), emulated_cuda(seed=1, async_order="random", multiprocessors=3) as emulated:
+        weights = gpuconv.pack(w) if share else w
+        for k in (0, 1, 0, 1):
+            x = memory[k : memory.size - 1 + k].reshape(shape)
+            np.testing.assert_array_equal(gpuconv.conv(x, weights), oracle.conv(x, w).value.astype(HALF))
+    names = [launch.variant.name for launch in emulated.launches]
+    assert sum("channels_last" in name for name in names) == 2
+    launches = 2 if share and "_split" in wanted else 1  # of which the second one adds up
+    assert sum("wgmma" in name and "_rows" in name for name in names) == 2 * launches

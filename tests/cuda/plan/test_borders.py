@@ -1,0 +1,183 @@
+"""Where the families of kernels stop: at the shared memory, the blocks and the indices that there are, and not before.
+
+The problems are those of `many_blocks`; arrays lie as they do there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuconv import ArgumentError
+from gpuconv.cuda.build import params
+from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.conv import problem as correlation
+from gpuconv.cuda.conv.direct import channels as channels_plan
+from gpuconv.cuda.conv.direct import channels_tile, few, rows, transpose
+from gpuconv.cuda.conv.gemm import depth_to_space, depth_to_space_matrix, grouped, interleaved, split, stem
+from gpuconv.cuda.plan import launching
+from gpuconv.cuda.plan.launch import Launch, Limits
+from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.plan.offers import Candidate
+from gpuconv.cuda.pool import channels as pool_channels
+from gpuconv.cuda.pool import families as pool_families
+from gpuconv.cuda.pool import general, patches, tiles, vectors
+from gpuconv.cuda.pool import problem as pool_problem
+from gpuconv.rules import geometry as geometries
+from tests.harness import many_blocks
+from tests.harness.many_blocks import ManyBlocks
+from tests.harness.offered import candidates
+from tests.oracle.operands import LAYOUTS
+
+HOPPER = representative("sm_90a").limits
+COUNTING = (rows, channels_plan, pool_channels, patches, tiles, vectors)
+Ints = tuple[int, ...]
+
+
+def lying(shape: Ints, layout: str) -> Ints:
+    """In elements."""
+    found: Ints = LAYOUTS[layout](np.zeros(shape, np.int8)).strides
+    return found
+
+
+def problem_of(one: ManyBlocks, far: str = "", step: int = 0) -> Any:
+    """The problem as planners see it; images of the array x or y may lie so far apart."""
+    p, dtype = one.problem, one.dtype.name
+    shapes = [p.x_shape, *([] if p.w_shape is None else [p.w_shape])]
+    geometry: Any = getattr(geometries, p.operator)(*shapes, **p.attributes)
+    x, y = lying(p.x_shape, one.layout), lying(geometry.y_shape, one.out or "contiguous")
+    x, y = ((step, *strides[1:]) if name == far else strides for name, strides in (("x", x), ("y", y)))
+    if p.w_shape is None:
+        return pool_problem.Problem(geometry, dtype, x, y, y if one.kernel.endswith("indices") else None)
+    make = correlation.of_conv if p.operator == "conv" else correlation.of_conv_transpose
+    return make(geometry, dtype, x, lying(p.w_shape, "contiguous"), None, y, one.precision)
+
+
+def of_families() -> dict[ModuleType, list[ManyBlocks]]:
+    """Those with 32-bit indices, by the family that has their kernel."""
+    found: dict[ModuleType, list[ManyBlocks]] = {}
+    for family in (*conv_families.FAMILIES, *pool_families.FAMILIES):
+        names = {variant.name for variant in family.variants()}
+        if family is split:  # which divides the tiles of others' kernels
+            names = {one.kernel for one in (*many_blocks.SPLIT, *many_blocks.SPLIT_PHASES)}
+        found[family] = [one for one in many_blocks.ALL if one.kernel in names and not one.wide]
+    return found
+
+
+FAMILIES = of_families()
+families = pytest.mark.parametrize("family", FAMILIES, ids=lambda module: module.__name__.rpartition(".")[2])
+
+
+def planned(family: Any, one: ManyBlocks, limits: Limits = HOPPER, problem: Any = None) -> Launch | None:
+    """The last launch of the family's candidate of this name, if there is one."""
+    found: list[Candidate] = list(candidates(family, problem or problem_of(one), limits))
+    named = [candidate for candidate in found if candidate.name == one.kernel]
+    return named[0].make().launches[-1] if named else None
+
+
+# ---------------------------------------------------------------- shared memory
+
+# Kernels that every device has room for ask nothing: blocks of weights of 24 KiB at most.
+WITHOUT = (few, transpose, general, vectors, pool_channels)
+UNASKED = "conv_few_"
+
+
+@families
+def test_a_block_may_have_all_shared_memory_that_there_is_and_no_more(family: ModuleType) -> None:
+    limits = HOPPER if family is not rows else replace(HOPPER, shared_bytes_per_multiprocessor=0)
+    tried = 0
+    for one in FAMILIES[family]:
+        launch = planned(family, one, limits)
+        if launch is None or launch.shared_bytes == 0 or one.kernel.startswith(UNASKED):
+            continue
+        tried += 1
+        exactly = planned(family, one, replace(limits, shared_bytes_per_block=launch.shared_bytes))
+        assert exactly == launch or family is grouped, one  # which looks at fewer tiles where there is less room
+        less = planned(family, one, replace(limits, shared_bytes_per_block=launch.shared_bytes - 1))
+        assert less is None or less.shared_bytes < launch.shared_bytes, one
+    assert (tried == 0) == (family in WITHOUT), family
+
+
+@pytest.mark.parametrize("family", [stem, interleaved], ids=["stem", "interleaved"])
+def test_some_families_want_two_blocks_on_a_multiprocessor(family: ModuleType) -> None:
+    """Of each the system takes 1 KiB."""
+    for one in FAMILIES[family]:
+        launch = planned(family, one)
+        assert launch is not None
+        room = 2 * (launch.shared_bytes + 1024)
+        assert planned(family, one, replace(HOPPER, shared_bytes_per_multiprocessor=room)) == launch
+        less = planned(family, one, replace(HOPPER, shared_bytes_per_multiprocessor=room - 1))
+        assert less is None or less.shared_bytes < launch.shared_bytes, one
+
+
+# ---------------------------------------------------------------- blocks
+
+
+@contextmanager
+def most_blocks(count: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (launching, channels_tile, *COUNTING[2:]):
+            patch.setattr(module, "MOST_BLOCKS", count)
+        channels_tile.best.cache_clear()
+        yield
+    channels_tile.best.cache_clear()
+
+
+def blocks(family: ModuleType, one: ManyBlocks, launch: Launch) -> int:
+    """As many as the family counts: those of the launch, or where it joins some, as they are before that."""
+    x = one.problem.x_shape
+    if family is pool_channels:  # each thread makes one output of a vector of channels
+        y = geometries.max_pool(x, **one.problem.attributes).y_shape
+        vector = 2 if one.kernel.endswith("indices") else 16 // one.dtype.itemsize
+        return -(-prod(y) // vector // 256)
+    return launch.grid[0]
+
+
+@pytest.mark.parametrize("family", COUNTING, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_a_launch_has_no_more_blocks_than_a_grid(family: ModuleType) -> None:
+    for one in FAMILIES[family]:
+        launch = planned(family, one)
+        assert launch is not None
+        assert launch.grid[1:] == (1, 1)
+        count = blocks(family, one, launch)
+        with most_blocks(count):
+            assert planned(family, one) == launch, one
+        with most_blocks(count - 1):
+            less = planned(family, one)
+            assert less is None or less.grid[0] < count, one
+
+
+def test_blocks_fill_a_grid_or_are_refused() -> None:
+    launch = planned(rows, FAMILIES[rows][0])
+    assert launch is not None
+    assert launching.of_blocks("conv", launch.variant, 2**31 - 1, {}, {}).grid == (2**31 - 1, 1, 1)
+    with pytest.raises(
+        ArgumentError, match=r"^conv: 2147483648 blocks are more than the 2147483647 of one CUDA launch$"
+    ):
+        launching.of_blocks("conv", launch.variant, 2**31, {}, {})
+
+
+# ---------------------------------------------------------------- indices
+
+TO_SPACE = (depth_to_space, depth_to_space_matrix)
+
+
+@families
+@pytest.mark.parametrize("array", ["x", "y"])
+def test_32_bits_are_enough_up_to_their_border(family: ModuleType, array: str) -> None:
+    """Images lie so far apart that the last offset is below the border by less than a thousandth, or beyond it."""
+    tried = [one for one in FAMILIES[family] if one.problem.x_shape[0] > 1 and planned(family, one) is not None]
+    assert tried
+    for one in tried:
+        images = one.problem.x_shape[0] - (array == "x" or family not in TO_SPACE)  # which count to the end of y
+        apart = params.INDEX_LIMIT // images // 64 * 64
+        near = problem_of(one, array, apart - 2**20)
+        assert planned(family, one, problem=near) is not None, one
+        assert planned(family, one, problem=problem_of(one, array, apart + 64)) is None, one

@@ -1,0 +1,405 @@
+"""tune(): every candidate is measured, the quickest taken from then on; with a stand-in for CuPy, and emulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from gpuconv import OutOfDeviceMemory
+from gpuconv.cuda.call import device
+from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.conv.direct import few as few_plan
+from gpuconv.cuda.conv.gemm import ffma
+from gpuconv.cuda.plan import tuned
+from gpuconv.cuda.plan.offers import Candidate
+from gpuconv.rules import whole_numbers
+from tests.emulator import emulated_cuda
+from tests.harness.cupy_stand_in import StandIn, cupy_stand_in
+from tests.oracle import oracle
+from tests.oracle.operands import filled
+
+QUICK = "conv_float32_3d_16x128x16"  # as the stand-in measures it; the model takes another one
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choices stay out of the user's cache, and out of other tests."""
+    monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def cupy(tmp_path: Path) -> Iterator[StandIn]:
+    with cupy_stand_in(tmp_path) as standin:
+        standin.times = {QUICK: 0.25}
+        yield standin
+
+
+def arrays(cupy: StandIn, rows: int = 9) -> tuple[Any, Any]:
+    return cupy.module.ndarray((8, 16, rows, 9), np.float32), cupy.module.ndarray((20, 16, 3, 3), np.float32)
+
+
+def kernel(cupy: StandIn, x: Any, w: Any, **attributes: Any) -> str:
+    """The kernel that a call takes."""
+    gpuconv.conv(x, w, **attributes)
+    return cupy.launches[-1].name
+
+
+def test_the_quickest_kernel_is_taken_from_then_on(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = arrays(cupy)
+    modelled = kernel(cupy, x, w)
+    assert modelled != QUICK
+    times = gpuconv.tune("conv", x, w)
+    assert len(times) > 2
+    assert (times[QUICK], times[modelled]) == pytest.approx((1.25e-3, 2e-3))  # with a millisecond for the packing
+    assert list(times.values()) == sorted(times.values())
+    assert next(iter(times)) == kernel(cupy, x, w) == QUICK
+    monkeypatch.setattr(tuned, "_read", {})  # another process
+    device.prepared.clear()
+    assert kernel(cupy, x, w) == QUICK
+    (prepared,) = device.prepared.values()
+    assert any(reason.endswith("chosen, as measured on Stand-in 90") for reason in prepared.plan.reasons)
+
+
+def test_other_calls_are_chosen_by_the_model_still(cupy: StandIn) -> None:
+    x, w = arrays(cupy)
+    gpuconv.tune("conv", x, w)
+    assert kernel(cupy, *arrays(cupy, rows=10)) != QUICK
+    assert kernel(cupy, x, w, pads=[1, 1, 1, 1]) != QUICK
+
+
+def test_a_device_of_another_name_is_modelled_still(tmp_path: Path) -> None:
+    with cupy_stand_in(tmp_path, ("90",)) as first:
+        first.times = {QUICK: 0.25}
+        gpuconv.tune("conv", *arrays(first))
+        assert kernel(first, *arrays(first)) == QUICK
+    with cupy_stand_in(tmp_path, ("80",)) as second:
+        assert kernel(second, *arrays(second)) != QUICK
+
+
+def test_a_kernel_whose_workspace_does_not_fit_takes_for_ever(cupy: StandIn) -> None:
+    x, w = arrays(cupy)
+    gpuconv.conv(x, w)
+    cupy.memory_left = 110 * 2**20  # what fills the L2 cache, and no more
+    real, cupy.module.cuda.alloc = cupy.module.cuda.alloc, lambda nbytes: _only_the_largest(cupy, nbytes)
+    times = gpuconv.tune("conv", x, w)
+    cupy.module.cuda.alloc = real
+    assert set(times.values()) == {float("inf")}
+
+
+def _only_the_largest(cupy: StandIn, nbytes: int) -> Any:
+    if nbytes < 2**26:
+        raise MemoryError("no room")
+    return cupy.allocate(nbytes)
+
+
+def test_a_choice_that_cannot_be_kept_is_warned_of(cupy: StandIn, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "file"))
+    x, w = arrays(cupy)
+    with pytest.warns(RuntimeWarning, match="^tune: the choice is not kept for later processes: "):
+        best = next(iter(gpuconv.tune("conv", x, w)))
+    assert kernel(cupy, x, w) == best
+
+
+# ---------------------------------------------------------------- gradients
+
+
+def chosen(name: str, *operands: Any, **attributes: Any) -> str:
+    """The kernel that a call of another operator takes."""
+    device.prepared.clear()
+    getattr(gpuconv, name)(*operands, **attributes)
+    (prepared,) = device.prepared.values()
+    return str(prepared.plan.kernel)
+
+
+def of_gradients(cupy: StandIn, dtype: Any = np.float32) -> tuple[Any, Any, Any]:
+    return tuple(cupy.module.ndarray(shape, dtype) for shape in ((8, 16, 9, 9), (20, 16, 3, 3), (8, 20, 7, 7)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64], ids=["float32", "complex64"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_the_quickest_kernel_of_a_gradient_is_taken(
+    cupy: StandIn, monkeypatch: pytest.MonkeyPatch, dtype: Any, layout: str
+) -> None:
+    x, w, dy = of_gradients(cupy, dtype)
+    if layout == "NHWC":
+        x, dy = (cupy.module.ndarray((a.shape[0], *a.shape[2:], a.shape[1]), dtype) for a in (x, dy))
+    calls = {"conv_weight_grad": (x, dy, w.shape), "conv_input_grad": (dy, w, x.shape)}
+    calls |= {"conv_transpose_weight_grad": (dy, x, w.shape), "conv_transpose_input_grad": (x, w, dy.shape)}
+    for name, operands in calls.items():
+        modelled = chosen(name, *operands, layout=layout)
+        cupy.times = {}
+        slow = gpuconv.tune(name, *operands, layout=layout)
+        quick = next(kernel for kernel in slow if kernel != modelled)
+        cupy.times = {quick: 0.25}
+        times = gpuconv.tune(name, *operands, layout=layout)
+        assert times.keys() == slow.keys() > {quick}
+        assert next(iter(times)) == quick
+        assert times[quick] < min(slow[quick], times[modelled])
+        monkeypatch.setattr(tuned, "_read", {})  # another process
+        assert chosen(name, *operands, layout=layout) == quick
+
+
+def test_the_gradient_of_an_input_and_the_operator_that_it_is_share_a_choice(cupy: StandIn) -> None:
+    x, w, dy = of_gradients(cupy)
+    modelled = chosen("conv_transpose", dy, w)
+    other = next(kernel for kernel in gpuconv.tune("conv_transpose", dy, w) if kernel != modelled)
+    cupy.times = {other: 0.25}
+    gpuconv.tune("conv_input_grad", dy, w, x.shape)
+    assert chosen("conv_transpose", dy, w) == other
+    cupy.times = {modelled: 0.125}
+    gpuconv.tune("conv_transpose", dy, w)
+    assert chosen("conv_input_grad", dy, w, x.shape) == modelled
+
+
+def test_the_time_of_an_only_kernel_is_told(cupy: StandIn, tmp_path: Path) -> None:
+    _, _, dy = of_gradients(cupy)
+    indices = cupy.module.ndarray(dy.shape, np.int64)
+    windows: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    assert gpuconv.tune("conv_bias_grad", dy) == {"channel_sums_float32_3d": pytest.approx(2e-3)}  # and adding up
+    assert gpuconv.tune("conv_transpose_bias_grad", dy, layout="NHWC") == {"channel_sums_float32_3d_last": 2e-3}
+    unpooled = gpuconv.tune("max_unpool", dy, indices, **windows, check_indices=True)
+    assert unpooled == {"max_unpool_32bit_3d": pytest.approx(3e-3)}  # and clearing, and claims
+    assert not (tmp_path / "cache" / "choices.json").exists()  # there is nothing to choose
+    pooled = gpuconv.tune("max_pool_grad", dy, indices, (8, 20, 14, 14), **windows)
+    assert pooled.keys() == {"max_pool_grad_float32_3d", "max_pool_grad_float32_3d_walks_2x2"}
+
+
+def test_arguments_have_their_names_too(cupy: StandIn) -> None:
+    x, w, dy = of_gradients(cupy)
+    b = cupy.module.ndarray((20,), np.float32)
+    in_order = gpuconv.tune("conv_weight_grad", x, dy, w.shape, pads=[0] * 4)
+    assert gpuconv.tune("conv_weight_grad", w_shape=iter(w.shape), dy=dy, x=x, pads=iter([0] * 4)) == in_order
+    assert gpuconv.tune("conv", x=x, b=b, w=w) == gpuconv.tune("conv", x, w, b)
+    assert gpuconv.tune("conv", x, w, None) == gpuconv.tune("conv", x, w)
+    assert gpuconv.tune("max_pool", x, None, None, kernel_shape=[2, 2]).keys() > {"max_pool_float32_3d"}
+
+
+def test_the_precision_of_the_context_is_tuned(cupy: StandIn) -> None:
+    x, w, dy = of_gradients(cupy)
+    with gpuconv.precision("tf32"):
+        in_context = gpuconv.tune("conv_input_grad", dy, w, x.shape)
+    assert in_context == gpuconv.tune("conv_input_grad", dy, w, x.shape, precision="tf32")
+    assert in_context.keys() > gpuconv.tune("conv_input_grad", dy, w, x.shape).keys()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x, w: gpuconv.tune("convolve", x, w), gpuconv.ArgumentError, "^tune: operator must be one of conv, "),
+        (lambda x, w: gpuconv.tune("conv", x, w, stride=[1, 1]), gpuconv.ArgumentTypeError,
+         "^tune: stride of conv is called strides here, as in ONNX$"),
+        (lambda x, w: gpuconv.tune("conv", np.ones((1, 1, 3)), np.ones((1, 1, 3))), gpuconv.ArgumentTypeError,
+         "^tune: kernels are measured on a CUDA device; pass CuPy arrays"),
+        (lambda x, w: gpuconv.tune("max_pool", x), gpuconv.ArgumentTypeError, "^max_pool: kernel_shape"),
+        (lambda x, w: gpuconv.tune("conv", x, w, pads=[1]), gpuconv.ArgumentError, "^conv: pads"),
+        (lambda x, w: gpuconv.tune("conv", x, w, precision="half"), gpuconv.ArgumentError, "^conv: precision"),
+        (lambda x, w: gpuconv.tune(["conv"], x, w), gpuconv.ArgumentError, "^tune: operator must be one of conv, "),
+        (lambda x, w: gpuconv.tune("conv", x), gpuconv.ArgumentTypeError, "^conv: w must be a NumPy or CuPy array"),
+        (lambda x, w: gpuconv.tune("conv", x, w, w, w), gpuconv.ArgumentTypeError,
+         "^tune: conv takes x, w, b, not 4 arguments"),
+        (lambda x, w: gpuconv.tune("conv", x, w, x=x), gpuconv.ArgumentTypeError, "^tune: conv is given x twice"),
+        (lambda x, w: gpuconv.tune("conv_weight_grad", x, x), gpuconv.ArgumentTypeError,
+         "^conv_weight_grad: w_shape is required"),
+        (lambda x, w: gpuconv.tune("conv_weight_grad", x, x, w.shape), gpuconv.ArgumentError,
+         "^conv_weight_grad: dy must have the shape of the result"),
+        (lambda x, w: gpuconv.tune("conv_input_grad", np.ones((1, 1, 3)), np.ones((1, 1, 1)), (1, 1, 3)),
+         gpuconv.ArgumentTypeError, "^tune: kernels are measured on a CUDA device"),
+        (lambda x, w: gpuconv.tune("conv_bias_grad", x, precision="tf32"), gpuconv.ArgumentTypeError,
+         "^tune: conv_bias_grad has no attribute 'precision'; it has none"),
+        (lambda x, w: gpuconv.tune("conv", x, w, return_indices=True), gpuconv.ArgumentTypeError,
+         "^tune: conv has no attribute 'return_indices'"),
+        (lambda x, w: gpuconv.tune("max_unpool", x, x, kernel_shape=[1, 1]), gpuconv.ArgumentTypeError,
+         "^max_unpool: indices must have dtype int64, not float32"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_rule(call: Any, error: Any, message: str, cupy: StandIn) -> None:
+    with pytest.raises(error, match=message) as caught:
+        call(*arrays(cupy))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.emulator
+def test_results_stay_right_whatever_is_chosen() -> None:
+    (x, w, b), attributes = filled("conv_transpose", (1, 5, 6, 7), (5, 4, 3, 2), {"strides": [2, 1]}, "float32")
+    expected = oracle.conv_transpose(x, w, b, **attributes)
+    with emulated_cuda() as emulated:
+        emulated._limits = replace(emulated._limits, name="emulated")
+        times = gpuconv.tune("conv_transpose", x, w, b, **attributes)
+        assert len(times) > 1
+        oracle.assert_close(gpuconv.conv_transpose(x, w, b, **attributes), expected, "float32")
+        assert emulated.launches[-1].variant.name == next(iter(times))
+        pooled = gpuconv.tune("max_pool", x, kernel_shape=[2, 2], return_indices=True)
+        assert all(name.startswith("max_pool_float32") for name in pooled)
+        assert gpuconv.tune("conv", x[:0], np.ones((4, 5, 2, 2), np.float32)) == {}
+
+
+@pytest.mark.emulator
+def test_gradients_stay_right_whatever_is_chosen() -> None:
+    (x, w, _), attributes = filled("conv", (1, 5, 6, 7), (4, 5, 3, 2), {"strides": [2, 1]}, "float32")
+    dy = np.arange(4 * 2 * 6, dtype=np.float32).reshape(1, 4, 2, 6)
+    expected = {  # on the CPU
+        "conv_weight_grad": gpuconv.conv_weight_grad(x, dy, w.shape, **attributes),
+        "conv_input_grad": gpuconv.conv_input_grad(dy, w, x.shape, **attributes),
+    }
+    with emulated_cuda() as emulated:
+        emulated._limits = replace(emulated._limits, name="emulated")
+        for name, operands in {"conv_weight_grad": (x, dy, w.shape), "conv_input_grad": (dy, w, x.shape)}.items():
+            times = gpuconv.tune(name, *operands, **attributes)
+            assert len(times) > 2
+            emulated.launches.clear()
+            result = getattr(gpuconv, name)(*operands, **attributes)
+            np.testing.assert_allclose(result, expected[name], rtol=1e-5, atol=1e-4)
+            assert next(iter(times)) in [launch.variant.name for launch in emulated.launches]
+        assert list(gpuconv.tune("conv_bias_grad", dy)) == ["channel_sums_float32_3d"]
+        assert gpuconv.tune("conv_input_grad", dy[:0], w, (0, *x.shape[1:]), **attributes) == {}
+
+
+# ---------------------------------------------------------------- kernels that are wrong
+
+
+@pytest.fixture
+def few_families(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer kernels, for the emulator's sake."""
+    monkeypatch.setattr(conv_families, "FAMILIES", (ffma, few_plan))
+
+
+def _without(roles: Mapping[str, str], role: str) -> dict[str, str]:
+    return {member: other for member, other in roles.items() if other != role}
+
+
+def without(role: str, family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a family's kernels find another array of a call at address 0, as if there were none."""
+    real = family.candidates
+
+    def changed(candidate: Candidate) -> Any:
+        plan = candidate.make()
+        launches = [replace(one, roles=_without(one.roles, role)) for one in plan.launches]
+        return replace(plan, launches=tuple(launches))
+
+    def candidates(*arguments: Any) -> Iterator[Candidate]:
+        for one in real(*arguments):
+            yield replace(one, make=lambda one=one: changed(one))
+
+    monkeypatch.setattr(family, "candidates", candidates)
+
+
+@pytest.mark.emulator
+def test_a_kernel_that_is_wrong_is_left_out_and_not_kept(few_families: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = np.full((1, 2, 5, 6), np.nan, np.float32), np.ones((3, 2, 2, 2), np.float32)
+    b = np.zeros(3, np.float32)  # of which nothing could be seen in the results of this call
+    with emulated_cuda() as emulated:
+        emulated._limits = replace(emulated._limits, name="emulated")
+        right = gpuconv.tune("conv", x, w, b)
+        few = next(name for name in right if name.startswith("conv_few"))
+        without("b", few_plan, monkeypatch)
+        with pytest.warns(RuntimeWarning, match=f"^tune: {few} is left out: of whole numbers it makes ") as caught:
+            found = gpuconv.tune("conv", x, w, b)
+        assert [Path(one.filename).name for one in caught] == ["cuda/plan/test_tune.py"]
+        assert "of 60 elements, by up to " in str(caught[0].message)
+        assert found.keys() == right.keys() - {few}
+        emulated.launches.clear()
+        gpuconv.conv(x, w, b)
+        assert emulated.launches[-1].variant.name == next(iter(found))
+
+
+@pytest.mark.emulator
+def test_arrays_that_lie_anyhow_and_wrong_indices_are_no_reason(few_families: None) -> None:
+    base = np.full((2, 6, 7, 3, 2), np.nan, np.float32)
+    x = base[:, ::-1, :, :, 0].transpose(0, 3, 1, 2)
+    w = np.broadcast_to(np.full((1, 3, 1, 2), np.inf, np.float32), (4, 3, 3, 2))
+    dy = np.full((2, 2, 3, 3), np.nan, np.float32)
+    indices = np.full(dy.shape, -(2**40), np.int64)[:, ::-1]
+    with emulated_cuda():
+        assert len(gpuconv.tune("conv", x, w)) > 1
+        found = gpuconv.tune("max_pool_grad", dy, indices, (2, 2, 6, 6), kernel_shape=[2, 2], strides=[2, 2])
+        assert len(found) == 2
+
+
+def test_without_memory_to_compare_it_says_so(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = arrays(cupy)
+
+    def refused(array: Any) -> Any:
+        raise OutOfDeviceMemory("to_device: no room")
+
+    monkeypatch.setattr(device, "to_device", refused)
+    with pytest.warns(RuntimeWarning, match="^tune: kernels are not compared with conv_float32_.*: to_device: no room"):
+        times = gpuconv.tune("conv", x, w)
+    assert next(iter(times)) == QUICK
+
+
+def test_one_kernel_alone_is_not_compared(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, dy = of_gradients(cupy)
+    gpuconv.tune("conv_bias_grad", dy)
+    before = len(cupy.launches)
+    gpuconv.tune("conv_bias_grad", dy)
+    assert len(cupy.launches) == 2 * before
+
+
+# ---------------------------------------------------------------- whole numbers
+
+
+@pytest.mark.parametrize("terms", [1, 9, 2304, 600_000])
+@pytest.mark.parametrize(("dtype", "precision"), [("float32", "ieee"), ("float32", "tf32"), ("float64", "ieee")])
+def test_sums_of_whole_numbers_are_exact_however_they_are_ordered(dtype: str, precision: str, terms: int) -> None:
+    most = whole_numbers.largest(dtype, precision, terms)
+    x, w = (whole_numbers.random(terms, np.dtype(dtype), most, seed) for seed in (0, 1))
+    assert most > 40
+    assert abs(x).max() <= most
+    if precision == "tf32":
+        assert most <= 2**11
+    exact = sum(int(a) * int(b) for a, b in zip(x, w, strict=True))
+    products = x * w
+    for order in (products, products[::-1], np.random.default_rng(2).permutation(products)):
+        assert int(np.cumsum(order)[-1]) == exact  # one after the other, in the dtype itself
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "terms", "most"),
+    [
+        ("float32", "ieee", 1, 1448),  # the root of 2^24 / 8
+        ("float32", "ieee", 100, 457),  # of 2^24 / 80
+        ("complex64", "ieee", 100, 385),  # two products each: of 2^24 / (8 sqrt(200))
+        ("float32", "tf32", 1, 1448),
+        ("float64", "ieee", 0, 33_554_432),  # of 2^53 / 8
+        ("float16", "ieee", 2304, 13),  # of 65504 / 384
+        ("float16", "ieee", 10**12, 1),
+    ],
+)
+def test_how_large_whole_numbers_are(dtype: str, precision: str, terms: int, most: int) -> None:
+    assert whole_numbers.largest(dtype, precision, terms) == most
+
+
+def test_whole_numbers_fit_their_dtype() -> None:
+    assert whole_numbers.largest("int8", "ieee", 10) == 127
+    half = whole_numbers.largest("float16", "ieee", 2304)
+    assert half > 1
+    assert abs(sum(whole_numbers.random(2304, np.dtype(np.int64), half, 0) ** 2)) > 65504  # of one sign they would not
+    assert whole_numbers.largest("bfloat16", "ieee", 1) == 256
+    unsigned = whole_numbers.random(1000, np.dtype(np.uint8), 127, 0)
+    assert (unsigned.min(), unsigned.max()) == (0, 127)
+    parts = whole_numbers.random(1000, np.dtype(np.complex64), 3, 0)
+    assert {*parts.real, *parts.imag} == {-3, -2, -1, 0, 1, 2, 3}
+
+
+def test_arrays_alike_lie_as_those_they_stand_for() -> None:
+    base = np.zeros((3, 4, 10), np.float32)
+    array = base[::-1, :, 1:9:2]
+    with emulated_cuda() as emulated:
+        made = whole_numbers.alike(emulated, array, 9, 0)
+        assert (made.shape, made.strides, made.dtype) == (array.shape, array.strides, array.dtype)
+        values = np.arange(48, dtype=np.float32).reshape(array.shape)
+        held = whole_numbers.holding(emulated, array, values)
+        assert held.strides == array.strides
+        np.testing.assert_array_equal(held, values)
+        with pytest.raises(gpuconv.ArgumentError):
+            whole_numbers.holding(
+                emulated, np.broadcast_to(base[:1], base.shape), values.repeat(3)[:120].reshape(base.shape)
+            )
+    assert len(np.unique(made)) > 10

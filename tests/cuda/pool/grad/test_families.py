@@ -1,0 +1,140 @@
+"""Which kernels the gradient of MaxPool can have, and why it has not others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuconv.cuda.call.prepared import contiguous_strides
+from gpuconv.cuda.plan import tuned
+from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.pool.grad import families as pool_grad_families
+from gpuconv.cuda.pool.grad import walks
+from gpuconv.rules import geometry as geometries
+from gpuconv.rules import gradients
+from tests.harness.emulated import indices, long_walks
+
+LIMITS = representative("sm_90a").limits
+LARGE = (32, 64, 112, 112)
+
+
+def plan(x: tuple[int, ...], dtype: str = "float32", last: bool = False, **attributes: Any) -> Any:
+    y = geometries.max_pool(x, **attributes).y_shape
+    geometry = gradients.max_pool_grad(y, y, x_shape=x, **attributes)
+    dy, dx = (_strides(shape, last) for shape in (y, x))
+    return pool_grad_families.for_max_pool_grad(geometry, dtype, dy, dy, dx, LIMITS)
+
+
+def _strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
+    if not last:
+        return contiguous_strides(shape)
+    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    return batch, channel, *spatial
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("kernel", "strides", "name"),
+    [
+        ([2, 2], [2, 2], "2x2"),
+        ([3, 3], [2, 2], "3x2"),
+        ([3, 2], [2, 2], "3x2"),
+        ([3, 3], [1, 1], "3x1"),
+        ([2, 2], [1, 1], "3x1"),
+        ([1, 1], [1, 2], "1x1"),
+        ([3, 3], [3, 3], "5xany"),
+        ([5, 5], [2, 1], "5xany"),
+        ([3, 9], [2, 1], "5xany"),
+        ([13, 40], [1, 1], "13xany"),
+    ],
+)
+def test_windows_have_the_kernel_for_their_size(kernel: list[int], strides: list[int], name: str, last: bool) -> None:
+    found = plan(LARGE, "bfloat16", last, kernel_shape=kernel, strides=strides)
+    assert found.kernel == found.launches[0].variant.name == f"max_pool_grad_bfloat16_3d_walks_{name}"
+    assert found.reasons[0].startswith("max_pool_grad_bfloat16_3d: modelled ")
+    assert not any(reason.startswith("not by") for reason in found.reasons)
+
+
+@pytest.mark.parametrize("axes", [1, 3])
+@pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
+def test_other_ranks_have_them_too(axes: int, last: bool) -> None:
+    found = plan((256, 128, *[40] * axes), last=last, kernel_shape=[2] * axes, strides=[2] * axes)
+    names = {(1, False): "1x1", (1, True): "2x2"}
+    assert found.kernel.endswith(names.get((axes, last), "2x2"))
+
+
+def test_columns_go_along_the_depth_where_windows_overlap_there() -> None:
+    sizes: dict[str, Any] = {"kernel_shape": [3, 14, 3], "strides": [2, 1, 2]}
+    assert plan((8, 16, 40, 40, 40), **sizes).kernel.endswith("5xany")
+
+
+@pytest.mark.parametrize(
+    ("x", "attributes", "why"),
+    [
+        ((2, 3, 20, 20), {"kernel_shape": [3, 3], "dilations": [2, 1]}, "dilated windows"),
+        ((2, 3, 4, 4, 4, 4), {"kernel_shape": [1, 1, 1, 1]}, "4 spatial axes"),
+        ((2, 3, 20, 20), {"kernel_shape": [14, 3]}, "windows of 14 rows"),
+        ((2, 3, 2, 20), {"kernel_shape": [1, 3], "strides": [9, 1], "pads": [5, 0, 0, 0]}, "no window meets x"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_refusal_is_told(x: tuple[int, ...], attributes: dict[str, Any], why: str) -> None:
+    found = plan(x, **attributes)
+    assert found.kernel == f"max_pool_grad_float32_{max(3, len(x) - 2)}d"
+    assert found.reasons[-1] == f"not by walks: {why}"
+
+
+def test_the_struct_of_the_general_kernel() -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [3, 2], "dilations": [2, 3], "strides": [1, 2], "pads": [1, 2, 0, 1]}
+    found = plan((2, 3, 7, 9), **attributes)  # y: (2, 3, 4, 5)
+    (launch,) = found.launches
+    (struct,) = np.frombuffer(launch.parameters, launch.variant.layout)
+    fields = {name: struct[name] for name in launch.variant.layout.names or ()}
+    numbers = {name: (one["divisor"] if one.dtype.names else one).tolist() for name, one in fields.items()}
+    expected = {
+        "plane": 63,
+        "elements": 2 * 3 * 63,
+        "y_extent": [1, 4, 5],
+        "pad": [0, 1, 2],
+        "reach": [1, 5, 4],
+        "x_extent": [1, 7, 9],
+        "stride": [1, 1, 2],
+        "dilation": [1, 2, 3],
+        "channels": 3,
+        "channels_last": 0,
+        "place_stride": [0, 9, 1],
+    }
+    assert {name: numbers[name] for name in expected} == expected
+
+
+def test_what_must_fit_into_32_bits() -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [3, 2], "strides": [2, 3], "pads": [1, 0, 1, 1]}
+    problem = plan((2, 3, 20, 30), **attributes).problem
+    columns = walks.columns_of(problem)
+    depth, height, width = [0, 0, 1, 1, 1, 1], [18, 1, 18 - 1 + 3, 3, 1, 20 + 1], [27, 0, 27 + 2, 2, 1, 30]
+    around = 2 * (3 + 1) * 30  # the rows of a window and of the padding, on either side
+    assert list(columns.magnitudes) == [*depth, *height, *width, 2 * 3 * 20 * 30 + around]
+
+
+def test_numbers_beyond_32_bits_are_refused() -> None:
+    with indices(wide=True):
+        found = plan((2, 3, 8, 8), kernel_shape=[2, 2], strides=[2, 2])
+    assert (found.kernel, found.reasons[-1]) == ("max_pool_grad_float32_4d_wide", "not by walks: 64-bit indices")
+
+
+def test_walks_are_as_long_as_leaves_every_multiprocessor_enough() -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    short, far = plan((1, 2, 64, 64), **attributes), plan((128, 64, 64, 64), **attributes)
+    assert short.launches[0].grid == (2 * 32 * 32 // 256, 1, 1)  # two columns and two rows a thread
+    assert far.launches[0].grid == (128 * 64 * 32 * 2 // 256, 1, 1)  # a column has two walks
+    with long_walks(True):
+        assert plan((1, 2, 64, 64), **attributes).launches[0].grid == (1, 1, 1)
+    assert "2 columns of 2 elements a thread" in short.reasons[-1]
+
+
+def test_choices_are_kept_apart_from_those_of_the_forward_call() -> None:
+    key = tuned.key(plan((1, 2, 6, 6), kernel_shape=[2, 2]).problem)
+    assert "dy_strides" in key
+    assert "x_strides" not in key.replace("dx_strides", "")

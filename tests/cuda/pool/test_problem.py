@@ -1,0 +1,241 @@
+"""What every family of MaxPool's kernels looks at: axes cut to what exists, rows, planes that follow each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from gpuconv.cuda.call.prepared import contiguous_strides
+from gpuconv.cuda.pool import layout
+from gpuconv.cuda.pool import problem as pool_problem
+from gpuconv.cuda.pool.problem import Axis, Problem, Rows
+from gpuconv.rules import geometry as geometries
+
+Ints = tuple[int, ...]
+
+
+def made(x: Ints, last: bool = False, indices: bool = False, **attributes: Any) -> Problem:
+    geometry = geometries.max_pool(x, **attributes)
+    of_x, of_y = (lying(shape, last) for shape in (x, geometry.y_shape))
+    return Problem(geometry, "float32", of_x, of_y, of_y if indices else None)
+
+
+def lying(shape: Ints, last: bool) -> Ints:
+    if not last:
+        return contiguous_strides(shape)
+    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    return batch, channel, *spatial
+
+
+def rows_of(x: Ints, **more: Any) -> Rows:
+    rows = pool_problem.rows_of(made(x, **more), dilated=True)
+    assert isinstance(rows, Rows)
+    return rows
+
+
+# ---------------------------------------------------------------- axes
+
+
+def test_axes_have_the_elements_of_every_window_and_no_more_than_they_need() -> None:
+    random = Random(0)
+    for _ in range(3000):
+        extent, windows, kernel = random.randint(0, 6), random.randint(1, 4), random.randint(1, 4)
+        stride, dilation, begin = random.randint(1, 5), random.randint(1, 4), random.randint(0, 6)
+        axis = pool_problem.axis_of(extent, windows, kernel, stride, dilation, begin)
+        offsets = [tap * dilation - begin for tap in range(kernel)]
+        met = [[q * stride + o for o in offsets if 0 <= q * stride + o < extent] for q in range(windows)]
+        found = [
+            list(range(q * axis.stride - axis.pad, q * axis.stride - axis.pad + axis.reach, axis.dilation))
+            for q in range(windows)
+        ]
+        assert [[at for at in window if 0 <= at < extent] for window in found] == met
+        # Taps that no window has inside, were there windows at every place from the first one's to the last one's.
+        useful = [o for o in offsets if extent and -(windows - 1) * stride <= o < extent]
+        assert axis.reach == (useful[-1] - useful[0] + 1 if useful else 0)
+        assert (axis.extent, axis.windows) == (extent, windows)
+        assert axis.stride == (stride if useful and windows > 1 else 0)
+        assert axis.dilation == (dilation if len(useful) > 1 else 1)
+        assert axis.pad == (-useful[0] if useful else 0)
+
+
+def test_the_numbers_of_an_axis() -> None:
+    axis = Axis(extent=9, windows=4, stride=3, pad=2, reach=7, dilation=3)
+    assert axis.coordinates == (9, 2, 9 - 2 + 7, 7, 3)
+    assert axis.step == 3
+    assert replace(axis, extent=2).step == 2
+    assert replace(axis, pad=-2).coordinates == (9, 2, 9 + 2 + 7, 7, 3)
+
+
+# ---------------------------------------------------------------- problems
+
+
+@pytest.mark.parametrize(
+    ("x", "last", "expected"),
+    [
+        ((2, 3, 4, 5), True, True),
+        ((2, 3, 4, 5), False, False),
+        ((2, 1, 4, 5), True, False),
+        ((2, 3, 1, 1), False, True),
+    ],
+)
+def test_channels_are_last_where_nothing_lies_closer_together(x: Ints, last: bool, expected: bool) -> None:
+    assert made(x, last, kernel_shape=[1, 1]).channels_last is expected
+
+
+def test_places_are_numbered_row_by_row_or_column_by_column() -> None:
+    shape: Ints = (1, 1, 4, 5, 6)
+    kernel = {"kernel_shape": [1, 1, 1]}
+    assert made(shape, **kernel).place_strides == (0, 0, 0)
+    assert made(shape, indices=True, **kernel).place_strides == (30, 6, 1)
+    assert made(shape, indices=True, storage_order=1, **kernel).place_strides == (1, 4, 20)
+
+
+def test_strides_that_are_never_stepped_along_do_not_count() -> None:
+    assert pool_problem.used((1, 0, 2, 3), (9, 8, 7, 6)) == (0, 0, 7, 6)
+    problem = made((1, 3, 4, 1), kernel_shape=[2, 1])
+    assert pool_problem.used_strides(problem) == ((0, 4, 1, 0), (0, 3, 1, 0), (0, 0, 0, 0))
+    problem = made((1, 3, 4, 1), indices=True, kernel_shape=[2, 1])
+    assert pool_problem.used_strides(problem)[2] == (0, 3, 1, 0)
+
+
+def test_missing_axes_have_one_element() -> None:
+    problem = made((1, 3, 9, 8), kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 0, 1], dilations=[2, 1])
+    assert pool_problem.three_axes(problem) == ((1, 9, 8), (1, 3, 8), (1, 5, 2), (1, 2, 1), (0, 1, 0))
+
+
+@pytest.mark.parametrize(("run", "vector", "expected"), [(1, 4, 4), (2, 4, 8), (5, 4, 8), (6, 4, 12), (7, 1, 7)])
+def test_vectors_that_a_run_touches_wherever_it_begins(run: int, vector: int, expected: int) -> None:
+    assert pool_problem.whole_vectors(run, vector) == expected
+    assert max((begin + run - 1) // vector + 1 for begin in range(vector)) * vector == expected
+
+
+# ---------------------------------------------------------------- rows
+
+
+def test_rows_of_a_small_problem() -> None:
+    rows = rows_of((2, 3, 9, 8), indices=True, kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 0, 1], dilations=[2, 1])
+    assert rows == Rows(
+        x_extent=(1, 9, 8),
+        y_extent=(1, 3, 8),
+        kernel=(1, 5, 2),
+        stride=(1, 2, 1),
+        dilation=(1, 2, 1),
+        pad=(0, 1, 0),
+        x_strides=(216, 72, 0, 8),
+        y_strides=(72, 24, 0, 8),
+        indices_strides=(72, 24, 0, 8),
+        images=2,
+        channels=3,
+    )
+    assert rows.taps == (1, 3, 2)
+    assert rows.planes == 6
+    fields = rows.fields()
+    assert {name: fields[name] for name in ("planes", "x_extent", "y_extent", "kernel", "stride", "pad")} == {
+        "planes": 6,
+        "x_extent": [1, 9, 8],
+        "y_extent": [1, 3, 8],
+        "kernel": [1, 5, 2],
+        "stride": [1, 2, 1],
+        "pad": [0, 1, 0],
+    }
+    assert (fields["x_batch"], fields["y_channel"], fields["indices_stride"]) == (216, 24, [0, 8])
+
+
+def test_planes_follow_each_other() -> None:
+    whole = rows_of((2, 3, 4, 8), kernel_shape=[2, 2])
+    assert whole.rows_are_neighbours
+    assert whole.planes_are_neighbours
+    changes: dict[str, tuple[dict[str, Any], bool, bool]] = {
+        "rows apart": ({"x_strides": (96, 32, 0, 9)}, False, False),
+        "one row apart": ({"x_strides": (24, 8, 0, 9), "x_extent": (1, 1, 8)}, True, True),
+        "planes apart": ({"x_strides": (99, 33, 0, 8)}, True, False),
+        "images apart": ({"x_strides": (97, 32, 0, 8)}, True, False),
+        "one image": ({"x_strides": (97, 32, 0, 8), "images": 1}, True, True),
+        "one channel": ({"x_strides": (32, 99, 0, 8), "channels": 1}, True, True),
+        "slices": ({"x_extent": (2, 4, 8)}, True, False),
+    }
+    for name, (change, rows, planes) in changes.items():
+        found = replace(whole, **change)
+        assert (found.rows_are_neighbours, found.planes_are_neighbours) == (rows, planes), name
+
+
+@pytest.mark.parametrize(
+    ("change", "planes", "merged"),
+    [
+        ({}, 6, True),
+        ({"y_strides": (72, 24, 0, 9)}, 6, False),  # rows apart
+        ({"y_strides": (72, 24, 0, 9), "y_extent": (1, 1, 24)}, 6, True),  # of one row each
+        ({"y_strides": (90, 30, 0, 8)}, 6, False),  # planes apart
+        ({"y_strides": (90, 30, 0, 8)}, 1, True),
+        ({"y_strides": (80, 24, 0, 8)}, 6, False),  # images apart
+        ({"y_strides": (80, 24, 0, 8), "images": 1}, 6, True),
+        ({"y_strides": (24, 99, 0, 8), "indices_strides": (24, 77, 0, 8), "channels": 1}, 2, True),
+        ({"y_extent": (2, 3, 8)}, 6, False),  # slices
+        ({"y_extent": (2, 3, 8)}, 1, True),
+        ({"y_extent": (2, 3, 8), "channels": 1, "y_strides": (24, 99, 0, 8)}, 2, False),
+    ],
+)
+def test_results_lie_one_after_another(change: dict[str, Any], planes: int, merged: bool) -> None:
+    problem = made((2, 3, 4, 8), indices=True, kernel_shape=[2, 1])
+    rows = replace(rows_of((2, 3, 4, 8), indices=True, kernel_shape=[2, 1]), **change)
+    assert layout._results_merged(rows, problem, planes) is merged
+    apart = replace(rows, indices_strides=(72, 24, 0, 9), y_extent=(*rows.y_extent[:1], 3, 8))
+    assert not layout._results_merged(apart, problem, planes)
+    alone = replace(problem, indices_strides=None)
+    assert layout._results_merged(replace(rows, indices_strides=(0, 0, 0, 0)), alone, planes) is merged
+
+
+def test_planes_of_one_row_become_rows_of_one_plane() -> None:
+    line = rows_of((2, 3, 8), indices=True, kernel_shape=[2], strides=[2])
+    folded = line.folded()
+    assert (folded.x_extent, folded.y_extent) == ((1, 6, 8), (1, 6, 4))
+    assert (folded.images, folded.channels) == (1, 1)
+    assert folded.x_strides[3] == 8
+    assert folded.y_strides[3] == folded.indices_strides[3] == 4
+    apart = replace(line, x_strides=(99, 8, 0, 0)).folded()  # images do not follow each other: a plane each
+    assert (apart.x_extent, apart.images, apart.x_strides[0], apart.x_strides[3]) == ((1, 3, 8), 2, 99, 8)
+    single = replace(line, channels=1, x_strides=(99, 7, 0, 0), y_strides=(44, 4, 0, 0), indices_strides=(4, 4, 0, 0))
+    assert single.folded().images == 1 or single.folded().x_strides[3] == 99
+    for same in (
+        rows_of((2, 3, 2, 8), kernel_shape=[2, 2]),
+        rows_of((1, 1, 8), kernel_shape=[2]),
+        replace(line, y_extent=(1, 2, 4)),
+        replace(line, images=2**31 // 8),
+    ):
+        assert same.folded() is same
+
+
+@pytest.mark.parametrize(
+    ("x", "more", "why"),
+    [
+        ((1, 1, 4, 4, 4, 4), {"kernel_shape": [1] * 4}, "4 spatial axes"),
+        ((1, 1, 4), {"kernel_shape": [2], "pads": [2, 0]}, "some windows are empty"),
+        ((1, 1, 4), {"kernel_shape": [2], "pads": [0, 2]}, "some windows are empty"),
+        ((1, 1, 9), {"kernel_shape": [2], "dilations": [2]}, "dilated windows"),
+        ((1, 1, 4, 4), {"kernel_shape": [2, 2], "storage_order": 1, "indices": True}, "column-major numbers"),
+        ((1, 1, 4, 1), {"kernel_shape": [2, 1], "storage_order": 1, "indices": True}, None),
+        ((1, 1, 4, 4), {"kernel_shape": [2, 2], "storage_order": 1}, None),
+        ((1, 1, 4), {"kernel_shape": [2], "pads": [1, 1]}, None),
+        ((1, 1, 4, 4, 4), {"kernel_shape": [1] * 3}, None),
+    ],
+)
+def test_why_windows_are_left_to_the_general_kernel(x: Ints, more: dict[str, Any], why: str | None) -> None:
+    assert pool_problem.window_refusal(made(x, **more)) == why
+
+
+def test_dilated_windows_are_taken_where_they_are_allowed() -> None:
+    dilated = made((1, 1, 9), kernel_shape=[2], dilations=[2])
+    assert pool_problem.window_refusal(dilated, dilated=True) is None
+    assert rows_of((1, 1, 9), kernel_shape=[2], dilations=[2]).dilation == (1, 1, 2)
+
+
+def test_rows_whose_elements_lie_apart_are_none() -> None:
+    last = made((1, 3, 4, 5), True, kernel_shape=[2, 2])
+    assert pool_problem.rows_of(last) == "channels last: neighbours of a row lie 3 elements apart"
+    apart = replace(made((1, 3, 4, 5), kernel_shape=[2, 2]), y_strides=(99, 33, 11, 2))
+    assert pool_problem.rows_of(apart) == "neighbours of a row lie 2 elements apart"
+    places = replace(made((1, 3, 4, 5), kernel_shape=[2, 2]), indices_strides=(99, 33, 11, 2))
+    assert pool_problem.rows_of(places) == "neighbours of a row lie 2 elements apart"

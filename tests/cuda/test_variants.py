@@ -1,0 +1,37 @@
+"""Kernels that are built ahead are those that plans of up to four axes name, and are told apart by their names."""
+
+from __future__ import annotations
+
+from gpuconv.cuda import complex as complex_plan
+from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.passes import copy as copy_pass
+from gpuconv.cuda.passes import sums
+from gpuconv.cuda.pool import unpool
+from gpuconv.cuda.pool.grad import families as pool_grad_families
+from gpuconv.cuda.variants import all_variants
+from gpuconv.cuda.weight_grad import families as weight_grad_families
+from gpuconv.cuda.weight_grad import tiles_cost
+from tests.harness import gradient_plans, many_gradients
+
+FAMILIES = (complex_plan, copy_pass, pool_grad_families, sums, unpool, weight_grad_families)
+
+
+def test_plans_of_gradients_name_every_variant_that_is_listed_and_no_other() -> None:
+    listed = [variant for family in FAMILIES for variant in family.variants()]
+    named = {launch.variant for plan in gradient_plans.plans() for launch in plan.launches}
+    assert named - set(conv_families.variants()) == set(listed)
+    assert len(set(listed)) == len(listed)
+    assert set(listed) <= set(all_variants())
+
+
+def test_a_multiprocessor_has_room_for_the_threads_of_its_blocks() -> None:
+    """Of compute 7.0 to 9.0, the most are 64 warps and 32 blocks."""
+    for variant in all_variants():
+        assert variant.threads % 32 == 0, variant.name
+        assert 1 <= variant.blocks_per_sm <= 32, variant.name
+        assert variant.threads * variant.blocks_per_sm <= 2048, variant.name
+
+
+def test_the_tiles_of_weights_gradients_are_those_of_the_problems() -> None:
+    shapes = {tile.shape for _, _, tile in tiles_cost.kernels()}
+    assert shapes == {trial.args[0] for trial in many_gradients.LARGE_WEIGHTS}

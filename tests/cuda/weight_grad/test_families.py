@@ -1,0 +1,262 @@
+"""Which tiles the gradients of weights get, how pixels are dealt to parts, and what the compiler makes of the tiles."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from benchmarks import sass
+from gpuconv.cuda.build import params
+from gpuconv.cuda.call.prepared import contiguous_strides
+from gpuconv.cuda.conv.gemm.fragments import Arithmetic
+from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.weight_grad import families as weight_grad_families
+from gpuconv.cuda.weight_grad import tiles, tiles_cost
+from gpuconv.cuda.weight_grad.problem import Problem
+from gpuconv.cuda.weight_grad.tiles_cost import Tile
+from gpuconv.rules import geometry as geometries
+from tests.harness import machine_code
+from tests.harness.offered import candidates, why_not
+from tests.harness.steady import steady
+from tests.harness.toolchain import needs_disassembler, needs_nvrtc
+
+LIMITS = representative("sm_90a").limits
+KERNELS = [one for one in tiles_cost.kernels() if one[0] != "bfloat16"]  # which are those of float16
+
+
+def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    return batch, channel, *spatial
+
+
+def problem_of(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], dtype: str, last: bool = False, **attributes: Any
+) -> Problem:
+    precision = attributes.pop("precision", "ieee")
+    geometry = geometries.conv(x_shape, w_shape, **attributes)
+    lay = channels_last if last else contiguous_strides
+    strides = lay(x_shape), lay(geometry.y_shape), contiguous_strides(w_shape)
+    return Problem(geometry, dtype, *strides, dtype, precision)
+
+
+def names(problem: Problem) -> list[str]:
+    return [one.name for one in candidates(tiles, problem, LIMITS)]
+
+
+def test_the_fields_of_a_small_problem() -> None:
+    # x (2, 2·3, 9, 8), w (2·4, 3, 3, 2): y (2, 8, 3, 4)
+    attributes: dict[str, Any] = {"group": 2, "strides": [3, 2], "dilations": [2, 1], "pads": [1, 1, 1, 0]}
+    problem = problem_of((2, 6, 9, 8), (8, 3, 3, 2), "float32", **attributes)
+    assert (problem.filters, problem.columns, problem.pixels) == (4, 3 * 6, 2 * 3 * 4)
+    assert problem.reach() == [2 * 3 + 2 * 2, 3 * 2 + 1]
+    assert not problem.wide()
+    divided = {name: [params.division(n, False) for n in numbers] for name, numbers in _DIVIDED.items()}
+    assert problem.fields(3, False, (5, 7), 11) == {
+        "filters": 4,
+        "channels": 3,
+        "columns": 18,
+        "pixels": 24,
+        "each": 11,
+        "all": 8 * 18,
+        "x_batch": 6 * 72,
+        "x_channel": 72,
+        "dy_batch": 8 * 12,
+        "dy_channel": 12,
+        "x_extent": [1, 9, 8],
+        "x_stride": [0, 8, 1],
+        "dy_stride": [0, 4, 1],
+        "stride": [1, 3, 2],
+        "pad": [0, 1, 1],
+        "dilation": [1, 2, 1],
+        **{name: numbers if len(numbers) > 1 else numbers[0] for name, numbers in divided.items()},
+    }
+
+
+_DIVIDED = {"extent": [1, 3, 4], "count": [1, 3, 2], "groups": [2], "m_tiles": [5], "n_tiles": [7]}
+
+
+def test_strides_of_a_single_output_and_dilations_of_a_single_tap_do_not_matter() -> None:
+    problem = problem_of((1, 1, 5, 6), (1, 1, 5, 1), "float32", strides=[4, 2], dilations=[1, 3])
+    fields = problem.axis_fields(2, True)
+    assert (fields["stride"], fields["dilation"]) == ([1, 2], [1, 1])
+    assert (fields["extent"], fields["count"]) == ([(1,), (3,)], [(5,), (1,)])
+    assert problem.reach() == [4, 2 * 2]
+
+
+def test_padding_counts_where_it_is_wider_than_the_outputs() -> None:
+    assert problem_of((1, 1, 3), (1, 1, 9), "float32", pads=[7, 2]).reach() == [7 + 8]
+
+
+# ---------------------------------------------------------------- what tiles take
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "dtype", "attributes", "why"),
+    [
+        ((2, 8, 5, 5, 5, 5), (8, 8, 1, 1, 1, 1), "float16", {}, "4 spatial axes are more than 3"),
+        ((0, 8, 5), (8, 8, 1), "float16", {}, "there is nothing to multiply"),
+        ((1, 8, 0), (8, 8, 1), "float64", {"pads": [1, 1]}, "there is nothing to multiply"),
+        ((1, 8, 2**30), (8, 8, 1), "float64", {}, "offsets or coordinates need 64-bit indices"),
+        ((1, 1, 2**30), (1, 1, 1), "float64", {"strides": [2**20]}, "offsets or coordinates need 64-bit indices"),
+        (
+            *((1, 2, 2**29), (1, 2, 3), "float32", {"strides": [2**20]}),
+            "channels of x are 2147483648 bytes apart, not fewer than 2147483648",
+        ),
+    ],
+)
+def test_large_tiles_refuse_what_they_have_no_room_for(
+    x_shape: Any, w_shape: Any, dtype: str, attributes: Any, why: str
+) -> None:
+    problem = problem_of(x_shape, w_shape, dtype, **attributes)
+    assert why_not(tiles, problem, LIMITS) == why
+    assert not names(problem)
+    assert any("64x64" in one.name for one in candidates(weight_grad_families, problem, LIMITS))
+
+
+def test_channels_may_lie_nearly_2_gib_apart() -> None:
+    for x_shape, dtype in (((1, 2, 2**29), "float16"), ((1, 2, 2**29 - 1), "float32")):
+        assert names(problem_of(x_shape, (1, 2, 3), dtype, strides=[2**20]))
+    assert names(problem_of((1, 1, 2**29), (1, 1, 3), "float32", strides=[2**20]))  # no other channel is read
+
+
+def test_extents_may_be_nearly_2_to_the_30() -> None:
+    assert names(problem_of((1, 1, 2**30 - 1), (1, 1, 1), "float32", strides=[2**20]))
+    assert not names(problem_of((1, 1, 2**30), (1, 1, 1), "float32", strides=[2**20]))
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_tiles_may_have_all_shared_memory_of_a_block_and_no_more(dtype: str, last: bool) -> None:
+    problem = problem_of((4, 64, 20, 20), (64, 64, 3, 3), dtype, last)
+    for candidate in candidates(tiles, problem, LIMITS):
+        shared = candidate.make().launches[0].shared_bytes
+        for room, expected in ((shared, True), (shared - 1, False)):
+            limits = replace(LIMITS, shared_bytes_per_block=room)
+            found = [one.name for one in candidates(tiles, problem, limits)]
+            assert (candidate.name in found) is expected
+    assert names(problem)
+
+
+def test_parts_of_complex_numbers_are_not_for_them() -> None:
+    plan = gpuconv.explain("conv_weight_grad", (1, 8, 9), (8, 8, 1), dtype="complex64")
+    assert plan.reasons[-1] == "no large tiles, nor tensor cores: products of parts of complex64 are added up apart"
+
+
+def test_float32_stays_with_ieee_arithmetic_unless_asked() -> None:
+    shapes = (4, 64, 20, 20), (64, 64, 3, 3), "float32"
+    assert all("_ffma_" in name for name in names(problem_of(*shapes)))
+    for precision in ("tf32", "3xtf32"):
+        found = names(problem_of(*shapes, precision=precision))
+        assert found
+        assert all(f"_{precision}_" in name for name in found)
+    reason = gpuconv.explain("conv_weight_grad", *shapes[:2]).reasons[-1]
+    assert reason == "no tensor cores: float32 products are those of IEEE arithmetic unless precision is lower"
+
+
+@pytest.mark.parametrize(("dtype", "chunk"), [("float16", 8), ("float64", 2)])
+def test_channels_are_copied_at_once_where_all_are_whole_16_bytes(dtype: str, chunk: int) -> None:
+    def taken(problem: Problem) -> bool:
+        return any(name.endswith("_channels") for name in names(problem))
+
+    whole = problem_of((2, 2 * chunk, 5, 6), (4 * chunk, chunk, 3, 2), dtype, last=True, group=2)
+    assert taken(whole)
+    assert not taken(problem_of((2, 2 * chunk, 5, 6), (4 * chunk, chunk, 3, 2), dtype, group=2))
+    assert not taken(problem_of((2, 2 * chunk + 2, 5, 6), (4 * chunk, chunk + 1, 3, 2), dtype, last=True, group=2))
+    assert not taken(problem_of((2, 2 * chunk, 5, 6), (4 * chunk + 2, chunk, 3, 2), dtype, last=True, group=2))
+    batch, *rest = whole.x_strides
+    assert not taken(replace(whole, x_strides=(batch + 1, *rest)))
+
+
+@pytest.mark.parametrize("array", ["x_strides", "dy_strides"])
+def test_every_axis_of_several_elements_moves_by_whole_chunks(array: str) -> None:
+    whole = problem_of((2, 16, 5, 6), (32, 16, 3, 2), "float16", last=True)
+    strides = list(getattr(whole, array))
+    for axis in range(4):
+        moved = tuple(stride + (at == axis) for at, stride in enumerate(strides))
+        assert not tiles_cost.has_chunks(replace(whole, **{array: moved})), axis
+        if axis != 1:
+            further = tuple(stride + 8 * (at == axis) for at, stride in enumerate(strides))
+            assert tiles_cost.has_chunks(replace(whole, **{array: further})), axis
+    single = problem_of((1, 16, 5, 6), (32, 16, 3, 2), "float16", last=True)
+    image, *rest = getattr(single, array)
+    assert tiles_cost.has_chunks(replace(single, **{array: (image + 1, *rest)}))
+
+
+def test_neighbouring_pixels_are_copied_at_once_where_x_and_y_have_the_same() -> None:
+    alone = problem_of((2, 8, 6, 7), (8, 8, 1, 1), "float32")
+    assert tiles_cost.x_in_rows(alone)
+    assert tiles_cost.dy_in_rows(alone)
+    for attributes in ({"strides": [1, 2]}, {"pads": [0, 1, 0, 0]}):
+        assert not tiles_cost.x_in_rows(problem_of((2, 8, 6, 7), (8, 8, 1, 1), "float32", **attributes))
+    assert not tiles_cost.x_in_rows(problem_of((2, 8, 6, 7), (8, 8, 1, 2), "float32"))
+    assert not tiles_cost.dy_in_rows(problem_of((2, 8, 6, 7), (8, 8, 1, 1), "float32", last=True))
+    one = problem_of((2, 8, 1, 1), (8, 8, 1, 1), "float32", strides=[3, 2])
+    assert tiles_cost.x_in_rows(one)
+
+
+def test_parts_have_all_pixels_and_each_has_some() -> None:
+    for n, size in ((1, 3), (3, 17), (32, 56), (50, 7)):
+        problem = problem_of((n, 24, size, size), (40, 24, 1, 1), "float16")
+        for tile in tiles_cost.TILES["HalfProducts"]:
+            arithmetic = tiles_cost.arithmetic_of(problem)
+            parts, seconds = tiles_cost.parts(problem, tile, arithmetic, LIMITS)
+            each = tiles_cost.each(problem, tile, parts)
+            assert each % tile.block_k == 0
+            assert (parts - 1) * each < problem.pixels <= parts * each
+            assert seconds > 0
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32")]
+)
+def test_usual_layers_get_tensor_cores(dtype: str, precision: str, last: bool) -> None:
+    for c, m, size, kernel in ((64, 64, 56, 3), (256, 64, 56, 1), (128, 128, 28, 3), (512, 512, 7, 3), (3, 64, 112, 7)):
+        pads = [kernel // 2] * 4
+        problem = problem_of((16, c, size, size), (m, c, kernel, kernel), dtype, last, pads=pads, precision=precision)
+        best = min(candidates(weight_grad_families, problem, LIMITS), key=lambda one: one.seconds)
+        assert tiles_cost.arithmetic_of(problem).label in best.name, best.name
+        assert not last or c == 3 or best.name.endswith("_channels")
+
+
+# ---------------------------------------------------------------- what the compiler makes of them
+
+
+def copies(size: int, tile: Tile, rows: bool) -> Counter[str]:
+    """Of one slice: 16 bytes at once, or elements of x one by one."""
+    of_x, of_dy = (block * tile.block_k // tile.threads for block in (tile.block_n, tile.block_m))
+    if rows or tile.gather == "channels":
+        return Counter(LDGSTS=(of_x + of_dy) * size // 16)
+    elements = Counter({"LDG" if size == 2 else "LDGSTS": of_x})
+    return elements + Counter(LDGSTS=of_dy * size // 16)
+
+
+def issued(dtype: str, arithmetic: Arithmetic, tile: Tile, rows: bool) -> float:
+    """Count the instructions of a slice for each that multiplies."""
+    body = machine_code.code(tiles.variant(dtype, arithmetic, tile))
+    size = np.dtype(dtype).itemsize
+    needed = copies(size, tile, rows)
+    if arithmetic is tiles_cost.OWN:
+        found = [loop for loop in sass.loops(body) if sass.multiplications(body, loop) > 1]
+        inner, outer = min(found, key=len), max(found, key=len)
+        once, products = sass.multiplications(body, inner), 64 * tile.block_k
+        way = steady(body, needed | Counter(FFMA=once), outer)
+        return (len(way) + (products // once - 1) * len(inner)) / products
+    depth = 16 if size == 8 else 32 // size
+    products = tile.warp_m // 16 * (tile.warp_n // 8) * (tile.block_k // depth) * arithmetic.products
+    return len(steady(body, needed | Counter({"DMMA" if size == 8 else "HMMA": products}))) / products
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize(("dtype", "arithmetic", "tile"), KERNELS, ids=[tiles.variant(*one).name for one in KERNELS])
+def test_the_plan_knows_how_many_instructions_go_with_a_multiplication(
+    dtype: str, arithmetic: Arithmetic, tile: Tile
+) -> None:
+    assert tile.issued == pytest.approx(issued(dtype, arithmetic, tile, rows=False), rel=0.1)
+    assert tile.issued_in_rows == pytest.approx(issued(dtype, arithmetic, tile, rows=True), rel=0.1)

@@ -1,0 +1,37 @@
+"""Whole models on a GPU, beside the CPU: operators made of CuPy's functions, and networks that PyTorch exported."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gpuconv
+from gpuconv.onnx import backend
+from tests.onnx.models import data_of, node_tests
+from tests.onnx.test_exported import NAMES, limit, load
+from tests.onnx.test_node_tests import OPERATORS, assert_expected, is_left, on_host, values
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("op_type", OPERATORS)
+def test_node_tests(op_type: str) -> None:
+    for test in node_tests().values():
+        model, data = data_of(test)
+        if [node.op_type for node in model.graph.node] == [op_type] and not is_left(op_type, test):
+            for inputs, outputs in data:
+                reads = on_host(model.graph.node[0], model.opset_import[0].version)
+                moved = [v if at in reads else gpuconv.to_device(v) for at, v in enumerate(values(inputs))]
+                got = backend.prepare(model, "CUDA", fold=False).run(moved)
+                assert_expected(map(gpuconv.to_host, got), values(outputs), test)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_network(name: str) -> None:
+    model, x = load(name)
+    (expected,) = backend.prepare(model).run([x])
+    rep = backend.prepare(model, "CUDA")
+    (got,) = rep.run([x])
+    assert np.abs(got - expected).max() <= 2 * limit(model) * np.abs(expected).max()
+    (again,) = rep.run([gpuconv.to_device(x)])
+    np.testing.assert_array_equal(gpuconv.to_host(again), got)

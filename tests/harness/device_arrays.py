@@ -1,0 +1,220 @@
+"""CuPy's arrays as far as whole models need them, strictly: they mix with NumPy's no more than CuPy's do.
+
+with device_arrays() as device:
+    y = backend.prepare(model, "CUDA").run([x])
+print(device.to_host)  # the shapes of what went back
+
+The functions are NumPy's, behind the signatures of CuPy 14 (onnx/test_cupy_functions.py compares these with CuPy
+itself, where it is installed); gpuconv's own are those of its CPU backend.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import gpuconv
+from gpuconv import cuda
+from gpuconv.rules.operators import OPERATORS
+
+UFUNCS = [
+    *("abs", "ceil", "exp", "expm1", "floor", "log", "log1p", "maximum", "minimum", "power"),
+    *("sqrt", "square", "tanh"),
+]
+FUNCTIONS: dict[str, str] = {  # CuPy's parameters, in its order
+    "arange": "start, stop=None, step=1, dtype=None",
+    "argmax": "a, axis=None, dtype=None, out=None, keepdims=False",
+    "asarray": "a, dtype=None, order=None, *, copy=None, blocking=False",
+    "broadcast_to": "array, shape",
+    "concatenate": "tup, axis=0, out=None, *, dtype=None, casting='same_kind'",
+    "expand_dims": "a, axis",
+    "full": "shape, fill_value, dtype=None, order='C'",
+    "matmul": "",
+    "max": "a, axis=None, out=None, keepdims=False",
+    "mean": "a, axis=None, dtype=None, out=None, keepdims=False",
+    "min": "a, axis=None, out=None, keepdims=False",
+    "ones": "shape, dtype=float, order='C'",
+    "pad": "array, pad_width, mode='constant', **kwargs",
+    "sum": "a, axis=None, dtype=None, out=None, keepdims=False",
+    "take": "a, indices, axis=None, out=None",
+    "tile": "A, reps",
+    "where": "condition, x=None, y=None",
+    "zeros": "shape, dtype=float, order='C'",
+}
+METHODS = ["astype", "copy", "reshape", "transpose"]
+_FROM_HOST = ("asarray",)  # alone takes NumPy's arrays
+
+
+class ndarray:  # noqa: N801  # as CuPy calls it
+    """An array on the device: what NumPy would take it for is an error."""
+
+    __module__ = "cupy"
+    __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, host: Any) -> None:
+        self._host = np.asarray(host)
+
+    shape = property(lambda self: self._host.shape)
+    dtype = property(lambda self: self._host.dtype)
+    ndim = property(lambda self: self._host.ndim)
+    size = property(lambda self: self._host.size)
+    nbytes = property(lambda self: self._host.nbytes)
+    T = property(lambda self: ndarray(self._host.T))
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("Implicit conversion to a NumPy array is not allowed.")
+
+    def __bool__(self) -> bool:
+        raise AssertionError("the host would wait for the device")
+
+    __float__ = __int__ = __index__ = __iter__ = __bool__  # type: ignore[assignment]
+
+    def __getitem__(self, key: Any) -> Any:
+        return ndarray(self._host[_unwrapped(key)])
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._host[_unwrapped(key)] = _unwrapped(value)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def method(self: ndarray, *arguments: Any, **keywords: Any) -> Any:
+        result = getattr(self._host, name)(*map(_unwrapped, arguments), **keywords)
+        return result if result is NotImplemented else ndarray(result)
+
+    return method
+
+
+def _in_place(name: str) -> Callable[..., Any]:
+    def method(self: ndarray, other: Any) -> Any:
+        getattr(self._host, name)(_unwrapped(other))
+        return self
+
+    return method
+
+
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "pow", "and", "or")
+_COMPARISONS = ("lt", "le", "eq", "ne", "gt", "ge")
+for _name in (*METHODS, "__neg__", "__invert__", *(f"__{name}__" for name in (*_ARITHMETIC, *_COMPARISONS))):
+    setattr(ndarray, _name, _method(_name))
+for _name in _ARITHMETIC:
+    setattr(ndarray, f"__r{_name}__", _method(f"__r{_name}__"))
+    setattr(ndarray, f"__i{_name}__", _in_place(f"__i{_name}__"))
+
+
+def _unwrapped(value: Any) -> Any:
+    """Return a device array's memory; NumPy's arrays are refused where CuPy refuses them, its scalars are not."""
+    if isinstance(value, ndarray):
+        return value._host
+    if isinstance(value, np.ndarray):
+        raise TypeError(f"Unsupported type {type(value)}")
+    if isinstance(value, tuple | list):
+        return type(value)(map(_unwrapped, value))
+    return value
+
+
+def _function(name: str, signature: inspect.Signature | None) -> Callable[..., Any]:
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        if signature is not None:
+            signature.bind(*arguments, **keywords)
+        if name not in _FROM_HOST:
+            arguments = tuple(map(_unwrapped, arguments))
+            keywords = {key: _unwrapped(value) for key, value in keywords.items()}
+        if name == "where" and any(getattr(one, "dtype", None) == "bfloat16" for one in arguments):
+            raise TypeError("CuPy 14 has no such loop")
+        return ndarray(getattr(np, name)(*arguments, **keywords))
+
+    return call
+
+
+def _signature(parameters: str) -> inspect.Signature | None:
+    return inspect.signature(eval(f"lambda {parameters}: None")) if parameters else None
+
+
+def _cupy() -> Any:
+    module = types.ModuleType("cupy")
+    module.ndarray = ndarray  # type: ignore[attr-defined]
+    for name in UFUNCS:
+        setattr(module, name, _function(name, None))
+    for name, parameters in FUNCTIONS.items():
+        setattr(module, name, _function(name, _signature(parameters)))
+    return module
+
+
+def _memory(value: Any) -> Any:
+    return value._host if isinstance(value, ndarray) else value
+
+
+@contextmanager
+def device_arrays() -> Iterator[Any]:
+    """Let gpuconv find such arrays where it would find CuPy's.
+
+    Yields a record: ``to_device`` and ``to_host``, the shapes of what was copied; ``computed``, the operators that ran
+    on the device; ``array`` makes an array on the device, ``memory`` returns that of one.
+    """
+    record = SimpleNamespace(to_device=[], to_host=[], computed=[], array=ndarray, memory=_memory)
+
+    def to_device(array: Any) -> Any:
+        record.to_device.append(array.shape)
+        return ndarray(np.array(array))
+
+    def to_host(array: Any) -> Any:
+        record.to_host.append(array.shape)
+        return array._host.copy()
+
+    runtime = SimpleNamespace(
+        unavailable_reason=lambda: None,
+        array_type=lambda: ndarray,
+        current_device=lambda: 0,
+        device_of=lambda _: 0,
+        to_device=to_device,
+        to_host=to_host,
+        copied=lambda array, _: ndarray(array._host.copy()),
+    )
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.dict(sys.modules, cupy=_cupy()))
+        stack.enter_context(mock.patch.object(cuda, "runtime", runtime))
+        stack.enter_context(mock.patch.object(cuda, "check_place", return_value=None))
+        stack.enter_context(mock.patch.object(cuda, "complete", lambda _, copy: copy()))
+        stack.enter_context(mock.patch.object(cuda, "run", partial(_run, record)))
+        yield record
+
+
+def _run(
+    record: Any,
+    operator: str,
+    inputs: tuple[ndarray, ...],
+    outs: tuple[Any, ...],
+    attributes: tuple[Any, ...],
+    layout: str,
+    precision: str = "ieee",
+    packed: Any = None,
+    activation: Any = None,
+    residual: bool = False,
+) -> list[ndarray]:
+    """Stand for gpuconv.cuda.run: take device arrays only, and compute on their memory with the CPU backend."""
+    assert outs == (None,) * len(outs)
+    assert all(type(array) is ndarray for array in inputs)
+    record.computed.append(operator)
+    keywords = dict(zip(OPERATORS[operator].attributes, attributes, strict=True))
+    if operator == "max_pool":
+        keywords["return_indices"] = len(outs) == 2
+    if activation is not None:
+        clips = activation.slope == 1
+        keywords["activation"] = (
+            ("clip", activation.low, activation.high) if clips else ("leaky_relu", activation.slope)
+        )
+    arrays = [array._host for array in inputs]
+    if residual:
+        keywords["residual"] = arrays.pop()
+    result = getattr(gpuconv, operator)(*arrays, layout=layout, **keywords)
+    return list(map(ndarray, result)) if isinstance(result, tuple) else [ndarray(result)]

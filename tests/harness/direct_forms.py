@@ -1,0 +1,129 @@
+"""One problem for each form of `conv/direct/rows.cu`, random ones, and layouts whose rows lie together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from gpuconv.cuda.conv.direct import base as direct_base
+from gpuconv.cuda.conv.direct import rows as direct_plan
+from gpuconv.cuda.conv.direct.base import GROUPED, Form
+from tests.oracle.strategies import Problem
+
+Ints = tuple[int, ...]
+
+
+def name(form: Form, dtype: Any) -> str:
+    """Return the name of a form's kernel."""
+    return direct_plan.variant(str(dtype), form).name
+
+
+def family(form: Form) -> str:
+    return "grouped" if form.filters == GROUPED else "depthwise"
+
+
+def title(form: Form) -> str:
+    return f"{family(form)} {form}"
+
+
+def usual(form: Form, width: int = 40, height: int = 20) -> tuple[Ints, Ints, dict[str, Any]]:
+    """Return x, w and attributes of a small problem: 3 channels, or 2 groups of 4 to 8, with SAME padding."""
+    channels, group = (8, 2) if form.filters == GROUPED else (3, 3)
+    filters = 16 if form.filters == GROUPED else 3
+    attributes: dict[str, Any] = {"group": group}
+    if form.line:
+        return (2, channels, 16 * width), (filters, channels // group, 4), {**attributes, "pads": [3, 0]}
+    kernel = (form.kernel,) * 2 if form.kernel else (9, 6) if form.stride else (3, 3)
+    if form.stride == 0:
+        attributes |= {"dilations": [2, 2], "pads": [2, 2, 2, 2]}
+    else:
+        attributes |= {"strides": [form.stride] * 2, "pads": [k // 2 for k in kernel] + [(k - 1) // 2 for k in kernel]}
+    rows, columns = (extent * (form.stride or 1) for extent in (height, width))
+    return (2, channels, rows, columns), (filters, channels // group, *kernel), attributes
+
+
+def _depthwise(random: Random) -> tuple[int, int, int]:
+    group = random.choice((1, 2, 3, 5, 9))
+    return group, 1, random.choice((1, 1, 1, 2, 3))
+
+
+def _grouped(random: Random) -> tuple[int, int, int]:
+    group, channels = random.choice(((3, 3), (2, 2), (2, 4), (3, 5), (2, 20), (5, 1)))
+    return group, channels, random.choice((4, 6, 9, 20)) if channels == 1 else random.choice((1, 3, 4, 7, 18))
+
+
+def some(form: Form, random: Random) -> Problem:
+    """Return a random problem that the form takes: of odd and even extents, any pads, with and without a bias."""
+    rank = 1 if form.line else random.choice((2, 2, 3) if form.stride else (1, 2, 3))
+    plane = min(rank, 2)
+    group, channels, multiplier = (_grouped if form.filters == GROUPED else _depthwise)(random)
+    free = rank - plane  # the depth, which every form takes in any way
+    strides = [random.choice((1, 2)) for _ in range(free)]
+    dilations = [random.choice((1, 2)) for _ in range(free)]
+    kernel = [random.choice((1, 2, 3)) for _ in range(free)]
+    for _ in range(plane):
+        kernel.append(form.kernel or random.choice((1, 2, 3, 4, 5, 8, 11)[form.stride > 0 and not form.line :]))
+        strides.append(form.stride or random.choice((1, 2, 3)))
+        dilations.append(1 if form.stride or kernel[-1] == 1 else random.choice((1, 2, 3)))
+    pads = [random.randrange(k * d + 1) for k, d in zip(kernel, dilations, strict=True)] * 2
+    if random.random() < 0.5:
+        pads[rank:] = [random.randrange(k * d + 1) for k, d in zip(kernel, dilations, strict=True)]
+    extents = [random.choice((3, 4)) for _ in range(free)] + [_extent(random, 400 if form.line else 24)]
+    extents += [_extent(random, 70 // form.stride if form.stride else 40)] if plane == 2 else []
+    reaches = [(k - 1) * d + 1 - a - b for k, d, a, b in zip(kernel, dilations, pads, pads[rank:], strict=False)]
+    for axis, (reach, stride) in enumerate(
+        zip(reaches, strides, strict=True)
+    ):  # two outputs at least: else no stride counts
+        extents[axis] = max(extents[axis] * (stride if axis >= free else 1), reach + stride, 1)
+    filters = group * multiplier
+    attributes = {"group": group, "strides": strides, "dilations": dilations, "pads": pads}
+    b_shape = random.choice((None, (filters,)))
+    x_shape, w_shape = (random.choice((1, 2)), group * channels, *extents), (filters, channels, *kernel)
+    return Problem("conv", x_shape, w_shape, b_shape, attributes)
+
+
+def _extent(random: Random, most: int) -> int:
+    """Even numbers as often as all others: they are what leaves vectors whole."""
+    return random.choice((random.randint(1, most), 4 * random.randint(1, -(-most // 4))))
+
+
+# ---------------------------------------------------------------- layouts whose rows are neighbours
+
+
+def _shifted(array: Any) -> Any:
+    """Begins one element into its memory: no vector is aligned."""
+    memory = np.zeros(array.size + 1, array.dtype)[1:]
+    view = memory.reshape(array.shape)
+    view[...] = array
+    return view
+
+
+def _cut(array: Any) -> Any:
+    """Rows with something before and after them, in planes with more rows."""
+    spread = np.zeros((*(n + 1 for n in array.shape[:-1]), array.shape[-1] + 5), array.dtype)
+    view = spread[(*(slice(1, None),) * (array.ndim - 1), slice(3, 3 + array.shape[-1]))]
+    view[...] = array
+    return view
+
+
+def _backwards(array: Any) -> Any:
+    """Every axis but that of the row runs backwards."""
+    turned = (*(slice(None, None, -1),) * (array.ndim - 1), slice(None))
+    return np.ascontiguousarray(array[turned])[turned]
+
+
+def _channels_outside(array: Any) -> Any:
+    return np.ascontiguousarray(array.swapaxes(0, 1)).swapaxes(0, 1) if array.ndim > 1 else array
+
+
+ROWWISE: dict[str, Callable[[Any], Any]] = {
+    "contiguous": lambda array: array,
+    "shifted": _shifted,
+    "cut": _cut,
+    "backwards": _backwards,
+    "channels outside": _channels_outside,
+}
+FORMS = direct_base.FORMS

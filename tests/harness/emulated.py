@@ -1,0 +1,87 @@
+"""How the tests run the CUDA backend in the emulator: whose limits, index width and kernel a problem gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from gpuconv.cuda.build import params
+from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan.offers import Candidate
+from gpuconv.cuda.pool.grad import walks
+from tests.emulator import emulated_cuda
+from tests.emulator.compile import ARCHITECTURES
+
+_DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8")
+
+
+def architecture(dtype: Any, rank: int) -> str:
+    """One for each dtype and rank, so that planners meet the limits of all of them."""
+    return ARCHITECTURES[(_DTYPES.index(np.dtype(dtype).name) + rank) % len(ARCHITECTURES)]
+
+
+@contextmanager
+def indices(wide: bool) -> Iterator[None]:
+    """Give small arrays 64-bit indices, by a limit of 0 for those of 32 bits."""
+    before = params.INDEX_LIMIT
+    params.INDEX_LIMIT = 0 if wide else before
+    try:
+        yield
+    finally:
+        params.INDEX_LIMIT = before
+
+
+@contextmanager
+def long_walks(wanted: bool) -> Iterator[None]:
+    """Let threads of the gradient of MaxPool go far on small arrays too."""
+    before = walks.WINDOWS_WANTED
+    walks.WINDOWS_WANTED = 0 if wanted else before
+    try:
+        yield
+    finally:
+        walks.WINDOWS_WANTED = before
+
+
+@contextmanager
+def preferred(text: str) -> Iterator[None]:
+    """Let planners take the candidate of this name, or the quickest of those with this in theirs, if there is one."""
+
+    def pick(candidates: Sequence[Candidate]) -> Candidate:
+        exact = [one for one in candidates if one.name == text]
+        found = exact or [one for one in candidates if text in one.name] or candidates
+        return min(found, key=lambda one: one.seconds)
+
+    with choice.picking(pick):
+        yield
+
+
+@contextmanager
+def some_candidate(number: int) -> Iterator[None]:
+    """Let planners take one of the candidates that a problem has, another one for each number."""
+    with choice.picking(lambda candidates: candidates[number % len(candidates)]):
+        yield
+
+
+@contextmanager
+def varied_cuda(dtype: Any, rank: int, seed: int) -> Iterator[Any]:
+    """The emulated device; width, kernel, schedule and the time of asynchronous copies follow the seed.
+
+    So does the number of multiprocessors: with few of them, splits of tiles come after whole ones.
+    """
+    random = Random(seed)
+    with (
+        indices(wide=random.random() < 0.3),
+        long_walks(seed % 2 == 0),
+        some_candidate(random.randrange(2520)),
+        emulated_cuda(
+            limits_of=architecture(dtype, rank),
+            seed=seed,
+            late_async=random.random() < 0.7,
+            multiprocessors=random.choice((None, None, 2, 3)),
+        ) as emulated,
+    ):
+        yield emulated

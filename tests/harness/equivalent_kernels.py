@@ -1,0 +1,152 @@
+"""Mutants of the kernels that `mutate_kernels` need not notice: they are as right as the kernels. By reason."""
+
+from __future__ import annotations
+
+EQUIVALENT: dict[str, tuple[str, ...]] = {
+    "A buffer fewer is enough to be right; it only hides less of the time that copies take.": (
+        "conv/gemm/ffma.cuh: static constexpr int kStages = 3;  [3 -> 2]",
+    ),
+    "Columns that do not exist read those of column 0, or nothing, and are never written.": (
+        "conv/gather.cuh: exists = at.exists;  [statement deleted]",
+        "conv/problem.cuh: result.n = unravel<NDIM>(result.exists ? column : Index(0), p.extent, result.q);  [? -> || true ?]",  # noqa: E501
+        "conv/problem.cuh: result.n = unravel<NDIM>(result.exists ? column : Index(0), p.extent, result.q);  [0 -> 1]",
+    ),
+    "One axis more than there are is undefined; the compiler makes the same of it, or repairs more.": (
+        "conv/gather.cuh: for (int axis = 0; axis < NDIM; ++axis) {  [< -> <=] no. 2",
+        "pool/general.cu: if constexpr (AXIS + 1 < NDIM) {  [< -> <=]",
+        "pool/general.cu: if constexpr (AXIS + 1 < NDIM) {  [+ -> -]",
+        "pool/general.cu: if constexpr (AXIS + 1 < NDIM) {  [1 -> 0]",
+    ),
+    "Conv's taps are those of a single phase: the general form gives the same rows and outputs.": (
+        "conv/gemm/ffma.cuh: if constexpr (!PHASED) return k;  [statement deleted]",
+        "conv/gemm/conv.cu: make_tile<T, Acc, false>(Multiplier(p.common, p.taps, shared), p.common, p.taps, shared, position);  [false -> true]",  # noqa: E501
+    ),
+    "Tiles have as many channels as pixels, or a single row for all threads.": (
+        "conv/gemm/ffma.cuh: const unsigned target = shared_address(input_stage(stage) + row * BLOCK_N + threadIdx.x % BLOCK_N);  [BLOCK_N -> BLOCK_M]",  # noqa: E501
+    ),
+    "It only spares the compiler a comparison that always holds.": (
+        "conv/gemm/ffma.cuh: if (kWeightVectors % kThreads != 0 && vector >= kWeightVectors) break;  [0 -> 1]",
+    ),
+    "A vector of channels begins below M just where it begins below M rounded up to whole vectors.": (
+        "conv/gemm/ffma.cuh: bool found = m0 + m < p.pitch;  [pitch -> filters]",
+    ),
+    "Slices that nobody multiplies are fetched too, into buffers that are free.": (
+        "conv/gemm/implicit_gemm.cuh: if (stage < slices) {  [< -> <=]",
+        "conv/gemm/implicit_gemm.cuh: if (stage < slices) {  [stage < slices -> true || (stage < slices)]",
+        "conv/gemm/implicit_gemm.cuh: const bool more = left > kStages - 1;  [> -> >=]",
+        "conv/gemm/implicit_gemm.cuh: const bool more = left > kStages - 1;  [1 -> 2]",
+        "conv/gemm/implicit_gemm.cuh: if (more) multiplier.fetch(filled);  [more -> true || (more)]",
+        "conv/gemm/implicit_gemm.cuh: if (more) multiplier.deposit(filled);  [more -> true || (more)]",
+    ),
+    "It waits longer than it must.": ("conv/gemm/implicit_gemm.cuh: copy_async_wait<kStages - 2>();  [2 -> 3]",),
+    "The groups that are still open hold no copies.": (
+        "conv/gemm/implicit_gemm.cuh: copy_async_wait<0>();  [0 -> 1]",
+        "conv/gemm/implicit_gemm.cuh: copy_async_wait<0>();  [statement deleted]",
+    ),
+    "Outputs that need no repair are computed again, to the same values.": (
+        "conv/epilogue.cuh: bool suspect = false;  [false -> true]",
+        "conv/gemm/interleaved.cuh: bool suspect = false;  [false -> true]",
+        "conv/gemm/interleaved.cuh: if (!__any_sync(~0u, suspect)) return;  [return; -> ;]",
+        "conv/gemm/interleaved.cuh: if (!__any_sync(~0u, suspect)) return;  [!__any_sync(~0u, suspect) -> false && (!__any_sync(~0u, suspect))]",  # noqa: E501
+        "conv/gemm/interleaved.cuh: bool suspect = false;  [false -> true] no. 2",
+        "conv/epilogue.cuh: if (spoilt(widen(target))) target = narrow<T>(finished(p.finish, p.y, sum_inside(window, m) + bias(m), &target));  [spoilt(widen(target)) -> true || (spoilt(widen(target)))]",  # noqa: E501
+        "conv/epilogue.cuh: static __device__ __forceinline__ bool spoilt(Acc written) { return Multiplier::kExact ? written != written : !is_finite(written); }  [? -> && false ?]",  # noqa: E501
+        "conv/gather.cuh: bool whole = true;  [true -> false]",
+        "conv/gather.cuh: const Index last = origin[axis] + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [- -> +]",  # noqa: E501
+        "conv/gather.cuh: const Index last = origin[axis] + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [1 -> 0]",  # noqa: E501
+        "base/numeric.cuh: template <class Acc> __device__ __forceinline__ bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }  [* -> +]",  # noqa: E501
+        "base/numeric.cuh: template <class Acc> __device__ __forceinline__ bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }  [0 -> 1]",  # noqa: E501
+        "base/numeric.cuh: template <class Acc> __device__ __forceinline__ bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }  [0 -> 1] no. 2",  # noqa: E501
+    ),
+    "Asking again, after the main loop, only spares registers during it.": (
+        "conv/gemm/implicit_gemm.cuh: position(group, m_tile, n_tile);  [m_tile -> n_tile] no. 2",
+        "conv/gemm/interleaved.cuh: position(group, m_tile, n_tile);  [m_tile -> n_tile]",
+        "conv/gemm/interleaved.cuh: position(group, m_tile, n_tile);  [statement deleted]",
+        "conv/gemm/implicit_gemm.cuh: position(group, m_tile, n_tile);  [statement deleted] no. 2",
+        "conv/gemm/implicit_gemm.cuh: multiplier.stand(group, m_tile * Multiplier::kBlockM);  [statement deleted] no. 2",  # noqa: E501
+    ),
+    "The padding of packed weights may hold anything, but something.": (
+        "conv/gemm/pack_weights.cu: square[i][along] = found ? widen(w[offset + m * p.w_filter]) : Acc(0);  [0 -> 1]",
+    ),
+    "It only keeps lanes off each other's banks of shared memory.": (
+        "conv/gemm/pack_weights.cu: __shared__ Acc square[kSquare][kSquare + 1];  [1 -> 2]",
+        "conv/gemm/pack_weights.cu: __shared__ Acc square[kSquare][kSquare + 1];  [1 -> 0]",
+    ),
+    "Of equal values either is the maximum: zeros of both signs are equal.": (
+        "pool/order.cuh: template <class T> __device__ __forceinline__ T larger(T a, T b) { return b > a || b != b ? b : a; }  [> -> >=]",  # noqa: E501
+    ),
+    "No leading zeros of 0 are 32, so that the shift is 0 for 1 without being told.": (
+        "conv/phases.cuh: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [<= -> <]",
+        "conv/phases.cuh: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [? -> && false ?]",
+        "conv/phases.cuh: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [1 -> 0]",
+    ),
+    "The sum exceeds the difference by twice the divisor: only bits beyond 32 differ.": (
+        "conv/phases.cuh: const unsigned long long excess = (1ull << shift) - divisor;  [- -> +]",
+    ),
+    "Numbers below 2^31 leave room for a multiplier that is larger by one.": (
+        "conv/phases.cuh: return {unsigned(divisor), unsigned((excess << 32) / divisor) + 1, unsigned(shift)};  [1 -> 2]",  # noqa: E501
+    ),
+    "What the stride has in common with the dilation divides it, and whole strides are whole periods of taps.": (
+        "conv/phases.cuh: const bool meets = rest % a.common == 0;  [rest -> sum]",
+        "conv/phases.cuh: const Index first = Index(static_cast<long long>(rest / a.common) * a.inverse % period);  [rest -> sum]",  # noqa: E501
+    ),
+    "Where there are no taps, there is nothing to divide.": (
+        "conv/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [? -> && false ?]",
+        "conv/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [0 -> 1]",
+        "conv/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 2]",
+        "conv/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 0]",
+    ),
+    "Which lane writes which row of a tile is all the same; only neighbours in y lie with other lanes.": (
+        "conv/gemm/depth_to_space.cuh: __device__ __forceinline__ const Divider<Index>& taps_along_w() const { return p.axes[NDIM - 1].taps; }  [1 -> 2]",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: taps_along_w().split(m0, before);  [m0 -> column0]",
+    ),
+    "Rows before the first of a tile are never written.": (
+        "conv/gemm/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [? -> && false ?]",
+        "conv/gemm/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [row -> tap]",
+        "conv/gemm/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [0 -> 1] no. 2",
+    ),
+    "It only keeps lanes off each other's banks, and fits into the buffers.": (
+        "conv/gemm/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [< -> >]",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [? -> || true ?]",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [? -> && false ?]",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [2 -> 3] no. 2",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [2 -> 1]",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [2 -> 1] no. 2",  # noqa: E501
+    ),
+    "The block has no fewer threads than the tile has rows, and rows beyond the last are never written.": (
+        "conv/gemm/depth_to_space.cuh: for (int i = threadIdx.x; i < Multiplier::kBlockM && m0 + i < p.common.filters; i += Multiplier::kThreads) {  [+= -> =]",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: for (int i = threadIdx.x; i < Multiplier::kBlockM && m0 + i < p.common.filters; i += Multiplier::kThreads) {  [filters -> pitch]",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: for (int row = int(tap - before); row < Multiplier::kBlockM && m0 + row < p.common.filters; row += int(taps_along_w().divisor)) {  [filters -> pitch]",  # noqa: E501
+    ),
+    "Any one thread of the block will do.": (
+        "conv/gemm/conv_transpose.cu: if (threadIdx.x == 0) {  [0 -> 1]",
+        "conv/gemm/split_transpose.cu: if (threadIdx.x == 0) {  [0 -> 1]",
+    ),
+    "Taps are taken in batches of any size.": (
+        "pool/general.cu: constexpr int kBatch = 3;  [3 -> 4]",
+        "pool/general.cu: constexpr int kBatch = 3;  [3 -> 2]",
+    ),
+    "The place of a maximum without elements is never used.": (
+        "pool/general.cu: Maximum<T, Index, INDICES> maximum{lowest<T>(), -1};  [1 -> 2]",
+        "pool/general.cu: Maximum<T, Index, INDICES> maximum{lowest<T>(), -1};  [1 -> 0]",
+    ),
+    "Registers have no element behind the last one: what reads or writes it is left out.": (
+        "pool/vectors.cu: for (int i = 0; i < COUNT; ++i) elements[AROUND + i] = own[i];  [< -> <=]",
+    ),
+    "Addresses are below 2**63.": (
+        "pool/staging.cuh: return int(reinterpret_cast<unsigned long long>(address) % 16) / int(sizeof(T));"
+        "  [unsigned long long -> long long]",
+    ),
+    "It holds the compiler to an order that it keeps anyway, or lanes together that the emulator brings together.": (
+        "conv/wgmma/run.cuh: tile.settle();  [statement deleted]",
+        "conv/wgmma/run.cuh: tile.settle();  [statement deleted] no. 2",
+        "conv/wgmma/run.cuh: __syncwarp();  [statement deleted]",
+    ),
+    "Any lane may speak for its warp, as long as one does.": (
+        "conv/wgmma/run.cuh: const bool speaks = threadIdx.x % 32 == 0;  [0 -> 1]",
+        "conv/wgmma/run.cuh: const bool speaks = threadIdx.x % 32 == 0;  [32 -> 33]",
+    ),
+    "Another number of a barrier that nobody else uses.": (
+        "conv/wgmma/split.cuh: synchronise(TURNS ? 2 + thread_number() / kThreads : 1, kThreads);  [? -> || true ?]",
+    ),
+}

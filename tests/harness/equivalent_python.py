@@ -1,0 +1,436 @@
+"""Mutants of Python modules that `mutate_python` need not notice, by reason.
+
+Those of `EQUIVALENT` compute the same, each by its name. Of the functions and constants of `CHOICES`, any result is
+right that other tests accept: they choose among tiles, blocks and ways, and the tests see to it that whatever is chosen
+fits, covers all outputs and gives the same results. What goes unnoticed there changes the time that is taken, and
+nothing else. Divisions of `EXACT` leave no remainder, so that rounding up instead gives the same.
+"""
+
+from __future__ import annotations
+
+EQUIVALENT: dict[str, tuple[str, ...]] = {
+    "One channel is of one group.": (
+        "dask/_convolve.py _task: … aken.start) // max(geometry.x_shape[1], 1) or geometry.group, 'strides': geometry …  ->  … aken.start) // max(geometry.x_shape[1], 2) or geometry.group, 'strides': geometry …",  # noqa: E501
+    ),
+    "Small images side by side make one product, or each makes its own: the same numbers.": (
+        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count >= 1 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count < 1 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 2 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 0 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 1 and prod(positions) <= _WIDE:",  # noqa: E501
+    ),
+    "No number is beyond infinity.": (
+        "onnx/operators/affine.py _acted: if does.low > -np.inf:  ->  if does.low >= -np.inf:",
+        "onnx/operators/affine.py _acted: return xp.minimum(does.high, y) if does.high < np.inf else y  ->  return xp.minimum(does.high, y) if does.high <= np.inf else y",  # noqa: E501
+    ),
+    "The first part of a window may be met twice: it is no greater than itself.": (
+        "cpu/max_pool.py _compute: for view in views[1:]:  ->  for view in views[0:]:",
+    ),
+    "Rows are whole vectors: the last window ends in the last one, or x does.": (
+        "cuda/pool/vectors.py _vectors: outputs, end = (rows.y_extent[2], (rows.y_extent[2] - 1) * stride - rows.pad[2] + size)  ->  outputs, end = (rows.y_extent[2], (rows.y_extent[1] - 1) * stride - rows.pad[2] + size)",  # noqa: E501
+    ),
+    "Parameters of one length cost the same, and others are not folded.": (
+        "onnx/scaling.py Scaling._normalization: if not self.graph.budget.spend(parameters[0].size, parameters[0].size):  ->  if not self.graph.budget.spend(parameters[1].size, parameters[0].size):",  # noqa: E501
+        "onnx/scaling.py Scaling._normalization: if not self.graph.budget.spend(parameters[0].size, parameters[0].size):  ->  if not self.graph.budget.spend(parameters[-1].size, parameters[0].size):",  # noqa: E501
+        "onnx/scaling.py Scaling._normalization: if not self.graph.budget.spend(parameters[0].size, parameters[0].size):  ->  if not self.graph.budget.spend(parameters[0].size, parameters[1].size):",  # noqa: E501
+        "onnx/scaling.py Scaling._normalization: if not self.graph.budget.spend(parameters[0].size, parameters[0].size):  ->  if not self.graph.budget.spend(parameters[0].size, parameters[-1].size):",  # noqa: E501
+    ),
+    "Any number but one stands for the products of complex numbers.": (
+        "cuda/passes/sums.py variants: yield add_up_variant(dtype, wide, rank, products=4)  ->  yield add_up_variant(dtype, wide, rank, products=5)",  # noqa: E501
+        "cuda/passes/sums.py variants: yield add_up_variant(dtype, wide, rank, products=4)  ->  yield add_up_variant(dtype, wide, rank, products=3)",  # noqa: E501
+    ),
+    "The description beside a kernel is for people: it may be indented in any way.": (
+        "cuda/build/cache.py store: description = json.dumps(_description(key, name, content, log), indent=1)  ->  description = json.dumps(_description(key, name, content, log), indent=2)",  # noqa: E501
+        "cuda/build/cache.py store: description = json.dumps(_description(key, name, content, log), indent=1)  ->  description = json.dumps(_description(key, name, content, log), indent=0)",  # noqa: E501
+    ),
+    "Two entries, of images and channels, are in order in either layout.": (
+        "rules/layout.py channels_second: if layout == 'NCHW' or len(entries) < 3:  ->  if layout == 'NCHW' or len(entries) < 2:",  # noqa: E501
+    ),
+    "Whole numbers divided by zero are undefined.": (
+        "onnx/operators/elementwise.py divide: return quotient + ((quotient * b != a) & ((a < 0) != (b < 0)))  ->  return quotient + ((quotient * b != a) & ((a < 0) != (b <= 0)))",  # noqa: E501
+    ),
+    "Two axes of one stride hold the same elements: either makes the run longer.": (
+        "cuda/conv/wgmma/channels_last.py _run: extent, begins[found[0]] = left.pop(found[0])  ->  extent, begins[found[0]] = left.pop(found[-1])",  # noqa: E501
+    ),
+    "More room than is needed, of which the rest is not read.": (
+        "cpu/_windows.py _reduce_by_doubling: length = (axis.count - 1) * axis.stride + (count - 1) * step + 1  ->  length = (axis.count - 1) * axis.stride + (count - 1) * step + 2",  # noqa: E501
+        "cpu/_gather.py _piece: reach, begins = ((q - 1) * s + offsets[-1] - offsets[0] + 1, a * s + offsets[0])  ->  reach, begins = ((q + 1) * s + offsets[-1] - offsets[0] + 1, a * s + offsets[0])",  # noqa: E501
+    ),
+    "Dividing by 0 stands for dividing by 1.": (
+        "cuda/passes/sums.py _add_up: fields = {'parts': parts, 'elements': elements, 'extent': filled(extents, rank, 1), 'y_stride': filled(steps, rank, 0)}  ->  fields = {'parts': parts, 'elements': elements, 'extent': filled(extents, rank, 0), 'y_stride': filled(steps, rank, 0)}",  # noqa: E501
+    ),
+    "What the block does not divide is refused when the axes are cut.": (
+        "onnx/operators/shaping.py _space_to_depth: return parts.transpose(order).reshape(images, channels * block ** 2, height // block, width // block)  ->  return parts.transpose(order).reshape(images, channels * block ** 2, height // block, -(-width // block))",  # noqa: E501
+        "onnx/operators/shaping.py _space_to_depth: return parts.transpose(order).reshape(images, channels * block ** 2, height // block, width // block)  ->  return parts.transpose(order).reshape(images, channels * block ** 2, -(-height // block), width // block)",  # noqa: E501
+    ),
+    "A part without an element has the lowest number, which exceeds none.": (
+        "cpu/_argmax.py merge: better = more_indices >= 0  ->  better = more_indices >= -1",
+    ),
+    "A thread may have the only processor for its own.": (
+        "cpu/_threads.py _Pool._places: own = threads == len(processors) > 1 and hasattr(os, 'sched_setaffinity')  ->  own = threads == len(processors) >= 1 and hasattr(os, 'sched_setaffinity')",  # noqa: E501
+        "cpu/_threads.py _Pool._places: own = threads == len(processors) > 1 and hasattr(os, 'sched_setaffinity')  ->  own = threads == len(processors) > 0 and hasattr(os, 'sched_setaffinity')",  # noqa: E501
+    ),
+    "No system grants a quota of nothing.": (
+        "cpu/_threads.py _granted: return -(-quota // period) if quota > 0 and period > 0 else _UNBOUNDED  ->  return -(-quota // period) if quota >= 0 and period > 0 else _UNBOUNDED",  # noqa: E501
+    ),
+    "Whoever waits may do work that no thread has begun yet.": (
+        "cpu/_threads.py _Pool.is_deserted: return self._is_started and (not any((thread.is_alive() for thread in self._threads)))  ->  return self._is_started or not any((thread.is_alive() for thread in self._threads))",  # noqa: E501
+    ),
+    "Neither 0 nor 1 needs 64 bits.": (
+        "cuda/build/params.py needs_wide: largest = max(magnitudes, default=0)  ->  largest = max(magnitudes, default=1)",  # noqa: E501
+    ),
+    "Values of one axis have no channels, and no channels take a constant without elements: both are refused later.": (
+        "onnx/scaling.py _per_channel: if constant.size != 1 and (rank < 2 or shape[1] != constant.size):  ->  if constant.size != 0 and (rank < 2 or shape[1] != constant.size):",  # noqa: E501
+    ),
+    "How much is finished at a time changes no result.": (
+        "cpu/_gather.py _Job.compute: for low, high in spans(groups * rows, groups * rows if one_pass else _FINISHED // (images * piece.count)):  ->  for low, high in spans(groups * rows, groups * rows if one_pass else -(-_FINISHED // (images * piece.count))):",  # noqa: E501
+    ),
+    "Matrices have an order: whoever calls has asked.": (
+        "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (-1, 0) for matrix in (a, b))",  # noqa: E501
+        "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, -1) for matrix in (a, b))",  # noqa: E501
+        "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 1) for matrix in (a, b))",  # noqa: E501
+        "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (1, 0) for matrix in (a, b))",  # noqa: E501
+    ),
+    "Bytes of an element divide those of a vector.": (
+        "cuda/pool/channels.py vector: return 16 // dtypes.entry(problem.dtype).itemsize if problem.indices_strides is None else 2  ->  return -(-16 // dtypes.entry(problem.dtype).itemsize) if problem.indices_strides is None else 2",  # noqa: E501
+    ),
+    "No operator is older than opset 1.": (
+        "onnx/nodes.py module: … nv_transpose, ('X', 'W', 'B'), 2, {'Y': 1}, {**_CONV, 'output_padding': (_INTS, 1 …  ->  … nv_transpose, ('X', 'W', 'B'), 2, {'Y': 0}, {**_CONV, 'output_padding': (_INTS, 1 …",  # noqa: E501
+    ),
+    "Steps of one or nothing add as many elements before the first: none.": (
+        "cuda/conv/finish.py _space: before, after = (-sum((step for step in steps if step < 0)), 1 + sum((step for step in steps if step > 0)))  ->  before, after = (-sum((step for step in steps if step < 1)), 1 + sum((step for step in steps if step > 0)))",  # noqa: E501
+    ),
+    "Of bytes in this order, as all machines have it that the tests run on.": (
+        "cpu/_argmax.py _packed: low = halves[..., 0 if np.little_endian else 1::2]  ->  low = halves[..., 0 if np.little_endian else 0::2]",  # noqa: E501
+    ),
+    "One number is the first and the last.": (
+        "cli/calls.py numbers: return found if ',' in text else found[0]  ->  return found if ',' in text else found[-1]",  # noqa: E501
+    ),
+    "An axis of one element, or of one tap, is never stepped along.": (
+        "cuda/conv/gemm/pointwise.py with_one_axis: … ep), w_strides=(*problem.w_strides[:3], 0), columns=pixels, column_strides=(1,),  …  ->  … ep), w_strides=(*problem.w_strides[:3], 1), columns=pixels, column_strides=(1,),  …",  # noqa: E501
+        "cuda/passes/sums.py for_channels: geometry, x_strides = (SumsGeometry((0, channels, 1), geometry.y_shape), (0, 0, 0))  ->  geometry, x_strides = (SumsGeometry((0, channels, 1), geometry.y_shape), (0, 0, 1))",  # noqa: E501
+    ),
+    "The systems that the tests run on have the flag.": (
+        "_files.py _without_waiting: return os.open(path, flags | getattr(os, 'O_NONBLOCK', 0))  ->  return os.open(path, flags | getattr(os, 'O_NONBLOCK', -1))",  # noqa: E501
+    ),
+    "More room than is needed, and aligned all the same.": (
+        "cuda/call/tensor_map.py Encoder._encoded: room = ctypes.create_string_buffer(8 * WORDS + _ALIGNMENT)  ->  room = ctypes.create_string_buffer(9 * WORDS + _ALIGNMENT)",  # noqa: E501
+    ),
+    "Of eight numbers in a row one is a multiple of eight.": (
+        "cuda/conv/wgmma/pixels.py _patch: return (high, next((size for size in range(wide, wide + 8) if size * high % 8 == 0)))  ->  return (high, next((size for size in range(wide, wide + 9) if size * high % 8 == 0)))",  # noqa: E501
+    ),
+    "A block that could be written in place is copied instead: the same values.": (
+        "cpu/_gather.py _Job._target: if y.dtype != self.weights.dtype or images > 1 or (products > 1 and (not y.flags.aligned)):  ->  if y.dtype != self.weights.dtype or images >= 1 or (products > 1 and (not y.flags.aligned)):",  # noqa: E501
+    ),
+    "Registers of a form: as many blocks are resident with one more, or one less.": (
+        "cuda/conv/direct/bands.py module: _DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 112, 0.82))  ->  _DOUBLE_FORMS = (Form(1, 7, 3, 4, 79, 0.76), Form(3, 3, 3, 4, 112, 0.82))",  # noqa: E501
+        "cuda/conv/direct/bands.py module: _DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 112, 0.82))  ->  _DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 111, 0.82))",  # noqa: E501
+        "cuda/conv/direct/bands.py module: _DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 112, 0.82))  ->  _DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 113, 0.82))",  # noqa: E501
+        "cuda/conv/direct/bands.py module: _DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 112, 0.82))  ->  _DOUBLE_FORMS = (Form(1, 7, 3, 4, 81, 0.76), Form(3, 3, 3, 4, 112, 0.82))",  # noqa: E501
+        "cuda/conv/direct/bands.py module: …  3, 2, 2, 112, 0.9), Form(4, 3, 3, 3, 112, 0.93)) …  ->  …  3, 2, 2, 112, 0.9), Form(4, 3, 3, 3, 111, 0.93)) …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: …  3, 2, 2, 112, 0.9), Form(4, 3, 3, 3, 112, 0.93)) …  ->  …  3, 2, 2, 112, 0.9), Form(4, 3, 3, 3, 113, 0.93)) …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: …  3, 3, 3, 96, 0.91), Form(3, 3, 3, 4, 112, 0.92), Form(4, 3, 2, 2, 112, 0.9), For …  ->  …  3, 3, 3, 96, 0.91), Form(3, 3, 3, 4, 111, 0.92), Form(4, 3, 2, 2, 112, 0.9), For …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: …  3, 3, 3, 96, 0.91), Form(3, 3, 3, 4, 112, 0.92), Form(4, 3, 2, 2, 112, 0.9), For …  ->  …  3, 3, 3, 96, 0.91), Form(3, 3, 3, 4, 113, 0.92), Form(4, 3, 2, 2, 112, 0.9), For …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: …  7, 3, 4, 104, 0.89), Form(3, 3, 2, 2, 96, 0.87), Form(3, 3, 3, 3, 96, 0.91), For …  ->  …  7, 3, 4, 104, 0.89), Form(3, 3, 2, 2, 95, 0.87), Form(3, 3, 3, 3, 96, 0.91), For …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: …  7, 3, 4, 104, 0.89), Form(3, 3, 2, 2, 96, 0.87), Form(3, 3, 3, 3, 96, 0.91), For …  ->  …  7, 3, 4, 104, 0.89), Form(3, 3, 2, 2, 97, 0.87), Form(3, 3, 3, 3, 96, 0.91), For …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: …  7, 5, 5, 96, 0.93), Form(1, 7, 3, 4, 104, 0.89), Form(3, 3, 2, 2, 96, 0.87), For …  ->  …  7, 5, 5, 96, 0.93), Form(1, 7, 3, 4, 103, 0.89), Form(3, 3, 2, 2, 96, 0.87), For …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: …  7, 5, 5, 96, 0.93), Form(1, 7, 3, 4, 104, 0.89), Form(3, 3, 2, 2, 96, 0.87), For …  ->  …  7, 5, 5, 96, 0.93), Form(1, 7, 3, 4, 105, 0.89), Form(3, 3, 2, 2, 96, 0.87), For …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … , 3, 2, 2, 96, 0.87), Form(3, 3, 3, 3, 96, 0.91), Form(3, 3, 3, 4, 112, 0.92), Fo …  ->  … , 3, 2, 2, 96, 0.87), Form(3, 3, 3, 3, 95, 0.91), Form(3, 3, 3, 4, 112, 0.92), Fo …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … , 3, 2, 2, 96, 0.87), Form(3, 3, 3, 3, 96, 0.91), Form(3, 3, 3, 4, 112, 0.92), Fo …  ->  … , 3, 2, 2, 96, 0.87), Form(3, 3, 3, 3, 97, 0.91), Form(3, 3, 3, 4, 112, 0.92), Fo …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … , 7, 3, 3, 80, 0.86), Form(1, 7, 5, 5, 96, 0.93), Form(1, 7, 3, 4, 104, 0.89), Fo …  ->  … , 7, 3, 3, 80, 0.86), Form(1, 7, 5, 5, 95, 0.93), Form(1, 7, 3, 4, 104, 0.89), Fo …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … , 7, 3, 3, 80, 0.86), Form(1, 7, 5, 5, 96, 0.93), Form(1, 7, 3, 4, 104, 0.89), Fo …  ->  … , 7, 3, 3, 80, 0.86), Form(1, 7, 5, 5, 97, 0.93), Form(1, 7, 3, 4, 104, 0.89), Fo …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … 3, 3, 4, 112, 0.92), Form(4, 3, 2, 2, 112, 0.9), Form(4, 3, 3, 3, 112, 0.93)) …  ->  … 3, 3, 4, 112, 0.92), Form(4, 3, 2, 2, 111, 0.9), Form(4, 3, 3, 3, 112, 0.93)) …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … 3, 3, 4, 112, 0.92), Form(4, 3, 2, 2, 112, 0.9), Form(4, 3, 3, 3, 112, 0.93)) …  ->  … 3, 3, 4, 112, 0.92), Form(4, 3, 2, 2, 113, 0.9), Form(4, 3, 3, 3, 112, 0.93)) …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … _FORMS = (Form(1, 7, 3, 3, 80, 0.86), Form(1, 7, 5, 5, 96, 0.93), For …  ->  … _FORMS = (Form(1, 7, 3, 3, 79, 0.86), Form(1, 7, 5, 5, 96, 0.93), For …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … _FORMS = (Form(1, 7, 3, 3, 80, 0.86), Form(1, 7, 5, 5, 96, 0.93), For …  ->  … _FORMS = (Form(1, 7, 3, 3, 81, 0.86), Form(1, 7, 5, 5, 96, 0.93), For …",  # noqa: E501
+        "cuda/conv/direct/base.py module: …  0.15), Form(GROUPED, 3, 3, 1, False, 128, 0.91), Form(GROUPED, 3, 3, 2, False, 1 …  ->  …  0.15), Form(GROUPED, 3, 3, 1, False, 127, 0.91), Form(GROUPED, 3, 3, 2, False, 1 …",  # noqa: E501
+        "cuda/conv/direct/base.py module: …  0.91), Form(GROUPED, 3, 3, 2, False, 128, 0.88), Form(GROUPED, 1, 0, 0, False, 8 …  ->  …  0.91), Form(GROUPED, 3, 3, 2, False, 127, 0.88), Form(GROUPED, 1, 0, 0, False, 8 …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … , 0.88), Form(GROUPED, 1, 0, 0, False, 80, 0.38)) …  ->  … , 0.88), Form(GROUPED, 1, 0, 0, False, 81, 0.38)) …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … , 112, 0.85), Form(1, 7, 7, 1, False, 128, 0.95), Form(1, 7, 7, 2, False, 128, 0. …  ->  … , 112, 0.85), Form(1, 7, 7, 1, False, 127, 0.95), Form(1, 7, 7, 2, False, 128, 0. …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … , 128, 0.95), Form(1, 7, 7, 2, False, 128, 0.91), Form(1, 7, 0, 1, False, 96, 0.6 …  ->  … , 128, 0.95), Form(1, 7, 7, 2, False, 127, 0.91), Form(1, 7, 0, 1, False, 96, 0.6 …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … 8, 0.88), Form(GROUPED, 1, 0, 0, False, 80, 0.38)) …  ->  … 8, 0.88), Form(GROUPED, 1, 0, 0, False, 79, 0.38)) …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … FORMS = (Form(1, 7, 3, 1, False, 72, 0.84), Form(1, 7, 3, 2, False, 96, 0.7 …  ->  … FORMS = (Form(1, 7, 3, 1, False, 71, 0.84), Form(1, 7, 3, 2, False, 96, 0.7 …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … FORMS = (Form(1, 7, 3, 1, False, 72, 0.84), Form(1, 7, 3, 2, False, 96, 0.7 …  ->  … FORMS = (Form(1, 7, 3, 1, False, 73, 0.84), Form(1, 7, 3, 2, False, 96, 0.7 …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … e, 128, 0.91), Form(1, 7, 0, 1, False, 96, 0.69), Form(1, 8, 0, 1, True, 96, 0.77 …  ->  … e, 128, 0.91), Form(1, 7, 0, 1, False, 95, 0.69), Form(1, 8, 0, 1, True, 96, 0.77 …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … e, 128, 0.91), Form(1, 7, 0, 1, False, 96, 0.69), Form(1, 8, 0, 1, True, 96, 0.77 …  ->  … e, 128, 0.91), Form(1, 7, 0, 1, False, 97, 0.69), Form(1, 8, 0, 1, True, 96, 0.77 …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … e, 96, 0.92), Form(1, 7, 5, 2, False, 112, 0.85), Form(1, 7, 7, 1, False, 128, 0. …  ->  … e, 96, 0.92), Form(1, 7, 5, 2, False, 111, 0.85), Form(1, 7, 7, 1, False, 128, 0. …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … e, 96, 0.92), Form(1, 7, 5, 2, False, 112, 0.85), Form(1, 7, 7, 1, False, 128, 0. …  ->  … e, 96, 0.92), Form(1, 7, 5, 2, False, 113, 0.85), Form(1, 7, 7, 1, False, 128, 0. …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … lse, 96, 0.69), Form(1, 8, 0, 1, True, 96, 0.77), Form(1, 1, 0, 0, False, 64, 0.1 …  ->  … lse, 96, 0.69), Form(1, 8, 0, 1, True, 95, 0.77), Form(1, 1, 0, 0, False, 64, 0.1 …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … lse, 96, 0.69), Form(1, 8, 0, 1, True, 96, 0.77), Form(1, 1, 0, 0, False, 64, 0.1 …  ->  … lse, 96, 0.69), Form(1, 8, 0, 1, True, 97, 0.77), Form(1, 1, 0, 0, False, 64, 0.1 …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … se, 72, 0.84), Form(1, 7, 3, 2, False, 96, 0.72), Form(1, 7, 5, 1, False, 96, 0.9 …  ->  … se, 72, 0.84), Form(1, 7, 3, 2, False, 95, 0.72), Form(1, 7, 5, 1, False, 96, 0.9 …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … se, 72, 0.84), Form(1, 7, 3, 2, False, 96, 0.72), Form(1, 7, 5, 1, False, 96, 0.9 …  ->  … se, 72, 0.84), Form(1, 7, 3, 2, False, 97, 0.72), Form(1, 7, 5, 1, False, 96, 0.9 …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … se, 96, 0.72), Form(1, 7, 5, 1, False, 96, 0.92), Form(1, 7, 5, 2, False, 112, 0. …  ->  … se, 96, 0.72), Form(1, 7, 5, 1, False, 95, 0.92), Form(1, 7, 5, 2, False, 112, 0. …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … se, 96, 0.72), Form(1, 7, 5, 1, False, 96, 0.92), Form(1, 7, 5, 2, False, 112, 0. …  ->  … se, 96, 0.72), Form(1, 7, 5, 1, False, 97, 0.92), Form(1, 7, 5, 2, False, 112, 0. …",  # noqa: E501
+        "cuda/conv/direct/base.py module: … ue, 96, 0.77), Form(1, 1, 0, 0, False, 64, 0.15), Form(GROUPED, 3, 3, 1, False, 1 …  ->  … ue, 96, 0.77), Form(1, 1, 0, 0, False, 63, 0.15), Form(GROUPED, 3, 3, 1, False, 1 …",  # noqa: E501
+    ),
+    "Kernels are packed in another order: another size, the same kernels.": (
+        "cli/compile.py _pack: chosen = sorted(chosen, key=lambda one: (one[0].source, one[0].name, one[1]))  ->  chosen = sorted(chosen, key=lambda one: (one[0].source, one[0].name, one[0]))",  # noqa: E501
+    ),
+    "Steps of nothing add nothing.": (
+        "cuda/conv/finish.py _space: before, after = (-sum((step for step in steps if step < 0)), 1 + sum((step for step in steps if step > 0)))  ->  before, after = (-sum((step for step in steps if step <= 0)), 1 + sum((step for step in steps if step > 0)))",  # noqa: E501
+    ),
+    "Where both ways take as long, either lists the same taps.": (
+        "rules/geometry.py taps_met: if len(offsets) <= count * limit:  ->  if len(offsets) < count * limit:",
+        "cpu/_windows.py Axis.taps: if len(self.offsets) > self.count * self.extent:  ->  if len(self.offsets) >= self.count * self.extent:",  # noqa: E501
+    ),
+    "A product that is just large enough may stay a product of its own: nothing is lost either way.": (
+        "onnx/scaling.py _product: lost = (np.abs(products) < tiny) & (np.abs(numbers) >= tiny) & (factors != 0)  ->  lost = (np.abs(products) <= tiny) & (np.abs(numbers) >= tiny) & (factors != 0)",  # noqa: E501
+    ),
+    "Any negative position is that of nothing.": ("cpu/_argmax.py _carried: places.fill(-1)  ->  places.fill(-2)",),
+    "Channels that are as far away as there are channels are none.": (
+        "onnx/operators/normalizing.py _lrn: for offset in range(-min((size - 1) // 2, channels - 1), min(size // 2, channels - 1) + 1):  ->  for offset in range(-min((size - 1) // 2, channels - 1), min(size // 2, channels - 0) + 1):",  # noqa: E501
+        "onnx/operators/normalizing.py _lrn: for offset in range(-min((size - 1) // 2, channels - 1), min(size // 2, channels - 1) + 1):  ->  for offset in range(-min((size - 1) // 2, channels - 0), min(size // 2, channels - 1) + 1):",  # noqa: E501
+    ),
+    "No nodes are not too many, and neither is one.": (
+        "onnx/structure.py _Measure.check: count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), 0)  ->  count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), 1)",  # noqa: E501
+        "onnx/structure.py _Measure.check: count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), 0)  ->  count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), -1)",  # noqa: E501
+    ),
+    "NumPy's arrays are found quickly, or the longer way that those of other libraries go.": (
+        "_arrays.py resolve: if type(w) is kind and (b is None or type(b) is kind):  ->  if type(w) is kind and (b is None and type(b) is kind):",  # noqa: E501
+    ),
+    "Conv and ConvTranspose have one output.": (
+        "cli/check_onnx.py compare: worst = max(worst, _within(\"y (beside the cpu's)\", got[0], _run(test.model, test.inputs, 'cpu')[0], bound))  ->  worst = max(worst, _within(\"y (beside the cpu's)\", got[-1], _run(test.model, test.inputs, 'cpu')[0], bound))",  # noqa: E501
+    ),
+    "Complex numbers have no order: nobody asks for the lowest.": (
+        "rules/dtypes.py module: … ', 'Complex<double>', 16, 'complex128', 0, False, 'float64'))} …  ->  … ', 'Complex<double>', 16, 'complex128', -1, False, 'float64'))} …",  # noqa: E501
+        "rules/dtypes.py module: … ', 'Complex<double>', 16, 'complex128', 0, False, 'float64'))} …  ->  … ', 'Complex<double>', 16, 'complex128', 1, False, 'float64'))} …",  # noqa: E501
+        "rules/dtypes.py module: … x64', 'Complex<float>', 8, 'complex64', 0, False, 'float32'), DType('complex128', …  ->  … x64', 'Complex<float>', 8, 'complex64', -1, False, 'float32'), DType('complex128', …",  # noqa: E501
+        "rules/dtypes.py module: … x64', 'Complex<float>', 8, 'complex64', 0, False, 'float32'), DType('complex128', …  ->  … x64', 'Complex<float>', 8, 'complex64', 1, False, 'float32'), DType('complex128', …",  # noqa: E501
+    ),
+    "NumPy finds any negative extent, not -1 alone.": (
+        "onnx/operators/normalizing.py _instance_normalization: per_channel = (-1, *(1,) * (x.ndim - 2))  ->  per_channel = (-2, *(1,) * (x.ndim - 2))",  # noqa: E501
+    ),
+    "What divides a vector of 16 bytes does so with the next number as well.": (
+        "cuda/conv/gemm/stem_tile.py channels_are_vectors: vector, (batch, channel, *spatial) = (16 // problem.itemsize, problem.y_strides)  ->  vector, (batch, channel, *spatial) = (17 // problem.itemsize, problem.y_strides)",  # noqa: E501
+    ),
+    "Maps of boxes have no channels and pixels that are copied at once: nobody reads them.": (
+        "cuda/plan/launch.py TensorMap: channels: int = 0  ->  channels: int = 1",
+        "cuda/plan/launch.py TensorMap: channels: int = 0  ->  channels: int = -1",
+        "cuda/plan/launch.py TensorMap: pixels: int = 0  ->  pixels: int = 1",
+        "cuda/plan/launch.py TensorMap: pixels: int = 0  ->  pixels: int = -1",
+    ),
+    "An element's bytes divide a slice's.": (
+        "cuda/conv/gemm/matrix.py of_tile: block_k = _SLICE // dtypes.entry(dtype).itemsize  ->  block_k = -(-_SLICE // dtypes.entry(dtype).itemsize)",  # noqa: E501
+    ),
+}
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "Every tile that fits covers all outputs: the model takes one.": (
+        "cuda/conv/direct/bands_tile.py best",
+        "cuda/conv/direct/bands_tile.py _teams",
+        "cuda/conv/direct/bands_tile.py _counts",
+        "cuda/conv/direct/channels_tile.py best",
+        "cuda/conv/direct/channels_tile.py _blocks",
+        "cuda/conv/direct/channels_tile.py _shares",
+        "cuda/conv/direct/rows_tile.py best",
+        "cuda/conv/direct/rows_tile.py _shares",
+        "cuda/conv/direct/rows_tile.py _threads",
+        "cuda/conv/direct/rows_tile.py _counts",
+        "cuda/conv/direct/rows_tile.py _each",
+        "cuda/conv/gemm/grouped_tile.py best",
+        "cuda/conv/gemm/grouped_tile.py _parts",
+        "cuda/conv/gemm/grouped_tile.py _shapes",
+        "cuda/pool/patches.py _tile",
+        "cuda/pool/patches.py _parts",
+        "cuda/pool/tiles.py _bands",
+        "cuda/pool/tiles.py _tile",
+        "cuda/pool/tiles.py _tiles_of",
+        "cuda/conv/wgmma/cost.py in_best_splits",
+    ),
+    "Costs that the model compares, in parts that tiles share.": (
+        "cuda/conv/gemm/grouped_tile.py Tile.costs",
+        "cuda/conv/gemm/grouped_tile.py Tile.weights",
+        "cuda/conv/gemm/grouped_work.py Work.products",
+        "cuda/conv/wgmma/cost.py _costs",
+    ),
+    "Sizes that are tried, and how much each multiprocessor should have to do: those that fit cover all outputs.": (
+        "cuda/conv/direct/bands_tile.py module: _STEPS",
+        "cuda/conv/direct/channels_tile.py module: _OUTPUTS",
+        "cuda/conv/direct/channels_tile.py module: _VECTORS",
+        "cuda/conv/direct/channels_tile.py module: _WEIGHT_BYTES",
+        "cuda/conv/direct/transpose.py module: _WALKS",
+        "cuda/conv/direct/transpose.py module: _WANTED",
+        "cuda/conv/direct/rows_tile.py module: _RESIDENT",
+        "cuda/conv/direct/rows_tile.py module: _STEPS",
+        "cuda/conv/gemm/grouped_tile.py module: _PARTS",
+        "cuda/conv/gemm/grouped_tile.py module: _TRIED",
+        "cuda/pool/channels.py module: _LONG_WALK, _SHORT_WALK",
+        "cuda/pool/channels.py module: _THREADS_WANTED",
+        "cuda/pool/grad/walks.py module: WINDOWS_WANTED",
+        "cuda/pool/grad/walks.py module: _WALKS",
+        "cuda/pool/patches.py module: _BYTES",
+        "cuda/pool/tiles.py module: _BYTES",
+        "cuda/pool/tiles.py module: _LEAST_COLUMNS",
+        "cuda/conv/gemm/split.py module: _COUNTS",
+        "cuda/conv/gemm/split.py module: _ROUNDS",
+        "cuda/weight_grad/tiles_cost.py module: _ROUNDS",
+        "cuda/conv/wgmma/family.py module: _COUNTS",
+        "cuda/conv/wgmma/family.py module: _ROUNDS",
+    ),
+    "Any number of parts adds up to the same sums, and threads that go any distance meet all elements.": (
+        "cuda/conv/direct/transpose.py _walk",
+        "cuda/pool/grad/walks.py Columns.walk",
+        "cuda/conv/gemm/split.py _divided",
+        "cuda/weight_grad/tiles_cost.py parts",
+    ),
+    "Blocks of any size are added up to the same sums, within the workspace.": (
+        "cpu/_gather.py _plan",
+        "cpu/_scatter.py _plan",
+    ),
+    "How much is done at a time, or from when on in another way: either is right.": (
+        "cpu/_gather.py _way",
+        "cpu/_taps.py _run",
+        "cpu/_blas.py module: _LONG",
+        "cpu/_blas.py module: _PAUSE",
+        "cpu/_blas.py module: _SMALL",
+        "cpu/_blas.py team",
+        *(
+            f"cpu/_gather.py module: {name}"
+            for name in (
+                *("_DEEP", "_FEW", "_FINISHED", "_OFTEN", "_SEVERAL"),
+                *("_SPARSE", "_TILE_BYTES", "_WIDE", "_WORTH_STARTING"),
+            )
+        ),
+        "cpu/_threads.py module: _LOST",
+        "cpu/_threads.py module: _WORTH_WAKING",
+        "cpu/_threads.py pays",
+        "cpu/_scatter.py _Job._multiply",
+        "cpu/_scatter.py module: _TILE_BYTES",
+        "cpu/_scatter.py module: _WIDE",
+        "cpu/_windows.py module: _SHORT_RUN, _SHORT_PLANE",
+        "cpu/max_pool.py module: _FEW",
+        "cpu/max_pool.py module: _TILE_BYTES",
+        "cpu/weight_grad.py module: _TILE_ELEMENTS",
+        "onnx/model.py module: _MOST_SEEN",
+        "onnx/operators/affine.py module: _BLOCK",
+        "onnx/operators/pooling.py _sums_along",
+        "onnx/operators/pooling.py module: _BLOCK",
+    ),
+    "The model alone is given the number, by way of a variable.": (
+        "cuda/conv/direct/bands.py _scattered_bytes",
+        "cuda/conv/problem.py Problem.lines",
+        "cuda/conv/gemm/grouped_tile.py module: _STEP, _PREPARED, _GATHERED, _COPIED, _WEIGHT",
+        "cuda/pool/channels.py offers: columns",
+        "cuda/pool/channels.py offers: count",
+        "cuda/pool/channels.py module: _INSTRUCTIONS",
+        "cuda/pool/channels.py module: _OF_BYTES",
+        "cuda/pool/general.py offers: each, row, batch",
+        "cuda/pool/general.py offers: instructions",
+        "cuda/pool/general.py module: _INSTRUCTIONS",
+        "cuda/pool/vectors.py offers: loads",
+        "cuda/pool/vectors.py offers: threads",
+        "cuda/pool/vectors.py module: _INSTRUCTIONS",
+        "cuda/pool/vectors.py module: _OF_BYTES",
+    ),
+    "Products row by row of taps are as right as those of gathered windows.": (
+        "cpu/_gather.py _serves_rows",
+        "cpu/_gather.py goes_by_rows",
+        "cpu/conv.py _adds_less_than_it_gathers",
+    ),
+}
+
+SIZES = "Bytes of an element, of a word or of a vector divide those of a vector, a line or a slice."
+# By module: what is divided, as Python writes it. Of sizes of two bytes or more, those that divide a number do so with
+# the next one as well; MaxPool's elements may have a single byte.
+EXACT: dict[str, dict[str, tuple[str, ...]]] = {
+    SIZES: {
+        "cuda/conv/direct/bands.py": ("16 // dtypes.sums(problem.dtype).itemsize", "16 // problem.itemsize"),
+        "cuda/conv/direct/bands_tile.py": (
+            "_BANK_BYTES // self.word",
+            "_BANK_BYTES // self.word // self.vector",
+            "16 // self.word",
+            "16 // dtypes.sums(work.dtype).itemsize",
+        ),
+        "cuda/conv/wgmma/channels_last.py": ("_VECTOR // problem.itemsize",),
+        "cuda/conv/direct/channels_tile.py": ("16 // self.word", "16 // dtypes.sums(problem.dtype).itemsize"),
+        "cuda/conv/direct/rows_tile.py": (
+            "16 // self.word",
+            "128 // self.word",
+            "128 // self.word // self.unit",
+            "16 // dtypes.sums(work.dtype).itemsize",
+        ),
+        "cuda/conv/gemm/ffma.py": ("16 // dtypes.sums(problem.dtype).itemsize",),
+        "cuda/conv/gemm/matrix.py": ("_CHUNK // problem.itemsize", "_SLICE // problem.itemsize"),
+        "cuda/conv/gemm/mma.py": ("size // problem.itemsize", "form.copied // problem.itemsize"),
+        "cuda/conv/gemm/mma_tile.py": ("self.copied // itemsize", "form.block_k * problem.itemsize // 32"),
+        "cuda/pool/channels.py": ("16 // dtypes.entry(problem.dtype).itemsize",),
+        "cuda/pool/layout.py": ("16 // size", "_BANKS // size"),
+        "cuda/pool/tiles.py": ("16 // dtypes.entry(problem.dtype).itemsize",),
+        "cuda/pool/vectors.py": ("16 // dtypes.entry(problem.dtype).itemsize",),
+        "cuda/conv/gemm/stem_tile.py": (
+            "16 // problem.itemsize",
+            "4 // problem.itemsize",
+            "4 // dtypes.entry(dtype).itemsize",
+        ),
+        "cuda/weight_grad/tiles_cost.py": ("16 // dtypes.entry(problem.dtype).itemsize",),
+        "cuda/conv/wgmma/sources.py": (
+            "self.slice_bytes // self.problem.itemsize",
+            "slice_bytes // problem.itemsize",
+            "ALIGNMENT // self.problem.itemsize",
+            "SLICE_BYTES // 2",
+            "slots // 2",
+        ),
+    },
+    "Tiles are made of whole fragments, of whole tiles of warps and threads, and of whole runs.": {
+        "cuda/conv/direct/channels_tile.py": ("_OUTPUTS // self.form[2]",),
+        "cuda/conv/direct/rows_tile.py": ("THREADS // 8",),
+        "cuda/conv/gemm/ffma.py": ("self.block_m // self.thread_m", "self.block_n // self.thread_n"),
+        "cuda/conv/gemm/grouped_work.py": ("self.depths * self.form.block_m // 16",),
+        "cuda/conv/gemm/matrix.py": ("self.block_m // self.warp_m", "self.block_n // self.warp_n"),
+        "cuda/conv/gemm/mma_tile.py": (
+            "self.block_m // self.warp_m",
+            "self.block_n // self.warp_n",
+            "channels_of_tap(problem, form) // form.block_k",
+            "problem.tiles(tile.block_m, tile.block_n)[0] * tile.block_m // 16",
+        ),
+        "cuda/conv/gemm/stem.py": (
+            "kernel.slice_steps // WORDS",
+            "numbers.whole(problem.filters, kernel.block_m) // 16",
+        ),
+        "cuda/conv/gemm/stem_tile.py": ("3 * block_m // 16", "4 // arithmetic.parts"),
+        "cuda/weight_grad/tiles.py": ("tile.block_n // tiles_cost.UNIT",),
+        "cuda/weight_grad/tiles_cost.py": (
+            "self.block_m // self.warp_m",
+            "self.block_n // self.warp_n",
+        ),
+        "cuda/conv/wgmma/pixels.py": ("tile.block_n // run",),
+        "cuda/conv/wgmma/strips.py": ("tile.block_n // ROW", "tile.block_n // PATCH"),
+    },
+    "What is divided was filled up to whole vectors before.": {
+        "cuda/conv/direct/bands_tile.py": (
+            "self.extent[1] // self.vector",
+            "self.extent[0] * self.row_pitch // self.vector",
+            "prod(self.positions) // self.vector",
+        ),
+        "cuda/conv/direct/rows_tile.py": ("rows * row // unit", "self.extent[0] * self.inner_pitches[2] // self.unit"),
+        "cuda/pool/channels.py": ("channels // count", "channels // vector(problem)"),
+        "cuda/pool/tiles.py": ("whole_vectors(tile.lines.columns, vector) // vector",),
+    },
+    "Groups divide channels and filters: others are refused before.": {
+        "cli/check_onnx.py": ("w_shape[0] // group",),
+        "cuda/conv/problem.py": ("out_channels // geometry.group", "geometry.w_shape[0] // geometry.group"),
+        "cuda/conv/gemm/grouped.py": ("problem.group // tile.work.together",),
+        "cuda/conv/gemm/grouped_work.py": ("self.problem.group // self.together",),
+        "cuda/weight_grad/problem.py": ("self.geometry.w_shape[0] // self.geometry.group",),
+        "cuda/conv/wgmma/sources.py": ("source.all_x_channels // problem.group",),
+    },
+    "A common divisor divides, and so does what was asked first whether it does.": {
+        "cuda/conv/direct/channels.py": ("work.strides[2] // gcd(work.strides[2], work.dilations[2])",),
+        "cuda/conv/direct/channels_tile.py": (
+            "d // gcd(s, d)",
+            "self.work.strides[1] // gcd(self.work.strides[1], self.work.dilations[1])",
+        ),
+        "cuda/conv/problem.py": ("stride // gcd(stride, d)",),
+        "cuda/conv/gemm/base.py": ("dilation // common", "stride // common"),
+        "cuda/conv/gemm/grouped_work.py": ("d // gcd(s, d)", "s // gcd(s, d)"),
+        "cuda/pool/layout.py": ("dilation // stride",),
+        "cuda/conv/runs.py": ("taps // piece", "step // piece", "pad // piece"),
+        "cuda/conv/wgmma/sources.py": ("stride // common", "dilation // common", "(place - tap * dilation) // stride"),
+        "cuda/conv/wgmma/pixels.py": ("one.taps[1] // inner_h", "one.taps[2] // inner_w"),
+        "cuda/conv/wgmma/strips.py": ("one.taps[1] // inner",),
+    },
+    "A window with its gaps covers whole steps from its first tap to its last.": {
+        "cuda/pool/patches.py": ("(one - 1) // step",),
+        "cuda/pool/problem.py": ("(size - 1) // step",),
+    },
+}

@@ -1,0 +1,193 @@
+"""Calls with a residual and an activation: what they must give by definition, and small ones for every kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+
+import gpuconv
+from tests.emulator import emulated_cuda
+from tests.harness import many_blocks
+from tests.harness.emulated import indices, preferred
+from tests.oracle import oracle
+from tests.oracle.operands import LAYOUTS, values
+from tests.oracle.oracle import assert_same
+from tests.oracle.strategies import Problem
+
+# As calls give them, and what stands in the formula: slope, low, high.
+ACTIVATIONS: dict[Any, tuple[float, float, float]] = {
+    None: (1.0, -inf, inf),
+    "relu": (1.0, 0.0, inf),
+    "leaky_relu": (0.01, -inf, inf),
+    "clip": (1.0, -inf, inf),
+    ("relu",): (1.0, 0.0, inf),
+    ("leaky_relu", 0.3): (0.3, -inf, inf),
+    ("leaky_relu", -2): (-2.0, -inf, inf),
+    ("clip", -1.5, 6): (1.0, -1.5, 6.0),
+    ("clip", None, 2.5): (1.0, -inf, 2.5),
+    ("clip", -0.7, None): (1.0, -0.7, inf),
+    ("clip", 3, -3): (1.0, 3.0, -3.0),
+}
+
+
+def finished(sums: Any, residual: Any, activation: Any) -> Any:
+    """What becomes of sums with their bias, in their own type, element by element."""
+    kind = sums.dtype.type
+    slope, low, high = (kind(number) for number in ACTIVATIONS[activation])
+    with np.errstate(all="ignore"):
+        v = sums if residual is None else sums + residual.astype(kind)
+        v = np.where(v < 0, v * slope, v)
+        v = np.where(v < low, low, v)
+        return np.where(v > high, high, v)
+
+
+def accumulator(dtype: Any) -> Any:
+    """The type of the sums."""
+    return np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32)
+
+
+# ---------------------------------------------------------------- small calls for every kernel
+
+
+@dataclass(frozen=True)
+class Fused:
+    """What a call has beside x and w; the residual lies as the result does, or as a layout says."""
+
+    bias: bool
+    activation: Any
+    residual: str | None
+
+
+KERNELS = tuple(one for one in many_blocks.ALL if one.problem.w_shape is not None)
+_AS_RESULT = "as the result"
+_RESIDUALS = (_AS_RESULT, _AS_RESULT, "reversed", _AS_RESULT, "channels last", None)
+_ACTIVATIONS = tuple(activation for activation in ACTIVATIONS if activation not in ("clip", ("relu",)))
+
+
+def _two_calls(number: int) -> Iterator[Fused]:
+    """Two calls that share nothing, other ones for each number."""
+    for turn in (2 * number, 2 * number + 1):
+        residual = _RESIDUALS[turn % len(_RESIDUALS)]
+        activation = _ACTIVATIONS[turn * 5 % len(_ACTIVATIONS)]
+        yield Fused(bool(turn % 2), activation or (None if residual else "relu"), residual)
+
+
+def _small(problem: Problem, most: int) -> Problem:
+    """The same with one image, and with a few output channels of each group that are no whole vectors."""
+    assert problem.w_shape is not None
+    group, (first, second, *taps) = problem.attributes.get("group", 1), problem.w_shape
+    if problem.operator == "conv":
+        channels = first = group * min(first // group, most)
+    else:
+        second = min(second, most)
+        channels = group * second
+    x_shape = (1, *problem.x_shape[1:])
+    return Problem(problem.operator, x_shape, (first, second, *taps), (channels,), problem.attributes)
+
+
+def check(number: int, architecture: str | None = None, **options: Any) -> Any:
+    """Run two calls of a kernel on whole numbers and return the device.
+
+    Raise AssertionError where it makes something else than the formula does of their sums, which are exact: no bit
+    depends on their order.
+    """
+    one = KERNELS[number]
+    one = replace(one, problem=_small(one.problem, 67 if "_wgmma_" in one.kernel else 19))
+    problem, dtype = one.problem, one.dtype
+    x, w, b = many_blocks.arrays(one)
+    sums = getattr(oracle, problem.operator)(x, w, None, **problem.attributes).value.astype(accumulator(dtype))
+    bias = b.reshape(-1, *(1,) * problem.rank).astype(sums.dtype)
+    lies = one.out or "contiguous"
+    for call in _two_calls(number):
+        kind = "nonfinite" if call.bias else "integers"
+        residual = None if call.residual is None else values(kind, number, sums.shape, dtype)
+        expected = finished(sums + bias if call.bias else sums, residual, call.activation).astype(dtype)
+        if residual is not None:
+            residual = LAYOUTS[lies if call.residual == _AS_RESULT else str(call.residual)](residual)
+        settings = (indices(one.wide), preferred(one.kernel), gpuconv.precision(one.precision))
+        device = emulated_cuda(architecture, limits_of=one.architecture, **options)
+        with settings[0], settings[1], settings[2], device as emulated:
+            y = getattr(gpuconv, problem.operator)(
+                *(x, w, b if call.bias else None),
+                **problem.attributes,
+                activation=call.activation,
+                residual=residual,
+                out=LAYOUTS[lies](np.zeros(sums.shape, dtype)),
+            )
+        assert emulated.launches[-1].variant.name == one.kernel.removesuffix("_split")
+        assert many_blocks.is_split(emulated.launches[-1]) == one.kernel.endswith("_split")
+        assert_same(y, expected, bits=False)
+    return emulated
+
+
+# ---------------------------------------------------------------- inputs that are infinite as TF32
+
+
+@dataclass(frozen=True)
+class BeyondTf32:
+    """A convolution by kernels with this in their names, of inputs that round to an infinity in TF32.
+
+    All are alike and negative, all weights small and alike: products are -inf where they are not exact, never NaN. A
+    bias makes every true sum positive and exact, in any order. A sum of -inf has to be made again; what relu makes of
+    it looks finite.
+    """
+
+    kernel: str
+    operator: str
+    x_shape: tuple[int, ...]
+    w_shape: tuple[int, ...]
+    attributes: dict[str, Any]
+
+    def check(self, precision: str = "tf32") -> None:
+        """Raise AssertionError where a fused call makes something else than the formula does of the true sums."""
+        x = np.full(self.x_shape, 2.0**116 - 2.0**128, np.float32)  # halfway from the least number of TF32 to -2**128
+        w = np.full(self.w_shape, 2.0**-120, np.float32)
+        b = np.full(self.w_shape[0 if self.operator == "conv" else 1], 2.0**18, np.float32)
+        sums = getattr(oracle, self.operator)(x, w, b, **self.attributes).value.astype(np.float32)
+        assert (sums > 0).all()
+        with preferred(self.kernel), emulated_cuda() as emulated:
+            for residual in (None, np.ones_like(sums)):  # some kernels store otherwise where there is one
+                finish = {"activation": "relu", "residual": residual, "precision": precision}
+                y = getattr(gpuconv, self.operator)(x, w, b, **self.attributes, **finish)
+                assert_equal(y, finished(sums, residual, "relu"))
+        assert self.kernel.removesuffix("_split") in emulated.launches[-1].variant.name
+        assert many_blocks.is_split(emulated.launches[-1]) == self.kernel.endswith("_split")
+
+
+_PADDED = {"pads": [1, 1, 1, 1]}
+BEYOND_TF32 = (
+    BeyondTf32("tf32_64x64x16_rowwise", "conv", (1, 3, 9, 8), (20, 3, 3, 3), _PADDED),
+    BeyondTf32("tf32_64x64x16_scalar_split", "conv", (1, 64, 9, 8), (20, 64, 3, 3), _PADDED),
+    BeyondTf32("conv_matrix_float32_3d", "conv", (1, 36, 9, 8), (20, 36, 1, 1), {}),
+    BeyondTf32("conv_stem_float32_3d", "conv", (1, 3, 9, 40), (40, 3, 3, 3), _PADDED),
+    BeyondTf32("conv_grouped_float32_3d", "conv", (1, 16, 9, 32), (32, 8, 3, 3), {**_PADDED, "group": 2}),
+    BeyondTf32("tf32_64x64x16_scalar", "conv_transpose", (1, 20, 5, 6), (20, 20, 4, 4), {"strides": [2, 2]}),
+    BeyondTf32("conv_transpose_matrix", "conv_transpose", (1, 20, 5, 6), (20, 20, 2, 2), {"strides": [2, 2]}),
+)
+
+
+# ---------------------------------------------------------------- random calls
+
+
+def with_finish(exact: oracle.Exact, residual: Any, activation: Any, dtype: Any) -> oracle.Exact:
+    """What sums become, with what they may be off by: no activation here makes an error larger than its slope does."""
+    slope, low, high = (float(accumulator(dtype).type(number)) for number in ACTIVATIONS[activation])
+    added = 0.0 if residual is None else residual.astype(np.float64)
+    with np.errstate(all="ignore"):
+        v = exact.value + added
+        v = np.where(v < 0, v * slope, v)
+        v = np.where(v < low, low, v)
+        v = np.where(v > high, high, v)
+        magnitude = (exact.magnitude + np.abs(added)) * max(1.0, abs(slope))
+    return oracle.Exact(v, magnitude, exact.terms + 2)  # the residual, and the product with the slope
+
+
+def assert_equal(actual: Any, expected: Any) -> None:
+    """Assert equality of every bit, but for those of NaN."""
+    assert_same(actual, expected, bits=False)
+    numbers = ~np.isnan(expected.astype(np.float64))
+    assert (np.signbit(actual) == np.signbit(expected))[numbers].all(), "a zero has the wrong sign"

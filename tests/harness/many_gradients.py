@@ -1,0 +1,302 @@
+"""One problem for each kernel of gradients, unpooling and complex numbers, of several blocks, with no two axes alike.
+
+Each is a function of an architecture, or None for the kernel's own, and of the emulator's options, which raises
+AssertionError for a wrong result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from tests.emulator import emulated_cuda
+from tests.harness.emulated import indices, long_walks, preferred
+from tests.oracle import gradients
+from tests.oracle.operands import LAYOUTS, values
+from tests.oracle.oracle import assert_close, assert_same
+from tests.oracle.strategies import Problem
+
+Ints = tuple[int, ...]
+Trial = Callable[..., Any]
+
+
+def _weights(
+    kernel: str,
+    problem: Problem,
+    dtype: str,
+    layout: str,
+    architecture: str | None,
+    wide: bool = False,
+    precision: str = "ieee",
+    **options: Any,
+) -> Any:
+    """The gradient of weights by one kernel, with an infinite gradient beside the padding."""
+    shapes = problem.x_shape, gradients.shape_of_result(problem)
+    x, dy = (values("integers", seed, shape, dtype) for seed, shape in enumerate(shapes))
+    dy.reshape(-1)[-1] = np.inf
+    x, dy = LAYOUTS[layout](x), LAYOUTS[layout](dy)
+    call = getattr(gpuconv, f"{problem.operator}_weight_grad")
+    with indices(wide), preferred(kernel), emulated_cuda(architecture, **options) as emulated:
+        out = LAYOUTS["reversed"](np.zeros(problem.w_shape, dtype))  # type: ignore[arg-type]
+        dw = call(x, dy, problem.w_shape, **problem.attributes, precision=precision, out=out)
+    assert_close(dw, gradients.weight_grad(problem, x, dy), dtype, _bound(dtype, precision))
+    assert emulated.launches[0].variant.name == kernel
+    assert emulated.launches[0].grid[0] >= 3
+    return emulated
+
+
+def _bound(dtype: str, precision: str) -> str:
+    """Of 16-bit numbers that of tensor cores, which may be what sums them."""
+    return "tensor cores" if dtype in ("float16", "bfloat16") else precision
+
+
+def _tile(
+    shape: str, problem: Problem, dtype: str, layout: str, precision: str, architecture: str | None, **options: Any
+) -> Any:
+    """The same by a large tile: parts of several slices each, in several blocks."""
+    label = {"ieee": "ffma" if dtype == "float32" else "mma"}.get(precision, precision)
+    kernel = f"conv_weight_grad_{dtype}_3d_{label}_{shape}"
+    return _weights(
+        kernel, problem, dtype, layout, architecture, precision=precision, **(options | {"multiprocessors": 4})
+    )
+
+
+def _sums(shape: Ints, dtype: str, layout: str, architecture: str | None, wide: bool = False, **options: Any) -> Any:
+    dy = LAYOUTS[layout](values("integers", 3, shape, dtype))
+    with indices(wide), emulated_cuda(architecture, **options) as emulated:
+        db = gpuconv.conv_bias_grad(dy)
+    assert_close(db, gradients.bias_grad(dy), dtype)
+    assert emulated.launches[0].grid[0] >= 3
+    return emulated
+
+
+def _pool(layout: str, dtype: str, order: int, architecture: str | None, wide: bool = False, **options: Any) -> Any:
+    attributes: dict[str, Any] = {
+        "kernel_shape": [3, 2, 4],
+        "strides": [1, 2, 3],
+        "dilations": [2, 1, 2],
+        "pads": [1, 0, 3, 2, 1, 1],
+        "storage_order": order,
+    }
+    x = values("ties", 1, (2, 3, 6, 7, 19), dtype)
+    y, places = gpuconv.max_pool(x, return_indices=True, **attributes)
+    dy, places = LAYOUTS[layout](values("integers", 2, y.shape, dtype)), LAYOUTS[layout](places)
+    with indices(wide), emulated_cuda(architecture, **options) as emulated:
+        dx = gpuconv.max_pool_grad(dy, places, x.shape, out=LAYOUTS[layout](np.zeros_like(x)), **attributes)
+    assert_close(dx, gradients.max_pool_grad(dy, places, x.shape, order), dtype)
+    assert emulated.launches[-1].grid[0] >= 3
+    return emulated
+
+
+def _walk(
+    kernel: str,
+    shape: Ints,
+    layout: str,
+    dtype: str,
+    attributes: dict[str, Any],
+    architecture: str | None,
+    **options: Any,
+) -> Any:
+    """The gradient of MaxPool down long columns; some indices name what is not in their windows."""
+    x = values("ties", 1, shape, dtype)
+    y, places = gpuconv.max_pool(x, return_indices=True, **attributes)
+    random = np.random.default_rng(3)
+    places = np.where(random.random(y.shape) < 0.3, random.integers(-1, x.size, y.shape), places)
+    dy, places = LAYOUTS[layout](values("integers", 2, y.shape, dtype)), LAYOUTS[layout](places)
+    expected = gpuconv.max_pool_grad(dy, places, x.shape, **attributes)
+    out = LAYOUTS[layout](np.full_like(x, 7))
+    with preferred(kernel), long_walks(True), emulated_cuda(architecture, **options) as emulated:
+        dx = gpuconv.max_pool_grad(dy, places, x.shape, out=out, **attributes)
+        assert_same(dx, expected)
+        wild = places + 2**32  # which number nothing, though their low words do
+        nothing = gpuconv.max_pool_grad(dy, wild, x.shape, out=out, check_indices=False, **attributes)
+        assert_same(nothing, np.zeros_like(x))
+    assert emulated.launches[-1].variant.name == kernel
+    assert emulated.launches[-1].grid[0] >= 3
+    return emulated
+
+
+def _unpool(layout: str, dtype: str, architecture: str | None, wide: bool = False, **options: Any) -> Any:
+    y, numbered, shape = values("any integer", 1, (2, 5, 4, 6, 9), dtype), (2, 5, 5, 12, 25), (2, 5, 6, 12, 27)
+    places = np.random.default_rng(4).integers(-1, np.prod(numbered), y.shape)
+    y, places = LAYOUTS[layout](y), LAYOUTS[layout](places)
+    out = LAYOUTS[layout](np.zeros(shape, dtype))
+    with indices(wide), emulated_cuda(architecture, **options) as emulated:
+        x = gpuconv.max_unpool(y, places, shape, kernel_shape=[2, 2, 1], strides=[1, 2, 3], out=out)
+    assert_same(x, gradients.max_unpool(y, places, numbered, shape))
+    assert min(launch.grid[0] for launch in emulated.launches[2:]) >= 2
+    return emulated
+
+
+def _complex(
+    operator: str, dtype: str, layout: str, architecture: str | None, wide: bool = False, **options: Any
+) -> Any:
+    """Conv or ConvTranspose with a bias and a residual, and its gradients, beside those of the CPU."""
+    w_shape, group = ((6, 5, 2, 3), 2) if operator == "conv" else ((10, 3, 2, 3), 2)
+    generator = np.random.default_rng(2)
+
+    def drawn(*shape: int) -> Any:
+        return LAYOUTS[layout]((generator.integers(-4, 5, shape) + 1j * generator.integers(-4, 5, shape)).astype(dtype))
+
+    x, w, b = drawn(2, 10, 11, 9), drawn(*w_shape), drawn(6)
+    attributes = {"strides": [2, 1], "pads": [1, 0, 0, 2], "group": group}
+    forward, of_input, of_weight, of_bias = (
+        getattr(gpuconv, f"{operator}{what}") for what in ("", "_input_grad", "_weight_grad", "_bias_grad")
+    )
+
+    def all_of_them() -> list[Any]:
+        y = forward(x, w, b, **attributes)
+        y = forward(x, w, b, residual=np.flip(y), **attributes)
+        more = of_input(y, w, x.shape, **attributes), of_weight(x, y, w.shape, **attributes)
+        return [y, *more, of_bias(y)]
+
+    expected = all_of_them()
+    with indices(wide), emulated_cuda(architecture, **options) as emulated:
+        found = all_of_them()
+    for actual, value in zip(found, expected, strict=True):
+        assert (actual == value).all()
+    return emulated
+
+
+def _copy(dtype: str, lies: str, out: str, architecture: str | None, wide: bool = False, **options: Any) -> Any:
+    """A residual that lies otherwise than the result, whose sums are whole numbers."""
+    x, w = values("integers", 1, (3, 4, 5, 7, 9), dtype), values("integers", 2, (6, 4, 1, 1, 1), dtype)
+    plain = np.einsum("ncdhw,mc->nmdhw", x.astype("float64"), w.reshape(6, 4).astype("float64"))
+    residual = LAYOUTS[lies](values("integers", 3, plain.shape, dtype))
+    target = LAYOUTS[out](np.zeros(plain.shape, dtype))
+    with indices(wide), emulated_cuda(architecture, **options) as emulated:
+        y = gpuconv.conv(x, w, residual=residual, out=target)
+    assert_same(y, (plain + residual).astype(dtype), bits=False)
+    assert min(launch.grid[0] for launch in emulated.launches if launch.variant.source == "passes/copy.cu") >= 3
+    return emulated
+
+
+def _check(kernel: str, places: Any, architecture: str | None, **options: Any) -> Any:
+    """Only the first index that numbers nothing is reported, wherever it stands."""
+    with emulated_cuda(architecture, **options) as emulated:
+        gpuconv.max_unpool(np.zeros(places.shape, np.float32), places, kernel_shape=[1])
+        for at, wrong in (((0, 1, 3), -2), ((2, 3, 74), 900)):
+            broken = places.copy(order="K")
+            broken[at] = broken[2, 3, 70] = wrong
+            with pytest.raises(gpuconv.ArgumentError) as caught:
+                gpuconv.max_unpool(np.zeros(places.shape, np.float32), broken, kernel_shape=[1])
+            first = min(at, (2, 3, 70))
+            assert f"indices hold {wrong} at {first}" in str(caught.value)
+    assert emulated.launches[1].variant.name == kernel
+    return emulated
+
+
+_CONV = Problem(
+    "conv", (3, 70, 4, 6, 5), (140, 35, 1, 3, 2), None,
+    {"strides": [1, 2, 1], "dilations": [1, 1, 2], "pads": [0, 1, 2, 0, 2, 1], "group": 2},
+)  # fmt: skip
+_TRANSPOSED = Problem(
+    "conv_transpose", (2, 70, 5, 4), (70, 9, 2, 4), None, {"strides": [2, 3], "pads": [1, 0, 0, 2], "group": 1}
+)
+_DEPTHWISE = Problem(
+    "conv", (2, 3, 23, 31), (3, 1, 3, 5), None,
+    {"strides": [1, 2], "dilations": [2, 1], "pads": [1, 4, 3, 0], "group": 3},
+)  # fmt: skip
+_FEW = Problem("conv", (1, 6, 17, 29), (10, 3, 2, 3), None, {"strides": [2, 1], "pads": [1, 2, 0, 1], "group": 2})
+
+# For large tiles: channels that are whole 16 bytes, or not, or few; images whose pixels are copied one by one or not.
+_CHUNKS = Problem(
+    "conv", (5, 48, 9, 14), (144, 24, 3, 2), None,
+    {"strides": [2, 1], "dilations": [1, 2], "pads": [1, 0, 2, 1], "group": 2},
+)  # fmt: skip
+_ODD = Problem(
+    "conv", (2, 21, 3, 7, 9), (70, 21, 2, 3, 2), None,
+    {"strides": [1, 1, 2], "dilations": [1, 2, 1], "pads": [1, 2, 0, 0, 1, 2], "group": 1},
+)  # fmt: skip
+_STEM = Problem("conv", (3, 3, 15, 17), (136, 3, 5, 7), None, {"strides": [2, 2], "pads": [3, 2, 2, 3], "group": 1})
+_POINTWISE = Problem("conv", (9, 75, 4, 12), (140, 75, 1, 1), None, {"group": 1})
+
+WEIGHTS: tuple[Trial, ...] = (
+    partial(_weights, "conv_weight_grad_float32_3d_64x64", _CONV, "float32", "contiguous"),
+    partial(_weights, "conv_weight_grad_float16_3d_64x64", _TRANSPOSED, "float16", "channels last"),
+    partial(_weights, "conv_weight_grad_float64_4d_64x64_wide", _TRANSPOSED, "float64", "strided", wide=True),
+)
+LARGE_WEIGHTS: tuple[Trial, ...] = (
+    partial(_tile, "128x128x64_channels", _CHUNKS, "float16", "channels last", "ieee"),
+    partial(_tile, "64x64x64_channels", _CHUNKS, "bfloat16", "channels last", "ieee"),
+    partial(_tile, "128x128x32_pixels", _STEM, "bfloat16", "contiguous", "ieee"),
+    partial(_tile, "128x128x32_pixels", _POINTWISE, "float16", "contiguous", "ieee"),
+    partial(_tile, "64x64x32_pixels", _ODD, "float16", "strided", "ieee"),
+    partial(_tile, "64x64x32_pixels", _STEM, "bfloat16", "channels last", "ieee"),
+    partial(_tile, "128x128x32_channels", _CHUNKS, "float32", "channels last", "tf32"),
+    partial(_tile, "64x64x32_channels", _CHUNKS, "float32", "channels last", "tf32"),
+    partial(_tile, "128x128x32_pixels", _POINTWISE, "float32", "contiguous", "tf32"),
+    partial(_tile, "64x64x32_pixels", _STEM, "float32", "channels last", "tf32"),
+    partial(_tile, "64x64x32_channels", _CHUNKS, "float32", "channels last", "3xtf32"),
+    partial(_tile, "64x64x32_pixels", _ODD, "float32", "reversed", "3xtf32"),
+    partial(_tile, "64x64x16_channels", _CHUNKS, "float64", "channels last", "ieee"),
+    partial(_tile, "64x64x16_pixels", _STEM, "float64", "channels last", "ieee"),
+    partial(_tile, "64x128x16_channels", _CHUNKS, "float32", "channels last", "ieee"),
+    partial(_tile, "128x128x32_pixels", _ODD, "float32", "contiguous", "ieee"),
+    partial(_tile, "64x128x32_pixels", _POINTWISE, "float32", "strided", "ieee"),
+)
+FEW_WEIGHTS: tuple[Trial, ...] = (
+    partial(_weights, "conv_weight_grad_float32_3d_few1", _DEPTHWISE, "float32", "contiguous"),
+    partial(_weights, "conv_weight_grad_bfloat16_3d_few4", _FEW, "bfloat16", "reversed"),
+)
+SUMS: tuple[Trial, ...] = (
+    partial(_sums, (3, 5, 40, 50), "float32", "contiguous"),
+    partial(_sums, (3, 70, 9, 11), "float16", "channels last"),
+    partial(_sums, (2, 3, 5, 7, 11), "float64", "strided", wide=True),
+)
+POOLS: tuple[Trial, ...] = (
+    partial(_pool, "contiguous", "float32", 0),
+    partial(_pool, "channels last", "bfloat16", 1),
+    partial(_pool, "strided", "float64", 1, wide=True),
+)
+WALKS: tuple[Trial, ...] = (
+    partial(_walk, "max_pool_grad_float32_3d_walks_2x2", (5, 7, 20, 46), "contiguous", "float32",
+            {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
+    partial(_walk, "max_pool_grad_float16_3d_walks_2x2", (2, 10, 5, 31, 13), "channels last", "float16",
+            {"kernel_shape": [2, 2, 1], "strides": [3, 2, 2], "pads": [1, 0, 0, 0, 1, 0], "storage_order": 1}),
+    partial(_walk, "max_pool_grad_bfloat16_3d_walks_3x2", (3, 9, 75, 26), "contiguous", "bfloat16",
+            {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 0, 2]}),
+    partial(_walk, "max_pool_grad_float64_3d_walks_3x2", (3, 13, 35, 45), "strided rows", "float64",
+            {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [2, 0, 1, 1]}),
+    partial(_walk, "max_pool_grad_float32_3d_walks_3x1", (2, 13, 41, 39), "channels last", "float32",
+            {"kernel_shape": [3, 3], "pads": [1, 2, 1, 0]}),
+    partial(_walk, "max_pool_grad_float16_3d_walks_3x1", (2, 3, 7, 15, 38), "off the vectors", "float16",
+            {"kernel_shape": [1, 2, 3], "pads": [0, 1, 2, 0, 1, 2]}),
+    partial(_walk, "max_pool_grad_float64_3d_walks_1x1", (3, 7, 250), "contiguous", "float64",
+            {"kernel_shape": [3], "strides": [3], "pads": [1, 2]}),
+    partial(_walk, "max_pool_grad_float32_3d_walks_5xany", (3, 5, 29, 43), "reversed", "float32",
+            {"kernel_shape": [5, 4], "strides": [3, 1], "pads": [1, 3, 4, 2]}),
+    partial(_walk, "max_pool_grad_float16_3d_walks_13xany", (3, 7, 38, 23), "contiguous", "float16",
+            {"kernel_shape": [11, 9], "pads": [5, 4, 6, 2]}),
+    partial(_walk, "max_pool_grad_float64_3d_walks_5xany", (2, 11, 41, 35), "strided rows", "float64",
+            {"kernel_shape": [3, 19], "strides": [1, 2], "pads": [1, 3, 4, 2]}),
+    partial(_walk, "max_pool_grad_float32_3d_walks_5xany", (2, 3, 38, 9, 15), "contiguous", "float32",
+            {"kernel_shape": [3, 3, 2], "strides": [1, 2, 1], "pads": [1, 2, 0, 1, 0, 1]}),
+    partial(_walk, "max_pool_grad_bfloat16_3d_walks_5xany", (9, 75, 40), "channels last", "bfloat16",
+            {"kernel_shape": [4], "strides": [3], "pads": [1, 2]}),
+)  # fmt: skip
+UNPOOLS: tuple[Trial, ...] = (
+    partial(_unpool, "contiguous", "int8"),
+    partial(_unpool, "channels last", "int8"),
+    partial(_unpool, "strided", "int8", wide=True),
+)
+COMPLEX: tuple[Trial, ...] = (
+    partial(_complex, "conv", "complex64", "contiguous"),
+    partial(_complex, "conv_transpose", "complex128", "strided", wide=True),
+)
+COPIES: tuple[Trial, ...] = (
+    partial(_copy, "float32", "channels last", "contiguous"),
+    partial(_copy, "float16", "reversed", "fortran"),
+    partial(_copy, "float64", "contiguous", "strided", wide=True),
+)
+_PLACES = np.arange(3 * 4 * 75) - 1
+CHECKS: tuple[Trial, ...] = (
+    partial(_check, "check_indices_1d", _PLACES.reshape(3, 4, 75)),
+    partial(_check, "check_indices_6d", _PLACES.reshape(3, 75, 4).transpose(0, 2, 1)),
+)
+ALL = (*WEIGHTS, *LARGE_WEIGHTS, *FEW_WEIGHTS, *SUMS, *POOLS, *WALKS, *UNPOOLS, *COMPLEX, *COPIES, *CHECKS)

@@ -1,0 +1,167 @@
+"""Break gpuconv/rules/geometry.py in every small way and see that each break is noticed.
+
+`python -m tests.harness.mutate_geometry` prints the mutants that survive. A mutant is the module with one operator,
+constant or name replaced. It is noticed where, on any problem of the corpus, its geometry differs from what counting
+and the oracle give, or where it accepts what must be refused or refuses it in other words.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from gpuconv._errors import ArgumentError, ArgumentTypeError
+from gpuconv.rules import cases
+from gpuconv.rules import geometry as geometries
+from tests.harness import mutants
+from tests.harness.mutants import Mutant
+from tests.oracle.answers import answer
+from tests.oracle.strategies import GENERATORS, Problem
+from tests.rules.refusals import REFUSALS
+
+SOURCE = Path(geometries.__file__)
+KINDS = {"value": ArgumentError, "type": ArgumentTypeError}
+
+# Mutants that compute the same as the module, by name, and why.
+EQUIVALENT = {
+    "_split: small = tuple((max(0, total) // 2 for total in totals))"
+    "  ->  small = tuple((max(1, total) // 2 for total in totals))": "half of 1 is 0 as well, rounded down",
+    **{
+        f"taps_met: if len(offsets) <= count * limit:  ->  if len(offsets) {other}:": "both ways find the same taps"
+        for other in ("< count * limit", "> count * limit", "<= count + limit")
+    },
+}
+
+
+def every_mutant() -> list[Mutant]:
+    """Every mutant of the functions and constants; the dataclasses stay as they are."""
+    return mutants.mutants(ast.parse(SOURCE.read_text()), lambda node: isinstance(node, ast.ClassDef))
+
+
+# ---------------------------------------------------------------- the corpus
+
+Ask = Callable[[types.ModuleType], Any]
+
+
+def _ask_fields(problem: Problem) -> Ask:
+    def ask(module: types.ModuleType) -> Any:
+        geometry = getattr(module, problem.operator)(*problem.shapes, **problem.attributes)
+        return {field.name: getattr(geometry, field.name) for field in dataclasses.fields(geometry)}
+
+    return ask
+
+
+def _ask_output(problem: Problem) -> Ask:
+    return lambda module: _ask_fields(problem)(module)["y_shape"]
+
+
+def _problem_of(case: cases.Case) -> Problem:
+    bias = cases.inputs(case, case.dtypes[-1]).get("b")
+    b_shape = None if bias is None else bias.shape
+    return Problem(case.op, case.x_shape, case.w_shape, b_shape, dict(case.attributes))
+
+
+def _problems() -> Iterator[Problem]:
+    random = Random(20)
+    yield from map(_problem_of, cases.CASES)
+    for _ in range(400):
+        yield from (generate(random) for generate in GENERATORS.values())
+
+
+def _ask_range(count: int, *arguments: int) -> Ask:
+    """What is in the range, and whether it is a range within the count."""
+
+    def ask(module: types.ModuleType) -> Any:
+        low, high = module.tap_range(count, *arguments)
+        return list(range(low, high)), 0 <= low <= high <= count
+
+    return ask
+
+
+def _range_by_trying(count: int, limit: int, stride: int, offset: int) -> Any:
+    return [q for q in range(count) if 0 <= q * stride + offset < limit], True
+
+
+def _ranges() -> Iterator[tuple[int, int, int, int]]:
+    random = Random(21)
+    for _ in range(300):
+        yield random.randint(0, 7), random.randint(0, 9), random.randint(1, 4), random.randint(-12, 12)
+
+
+def _at_the_limits() -> Iterator[tuple[Problem, tuple[int, ...]]]:
+    """What nobody can count, with the output that follows without counting: the largest sizes, the longest stride."""
+    largest, most = (2**63 - 1) // 16, (1,) * 64
+    yield Problem("conv", (1, 1, largest), (1, 1, 1)), (1, 1, largest)
+    yield Problem("max_pool", (1, 1, largest), attributes={"kernel_shape": [1]}), (1, 1, largest)
+    yield Problem("conv", (1, 1, 5), (1, 1, 1), attributes={"strides": [2**63 - 1]}), (1, 1, 1)
+    yield Problem("max_pool", most, attributes={"kernel_shape": most[2:]}), most
+    yield Problem("max_pool", (1, 1, 2**53 + 1), attributes={"kernel_shape": [2], "strides": [2]}), (1, 1, 2**52)
+
+
+def _ask_met(count: int, limit: int, stride: int, offsets: range) -> Ask:
+    return lambda module: module.taps_met(count, limit, stride, offsets)
+
+
+def _met_by_trying(count: int, limit: int, stride: int, offsets: range) -> Any:
+    places = [{q * stride + offset for q in range(count)} for offset in offsets]
+    return tuple(tap for tap, there in enumerate(places) if there & set(range(limit)))
+
+
+def _kernels() -> Iterator[tuple[int, int, int, range]]:
+    random = Random(22)
+    for _ in range(300):
+        first, step = random.randint(-12, 6), random.randint(1, 4)
+        offsets = range(first, first + random.randint(1, 30) * step, step)
+        yield random.randint(0, 4), random.randint(0, 4), random.randint(1, 5), offsets
+
+
+def _past_the_axes() -> tuple[Problem, tuple[type, str]]:
+    """A rank that no array of the tests of errors has."""
+    sentence = "max_pool: x has 63 spatial axes, but beside batch and channels an array has at most 62"
+    return Problem("max_pool", (1,) * 65, attributes={"kernel_shape": [1] * 63}), (ArgumentError, sentence)
+
+
+def corpus() -> list[tuple[Ask, Any]]:
+    """Questions and answers; the answer to what must be refused is the type and the words of the error."""
+    asked = [(_ask_fields(problem), answer(problem)) for problem in _problems()]
+    asked += [(_ask_fields(row.problem), (KINDS[row.kind], row.message)) for row in REFUSALS]
+    asked += [(_ask_range(*arguments), _range_by_trying(*arguments)) for arguments in _ranges()]
+    asked += [(_ask_met(*arguments), _met_by_trying(*arguments)) for arguments in _kernels()]
+    problem, refusal = _past_the_axes()
+    asked.append((_ask_fields(problem), refusal))
+    return asked + [(_ask_output(problem), y_shape) for problem, y_shape in _at_the_limits()]
+
+
+def _answered(ask: Ask, module: types.ModuleType) -> Any:
+    try:
+        return ask(module)
+    except Exception as error:
+        return type(error), str(error)
+
+
+def survives(code: types.CodeType, questions: list[tuple[Ask, Any]]) -> bool:
+    """Tell whether the module that this makes gives every answer."""
+    module = types.ModuleType("gpuconv._mutant")
+    sys.modules[module.__name__] = module  # where its dataclasses look for it
+    try:
+        exec(code, module.__dict__)
+    except Exception:
+        return False
+    return all(_answered(ask, module) == expected for ask, expected in questions)
+
+
+def survivors() -> tuple[int, list[str]]:
+    """How many mutants there are, and the names of those that nothing notices."""
+    questions, found = corpus(), every_mutant()
+    return len(found), [mutant.name for mutant in found if survives(mutant.code(SOURCE.name), questions)]
+
+
+if __name__ == "__main__":
+    count, names = survivors()
+    print(f"{count} mutants, {len(names)} unnoticed:", *names, sep="\n")

@@ -1,0 +1,371 @@
+"""Break the CUDA kernels in every small way and see that each break is noticed.
+
+`python -m tests.harness.mutate_kernels FILE…` runs the mutants of these files of kernels_cu (without any: of all of
+them) and prints how many were noticed, how, and which were not; `--jobs 2` with two processes. A mutant is a file with
+one operator, number, name, condition or statement replaced. It is noticed where, on one of the problems of
+`many_blocks` or in `division`, it does not compile, a result is wrong or the emulator reports something. Those whose
+results are right all the same are counted apart: only the emulator's checks notice them. Mutants known to be as right
+as the kernels themselves are listed, with reasons, in `equivalent_kernels`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from gpuconv._errors import CompileError
+from gpuconv.cuda.build import compile as compiler
+from gpuconv.cuda.build import kernel_files
+from gpuconv.cuda.variants import all_variants
+from tests.emulator import EmulatorError, UnsupportedPtx
+from tests.emulator.engine import module
+from tests.harness import division, fused, many_blocks, many_gradients, many_wgmma, passes, phases
+from tests.harness.equivalent_kernels import EQUIVALENT
+from tests.harness.many_blocks import ManyBlocks
+from tests.harness.many_gradients import Trial
+
+ARCHITECTURE = "sm_80"
+MAX_STEPS = 2_000_000  # of one warp; the kernels themselves take a tenth of it
+SURVIVED, SAME, KNOWN, CHECKS = "not noticed", "the same program", "known to be equivalent", "only by the checks"
+_KNOWN = {name for names in EQUIVALENT.values() for name in names}
+
+# The problems for each file, those first that notice most.
+FILES: dict[str, tuple[ManyBlocks | Trial | many_wgmma.Trial, ...]] = {
+    "pool/general.cu": many_blocks.POOLS,
+    "pool/vectors.cu": many_blocks.VECTOR_POOLS,
+    "pool/tiles.cu": many_blocks.TILE_POOLS,
+    "pool/channels.cu": many_blocks.CHANNEL_POOLS,
+    "pool/patches.cu": many_blocks.PATCH_POOLS,
+    "pool/runs.cuh": (*many_blocks.TILE_POOLS, *many_blocks.PATCH_POOLS),
+    "pool/places.cuh": (*many_blocks.CHANNEL_POOLS, *many_blocks.PATCH_POOLS),
+    "pool/order.cuh": (*many_blocks.POOLS, *many_blocks.FAST_POOLS),
+    "pool/packed.cuh": (*many_blocks.VECTOR_POOLS, *many_blocks.TILE_POOLS, *many_blocks.CHANNEL_POOLS),
+    "pool/staging.cuh": many_blocks.TILE_POOLS,
+    "conv/gemm/pack_weights.cu": many_blocks.GEMMS,
+    "conv/gemm/conv.cu": many_blocks.CONVS,
+    "conv/gemm/pointwise.cu": many_blocks.POINTWISE,
+    "conv/gemm/depth_to_space_matrix.cu": many_blocks.DISJOINT_TENSOR,
+    "conv/gemm/matrix.cu": many_blocks.MATRIX,
+    "conv/gemm/matrix_product.cuh": (*many_blocks.MATRIX, *many_blocks.DISJOINT_TENSOR),
+    "conv/gemm/matrix_inputs.cuh": many_blocks.MATRIX,
+    "base/matrix_rows.cuh": (*many_blocks.MATRIX, *many_blocks.DISJOINT_TENSOR),
+    "conv/direct/few.cu": many_blocks.FEW,
+    "conv/direct/bands.cu": many_blocks.BANDS,
+    "conv/gemm/grouped.cu": many_blocks.GROUPED,
+    "conv/gemm/grouped_bands.cuh": many_blocks.GROUPED,
+    "conv/wide_outputs.cuh": many_blocks.GROUPED,
+    "conv/gemm/split.cu": many_blocks.SPLIT,
+    "conv/gemm/split_transpose.cu": many_blocks.SPLIT_PHASES,
+    "conv/gemm/split_k.cuh": (*many_blocks.SPLIT, *many_blocks.SPLIT_PHASES),
+    "base/tickets.cuh": many_blocks.SPLIT,
+    "conv/gemm/conv_transpose.cu": many_blocks.TRANSPOSED,
+    "conv/gemm/interleaved.cu": many_blocks.INTERLEAVED,
+    "conv/gemm/depth_to_space.cu": many_blocks.DISJOINT,
+    "conv/phases.cuh": (*many_blocks.TRANSPOSED, *many_blocks.INTERLEAVED, *many_blocks.SPLIT_PHASES),
+    "conv/gemm/interleaved.cuh": many_blocks.INTERLEAVED,
+    "conv/gemm/depth_to_space.cuh": (*many_blocks.DISJOINT, *many_blocks.DISJOINT_TENSOR),
+    "conv/direct/rows.cu": many_blocks.DIRECT,
+    "conv/direct/channels.cu": many_blocks.CHANNELS,
+    "conv/direct/transpose.cu": many_blocks.DEPTHWISE_TRANSPOSED,
+    "base/vectors.cuh": many_blocks.CHANNELS,
+    "conv/problem.cuh": many_blocks.GEMMS,
+    "conv/gather.cuh": many_blocks.GEMMS,
+    "conv/gemm/ffma.cuh": many_blocks.GEMMS,
+    "conv/gemm/mma.cuh": (*many_blocks.TENSOR, *many_blocks.MATRIX),
+    "conv/gemm/slice_inputs.cuh": many_blocks.TENSOR,
+    "conv/gemm/fragments.cuh": (*many_blocks.TENSOR, *many_blocks.MATRIX),
+    "conv/gemm/pack_fragments.cu": many_blocks.TENSOR,
+    "conv/epilogue.cuh": many_blocks.GEMMS,
+    "conv/gemm/implicit_gemm.cuh": many_blocks.GEMMS,
+    "base/numeric.cuh": many_blocks.GEMMS,
+    "base/ptx.cuh": (*many_blocks.GEMMS, *many_blocks.FAST_POOLS),
+    "base/geometry.cuh": (*many_blocks.POOLS, *many_blocks.GEMMS),
+    "conv/gemm/stem.cu": many_blocks.STEMS,
+    "conv/gemm/stem.cuh": many_blocks.STEMS,
+    "conv/gemm/stem_ffma.cuh": many_blocks.STEMS,
+    "conv/gemm/stem_mma.cuh": many_blocks.STEMS,
+    "weight_grad/plain.cu": many_gradients.WEIGHTS,
+    "weight_grad/few.cu": many_gradients.FEW_WEIGHTS,
+    "weight_grad/tiles.cu": many_gradients.LARGE_WEIGHTS,
+    "weight_grad/tiles_slices.cuh": many_gradients.LARGE_WEIGHTS,
+    "weight_grad/tiles_mma.cuh": many_gradients.LARGE_WEIGHTS,
+    "weight_grad/tiles_ffma.cuh": many_gradients.LARGE_WEIGHTS,
+    "weight_grad/problem.cuh": (*many_gradients.WEIGHTS, *many_gradients.FEW_WEIGHTS),
+    "passes/add_up.cu": (*many_gradients.WEIGHTS, *many_gradients.SUMS, *many_gradients.COMPLEX),
+    "passes/channel_sums.cu": many_gradients.SUMS,
+    "pool/grad/general.cu": many_gradients.POOLS,
+    "pool/grad/walks.cu": many_gradients.WALKS,
+    "pool/unpool.cu": many_gradients.UNPOOLS,
+    "pool/indices.cu": (*many_gradients.UNPOOLS, *many_gradients.CHECKS),
+    "complex.cu": many_gradients.COMPLEX,
+    "passes/copy.cu": many_gradients.COPIES,
+    "conv/wgmma/channels_last.cu": passes.MANY,
+    "conv/wgmma/slices.cu": many_wgmma.ALL,
+    "conv/wgmma/strips.cu": many_wgmma.STRIPS,
+    "conv/wgmma/pixels.cu": many_wgmma.PIXELS,
+    "conv/params.cuh": many_wgmma.ALL,
+    "base/hopper.cuh": many_wgmma.ALL,
+    "conv/wgmma/wgmma.cuh": many_wgmma.ALL,
+    "conv/wgmma/items.cuh": (*many_wgmma.DIVIDED, *many_wgmma.ALL),
+    "conv/wgmma/load.cuh": many_wgmma.ALL,
+    "conv/wgmma/outputs.cuh": (many_wgmma.LAST, many_wgmma.LAST_SINGLE, *many_wgmma.ALL),
+    "conv/wgmma/params.cuh": many_wgmma.ALL,
+    "conv/wgmma/ring.cuh": many_wgmma.ALL,
+    "conv/wgmma/run.cuh": many_wgmma.ALL,
+    "conv/wgmma/slices.cuh": many_wgmma.ALL,
+    "conv/wgmma/split.cuh": many_wgmma.DIVIDED,
+    "conv/wgmma/pixels.cuh": many_wgmma.PIXELS,
+    "conv/wgmma/strips.cuh": many_wgmma.STRIPS,
+    "conv/wgmma/sums.cuh": (*many_wgmma.PIXELS, *many_wgmma.ALL),
+    "conv/wgmma/tiles.cuh": many_wgmma.ALL,
+    "conv/finish.cuh": tuple(partial(fused.check, number) for number in range(0, len(fused.KERNELS), 9)),
+}
+
+
+@contextmanager
+def changed_kernels(texts: Mapping[str, str]) -> Iterator[None]:
+    """Let kernels be compiled from a copy of kernels_cu in which some files have other texts."""
+    usual = kernel_files.folder
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = shutil.copytree(usual(), Path(scratch, "kernels_cu"))
+        for path, text in texts.items():
+            Path(copy, path).write_text(text, encoding="utf-8")
+        kernel_files.folder = lambda: copy
+        try:
+            yield
+        finally:
+            kernel_files.folder = usual
+
+
+# ---------------------------------------------------------------- mutants
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One replacement: its file, line and words, and the file's text with it."""
+
+    path: str
+    line: int
+    words: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        """What stays the same while lines are added elsewhere."""
+        return f"{self.path}: {self.words}"
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.words}"
+
+
+_OPERATORS = (
+    (" < ", " <= "), (" < ", " > "), (" <= ", " < "), (" > ", " >= "), (" > ", " < "), (" >= ", " > "),
+    (" == ", " != "), (" != ", " == "), (" + ", " - "), (" - ", " + "), (" * ", " + "), (" / ", " % "),
+    (" % ", " / "), (" += ", " -= "), (" -= ", " += "), (" += ", " = "), (" && ", " || "), (" || ", " && "),
+    (" ? ", " || true ? "), (" ? ", " && false ? "), (" >> ", " << "), (" << ", " >> "),
+)  # fmt: skip
+_PAIRS = (  # each name in place of the other
+    "p.stride taps.advance", "taps.start taps.advance", "taps.row taps.advance", "taps.rows p.all_rows",
+    "x_batch x_channel", "x_batch y_batch", "x_channel y_channel", "x_stride y_stride", "y_batch y_channel",
+    "x_extent x_stride", "filters channels", "filters pitch", "p.pixels p.pitch", "first_row y_first",
+    "BLOCK_M BLOCK_N", "BLOCK_N BLOCK_K", "THREAD_M THREAD_N", "kChunksM kChunksN", "kLanesM kLanesN",
+    "kRows kColumns", "kRowStep kColumns", "lane_m lane_n", "warp_m warp_n", "m_tile n_tile", "m_tiles n_tiles",
+    "weight_stage input_stage", "stage filled", "m0 column0", "a.stride a.dilation", "a.stride a.common",
+    "a.pad a.extent", "rest sum", "first last", "first count", "along across", "first_m first_pair",
+    "m_square row_square", "m_squares row_squares", "w_filter w_channel", "w_group w_filter", "p.rows p.pitch",
+    "x_step place_step", "x_stride place_stride", "indices_batch y_batch", "indices_channel y_channel",
+    "indices_stride y_stride", "window.first window.taps", "p.stride p.pad", "p.reach p.pad", "p.y_extent p.dilation",
+    "later best", "element value", "image plane", "channel plane", "least lowest", "true false", "quotient split",
+    "tap row",
+)  # fmt: skip
+_EXPRESSIONS = (
+    (r"!(?=[\w(])", lambda found: ""),
+    (r"0\.f\b", lambda found: "1.f"),
+    (r"2(?:half|bfloat16)_rn\b", lambda found: found.replace("_rn", "_rz")),
+    (r"\bunsigned(?: long long)?(?=[(>])", lambda found: found.replace("unsigned", "int").removeprefix("int ")),
+    (r"\b0x[0-9a-f]+\b", lambda found: hex(int(found, 16) ^ 1)),
+    (r"(?<![\w.])\d+(?![\w.])", lambda found: str(int(found) + 1)),
+    (r"(?<![\w.])[1-9]\d*(?![\w.])", lambda found: str(int(found) - 1)),
+    (r"\b(?:continue|break|return);", lambda found: ";"),
+)
+_STATEMENT = re.compile(
+    r"^(\s*(?:(?:if|else|for) .*\) |else )?)(?!return|const|constexpr|static|using|struct|template|extern|[A-Z]\w* \w|"
+    r"(?:int|bool|unsigned|float|double|T\*?|Index|long long) \**\w+)([\w\[(*].*;)(\s*//.*)?$"
+)
+_NO_PROGRAM = re.compile(r"\s*(#|//|static_assert|asm|extern|(template|struct|__device__)[^{]*(\{?\s*(//.*)?|:.*)$)")
+_HEAD = re.compile(r"\s*(template.*)?__device__[^{]*\{")
+
+
+def _replaced(line: str, start: int, stop: int, other: str) -> tuple[str, str]:
+    return line[:start] + other + line[stop:], f"{line[start:stop].strip()} -> {other.strip() or 'nothing'}"
+
+
+def _swaps(code: str) -> Iterator[tuple[int, int, str]]:
+    for old, new in _OPERATORS:
+        yield from ((found.start(), found.end(), new) for found in re.finditer(re.escape(old), code))
+    for pair in _PAIRS:
+        for old, new in (pair.split(), pair.split()[::-1]):
+            for found in re.finditer(rf"(?<![\w.]){re.escape(old)}\b" if "." in old else rf"\b{old}\b", code):
+                yield found.start(), found.end(), new
+    for pattern, change in _EXPRESSIONS:
+        yield from ((found.start(), found.end(), change(found[0])) for found in re.finditer(pattern, code))
+
+
+def _conditions(code: str) -> Iterator[tuple[int, int, str]]:
+    """Conditions of `if` that always or never hold."""
+    for found in re.finditer(r"\bif \(", code):
+        depth, at = 1, found.end()
+        while depth and at < len(code):
+            depth += {"(": 1, ")": -1}.get(code[at], 0)
+            at += 1
+        condition = code[found.end() : at - 1]
+        yield from ((found.end(), at - 1, f"{always} && ({condition})") for always in ("false",))
+        yield found.end(), at - 1, f"true || ({condition})"
+
+
+def _changes(line: str) -> Iterator[tuple[str, str]]:
+    """Every other line, with what was done to it; heads of functions, assertions and PTX stay as they are."""
+    code, head = line.split("//")[0], _HEAD.match(line)
+    if not _NO_PROGRAM.match(line):
+        for start, stop, other in (*_swaps(code), *_conditions(code)):
+            if head is None or start >= head.end():
+                yield _replaced(line, start, stop, other)
+    found = _STATEMENT.match(line)
+    if found is not None:
+        yield found[1] + ";", "statement deleted"
+
+
+def mutants(path: str) -> list[Mutant]:
+    """Every mutant of a file of kernels_cu."""
+    lines = kernel_files.folder().joinpath(*path.split("/")).read_text(encoding="utf-8").split("\n")
+    found: dict[str, Mutant] = {}
+    seen: Counter[str] = Counter()
+    for at, line in enumerate(lines):
+        for other, change in _changes(line):
+            text = "\n".join([*lines[:at], other, *lines[at + 1 :]])
+            if text in found:
+                continue
+            words = f"{line.split('//')[0].strip()}  [{change}]"
+            seen[words] += 1
+            found[text] = Mutant(path, at + 1, words + f" no. {seen[words]}" * (seen[words] > 1), text)
+    return list(found.values())
+
+
+# ---------------------------------------------------------------- noticing
+
+
+def _runs(path: str, **options: Any) -> Iterator[Callable[[], Any]]:
+    for one in FILES[path]:
+        trial = partial(many_blocks.run, one) if isinstance(one, ManyBlocks) else one
+        yield partial(trial, ARCHITECTURE, max_steps=MAX_STEPS, **options)
+
+
+def _trials(path: str, **options: Any) -> Iterator[Callable[[], Any]]:
+    yield from _runs(path, **options)
+    if path in ("conv/phases.cuh", "base/geometry.cuh"):
+        yield from (partial(division.check, wide, side) for wide in (False, True) for side in division.PREPARED)
+    if path == "conv/phases.cuh":
+        yield from (partial(phases.check, wide) for wide in (False, True))
+
+
+def _found(path: str, **options: bool) -> str | None:
+    """What notices a mutant first, None if nothing does."""
+    for trial in _trials(path, **options):
+        try:
+            trial()
+        except CompileError:
+            return "does not compile"
+        except UnsupportedPtx:
+            return "PTX that the emulator does not know"
+        except EmulatorError as error:
+            return "report: " + _kind(str(error))
+        except AssertionError:
+            return "wrong result"
+    return None
+
+
+def _kind(message: str) -> str:
+    """A report's first words, without names and numbers."""
+    if "were never written" in message:
+        return "never written"
+    return re.sub(r"^\S+: | at address.*", "", message.split("\n")[0]).split(":")[0][:40]
+
+
+def _kernels(path: str) -> list[str]:
+    """The PTX of all kernels that the problems of a file launch, without their line numbers."""
+    names = _launched(path)
+    launched = [variant for variant in all_variants() if variant.name in names]
+    return [compiler.ptx(one, (*one.architectures, ARCHITECTURE)[0], line_info=False) for one in launched]
+
+
+@cache
+def _launched(path: str) -> frozenset[str]:
+    return frozenset(launch.variant.name for trial in _runs(path) for launch in trial().launches)
+
+
+@cache
+def _unbroken(path: str) -> list[str]:
+    return _kernels(path)
+
+
+def verdict(mutant: Mutant) -> str:
+    """How a mutant is noticed, in words: one of the constants above, or what `_found` says."""
+    _unbroken(mutant.path)
+    folder = os.environ["GPUCONV_CACHE_DIR"]
+    before = set(os.listdir(folder))
+    with changed_kernels({mutant.path: mutant.text}):
+        found = _found(mutant.path)
+        if found is None:
+            same = _kernels(mutant.path) == _unbroken(mutant.path)
+            found = SAME if same else KNOWN if mutant.name in _KNOWN else SURVIVED
+        elif found.startswith("report") and _found(mutant.path, check_shared=False, check_global=False) is None:
+            found = CHECKS + found.removeprefix("report")
+    for name in set(os.listdir(folder)) - before:
+        Path(folder, name).unlink()
+    if module.cache_info().currsize > 256:
+        module.cache_clear()
+    return found
+
+
+def _use_private_cache(folder: str) -> None:
+    """Let this process keep its kernels in a folder of its own: nobody wants thousands of them again."""
+    os.environ["GPUCONV_CACHE_DIR"] = tempfile.mkdtemp(dir=folder)
+
+
+def report(path: str, jobs: int) -> int:
+    """Print what becomes of a file's mutants, those first that nothing notices; return how many those are."""
+    todo = mutants(path)
+    verdicts: Counter[str] = Counter()
+    with (
+        tempfile.TemporaryDirectory() as caches,
+        ProcessPoolExecutor(jobs, initializer=_use_private_cache, initargs=(caches,)) as pool,
+    ):
+        for mutant, found in zip(todo, pool.map(verdict, todo, chunksize=4), strict=True):
+            verdicts[found] += 1
+            if found == SURVIVED:
+                print(mutant, flush=True)
+    print(f"{path}: {len(todo)} mutants")
+    for words, count in verdicts.most_common():
+        print(f"  {count:5} {words}")
+    sys.stdout.flush()
+    return verdicts[SURVIVED]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="*", default=[*FILES], metavar="FILE")
+    parser.add_argument("--jobs", type=int, default=1)
+    chosen = parser.parse_args()
+    sys.exit(min(1, sum([report(file, chosen.jobs) for file in chosen.files])))

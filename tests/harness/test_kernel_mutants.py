@@ -1,0 +1,40 @@
+"""The engine of `mutate_kernels`: a sample of its mutants, and its list of those that are equivalent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuconv.cuda.build import kernel_files
+from tests.harness.equivalent_kernels import EQUIVALENT
+from tests.harness.mutate_kernels import FILES, KNOWN, SAME, SURVIVED, mutants, verdict
+
+pytestmark = pytest.mark.emulator
+
+
+def test_the_list_of_equivalent_mutants_names_mutants() -> None:
+    names = {mutant.name for path in FILES for mutant in mutants(path)}
+    listed = [name for group in EQUIVALENT.values() for name in group]
+    assert set(listed) <= names
+    assert len(set(listed)) == len(listed)
+    assert len(names) > 1500, "the engine hardly changes anything"
+
+
+def test_every_source_of_kernels_has_mutants() -> None:
+    root = kernel_files.folder()
+    assert {path.relative_to(root).as_posix() for path in root.rglob("*.cu*")} == set(FILES)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("number", [20, 90, 150])
+def test_mutants_are_noticed(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample; `python -m tests.harness.mutate_kernels` takes them all."""
+    monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path))
+    assert verdict(mutants("pool/general.cu")[number]) not in (SURVIVED, SAME, KNOWN)
+
+
+def test_a_mutant_that_is_equivalent_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path))
+    (found,) = [mutant for mutant in mutants("pool/general.cu") if "kBatch = 3;  [3 -> 4]" in mutant.name]
+    assert verdict(found) == KNOWN

@@ -1,0 +1,141 @@
+"""The inputs of a model: how they may be given, and every way in which they do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import gpuconv
+from gpuconv.onnx import backend
+from gpuconv.onnx.inputs import Input, bind
+from tests.onnx.models import floats, model, pool, value
+
+
+@pytest.fixture(scope="module")
+def two_inputs() -> backend.Rep:
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"])
+    inputs = [value("x", shape=("N", "C", "L", None)), value("w", shape=("M", "C", 1, 1)), value("b", shape=(2,))]
+    return backend.prepare(model([node], inputs, [value("y", shape=4)], weights={"b": np.zeros(2, np.float32)}))
+
+
+def test_inputs_by_position_by_name_and_alone(two_inputs: backend.Rep) -> None:
+    x, w = floats(1, 3, 4, 5), floats(2, 3, 1, 1, seed=1)
+    expected = gpuconv.conv(x, w)
+    for inputs in ([x, w], (x, w), {"w": w, "x": x}):
+        np.testing.assert_array_equal(two_inputs.run(inputs)["y"], expected)
+    np.testing.assert_array_equal(backend.run_model(pool(), floats(1, 1, 4))[0].shape, (1, 1, 3))
+
+
+def test_an_input_with_an_initializer_may_be_given_by_name(two_inputs: backend.Rep) -> None:
+    x, w, b = floats(1, 3, 4, 5), floats(2, 3, 1, 1, seed=1), floats(2, seed=2)
+    np.testing.assert_array_equal(two_inputs.run({"x": x, "w": w, "b": b})["y"], gpuconv.conv(x, w, b))
+
+
+X, W = floats(1, 3, 4, 5), floats(2, 3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "message"),
+    [
+        pytest.param(
+            [X], ValueError, r"got 1 input\(s\), but the model takes 2; the inputs are 'x' \(float32 ", id="too few"
+        ),
+        pytest.param([X, W, W], ValueError, r"got 3 input\(s\), but the model takes 2", id="too many"),
+        pytest.param(X, ValueError, r"got 1 input\(s\), but the model takes 2", id="one array for two inputs"),
+        pytest.param(
+            {"x": X},
+            ValueError,
+            r"the input 'w' \(float32 \(M, C, 1, 1\)\) is missing \(given: 'x'\); the inputs are 'x'",
+            id="missing",
+        ),
+        pytest.param({}, ValueError, r"the input 'x' .* is missing \(given: nothing\)", id="nothing"),
+        pytest.param(
+            {"x": X, "w": W, "z": X}, ValueError, r"there is no input 'z'; the inputs are 'x' .*, 'w' ", id="unexpected"
+        ),
+        pytest.param(
+            [X.astype(np.float64), W],
+            TypeError,
+            r"the input 'x' \(float32 \(N, C, L, \?\)\) was given with dtype float64; "
+            r"convert it with .astype\('float32'\)",
+            id="dtype",
+        ),
+        pytest.param(
+            [X.tolist(), W], TypeError, "the input 'x' .* must be a NumPy array, not builtins.list", id="list"
+        ),
+        pytest.param([X, None], TypeError, "the input 'w' .* must be a NumPy array, not builtins.NoneType", id="None"),
+        pytest.param(
+            [X.astype(X.dtype.newbyteorder()), W],
+            TypeError,
+            "the input 'x' .* has the byte order of another",
+            id="order",
+        ),
+        pytest.param(
+            [X[0], W], ValueError, r"the input 'x' .* must have 4 axes, but was given with shape \(3, 4, 5\)", id="rank"
+        ),
+        pytest.param(
+            [X, floats(2, 3, 1, 2)],
+            ValueError,
+            r"the input 'w' .* was given with shape \(2, 3, 1, 2\), but axis 3 must be 1",
+            id="extent",
+        ),
+        pytest.param(
+            [X, floats(2, 4, 1, 1)],
+            ValueError,
+            r"the input 'w' .* was given with shape \(2, 4, 1, 1\), but axis 1 must be 3, as 'C' is on axis 1 of 'x'",
+            id="name",
+        ),
+        pytest.param(
+            {"x": X, "w": W, "b": floats(3)},
+            ValueError,
+            r"the input 'b' \(float32 \(2,\)\) was given with shape \(3,\)",
+            id="b",
+        ),
+    ],
+)
+def test_inputs_that_do_not_fit(inputs: Any, error: type[Exception], message: str, two_inputs: backend.Rep) -> None:
+    with pytest.raises(gpuconv.GpuconvError, match=f"^run: {message}") as caught:
+        two_inputs.run(inputs)
+    assert isinstance(caught.value, error)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_negative_extent_stands_for_any() -> None:
+    proto = pool()
+    proto.graph.input[0].type.tensor_type.shape.dim[2].dim_value = -1
+    assert backend.run_model(proto, floats(1, 1, 4))[0].shape == (1, 1, 3)
+
+
+def test_a_numpy_scalar_is_an_array_without_axes() -> None:
+    bound = bind([Input("x", "float32", ())], np.float32(3))
+    assert isinstance(bound["x"], np.ndarray)
+    assert bound["x"].shape == ()
+
+
+def test_a_model_without_inputs() -> None:
+    node = helper.make_node("Constant", [], ["y"], value=numpy_helper.from_array(floats(2)))
+    rep = backend.prepare(model([node], [], [value("y", shape=1)]))
+    np.testing.assert_array_equal(rep.run([])[0], floats(2))
+    with pytest.raises(
+        gpuconv.ArgumentError, match=r"^run: got 1 input\(s\), but the model takes 0; no inputs are needed"
+    ):
+        rep.run(floats(2))
+
+
+def test_inputs_that_are_no_tensors_are_left_to_their_operators() -> None:
+    sequence = onnx.ValueInfoProto(name="s", type=helper.make_sequence_type_proto(value("x").type))
+    node = helper.make_node("SequenceLength", ["s"], ["n"])
+    rep = backend.prepare(model([node], [sequence], [value("n", np.int64, ())]))
+    assert rep.run({"s": [floats(2), floats(3)]})[0] == 2
+
+
+def test_strings_fit_where_strings_are_declared() -> None:
+    node = helper.make_node("Identity", ["x"], ["y"])
+    rep = backend.prepare(model([node], [value("x", np.object_, 1)], [value("y", np.object_, 1)]))
+    for dtype in (np.object_, np.str_):
+        assert rep.run(np.array(["a", "b"], dtype))[0].tolist() == ["a", "b"]
+    with pytest.raises(gpuconv.ArgumentTypeError, match=r"was given with dtype float32"):
+        rep.run(floats(2))

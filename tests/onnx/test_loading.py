@@ -1,0 +1,198 @@
+"""What a model may come as, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import gpuconv
+from gpuconv.onnx import backend
+from tests.onnx.models import NEWEST, floats, model, network, pool, value
+
+
+def test_a_model_may_be_a_proto_bytes_or_a_path(tmp_path: Path) -> None:
+    proto, _ = network(NEWEST)
+    path = tmp_path / "network.onnx"
+    onnx.save(proto, path)
+    x = floats(1, 3, 4, 4)
+    expected = backend.run_model(proto, [x])[0]
+    for source in (path, str(path), proto.SerializeToString()):
+        np.testing.assert_array_equal(backend.run_model(source, [x])[0], expected)
+
+
+def test_external_data_is_read_from_beside_the_path(tmp_path: Path) -> None:
+    proto, _ = network(NEWEST)
+    x = floats(1, 3, 4, 4)
+    expected = backend.run_model(proto, [x])[0]
+    path = tmp_path / "network.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    np.testing.assert_array_equal(backend.run_model(path, [x])[0], expected)
+    with pytest.raises(
+        gpuconv.ArgumentError, match=r"the model keeps the tensor '[wbv]' in another file; pass the path"
+    ):
+        backend.prepare(path.read_bytes())
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(gpuconv.ArgumentError, match=r"the model '.*network\.onnx' cannot be read: .*weights\.bin"):
+        backend.prepare(path)
+
+
+def test_files_that_are_no_models(tmp_path: Path) -> None:
+    proto, _ = network(NEWEST)
+    contents = proto.SerializeToString()
+    cases = {
+        "missing": (None, "cannot be read: .*No such file"),
+        "text": (b"hello, this is no model\n", r"is not an ONNX model, or is truncated \(24 bytes\)"),
+        "truncated": (contents[: len(contents) // 2], r"is not an ONNX model, or is truncated \(\d+ bytes\)"),
+        "empty": (b"", "is not an ONNX model, or is truncated: it holds no graph"),
+    }
+    for name, (data, message) in cases.items():
+        path = tmp_path / f"{name}.onnx"
+        if data is not None:
+            path.write_bytes(data)
+            with pytest.raises(gpuconv.ArgumentError, match=f"^the model {message}"):
+                backend.prepare(data)
+        with pytest.raises(gpuconv.ArgumentError, match=rf"^the model '.*{name}\.onnx' {message}") as caught:
+            backend.prepare(path)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(gpuconv.ArgumentError, match=r"cannot be read: .*directory"):
+        backend.prepare(tmp_path)
+
+
+def test_things_that_are_no_models() -> None:
+    with pytest.raises(gpuconv.ArgumentTypeError, match=r"must be a ModelProto, bytes or a path, not GraphProto"):
+        backend.prepare(pool().graph)  # type: ignore[arg-type]
+    with pytest.raises(gpuconv.ArgumentTypeError, match=r"not NoneType"):
+        backend.is_compatible(None)
+
+
+def test_invalid_models_are_refused_in_one_line() -> None:
+    proto = pool()
+    proto.graph.node[0].output[0] = proto.graph.output[0].name = "x"
+    with pytest.raises(gpuconv.ArgumentError, match=r"^the model is not valid: .*'x'") as caught:
+        backend.prepare(proto)
+    assert "\n" not in str(caught.value)
+    assert not backend.is_compatible(proto)
+
+
+def test_opsets_that_onnx_does_not_know() -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["y"])], ["x"], ["y"])
+    proto.opset_import[0].version = NEWEST + 1
+    with pytest.raises(gpuconv.ArgumentError, match=f"imports opset {NEWEST + 1} .*knows opsets up to {NEWEST}"):
+        backend.prepare(proto)
+    proto.opset_import[0].version = 0
+    with pytest.raises(gpuconv.ArgumentError, match=r"opset 0 .*the oldest one is 1"):
+        backend.prepare(proto)
+
+
+# --- opset features ---------------------------------------------------------------------------------------------------
+
+
+def test_features_before_their_opset_are_found_by_prepare() -> None:
+    assert backend.is_compatible(pool(10, ceil_mode=1))
+    assert not backend.is_compatible(pool(9, ceil_mode=1))
+    with pytest.raises(gpuconv.ArgumentError, match=r"^MaxPool node 'pool': the attribute ceil_mode needs opset 10, "):
+        backend.prepare(pool(9, ceil_mode=1))
+    with pytest.raises(gpuconv.ArgumentError, match=r"^MaxPool node 'pool': the output Indices needs opset 8, "):
+        backend.prepare(pool(7, outputs=["y", "i"]))
+
+
+@pytest.mark.parametrize(("dtype", "since"), [(np.int8, 12), (np.uint8, 12), (ml_dtypes.bfloat16, 22)])
+def test_dtypes_before_their_opset_are_found_by_prepare(dtype: Any, since: int) -> None:
+    backend.prepare(pool(since, dtype))
+    with pytest.raises(gpuconv.ArgumentError, match=f"needs opset {since}, but the model imports opset {since - 1}"):
+        backend.prepare(pool(since - 1, dtype))
+
+
+def test_dtypes_of_weights_are_found_where_nothing_else_tells() -> None:
+    node = helper.make_node("MaxPool", ["w"], ["y"], kernel_shape=[2])
+    weights = {"w": np.zeros((1, 1, 4), np.uint8)}
+    assert backend.is_compatible(model([node], [], [value("y", np.uint8)], 12, weights))
+    assert not backend.is_compatible(model([node], [], [value("y", np.uint8)], 11, weights))
+
+
+def test_dtypes_of_weights_and_of_intermediate_values_are_found_by_prepare() -> None:
+    w = floats(1, 1, 2, dtype=ml_dtypes.bfloat16)
+    x, y = value("x", ml_dtypes.bfloat16), value("y", ml_dtypes.bfloat16)
+    for opset, fails in ((21, True), (22, False)):
+        by_weight = model([helper.make_node("Conv", ["x", "w"], ["y"])], [x], [y], opset, {"w": w})
+        nodes = [
+            helper.make_node("Cast", ["x"], ["h"], to=onnx.TensorProto.BFLOAT16),
+            helper.make_node("MaxPool", ["h"], ["y"], kernel_shape=[2]),
+        ]
+        by_inference = model(nodes, ["x"], [y], opset)
+        for proto in (by_weight, by_inference):
+            assert backend.is_compatible(proto) is not fails
+
+
+def test_features_inside_graphs_and_functions_are_found_by_prepare() -> None:
+    node = helper.make_node("MaxPool", ["x"], ["t"], name="inner", kernel_shape=[2], ceil_mode=1)
+    branch = helper.make_graph([node], "branch", [], [value("t")])
+    choice = helper.make_node("If", ["which"], ["y"], then_branch=branch, else_branch=branch)
+    with pytest.raises(gpuconv.ArgumentError, match=r"^MaxPool node 'inner': the attribute ceil_mode needs opset 10"):
+        backend.prepare(model([choice], [value("which", np.bool_, ()), "x"], ["y"], 9))
+    function = helper.make_function("local", "Pool", ["x"], ["t"], [node], [helper.make_opsetid("", 9)])
+    call = helper.make_node("Pool", ["x"], ["y"], domain="local")
+    domains = [helper.make_opsetid("local", 1)]
+    with pytest.raises(gpuconv.ArgumentError, match=r"^MaxPool node 'inner': the attribute ceil_mode needs opset 10"):
+        backend.prepare(model([call], ["x"], ["y"], 12, functions=[function], domains=domains))
+
+
+def test_values_that_nothing_makes() -> None:
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], name="c")
+    message = (
+        r"^Conv node 'c': its input 'w' is no input of the graph, no initializer, and no output of an earlier node$"
+    )
+    with pytest.raises(gpuconv.ArgumentError, match=message):
+        backend.prepare(model([conv], ["x"], ["y"]))
+    branch = helper.make_graph([conv], "branch", [], [value("y")])
+    choice = helper.make_node("If", ["which"], ["z"], then_branch=branch, else_branch=branch)
+    with pytest.raises(gpuconv.ArgumentError, match=message):
+        backend.prepare(model([choice], [value("which", np.bool_, ()), "x"], ["z"]))
+
+
+def test_operators_and_domains_that_nobody_knows() -> None:
+    made_up = helper.make_node("Frobnicate", ["x"], ["y"], name="f")
+    with pytest.raises(
+        gpuconv.ArgumentError, match=r"^Frobnicate node 'f': 'Frobnicate' is no operator of the domain ''"
+    ):
+        backend.prepare(model([made_up], ["x"], ["y"]))
+    early = helper.make_node("Gelu", ["x"], ["y"], name="g")
+    with pytest.raises(gpuconv.ArgumentError, match=r"^Gelu node 'g': 'Gelu' is no operator of .* at opset 19$"):
+        backend.prepare(model([early], ["x"], ["y"], 19))
+    other = helper.make_node("Relu", ["x"], ["y"], name="r", domain="vendor")
+    with pytest.raises(gpuconv.ArgumentError, match=r"^Relu node 'r': the domain 'vendor' is not imported; .* are ''$"):
+        backend.prepare(model([other], ["x"], ["y"]))
+    domains = [helper.make_opsetid("vendor", 1)]
+    with pytest.raises(
+        gpuconv.ArgumentError, match=r"^Relu node 'r': neither gpuconv .* knows 'Relu' of domain 'vendor'"
+    ):
+        backend.prepare(model([other], ["x"], ["y"], domains=domains))
+
+
+def test_operators_that_the_evaluator_does_not_know() -> None:
+    node = helper.make_node("Scatter", ["x", "i", "x"], ["y"], name="s")
+    with pytest.raises(gpuconv.ArgumentError, match=r"^Scatter node 's': neither .* \(opset imported: 9\)"):
+        backend.prepare(model([node], ["x", value("i", np.int64)], ["y"], 9))
+
+
+def test_failures_of_other_operators_name_the_node() -> None:
+    inputs = [value("x", shape=1), value("z", shape=1)]
+    proto = model([helper.make_node("Add", ["x", "z"], ["y"], name="sum")], inputs, [value("y", shape=1)])
+    with pytest.raises(gpuconv.GpuconvError, match=r"^Add node 'sum': ValueError: .*\(2,\)"):
+        backend.run_model(proto, [floats(2), floats(3)])
+    det = model([helper.make_node("Det", ["x"], ["y"], name="d")], [value("x", shape=2)], [value("y", shape=0)])
+    with pytest.raises(gpuconv.GpuconvError, match=r"^Det node 'd': onnx's reference evaluator failed: .*square"):
+        backend.run_model(det, [floats(2, 3)])
+
+
+def test_failures_of_our_operators_name_the_node() -> None:
+    proto, _ = network(NEWEST)
+    proto.graph.input[0].CopyFrom(value("x", shape=4))
+    with pytest.raises(gpuconv.ArgumentError, match=r"^Conv node 'first': x has 5 channels, but w expects 3"):
+        backend.run_model(proto, [floats(1, 5, 4, 4)])

@@ -1,0 +1,202 @@
+"""Operators around ours where opsets or implementations differ: beside ONNX Runtime, or by definition."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import gpuconv
+from gpuconv.onnx import backend
+from gpuconv.onnx.operators import products
+from tests.onnx.models import floats, model, value
+from tests.onnx.networks import onnxruntime_run
+
+
+def agrees_with_onnx_runtime(op_type: str, opset: int, inputs: list[Any], **attributes: Any) -> None:
+    names = [f"x{n}" for n in range(len(inputs))]
+    node = helper.make_node(op_type, names, ["y"], **attributes)
+    infos = [value(name, array.dtype, array.shape) for name, array in zip(names, inputs, strict=True)]
+    proto = model([node], infos, [value("y", shape=inputs[0].shape)], opset)
+    (got,) = backend.run_model(proto, inputs)
+    (expected,) = onnxruntime_run(proto, dict(zip(names, inputs, strict=True)))
+    assert got.dtype == expected.dtype
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)  # powers and roots of a few ulps on either side
+
+
+@pytest.mark.parametrize("opset", [7, 8, 9, 13, 14, 15, 22])
+@pytest.mark.parametrize("attributes", [{}, {"epsilon": 0.01}, {"momentum": 0.5}])
+def test_batch_normalization_is_by_the_given_statistics(opset: int, attributes: dict[str, float]) -> None:
+    parameters = [np.abs(floats(3, seed=seed)) + 0.1 for seed in range(1, 5)]
+    agrees_with_onnx_runtime("BatchNormalization", opset, [floats(2, 3, 4, 5), *parameters], **attributes)
+
+
+def test_batch_normalization_with_a_parameter_per_element() -> None:
+    x, (scale, bias, mean) = floats(2, 3, 4), (floats(3, 4, seed=seed) for seed in range(1, 4))
+    var = np.abs(floats(3, 4, seed=4)) + 0.1
+    node = helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y"], spatial=0)
+    (y,) = backend.run_node(node, [x, scale, bias, mean, var], opset_version=8)
+    np.testing.assert_allclose(y, scale * (x - mean) / np.sqrt(var + 1e-5) + bias, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [7, 13, 22])
+@pytest.mark.parametrize("size", [1, 3, 5, 11, 13, 15])
+def test_lrn_is_across_channels(opset: int, size: int) -> None:
+    x = 3 * floats(2, 6, 3, 4)
+    agrees_with_onnx_runtime("LRN", opset, [x], size=size, alpha=0.3, beta=0.6, bias=1.5)
+    agrees_with_onnx_runtime("LRN", opset, [x], size=size)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 12, 14])
+def test_lrn_by_definition(size: int) -> None:
+    """Even sizes, which ONNX Runtime refuses, reach one channel further up than down."""
+    x = 3 * floats(1, 6, 3, 4)
+    node = helper.make_node("LRN", ["x"], ["y"], size=size, alpha=0.3, beta=0.6, bias=1.5)
+    (y,) = backend.run_node(node, [x])
+    for c in range(6):
+        near = [i for i in range(6) if -math.floor((size - 1) / 2) <= i - c <= math.ceil((size - 1) / 2)]
+        total = (x[:, near].astype(np.float64) ** 2).sum(axis=1)
+        np.testing.assert_allclose(y[:, c], x[:, c] / (1.5 + 0.3 / size * total) ** 0.6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize("opset", [7, 11, 12, 13, 22])
+def test_softmax_spans_all_later_axes_before_opset_13(op_type: str, opset: int) -> None:
+    x = floats(2, 3, 4, 5)
+    agrees_with_onnx_runtime(op_type, opset, [x])
+    for axis in range(4):
+        agrees_with_onnx_runtime(op_type, opset, [x], axis=axis)
+    if opset >= 11:
+        agrees_with_onnx_runtime(op_type, opset, [x], axis=-2)
+
+
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_softmax_of_nothing_is_nothing(op_type: str) -> None:
+    (y,) = backend.run_node(helper.make_node(op_type, ["x"], ["y"]), [floats(2, 0, 3)], opset_version=11)
+    assert y.shape == (2, 0, 3)
+
+
+AVERAGES: list[tuple[int, tuple[int, ...], dict[str, Any]]] = [
+    (1, (7,), {"kernel_shape": [3]}),
+    (7, (7,), {"kernel_shape": [3], "pads": [2, 1], "strides": [2]}),
+    (7, (5, 6), {"kernel_shape": [3, 2], "pads": [1, 0, 2, 1], "strides": [2, 1]}),
+    (7, (5, 6), {"kernel_shape": [3, 2], "pads": [1, 0, 2, 1], "count_include_pad": 1}),
+    (7, (5, 6), {"kernel_shape": [2, 3], "auto_pad": "SAME_UPPER", "strides": [1, 2]}),
+    (7, (5, 6), {"kernel_shape": [2, 4], "auto_pad": "SAME_LOWER", "count_include_pad": 1}),
+    (10, (5, 6), {"kernel_shape": [2, 2], "strides": [2, 3], "ceil_mode": 1}),
+    (11, (5, 6), {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1, "pads": [1, 1, 1, 1]}),
+    (19, (9, 8), {"kernel_shape": [3, 2], "dilations": [2, 3], "pads": [1, 2, 0, 1], "count_include_pad": 1}),
+    (22, (4, 5, 6), {"kernel_shape": [2, 3, 2], "pads": [1, 0, 1, 0, 2, 1], "strides": [1, 2, 3]}),
+]
+
+
+@pytest.mark.parametrize(("opset", "spatial", "attributes"), AVERAGES)
+def test_average_pool(opset: int, spatial: tuple[int, ...], attributes: dict[str, Any]) -> None:
+    """Beside the mean of every window, made by MaxPool's own windows over an array that says who is inside."""
+    x = floats(2, 3, *spatial)
+    (y,) = backend.run_node(helper.make_node("AveragePool", ["x"], ["y"], **attributes), [x], opset_version=opset)
+    np.testing.assert_allclose(y, _averages(x, **attributes), rtol=1e-5, atol=1e-6)
+
+
+def _averages(x: Any, count_include_pad: int = 0, **attributes: Any) -> Any:
+    """Sum by one-hot MaxPools: an element x is in window q where MaxPool of its indicator is 1 at q."""
+    spatial, windows = x.shape[2:], {"ceil_mode": 0, **attributes}
+    indicators = np.eye(int(np.prod(spatial)), dtype=np.float32).reshape(1, -1, *spatial)
+    inside = gpuconv.max_pool(indicators, **windows)[0]
+    inside = np.where(inside > 0, inside, 0).astype(np.float64)
+    total = np.tensordot(x.reshape(*x.shape[:2], -1).astype(np.float64), inside, 1)
+    if not count_include_pad:
+        return total / inside.sum(axis=0)
+    return total / np.prod(attributes["kernel_shape"])  # in these cases every window lies in the padded input
+
+
+def test_average_pool_of_float16_adds_in_float32() -> None:
+    x = np.array([[[2048] + [1] * 63]], np.float16)
+    (y,) = backend.run_node(helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[64]), [x])
+    assert y.dtype == np.float16
+    assert y[0, 0, 0] == np.float16((2048 + 63) / 64)
+
+
+def test_average_pool_s_errors_name_the_node() -> None:
+    node = helper.make_node("AveragePool", ["x"], ["y"], name="mean", kernel_shape=[9])
+    with pytest.raises(
+        gpuconv.ArgumentError, match=r"^AveragePool node 'mean': the output would have the negative size"
+    ):
+        backend.run_node(node, [floats(1, 1, 4)])
+
+
+def test_products_of_nothing() -> None:
+    """As on a device, whose kernels are not called."""
+    for rows, inner, columns in ((0, 2, 3), (4, 0, 3), (4, 2, 0)):
+        a, b = np.ones((rows, inner), np.float32), np.ones((inner, columns), np.float32)
+        assert products._of_rows(a, b).tolist() == (a @ b).tolist()
+        bias = np.arange(columns, dtype=np.float32)
+        assert products._of_rows(a, b, bias).tolist() == (a @ b + bias).tolist()
+        stacks = np.stack([a, a]), np.stack([b, b])
+        y = products._of_stacks(*stacks)
+        assert (y.dtype, y.shape) == (np.float32, (2, rows, columns))
+        assert not y.any()
+    assert products._of_stacks(np.ones((0, 4, 2)), np.ones((0, 2, 3))).shape == (0, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "greatest"),
+    [("float32", -math.inf, math.inf), ("int8", -128, 127), ("uint8", 0, 255), ("bool", False, True)],
+)
+def test_the_extremes_of_nothing_are_the_ends_of_the_type(dtype: str, least: Any, greatest: Any) -> None:
+    x, axes = np.zeros((2, 0, 3), dtype), np.array([1])
+    for op_type, expected in (("ReduceMax", least), ("ReduceMin", greatest)):
+        node = helper.make_node(op_type, ["x", "axes"], ["y"], keepdims=0)
+        (y,) = backend.run_node(node, [x, axes], opset_version=20)
+        assert (y.dtype, y.tolist()) == (np.dtype(dtype), [[expected] * 3] * 2)
+
+
+def test_reductions_over_no_axes_are_over_all_or_none() -> None:
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    for op_type, expected in (("ReduceMax", 23), ("ReduceMin", 0), ("ReduceSum", 276), ("ReduceMean", 11.5)):
+        plain, kept = (helper.make_node(op_type, ["x"], ["y"], noop_with_empty_axes=noop) for noop in (0, 1))
+        assert backend.run_node(plain, [x], opset_version=18)[0].tolist() == [[[expected]]]
+        np.testing.assert_array_equal(backend.run_node(kept, [x], opset_version=18)[0], x)
+        several = helper.make_node(op_type, ["x", "axes"], ["y"], keepdims=0)
+        (y,) = backend.run_node(several, [x, np.array([0, -1])], opset_version=18)
+        sums = {"ReduceMax": x.max, "ReduceMin": x.min, "ReduceSum": x.sum, "ReduceMean": x.mean}
+        np.testing.assert_array_equal(y, sums[op_type](axis=(0, 2)))
+
+
+def test_a_crop_that_is_resized_to_one_element_is_read_in_its_middle() -> None:
+    node = helper.make_node(
+        "Resize", ["x", "roi", "", "sizes"], ["y"], coordinate_transformation_mode="tf_crop_and_resize", mode="linear"
+    )
+    x, roi = np.float32([10, 20, 30]).reshape(1, 1, 3), np.float32([0, 0, 0.5, 1, 1, 1])
+    (y,) = backend.run_node(node, [x, roi, np.int64([1, 1, 1])])
+    assert y.tolist() == [[[25.0]]]  # at 0.75 of the way from 10 to 30
+
+
+@pytest.mark.parametrize("block", [1, 2, 3])
+def test_blocks_of_space_become_channels_that_lie_apart(block: int) -> None:
+    node = helper.make_node("SpaceToDepth", ["x"], ["y"], blocksize=block)
+    x = floats(2, 3, 2 * block, block)
+    (y,) = backend.run_node(node, [x])
+    assert y.shape == (2, 3 * block**2, 2, 1)
+    for i in range(block):
+        for j in range(block):
+            part = y[:, 3 * (i * block + j) : 3 * (i * block + j + 1)]
+            assert np.array_equal(part, x[:, :, i::block, j::block])
+
+
+def test_split_has_its_sizes_as_an_attribute_until_opset_12() -> None:
+    node = helper.make_node("Split", ["x"], ["a", "b"], split=[1, 3], axis=0)
+    proto = model([node], [value("x", np.float32, (4,))], [value("a", shape=(1,)), value("b", shape=(3,))], 12)
+    a, b = backend.run_model(proto, [np.float32([1, 2, 3, 4])])
+    assert (a.tolist(), b.tolist()) == ([1], [2, 3, 4])
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0, -0.5])
+@pytest.mark.parametrize("beta", [1.0, 2.0, 0.0])
+def test_a_gemm_is_scaled_as_asked(alpha: float, beta: float) -> None:
+    node = helper.make_node("Gemm", ["a", "b", "c"], ["y"], alpha=alpha, beta=beta)
+    (y,) = backend.run_node(node, [np.float32([[1, 2]]), np.float32([[3], [5]]), np.float32([[7]])])
+    assert y.tolist() == [[alpha * 13 + beta * 7]]

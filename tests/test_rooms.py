@@ -1,0 +1,131 @@
+"""The rooms of gpuconv, and the ways between them: which module may import which."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import gpuconv
+
+PACKAGE = Path(gpuconv.__file__).parent
+MOST_MODULES = 16  # of a folder
+PLANNING = frozenset({"cuda.plan", "cuda.build.variant", "cuda.build.params", "cuda.build.structs"})
+
+# What the modules of a room may import: others of the same room, and what begins so.
+WAYS = {
+    "rules": frozenset({"_errors", "_environment"}),
+    "cuda.build": frozenset({"_errors", "_environment", "_turns", "rules.dtypes"}),
+    "cuda.plan": PLANNING
+    | {"cuda.build.cache", "rules", "_errors"},  # choices that were measured are kept as kernels are
+    "cuda.call": frozenset({"cuda.plan", "cuda.build", "rules", "_errors", "_packed", "_turns"}),
+    "cuda.passes": PLANNING | {"rules"},
+    "cuda.conv": PLANNING | {"cuda.passes", "rules"},
+    "cuda.pool": PLANNING | {"rules"},
+    "cuda.weight_grad": PLANNING | {"cuda.passes", "cuda.conv.gemm.fragments", "rules"},
+}
+APART = ("onnx", "dask", "compat", "cli")  # the core does not know them
+
+# The parts of a folder that all its families share, and the file that lists them.
+SHARED = {"base", "families", "fragments", "general", "layout", "problem", "structs"}
+MORE = ("_tile", "_work", "_cost")  # further files of one family
+NEIGHBOURS = {
+    "conv.gemm.depth_to_space -> conv.gemm.ffma": "multiplies as it does, and packs weights so",
+    "conv.gemm.depth_to_space_matrix -> conv.gemm.depth_to_space": "sees the same problem",
+    "conv.gemm.depth_to_space_matrix -> conv.gemm.matrix": "has the same tiles",
+    "conv.gemm.depth_to_space_matrix -> conv.gemm.mma": "refuses what tensor cores do",
+    "conv.gemm.grouped -> conv.gemm.mma": "refuses what tensor cores do",
+    "conv.gemm.interleaved -> conv.gemm.ffma": "multiplies as it does, and packs weights so",
+    "conv.gemm.matrix -> conv.gemm.mma": "refuses what tensor cores do",
+    "conv.gemm.matrix -> conv.gemm.pointwise": "cuts K alike",
+    "conv.gemm.pointwise -> conv.gemm.ffma": "has its tiles",
+    "conv.gemm.split -> conv.gemm.ffma": "shares out its tiles",
+    "conv.gemm.split -> conv.gemm.mma": "shares out its tiles",
+    "conv.gemm.stem -> conv.gemm.ffma": "packs weights as it does",
+    "conv.wgmma -> conv.gemm.mma": "refuses what tensor cores do",
+    "pool.patches -> pool.channels": "reads the same vectors",
+}
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """Every module of the package with those that it imports, wherever it does."""
+    files = {_name(path): path for path in PACKAGE.rglob("*.py")}
+    return {name: _imported(path, set(files)) - {name} for name, path in files.items()}
+
+
+def _name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+
+
+def _imported(path: Path, modules: set[str]) -> set[str]:
+    nodes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)]
+    found = [(node.module or "", alias.name) for node in nodes for alias in node.names]
+    ours = [
+        (module.removeprefix("gpuconv").lstrip("."), name) for module, name in found if module.startswith("gpuconv")
+    ]
+    full = [(module, f"{module}.{name}".lstrip(".")) for module, name in ours]
+    return {name if name in modules else module for module, name in full}
+
+
+def _begins(name: str, start: str) -> bool:
+    return name == start or name.startswith(f"{start}.")
+
+
+def test_rooms_know_only_those_that_they_may() -> None:
+    for room, ways in WAYS.items():
+        inside = [name for name in imports() if _begins(name, room)]
+        assert inside, room
+        wrong = [
+            f"{name} -> {other}"
+            for name in inside
+            for other in sorted(imports()[name])
+            if not any(_begins(other, way) for way in (room, *ways))
+        ]
+        assert not wrong
+
+
+def test_the_core_knows_nothing_that_stands_on_it() -> None:
+    core = [name for name in imports() if name != "__main__" and not name.startswith(APART)]
+    assert not [(name, other) for name in core for other in imports()[name] if other.startswith(APART)]
+
+
+def _family(name: str) -> str:
+    room, _, last = name.removeprefix("cuda.").rpartition(".")
+    for end in MORE:
+        last = last.removesuffix(end)
+    return room if room == "conv.wgmma" else f"{room}.{last}"
+
+
+def ways_between_families() -> list[str]:
+    """Every family with those that it imports, but for what all of them share."""
+    rooms = ("cuda.conv.gemm", "cuda.conv.direct", "cuda.conv.wgmma", "cuda.pool", "cuda.weight_grad")
+    members = {name for name in imports() if any(name.startswith(f"{room}.") for room in rooms)}
+    ways = {
+        f"{_family(name)} -> {_family(other)}"
+        for name in members
+        for other in imports()[name] & members
+        if _family(name) != _family(other) and not name.endswith("families") and other.rpartition(".")[2] not in SHARED
+    }
+    return sorted(ways)
+
+
+def test_families_know_no_other_family() -> None:
+    assert ways_between_families() == sorted(NEIGHBOURS)
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    inside = {
+        name: {other for other in others if "." in other} for name, others in imports().items() if "cuda." in name
+    }
+    settled: set[str] = set()
+    while len(settled) < len(inside):
+        ready = {name for name, others in inside.items() if others & inside.keys() <= settled} - settled
+        assert ready, sorted(inside.keys() - settled)
+        settled |= ready
+
+
+def test_no_folder_has_too_many_modules() -> None:
+    count = Counter(path.parent for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
+    assert not {str(folder): number for folder, number in count.items() if number > MOST_MODULES}
