@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -60,6 +61,16 @@ def test_taps_backwards_are_those_of_the_weights_turned_around() -> None:
     for i, j in product(range(3), range(4)):
         row = turned["first_row"] + i * turned["row"][0] + j * turned["row"][1]
         assert row == (2 - i) * 40 + (3 - j) * 10
+
+
+def test_axes_in_another_order_take_all_their_numbers_with_them() -> None:
+    one = made("conv_transpose", (2, 4, 9, 8), (4, 6, 3, 5), strides=[2, 3], dilations=[1, 2], pads=[1, 0, 0, 2])
+    height, width = one.axes
+    assert one.with_axes((height, width)) == one
+    turned = made("conv_transpose", (2, 4, 8, 9), (4, 6, 5, 3), strides=[3, 2], dilations=[2, 1], pads=[0, 1, 2, 0])
+    steps = {name: getattr(one, name) for name in ("x_strides", "y_strides", "w_strides")}
+    across = {name: (*numbers[:-2], numbers[-1], numbers[-2]) for name, numbers in steps.items()}
+    assert one.with_axes((width, height)) == replace(turned, **across)
 
 
 @pytest.mark.parametrize(

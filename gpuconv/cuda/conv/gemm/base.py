@@ -136,7 +136,7 @@ def backwards(forwards: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _phased(axis: Axis, row: int) -> Mapping[str, int]:
-    """Return the fields of ``PhaseAxis``."""
+    """Return the fields of ``TransposedAxis``."""
     common = gcd(axis.stride, axis.dilation)
     return {
         "stride": axis.stride,
