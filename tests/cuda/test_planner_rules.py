@@ -10,8 +10,8 @@ import pytest
 from gpuconv.cuda import complex as complex_plan
 from gpuconv.cuda.conv import runs
 from gpuconv.cuda.conv.direct import few
-from gpuconv.cuda.conv.direct.base import FORMS, Work
-from gpuconv.cuda.conv.direct.rows_tile import Tile
+from gpuconv.cuda.conv.direct.base import DirectView
+from gpuconv.cuda.conv.direct.rows import FORMS, RowTile
 from gpuconv.cuda.conv.gemm import depth_to_space, mma, pointwise, stem, stem_tile
 from gpuconv.cuda.conv.gemm.mma_tile import Form
 from gpuconv.cuda.conv.gemm.stem_tile import Box
@@ -317,7 +317,7 @@ def test_a_block_of_few_filters_has_the_weights_of_its_channels_within_24_kib() 
     assert few._channels_at_once(replace(one, channels=99), 4) == 99
 
 
-WORK = Work(
+WORK = DirectView(
     dtype="float32", images=2, groups=5, channels=7, filters=3,
     x_extent=(9, 40, 50), y_extent=(3, 31, 23), taps=(3, 2, 5), strides=(3, 1, 2), dilations=(2, 4, 3), pads=(1, 2, 3),
 )  # fmt: skip
@@ -325,13 +325,13 @@ WORK = Work(
 
 def test_a_direct_tile_by_hand() -> None:
     any_taps = next(form for form in FORMS if form.stride == 0 and form.filters == 1)
-    tile = Tile(WORK, any_taps, threads=(2, 3, 5), groups=2, filter_tiles=2, step=3)
+    tile = RowTile(WORK, any_taps, threads=(2, 3, 5), groups=2, filter_tiles=2, step=3)
     found = tile.fields()
     # A thread makes four rows of a column: 2 x 12 x 5 outputs of a block.
     assert found["outputs"] == [2, 12, 5]
     assert (found["spread_row"], found["spread_column"]) == (3, 0)
     assert tile.blocks_by_axis == (2, 3, 5)
-    assert (tile.filter_blocks, tile.group_blocks, tile.blocks) == (2, 3, 2 * 3 * 5 * 2 * 3 * 2)
+    assert (found["filter_blocks"], found["group_blocks"], tile.blocks) == (2, 3, 2 * 3 * 5 * 2 * 3 * 2)
     # (2 - 1) * 3 + 2 * 2 + 1, (12 - 1) * 1 + 1 * 4 + 1 and (5 - 1) * 2 + 4 * 3 + 1 inputs.
     assert found["extent"] == tile.extent == (8, 16, 21)
     staged, _ = tile.work_of_block(tile.groups, tile.filter_tiles, tile.step)
@@ -342,7 +342,7 @@ def test_a_direct_tile_by_hand() -> None:
     assert (found["step"], found["groups_here"], found["filter_bits"]) == (3, 2, 1)
     assert found["filter_weights"] == 3 * 3 * 2 * 8
     assert found["filter_pitch"] == 4 * 37  # 36 vectors, and one more
-    flat = replace(tile, work=replace(WORK, y_extent=(3, 3, 23)))  # fewer rows than a thread would make
+    flat = replace(tile, view=replace(WORK, y_extent=(3, 3, 23)))  # fewer rows than a thread would make
     assert flat.fields()["outputs"] == [2, 3, 20]
     assert (flat.fields()["spread_row"], flat.fields()["spread_column"]) == (0, 5)
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from gpuconv.cuda.conv import problem as correlation
-from gpuconv.cuda.conv.direct import bands, bands_work, channels_tile, rows_tile
+from gpuconv.cuda.conv.direct import bands
 from gpuconv.cuda.conv.direct import base as direct_base
-from gpuconv.cuda.conv.direct.bands_tile import Tile as BandTile
-from gpuconv.cuda.conv.direct.bands_work import Axis
+from gpuconv.cuda.conv.direct import channels as channels_plan
+from gpuconv.cuda.conv.direct import rows as rows_plan
+from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
 from gpuconv.cuda.conv.gemm import matrix, mma_tile
 from gpuconv.cuda.conv.gemm.grouped_tile import Tile as GroupedTile
 from gpuconv.cuda.conv.gemm.grouped_work import Work as GroupedWork
@@ -33,28 +34,28 @@ def test_numbers_are_rounded_up_to_banks() -> None:
     assert numbers.congruent(10, 4, 3, 8) == 10  # no multiple of four is odd
 
 
-WORK = direct_base.Work(
+WORK = direct_base.DirectView(
     dtype="float32", images=2, groups=5, channels=7, filters=3,
     x_extent=(9, 40, 50), y_extent=(3, 31, 23), taps=(3, 2, 5), strides=(3, 1, 2), dilations=(2, 4, 3), pads=(1, 2, 3),
 )  # fmt: skip
 
 
-def form(kernel: int, stride: int) -> direct_base.Form:
+def form(kernel: int, stride: int) -> rows_plan.RowForm:
     """The form of one filter for a plane of so many taps, and so far apart."""
-    kinds = [one for one in direct_base.FORMS if one.filters == 1 and not one.line]
+    kinds = [one for one in rows_plan.FORMS if one.filters == 1 and not one.line]
     return next(one for one in kinds if (one.kernel, one.stride) == (kernel, stride))
 
 
 def test_a_direct_tile_of_any_taps() -> None:
     """In words: rows are 5 modulo 32 long, three depths 15, and three channels 30, as many threads go on there."""
-    tile = rows_tile.Tile(WORK, form(0, 0), threads=(2, 3, 5), groups=2, filter_tiles=2, step=3)
+    tile = rows_plan.RowTile(WORK, form(0, 0), threads=(2, 3, 5), groups=2, filter_tiles=2, step=3)
     assert tile.extent == (8, 16, 21)
     assert tile.pitches == (11, 37, 613, 4906)
-    assert tile.weights == 2 * 3 * 4906 + 16 * 9 * 4
-    assert tile.shared_bytes == 4 * (tile.weights + 2 * 2 * 148)
+    assert tile.fields()["weights"] == 2 * 3 * 4906 + 16 * 9 * 4
+    assert tile.shared_bytes == 4 * (tile.fields()["weights"] + 2 * 2 * 148)
     names = ("phase_pitch", "row_pitch", "depth_pitch", "channel_pitch", "weights")
-    assert [tile.fields()[name] for name in names] == [11, 37, 613, 4906, tile.weights]
-    double = replace(tile, work=replace(WORK, dtype="float64"), threads=(2, 3, 5))
+    assert [tile.fields()[name] for name in names] == [11, 37, 613, 4906, tile.fields()["weights"]]
+    double = replace(tile, view=replace(WORK, dtype="float64"), threads=(2, 3, 5))
     # Two words in a vector: two rows, so that (6 - 1) * 1 + 4 + 1 rows are met, and 16 banks.
     assert double.extent == (8, 10, 21)
     assert double.pitches == (11, 37, 373, 2986)
@@ -63,28 +64,28 @@ def test_a_direct_tile_of_any_taps() -> None:
 
 def test_a_direct_tile_of_three_by_three_taps() -> None:
     work = replace(WORK, channels=1, taps=(1, 3, 3), strides=(1, 2, 2), dilations=(1, 1, 1), pads=(0, 1, 1))
-    tile = rows_tile.Tile(work, form(3, 2), threads=(1, 3, 6), groups=2, filter_tiles=1, step=1)
+    tile = rows_plan.RowTile(work, form(3, 2), threads=(1, 3, 6), groups=2, filter_tiles=1, step=1)
     assert (tile.lead, tile.each) == (3, (1, 7, 4))
     assert tile.extent == (1, 43, 56)
     assert tile.pitches == (48, 100, 4328, 4328)  # even columns begin in bank 0, odd ones in bank 16
-    assert (tile.row_taps, tile.filter_weights, tile.filter_pitch) == (4, 12, 12)
+    assert (tile.row_taps, tile.fields()["filter_weights"], tile.fields()["filter_pitch"]) == (4, 12, 12)
     assert tile.blocks == 3 * 2 * 1 * 3 * 3 * 2
-    rows = rows_tile.Tile(
+    rows = rows_plan.RowTile(
         replace(work, taps=(1, 3, 5), strides=(1, 1, 1), pads=(0, 1, 6)), form(0, 1), (1, 2, 3), 2, 1, 1
     )
     assert (rows.lead, rows.row_taps, rows.extent) == (2, 8, (1, 16, 20))
-    assert rows.filter_weights == 3 * 8
-    assert rows.filter_pitch == 4 * 7
+    assert rows.fields()["filter_weights"] == 3 * 8
+    assert rows.fields()["filter_pitch"] == 4 * 7
 
 
 BAND = BandTile(
-    bands_work.Work(
+    BandView(
         dtype="float32", copies=2, channels=20, filters=3, depths=5, planes=1,
-        height=Axis(phases=2, taps=3, kernel=6, positions=31, start=-1, origin=-2),
-        width=Axis(phases=3, taps=5, kernel=13, positions=44, start=-3, origin=-4),
+        height=BandAxis(phases=2, taps=3, kernel=6, positions=31, start=-1, origin=-2),
+        width=BandAxis(phases=3, taps=5, kernel=13, positions=44, start=-3, origin=-4),
         line=False, vectors=4, lines=4,
     ),
-    bands_work.Form(3, 3, 3, 4, 112, 0.9),
+    BandForm(3, 3, 3, 4, 112, 0.9),
     threads=(3, 5),
     jobs=2,
     parts=2,
@@ -101,29 +102,29 @@ def test_a_tile_of_bands() -> None:
     assert BAND.channel_pitch == 4 * 78  # 77 and one more is 6 modulo 8, as 30 threads are
     assert (BAND.row_weights, BAND.channel_weights) == (2 * 12, 2 * 3 * 24)
     assert BAND.plane == 4 * 50  # 45 vectors, and on to the second bank, as there are three phases for eight
-    last = replace(BAND, work=replace(BAND.work, vectors=-4))
+    last = replace(BAND, view=replace(BAND.view, vectors=-4))
     assert last.channel_pitch == 4 * 77
     assert replace(last, jobs=4).channel_pitch == 4 * 77
     assert replace(BAND, jobs=4).channel_pitch == 4 * 77  # a warp has one channel
     assert replace(BAND, threads=(3, 8)).row_pitch == 40  # whole rows of banks: nothing to turn
-    single = replace(BAND.work.width, phases=1)
-    assert replace(BAND, work=replace(BAND.work, width=single)).plane == 4 * 48  # 45, and on to bank 0
+    single = replace(BAND.view.width, phases=1)
+    assert replace(BAND, view=replace(BAND.view, width=single)).plane == 4 * 48  # 45, and on to bank 0
 
 
 def test_a_line_is_folded_into_rows() -> None:
-    flat = Axis(phases=1, taps=1, kernel=1, positions=1, start=0, origin=0)
-    line = replace(BAND, work=replace(BAND.work, height=flat, width=replace(BAND.work.width, positions=444), line=True))
+    flat = BandAxis(phases=1, taps=1, kernel=1, positions=1, start=0, origin=0)
+    line = replace(BAND, view=replace(BAND.view, height=flat, width=replace(BAND.view.width, positions=444), line=True))
     assert (line.fold, line.blocks_by_axis) == (20, (3, 1))  # 23 rows of 20
 
 
 def test_a_tile_of_channels() -> None:
-    work = direct_base.Work(
+    work = direct_base.DirectView(
         dtype="float32", images=2, groups=33, channels=1, filters=2,
         x_extent=(9, 140, 150), y_extent=(3, 31, 23), taps=(2, 5, 3), strides=(3, 4, 6), dilations=(1, 6, 4),
         pads=(1, 2, 3),
     )  # fmt: skip
-    tile = channels_tile.Tile(work, (2, 4, 4), True, vectors=7, rows=2, columns=3, walk=2)
-    rows = channels_tile._OUTPUTS // 4
+    tile = channels_plan.ChannelTile(work, (2, 4, 4), True, vectors=7, rows=2, columns=3, walk=2)
+    rows = channels_plan._OUTPUTS // 4
     assert tile.each == (rows, 4)
     assert (tile.apart, tile.advance) == ((3, 2), 2)  # rows 12 apart share every second tap, columns every third
     assert tile.tiles == (-(-31 // (3 * rows)) * 3, 6)
@@ -132,8 +133,8 @@ def test_a_tile_of_channels() -> None:
     assert tile.blocks == 3 * 2 * tile.blocks_by_axis[2] * 3 * 2
     assert (tile.pitch, tile.step, tile.parts) == (32, 5, 1)
     assert tile.shared_bytes == 4 * 32 * 5 * 3
-    large = replace(tile, work=replace(work, taps=(2, 65, 70)))
-    assert large.step == channels_tile._WEIGHT_BYTES // (4 * 32 * 70)
+    large = replace(tile, view=replace(work, taps=(2, 65, 70)))
+    assert large.step == channels_plan._WEIGHT_BYTES // (4 * 32 * 70)
     assert large.parts == -(-65 // large.step)
     assert large.shared_bytes == 4 * 32 * large.step * 70
     assert replace(tile, form=(0, 1, 4)).apart == (3, 1)
@@ -205,34 +206,34 @@ def lifted(operator: str, x: tuple[int, ...], w: tuple[int, ...], **more: Any) -
 
 def test_bands_of_a_problem_by_hand() -> None:
     one = lifted("conv", (2, 6, 5, 31, 44), (6, 3, 2, 4, 7), group=2, pads=[1, 2, 3, 0, 1, 2])
-    found = bands._work(one)
+    found = bands._view(one)
     assert (found.copies, found.channels, found.filters, found.depths, found.planes) == (4, 3, 3, 5, 2)
-    assert found.height == Axis(phases=1, taps=4, kernel=4, positions=31, start=-2, origin=0)
+    assert found.height == BandAxis(phases=1, taps=4, kernel=4, positions=31, start=-2, origin=0)
     assert found.vectors == 4
     # From 3 before x, which is one after a vector's beginning.
-    assert found.width == Axis(phases=1, taps=7, kernel=7, positions=43 + 1, start=-4, origin=-1)
+    assert found.width == BandAxis(phases=1, taps=7, kernel=7, positions=43 + 1, start=-4, origin=-1)
     assert found.line is False
 
 
 def test_bands_of_a_transposed_problem_by_hand() -> None:
     one = lifted("conv_transpose", (2, 6, 5, 7, 16), (6, 2, 3, 5, 4), strides=[2, 3, 4], pads=[0, 4, 6, 1, 2, 1])
-    found = bands._work(one)  # y (2, 2, 10, 17, 57)
+    found = bands._view(one)  # y (2, 2, 10, 17, 57)
     assert one.y_shape == (2, 2, 10, 17, 57)
     assert (found.copies, found.planes, found.depths) == (2, 2, 10)
     # Of five taps a phase meets two at most. Output -1 would be the first of a position that begins whole strides.
-    assert found.height == Axis(phases=3, taps=2, kernel=5, positions=6, start=0, origin=-1)
-    assert found.width == Axis(phases=4, taps=1, kernel=4, positions=15 + 1, start=0, origin=-2 - 4)
+    assert found.height == BandAxis(phases=3, taps=2, kernel=5, positions=6, start=0, origin=-1)
+    assert found.width == BandAxis(phases=4, taps=1, kernel=4, positions=15 + 1, start=0, origin=-2 - 4)
 
 
 def test_an_axis_alone_is_a_line() -> None:
     strided = lifted("conv_transpose", (2, 6, 21), (6, 2, 5), strides=[3])
-    assert bands._work(strided).line is True
-    assert bands._work(lifted("conv", (2, 6, 21), (2, 6, 5))).line is True
-    assert bands._work(lifted("conv", (2, 6, 1, 21), (2, 6, 1, 5))).line is True
-    assert bands._work(lifted("conv", (2, 6, 2, 21), (2, 6, 1, 5))).line is False
-    assert bands._work(lifted("conv", (2, 6, 2, 21), (2, 6, 2, 5))).line is False
-    assert bands._work(lifted("conv", (2, 6, 1, 21), (2, 6, 2, 5), pads=[1, 0, 0, 0])).line is False
-    assert bands._work(lifted("conv_transpose", (2, 6, 1, 21), (6, 2, 1, 5), strides=[2, 3])).line is True
+    assert bands._view(strided).line is True
+    assert bands._view(lifted("conv", (2, 6, 21), (2, 6, 5))).line is True
+    assert bands._view(lifted("conv", (2, 6, 1, 21), (2, 6, 1, 5))).line is True
+    assert bands._view(lifted("conv", (2, 6, 2, 21), (2, 6, 1, 5))).line is False
+    assert bands._view(lifted("conv", (2, 6, 2, 21), (2, 6, 2, 5))).line is False
+    assert bands._view(lifted("conv", (2, 6, 1, 21), (2, 6, 2, 5), pads=[1, 0, 0, 0])).line is False
+    assert bands._view(lifted("conv_transpose", (2, 6, 1, 21), (6, 2, 1, 5), strides=[2, 3])).line is True
 
 
 @pytest.mark.parametrize(

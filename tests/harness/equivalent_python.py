@@ -123,45 +123,45 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cpu/_gather.py _Job._target: if y.dtype != self.weights.dtype or images > 1 or (products > 1 and (not y.flags.aligned)):  ->  if y.dtype != self.weights.dtype or images >= 1 or (products > 1 and (not y.flags.aligned)):",  # noqa: E501
     ),
     "Registers of a form: as many blocks are resident with one more, or one less.": (
-        "cuda/conv/direct/bands.py module: _DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 112, 0.82))  ->  _DOUBLE_FORMS = (Form(1, 7, 3, 4, 79, 0.76), Form(3, 3, 3, 4, 112, 0.82))",  # noqa: E501
-        "cuda/conv/direct/bands.py module: _DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 112, 0.82))  ->  _DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 111, 0.82))",  # noqa: E501
-        "cuda/conv/direct/bands.py module: _DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 112, 0.82))  ->  _DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 113, 0.82))",  # noqa: E501
-        "cuda/conv/direct/bands.py module: _DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 112, 0.82))  ->  _DOUBLE_FORMS = (Form(1, 7, 3, 4, 81, 0.76), Form(3, 3, 3, 4, 112, 0.82))",  # noqa: E501
-        "cuda/conv/direct/bands.py module: …  3, 2, 2, 112, 0.9), Form(4, 3, 3, 3, 112, 0.93)) …  ->  …  3, 2, 2, 112, 0.9), Form(4, 3, 3, 3, 111, 0.93)) …",  # noqa: E501
-        "cuda/conv/direct/bands.py module: …  3, 2, 2, 112, 0.9), Form(4, 3, 3, 3, 112, 0.93)) …  ->  …  3, 2, 2, 112, 0.9), Form(4, 3, 3, 3, 113, 0.93)) …",  # noqa: E501
-        "cuda/conv/direct/bands.py module: …  3, 3, 3, 96, 0.91), Form(3, 3, 3, 4, 112, 0.92), Form(4, 3, 2, 2, 112, 0.9), For …  ->  …  3, 3, 3, 96, 0.91), Form(3, 3, 3, 4, 111, 0.92), Form(4, 3, 2, 2, 112, 0.9), For …",  # noqa: E501
-        "cuda/conv/direct/bands.py module: …  3, 3, 3, 96, 0.91), Form(3, 3, 3, 4, 112, 0.92), Form(4, 3, 2, 2, 112, 0.9), For …  ->  …  3, 3, 3, 96, 0.91), Form(3, 3, 3, 4, 113, 0.92), Form(4, 3, 2, 2, 112, 0.9), For …",  # noqa: E501
-        "cuda/conv/direct/bands.py module: …  7, 3, 4, 104, 0.89), Form(3, 3, 2, 2, 96, 0.87), Form(3, 3, 3, 3, 96, 0.91), For …  ->  …  7, 3, 4, 104, 0.89), Form(3, 3, 2, 2, 95, 0.87), Form(3, 3, 3, 3, 96, 0.91), For …",  # noqa: E501
-        "cuda/conv/direct/bands.py module: …  7, 3, 4, 104, 0.89), Form(3, 3, 2, 2, 96, 0.87), Form(3, 3, 3, 3, 96, 0.91), For …  ->  …  7, 3, 4, 104, 0.89), Form(3, 3, 2, 2, 97, 0.87), Form(3, 3, 3, 3, 96, 0.91), For …",  # noqa: E501
-        "cuda/conv/direct/bands.py module: …  7, 5, 5, 96, 0.93), Form(1, 7, 3, 4, 104, 0.89), Form(3, 3, 2, 2, 96, 0.87), For …  ->  …  7, 5, 5, 96, 0.93), Form(1, 7, 3, 4, 103, 0.89), Form(3, 3, 2, 2, 96, 0.87), For …",  # noqa: E501
-        "cuda/conv/direct/bands.py module: …  7, 5, 5, 96, 0.93), Form(1, 7, 3, 4, 104, 0.89), Form(3, 3, 2, 2, 96, 0.87), For …  ->  …  7, 5, 5, 96, 0.93), Form(1, 7, 3, 4, 105, 0.89), Form(3, 3, 2, 2, 96, 0.87), For …",  # noqa: E501
-        "cuda/conv/direct/bands.py module: … , 3, 2, 2, 96, 0.87), Form(3, 3, 3, 3, 96, 0.91), Form(3, 3, 3, 4, 112, 0.92), Fo …  ->  … , 3, 2, 2, 96, 0.87), Form(3, 3, 3, 3, 95, 0.91), Form(3, 3, 3, 4, 112, 0.92), Fo …",  # noqa: E501
-        "cuda/conv/direct/bands.py module: … , 3, 2, 2, 96, 0.87), Form(3, 3, 3, 3, 96, 0.91), Form(3, 3, 3, 4, 112, 0.92), Fo …  ->  … , 3, 2, 2, 96, 0.87), Form(3, 3, 3, 3, 97, 0.91), Form(3, 3, 3, 4, 112, 0.92), Fo …",  # noqa: E501
-        "cuda/conv/direct/bands.py module: … , 7, 3, 3, 80, 0.86), Form(1, 7, 5, 5, 96, 0.93), Form(1, 7, 3, 4, 104, 0.89), Fo …  ->  … , 7, 3, 3, 80, 0.86), Form(1, 7, 5, 5, 95, 0.93), Form(1, 7, 3, 4, 104, 0.89), Fo …",  # noqa: E501
-        "cuda/conv/direct/bands.py module: … , 7, 3, 3, 80, 0.86), Form(1, 7, 5, 5, 96, 0.93), Form(1, 7, 3, 4, 104, 0.89), Fo …  ->  … , 7, 3, 3, 80, 0.86), Form(1, 7, 5, 5, 97, 0.93), Form(1, 7, 3, 4, 104, 0.89), Fo …",  # noqa: E501
-        "cuda/conv/direct/bands.py module: … 3, 3, 4, 112, 0.92), Form(4, 3, 2, 2, 112, 0.9), Form(4, 3, 3, 3, 112, 0.93)) …  ->  … 3, 3, 4, 112, 0.92), Form(4, 3, 2, 2, 111, 0.9), Form(4, 3, 3, 3, 112, 0.93)) …",  # noqa: E501
-        "cuda/conv/direct/bands.py module: … 3, 3, 4, 112, 0.92), Form(4, 3, 2, 2, 112, 0.9), Form(4, 3, 3, 3, 112, 0.93)) …  ->  … 3, 3, 4, 112, 0.92), Form(4, 3, 2, 2, 113, 0.9), Form(4, 3, 3, 3, 112, 0.93)) …",  # noqa: E501
-        "cuda/conv/direct/bands.py module: … _FORMS = (Form(1, 7, 3, 3, 80, 0.86), Form(1, 7, 5, 5, 96, 0.93), For …  ->  … _FORMS = (Form(1, 7, 3, 3, 79, 0.86), Form(1, 7, 5, 5, 96, 0.93), For …",  # noqa: E501
-        "cuda/conv/direct/bands.py module: … _FORMS = (Form(1, 7, 3, 3, 80, 0.86), Form(1, 7, 5, 5, 96, 0.93), For …  ->  … _FORMS = (Form(1, 7, 3, 3, 81, 0.86), Form(1, 7, 5, 5, 96, 0.93), For …",  # noqa: E501
-        "cuda/conv/direct/base.py module: …  0.15), Form(GROUPED, 3, 3, 1, False, 128, 0.91), Form(GROUPED, 3, 3, 2, False, 1 …  ->  …  0.15), Form(GROUPED, 3, 3, 1, False, 127, 0.91), Form(GROUPED, 3, 3, 2, False, 1 …",  # noqa: E501
-        "cuda/conv/direct/base.py module: …  0.91), Form(GROUPED, 3, 3, 2, False, 128, 0.88), Form(GROUPED, 1, 0, 0, False, 8 …  ->  …  0.91), Form(GROUPED, 3, 3, 2, False, 127, 0.88), Form(GROUPED, 1, 0, 0, False, 8 …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … , 0.88), Form(GROUPED, 1, 0, 0, False, 80, 0.38)) …  ->  … , 0.88), Form(GROUPED, 1, 0, 0, False, 81, 0.38)) …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … , 112, 0.85), Form(1, 7, 7, 1, False, 128, 0.95), Form(1, 7, 7, 2, False, 128, 0. …  ->  … , 112, 0.85), Form(1, 7, 7, 1, False, 127, 0.95), Form(1, 7, 7, 2, False, 128, 0. …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … , 128, 0.95), Form(1, 7, 7, 2, False, 128, 0.91), Form(1, 7, 0, 1, False, 96, 0.6 …  ->  … , 128, 0.95), Form(1, 7, 7, 2, False, 127, 0.91), Form(1, 7, 0, 1, False, 96, 0.6 …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … 8, 0.88), Form(GROUPED, 1, 0, 0, False, 80, 0.38)) …  ->  … 8, 0.88), Form(GROUPED, 1, 0, 0, False, 79, 0.38)) …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … FORMS = (Form(1, 7, 3, 1, False, 72, 0.84), Form(1, 7, 3, 2, False, 96, 0.7 …  ->  … FORMS = (Form(1, 7, 3, 1, False, 71, 0.84), Form(1, 7, 3, 2, False, 96, 0.7 …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … FORMS = (Form(1, 7, 3, 1, False, 72, 0.84), Form(1, 7, 3, 2, False, 96, 0.7 …  ->  … FORMS = (Form(1, 7, 3, 1, False, 73, 0.84), Form(1, 7, 3, 2, False, 96, 0.7 …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … e, 128, 0.91), Form(1, 7, 0, 1, False, 96, 0.69), Form(1, 8, 0, 1, True, 96, 0.77 …  ->  … e, 128, 0.91), Form(1, 7, 0, 1, False, 95, 0.69), Form(1, 8, 0, 1, True, 96, 0.77 …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … e, 128, 0.91), Form(1, 7, 0, 1, False, 96, 0.69), Form(1, 8, 0, 1, True, 96, 0.77 …  ->  … e, 128, 0.91), Form(1, 7, 0, 1, False, 97, 0.69), Form(1, 8, 0, 1, True, 96, 0.77 …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … e, 96, 0.92), Form(1, 7, 5, 2, False, 112, 0.85), Form(1, 7, 7, 1, False, 128, 0. …  ->  … e, 96, 0.92), Form(1, 7, 5, 2, False, 111, 0.85), Form(1, 7, 7, 1, False, 128, 0. …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … e, 96, 0.92), Form(1, 7, 5, 2, False, 112, 0.85), Form(1, 7, 7, 1, False, 128, 0. …  ->  … e, 96, 0.92), Form(1, 7, 5, 2, False, 113, 0.85), Form(1, 7, 7, 1, False, 128, 0. …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … lse, 96, 0.69), Form(1, 8, 0, 1, True, 96, 0.77), Form(1, 1, 0, 0, False, 64, 0.1 …  ->  … lse, 96, 0.69), Form(1, 8, 0, 1, True, 95, 0.77), Form(1, 1, 0, 0, False, 64, 0.1 …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … lse, 96, 0.69), Form(1, 8, 0, 1, True, 96, 0.77), Form(1, 1, 0, 0, False, 64, 0.1 …  ->  … lse, 96, 0.69), Form(1, 8, 0, 1, True, 97, 0.77), Form(1, 1, 0, 0, False, 64, 0.1 …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … se, 72, 0.84), Form(1, 7, 3, 2, False, 96, 0.72), Form(1, 7, 5, 1, False, 96, 0.9 …  ->  … se, 72, 0.84), Form(1, 7, 3, 2, False, 95, 0.72), Form(1, 7, 5, 1, False, 96, 0.9 …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … se, 72, 0.84), Form(1, 7, 3, 2, False, 96, 0.72), Form(1, 7, 5, 1, False, 96, 0.9 …  ->  … se, 72, 0.84), Form(1, 7, 3, 2, False, 97, 0.72), Form(1, 7, 5, 1, False, 96, 0.9 …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … se, 96, 0.72), Form(1, 7, 5, 1, False, 96, 0.92), Form(1, 7, 5, 2, False, 112, 0. …  ->  … se, 96, 0.72), Form(1, 7, 5, 1, False, 95, 0.92), Form(1, 7, 5, 2, False, 112, 0. …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … se, 96, 0.72), Form(1, 7, 5, 1, False, 96, 0.92), Form(1, 7, 5, 2, False, 112, 0. …  ->  … se, 96, 0.72), Form(1, 7, 5, 1, False, 97, 0.92), Form(1, 7, 5, 2, False, 112, 0. …",  # noqa: E501
-        "cuda/conv/direct/base.py module: … ue, 96, 0.77), Form(1, 1, 0, 0, False, 64, 0.15), Form(GROUPED, 3, 3, 1, False, 1 …  ->  … ue, 96, 0.77), Form(1, 1, 0, 0, False, 63, 0.15), Form(GROUPED, 3, 3, 1, False, 1 …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: _DOUBLE_FORMS = (BandForm(1, 7, 3, 4, 80, 0.76), BandForm(3, 3, 3, 4, 112, 0.82))  ->  _DOUBLE_FORMS = (BandForm(1, 7, 3, 4, 79, 0.76), BandForm(3, 3, 3, 4, 112, 0.82))",  # noqa: E501
+        "cuda/conv/direct/bands.py module: _DOUBLE_FORMS = (BandForm(1, 7, 3, 4, 80, 0.76), BandForm(3, 3, 3, 4, 112, 0.82))  ->  _DOUBLE_FORMS = (BandForm(1, 7, 3, 4, 80, 0.76), BandForm(3, 3, 3, 4, 111, 0.82))",  # noqa: E501
+        "cuda/conv/direct/bands.py module: _DOUBLE_FORMS = (BandForm(1, 7, 3, 4, 80, 0.76), BandForm(3, 3, 3, 4, 112, 0.82))  ->  _DOUBLE_FORMS = (BandForm(1, 7, 3, 4, 80, 0.76), BandForm(3, 3, 3, 4, 113, 0.82))",  # noqa: E501
+        "cuda/conv/direct/bands.py module: _DOUBLE_FORMS = (BandForm(1, 7, 3, 4, 80, 0.76), BandForm(3, 3, 3, 4, 112, 0.82))  ->  _DOUBLE_FORMS = (BandForm(1, 7, 3, 4, 81, 0.76), BandForm(3, 3, 3, 4, 112, 0.82))",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … 2, 2, 112, 0.9), BandForm(4, 3, 3, 3, 112, 0.93)) …  ->  … 2, 2, 112, 0.9), BandForm(4, 3, 3, 3, 111, 0.93)) …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … 2, 2, 112, 0.9), BandForm(4, 3, 3, 3, 112, 0.93)) …  ->  … 2, 2, 112, 0.9), BandForm(4, 3, 3, 3, 113, 0.93)) …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … 3, 3, 96, 0.91), BandForm(3, 3, 3, 4, 112, 0.92), BandForm(4, 3, 2, 2, 112, 0.9), …  ->  … 3, 3, 96, 0.91), BandForm(3, 3, 3, 4, 111, 0.92), BandForm(4, 3, 2, 2, 112, 0.9), …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … 3, 3, 96, 0.91), BandForm(3, 3, 3, 4, 112, 0.92), BandForm(4, 3, 2, 2, 112, 0.9), …  ->  … 3, 3, 96, 0.91), BandForm(3, 3, 3, 4, 113, 0.92), BandForm(4, 3, 2, 2, 112, 0.9), …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … 3, 4, 104, 0.89), BandForm(3, 3, 2, 2, 96, 0.87), BandForm(3, 3, 3, 3, 96, 0.91), …  ->  … 3, 4, 104, 0.89), BandForm(3, 3, 2, 2, 95, 0.87), BandForm(3, 3, 3, 3, 96, 0.91), …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … 3, 4, 104, 0.89), BandForm(3, 3, 2, 2, 96, 0.87), BandForm(3, 3, 3, 3, 96, 0.91), …  ->  … 3, 4, 104, 0.89), BandForm(3, 3, 2, 2, 97, 0.87), BandForm(3, 3, 3, 3, 96, 0.91), …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … 5, 5, 96, 0.93), BandForm(1, 7, 3, 4, 104, 0.89), BandForm(3, 3, 2, 2, 96, 0.87), …  ->  … 5, 5, 96, 0.93), BandForm(1, 7, 3, 4, 103, 0.89), BandForm(3, 3, 2, 2, 96, 0.87), …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … 5, 5, 96, 0.93), BandForm(1, 7, 3, 4, 104, 0.89), BandForm(3, 3, 2, 2, 96, 0.87), …  ->  … 5, 5, 96, 0.93), BandForm(1, 7, 3, 4, 105, 0.89), BandForm(3, 3, 2, 2, 96, 0.87), …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: …  2, 2, 96, 0.87), BandForm(3, 3, 3, 3, 96, 0.91), BandForm(3, 3, 3, 4, 112, 0.92) …  ->  …  2, 2, 96, 0.87), BandForm(3, 3, 3, 3, 95, 0.91), BandForm(3, 3, 3, 4, 112, 0.92) …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: …  2, 2, 96, 0.87), BandForm(3, 3, 3, 3, 96, 0.91), BandForm(3, 3, 3, 4, 112, 0.92) …  ->  …  2, 2, 96, 0.87), BandForm(3, 3, 3, 3, 97, 0.91), BandForm(3, 3, 3, 4, 112, 0.92) …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: …  3, 3, 80, 0.86), BandForm(1, 7, 5, 5, 96, 0.93), BandForm(1, 7, 3, 4, 104, 0.89) …  ->  …  3, 3, 80, 0.86), BandForm(1, 7, 5, 5, 95, 0.93), BandForm(1, 7, 3, 4, 104, 0.89) …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: …  3, 3, 80, 0.86), BandForm(1, 7, 5, 5, 96, 0.93), BandForm(1, 7, 3, 4, 104, 0.89) …  ->  …  3, 3, 80, 0.86), BandForm(1, 7, 5, 5, 97, 0.93), BandForm(1, 7, 3, 4, 104, 0.89) …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … , 4, 112, 0.92), BandForm(4, 3, 2, 2, 112, 0.9), BandForm(4, 3, 3, 3, 112, 0.93)) …  ->  … , 4, 112, 0.92), BandForm(4, 3, 2, 2, 111, 0.9), BandForm(4, 3, 3, 3, 112, 0.93)) …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … , 4, 112, 0.92), BandForm(4, 3, 2, 2, 112, 0.9), BandForm(4, 3, 3, 3, 112, 0.93)) …  ->  … , 4, 112, 0.92), BandForm(4, 3, 2, 2, 113, 0.9), BandForm(4, 3, 3, 3, 112, 0.93)) …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … _FORMS = (BandForm(1, 7, 3, 3, 80, 0.86), BandForm(1, 7, 5, 5, 96, 0.93), …  ->  … _FORMS = (BandForm(1, 7, 3, 3, 79, 0.86), BandForm(1, 7, 5, 5, 96, 0.93), …",  # noqa: E501
+        "cuda/conv/direct/bands.py module: … _FORMS = (BandForm(1, 7, 3, 3, 80, 0.86), BandForm(1, 7, 5, 5, 96, 0.93), …  ->  … _FORMS = (BandForm(1, 7, 3, 3, 81, 0.86), BandForm(1, 7, 5, 5, 96, 0.93), …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: … 15), RowForm(GROUPED, 3, 3, 1, False, 128, 0.91), RowForm(GROUPED, 3, 3, 2, False …  ->  … 15), RowForm(GROUPED, 3, 3, 1, False, 127, 0.91), RowForm(GROUPED, 3, 3, 2, False …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: … 91), RowForm(GROUPED, 3, 3, 2, False, 128, 0.88), RowForm(GROUPED, 1, 0, 0, False …  ->  … 91), RowForm(GROUPED, 3, 3, 2, False, 127, 0.88), RowForm(GROUPED, 1, 0, 0, False …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: … .88), RowForm(GROUPED, 1, 0, 0, False, 80, 0.38)) …  ->  … .88), RowForm(GROUPED, 1, 0, 0, False, 81, 0.38)) …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: … 12, 0.85), RowForm(1, 7, 7, 1, False, 128, 0.95), RowForm(1, 7, 7, 2, False, 128, …  ->  … 12, 0.85), RowForm(1, 7, 7, 1, False, 127, 0.95), RowForm(1, 7, 7, 2, False, 128, …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: … 28, 0.95), RowForm(1, 7, 7, 2, False, 128, 0.91), RowForm(1, 7, 0, 1, False, 96,  …  ->  … 28, 0.95), RowForm(1, 7, 7, 2, False, 127, 0.91), RowForm(1, 7, 0, 1, False, 96,  …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: … 0.88), RowForm(GROUPED, 1, 0, 0, False, 80, 0.38)) …  ->  … 0.88), RowForm(GROUPED, 1, 0, 0, False, 79, 0.38)) …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: … FORMS = (RowForm(1, 7, 3, 1, False, 72, 0.84), RowForm(1, 7, 3, 2, False, 96,  …  ->  … FORMS = (RowForm(1, 7, 3, 1, False, 71, 0.84), RowForm(1, 7, 3, 2, False, 96,  …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: … FORMS = (RowForm(1, 7, 3, 1, False, 72, 0.84), RowForm(1, 7, 3, 2, False, 96,  …  ->  … FORMS = (RowForm(1, 7, 3, 1, False, 73, 0.84), RowForm(1, 7, 3, 2, False, 96,  …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: … 128, 0.91), RowForm(1, 7, 0, 1, False, 96, 0.69), RowForm(1, 8, 0, 1, True, 96, 0 …  ->  … 128, 0.91), RowForm(1, 7, 0, 1, False, 95, 0.69), RowForm(1, 8, 0, 1, True, 96, 0 …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: … 128, 0.91), RowForm(1, 7, 0, 1, False, 96, 0.69), RowForm(1, 8, 0, 1, True, 96, 0 …  ->  … 128, 0.91), RowForm(1, 7, 0, 1, False, 97, 0.69), RowForm(1, 8, 0, 1, True, 96, 0 …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: … 96, 0.92), RowForm(1, 7, 5, 2, False, 112, 0.85), RowForm(1, 7, 7, 1, False, 128, …  ->  … 96, 0.92), RowForm(1, 7, 5, 2, False, 111, 0.85), RowForm(1, 7, 7, 1, False, 128, …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: … 96, 0.92), RowForm(1, 7, 5, 2, False, 112, 0.85), RowForm(1, 7, 7, 1, False, 128, …  ->  … 96, 0.92), RowForm(1, 7, 5, 2, False, 113, 0.85), RowForm(1, 7, 7, 1, False, 128, …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: … , 96, 0.69), RowForm(1, 8, 0, 1, True, 96, 0.77), RowForm(1, 1, 0, 0, False, 64,  …  ->  … , 96, 0.69), RowForm(1, 8, 0, 1, True, 95, 0.77), RowForm(1, 1, 0, 0, False, 64,  …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: … , 96, 0.69), RowForm(1, 8, 0, 1, True, 96, 0.77), RowForm(1, 1, 0, 0, False, 64,  …  ->  … , 96, 0.69), RowForm(1, 8, 0, 1, True, 97, 0.77), RowForm(1, 1, 0, 0, False, 64,  …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: …  72, 0.84), RowForm(1, 7, 3, 2, False, 96, 0.72), RowForm(1, 7, 5, 1, False, 96,  …  ->  …  72, 0.84), RowForm(1, 7, 3, 2, False, 95, 0.72), RowForm(1, 7, 5, 1, False, 96,  …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: …  72, 0.84), RowForm(1, 7, 3, 2, False, 96, 0.72), RowForm(1, 7, 5, 1, False, 96,  …  ->  …  72, 0.84), RowForm(1, 7, 3, 2, False, 97, 0.72), RowForm(1, 7, 5, 1, False, 96,  …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: …  96, 0.72), RowForm(1, 7, 5, 1, False, 96, 0.92), RowForm(1, 7, 5, 2, False, 112, …  ->  …  96, 0.72), RowForm(1, 7, 5, 1, False, 95, 0.92), RowForm(1, 7, 5, 2, False, 112, …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: …  96, 0.72), RowForm(1, 7, 5, 1, False, 96, 0.92), RowForm(1, 7, 5, 2, False, 112, …  ->  …  96, 0.72), RowForm(1, 7, 5, 1, False, 97, 0.92), RowForm(1, 7, 5, 2, False, 112, …",  # noqa: E501
+        "cuda/conv/direct/rows.py module: …  96, 0.77), RowForm(1, 1, 0, 0, False, 64, 0.15), RowForm(GROUPED, 3, 3, 1, False …  ->  …  96, 0.77), RowForm(1, 1, 0, 0, False, 63, 0.15), RowForm(GROUPED, 3, 3, 1, False …",  # noqa: E501
     ),
     "Kernels are packed in another order: another size, the same kernels.": (
         "cli/compile.py _pack: chosen = sorted(chosen, key=lambda one: (one[0].source, one[0].name, one[1]))  ->  chosen = sorted(chosen, key=lambda one: (one[0].source, one[0].name, one[0]))",  # noqa: E501
@@ -219,14 +219,14 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/conv/direct/bands_tile.py best",
         "cuda/conv/direct/bands_tile.py _teams",
         "cuda/conv/direct/bands_tile.py _counts",
-        "cuda/conv/direct/channels_tile.py best",
-        "cuda/conv/direct/channels_tile.py _blocks",
-        "cuda/conv/direct/channels_tile.py _shares",
-        "cuda/conv/direct/rows_tile.py best",
-        "cuda/conv/direct/rows_tile.py _shares",
-        "cuda/conv/direct/rows_tile.py _threads",
-        "cuda/conv/direct/rows_tile.py _counts",
-        "cuda/conv/direct/rows_tile.py _each",
+        "cuda/conv/direct/channels.py best",
+        "cuda/conv/direct/channels.py _blocks",
+        "cuda/conv/direct/channels.py _shares",
+        "cuda/conv/direct/rows.py best",
+        "cuda/conv/direct/rows.py _shares",
+        "cuda/conv/direct/rows.py _threads",
+        "cuda/conv/direct/base.py even_shares",
+        "cuda/conv/direct/rows.py _outputs_of_thread",
         "cuda/conv/gemm/grouped_tile.py best",
         "cuda/conv/gemm/grouped_tile.py _parts",
         "cuda/conv/gemm/grouped_tile.py _shapes",
@@ -245,13 +245,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
     ),
     "Sizes that are tried, and how much each multiprocessor should have to do: those that fit cover all outputs.": (
         "cuda/conv/direct/bands_tile.py module: _STEPS",
-        "cuda/conv/direct/channels_tile.py module: _OUTPUTS",
-        "cuda/conv/direct/channels_tile.py module: _VECTORS",
-        "cuda/conv/direct/channels_tile.py module: _WEIGHT_BYTES",
+        "cuda/conv/direct/channels.py module: _OUTPUTS",
+        "cuda/conv/direct/channels.py module: _VECTORS",
+        "cuda/conv/direct/channels.py module: _WEIGHT_BYTES",
         "cuda/conv/direct/transpose.py module: _WALKS",
         "cuda/conv/direct/transpose.py module: _WANTED",
-        "cuda/conv/direct/rows_tile.py module: _RESIDENT",
-        "cuda/conv/direct/rows_tile.py module: _STEPS",
+        "cuda/conv/direct/rows.py module: _RESIDENT",
+        "cuda/conv/direct/rows.py module: _STEPS",
         "cuda/conv/gemm/grouped_tile.py module: _PARTS",
         "cuda/conv/gemm/grouped_tile.py module: _TRIED",
         "cuda/pool/channels.py module: _LONG_WALK, _SHORT_WALK",
@@ -339,15 +339,15 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
             "_BANK_BYTES // self.word",
             "_BANK_BYTES // self.word // self.vector",
             "16 // self.word",
-            "16 // dtypes.sums(work.dtype).itemsize",
+            "16 // dtypes.sums(view.dtype).itemsize",
         ),
         "cuda/conv/wgmma/channels_last.py": ("_VECTOR // problem.itemsize",),
-        "cuda/conv/direct/channels_tile.py": ("16 // self.word", "16 // dtypes.sums(problem.dtype).itemsize"),
-        "cuda/conv/direct/rows_tile.py": (
+        "cuda/conv/direct/channels.py": ("16 // self.word", "16 // dtypes.sums(problem.dtype).itemsize"),
+        "cuda/conv/direct/rows.py": (
             "16 // self.word",
             "128 // self.word",
             "128 // self.word // self.unit",
-            "16 // dtypes.sums(work.dtype).itemsize",
+            "16 // dtypes.sums(view.dtype).itemsize",
         ),
         "cuda/conv/gemm/ffma.py": ("16 // dtypes.sums(problem.dtype).itemsize",),
         "cuda/conv/gemm/matrix.py": ("_CHUNK // problem.itemsize", "_SLICE // problem.itemsize"),
@@ -372,8 +372,8 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "Tiles are made of whole fragments, of whole tiles of warps and threads, and of whole runs.": {
-        "cuda/conv/direct/channels_tile.py": ("_OUTPUTS // self.form[2]",),
-        "cuda/conv/direct/rows_tile.py": ("THREADS // 8",),
+        "cuda/conv/direct/channels.py": ("_OUTPUTS // self.form[2]",),
+        "cuda/conv/direct/rows.py": ("THREADS // 8",),
         "cuda/conv/gemm/ffma.py": ("self.block_m // self.thread_m", "self.block_n // self.thread_n"),
         "cuda/conv/gemm/grouped_work.py": ("self.depths * self.form.block_m // 16",),
         "cuda/conv/gemm/matrix.py": ("self.block_m // self.warp_m", "self.block_n // self.warp_n"),
@@ -402,7 +402,7 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
             "self.extent[0] * self.row_pitch // self.vector",
             "prod(self.positions) // self.vector",
         ),
-        "cuda/conv/direct/rows_tile.py": ("rows * row // unit", "self.extent[0] * self.inner_pitches[2] // self.unit"),
+        "cuda/conv/direct/rows.py": ("rows * row // unit", "self.extent[0] * self.inner_pitches[2] // self.unit"),
         "cuda/pool/channels.py": ("channels // count", "channels // vector(problem)"),
         "cuda/pool/tiles.py": ("whole_vectors(tile.lines.columns, vector) // vector",),
     },
@@ -415,10 +415,10 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
         "cuda/conv/wgmma/sources.py": ("source.all_x_channels // problem.group",),
     },
     "A common divisor divides, and so does what was asked first whether it does.": {
-        "cuda/conv/direct/channels.py": ("work.strides[2] // gcd(work.strides[2], work.dilations[2])",),
-        "cuda/conv/direct/channels_tile.py": (
+        "cuda/conv/direct/channels.py": (
+            "view.strides[2] // gcd(view.strides[2], view.dilations[2])",
             "d // gcd(s, d)",
-            "self.work.strides[1] // gcd(self.work.strides[1], self.work.dilations[1])",
+            "self.view.strides[1] // gcd(self.view.strides[1], self.view.dilations[1])",
         ),
         "cuda/conv/problem.py": ("stride // gcd(stride, d)",),
         "cuda/conv/gemm/base.py": ("dilation // common", "stride // common"),

@@ -7,11 +7,11 @@ import pytest
 from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.conv.direct import bands, channels_tile, few, transpose
-from gpuconv.cuda.conv.direct import base as direct_base
+from gpuconv.cuda.conv.direct import bands, few, transpose
 from gpuconv.cuda.conv.direct import channels as channels_plan
 from gpuconv.cuda.conv.direct import rows as direct_plan
-from gpuconv.cuda.conv.direct.base import Form
+from gpuconv.cuda.conv.direct import rows as rows_plan
+from gpuconv.cuda.conv.direct.rows import RowForm
 from gpuconv.cuda.conv.gemm import depth_to_space, ffma, interleaved, pointwise
 from gpuconv.cuda.conv.gemm.ffma import Tile
 from gpuconv.cuda.plan.numbers import RANK
@@ -27,7 +27,7 @@ from tests.harness.machine_code import code
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
 pytestmark = pytest.mark.sampled(3)
-over_direct_forms = pytest.mark.parametrize("form", direct_base.FORMS, ids=direct_forms.title)
+over_direct_forms = pytest.mark.parametrize("form", rows_plan.FORMS, ids=direct_forms.title)
 OPERATORS = ("conv", "conv_transpose")
 FORMS = [
     (dtype, tile, uniform)
@@ -136,15 +136,15 @@ def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(
     """The main loop makes all outputs of a thread from one row of x."""
     entry = dtypes.entry(dtype)
     vector = 16 // dtypes.entry(entry.accumulator).itemsize
-    for stride, taps, columns in channels_tile.FORMS:
+    for stride, taps, columns in channels_plan.FORMS:
         body = code(channels_plan.variant(dtype, (stride, taps, columns)))
         loop = sass.main_loop(body)
         rows, window = 16 // columns, (columns - 1) * max(stride, 1) + taps
         assert sass.multiplications(body, loop) == 16 * vector * taps
         load = {8: "LDG.E.64", 16: "LDG.E.128"}[vector * entry.itemsize]
         assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: window}
-        others = channels_tile._ROW * rows + channels_tile._TAP * rows * taps
-        planned = 16 * vector * taps + channels_tile._INPUT[dtype] * window + others
+        others = channels_plan._ROW * rows + channels_plan._TAP * rows * taps
+        planned = 16 * vector * taps + channels_plan._INPUT[dtype] * window + others
         assert len(loop) == pytest.approx(planned, rel=0.1)
 
 
@@ -271,7 +271,7 @@ def test_max_pool_loads_vectors_of_channels_three_at_a_time(dtype: str, indices:
 # ---------------------------------------------------------------- the direct sum
 
 
-def direct(form: Form, dtype: str = "float32") -> tuple[list[Instruction], range]:
+def direct(form: RowForm, dtype: str = "float32") -> tuple[list[Instruction], range]:
     """The code of one form, and its main loop."""
     body = code(direct_plan.variant(dtype, form))
     return body, sass.main_loop(body)
@@ -280,7 +280,7 @@ def direct(form: Form, dtype: str = "float32") -> tuple[list[Instruction], range
 @needs_nvrtc
 @needs_disassembler
 @over_direct_forms
-def test_direct_forms_are_as_efficient_as_the_plan_takes_them_to_be(form: Form) -> None:
+def test_direct_forms_are_as_efficient_as_the_plan_takes_them_to_be(form: RowForm) -> None:
     body, loop = direct(form)
     assert sass.multiplications(body, loop) / len(loop) == pytest.approx(form.efficiency, abs=0.04)
 
@@ -289,7 +289,7 @@ def test_direct_forms_are_as_efficient_as_the_plan_takes_them_to_be(form: Form) 
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 @over_direct_forms
-def test_unrolled_sums_read_every_vector_of_inputs_once(form: Form, dtype: str) -> None:
+def test_unrolled_sums_read_every_vector_of_inputs_once(form: RowForm, dtype: str) -> None:
     body, loop = direct(form, dtype)
     if form.kernel:
         vector = 16 // dtypes.entry(dtypes.entry(dtype).accumulator).itemsize
@@ -307,7 +307,7 @@ def test_unrolled_sums_read_every_vector_of_inputs_once(form: Form, dtype: str) 
 @needs_nvrtc
 @needs_disassembler
 def test_most_of_a_7x7_sum_multiplies() -> None:
-    body, loop = direct(next(form for form in direct_base.FORMS if (form.kernel, form.stride) == (7, 1)))
+    body, loop = direct(next(form for form in rows_plan.FORMS if (form.kernel, form.stride) == (7, 1)))
     assert sass.multiplications(body, loop) / len(loop) >= 0.9
 
 
@@ -315,7 +315,7 @@ def test_most_of_a_7x7_sum_multiplies() -> None:
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 @over_direct_forms
-def test_rows_are_loaded_and_stored_in_vectors_where_they_consist_of_them(form: Form, dtype: str) -> None:
+def test_rows_are_loaded_and_stored_in_vectors_where_they_consist_of_them(form: RowForm, dtype: str) -> None:
     body, _ = direct(form, dtype)
     loads = sass.names(body, range(len(body)), "LDG")
     stores = sass.names(body, range(len(body)), "STG")
