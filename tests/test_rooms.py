@@ -28,7 +28,7 @@ WAYS = {
 APART = ("onnx", "dask", "compat", "cli")  # the core does not know them
 
 # The parts of a folder that all its families share, and the file that lists them.
-SHARED = {"base", "families", "fragments", "general", "layout", "problem", "structs"}
+SHARED = {"base", "families", "fragments", "general", "problem", "runs", "structs"}
 MORE = ("_tile", "_work", "_cost")  # further files of one family
 NEIGHBOURS = {
     "conv.gemm.depth_to_space -> conv.gemm.ffma": "multiplies as it does, and packs weights so",
@@ -44,7 +44,6 @@ NEIGHBOURS = {
     "conv.gemm.split -> conv.gemm.mma": "shares out its tiles",
     "conv.gemm.stem -> conv.gemm.ffma": "packs weights as it does",
     "conv.wgmma -> conv.gemm.mma": "refuses what tensor cores do",
-    "pool.patches -> pool.channels": "reads the same vectors",
 }
 
 

@@ -27,7 +27,7 @@ struct PatchPoolParams {
     int channels, tile_rows, tile_columns, x_rows;
     int lines_at, places_at;       // bytes of shared memory before these
     int step[2];                   // see pool/runs.cuh; down and along
-    Divider<int> channel_tiles, column_tiles, bands, depths, depth_dilation, steps[2];
+    Divider<int> channel_tiles, column_tiles, row_tiles, depths, depth_dilation, steps[2];
     Divider<int> vectors, x_columns, line, down, along;   // of a patch; pixels of x side by side, of a line; runs
 };
 
@@ -59,7 +59,7 @@ template <int VECTOR, class T> __device__ __forceinline__ Patch<T> stand(const P
     Patch<T> patch;
     int tile, row, column, depth;
     int above = p.channel_tiles.split(int(blockIdx.x), tile);
-    above = p.bands.split(p.column_tiles.split(above, column), row);
+    above = p.row_tiles.split(p.column_tiles.split(above, column), row);
     const int image = p.depths.split(above, depth);
     patch.channel = tile * int(p.vectors.divisor) * VECTOR;
     patch.vectors = min(int(p.vectors.divisor), (p.channels - patch.channel) / VECTOR);

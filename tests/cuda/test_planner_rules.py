@@ -22,7 +22,7 @@ from gpuconv.cuda.plan import limits
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.pool import patches
 from gpuconv.cuda.pool import problem as pool_problem
-from gpuconv.cuda.pool.layout import Runs
+from gpuconv.cuda.pool.runs import Runs
 from gpuconv.rules import geometry as geometries
 from tests.cuda.conv.gemm.test_ffma import fields
 from tests.cuda.conv.wgmma.test_family import problem
@@ -347,16 +347,17 @@ def test_a_direct_tile_by_hand() -> None:
     assert (flat.fields()["spread_row"], flat.fields()["spread_column"]) == (0, 5)
 
 
-def laid_out(one: pool_problem.Problem, vectors: int, rows: int, columns: int) -> patches._Tile:
-    lines = (patches._line(one, axis, outputs) for axis, outputs in ((1, rows), (2, columns)))
-    return patches._laid_out(patches._Kept.of(one), vectors, *lines)
+def laid_out(problem: pool_problem.PoolProblem, vectors: int, rows: int, columns: int) -> patches.PatchTile:
+    pixels = pool_problem.view_of(problem)
+    lines = (patches._line(axis, outputs) for axis, outputs in ((pixels.height, rows), (pixels.width, columns)))
+    return patches._laid_out(patches._Kept.of(problem, pixels), vectors, *lines)
 
 
 def test_a_patch_of_a_pool_by_hand() -> None:
     one = made((1, 8, 5, 9, 11), last=True, kernel_shape=[3, 3, 2], strides=[1, 2, 3], dilations=[3, 2, 1],
                pads=[3, 0, 0, 3, 0, 0])  # fmt: skip
     tile = laid_out(one, vectors=1, rows=2, columns=4)
-    assert tile == patches._Tile(
+    assert tile == patches.PatchTile(
         vectors=1,
         rows=2,
         columns=4,

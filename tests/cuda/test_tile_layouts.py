@@ -19,11 +19,13 @@ from gpuconv.cuda.conv.gemm.grouped_tile import Tile as GroupedTile
 from gpuconv.cuda.conv.gemm.grouped_work import Work as GroupedWork
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import numbers
-from gpuconv.cuda.pool import layout
-from gpuconv.cuda.pool.layout import Fetched, Lines, Results, Runs
-from gpuconv.cuda.pool.problem import Rows
+from gpuconv.cuda.pool import runs, tiles
+from gpuconv.cuda.pool.problem import Axis, PoolView
+from gpuconv.cuda.pool.runs import Runs
+from gpuconv.cuda.pool.tiles import Fetched, Lines, Results
 from gpuconv.cuda.weight_grad import tiles_cost
 from tests.cuda.conv.wgmma.test_family import problem
+from tests.harness.pool_views import changed
 
 
 def test_numbers_are_rounded_up_to_banks() -> None:
@@ -141,60 +143,63 @@ def test_a_tile_of_channels() -> None:
 
 
 # Windows of three taps along each axis, with their gaps of 5, 7 and 9 elements.
-ROWS = Rows(
-    x_extent=(3, 19, 37), y_extent=(4, 8, 11), kernel=(5, 7, 9), stride=(1, 2, 3), dilation=(2, 3, 4), pad=(3, 1, 2),
-    x_strides=(12000, 2400, 800, 40), y_strides=(3520, 352, 88, 11), indices_strides=(0, 0, 0, 0), images=2, channels=5,
-)  # fmt: skip
+ROWS = PoolView(
+    image=Axis(2, 2, stride=1, pad=0, reach=1, dilation=1, x=12000, y=3520),
+    channel=Axis(5, 5, stride=1, pad=0, reach=1, dilation=1, x=2400, y=352),
+    depth=Axis(3, 4, stride=1, pad=3, reach=5, dilation=2, x=800, y=88),
+    height=Axis(19, 8, stride=2, pad=1, reach=7, dilation=3, x=40, y=11),
+    width=Axis(37, 11, stride=3, pad=2, reach=9, dilation=4, x=1, y=1),
+)
 
 
 def test_what_a_tile_of_a_pool_fetches() -> None:
     """In shared memory, rows and slices lie as far off whole vectors as they do in x."""
-    found = layout._fetched(ROWS, 1, 4, 5, 8, by_vectors=True)
+    found = tiles._fetched(ROWS, 1, 4, 5, 8, by_vectors=True)
     assert found == Fetched(13, 21, 2, False, False, 32, 424)  # 28 and on to 40 modulo 8; 423, and on to 2 * 800
-    assert layout._fetched(ROWS, 2, 4, 5, 8, by_vectors=True) == Fetched(19, 37, 2, True, False, 37, 1416)
-    whole = replace(ROWS, x_extent=(3, 19, 40))
-    assert layout._fetched(whole, 1, 4, 5, 8, by_vectors=True) == Fetched(13, 32, 2, False, True, 40, 528)
-    assert layout._fetched(whole, 1, 4, 5, 8, by_vectors=False) == Fetched(13, 21, 2, False, False, 32, 424)
+    assert tiles._fetched(ROWS, 2, 4, 5, 8, by_vectors=True) == Fetched(19, 37, 2, True, False, 37, 1416)
+    whole = changed(ROWS, x_extent=(3, 19, 40))
+    assert tiles._fetched(whole, 1, 4, 5, 8, by_vectors=True) == Fetched(13, 32, 2, False, True, 40, 528)
+    assert tiles._fetched(whole, 1, 4, 5, 8, by_vectors=False) == Fetched(13, 21, 2, False, False, 32, 424)
     # All columns, of rows that are neighbours in x: 13 rows of 40.
-    assert layout._fetched(whole, 1, 4, 11, 8, by_vectors=True) == Fetched(13, 40, 2, True, True, 40, 528)
-    assert layout._fetched(ROWS, 1, 4, 11, 8, by_vectors=True).merged is False
+    assert tiles._fetched(whole, 1, 4, 11, 8, by_vectors=True) == Fetched(13, 40, 2, True, True, 40, 528)
+    assert tiles._fetched(ROWS, 1, 4, 11, 8, by_vectors=True).merged is False
 
 
 def test_the_lines_that_a_tile_of_a_pool_keeps() -> None:
     along = Runs(2, 0, 10)
-    assert layout._lines(ROWS, along, False, 2) == Lines(36, 12, 74, 42)  # 10 modulo the banks' 64 and 32
-    assert layout._lines(ROWS, along, True, 2) == Lines(36, 16, 74, 74)  # 43 of whole vectors, wherever they begin
-    near = replace(ROWS, stride=(1, 2, 1))
-    assert layout._lines(near, along, True, 2) == Lines(18, 32, 32, 42)
-    assert layout._lines(near, along, False, 2) == Lines(18, 18, 74, 42)
+    assert tiles._lines(ROWS, along, False, 2) == Lines(36, 12, 74, 42)  # 10 modulo the banks' 64 and 32
+    assert tiles._lines(ROWS, along, True, 2) == Lines(36, 16, 74, 74)  # 43 of whole vectors, wherever they begin
+    near = changed(ROWS, stride=(1, 2, 1))
+    assert tiles._lines(near, along, True, 2) == Lines(18, 32, 32, 42)
+    assert tiles._lines(near, along, False, 2) == Lines(18, 18, 74, 42)
 
 
 def test_runs_step_where_dilation_is_whole_strides() -> None:
-    assert layout.runs_of(20, 4, 2, 6, 5) == Runs(6, 3, 30)
-    assert layout.runs_of(20, 3, 2, 6, 5) == Runs(4, 0, 20)  # too few taps are shared
-    assert layout.runs_of(20, 4, 2, 5, 5) == Runs(4, 0, 20)
-    assert layout.runs_of(21, 4, 2, 2, 5) == Runs(5, 1, 25)
-    assert layout.taken(7, Runs(5, 1, 25), 5) == (11, 22)
-    assert layout.taken(7, Runs(5, 0, 25), 5) == (35, 35)
+    assert runs.runs_of(20, 4, 2, 6, 5) == Runs(6, 3, 30)
+    assert runs.runs_of(20, 3, 2, 6, 5) == Runs(4, 0, 20)  # too few taps are shared
+    assert runs.runs_of(20, 4, 2, 5, 5) == Runs(4, 0, 20)
+    assert runs.runs_of(21, 4, 2, 2, 5) == Runs(5, 1, 25)
+    assert runs.taken(7, Runs(5, 1, 25), 5) == (11, 22)
+    assert runs.taken(7, Runs(5, 0, 25), 5) == (35, 35)
 
 
 def test_results_are_written_as_they_lie() -> None:
     class Named:
-        indices_strides = None
+        arrays = ("x", "y")
 
-    def results(rows: Rows, planes: int, columns: int) -> Results:
-        return layout._results(rows, Named(), planes, columns, 8)  # type: ignore[arg-type]
+    def results(rows: PoolView, planes: int, columns: int) -> Results:
+        return tiles._results(rows, Named(), planes, columns, 8)  # type: ignore[arg-type]
 
     assert results(ROWS, 1, 11) == Results(True, 11, 11)
     assert results(ROWS, 1, 5) == Results(False, 19, 5)  # 12, and on to 11 modulo 8
     assert results(ROWS, 2, 11).merged is False  # planes of several slices
-    flat = replace(ROWS, y_extent=(1, 8, 11), y_strides=(440, 88, 999, 11))
+    flat = changed(ROWS, y_extent=(1, 8, 11), y_strides=(440, 88, 999, 11))
     assert results(flat, 2, 11) == Results(True, 11, 11)
-    assert results(replace(flat, y_strides=(440, 89, 999, 11)), 2, 11).merged is False
-    assert results(replace(flat, y_strides=(441, 88, 999, 11)), 2, 11).merged is False
-    assert results(replace(flat, y_strides=(441, 88, 999, 11), images=1), 2, 11).merged is True
-    assert results(replace(flat, y_strides=(440, 88, 999, 12)), 2, 11).merged is False
-    assert results(replace(flat, y_strides=(440, 88, 999, 12)), 1, 11).merged is False
+    assert results(changed(flat, y_strides=(440, 89, 999, 11)), 2, 11).merged is False
+    assert results(changed(flat, y_strides=(441, 88, 999, 11)), 2, 11).merged is False
+    assert results(changed(flat, y_strides=(441, 88, 999, 11), images=(1,)), 2, 11).merged is True
+    assert results(changed(flat, y_strides=(440, 88, 999, 12)), 2, 11).merged is False
+    assert results(changed(flat, y_strides=(440, 88, 999, 12)), 1, 11).merged is False
 
 
 # ---------------------------------------------------------------- bands and their problems

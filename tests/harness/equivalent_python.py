@@ -26,9 +26,6 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "The first part of a window may be met twice: it is no greater than itself.": (
         "cpu/max_pool.py _compute: for view in views[1:]:  ->  for view in views[0:]:",
     ),
-    "Rows are whole vectors: the last window ends in the last one, or x does.": (
-        "cuda/pool/vectors.py _vectors: outputs, end = (rows.y_extent[2], (rows.y_extent[2] - 1) * stride - rows.pad[2] + size)  ->  outputs, end = (rows.y_extent[2], (rows.y_extent[1] - 1) * stride - rows.pad[2] + size)",  # noqa: E501
-    ),
     "Parameters of one length cost the same, and others are not folded.": (
         "onnx/scaling.py Scaling._normalization: if not self.graph.budget.spend(parameters[0].size, parameters[0].size):  ->  if not self.graph.budget.spend(parameters[1].size, parameters[0].size):",  # noqa: E501
         "onnx/scaling.py Scaling._normalization: if not self.graph.budget.spend(parameters[0].size, parameters[0].size):  ->  if not self.graph.budget.spend(parameters[-1].size, parameters[0].size):",  # noqa: E501
@@ -92,7 +89,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (1, 0) for matrix in (a, b))",  # noqa: E501
     ),
     "Bytes of an element divide those of a vector.": (
-        "cuda/pool/channels.py vector: return 16 // dtypes.entry(problem.dtype).itemsize if problem.indices_strides is None else 2  ->  return -(-16 // dtypes.entry(problem.dtype).itemsize) if problem.indices_strides is None else 2",  # noqa: E501
+        "cuda/pool/problem.py channels_of_vector: return 2 if problem.named else 16 // problem.itemsize  ->  return 2 if problem.named else -(-16 // problem.itemsize)",  # noqa: E501
     ),
     "No operator is older than opset 1.": (
         "onnx/nodes.py module: … nv_transpose, ('X', 'W', 'B'), 2, {'Y': 1}, {**_CONV, 'output_padding': (_INTS, 1 …  ->  … nv_transpose, ('X', 'W', 'B'), 2, {'Y': 0}, {**_CONV, 'output_padding': (_INTS, 1 …",  # noqa: E501
@@ -230,10 +227,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/conv/gemm/grouped_tile.py best",
         "cuda/conv/gemm/grouped_tile.py _parts",
         "cuda/conv/gemm/grouped_tile.py _shapes",
-        "cuda/pool/patches.py _tile",
+        "cuda/pool/patches.py _best",
         "cuda/pool/patches.py _parts",
-        "cuda/pool/tiles.py _bands",
-        "cuda/pool/tiles.py _tile",
+        "cuda/pool/tiles.py _row_tiles",
+        "cuda/pool/tiles.py _best",
         "cuda/pool/tiles.py _tiles_of",
         "cuda/conv/wgmma/cost.py in_best_splits",
     ),
@@ -269,7 +266,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     ),
     "Any number of parts adds up to the same sums, and threads that go any distance meet all elements.": (
         "cuda/conv/direct/transpose.py _walk",
-        "cuda/pool/grad/walks.py Columns.walk",
+        "cuda/pool/grad/walks.py WalkView.walk",
         "cuda/conv/gemm/split.py _divided",
         "cuda/weight_grad/tiles_cost.py parts",
     ),
@@ -310,11 +307,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/conv/direct/bands.py _scattered_bytes",
         "cuda/conv/problem.py Problem.lines",
         "cuda/conv/gemm/grouped_tile.py module: _STEP, _PREPARED, _GATHERED, _COPIED, _WEIGHT",
-        "cuda/pool/channels.py offers: columns",
-        "cuda/pool/channels.py offers: count",
-        "cuda/pool/channels.py module: _INSTRUCTIONS",
-        "cuda/pool/channels.py module: _OF_BYTES",
-        "cuda/pool/general.py offers: each, row, batch",
         "cuda/pool/general.py offers: instructions",
         "cuda/pool/general.py module: _INSTRUCTIONS",
         "cuda/pool/vectors.py offers: loads",
@@ -353,10 +345,9 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
         "cuda/conv/gemm/matrix.py": ("_CHUNK // problem.itemsize", "_SLICE // problem.itemsize"),
         "cuda/conv/gemm/mma.py": ("size // problem.itemsize", "form.copied // problem.itemsize"),
         "cuda/conv/gemm/mma_tile.py": ("self.copied // itemsize", "form.block_k * problem.itemsize // 32"),
-        "cuda/pool/channels.py": ("16 // dtypes.entry(problem.dtype).itemsize",),
-        "cuda/pool/layout.py": ("16 // size", "_BANKS // size"),
-        "cuda/pool/tiles.py": ("16 // dtypes.entry(problem.dtype).itemsize",),
-        "cuda/pool/vectors.py": ("16 // dtypes.entry(problem.dtype).itemsize",),
+        "cuda/pool/problem.py": ("16 // problem.itemsize",),
+        "cuda/pool/tiles.py": ("16 // size", "_BANKS // size", "16 // problem.itemsize"),
+        "cuda/pool/vectors.py": ("16 // problem.itemsize",),
         "cuda/conv/gemm/stem_tile.py": (
             "16 // problem.itemsize",
             "4 // problem.itemsize",
@@ -403,7 +394,10 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
             "prod(self.positions) // self.vector",
         ),
         "cuda/conv/direct/rows.py": ("rows * row // unit", "self.extent[0] * self.inner_pitches[2] // self.unit"),
-        "cuda/pool/channels.py": ("channels // count", "channels // vector(problem)"),
+        "cuda/pool/channels.py": (
+            "pixels.channel.extent // count",
+            "pixels.channel.extent // channels_of_vector(problem)",
+        ),
         "cuda/pool/tiles.py": ("whole_vectors(tile.lines.columns, vector) // vector",),
     },
     "Groups divide channels and filters: others are refused before.": {
@@ -423,14 +417,13 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
         "cuda/conv/problem.py": ("stride // gcd(stride, d)",),
         "cuda/conv/gemm/base.py": ("dilation // common", "stride // common"),
         "cuda/conv/gemm/grouped_work.py": ("d // gcd(s, d)", "s // gcd(s, d)"),
-        "cuda/pool/layout.py": ("dilation // stride",),
+        "cuda/pool/runs.py": ("dilation // stride",),
         "cuda/conv/runs.py": ("taps // piece", "step // piece", "pad // piece"),
         "cuda/conv/wgmma/sources.py": ("stride // common", "dilation // common", "(place - tap * dilation) // stride"),
         "cuda/conv/wgmma/pixels.py": ("one.taps[1] // inner_h", "one.taps[2] // inner_w"),
         "cuda/conv/wgmma/strips.py": ("one.taps[1] // inner",),
     },
     "A window with its gaps covers whole steps from its first tap to its last.": {
-        "cuda/pool/patches.py": ("(one - 1) // step",),
-        "cuda/pool/problem.py": ("(size - 1) // step",),
+        "cuda/pool/problem.py": ("(self.reach - 1) // self.dilation",),
     },
 }

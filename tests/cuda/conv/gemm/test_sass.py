@@ -381,11 +381,11 @@ def test_gradients_of_weights_take_as_many_instructions_as_the_plan_takes_them_t
 def test_gradients_of_max_pool_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
     """Two rows of windows: of the ways to write a row of x the one that writes elements one by one is not gone."""
     size = dtypes.entry(dtype).itemsize
-    for shape in walks._SHAPES:
-        body = code(walks.variant(dtype, shape))
-        found = len(max(sass.loops(body), key=len)) - (shape.columns > 1) * _SINGLY * 2 * shape.stride
-        rows = 2 * shape.windows[size // 4]
-        if shape.stride == 0:
-            rows = shape.windows[size // 4] + shape.row + walks._OF_ANY
-        assert found == pytest.approx(rows, rel=0.15), shape
+    for form in walks._FORMS:
+        body = code(walks.variant(dtype, form))
+        found = len(max(sass.loops(body), key=len)) - (form.columns > 1) * _SINGLY * 2 * form.stride
+        rows = 2 * form.windows[size // 4]
+        if form.stride == 0:
+            rows = form.windows[size // 4] + form.row + walks._OF_ANY
+        assert found == pytest.approx(rows, rel=0.15), form
         assert not sass.names(body, range(len(body)), "LDL", "STL")
