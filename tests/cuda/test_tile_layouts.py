@@ -23,7 +23,7 @@ from gpuconv.cuda.pool import runs, tiles
 from gpuconv.cuda.pool.problem import Axis, PoolView
 from gpuconv.cuda.pool.runs import Runs
 from gpuconv.cuda.pool.tiles import Fetched, Lines, Results
-from gpuconv.cuda.weight_grad import tiles_cost
+from gpuconv.cuda.weight_grad import tiles as weight_grad_tiles
 from tests.cuda.conv.wgmma.test_family import problem
 from tests.harness.pool_views import changed
 
@@ -335,7 +335,7 @@ def test_how_a_warp_of_groups_writes(more: dict[str, Any], way: str) -> None:
 def test_tiles_on_tensor_cores_are_whole_fragments_of_whole_warps() -> None:
     tiles: list[Any] = [tile for group in mma_tile.TILES.values() for tile in group]
     tiles += [tile for ways in matrix.TILES.values() for group in ways.values() for tile in group]
-    tiles += [tile for group in tiles_cost.TILES.values() for tile in group]
+    tiles += [tile for group in weight_grad_tiles.TILES.values() for tile in group]
     assert len(tiles) > 30
     for tile in tiles:
         assert (tile.block_m % tile.warp_m, tile.block_n % tile.warp_n) == (0, 0), tile
@@ -378,7 +378,7 @@ def weights_of(**more: Any) -> Any:
 )
 def test_which_pixels_follow_each_other(more: dict[str, Any], x_in_rows: bool, dy_in_rows: bool) -> None:
     one = weights_of(**more)
-    assert (tiles_cost.x_in_rows(one), tiles_cost.dy_in_rows(one)) == (x_in_rows, dy_in_rows)
+    assert (weight_grad_tiles.x_in_rows(one), weight_grad_tiles.dy_in_rows(one)) == (x_in_rows, dy_in_rows)
 
 
 LAST: dict[str, Any] = {"w_shape": (16, 8, 1, 1, 1), "x_shape": (2, 16, 5, 6, 8), "x_strides": (3840, 1, 768, 128, 16)}
@@ -401,15 +401,15 @@ LAST["dy_strides"] = LAST["x_strides"]
 )
 def test_which_pixels_consist_of_chunks(more: dict[str, Any], dy: bool, both: bool) -> None:
     one = weights_of(**{**LAST, **more})
-    assert (tiles_cost.dy_in_chunks(one), tiles_cost.has_chunks(one)) == (dy, both)
+    assert (weight_grad_tiles.dy_in_chunks(one), weight_grad_tiles.has_chunks(one)) == (dy, both)
 
 
 def test_columns_are_filled_up_to_whole_units() -> None:
-    one, unit = weights_of(w_shape=(16, 12, 2, 3, 5)), tiles_cost.UNIT
-    assert tiles_cost.columns(one) == 30 * (-(-12 // unit) * unit)
-    tile = tiles_cost.TILES["HalfProducts"][0]
-    assert tiles_cost.tiles(one, tile) == (1, -(-tiles_cost.columns(one) // tile.block_n))
+    one, unit = weights_of(w_shape=(16, 12, 2, 3, 5)), weight_grad_tiles.UNIT
+    assert weight_grad_tiles.columns(one) == 30 * (-(-12 // unit) * unit)
+    tile = weight_grad_tiles.TILES["HalfProducts"][0]
+    assert weight_grad_tiles.grid(one, tile) == (1, -(-weight_grad_tiles.columns(one) // tile.block_n))
     pixels = SimpleNamespace(pixels=7 * tile.block_k + 1)
-    assert [tiles_cost.each(pixels, tile, parts) for parts in (1, 2, 3, 8)] == [  # type: ignore[arg-type]
+    assert [weight_grad_tiles.pixels_of_part(pixels, tile, parts) for parts in (1, 2, 3, 8)] == [  # type: ignore[arg-type]
         count * tile.block_k for count in (8, 4, 3, 1)
     ]

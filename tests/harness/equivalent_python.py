@@ -260,7 +260,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/pool/tiles.py module: _LEAST_COLUMNS",
         "cuda/conv/gemm/split.py module: _COUNTS",
         "cuda/conv/gemm/split.py module: _ROUNDS",
-        "cuda/weight_grad/tiles_cost.py module: _ROUNDS",
+        "cuda/weight_grad/tiles.py module: _ROUNDS",
         "cuda/conv/wgmma/family.py module: _COUNTS",
         "cuda/conv/wgmma/family.py module: _ROUNDS",
     ),
@@ -268,7 +268,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/conv/direct/transpose.py _walk",
         "cuda/pool/grad/walks.py WalkView.walk",
         "cuda/conv/gemm/split.py _divided",
-        "cuda/weight_grad/tiles_cost.py parts",
+        "cuda/weight_grad/tiles.py parts",
     ),
     "Blocks of any size are added up to the same sums, within the workspace.": (
         "cpu/_gather.py _plan",
@@ -353,7 +353,7 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
             "4 // problem.itemsize",
             "4 // dtypes.entry(dtype).itemsize",
         ),
-        "cuda/weight_grad/tiles_cost.py": ("16 // dtypes.entry(problem.dtype).itemsize",),
+        "cuda/weight_grad/tiles.py": ("16 // dtypes.entry(problem.dtype).itemsize",),
         "cuda/conv/wgmma/sources.py": (
             "self.slice_bytes // self.problem.itemsize",
             "slice_bytes // problem.itemsize",
@@ -379,8 +379,8 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
             "numbers.whole(problem.filters, kernel.block_m) // 16",
         ),
         "cuda/conv/gemm/stem_tile.py": ("3 * block_m // 16", "4 // arithmetic.parts"),
-        "cuda/weight_grad/tiles.py": ("tile.block_n // tiles_cost.UNIT",),
-        "cuda/weight_grad/tiles_cost.py": (
+        "cuda/weight_grad/tiles.py": (
+            "tile.block_n // UNIT",
             "self.block_m // self.warp_m",
             "self.block_n // self.warp_n",
         ),
