@@ -10,6 +10,8 @@ from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import launching
 from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.cuda.plan.strided import filled
 from gpuconv.rules.geometry import Ints
 
 THREADS, WARP = 128, 32
@@ -34,38 +36,34 @@ class DirectView:
 
 def view_of(problem: Problem) -> DirectView:
     """Return the problem with three axes, its taps in the order of its inputs."""
-    axes = 3 - problem.rank
-    reaches = [(k - 1) * d for k, d in zip(problem.taps, problem.dilations, strict=True)]
-    pads = problem.pads
+    lifted = problem.lifted
+    pads = lifted.pads
     if problem.phases:
-        pads = tuple(reach - pad for reach, pad in zip(reaches, pads, strict=True))
+        axes = zip(lifted.taps, lifted.dilations, pads, strict=True)
+        pads = tuple((k - 1) * dilation - pad for k, dilation, pad in axes)
     return DirectView(
         dtype=problem.dtype,
         images=problem.batch,
         groups=problem.group,
         channels=problem.channels,
         filters=problem.filters,
-        x_extent=(1,) * axes + problem.x_shape[2:],
-        y_extent=(1,) * axes + problem.y_shape[2:],
-        taps=(1,) * axes + problem.taps,
-        strides=(1,) * axes + problem.column_strides,
-        dilations=(1,) * axes + problem.dilations,
-        pads=(0,) * axes + pads,
+        x_extent=lifted.x_shape[2:],
+        y_extent=lifted.y_shape[2:],
+        taps=lifted.taps,
+        strides=lifted.column_strides,
+        dilations=lifted.dilations,
+        pads=pads,
     )
-
-
-def axes_of(problem: Problem, values: Ints) -> list[int]:
-    """Return strides of three axes, those added outside being 0."""
-    return [0] * (3 - problem.rank) + list(values)
 
 
 def weights_of(problem: Problem) -> tuple[int, list[int]]:
     """Return where the first tap in the order of its inputs stands in w, and the strides from there."""
-    strides = axes_of(problem, problem.w_strides[3:])
+    strides = filled(problem.w_strides[3:], RANK, 0)
     if not problem.phases:
         return 0, strides
-    taps = (1,) * (3 - problem.rank) + problem.taps
-    return sum((k - 1) * stride for k, stride in zip(taps, strides, strict=True)), [-stride for stride in strides]
+    return sum((k - 1) * stride for k, stride in zip(problem.lifted.taps, strides, strict=True)), [
+        -stride for stride in strides
+    ]
 
 
 def on_arrays(

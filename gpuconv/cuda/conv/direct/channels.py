@@ -16,12 +16,14 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.conv.direct.base import THREADS, WARP, DirectView, axes_of, on_arrays, view_of, weights_of
+from gpuconv.cuda.conv.direct.base import THREADS, WARP, DirectView, on_arrays, view_of, weights_of
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, numbers
 from gpuconv.cuda.plan.launch import Limits, Plan
 from gpuconv.cuda.plan.launching import MOST_BLOCKS
+from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan.strided import filled
 from gpuconv.rules import dtypes
 
 NAME = "direct sums of channels"
@@ -362,7 +364,9 @@ def _fields(problem: Problem, tile: ChannelTile) -> dict[str, Any]:
     w_group, w_filter, *_ = problem.w_strides
     w_first, w_stride = weights_of(problem)
     channel_blocks, column_blocks, row_blocks = tile.blocks_by_axis
-    x_strides, y_strides = ((*one[:2], *axes_of(problem, one[2:])) for one in (problem.x_strides, problem.y_strides))
+    x_strides, y_strides = (
+        (*strides[:2], *filled(strides[2:], RANK, 0)) for strides in (problem.x_strides, problem.y_strides)
+    )
     return {
         "channels": tile.filters,
         **params.array_fields("x", x_strides, view.x_extent),

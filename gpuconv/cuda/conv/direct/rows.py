@@ -21,7 +21,6 @@ from gpuconv.cuda.conv.direct.base import (
     THREADS,
     WARP,
     DirectView,
-    axes_of,
     even_shares,
     on_arrays,
     view_of,
@@ -31,7 +30,9 @@ from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import launching, model, numbers
 from gpuconv.cuda.plan.launch import Limits, Plan
 from gpuconv.cuda.plan.limits import RESERVED_BYTES, blocks_by_registers
+from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan.strided import filled
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
@@ -435,7 +436,7 @@ def _fields(problem: Problem, tile: RowTile) -> dict[str, Any]:
     view = tile.view
     w_first, w_stride = weights_of(problem)
     x_strides, y_strides = (
-        (*one[:2], *axes_of(problem, one[2:])[:2], 1) for one in (problem.x_strides, problem.y_strides)
+        (*strides[:2], *filled(strides[2:], RANK, 0)[:2], 1) for strides in (problem.x_strides, problem.y_strides)
     )
     return {
         "groups": view.groups,
