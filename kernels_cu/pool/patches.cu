@@ -4,8 +4,8 @@
 // A block makes a patch of y, `tile_rows` x `tile_columns` pixels of one slice, in some neighbouring vectors of channels. It
 // copies the pixels of x that they need to shared memory; takes the maxima down the columns, of all slices of a window; and
 // then those along the lines that this gave, which have pixels for the padding too, of nothing, so that no tap along a line
-// is tested. A thread takes kRun windows of a vector of channels at once. Lanes follow each other along the channels, then
-// from pixel to pixel: an odd number of pixels, or all banks of one, lie between those of different runs.
+// is predicated. A thread takes kRun windows of a vector of channels at once. Lanes follow each other along the channels, then
+// from pixel to pixel: against bank conflicts an odd number of pixels, or all banks of one, lie between different runs.
 //
 // Values alone: vectors have 16 bytes, of short elements two are compared at a time. With Indices: they have two elements,
 // whose places are 16 bytes; of equal elements that with the lower number stays, whatever the order. No window is empty.
@@ -28,7 +28,7 @@ struct PatchPoolParams {
     int lines_at, places_at;       // bytes of shared memory before these
     int step[2];                   // see pool/runs.cuh; down and along
     Divider<int> channel_tiles, column_tiles, row_tiles, depths, depth_dilation, steps[2];
-    Divider<int> vectors, x_columns, line, down, along;   // of a patch; pixels of x side by side, of a line; runs
+    Divider<int> vectors, x_columns, line, down, along;   // of a patch; neighbouring pixels of x, of a line; runs
 };
 
 constexpr int kRun = 5;            // an odd number of pixels

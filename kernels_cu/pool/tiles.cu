@@ -7,10 +7,10 @@
 // share all taps but one, it takes the taps that all of them have once, and those before and after these in growing parts
 // (van Herk's algorithm on kRun windows), so that a window of any size costs few comparisons.
 //
-// Lanes stand side by side down the columns. Along the lines a lane's windows follow each other, kRun of them for each
-// lane: that is an odd number of banks. So that this holds for any stride, the columns that windows begin with lie side by
-// side in a line, then those one after them, and so on; and lines have a pitch that goes on from bank to bank. Lines have
-// columns for the padding too, of nothing, so that no tap along a line is tested.
+// Down the columns, lanes have neighbouring columns. Along the lines a lane's windows follow each other, kRun of them for
+// each lane: an odd number of banks, so without bank conflicts. So that this holds for any stride, the columns that windows
+// begin with are contiguous in a line, then those one after them, and so on; and lines have a pitch that goes on from bank to
+// bank. Lines have columns for the padding too, of nothing, so that no tap along a line is predicated.
 // With Indices, of equal elements that with the lower number stays, whatever the order. No window is empty.
 #include "base/geometry.cuh"
 #include "pool/packed.cuh"

@@ -15,14 +15,14 @@ from gpuconv.cuda.conv.direct.rows import FORMS, RowTile
 from gpuconv.cuda.conv.gemm import depth_to_space, mma, pointwise, stem, stem_tile
 from gpuconv.cuda.conv.gemm.mma_tile import Form
 from gpuconv.cuda.conv.gemm.stem_tile import Box
-from gpuconv.cuda.conv.runs import Runs as Pieces
+from gpuconv.cuda.conv.runs import WindowRuns as Pieces
 from gpuconv.cuda.conv.wgmma import channels_last, sources
 from gpuconv.cuda.conv.wgmma.channels_last import Planes
 from gpuconv.cuda.plan import limits
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.pool import patches
 from gpuconv.cuda.pool import problem as pool_problem
-from gpuconv.cuda.pool.runs import Runs
+from gpuconv.cuda.pool.runs import WindowRuns
 from gpuconv.rules import geometry as geometries
 from tests.cuda.conv.gemm.test_ffma import fields
 from tests.cuda.conv.wgmma.test_family import problem
@@ -366,8 +366,8 @@ def test_a_patch_of_a_pool_by_hand() -> None:
         x_columns=11,
         slices=2,  # of three taps, three slices apart, no window has more inside
         line=4 * 3 + 2,  # of five windows
-        down=Runs(1, 0, 5),
-        along=Runs(1, 0, 5),
+        down=WindowRuns(1, 0, 5),
+        along=WindowRuns(1, 0, 5),
         lines_at=2 * 7 * 11 * 16,
         places_at=2 * 7 * 11 * 16 + 2 * 14 * 16,
         bytes=2 * 7 * 11 * 16 + 2 * 14 * 16,

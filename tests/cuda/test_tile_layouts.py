@@ -21,7 +21,7 @@ from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import numbers
 from gpuconv.cuda.pool import runs, tiles
 from gpuconv.cuda.pool.problem import Axis, PoolView
-from gpuconv.cuda.pool.runs import Runs
+from gpuconv.cuda.pool.runs import WindowRuns
 from gpuconv.cuda.pool.tiles import Fetched, Lines, Results
 from gpuconv.cuda.weight_grad import tiles as weight_grad_tiles
 from tests.cuda.conv.wgmma.test_family import problem
@@ -67,7 +67,7 @@ def test_a_direct_tile_of_any_taps() -> None:
 def test_a_direct_tile_of_three_by_three_taps() -> None:
     work = replace(WORK, channels=1, taps=(1, 3, 3), strides=(1, 2, 2), dilations=(1, 1, 1), pads=(0, 1, 1))
     tile = rows_plan.RowTile(work, form(3, 2), threads=(1, 3, 6), groups=2, filter_tiles=1, step=1)
-    assert (tile.lead, tile.each) == (3, (1, 7, 4))
+    assert (tile.lead, tile.per_thread) == (3, (1, 7, 4))
     assert tile.extent == (1, 43, 56)
     assert tile.pitches == (48, 100, 4328, 4328)  # even columns begin in bank 0, odd ones in bank 16
     assert (tile.row_taps, tile.fields()["filter_weights"], tile.fields()["filter_pitch"]) == (4, 12, 12)
@@ -127,7 +127,7 @@ def test_a_tile_of_channels() -> None:
     )  # fmt: skip
     tile = channels_plan.ChannelTile(work, (2, 4, 4), True, vectors=7, rows=2, columns=3, walk=2)
     rows = channels_plan._OUTPUTS // 4
-    assert tile.each == (rows, 4)
+    assert tile.per_thread == (rows, 4)
     assert (tile.apart, tile.advance) == ((3, 2), 2)  # rows 12 apart share every second tap, columns every third
     assert tile.tiles == (-(-31 // (3 * rows)) * 3, 6)
     assert tile.filters == 66
@@ -166,7 +166,7 @@ def test_what_a_tile_of_a_pool_fetches() -> None:
 
 
 def test_the_lines_that_a_tile_of_a_pool_keeps() -> None:
-    along = Runs(2, 0, 10)
+    along = WindowRuns(2, 0, 10)
     assert tiles._lines(ROWS, along, False, 2) == Lines(36, 12, 74, 42)  # 10 modulo the banks' 64 and 32
     assert tiles._lines(ROWS, along, True, 2) == Lines(36, 16, 74, 74)  # 43 of whole vectors, wherever they begin
     near = changed(ROWS, stride=(1, 2, 1))
@@ -175,12 +175,12 @@ def test_the_lines_that_a_tile_of_a_pool_keeps() -> None:
 
 
 def test_runs_step_where_dilation_is_whole_strides() -> None:
-    assert runs.runs_of(20, 4, 2, 6, 5) == Runs(6, 3, 30)
-    assert runs.runs_of(20, 3, 2, 6, 5) == Runs(4, 0, 20)  # too few taps are shared
-    assert runs.runs_of(20, 4, 2, 5, 5) == Runs(4, 0, 20)
-    assert runs.runs_of(21, 4, 2, 2, 5) == Runs(5, 1, 25)
-    assert runs.taken(7, Runs(5, 1, 25), 5) == (11, 22)
-    assert runs.taken(7, Runs(5, 0, 25), 5) == (35, 35)
+    assert runs.runs_of(20, 4, 2, 6, 5) == WindowRuns(6, 3, 30)
+    assert runs.runs_of(20, 3, 2, 6, 5) == WindowRuns(4, 0, 20)  # too few taps are shared
+    assert runs.runs_of(20, 4, 2, 5, 5) == WindowRuns(4, 0, 20)
+    assert runs.runs_of(21, 4, 2, 2, 5) == WindowRuns(5, 1, 25)
+    assert runs.taken(7, WindowRuns(5, 1, 25), 5) == (11, 22)
+    assert runs.taken(7, WindowRuns(5, 0, 25), 5) == (35, 35)
 
 
 def test_results_are_written_as_they_lie() -> None:

@@ -71,9 +71,9 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
     wide = needs_wide(problem)
     ndim = axes(len(problem.axes), wide, _AHEAD)
     kernel = variant(problem.dtype, wide, ndim, problem.named)
-    each, row, batch = _INSTRUCTIONS[problem.named]
+    output, row, batch = _INSTRUCTIONS[problem.named]
     *rows, taps = problem.geometry.kernel_shape
-    instructions = prod(problem.geometry.y_shape) * (each + prod(rows) * (row + batch * -(-taps // _BATCH)))
+    instructions = prod(problem.geometry.y_shape) * (output + prod(rows) * (row + batch * -(-taps // _BATCH)))
     time = seconds(problem, instructions, limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, wide, ndim))
 

@@ -19,7 +19,7 @@ from gpuconv.cuda.plan.launching import MOST_BLOCKS
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.pool import general
 from gpuconv.cuda.pool.problem import Axis, PoolProblem, PoolView, channels_of_vector, one_launch, pixels_of, seconds
-from gpuconv.cuda.pool.runs import Runs, instructions, runs_of, taken
+from gpuconv.cuda.pool.runs import WindowRuns, instructions, runs_of, taken
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
@@ -63,8 +63,8 @@ class PatchTile:
     x_columns: int
     slices: int
     line: int  # pixels of x, and of the padding
-    down: Runs
-    along: Runs
+    down: WindowRuns
+    along: WindowRuns
     lines_at: int
     places_at: int
     bytes: int
@@ -81,7 +81,7 @@ class _Line:
 
     outputs: int
     tiles: int
-    runs: Runs
+    runs: WindowRuns
     padded: int
     inputs: int
 
@@ -182,8 +182,8 @@ def _work(problem: PoolProblem, pixels: PoolView, tile: PatchTile) -> Ints:
 
 def _instructions(problem: PoolProblem, pixels: PoolView, tile: PatchTile, limits: Limits) -> float:
     """Return how many instructions all threads execute."""
-    each = float(np.dot(_work(problem, pixels, tile), _INSTRUCTIONS[problem.named]))
-    return instructions(problem, each, prod(tile.grid), limits)
+    of_block = float(np.dot(_work(problem, pixels, tile), _INSTRUCTIONS[problem.named]))
+    return instructions(problem, of_block, prod(tile.grid), limits)
 
 
 # ---------------------------------------------------------------- offers

@@ -19,7 +19,7 @@ from gpuconv.cuda.plan.launching import MOST_BLOCKS
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.pool import general
 from gpuconv.cuda.pool.problem import PoolProblem, PoolView, one_launch, rows_of, seconds
-from gpuconv.cuda.pool.runs import Runs, instructions, runs_of, taken
+from gpuconv.cuda.pool.runs import WindowRuns, instructions, runs_of, taken
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
@@ -101,8 +101,8 @@ class PoolTile:
     columns: int
     grid: Ints  # tiles: of planes, depths, rows and columns
     x: Fetched
-    down: Runs
-    along: Runs
+    down: WindowRuns
+    along: WindowRuns
     lines: Lines
     results: Results
     lines_at: int
@@ -118,8 +118,8 @@ class PoolTile:
 
 def _best(rows: PoolView, problem: PoolProblem, limits: Limits) -> PoolTile:
     """Return the tile whose kernel executes least, of those of several sizes and widths."""
-    found = [tile for size in _BYTES for tile in _tiles_of(rows, problem, size)]
-    fitting = [tile for tile in found if tile.bytes <= _BYTES[0]] or [min(found, key=lambda tile: tile.bytes)]
+    tiles = [tile for size in _BYTES for tile in _tiles_of(rows, problem, size)]
+    fitting = [tile for tile in tiles if tile.bytes <= _BYTES[0]] or [min(tiles, key=lambda tile: tile.bytes)]
     return min(fitting, key=lambda tile: _instructions(rows, problem, tile, limits))
 
 
@@ -145,9 +145,9 @@ def _tiles_of(rows: PoolView, problem: PoolProblem, size: int) -> Iterator[PoolT
 def _row_tiles(rows: PoolView, problem: PoolProblem, columns: int, size: int) -> Iterator[PoolTile]:
     """Yield tiles of so many columns and of as many rows as there is room for, or one: even parts, and whole runs."""
     height = rows.height.windows
-    one, two = (laid_out(rows, problem, 1, count, columns) for count in (1, 2))
-    most = min(max((size - one.bytes) // max(two.bytes - one.bytes, 1) + 1, 1), height)
-    run = run_length(problem) * max(one.down.step, 1)
+    single, double = (laid_out(rows, problem, 1, count, columns) for count in (1, 2))
+    most = min(max((size - single.bytes) // max(double.bytes - single.bytes, 1) + 1, 1), height)
+    run = run_length(problem) * max(single.down.step, 1)
     even = -(-height // -(-height // most))
     counts = {even, -(-even // run) * run, most // run * run}
     yield from (laid_out(rows, problem, 1, count, columns) for count in counts if 0 < count <= most)
@@ -204,7 +204,7 @@ def _fetched(rows: PoolView, planes: int, tile_rows: int, columns: int, vector: 
     return Fetched(x_rows, x_columns, slices, merged, vectors, row_pitch, slice_pitch)
 
 
-def _lines(rows: PoolView, along: Runs, vectors: bool, size: int) -> Lines:
+def _lines(rows: PoolView, along: WindowRuns, vectors: bool, size: int) -> Lines:
     width, vector = rows.width, 16 // size
     columns = (along.outputs - 1) * width.stride + (width.taps - 1) * width.dilation + 1
     part = -(-(whole_vectors(columns, vector) if vectors else columns) // width.stride)
@@ -215,8 +215,8 @@ def _lines(rows: PoolView, along: Runs, vectors: bool, size: int) -> Lines:
 
 
 def _results(rows: PoolView, problem: PoolProblem, planes: int, columns: int, vector: int) -> Results:
-    whole = columns == rows.width.windows and all(rows.contiguous(array, planes) for array in problem.arrays[1:])
-    return Results(whole, columns if whole else _alike(columns, rows.height.y, vector), columns)
+    merged = columns == rows.width.windows and all(rows.contiguous(array, planes) for array in problem.arrays[1:])
+    return Results(merged, columns if merged else _alike(columns, rows.height.y, vector), columns)
 
 
 def whole_vectors(run: int, vector: int) -> int:

@@ -91,12 +91,12 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
         return
     kernel = variant(problem.dtype, problem.named, *_window(rows))
     threads = _blocks(rows, _vector(problem, rows)) * _THREADS
-    each, vector = _INSTRUCTIONS[problem.named]
+    thread, vector = _INSTRUCTIONS[problem.named]
     if problem.itemsize == 1 and not problem.named:
         vector = _OF_BYTES
     height = rows.height
     loads = (STRIPS[_window(rows)] * height.stride + height.reach - height.stride) * rows.depth.reach
-    time = seconds(problem, threads * (each + vector * loads), limits)
+    time = seconds(problem, threads * (thread + vector * loads), limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, rows, kernel))
 
 

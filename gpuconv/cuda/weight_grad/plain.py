@@ -101,11 +101,11 @@ def _plan(problem: WeightGradProblem, tile: PlainTile, parts: int, wide: bool) -
     g, rank = problem.geometry, _axes(problem, wide)
     tiles = _grid(problem, tile)
     blocks = prod(tiles) * g.group * parts
-    chosen = variant(problem.dtype, wide, rank, tile)
+    kernel = variant(problem.dtype, wide, rank, tile)
     pixels = _pixels_of_part(problem, tile, parts)
     fields = problem.fields(rank, tiles, pixels)
     roles = {"x": "x", "dy": "dy", "sums": "workspace"}
-    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, roles)
+    launch = launching.of_blocks(OPERATOR, kernel, blocks, fields, roles)
     reason = f"{problem.pixels} pixels in {parts} parts of {pixels}"
     products = 1 if problem.result == problem.dtype else g.w_shape[-1]
     shape = g.w_shape if products == 1 else g.w_shape[:-1]

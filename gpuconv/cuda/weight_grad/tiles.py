@@ -289,16 +289,16 @@ def _issued(problem: WeightGradProblem, tile: WeightGradTile) -> float:
 
 def _gathered(problem: WeightGradProblem, tile: WeightGradTile) -> float:
     """Return the lines of the L1 cache that elements of 32 pixels lie in, for all rows that no wider copy brings."""
-    g, found = problem.geometry, 0.0
+    g, lines = problem.geometry, 0.0
     if tile.gather == "channels":
-        return found
+        return lines
     step = 1 if g.y_shape[-1] == 1 else g.strides[-1]
     if not x_in_rows(problem):
-        found += tile.block_n * _lines(problem, problem.x_strides[-1] * step)
+        lines += tile.block_n * _lines(problem, problem.x_strides[-1] * step)
     if not copied(problem):
         chunks = _TURNED * dtypes.entry(problem.dtype).itemsize
-        found += tile.block_m * (chunks if dy_in_chunks(problem) else _lines(problem, problem.dy_strides[-1]))
-    return found
+        lines += tile.block_m * (chunks if dy_in_chunks(problem) else _lines(problem, problem.dy_strides[-1]))
+    return lines
 
 
 def _lines(problem: WeightGradProblem, step: int) -> int:
@@ -338,7 +338,7 @@ def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic, parts: int) -> Plan:
-    g, chosen = problem.geometry, variant(problem.dtype, arithmetic, tile)
+    g, kernel = problem.geometry, variant(problem.dtype, arithmetic, tile)
     tiles, pixels = grid(problem, tile), pixels_of_part(problem, tile, parts)
     common: dict[str, Any] = problem.fields(RANK, tiles, pixels)
     # Where x has one element along an axis, taps in the padding lie where others do, and are as well aligned.
@@ -353,7 +353,7 @@ def _plan(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmet
     }
     roles = {"common.x": "x", "common.dy": "dy", "common.sums": "workspace"}
     blocks, shared = prod(tiles) * g.group * parts, shared_bytes(problem.dtype, tile)
-    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, roles, shared)
+    launch = launching.of_blocks(OPERATOR, kernel, blocks, fields, roles, shared)
     reason = f"{problem.pixels} pixels in {parts} parts of {pixels}"
     # The sums of a filter have their channels innermost.
     filters, channels, *taps = g.w_shape

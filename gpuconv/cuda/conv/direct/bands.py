@@ -88,11 +88,11 @@ def _vectors(problem: Problem) -> int:
     shape, strides = problem.x_shape, problem.x_strides
     if strides[-1] == 1 or shape[-1] == 1:
         vector = 16 // dtypes.sums(problem.dtype).itemsize
-        whole = gcd(vector, shape[-1], *_steps(problem, (0, 1, 2, 3))) == vector
-        return vector if whole else 1
+        aligned = gcd(vector, shape[-1], *_steps(problem, (0, 1, 2, 3))) == vector
+        return vector if aligned else 1
     vector = 16 // problem.itemsize
-    whole = strides[1] == 1 and gcd(vector, problem.channels, *_steps(problem, (0, 2, 3, 4))) == vector
-    return -vector if whole else 1
+    aligned = strides[1] == 1 and gcd(vector, problem.channels, *_steps(problem, (0, 2, 3, 4))) == vector
+    return -vector if aligned else 1
 
 
 def _steps(problem: Problem, axes: tuple[int, ...]) -> list[int]:
@@ -122,11 +122,11 @@ def forms(dtype: str) -> tuple[BandForm, ...]:
 
 def _fitting(view: BandView) -> list[BandForm]:
     """Return the form of each number of filters that makes the fewest taps in vain, of equal ones the first."""
-    found: dict[int, BandForm] = {}
+    shortest: dict[int, BandForm] = {}
     for form in sorted(forms(view.dtype), key=lambda form: form.chunks(view) * form.kernel_columns):
         if form.takes(view):
-            found.setdefault(form.filters, form)
-    return list(found.values())
+            shortest.setdefault(form.filters, form)
+    return list(shortest.values())
 
 
 # ---------------------------------------------------------------- cost
@@ -161,8 +161,8 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: Problem, tile: BandTile) -> Plan:
-    chosen, reason = variant(problem.dtype, tile.form), f"no GEMM: {problem.filters} output channels of a group; {tile}"
-    return on_arrays(problem, chosen, tile.blocks, _fields(problem, tile), reason, tile.shared_bytes)
+    kernel, reason = variant(problem.dtype, tile.form), f"no GEMM: {problem.filters} output channels of a group; {tile}"
+    return on_arrays(problem, kernel, tile.blocks, _fields(problem, tile), reason, tile.shared_bytes)
 
 
 def _fields(problem: Problem, tile: BandTile) -> dict[str, Any]:

@@ -107,8 +107,8 @@ class BandForm:
 
     def takes(self, view: BandView) -> bool:
         """Tell whether this form can solve a problem: vectors begin with each part of a row, large parts are whole."""
-        whole = self.kernel_rows <= 3 or (view.height.taps == self.kernel_rows and view.height.phases == 1)
-        return whole and (self.kernel_columns % 4 == 0 or self.chunks(view) == 1)
+        unrolled = self.kernel_rows <= 3 or (view.height.taps == self.kernel_rows and view.height.phases == 1)
+        return unrolled and (self.kernel_columns % 4 == 0 or self.chunks(view) == 1)
 
 
 # ---------------------------------------------------------------- tiles
@@ -296,12 +296,12 @@ class BandTeam:
         """Return the instructions of copying x."""
         rows, columns = self.extent
         if self.view.vectors < 0:  # a warp along each row, two threads a column
-            each = 2 * _PLACE_CHANNELS * rounds + _COPY_CHANNELS * self._copied
-            return rows * numbers.whole(columns, WARP // 2) * each
+            cost = 2 * _PLACE_CHANNELS * rounds + _COPY_CHANNELS * self._copied
+            return rows * numbers.whole(columns, WARP // 2) * cost
         if self.view.vectors == 1:
             return rows * columns * (_PLACE * rounds + _COPY_ONE * self._copied)
-        each = _COPY if dtypes.entry(self.view.dtype).itemsize > 2 else _COPY_HALF
-        return rows * columns * (_PLACE / self.vector * rounds + each * self._copied)
+        cost = _COPY if dtypes.entry(self.view.dtype).itemsize > 2 else _COPY_HALF
+        return rows * columns * (_PLACE / self.vector * rounds + cost * self._copied)
 
     @cached_property
     def _reads(self) -> float:
@@ -314,8 +314,8 @@ class BandTeam:
     def _fetched(self) -> float:
         """Wavefronts of shared memory of a block, and lines, for all of x."""
         # For as many words as there are banks: wavefronts, and lines of x.
-        each = 1.0 + (4.0 if self.view.vectors < 0 else self.view.lines if self.view.vectors == 1 else 1.0)
-        return each * self._copied * prod(self.extent) / (_BANK_BYTES // self.word)
+        lines = 1.0 + (4.0 if self.view.vectors < 0 else self.view.lines if self.view.vectors == 1 else 1.0)
+        return lines * self._copied * prod(self.extent) / (_BANK_BYTES // self.word)
 
     def time(self, step: int, resident: int, limits: Limits) -> float:
         """Return the time of a launch but for that of the memory: of instructions, shared memory, or waiting."""
@@ -361,13 +361,13 @@ def blocks_per_sm(form: BandForm, dtype: str) -> int:
 @lru_cache(maxsize=256)
 def best(view: BandView, form: BandForm, limits: Limits) -> BandTile | None:
     """Return the tile that takes the least time; None where the device has room for none."""
-    least, found = math.inf, None
+    least, quickest = math.inf, None
     for team, step in _teams(view, form):
         shared_bytes = team.room(step)
         resident = team.resident(shared_bytes, limits) if shared_bytes <= limits.shared_bytes_per_block else 0
         if resident > 0 and (time := team.time(step, resident, limits)) < least:
-            least, found = time, (team, step)
-    return found and _tile(*found)
+            least, quickest = time, (team, step)
+    return quickest and _tile(*quickest)
 
 
 def _tile(team: BandTeam, step: int) -> BandTile:
@@ -383,12 +383,12 @@ def _teams(view: BandView, form: BandForm) -> Iterator[tuple[BandTeam, int]]:
     vector = 16 // dtypes.sums(view.dtype).itemsize
     columns = -(-view.width.positions // vector)
     rows = -(-columns // WARP) if view.line else -(-view.height.positions // form.rows)
-    every, steps = _all_jobs(view, form), sorted({min(step, view.channels) for step in _STEPS})
+    all_jobs, steps = _all_jobs(view, form), sorted({min(step, view.channels) for step in _STEPS})
     widths = [WARP] if view.line else [count for count in _counts(columns) if count >= min(8, columns)]
     for w, h, shares in product(widths, _counts(rows), (1, 2, 4, 8)):
-        jobs = -(-every // shares)
+        jobs = -(-all_jobs // shares)
         parts = 1 << min(3, (THREADS // (w * h * jobs)).bit_length() - 1) if w * h * jobs <= THREADS else 0
-        if parts and (shares == 1 or shares < 2 * every):
+        if parts and (shares == 1 or shares < 2 * all_jobs):
             team = BandTeam(view, form, (h, w), jobs, min(parts, steps[0]))
             for step in steps:
                 if team.parts < min(parts, step):

@@ -61,17 +61,16 @@ def weights_of(problem: Problem) -> tuple[int, list[int]]:
     strides = filled(problem.w_strides[3:], RANK, 0)
     if not problem.phases:
         return 0, strides
-    return sum((k - 1) * stride for k, stride in zip(problem.lifted.taps, strides, strict=True)), [
-        -stride for stride in strides
-    ]
+    last = sum((k - 1) * stride for k, stride in zip(problem.lifted.taps, strides, strict=True))
+    return last, [-stride for stride in strides]
 
 
 def on_arrays(
-    problem: Problem, chosen: Variant, blocks: int, fields: Mapping[str, Any], reason: str, shared_bytes: int = 0
+    problem: Problem, kernel: Variant, blocks: int, fields: Mapping[str, Any], reason: str, shared_bytes: int = 0
 ) -> Plan:
     """Return the plan of one launch that reads w as it is, if the struct's pointers have the arrays' names."""
     roles = {"x": "x", "w": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
-    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, roles, shared_bytes)
+    launch = launching.of_blocks(problem.operator, kernel, blocks, fields, roles, shared_bytes)
     return Plan(problem.operator, (launch,), (reason,))
 
 

@@ -124,7 +124,7 @@ class ChannelThread:
         return numbers.whole(self.vectors * self.vector * dtypes.entry(self.view.dtype).itemsize, _BURST)
 
     @cached_property
-    def each(self) -> tuple[int, int]:
+    def per_thread(self) -> tuple[int, int]:
         """Rows and columns of a thread."""
         return _OUTPUTS // self.form[2], self.form[2]
 
@@ -142,8 +142,8 @@ class ChannelThread:
     @cached_property
     def tiles(self) -> tuple[int, int]:
         """Of threads along the rows and the columns of a slice."""
-        axes = zip(self.view.y_extent[1:], self.each, self.apart, strict=True)
-        height, width = (-(-extent // (each * apart)) * apart for extent, each, apart in axes)
+        axes = zip(self.view.y_extent[1:], self.per_thread, self.apart, strict=True)
+        height, width = (-(-extent // (made * apart)) * apart for extent, made, apart in axes)
         return height, width
 
     @cached_property
@@ -193,7 +193,7 @@ class ChannelThread:
     @cached_property
     def outputs(self) -> tuple[int, int]:
         """Rows and columns of a thread, of which columns are made even if they do not exist."""
-        rows, columns = self.each
+        rows, columns = self.per_thread
         return min(rows, -(-self.view.y_extent[1] // self.apart[0])), columns
 
     @cached_property
@@ -234,24 +234,24 @@ class ChannelThread:
         rows = self.turns * self.outputs[0] * depth * height * -(-width // self.form[1])
         inputs = _INPUT[self.view.dtype] * self.turns * self.inputs(self.form[1])
         weights = _WEIGHT * self.turns * self.vectors * self.vector * prod(self.view.taps) / THREADS
-        each = self.products + inputs + _ROW * rows + _TAP * self.factors + _REST * self.turns
-        return each, weights
+        step = self.products + inputs + _ROW * rows + _TAP * self.factors + _REST * self.turns
+        return step, weights
 
     def met(self, rows: int, columns: int) -> int:
         """Return the bytes of x that a block of so many threads meets."""
         _, down, across = self.view.strides
         depth, taps_h, taps_w = self.view.taps
-        each_h, each_w = self.each
-        height, width = (rows * each_h - 1) * down + taps_h, (columns * each_w - 1) * across + taps_w
+        made_h, made_w = self.per_thread
+        height, width = (rows * made_h - 1) * down + taps_h, (columns * made_w - 1) * across + taps_w
         return self.burst_bytes * height * width * depth
 
     def time(self, rows: int, columns: int, walk: int, limits: Limits) -> float:
         """Model what a multiprocessor takes: for products, instructions, reading from its L1 cache or from the L2."""
         blocks, threads = prod(self.grid(rows, columns, walk)) * self.slices, self.vectors * rows * columns
-        walked, (each, weights) = threads * walk, self.instructions
+        walked, (step, weights) = threads * walk, self.instructions
         again = 1 if self.parts * self.view.taps[0] == 1 else walk
         rounds = numbers.whole(blocks, limits.multiprocessors)
-        issued = rounds * -(-threads // WARP) * WARP * (walk * each + weights * again)
+        issued = rounds * -(-threads // WARP) * WARP * (walk * step + weights * again)
         inputs = model.gathering(blocks, walked * self.loads, self.lines, limits)
         factors = model.gathering(blocks, walked * self.factors, 16 // self.turns * WARP // _LINE, limits)
         return max(
@@ -302,7 +302,7 @@ class ChannelTile(ChannelThread):
 @lru_cache(maxsize=1024)
 def best(view: DirectView, form: tuple[int, int, int], whole: bool, limits: Limits) -> ChannelTile | None:
     """Return the tile with the shortest time; None where there is no room for any, or no grid for its blocks."""
-    least, found = math.inf, None
+    least, quickest = math.inf, None
     for vectors in _shares(view):
         thread = ChannelThread(view, form, whole, vectors)
         if thread.shared_bytes > limits.shared_bytes_per_block:
@@ -310,8 +310,8 @@ def best(view: DirectView, form: tuple[int, int, int], whole: bool, limits: Limi
         for block in _blocks(thread):
             time = thread.time(*block, limits)
             if time < least:
-                least, found = time, ChannelTile(view, form, whole, vectors, *block)
-    return found
+                least, quickest = time, ChannelTile(view, form, whole, vectors, *block)
+    return quickest
 
 
 def _shares(view: DirectView) -> Iterator[int]:
@@ -355,8 +355,8 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: Problem, tile: ChannelTile) -> Plan:
-    chosen, fields = variant(problem.dtype, tile.form), _fields(problem, tile)
-    return on_arrays(problem, chosen, tile.blocks, fields, str(tile), tile.shared_bytes)
+    kernel, fields = variant(problem.dtype, tile.form), _fields(problem, tile)
+    return on_arrays(problem, kernel, tile.blocks, fields, str(tile), tile.shared_bytes)
 
 
 def _fields(problem: Problem, tile: ChannelTile) -> dict[str, Any]:

@@ -164,14 +164,14 @@ class RowThreads:
         return -self.view.pads[2] % self.vector if self.form.stride else 0
 
     @cached_property
-    def each(self) -> Ints:
+    def per_thread(self) -> Ints:
         """Outputs of a thread along each axis."""
         return _outputs_of_thread(self.view, self.form, self.vector)
 
     @cached_property
     def blocks_by_axis(self) -> Ints:
-        tiles = zip(self.view.y_extent, self.threads, self.each, strict=True)
-        return tuple(-(-extent // (count * each)) for extent, count, each in tiles)
+        tiles = zip(self.view.y_extent, self.threads, self.per_thread, strict=True)
+        return tuple(-(-extent // (threads * made)) for extent, threads, made in tiles)
 
     @cached_property
     def spatial_blocks(self) -> int:
@@ -183,8 +183,8 @@ class RowThreads:
     @cached_property
     def extent(self) -> Ints:
         """What is staged of x for one channel; of columns also what fills the last vectors up."""
-        view, (_, _, last) = self.view, self.each
-        axes = zip(self.threads, self.each, view.strides, view.taps, view.dilations, strict=True)
+        view, (_, _, last) = self.view, self.per_thread
+        axes = zip(self.threads, self.per_thread, view.strides, view.taps, view.dilations, strict=True)
         depths, rows, columns = ((t * e - 1) * s + (k - 1) * d + 1 for t, e, s, k, d in axes)
         stride, vector = self.form.stride, self.vector
         if self.form.kernel:
@@ -325,9 +325,9 @@ class RowTile(RowThreads):
             "filter_pitch": self.pitch_of_filters(self.step),
             "lanes": [_lanes(-(-columns // width)) for width in (1, 2, 4)],
             "row_lanes": _lanes(self.extent[1]),
-            "outputs": [count * each for count, each in zip(self.threads, self.each, strict=True)],
-            "spread_row": self.threads[1] if self.each[1] > 1 else 0,
-            "spread_column": self.threads[2] if self.each[2] > 1 else 0,
+            "outputs": [threads * made for threads, made in zip(self.threads, self.per_thread, strict=True)],
+            "spread_row": self.threads[1] if self.per_thread[1] > 1 else 0,
+            "spread_column": self.threads[2] if self.per_thread[2] > 1 else 0,
             "groups_here": self.groups,
             "filter_bits": self.filter_tiles.bit_length() - 1,
             "tiles": self.threads,
@@ -341,7 +341,7 @@ class RowTile(RowThreads):
         }
 
     def __str__(self) -> str:
-        d, h, w = (count * each for count, each in zip(self.threads, self.each, strict=True))
+        d, h, w = (threads * made for threads, made in zip(self.threads, self.per_thread, strict=True))
         return (
             f"direct: blocks of {d}x{h}x{w} outputs of {self.filter_tiles * self.form.filters} filters in "
             f"{self.groups} groups, {self.step} channels of each at a time; 32-bit indices"
@@ -428,8 +428,8 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: Problem, tile: RowTile) -> Plan:
-    chosen, fields = variant(problem.dtype, tile.form), _fields(problem, tile)
-    return on_arrays(problem, chosen, tile.blocks, fields, str(tile), tile.shared_bytes)
+    kernel, fields = variant(problem.dtype, tile.form), _fields(problem, tile)
+    return on_arrays(problem, kernel, tile.blocks, fields, str(tile), tile.shared_bytes)
 
 
 def _fields(problem: Problem, tile: RowTile) -> dict[str, Any]:

@@ -114,9 +114,9 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: Problem, walk: int) -> Plan:
-    chosen, items = variant(problem.dtype), _items(problem, walk)
+    kernel, items = variant(problem.dtype), _items(problem, walk)
     reason = f"direct: {walk} outputs of a thread, a stride apart in a column; 32-bit indices"
-    return on_arrays(problem, chosen, -(-items // _THREADS), _fields(problem, walk, items), reason)
+    return on_arrays(problem, kernel, -(-items // _THREADS), _fields(problem, walk, items), reason)
 
 
 def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:

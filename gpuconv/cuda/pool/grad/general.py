@@ -53,12 +53,12 @@ def _reach(problem: PoolGradProblem) -> list[int]:
 def _instructions(problem: PoolGradProblem) -> float:
     """Of all threads: each meets on every axis the windows that reach it, dilated ones also between two taps."""
     g = problem.geometry
-    each, last, other = _INSTRUCTIONS
+    element, last, others = _INSTRUCTIONS
     met = [q * min(reach, n) / n for q, n, reach in zip(g.y_shape[2:], g.x_shape[2:], _reach(problem), strict=True)]
-    rows, count = 1.0, float(each)
+    rows, count = 1.0, float(element)
     for windows in met[:-1]:
         rows *= windows
-        count += rows * other
+        count += rows * others
     return prod(g.x_shape) * (count + rows * met[-1] * last)
 
 

@@ -24,7 +24,7 @@ from gpuconv.rules import dtypes
 
 NAME = "walks"
 _THREADS = 256
-_NAMED = tuple(structs.constant(f"kMost{each}", "pool/grad/walks.cu") for each in ("Windows", "Columns", "Rows"))
+_NAMED = tuple(structs.constant(f"kMost{axis}", "pool/grad/walks.cu") for axis in ("Windows", "Columns", "Rows"))
 _WALKS = (32, 16, 8, 4, 2, 1)  # rows of windows
 WINDOWS_WANTED = 2048  # that threads of each multiprocessor load at a time; for fewer of them, shorter walks
 _OF_ANY = 55  # instructions of each row of windows besides, where the stride is any; counted
@@ -160,12 +160,12 @@ class WalkView(PoolView):
     def named(self, form: WalkForm) -> list[list[list[int]]]:
         """Return the struct's field: what each window can name, by columns and rows."""
         windows, columns, rows = _NAMED
-        height, width, found = self.height, self.width, np.full(_NAMED, _NONE)
+        height, width, named = self.height, self.width, np.full(_NAMED, _NONE)
         for window, column, row in product(range(windows), range(columns), range(min(rows, height.reach))):
             begin = 0 if form.columns == 1 else (self.left(form) + window) * form.stride - width.pad
             if 0 <= column - begin < width.reach or form.columns == 1:
-                found[window, column, row] = row * height.place + column * width.place
-        numbers: list[list[list[int]]] = found.tolist()
+                named[window, column, row] = row * height.place + column * width.place
+        numbers: list[list[list[int]]] = named.tolist()
         return numbers
 
     def step(self, form: WalkForm) -> int:

@@ -170,7 +170,7 @@ def test_blocks_cover_all_outputs_once_and_hold_no_more_threads_than_there_are()
         assert (channels - 1) * share < view.groups * view.filters <= channels * share
         counts = ((rows, tile.rows * tile.walk), (columns, tile.columns))
         for extent, each, apart, (blocks, threads) in zip(
-            view.y_extent[1:], tile.each, tile.apart, counts, strict=True
+            view.y_extent[1:], tile.per_thread, tile.apart, counts, strict=True
         ):
             number = np.arange(blocks * threads)
             first = number // apart * (each * apart) + number % apart

@@ -191,7 +191,7 @@ def test_blocks_cover_all_outputs_and_hold_no_more_threads_than_there_are() -> N
     for tile in some_tiles():
         view = tile.view
         for extent, blocks, count, each in zip(
-            view.y_extent, tile.blocks_by_axis, tile.threads, tile.each, strict=True
+            view.y_extent, tile.blocks_by_axis, tile.threads, tile.per_thread, strict=True
         ):
             assert (blocks - 1) * count * each < extent <= blocks * count * each
         assert prod(tile.threads) * tile.groups * tile.filter_tiles <= direct_base.THREADS
@@ -222,7 +222,7 @@ def test_threads_side_by_side_read_from_other_banks(form: RowForm) -> None:
     for tile in (tile for tile in mine if tile.groups == 1 or tile.step == 1):
         d, h, w = tile.threads
         _, row, depth, channel = (pitch // tile.vector for pitch in tile.pitches)
-        apart = tile.each[1] * tile.view.strides[1] * row
+        apart = tile.per_thread[1] * tile.view.strides[1] * row
         at = [
             g * tile.step * channel + i * tile.view.strides[0] * depth + j * apart + k
             for g, i, j, k in product(range(tile.groups), range(d), range(h), range(w))
