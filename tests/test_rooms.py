@@ -28,11 +28,9 @@ WAYS = {
 APART = ("onnx", "dask", "compat", "cli")  # the core does not know them
 
 # The parts of a folder that all its families share, and the file that lists them.
-SHARED = {"base", "depth_to_space", "families", "fragments", "general", "layout", "problem", "split", "structs"}
+SHARED = {"base", "depth_to_space", "families", "fragments", "general", "problem", "runs", "split", "structs"}
 MORE = ("_tile", "_work", "_cost")  # further files of one family
-NEIGHBOURS = {
-    "pool.patches -> pool.channels": "reads the same vectors",
-}
+NEIGHBOURS: dict[str, str] = {}
 
 
 @cache

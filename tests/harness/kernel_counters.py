@@ -24,10 +24,10 @@ import gpuconv
 from gpuconv.cuda.build import kernel_files
 from gpuconv.cuda.conv.direct import bands as bands_plan
 from gpuconv.cuda.conv.direct import channels as channels_plan
-from gpuconv.cuda.conv.direct import channels_tile, transpose
 from gpuconv.cuda.conv.direct import few as few_plan
-from gpuconv.cuda.conv.direct.bands_work import Form as BandsForm
-from gpuconv.cuda.conv.direct.base import Form as DirectForm
+from gpuconv.cuda.conv.direct import transpose
+from gpuconv.cuda.conv.direct.bands_tile import BandForm
+from gpuconv.cuda.conv.direct.rows import RowForm
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import (
     ffma,
@@ -145,7 +145,7 @@ class Direct:
     """One form of the direct sum over rows of one width, twice that for stride 2."""
 
     dtype: str
-    form: DirectForm
+    form: RowForm
     width: int
 
     def __str__(self) -> str:
@@ -260,7 +260,7 @@ class Bands:
     """Few output channels by bands; with channels last x comes by vectors of them."""
 
     dtype: str
-    form: BandsForm
+    form: BandForm
     width: int
     channels_last: bool
 
@@ -568,7 +568,7 @@ def bands() -> list[Bands]:
 
 def channels() -> list[Channels | DepthwiseTransposed]:
     """Return every kernel for depthwise Conv over vectors of channels, and for ConvTranspose."""
-    over_vectors = [Channels(*one) for one in product(dtypes.CONV_DTYPES, channels_tile.FORMS)]
+    over_vectors = [Channels(*one) for one in product(dtypes.CONV_DTYPES, channels_plan.FORMS)]
     return [*over_vectors, *(DepthwiseTransposed(*one) for one in product(dtypes.CONV_DTYPES, ("NCHW", "NHWC")))]
 
 

@@ -408,7 +408,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "harness/test_many_blocks.py 3d_vectors",
         *_FAMILY,
     ),
-    "cuda/pool/tiles.py": (*_POOL_PLANS, "harness/test_many_blocks.py 3d_tiles", *_FAMILY),
     "cuda/pool/channels.py": (
         *_POOL_PLANS,
         "harness/test_many_blocks.py [max_pool_float32_3d_channels [max_pool_float16_3d_channels "
@@ -421,7 +420,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "harness/test_many_blocks.py 3d_patches",
         *_FAMILY,
     ),
-    "cuda/pool/layout.py": (
+    "cuda/pool/runs.py": (
+        _LAYOUTS,
+        *_POOL_PLANS,
+        "harness/test_many_blocks.py 3d_tiles 3d_patches",
+        *_FAMILY,
+    ),
+    "cuda/pool/tiles.py": (
         _LAYOUTS,
         "cuda/pool/test_problem.py",
         *_POOL_PLANS,

@@ -20,7 +20,7 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import channels as channels_plan
-from gpuconv.cuda.conv.direct import channels_tile, few, rows, transpose
+from gpuconv.cuda.conv.direct import few, rows, transpose
 from gpuconv.cuda.conv.gemm import ffma, grouped, interleaved, mma, stem
 from gpuconv.cuda.plan import launching
 from gpuconv.cuda.plan.launch import Launch, Limits
@@ -55,7 +55,7 @@ def problem_of(one: ManyBlocks, far: str = "", step: int = 0) -> Any:
     x, y = lying(p.x_shape, one.layout), lying(geometry.y_shape, one.out or "contiguous")
     x, y = ((step, *strides[1:]) if name == far else strides for name, strides in (("x", x), ("y", y)))
     if p.w_shape is None:
-        return pool_problem.Problem(geometry, dtype, x, y, y if one.kernel.endswith("indices") else None)
+        return pool_problem.PoolProblem(geometry, dtype, x, y, y if one.kernel.endswith("indices") else None)
     make = correlation.of_conv if p.operator == "conv" else correlation.of_conv_transpose
     return make(geometry, dtype, x, lying(p.w_shape, "contiguous"), None, y, one.precision)
 
@@ -123,11 +123,11 @@ def test_some_families_want_two_blocks_on_a_multiprocessor(family: ModuleType) -
 @contextmanager
 def most_blocks(count: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (launching, channels_tile, *COUNTING[2:]):
+        for module in (launching, *COUNTING[1:]):
             patch.setattr(module, "MOST_BLOCKS", count)
-        channels_tile.best.cache_clear()
+        channels_plan.best.cache_clear()
         yield
-    channels_tile.best.cache_clear()
+    channels_plan.best.cache_clear()
 
 
 def blocks(family: ModuleType, one: ManyBlocks, launch: Launch) -> int:
