@@ -68,7 +68,7 @@ def _pool_grad_plans(dtype: str, kernel: int, stride: int) -> Iterator[Plan]:
     y = OPERATORS["max_pool"].geometry(x, **attributes).y_shape
     geometry = gradients.max_pool_grad(y, y, x_shape=x, **attributes)
     arrays = contiguous_strides(y), contiguous_strides(y), contiguous_strides(x)
-    problem = pool_grad_problem.Problem(geometry, dtype, *arrays)
+    problem = pool_grad_problem.PoolGradProblem(geometry, dtype, *arrays)
     yield from (one.make() for one in candidates(pool_grad_families, problem, _LIMITS))
 
 

@@ -30,8 +30,8 @@ def copy(operator: str, dtype: str, shape: Ints, strides: dict[str, Ints]) -> La
         "target_stride": strided.filled(target_stride, rank, 0),
         "extent": strided.filled(extents, rank, 1),
     }
-    chosen = variant(dtypes.entry(dtype).itemsize, wide, rank)
-    return Launch.of_threads(operator, chosen, prod(shape), fields, {"source": source, "target": target})
+    kernel = variant(dtypes.entry(dtype).itemsize, wide, rank)
+    return Launch.of_threads(operator, kernel, prod(shape), fields, {"source": source, "target": target})
 
 
 # ---------------------------------------------------------------- variants

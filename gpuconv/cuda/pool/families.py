@@ -10,7 +10,7 @@ from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Family
 from gpuconv.cuda.pool import channels, general, patches, tiles, vectors
-from gpuconv.cuda.pool.problem import OPERATOR, Problem
+from gpuconv.cuda.pool.problem import OPERATOR, PoolProblem
 from gpuconv.rules.geometry import Ints, MaxPoolGeometry
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
@@ -34,7 +34,7 @@ def for_max_pool(
     """
     if 0 in geometry.y_shape:
         return Plan.of_nothing(OPERATOR)
-    problem = Problem(geometry, dtype, x_strides, y_strides, indices_strides)
+    problem = PoolProblem(geometry, dtype, x_strides, y_strides, indices_strides)
     return offers.choose(problem, FAMILIES, limits)
 
 

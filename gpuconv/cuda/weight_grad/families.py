@@ -10,7 +10,7 @@ from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Family
 from gpuconv.cuda.weight_grad import plain, tiles
-from gpuconv.cuda.weight_grad.problem import OPERATOR, Problem
+from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem
 from gpuconv.rules.geometry import ConvGeometry, Ints
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
@@ -37,7 +37,7 @@ def for_weight_grad(
     if 0 in geometry.w_shape:
         return Plan.of_nothing(OPERATOR)
     precision = precision if dtype == "float32" else "ieee"
-    problem = Problem(geometry, dtype, x_strides, dy_strides, w_strides, result or dtype, precision)
+    problem = WeightGradProblem(geometry, dtype, x_strides, dy_strides, w_strides, result or dtype, precision)
     return offers.choose(problem, FAMILIES, limits)
 
 

@@ -18,8 +18,8 @@ from typing import Any
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import mma
-from gpuconv.cuda.conv.gemm.base import ALL, SUMS, TOTALS
+from gpuconv.cuda.conv.gemm import fragments, split
+from gpuconv.cuda.conv.gemm.split import ALL, SUMS, TOTALS
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import channels_last, cost, sources, tiles
 from gpuconv.cuda.conv.wgmma import pixels as wgmma_pixels
@@ -37,8 +37,6 @@ from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 NAME = "wgmma"
 ARCHITECTURE = "sm_90a"
 _CLASSES = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "WgmmaTf32"}
-_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
-_ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
 
 
 # ---------------------------------------------------------------- offers
@@ -48,7 +46,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile and way to x, and one that divides its tiles where these are few."""
     why = refusal(problem, limits)
     if why is not None:
-        plain = limits.architecture != ARCHITECTURE or mma.refusal(problem) is not None
+        plain = limits.architecture != ARCHITECTURE or fragments.refusal(problem) is not None
         yield Refusal(why, plain or problem.dtype not in _CLASSES)
         return
     for source in sources.sources(problem):
@@ -63,7 +61,7 @@ def refusal(problem: Problem, limits: Limits) -> str | None:
     """Return why no kernel of this family takes a problem, or None."""
     if limits.architecture != ARCHITECTURE:
         return f"it needs {ARCHITECTURE}"
-    why = mma.refusal(problem)
+    why = fragments.refusal(problem)
     if why is not None:
         return why
     if problem.dtype not in _CLASSES:
@@ -99,10 +97,9 @@ def _undivided(source: Source, limits: Limits) -> Iterator[WgmmaWork]:
 
 def _divided(whole: WgmmaWork, limits: Limits) -> Iterator[WgmmaWork]:
     """Yield the work with as many splits as the model takes for best, if there are tiles to divide."""
-    rounds, rest = divmod(whole.tiles, limits.multiprocessors)
-    counts = [count for count in _COUNTS if count <= whole.most_steps]
-    if rest and rounds <= _ROUNDS and counts:
-        yield cost.in_best_splits(replace(whole, divided=rest), counts, limits)
+    divided, counts = split.divided(whole.tiles, limits), split.counts(whole.most_steps)
+    if divided and counts:
+        yield cost.in_best_splits(replace(whole, divided=divided), counts, limits)
 
 
 def _name(work: WgmmaWork) -> str:
@@ -199,19 +196,13 @@ def _launch(work: WgmmaWork, part: int, limits: Limits) -> Launch:
     source, tile, chosen = work.source, work.tile, _variant(work)
     lifted = source.seen.lifted
     items = work.divided if part == TOTALS else work.items
-    splits = {
-        "count": work.splits,
-        "whole": work.whole,
-        "ticket_bytes": work.ticket_bytes,
-        "part": part,
-    }
     operands = gemm_base.operands(lifted, work.counts, source.weights())
     if lifted.operator != source.problem.operator:
         operands = {**operands, "taps": gemm_base.backwards(operands["taps"])}
     fields = {
         "problem": operands,
         "loading": sources.loading(source),
-        "splits": splits,
+        "splits": split.splits(work.tiles, work.divided, work.splits, part),
         "items": items,
         **_strips(work),
     }

@@ -17,7 +17,7 @@ from typing import Any
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.gemm.base import PackedWeights
-from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.conv.problem import Problem, merged_stride
 from gpuconv.cuda.conv.wgmma import channels_last
 from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
 from gpuconv.cuda.conv.wgmma.strips import PATCH, ROW, Strips
@@ -75,7 +75,7 @@ class Source:
             return self.problem
         conv = correlation.as_conv(self.problem)
         assert conv is not None
-        return (flattened(conv) or conv) if self.form == "rows" else conv
+        return (conv.flat or conv) if self.form == "rows" else conv
 
     @cached_property
     def block_k(self) -> int:
@@ -272,7 +272,7 @@ def no_rows(problem: Problem, slice_bytes: int) -> str | None:
         return f"the {problem.channels} channels of a group are not whole slices of {channels}"
     if _takes_rounded(problem) and problem.column_strides[-1] != 1:
         return f"the stride along its rows is {problem.column_strides[-1]}"
-    seen = flattened(problem) or problem
+    seen = problem.flat or problem
     if seen.x_strides[-1] != 1:
         return "the pixels of its rows are not contiguous"
     if _strides(*_rows_of_x(seen), seen.itemsize) is None:
@@ -288,44 +288,13 @@ def _rows_of_x(problem: Problem) -> tuple[Ints, list[int]]:
     return (*lifted.x_shape[:1:-1], channels, problem.batch), [height, depth, channel, batch]
 
 
-def flattened(problem: Problem) -> Problem | None:
-    """Return a Conv of one tap with all pixels of an image along one axis, if they lie behind each other in x and y."""
-    every = problem.columns == problem.x_shape[2:] and not any(problem.pads)
-    if prod(problem.taps) != 1 or not every or any(step != 1 for step in problem.column_strides):
-        return None
-    x_step, y_step = (_step(problem.columns, strides[2:]) for strides in (problem.x_strides, problem.y_strides))
-    if x_step is None or y_step is None:
-        return None
-    pixels = prod(problem.columns)
-    return replace(
-        problem,
-        taps=(1,),
-        x_shape=(*problem.x_shape[:2], pixels),
-        y_shape=(*problem.y_shape[:2], pixels),
-        x_strides=(*problem.x_strides[:2], x_step),
-        y_strides=(*problem.y_strides[:2], y_step),
-        w_strides=(*problem.w_strides[:3], 1),
-        columns=(pixels,),
-        column_strides=(1,),
-        dilations=(1,),
-        pads=(0,),
-    )
-
-
-def _step(extents: Ints, strides: Ints) -> int | None:
-    """Return the stride of pixels that lie behind each other, whatever the axis; None where they do not."""
-    axes = [(extent, stride) for extent, stride in zip(extents, strides, strict=True) if extent > 1]
-    behind = all(stride == inner * step for (_, stride), (inner, step) in pairwise(axes))
-    return (axes[-1][1] if axes else 1) if behind else None
-
-
 def _w_as_it_is(problem: Problem, slice_bytes: int) -> bool:
     """Tell whether w can be fetched as it is: rows of taps, of contiguous channels, each of whole slices."""
     group, filters, channel, *spatial = problem.w_strides
     if not _takes_rounded(problem) or channel != 1:
         return False
     slices = problem.channels % (slice_bytes // problem.itemsize) == 0
-    if prod(problem.taps) > 1 and not (slices and _step(problem.taps, tuple(spatial)) == problem.channels):
+    if prod(problem.taps) > 1 and not (slices and merged_stride(problem.taps, spatial) == problem.channels):
         return False
     if problem.group > 1 and group != problem.filters * filters:
         return False
