@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv import _conv, cuda
+from gpuconv import _pooling, cuda
 from gpuconv._errors import ArgumentError, OutOfDeviceMemory
 from gpuconv.rules import whole_numbers
 from gpuconv.rules.layout import Layout
@@ -104,4 +104,4 @@ def _indices(attributes: Mapping[str, Any], layout: Layout) -> Any:
     windows = dict(attributes)
     shape = tuple(windows.pop("x_shape"))
     x = whole_numbers.random(prod(shape), np.dtype(np.float32), 2**20, 0).reshape(shape)
-    return _conv.max_pool(x, layout=layout, return_indices=True, **windows)[1]
+    return _pooling.max_pool(x, layout=layout, return_indices=True, **windows)[1]

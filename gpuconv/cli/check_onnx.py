@@ -14,7 +14,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.backend.test import loader
 
-from gpuconv.cli.check import Mismatch, exactly, same_kind, worst_element
+from gpuconv.cli.compare import Mismatch, exactly, same_kind, worst_element
 from gpuconv.onnx import backend as onnx_backend
 
 _OPERATORS = ("Conv", "ConvTranspose", "MaxPool")

@@ -190,7 +190,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         return call(x, **attributes)
 
     for name in GENERATORS:
-        monkeypatch.setattr(_tasks._api, name, partial(watched, getattr(gpuconv, name)))
+        module = _tasks._pooling if name == "max_pool" else _tasks._conv
+        monkeypatch.setattr(module, name, partial(watched, getattr(gpuconv, name)))
     return shapes
 
 
