@@ -37,7 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _escape_what_stdout_lacks()
     try:
-        arguments = _parser().parse_args(argv)
+        arguments, unknown = _parser().parse_known_args(argv)
+        if unknown:
+            name = arguments.COMMAND
+            raise CommandError(f"{name}: there is no argument {' '.join(unknown)} (see gpuconv {name} --help)")
         code: int = arguments.command(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
