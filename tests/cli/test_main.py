@@ -31,7 +31,7 @@ def test_no_command_is_an_error(error: Run) -> None:
 
 
 def test_an_unknown_option_is_an_error(error: Run) -> None:
-    assert error("check", "--fast") == "unrecognized arguments: --fast (see gpuconv --help)"
+    assert error("check", "--fast") == "check: there is no argument --fast (see gpuconv check --help)"
 
 
 @pytest.mark.parametrize("words", [[], ["info"], ["check"], ["run"], ["compile"]])
