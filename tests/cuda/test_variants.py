@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from gpuconv.cuda import complex as complex_plan
+from gpuconv.cuda.build import sources
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.passes import copy as copy_pass
 from gpuconv.cuda.passes import sums
@@ -30,6 +33,14 @@ def test_a_multiprocessor_has_room_for_the_threads_of_its_blocks() -> None:
         assert variant.threads % 32 == 0, variant.name
         assert 1 <= variant.blocks_per_sm <= 32, variant.name
         assert variant.threads * variant.blocks_per_sm <= 2048, variant.name
+
+
+def test_the_sources_declare_every_kernel_that_is_named() -> None:
+    ones = {(variant.source, variant.function): variant for variant in all_variants()}
+    assert len(ones) > 40
+    for (_, function), variant in ones.items():
+        text, _, _ = sources.source(variant).partition(f'#line 1 "{variant.name}"')
+        assert re.search(rf"\b{function}\(", text), variant
 
 
 def test_the_tiles_of_weights_gradients_are_those_of_the_problems() -> None:
