@@ -116,7 +116,7 @@ def _backends(wanted: str | None) -> tuple[list[str], list[str]]:
 
 def _collect(backends: list[str], wanted: str, progress: Progress) -> tuple[list[Check], list[str]]:
     progress.show("reading the cases")
-    found = [check for backend in backends for check in _named(backend)]
+    checks = [check for backend in backends for check in _named(backend)]
     missing = []
     if importlib.util.find_spec("onnx") is None:
         missing.append("ONNX's tests: onnx is not installed (pip install 'gpuconv[onnx]')")
@@ -125,12 +125,12 @@ def _collect(backends: list[str], wanted: str, progress: Progress) -> tuple[list
 
         progress.show("reading ONNX's tests")
         models, missing = check_onnx.models()
-        found += [
+        checks += [
             Check(model.group, model.name, backend, partial(check_onnx.compare, model, backend))
             for backend in backends
             for model in models
         ]
-    return [check for check in found if wanted in str(check)], missing
+    return [check for check in checks if wanted in str(check)], missing
 
 
 def _named(backend: str) -> Iterator[Check]:

@@ -220,11 +220,11 @@ def _packed() -> str:
     from gpuconv.cuda.build import pack
 
     path = pack.path()
-    found = None if path is None else pack.examined(path)
-    if isinstance(found, pack.Pack):
-        architectures = ", ".join(sorted(found.architectures))
-        return f"{path}, {len(found.kernels)} for {architectures}, by {found.compiler.partition(',')[0]}"
-    return "none" if path is None else f"{path}, not used, since {found}"
+    packed = None if path is None else pack.examined(path)
+    if isinstance(packed, pack.Pack):
+        architectures = ", ".join(sorted(packed.architectures))
+        return f"{path}, {len(packed.kernels)} for {architectures}, by {packed.compiler.partition(',')[0]}"
+    return "none" if path is None else f"{path}, not used, since {packed}"
 
 
 def _nvrtc() -> str:
