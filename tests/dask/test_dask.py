@@ -309,7 +309,7 @@ def test_the_precision_is_that_of_the_call_and_not_of_the_computation(monkeypatc
         seen.append(precision)
         return conv(*arrays, precision=precision, **attributes)
 
-    monkeypatch.setattr(_tasks._api, "conv", watched)
+    monkeypatch.setattr(_tasks._conv, "conv", watched)
     with gpuconv.precision("tf32"):
         within = dask_api.conv(in_chunks(X, X.shape), W)
     within.compute()
