@@ -10,19 +10,19 @@ import pytest
 from gpuconv.cuda import complex as complex_plan
 from gpuconv.cuda.conv import runs
 from gpuconv.cuda.conv.direct import few
-from gpuconv.cuda.conv.direct.base import FORMS, Work
-from gpuconv.cuda.conv.direct.rows_tile import Tile
+from gpuconv.cuda.conv.direct.base import DirectView
+from gpuconv.cuda.conv.direct.rows import FORMS, RowTile
 from gpuconv.cuda.conv.gemm import depth_to_space, mma, stem, stem_tile
 from gpuconv.cuda.conv.gemm.mma import MmaForm
 from gpuconv.cuda.conv.gemm.stem_tile import StemBox
-from gpuconv.cuda.conv.runs import Runs as Pieces
+from gpuconv.cuda.conv.runs import WindowRuns as Pieces
 from gpuconv.cuda.conv.wgmma import channels_last, sources
 from gpuconv.cuda.conv.wgmma.channels_last import Planes
 from gpuconv.cuda.plan import limits
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.pool import patches
 from gpuconv.cuda.pool import problem as pool_problem
-from gpuconv.cuda.pool.layout import Runs
+from gpuconv.cuda.pool.runs import WindowRuns
 from gpuconv.rules import geometry as geometries
 from tests.cuda.conv.gemm.test_ffma import fields
 from tests.cuda.conv.wgmma.test_family import problem
@@ -315,7 +315,7 @@ def test_a_block_of_few_filters_has_the_weights_of_its_channels_within_24_kib() 
     assert few._channels_at_once(replace(one, channels=99), 4) == 99
 
 
-WORK = Work(
+WORK = DirectView(
     dtype="float32", images=2, groups=5, channels=7, filters=3,
     x_extent=(9, 40, 50), y_extent=(3, 31, 23), taps=(3, 2, 5), strides=(3, 1, 2), dilations=(2, 4, 3), pads=(1, 2, 3),
 )  # fmt: skip
@@ -323,13 +323,13 @@ WORK = Work(
 
 def test_a_direct_tile_by_hand() -> None:
     any_taps = next(form for form in FORMS if form.stride == 0 and form.filters == 1)
-    tile = Tile(WORK, any_taps, threads=(2, 3, 5), groups=2, filter_tiles=2, step=3)
+    tile = RowTile(WORK, any_taps, threads=(2, 3, 5), groups=2, filter_tiles=2, step=3)
     found = tile.fields()
     # A thread makes four rows of a column: 2 x 12 x 5 outputs of a block.
     assert found["outputs"] == [2, 12, 5]
     assert (found["spread_row"], found["spread_column"]) == (3, 0)
     assert tile.blocks_by_axis == (2, 3, 5)
-    assert (tile.filter_blocks, tile.group_blocks, tile.blocks) == (2, 3, 2 * 3 * 5 * 2 * 3 * 2)
+    assert (found["filter_blocks"], found["group_blocks"], tile.blocks) == (2, 3, 2 * 3 * 5 * 2 * 3 * 2)
     # (2 - 1) * 3 + 2 * 2 + 1, (12 - 1) * 1 + 1 * 4 + 1 and (5 - 1) * 2 + 4 * 3 + 1 inputs.
     assert found["extent"] == tile.extent == (8, 16, 21)
     staged, _ = tile.work_of_block(tile.groups, tile.filter_tiles, tile.step)
@@ -340,21 +340,22 @@ def test_a_direct_tile_by_hand() -> None:
     assert (found["step"], found["groups_here"], found["filter_bits"]) == (3, 2, 1)
     assert found["filter_weights"] == 3 * 3 * 2 * 8
     assert found["filter_pitch"] == 4 * 37  # 36 vectors, and one more
-    flat = replace(tile, work=replace(WORK, y_extent=(3, 3, 23)))  # fewer rows than a thread would make
+    flat = replace(tile, view=replace(WORK, y_extent=(3, 3, 23)))  # fewer rows than a thread would make
     assert flat.fields()["outputs"] == [2, 3, 20]
     assert (flat.fields()["spread_row"], flat.fields()["spread_column"]) == (0, 5)
 
 
-def laid_out(one: pool_problem.Problem, vectors: int, rows: int, columns: int) -> patches._Tile:
-    lines = (patches._line(one, axis, outputs) for axis, outputs in ((1, rows), (2, columns)))
-    return patches._laid_out(patches._Kept.of(one), vectors, *lines)
+def laid_out(problem: pool_problem.PoolProblem, vectors: int, rows: int, columns: int) -> patches.PatchTile:
+    pixels = pool_problem.view_of(problem)
+    lines = (patches._line(axis, outputs) for axis, outputs in ((pixels.height, rows), (pixels.width, columns)))
+    return patches._laid_out(patches._Kept.of(problem, pixels), vectors, *lines)
 
 
 def test_a_patch_of_a_pool_by_hand() -> None:
     one = made((1, 8, 5, 9, 11), last=True, kernel_shape=[3, 3, 2], strides=[1, 2, 3], dilations=[3, 2, 1],
                pads=[3, 0, 0, 3, 0, 0])  # fmt: skip
     tile = laid_out(one, vectors=1, rows=2, columns=4)
-    assert tile == patches._Tile(
+    assert tile == patches.PatchTile(
         vectors=1,
         rows=2,
         columns=4,
@@ -363,8 +364,8 @@ def test_a_patch_of_a_pool_by_hand() -> None:
         x_columns=11,
         slices=2,  # of three taps, three slices apart, no window has more inside
         line=4 * 3 + 2,  # of five windows
-        down=Runs(1, 0, 5),
-        along=Runs(1, 0, 5),
+        down=WindowRuns(1, 0, 5),
+        along=WindowRuns(1, 0, 5),
         lines_at=2 * 7 * 11 * 16,
         places_at=2 * 7 * 11 * 16 + 2 * 14 * 16,
         bytes=2 * 7 * 11 * 16 + 2 * 14 * 16,

@@ -13,7 +13,7 @@ from gpuconv.cuda.pool import unpool
 from gpuconv.cuda.pool.grad import families as pool_grad_families
 from gpuconv.cuda.variants import all_variants
 from gpuconv.cuda.weight_grad import families as weight_grad_families
-from gpuconv.cuda.weight_grad import tiles_cost
+from gpuconv.cuda.weight_grad import tiles
 from tests.harness import gradient_plans, many_gradients
 
 FAMILIES = (complex_plan, copy_pass, pool_grad_families, sums, unpool, weight_grad_families)
@@ -44,5 +44,5 @@ def test_the_sources_declare_every_kernel_that_is_named() -> None:
 
 
 def test_the_tiles_of_weights_gradients_are_those_of_the_problems() -> None:
-    shapes = {tile.shape for _, _, tile in tiles_cost.kernels()}
+    shapes = {tile.shape for _, _, tile in tiles.kernels()}
     assert shapes == {trial.args[0] for trial in many_gradients.LARGE_WEIGHTS}

@@ -24,10 +24,10 @@ import gpuconv
 from gpuconv.cuda.build import kernel_files
 from gpuconv.cuda.conv.direct import bands as bands_plan
 from gpuconv.cuda.conv.direct import channels as channels_plan
-from gpuconv.cuda.conv.direct import channels_tile, transpose
 from gpuconv.cuda.conv.direct import few as few_plan
-from gpuconv.cuda.conv.direct.bands_work import Form as BandsForm
-from gpuconv.cuda.conv.direct.base import Form as DirectForm
+from gpuconv.cuda.conv.direct import transpose
+from gpuconv.cuda.conv.direct.bands_tile import BandForm
+from gpuconv.cuda.conv.direct.rows import RowForm
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import (
     ffma,
@@ -43,7 +43,7 @@ from gpuconv.cuda.conv.gemm import grouped as grouped_plan
 from gpuconv.cuda.conv.gemm import interleaved as interleaved_plan
 from gpuconv.cuda.conv.gemm.base import GemmTile
 from gpuconv.cuda.conv.wgmma import channels_last as channels_last_plan
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.rules import dtypes
 from tests.emulator import emulated_cuda
@@ -145,7 +145,7 @@ class Direct:
     """One form of the direct sum over rows of one width, twice that for stride 2."""
 
     dtype: str
-    form: DirectForm
+    form: RowForm
     width: int
 
     def __str__(self) -> str:
@@ -260,7 +260,7 @@ class Bands:
     """Few output channels by bands; with channels last x comes by vectors of them."""
 
     dtype: str
-    form: BandsForm
+    form: BandForm
     width: int
     channels_last: bool
 
@@ -522,7 +522,7 @@ class PoolGrad:
 
 
 def _taking(name: str) -> AbstractContextManager[None]:
-    return choice.picking(lambda candidates: next(one for one in candidates if one.name == name))
+    return offers.picking(lambda candidates: next(one for one in candidates if one.name == name))
 
 
 def _counting() -> Any:
@@ -568,7 +568,7 @@ def bands() -> list[Bands]:
 
 def channels() -> list[Channels | DepthwiseTransposed]:
     """Return every kernel for depthwise Conv over vectors of channels, and for ConvTranspose."""
-    over_vectors = [Channels(*one) for one in product(dtypes.CONV_DTYPES, channels_tile.FORMS)]
+    over_vectors = [Channels(*one) for one in product(dtypes.CONV_DTYPES, channels_plan.FORMS)]
     return [*over_vectors, *(DepthwiseTransposed(*one) for one in product(dtypes.CONV_DTYPES, ("NCHW", "NHWC")))]
 
 

@@ -196,7 +196,7 @@ def _pools(
     strides = _channels_last if channels_last else _strides
     y_strides = strides(geometry.y_shape)
     places = y_strides if indices else None
-    problem = pool_problem.Problem(geometry, dtype, strides(x_shape, wide), y_strides, places)
+    problem = pool_problem.PoolProblem(geometry, dtype, strides(x_shape, wide), y_strides, places)
     for candidate in candidates(pool_families, problem, _LIMITS):
         yield candidate.make()
 

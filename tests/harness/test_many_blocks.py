@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuconv.cuda.conv.direct import bands
-from gpuconv.cuda.conv.direct import base as direct_base
+from gpuconv.cuda.conv.direct import rows as rows_plan
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import interleaved as interleaved_plan
 from gpuconv.cuda.conv.gemm import matrix, mma, pointwise
@@ -98,7 +98,7 @@ def test_every_tile_of_every_dtype_is_there() -> None:
         for uniform in (False, True)
         if (tile.uniform if uniform else tile.rowwise)
     }
-    assert {one.kernel.split("d_")[-1] for one in DIRECT} == {str(form) for form in direct_base.FORMS}
+    assert {one.kernel.split("d_")[-1] for one in DIRECT} == {str(form) for form in rows_plan.FORMS}
     assert {one.kernel.split("d_")[-1] for one in BANDS} == {str(form) for form in bands.forms("float32")}
     assert {str(one.dtype) for one in BANDS} == set(dtypes.CONV_DTYPES)
     met = {f"{one.dtype} {one.kernel.split('d_')[-1].removesuffix('_wide')}" for one in GEMMS}

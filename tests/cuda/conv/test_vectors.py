@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gpuconv.cuda.conv.direct import channels as channels_plan
-from gpuconv.cuda.conv.direct import channels_tile
 from gpuconv.cuda.conv.gemm import fragments, matrix, stem_tile
 from gpuconv.cuda.conv.gemm import grouped as grouped_plan
 from gpuconv.cuda.conv.gemm.fragments import arithmetic
@@ -41,9 +40,9 @@ CASES: dict[str, tuple[Problem, str, int, Whole]] = {
     "mma, tf32": (made(**TF32), "x", 4, fragments.has_chunks),
     "matrix": (made(w=(32, 16, 1, 1, 1)), "x", 8, lambda one: matrix.of_channels(one) is not None),
     "grouped": (made(w=(32, 16, 3, 3, 3), group=2), "x", 8, grouped),
-    "channels, x": (made("float32", **DEPTHWISE), "x", 4, channels_tile.in_vectors),
-    "channels, y": (made("float32", **DEPTHWISE), "y", 4, channels_tile.in_vectors),
-    "channels, float16": (made("float16", **DEPTHWISE), "y", 4, channels_tile.in_vectors),
+    "channels, x": (made("float32", **DEPTHWISE), "x", 4, channels_plan.in_vectors),
+    "channels, y": (made("float32", **DEPTHWISE), "y", 4, channels_plan.in_vectors),
+    "channels, float16": (made("float16", **DEPTHWISE), "y", 4, channels_plan.in_vectors),
     "stem, channels of y": (made("float16"), "y", 8, stem_tile.channels_are_vectors),
     "stem, tf32": (made(**TF32), "y", 4, stem_tile.channels_are_vectors),
 }
@@ -59,7 +58,7 @@ def test_every_axis_moves_by_whole_vectors_of_channels(name: str) -> None:
         moved = {more: replace(one, **{field: shifted(strides, axis, more)}) for more in (chunk, chunk // 2, 1)}
         assert {more: whole(there) for more, there in moved.items()} == {chunk: True, chunk // 2: False, 1: False}, axis
     apart = replace(one, **{field: shifted(strides, 1, 1)})  # channels that are no neighbours
-    if whole is channels_tile.in_vectors:
+    if whole is channels_plan.in_vectors:
         assert why_not(channels_plan, apart, representative("sm_90a").limits) is not None
     else:
         assert not whole(apart)

@@ -7,11 +7,11 @@ import pytest
 from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.conv.direct import bands, channels_tile, few, transpose
-from gpuconv.cuda.conv.direct import base as direct_base
+from gpuconv.cuda.conv.direct import bands, few, transpose
 from gpuconv.cuda.conv.direct import channels as channels_plan
 from gpuconv.cuda.conv.direct import rows as direct_plan
-from gpuconv.cuda.conv.direct.base import Form
+from gpuconv.cuda.conv.direct import rows as rows_plan
+from gpuconv.cuda.conv.direct.rows import RowForm
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import ffma, interleaved, pointwise
 from gpuconv.cuda.conv.gemm.base import GemmTile
@@ -28,7 +28,7 @@ from tests.harness.machine_code import code
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
 pytestmark = pytest.mark.sampled(3)
-over_direct_forms = pytest.mark.parametrize("form", direct_base.FORMS, ids=direct_forms.title)
+over_direct_forms = pytest.mark.parametrize("form", rows_plan.FORMS, ids=direct_forms.title)
 OPERATORS = ("conv", "conv_transpose")
 FORMS = [
     (dtype, tile, uniform)
@@ -137,15 +137,15 @@ def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(
     """The main loop makes all outputs of a thread from one row of x."""
     entry = dtypes.entry(dtype)
     vector = 16 // dtypes.entry(entry.accumulator).itemsize
-    for stride, taps, columns in channels_tile.FORMS:
+    for stride, taps, columns in channels_plan.FORMS:
         body = code(channels_plan.variant(dtype, (stride, taps, columns)))
         loop = sass.main_loop(body)
         rows, window = 16 // columns, (columns - 1) * max(stride, 1) + taps
         assert sass.multiplications(body, loop) == 16 * vector * taps
         load = {8: "LDG.E.64", 16: "LDG.E.128"}[vector * entry.itemsize]
         assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: window}
-        others = channels_tile._ROW * rows + channels_tile._TAP * rows * taps
-        planned = 16 * vector * taps + channels_tile._INPUT[dtype] * window + others
+        others = channels_plan._ROW * rows + channels_plan._TAP * rows * taps
+        planned = 16 * vector * taps + channels_plan._INPUT[dtype] * window + others
         assert len(loop) == pytest.approx(planned, rel=0.1)
 
 
@@ -274,7 +274,7 @@ def test_max_pool_loads_vectors_of_channels_three_at_a_time(dtype: str, indices:
 # ---------------------------------------------------------------- the direct sum
 
 
-def direct(form: Form, dtype: str = "float32") -> tuple[list[Instruction], range]:
+def direct(form: RowForm, dtype: str = "float32") -> tuple[list[Instruction], range]:
     """The code of one form, and its main loop."""
     body = code(direct_plan.variant(dtype, form))
     return body, sass.main_loop(body)
@@ -283,7 +283,7 @@ def direct(form: Form, dtype: str = "float32") -> tuple[list[Instruction], range
 @needs_nvrtc
 @needs_disassembler
 @over_direct_forms
-def test_direct_forms_are_as_efficient_as_the_plan_takes_them_to_be(form: Form) -> None:
+def test_direct_forms_are_as_efficient_as_the_plan_takes_them_to_be(form: RowForm) -> None:
     body, loop = direct(form)
     assert sass.multiplications(body, loop) / len(loop) == pytest.approx(form.efficiency, abs=0.04)
 
@@ -292,7 +292,7 @@ def test_direct_forms_are_as_efficient_as_the_plan_takes_them_to_be(form: Form) 
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 @over_direct_forms
-def test_unrolled_sums_read_every_vector_of_inputs_once(form: Form, dtype: str) -> None:
+def test_unrolled_sums_read_every_vector_of_inputs_once(form: RowForm, dtype: str) -> None:
     body, loop = direct(form, dtype)
     if form.kernel:
         vector = 16 // dtypes.entry(dtypes.entry(dtype).accumulator).itemsize
@@ -310,7 +310,7 @@ def test_unrolled_sums_read_every_vector_of_inputs_once(form: Form, dtype: str) 
 @needs_nvrtc
 @needs_disassembler
 def test_most_of_a_7x7_sum_multiplies() -> None:
-    body, loop = direct(next(form for form in direct_base.FORMS if (form.kernel, form.stride) == (7, 1)))
+    body, loop = direct(next(form for form in rows_plan.FORMS if (form.kernel, form.stride) == (7, 1)))
     assert sass.multiplications(body, loop) / len(loop) >= 0.9
 
 
@@ -318,7 +318,7 @@ def test_most_of_a_7x7_sum_multiplies() -> None:
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 @over_direct_forms
-def test_rows_are_loaded_and_stored_in_vectors_where_they_consist_of_them(form: Form, dtype: str) -> None:
+def test_rows_are_loaded_and_stored_in_vectors_where_they_consist_of_them(form: RowForm, dtype: str) -> None:
     body, _ = direct(form, dtype)
     loads = sass.names(body, range(len(body)), "LDG")
     stores = sass.names(body, range(len(body)), "STG")
@@ -384,11 +384,11 @@ def test_gradients_of_weights_take_as_many_instructions_as_the_plan_takes_them_t
 def test_gradients_of_max_pool_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
     """Two rows of windows: of the ways to write a row of x the one that writes elements one by one is not gone."""
     size = dtypes.entry(dtype).itemsize
-    for shape in walks._SHAPES:
-        body = code(walks.variant(dtype, shape))
-        found = len(max(sass.loops(body), key=len)) - (shape.columns > 1) * _SINGLY * 2 * shape.stride
-        rows = 2 * shape.windows[size // 4]
-        if shape.stride == 0:
-            rows = shape.windows[size // 4] + shape.row + walks._OF_ANY
-        assert found == pytest.approx(rows, rel=0.15), shape
+    for form in walks._FORMS:
+        body = code(walks.variant(dtype, form))
+        found = len(max(sass.loops(body), key=len)) - (form.columns > 1) * _SINGLY * 2 * form.stride
+        rows = 2 * form.windows[size // 4]
+        if form.stride == 0:
+            rows = form.windows[size // 4] + form.row + walks._OF_ANY
+        assert found == pytest.approx(rows, rel=0.15), form
         assert not sass.names(body, range(len(body)), "LDL", "STL")
