@@ -129,9 +129,10 @@ def _refuse(*_: object) -> NoReturn:
 def general_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Conv and ConvTranspose have the kernels alone that accept every problem: two launches, of which one packs."""
     from gpuconv.cuda.conv import families as conv_families
-    from gpuconv.cuda.conv.gemm import ffma
+    from gpuconv.cuda.conv.gemm import ffma, split
 
     monkeypatch.setattr(conv_families, "FAMILIES", (ffma,))
+    monkeypatch.setattr(split, "candidates", lambda problem, divisible, limits: ())
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,7 @@ from collections.abc import Iterator
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
-from gpuconv.cuda.conv.gemm import (
-    ffma,
-    grouped,
-    interleaved,
-    matrix,
-    mma,
-    pointwise,
-    stem,
-)
+from gpuconv.cuda.conv.gemm import ffma, grouped, interleaved, matrix, mma, pointwise, stem
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.cuda.plan import offers
@@ -26,19 +18,8 @@ from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
 FAMILIES: tuple[Family, ...] = (
-    ffma,
-    mma,
-    wgmma,
-    rows,
-    channels,
-    few,
-    bands,
-    pointwise,
-    matrix,
-    interleaved,
-    transpose,
-    grouped,
-    stem,
+    *(ffma, mma, wgmma, rows, channels, few, bands),
+    *(pointwise, matrix, interleaved, transpose, grouped, stem),
 )
 
 

@@ -75,14 +75,17 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     if refusal is not None:
         yield refusal
         return
-    arithmetic = fragments.arithmetic(problem)
-    for work in works(problem, arithmetic):
-        quickest = grouped_tile.best(work, limits, _more_bytes(problem))
-        if quickest is not None:
-            seconds, tile = quickest
-            name = variant(problem.operator, problem.dtype, problem.precision, work.form).name
-            modelled = model.overlapped(seconds, model.memory(problem.bytes_by_phase, limits))
-            yield Candidate(name, modelled, partial(_plan, tile))
+    ways = [
+        (work, quickest)
+        for work in works(problem, fragments.arithmetic(problem))
+        if (quickest := grouped_tile.best(work, limits, _more_bytes(problem)))
+    ]
+    if not ways:
+        yield Refusal(f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile")
+    for work, (seconds, tile) in ways:
+        name = variant(problem.operator, problem.dtype, problem.precision, work.form).name
+        modelled = model.overlapped(seconds, model.memory(problem.bytes_by_phase, limits))
+        yield Candidate(name, modelled, partial(_plan, tile))
 
 
 # ---------------------------------------------------------------- launch

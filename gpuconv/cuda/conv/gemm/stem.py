@@ -79,17 +79,24 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     if refusal is not None:
         yield refusal
         return
+    candidates: list[Offer] = [
+        made for kernel in stem_tile.kernels(problem.lifted) if (made := _candidate(problem, kernel, limits))
+    ]
+    yield from candidates or [Refusal("the inputs of a block leave no room for a second one in shared memory")]
+
+
+def _candidate(problem: Problem, kernel: StemKernel, limits: Limits) -> Candidate | None:
+    """Return a kernel in the best of the boxes that there is room for, and of passes; None where there is none."""
     lifted = problem.lifted
-    every_box = list(stem_tile.boxes(lifted))
-    for kernel in stem_tile.kernels(lifted):
-        boxes = [box for box in every_box if stem_tile.shared_bytes(lifted, kernel, box) <= _room(limits)]
-        ways = [
-            (stem_tile.seconds(lifted, kernel, box, passes, limits), box, passes)
-            for box, passes in product(boxes, stem_tile.passes(lifted, kernel))
-        ]
-        if ways and not problem.wide(_packed_bytes(lifted, kernel)):
-            seconds, box, passes = min(ways, key=lambda way: way[0])
-            yield Candidate(variant(kernel).name, seconds, partial(_plan, lifted, kernel, box, passes))
+    fitting = (box for box in stem_tile.boxes(lifted) if stem_tile.shared_bytes(lifted, kernel, box) <= _room(limits))
+    ways = [
+        (stem_tile.seconds(lifted, kernel, box, passes, limits), box, passes)
+        for box, passes in product(fitting, stem_tile.passes(lifted, kernel))
+    ]
+    if not ways or problem.wide(_packed_bytes(lifted, kernel)):
+        return None
+    seconds, box, passes = min(ways, key=lambda way: way[0])
+    return Candidate(variant(kernel).name, seconds, partial(_plan, lifted, kernel, box, passes))
 
 
 def _room(limits: Limits) -> int:
