@@ -18,6 +18,8 @@ from gpuconv.rules.geometry import Ints, MaxPoolGeometry, tap_range
 
 OPERATOR = "max_pool"
 _ARRAYS = ("x", "y", "indices")
+AHEAD = (3, 4)  # axes of general kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+WIDTHS = ((False, AHEAD[0]), (False, AHEAD[1]), (True, AHEAD[1]))
 
 
 # ---------------------------------------------------------------- axes

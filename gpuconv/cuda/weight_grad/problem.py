@@ -32,7 +32,7 @@ class WeightGradProblem:
 
     @property
     def filters(self) -> int:
-        """Of one group."""
+        """Output channels of one group."""
         return self.geometry.w_shape[0] // self.geometry.group
 
     @property
@@ -47,7 +47,7 @@ class WeightGradProblem:
 
     @property
     def bytes(self) -> int:
-        """Of all arrays, each once."""
+        """Bytes of all arrays, each once."""
         g = self.geometry
         return dtypes.entry(self.dtype).itemsize * (prod(g.x_shape) + prod(g.y_shape) + prod(g.w_shape))
 

@@ -200,7 +200,7 @@ class WalkView(PoolView):
 
 
 def _instructions(columns: WalkView, form: WalkForm, dtype: str, limits: Limits) -> float:
-    """Of all threads."""
+    """Return how many instructions all threads execute."""
     walk, size = columns.walk(form, limits), dtypes.entry(dtype).itemsize
     steps, of_windows = walk + columns.halo(form), form.windows[size // 4]
     of_rows = (_OF_ANY + form.row * columns.step(form)) * steps if form.stride == 0 else 0
@@ -273,7 +273,7 @@ def variant(dtype: str, form: WalkForm) -> Variant:
 
 
 def _blocks_per_sm(dtype: str, form: WalkForm) -> int:
-    """As many as leave a thread the registers that it uses: 64, 80 with more windows, or 128 with many wide sums."""
+    """Return the blocks that leave a thread its registers: 64, 80 with more windows, or 128 with many wide sums."""
     if form.rows > 5 and dtypes.entry(dtype).itemsize == 8:
         return 2
     return 4 if form.across < 4 else 3
