@@ -28,23 +28,9 @@ WAYS = {
 APART = ("onnx", "dask", "compat", "cli")  # the core does not know them
 
 # The parts of a folder that all its families share, and the file that lists them.
-SHARED = {"base", "families", "fragments", "general", "problem", "runs", "structs"}
+SHARED = {"base", "depth_to_space", "families", "fragments", "general", "problem", "runs", "split", "structs"}
 MORE = ("_tile", "_work", "_cost")  # further files of one family
-NEIGHBOURS = {
-    "conv.gemm.depth_to_space -> conv.gemm.ffma": "multiplies as it does, and packs weights so",
-    "conv.gemm.depth_to_space_matrix -> conv.gemm.depth_to_space": "sees the same problem",
-    "conv.gemm.depth_to_space_matrix -> conv.gemm.matrix": "has the same tiles",
-    "conv.gemm.depth_to_space_matrix -> conv.gemm.mma": "refuses what tensor cores do",
-    "conv.gemm.grouped -> conv.gemm.mma": "refuses what tensor cores do",
-    "conv.gemm.interleaved -> conv.gemm.ffma": "multiplies as it does, and packs weights so",
-    "conv.gemm.matrix -> conv.gemm.mma": "refuses what tensor cores do",
-    "conv.gemm.matrix -> conv.gemm.pointwise": "cuts K alike",
-    "conv.gemm.pointwise -> conv.gemm.ffma": "has its tiles",
-    "conv.gemm.split -> conv.gemm.ffma": "shares out its tiles",
-    "conv.gemm.split -> conv.gemm.mma": "shares out its tiles",
-    "conv.gemm.stem -> conv.gemm.ffma": "packs weights as it does",
-    "conv.wgmma -> conv.gemm.mma": "refuses what tensor cores do",
-}
+NEIGHBOURS: dict[str, str] = {}
 
 
 @cache

@@ -12,9 +12,9 @@ from gpuconv.cuda.conv import runs
 from gpuconv.cuda.conv.direct import few
 from gpuconv.cuda.conv.direct.base import DirectView
 from gpuconv.cuda.conv.direct.rows import FORMS, RowTile
-from gpuconv.cuda.conv.gemm import depth_to_space, mma, pointwise, stem, stem_tile
-from gpuconv.cuda.conv.gemm.mma_tile import Form
-from gpuconv.cuda.conv.gemm.stem_tile import Box
+from gpuconv.cuda.conv.gemm import depth_to_space, mma, stem, stem_tile
+from gpuconv.cuda.conv.gemm.mma import MmaForm
+from gpuconv.cuda.conv.gemm.stem_tile import StemBox
 from gpuconv.cuda.conv.runs import WindowRuns as Pieces
 from gpuconv.cuda.conv.wgmma import channels_last, sources
 from gpuconv.cuda.conv.wgmma.channels_last import Planes
@@ -61,17 +61,17 @@ TURNED: dict[str, Any] = {**SHORT, "strides": [1, 3, 2]}
 
 def test_a_band_s_box_by_hand() -> None:
     """4 x 8 x 8 outputs, in 6 x 17 x 31 inputs: of rows at any address, of columns and of channels side by side."""
-    assert stem_tile._box(STEM, (2, 3, 3)) == Box(
+    assert stem_tile._box(STEM, (2, 3, 3)) == StemBox(
         bits=(2, 3, 3), tiles=(2, 1, 1), band=(6, 17, 31), runs=0, lead=0, chunks=8, rows=6 * 17 * 3,
         pitch=(32 * 17 * 6, 32 * 17, 32), shift=0, copies=1, copy_bytes=4 * 3 * 32 * 17 * 6,
     )  # fmt: skip
     last = problem("conv", (2, 4, 5, 7, 16), (8, 4, 2, 3, 3), layout="NHWC", **SHORT)  # y (2, 8, 3, 4, 19)
-    assert stem_tile._box(last, (2, 3, 3)) == Box(  # four channels of a column; three taps, filled up to two pairs
+    assert stem_tile._box(last, (2, 3, 3)) == StemBox(  # four channels of a column; three taps, filled up to two pairs
         bits=(2, 3, 3), tiles=(1, 1, 3), band=(8, 12, 11), runs=2, lead=4, chunks=6, rows=8 * 12,
         pitch=(16 * 12 * 8, 16 * 12, 16), shift=0, copies=2, copy_bytes=2 * 4 * 16 * 12 * 8,
     )  # fmt: skip
     columns = problem("conv", (2, 3, 5, 7, 24), (8, 3, 2, 3, 3), **TURNED)  # y (2, 8, 5, 2, 14)
-    assert stem_tile._box(columns, (1, 4, 3)) == Box(
+    assert stem_tile._box(columns, (1, 4, 3)) == StemBox(
         bits=(1, 4, 3), tiles=(3, 1, 2), band=(3, 50, 18), runs=1, lead=5, chunks=3, rows=3 * 50 * 3,
         pitch=(24 * 50 * 3, 24 * 50, 24), shift=1, copies=1, copy_bytes=2 * 3 * 24 * 50 * 3,
     )  # fmt: skip
@@ -193,8 +193,7 @@ def test_pixels_behind_each_other_are_one_axis() -> None:
     )
     for one, x_step, y_step, w in ((FLAT, 1, 1, (12, 3, 1)), (apart, 6, 8, (12, 3, 1))):
         steps = {"x_strides": (*one.x_strides[:2], x_step), "y_strides": (*one.y_strides[:2], y_step)}
-        assert sources.flattened(one) == replace(one, **seen, **steps, w_strides=(*w, 1))
-        assert pointwise.with_one_axis(one) == replace(one, **seen, **steps, w_strides=(*w, 0))
+        assert one.flat == replace(one, **seen, **steps, w_strides=(*w, 0))
 
 
 @pytest.mark.parametrize(
@@ -214,8 +213,7 @@ def test_pixels_behind_each_other_are_one_axis() -> None:
     ],
 )
 def test_other_pixels_are_several(more: dict[str, Any]) -> None:
-    assert sources.flattened(replace(FLAT, **more)) is None
-    assert pointwise.with_one_axis(replace(FLAT, **more)) is None
+    assert replace(FLAT, **more).flat is None
 
 
 @pytest.mark.parametrize(
@@ -272,19 +270,19 @@ def test_runs_end_with_the_last_whole_piece(width: int, end: int, accepted: bool
 def test_why_a_kernel_on_tensor_cores_reads_as_it_does() -> None:
     one = problem("conv", (3, 5, 5, 6, 12), (7, 5, 2, 3, 4))
     seen, pieces = Pieces(one, one), Pieces(replace(one, channels=4, taps=(5, 3, 2)), one)
-    assert mma._reason(seen, Form("rowwise", 32, 4, 1.0)) == (
+    assert mma._reason(seen, MmaForm("rowwise", 32, 4, 1.0)) == (
         "taps found row by row: 5 channels per group, slices of 32"
     )
-    assert mma._reason(seen, Form("chunks", 64, 3, 1.0)) == (
+    assert mma._reason(seen, MmaForm("chunks", 64, 3, 1.0)) == (
         "a tap for every 16 bytes of K: 5 channels per group, slices of 64"
     )
-    assert mma._reason(pieces, Form("halves", 64, 3, 1.0)) == (
+    assert mma._reason(pieces, MmaForm("halves", 64, 3, 1.0)) == (
         "a tap for every 8 bytes of K: runs of 8 elements of x for the taps along W, slices of 64"
     )
-    assert mma._reason(seen, Form("scalar", 32, 4, 1.0)) == (
+    assert mma._reason(seen, MmaForm("scalar", 32, 4, 1.0)) == (
         "one tap per slice of K: 5 channels of a group, filled up to 32; one element of x a copy"
     )
-    assert mma._reason(seen, Form("vector", 64, 3, 1.0)).endswith("filled up to 64; 16 bytes of x a copy")
+    assert mma._reason(seen, MmaForm("vector", 64, 3, 1.0)).endswith("filled up to 64; 16 bytes of x a copy")
 
 
 # ---------------------------------------------------------------- copies with channels last

@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands
 from gpuconv.cuda.conv.direct import base as direct_base
 from gpuconv.cuda.conv.direct import channels as channels_plan
 from gpuconv.cuda.conv.direct import rows as rows_plan
 from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
-from gpuconv.cuda.conv.gemm import matrix, mma_tile
-from gpuconv.cuda.conv.gemm.grouped_tile import Tile as GroupedTile
-from gpuconv.cuda.conv.gemm.grouped_work import Work as GroupedWork
+from gpuconv.cuda.conv.gemm import matrix, mma
+from gpuconv.cuda.conv.gemm.grouped_tile import GroupedTile, GroupedWork
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import numbers
 from gpuconv.cuda.pool import runs, tiles
@@ -206,7 +204,7 @@ def test_results_are_written_as_they_lie() -> None:
 
 
 def lifted(operator: str, x: tuple[int, ...], w: tuple[int, ...], **more: Any) -> Problem:
-    return correlation.in_three_axes(problem(operator, x, w, "float32", **more))
+    return problem(operator, x, w, "float32", **more).lifted
 
 
 def test_bands_of_a_problem_by_hand() -> None:
@@ -333,7 +331,7 @@ def test_how_a_warp_of_groups_writes(more: dict[str, Any], way: str) -> None:
 
 
 def test_tiles_on_tensor_cores_are_whole_fragments_of_whole_warps() -> None:
-    tiles: list[Any] = [tile for group in mma_tile.TILES.values() for tile in group]
+    tiles: list[Any] = [tile for group in mma.TILES.values() for tile in group]
     tiles += [tile for ways in matrix.TILES.values() for group in ways.values() for tile in group]
     tiles += [tile for group in weight_grad_tiles.TILES.values() for tile in group]
     assert len(tiles) > 30

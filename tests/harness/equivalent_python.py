@@ -104,7 +104,6 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cli/calls.py numbers: return found if ',' in text else found[0]  ->  return found if ',' in text else found[-1]",  # noqa: E501
     ),
     "An axis of one element, or of one tap, is never stepped along.": (
-        "cuda/conv/gemm/pointwise.py with_one_axis: … ep), w_strides=(*problem.w_strides[:3], 0), columns=pixels, column_strides=(1,),  …  ->  … ep), w_strides=(*problem.w_strides[:3], 1), columns=pixels, column_strides=(1,),  …",  # noqa: E501
         "cuda/passes/sums.py for_channels: geometry, x_strides = (SumsGeometry((0, channels, 1), geometry.y_shape), (0, 0, 0))  ->  geometry, x_strides = (SumsGeometry((0, channels, 1), geometry.y_shape), (0, 0, 1))",  # noqa: E501
     ),
     "The systems that the tests run on have the flag.": (
@@ -207,7 +206,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cuda/plan/launch.py TensorMap: pixels: int = 0  ->  pixels: int = -1",
     ),
     "An element's bytes divide a slice's.": (
-        "cuda/conv/gemm/matrix.py of_tile: block_k = _SLICE // dtypes.entry(dtype).itemsize  ->  block_k = -(-_SLICE // dtypes.entry(dtype).itemsize)",  # noqa: E501
+        "cuda/conv/gemm/matrix.py variant: block_k, scattered = (_SLICE // dtypes.entry(dtype).itemsize, form == 'depth_to_space')  ->  block_k, scattered = (-(-_SLICE // dtypes.entry(dtype).itemsize), form == 'depth_to_space')",  # noqa: E501
     ),
 }
 
@@ -235,9 +234,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/conv/wgmma/cost.py in_best_splits",
     ),
     "Costs that the model compares, in parts that tiles share.": (
-        "cuda/conv/gemm/grouped_tile.py Tile.costs",
-        "cuda/conv/gemm/grouped_tile.py Tile.weights",
-        "cuda/conv/gemm/grouped_work.py Work.products",
+        "cuda/conv/gemm/grouped_tile.py GroupedTile.costs",
+        "cuda/conv/gemm/grouped_tile.py GroupedTile.weights",
+        "cuda/conv/gemm/grouped_tile.py GroupedWork.products",
         "cuda/conv/wgmma/cost.py _costs",
     ),
     "Sizes that are tried, and how much each multiprocessor should have to do: those that fit cover all outputs.": (
@@ -261,13 +260,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/conv/gemm/split.py module: _COUNTS",
         "cuda/conv/gemm/split.py module: _ROUNDS",
         "cuda/weight_grad/tiles.py module: _ROUNDS",
-        "cuda/conv/wgmma/family.py module: _COUNTS",
-        "cuda/conv/wgmma/family.py module: _ROUNDS",
     ),
     "Any number of parts adds up to the same sums, and threads that go any distance meet all elements.": (
         "cuda/conv/direct/transpose.py _walk",
         "cuda/pool/grad/walks.py WalkView.walk",
-        "cuda/conv/gemm/split.py _divided",
+        "cuda/conv/gemm/split.py divided",
         "cuda/weight_grad/tiles.py parts",
     ),
     "Blocks of any size are added up to the same sums, within the workspace.": (
@@ -341,10 +338,14 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
             "128 // self.word // self.unit",
             "16 // dtypes.sums(view.dtype).itemsize",
         ),
-        "cuda/conv/gemm/ffma.py": ("16 // dtypes.sums(problem.dtype).itemsize",),
-        "cuda/conv/gemm/matrix.py": ("_CHUNK // problem.itemsize", "_SLICE // problem.itemsize"),
-        "cuda/conv/gemm/mma.py": ("size // problem.itemsize", "form.copied // problem.itemsize"),
-        "cuda/conv/gemm/mma_tile.py": ("self.copied // itemsize", "form.block_k * problem.itemsize // 32"),
+        "cuda/conv/gemm/base.py": ("16 // dtypes.sums(problem.dtype).itemsize",),
+        "cuda/conv/gemm/fragments.py": ("size // problem.itemsize",),
+        "cuda/conv/gemm/matrix.py": ("_CHUNK // problem.itemsize", "_SLICE // itemsize"),
+        "cuda/conv/gemm/mma.py": (
+            "form.copied // problem.itemsize",
+            "self.copied // itemsize",
+            "form.block_k * problem.itemsize // 32",
+        ),
         "cuda/pool/problem.py": ("16 // problem.itemsize",),
         "cuda/pool/tiles.py": ("16 // size", "_BANKS // size", "16 // problem.itemsize"),
         "cuda/pool/vectors.py": ("16 // problem.itemsize",),
@@ -365,13 +366,13 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
     "Tiles are made of whole fragments, of whole tiles of warps and threads, and of whole runs.": {
         "cuda/conv/direct/channels.py": ("_OUTPUTS // self.form[2]",),
         "cuda/conv/direct/rows.py": ("THREADS // 8",),
-        "cuda/conv/gemm/ffma.py": ("self.block_m // self.thread_m", "self.block_n // self.thread_n"),
-        "cuda/conv/gemm/grouped_work.py": ("self.depths * self.form.block_m // 16",),
+        "cuda/conv/gemm/base.py": ("self.block_m // self.thread_m", "self.block_n // self.thread_n"),
+        "cuda/conv/gemm/grouped_tile.py": ("self.depths * self.form.block_m // 16",),
         "cuda/conv/gemm/matrix.py": ("self.block_m // self.warp_m", "self.block_n // self.warp_n"),
-        "cuda/conv/gemm/mma_tile.py": (
+        "cuda/conv/gemm/mma.py": (
             "self.block_m // self.warp_m",
             "self.block_n // self.warp_n",
-            "channels_of_tap(problem, form) // form.block_k",
+            "_channels_of_tap(problem, form) // form.block_k",
             "problem.tiles(tile.block_m, tile.block_n)[0] * tile.block_m // 16",
         ),
         "cuda/conv/gemm/stem.py": (
@@ -404,7 +405,7 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
         "cli/check_onnx.py": ("w_shape[0] // group",),
         "cuda/conv/problem.py": ("out_channels // geometry.group", "geometry.w_shape[0] // geometry.group"),
         "cuda/conv/gemm/grouped.py": ("problem.group // tile.work.together",),
-        "cuda/conv/gemm/grouped_work.py": ("self.problem.group // self.together",),
+        "cuda/conv/gemm/grouped_tile.py": ("self.problem.group // self.together",),
         "cuda/weight_grad/problem.py": ("self.geometry.w_shape[0] // self.geometry.group",),
         "cuda/conv/wgmma/sources.py": ("source.all_x_channels // problem.group",),
     },
@@ -414,9 +415,9 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
             "d // gcd(s, d)",
             "self.view.strides[1] // gcd(self.view.strides[1], self.view.dilations[1])",
         ),
-        "cuda/conv/problem.py": ("stride // gcd(stride, d)",),
-        "cuda/conv/gemm/base.py": ("dilation // common", "stride // common"),
-        "cuda/conv/gemm/grouped_work.py": ("d // gcd(s, d)", "s // gcd(s, d)"),
+        "cuda/conv/problem.py": ("axis.stride // gcd(axis.stride, axis.dilation)",),
+        "cuda/conv/gemm/base.py": ("axis.dilation // common", "axis.stride // common"),
+        "cuda/conv/gemm/grouped_tile.py": ("axis.dilation // gcd(axis.stride, axis.dilation)",),
         "cuda/pool/runs.py": ("dilation // stride",),
         "cuda/conv/runs.py": ("taps // piece", "step // piece", "pad // piece"),
         "cuda/conv/wgmma/sources.py": ("stride // common", "dilation // common", "(place - tap * dilation) // stride"),

@@ -24,7 +24,7 @@ from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands, few, transpose
 from gpuconv.cuda.conv.direct import channels as channels_plan
-from gpuconv.cuda.conv.gemm import depth_to_space_matrix, fragments, grouped, matrix, pointwise, stem, stem_tile
+from gpuconv.cuda.conv.gemm import fragments, grouped, matrix, pointwise, stem, stem_tile
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.cuda.plan.launch import Launch, Plan
@@ -116,7 +116,7 @@ def _matrix_plans() -> Iterator[Plan]:
         yield from (candidate.make() for candidate in candidates(matrix, problem, _LIMITS))
         arrays = strides(x_shape), contiguous_strides((16, 16, 2, 2)), None, _strides(transposed.y_shape)
         problem = correlation.of_conv_transpose(transposed, dtype, *arrays, precision)
-        yield from (candidate.make() for candidate in candidates(depth_to_space_matrix, problem, _LIMITS))
+        yield from (candidate.make() for candidate in candidates(matrix, problem, _LIMITS))
 
 
 def _grouped_plans() -> Iterator[Plan]:

@@ -320,17 +320,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cpu/test_gradients_elsewhere.py",
         "harness/test_many_gradients.py copy",
     ),
-    "cuda/conv/gemm/depth_to_space_matrix.py": (
-        "cuda/conv/gemm/test_depth_to_space_matrix.py -knows",
-        "cuda/conv/gemm/test_ffma.py",
-        "harness/test_many_blocks.py transpose_matrix",
-        *_FAMILY,
-    ),
     "cuda/conv/gemm/depth_to_space.py": (
         _RULES,
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         *_PLANS,
-        "harness/test_many_blocks.py depth_to_space",
+        "cuda/conv/gemm/test_depth_to_space_matrix.py -knows",
+        "harness/test_many_blocks.py depth_to_space transpose_matrix",
         *_FAMILY,
     ),
     "cuda/conv/direct/transpose.py": (
@@ -375,10 +370,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/conv/gemm/matrix.py": (
         "cuda/test_tile_layouts.py whole_fragments",
         "cuda/conv/gemm/test_matrix.py -little -knows",
-        "harness/test_many_blocks.py conv_matrix",
+        "cuda/conv/gemm/test_depth_to_space_matrix.py -knows",
+        "harness/test_many_blocks.py conv_matrix transpose_matrix",
         *_FAMILY,
     ),
-    "cuda/conv/gemm/mma*.py": (
+    "cuda/conv/gemm/mma.py": (
         _RULES,
         "cuda/test_tile_layouts.py whole_fragments",
         "cuda/conv/gemm/test_ffma.py",
@@ -396,7 +392,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/conv/gemm/pointwise.py": (
         _RULES,
         "cuda/conv/gemm/test_pointwise.py",
-        "harness/test_many_blocks.py pointwise",
+        "cuda/conv/gemm/test_transpose.py -every_candidate",
+        "harness/test_many_blocks.py pointwise depth_to_space",
         *_FAMILY,
     ),
     "cuda/pool/grad/*.py": (

@@ -13,6 +13,7 @@ from gpuconv import CompileError
 from gpuconv.cuda.build import structs
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import ffma
+from gpuconv.cuda.conv.problem import Problem
 from tests.emulator import EmulatorError, emulated_cuda
 from tests.harness.emulated import preferred
 from tests.oracle import oracle
@@ -34,7 +35,7 @@ OUT_OF_BOUNDS = "global memory out of bounds: {} of . bytes"
 def test_a_struct_that_was_read_wrongly_does_not_compile(
     change: Callable[[Any], Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variant = ffma.variant("conv", "float32", False, 4, ffma._TILES["float32"][1], True)
+    variant = ffma.variant("conv", "float32", False, 4, gemm_base.TILES["float32"][1], True)
     right = variant.layout
     common = np.dtype({**_described(right["common"]), "names": change(right["common"].names)})
     wrong = np.dtype({**_described(right), "formats": [common, right["taps"]]})
@@ -80,15 +81,15 @@ def emulated_conv(x: Any, w: Any, **attributes: Any) -> Any:
 
 
 def test_buffers_that_the_launch_does_not_provide_are_out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ffma, "_STAGES", 2)
+    monkeypatch.setattr(gemm_base, "_STAGES", 2)
     (x, w, _), _ = filled("conv", (1, 80, 11, 13), (70, 80, 3, 2), {}, "float32")
     with pytest.raises(EmulatorError, match=r"shared memory out of bounds: .* bytes at offset"), preferred("64x64x16"):
         emulated_conv(x, w)
 
 
 def test_a_plan_with_too_few_blocks_leaves_elements_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = ffma._blocks
-    monkeypatch.setattr(ffma, "_blocks", lambda problem, tile: right(problem, tile) - 1)
+    right = Problem.blocks
+    monkeypatch.setattr(Problem, "blocks", lambda problem, *tile: right(problem, *tile) - 1)
     (x, w, _), _ = filled("conv", (1, 20, 11, 13), (70, 20, 3, 2), {}, "float32")
     with pytest.raises(EmulatorError, match=r"elements of y, of shape .*, were never written"):
         emulated_conv(x, w)

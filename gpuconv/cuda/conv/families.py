@@ -8,15 +8,12 @@ from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
 from gpuconv.cuda.conv.gemm import (
-    depth_to_space,
-    depth_to_space_matrix,
     ffma,
     grouped,
     interleaved,
     matrix,
     mma,
     pointwise,
-    split,
     stem,
 )
 from gpuconv.cuda.conv.problem import Problem
@@ -31,7 +28,6 @@ FAMILIES: tuple[Family, ...] = (
     ffma,
     mma,
     wgmma,
-    split,
     rows,
     channels,
     few,
@@ -39,9 +35,7 @@ FAMILIES: tuple[Family, ...] = (
     pointwise,
     matrix,
     interleaved,
-    depth_to_space,
     transpose,
-    depth_to_space_matrix,
     grouped,
     stem,
 )

@@ -21,7 +21,7 @@ from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import channels as channels_plan
 from gpuconv.cuda.conv.direct import few, rows, transpose
-from gpuconv.cuda.conv.gemm import depth_to_space, depth_to_space_matrix, grouped, interleaved, split, stem
+from gpuconv.cuda.conv.gemm import ffma, grouped, interleaved, mma, stem
 from gpuconv.cuda.plan import launching
 from gpuconv.cuda.plan.launch import Launch, Limits
 from gpuconv.cuda.plan.limits import representative
@@ -65,8 +65,8 @@ def of_families() -> dict[ModuleType, list[ManyBlocks]]:
     found: dict[ModuleType, list[ManyBlocks]] = {}
     for family in (*conv_families.FAMILIES, *pool_families.FAMILIES):
         names = {variant.name for variant in family.variants()}
-        if family is split:  # which divides the tiles of others' kernels
-            names = {one.kernel for one in (*many_blocks.SPLIT, *many_blocks.SPLIT_PHASES)}
+        if family in (ffma, mma):  # which also divide their tiles
+            names |= {f"{name}_split" for name in names}
         found[family] = [one for one in many_blocks.ALL if one.kernel in names and not one.wide]
     return found
 
@@ -166,7 +166,7 @@ def test_blocks_fill_a_grid_or_are_refused() -> None:
 
 # ---------------------------------------------------------------- indices
 
-TO_SPACE = (depth_to_space, depth_to_space_matrix)
+TO_SPACE = ("conv_transpose_depth_to_space", "conv_transpose_matrix")
 
 
 @families
@@ -176,7 +176,9 @@ def test_32_bits_are_enough_up_to_their_border(family: ModuleType, array: str) -
     tried = [one for one in FAMILIES[family] if one.problem.x_shape[0] > 1 and planned(family, one) is not None]
     assert tried
     for one in tried:
-        images = one.problem.x_shape[0] - (array == "x" or family not in TO_SPACE)  # which count to the end of y
+        images = one.problem.x_shape[0] - (
+            array == "x" or not one.kernel.startswith(TO_SPACE)
+        )  # which count to the end of y
         apart = params.INDEX_LIMIT // images // 64 * 64
         near = problem_of(one, array, apart - 2**20)
         assert planned(family, one, problem=near) is not None, one

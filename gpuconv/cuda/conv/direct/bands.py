@@ -12,7 +12,6 @@ from math import gcd, prod
 from typing import Any
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands_tile
 from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
 from gpuconv.cuda.conv.direct.base import THREADS, on_arrays, unfit
@@ -144,7 +143,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     if refusal is not None:
         yield refusal
         return
-    lifted = correlation.in_three_axes(problem)
+    lifted = problem.lifted
     view, scattered = _view(lifted), _scattered_bytes(problem)
     for form in _fitting(view):
         tile = bands_tile.best(view, form, limits)

@@ -11,7 +11,6 @@ from itertools import product, starmap
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.problem import Problem
@@ -90,7 +89,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         yield refusal
         return
     filters = next(filters for filters in _FILTERS if problem.filters <= filters)
-    lifted = correlation.in_three_axes(problem)
+    lifted = problem.lifted
     name = variant(problem.dtype, filters).name
     yield Candidate(name, _seconds(problem, filters, limits), partial(_plan, lifted, filters))
 

@@ -9,7 +9,7 @@ from math import prod
 from gpuconv.cuda.build import structs
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import fragments
-from gpuconv.cuda.conv.problem import Problem, in_three_axes
+from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import launching, strided
 from gpuconv.cuda.plan.launch import Launch
 from gpuconv.cuda.plan.numbers import RANK
@@ -77,7 +77,7 @@ def launch(problem: Problem, filled: int, parts: int, tickets: int = 0) -> Launc
     tickets : int
         At the workspace's beginning, that are set to zero besides.
     """
-    problem = in_three_axes(problem)
+    problem = problem.lifted
     pixels = problem.x_shape[2:]
     row = problem.group * parts * filled
     planes = Planes(

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import gcd, prod
 from typing import NamedTuple
 
-from gpuconv.cuda.conv.gemm import fragments
+from gpuconv.cuda.conv.gemm import fragments, split
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
 from gpuconv.cuda.conv.wgmma.sources import Source, packed_bytes, x_last_bytes
@@ -72,11 +72,6 @@ class Work:
         return self.whole + self.divided * self.splits
 
     @property
-    def ticket_bytes(self) -> int:
-        """Of a ticket for each divided tile."""
-        return -(-self.divided // 4) * 16
-
-    @property
     def sums_bytes(self) -> int:
         """Of a tile's sums."""
         return self.tile.block_m * self.tile.block_n * 4
@@ -84,7 +79,7 @@ class Work:
     @property
     def workspace_bytes(self) -> int:
         """Of the tickets and of the sums of all shares."""
-        return self.ticket_bytes + self.divided * self.splits * self.sums_bytes
+        return split.ticket_bytes(self.divided) + self.divided * self.splits * self.sums_bytes
 
     @cached_property
     def inner(self) -> int:

@@ -18,8 +18,8 @@ from typing import Any
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import mma
-from gpuconv.cuda.conv.gemm.base import ALL, SUMS, TOTALS
+from gpuconv.cuda.conv.gemm import fragments, split
+from gpuconv.cuda.conv.gemm.split import ALL, SUMS, TOTALS
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import channels_last, cost, pack_rows, sources, tiles
 from gpuconv.cuda.conv.wgmma import pixels as wgmma_pixels
@@ -36,8 +36,6 @@ from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 NAME = "wgmma"
 ARCHITECTURE = "sm_90a"
 _CLASSES = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "WgmmaTf32"}
-_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
-_ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
 
 
 # ---------------------------------------------------------------- what they accept
@@ -47,7 +45,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile and way to x, and one that divides its tiles where these are few."""
     why = refusal(problem, limits)
     if why is not None:
-        plain = limits.architecture != ARCHITECTURE or mma.refusal(problem) is not None
+        plain = limits.architecture != ARCHITECTURE or fragments.refusal(problem) is not None
         yield Refusal(why, plain or problem.dtype not in _CLASSES)
         return
     for source in sources.sources(problem):
@@ -62,7 +60,7 @@ def refusal(problem: Problem, limits: Limits) -> str | None:
     """Return why no kernel of this family takes a problem, or None."""
     if limits.architecture != ARCHITECTURE:
         return f"there is none but on {ARCHITECTURE}"
-    why = mma.refusal(problem)
+    why = fragments.refusal(problem)
     if why is not None:
         return why
     if problem.dtype not in _CLASSES:
@@ -98,10 +96,9 @@ def _whole(source: Source, limits: Limits) -> Iterator[Work]:
 
 def _divided(whole: Work, limits: Limits) -> Iterator[Work]:
     """Yield the work with as many splits as the model takes for best, if there are tiles to divide."""
-    rounds, rest = divmod(whole.tiles, limits.multiprocessors)
-    counts = [count for count in _COUNTS if count <= whole.most_steps]
-    if rest and rounds <= _ROUNDS and counts:
-        yield cost.in_best_splits(replace(whole, divided=rest), counts, limits)
+    divided, counts = split.divided(whole.tiles, limits), split.counts(whole.most_steps)
+    if divided and counts:
+        yield cost.in_best_splits(replace(whole, divided=divided), counts, limits)
 
 
 def _name(work: Work) -> str:
@@ -196,21 +193,15 @@ def _copying(source: Source, tickets: int) -> tuple[Launch, ...]:
 def _launch(work: Work, part: int, limits: Limits) -> Launch:
     """Return the launch that makes the tiles, or only leaves the sums of divided ones, or only adds these up."""
     source, tile, chosen = work.source, work.tile, _variant(work)
-    lifted = correlation.in_three_axes(source.seen)
+    lifted = source.seen.lifted
     items = work.divided if part == TOTALS else work.items
-    splits = {
-        "count": work.splits,
-        "whole": work.whole,
-        "ticket_bytes": work.ticket_bytes,
-        "part": part,
-    }
     operands = gemm_base.operands(lifted, work.counts, source.weights())
     if lifted.operator != source.problem.operator:
         operands = {**operands, "taps": gemm_base.backwards(operands["taps"])}
     fields = {
         "problem": operands,
         "loading": sources.loading(source),
-        "splits": splits,
+        "splits": split.splits(work.tiles, work.divided, work.splits, part),
         "items": items,
         **_strips(work),
     }

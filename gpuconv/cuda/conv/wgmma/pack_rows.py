@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
-from gpuconv.cuda.conv.problem import Problem, in_three_axes
+from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import channels_last
 from gpuconv.cuda.conv.wgmma.channels_last import Planes
 from gpuconv.cuda.plan.launch import Launch
@@ -27,7 +27,7 @@ def launch(problem: Problem, filled: int, parts: int, tickets: int = 0) -> Launc
     tickets : int
         At the workspace's beginning, that are set to zero besides.
     """
-    problem = in_three_axes(problem)
+    problem = problem.lifted
     group, filters, channel, *taps = problem.w_strides
     row = prod(problem.taps) * filled
     part = problem.filters * row

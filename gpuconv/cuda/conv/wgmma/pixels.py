@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from gpuconv.cuda.build import params
-from gpuconv.cuda.conv.problem import Problem, in_three_axes
+from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, PixelsTile
 from gpuconv.rules.geometry import Ints
 
@@ -92,7 +92,7 @@ class PixelStrips:
 
 def of(problem: Problem, tile: PixelsTile) -> Iterator[PixelStrips]:
     """Yield the strips of a Conv for a kernel: with runs of every length, those that most taps share."""
-    one = in_three_axes(problem)
+    one = problem.lifted
     if one.operator != "conv":
         return
     for run in _RUNS:

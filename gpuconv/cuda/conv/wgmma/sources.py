@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from math import gcd, prod
 from typing import Any
 
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.gemm.base import PackedWeights
-from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.conv.problem import Problem, merged_stride
 from gpuconv.cuda.conv.wgmma import channels_last, pack_rows
 from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
 from gpuconv.cuda.conv.wgmma.strips import PATCH, ROW, Strips
@@ -75,7 +74,7 @@ class Source:
             return self.problem
         conv = correlation.as_conv(self.problem)
         assert conv is not None
-        return (flattened(conv) or conv) if self.form == "rows" else conv
+        return (conv.flat or conv) if self.form == "rows" else conv
 
     @cached_property
     def block_k(self) -> int:
@@ -264,7 +263,7 @@ def no_rows(problem: Problem, slice_bytes: int) -> str | None:
         return f"the {problem.channels} channels of a group are not whole slices of {channels}"
     if _takes_rounded(problem) and problem.column_strides[-1] != 1:
         return f"the stride along its rows is {problem.column_strides[-1]}"
-    found = flattened(problem) or problem
+    found = problem.flat or problem
     if found.x_strides[-1] != 1:
         return "its rows have no pixels side by side"
     if _strides(*_rows_of_x(found), found.itemsize) is None:
@@ -274,41 +273,10 @@ def no_rows(problem: Problem, slice_bytes: int) -> str | None:
 
 def _rows_of_x(problem: Problem) -> tuple[Ints, list[int]]:
     """Return the sizes of x, pixels of a row innermost, then channels; and the strides of all axes but the first."""
-    lifted = correlation.in_three_axes(problem)
+    lifted = problem.lifted
     batch, channel, depth, height, _ = lifted.x_strides
     channels = problem.group * problem.channels
     return (*lifted.x_shape[:1:-1], channels, problem.batch), [height, depth, channel, batch]
-
-
-def flattened(problem: Problem) -> Problem | None:
-    """Return a Conv of one tap with all pixels of an image along one axis, if they lie behind each other in x and y."""
-    every = problem.columns == problem.x_shape[2:] and not any(problem.pads)
-    if prod(problem.taps) != 1 or not every or any(step != 1 for step in problem.column_strides):
-        return None
-    x_step, y_step = (_step(problem.columns, strides[2:]) for strides in (problem.x_strides, problem.y_strides))
-    if x_step is None or y_step is None:
-        return None
-    pixels = prod(problem.columns)
-    return replace(
-        problem,
-        taps=(1,),
-        x_shape=(*problem.x_shape[:2], pixels),
-        y_shape=(*problem.y_shape[:2], pixels),
-        x_strides=(*problem.x_strides[:2], x_step),
-        y_strides=(*problem.y_strides[:2], y_step),
-        w_strides=(*problem.w_strides[:3], 1),
-        columns=(pixels,),
-        column_strides=(1,),
-        dilations=(1,),
-        pads=(0,),
-    )
-
-
-def _step(extents: Ints, strides: Ints) -> int | None:
-    """Return the stride of pixels that lie behind each other, whatever the axis; None where they do not."""
-    axes = [(extent, stride) for extent, stride in zip(extents, strides, strict=True) if extent > 1]
-    behind = all(stride == inner * step for (_, stride), (inner, step) in pairwise(axes))
-    return (axes[-1][1] if axes else 1) if behind else None
 
 
 def _w_as_it_is(problem: Problem, slice_bytes: int) -> bool:
@@ -317,7 +285,7 @@ def _w_as_it_is(problem: Problem, slice_bytes: int) -> bool:
     if not _takes_rounded(problem) or channel != 1:
         return False
     whole = problem.channels % (slice_bytes // problem.itemsize) == 0
-    if prod(problem.taps) > 1 and not (whole and _step(problem.taps, tuple(spatial)) == problem.channels):
+    if prod(problem.taps) > 1 and not (whole and merged_stride(problem.taps, spatial) == problem.channels):
         return False
     if problem.group > 1 and group != problem.filters * filters:
         return False
@@ -370,7 +338,7 @@ def _boxes_of_x(source: Source, strips: Strips | PixelStrips) -> TensorMap:
         strides, box = _known(_strides(sizes, steps, source.problem.itemsize)), (wide, high, 1, source.block_k, 1)
         swizzle = 0 if source.in_registers else SLICE_BYTES
     else:
-        role, sizes, strides = _channels_of_x(source, correlation.in_three_axes(source.problem))
+        role, sizes, strides = _channels_of_x(source, source.problem.lifted)
         box = (source.block_k, wide, high, 1, 1)
         swizzle = source.slice_bytes
     return TensorMap(

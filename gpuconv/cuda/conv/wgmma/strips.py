@@ -14,7 +14,7 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.conv.gemm import fragments
-from gpuconv.cuda.conv.problem import Problem, in_three_axes
+from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma.tiles import StripsTile
 from gpuconv.rules.geometry import Ints
 
@@ -75,7 +75,7 @@ class Strips:
 
 def of(problem: Problem, tile: StripsTile) -> Strips | None:
     """Return the strips of a Conv for a kernel, those that most taps share; None where there are none of that form."""
-    one = in_three_axes(problem)
+    one = problem.lifted
     if one.operator != "conv" or one.column_strides[2] != 1:
         return None
     for strips in _rows(one, tile) if tile.rows else _patches(one, tile):

@@ -235,7 +235,7 @@ def test_rows_that_are_not_aligned_as_their_strides_are(dtype: Any) -> None:
             y = gpuconv.conv(layout, w)
         oracle.assert_close(y, exact if layout is x else oracle.conv(layout, w), dtype)
         problem = correlation.of_conv(geometry, dtype, strides, contiguous(w.shape), None, (1,) * 4)
-        assert bands_plan._view(correlation.in_three_axes(problem)).vectors not in (0, 1)
+        assert bands_plan._view(problem.lifted).vectors not in (0, 1)
         assert emulated.launches[0].variant.name.startswith("conv_bands")
 
 

@@ -29,7 +29,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles with parts of two images, several for each block."""
 
     def best(work: Any, limits: Any, more_bytes: int) -> Any:
-        return 1.0, grouped_tile.Tile(work, (9, 4, 1), 2)
+        return 1.0, grouped_tile.GroupedTile(work, (9, 4, 1), 2)
 
     monkeypatch.setattr(grouped_tile, "best", best)
 

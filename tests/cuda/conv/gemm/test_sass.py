@@ -12,8 +12,9 @@ from gpuconv.cuda.conv.direct import channels as channels_plan
 from gpuconv.cuda.conv.direct import rows as direct_plan
 from gpuconv.cuda.conv.direct import rows as rows_plan
 from gpuconv.cuda.conv.direct.rows import RowForm
-from gpuconv.cuda.conv.gemm import depth_to_space, ffma, interleaved, pointwise
-from gpuconv.cuda.conv.gemm.ffma import Tile
+from gpuconv.cuda.conv.gemm import base as gemm_base
+from gpuconv.cuda.conv.gemm import ffma, interleaved, pointwise
+from gpuconv.cuda.conv.gemm.base import GemmTile
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.pool import channels as pool_channels
 from gpuconv.cuda.pool import tiles as pool_tiles
@@ -31,17 +32,17 @@ over_direct_forms = pytest.mark.parametrize("form", rows_plan.FORMS, ids=direct_
 OPERATORS = ("conv", "conv_transpose")
 FORMS = [
     (dtype, tile, uniform)
-    for dtype, tiles in ffma._TILES.items()
+    for dtype, tiles in gemm_base.TILES.items()
     for tile in tiles
     for uniform in (True, False)
     if (tile.uniform if uniform else tile.rowwise)
 ]
-WholeRows = tuple[Variant, str, Tile, bool]
+WholeRows = tuple[Variant, str, GemmTile, bool]
 WHOLE_ROWS: list[WholeRows] = [
     *((interleaved.variant(*form), *form) for form in interleaved.forms()),
-    *((depth_to_space.variant(dtype, tile), dtype, tile, True) for dtype, tile in depth_to_space.forms()),
+    *((pointwise.variant(*form), *form[1:], True) for form in pointwise.forms() if form[0] == "conv_transpose"),
 ]
-_IN_THREE_AXES = (interleaved.NAME, depth_to_space.NAME)
+_IN_THREE_AXES = ("conv_transpose_interleaved", "conv_transpose_depth_to_space")
 # As the assembler reports for every kernel; here are those that are compiled for this architecture anyway, without
 # those whose code other tests read.
 LOOKED_AT = {
@@ -53,7 +54,7 @@ over_forms = pytest.mark.parametrize(("dtype", "tile", "uniform"), FORMS, ids=st
 _SINGLY = 8  # instructions that write two neighbours one by one
 
 
-def share(variant: Variant, tile: Tile) -> float:
+def share(variant: Variant, tile: GemmTile) -> float:
     """Return the multiplications' share of the instructions that one round of the main loop executes.
 
     Where a loop inside it gathers only some of the inputs, it runs as often as it takes for all of them.
@@ -83,7 +84,7 @@ def itemsize(variant: Variant) -> int:
 @needs_disassembler
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_most_of_the_main_loop_multiplies(operator: str) -> None:
-    tile = ffma._LARGE
+    tile = gemm_base.LARGE
     variant = ffma.variant(operator, "float32", False, RANK, tile, True)
     assert variant.name == f"{operator}_float32_3d_128x128x16_uniform"
     body = code(variant)
@@ -95,11 +96,11 @@ def test_most_of_the_main_loop_multiplies(operator: str) -> None:
 @needs_nvrtc
 @needs_disassembler
 @over_forms
-def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: Tile, uniform: bool) -> None:
-    first, *_ = ffma._TILES[dtype]
+def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: GemmTile, uniform: bool) -> None:
+    first, *_ = gemm_base.TILES[dtype]
     best = share(ffma.variant("conv", dtype, False, RANK, first, True), first)
     found = share(ffma.variant("conv", dtype, False, RANK, tile, uniform), tile) / best * first.efficiency
-    planned = tile.efficiency if uniform or not tile.uniform else tile.efficiency * ffma._ROWWISE
+    planned = tile.efficiency if uniform or not tile.uniform else tile.efficiency * gemm_base._ROWWISE
     assert found == pytest.approx(planned, abs=0.05)  # the plan compares tiles of one dtype: only their ratio counts
 
 
@@ -164,8 +165,8 @@ def test_transposed_columns_take_as_many_instructions_as_the_plan_takes_them_to(
 @needs_disassembler
 def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
     """The main loop has both ways to copy inputs, of which one is executed."""
-    for tile in pointwise._TILES:
-        body = code(pointwise.variant(tile))
+    for tile in pointwise.TILES["conv"]["float32"]:
+        body = code(pointwise.variant("conv", "float32", tile))
         loop = sass.main_loop(body)
         assert sass.multiplications(body, loop) / len(loop) == pytest.approx(tile.efficiency, abs=0.02)
         copies = sass.names(body, loop, "LDGSTS", "LDG", "LDL", "STL")
@@ -177,9 +178,9 @@ def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
 @pytest.mark.parametrize("form", WHOLE_ROWS, ids=lambda form: form[0].name)
 def test_kernels_that_write_whole_rows_multiply_as_much_as_the_plan_takes_them_to(form: WholeRows) -> None:
     variant, dtype, tile, uniform = form
-    first, *others = ffma._TILES[dtype]
+    first, *others = gemm_base.TILES[dtype]
     scale = first.efficiency / share(ffma.variant("conv", dtype, False, RANK, first, True), first)
-    planned = ffma.efficiency(tile, uniform)
+    planned = gemm_base.efficiency(tile, uniform)
     if tile in (first, *others):  # the plan compares it with the same tile of one phase
         planned = share(ffma.variant("conv_transpose", dtype, False, RANK, tile, uniform), tile) * scale
     assert share(variant, tile) * scale == pytest.approx(planned, abs=0.03)
@@ -189,7 +190,9 @@ def test_kernels_that_write_whole_rows_multiply_as_much_as_the_plan_takes_them_t
 @needs_disassembler
 @pytest.mark.parametrize("operator", OPERATORS)
 @over_forms
-def test_memory_is_accessed_in_the_widths_that_are_meant(operator: str, dtype: str, tile: Tile, uniform: bool) -> None:
+def test_memory_is_accessed_in_the_widths_that_are_meant(
+    operator: str, dtype: str, tile: GemmTile, uniform: bool
+) -> None:
     variant = ffma.variant(operator, dtype, False, RANK, tile, uniform)
     entry = dtypes.entry(dtype)
     vector = 16 // dtypes.entry(entry.accumulator).itemsize

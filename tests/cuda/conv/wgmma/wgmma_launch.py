@@ -174,7 +174,7 @@ class Run:
             packed = packed_rows(w, problem.operator, found.group, call.precision, self.slice_channels)
             rows = Array(packed, "packed", writable=False)
         self.arrays |= {"x_last": x_last, "packed": rows}
-        lifted = correlation.in_three_axes(found)
+        lifted = found.lifted
         counts = lifted.tiles(tile.block_m, tile.block_n)
         row = rows.data.shape[-1]
         weights = gemm_base.PackedWeights(row, found.filters * parts, row // prod(found.taps))
@@ -242,7 +242,7 @@ class Run:
                 common["finish"][field] = number
             common["finish"]["acts"] = 1
         program = module(compiler.ptx(chosen, "sm_90a"))[chosen.name]
-        shared = tiles.shared_bytes(correlation.in_three_axes(self.found), self.call.tile)
+        shared = tiles.shared_bytes(self.found.lifted, self.call.tile)
         grid = (min(self.call.blocks, int(values["items"])), 1, 1)
         seen = list({array.base: array for array in self.arrays.values()}.values())
         counted = program.launch(grid, (chosen.threads, 1, 1), shared, packed.tobytes(), seen, self.options)
