@@ -13,6 +13,12 @@ from gpuconv.rules.geometry import ConvGeometry, Ints
 OPERATOR = "weight_grad"
 
 
+def pixels_of_part(pixels: int, unit: int, parts: int) -> int:
+    """Return how many pixels each of so many parts has, in whole slices of ``unit`` pixels."""
+    slices = -(-pixels // unit)
+    return -(-slices // parts) * unit
+
+
 @dataclass(frozen=True, slots=True)
 class WeightGradProblem:
     """One gradient, for arrays of these strides in elements.

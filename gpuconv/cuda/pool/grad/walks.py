@@ -19,7 +19,7 @@ from gpuconv.cuda.plan.launch import Limits, Plan
 from gpuconv.cuda.plan.launching import MOST_BLOCKS
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.pool.grad.problem import OPERATOR, PoolGradProblem, one_launch, seconds
-from gpuconv.cuda.pool.problem import MISSING, Axis, PoolView
+from gpuconv.cuda.pool.problem import MISSING, PoolAxis, PoolView
 from gpuconv.rules import dtypes
 
 NAME = "walks"
@@ -66,7 +66,7 @@ def columns_of(problem: PoolGradProblem) -> WalkView:
     return replace(view, channel=_ONE, height=channel)
 
 
-def _met(axis: Axis) -> int:
+def _met(axis: PoolAxis) -> int:
     """Return how many windows of an axis reach an element at most."""
     return min(-(-axis.reach // max(axis.stride, 1)), axis.windows)
 
