@@ -6,6 +6,9 @@ import ast
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import gpuconv
 
@@ -17,8 +20,7 @@ PLANNING = frozenset({"cuda.plan", "cuda.build.variant", "cuda.build.params", "c
 WAYS = {
     "rules": frozenset({"_errors", "_environment"}),
     "cuda.build": frozenset({"_errors", "_environment", "_turns", "rules.dtypes"}),
-    "cuda.plan": PLANNING
-    | {"cuda.build.cache", "rules", "_errors"},  # choices that were measured are kept as kernels are
+    "cuda.plan": PLANNING | {"rules", "_errors"},
     "cuda.call": frozenset({"cuda.plan", "cuda.build", "rules", "_errors", "_packed", "_turns"}),
     "cuda.passes": PLANNING | {"rules"},
     "cuda.conv": PLANNING | {"cuda.passes", "rules"},
@@ -26,6 +28,10 @@ WAYS = {
     "cuda.weight_grad": PLANNING | {"cuda.passes", "cuda.conv.gemm.fragments", "rules"},
 }
 APART = ("onnx", "dask", "compat", "cli")  # the core does not know them
+CUPY = {  # modules that know CuPy, which `import gpuconv` and the CPU do without
+    "cuda.call.device": "it is what calls the device",
+    "onnx.operators.form": "elementwise operators are those of the library that an array is from",
+}
 
 # The parts of a folder that all its families share, and the file that lists them.
 SHARED = {"base", "depth_to_space", "families", "fragments", "general", "problem", "runs", "split", "structs"}
@@ -76,6 +82,33 @@ def test_the_core_knows_nothing_that_stands_on_it() -> None:
     assert not [(name, other) for name in core for other in imports()[name] if other.startswith(APART)]
 
 
+def test_only_calls_know_cupy() -> None:
+    files = {_name(path): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    assert {name for name, text in files.items() if any(map(_takes_cupy, ast.walk(ast.parse(text))))} == set(CUPY)
+
+
+@pytest.mark.parametrize(
+    "way", ["import cupy", "from cupyx import jit", 'import_module("cupy")', 'modules["cupy.cuda"]']
+)
+def test_every_way_to_cupy_is_seen(way: str) -> None:
+    assert any(map(_takes_cupy, ast.walk(ast.parse(way))))
+    assert not any(map(_takes_cupy, ast.walk(ast.parse(way.replace("cupy", "numpy")))))
+
+
+def _takes_cupy(node: ast.AST) -> bool:
+    """Tell whether a node imports CuPy, or looks for it among the modules that are imported."""
+    names: list[Any] = []
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        names = [node.module]
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "modules.get")):
+        names = [getattr(argument, "value", None) for argument in node.args]
+    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        names = [node.slice.value]
+    return any(str(name).partition(".")[0] in ("cupy", "cupyx") for name in names)
+
+
 def _family(name: str) -> str:
     room, _, last = name.removeprefix("cuda.").rpartition(".")
     for end in MORE:
@@ -101,14 +134,11 @@ def test_families_know_no_other_family() -> None:
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    inside = {
-        name: {other for other in others if "." in other} for name, others in imports().items() if "cuda." in name
-    }
-    settled: set[str] = set()
-    while len(settled) < len(inside):
-        ready = {name for name, others in inside.items() if others & inside.keys() <= settled} - settled
-        assert ready, sorted(inside.keys() - settled)
-        settled |= ready
+    left = dict(imports())
+    while left:
+        ready = [name for name, others in left.items() if not others & left.keys()]
+        assert ready, sorted(left)
+        left = {name: others for name, others in left.items() if name not in ready}
 
 
 def test_no_folder_has_too_many_modules() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv import families as conv_families
-from gpuconv.cuda.plan import launching, strided
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.plan import strided
+from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.weight_grad import families as weight_grad_families
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
@@ -91,7 +92,7 @@ def _expand(operator: str, shape: Ints, strides: Ints, dtype: str) -> Launch:
         "w_stride": strided.filled(steps, rank, 0),
         "transposed": operator == "conv_transpose",
     }
-    return launching.of_threads(operator, expand, prod(shape), fields, {"w": "w", "expanded": "expanded"})
+    return Launch.of_threads(operator, expand, prod(shape), fields, {"w": "w", "expanded": "expanded"})
 
 
 def _add(operator: str, shape: Ints, strides: dict[str, Ints], dtype: str) -> Launch:
@@ -120,7 +121,7 @@ def _add(operator: str, shape: Ints, strides: dict[str, Ints], dtype: str) -> La
         "extent": strided.filled(extents, rank, 1),
     }
     roles: dict[str, str] = {role: role for role in ("b", "residual", "y") if role in strides}
-    return launching.of_threads(operator, added, prod(shape), fields, roles)
+    return Launch.of_threads(operator, added, prod(shape), fields, roles)
 
 
 # ---------------------------------------------------------------- variants

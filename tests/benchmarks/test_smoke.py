@@ -20,7 +20,7 @@ from gpuconv import cuda
 from gpuconv.cuda import variants
 from gpuconv.cuda.build import params
 from gpuconv.cuda.call import prepared
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
@@ -69,7 +69,7 @@ def test_each_kernel_runs_once_and_is_named(path: Path) -> None:
     assert seen == {name for line in ended.values() for name in line["kernels"]}
     with emulated_cuda():
         planned = Turns()
-        with choice.picking(planned):
+        with offers.picking(planned):
             for call in CALLS:
                 small_shapes.compute(call[0], small_shapes.operands(*call[:2]))
     assert planned.kernels <= seen
@@ -206,7 +206,7 @@ def test_the_small_problems_use_every_kernel_of_up_to_three_axes(monkeypatch: py
     for problem, dtype, wide in small_shapes.calls():
         arrays = small_shapes.operands(problem, dtype)
         limit = mock.patch.object(params, "INDEX_LIMIT", 1 if wide else params.INDEX_LIMIT)
-        with limit, choice.picking(every_one), emulated_cuda():
+        with limit, offers.picking(every_one), emulated_cuda():
             small_shapes.compute(problem, arrays)
     known = {variant.name for variant in variants.all_variants()}
     assert {name for name in known if "_4d" not in name} <= Planned.launched <= known

@@ -18,7 +18,7 @@ from benchmarks.small_shapes import Problem
 from benchmarks.smoke import Turn
 from gpuconv.cuda import variants
 from gpuconv.cuda.call import prepared
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Plan
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import indices
@@ -78,7 +78,7 @@ def planned(problem: Problem, dtype: str) -> tuple[set[str], Choices]:
         def run(self, inputs: Any, outs: Any) -> list[Any]:
             return [np.zeros(result.shape, result.dtype) for result in self._results]
 
-    with mock.patch.object(prepared, "Prepared", Noted), choice.picking(turn), emulated_cuda():
+    with mock.patch.object(prepared, "Prepared", Noted), offers.picking(turn), emulated_cuda():
         small_shapes.compute(problem, small_shapes.operands(problem, dtype))
     return names, turn.launches
 
@@ -87,7 +87,7 @@ def run(problem: Problem, dtype: str, number: int) -> set[str]:
     """Take one of the candidates of every choice; return what was launched."""
     arrays = small_shapes.operands(problem, dtype)
     expected = small_shapes.compute(problem, arrays)
-    with choice.picking(lambda candidates: candidates[number % len(candidates)]), emulated_cuda() as emulated:
+    with offers.picking(lambda candidates: candidates[number % len(candidates)]), emulated_cuda() as emulated:
         found = small_shapes.compute(problem, arrays)
     for result, right in zip(found, expected, strict=True):
         assert_same(_real(result), _real(right), bits=False)

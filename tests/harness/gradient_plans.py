@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuconv.cuda import planning
 from gpuconv.cuda.call.prepared import contiguous_strides
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.pool import unpool
@@ -58,7 +58,7 @@ def _plans(operator: Operator, transposed: bool, dtype: str, rank: int, wide: bo
     arrays.append(("y", operator.result(geometry), operator.follows_layout("out")))
     strides = {role: _strides(shape, wide, last and moves) for role, shape, moves in arrays}
     for precision in PRECISIONS if dtype == "float32" else ("ieee",):
-        for turn in choice.every_candidate():
+        for turn in offers.every_candidate():
             with turn:
                 yield planning.plan(operator.kernel, geometry, dtype, strides, _LIMITS, precision)
 

@@ -43,7 +43,7 @@ from gpuconv.cuda.conv.gemm import grouped as grouped_plan
 from gpuconv.cuda.conv.gemm import interleaved as interleaved_plan
 from gpuconv.cuda.conv.gemm.base import GemmTile
 from gpuconv.cuda.conv.wgmma import channels_last as channels_last_plan
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.rules import dtypes
 from tests.emulator import emulated_cuda
@@ -522,7 +522,7 @@ class PoolGrad:
 
 
 def _taking(name: str) -> AbstractContextManager[None]:
-    return choice.picking(lambda candidates: next(one for one in candidates if one.name == name))
+    return offers.picking(lambda candidates: next(one for one in candidates if one.name == name))
 
 
 def _counting() -> Any:

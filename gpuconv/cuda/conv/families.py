@@ -18,8 +18,9 @@ from gpuconv.cuda.conv.gemm import (
 )
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import family as wgmma
-from gpuconv.cuda.plan import choice
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Family
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 
@@ -81,7 +82,7 @@ def plan(problem: Problem, limits: Limits) -> Plan:
     """Plan what both operators come down to."""
     if 0 in problem.y_shape:
         return Plan.of_nothing(problem.operator)
-    return choice.choose(problem, FAMILIES, limits)
+    return offers.choose(problem, FAMILIES, limits)
 
 
 def variants() -> Iterator[Variant]:

@@ -8,8 +8,8 @@ from itertools import product
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan import launching
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.strided import axes, collapsed, filled, needs_wide
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
@@ -57,7 +57,7 @@ def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, p
         "extent": filled(extents, rank, 1),
         "y_stride": filled(steps, rank, 0),
     }
-    return launching.of_threads(operator, kernel, elements, fields, {"sums": "workspace", "y": "y"})
+    return Launch.of_threads(operator, kernel, elements, fields, {"sums": "workspace", "y": "y"})
 
 
 def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides: Ints, limits: Limits) -> Plan:
@@ -92,7 +92,7 @@ def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides:
         "extent": filled(extents, rank, 1),
         "tiles": tiles,
     }
-    launch = launching.of_blocks(operator, kernel, tiles * parts, fields, {"x": "x", "sums": "workspace"})
+    launch = Launch.of_blocks(operator, kernel, tiles * parts, fields, {"x": "x", "sums": "workspace"})
     reason = f"{elements} elements of each of {channels} channels, in {parts} parts"
     return plan(operator, launch, parts, geometry.y_shape, y_strides, dtype, reason)
 

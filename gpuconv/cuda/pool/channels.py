@@ -11,8 +11,8 @@ from math import prod
 
 from gpuconv.cuda.build import structs
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan.launch import Limits, Plan
-from gpuconv.cuda.plan.launching import MOST_BLOCKS
+from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.pool import general
 from gpuconv.cuda.pool.problem import PoolProblem, PoolView, channels_of_vector, one_launch, pixels_of, seconds

@@ -10,9 +10,9 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan import floor, launching, model
-from gpuconv.cuda.plan.launch import Limits, Plan
-from gpuconv.cuda.plan.launching import MOST_BLOCKS
+from gpuconv.cuda.plan import floor, model
+from gpuconv.cuda.plan.launch import MOST_BLOCKS, Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints, MaxPoolGeometry, tap_range
 
@@ -165,7 +165,7 @@ def one_launch(
 ) -> Plan:
     """Return the plan of a kernel with so many blocks and bytes of shared memory, and these fields in its struct."""
     roles = {name: name for name in problem.arrays}
-    launch = launching.of_blocks(OPERATOR, kernel, blocks, fields, roles, shared)
+    launch = Launch.of_blocks(OPERATOR, kernel, blocks, fields, roles, shared)
     return Plan(OPERATOR, (launch,), (f"{kernel.name}: {reason}",))
 
 

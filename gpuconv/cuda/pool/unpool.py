@@ -8,8 +8,9 @@ from math import prod
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan import launching, strided
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.plan import strided
+from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.strided import array_fields, collapsed, filled
 from gpuconv.cuda.pool.problem import AHEAD, WIDTHS, used
 from gpuconv.rules import dtypes
@@ -60,8 +61,8 @@ def for_max_unpool(
     kernel = _unpool_variant(dtypes.entry(dtype).itemsize, wide, rank)
     launches = (
         _clear("workspace", size // 4),
-        *([launching.of_threads(operator, _claim_variant(wide, rank), elements, fields, roles)] if elements else []),
-        launching.of_threads(operator, kernel, places, fields, roles),
+        *([Launch.of_threads(operator, _claim_variant(wide, rank), elements, fields, roles)] if elements else []),
+        Launch.of_threads(operator, kernel, places, fields, roles),
     )
     reason = "every element claims its place, then every place takes the last one that has claimed it"
     spaces = kept(Space("workspace", "claims of places", size))

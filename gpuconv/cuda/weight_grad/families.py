@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan import choice
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Family
 from gpuconv.cuda.weight_grad import plain, tiles
 from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem
@@ -37,7 +38,7 @@ def for_weight_grad(
         return Plan.of_nothing(OPERATOR)
     precision = precision if dtype == "float32" else "ieee"
     problem = WeightGradProblem(geometry, dtype, x_strides, dy_strides, w_strides, result or dtype, precision)
-    return choice.choose(problem, FAMILIES, limits)
+    return offers.choose(problem, FAMILIES, limits)
 
 
 def variants() -> Iterator[Variant]:

@@ -9,8 +9,9 @@ from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.passes import sums
-from gpuconv.cuda.plan import launching, model, numbers, strided
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model, numbers, strided
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer
 from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem, pixels_of_part
 from gpuconv.rules import dtypes
@@ -99,7 +100,7 @@ def _plan(problem: WeightGradProblem, tile: PlainTile, parts: int, wide: bool) -
     pixels = pixels_of_part(problem.pixels, tile.slice, parts)
     fields = problem.fields(rank, tiles, pixels)
     roles = {"x": "x", "dy": "dy", "sums": "workspace"}
-    launch = launching.of_blocks(OPERATOR, kernel, blocks, fields, roles)
+    launch = Launch.of_blocks(OPERATOR, kernel, blocks, fields, roles)
     reason = f"{problem.pixels} pixels in {parts} parts of {pixels}"
     products = 1 if problem.result == problem.dtype else g.w_shape[-1]
     shape = g.w_shape if products == 1 else g.w_shape[:-1]

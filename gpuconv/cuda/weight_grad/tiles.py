@@ -15,8 +15,9 @@ from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.gemm.fragments import Arithmetic
 from gpuconv.cuda.passes import sums
-from gpuconv.cuda.plan import launching, model, strided
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model, strided
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK, whole
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem, pixels_of_part
@@ -344,7 +345,7 @@ def _plan(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmet
     }
     roles = {"common.x": "x", "common.dy": "dy", "common.sums": "workspace"}
     blocks, shared = prod(tiles) * g.group * parts, shared_bytes(problem.dtype, tile)
-    launch = launching.of_blocks(OPERATOR, kernel, blocks, fields, roles, shared)
+    launch = Launch.of_blocks(OPERATOR, kernel, blocks, fields, roles, shared)
     reason = f"{problem.pixels} pixels in {parts} parts of {pixels}"
     # The sums of a filter have their channels innermost.
     filters, channels, *taps = g.w_shape

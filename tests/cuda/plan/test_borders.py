@@ -22,9 +22,9 @@ from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import channels as channels_plan
 from gpuconv.cuda.conv.direct import few, rows, transpose
 from gpuconv.cuda.conv.gemm import ffma, grouped, interleaved, mma, stem
-from gpuconv.cuda.plan import launching
-from gpuconv.cuda.plan.launch import Launch, Limits
-from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.plan import launch as launches
+from gpuconv.cuda.plan.launch import Launch
+from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.cuda.pool import channels as pool_channels
 from gpuconv.cuda.pool import families as pool_families
@@ -123,7 +123,7 @@ def test_some_families_want_two_blocks_on_a_multiprocessor(family: ModuleType) -
 @contextmanager
 def most_blocks(count: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (launching, *COUNTING[1:]):
+        for module in (launches, rows, *COUNTING[1:]):
             patch.setattr(module, "MOST_BLOCKS", count)
         channels_plan.best.cache_clear()
         yield
@@ -157,11 +157,11 @@ def test_a_launch_has_no_more_blocks_than_a_grid(family: ModuleType) -> None:
 def test_blocks_fill_a_grid_or_are_refused() -> None:
     launch = planned(rows, FAMILIES[rows][0])
     assert launch is not None
-    assert launching.of_blocks("conv", launch.variant, 2**31 - 1, {}, {}).grid == (2**31 - 1, 1, 1)
+    assert Launch.of_blocks("conv", launch.variant, 2**31 - 1, {}, {}).grid == (2**31 - 1, 1, 1)
     with pytest.raises(
         ArgumentError, match=r"^conv: 2147483648 blocks are more than the 2147483647 of one CUDA launch$"
     ):
-        launching.of_blocks("conv", launch.variant, 2**31, {}, {})
+        Launch.of_blocks("conv", launch.variant, 2**31, {}, {})
 
 
 # ---------------------------------------------------------------- indices

@@ -225,9 +225,9 @@ def test_explain_prints_every_candidate_and_every_refusal(capsys: pytest.Capture
     gpuconv.explain("max_pool", (32, 64, 112, 112), dtype="bfloat16", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
     text = capsys.readouterr().out
     for part in (
-        "max_pool_bfloat16_3d: modelled",
-        "vectors_3x2: modelled",
-        "tiles: modelled",
+        "max_pool_bfloat16_3d: predicted",
+        "vectors_3x2: predicted",
+        "tiles: predicted",
         "not by channels, patches: ",
     ):
         assert part in text

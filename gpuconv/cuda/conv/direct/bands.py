@@ -17,7 +17,8 @@ from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, Ba
 from gpuconv.cuda.conv.direct.base import THREADS, on_arrays, unfit
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules import dtypes
 

@@ -15,8 +15,7 @@ from math import prod
 
 from gpuconv.cuda.conv.direct.base import THREADS, WARP, even_shares
 from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Limits
-from gpuconv.cuda.plan.limits import RESERVED_BYTES, blocks_by_registers, nearest
+from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits, blocks_by_registers, nearest
 from gpuconv.rules import dtypes
 
 _BANK_BYTES = 128

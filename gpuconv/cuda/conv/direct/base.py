@@ -8,8 +8,7 @@ from typing import Any
 
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching
-from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.launch import Launch, Plan
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Refusal
 from gpuconv.cuda.plan.strided import filled
@@ -78,7 +77,7 @@ def on_arrays(
 ) -> Plan:
     """Return the plan of one launch that reads w as it is, if the struct's pointers have the arrays' names."""
     roles = {"x": "x", "w": "w", "y": "y"} | ({} if problem.b_stride is None else {"b": "b"})
-    launch = launching.of_blocks(problem.operator, kernel, blocks, fields, roles, shared_bytes)
+    launch = Launch.of_blocks(problem.operator, kernel, blocks, fields, roles, shared_bytes)
     return Plan(problem.operator, (launch,), (reason,))
 
 

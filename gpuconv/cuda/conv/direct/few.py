@@ -14,8 +14,9 @@ from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules import dtypes
@@ -110,7 +111,7 @@ def _plan(problem: Problem, filters: int) -> Plan:
     }
     roles = gemm_base.roles(problem) | {"common.weights": "w"}
     shared = at_once * _channel_bytes(problem, filters)
-    launch = launching.of_blocks(problem.operator, kernel, tiles * problem.group, fields, roles, shared)
+    launch = Launch.of_blocks(problem.operator, kernel, tiles * problem.group, fields, roles, shared)
     reason = f"no GEMM: {problem.filters} output channels of a group; weights as they are, {at_once} channels at a time"
     return Plan(problem.operator, (launch,), (reason,))
 

@@ -28,9 +28,9 @@ from gpuconv.cuda.conv.direct.base import (
     weights_of,
 )
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model, numbers
-from gpuconv.cuda.plan.launch import Limits, Plan
-from gpuconv.cuda.plan.limits import RESERVED_BYTES, blocks_by_registers
+from gpuconv.cuda.plan import model, numbers
+from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
+from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits, blocks_by_registers
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan.strided import filled
@@ -409,7 +409,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         if not form.takes(view):
             continue
         tile = best(view, form, limits)
-        if tile is not None and tile.blocks <= launching.MOST_BLOCKS:
+        if tile is not None and tile.blocks <= MOST_BLOCKS:
             # Inputs that several tiles meet mostly come from the L2 cache.
             _, instructions = tile.work_of_block(tile.groups, tile.filter_tiles, tile.step)
             busy = model.arithmetic(tile.blocks, instructions, problem.accumulator, 1.0, limits)

@@ -10,7 +10,6 @@ from typing import Any
 from gpuconv.cuda.build import structs
 from gpuconv.cuda.build.variant import Kernel, Variant, index_name, types
 from gpuconv.cuda.conv.problem import Axis, Problem
-from gpuconv.cuda.plan import launching
 from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
@@ -63,7 +62,7 @@ def kernels(multiplier: str, template: str) -> dict[tuple[str, bool], Kernel]:
 def packing_launch(operator: str, chosen: Variant, blocks: int, fields: Mapping[str, Any], tickets: int) -> Launch:
     """Return a launch that packs weights and sets tickets at the workspace's beginning, if there are any, to zero."""
     roles = {"w": "w", "packed": "packed"} | ({"tickets.first": "workspace"} if tickets else {})
-    return launching.of_blocks(operator, chosen, blocks, {**fields, "tickets": {"count": tickets}}, roles)
+    return Launch.of_blocks(operator, chosen, blocks, {**fields, "tickets": {"count": tickets}}, roles)
 
 
 def operands(problem: Problem, tiles: tuple[int, int], weights: PackedWeights) -> Mapping[str, Any]:

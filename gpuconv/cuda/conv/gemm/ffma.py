@@ -17,8 +17,9 @@ from gpuconv.cuda.conv.gemm import split
 from gpuconv.cuda.conv.gemm.base import LARGE, MIDDLE, TILES, GemmTile
 from gpuconv.cuda.conv.gemm.split import Divisible
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan
+from gpuconv.cuda.plan import model
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer
 from gpuconv.rules import dtypes
@@ -139,7 +140,7 @@ def _launch(problem: Problem, tile: GemmTile, uniform: bool, wide: bool) -> Laun
     if _splits(problem.operator, problem.dtype, wide, problem.rank, tile, uniform):
         fields = {**fields, "splits": split.splits(blocks)}
     shared = _shared_bytes(problem, tile, wide)
-    return launching.of_blocks(problem.operator, chosen, blocks, fields, gemm_base.roles(problem), shared)
+    return Launch.of_blocks(problem.operator, chosen, blocks, fields, gemm_base.roles(problem), shared)
 
 
 _KERNELS = gemm_base.kernels("ffma", "{index}, {rank}")

@@ -18,8 +18,9 @@ from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.fragments import Arithmetic
 from gpuconv.cuda.conv.gemm.grouped_tile import GroupedForm, GroupedTile, GroupedWork
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model, numbers
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model, numbers
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 
@@ -97,9 +98,7 @@ def _plan(tile: GroupedTile) -> Plan:
     place = "common" if problem.operator == "conv" else "all.common"
     roles = {member: role for member, role in gemm_base.roles(problem, place).items() if role != "packed"}
     shared = tile.shared_bytes + _more_bytes(problem)
-    launch = launching.of_blocks(
-        problem.operator, chosen, tile.blocks, _fields(tile), roles | {"weights.w": "w"}, shared
-    )
+    launch = Launch.of_blocks(problem.operator, chosen, tile.blocks, _fields(tile), roles | {"weights.w": "w"}, shared)
     columns = " x ".join(map(str, tile.tile))
     reason = f"{work.together} groups of {problem.channels} channels make one; tiles of {columns} columns"
     return Plan(problem.operator, (launch,), (reason,))

@@ -14,8 +14,7 @@ from operator import itemgetter
 from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Limits
-from gpuconv.cuda.plan.limits import RESERVED_BYTES
+from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits
 from gpuconv.rules.geometry import Ints
 
 # ---------------------------------------------------------------- the kernels, and what a block of them has

@@ -14,9 +14,9 @@ from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm.base import TILES, GemmTile
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model
-from gpuconv.cuda.plan.launch import Limits, Plan
-from gpuconv.cuda.plan.limits import RESERVED_BYTES
+from gpuconv.cuda.plan import model
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules import dtypes
 
@@ -142,7 +142,7 @@ def _plan(problem: Problem, tile: GemmTile, uniform: bool) -> Plan:
         "phases": prod(problem.phases[:-1]),
     }
     roles = gemm_base.roles(problem)
-    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, roles, shared_bytes(problem, tile))
+    launch = Launch.of_blocks(problem.operator, chosen, blocks, fields, roles, shared_bytes(problem, tile))
     reason = f"all {problem.phases[-1]} phases along W in one block, which writes neighbours of a row"
     return gemm_base.with_packing(problem, False, launch, (reason, gemm_base.tap_reason(problem, tile, uniform)))
 

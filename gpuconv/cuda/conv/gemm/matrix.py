@@ -20,8 +20,9 @@ from gpuconv.cuda.conv.gemm import depth_to_space, fragments
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.fragments import Arithmetic
 from gpuconv.cuda.conv.problem import Problem, merged_stride
-from gpuconv.cuda.plan import launching, model, numbers
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model, numbers
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules import dtypes
@@ -284,7 +285,7 @@ def _plan(product: Product, tile: MatrixTile) -> Plan:
         weights = PackedWeights(w_channel * gemm.itemsize, gemm.channels, gemm.channels)
         more = depth_to_space.fields(problem)
         reason = f"one GEMM of {gemm.filters} rows, channels and taps, on tensor cores; weights as they are"
-    launch = launching.of_blocks(
+    launch = Launch.of_blocks(
         problem.operator,
         variant(problem.dtype, problem.precision, product.form, tile),
         gemm.blocks(tile.block_m, tile.block_n),

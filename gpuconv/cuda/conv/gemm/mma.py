@@ -20,8 +20,9 @@ from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
 from gpuconv.cuda.conv.gemm.split import Divisible
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.runs import Runs
-from gpuconv.cuda.plan import launching, model
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.plan import model
+from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules import dtypes
@@ -341,7 +342,7 @@ def _gemm(problem: Problem, tile: MmaTile, form: MmaForm) -> Launch:
     if divisible(fragments.arithmetic(problem), tile, form):
         fields = {**fields, "splits": split.splits(problem.blocks(tile.block_m, tile.block_n))}
     blocks, shared = problem.blocks(tile.block_m, tile.block_n), shared_bytes(problem, tile, form)
-    return launching.of_blocks(problem.operator, chosen, blocks, fields, gemm_base.roles(problem), shared)
+    return Launch.of_blocks(problem.operator, chosen, blocks, fields, gemm_base.roles(problem), shared)
 
 
 _KERNELS = gemm_base.kernels("mma", f"int, {RANK}")

@@ -17,8 +17,9 @@ from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import depth_to_space
 from gpuconv.cuda.conv.gemm.base import GemmTile, PackedWeights
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model, numbers
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model, numbers
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 
 NAME = "plain GEMM by FFMA"
@@ -114,7 +115,7 @@ def _plan(problem: Problem, gemm: Problem, tile: GemmTile) -> Plan:
         weights = PackedWeights(0 if conv else gemm.filters, gemm.rows, gemm.channels)
     more = problem.w_steps if conv else depth_to_space.fields(problem)
     fields = {**gemm_base.operands(gemm, gemm.tiles(tile.block_m, tile.block_n), weights), **more}
-    launch = launching.of_blocks(
+    launch = Launch.of_blocks(
         problem.operator,
         variant(problem.operator, problem.dtype, tile),
         gemm.blocks(tile.block_m, tile.block_n),

@@ -16,7 +16,8 @@ from typing import Any
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space
+from gpuconv.cuda.plan.launch import Launch, Plan, Space
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate
 
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits

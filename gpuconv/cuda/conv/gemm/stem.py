@@ -20,9 +20,9 @@ from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES
 from gpuconv.cuda.conv.gemm.stem_tile import KERNELS, WORDS, StemBox, StemKernel
 from gpuconv.cuda.conv.problem import Axis, Problem
-from gpuconv.cuda.plan import launching, numbers
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
-from gpuconv.cuda.plan.limits import RESERVED_BYTES
+from gpuconv.cuda.plan import numbers
+from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
+from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules.geometry import Ints
@@ -114,7 +114,7 @@ def _plan(problem: Problem, kernel: StemKernel, box: StemBox, passes: int) -> Pl
     }
     roles = gemm_base.roles(flat)
     shared = stem_tile.shared_bytes(problem, kernel, box)
-    launch = launching.of_blocks(problem.operator, chosen, problem.group * parts * tiles, fields, roles, shared)
+    launch = Launch.of_blocks(problem.operator, chosen, problem.group * parts * tiles, fields, roles, shared)
     packing = gemm_base.packing(flat, False) if kernel.arithmetic is None else _packing(problem, kernel)
     extents = "x".join(str(1 << bits) for bits in box.bits)
     reason = f"{box.band_bytes} bytes of inputs for {extents} outputs in shared memory; {kernel.chunk} taps at a time"

@@ -9,8 +9,9 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan import floor, launching, model
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import floor, model
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.pool.problem import PoolProblem
 from gpuconv.rules.geometry import Ints, MaxPoolGeometry
 
@@ -49,5 +50,5 @@ def seconds(problem: PoolGradProblem, instructions: float, limits: Limits) -> fl
 def one_launch(kernel: Variant, threads: int, fields: Mapping[str, Any], reason: str) -> Plan:
     """Return the plan of a kernel with so many threads and these fields in its struct."""
     roles = {"dy": "dy", "indices": "indices", "dx": "y"}
-    launch = launching.of_threads(OPERATOR, kernel, threads, fields, roles)
+    launch = Launch.of_threads(OPERATOR, kernel, threads, fields, roles)
     return Plan(OPERATOR, (launch,), (f"{kernel.name}: {reason}",))

@@ -13,8 +13,8 @@ from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands as bands_plan
 from gpuconv.cuda.conv.direct import bands_tile
 from gpuconv.cuda.conv.direct.bands_tile import BandForm, BandTile, BandView
-from gpuconv.cuda.plan.launch import Limits, Plan
-from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.rules import geometry as geometries
 from tests.cuda.conv.gemm.test_ffma import contiguous, fields, plan
 from tests.emulator import emulated_cuda

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import gpuconv
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv.gemm import mma
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.rules import cases
@@ -57,7 +57,7 @@ def tensor_cores(dtype: Any, precision: str, label: str, seed: int) -> Iterator[
         return found[number % len(found)]
 
     device = emulated_cuda(limits_of=architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
-    with choice.picking(pick), gpuconv.precision(precision), device as emulated:
+    with offers.picking(pick), gpuconv.precision(precision), device as emulated:
         yield emulated
 
 

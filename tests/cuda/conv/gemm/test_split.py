@@ -11,7 +11,7 @@ import gpuconv
 from gpuconv.cuda.conv.gemm import ffma, mma
 from gpuconv.cuda.conv.gemm import split as split_k
 from gpuconv.cuda.conv.gemm.split import Divisible
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Plan
 from tests.cuda.conv.gemm.test_ffma import HOPPER, fields, plan
 from tests.cuda.conv.wgmma.test_family import problem
@@ -234,7 +234,7 @@ def test_64_bit_problems_go_to_the_kernels_that_accept_every_problem() -> None:
 
 def test_every_candidate_is_offered_once() -> None:
     names = []
-    for turn in choice.every_candidate():
+    for turn in offers.every_candidate():
         with turn:
             names.append(plan("conv", *SMALL).kernel)
     assert len(set(names)) == len(names) == 5

@@ -15,9 +15,9 @@ from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import transpose
 from gpuconv.cuda.conv.gemm import ffma, interleaved, matrix, pointwise
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import choice, model
-from gpuconv.cuda.plan.launch import Limits, Plan
-from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.plan import model, offers
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
@@ -225,7 +225,7 @@ def test_three_axes_are_the_same_problem() -> None:
 def test_every_candidate_is_right_where_all_families_have_some() -> None:
     x, w = values("integers", 1, (2, 16, 5, 9), "float32"), values("nonfinite", 2, (16, 20, 2, 2), "float32")
     exact, seen = oracle.conv_transpose(x, w, strides=[2, 2]), set()
-    for turn in choice.every_candidate():
+    for turn in offers.every_candidate():
         with turn, emulated_cuda() as emulated:
             y = gpuconv.conv_transpose(x, w, strides=[2, 2])
         oracle.assert_close(y, exact, "float32")

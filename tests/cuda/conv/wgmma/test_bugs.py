@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpuconv.cuda.conv.wgmma.tiles import Tile
+from gpuconv.cuda.conv.wgmma.tiles import WgmmaTile
 from tests.cuda.conv.wgmma import wgmma_launch
 from tests.cuda.conv.wgmma.wgmma_launch import Call
 from tests.emulator import Array
@@ -29,7 +29,7 @@ RING, LOAD = "conv/wgmma/ring.cuh", "conv/wgmma/load.cuh"
 TILE, ITEMS, SPLIT = "conv/wgmma/tiles.cuh", "conv/wgmma/items.cuh", "conv/wgmma/split.cuh"
 HOPPER, PARTS = "base/hopper.cuh", "conv/gemm/split_k.cuh"
 WRONG = "elements are wrong"
-TURNS, TOGETHER = Tile(64, 128, 5, turns=True), Tile(128, 128, 3, turns=False)
+TURNS, TOGETHER = WgmmaTile(64, 128, 5, turns=True), WgmmaTile(128, 128, 3, turns=False)
 BY_TURNS = Call(TURNS, blocks=1)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 

@@ -12,7 +12,7 @@ import pytest
 
 import gpuconv
 from gpuconv.cuda.conv.wgmma import family as wgmma
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
 from tests.harness.many_blocks import _INFINITE_WEIGHTS, _filled
@@ -72,7 +72,7 @@ class Exactly:
         def pick(candidates: Sequence[Candidate]) -> Candidate:
             return next(one for one in candidates if one.name.endswith("128x128_pixel_rows"))
 
-        with choice.picking(pick), gpuconv.precision("tf32"), emulated_cuda(multiprocessors=1, **options):
+        with offers.picking(pick), gpuconv.precision("tf32"), emulated_cuda(multiprocessors=1, **options):
             y = gpuconv.conv(self.x, self.w, activation=self.activation)
         with np.errstate(invalid="ignore"):
             sums = oracle.conv(self.rounded, self.w).value

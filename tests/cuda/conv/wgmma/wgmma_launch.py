@@ -20,7 +20,7 @@ from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.cuda.conv.wgmma import tiles
-from gpuconv.cuda.conv.wgmma.tiles import Tile
+from gpuconv.cuda.conv.wgmma.tiles import WgmmaTile
 from gpuconv.rules import geometry as geometries
 from tests.emulator import Array, TensorMap, empty, module
 from tests.emulator.counters import Counters
@@ -37,7 +37,7 @@ class Call:
 
     Attributes
     ----------
-    tile : Tile
+    tile : WgmmaTile
     precision : "ieee", "tf32" or "3xtf32".
     direct : x and w are taken as they are, both with channels last.
     blocks : of the launch.
@@ -47,7 +47,7 @@ class Call:
     finish : slope, low and high of an activation.
     """
 
-    tile: Tile
+    tile: WgmmaTile
     precision: str = "ieee"
     direct: bool = False
     blocks: int = 3
