@@ -18,10 +18,11 @@ from gpuconv.cuda.conv.gemm.grouped_tile import GroupedTile, GroupedWork
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import numbers
 from gpuconv.cuda.pool import runs, tiles
-from gpuconv.cuda.pool.problem import Axis, PoolView
+from gpuconv.cuda.pool.problem import PoolAxis, PoolView
 from gpuconv.cuda.pool.runs import WindowRuns
 from gpuconv.cuda.pool.tiles import Fetched, Lines, Results
 from gpuconv.cuda.weight_grad import tiles as weight_grad_tiles
+from gpuconv.cuda.weight_grad.problem import pixels_of_part
 from tests.cuda.conv.wgmma.test_family import problem
 from tests.harness.pool_views import changed
 
@@ -142,11 +143,11 @@ def test_a_tile_of_channels() -> None:
 
 # Windows of three taps along each axis, with their gaps of 5, 7 and 9 elements.
 ROWS = PoolView(
-    image=Axis(2, 2, stride=1, pad=0, reach=1, dilation=1, x=12000, y=3520),
-    channel=Axis(5, 5, stride=1, pad=0, reach=1, dilation=1, x=2400, y=352),
-    depth=Axis(3, 4, stride=1, pad=3, reach=5, dilation=2, x=800, y=88),
-    height=Axis(19, 8, stride=2, pad=1, reach=7, dilation=3, x=40, y=11),
-    width=Axis(37, 11, stride=3, pad=2, reach=9, dilation=4, x=1, y=1),
+    image=PoolAxis(2, 2, stride=1, pad=0, reach=1, dilation=1, x=12000, y=3520),
+    channel=PoolAxis(5, 5, stride=1, pad=0, reach=1, dilation=1, x=2400, y=352),
+    depth=PoolAxis(3, 4, stride=1, pad=3, reach=5, dilation=2, x=800, y=88),
+    height=PoolAxis(19, 8, stride=2, pad=1, reach=7, dilation=3, x=40, y=11),
+    width=PoolAxis(37, 11, stride=3, pad=2, reach=9, dilation=4, x=1, y=1),
 )
 
 
@@ -407,7 +408,4 @@ def test_columns_are_filled_up_to_whole_units() -> None:
     assert weight_grad_tiles.columns(one) == 30 * (-(-12 // unit) * unit)
     tile = weight_grad_tiles.TILES["HalfProducts"][0]
     assert weight_grad_tiles.grid(one, tile) == (1, -(-weight_grad_tiles.columns(one) // tile.block_n))
-    pixels = SimpleNamespace(pixels=7 * tile.block_k + 1)
-    assert [weight_grad_tiles.pixels_of_part(pixels, tile, parts) for parts in (1, 2, 3, 8)] == [  # type: ignore[arg-type]
-        count * tile.block_k for count in (8, 4, 3, 1)
-    ]
+    assert [pixels_of_part(7 * 32 + 1, 32, parts) for parts in (1, 2, 3, 8)] == [8 * 32, 4 * 32, 3 * 32, 32]

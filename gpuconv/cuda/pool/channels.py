@@ -120,7 +120,7 @@ def variant(dtype: str, indices: bool) -> Variant:
 
 
 def _blocks_per_sm(dtype: str, indices: bool) -> int:
-    """As many as leave a thread the registers that it uses: 64, or 80 where it keeps many words of a vector."""
+    """Return the blocks that leave a thread the registers that it uses: 64, or 80 for many words of a vector."""
     return 3 if dtypes.entry(dtype).itemsize == (8 if indices else 1) else 4
 
 

@@ -16,13 +16,12 @@ from gpuconv.cuda.plan.launch import MOST_BLOCKS, Launch, Plan
 from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer
 from gpuconv.cuda.plan.strided import axes
-from gpuconv.cuda.pool.problem import MISSING, OPERATOR, PoolProblem, seconds
+from gpuconv.cuda.pool.problem import AHEAD, MISSING, OPERATOR, WIDTHS, PoolProblem, seconds
 from gpuconv.rules import dtypes
 
 NAME = "one output a thread"
 _THREADS = 256
 _BATCH = structs.constant("kBatch", "pool/general.cu")  # numbers of places run up to so many taps past a window
-_AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
 # Instructions, with Indices or without: of an output, of each of its rows, of each of their batches; counted, in PTX.
 _INSTRUCTIONS = {False: (100, 13, 19), True: (100, 13, 37)}
 
@@ -69,7 +68,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
         The problem needs more than 64-bit indices.
     """
     wide = needs_wide(problem)
-    ndim = axes(len(problem.axes), wide, _AHEAD)
+    ndim = axes(len(problem.axes), wide, AHEAD)
     kernel = variant(problem.dtype, wide, ndim, problem.named)
     output, row, batch = _INSTRUCTIONS[problem.named]
     *rows, taps = problem.geometry.kernel_shape
@@ -134,7 +133,7 @@ def variant(dtype: str, wide: bool, ndim: int, indices: bool) -> Variant:
 
 
 def _blocks_per_sm(wide: bool, ndim: int) -> int:
-    """As many as leave a thread the registers that it uses: every axis has its strides, steps and window."""
+    """Return the blocks that leave a thread the registers that it uses: every axis has its strides and window."""
     if wide:
         return 2  # 128 registers a thread
     return 6 if ndim <= 3 else 4  # 40 or 64
@@ -142,6 +141,5 @@ def _blocks_per_sm(wide: bool, ndim: int) -> int:
 
 def variants() -> list[Variant]:
     """Return the kernels that are built ahead; those for more axes are compiled when first needed."""
-    widths = ((False, _AHEAD[0]), (False, _AHEAD[1]), (True, _AHEAD[1]))
-    kinds = product(dtypes.MAX_POOL_DTYPES, widths, (False, True))
+    kinds = product(dtypes.MAX_POOL_DTYPES, WIDTHS, (False, True))
     return [variant(dtype, wide, ndim, indices) for dtype, (wide, ndim), indices in kinds]

@@ -18,7 +18,15 @@ from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
 from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.pool import general
-from gpuconv.cuda.pool.problem import Axis, PoolProblem, PoolView, channels_of_vector, one_launch, pixels_of, seconds
+from gpuconv.cuda.pool.problem import (
+    PoolAxis,
+    PoolProblem,
+    PoolView,
+    channels_of_vector,
+    one_launch,
+    pixels_of,
+    seconds,
+)
 from gpuconv.cuda.pool.runs import WindowRuns, instructions, runs_of, taken
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
@@ -86,7 +94,7 @@ class _Line:
     inputs: int
 
 
-def _line(axis: Axis, outputs: int) -> _Line:
+def _line(axis: PoolAxis, outputs: int) -> _Line:
     runs = runs_of(outputs, axis.taps, axis.stride, axis.dilation, _RUN)
     padded = (runs.outputs - 1) * axis.stride + axis.reach
     inputs = min((outputs - 1) * axis.stride + axis.reach, axis.extent)

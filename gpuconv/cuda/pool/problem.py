@@ -18,13 +18,15 @@ from gpuconv.rules.geometry import Ints, MaxPoolGeometry, tap_range
 
 OPERATOR = "max_pool"
 _ARRAYS = ("x", "y", "indices")
+AHEAD = (3, 4)  # axes of general kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+WIDTHS = ((False, AHEAD[0]), (False, AHEAD[1]), (True, AHEAD[1]))
 
 
 # ---------------------------------------------------------------- axes
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class PoolAxis:
     """One axis: window ``q`` begins at ``q * stride - pad`` and covers ``reach`` elements, of dilated ones with gaps.
 
     Taps that lie outside of the input for every window are cut off, and what then has no effect (the stride of a single
@@ -61,18 +63,18 @@ class Axis:
         return last, abs(self.pad), last - self.pad + self.reach, self.reach, self.dilation
 
 
-MISSING = Axis(1, 1, 0, 0, 1, 1)  # in front of those of a problem with fewer axes than a kernel
+MISSING = PoolAxis(1, 1, 0, 0, 1, 1)  # in front of those of a problem with fewer axes than a kernel
 
 
-def axis_of(extent: int, windows: int, kernel: int, stride: int, dilation: int, begin: int) -> Axis:
+def axis_of(extent: int, windows: int, kernel: int, stride: int, dilation: int, begin: int) -> PoolAxis:
     last = (windows - 1) * stride
     low, high = tap_range(kernel, extent + last, dilation, last - begin)
     if extent == 0 or low == high:
-        return Axis(extent, windows, 0, 0, 0, 1)
+        return PoolAxis(extent, windows, 0, 0, 0, 1)
     pad = begin - low * dilation
     if high - low == 1:
         dilation = 1
-    return Axis(extent, windows, stride if windows > 1 else 0, pad, (high - low - 1) * dilation + 1, dilation)
+    return PoolAxis(extent, windows, stride if windows > 1 else 0, pad, (high - low - 1) * dilation + 1, dilation)
 
 
 def used(shape: Ints, strides: Ints) -> Ints:
@@ -91,11 +93,11 @@ class PoolProblem:
     indices_strides: Ints | None
 
     @cached_property
-    def all_axes(self) -> tuple[Axis, ...]:
+    def all_axes(self) -> tuple[PoolAxis, ...]:
         """Those of images and of channels, and the spatial ones."""
         g, shape = self.geometry, self.geometry.x_shape
         columns = (shape[2:], g.y_shape[2:], g.kernel_shape, g.strides, g.dilations, g.pads_begin)
-        axes = [Axis(extent, extent, 1, 0, 1, 1) for extent in shape[:2]]
+        axes = [PoolAxis(extent, extent, 1, 0, 1, 1) for extent in shape[:2]]
         axes += [axis_of(*numbers) for numbers in zip(*columns, strict=True)]
         plane = prod(shape[2:])
         strides = (
@@ -110,7 +112,7 @@ class PoolProblem:
         )
 
     @property
-    def axes(self) -> tuple[Axis, ...]:
+    def axes(self) -> tuple[PoolAxis, ...]:
         """The spatial ones."""
         return self.all_axes[2:]
 
@@ -174,14 +176,14 @@ def one_launch(
 class PoolView:
     """A problem with three spatial axes, missing ones of one element, in which no window is empty."""
 
-    image: Axis
-    channel: Axis
-    depth: Axis
-    height: Axis
-    width: Axis
+    image: PoolAxis
+    channel: PoolAxis
+    depth: PoolAxis
+    height: PoolAxis
+    width: PoolAxis
 
     @property
-    def axes(self) -> tuple[Axis, Axis, Axis]:
+    def axes(self) -> tuple[PoolAxis, PoolAxis, PoolAxis]:
         """The spatial ones."""
         return self.depth, self.height, self.width
 
@@ -294,6 +296,6 @@ def window_refusal(problem: PoolProblem, *, dilated: bool = False) -> str | None
     return None
 
 
-def _last(axis: Axis) -> int:
+def _last(axis: PoolAxis) -> int:
     """Where the last window begins."""
     return (axis.windows - 1) * axis.stride - axis.pad

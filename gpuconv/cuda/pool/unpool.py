@@ -12,14 +12,13 @@ from gpuconv.cuda.plan import strided
 from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
 from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.strided import array_fields, collapsed, filled
-from gpuconv.cuda.pool.problem import used
+from gpuconv.cuda.pool.problem import AHEAD, WIDTHS, used
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 from gpuconv.rules.gradients import MaxUnpoolGeometry
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
-_AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
 _CHECKED_AXES = 6  # of Indices that are not one run
 _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}  # by bytes
 
@@ -42,7 +41,7 @@ def for_max_unpool(
     elements, places = prod(g.x_shape), prod(g.y_shape)
     spans = (params.span(g.x_shape, of_x), params.span(g.x_shape, of_indices), params.span(g.y_shape, of_y))
     wide = params.needs_wide(operator, [elements, places, *spans])
-    rank = strided.axes(len(g.x_shape) - 2, wide, _AHEAD)
+    rank = strided.axes(len(g.x_shape) - 2, wide, AHEAD)
     last = g.y_shape[1] > 1 and all(
         abs(of_y[1]) < abs(step) for n, step in zip(g.y_shape[2:], of_y[2:], strict=True) if n > 1
     )
@@ -129,7 +128,7 @@ def variants() -> Iterator[Variant]:
     yield _clear_variant()
     yield _check_variant(1)
     yield _check_variant(_CHECKED_AXES)
-    for wide, rank in ((False, _AHEAD[0]), (False, _AHEAD[1]), (True, _AHEAD[1])):
+    for wide, rank in WIDTHS:
         yield _claim_variant(wide, rank)
         for itemsize in _BITS:
             yield _unpool_variant(itemsize, wide, rank)

@@ -13,7 +13,7 @@ from gpuconv.cuda.plan import model, numbers, strided
 from gpuconv.cuda.plan.launch import Launch, Plan
 from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer
-from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem
+from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem, pixels_of_part
 from gpuconv.rules import dtypes
 
 NAME = "plain tiles"
@@ -55,18 +55,12 @@ def _parts(problem: WeightGradProblem, tile: PlainTile, limits: Limits) -> int:
     return -(-slices // -(-slices // parts)) if slices else 1
 
 
-def _pixels_of_part(problem: WeightGradProblem, tile: PlainTile, parts: int) -> int:
-    """Pixels of a part, in whole slices."""
-    slices = -(-problem.pixels // tile.slice)
-    return -(-slices // parts) * tile.slice
-
-
 # ---------------------------------------------------------------- cost
 
 
 def _seconds(problem: WeightGradProblem, tile: PlainTile, parts: int, limits: Limits) -> float:
     blocks = prod(_grid(problem, tile)) * problem.geometry.group * parts
-    products = tile.filters * tile.columns * _pixels_of_part(problem, tile, parts)
+    products = tile.filters * tile.columns * pixels_of_part(problem.pixels, tile.slice, parts)
     rounds = numbers.whole(blocks, limits.multiprocessors)
     accumulator = dtypes.entry(problem.dtype).accumulator
     busy = max(
@@ -103,7 +97,7 @@ def _plan(problem: WeightGradProblem, tile: PlainTile, parts: int, wide: bool) -
     tiles = _grid(problem, tile)
     blocks = prod(tiles) * g.group * parts
     kernel = variant(problem.dtype, wide, rank, tile)
-    pixels = _pixels_of_part(problem, tile, parts)
+    pixels = pixels_of_part(problem.pixels, tile.slice, parts)
     fields = problem.fields(rank, tiles, pixels)
     roles = {"x": "x", "dy": "dy", "sums": "workspace"}
     launch = Launch.of_blocks(OPERATOR, kernel, blocks, fields, roles)

@@ -13,6 +13,12 @@ from gpuconv.rules.geometry import ConvGeometry, Ints
 OPERATOR = "weight_grad"
 
 
+def pixels_of_part(pixels: int, unit: int, parts: int) -> int:
+    """Return how many pixels each of so many parts has, in whole slices of ``unit`` pixels."""
+    slices = -(-pixels // unit)
+    return -(-slices // parts) * unit
+
+
 @dataclass(frozen=True, slots=True)
 class WeightGradProblem:
     """One gradient, for arrays of these strides in elements.
@@ -32,7 +38,7 @@ class WeightGradProblem:
 
     @property
     def filters(self) -> int:
-        """Of one group."""
+        """Output channels of one group."""
         return self.geometry.w_shape[0] // self.geometry.group
 
     @property
@@ -47,7 +53,7 @@ class WeightGradProblem:
 
     @property
     def bytes(self) -> int:
-        """Of all arrays, each once."""
+        """Bytes of all arrays, each once."""
         g = self.geometry
         return dtypes.entry(self.dtype).itemsize * (prod(g.x_shape) + prod(g.y_shape) + prod(g.w_shape))
 

@@ -20,7 +20,7 @@ from gpuconv.cuda.plan.launch import Launch, Plan
 from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK, whole
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem
+from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem, pixels_of_part
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
@@ -208,20 +208,11 @@ def grid(problem: WeightGradProblem, tile: WeightGradTile) -> tuple[int, int]:
     return -(-problem.filters // tile.block_m), -(-columns(problem) // tile.block_n)
 
 
-def pixels_of_part(problem: WeightGradProblem, tile: WeightGradTile, parts: int) -> int:
-    """Return the pixels of a part, in whole slices."""
-    return -(-_slices(problem, tile) // parts) * tile.block_k
-
-
-def _slices(problem: WeightGradProblem, tile: WeightGradTile) -> int:
-    return -(-problem.pixels // tile.block_k)
-
-
 def parts(
     problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic, limits: Limits
 ) -> tuple[int, float]:
     """Return into how many parts the pixels are dealt, for the least modelled time, and that time."""
-    slices = _slices(problem, tile)
+    slices = -(-problem.pixels // tile.block_k)
     of_part = prod(grid(problem, tile)) * problem.geometry.group
     room = sums.most_parts(prod(problem.geometry.w_shape), problem.dtype)
     wanted = {1, *(rounds * limits.multiprocessors // of_part for rounds in range(1, _ROUNDS + 1))}
@@ -256,7 +247,7 @@ def seconds(
 ) -> float:
     """Model the time of the tiles and of adding so many parts up."""
     blocks = prod(grid(problem, tile)) * problem.geometry.group * count
-    pixels = pixels_of_part(problem, tile, count)
+    pixels = pixels_of_part(problem.pixels, tile.block_k, count)
     products = tile.block_m * tile.block_n * pixels * arithmetic.products
     if arithmetic is OWN:
         issued = model.busy(blocks, products * _issued(problem, tile) / _LANES, limits)
@@ -340,7 +331,7 @@ def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
 
 def _plan(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic, parts: int) -> Plan:
     g, kernel = problem.geometry, variant(problem.dtype, arithmetic, tile)
-    tiles, pixels = grid(problem, tile), pixels_of_part(problem, tile, parts)
+    tiles, pixels = grid(problem, tile), pixels_of_part(problem.pixels, tile.block_k, parts)
     common: dict[str, Any] = problem.fields(RANK, tiles, pixels)
     # Where x has one element along an axis, taps in the padding lie where others do, and are as well aligned.
     common["x_stride"] = [s if n > 1 else 0 for s, n in zip(common["x_stride"], common["x_extent"], strict=True)]

@@ -11,7 +11,7 @@ import pytest
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.pool import problem as pool_problem
 from gpuconv.cuda.pool import tiles
-from gpuconv.cuda.pool.problem import Axis, PoolProblem, PoolView
+from gpuconv.cuda.pool.problem import PoolAxis, PoolProblem, PoolView
 from gpuconv.rules import geometry as geometries
 from tests.harness.pool_views import changed
 
@@ -63,7 +63,7 @@ def test_axes_have_the_elements_of_every_window_and_no_more_than_they_need() -> 
 
 
 def test_the_numbers_of_an_axis() -> None:
-    axis = Axis(extent=9, windows=4, stride=3, pad=2, reach=7, dilation=3)
+    axis = PoolAxis(extent=9, windows=4, stride=3, pad=2, reach=7, dilation=3)
     assert axis.coordinates == (9, 2, 9 - 2 + 7, 7, 3)
     assert axis.step == 3
     assert replace(axis, extent=2).step == 2
@@ -126,11 +126,11 @@ def test_vectors_that_a_run_touches_wherever_it_begins(run: int, vector: int, ex
 def test_rows_of_a_small_problem() -> None:
     rows = rows_of((2, 3, 9, 8), indices=True, kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 0, 1], dilations=[2, 1])
     assert rows == PoolView(
-        image=Axis(2, 2, stride=1, pad=0, reach=1, dilation=1, x=216, y=72, indices=72, place=216),
-        channel=Axis(3, 3, stride=1, pad=0, reach=1, dilation=1, x=72, y=24, indices=24, place=72),
-        depth=Axis(1, 1, stride=1, pad=0, reach=1, dilation=1),
-        height=Axis(9, 3, stride=2, pad=1, reach=5, dilation=2, x=8, y=8, indices=8, place=8),
-        width=Axis(8, 8, stride=1, pad=0, reach=2, dilation=1, x=1, y=1, indices=1, place=1),
+        image=PoolAxis(2, 2, stride=1, pad=0, reach=1, dilation=1, x=216, y=72, indices=72, place=216),
+        channel=PoolAxis(3, 3, stride=1, pad=0, reach=1, dilation=1, x=72, y=24, indices=24, place=72),
+        depth=PoolAxis(1, 1, stride=1, pad=0, reach=1, dilation=1),
+        height=PoolAxis(9, 3, stride=2, pad=1, reach=5, dilation=2, x=8, y=8, indices=8, place=8),
+        width=PoolAxis(8, 8, stride=1, pad=0, reach=2, dilation=1, x=1, y=1, indices=1, place=1),
     )
     assert [axis.taps for axis in rows.axes] == [1, 3, 2]
     assert rows.planes == 6

@@ -16,7 +16,7 @@ from gpuconv.cuda.conv.gemm.fragments import Arithmetic
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.weight_grad import families as weight_grad_families
 from gpuconv.cuda.weight_grad import tiles
-from gpuconv.cuda.weight_grad.problem import WeightGradProblem
+from gpuconv.cuda.weight_grad.problem import WeightGradProblem, pixels_of_part
 from gpuconv.cuda.weight_grad.tiles import WeightGradTile
 from gpuconv.rules import geometry as geometries
 from tests.harness import machine_code
@@ -202,7 +202,7 @@ def test_parts_have_all_pixels_and_each_has_some() -> None:
         for tile in tiles.TILES["HalfProducts"]:
             arithmetic = tiles.arithmetic_of(problem)
             parts, seconds = tiles.parts(problem, tile, arithmetic, LIMITS)
-            each = tiles.pixels_of_part(problem, tile, parts)
+            each = pixels_of_part(problem.pixels, tile.block_k, parts)
             assert each % tile.block_k == 0
             assert (parts - 1) * each < problem.pixels <= parts * each
             assert seconds > 0

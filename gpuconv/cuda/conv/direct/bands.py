@@ -14,7 +14,7 @@ from typing import Any
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.conv.direct import bands_tile
 from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
-from gpuconv.cuda.conv.direct.base import THREADS, on_arrays
+from gpuconv.cuda.conv.direct.base import THREADS, on_arrays, unfit
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model
 from gpuconv.cuda.plan.launch import Plan
@@ -42,11 +42,7 @@ def _refusal(problem: Problem) -> Refusal | None:
         return Refusal(
             f"strides {steps}, dilations {problem.dilations}: it takes dilations, and Conv's strides, along depth alone"
         )
-    if problem.rows == 0 or 0 in problem.x_shape:
-        return Refusal("there is nothing to sum")
-    if problem.wide():
-        return Refusal("it needs 64-bit indices")
-    return None
+    return unfit(problem)
 
 
 def _view(problem: Problem) -> BandView:

@@ -188,7 +188,7 @@ class BandTeam:
 
     @cached_property
     def _banks(self) -> int:
-        """Of shared memory, as wide as a vector."""
+        """Banks of shared memory, each as wide as a vector."""
         return _BANK_BYTES // self.word // self.vector
 
     @cached_property

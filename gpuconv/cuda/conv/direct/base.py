@@ -10,6 +10,7 @@ from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.launch import Launch, Plan
 from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.cuda.plan.offers import Refusal
 from gpuconv.cuda.plan.strided import filled
 from gpuconv.rules.geometry import Ints
 
@@ -31,6 +32,13 @@ class DirectView:
     strides: Ints
     dilations: Ints
     pads: Ints
+
+
+def unfit(problem: Problem) -> Refusal | None:
+    """Return why a problem is left to the implicit GEMM whatever its windows: an empty sum, or 64-bit indices."""
+    if 0 in problem.x_shape or 0 in problem.taps:
+        return Refusal("there is nothing to sum")
+    return Refusal("it needs 64-bit indices") if problem.wide() else None
 
 
 def view_of(problem: Problem) -> DirectView:

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from itertools import product
+from itertools import product, starmap
 from math import gcd, prod
 from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.conv.direct.base import THREADS, WARP, DirectView, on_arrays, view_of, weights_of
+from gpuconv.cuda.conv.direct.base import THREADS, WARP, DirectView, on_arrays, unfit, view_of, weights_of
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, numbers
 from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
@@ -55,11 +55,7 @@ def _refusal(problem: Problem) -> Refusal | None:
         )
     if any(stride != 1 for stride in problem.strides):
         return Refusal(f"ConvTranspose with strides {problem.strides}; it takes those of stride 1")
-    if 0 in problem.x_shape or 0 in problem.taps:
-        return Refusal("there is nothing to sum")
-    if problem.wide() or _far(problem):
-        return Refusal("it needs 64-bit indices")
-    return None
+    return unfit(problem) or (Refusal("it needs 64-bit indices") if _far(problem) else None)
 
 
 def _far(problem: Problem) -> bool:
@@ -120,7 +116,7 @@ class ChannelThread:
 
     @cached_property
     def burst_bytes(self) -> int:
-        """Of the channels of a pixel that a block has, in whole bursts."""
+        """Bytes of the channels of a pixel that a block has, in whole bursts."""
         return numbers.whole(self.vectors * self.vector * dtypes.entry(self.view.dtype).itemsize, _BURST)
 
     @cached_property
@@ -141,7 +137,7 @@ class ChannelThread:
 
     @cached_property
     def tiles(self) -> tuple[int, int]:
-        """Of threads along the rows and the columns of a slice."""
+        """Threads along the rows and the columns of a slice."""
         axes = zip(self.view.y_extent[1:], self.per_thread, self.apart, strict=True)
         height, width = (-(-extent // (made * apart)) * apart for extent, made, apart in axes)
         return height, width
@@ -153,7 +149,7 @@ class ChannelThread:
 
     @cached_property
     def slices(self) -> int:
-        """Of all images."""
+        """Slices of y, of all images."""
         return self.view.y_extent[0] * self.view.images
 
     def grid(self, rows: int, columns: int, walk: int) -> tuple[int, int, int]:
@@ -176,7 +172,7 @@ class ChannelThread:
 
     @cached_property
     def parts(self) -> int:
-        """Of a slice of the kernel, each of so many rows."""
+        """Parts of a slice of the kernel, each of ``step`` rows."""
         return -(-self.view.taps[1] // self.step)
 
     @property
@@ -198,7 +194,7 @@ class ChannelThread:
 
     @cached_property
     def products(self) -> int:
-        """Of a thread."""
+        """Multiplications of a thread."""
         return prod(self.outputs) * self.vector * prod(self.view.taps)
 
     def inputs(self, chunk: int) -> int:
@@ -212,7 +208,7 @@ class ChannelThread:
 
     @cached_property
     def loads(self) -> int:
-        """Of vectors of x, and of weights, by a thread."""
+        """Vectors of x that a thread loads."""
         return self.turns * self.inputs((self.view.taps[2] - 1) % self.form[1] + 1)
 
     @cached_property
@@ -229,7 +225,7 @@ class ChannelThread:
 
     @cached_property
     def instructions(self) -> tuple[float, float]:
-        """Of a thread: on each step of its way, and for weights, which several steps share where they stay."""
+        """Instructions of a thread: on each step of its walk, and for weights, which steps share where they stay."""
         depth, height, width = self.view.taps
         rows = self.turns * self.outputs[0] * depth * height * -(-width // self.form[1])
         inputs = _INPUT[self.view.dtype] * self.turns * self.inputs(self.form[1])
@@ -414,6 +410,4 @@ def variant(dtype: str, form: tuple[int, int, int]) -> Variant:
 
 def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
-    for dtype in dtypes.CONV_DTYPES:
-        for form in FORMS:
-            yield variant(dtype, form)
+    return starmap(variant, product(dtypes.CONV_DTYPES, FORMS))

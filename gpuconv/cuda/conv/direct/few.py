@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import product, starmap
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
@@ -58,7 +59,7 @@ def _tiles(problem: Problem) -> int:
 
 
 def _channel_bytes(problem: Problem, filters: int) -> int:
-    """Of one channel's weights in shared memory."""
+    """Return the bytes of one channel's weights in shared memory."""
     size = dtypes.sums(problem.dtype).itemsize
     return min(prod(problem.taps), _TAPS) * filters * size
 
@@ -127,6 +128,4 @@ def variant(dtype: str, filters: int) -> Variant:
 
 def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
-    for dtype in dtypes.CONV_DTYPES:
-        for filters in _FILTERS:
-            yield variant(dtype, filters)
+    return starmap(variant, product(dtypes.CONV_DTYPES, _FILTERS))

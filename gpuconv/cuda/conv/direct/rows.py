@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from itertools import product
+from itertools import product, starmap
 from math import gcd, prod
 from typing import Any
 
@@ -23,6 +23,7 @@ from gpuconv.cuda.conv.direct.base import (
     DirectView,
     even_shares,
     on_arrays,
+    unfit,
     view_of,
     weights_of,
 )
@@ -128,11 +129,7 @@ def _refusal(problem: Problem) -> Refusal | None:
     steps = ((problem.x_shape, problem.x_strides), (problem.y_shape, problem.y_strides))
     if any(shape[-1] > 1 and strides[-1] != 1 for shape, strides in steps):
         return Refusal("neighbours of a row do not lie next to each other in x and y")
-    if 0 in problem.x_shape or 0 in problem.taps:
-        return Refusal("there is nothing to sum")
-    if problem.wide():
-        return Refusal("it needs 64-bit indices")
-    return None
+    return unfit(problem)
 
 
 # ---------------------------------------------------------------- tiles
@@ -175,7 +172,7 @@ class RowThreads:
 
     @cached_property
     def spatial_blocks(self) -> int:
-        """Of all images, for each group and tile of filters."""
+        """Blocks along the axes and the images, for each group and tile of filters."""
         return prod(self.blocks_by_axis) * self.view.images
 
     # ---- shared memory
@@ -201,7 +198,7 @@ class RowThreads:
 
     @cached_property
     def banks(self) -> int:
-        """Of so many words."""
+        """Banks of shared memory, of ``unit`` words each."""
         return 128 // self.word // self.unit
 
     @cached_property
@@ -300,11 +297,6 @@ class RowTile(RowThreads):
     @property
     def shared_bytes(self) -> int:
         return self.room(self.groups, self.filter_tiles, self.step)
-
-    @property
-    def instructions(self) -> float:
-        """Instructions of a block."""
-        return self.work_of_block(self.groups, self.filter_tiles, self.step)[1]
 
     def fields(self) -> dict[str, Any]:
         """Return the struct's fields that the tile settles."""
@@ -419,7 +411,8 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         tile = best(view, form, limits)
         if tile is not None and tile.blocks <= MOST_BLOCKS:
             # Inputs that several tiles meet mostly come from the L2 cache.
-            busy = model.arithmetic(tile.blocks, tile.instructions, problem.accumulator, 1.0, limits)
+            _, instructions = tile.work_of_block(tile.groups, tile.filter_tiles, tile.step)
+            busy = model.arithmetic(tile.blocks, instructions, problem.accumulator, 1.0, limits)
             seconds = model.overlapped(busy, model.memory(problem.bytes, limits))
             yield Candidate(variant(problem.dtype, form).name, seconds, partial(_plan, problem, tile))
 
@@ -476,6 +469,4 @@ def variant(dtype: str, form: RowForm) -> Variant:
 
 def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
-    for dtype in dtypes.CONV_DTYPES:
-        for form in FORMS:
-            yield variant(dtype, form)
+    return starmap(variant, product(dtypes.CONV_DTYPES, FORMS))

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.conv.direct.base import on_arrays
+from gpuconv.cuda.conv.direct.base import on_arrays, unfit
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, numbers
 from gpuconv.cuda.plan.launch import Plan
@@ -41,11 +41,8 @@ def _refusal(problem: Problem) -> Refusal | None:
     steps = zip(problem.taps, problem.strides, problem.dilations, strict=True)
     if any(d > 1 or k > 2 * s for k, s, d in steps):
         return Refusal(f"more than two taps a phase, or dilated ones: {problem.taps} with strides {problem.strides}")
-    if 0 in problem.x_shape or 0 in problem.taps:
-        return Refusal("there is nothing to sum")
-    if problem.wide() or _items(problem, 1) >= params.INDEX_LIMIT:
-        return Refusal("it needs 64-bit indices")
-    return None
+    far = _items(problem, 1) >= params.INDEX_LIMIT
+    return unfit(problem) or (Refusal("it needs 64-bit indices") if far else None)
 
 
 # ---------------------------------------------------------------- tiles

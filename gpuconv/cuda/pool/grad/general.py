@@ -16,12 +16,10 @@ from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer
 from gpuconv.cuda.plan.strided import array_fields, axes, filled
 from gpuconv.cuda.pool.grad.problem import OPERATOR, PoolGradProblem, one_launch, seconds
+from gpuconv.cuda.pool.problem import AHEAD, WIDTHS
 from gpuconv.rules import dtypes
 
-_THREADS = 256
 NAME = "one element a thread"
-_BLOCKS_PER_SM = 4
-_AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
 # Instructions of an element, of each of its windows on the last axis, and on each of the others; counted.
 _INSTRUCTIONS = (165, 36, 48)
 
@@ -40,7 +38,7 @@ def needs_wide(problem: PoolGradProblem) -> bool:
 
 def _rank(problem: PoolGradProblem, wide: bool) -> int:
     """Return how many axes the kernel has: at least as many as one that is built ahead."""
-    return axes(len(problem.geometry.kernel_shape), wide, _AHEAD)
+    return axes(len(problem.geometry.kernel_shape), wide, AHEAD)
 
 
 def _reach(problem: PoolGradProblem) -> list[int]:
@@ -52,7 +50,7 @@ def _reach(problem: PoolGradProblem) -> list[int]:
 
 
 def _instructions(problem: PoolGradProblem) -> float:
-    """Of all threads: each meets on every axis the windows that reach it, dilated ones also between two taps."""
+    """Count those of all threads: each meets the windows that reach it, of dilated ones also those between two taps."""
     g = problem.geometry
     element, last, others = _INSTRUCTIONS
     met = [q * min(reach, n) / n for q, n, reach in zip(g.y_shape[2:], g.x_shape[2:], _reach(problem), strict=True)]
@@ -115,6 +113,5 @@ def variant(dtype: str, wide: bool, ndim: int) -> Variant:
 
 def variants() -> Iterator[Variant]:
     """Yield the kernels that are built ahead; those for more axes are compiled when first needed."""
-    widths = ((False, _AHEAD[0]), (False, _AHEAD[1]), (True, _AHEAD[1]))
-    for dtype, (wide, ndim) in product(dtypes.CONV_DTYPES, widths):
+    for dtype, (wide, ndim) in product(dtypes.CONV_DTYPES, WIDTHS):
         yield variant(dtype, wide, ndim)

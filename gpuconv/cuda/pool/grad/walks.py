@@ -19,7 +19,7 @@ from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
 from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.pool.grad.problem import OPERATOR, PoolGradProblem, one_launch, seconds
-from gpuconv.cuda.pool.problem import MISSING, Axis, PoolView
+from gpuconv.cuda.pool.problem import MISSING, PoolAxis, PoolView
 from gpuconv.rules import dtypes
 
 NAME = "walks"
@@ -66,7 +66,7 @@ def columns_of(problem: PoolGradProblem) -> WalkView:
     return replace(view, channel=_ONE, height=channel)
 
 
-def _met(axis: Axis) -> int:
+def _met(axis: PoolAxis) -> int:
     """Return how many windows of an axis reach an element at most."""
     return min(-(-axis.reach // max(axis.stride, 1)), axis.windows)
 
@@ -200,7 +200,7 @@ class WalkView(PoolView):
 
 
 def _instructions(columns: WalkView, form: WalkForm, dtype: str, limits: Limits) -> float:
-    """Of all threads."""
+    """Return how many instructions all threads execute."""
     walk, size = columns.walk(form, limits), dtypes.entry(dtype).itemsize
     steps, of_windows = walk + columns.halo(form), form.windows[size // 4]
     of_rows = (_OF_ANY + form.row * columns.step(form)) * steps if form.stride == 0 else 0
@@ -273,7 +273,7 @@ def variant(dtype: str, form: WalkForm) -> Variant:
 
 
 def _blocks_per_sm(dtype: str, form: WalkForm) -> int:
-    """As many as leave a thread the registers that it uses: 64, 80 with more windows, or 128 with many wide sums."""
+    """Return the blocks that leave a thread its registers: 64, 80 with more windows, or 128 with many wide sums."""
     if form.rows > 5 and dtypes.entry(dtype).itemsize == 8:
         return 2
     return 4 if form.across < 4 else 3
