@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuconv.cuda import complex as complex_plan
+from gpuconv.cuda.build import kernel_files
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.passes import copy as copy_pass
 from gpuconv.cuda.passes import sums
@@ -35,3 +36,8 @@ def test_a_multiprocessor_has_room_for_the_threads_of_its_blocks() -> None:
 def test_the_tiles_of_weights_gradients_are_those_of_the_problems() -> None:
     shapes = {tile.shape for _, _, tile in tiles_cost.kernels()}
     assert shapes == {trial.args[0] for trial in many_gradients.LARGE_WEIGHTS}
+
+
+def test_sources_have_the_functions_that_variants_call() -> None:
+    for source, function in {(variant.source, variant.function) for variant in all_variants()}:
+        assert f" {function}(const " in kernel_files.text(kernel_files.folder(), source), (source, function)
