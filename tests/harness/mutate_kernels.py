@@ -149,6 +149,13 @@ def changed_kernels(texts: Mapping[str, str]) -> Iterator[None]:
             kernel_files.folder = usual
 
 
+def exchanged(path: str, old: str, new: str) -> str:
+    """Return a kernel's text with a fault; what it replaces must be there exactly once."""
+    text = str(kernel_files.folder().joinpath(*path.split("/")).read_text(encoding="utf-8"))
+    assert text.count(old) == 1, f"{path} has {text.count(old)} times, not once: {old}"
+    return text.replace(old, new)
+
+
 # ---------------------------------------------------------------- mutants
 
 
