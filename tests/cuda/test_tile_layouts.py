@@ -22,7 +22,7 @@ from gpuconv.cuda.pool import layout
 from gpuconv.cuda.pool.layout import Fetched, Lines, Results, Runs
 from gpuconv.cuda.pool.problem import Rows
 from gpuconv.cuda.weight_grad import tiles_cost
-from tests.cuda.conv.wgmma.test_family import problem
+from tests.harness.plans import problem
 
 
 def test_numbers_are_rounded_up_to_banks() -> None:

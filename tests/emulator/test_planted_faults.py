@@ -176,9 +176,10 @@ def test_a_fault_is_reported_with_its_line(fault: Fault) -> None:
 
 def lines_of(part: str) -> list[str]:
     """Where a part of a line stands in the kernels, as reports write it."""
+    root = kernel_files.folder()
     return [
-        rf"{re.escape(path.name)}:{number}"
-        for path in kernel_files.folder().rglob("*.cu*")
+        rf"{re.escape(path.relative_to(root).as_posix())}:{number}"
+        for path in root.rglob("*.cu*")
         for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1)
         if part in line
     ]

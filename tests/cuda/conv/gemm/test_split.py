@@ -11,11 +11,10 @@ import gpuconv
 from gpuconv.cuda.conv.gemm import ffma, mma
 from gpuconv.cuda.plan import choice
 from gpuconv.cuda.plan.launch import Plan
-from tests.cuda.conv.gemm.test_ffma import HOPPER, fields, plan
-from tests.cuda.conv.wgmma.test_family import problem
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import indices, preferred
 from tests.harness.mutate_kernels import changed_kernels, exchanged
+from tests.harness.plans import HOPPER, fields, plan, problem
 from tests.oracle import oracle
 
 SMALL = (1, 256, 7, 7), (256, 256, 3, 3)  # one tile of pixels, four of channels, 144 slices of K

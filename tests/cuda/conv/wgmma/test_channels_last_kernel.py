@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from random import Random
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -15,21 +13,14 @@ from benchmarks import sass
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.wgmma import channels_last
 from gpuconv.cuda.plan.limits import nearest
-from tests.cuda.conv.gemm.test_sass import code
 from tests.harness import passes
+from tests.harness.machine_code import code
+from tests.harness.passes import cost, over_ways
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle.operands import LAYOUTS, values
 
 pytestmark = pytest.mark.emulator
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-WAYS = [
-    (np.dtype("float16"), "ieee"),
-    (BFLOAT16, "ieee"),
-    (np.dtype("float32"), "tf32"),
-    (np.dtype("float32"), "3xtf32"),
-]
-over_ways = pytest.mark.parametrize(("dtype", "precision"), WAYS, ids=str)
 PLANES = [(1,), (5,), (7, 7), (14, 14), (8, 8), (9, 30), (5, 5, 5), (3, 1, 11), (16, 16), (13, 31), (2, 300)]
 
 
@@ -86,29 +77,6 @@ LAYERS = [
 ]
 WAVEFRONTS = 1.08  # over the fewest; where a block has one image there is not one more
 SLOTS = 0.8  # of the instructions that multiprocessors can issue while memory does the same copy, counted in PTX
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Of a launch, beside a copy of as many bytes."""
-
-    sectors: float
-    wavefronts: float
-    slots: float
-    cycles: float
-
-
-def cost(emulated: Any, nbytes: int) -> Cost:
-    """What the launch cost, where so many bytes are read and written."""
-    counters = emulated.launches[-1].counters
-    device = nearest("sm_90a")
-    seconds = nbytes / device.bandwidth
-    traffic, total = counters.traffic(), counters.total
-    shared, ideal = traffic.get("shared", (0, 1))
-    sectors = traffic["loads"][0] + traffic["stores"][0]
-    clocks = seconds * device.clock * device.limits.multiprocessors
-    transfers = shared + 32 * sectors / 128  # what the L1 cache and shared memory pass on, 128 bytes a clock
-    return Cost(sectors / (nbytes / 32), shared / ideal, total["instructions"] / (4 * clocks), transfers / clocks)
 
 
 @over_ways
