@@ -6,8 +6,8 @@ A new kernel needs one here or there. The emulator runs it, and it tells how muc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 from unittest import mock
@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks import small_shapes
 from benchmarks.small_shapes import Problem
+from gpuconv.cuda.build import kernel_files, sources
 from gpuconv.cuda.call import prepared
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.plan import choice, offers
@@ -25,7 +26,9 @@ from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool.grad import families as pool_grad_families
 from gpuconv.cuda.weight_grad import families as weight_grad_families
 from tests.emulator import emulated_cuda
+from tests.harness import fused, many_blocks, many_gradients, many_wgmma, passes
 from tests.harness.emulated import indices
+from tests.harness.many_blocks import ManyBlocks
 
 FAMILIES = tuple(
     family
@@ -122,3 +125,73 @@ def reached(limits_of: str = "sm_90a") -> Reached:
                 known = found.launches.get(launch.variant.name, launch)
                 found.launches[launch.variant.name] = max(known, launch, key=lambda one: one.shared_bytes)
     return found
+
+
+# ---------------------------------------------------------------- problems of several blocks
+
+Trial = ManyBlocks | Callable[..., Any]
+
+# By the kernels' sources, those first that notice most.
+SOURCES: dict[str, tuple[Trial, ...]] = {
+    "pool/general.cu": many_blocks.POOLS,
+    "pool/vectors.cu": many_blocks.VECTOR_POOLS,
+    "pool/tiles.cu": many_blocks.TILE_POOLS,
+    "pool/channels.cu": many_blocks.CHANNEL_POOLS,
+    "pool/patches.cu": many_blocks.PATCH_POOLS,
+    "conv/gemm/pack_weights.cu": many_blocks.GEMMS,
+    "conv/gemm/conv.cu": many_blocks.CONVS,
+    "conv/gemm/pointwise.cu": many_blocks.POINTWISE,
+    "conv/gemm/depth_to_space_matrix.cu": many_blocks.DISJOINT_TENSOR,
+    "conv/gemm/matrix.cu": many_blocks.MATRIX,
+    "conv/direct/few.cu": many_blocks.FEW,
+    "conv/direct/bands.cu": many_blocks.BANDS,
+    "conv/gemm/grouped.cu": many_blocks.GROUPED,
+    "conv/gemm/split.cu": many_blocks.SPLIT,
+    "conv/gemm/split_transpose.cu": many_blocks.SPLIT_PHASES,
+    "conv/gemm/conv_transpose.cu": many_blocks.TRANSPOSED,
+    "conv/gemm/interleaved.cu": many_blocks.INTERLEAVED,
+    "conv/gemm/depth_to_space.cu": many_blocks.DISJOINT,
+    "conv/direct/rows.cu": many_blocks.DIRECT,
+    "conv/direct/channels.cu": many_blocks.CHANNELS,
+    "conv/direct/transpose.cu": many_blocks.DEPTHWISE_TRANSPOSED,
+    "conv/gemm/pack_fragments.cu": many_blocks.TENSOR,
+    "conv/gemm/stem.cu": many_blocks.STEMS,
+    "weight_grad/plain.cu": many_gradients.WEIGHTS,
+    "weight_grad/few.cu": many_gradients.FEW_WEIGHTS,
+    "weight_grad/tiles.cu": many_gradients.LARGE_WEIGHTS,
+    "passes/add_up.cu": (*many_gradients.WEIGHTS, *many_gradients.SUMS, *many_gradients.COMPLEX),
+    "passes/channel_sums.cu": many_gradients.SUMS,
+    "pool/grad/general.cu": many_gradients.POOLS,
+    "pool/grad/walks.cu": many_gradients.WALKS,
+    "pool/unpool.cu": many_gradients.UNPOOLS,
+    "pool/indices.cu": (*many_gradients.UNPOOLS, *many_gradients.CHECKS),
+    "complex.cu": many_gradients.COMPLEX,
+    "passes/copy.cu": many_gradients.COPIES,
+    "conv/wgmma/channels_last.cu": passes.MANY,
+    "conv/wgmma/slices.cu": many_wgmma.ALL,
+    "conv/wgmma/strips.cu": many_wgmma.STRIPS,
+    "conv/wgmma/pixels.cu": many_wgmma.PIXELS,
+}
+_FUSED = tuple(partial(fused.check, number) for number in range(0, len(fused.KERNELS), 9))
+
+
+def files() -> list[str]:
+    """Return all files of kernels_cu, by their paths from there on."""
+    root = kernel_files.folder()
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*.cu*"))
+
+
+def problems_of(path: str) -> tuple[Trial, ...]:
+    """Return the problems that a file takes part in: its own, or those of all sources that include it."""
+    if path == "conv/finish.cuh":  # which does nothing in others
+        return _FUSED
+    found = (problem for source, problems in SOURCES.items() if path in _included(source) for problem in problems)
+    return tuple(dict.fromkeys(found))
+
+
+@cache
+def _included(source: str) -> frozenset[str]:
+    """Return a source with all headers that it includes, by way of others too."""
+    seen: set[str] = set()
+    list(sources._inlined(kernel_files.folder(), source, seen))
+    return frozenset(seen)
