@@ -41,12 +41,12 @@ CHUNK = 32  # tests that a process of pytest-xdist is sent at a time: all of the
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gpuconv")
     group.addoption("--thorough", action="store_true", help="run the thorough tests as well; random ones take longer")
-    group.addoption("--thorough-part", metavar="K/N", type=tiers.Part.read, help="run one part of the thorough tests")
+    group.addoption("--thorough-part", metavar="K/N", type=tiers.checked, help="run one part of the thorough tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give random tests their length; compile the emulator while processes of pytest-xdist begin, if any need it."""
-    if config.option.thorough or config.option.thorough_part:
+    if (config.option.thorough or config.option.thorough_part) and "GPUCONV_EXAMPLES" not in os.environ:
         os.environ.setdefault("GPUCONV_PROFILE", "thorough")
     if getattr(config.option, "tx", None) and not hasattr(config, "workerinput"):
         if config.option.maxschedchunk is None:
@@ -92,7 +92,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if name_of(item.path) in QUICK and not any(item.get_closest_marker(marker) for marker in NEEDS):
             item.add_marker("quick")
     named = any("::" in word for word in config.args)  # whoever names a test gets it
-    items[:], others = tiers.select(items, named or config.option.thorough, config.option.thorough_part)
+    items[:], others = tiers.select(items, named or config.option.thorough, tiers.part(config.option.thorough_part))
     config.hook.pytest_deselected(items=others)
     items.sort(key=_place)
 

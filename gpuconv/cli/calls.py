@@ -99,7 +99,7 @@ def _facts(plan: Any, lines: list[str]) -> dict[str, Any]:
         }
         for launch in plan.launches
     ]
-    spaces = [{"bytes": nbytes, "use": use} for _, use, nbytes in plan.spaces]
+    spaces = [{"bytes": space.bytes, "use": space.use} for space in plan.spaces]
     return {"launches": launches, "workspaces": spaces, "reasons": list(plan.reasons), "text": lines}
 
 

@@ -58,7 +58,7 @@ def test_rates_are_found_again() -> None:
     for name, value in asdict(found.rates).items():
         within = 3 * found.certain[name] if name in ("beginning", "adding") else 0.05  # small parts of any time
         assert value == pytest.approx(asdict(TRUE)[name], rel=within), name
-        assert found.certain[name] < 0.15
+        assert found.certain[name] < (0.25 if name == "beginning" else 0.15)
 
 
 def random_kernel(times: list[learn.Measured]) -> tuple[str, str]:

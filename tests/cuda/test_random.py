@@ -1,6 +1,6 @@
 """Random problems through the CUDA backend in the emulator: many tiles, every layout, every architecture.
 
-The default run takes some 300 problems of each operator; GPUCONV_EXAMPLES=5000 takes thousands, and new ones each time.
+Every run takes some 100 problems of each operator; GPUCONV_EXAMPLES=5000 takes thousands, and new ones each time.
 """
 
 from __future__ import annotations

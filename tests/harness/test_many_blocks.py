@@ -48,6 +48,7 @@ def _blocks(launch: Any) -> list[int]:
     return [int(common[name]["divisor"][0]) for name in names]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("one", ALL, ids=lambda one: f"{one.kernel}-{ALL.index(one)}")
 def test_many_blocks_are_right(one: ManyBlocks) -> None:
     emulated = many_blocks.run(one, seed=5)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.tiers import Part
+from tests.harness.tiers import checked, part
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = """
@@ -79,7 +79,8 @@ def test_who_names_a_test_gets_it(run: Callable[..., set[str]]) -> None:
 
 
 def test_parts_are_counted_from_one() -> None:
-    assert Part.read("2/3") == (2, 3)
+    assert part(checked("2/3")) == (2, 3)
+    assert part(None) is None
     for text in ("0/3", "4/3", "2", "2/3/4", "a/b", "-1/3"):
         with pytest.raises(ArgumentTypeError, match=f"^{text} is not K/N with K from 1 to N, as 2/3$"):
-            Part.read(text)
+            checked(text)

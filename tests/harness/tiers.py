@@ -16,16 +16,24 @@ class Part(NamedTuple):
     number: int
     parts: int
 
-    @classmethod
-    def read(cls, text: str) -> Part:
-        """Return ``2/3`` as a part; ArgumentTypeError for anything else."""
-        try:
-            number, parts = map(int, text.split("/"))
-        except ValueError:
-            number, parts = 0, 0
-        if not 1 <= number <= parts:
-            raise ArgumentTypeError(f"{text} is not K/N with K from 1 to N, as 2/3")
-        return cls(number, parts)
+
+def part(text: str | None) -> Part | None:
+    """Return ``2/3`` as a part; ValueError for what is none."""
+    if text is None:
+        return None
+    number, parts = map(int, text.split("/"))
+    if not 1 <= number <= parts:
+        raise ValueError(text)
+    return Part(number, parts)
+
+
+def checked(text: str) -> str:
+    """Return the text of a part, which unlike a part can be sent to other processes; ArgumentTypeError otherwise."""
+    try:
+        part(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text} is not K/N with K from 1 to N, as 2/3") from None
+    return text
 
 
 def _mark(items: Iterable[pytest.Item]) -> None:

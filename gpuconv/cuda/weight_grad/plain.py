@@ -91,7 +91,7 @@ def _plan(problem: Problem, tile: Tile, parts: int, wide: bool) -> Plan:
     blocks = prod(tiles) * g.group * parts
     chosen = variant(problem.dtype, wide, rank, tile)
     each = _each(problem, tile, parts)
-    fields = problem.fields(rank, wide, tiles, each)
+    fields = problem.fields(rank, tiles, each)
     roles = {"x": "x", "dy": "dy", "sums": "workspace"}
     launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, roles)
     reason = f"{problem.pixels} pixels in {parts} parts of {each}"

@@ -63,7 +63,7 @@ class Problem:
         magnitudes = [params.span(extents, self.x_strides), params.span(g.y_shape, self.dy_strides), *reach]
         return params.needs_wide(OPERATOR, [*magnitudes, *g.strides, *g.dilations, self.pixels, prod(g.w_shape)])
 
-    def axis_fields(self, rank: int, wide: bool) -> dict[str, object]:
+    def axis_fields(self, rank: int) -> dict[str, object]:
         """Return what there is one of for each axis; those added outside have one element."""
         g = self.geometry
         ones, zeros = [1] * (rank - len(g.kernel_shape)), [0] * (rank - len(g.kernel_shape))
@@ -78,7 +78,7 @@ class Problem:
             "count": [*ones, *g.kernel_shape],
         }
 
-    def fields(self, rank: int, wide: bool, tiles: tuple[int, int], each: int) -> dict[str, object]:
+    def fields(self, rank: int, tiles: tuple[int, int], each: int) -> dict[str, object]:
         """Return the fields of ``WeightGradParams`` for so many tiles of a group and pixels of a part."""
         return {
             "filters": self.filters,
@@ -94,5 +94,5 @@ class Problem:
             "groups": self.geometry.group,
             "m_tiles": tiles[0],
             "n_tiles": tiles[1],
-            **self.axis_fields(rank, wide),
+            **self.axis_fields(rank),
         }

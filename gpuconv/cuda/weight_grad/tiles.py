@@ -78,7 +78,7 @@ def shared_bytes(dtype: str, tile: Tile) -> int:
 def _plan(problem: Problem, tile: Tile, arithmetic: Arithmetic, parts: int) -> Plan:
     g, chosen = problem.geometry, variant(problem.dtype, arithmetic, tile)
     tiles, each = tiles_cost.tiles(problem, tile), tiles_cost.each(problem, tile, parts)
-    common: dict[str, Any] = problem.fields(RANK, False, tiles, each)
+    common: dict[str, Any] = problem.fields(RANK, tiles, each)
     # Where x has one element along an axis, taps in the padding lie where others do, and are as well aligned.
     common["x_stride"] = [s if n > 1 else 0 for s, n in zip(common["x_stride"], common["x_extent"], strict=True)]
     fields = {

@@ -23,7 +23,7 @@ __device__ __forceinline__ void convolve(const ConvParams<Index, NDIM>& p)
 // On the cores' own multipliers.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
-__device__ __forceinline__ void conv(const ConvParams<Index, NDIM>& p)
+__device__ __forceinline__ void conv_implicit_gemm(const ConvParams<Index, NDIM>& p)
 {
     convolve<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false>>(p);
 }

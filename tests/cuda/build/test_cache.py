@@ -159,7 +159,6 @@ def test_what_was_checked_is_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> 
         {"blocks_per_sm": 1},
         {"arguments": ("5",)},
         {"name": "scale_four"},
-        {"layout": np.dtype({"names": ["y"], "formats": ["<u8"], "itemsize": 16})},
     ],
 )
 def test_another_variant_is_another_entry(changes: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from gpuconv import CompileError
 from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build import nvrtc, structs
 from gpuconv.cuda.build.variant import Variant, index_name
+from tests.harness import declared
 from tests.harness.toolchain import FILES, FOLDER, kernels, needs_nvrtc, variant
 
 Write = Callable[[Mapping[str, str]], Path]
@@ -192,6 +193,14 @@ def test_a_struct_that_was_read_wrongly(
     assert re.fullmatch(r"split_32\(\d+\): error: .*", first)
     assert message in first
     assert first in log
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", declared.NAMES)
+def test_structs_are_laid_out_as_they_are_read(name: str, kernels: Write) -> None:
+    kernels(declared.SOURCES)
+    taken = variant(source="structs.cu", function="take", arguments=(name,), parameter=name)
+    assert ".visible .entry scale_4(" in compiler.ptx(taken, "sm_80", line_info=False)
 
 
 @needs_nvrtc

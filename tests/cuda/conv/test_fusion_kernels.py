@@ -11,6 +11,7 @@ pytestmark = pytest.mark.emulator
 _NAMES = [f"{one.kernel}-{number}" for number, one in enumerate(fused.KERNELS)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", range(len(fused.KERNELS)), ids=_NAMES)
 def test_whole_numbers_come_out_as_the_formula_says(number: int) -> None:
     fused.check(number, seed=number)

@@ -54,7 +54,7 @@ def test_the_work_of_a_conv_transpose_by_phases() -> None:
 
 
 def test_taps_backwards_are_those_of_the_weights_turned_around() -> None:
-    found = {"count": [(3, 0, 0), (4, 0, 0)], "row": (40, 10), "first_row": 0, "limit": (5, 6)}
+    found = {"count": (3, 4), "row": (40, 10), "first_row": 0, "limit": (5, 6)}
     turned = gemm_base.backwards(found)
     assert turned["limit"] == (5, 6)
     for i, j in product(range(3), range(4)):

@@ -11,7 +11,6 @@ import pytest
 
 import gpuconv
 from benchmarks import sass
-from gpuconv.cuda.build import params
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv.gemm.fragments import Arithmetic
 from gpuconv.cuda.plan.limits import representative
@@ -55,8 +54,7 @@ def test_the_fields_of_a_small_problem() -> None:
     assert (problem.filters, problem.columns, problem.pixels) == (4, 3 * 6, 2 * 3 * 4)
     assert problem.reach() == [2 * 3 + 2 * 2, 3 * 2 + 1]
     assert not problem.wide()
-    divided = {name: [params.division(n, False) for n in numbers] for name, numbers in _DIVIDED.items()}
-    assert problem.fields(3, False, (5, 7), 11) == {
+    assert problem.fields(3, (5, 7), 11) == {
         "filters": 4,
         "channels": 3,
         "columns": 18,
@@ -73,18 +71,19 @@ def test_the_fields_of_a_small_problem() -> None:
         "stride": [1, 3, 2],
         "pad": [0, 1, 1],
         "dilation": [1, 2, 1],
-        **{name: numbers if len(numbers) > 1 else numbers[0] for name, numbers in divided.items()},
+        "extent": [1, 3, 4],
+        "count": [1, 3, 2],
+        "groups": 2,
+        "m_tiles": 5,
+        "n_tiles": 7,
     }
-
-
-_DIVIDED = {"extent": [1, 3, 4], "count": [1, 3, 2], "groups": [2], "m_tiles": [5], "n_tiles": [7]}
 
 
 def test_strides_of_a_single_output_and_dilations_of_a_single_tap_do_not_matter() -> None:
     problem = problem_of((1, 1, 5, 6), (1, 1, 5, 1), "float32", strides=[4, 2], dilations=[1, 3])
-    fields = problem.axis_fields(2, True)
+    fields = problem.axis_fields(2)
     assert (fields["stride"], fields["dilation"]) == ([1, 2], [1, 1])
-    assert (fields["extent"], fields["count"]) == ([(1,), (3,)], [(5,), (1,)])
+    assert (fields["extent"], fields["count"]) == ([1, 3], [5, 1])
     assert problem.reach() == [4, 2 * 2]
 
 

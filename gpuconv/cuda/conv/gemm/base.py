@@ -74,11 +74,12 @@ class Divisible:
     plan: Callable[[], Plan]
 
 
-SOURCES = {  # by operator and whether kernels also make a share of a tile: the file, and the struct
-    ("conv", False): ("conv/gemm/conv.cu", "ConvParams"),
-    ("conv", True): ("conv/gemm/split.cu", "ConvSplitParams"),
-    ("conv_transpose", False): ("conv/gemm/conv_transpose.cu", "ConvTransposeParams"),
-    ("conv_transpose", True): ("conv/gemm/split_transpose.cu", "ConvTransposeSplitParams"),
+# By operator and whether kernels also make a share of a tile: the file, the kernel by FFMA, the struct.
+SOURCES = {
+    ("conv", False): ("conv/gemm/conv.cu", "conv_implicit_gemm", "ConvParams"),
+    ("conv", True): ("conv/gemm/split.cu", "conv_split", "ConvSplitParams"),
+    ("conv_transpose", False): ("conv/gemm/conv_transpose.cu", "conv_transpose", "ConvTransposeParams"),
+    ("conv_transpose", True): ("conv/gemm/split_transpose.cu", "conv_transpose_split", "ConvTransposeSplitParams"),
 }
 ALL, SUMS, TOTALS = range(3)  # of what a launch of conv/gemm/split_k.cuh makes
 

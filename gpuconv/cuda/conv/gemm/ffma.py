@@ -240,10 +240,8 @@ def packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
 
 _PACKING = Kernel("conv/gemm/pack_weights.cu", "pack_weights", "PackParams<{index}, {rank}>")
 _KERNELS = {
-    (operator, splits): Kernel(
-        source, f"{operator}_split" if splits else operator, f"{struct}<{{index}}, {{rank}}>", name=operator
-    )
-    for (operator, splits), (source, struct) in gemm_base.SOURCES.items()
+    (operator, splits): Kernel(source, function, f"{struct}<{{index}}, {{rank}}>", name=operator)
+    for (operator, splits), (source, function, struct) in gemm_base.SOURCES.items()
 }
 
 

@@ -164,7 +164,7 @@ _KERNELS = {
     (operator, splits): Kernel(
         source, f"{operator}_split_mma" if splits else f"{operator}_mma", f"{struct}<int, {RANK}>", name=operator
     )
-    for (operator, splits), (source, struct) in gemm_base.SOURCES.items()
+    for (operator, splits), (source, _, struct) in gemm_base.SOURCES.items()
 }
 
 
