@@ -24,6 +24,7 @@ from gpuconv.cuda.plan.launch import Launch, Limits, Plan
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool.grad import families as pool_grad_families
+from gpuconv.cuda.variants import all_variants
 from gpuconv.cuda.weight_grad import families as weight_grad_families
 from tests.emulator import emulated_cuda
 from tests.harness import fused, many_blocks, many_gradients, many_wgmma, passes
@@ -131,48 +132,37 @@ def reached(limits_of: str = "sm_90a") -> Reached:
 
 Trial = ManyBlocks | Callable[..., Any]
 
-# By the kernels' sources, those first that notice most.
-SOURCES: dict[str, tuple[Trial, ...]] = {
-    "pool/general.cu": many_blocks.POOLS,
-    "pool/vectors.cu": many_blocks.VECTOR_POOLS,
-    "pool/tiles.cu": many_blocks.TILE_POOLS,
-    "pool/channels.cu": many_blocks.CHANNEL_POOLS,
-    "pool/patches.cu": many_blocks.PATCH_POOLS,
+# By the sources of kernels that make no result of a convolution or a pool, or none alone.
+_OTHERS: dict[str, tuple[Trial, ...]] = {
     "conv/gemm/pack_weights.cu": many_blocks.GEMMS,
-    "conv/gemm/conv.cu": many_blocks.CONVS,
-    "conv/gemm/pointwise.cu": many_blocks.POINTWISE,
-    "conv/gemm/depth_to_space_matrix.cu": many_blocks.DISJOINT_TENSOR,
-    "conv/gemm/matrix.cu": many_blocks.MATRIX,
-    "conv/direct/few.cu": many_blocks.FEW,
-    "conv/direct/bands.cu": many_blocks.BANDS,
-    "conv/gemm/grouped.cu": many_blocks.GROUPED,
-    "conv/gemm/split.cu": many_blocks.SPLIT,
-    "conv/gemm/split_transpose.cu": many_blocks.SPLIT_PHASES,
-    "conv/gemm/conv_transpose.cu": many_blocks.TRANSPOSED,
-    "conv/gemm/interleaved.cu": many_blocks.INTERLEAVED,
-    "conv/gemm/depth_to_space.cu": many_blocks.DISJOINT,
-    "conv/direct/rows.cu": many_blocks.DIRECT,
-    "conv/direct/channels.cu": many_blocks.CHANNELS,
-    "conv/direct/transpose.cu": many_blocks.DEPTHWISE_TRANSPOSED,
     "conv/gemm/pack_fragments.cu": many_blocks.TENSOR,
-    "conv/gemm/stem.cu": many_blocks.STEMS,
+    "conv/wgmma/channels_last.cu": passes.MANY,
     "weight_grad/plain.cu": many_gradients.WEIGHTS,
     "weight_grad/few.cu": many_gradients.FEW_WEIGHTS,
     "weight_grad/tiles.cu": many_gradients.LARGE_WEIGHTS,
     "passes/add_up.cu": (*many_gradients.WEIGHTS, *many_gradients.SUMS, *many_gradients.COMPLEX),
     "passes/channel_sums.cu": many_gradients.SUMS,
+    "passes/copy.cu": many_gradients.COPIES,
     "pool/grad/general.cu": many_gradients.POOLS,
     "pool/grad/walks.cu": many_gradients.WALKS,
     "pool/unpool.cu": many_gradients.UNPOOLS,
     "pool/indices.cu": (*many_gradients.UNPOOLS, *many_gradients.CHECKS),
     "complex.cu": many_gradients.COMPLEX,
-    "passes/copy.cu": many_gradients.COPIES,
-    "conv/wgmma/channels_last.cu": passes.MANY,
-    "conv/wgmma/slices.cu": many_wgmma.ALL,
-    "conv/wgmma/strips.cu": many_wgmma.STRIPS,
-    "conv/wgmma/pixels.cu": many_wgmma.PIXELS,
 }
 _FUSED = tuple(partial(fused.check, number) for number in range(0, len(fused.KERNELS), 9))
+
+
+@cache
+def sources_of_kernels() -> dict[str, tuple[Trial, ...]]:
+    """Return the problems of several blocks by the sources of their kernels."""
+    known = {variant.name: variant.source for variant in all_variants()}
+    found: dict[str, tuple[Trial, ...]] = dict(_OTHERS)
+    large = set(many_blocks.WGMMA)  # there are smaller ones of the same kernels
+    for one in (*many_wgmma.ALL, *(one for one in many_blocks.ALL if one not in large)):
+        kernel = one.kernel.removesuffix("_split")
+        source = known.get(kernel) or next(known[name] for name in known if name.endswith(kernel))
+        found[source] = (*found.get(source, ()), one)
+    return found
 
 
 def files() -> list[str]:
@@ -185,7 +175,8 @@ def problems_of(path: str) -> tuple[Trial, ...]:
     """Return the problems that a file takes part in: its own, or those of all sources that include it."""
     if path == "conv/finish.cuh":  # which does nothing in others
         return _FUSED
-    found = (problem for source, problems in SOURCES.items() if path in _included(source) for problem in problems)
+    by_source = sources_of_kernels().items()
+    found = (problem for source, problems in by_source if path in _included(source) for problem in problems)
     return tuple(dict.fromkeys(found))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuconv.cuda.variants import all_variants
-from tests.harness.specimen import FAMILIES, reached
+from tests.harness.specimen import FAMILIES, files, problems_of, reached, sources_of_kernels
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__.removeprefix("gpuconv.cuda."))
@@ -18,3 +18,8 @@ def test_problems_reach_every_variant_of_a_family(family: Any) -> None:
 
 def test_plans_name_every_kernel_that_is_built_ahead_and_no_other() -> None:
     assert sorted(reached().launches) == sorted({variant.name for variant in all_variants()})
+
+
+def test_every_source_has_problems_of_several_blocks() -> None:
+    assert sources_of_kernels().keys() == {variant.source for variant in all_variants()}
+    assert all(problems_of(path) for path in files())
