@@ -2,7 +2,7 @@
 
 It prints modelled against measured times by family of kernels, the regret of every choice (the time of the picked
 kernel over that of the best one), and the families and tiles without which no case would take 5 % longer. Then it fits
-the model's few rates (``gpuconv/cuda/plan/rates.py``) to the times of a part of the cases, by the least squares of
+the model's few rates (``gpuconv/cuda/plan/limits.py``) to the times of a part of the cases, by the least squares of
 their logarithms, of which outliers count for little; with ``--write`` plans for devices of this name are made by them.
 """
 
@@ -22,9 +22,8 @@ import numpy as np
 
 from benchmarks import progress, static_plan, sweep
 from benchmarks.static_plan import Case
-from gpuconv.cuda.plan import measured_rates, rates
-from gpuconv.cuda.plan.limits import Representative, nearest
-from gpuconv.cuda.plan.rates import Rates
+from gpuconv.cuda.plan import measured_rates
+from gpuconv.cuda.plan.limits import Rates, Representative, nearest, rates_of
 
 MARGIN = 1.05  # what a family or a tile must win by, somewhere, to be of use
 _STEP = 0.02  # of a rate's logarithm, for differences
@@ -280,7 +279,7 @@ def device_of(found: Sweep) -> Representative:
         architecture=about["architecture"],
         multiprocessors=about["multiprocessors"],
         name=name,
-        rates=rates.of(name, about["architecture"]),
+        rates=rates_of(name, about["architecture"]),
     )
     return replace(known, limits=limits)
 

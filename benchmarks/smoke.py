@@ -27,7 +27,7 @@ from benchmarks.supervision import LOST
 from gpuconv import cuda
 from gpuconv.cuda.build import params
 from gpuconv.cuda.call import device
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 
 Call = tuple[Problem, str, bool]
@@ -111,7 +111,7 @@ class Smoke:
         for title in self._rows.left([row]):
             self._row, self._turn, self._launched = title, turn, []
             try:
-                with _narrow_or_wide(wide), choice.picking(turn), self._hooked():
+                with _narrow_or_wide(wide), offers.picking(turn), self._hooked():
                     wrong = self._differences(problem, dtype)
                 self._end("failed" if wrong else "passed", "; ".join(wrong))
             except Suspect as suspect:

@@ -11,7 +11,7 @@ from benchmarks import calls, floors, layers
 from benchmarks.layers import Layer
 from gpuconv.cuda import planning
 from gpuconv.cuda.call.prepared import contiguous_strides
-from gpuconv.cuda.plan import choice, floor
+from gpuconv.cuda.plan import floor, offers
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Representative
 from gpuconv.cuda.plan.offers import Candidate
@@ -75,14 +75,14 @@ class Chooser:
         named = [one for one in candidates if self._name in (None, one.name)]
         if not named:
             raise LookupError(self._name)
-        self.picked = choice.quickest(named)
+        self.picked = offers.quickest(named)
         return self.picked
 
 
-def plan(case: Case, device: Representative, chooser: choice.Pick) -> Plan:
+def plan(case: Case, device: Representative, chooser: offers.Pick) -> Plan:
     """Plan the case for new arrays with a bias, by the chooser."""
     planner = planner_of(case, device)
-    with choice.picking(chooser):
+    with offers.picking(chooser):
         return planner()
 
 

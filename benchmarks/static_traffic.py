@@ -17,7 +17,7 @@ import gpuconv
 from benchmarks import calls, floors, shrink, static_plan
 from benchmarks.layers import Ints, Layer
 from benchmarks.static_plan import Case, Chooser
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.limits import Representative
 from gpuconv.rules import layout
 from gpuconv.rules.operators import OPERATORS
@@ -86,7 +86,7 @@ def _emulated(case: Case, name: str | None, architecture: str) -> dict[str, dict
     """Return what each kernel of a call asks of memory, the checks left out, which tests make."""
     options = {"counters": True, "check_shared": False, "check_global": False, "threads": _HOST_THREADS}
     call = _prepared(case)
-    with choice.picking(Chooser(name)), emulator.emulated_cuda(architecture, **options) as emulated:
+    with offers.picking(Chooser(name)), emulator.emulated_cuda(architecture, **options) as emulated:
         call()
     return {kernel: counters.traffic() for kernel, counters in emulated.counters().items()}
 

@@ -24,9 +24,9 @@ from typing import Any, Protocol
 from benchmarks import floors, gpu, static_plan
 from benchmarks.progress import Line, Rows
 from benchmarks.static_plan import Case
-from gpuconv.cuda.plan import choice
-from gpuconv.cuda.plan.launch import Limits, Plan
-from gpuconv.cuda.plan.limits import Representative, nearest
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits, Representative, nearest
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.rules import dtypes
 
@@ -145,7 +145,7 @@ def candidates(case: Case, device: Representative) -> list[Candidate]:
 
     def pick(given: Sequence[Candidate]) -> Candidate:
         found.extend(given)
-        return choice.quickest(given)
+        return offers.quickest(given)
 
     static_plan.plan(case, device, pick)
     return found

@@ -69,7 +69,7 @@ def tune(
         A kernel makes other bits of whole numbers than the general kernel, and is left out. There is no memory to
         compare them. The file cannot be written: the choice holds in this process only.
     """
-    from gpuconv.cuda.plan import choice
+    from gpuconv.cuda.plan import offers
 
     named("tune", operator)
     parameters = inspect.signature(_function(operator)).parameters
@@ -88,7 +88,7 @@ def tune(
     calls: dict[str, Call] = {}
     found: dict[str, float] = {}
     plan: Any = None
-    for turn in choice.every_candidate():
+    for turn in offers.every_candidate():
         with turn:
             prepared = cuda.prepare(cuda.runtime, operator, inputs, outs, values, layout, precise, activation, residual)
         plan = prepared.plan
@@ -157,7 +157,7 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def _remember(problem: Any, kernel: str) -> None:
-    from gpuconv.cuda.plan import tuned
+    from gpuconv.cuda.call import tuned
 
     runtime = cuda.runtime
     try:

@@ -6,6 +6,9 @@ import ast
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import gpuconv
 
@@ -17,8 +20,7 @@ PLANNING = frozenset({"cuda.plan", "cuda.build.variant", "cuda.build.params", "c
 WAYS = {
     "rules": frozenset({"_errors", "_environment"}),
     "cuda.build": frozenset({"_errors", "_environment", "_turns", "rules.dtypes"}),
-    "cuda.plan": PLANNING
-    | {"cuda.build.cache", "rules", "_errors"},  # choices that were measured are kept as kernels are
+    "cuda.plan": PLANNING | {"rules", "_errors"},
     "cuda.call": frozenset({"cuda.plan", "cuda.build", "rules", "_errors", "_packed", "_turns"}),
     "cuda.passes": PLANNING | {"rules"},
     "cuda.conv": PLANNING | {"cuda.passes", "rules"},
@@ -26,26 +28,15 @@ WAYS = {
     "cuda.weight_grad": PLANNING | {"cuda.passes", "cuda.conv.gemm.fragments", "rules"},
 }
 APART = ("onnx", "dask", "compat", "cli")  # the core does not know them
+CUPY = {  # modules that know CuPy, which `import gpuconv` and the CPU do without
+    "cuda.call.device": "it is what calls the device",
+    "onnx.operators.form": "elementwise operators are those of the library that an array is from",
+}
 
 # The parts of a folder that all its families share, and the file that lists them.
-SHARED = {"base", "families", "fragments", "general", "layout", "problem", "structs"}
+SHARED = {"base", "depth_to_space", "families", "fragments", "general", "problem", "runs", "split", "structs"}
 MORE = ("_tile", "_work", "_cost")  # further files of one family
-NEIGHBOURS = {
-    "conv.gemm.depth_to_space -> conv.gemm.ffma": "multiplies as it does, and packs weights so",
-    "conv.gemm.depth_to_space_matrix -> conv.gemm.depth_to_space": "sees the same problem",
-    "conv.gemm.depth_to_space_matrix -> conv.gemm.matrix": "has the same tiles",
-    "conv.gemm.depth_to_space_matrix -> conv.gemm.mma": "refuses what tensor cores do",
-    "conv.gemm.grouped -> conv.gemm.mma": "refuses what tensor cores do",
-    "conv.gemm.interleaved -> conv.gemm.ffma": "multiplies as it does, and packs weights so",
-    "conv.gemm.matrix -> conv.gemm.mma": "refuses what tensor cores do",
-    "conv.gemm.matrix -> conv.gemm.pointwise": "cuts K alike",
-    "conv.gemm.pointwise -> conv.gemm.ffma": "has its tiles",
-    "conv.gemm.split -> conv.gemm.ffma": "shares out its tiles",
-    "conv.gemm.split -> conv.gemm.mma": "shares out its tiles",
-    "conv.gemm.stem -> conv.gemm.ffma": "packs weights as it does",
-    "conv.wgmma -> conv.gemm.mma": "refuses what tensor cores do",
-    "pool.patches -> pool.channels": "reads the same vectors",
-}
+NEIGHBOURS: dict[str, str] = {}
 
 
 @cache
@@ -89,6 +80,33 @@ def test_rooms_know_only_those_that_they_may() -> None:
 def test_the_core_knows_nothing_that_stands_on_it() -> None:
     core = [name for name in imports() if name != "__main__" and not name.startswith(APART)]
     assert not [(name, other) for name in core for other in imports()[name] if other.startswith(APART)]
+
+
+def test_only_calls_know_cupy() -> None:
+    files = {_name(path): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    assert {name for name, text in files.items() if any(map(_takes_cupy, ast.walk(ast.parse(text))))} == set(CUPY)
+
+
+@pytest.mark.parametrize(
+    "way", ["import cupy", "from cupyx import jit", 'import_module("cupy")', 'modules["cupy.cuda"]']
+)
+def test_every_way_to_cupy_is_seen(way: str) -> None:
+    assert any(map(_takes_cupy, ast.walk(ast.parse(way))))
+    assert not any(map(_takes_cupy, ast.walk(ast.parse(way.replace("cupy", "numpy")))))
+
+
+def _takes_cupy(node: ast.AST) -> bool:
+    """Tell whether a node imports CuPy, or looks for it among the modules that are imported."""
+    names: list[Any] = []
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        names = [node.module]
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "modules.get")):
+        names = [getattr(argument, "value", None) for argument in node.args]
+    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        names = [node.slice.value]
+    return any(str(name).partition(".")[0] in ("cupy", "cupyx") for name in names)
 
 
 def _family(name: str) -> str:

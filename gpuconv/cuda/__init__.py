@@ -71,7 +71,7 @@ def run(
             key.append(None)
     if activation is not None or residual:
         key.append((activation, residual))
-    found: Prepared | None
+    prepared: Prepared | None
     try:
         for value in attributes:
             if value is None or (kind := type(value)) is int or kind is str:
@@ -85,18 +85,18 @@ def run(
         try:
             key.append(tuple(map(_settled, attributes)))
         except TypeError:  # the geometry says which
-            found = prepare(here, operator, inputs, outs, attributes, layout, precision, activation, residual)
-            return found.run(inputs, outs)
+            prepared = prepare(here, operator, inputs, outs, attributes, layout, precision, activation, residual)
+            return prepared.run(inputs, outs)
     try:
-        found = here.prepared.get(tuple(key))
+        prepared = here.prepared.get(tuple(key))
     except TypeError:  # a layout or a precision that cannot be one
-        found = None
-    if found is None:
-        found = prepare(here, operator, inputs, outs, attributes, layout, precision, activation, residual)
+        prepared = None
+    if prepared is None:
+        prepared = prepare(here, operator, inputs, outs, attributes, layout, precision, activation, residual)
         if len(here.prepared) >= _MOST_PREPARED:
             here.prepared.clear()
-        here.prepared[tuple(key)] = found
-    return found.run(inputs, outs) if packed is None else found.run_packed(packed, inputs, outs)
+        here.prepared[tuple(key)] = prepared
+    return prepared.run(inputs, outs) if packed is None else prepared.run_packed(packed, inputs, outs)
 
 
 def check_place(operator: str, name: str, array: Any) -> None:

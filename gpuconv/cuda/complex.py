@@ -10,8 +10,9 @@ from typing import Any
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv import families as conv_families
-from gpuconv.cuda.plan import launching, strided
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.plan import strided
+from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.weight_grad import families as weight_grad_families
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
@@ -38,21 +39,21 @@ def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limit
     w = tuple(prod(lifted.w_shape[axis + 1 :]) for axis in range(len(lifted.w_shape)))
     arrays = _of_parts(strides["x"]), w, None, _of_parts(strides["y"])
     if kernel == "conv":
-        found = conv_families.for_conv(lifted, real, *arrays, limits, precision)
+        real_plan = conv_families.for_conv(lifted, real, *arrays, limits, precision)
     else:
-        found = conv_families.for_conv_transpose(lifted, real, *arrays, limits, precision)
-    if not found.launches:
-        return replace(found, operator=kernel)
-    launches = [_with_expanded(launch) for launch in found.launches]
+        real_plan = conv_families.for_conv_transpose(lifted, real, *arrays, limits, precision)
+    if not real_plan.launches:
+        return replace(real_plan, operator=kernel)
+    launches = [_with_expanded(launch) for launch in real_plan.launches]
     expands = any(role == "expanded" for launch in launches for role in launch.roles.values())
     if expands:
         launches.insert(0, _expand(kernel, geometry.w_shape, strides["w"], dtype))
         size = prod(lifted.w_shape) * dtypes.entry(real).itemsize
-        found = replace(found, spaces=kept(Space("expanded", "the weights' parts", size), *found.spaces))
+        real_plan = replace(real_plan, spaces=kept(Space("expanded", "the weights' parts", size), *real_plan.spaces))
     if "b" in strides or "residual" in strides:
         launches.append(_add(kernel, geometry.y_shape, strides, dtype))
     why = "complex: a real one along one more axis, of the two parts, with 3 taps for each weight"
-    return replace(found, launches=tuple(launches), sharing=(), reasons=(*found.reasons, why))
+    return replace(real_plan, launches=tuple(launches), sharing=(), reasons=(*real_plan.reasons, why))
 
 
 def _lifted(geometry: Any, kernel: int, stride: int, pad: int) -> Any:
@@ -84,14 +85,14 @@ def _expand(operator: str, shape: Ints, strides: Ints, dtype: str) -> Launch:
     extents, steps = strided.collapsed(shape, strides)
     wide = strided.needs_wide(operator, extents, steps, [3 * prod(shape)])
     rank = strided.axes(len(extents), wide, _EXPAND_AXES)
-    chosen = _variant(_EXPAND, dtype, wide, rank)
+    expand = _variant(_EXPAND, dtype, wide, rank)
     fields = {
         "elements": prod(shape),
         "extent": strided.filled(extents, rank, 1),
         "w_stride": strided.filled(steps, rank, 0),
         "transposed": operator == "conv_transpose",
     }
-    return launching.of_threads(operator, chosen, prod(shape), fields, {"w": "w", "expanded": "expanded"})
+    return Launch.of_threads(operator, expand, prod(shape), fields, {"w": "w", "expanded": "expanded"})
 
 
 def _add(operator: str, shape: Ints, strides: dict[str, Ints], dtype: str) -> Launch:
@@ -108,7 +109,7 @@ def _add(operator: str, shape: Ints, strides: dict[str, Ints], dtype: str) -> La
         ],
     )
     rank = strided.axes(len(extents), wide, _ADD_AXES)
-    chosen = _variant(_ADD_TO, dtype, wide, rank)
+    added = _variant(_ADD_TO, dtype, wide, rank)
     fields = {
         "elements": prod(shape),
         "b_stride": b_stride,
@@ -120,7 +121,7 @@ def _add(operator: str, shape: Ints, strides: dict[str, Ints], dtype: str) -> La
         "extent": strided.filled(extents, rank, 1),
     }
     roles: dict[str, str] = {role: role for role in ("b", "residual", "y") if role in strides}
-    return launching.of_threads(operator, chosen, prod(shape), fields, roles)
+    return Launch.of_threads(operator, added, prod(shape), fields, roles)
 
 
 # ---------------------------------------------------------------- variants

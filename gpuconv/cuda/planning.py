@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gpuconv._errors import ArgumentError
 from gpuconv.cuda import complex as complex_plan
-from gpuconv.cuda import idle_axes
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import finish
 from gpuconv.cuda.passes import sums
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool import unpool
 from gpuconv.cuda.pool.grad import families as pool_grad_families
@@ -20,6 +21,9 @@ from gpuconv.rules.activation import Activation
 from gpuconv.rules.geometry import Ints
 
 _PARAMETER_BYTES = 4096  # of one launch, for every compiler and driver; the newest have room for more
+_BUILT_AHEAD = 4  # spatial axes up to which there are kernels that are built ahead
+_SHAPES = ("x_shape", "y_shape", "w_shape", "numbered_shape")
+_PER_AXIS = ("kernel_shape", "strides", "dilations", "pads_begin", "pads_end")
 
 
 def plan(
@@ -40,15 +44,15 @@ def plan(
         for.
     """
     if kernel != "bias_grad":  # which makes one of all axes that lie as one
-        geometry, strides = idle_axes.left_out(geometry, strides)
-    found = _plan(kernel, geometry, dtype, strides, limits, precision, activation)
-    size = max((launch.variant.layout.itemsize for launch in (*found.launches, *found.sharing)), default=0)
+        geometry, strides = _without_idle_axes(geometry, strides)
+    planned = _plan(kernel, geometry, dtype, strides, limits, precision, activation)
+    size = max((launch.variant.layout.itemsize for launch in (*planned.launches, *planned.sharing)), default=0)
     if size > _PARAMETER_BYTES:
         raise ArgumentError(
-            f"{found.operator}: {len(geometry.x_shape) - 2} spatial axes, those of one element left out, make {size} "
+            f"{planned.operator}: {len(geometry.x_shape) - 2} spatial axes, those of one element left out, make {size} "
             f"bytes of parameters, more than the {_PARAMETER_BYTES} of one CUDA launch; pass NumPy arrays"
         )
-    return found
+    return planned
 
 
 def _plan(
@@ -76,5 +80,34 @@ def _plan(
         return weight_grad_families.for_weight_grad(geometry, dtype, *arrays, limits, precision)
     make = conv_families.for_conv if kernel == "conv" else conv_families.for_conv_transpose
     b_stride = strides["b"][0] if "b" in strides else None
-    found = make(geometry, dtype, strides["x"], strides["w"], b_stride, strides["y"], limits, precision)
-    return finish.finished(found, activation, dtype, geometry.y_shape, strides)
+    planned = make(geometry, dtype, strides["x"], strides["w"], b_stride, strides["y"], limits, precision)
+    return finish.finished(planned, activation, dtype, geometry.y_shape, strides)
+
+
+def _without_idle_axes(geometry: Any, strides: dict[str, Ints]) -> tuple[Any, dict[str, Ints]]:
+    """Return a problem without the axes along which one element meets another, where it has more axes than usual.
+
+    No kernel has anything to do along them. One axis stays in any case.
+    """
+    rank = len(geometry.x_shape) - 2
+    if rank <= _BUILT_AHEAD:
+        return geometry, strides
+    kept = [axis for axis in range(rank) if not _is_idle(geometry, axis)] or [0]
+
+    def of_array(entries: Ints) -> Ints:
+        return (*entries[:2], *(entries[2 + axis] for axis in kept))
+
+    changed = {name: of_array(getattr(geometry, name)) for name in _SHAPES if hasattr(geometry, name)}
+    for name in _PER_AXIS:
+        if hasattr(geometry, name):
+            entries = getattr(geometry, name)
+            changed[name] = tuple(entries[axis] for axis in kept)
+    return replace(geometry, **changed), {role: s if role == "b" else of_array(s) for role, s in strides.items()}
+
+
+def _is_idle(geometry: Any, axis: int) -> bool:
+    """Tell whether all arrays have one element along an axis, and its one tap does not lie in the padding."""
+    extents = [getattr(geometry, name)[2 + axis] for name in _SHAPES if hasattr(geometry, name)]
+    if hasattr(geometry, "kernel_shape"):
+        extents += [geometry.kernel_shape[axis], 1 + geometry.pads_begin[axis]]
+    return set(extents) == {1}

@@ -1,9 +1,9 @@
 // Tiles of plain matrices on their way to the tensor cores, 16 bytes a copy where all rows begin on 16 bytes.
 //
-//  - MatrixRows: rows of K, whose columns lie side by side in memory, as the inputs of one tap do, whose columns are pixels.
+//  - MatrixRows: rows of K, whose columns are contiguous in memory, as the inputs of one tap do, whose columns are pixels.
 //    Where rows begin on 8 or 4 bytes only, that much is a copy. Rows in shared memory are 16 or 32 bytes longer than a
 //    tile: ldmatrix, or lanes that read single elements, find eight rows, or four, in different banks.
-//  - MatrixColumns: columns of K, side by side the other way round, as a filter's channels do. Of eight neighbours, each
+//  - MatrixColumns: columns of K, which are contiguous instead, as a filter's channels are. Of eight neighbours, each
 //    has its 16-byte chunks in an order of its own.
 //
 // What lies outside of the matrix is zero in the tile, so that sums over K are not changed by it.

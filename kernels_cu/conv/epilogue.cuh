@@ -1,8 +1,8 @@
-// From sums to outputs: bias, finish (conv/finish.cuh), one rounding, y in any strides; outputs that padding may have spoilt are
-// made again.
+// From sums to outputs: bias, finish (conv/finish.cuh), one rounding, y in any strides; outputs that padding may have
+// spoilt are made again.
 //
 // Sums come from the multiplier in chunks of kRows x kColumns per warp, by way of a piece of shared memory, so that a
-// warp's lanes write neighbours of a row. Of a multiplier the epilogue needs
+// warp's lanes write neighbours of a row, coalesced. Of a multiplier the epilogue needs
 //
 //     kRows, kColumns, kPitch       of a chunk; elements from one of its rows to the next in the piece
 //     kChunksM, kChunksN            a warp's chunks
@@ -12,23 +12,23 @@
 //     kExact                        its products are those of IEEE arithmetic
 //
 // Padding is a zero in the gathered tile. Zero times an infinite or NaN weight would be NaN where the padding must add
-// nothing; since NaN sticks, only outputs that are NaN can be wrong, and these are computed again one by one (`repair`).
-// Multipliers that round or split their factors spoil others that are not finite too: those go to y without being finished,
-// so that a bound of the activation does not hide them.
+// nothing; since NaN sticks, only outputs that are NaN can be wrong, and these are computed again one by one
+// (`repair`). Multipliers that round or split their factors spoil others that are not finite too: those go to y without
+// being finished, so that a bound of the activation does not hide them.
 #pragma once
 #include "conv/gather.cuh"
 #include "base/numeric.cuh"
 
 // How far things of several parts lie apart in shared memory, in whole 16 bytes, so that lanes that read neighbours
-// crosswise, every PARTS-th from the same part, find as many as there is room for in different banks.
+// crosswise, every PARTS-th from the same part, have as few bank conflicts as there is room for.
 template <class Acc> __device__ __forceinline__ int spread(int parts)
 {
     constexpr int kVector = 16 / sizeof(Acc), kBanks = 128 / sizeof(Acc);
     return (kBanks - 1) / (parts * kVector) * kVector + kVector;
 }
 
-// Which output a column of the tile is, and where the inputs of one of its filters begin in x. Multipliers whose columns do
-// not follow each other in y, or whose tiles have filters of several groups, overload these.
+// Which output a column of the tile is, and where the inputs of one of its filters begin in x. Multipliers whose
+// columns do not follow each other in y, or whose tiles have filters of several groups, overload these.
 template <class Multiplier, class Index, int NDIM>
 __device__ __forceinline__ Pixel<Index, NDIM> tile_pixel(const Multiplier&, const Correlation<Index, NDIM>& p, Index column)
 {

@@ -1,8 +1,9 @@
-// What becomes of a sum with its bias before it is rounded: y = activation(sum + residual), in the accumulator's type.
+// The epilogue's last step, what becomes of a sum with its bias before it is rounded: y = activation(sum + residual),
+// in the accumulator's type.
 //
-// The activation is one formula for all that there are: v = v < 0 ? v * slope : v, then no less than `low`, then no more than
-// `high`. A NaN stays one, since it compares as false. Kernels test `any` once for a group of stores: nothing of this costs
-// plain calls more than a branch that all threads take alike.
+// The activation is one formula for all that there are: v = v < 0 ? v * slope : v, then no less than `low`, then no
+// more than `high`. A NaN stays one, since it compares as false. Kernels test `any` once for a group of stores: nothing
+// of this costs plain calls more than a branch that all threads take alike.
 #pragma once
 #include "base/numeric.cuh"
 
@@ -43,7 +44,7 @@ __device__ __forceinline__ Acc finished(const Finish& finish, const void* y, Acc
     return activated(finish, sum);
 }
 
-// The same of neighbours, whose residuals are read at once: they have to lie on a multiple of their size.
+// Finishes neighbours, whose residuals are read at once: they have to lie on a multiple of their size.
 template <class T, class Acc, int COUNT>
 __device__ __forceinline__ void finish_all(const Finish& finish, const void* y, Acc (&sums)[COUNT], const T* target)
 {
@@ -57,7 +58,8 @@ __device__ __forceinline__ void finish_all(const Finish& finish, const void* y, 
     for (int i = 0; i < COUNT; ++i) sums[i] = activated(finish, sums[i]);
 }
 
-// Whether vectors of y, and of the residual if there is one, lie on multiples of so many bytes where y's strides let them.
+// Whether vectors of y, and of the residual if there is one, lie on multiples of so many bytes where y's strides let
+// them.
 __device__ __forceinline__ bool vectors_aligned(const Finish& finish, const void* y, int bytes)
 {
     return (reinterpret_cast<unsigned long long>(y) | reinterpret_cast<unsigned long long>(finish.residual)) % bytes == 0;

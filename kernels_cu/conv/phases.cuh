@@ -1,8 +1,9 @@
 // ConvTranspose as a gather, by output phase: no product with inserted zeros, no atomics.
 //
-// Input i reaches output o = i * s + t * d - pad through tap t. The outputs o = q * s + phase of one phase meet just the taps
-// with (phase + pad - t * d) divisible by s, each at the input q + (phase + pad - t * d) / s: a correlation of stride 1.
-// Its taps are t = first + j * s / gcd(s, d), or none, and input coordinates fall by d / gcd(s, d) from one to the next.
+// Input i reaches output o = i * s + t * d - pad through tap t. The outputs o = q * s + phase of one phase meet just
+// the taps with (phase + pad - t * d) divisible by s, each at the input q + (phase + pad - t * d) / s: a correlation of
+// stride 1. Its taps are t = first + j * s / gcd(s, d), or none, and input coordinates fall by d / gcd(s, d) from one
+// to the next.
 #pragma once
 #include "conv/problem.cuh"
 
@@ -72,7 +73,7 @@ __device__ __forceinline__ void fill_taps(const ConvTransposeParams<Index, NDIM>
     taps.rows = rows;
 }
 
-// The same of the phase with a number in the order of work; the last axis counts fastest.
+// Fills the taps of the phase with a number in the order of work; the last axis counts fastest.
 template <class Index, int NDIM>
 __device__ __forceinline__ void fill_taps_of(const ConvTransposeParams<Index, NDIM>& p, Index number, Taps<Index, NDIM>& taps)
 {

@@ -1,6 +1,6 @@
-// A warp's sums of 16 output channels, as the tensor cores leave them, to y in wide stores: pairs of columns that lie side by
-// side there, or 16 bytes of channels that do. They are rounded before they pass through a piece of shared memory, where lanes
-// find what they write.
+// A warp's sums of 16 output channels, as the tensor cores leave them, to y in wide stores: pairs of contiguous
+// columns, or 16 bytes of contiguous channels. They are rounded before they pass through a piece of shared memory,
+// where lanes find what they write.
 #pragma once
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"

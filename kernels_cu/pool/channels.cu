@@ -1,8 +1,8 @@
 // MaxPool over channels that lie one after another (channels last).
 //
 // A thread owns a vector of channels and makes `walk` outputs that are neighbours in a row of y. Lanes follow each other
-// along the channels, so that every load and store of a warp is of whole runs; then, where windows below one another share
-// rows, down the columns, so that those can come from the L1 cache. Of each column of x that its windows have a thread
+// along the channels, so that loads and stores are coalesced; then, where windows below one another share rows, down the
+// columns, so that those can come from the L1 cache. Of each column of x that its windows have a thread
 // finds the maximum once, three rows in flight together; where windows are up to three columns wide it keeps the last three
 // of those, which neighbouring windows share.
 //

@@ -4,8 +4,8 @@
 // A block makes a patch of y, `tile_rows` x `tile_columns` pixels of one slice, in some neighbouring vectors of channels. It
 // copies the pixels of x that they need to shared memory; takes the maxima down the columns, of all slices of a window; and
 // then those along the lines that this gave, which have pixels for the padding too, of nothing, so that no tap along a line
-// is tested. A thread takes kRun windows of a vector of channels at once. Lanes follow each other along the channels, then
-// from pixel to pixel: an odd number of pixels, or all banks of one, lie between those of different runs.
+// is predicated. A thread takes kRun windows of a vector of channels at once. Lanes follow each other along the channels, then
+// from pixel to pixel: against bank conflicts an odd number of pixels, or all banks of one, lie between different runs.
 //
 // Values alone: vectors have 16 bytes, of short elements two are compared at a time. With Indices: they have two elements,
 // whose places are 16 bytes; of equal elements that with the lower number stays, whatever the order. No window is empty.
@@ -27,8 +27,8 @@ struct PatchPoolParams {
     int channels, tile_rows, tile_columns, x_rows;
     int lines_at, places_at;       // bytes of shared memory before these
     int step[2];                   // see pool/runs.cuh; down and along
-    Divider<int> channel_tiles, column_tiles, bands, depths, depth_dilation, steps[2];
-    Divider<int> vectors, x_columns, line, down, along;   // of a patch; pixels of x side by side, of a line; runs
+    Divider<int> channel_tiles, column_tiles, row_tiles, depths, depth_dilation, steps[2];
+    Divider<int> vectors, x_columns, line, down, along;   // of a patch; neighbouring pixels of x, of a line; runs
 };
 
 constexpr int kRun = 5;            // an odd number of pixels
@@ -59,7 +59,7 @@ template <int VECTOR, class T> __device__ __forceinline__ Patch<T> stand(const P
     Patch<T> patch;
     int tile, row, column, depth;
     int above = p.channel_tiles.split(int(blockIdx.x), tile);
-    above = p.bands.split(p.column_tiles.split(above, column), row);
+    above = p.row_tiles.split(p.column_tiles.split(above, column), row);
     const int image = p.depths.split(above, depth);
     patch.channel = tile * int(p.vectors.divisor) * VECTOR;
     patch.vectors = min(int(p.vectors.divisor), (p.channels - patch.channel) / VECTOR);

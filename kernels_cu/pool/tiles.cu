@@ -7,10 +7,10 @@
 // share all taps but one, it takes the taps that all of them have once, and those before and after these in growing parts
 // (van Herk's algorithm on kRun windows), so that a window of any size costs few comparisons.
 //
-// Lanes stand side by side down the columns. Along the lines a lane's windows follow each other, kRun of them for each
-// lane: that is an odd number of banks. So that this holds for any stride, the columns that windows begin with lie side by
-// side in a line, then those one after them, and so on; and lines have a pitch that goes on from bank to bank. Lines have
-// columns for the padding too, of nothing, so that no tap along a line is tested.
+// Down the columns, lanes have neighbouring columns. Along the lines a lane's windows follow each other, kRun of them for
+// each lane: an odd number of banks, so without bank conflicts. So that this holds for any stride, the columns that windows
+// begin with are contiguous in a line, then those one after them, and so on; and lines have a pitch that goes on from bank to
+// bank. Lines have columns for the padding too, of nothing, so that no tap along a line is predicated.
 // With Indices, of equal elements that with the lower number stays, whatever the order. No window is empty.
 #include "base/geometry.cuh"
 #include "pool/packed.cuh"
@@ -35,7 +35,7 @@ struct TilePoolParams {
     int result_pitch, result_place_pitch;                 // as they do in y
     int step[2];                   // from one window of a run to the next, down and along: if not 0, all taps but one are shared
     int lines_at, places_at, result_places_at;            // bytes of shared memory before these; results replace x
-    Divider<int> channels, depths, bands, column_tiles;   // of tiles
+    Divider<int> channels, depths, row_tiles, column_tiles;   // of tiles
     Divider<int> tile_columns, outputs;                   // of a line; of a plane of y
     Divider<int> depth_dilation, column_stride, steps[2]; // of runs that lie between each other
     Divider<int> line, line_vectors, down, along;         // columns of x for a line, vectors of them; runs of a column, of a line
@@ -68,7 +68,7 @@ template <class T> __device__ __forceinline__ Tile<T> stand(const TilePoolParams
     Tile<T> tile;
     int tile_row, tile_column, channel;
     const int above = p.column_tiles.split(int(blockIdx.x), tile_column);
-    tile.plane = p.depths.split(p.bands.split(above, tile_row), tile.depth) * p.tile_planes;
+    tile.plane = p.depths.split(p.row_tiles.split(above, tile_row), tile.depth) * p.tile_planes;
     tile.planes = min(p.tile_planes, p.planes - tile.plane);
     tile.out_row = tile_row * p.tile_rows;
     tile.out_column = tile_column * int(p.tile_columns.divisor);

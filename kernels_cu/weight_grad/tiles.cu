@@ -1,7 +1,7 @@
 // The gradient of weights as a GEMM (weight_grad/problem.cuh) in large tiles, for up to three spatial axes.
 //
-// A block makes filters x columns of one group from its part of the output pixels, and leaves the sums in the workspace as (group,
-// filter, tap, channel): lanes write neighbours. Sums that zeros for inputs outside of x may have spoilt, or rounding and
+// A block makes filters x columns of one group from its part of the output pixels, and leaves the sums in the workspace as
+// (group, filter, tap, channel): its stores are coalesced. Sums that zeros for inputs outside of x may have spoilt, or rounding and
 // splitting of factors, are made again, over the taps inside alone.
 #include "conv/gemm/implicit_gemm.cuh"
 #include "weight_grad/tiles_ffma.cuh"

@@ -1,11 +1,11 @@
 // How slices of output pixels of both operands of the gradient of weights come into shared memory, for tensor cores and for
 // large tiles of ffma. Columns are (tap, channel) with the channel fastest, the channels filled up to whole units.
 //
-//  - ChannelSlices: pixel by pixel, where channels lie next to each other in both arrays: 16 bytes of them a copy. A thread
+//  - ChannelSlices: pixel by pixel, where channels are contiguous in both arrays: 16 bytes of them a copy. A thread
 //    copies the same channels, through the same tap, of every so many pixels.
 //  - PixelSlices: filter by filter and column by column, for arrays that lie anyhow: a lane has its pixels, and copies
-//    single elements of a unit of channels after another. Where an image's pixels lie next to each other, as they do in dy, and in
-//    x for a single tap without strides and padding, several of them are copied at once.
+//    single elements of a unit of channels after another. Where an image's pixels are contiguous, as they are in dy, and in x
+//    for a single tap without strides and padding, several of them are copied at once.
 //
 // Where the pixels of a slice stand in both arrays is in a table in shared memory, found while earlier slices are multiplied.
 // Zeros stand for inputs outside of x, and for pixels, filters and columns that do not exist.

@@ -13,9 +13,8 @@ import pytest
 
 from benchmarks import learn, static_plan, sweep
 from benchmarks.progress import Rows
-from gpuconv.cuda.plan import measured_rates, rates
-from gpuconv.cuda.plan.limits import representative
-from gpuconv.cuda.plan.rates import Rates
+from gpuconv.cuda.plan import measured_rates
+from gpuconv.cuda.plan.limits import Rates, rates_of, representative
 
 DEVICE = representative("sm_90a")
 TOLD = (  # few cases, of which every rate has a part in some
@@ -147,9 +146,9 @@ def test_the_command_prints_and_writes(
     written = runpy.run_path(str(copy))["MEASURED"]
     assert set(written) == {"made up", "sm_90a"}
     assert written["made up"]["tensor"] == pytest.approx(0.4, rel=0.1)
-    monkeypatch.setattr(rates, "MEASURED", written)
-    assert rates.of("made up", "sm_80") == rates.of("another", "sm_90a") == Rates(**written["made up"])
-    assert rates.of("another", "sm_80") == Rates()
+    monkeypatch.setattr(measured_rates, "MEASURED", written)
+    assert rates_of("made up", "sm_80") == rates_of("another", "sm_90a") == Rates(**written["made up"])
+    assert rates_of("another", "sm_80") == Rates()
 
 
 def test_a_file_without_times_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from benchmarks.progress import Rows, read
 from benchmarks.small_shapes import Problem
 from benchmarks.smoke import Smoke
 from gpuconv import cuda
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
 
@@ -65,7 +65,7 @@ def test_each_kernel_runs_once_and_is_named(path: Path) -> None:
     assert seen == {name for line in ended.values() for name in line["kernels"]}
     with emulated_cuda():
         planned = Turns()
-        with choice.picking(planned):
+        with offers.picking(planned):
             for call in CALLS:
                 small_shapes.compute(call[0], small_shapes.operands(*call[:2]))
     assert planned.kernels <= seen

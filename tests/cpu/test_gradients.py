@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuconv
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.rules import gradients as gradient_rules
 from gpuconv.rules.precision import PRECISIONS
 from tests.emulator import emulated_cuda
@@ -193,7 +193,7 @@ def test_every_kernel_adds_windows_up_in_the_same_order(
     y, indices = gpuconv.max_pool(x, return_indices=True, **attributes)
     dy = np.random.default_rng(1).standard_normal(y.shape, np.float32)
     found = []
-    for turn in choice.every_candidate():
+    for turn in offers.every_candidate():
         with turn, emulated_cuda():
             found.append(gpuconv.max_pool_grad(dy, indices, x.shape, **attributes))
     assert len(found) == 2

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.rules import cases
 from gpuconv.rules.cases import Case
 from tests.emulator import emulated_cuda
@@ -56,7 +56,7 @@ def test_every_kernel_that_takes_a_case_makes_it_right(case: Case) -> None:
     dtype = case.dtypes[TRANSPOSED.index(case) % len(case.dtypes)]
     (expected,) = cases.expected(case, dtype)
     arrays = cases.inputs(case, dtype)
-    for turn in choice.every_candidate():
+    for turn in offers.every_candidate():
         with turn, cuda(case, dtype, wide=False):
             actual = gpuconv.conv_transpose(**arrays, **case.attributes)
         assert_same(actual, expected, bits=False)
@@ -67,7 +67,7 @@ def test_every_kernel_that_takes_a_case_makes_it_right(case: Case) -> None:
 def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, dtype: str, wide: bool) -> None:
     expected_y, expected_indices = cases.expected(case, dtype)
     arrays = cases.inputs(case, dtype)
-    for turn in choice.every_candidate():
+    for turn in offers.every_candidate():
         with turn, cuda(case, dtype, wide) as emulated:
             y, places = gpuconv.max_pool(**arrays, **case.attributes, return_indices=True)
             values = gpuconv.max_pool(**arrays, **case.attributes)

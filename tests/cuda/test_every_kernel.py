@@ -15,7 +15,7 @@ import pytest
 from benchmarks import small_shapes
 from benchmarks.small_shapes import Problem
 from gpuconv.cuda import variants
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import indices
 from tests.harness.specimen import PROBLEMS, dtypes_of, planned
@@ -47,7 +47,7 @@ def run(problem: Problem, dtype: str, number: int) -> set[str]:
     """Take one of the candidates of every choice; return what was launched."""
     arrays = small_shapes.operands(problem, dtype)
     expected = small_shapes.compute(problem, arrays)
-    with choice.picking(lambda candidates: candidates[number % len(candidates)]), emulated_cuda() as emulated:
+    with offers.picking(lambda candidates: candidates[number % len(candidates)]), emulated_cuda() as emulated:
         found = small_shapes.compute(problem, arrays)
     for result, right in zip(found, expected, strict=True):
         assert_same(_real(result), _real(right), bits=False)

@@ -10,11 +10,11 @@ import pytest
 from gpuconv.cuda import complex as complex_plan
 from gpuconv.cuda.conv import runs
 from gpuconv.cuda.conv.direct import few
-from gpuconv.cuda.conv.direct.base import FORMS, Work
-from gpuconv.cuda.conv.direct.rows_tile import Tile
-from gpuconv.cuda.conv.gemm import depth_to_space, mma, pointwise, stem, stem_tile
-from gpuconv.cuda.conv.gemm.mma_tile import Form
-from gpuconv.cuda.conv.gemm.stem_tile import Box
+from gpuconv.cuda.conv.direct.base import DirectView
+from gpuconv.cuda.conv.direct.rows import FORMS, RowTile
+from gpuconv.cuda.conv.gemm import depth_to_space, mma, stem, stem_tile
+from gpuconv.cuda.conv.gemm.mma import MmaForm
+from gpuconv.cuda.conv.gemm.stem_tile import StemBox
 from gpuconv.cuda.conv.runs import Runs as Pieces
 from gpuconv.cuda.conv.wgmma import channels_last, sources
 from gpuconv.cuda.conv.wgmma.channels_last import Planes
@@ -22,7 +22,7 @@ from gpuconv.cuda.plan import limits
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.pool import patches
 from gpuconv.cuda.pool import problem as pool_problem
-from gpuconv.cuda.pool.layout import Runs
+from gpuconv.cuda.pool.runs import WindowRuns
 from gpuconv.rules import geometry as geometries
 from tests.cuda.pool.problems import made
 from tests.harness.plans import fields, problem
@@ -60,17 +60,17 @@ TURNED: dict[str, Any] = {**SHORT, "strides": [1, 3, 2]}
 
 def test_a_band_s_box_by_hand() -> None:
     """4 x 8 x 8 outputs, in 6 x 17 x 31 inputs: of rows at any address, of columns and of channels side by side."""
-    assert stem_tile._box(STEM, (2, 3, 3)) == Box(
+    assert stem_tile._box(STEM, (2, 3, 3)) == StemBox(
         bits=(2, 3, 3), tiles=(2, 1, 1), band=(6, 17, 31), runs=0, lead=0, chunks=8, rows=6 * 17 * 3,
         pitch=(32 * 17 * 6, 32 * 17, 32), shift=0, copies=1, copy_bytes=4 * 3 * 32 * 17 * 6,
     )  # fmt: skip
     last = problem("conv", (2, 4, 5, 7, 16), (8, 4, 2, 3, 3), layout="NHWC", **SHORT)  # y (2, 8, 3, 4, 19)
-    assert stem_tile._box(last, (2, 3, 3)) == Box(  # four channels of a column; three taps, filled up to two pairs
+    assert stem_tile._box(last, (2, 3, 3)) == StemBox(  # four channels of a column; three taps, filled up to two pairs
         bits=(2, 3, 3), tiles=(1, 1, 3), band=(8, 12, 11), runs=2, lead=4, chunks=6, rows=8 * 12,
         pitch=(16 * 12 * 8, 16 * 12, 16), shift=0, copies=2, copy_bytes=2 * 4 * 16 * 12 * 8,
     )  # fmt: skip
     columns = problem("conv", (2, 3, 5, 7, 24), (8, 3, 2, 3, 3), **TURNED)  # y (2, 8, 5, 2, 14)
-    assert stem_tile._box(columns, (1, 4, 3)) == Box(
+    assert stem_tile._box(columns, (1, 4, 3)) == StemBox(
         bits=(1, 4, 3), tiles=(3, 1, 2), band=(3, 50, 18), runs=1, lead=5, chunks=3, rows=3 * 50 * 3,
         pitch=(24 * 50 * 3, 24 * 50, 24), shift=1, copies=1, copy_bytes=2 * 3 * 24 * 50 * 3,
     )  # fmt: skip
@@ -192,8 +192,7 @@ def test_pixels_behind_each_other_are_one_axis() -> None:
     )
     for one, x_step, y_step, w in ((FLAT, 1, 1, (12, 3, 1)), (apart, 6, 8, (12, 3, 1))):
         steps = {"x_strides": (*one.x_strides[:2], x_step), "y_strides": (*one.y_strides[:2], y_step)}
-        assert sources.flattened(one) == replace(one, **seen, **steps, w_strides=(*w, 1))
-        assert pointwise.with_one_axis(one) == replace(one, **seen, **steps, w_strides=(*w, 0))
+        assert one.flat == replace(one, **seen, **steps, w_strides=(*w, 0))
 
 
 @pytest.mark.parametrize(
@@ -213,8 +212,7 @@ def test_pixels_behind_each_other_are_one_axis() -> None:
     ],
 )
 def test_other_pixels_are_several(more: dict[str, Any]) -> None:
-    assert sources.flattened(replace(FLAT, **more)) is None
-    assert pointwise.with_one_axis(replace(FLAT, **more)) is None
+    assert replace(FLAT, **more).flat is None
 
 
 @pytest.mark.parametrize(
@@ -271,19 +269,19 @@ def test_runs_end_with_the_last_whole_piece(width: int, end: int, accepted: bool
 def test_why_a_kernel_on_tensor_cores_reads_as_it_does() -> None:
     one = problem("conv", (3, 5, 5, 6, 12), (7, 5, 2, 3, 4))
     seen, pieces = Pieces(one, one), Pieces(replace(one, channels=4, taps=(5, 3, 2)), one)
-    assert mma._reason(seen, Form("rowwise", 32, 4, 1.0)) == (
+    assert mma._reason(seen, MmaForm("rowwise", 32, 4, 1.0)) == (
         "taps found row by row: 5 channels per group, slices of 32"
     )
-    assert mma._reason(seen, Form("chunks", 64, 3, 1.0)) == (
+    assert mma._reason(seen, MmaForm("chunks", 64, 3, 1.0)) == (
         "a tap for every 16 bytes of K: 5 channels per group, slices of 64"
     )
-    assert mma._reason(pieces, Form("halves", 64, 3, 1.0)) == (
+    assert mma._reason(pieces, MmaForm("halves", 64, 3, 1.0)) == (
         "a tap for every 8 bytes of K: runs of 8 elements of x for the taps along W, slices of 64"
     )
-    assert mma._reason(seen, Form("scalar", 32, 4, 1.0)) == (
+    assert mma._reason(seen, MmaForm("scalar", 32, 4, 1.0)) == (
         "one tap per slice of K: 5 channels of a group, filled up to 32; one element of x a copy"
     )
-    assert mma._reason(seen, Form("vector", 64, 3, 1.0)).endswith("filled up to 64; 16 bytes of x a copy")
+    assert mma._reason(seen, MmaForm("vector", 64, 3, 1.0)).endswith("filled up to 64; 16 bytes of x a copy")
 
 
 # ---------------------------------------------------------------- copies with channels last
@@ -316,7 +314,7 @@ def test_a_block_of_few_filters_has_the_weights_of_its_channels_within_24_kib() 
     assert few._channels_at_once(replace(one, channels=99), 4) == 99
 
 
-WORK = Work(
+WORK = DirectView(
     dtype="float32", images=2, groups=5, channels=7, filters=3,
     x_extent=(9, 40, 50), y_extent=(3, 31, 23), taps=(3, 2, 5), strides=(3, 1, 2), dilations=(2, 4, 3), pads=(1, 2, 3),
 )  # fmt: skip
@@ -324,13 +322,13 @@ WORK = Work(
 
 def test_a_direct_tile_by_hand() -> None:
     any_taps = next(form for form in FORMS if form.stride == 0 and form.filters == 1)
-    tile = Tile(WORK, any_taps, threads=(2, 3, 5), groups=2, filter_tiles=2, step=3)
+    tile = RowTile(WORK, any_taps, threads=(2, 3, 5), groups=2, filter_tiles=2, step=3)
     found = tile.fields()
     # A thread makes four rows of a column: 2 x 12 x 5 outputs of a block.
     assert found["outputs"] == [2, 12, 5]
     assert (found["spread_row"], found["spread_column"]) == (3, 0)
     assert tile.blocks_by_axis == (2, 3, 5)
-    assert (tile.filter_blocks, tile.group_blocks, tile.blocks) == (2, 3, 2 * 3 * 5 * 2 * 3 * 2)
+    assert (found["filter_blocks"], found["group_blocks"], tile.blocks) == (2, 3, 2 * 3 * 5 * 2 * 3 * 2)
     # (2 - 1) * 3 + 2 * 2 + 1, (12 - 1) * 1 + 1 * 4 + 1 and (5 - 1) * 2 + 4 * 3 + 1 inputs.
     assert found["extent"] == tile.extent == (8, 16, 21)
     staged, _ = tile.work_of_block(tile.groups, tile.filter_tiles, tile.step)
@@ -341,21 +339,22 @@ def test_a_direct_tile_by_hand() -> None:
     assert (found["step"], found["groups_here"], found["filter_bits"]) == (3, 2, 1)
     assert found["filter_weights"] == 3 * 3 * 2 * 8
     assert found["filter_pitch"] == 4 * 37  # 36 vectors, and one more
-    flat = replace(tile, work=replace(WORK, y_extent=(3, 3, 23)))  # fewer rows than a thread would make
+    flat = replace(tile, view=replace(WORK, y_extent=(3, 3, 23)))  # fewer rows than a thread would make
     assert flat.fields()["outputs"] == [2, 3, 20]
     assert (flat.fields()["spread_row"], flat.fields()["spread_column"]) == (0, 5)
 
 
-def laid_out(one: pool_problem.Problem, vectors: int, rows: int, columns: int) -> patches._Tile:
-    lines = (patches._line(one, axis, outputs) for axis, outputs in ((1, rows), (2, columns)))
-    return patches._laid_out(patches._Kept.of(one), vectors, *lines)
+def laid_out(problem: pool_problem.PoolProblem, vectors: int, rows: int, columns: int) -> patches.PatchTile:
+    pixels = pool_problem.view_of(problem)
+    lines = (patches._line(axis, outputs) for axis, outputs in ((pixels.height, rows), (pixels.width, columns)))
+    return patches._laid_out(patches._Kept.of(problem, pixels), vectors, *lines)
 
 
 def test_a_patch_of_a_pool_by_hand() -> None:
     one = made((1, 8, 5, 9, 11), last=True, kernel_shape=[3, 3, 2], strides=[1, 2, 3], dilations=[3, 2, 1],
                pads=[3, 0, 0, 3, 0, 0])  # fmt: skip
     tile = laid_out(one, vectors=1, rows=2, columns=4)
-    assert tile == patches._Tile(
+    assert tile == patches.PatchTile(
         vectors=1,
         rows=2,
         columns=4,
@@ -364,8 +363,8 @@ def test_a_patch_of_a_pool_by_hand() -> None:
         x_columns=11,
         slices=2,  # of three taps, three slices apart, no window has more inside
         line=4 * 3 + 2,  # of five windows
-        down=Runs(1, 0, 5),
-        along=Runs(1, 0, 5),
+        down=WindowRuns(1, 0, 5),
+        along=WindowRuns(1, 0, 5),
         lines_at=2 * 7 * 11 * 16,
         places_at=2 * 7 * 11 * 16 + 2 * 14 * 16,
         bytes=2 * 7 * 11 * 16 + 2 * 14 * 16,

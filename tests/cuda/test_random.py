@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuconv
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture, varied_cuda
 from tests.oracle import oracle
@@ -128,7 +128,7 @@ def test_maxima_of_channels_agree_bit_for_bit_whatever_the_kernel(
 def check_every_candidate(problem: Problem, dtype: Any, random: Any, seed: int, layout: str, out: str | None) -> None:
     arrays = operands(problem, [random.choice(pool_kinds(dtype))], seed, dtype, layout)
     expected_y, expected_indices = oracle.max_pool(*arrays, **problem.attributes)
-    for turn in choice.every_candidate():
+    for turn in offers.every_candidate():
         pair = (new(out, expected_y, dtype), new(out, expected_indices, np.int64)) if out else None
         with turn, emulated_cuda(limits_of=architecture(dtype, problem.rank), seed=seed % 2**32):
             y, indices = gpuconv.max_pool(*arrays, **problem.attributes, return_indices=True, out=pair)

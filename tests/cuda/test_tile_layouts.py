@@ -8,21 +8,22 @@ from typing import Any
 
 import pytest
 
-from gpuconv.cuda.conv import problem as correlation
-from gpuconv.cuda.conv.direct import bands, bands_work, channels_tile, rows_tile
+from gpuconv.cuda.conv.direct import bands
 from gpuconv.cuda.conv.direct import base as direct_base
-from gpuconv.cuda.conv.direct.bands_tile import Tile as BandTile
-from gpuconv.cuda.conv.direct.bands_work import Axis
-from gpuconv.cuda.conv.gemm import matrix, mma_tile
-from gpuconv.cuda.conv.gemm.grouped_tile import Tile as GroupedTile
-from gpuconv.cuda.conv.gemm.grouped_work import Work as GroupedWork
+from gpuconv.cuda.conv.direct import channels as channels_plan
+from gpuconv.cuda.conv.direct import rows as rows_plan
+from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
+from gpuconv.cuda.conv.gemm import matrix, mma
+from gpuconv.cuda.conv.gemm.grouped_tile import GroupedTile, GroupedWork
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import numbers
-from gpuconv.cuda.pool import layout
-from gpuconv.cuda.pool.layout import Fetched, Lines, Results, Runs
-from gpuconv.cuda.pool.problem import Rows
-from gpuconv.cuda.weight_grad import tiles_cost
+from gpuconv.cuda.pool import runs, tiles
+from gpuconv.cuda.pool.problem import Axis, PoolView
+from gpuconv.cuda.pool.runs import WindowRuns
+from gpuconv.cuda.pool.tiles import Fetched, Lines, Results
+from gpuconv.cuda.weight_grad import tiles as weight_grad_tiles
 from tests.harness.plans import problem
+from tests.harness.pool_views import changed
 
 
 def test_numbers_are_rounded_up_to_banks() -> None:
@@ -33,28 +34,28 @@ def test_numbers_are_rounded_up_to_banks() -> None:
     assert numbers.congruent(10, 4, 3, 8) == 10  # no multiple of four is odd
 
 
-WORK = direct_base.Work(
+WORK = direct_base.DirectView(
     dtype="float32", images=2, groups=5, channels=7, filters=3,
     x_extent=(9, 40, 50), y_extent=(3, 31, 23), taps=(3, 2, 5), strides=(3, 1, 2), dilations=(2, 4, 3), pads=(1, 2, 3),
 )  # fmt: skip
 
 
-def form(kernel: int, stride: int) -> direct_base.Form:
+def form(kernel: int, stride: int) -> rows_plan.RowForm:
     """The form of one filter for a plane of so many taps, and so far apart."""
-    kinds = [one for one in direct_base.FORMS if one.filters == 1 and not one.line]
+    kinds = [one for one in rows_plan.FORMS if one.filters == 1 and not one.line]
     return next(one for one in kinds if (one.kernel, one.stride) == (kernel, stride))
 
 
 def test_a_direct_tile_of_any_taps() -> None:
     """In words: rows are 5 modulo 32 long, three depths 15, and three channels 30, as many threads go on there."""
-    tile = rows_tile.Tile(WORK, form(0, 0), threads=(2, 3, 5), groups=2, filter_tiles=2, step=3)
+    tile = rows_plan.RowTile(WORK, form(0, 0), threads=(2, 3, 5), groups=2, filter_tiles=2, step=3)
     assert tile.extent == (8, 16, 21)
     assert tile.pitches == (11, 37, 613, 4906)
-    assert tile.weights == 2 * 3 * 4906 + 16 * 9 * 4
-    assert tile.shared_bytes == 4 * (tile.weights + 2 * 2 * 148)
+    assert tile.fields()["weights"] == 2 * 3 * 4906 + 16 * 9 * 4
+    assert tile.shared_bytes == 4 * (tile.fields()["weights"] + 2 * 2 * 148)
     names = ("phase_pitch", "row_pitch", "depth_pitch", "channel_pitch", "weights")
-    assert [tile.fields()[name] for name in names] == [11, 37, 613, 4906, tile.weights]
-    double = replace(tile, work=replace(WORK, dtype="float64"), threads=(2, 3, 5))
+    assert [tile.fields()[name] for name in names] == [11, 37, 613, 4906, tile.fields()["weights"]]
+    double = replace(tile, view=replace(WORK, dtype="float64"), threads=(2, 3, 5))
     # Two words in a vector: two rows, so that (6 - 1) * 1 + 4 + 1 rows are met, and 16 banks.
     assert double.extent == (8, 10, 21)
     assert double.pitches == (11, 37, 373, 2986)
@@ -63,28 +64,28 @@ def test_a_direct_tile_of_any_taps() -> None:
 
 def test_a_direct_tile_of_three_by_three_taps() -> None:
     work = replace(WORK, channels=1, taps=(1, 3, 3), strides=(1, 2, 2), dilations=(1, 1, 1), pads=(0, 1, 1))
-    tile = rows_tile.Tile(work, form(3, 2), threads=(1, 3, 6), groups=2, filter_tiles=1, step=1)
-    assert (tile.lead, tile.each) == (3, (1, 7, 4))
+    tile = rows_plan.RowTile(work, form(3, 2), threads=(1, 3, 6), groups=2, filter_tiles=1, step=1)
+    assert (tile.lead, tile.per_thread) == (3, (1, 7, 4))
     assert tile.extent == (1, 43, 56)
     assert tile.pitches == (48, 100, 4328, 4328)  # even columns begin in bank 0, odd ones in bank 16
-    assert (tile.row_taps, tile.filter_weights, tile.filter_pitch) == (4, 12, 12)
+    assert (tile.row_taps, tile.fields()["filter_weights"], tile.fields()["filter_pitch"]) == (4, 12, 12)
     assert tile.blocks == 3 * 2 * 1 * 3 * 3 * 2
-    rows = rows_tile.Tile(
+    rows = rows_plan.RowTile(
         replace(work, taps=(1, 3, 5), strides=(1, 1, 1), pads=(0, 1, 6)), form(0, 1), (1, 2, 3), 2, 1, 1
     )
     assert (rows.lead, rows.row_taps, rows.extent) == (2, 8, (1, 16, 20))
-    assert rows.filter_weights == 3 * 8
-    assert rows.filter_pitch == 4 * 7
+    assert rows.fields()["filter_weights"] == 3 * 8
+    assert rows.fields()["filter_pitch"] == 4 * 7
 
 
 BAND = BandTile(
-    bands_work.Work(
+    BandView(
         dtype="float32", copies=2, channels=20, filters=3, depths=5, planes=1,
-        height=Axis(phases=2, taps=3, kernel=6, positions=31, start=-1, origin=-2),
-        width=Axis(phases=3, taps=5, kernel=13, positions=44, start=-3, origin=-4),
+        height=BandAxis(phases=2, taps=3, kernel=6, positions=31, start=-1, origin=-2),
+        width=BandAxis(phases=3, taps=5, kernel=13, positions=44, start=-3, origin=-4),
         line=False, vectors=4, lines=4,
     ),
-    bands_work.Form(3, 3, 3, 4, 112, 0.9),
+    BandForm(3, 3, 3, 4, 112, 0.9),
     threads=(3, 5),
     jobs=2,
     parts=2,
@@ -101,30 +102,30 @@ def test_a_tile_of_bands() -> None:
     assert BAND.channel_pitch == 4 * 78  # 77 and one more is 6 modulo 8, as 30 threads are
     assert (BAND.row_weights, BAND.channel_weights) == (2 * 12, 2 * 3 * 24)
     assert BAND.plane == 4 * 50  # 45 vectors, and on to the second bank, as there are three phases for eight
-    last = replace(BAND, work=replace(BAND.work, vectors=-4))
+    last = replace(BAND, view=replace(BAND.view, vectors=-4))
     assert last.channel_pitch == 4 * 77
     assert replace(last, jobs=4).channel_pitch == 4 * 77
     assert replace(BAND, jobs=4).channel_pitch == 4 * 77  # a warp has one channel
     assert replace(BAND, threads=(3, 8)).row_pitch == 40  # whole rows of banks: nothing to turn
-    single = replace(BAND.work.width, phases=1)
-    assert replace(BAND, work=replace(BAND.work, width=single)).plane == 4 * 48  # 45, and on to bank 0
+    single = replace(BAND.view.width, phases=1)
+    assert replace(BAND, view=replace(BAND.view, width=single)).plane == 4 * 48  # 45, and on to bank 0
 
 
 def test_a_line_is_folded_into_rows() -> None:
-    flat = Axis(phases=1, taps=1, kernel=1, positions=1, start=0, origin=0)
-    line = replace(BAND, work=replace(BAND.work, height=flat, width=replace(BAND.work.width, positions=444), line=True))
+    flat = BandAxis(phases=1, taps=1, kernel=1, positions=1, start=0, origin=0)
+    line = replace(BAND, view=replace(BAND.view, height=flat, width=replace(BAND.view.width, positions=444), line=True))
     assert (line.fold, line.blocks_by_axis) == (20, (3, 1))  # 23 rows of 20
 
 
 def test_a_tile_of_channels() -> None:
-    work = direct_base.Work(
+    work = direct_base.DirectView(
         dtype="float32", images=2, groups=33, channels=1, filters=2,
         x_extent=(9, 140, 150), y_extent=(3, 31, 23), taps=(2, 5, 3), strides=(3, 4, 6), dilations=(1, 6, 4),
         pads=(1, 2, 3),
     )  # fmt: skip
-    tile = channels_tile.Tile(work, (2, 4, 4), True, vectors=7, rows=2, columns=3, walk=2)
-    rows = channels_tile._OUTPUTS // 4
-    assert tile.each == (rows, 4)
+    tile = channels_plan.ChannelTile(work, (2, 4, 4), True, vectors=7, rows=2, columns=3, walk=2)
+    rows = channels_plan._OUTPUTS // 4
+    assert tile.per_thread == (rows, 4)
     assert (tile.apart, tile.advance) == ((3, 2), 2)  # rows 12 apart share every second tap, columns every third
     assert tile.tiles == (-(-31 // (3 * rows)) * 3, 6)
     assert tile.filters == 66
@@ -132,107 +133,110 @@ def test_a_tile_of_channels() -> None:
     assert tile.blocks == 3 * 2 * tile.blocks_by_axis[2] * 3 * 2
     assert (tile.pitch, tile.step, tile.parts) == (32, 5, 1)
     assert tile.shared_bytes == 4 * 32 * 5 * 3
-    large = replace(tile, work=replace(work, taps=(2, 65, 70)))
-    assert large.step == channels_tile._WEIGHT_BYTES // (4 * 32 * 70)
+    large = replace(tile, view=replace(work, taps=(2, 65, 70)))
+    assert large.step == channels_plan._WEIGHT_BYTES // (4 * 32 * 70)
     assert large.parts == -(-65 // large.step)
     assert large.shared_bytes == 4 * 32 * large.step * 70
     assert replace(tile, form=(0, 1, 4)).apart == (3, 1)
 
 
 # Windows of three taps along each axis, with their gaps of 5, 7 and 9 elements.
-ROWS = Rows(
-    x_extent=(3, 19, 37), y_extent=(4, 8, 11), kernel=(5, 7, 9), stride=(1, 2, 3), dilation=(2, 3, 4), pad=(3, 1, 2),
-    x_strides=(12000, 2400, 800, 40), y_strides=(3520, 352, 88, 11), indices_strides=(0, 0, 0, 0), images=2, channels=5,
-)  # fmt: skip
+ROWS = PoolView(
+    image=Axis(2, 2, stride=1, pad=0, reach=1, dilation=1, x=12000, y=3520),
+    channel=Axis(5, 5, stride=1, pad=0, reach=1, dilation=1, x=2400, y=352),
+    depth=Axis(3, 4, stride=1, pad=3, reach=5, dilation=2, x=800, y=88),
+    height=Axis(19, 8, stride=2, pad=1, reach=7, dilation=3, x=40, y=11),
+    width=Axis(37, 11, stride=3, pad=2, reach=9, dilation=4, x=1, y=1),
+)
 
 
 def test_what_a_tile_of_a_pool_fetches() -> None:
     """In shared memory, rows and slices lie as far off whole vectors as they do in x."""
-    found = layout._fetched(ROWS, 1, 4, 5, 8, by_vectors=True)
+    found = tiles._fetched(ROWS, 1, 4, 5, 8, by_vectors=True)
     assert found == Fetched(13, 21, 2, False, False, 32, 424)  # 28 and on to 40 modulo 8; 423, and on to 2 * 800
-    assert layout._fetched(ROWS, 2, 4, 5, 8, by_vectors=True) == Fetched(19, 37, 2, True, False, 37, 1416)
-    whole = replace(ROWS, x_extent=(3, 19, 40))
-    assert layout._fetched(whole, 1, 4, 5, 8, by_vectors=True) == Fetched(13, 32, 2, False, True, 40, 528)
-    assert layout._fetched(whole, 1, 4, 5, 8, by_vectors=False) == Fetched(13, 21, 2, False, False, 32, 424)
+    assert tiles._fetched(ROWS, 2, 4, 5, 8, by_vectors=True) == Fetched(19, 37, 2, True, False, 37, 1416)
+    whole = changed(ROWS, x_extent=(3, 19, 40))
+    assert tiles._fetched(whole, 1, 4, 5, 8, by_vectors=True) == Fetched(13, 32, 2, False, True, 40, 528)
+    assert tiles._fetched(whole, 1, 4, 5, 8, by_vectors=False) == Fetched(13, 21, 2, False, False, 32, 424)
     # All columns, of rows that are neighbours in x: 13 rows of 40.
-    assert layout._fetched(whole, 1, 4, 11, 8, by_vectors=True) == Fetched(13, 40, 2, True, True, 40, 528)
-    assert layout._fetched(ROWS, 1, 4, 11, 8, by_vectors=True).merged is False
+    assert tiles._fetched(whole, 1, 4, 11, 8, by_vectors=True) == Fetched(13, 40, 2, True, True, 40, 528)
+    assert tiles._fetched(ROWS, 1, 4, 11, 8, by_vectors=True).merged is False
 
 
 def test_the_lines_that_a_tile_of_a_pool_keeps() -> None:
-    along = Runs(2, 0, 10)
-    assert layout._lines(ROWS, along, False, 2) == Lines(36, 12, 74, 42)  # 10 modulo the banks' 64 and 32
-    assert layout._lines(ROWS, along, True, 2) == Lines(36, 16, 74, 74)  # 43 of whole vectors, wherever they begin
-    near = replace(ROWS, stride=(1, 2, 1))
-    assert layout._lines(near, along, True, 2) == Lines(18, 32, 32, 42)
-    assert layout._lines(near, along, False, 2) == Lines(18, 18, 74, 42)
+    along = WindowRuns(2, 0, 10)
+    assert tiles._lines(ROWS, along, False, 2) == Lines(36, 12, 74, 42)  # 10 modulo the banks' 64 and 32
+    assert tiles._lines(ROWS, along, True, 2) == Lines(36, 16, 74, 74)  # 43 of whole vectors, wherever they begin
+    near = changed(ROWS, stride=(1, 2, 1))
+    assert tiles._lines(near, along, True, 2) == Lines(18, 32, 32, 42)
+    assert tiles._lines(near, along, False, 2) == Lines(18, 18, 74, 42)
 
 
 def test_runs_step_where_dilation_is_whole_strides() -> None:
-    assert layout.runs_of(20, 4, 2, 6, 5) == Runs(6, 3, 30)
-    assert layout.runs_of(20, 3, 2, 6, 5) == Runs(4, 0, 20)  # too few taps are shared
-    assert layout.runs_of(20, 4, 2, 5, 5) == Runs(4, 0, 20)
-    assert layout.runs_of(21, 4, 2, 2, 5) == Runs(5, 1, 25)
-    assert layout.taken(7, Runs(5, 1, 25), 5) == (11, 22)
-    assert layout.taken(7, Runs(5, 0, 25), 5) == (35, 35)
+    assert runs.runs_of(20, 4, 2, 6, 5) == WindowRuns(6, 3, 30)
+    assert runs.runs_of(20, 3, 2, 6, 5) == WindowRuns(4, 0, 20)  # too few taps are shared
+    assert runs.runs_of(20, 4, 2, 5, 5) == WindowRuns(4, 0, 20)
+    assert runs.runs_of(21, 4, 2, 2, 5) == WindowRuns(5, 1, 25)
+    assert runs.taken(7, WindowRuns(5, 1, 25), 5) == (11, 22)
+    assert runs.taken(7, WindowRuns(5, 0, 25), 5) == (35, 35)
 
 
 def test_results_are_written_as_they_lie() -> None:
     class Named:
-        indices_strides = None
+        arrays = ("x", "y")
 
-    def results(rows: Rows, planes: int, columns: int) -> Results:
-        return layout._results(rows, Named(), planes, columns, 8)  # type: ignore[arg-type]
+    def results(rows: PoolView, planes: int, columns: int) -> Results:
+        return tiles._results(rows, Named(), planes, columns, 8)  # type: ignore[arg-type]
 
     assert results(ROWS, 1, 11) == Results(True, 11, 11)
     assert results(ROWS, 1, 5) == Results(False, 19, 5)  # 12, and on to 11 modulo 8
     assert results(ROWS, 2, 11).merged is False  # planes of several slices
-    flat = replace(ROWS, y_extent=(1, 8, 11), y_strides=(440, 88, 999, 11))
+    flat = changed(ROWS, y_extent=(1, 8, 11), y_strides=(440, 88, 999, 11))
     assert results(flat, 2, 11) == Results(True, 11, 11)
-    assert results(replace(flat, y_strides=(440, 89, 999, 11)), 2, 11).merged is False
-    assert results(replace(flat, y_strides=(441, 88, 999, 11)), 2, 11).merged is False
-    assert results(replace(flat, y_strides=(441, 88, 999, 11), images=1), 2, 11).merged is True
-    assert results(replace(flat, y_strides=(440, 88, 999, 12)), 2, 11).merged is False
-    assert results(replace(flat, y_strides=(440, 88, 999, 12)), 1, 11).merged is False
+    assert results(changed(flat, y_strides=(440, 89, 999, 11)), 2, 11).merged is False
+    assert results(changed(flat, y_strides=(441, 88, 999, 11)), 2, 11).merged is False
+    assert results(changed(flat, y_strides=(441, 88, 999, 11), images=(1,)), 2, 11).merged is True
+    assert results(changed(flat, y_strides=(440, 88, 999, 12)), 2, 11).merged is False
+    assert results(changed(flat, y_strides=(440, 88, 999, 12)), 1, 11).merged is False
 
 
 # ---------------------------------------------------------------- bands and their problems
 
 
 def lifted(operator: str, x: tuple[int, ...], w: tuple[int, ...], **more: Any) -> Problem:
-    return correlation.in_three_axes(problem(operator, x, w, "float32", **more))
+    return problem(operator, x, w, "float32", **more).lifted
 
 
 def test_bands_of_a_problem_by_hand() -> None:
     one = lifted("conv", (2, 6, 5, 31, 44), (6, 3, 2, 4, 7), group=2, pads=[1, 2, 3, 0, 1, 2])
-    found = bands._work(one)
+    found = bands._view(one)
     assert (found.copies, found.channels, found.filters, found.depths, found.planes) == (4, 3, 3, 5, 2)
-    assert found.height == Axis(phases=1, taps=4, kernel=4, positions=31, start=-2, origin=0)
+    assert found.height == BandAxis(phases=1, taps=4, kernel=4, positions=31, start=-2, origin=0)
     assert found.vectors == 4
     # From 3 before x, which is one after a vector's beginning.
-    assert found.width == Axis(phases=1, taps=7, kernel=7, positions=43 + 1, start=-4, origin=-1)
+    assert found.width == BandAxis(phases=1, taps=7, kernel=7, positions=43 + 1, start=-4, origin=-1)
     assert found.line is False
 
 
 def test_bands_of_a_transposed_problem_by_hand() -> None:
     one = lifted("conv_transpose", (2, 6, 5, 7, 16), (6, 2, 3, 5, 4), strides=[2, 3, 4], pads=[0, 4, 6, 1, 2, 1])
-    found = bands._work(one)  # y (2, 2, 10, 17, 57)
+    found = bands._view(one)  # y (2, 2, 10, 17, 57)
     assert one.y_shape == (2, 2, 10, 17, 57)
     assert (found.copies, found.planes, found.depths) == (2, 2, 10)
     # Of five taps a phase meets two at most. Output -1 would be the first of a position that begins whole strides.
-    assert found.height == Axis(phases=3, taps=2, kernel=5, positions=6, start=0, origin=-1)
-    assert found.width == Axis(phases=4, taps=1, kernel=4, positions=15 + 1, start=0, origin=-2 - 4)
+    assert found.height == BandAxis(phases=3, taps=2, kernel=5, positions=6, start=0, origin=-1)
+    assert found.width == BandAxis(phases=4, taps=1, kernel=4, positions=15 + 1, start=0, origin=-2 - 4)
 
 
 def test_an_axis_alone_is_a_line() -> None:
     strided = lifted("conv_transpose", (2, 6, 21), (6, 2, 5), strides=[3])
-    assert bands._work(strided).line is True
-    assert bands._work(lifted("conv", (2, 6, 21), (2, 6, 5))).line is True
-    assert bands._work(lifted("conv", (2, 6, 1, 21), (2, 6, 1, 5))).line is True
-    assert bands._work(lifted("conv", (2, 6, 2, 21), (2, 6, 1, 5))).line is False
-    assert bands._work(lifted("conv", (2, 6, 2, 21), (2, 6, 2, 5))).line is False
-    assert bands._work(lifted("conv", (2, 6, 1, 21), (2, 6, 2, 5), pads=[1, 0, 0, 0])).line is False
-    assert bands._work(lifted("conv_transpose", (2, 6, 1, 21), (6, 2, 1, 5), strides=[2, 3])).line is True
+    assert bands._view(strided).line is True
+    assert bands._view(lifted("conv", (2, 6, 21), (2, 6, 5))).line is True
+    assert bands._view(lifted("conv", (2, 6, 1, 21), (2, 6, 1, 5))).line is True
+    assert bands._view(lifted("conv", (2, 6, 2, 21), (2, 6, 1, 5))).line is False
+    assert bands._view(lifted("conv", (2, 6, 2, 21), (2, 6, 2, 5))).line is False
+    assert bands._view(lifted("conv", (2, 6, 1, 21), (2, 6, 2, 5), pads=[1, 0, 0, 0])).line is False
+    assert bands._view(lifted("conv_transpose", (2, 6, 1, 21), (6, 2, 1, 5), strides=[2, 3])).line is True
 
 
 @pytest.mark.parametrize(
@@ -327,9 +331,9 @@ def test_how_a_warp_of_groups_writes(more: dict[str, Any], way: str) -> None:
 
 
 def test_tiles_on_tensor_cores_are_whole_fragments_of_whole_warps() -> None:
-    tiles: list[Any] = [tile for group in mma_tile.TILES.values() for tile in group]
+    tiles: list[Any] = [tile for group in mma.TILES.values() for tile in group]
     tiles += [tile for ways in matrix.TILES.values() for group in ways.values() for tile in group]
-    tiles += [tile for group in tiles_cost.TILES.values() for tile in group]
+    tiles += [tile for group in weight_grad_tiles.TILES.values() for tile in group]
     assert len(tiles) > 30
     for tile in tiles:
         assert (tile.block_m % tile.warp_m, tile.block_n % tile.warp_n) == (0, 0), tile
@@ -372,7 +376,7 @@ def weights_of(**more: Any) -> Any:
 )
 def test_which_pixels_follow_each_other(more: dict[str, Any], x_in_rows: bool, dy_in_rows: bool) -> None:
     one = weights_of(**more)
-    assert (tiles_cost.x_in_rows(one), tiles_cost.dy_in_rows(one)) == (x_in_rows, dy_in_rows)
+    assert (weight_grad_tiles.x_in_rows(one), weight_grad_tiles.dy_in_rows(one)) == (x_in_rows, dy_in_rows)
 
 
 LAST: dict[str, Any] = {"w_shape": (16, 8, 1, 1, 1), "x_shape": (2, 16, 5, 6, 8), "x_strides": (3840, 1, 768, 128, 16)}
@@ -395,15 +399,15 @@ LAST["dy_strides"] = LAST["x_strides"]
 )
 def test_which_pixels_consist_of_chunks(more: dict[str, Any], dy: bool, both: bool) -> None:
     one = weights_of(**{**LAST, **more})
-    assert (tiles_cost.dy_in_chunks(one), tiles_cost.has_chunks(one)) == (dy, both)
+    assert (weight_grad_tiles.dy_in_chunks(one), weight_grad_tiles.has_chunks(one)) == (dy, both)
 
 
 def test_columns_are_filled_up_to_whole_units() -> None:
-    one, unit = weights_of(w_shape=(16, 12, 2, 3, 5)), tiles_cost.UNIT
-    assert tiles_cost.columns(one) == 30 * (-(-12 // unit) * unit)
-    tile = tiles_cost.TILES["HalfProducts"][0]
-    assert tiles_cost.tiles(one, tile) == (1, -(-tiles_cost.columns(one) // tile.block_n))
+    one, unit = weights_of(w_shape=(16, 12, 2, 3, 5)), weight_grad_tiles.UNIT
+    assert weight_grad_tiles.columns(one) == 30 * (-(-12 // unit) * unit)
+    tile = weight_grad_tiles.TILES["HalfProducts"][0]
+    assert weight_grad_tiles.grid(one, tile) == (1, -(-weight_grad_tiles.columns(one) // tile.block_n))
     pixels = SimpleNamespace(pixels=7 * tile.block_k + 1)
-    assert [tiles_cost.each(pixels, tile, parts) for parts in (1, 2, 3, 8)] == [  # type: ignore[arg-type]
+    assert [weight_grad_tiles.pixels_of_part(pixels, tile, parts) for parts in (1, 2, 3, 8)] == [  # type: ignore[arg-type]
         count * tile.block_k for count in (8, 4, 3, 1)
     ]

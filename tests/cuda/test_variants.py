@@ -6,7 +6,7 @@ import re
 
 from gpuconv.cuda.build import sources
 from gpuconv.cuda.variants import all_variants
-from gpuconv.cuda.weight_grad import tiles_cost
+from gpuconv.cuda.weight_grad import tiles
 from tests.harness import many_gradients
 
 
@@ -32,5 +32,5 @@ def test_the_sources_declare_every_kernel_that_is_named() -> None:
 
 
 def test_the_tiles_of_weights_gradients_are_those_of_the_problems() -> None:
-    shapes = {tile.shape for _, _, tile in tiles_cost.kernels()}
+    shapes = {tile.shape for _, _, tile in tiles.kernels()}
     assert shapes == {trial.args[0] for trial in many_gradients.LARGE_WEIGHTS}

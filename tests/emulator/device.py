@@ -18,8 +18,8 @@ from gpuconv._errors import OutOfDeviceMemory
 from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build import structs
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan.launch import Limits, TensorMap
-from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.plan.launch import TensorMap
+from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.rules import dtypes
 from tests.emulator import tally
 from tests.emulator.compile import turn, unavailable_reason

@@ -20,6 +20,7 @@ from gpuconv import CompileError
 from gpuconv.cuda.build import kernel_files, structs
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import ffma
+from gpuconv.cuda.conv.problem import Problem
 from tests.emulator import EmulatorError, emulated_cuda
 from tests.harness import many_blocks, many_wgmma, passes
 from tests.harness.many_blocks import ManyBlocks
@@ -189,7 +190,7 @@ def lines_of(part: str) -> list[str]:
 
 
 def test_a_struct_that_was_read_wrongly_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    variant = ffma.variant("conv", "float32", False, 4, ffma._TILES["float32"][1], True)
+    variant = ffma.variant("conv", "float32", False, 4, gemm_base.TILES["float32"][1], True)
     common = _described(variant.layout["common"])
     other = {"x_batch": "x_channel", "x_channel": "x_batch"}
     common = np.dtype({**common, "names": [other.get(name, name) for name in common["names"]]})
@@ -234,14 +235,14 @@ def emulated_conv(x: Any, w: Any, **attributes: Any) -> Any:
 
 
 def test_buffers_that_the_launch_does_not_provide_are_out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ffma, "_STAGES", 2)
+    monkeypatch.setattr(gemm_base, "_STAGES", 2)
     with pytest.raises(EmulatorError, match=r"shared memory out of bounds: .* bytes at offset"):
         GEMM()
 
 
 def test_nothing_of_a_broken_plan_stays_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = ffma._blocks
-    monkeypatch.setattr(ffma, "_blocks", lambda problem, tile: right(problem, tile) - 1)
+    right = Problem.blocks
+    monkeypatch.setattr(Problem, "blocks", lambda problem, *tile: right(problem, *tile) - 1)
     with pytest.raises(EmulatorError, match=r"elements of y, of shape .*, were never written"):
         GEMM()
     with emulated_cuda():

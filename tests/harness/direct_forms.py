@@ -8,28 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv.cuda.conv.direct import base as direct_base
-from gpuconv.cuda.conv.direct import rows as direct_plan
-from gpuconv.cuda.conv.direct.base import GROUPED, Form
+from gpuconv.cuda.conv.direct import rows as rows_plan
+from gpuconv.cuda.conv.direct.rows import GROUPED, RowForm
 from tests.oracle.strategies import Problem
 
 Ints = tuple[int, ...]
 
 
-def name(form: Form, dtype: Any) -> str:
+def name(form: RowForm, dtype: Any) -> str:
     """Return the name of a form's kernel."""
-    return direct_plan.variant(str(dtype), form).name
+    return rows_plan.variant(str(dtype), form).name
 
 
-def family(form: Form) -> str:
+def family(form: RowForm) -> str:
     return "grouped" if form.filters == GROUPED else "depthwise"
 
 
-def title(form: Form) -> str:
+def title(form: RowForm) -> str:
     return f"{family(form)} {form}"
 
 
-def usual(form: Form, width: int = 40, height: int = 20) -> tuple[Ints, Ints, dict[str, Any]]:
+def usual(form: RowForm, width: int = 40, height: int = 20) -> tuple[Ints, Ints, dict[str, Any]]:
     """Return x, w and attributes of a small problem: 3 channels, or 2 groups of 4 to 8, with SAME padding."""
     channels, group = (8, 2) if form.filters == GROUPED else (3, 3)
     filters = 16 if form.filters == GROUPED else 3
@@ -55,7 +54,7 @@ def _grouped(random: Random) -> tuple[int, int, int]:
     return group, channels, random.choice((4, 6, 9, 20)) if channels == 1 else random.choice((1, 3, 4, 7, 18))
 
 
-def some(form: Form, random: Random) -> Problem:
+def some(form: RowForm, random: Random) -> Problem:
     """Return a random problem that the form takes: of odd and even extents, any pads, with and without a bias."""
     rank = 1 if form.line else random.choice((2, 2, 3) if form.stride else (1, 2, 3))
     plane = min(rank, 2)
@@ -126,4 +125,4 @@ ROWWISE: dict[str, Callable[[Any], Any]] = {
     "backwards": _backwards,
     "channels outside": _channels_outside,
 }
-FORMS = direct_base.FORMS
+FORMS = rows_plan.FORMS

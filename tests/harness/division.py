@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuconv.cuda.build import params, sources, structs
 from gpuconv.cuda.build.variant import index_name
+from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import ffma
 from tests.emulator import Array, compile_ptx, empty, module
 
@@ -56,7 +57,7 @@ def check(wide: bool, side: str) -> None:
     """Raise AssertionError where a quotient or a remainder is wrong."""
     index, limit = index_name(wide), 2**63 if wide else 2**31
     entry = ENTRY.format(index=index, prepared=PREPARED[side].format(index=index))
-    tile = ffma._TILES["float32"][1]
+    tile = gemm_base.TILES["float32"][1]
     text = sources.source(ffma.variant("conv_transpose", "float32", wide, 4, tile, True)) + entry
     kernel = module(compile_ptx("divides", "sm_80", source=text))["divides"]
     for divisor in DIVISORS:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv.cuda.build import params
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.cuda.pool.grad import walks
 from tests.emulator import emulated_cuda
@@ -55,14 +55,14 @@ def preferred(text: str) -> Iterator[None]:
         found = exact or [one for one in candidates if text in one.name] or candidates
         return min(found, key=lambda one: one.seconds)
 
-    with choice.picking(pick):
+    with offers.picking(pick):
         yield
 
 
 @contextmanager
 def some_candidate(number: int) -> Iterator[None]:
     """Let planners take one of the candidates that a problem has, another one for each number."""
-    with choice.picking(lambda candidates: candidates[number % len(candidates)]):
+    with offers.picking(lambda candidates: candidates[number % len(candidates)]):
         yield
 
 

@@ -24,28 +24,26 @@ import gpuconv
 from gpuconv.cuda.build import kernel_files
 from gpuconv.cuda.conv.direct import bands as bands_plan
 from gpuconv.cuda.conv.direct import channels as channels_plan
-from gpuconv.cuda.conv.direct import channels_tile, transpose
 from gpuconv.cuda.conv.direct import few as few_plan
-from gpuconv.cuda.conv.direct.bands_work import Form as BandsForm
-from gpuconv.cuda.conv.direct.base import Form as DirectForm
+from gpuconv.cuda.conv.direct import transpose
+from gpuconv.cuda.conv.direct.bands_tile import BandForm
+from gpuconv.cuda.conv.direct.rows import RowForm
+from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import (
-    depth_to_space,
-    depth_to_space_matrix,
     ffma,
     fragments,
-    grouped_work,
+    grouped_tile,
     matrix,
     mma,
-    mma_tile,
     pointwise,
     stem,
     stem_tile,
 )
 from gpuconv.cuda.conv.gemm import grouped as grouped_plan
 from gpuconv.cuda.conv.gemm import interleaved as interleaved_plan
-from gpuconv.cuda.conv.gemm.ffma import Tile
+from gpuconv.cuda.conv.gemm.base import GemmTile
 from gpuconv.cuda.conv.wgmma import channels_last as channels_last_plan
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.rules import dtypes
 from tests.emulator import emulated_cuda
@@ -66,13 +64,16 @@ _ROWS = (1, 3, 36, 112)
 Row = dict[str, list[int]]
 
 
+TO_SPACE = "depth_to_space"  # the form of products whose outputs are scattered
+
+
 @dataclass(frozen=True)
 class Form:
     """One form of one tile, with 32-bit indices; ``split`` where several blocks make a tile."""
 
     operator: str
     dtype: str
-    tile: Tile
+    tile: GemmTile
     uniform: bool
     split: bool = False
 
@@ -92,7 +93,7 @@ class Form:
     def titles(self, width: int) -> tuple[str, str]:
         """Return the titles of the rows: of the kernel that packs the weights, and of the GEMM."""
         x_shape, w_shape = self._shapes(width)
-        packing = ffma.packing_variant(self.dtype, False, RANK).name
+        packing = gemm_base.packing_variant(self.dtype, False, RANK).name
         use = f"{self.operator} in splits" if self.split else self.operator
         return f"{packing} for {use}, {_sizes(w_shape)}", f"{self}, 3x3 over {_sizes(x_shape)}"
 
@@ -118,7 +119,7 @@ class WholeRows:
     stride: int
 
     def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        disjoint = self.kernel.startswith((depth_to_space.NAME, depth_to_space_matrix.NAME))
+        disjoint = self.kernel.startswith(("conv_transpose_depth_to_space", "conv_transpose_matrix"))
         taps = (2, self.stride) if disjoint else (3, self.stride + 1)
         channels = _CHANNELS_BETWEEN if self.kernel.endswith(("x16", "x8")) and not disjoint else 16
         return (_BATCH, channels, _HEIGHT, WIDTHS[0]), (channels, self.filters, *taps)
@@ -144,7 +145,7 @@ class Direct:
     """One form of the direct sum over rows of one width, twice that for stride 2."""
 
     dtype: str
-    form: DirectForm
+    form: RowForm
     width: int
 
     def __str__(self) -> str:
@@ -176,8 +177,8 @@ class TensorForm:
 
     dtype: str
     precision: str
-    tile: mma_tile.Tile
-    form: mma_tile.Form
+    tile: mma.MmaTile
+    form: mma.MmaForm
 
     def __str__(self) -> str:
         return mma.variant("conv", self.dtype, self.precision, self.tile, self.form).name
@@ -259,7 +260,7 @@ class Bands:
     """Few output channels by bands; with channels last x comes by vectors of them."""
 
     dtype: str
-    form: BandsForm
+    form: BandForm
     width: int
     channels_last: bool
 
@@ -340,10 +341,10 @@ class DepthwiseTransposed:
 class Pointwise:
     """Conv of one tap as a plain matrix product."""
 
-    tile: Tile
+    tile: GemmTile
 
     def __str__(self) -> str:
-        return pointwise.variant(self.tile).name
+        return pointwise.variant("conv", "float32", self.tile).name
 
     def title(self, width: int) -> str:
         """Return the row's title."""
@@ -366,7 +367,7 @@ class Matrix:
     dtype: str
     precision: str
     inputs: str
-    tile: matrix.Tile
+    tile: matrix.MatrixTile
 
     def __str__(self) -> str:
         return matrix.variant(self.dtype, self.precision, self.inputs, self.tile).name
@@ -393,7 +394,7 @@ class Grouped:
 
     dtype: str
     precision: str
-    form: grouped_work.Form
+    form: grouped_tile.GroupedForm
     channels_last: bool
 
     def __str__(self) -> str:
@@ -521,7 +522,7 @@ class PoolGrad:
 
 
 def _taking(name: str) -> AbstractContextManager[None]:
-    return choice.picking(lambda candidates: next(one for one in candidates if one.name == name))
+    return offers.picking(lambda candidates: next(one for one in candidates if one.name == name))
 
 
 def _counting() -> Any:
@@ -537,7 +538,7 @@ def forms() -> list[Form]:
     """Return every form that there is for three axes or fewer."""
     whole = [
         Form(operator, dtype, tile, uniform)
-        for operator, (dtype, tiles) in product(("conv", "conv_transpose"), ffma._TILES.items())
+        for operator, (dtype, tiles) in product(("conv", "conv_transpose"), gemm_base.TILES.items())
         for tile, uniform in product(tiles, (True, False))
         if (tile.uniform if uniform else tile.rowwise)
     ]
@@ -552,7 +553,11 @@ def forms() -> list[Form]:
 def unpacked() -> list[Few | Pointwise | Matrix]:
     """Return every kernel that reads w as it is."""
     few = [Few(dtype, filters) for dtype, filters in product(dtypes.CONV_DTYPES, few_plan._FILTERS)]
-    return [*few, *map(Pointwise, pointwise._TILES), *(Matrix(*form) for form in matrix.forms())]
+    return [
+        *few,
+        *map(Pointwise, pointwise.TILES["conv"]["float32"]),
+        *(Matrix(*form) for form in matrix.forms() if form[2] != TO_SPACE),
+    ]
 
 
 def bands() -> list[Bands]:
@@ -563,7 +568,7 @@ def bands() -> list[Bands]:
 
 def channels() -> list[Channels | DepthwiseTransposed]:
     """Return every kernel for depthwise Conv over vectors of channels, and for ConvTranspose."""
-    over_vectors = [Channels(*one) for one in product(dtypes.CONV_DTYPES, channels_tile.FORMS)]
+    over_vectors = [Channels(*one) for one in product(dtypes.CONV_DTYPES, channels_plan.FORMS)]
     return [*over_vectors, *(DepthwiseTransposed(*one) for one in product(dtypes.CONV_DTYPES, ("NCHW", "NHWC")))]
 
 
@@ -582,10 +587,12 @@ def whole_rows() -> list[WholeRows]:
     interleaved = (
         (interleaved_plan.variant(*form).name, form[0], "ieee", form[1]) for form in interleaved_plan.forms()
     )
-    disjoint = ((depth_to_space.variant(*form).name, form[0], "ieee", form[1]) for form in depth_to_space.forms())
-    matrices = (
-        (depth_to_space_matrix.variant(*form).name, *form[:2], form[2]) for form in depth_to_space_matrix.forms()
+    disjoint = (
+        (pointwise.variant(*form).name, form[1], "ieee", form[2])
+        for form in pointwise.forms()
+        if form[0] == "conv_transpose"
     )
+    matrices = ((matrix.variant(*form).name, *form[:2], form[3]) for form in matrix.forms() if form[2] == TO_SPACE)
     return [
         WholeRows(name, dtype, precision, tile.block_m, stride)
         for name, dtype, precision, tile in (*interleaved, *disjoint, *matrices)
@@ -598,7 +605,7 @@ def tensor_forms() -> list[TensorForm]:
     return [
         TensorForm(dtype, precision, tile, form)
         for dtype, precision, arithmetic in fragments.arithmetics()
-        for tile, form in mma_tile.kernels(arithmetic)
+        for tile, form in mma.kernels(arithmetic)
     ]
 
 

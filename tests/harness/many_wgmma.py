@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import gpuconv
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
 from tests.harness.many_blocks import _INFINITE_INPUTS, _INFINITE_WEIGHTS, _filled
@@ -66,7 +66,7 @@ class Trial:
         if "max_steps" in options:
             options["max_steps"] *= 10  # a block makes many tiles
         device = emulated_cuda(multiprocessors=self.multiprocessors, **options)
-        with choice.picking(self._pick), gpuconv.precision(self.precision), device as emulated:
+        with offers.picking(self._pick), gpuconv.precision(self.precision), device as emulated:
             out = LAYOUTS[self.out](np.zeros(expected.value.shape, self.dtype))
             y = getattr(gpuconv, self.operator)(*inputs, **self.attributes, out=out)
         assert_close(y, expected, self.dtype, self.arithmetic)

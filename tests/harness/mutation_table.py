@@ -206,7 +206,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/plan/test_tune.py",
         "cuda/plan/test_tune.py is_left_out are_no_reason",
     ),
-    "_tune.py": ("cuda/plan/test_tune.py", "cuda/plan/test_tuned.py"),
+    "_tune.py": ("cuda/plan/test_tune.py", "cuda/call/test_tuned.py"),
     "rules/whole_numbers.py": (
         "rules/test_host_rules.py values_lie share_memory",
         "cuda/plan/test_tune.py",
@@ -320,17 +320,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cpu/test_gradients_elsewhere.py",
         "harness/test_many_gradients.py copy",
     ),
-    "cuda/conv/gemm/depth_to_space_matrix.py": (
-        "cuda/conv/gemm/test_depth_to_space_matrix.py -knows",
-        "cuda/conv/gemm/test_ffma.py",
-        "harness/test_many_blocks.py transpose_matrix",
-        *_FAMILY,
-    ),
     "cuda/conv/gemm/depth_to_space.py": (
         _RULES,
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         *_PLANS,
-        "harness/test_many_blocks.py depth_to_space",
+        "cuda/conv/gemm/test_depth_to_space_matrix.py -knows",
+        "harness/test_many_blocks.py depth_to_space transpose_matrix",
         *_FAMILY,
     ),
     "cuda/conv/direct/transpose.py": (
@@ -375,10 +370,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/conv/gemm/matrix.py": (
         "cuda/test_tile_layouts.py whole_fragments",
         "cuda/conv/gemm/test_matrix.py -little -knows",
-        "harness/test_many_blocks.py conv_matrix",
+        "cuda/conv/gemm/test_depth_to_space_matrix.py -knows",
+        "harness/test_many_blocks.py conv_matrix transpose_matrix",
         *_FAMILY,
     ),
-    "cuda/conv/gemm/mma*.py": (
+    "cuda/conv/gemm/mma.py": (
         _RULES,
         "cuda/test_tile_layouts.py whole_fragments",
         "cuda/conv/gemm/test_ffma.py",
@@ -392,11 +388,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         "rules/test_host_rules.py everybody",
         "cuda/build/test_pack.py",
     ),
-    "cuda/conv/wgmma/pack_rows.py": ("cuda/conv/wgmma/test_pack_rows.py test_",),
     "cuda/conv/gemm/pointwise.py": (
         _RULES,
         "cuda/conv/gemm/test_pointwise.py",
-        "harness/test_many_blocks.py pointwise",
+        "cuda/conv/gemm/test_transpose.py -every_candidate",
+        "harness/test_many_blocks.py pointwise depth_to_space",
         *_FAMILY,
     ),
     "cuda/pool/grad/*.py": (
@@ -411,7 +407,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "harness/test_many_blocks.py 3d_vectors",
         *_FAMILY,
     ),
-    "cuda/pool/tiles.py": (*_POOL_PLANS, "harness/test_many_blocks.py 3d_tiles", *_FAMILY),
     "cuda/pool/channels.py": (
         *_POOL_PLANS,
         "harness/test_many_blocks.py [max_pool_float32_3d_channels [max_pool_float16_3d_channels "
@@ -424,7 +419,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "harness/test_many_blocks.py 3d_patches",
         *_FAMILY,
     ),
-    "cuda/pool/layout.py": (
+    "cuda/pool/runs.py": (
+        _LAYOUTS,
+        *_POOL_PLANS,
+        "harness/test_many_blocks.py 3d_tiles 3d_patches",
+        *_FAMILY,
+    ),
+    "cuda/pool/tiles.py": (
         _LAYOUTS,
         "cuda/pool/test_problem.py",
         *_POOL_PLANS,
@@ -545,17 +546,17 @@ TESTS: dict[str, tuple[str, ...]] = {
     # ---- CUDA: devices
     "cuda/build/cache.py": ("cuda/build/test_folders.py", "cuda/build/test_cache.py", "cuda/build/test_trust.py"),
     "cuda/build/trust.py": ("cuda/build/test_trust.py", "cuda/build/test_cache.py"),
-    "cuda/idle_axes.py": ("cuda/call/test_ranks.py",),
     "cuda/build/compile.py": (*_COMPILER, "cuda/call/test_errors.py", "cli/test_compile.py"),
     "cuda/build/nvrtc.py": (*_COMPILER, "cli/test_compile.py"),
     "cuda/build/sources.py": ("cuda/build/test_sources.py", *_COMPILER),
     "cuda/build/kernel_files.py": ("cuda/build/test_sources.py", "cuda/build/test_structs.py"),
     "cuda/build/variant.py": ("cuda/build/test_variant.py", "cuda/test_variants.py"),
-    "cuda/plan/*rates.py": ("benchmarks/test_learn.py",),
-    "cuda/plan/choice.py": ("cuda/plan/test_tune.py", "cuda/plan/test_tuned.py", *_PLANS),
+    "cuda/plan/measured_rates.py": ("benchmarks/test_learn.py",),
+    "cuda/plan/offers.py": ("cuda/plan/test_tune.py", "cuda/call/test_tuned.py", *_PLANS),
     "cuda/plan/floor.py": ("cuda/plan/test_limits.py", "cuda/plan/test_explain.py", "rules/test_precision.py"),
     "cuda/plan/limits.py": (
         _RULES,
+        "benchmarks/test_learn.py",
         "cuda/plan/test_limits.py",
         "cuda/conv/gemm/test_ffma.py",
         "cuda/plan/test_explain.py",
@@ -567,19 +568,20 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/plan/test_tune.py",
         "cuda/call/test_launch.py -axes_of_one",
         "cuda/conv/gemm/test_ffma.py",
-        "cuda/call/test_ranks.py parameters",
+        "cuda/call/test_ranks.py",
         "cuda/conv/wgmma/test_family.py lie_last",
     ),
     "cuda/plan/launch.py": (
+        "cuda/plan/test_borders.py",
         "cuda/plan/test_explain.py",
+        "cuda/test_complex.py",
         "cuda/plan/test_tune.py",
         "cuda/call/test_launch.py -axes_of_one",
         "cuda/conv/gemm/test_ffma.py",
         "cuda/call/test_ranks.py parameters",
         "cuda/conv/wgmma/test_family.py lie_last",
     ),
-    "cuda/plan/launching.py": (*_PLANS, "cuda/test_complex.py", "cuda/plan/test_borders.py"),
-    "cuda/plan/tuned.py": ("cuda/plan/test_tuned.py", "cuda/plan/test_tune.py"),
+    "cuda/call/tuned.py": ("cuda/call/test_tuned.py", "cuda/plan/test_tune.py"),
     "cuda/variants.py": ("cuda/test_variants.py", "cuda/conv/gemm/test_ffma.py", "cuda/build/test_sources.py"),
     "cuda/call/interchange.py": ("cuda/call/test_interchange.py",),
     "cuda/call/prepared.py": (

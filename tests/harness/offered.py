@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpuconv.cuda.plan import offers
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Refusal
 
 

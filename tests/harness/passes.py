@@ -13,7 +13,7 @@ import pytest
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.conv.wgmma import channels_last, pack_rows
+from gpuconv.cuda.conv.wgmma import channels_last
 from gpuconv.cuda.plan.launch import Launch
 from gpuconv.cuda.plan.limits import nearest
 from gpuconv.rules import geometry as geometries
@@ -67,9 +67,9 @@ def copy(x: Any, group: int, filled: int, precision: str, tickets: int = 0, **op
     w = np.zeros((group, x.shape[1] // group, *(1 for _ in x.shape[2:])), x.dtype)
     problem = problem_of("conv", x, w, precision, group=group)
     parts = 2 if precision == "3xtf32" else 1
-    launch = channels_last.launch(problem, filled, parts, tickets)
+    launch = channels_last.of_x(problem, filled, parts, tickets)
     result = np.empty((x.shape[0], prod(x.shape[2:]), group, parts, filled), x.dtype)
-    assert channels_last.bytes_of(problem, filled, parts) == result.nbytes
+    assert channels_last.x_bytes(problem, filled, parts) == result.nbytes
     return result, _with_tickets(launch, {"x": x}, "x_last", result, tickets, **options)
 
 
@@ -81,10 +81,10 @@ def pack(
     x = np.zeros((1, channels * group, *w.shape[2:]), w.dtype)
     problem = problem_of(operator, x, w, precision, group=group)
     parts = 2 if precision == "3xtf32" else 1
-    launch = pack_rows.launch(problem, filled, parts, tickets)
+    launch = channels_last.of_weights(problem, filled, parts, tickets)
     assert launch.packs == (not tickets)
     result = np.empty((group, parts, filters, prod(w.shape[2:]), filled), w.dtype)
-    assert pack_rows.bytes_of(problem, filled, parts) == result.nbytes
+    assert channels_last.weight_bytes(problem, filled, parts) == result.nbytes
     return result, _with_tickets(launch, {"w": w}, "packed", result, tickets, **options)
 
 

@@ -36,7 +36,7 @@ AXES = [
 def check(wide: bool) -> None:
     """Raise AssertionError where a phase, its taps or its place among the others is wrong."""
     index = index_name(wide)
-    variant = ffma.variant("conv_transpose", "float32", wide, 4, ffma._TILES["float32"][1], True)
+    variant = ffma.variant("conv_transpose", "float32", wide, 4, gemm_base.TILES["float32"][1], True)
     text = sources.source(variant) + ENTRY.format(index=index)
     kernel = module(compile_ptx("ranks", "sm_80", source=text))["ranks"]
     for stride, dilation, k, pad in AXES:
@@ -56,7 +56,7 @@ def _run(kernel: Any, geometry: Any, wide: bool) -> Any:
     strides = map(contiguous_strides, (geometry.x_shape, geometry.w_shape))
     index = index_name(wide)
     problem = correlation.of_conv_transpose(geometry, "float32", *strides, None, contiguous_strides(geometry.y_shape))
-    operands = gemm_base.operands(problem, (1, 1), ffma.packed_weights(problem))
+    operands = gemm_base.operands(problem, (1, 1), gemm_base.packed_weights(problem))
     fields = params.pack(structs.layout(f"TransposedAxis<{index}>", "conv/phases.cuh"), operands["axes"][0])
     axis = Array(np.frombuffer(fields, np.uint8).copy(), "axis", writable=False)
     results = empty(2 * problem.phases[0], np.int64 if wide else np.int32, "results")

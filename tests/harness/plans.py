@@ -11,7 +11,8 @@ from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import layout as layouts
 

@@ -19,8 +19,9 @@ from benchmarks.small_shapes import Problem
 from gpuconv.cuda.build import kernel_files, sources
 from gpuconv.cuda.call import prepared
 from gpuconv.cuda.conv import families as conv_families
-from gpuconv.cuda.plan import choice, offers
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool.grad import families as pool_grad_families
@@ -101,7 +102,7 @@ def planned(problem: Problem, dtype: str, limits_of: str = "sm_90a") -> Planned:
         return candidates[0]
 
     offers_of, noted = offers.of, mock.patch.object(prepared, "Prepared", Noted)
-    with noted, mock.patch.object(offers, "of", of_each), choice.picking(first), emulated_cuda(limits_of=limits_of):
+    with noted, mock.patch.object(offers, "of", of_each), offers.picking(first), emulated_cuda(limits_of=limits_of):
         small_shapes.compute(problem, small_shapes.operands(problem, dtype))
     return found
 

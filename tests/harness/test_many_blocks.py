@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from gpuconv.cuda.conv.direct import bands
-from gpuconv.cuda.conv.direct import base as direct_base
-from gpuconv.cuda.conv.gemm import depth_to_space, depth_to_space_matrix, ffma, matrix, mma_tile
+from gpuconv.cuda.conv.direct import rows as rows_plan
+from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import interleaved as interleaved_plan
+from gpuconv.cuda.conv.gemm import matrix, mma, pointwise
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.rules import dtypes
 from tests.harness import many_blocks
@@ -93,19 +94,17 @@ def test_every_tile_of_every_dtype_is_there() -> None:
     forms = {
         f"{dtype} {tile}{'_uniform' if uniform else ''}"
         for dtype in dtypes.CONV_DTYPES
-        for tile in ffma._TILES[dtype]
+        for tile in gemm_base.TILES[dtype]
         for uniform in (False, True)
         if (tile.uniform if uniform else tile.rowwise)
     }
-    assert {one.kernel.split("d_")[-1] for one in DIRECT} == {str(form) for form in direct_base.FORMS}
+    assert {one.kernel.split("d_")[-1] for one in DIRECT} == {str(form) for form in rows_plan.FORMS}
     assert {one.kernel.split("d_")[-1] for one in BANDS} == {str(form) for form in bands.forms("float32")}
     assert {str(one.dtype) for one in BANDS} == set(dtypes.CONV_DTYPES)
     met = {f"{one.dtype} {one.kernel.split('d_')[-1].removesuffix('_wide')}" for one in GEMMS}
     assert forms <= met
     kernels = {one.kernel.replace("bfloat16", "float16") for one in TENSOR}
-    forms = {
-        f"{form.gather} {tile.block_m}" for tiles in mma_tile.TILES.values() for tile in tiles for form in tile.forms
-    }
+    forms = {f"{form.gather} {tile.block_m}" for tiles in mma.TILES.values() for tile in tiles for form in tile.forms}
     assert forms <= {f"{name.split('_')[-1]} {name.split('_')[-2].split('x')[0]}" for name in kernels}
     assert {one.kernel.split("_")[2] for one in POOLS} == set(dtypes.MAX_POOL_DTYPES)
 
@@ -121,19 +120,17 @@ def test_every_tile_of_wgmma_is_there() -> None:
 
 def test_every_product_of_matrices_is_there() -> None:
     kernels = {matrix.variant(*form).name for form in matrix.forms()}
-    met = {one.kernel for one in MATRIX}
-    assert met <= kernels
-    found, expected = ({name.replace("bfloat16", "float16") for name in names} for names in (met, kernels))
-    assert found == expected
-    kernels = {depth_to_space_matrix.variant(*form).name for form in depth_to_space_matrix.forms()}
-    met = {one.kernel for one in DISJOINT_TENSOR}
+    met = {one.kernel for one in (*MATRIX, *DISJOINT_TENSOR)}
     assert met <= kernels
     found, expected = ({name.replace("bfloat16", "float16") for name in names} for names in (met, kernels))
     assert found == expected
 
 
 def test_every_tile_that_writes_whole_rows_is_there_and_every_dtype() -> None:
-    interleaved, disjoint = list(interleaved_plan.forms()), list(depth_to_space.forms())
+    interleaved, disjoint = (
+        list(interleaved_plan.forms()),
+        [form[1:] for form in pointwise.forms() if form[0] == "conv_transpose"],
+    )
     tiles = {f"{tile}{'_uniform' if uniform else ''}" for _, tile, uniform in interleaved}
     assert tiles == {one.kernel.split("_3d_")[1] for one in INTERLEAVED}
     assert {str(tile) for _, tile in disjoint} == {one.kernel.split("_3d_")[1] for one in DISJOINT}

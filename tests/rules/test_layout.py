@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuconv
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.rules import cases
 from gpuconv.rules import layout as layouts
 from gpuconv.rules.cases import Case
@@ -55,7 +55,7 @@ def test_a_case_gives_the_same_with_channels_last(case: Case, dtype: str) -> Non
 @pytest.mark.emulator
 @every_case
 def test_kernels_give_the_same_with_channels_last(case: Case, dtype: str) -> None:
-    for turn in choice.every_candidate() if case.op == "max_pool" else (nullcontext(),):
+    for turn in offers.every_candidate() if case.op == "max_pool" else (nullcontext(),):
         with turn, emulated_cuda(limits_of=architecture(dtype, len(case.x_shape) - 2)):
             compare(case, dtype)
 

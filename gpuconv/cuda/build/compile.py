@@ -100,7 +100,7 @@ def architecture(capability: tuple[int, int]) -> str:
     packed, own = pack.in_use(), _names(capability)[-1]
     if packed is not None and own in packed.architectures:
         return own
-    known = [one for one in nvrtc.capabilities() if _OLDEST <= one <= capability]
+    known = [number for number in nvrtc.capabilities() if _OLDEST <= number <= capability]
     if not known:
         raise DeviceError(
             f"NVRTC {nvrtc.version()} does not compile for compute capability {text} any more; install an older one"
@@ -126,7 +126,7 @@ def checked(name: str) -> str:
     ArgumentError
         Where NVRTC does not know it, or gpuconv does not run on it.
     """
-    names = [name for one in nvrtc.capabilities() if one >= _OLDEST for name in _names(one)]
+    names = [name for number in nvrtc.capabilities() if number >= _OLDEST for name in _names(number)]
     if name not in names:
         raise ArgumentError(f"unknown architecture {name!r}; NVRTC {nvrtc.version()} compiles for {', '.join(names)}")
     return name
@@ -159,8 +159,8 @@ def cubin(variant: Variant, architecture: str) -> bytes:
 
 def _packed(variant: Variant, architecture: str) -> tuple[bytes, str, str] | None:
     packed = pack.in_use()
-    found = None if packed is None else packed.find(packed_key(variant, architecture))
-    return None if packed is None or found is None else (*found, packed.compiler)
+    kernel = None if packed is None else packed.find(packed_key(variant, architecture))
+    return None if packed is None or kernel is None else (*kernel, packed.compiler)
 
 
 def _built(variant: Variant, architecture: str) -> tuple[bytes, str, str]:
@@ -187,8 +187,8 @@ def _starved(variant: Variant, log: str) -> str | None:
     ignored = re.search(r"^.*setmaxnreg.*ignored.*$", log, re.MULTILINE)
     if ignored is not None:
         return ignored[0].strip()
-    found = read(log)
-    given = None if found is None else -(-found.registers // _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE
+    reported = read(log)
+    given = None if reported is None else -(-reported.registers // _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE
     if given is None or given >= variant.least_registers:
         return None
     return f"its threads begin with {given} registers, and need {variant.least_registers} to share"
@@ -208,10 +208,10 @@ def report(variant: Variant, architecture: str) -> Report:
     CompileError
         As `cubin`, and for PTX, which only the driver assembles.
     """
-    found = read(build(variant, architecture).log)
-    if found is None:
+    reported = read(build(variant, architecture).log)
+    if reported is None:
         raise CompileError(f"{variant.name} for {architecture}: the compiler does not report registers")
-    return found
+    return reported
 
 
 def read(log: str) -> Report | None:
@@ -296,7 +296,7 @@ def _store_somewhere(title: str, key: str, suffix: str, content: bytes, log: str
     try:
         return cache.store(cache.private.make(), title, key, suffix, content, log)
     except OSError as error:
-        failures = "; ".join(str(one) for one in (reason, error) if one is not None)
+        failures = "; ".join(str(failure) for failure in (reason, error) if failure is not None)
         raise CompileError(
             f"{title} cannot be stored ({failures}); set GPUCONV_CACHE_DIR to a folder with space"
         ) from error

@@ -18,9 +18,9 @@ def folder() -> Any:  # a Traversable, whose module is another in Python 3.10
     """Return the folder ``kernels_cu``: part of the installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parents[2]
     packaged, beside = (parent / "kernels_cu" for parent in (package, package.parent))
-    for each in (packaged, beside):
-        if each.is_dir():
-            return each
+    for place in (packaged, beside):
+        if place.is_dir():
+            return place
     zipped = resources.files("gpuconv") / "kernels_cu"
     if zipped.is_dir():
         return zipped
@@ -36,10 +36,10 @@ def text(root: Any, path: str) -> str:
         It cannot be read.
     """
     try:
-        found: str = root.joinpath(*path.split("/")).read_text(encoding="utf-8")
+        content: str = root.joinpath(*path.split("/")).read_text(encoding="utf-8")
     except OSError as error:
         raise CompileError(f"kernels_cu/{path} cannot be read: {error}") from error
-    return found
+    return content
 
 
 def headers(text: str) -> list[str]:

@@ -51,12 +51,12 @@ def headers() -> Path:
     """Return the folder that holds ``cuda_fp16.h``."""
     try:
         pathfinder: Any = importlib.import_module("cuda.pathfinder")
-        found = pathfinder.find_nvidia_header_directory("cudart")
+        folder = pathfinder.find_nvidia_header_directory("cudart")
     except Exception as error:
         raise CompileError(f"the search for the CUDA headers failed ({error}); {_INSTALL}") from error
-    if found is None or not Path(found, _HEADERS[0]).is_file():
+    if folder is None or not Path(folder, _HEADERS[0]).is_file():
         raise CompileError(f"CUDA kernels cannot be compiled, since {_HEADERS[0]} is not there; {_INSTALL}")
-    return Path(found)
+    return Path(folder)
 
 
 @cache
@@ -107,9 +107,9 @@ def build(name: str, source: str, architecture: str, options: Sequence[str]) -> 
 
 
 def _first_error(log: str, result: Any) -> str:
-    found = re.search(r"^.*\berror\b.*$", log, re.MULTILINE)
-    if found is not None:
-        return found[0].strip()
+    match = re.search(r"^.*\berror\b.*$", log, re.MULTILINE)
+    if match is not None:
+        return match[0].strip()
     return log.strip().partition("\n")[0] or f"NVRTC reports {getattr(result, 'name', result)}"
 
 

@@ -119,12 +119,12 @@ def in_use() -> Pack | None:
     named = path()
     if named is None:
         return None
-    found = examined(named)
-    if isinstance(found, Pack):
-        return found
+    packed = examined(named)
+    if isinstance(packed, Pack):
+        return packed
     if _is_first(_warned, named):
         warnings.warn(
-            f"the packed kernels {named} are not used, since {found}; {VARIABLE} should name a file that `gpuconv "
+            f"the packed kernels {named} are not used, since {packed}; {VARIABLE} should name a file that `gpuconv "
             "compile --pack` wrote, and that only its owner can write to (chmod go-w)",
             RuntimeWarning,
             stacklevel=3,
@@ -140,10 +140,10 @@ def _is_first(told: dict[Path, object], path: Path) -> bool:
 
 def examined(path: Path) -> Pack | str:
     """Return the packed kernels in a file, or why they cannot be used; looked at once in a process."""
-    found = _examined.get(path)
-    if found is None:
-        found = _examined.setdefault(path, _examine(path))
-    return found
+    result = _examined.get(path)
+    if result is None:
+        result = _examined.setdefault(path, _examine(path))
+    return result
 
 
 def _examine(path: Path) -> Pack | str:

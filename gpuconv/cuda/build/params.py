@@ -36,8 +36,8 @@ def division(divisor: int, wide: bool) -> tuple[int, ...]:
 def array_fields(name: str, strides: Sequence[int], extent: Sequence[int] | None = None) -> dict[str, Any]:
     """Return what such fields hold for one array."""
     batch, channel, *spatial = strides
-    found: dict[str, Any] = {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": spatial}
-    return found if extent is None else found | {f"{name}_extent": extent}
+    fields: dict[str, Any] = {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": spatial}
+    return fields if extent is None else fields | {f"{name}_extent": extent}
 
 
 def pack(layout: np.dtype[Any], fields: Mapping[str, Any]) -> bytes:
@@ -75,7 +75,7 @@ def _set(struct: np.ndarray[Any, Any], name: str, value: Any) -> None:
         struct[name] = value
     elif members[0] == _DIVISOR:
         wide = len(members) == 1
-        struct[name] = [division(each, wide) for each in value] if kind.shape else division(value, wide)
+        struct[name] = [division(divisor, wide) for divisor in value] if kind.shape else division(value, wide)
     elif kind.shape:
         for place, entry in enumerate(value):
             _fill(struct[name][place : place + 1].reshape(()), entry)

@@ -83,23 +83,23 @@ def constant(name: str, source: str) -> int:
     return _constant(kernel_files.folder(), source, name)
 
 
-def place(found: np.dtype[Any], name: str) -> str | None:
+def place(struct: np.dtype[Any], name: str) -> str | None:
     """Return the path to a member of that name, ``common.finish``, in a struct or those inside it; None without one."""
-    for member in found.names or ():
+    for member in struct.names or ():
         if member == name:
             return name
-        inside = place(found[member], name)
+        inside = place(struct[member], name)
         if inside is not None:
             return f"{member}.{inside}"
     return None
 
 
-def offset(found: np.dtype[Any], path: str) -> int:
+def offset(struct: np.dtype[Any], path: str) -> int:
     """Return where a member begins in a struct, in bytes; ``common.x`` is x of the struct ``common``."""
     total = 0
     for name in path.split("."):
-        assert found.fields is not None, f"{path}: {name} is in no struct"
-        found, at = found.fields[name][:2]
+        assert struct.fields is not None, f"{path}: {name} is in no struct"
+        struct, at = struct.fields[name][:2]
         total += at
     return total
 
@@ -119,25 +119,25 @@ def _type(root: Any, path: str, name: str) -> _Type:
         return _Type(MAP, _MAP_ALIGNMENT)
     bare, _, given = name.partition("<")
     arguments = _arguments(given.removesuffix(">"))
-    found = _declaration(root, path, bare, ", ".join(arguments))
-    return _type(root, path, found) if isinstance(found, str) else _struct(root, path, name, found, arguments)
+    declared = _declaration(root, path, bare, ", ".join(arguments))
+    return _type(root, path, declared) if isinstance(declared, str) else _struct(root, path, name, declared, arguments)
 
 
-def _struct(root: Any, path: str, name: str, found: _Declaration, arguments: tuple[str, ...]) -> _Type:
-    where = f"kernels_cu/{found.path}: struct {name}"
-    bound = _bound(where, found.parameters, arguments)
+def _struct(root: Any, path: str, name: str, declared: _Declaration, arguments: tuple[str, ...]) -> _Type:
+    where = f"kernels_cu/{declared.path}: struct {name}"
+    bound = _bound(where, declared.parameters, arguments)
     fields: dict[str, tuple[Any, int]] = {}
     end, alignment = 0, 1
-    if found.base is not None:
-        base = _type(root, path, _with_arguments(found.base, bound))
+    if declared.base is not None:
+        base = _type(root, path, _with_arguments(declared.base, bound))
         if base.derived or base.dtype.fields is None:  # members may then begin in the base's padding
-            raise CompileError(f"{where}: only a struct that has no base can be its base, not {found.base}")
+            raise CompileError(f"{where}: only a struct that has no base can be its base, not {declared.base}")
         fields = {member: (field[0], field[1]) for member, field in base.dtype.fields.items()}
         end, alignment = base.dtype.itemsize, base.alignment
-    for kind, declarator in _members(where, found.body):
+    for kind, declarator in _members(where, declared.body):
         member, *lengths = declarator.replace("]", "").split("[")
         inner = _type(root, path, _with_arguments(kind, bound))
-        shape = tuple(_length(root, found.path, bound.get(length, length)) for length in lengths)
+        shape = tuple(_length(root, declared.path, bound.get(length, length)) for length in lengths)
         begin = -(-end // inner.alignment) * inner.alignment
         fields[member] = np.dtype((inner.dtype, shape)) if shape else inner.dtype, begin
         end, alignment = begin + fields[member][0].itemsize, max(alignment, inner.alignment)
@@ -146,14 +146,14 @@ def _struct(root: Any, path: str, name: str, found: _Declaration, arguments: tup
     formats, offsets = zip(*fields.values(), strict=True)
     size = -(-end // alignment) * alignment
     described: Any = {"names": list(fields), "formats": formats, "offsets": offsets, "itemsize": size}
-    return _Type(np.dtype(described), alignment, found.base is not None)
+    return _Type(np.dtype(described), alignment, declared.base is not None)
 
 
 def _bound(where: str, parameters: str | None, arguments: tuple[str, ...]) -> Mapping[str, str]:
     """Return the template's arguments by the names of its parameters; a specialisation has none."""
     if parameters is None:
         return {}
-    names = [each.split()[-1] for each in parameters.split(",") if each]
+    names = [parameter.split()[-1] for parameter in parameters.split(",") if parameter]
     if len(names) != len(arguments):
         raise CompileError(f"{where} has {len(arguments)} arguments for the {len(names)} parameters of its template")
     return dict(zip(names, arguments, strict=True))
@@ -166,14 +166,14 @@ def _with_arguments(name: str, bound: Mapping[str, str]) -> str:
 
 def _arguments(given: str) -> tuple[str, ...]:
     """Return the arguments of ``ConvParams<int, 3>, 4``: two."""
-    found, depth = [""], 0
+    parts, depth = [""], 0
     for character in given:
         depth += (character == "<") - (character == ">")
         if character == "," and not depth:
-            found.append("")
+            parts.append("")
         else:
-            found[-1] += character
-    return tuple(argument.strip() for argument in found) if given else ()
+            parts[-1] += character
+    return tuple(argument.strip() for argument in parts) if given else ()
 
 
 def _members(where: str, body: str) -> Iterator[tuple[str, str]]:
@@ -181,12 +181,12 @@ def _members(where: str, body: str) -> Iterator[tuple[str, str]]:
     for statement in _statements(body):
         if _NO_MEMBER.match(statement):
             continue
-        found = _MEMBERS.fullmatch(statement.replace("const ", ""))
-        several = found is not None and found["type"].endswith("*") and "," in found["names"]
-        if found is None or several:
+        members = _MEMBERS.fullmatch(statement.replace("const ", ""))
+        several = members is not None and members["type"].endswith("*") and "," in members["names"]
+        if members is None or several:
             raise CompileError(f"{where}: its member '{statement}' cannot be read")
-        for declarator in found["names"].split(", "):
-            yield found["type"], declarator
+        for declarator in members["names"].split(", "):
+            yield members["type"], declarator
 
 
 def _statements(body: str) -> Iterator[str]:
@@ -214,12 +214,12 @@ def _declaration(root: Any, path: str, name: str, arguments: str) -> _Declaratio
     """Return a struct, its specialisation for these arguments before its template; of an alias, what it stands for."""
     for file in _visible(root, path):
         text = _text(root, file)
-        found = {match["given"]: match for match in _declared(root, file).get(name, ())} if name in text else {}
-        match = found.get(arguments, found.get(None))
+        matches = {match["given"]: match for match in _declared(root, file).get(name, ())} if name in text else {}
+        match = matches.get(arguments, matches.get(None))
         if match is not None:
             if match["alias"]:
                 return match["alias"]
-            if any(given and one["parameters"] for given, one in found.items()):
+            if any(given and other["parameters"] for given, other in matches.items()):
                 raise CompileError(f"kernels_cu/{file}: struct {name} has partial specialisations: it cannot be read")
             parameters = match["parameters"] or "" if match["given"] is None else None
             return _Declaration(file, parameters, match["base"], _body(text[match.end() :]))
@@ -229,10 +229,10 @@ def _declaration(root: Any, path: str, name: str, arguments: str) -> _Declaratio
 @cache
 def _declared(root: Any, path: str) -> Mapping[str, list[re.Match[str]]]:
     """Return the beginnings of a file's structs, and its aliases, by name."""
-    found: dict[str, list[re.Match[str]]] = {}
+    matches: dict[str, list[re.Match[str]]] = {}
     for match in _DECLARED.finditer(_text(root, path)):
-        found.setdefault(match["name"] or match["other"], []).append(match)
-    return found
+        matches.setdefault(match["name"] or match["other"], []).append(match)
+    return matches
 
 
 def _body(text: str) -> str:
@@ -250,7 +250,9 @@ def _constant(root: Any, path: str, name: str) -> int:
     for file in _visible(root, path):
         text = _text(root, file)
         declared = ", ".join(_CONSTANTS.findall(text)).split(", ") if name in text else []
-        values = {value for each, _, value in (one.partition(" = ") for one in declared) if each == name}
+        values = {
+            value for known, _, value in (declarator.partition(" = ") for declarator in declared) if known == name
+        }
         if len(values) == 1 and (value := values.pop()).isdigit():
             return int(value)
     raise CompileError(f"kernels_cu/{path} and its headers declare no constant {name} as a number, or several")

@@ -103,15 +103,15 @@ def _way(path: Path, links: int = _LINKS) -> Iterator[Path]:
             yield from _way(Path(os.path.realpath(place.parent), os.readlink(place)), links - 1)
 
 
-def _check(path: Path, found: os.stat_result, owners: set[int] | None) -> None:
-    if found.st_mode & _OTHERS_WRITE:
-        raise Untrusted(f"others than its owner can write to {path} (mode {stat.S_IMODE(found.st_mode):o})")
-    _check_owner(path, found, owners)
+def _check(path: Path, status: os.stat_result, owners: set[int] | None) -> None:
+    if status.st_mode & _OTHERS_WRITE:
+        raise Untrusted(f"others than its owner can write to {path} (mode {stat.S_IMODE(status.st_mode):o})")
+    _check_owner(path, status, owners)
 
 
-def _check_owner(path: Path, found: os.stat_result, owners: set[int] | None) -> None:
-    if owners is not None and found.st_uid not in owners:
-        raise Untrusted(f"{path} belongs to user {found.st_uid}, who is neither this one nor root")
+def _check_owner(path: Path, status: os.stat_result, owners: set[int] | None) -> None:
+    if owners is not None and status.st_uid not in owners:
+        raise Untrusted(f"{path} belongs to user {status.st_uid}, who is neither this one nor root")
 
 
 def _read(folder: Path, descriptor: int | None, owners: set[int] | None, name: str, limit: int) -> bytes:
@@ -126,10 +126,10 @@ def _read(folder: Path, descriptor: int | None, owners: set[int] | None, name: s
 
 
 def _content(path: Path, file: int, owners: set[int] | None, limit: int) -> bytes:
-    found = os.fstat(file)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
         raise OSError(f"{path} is not a file of at most {limit} bytes")
     if hasattr(os, "getuid"):
-        _check(path, found, owners)
+        _check(path, status, owners)
     with open(file, "rb", closefd=False) as content:
-        return content.read(found.st_size)
+        return content.read(status.st_size)

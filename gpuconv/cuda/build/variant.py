@@ -51,7 +51,7 @@ class Variant:
 
     @property
     def layout(self) -> np.dtype[Any]:
-        """Of the parameter's struct, as the source declares it."""
+        """Layout of the parameter's struct, as the source declares it."""
         return structs.layout(self.parameter, self.source)
 
 

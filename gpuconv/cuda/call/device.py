@@ -25,7 +25,8 @@ from gpuconv._turns import turn
 
 if TYPE_CHECKING:
     from gpuconv.cuda.build.variant import Variant
-    from gpuconv.cuda.plan.launch import Limits, TensorMap
+    from gpuconv.cuda.plan.launch import TensorMap
+    from gpuconv.cuda.plan.limits import Limits
 
 prepared: dict[Any, Any] = {}  # the calls that are ready to run on this runtime, by everything that tells them apart
 _limits: dict[int, Limits] = {}
@@ -86,25 +87,26 @@ def limits(device: int) -> Limits:
         It is older than the oldest that is supported.
     """
     from gpuconv.cuda.build import compile as compiler
-    from gpuconv.cuda.plan import rates
-    from gpuconv.cuda.plan.launch import Limits
+    from gpuconv.cuda.call import tuned
+    from gpuconv.cuda.plan.limits import Limits, rates_of
 
-    found = _limits.get(device)
-    if found is None:
+    known = _limits.get(device)
+    if known is None:
         described = _cupy().cuda.Device(device)
         attributes, capability = described.attributes, described.compute_capability  # "90"
         name = _cupy().cuda.runtime.getDeviceProperties(device)["name"].decode(errors="replace")
         architecture = compiler.architecture((int(capability[:-1]), int(capability[-1])))
-        found = _limits[device] = Limits(
+        known = _limits[device] = Limits(
             architecture=architecture,
             multiprocessors=attributes["MultiProcessorCount"],
             shared_bytes_per_block=attributes["MaxSharedMemoryPerBlockOptin"],
             shared_bytes_per_multiprocessor=attributes["MaxSharedMemoryPerMultiprocessor"],
             name=name,
-            rates=rates.of(name, architecture),
+            rates=rates_of(name, architecture),
             bandwidth=_bandwidth(attributes),
+            measured=partial(tuned.find, name),
         )
-    return found
+    return known
 
 
 def _bandwidth(attributes: Mapping[str, int]) -> float:

@@ -50,7 +50,7 @@ def _by_dlpack(array: Any) -> Any:
     try:
         return np.from_dlpack(array)
     except (BufferError, RuntimeError):  # the producer has no name for a dtype, or NumPy has none
-        found = bfloat16.from_dlpack(array)
-        if found is None:
+        imported = bfloat16.from_dlpack(array)
+        if imported is None:
             raise
-        return found
+        return imported

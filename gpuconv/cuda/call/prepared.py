@@ -151,7 +151,7 @@ class Prepared:
         return results
 
     def run_packed(self, weights: PackedWeights, inputs: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
-        """Do the same without packing weights that have been packed, or packing them for later calls as well.
+        """Run as :meth:`run`, without packing weights that have been packed, or packing them for later calls as well.
 
         Whoever packs waits until that is done: no other stream has to wait for it, nor a graph. A graph that is being
         captured packs for itself, since until it is launched nothing would be there for others.
@@ -267,9 +267,9 @@ class _Step:
         self._handle = runtime.load(launch.variant, device, launch.shared_bytes)
         self.pointers = [(offset // 8, roles.index(role)) for role, offset in launch.pointers]
         self.maps = [
-            (slice(word, word + _MAP_WORDS), roles.index(one.role), runtime.tensor_map(one))
-            for one in launch.maps
-            for word in (launch.offset(one.member) // 8,)
+            (slice(word, word + _MAP_WORDS), roles.index(described.role), runtime.tensor_map(described))
+            for described in launch.maps
+            for word in (launch.offset(described.member) // 8,)
         ]
 
     def slot(self) -> tuple[memoryview, Callable[[], None]]:
@@ -284,7 +284,7 @@ class _Step:
 def _order(plan: Plan) -> tuple[Any, ...]:
     """Return all that tells apart how plans pack weights; nothing where a plan does not."""
     packing = [launch for launch in plan.sharing or plan.launches if launch.packs]
-    return tuple((one.variant.name, one.grid, one.shared_bytes, one.parameters) for one in packing)
+    return tuple((launch.variant.name, launch.grid, launch.shared_bytes, launch.parameters) for launch in packing)
 
 
 def element_strides(operator: str, name: str, array: Any) -> tuple[int, ...]:
@@ -314,14 +314,14 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 def check_devices(operator: str, device: int, places: dict[str, int]) -> None:
     """Raise DeviceError unless every named array is on the current device."""
     if any(place != device for place in places.values()):
-        found = ", ".join(f"{name} on device {place}" for name, place in places.items())
+        listed = ", ".join(f"{name} on device {place}" for name, place in places.items())
         target = next(place for place in places.values() if place != device)
         advice = (
             f"call it inside `with cupy.cuda.Device({target}):`"
             if len(set(places.values())) == 1
             else "copy them to one device with gpuconv.to_device, called inside `with cupy.cuda.Device(n):`"
         )
-        raise DeviceError(f"{operator}: the current device is {device}, but there is {found}; {advice}")
+        raise DeviceError(f"{operator}: the current device is {device}, but there is {listed}; {advice}")
 
 
 def _alignment(operator: str, name: str, itemsize: int, what: str) -> str:

@@ -110,13 +110,13 @@ class Encoder:
         DeviceError
             The driver refused.
         """
-        found = self._kept.get(address)
-        if found is None:
-            found = self._encoded(address)
+        encoded = self._kept.get(address)
+        if encoded is None:
+            encoded = self._encoded(address)
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
-            self._kept[address] = found
-        return found
+            self._kept[address] = encoded
+        return encoded
 
     def _encoded(self, address: int) -> memoryview:
         room = ctypes.create_string_buffer(8 * WORDS + _ALIGNMENT)

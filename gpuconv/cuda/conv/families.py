@@ -8,21 +8,19 @@ from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
 from gpuconv.cuda.conv.gemm import (
-    depth_to_space,
-    depth_to_space_matrix,
     ffma,
     grouped,
     interleaved,
     matrix,
     mma,
     pointwise,
-    split,
     stem,
 )
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import family as wgmma
-from gpuconv.cuda.plan import choice
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Family
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 
@@ -31,7 +29,6 @@ FAMILIES: tuple[Family, ...] = (
     ffma,
     mma,
     wgmma,
-    split,
     rows,
     channels,
     few,
@@ -39,9 +36,7 @@ FAMILIES: tuple[Family, ...] = (
     pointwise,
     matrix,
     interleaved,
-    depth_to_space,
     transpose,
-    depth_to_space_matrix,
     grouped,
     stem,
 )
@@ -87,7 +82,7 @@ def plan(problem: Problem, limits: Limits) -> Plan:
     """Plan what both operators come down to."""
     if 0 in problem.y_shape:
         return Plan.of_nothing(problem.operator)
-    return choice.choose(problem, FAMILIES, limits)
+    return offers.choose(problem, FAMILIES, limits)
 
 
 def variants() -> Iterator[Variant]:

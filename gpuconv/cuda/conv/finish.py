@@ -1,6 +1,6 @@
 """Plans whose launches also add a residual and apply an activation, before they round (``conv/finish.cuh``).
 
-Which kernel is taken does not depend on it: a plan is made as ever, then what it launches is finished.
+This epilogue does not decide which kernel is taken: a plan is made without it, then its launches are finished.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def finished(plan: Plan, activation: Activation | None, dtype: str, shape: Ints,
     if steps is None or _same(shape, steps, strides["y"]):
         return _with(plan, fields, None if steps is None else "residual")
     copy = copy_pass.copy(plan.operator, dtype, shape, {"residual": steps, "copied": strides["y"]})
-    found = _with(plan, fields, "copied")
+    with_copy = _with(plan, fields, "copied")
     return replace(
-        found,
-        launches=_after_packing(found.launches, copy),
-        sharing=_after_packing(found.sharing, copy) if found.sharing else (),
-        spaces=(*found.spaces, _space(shape, strides["y"], dtypes.entry(dtype).itemsize)),
-        reasons=(*found.reasons, "the residual is copied first: its elements do not lie as those of the result"),
+        with_copy,
+        launches=_after_packing(with_copy.launches, copy),
+        sharing=_after_packing(with_copy.sharing, copy) if with_copy.sharing else (),
+        spaces=(*with_copy.spaces, _space(shape, strides["y"], dtypes.entry(dtype).itemsize)),
+        reasons=(*with_copy.reasons, "the residual is copied first: its elements do not lie as those of the result"),
     )
 
 
@@ -76,9 +76,9 @@ def _space(shape: Ints, strides: Ints, itemsize: int) -> Space:
     return Space("copied", "the residual as the result lies", itemsize * (before + after), itemsize * before)
 
 
-def _same(shape: Ints, one: Ints, other: Ints) -> bool:
-    """Tell whether two arrays of this shape have their elements in the same places."""
-    return all(a == b for extent, a, b in zip(shape, one, other, strict=True) if extent > 1)
+def _same(shape: Ints, residual: Ints, y: Ints) -> bool:
+    """Tell whether two arrays of this shape and these strides have their elements in the same places."""
+    return all(a == b for extent, a, b in zip(shape, residual, y, strict=True) if extent > 1)
 
 
 def _fields(activation: Activation | None, accumulator: str) -> Mapping[str, int]:
@@ -97,5 +97,5 @@ def _finished(launch: Launch, fields: Mapping[str, int], role: str | None) -> La
         return launch
     place = structs.place(launch.variant.layout, params.FINISH)
     assert place is not None, f"{launch.variant.name} has no field for what comes after its sums"
-    found = {} if role is None else {f"{place}.residual": role}
-    return replace(launch, fields={**launch.fields, place: fields}, roles={**launch.roles, **found})
+    residual = {} if role is None else {f"{place}.residual": role}
+    return replace(launch, fields={**launch.fields, place: fields}, roles={**launch.roles, **residual})

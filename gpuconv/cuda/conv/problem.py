@@ -6,10 +6,12 @@ Strides of arrays count elements.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from math import gcd, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.plan.numbers import RANK
@@ -19,6 +21,29 @@ from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 _SECTOR = 32  # bytes that cross the memory bus together
 _FARTHEST = 2**30  # coordinates and extents of kernels that find taps by tables are below
 Geometry = ConvGeometry | ConvTransposeGeometry
+
+
+# The fields that have a number for each axis, in the order of those of `Axis`, and how many numbers stand before these.
+_BEFORE = {"x_shape": 2, "y_shape": 2, "x_strides": 2, "y_strides": 2, "w_strides": 3}
+_FIELDS = ("taps", *_BEFORE, "columns", "column_strides", "dilations", "pads", "phases", "strides")
+_BY_AXIS = {name: _BEFORE.get(name, 0) for name in _FIELDS}
+
+
+class Axis(NamedTuple):
+    """One spatial axis of a problem: a number of each field of :class:`Problem` that has one per axis."""
+
+    taps: int = 1
+    x: int = 1
+    y: int = 1
+    x_stride: int = 0
+    y_stride: int = 0
+    w_stride: int = 0
+    columns: int = 1
+    column_stride: int = 1
+    dilation: int = 1
+    pad: int = 0
+    phases: int = 1
+    stride: int = 1
 
 
 @dataclass(frozen=True)
@@ -102,9 +127,7 @@ class Problem:
     @cached_property
     def most_taps(self) -> Ints:
         """Of each axis, those that the outputs of its fullest phase meet."""
-        strides = self.strides or (1,) * self.rank
-        axes = zip(self.taps, strides, self.dilations, strict=True)
-        return tuple(-(-k // (stride // gcd(stride, d))) for k, stride, d in axes)
+        return tuple(-(-axis.taps // (axis.stride // gcd(axis.stride, axis.dilation))) for axis in self.axes)
 
     @cached_property
     def most_rows(self) -> int:
@@ -120,6 +143,10 @@ class Problem:
         """Return the tiles along M and along N, of one group and phase."""
         return -(-self.filters // block_m), -(-self.pixels // block_n)
 
+    def blocks(self, block_m: int, block_n: int) -> int:
+        """Return the tiles of all groups and phases."""
+        return prod(self.tiles(block_m, block_n)) * prod(self.phases) * self.group
+
     @property
     def multiplications(self) -> int:
         """Of the whole call, with those that meet the padding. Each tap of ConvTranspose belongs to one phase."""
@@ -133,7 +160,7 @@ class Problem:
 
     @cached_property
     def bytes_by_phase(self) -> int:
-        """The same where each phase is written alone: every stride-th element of a row, in whole sectors.
+        """Of all arrays, where each phase is written alone: every stride-th element of a row, in whole sectors.
 
         Where channels are neighbours instead, a row's elements share no sectors.
         """
@@ -150,17 +177,17 @@ class Problem:
     @cached_property
     def y_column_strides(self) -> Ints:
         """Strides of y from one column to the next: ConvTranspose's columns lie a stride apart."""
-        steps = self.strides or (1,) * self.rank
-        return tuple(step * stride for step, stride in zip(steps, self.y_strides[2:], strict=True))
+        return tuple(axis.stride * axis.y_stride for axis in self.axes)
 
     @cached_property
     def coordinates(self) -> Ints:
         """A bound of the input coordinates on each axis, also of those outside of x, and of their parts."""
+        reaches = [(axis.taps - 1) * axis.dilation for axis in self.axes]
         if self.phases:
-            axes = zip(self.columns, self.strides, self.pads, self.taps, self.dilations, strict=True)
-            return tuple(q + s + pad + 2 * (k - 1) * d for q, s, pad, k, d in axes)
-        axes = zip(self.columns, self.column_strides, self.pads, self.taps, self.dilations, strict=True)
-        parts = (((q - 1) * s, pad, (k - 1) * d) for q, s, pad, k, d in axes)
+            axes = zip(self.axes, reaches, strict=True)
+            return tuple(axis.columns + axis.stride + axis.pad + 2 * reach for axis, reach in axes)
+        lasts = ((axis.columns - 1) * axis.column_stride for axis in self.axes)
+        parts = zip(lasts, self.pads, reaches, strict=True)
         return tuple(max(last, pad, reach, last - pad + reach) for last, pad, reach in parts)
 
     @cached_property
@@ -193,10 +220,51 @@ class Problem:
         """Tell whether kernels that find taps by tables have too few bits: 30 for coordinates, 32 for all else."""
         return max((*self.coordinates, *self.x_shape[2:])) >= _FARTHEST or self.wide()
 
+    # ------------------------------------------------------------ views
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        """The spatial axes; those of Conv have one phase and stride."""
+        ones = (1,) * self.rank
+        return tuple(map(Axis, *(getattr(self, name)[before:] or ones for name, before in _BY_AXIS.items())))
+
+    def with_axes(self, axes: Iterable[Axis]) -> Problem:
+        """Return the problem with these spatial axes in place of its own."""
+        fields = ((name, getattr(self, name), before) for name, before in _BY_AXIS.items())
+        columns = zip(fields, zip(*axes, strict=True), strict=True)
+        changes: dict[str, Any] = {name: own and (*own[:before], *column) for (name, own, before), column in columns}
+        return replace(self, **changes)
+
+    def in_axes(self, rank: int) -> Problem:
+        """Return the problem with at least so many spatial axes, those added outside being of one element.
+
+        Where x has one element along an axis it has no stride there: taps in the padding then lie where others do, and
+        are as well aligned.
+        """
+        own = (axis if axis.x > 1 else axis._replace(x_stride=0) for axis in self.axes)
+        return self.with_axes((*(Axis(),) * (rank - self.rank), *own))
+
     @cached_property
     def lifted(self) -> Problem:
         """The problem with three spatial axes at least."""
-        return in_axes(self, RANK)
+        return self.in_axes(RANK)
+
+    @cached_property
+    def pointwise(self) -> bool:
+        """Whether every pixel of x makes the column in its place, by one tap."""
+        moves = any(self.pads) or set(self.column_strides) != {1}
+        return prod(self.taps) == 1 and self.columns == self.x_shape[2:] and not moves
+
+    @cached_property
+    def flat(self) -> Problem | None:
+        """A pointwise Conv with all pixels of an image along one axis, or None if x or y has them in no such order."""
+        if self.operator != "conv" or not self.pointwise:
+            return None
+        x_step, y_step = (merged_stride(self.columns, strides[2:]) for strides in (self.x_strides, self.y_strides))
+        if x_step is None or y_step is None:
+            return None
+        pixels = prod(self.columns)
+        return self.with_axes([Axis(x=pixels, y=pixels, x_stride=x_step, y_stride=y_step, columns=pixels)])
 
 
 def of_conv(
@@ -256,40 +324,16 @@ def as_conv(problem: Problem) -> Problem | None:
         return problem
     if any(stride != 1 for stride in problem.strides):
         return None
-    axes = zip(problem.taps, problem.dilations, problem.pads, strict=True)
-    pads = tuple((k - 1) * d - pad for k, d, pad in axes)
+    pads = tuple((axis.taps - 1) * axis.dilation - axis.pad for axis in problem.axes)
     return replace(problem, operator="conv", pads=pads, phases=(), strides=())
 
 
-def in_three_axes(problem: Problem) -> Problem:
-    """Return a problem of up to three spatial axes with three of them, as :func:`in_axes` makes them."""
-    return problem.lifted
-
-
-def in_axes(problem: Problem, rank: int) -> Problem:
-    """Return a problem with at least so many spatial axes, those added outside being of one element.
-
-    Where x has one element along an axis it has no stride there: taps in the padding then lie where others do, and are
-    as well aligned.
-    """
-    more = max(0, rank - problem.rank)
-    ones, zeros = (1,) * more, (0,) * more
-    steps = (stride if n > 1 else 0 for n, stride in zip(problem.x_shape[2:], problem.x_strides[2:], strict=True))
-    return replace(
-        problem,
-        taps=ones + problem.taps,
-        x_shape=(*problem.x_shape[:2], *ones, *problem.x_shape[2:]),
-        y_shape=(*problem.y_shape[:2], *ones, *problem.y_shape[2:]),
-        x_strides=(*problem.x_strides[:2], *zeros, *steps),
-        y_strides=(*problem.y_strides[:2], *zeros, *problem.y_strides[2:]),
-        w_strides=(*problem.w_strides[:3], *zeros, *problem.w_strides[3:]),
-        columns=ones + problem.columns,
-        column_strides=ones + problem.column_strides,
-        dilations=ones + problem.dilations,
-        pads=zeros + problem.pads,
-        phases=problem.phases and ones + problem.phases,
-        strides=problem.strides and ones + problem.strides,
-    )
+def merged_stride(extents: Sequence[int], strides: Sequence[int]) -> int | None:
+    """Return the stride of the one axis that these axes are together, or None where their elements leave gaps."""
+    axes = [(extent, stride) for extent, stride in zip(extents, strides, strict=True) if extent != 1]
+    if any(outer != extent * stride for (_, outer), (extent, stride) in pairwise(axes)):
+        return None
+    return axes[-1][1] if axes else 1
 
 
 def _shared(

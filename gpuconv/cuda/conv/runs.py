@@ -1,7 +1,7 @@
-"""Conv whose taps along W lie side by side in x, as one of more taps that each have a run of neighbours for channels.
+"""Conv whose taps along W are contiguous in x, as one of more taps that each have a run of elements for channels.
 
 The kernel of a patch embedding is as wide as its stride: from column to column it moves by whole runs, so that no
-column needs elements from the middle of another one's run. In pieces of as many elements as are copied at once,
+column needs elements from the middle of another column's run. In pieces of as many elements as are copied at once,
 coordinates along W count pieces, and the elements of a piece are the channels.
 """
 
@@ -31,8 +31,8 @@ class Runs:
 def along_w(problem: Problem, piece: int) -> Runs | None:
     """Return a Conv of three spatial axes in pieces of so many elements, or None where it has no such runs.
 
-    Elements along W are neighbours, and channels, if there are several, take the place of an outermost axis of one
-    element; or channels are neighbours, and elements along W follow them.
+    Elements along W are contiguous, and channels, if there are several, take the place of an outermost axis of one
+    element; or channels are contiguous, and elements along W follow them.
     """
     if problem.operator != "conv" or problem.group != 1 or problem.channels == 0:
         return None

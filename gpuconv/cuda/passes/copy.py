@@ -7,7 +7,7 @@ from math import prod
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan import launching, strided
+from gpuconv.cuda.plan import strided
 from gpuconv.cuda.plan.launch import Launch
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
@@ -30,8 +30,8 @@ def copy(operator: str, dtype: str, shape: Ints, strides: dict[str, Ints]) -> La
         "target_stride": strided.filled(target_stride, rank, 0),
         "extent": strided.filled(extents, rank, 1),
     }
-    chosen = variant(dtypes.entry(dtype).itemsize, wide, rank)
-    return launching.of_threads(operator, chosen, prod(shape), fields, {"source": source, "target": target})
+    kernel = variant(dtypes.entry(dtype).itemsize, wide, rank)
+    return Launch.of_threads(operator, kernel, prod(shape), fields, {"source": source, "target": target})
 
 
 # ---------------------------------------------------------------- variants

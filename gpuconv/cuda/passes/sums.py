@@ -8,8 +8,8 @@ from itertools import product
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan import launching
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.strided import axes, collapsed, filled, needs_wide
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
@@ -50,14 +50,14 @@ def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, p
     elements = prod(shape)
     wide = needs_wide(operator, extents, steps, [parts * elements * products])
     rank = axes(len(extents), wide, _ADD_UP_AXES)
-    chosen = add_up_variant(dtype, wide, rank, products)
+    kernel = add_up_variant(dtype, wide, rank, products)
     fields = {
         "parts": parts,
         "elements": elements,
         "extent": filled(extents, rank, 1),
         "y_stride": filled(steps, rank, 0),
     }
-    return launching.of_threads(operator, chosen, elements, fields, {"sums": "workspace", "y": "y"})
+    return Launch.of_threads(operator, kernel, elements, fields, {"sums": "workspace", "y": "y"})
 
 
 def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides: Ints, limits: Limits) -> Plan:
@@ -81,18 +81,18 @@ def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides:
     tiles = -(-channels // _LANES) if last else channels
     least = 8 * _THREADS // (_LANES if last else 1)  # elements of a part
     parts = max(1, min(-(-elements // least), -(-limits.multiprocessors * _BLOCKS_PER_SM // tiles)))
-    each = -(-elements // parts)
-    chosen = channel_sums_variant(dtype, wide, rank, last)
+    of_part = -(-elements // parts)
+    kernel = channel_sums_variant(dtype, wide, rank, last)
     fields = {
         "channels": channels,
         "elements": elements,
-        "each": each,
+        "each": of_part,
         "x_channel": x_strides[1],
         "x_stride": filled(steps, rank, 0),
         "extent": filled(extents, rank, 1),
         "tiles": tiles,
     }
-    launch = launching.of_blocks(operator, chosen, tiles * parts, fields, {"x": "x", "sums": "workspace"})
+    launch = Launch.of_blocks(operator, kernel, tiles * parts, fields, {"x": "x", "sums": "workspace"})
     reason = f"{elements} elements of each of {channels} channels, in {parts} parts"
     return plan(operator, launch, parts, geometry.y_shape, y_strides, dtype, reason)
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from gpuconv._errors import ArgumentError
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan.rates import ASSUMED, Rates
 from gpuconv.rules.geometry import Ints
+
+MOST_BLOCKS = 2**31 - 1  # of one launch, along x
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,34 @@ class Launch:
     fields: Mapping[str, Any] = field(repr=False, hash=False)
     roles: Mapping[str, str] = field(repr=False, hash=False)
     maps: tuple[TensorMap, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of_blocks(
+        cls,
+        operator: str,
+        variant: Variant,
+        blocks: int,
+        fields: Mapping[str, Any],
+        roles: Mapping[str, str],
+        shared_bytes: int = 0,
+    ) -> Launch:
+        """Return the launch of so many blocks along x.
+
+        Raises
+        ------
+        ArgumentError
+            There are more blocks than one launch can have.
+        """
+        if blocks > MOST_BLOCKS:
+            raise ArgumentError(f"{operator}: {blocks} blocks are more than the {MOST_BLOCKS} of one CUDA launch")
+        return cls(variant, (blocks, 1, 1), shared_bytes, fields, roles)
+
+    @classmethod
+    def of_threads(
+        cls, operator: str, variant: Variant, threads: int, fields: Mapping[str, Any], roles: Mapping[str, str]
+    ) -> Launch:
+        """Return the launch of so many threads along x, in whole blocks; as :meth:`of_blocks`."""
+        return cls.of_blocks(operator, variant, -(-threads // variant.threads), fields, roles)
 
     @property
     def packs(self) -> bool:
@@ -183,33 +213,3 @@ class Plan:
 
     def __repr__(self) -> str:
         return f"<Plan of {self.operator}: {', '.join(launch.variant.name for launch in self.launches) or 'no launch'}>"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a plan must know of a device.
-
-    Attributes
-    ----------
-    architecture : str
-        As NVRTC names it: ``sm_80``, ``sm_90a``.
-    multiprocessors : int
-    shared_bytes_per_block : int
-        Dynamic shared memory that a block can ask for.
-    shared_bytes_per_multiprocessor : int
-    name : str
-        Of the device, as the driver says; empty where none is asked.
-    rates : Rates
-        By which times are modelled.
-    bandwidth : float
-        Of the memory, in bytes per second; 0 where it is not known: then that of the architecture's well-known device,
-        by the multiprocessors.
-    """
-
-    architecture: str
-    multiprocessors: int
-    shared_bytes_per_block: int
-    shared_bytes_per_multiprocessor: int
-    name: str = ""
-    rates: Rates = ASSUMED
-    bandwidth: float = 0.0

@@ -1,15 +1,15 @@
-"""One well-known device per architecture, by its datasheet: what plans and floors assume where no device is asked."""
+"""What plans must know of a device; and one well-known device per architecture, for where no device is asked."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpuconv._errors import ArgumentError, shown, text_of
-from gpuconv.cuda.plan import rates
-from gpuconv.cuda.plan.launch import Limits
+from gpuconv.cuda.plan import measured_rates
 from gpuconv.rules import dtypes
 
 RESERVED_BYTES = 1024  # of a multiprocessor's shared memory that go with each block
@@ -20,6 +20,84 @@ def blocks_by_registers(registers: int, accumulator: str, threads: int) -> int:
     """Return how many blocks leave each thread so many registers, and half as many again where sums are not float32."""
     registers = registers * (2 if accumulator == "float32" else 3) // 2
     return _REGISTERS // (registers * threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What kernels come to of a device's rates: the few numbers of the model that measurements tell.
+
+    All but ``wgmma`` are assumed where nothing was measured.
+
+    Attributes
+    ----------
+    launch : float
+        Seconds that each launch after the first adds.
+    beginning : float
+        Seconds from a block's start until its first product.
+    adding : float
+        Seconds from a block's last sum until another one reads it.
+    cached : float
+        Bytes of the L2 cache that a multiprocessor has per clock: 7.8 TB/s for all of an H200.
+    tensor : float
+        Share of the tensor cores' rate that mma.sync comes to.
+    beside_wgmma : float
+        That share where wgmma alone reaches the rate: 62 % of its own (arXiv:2402.13499).
+    wgmma : float
+        Share of it that wgmma comes to: that of matrix products of 790 TFLOP/s, as measured on an H200.
+    bandwidth : float
+        Share of the memory's bandwidth that a kernel without arithmetic comes to.
+    """
+
+    launch: float = 2e-6
+    beginning: float = 0.5e-6
+    adding: float = 1.5e-6
+    cached: float = 30.0
+    tensor: float = 0.6
+    beside_wgmma: float = 0.46
+    wgmma: float = 0.74
+    bandwidth: float = 0.85
+
+
+ASSUMED = Rates()
+
+
+def rates_of(name: str, architecture: str) -> Rates:
+    """Return the rates measured on devices of a name, else those of its architecture, else those that are assumed."""
+    measured = measured_rates.MEASURED.get(name) or measured_rates.MEASURED.get(architecture)
+    return Rates(**measured) if measured else ASSUMED
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan must know of a device.
+
+    Attributes
+    ----------
+    architecture : str
+        As NVRTC names it: ``sm_80``, ``sm_90a``.
+    multiprocessors : int
+    shared_bytes_per_block : int
+        Dynamic shared memory that a block can ask for.
+    shared_bytes_per_multiprocessor : int
+    name : str
+        Of the device, as the driver says; empty where none is asked.
+    rates : Rates
+        By which times are predicted.
+    bandwidth : float
+        Of the memory, in bytes per second; 0 where it is not known: then that of the architecture's well-known device,
+        by the multiprocessors.
+    measured : callable or None
+        Returns the name of the kernel that was measured to be the quickest for a problem on this device, if one was.
+    """
+
+    architecture: str
+    multiprocessors: int
+    shared_bytes_per_block: int
+    shared_bytes_per_multiprocessor: int
+    name: str = ""
+    rates: Rates = ASSUMED
+    bandwidth: float = 0.0
+    measured: Callable[[Any], str | None] | None = field(default=None, compare=False, repr=False)
 
 
 class Measured(NamedTuple):
@@ -86,9 +164,9 @@ class Representative:
 
 def _limits(architecture: str, multiprocessors: int, kilobytes: int) -> Limits:
     """Shared memory of a multiprocessor in KiB; a block gets all of it but one."""
-    return Limits(
-        architecture, multiprocessors, (kilobytes - 1) * 1024, kilobytes * 1024, rates=rates.of("", architecture)
-    )
+    shared_bytes = kilobytes * 1024
+    rates = rates_of("", architecture)
+    return Limits(architecture, multiprocessors, shared_bytes - 1024, shared_bytes, rates=rates)
 
 
 _TABLE = {
@@ -118,8 +196,8 @@ def representative(architecture: str) -> Representative:
         For an architecture that has none; the message lists those that have.
     """
     match = re.fullmatch(r"(?:sm_)?(\d{1,4})[af]?", text_of(architecture))
-    found = _TABLE.get(int(match[1])) if match else None
-    if found is None:
+    device = _TABLE.get(int(match[1])) if match else None
+    if device is None:
         known = ", ".join(f"sm_{number}" for number in _TABLE)
         raise ArgumentError(f"explain: arch must be one of {known}, not {shown(architecture)}")
-    return found
+    return device

@@ -1,13 +1,12 @@
-"""Modelled times of kernels, for choosing among them: arithmetic of the busiest multiprocessor, or memory.
+"""Predicted times of kernels, for choosing among them: arithmetic of the busiest multiprocessor, or memory.
 
 Peaks are those of the well-known device of the architecture (limits.py), the shares of them that kernels come to those
-of the device (rates.py). A model orders candidates, no more.
+of the device (limits.Rates). A model orders candidates, no more.
 """
 
 from __future__ import annotations
 
-from gpuconv.cuda.plan.launch import Limits
-from gpuconv.cuda.plan.limits import nearest
+from gpuconv.cuda.plan.limits import Limits, nearest
 
 _EXPOSED = 0.2  # share of the shorter one that does not hide behind the longer one; assumed
 _ISSUED = 128  # instructions, counted by thread, that a multiprocessor issues in one clock

@@ -1,13 +1,16 @@
-"""What families of kernels answer to a problem: how they would solve it, or why they do not."""
+"""What families of kernels offer for a problem, and which offer is taken: the quickest as measured, or as predicted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,7 @@ class Candidate:
     name : str
         Of the kernel that makes the result, and what the plan does with it besides: ``_split``, ``_direct``.
     seconds : float
-        What it takes, by the model.
+        What it is predicted to take.
     make : callable
         Returns its plan, with the reasons that concern it alone.
     """
@@ -67,3 +70,71 @@ def of(families: Iterable[Family], problem: Any, limits: Limits) -> tuple[list[C
             elif not offer.plain:
                 refusals.setdefault(offer.why, []).append(family.NAME)
     return candidates, [f"not by {', '.join(names)}: {why}" for why, names in refusals.items()]
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def quickest(candidates: Sequence[Candidate]) -> Candidate:
+    """Return the candidate with the least predicted time, of equal ones the first."""
+    return min(candidates, key=lambda candidate: candidate.seconds)
+
+
+Pick = Callable[[Sequence[Candidate]], Candidate]
+_pick: ContextVar[Pick | None] = ContextVar("_pick", default=None)
+
+
+@contextmanager
+def picking(pick: Pick) -> Iterator[None]:
+    """Let ``pick`` choose instead of measurements and predictions for what this thread plans meanwhile."""
+    token = _pick.set(pick)
+    try:
+        yield
+    finally:
+        _pick.reset(token)
+
+
+def every_candidate() -> Iterator[AbstractContextManager[None]]:
+    """Yield contexts in which the first, the second ... candidate is picked, until each of a problem's had its turn."""
+    number, most = 0, 1
+
+    def pick(candidates: Sequence[Candidate]) -> Candidate:
+        nonlocal most
+        most = max(most, len(candidates))
+        return candidates[number % len(candidates)]
+
+    while number < most:
+        yield picking(pick)
+        number += 1
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
+
+
+def choose(problem: Any, families: Iterable[Family], limits: Limits) -> Plan:
+    """Return the plan of the candidate that was measured to be the quickest, or else of the one predicted to be.
+
+    Of equally quick ones the first is taken. All are among the plan's reasons, and why other families have none.
+
+    Parameters
+    ----------
+    problem : dataclass
+        All that the candidates depend on.
+    families : iterable of Family
+        Of which at least one has a candidate.
+    limits : Limits
+    """
+    candidates, refusals = of(families, problem, limits)
+    pick = _pick.get()
+    measured = limits.measured(problem) if limits.measured is not None and pick is None else None
+    best = next((candidate for candidate in candidates if candidate.name == measured), None)
+    why = "chosen" if best is None else f"chosen, as measured on {limits.name}"
+    best = best or (pick or quickest)(candidates)
+    lines = (
+        f"{candidate.name}: predicted {candidate.seconds * 1e6:.1f} us"
+        + (f", {why}" if candidate is best else f" ({_times(candidate.seconds / best.seconds)})")
+        for candidate in candidates
+    )
+    plan = best.make()
+    return replace(plan, reasons=(*lines, *plan.reasons, *refusals), problem=problem, kernel=best.name)

@@ -16,7 +16,7 @@ def collapsed(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], 
 
 
 def collapsed_together(shape: Sequence[int], *arrays: Sequence[int]) -> tuple[list[int], list[list[int]]]:
-    """Do the same for several arrays of this shape; return the extents, and the strides of each."""
+    """Return the axes of several arrays of one shape, merged as :func:`collapsed` does, and each one's strides."""
     axes: list[tuple[int, Sequence[int]]] = []
     for extent, *strides in zip(shape, *arrays, strict=True):
         if extent == 1:
@@ -25,7 +25,7 @@ def collapsed_together(shape: Sequence[int], *arrays: Sequence[int]) -> tuple[li
             axes[-1] = axes[-1][0] * extent, strides
         else:
             axes.append((extent, strides))
-    return [extent for extent, _ in axes], [[strides[one] for _, strides in axes] for one in range(len(arrays))]
+    return [extent for extent, _ in axes], [[strides[array] for _, strides in axes] for array in range(len(arrays))]
 
 
 def filled(entries: Sequence[int], rank: int, entry: int) -> list[int]:
@@ -35,10 +35,10 @@ def filled(entries: Sequence[int], rank: int, entry: int) -> list[int]:
 
 def array_fields(arrays: Mapping[str, Ints], rank: int) -> dict[str, Any]:
     """Return the fields for arrays of these strides: batch, channel, and spatial axes as :func:`filled` has them."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, (batch, channel, *spatial) in arrays.items():
-        found |= params.array_fields(name, (batch, channel, *filled(spatial, rank, 0)))
-    return found
+        fields |= params.array_fields(name, (batch, channel, *filled(spatial, rank, 0)))
+    return fields
 
 
 def needs_wide(operator: str, extents: Sequence[int], steps: Sequence[int], counts: Sequence[int]) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan import choice
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Family
 from gpuconv.cuda.pool import channels, general, patches, tiles, vectors
-from gpuconv.cuda.pool.problem import OPERATOR, Problem
+from gpuconv.cuda.pool.problem import OPERATOR, PoolProblem
 from gpuconv.rules.geometry import Ints, MaxPoolGeometry
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
@@ -33,8 +34,8 @@ def for_max_pool(
     """
     if 0 in geometry.y_shape:
         return Plan.of_nothing(OPERATOR)
-    problem = Problem(geometry, dtype, x_strides, y_strides, indices_strides)
-    return choice.choose(problem, FAMILIES, limits)
+    problem = PoolProblem(geometry, dtype, x_strides, y_strides, indices_strides)
+    return offers.choose(problem, FAMILIES, limits)
 
 
 def variants() -> Iterator[Variant]:

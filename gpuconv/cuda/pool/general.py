@@ -12,13 +12,12 @@ from typing import Any
 
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan
-from gpuconv.cuda.plan.launching import MOST_BLOCKS
+from gpuconv.cuda.plan.launch import MOST_BLOCKS, Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer
-from gpuconv.cuda.plan.strided import array_fields, axes, filled
-from gpuconv.cuda.pool.problem import OPERATOR, Problem, roles, seconds, used, used_strides
+from gpuconv.cuda.plan.strided import axes
+from gpuconv.cuda.pool.problem import MISSING, OPERATOR, PoolProblem, seconds
 from gpuconv.rules import dtypes
-from gpuconv.rules.geometry import Ints
 
 NAME = "one output a thread"
 _THREADS = 256
@@ -28,7 +27,40 @@ _AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, an
 _INSTRUCTIONS = {False: (100, 13, 19), True: (100, 13, 37)}
 
 
-def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+# ---------------------------------------------------------------- what it sees
+
+
+def needs_wide(problem: PoolProblem) -> bool:
+    """Tell whether the kernel needs 64-bit indices; those for rows of neighbours compute with no larger numbers."""
+    return params.needs_wide(OPERATOR, [_largest(problem)])
+
+
+def _largest(problem: PoolProblem) -> int:
+    return max(_magnitudes(problem))
+
+
+def _magnitudes(problem: PoolProblem) -> Iterator[int]:
+    """Yield what must fit into an index.
+
+    Offsets count elements, not bytes: the kernel adds them to pointers, which is done in 64 bits. A broadcast array has
+    more elements than memory, and what counts there are their numbers within a plane (and ``plane``, always 64 bits).
+    """
+    geometry = problem.geometry
+    yield prod(geometry.y_shape)
+    for axis in problem.axes:
+        yield from axis.coordinates
+    yield params.span(geometry.x_shape, problem.x_strides)
+    yield params.span(geometry.y_shape, problem.y_strides)
+    yield from (abs(axis.step * axis.x) for axis in problem.axes)
+    if problem.indices_strides is not None:
+        yield params.span(geometry.y_shape, problem.indices_strides)
+        yield prod(geometry.x_shape[2:]) + _BATCH * max(axis.step * axis.place for axis in problem.axes)
+
+
+# ---------------------------------------------------------------- offers
+
+
+def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
     """Yield the one kernel.
 
     Raises
@@ -38,24 +70,58 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """
     wide = needs_wide(problem)
     ndim = axes(len(problem.axes), wide, _AHEAD)
-    kernel = variant(problem.dtype, wide, ndim, problem.indices_strides is not None)
-    each, row, batch = _INSTRUCTIONS[problem.indices_strides is not None]
+    kernel = variant(problem.dtype, wide, ndim, problem.named)
+    output, row, batch = _INSTRUCTIONS[problem.named]
     *rows, taps = problem.geometry.kernel_shape
-    instructions = prod(problem.geometry.y_shape) * (each + prod(rows) * (row + batch * -(-taps // _BATCH)))
+    instructions = prod(problem.geometry.y_shape) * (output + prod(rows) * (row + batch * -(-taps // _BATCH)))
     time = seconds(problem, instructions, limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, wide, ndim))
 
 
-def needs_wide(problem: Problem) -> bool:
-    """Tell whether the kernel needs 64-bit indices; those for rows of neighbours compute with no larger numbers."""
-    return params.needs_wide(OPERATOR, [_largest(problem)])
+# ---------------------------------------------------------------- launch
 
 
-def _largest(problem: Problem) -> int:
-    return max(_magnitudes(problem))
+def _plan(problem: PoolProblem, kernel: Variant, wide: bool, ndim: int) -> Plan:
+    outputs = prod(problem.geometry.y_shape)
+    blocks = -(-outputs // _THREADS)
+    across = min(blocks, MOST_BLOCKS)
+    launch = Launch(
+        variant=kernel,
+        grid=(across, -(-blocks // across), 1),
+        shared_bytes=0,
+        fields=_fields(problem, ndim),
+        roles={name: name for name in problem.arrays},
+    )
+    reason = (
+        f"{kernel.name}: {'channels last: ' * problem.channels_last}one output a thread, "
+        f"{outputs} outputs in {blocks} blocks of {_THREADS} threads; "
+        f"{64 if wide else 32}-bit indices, the largest number being {_largest(problem)}"
+    )
+    return Plan(OPERATOR, (launch,), (reason,))
 
 
-# ---------------------------------------------------------------- kernels
+def _fields(problem: PoolProblem, ndim: int) -> dict[str, Any]:
+    """Return the struct's numbers, for so many axes: those added in front have one element."""
+    image, channel, *own = problem.all_axes
+    axes = [MISSING] * (ndim - len(own)) + own
+    fields: dict[str, Any] = {
+        "plane": prod(axis.extent for axis in own),
+        "outputs": prod(problem.geometry.y_shape),
+        "x_extent": [axis.extent for axis in axes],
+        "stride": [axis.stride for axis in axes],
+        "pad": [axis.pad for axis in axes],
+        "reach": [axis.reach for axis in axes],
+        "place_stride": [axis.place for axis in axes],
+        "x_step": [axis.step * axis.x for axis in axes],
+        "place_step": [axis.step * axis.place for axis in axes],
+        "dilation": [axis.dilation for axis in axes],
+        "y_extent": [axis.windows for axis in axes],
+        "channels": channel.extent,
+        "channels_last": problem.channels_last,
+    }
+    for array in ("x", "y", "indices"):
+        fields |= params.array_fields(array, [getattr(axis, array) for axis in (image, channel, *axes)])
+    return fields
 
 
 _KERNEL = Kernel("pool/general.cu", "max_pool", "MaxPoolParams<{index}, {rank}>", _THREADS)
@@ -79,77 +145,3 @@ def variants() -> list[Variant]:
     widths = ((False, _AHEAD[0]), (False, _AHEAD[1]), (True, _AHEAD[1]))
     kinds = product(dtypes.MAX_POOL_DTYPES, widths, (False, True))
     return [variant(dtype, wide, ndim, indices) for dtype, (wide, ndim), indices in kinds]
-
-
-# ---------------------------------------------------------------- launches
-
-
-def _plan(problem: Problem, kernel: Variant, wide: bool, ndim: int) -> Plan:
-    outputs = prod(problem.geometry.y_shape)
-    blocks = -(-outputs // _THREADS)
-    across = min(blocks, MOST_BLOCKS)
-    launch = Launch(
-        variant=kernel,
-        grid=(across, -(-blocks // across), 1),
-        shared_bytes=0,
-        fields=_fields(problem, ndim),
-        roles=roles(problem),
-    )
-    reason = (
-        f"{kernel.name}: {'channels last: ' * problem.channels_last}one output a thread, "
-        f"{outputs} outputs in {blocks} blocks of {_THREADS} threads; "
-        f"{64 if wide else 32}-bit indices, the largest number being {_largest(problem)}"
-    )
-    return Plan(OPERATOR, (launch,), (reason,))
-
-
-def _fields(problem: Problem, ndim: int) -> dict[str, Any]:
-    """Return the struct's numbers, for so many axes: those added in front have one element."""
-    geometry, own = problem.geometry, problem.axes
-    x_steps, place_steps = _steps(problem)
-    return {
-        "plane": prod(geometry.x_shape[2:]),
-        "outputs": prod(geometry.y_shape),
-        "x_extent": filled([axis.extent for axis in own], ndim, 1),
-        "stride": filled([axis.stride for axis in own], ndim, 0),
-        "pad": filled([axis.pad for axis in own], ndim, 0),
-        "reach": filled([axis.reach for axis in own], ndim, 1),
-        **array_fields(dict(zip(("x", "y", "indices"), used_strides(problem), strict=True)), ndim),
-        "place_stride": filled(problem.place_strides, ndim, 0),
-        "x_step": filled(x_steps, ndim, 0),
-        "place_step": filled(place_steps, ndim, 0),
-        "dilation": filled([axis.dilation for axis in own], ndim, 1),
-        "y_extent": filled(geometry.y_shape[2:], ndim, 1),
-        "channels": geometry.y_shape[1],
-        "channels_last": problem.channels_last,
-    }
-
-
-def _steps(problem: Problem) -> tuple[Ints, Ints]:
-    """Return the steps from one tap to the next on each spatial axis: in x, and of the numbers of its elements."""
-    steps = [axis.step for axis in problem.axes]
-    x_strides = used(problem.geometry.x_shape, problem.x_strides)[2:]
-    x, places = (
-        tuple(step * stride for step, stride in zip(steps, strides, strict=True))
-        for strides in (x_strides, problem.place_strides)
-    )
-    return x, places
-
-
-def _magnitudes(problem: Problem) -> Iterator[int]:
-    """Yield what must fit into an index.
-
-    Offsets count elements, not bytes: the kernel adds them to pointers, which is done in 64 bits. A broadcast array has
-    more elements than memory, and what counts there are their numbers within a plane (and ``plane``, always 64 bits).
-    """
-    geometry = problem.geometry
-    x_steps, place_steps = _steps(problem)
-    yield prod(geometry.y_shape)
-    for axis in problem.axes:
-        yield from axis.coordinates
-    yield params.span(geometry.x_shape, problem.x_strides)
-    yield params.span(geometry.y_shape, problem.y_strides)
-    yield from (abs(step) for step in x_steps)
-    if problem.indices_strides is not None:
-        yield params.span(geometry.y_shape, problem.indices_strides)
-        yield prod(geometry.x_shape[2:]) + _BATCH * max(place_steps)

@@ -1,4 +1,4 @@
-"""What MaxPool comes down to: its axes, and which of them the kernels for rows of neighbours take."""
+"""What MaxPool comes down to: a tuple of axes, and the views of it that kernels with 32-bit indices take."""
 
 from __future__ import annotations
 
@@ -10,20 +10,27 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan import floor, launching, model
-from gpuconv.cuda.plan.launch import Limits, Plan
-from gpuconv.cuda.plan.launching import MOST_BLOCKS
+from gpuconv.cuda.plan import floor, model
+from gpuconv.cuda.plan.launch import MOST_BLOCKS, Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
+from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints, MaxPoolGeometry, tap_range
 
 OPERATOR = "max_pool"
+_ARRAYS = ("x", "y", "indices")
+
+
+# ---------------------------------------------------------------- axes
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One spatial axis: window ``q`` begins at ``q * stride - pad`` and covers ``reach`` elements.
+    """One axis: window ``q`` begins at ``q * stride - pad`` and covers ``reach`` elements, of dilated ones with gaps.
 
     Taps that lie outside of the input for every window are cut off, and what then has no effect (the stride of a single
-    window, the dilation of a single tap) is made small, so that it asks for no wider indices.
+    window, the dilation of a single tap) is made small, so that it asks for no wider indices. ``x``, ``y`` and
+    ``indices`` are the strides of these arrays, 0 where they are never stepped along; ``place`` is from one element's
+    number to the next one's.
     """
 
     extent: int
@@ -32,6 +39,15 @@ class Axis:
     pad: int
     reach: int
     dilation: int
+    x: int = 0
+    y: int = 0
+    indices: int = 0
+    place: int = 0
+
+    @property
+    def taps(self) -> int:
+        """Elements of a window."""
+        return (self.reach - 1) // self.dilation + 1
 
     @property
     def step(self) -> int:
@@ -45,6 +61,9 @@ class Axis:
         return last, abs(self.pad), last - self.pad + self.reach, self.reach, self.dilation
 
 
+MISSING = Axis(1, 1, 0, 0, 1, 1)  # in front of those of a problem with fewer axes than a kernel
+
+
 def axis_of(extent: int, windows: int, kernel: int, stride: int, dilation: int, begin: int) -> Axis:
     last = (windows - 1) * stride
     low, high = tap_range(kernel, extent + last, dilation, last - begin)
@@ -56,8 +75,13 @@ def axis_of(extent: int, windows: int, kernel: int, stride: int, dilation: int, 
     return Axis(extent, windows, stride if windows > 1 else 0, pad, (high - low - 1) * dilation + 1, dilation)
 
 
+def used(shape: Ints, strides: Ints) -> Ints:
+    """Strides without those of axes that are never stepped along, which may be anything."""
+    return tuple(0 if extent <= 1 else stride for extent, stride in zip(shape, strides, strict=True))
+
+
 @dataclass(frozen=True)
-class Problem:
+class PoolProblem:
     """What the families of kernels look at."""
 
     geometry: MaxPoolGeometry
@@ -67,153 +91,196 @@ class Problem:
     indices_strides: Ints | None
 
     @cached_property
-    def axes(self) -> list[Axis]:
-        g = self.geometry
-        columns = (g.x_shape[2:], g.y_shape[2:], g.kernel_shape, g.strides, g.dilations, g.pads_begin)
-        return [axis_of(*numbers) for numbers in zip(*columns, strict=True)]
+    def all_axes(self) -> tuple[Axis, ...]:
+        """Those of images and of channels, and the spatial ones."""
+        g, shape = self.geometry, self.geometry.x_shape
+        columns = (shape[2:], g.y_shape[2:], g.kernel_shape, g.strides, g.dilations, g.pads_begin)
+        axes = [Axis(extent, extent, 1, 0, 1, 1) for extent in shape[:2]]
+        axes += [axis_of(*numbers) for numbers in zip(*columns, strict=True)]
+        plane = prod(shape[2:])
+        strides = (
+            used(shape, self.x_strides),
+            used(g.y_shape, self.y_strides),
+            used(g.y_shape, self.indices_strides or (0,) * len(shape)),
+            (shape[1] * plane, plane, *self.place_strides),
+        )
+        return tuple(
+            replace(axis, x=x, y=y, indices=indices, place=place)
+            for axis, x, y, indices, place in zip(axes, *strides, strict=True)
+        )
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The spatial ones."""
+        return self.all_axes[2:]
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Names of those that there are."""
+        return _ARRAYS if self.named else _ARRAYS[:2]
+
+    @property
+    def named(self) -> bool:
+        """Whether Indices are asked for."""
+        return self.indices_strides is not None
+
+    @cached_property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return dtypes.entry(self.dtype).itemsize
 
     @cached_property
     def bytes(self) -> int:
         """The least that crosses the memory bus."""
-        return floor.work(self.geometry, self.dtype, indices=self.indices_strides is not None).bytes
+        return floor.work(self.geometry, self.dtype, indices=self.named).bytes
 
     @property
     def channels_last(self) -> bool:
         """Whether channels lie closer together than the elements of any spatial axis, in x and in y."""
-        shapes, arrays = (self.geometry.x_shape, self.geometry.y_shape), (self.x_strides, self.y_strides)
-        return self.geometry.x_shape[1] > 1 and all(
-            abs(strides[1]) < abs(stride)
-            for shape, strides in zip(shapes, arrays, strict=True)
-            for extent, stride in zip(shape[2:], strides[2:], strict=True)
-            if extent > 1
-        )
+        _, channel, *spatial = self.all_axes
+        steps = [(channel.x, axis.x) for axis in spatial if axis.extent > 1]
+        steps += [(channel.y, axis.y) for axis in spatial if axis.windows > 1]
+        return channel.extent > 1 and all(abs(nearer) < abs(farther) for nearer, farther in steps)
 
     @property
     def place_strides(self) -> Ints:
         """Per spatial axis, from one element's number to the next one's; zeros where no numbers are asked for."""
         extents = self.geometry.x_shape[2:]
-        if self.indices_strides is None:
+        if not self.named:
             return (0,) * len(extents)
         if self.geometry.storage_order:
             return tuple(prod(extents[:axis]) for axis in range(len(extents)))
         return tuple(prod(extents[axis + 1 :]) for axis in range(len(extents)))
 
 
-def used(shape: Ints, strides: Ints) -> Ints:
-    """Strides without those of axes that are never stepped along, which may be anything."""
-    return tuple(0 if extent <= 1 else stride for extent, stride in zip(shape, strides, strict=True))
-
-
-def seconds(problem: Problem, instructions: float, limits: Limits) -> float:
+def seconds(problem: PoolProblem, instructions: float, limits: Limits) -> float:
     """Model the time of a kernel whose threads execute so many instructions in all."""
     return model.overlapped(model.instructions(instructions, limits), model.memory(problem.bytes, limits))
 
 
 def one_launch(
-    problem: Problem, kernel: Variant, blocks: int, shared: int, fields: Mapping[str, Any], reason: str
+    problem: PoolProblem, kernel: Variant, blocks: int, shared: int, fields: Mapping[str, Any], reason: str
 ) -> Plan:
     """Return the plan of a kernel with so many blocks and bytes of shared memory, and these fields in its struct."""
-    launch = launching.of_blocks(OPERATOR, kernel, blocks, fields, roles(problem), shared)
+    roles = {name: name for name in problem.arrays}
+    launch = Launch.of_blocks(OPERATOR, kernel, blocks, fields, roles, shared)
     return Plan(OPERATOR, (launch,), (f"{kernel.name}: {reason}",))
 
 
-def roles(problem: Problem) -> dict[str, str]:
-    """Return the array that each of a kernel's pointers leads to: those have the arrays' names."""
-    return {name: name for name in (("x", "y") if problem.indices_strides is None else ("x", "y", "indices"))}
-
-
-# ---------------------------------------------------------------- rows of neighbours
+# ---------------------------------------------------------------- views
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """A problem over rows of neighbours, as the faster kernels see it.
+class PoolView:
+    """A problem with three spatial axes, missing ones of one element, in which no window is empty."""
 
-    Axes are depth, height and width, missing ones of one element; strides those of batch, channel, depth and height,
-    the width's being 1. ``kernel`` is what windows cover, with the gaps of dilated ones. No window is empty.
-    """
-
-    x_extent: Ints
-    y_extent: Ints
-    kernel: Ints
-    stride: Ints
-    dilation: Ints
-    pad: Ints
-    x_strides: Ints
-    y_strides: Ints
-    indices_strides: Ints
-    images: int
-    channels: int
+    image: Axis
+    channel: Axis
+    depth: Axis
+    height: Axis
+    width: Axis
 
     @property
-    def taps(self) -> Ints:
-        """Elements of a window on each axis."""
-        return tuple((size - 1) // step + 1 for size, step in zip(self.kernel, self.dilation, strict=True))
+    def axes(self) -> tuple[Axis, Axis, Axis]:
+        """The spatial ones."""
+        return self.depth, self.height, self.width
 
     @property
     def planes(self) -> int:
         """Channels of all images."""
-        return self.images * self.channels
+        return self.image.extent * self.channel.extent
 
-    @property
-    def rows_are_neighbours(self) -> bool:
-        """Whether the rows of a slice lie one after another."""
-        return self.x_extent[1] == 1 or self.x_strides[3] == self.x_extent[2]
+    def strides(self, array: str) -> Ints:
+        """Return those of "x", "y" or "indices", or of the elements' numbers, "place"; the width's are the last."""
+        return tuple(getattr(axis, array) for axis in (self.image, self.channel, *self.axes))
 
-    @property
-    def planes_are_neighbours(self) -> bool:
-        """Whether the planes, of one slice each, lie one after another."""
-        size = self.x_extent[1] * self.x_extent[2]
-        return (
-            self.x_extent[0] == 1
-            and self.rows_are_neighbours
-            and (self.channels == 1 or self.x_strides[1] == size)
-            and (self.images == 1 or self.x_strides[0] == size * self.channels)
+    def contiguous(self, array: str, planes: int) -> bool:
+        """Whether the rows of a slice lie one after another in an array, and so many planes, of one slice each."""
+        depth, rows, columns = (axis.extent if array == "x" else axis.windows for axis in self.axes)
+        image, channel, _, row, _ = self.strides(array)
+        size = rows * columns
+        if rows > 1 and row != columns:
+            return False
+        return planes == 1 or (
+            depth == 1
+            and (self.channel.extent == 1 or channel == size)
+            and (self.image.extent == 1 or image == size * self.channel.extent)
         )
 
-    def folded(self) -> Rows:
+    def folded(self) -> PoolView:
         """Return planes of one row each as rows of one plane, where numbers allow it: the results are the same."""
-        arrays, height = (self.x_strides, self.y_strides, self.indices_strides), self.planes
-        if {*self.x_extent[:2], *self.y_extent[:2]} != {1} or height == 1 or height * self.x_extent[2] >= MOST_BLOCKS:
+        flat = {self.depth.extent, self.depth.windows, self.height.extent, self.height.windows} == {1}
+        if not flat or self.planes == 1 or self.planes * self.width.extent >= MOST_BLOCKS:
             return self
-        if self.images > 1 and any(one[0] != one[1] * self.channels for one in arrays):
-            height = self.channels
-        x, y, places = ((one[0], 0, 0, one[1] if self.channels > 1 else one[0]) for one in arrays)
-        (x_width, y_width), images = (self.x_extent[2], self.y_extent[2]), self.planes // height
-        extents: Any = {"x_extent": (1, height, x_width), "y_extent": (1, height, y_width)}
-        strides: Any = {"x_strides": x, "y_strides": y, "indices_strides": places}
-        return replace(self, **extents, **strides, images=images, channels=1)
+        rows, (image, channel) = self.planes, (self.image, self.channel)
+        if image.extent > 1 and any(getattr(image, a) != getattr(channel, a) * channel.extent for a in _ARRAYS):
+            rows = channel.extent
+        height = replace(channel if channel.extent > 1 else image, extent=rows, windows=rows)
+        return replace(self, image=replace(image, extent=self.planes // rows), channel=MISSING, height=height)
 
-    def fields(self) -> dict[str, Any]:
-        """Return what the structs of these kernels have in common, where they have it."""
-        found: dict[str, Any] = {"planes": self.planes}
-        for name in ("x_extent", "y_extent", "kernel", "stride", "pad"):
-            found[name] = list(getattr(self, name))
-        for name in ("x", "y", "indices"):
-            found |= params.array_fields(name, getattr(self, f"{name}_strides"))
-        return found
+    def fields(self, kernel: Variant) -> dict[str, Any]:
+        """Return what a kernel's struct has of these; those of rows of neighbours have no stride along the width."""
+        members: dict[str, Any] = {
+            "planes": self.planes,
+            "plane": prod(axis.extent for axis in self.axes),
+            "channels": self.channel.extent,
+            "x_extent": [axis.extent for axis in self.axes],
+            "y_extent": [axis.windows for axis in self.axes],
+            "kernel": [axis.taps for axis in self.axes],
+            "stride": [axis.stride for axis in self.axes],
+            "dilation": [axis.dilation for axis in self.axes],
+            "pad": [axis.pad for axis in self.axes],
+        }
+        struct = kernel.layout
+        for array in _ARRAYS:
+            image, channel, *spatial = self.strides(array)
+            spatial = spatial[: struct[f"{array}_stride"].shape[0]]
+            members |= params.array_fields(array, (image, channel, *spatial))
+        return {name: value for name, value in members.items() if name in (struct.names or ())}
 
 
-def rows_of(problem: Problem, *, dilated: bool = False) -> Rows | str:
+def view_of(problem: PoolProblem) -> PoolView:
+    """Return a problem of up to three spatial axes; the stride of a single window is 1."""
+    image, channel, *spatial = problem.all_axes
+    spatial = [replace(axis, stride=max(axis.stride, 1)) for axis in (*[MISSING] * (3 - len(spatial)), *spatial)]
+    return PoolView(image, channel, *spatial)
+
+
+def rows_of(problem: PoolProblem, *, dilated: bool = False) -> PoolView | str:
     """Return a problem as rows of neighbours, with dilated windows or without, or why it is none."""
-    geometry, why = problem.geometry, window_refusal(problem, dilated=dilated)
+    why = window_refusal(problem, dilated=dilated)
     if why is not None:
         return why
-    strides = used_strides(problem)
-    shapes = (geometry.x_shape, geometry.y_shape, geometry.y_shape)
-    for shape, one in list(zip(shapes, strides, strict=True))[: 2 if problem.indices_strides is None else 3]:
-        if shape[-1] > 1 and one[-1] != 1:
-            return "channels last: " * problem.channels_last + f"neighbours of a row lie {one[-1]} elements apart"
-    missing = 3 - len(problem.axes)
-    x, y, places = ((*one[:2], *[0] * missing, *one[2:-1]) for one in strides)
-    extents, windows, kernel, steps, pads = three_axes(problem)
-    dilations = (*[1] * missing, *(axis.dilation for axis in problem.axes))
-    return Rows(extents, windows, kernel, steps, dilations, pads, x, y, places, *geometry.x_shape[:2])
+    for array in problem.arrays:
+        width = problem.axes[-1]
+        step = getattr(width, array)
+        if (width.extent if array == "x" else width.windows) > 1 and step != 1:
+            return "channels last: " * problem.channels_last + f"neighbours of a row lie {step} elements apart"
+    return view_of(problem)
 
 
-def window_refusal(problem: Problem, *, dilated: bool = False) -> str | None:
+def pixels_of(problem: PoolProblem, *, dilated: bool = False) -> PoolView | str:
+    """Return a problem as pixels of whole vectors of channels, or why it is none."""
+    image, channel, *spatial = problem.all_axes
+    if any(getattr(channel, array) != 1 for array in problem.arrays):
+        return "channels are not neighbours"
+    why = window_refusal(problem, dilated=dilated)
+    if why is not None:
+        return why
+    count = channels_of_vector(problem)
+    if channel.extent % count or any(axis.x % count for axis in (image, *spatial)):
+        return f"channels last: pixels are not made of whole vectors of {count} channels"
+    return view_of(problem)
+
+
+def channels_of_vector(problem: PoolProblem) -> int:
+    """Return the channels of a vector: of 16 bytes or, with Indices, two."""
+    return 2 if problem.named else 16 // problem.itemsize
+
+
+def window_refusal(problem: PoolProblem, *, dilated: bool = False) -> str | None:
     """Return why no faster kernel makes these windows."""
-    geometry, axes = problem.geometry, problem.axes
+    axes = problem.axes
     if len(axes) > 3:
         return f"{len(axes)} spatial axes"
     if any(axis.reach == 0 or axis.pad >= axis.reach or _last(axis) >= axis.extent for axis in axes):
@@ -222,30 +289,11 @@ def window_refusal(problem: Problem, *, dilated: bool = False) -> str | None:
         return "dilated windows"
     if any(axis.pad < 0 for axis in axes):
         return "windows that begin inside the input"
-    if problem.indices_strides is not None and geometry.storage_order and sum(n > 1 for n in geometry.x_shape[2:]) > 1:
+    if problem.named and problem.geometry.storage_order and sum(axis.extent > 1 for axis in axes) > 1:
         return "column-major numbers"
     return None
-
-
-def used_strides(problem: Problem) -> tuple[Ints, Ints, Ints]:
-    """Return the strides of x, y and the Indices that count; zeros for Indices that are not asked for."""
-    x_shape, y_shape = problem.geometry.x_shape, problem.geometry.y_shape
-    places = problem.indices_strides or (0,) * len(y_shape)
-    return used(x_shape, problem.x_strides), used(y_shape, problem.y_strides), used(y_shape, places)
-
-
-def three_axes(problem: Problem) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Return extents, windows, sizes of windows, strides and pads of depth, height and width."""
-    columns = [(axis.extent, axis.windows, axis.reach, max(axis.stride, 1), axis.pad) for axis in problem.axes]
-    extents, windows, kernel, steps, pads = zip(*[(1, 1, 1, 1, 0)] * (3 - len(columns)), *columns, strict=True)
-    return extents, windows, kernel, steps, pads
 
 
 def _last(axis: Axis) -> int:
     """Where the last window begins."""
     return (axis.windows - 1) * axis.stride - axis.pad
-
-
-def whole_vectors(run: int, vector: int) -> int:
-    """Elements of the vectors that a run touches at most, wherever it begins."""
-    return -(-(run + vector - 1) // vector) * vector

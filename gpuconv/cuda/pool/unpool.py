@@ -8,8 +8,9 @@ from math import prod
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan import launching, strided
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.plan import strided
+from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.strided import array_fields, collapsed, filled
 from gpuconv.cuda.pool.problem import used
 from gpuconv.rules import dtypes
@@ -58,15 +59,15 @@ def for_max_unpool(
     }
     size = places * (8 if wide else 4)
     roles = {"x": "x", "indices": "indices", "y": "y", "claims": "workspace"}
-    chosen = _unpool_variant(dtypes.entry(dtype).itemsize, wide, rank)
+    kernel = _unpool_variant(dtypes.entry(dtype).itemsize, wide, rank)
     launches = (
         _clear("workspace", size // 4),
-        *([launching.of_threads(operator, _claim_variant(wide, rank), elements, fields, roles)] if elements else []),
-        launching.of_threads(operator, chosen, places, fields, roles),
+        *([Launch.of_threads(operator, _claim_variant(wide, rank), elements, fields, roles)] if elements else []),
+        Launch.of_threads(operator, kernel, places, fields, roles),
     )
     reason = "every element claims its place, then every place takes the last one that has claimed it"
     spaces = kept(Space("workspace", "claims of places", size))
-    return Plan(operator, launches, (reason,), spaces, kernel=chosen.name)
+    return Plan(operator, launches, (reason,), spaces, kernel=kernel.name)
 
 
 def for_check(limit: int, shape: Ints, strides: Ints, limits: Limits) -> Plan:
@@ -79,7 +80,7 @@ def for_check(limit: int, shape: Ints, strides: Ints, limits: Limits) -> Plan:
         return Plan(operator, (_clear("y", 2),), ("there is nothing to look at",))
     extents, steps = collapsed(shape, strides)
     rank = 1 if len(extents) <= 1 else max(_CHECKED_AXES, len(extents))
-    chosen = _check_variant(rank)
+    kernel = _check_variant(rank)
     fields = {
         "elements": prod(shape),
         "limit": limit,
@@ -87,14 +88,14 @@ def for_check(limit: int, shape: Ints, strides: Ints, limits: Limits) -> Plan:
         "stride": filled(steps, rank, 0),
     }
     blocks = min(-(-prod(shape) // _THREADS), _BLOCKS_PER_SM * limits.multiprocessors)
-    launch = Launch(chosen, (blocks, 1, 1), 0, fields, {"indices": "indices", "found": "y"})
+    launch = Launch(kernel, (blocks, 1, 1), 0, fields, {"indices": "indices", "found": "y"})
     return Plan(operator, (_clear("y", 2), launch), (f"from -1 to below {limit}",))
 
 
 def _clear(role: str, words: int) -> Launch:
-    chosen = _clear_variant()
+    kernel = _clear_variant()
     blocks = max(1, min(-(-words // (4 * _THREADS)), 2**16))
-    return Launch(chosen, (blocks, 1, 1), 0, {"count": words}, {"words": role})
+    return Launch(kernel, (blocks, 1, 1), 0, {"count": words}, {"words": role})
 
 
 # ---------------------------------------------------------------- variants

@@ -11,11 +11,11 @@ from itertools import product
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan.launch import Limits, Plan
-from gpuconv.cuda.plan.launching import MOST_BLOCKS
+from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.pool import general
-from gpuconv.cuda.pool.problem import Problem, Rows, one_launch, rows_of, seconds
+from gpuconv.cuda.pool.problem import PoolProblem, PoolView, one_launch, rows_of, seconds
 from gpuconv.rules import dtypes
 
 NAME = "vectors"
@@ -27,49 +27,98 @@ _INSTRUCTIONS = {False: (120, 35), True: (200, 85)}
 _OF_BYTES = 95
 
 
-def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield the kernel for the window, if there is one."""
-    rows = _accepted(problem)
-    if isinstance(rows, str):
-        yield Refusal(rows)
-        return
-    indices = problem.indices_strides is not None
-    kernel = variant(problem.dtype, indices, *_window(rows))
-    threads = _blocks(rows, _vector(problem, rows)) * _THREADS
-    each, vector = _INSTRUCTIONS[indices]
-    if dtypes.entry(problem.dtype).itemsize == 1 and not indices:
-        vector = _OF_BYTES
-    loads = (STRIPS[_window(rows)] * rows.stride[1] + rows.kernel[1] - rows.stride[1]) * rows.kernel[0]
-    time = seconds(problem, threads * (each + vector * loads), limits)
-    yield Candidate(kernel.name, time, lambda: _plan(problem, rows, kernel))
+# ---------------------------------------------------------------- what it sees
 
 
-def _accepted(problem: Problem) -> Rows | str:
+def _accepted(problem: PoolProblem) -> PoolView | str:
     rows = rows_of(problem)
     if isinstance(rows, str):
         return rows
-    (_, height, width), (_, stride, across), pad = rows.kernel, rows.stride, rows.pad[2]
-    if height != width or stride != across or (height, stride) not in STRIPS or pad > width - across:
-        return f"windows of {height} x {width}, {stride} x {across} apart, padded by {pad}"
+    height, width = rows.height, rows.width
+    square = (height.reach, height.stride) == _window(rows)
+    if not square or _window(rows) not in STRIPS or width.pad > width.reach - width.stride:
+        return (
+            f"windows of {height.reach} x {width.reach}, {height.stride} x {width.stride} apart, padded by {width.pad}"
+        )
     vector = _vector(problem, rows)
-    if rows.x_extent[2] % vector or any(one % vector for one in rows.x_strides):
+    if any(number % vector for number in (width.extent, *rows.strides("x")[:-1])):
         return f"rows are not made of whole vectors of {vector} elements"
     if general.needs_wide(problem) or _blocks(rows, vector) > MOST_BLOCKS:
         return "64-bit indices"
     return rows
 
 
-def _vector(problem: Problem, rows: Rows) -> int:
+# ---------------------------------------------------------------- tiles
+
+
+def _vector(problem: PoolProblem, rows: PoolView) -> int:
     """Elements of a vector: of 16 bytes or, with Indices, those of two outputs."""
-    most = 16 // dtypes.entry(problem.dtype).itemsize
-    return most if problem.indices_strides is None else min(2 * rows.stride[2], most)
+    most = 16 // problem.itemsize
+    return min(2 * rows.width.stride, most) if problem.named else most
 
 
-def _window(rows: Rows) -> tuple[int, int]:
-    return rows.kernel[2], rows.stride[2]
+def _window(rows: PoolView) -> tuple[int, int]:
+    return rows.width.reach, rows.width.stride
 
 
-# ---------------------------------------------------------------- kernels
+def _vectors(rows: PoolView, vector: int) -> int:
+    """Vectors of a row that an output is made from, or is numbered by."""
+    width = rows.width
+    end = (width.windows - 1) * width.stride - width.pad + width.reach
+    return -(-max(width.windows * width.stride, min(end, width.extent)) // vector)
+
+
+def _items(rows: PoolView, vector: int) -> int:
+    strips = -(-rows.height.windows // STRIPS[_window(rows)])
+    return rows.planes * rows.depth.windows * strips * _vectors(rows, vector)
+
+
+def _blocks(rows: PoolView, vector: int) -> int:
+    width = rows.width
+    helping = (width.pad > 0) + (width.reach - width.stride > width.pad)  # lanes of each warp
+    warps = -(-_items(rows, vector) // (_LANES - helping))
+    return -(-warps // (_THREADS // _LANES))
+
+
+# ---------------------------------------------------------------- offers
+
+
+def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel for the window, if there is one."""
+    rows = _accepted(problem)
+    if isinstance(rows, str):
+        yield Refusal(rows)
+        return
+    kernel = variant(problem.dtype, problem.named, *_window(rows))
+    threads = _blocks(rows, _vector(problem, rows)) * _THREADS
+    thread, vector = _INSTRUCTIONS[problem.named]
+    if problem.itemsize == 1 and not problem.named:
+        vector = _OF_BYTES
+    height = rows.height
+    loads = (STRIPS[_window(rows)] * height.stride + height.reach - height.stride) * rows.depth.reach
+    time = seconds(problem, threads * (thread + vector * loads), limits)
+    yield Candidate(kernel.name, time, lambda: _plan(problem, rows, kernel))
+
+
+# ---------------------------------------------------------------- launch
+
+
+def _plan(problem: PoolProblem, rows: PoolView, kernel: Variant) -> Plan:
+    vector, strip = _vector(problem, rows), STRIPS[_window(rows)]
+    fields = rows.fields(kernel) | {
+        "items": _items(rows, vector),
+        "kernel": rows.depth.reach,
+        "stride": rows.depth.stride,
+        "vectors": _vectors(rows, vector),
+        "strips": -(-rows.height.windows // strip),
+        "depths": rows.depth.windows,
+    }
+    blocks = _blocks(rows, vector)
+    reason = (
+        f"{vector // rows.width.stride} x {strip} outputs a thread, from rows of {_vectors(rows, vector)} "
+        f"vectors; {prod(problem.geometry.y_shape)} outputs in {blocks} blocks of {_THREADS} threads"
+    )
+    return one_launch(problem, kernel, blocks, 0, fields, reason)
 
 
 _KERNEL = Kernel("pool/vectors.cu", "max_pool_vectors", "VectorPoolParams", _THREADS, name="max_pool")
@@ -92,47 +141,3 @@ def variants() -> list[Variant]:
         variant(dtype, indices, *window)
         for dtype, indices, window in product(dtypes.MAX_POOL_DTYPES, (False, True), STRIPS)
     ]
-
-
-# ---------------------------------------------------------------- launches
-
-
-def _vectors(rows: Rows, vector: int) -> int:
-    """Vectors of a row that an output is made from, or is numbered by."""
-    size, stride = _window(rows)
-    outputs, end = rows.y_extent[2], (rows.y_extent[2] - 1) * stride - rows.pad[2] + size
-    return -(-max(outputs * stride, min(end, rows.x_extent[2])) // vector)
-
-
-def _items(rows: Rows, vector: int) -> int:
-    strips = -(-rows.y_extent[1] // STRIPS[_window(rows)])
-    return rows.planes * rows.y_extent[0] * strips * _vectors(rows, vector)
-
-
-def _blocks(rows: Rows, vector: int) -> int:
-    size, stride = _window(rows)
-    helping = (rows.pad[2] > 0) + (size - stride > rows.pad[2])  # lanes of each warp
-    warps = -(-_items(rows, vector) // (_LANES - helping))
-    return -(-warps // (_THREADS // _LANES))
-
-
-def _plan(problem: Problem, rows: Rows, kernel: Variant) -> Plan:
-    fields, layout, vector = rows.fields(), kernel.layout, _vector(problem, rows)
-    strip = STRIPS[_window(rows)]
-    chosen = {name: fields[name] for name in fields if name in (layout.names or ())}
-    chosen |= {
-        "plane": prod(rows.x_extent),
-        "items": _items(rows, vector),
-        "kernel": rows.kernel[0],
-        "stride": rows.stride[0],
-        "vectors": _vectors(rows, vector),
-        "strips": -(-rows.y_extent[1] // strip),
-        "depths": rows.y_extent[0],
-        "channels": rows.channels,
-    }
-    blocks = _blocks(rows, vector)
-    reason = (
-        f"{vector // rows.stride[2]} x {strip} outputs a thread, from rows of {_vectors(rows, vector)} "
-        f"vectors; {prod(problem.geometry.y_shape)} outputs in {blocks} blocks of {_THREADS} threads"
-    )
-    return one_launch(problem, kernel, blocks, 0, chosen, reason)

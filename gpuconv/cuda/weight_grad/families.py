@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan import choice
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Family
 from gpuconv.cuda.weight_grad import plain, tiles
-from gpuconv.cuda.weight_grad.problem import OPERATOR, Problem
+from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem
 from gpuconv.rules.geometry import ConvGeometry, Ints
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
@@ -36,8 +37,8 @@ def for_weight_grad(
     if 0 in geometry.w_shape:
         return Plan.of_nothing(OPERATOR)
     precision = precision if dtype == "float32" else "ieee"
-    problem = Problem(geometry, dtype, x_strides, dy_strides, w_strides, result or dtype, precision)
-    return choice.choose(problem, FAMILIES, limits)
+    problem = WeightGradProblem(geometry, dtype, x_strides, dy_strides, w_strides, result or dtype, precision)
+    return offers.choose(problem, FAMILIES, limits)
 
 
 def variants() -> Iterator[Variant]:

@@ -9,10 +9,11 @@ from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.passes import sums
-from gpuconv.cuda.plan import launching, model, numbers, strided
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model, numbers, strided
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer
-from gpuconv.cuda.weight_grad.problem import OPERATOR, Problem
+from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem
 from gpuconv.rules import dtypes
 
 NAME = "plain tiles"
@@ -20,8 +21,11 @@ _THREADS = 128
 _AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
 
 
+# ---------------------------------------------------------------- tiles
+
+
 @dataclass(frozen=True, slots=True)
-class Tile:
+class PlainTile:
     """What a block makes of a group, and the instructions that each of its products takes, counted in SASS."""
 
     name: str
@@ -33,28 +37,17 @@ class Tile:
     wide: bool
 
 
-_LARGE = Tile("64x64", 64, 64, 32, 1.9, 3, wide=True)
-_TILES = (_LARGE, Tile("few4", 4, 12, 128, 6.2, 3, wide=False), Tile("few1", 1, 12, 128, 18.8, 4, wide=False))
+_LARGE = PlainTile("64x64", 64, 64, 32, 1.9, 3, wide=True)
+_TILES = (_LARGE, PlainTile("few4", 4, 12, 128, 6.2, 3, wide=False), PlainTile("few1", 1, 12, 128, 18.8, 4, wide=False))
 
 
-def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every tile without tensor cores."""
-    wide = problem.wide()
-    for tile in _TILES:
-        if tile.wide or not (wide or len(problem.geometry.kernel_shape) > _AHEAD[0]):
-            parts = _parts(problem, tile, limits)
-            name = variant(problem.dtype, wide, _axes(problem, wide), tile).name
-            seconds = _seconds(problem, tile, parts, limits)
-            yield Candidate(name, seconds, partial(_plan, problem, tile, parts, wide))
-
-
-def _tiles(problem: Problem, tile: Tile) -> tuple[int, int]:
+def _grid(problem: WeightGradProblem, tile: PlainTile) -> tuple[int, int]:
     return -(-problem.filters // tile.filters), -(-problem.columns // tile.columns)
 
 
-def _parts(problem: Problem, tile: Tile, limits: Limits) -> int:
+def _parts(problem: WeightGradProblem, tile: PlainTile, limits: Limits) -> int:
     """Return into how many parts the pixels are dealt, so that there are blocks for all multiprocessors."""
-    blocks = prod(_tiles(problem, tile)) * problem.geometry.group
+    blocks = prod(_grid(problem, tile)) * problem.geometry.group
     wanted = -(-2 * tile.blocks_per_sm * limits.multiprocessors // blocks)
     room = sums.most_parts(prod(problem.geometry.w_shape), problem.dtype)
     slices = -(-problem.pixels // tile.slice)
@@ -62,15 +55,18 @@ def _parts(problem: Problem, tile: Tile, limits: Limits) -> int:
     return -(-slices // -(-slices // parts)) if slices else 1
 
 
-def _each(problem: Problem, tile: Tile, parts: int) -> int:
+def _pixels_of_part(problem: WeightGradProblem, tile: PlainTile, parts: int) -> int:
     """Pixels of a part, in whole slices."""
     slices = -(-problem.pixels // tile.slice)
     return -(-slices // parts) * tile.slice
 
 
-def _seconds(problem: Problem, tile: Tile, parts: int, limits: Limits) -> float:
-    blocks = prod(_tiles(problem, tile)) * problem.geometry.group * parts
-    products = tile.filters * tile.columns * _each(problem, tile, parts)
+# ---------------------------------------------------------------- cost
+
+
+def _seconds(problem: WeightGradProblem, tile: PlainTile, parts: int, limits: Limits) -> float:
+    blocks = prod(_grid(problem, tile)) * problem.geometry.group * parts
+    products = tile.filters * tile.columns * _pixels_of_part(problem, tile, parts)
     rounds = numbers.whole(blocks, limits.multiprocessors)
     accumulator = dtypes.entry(problem.dtype).accumulator
     busy = max(
@@ -81,26 +77,40 @@ def _seconds(problem: Problem, tile: Tile, parts: int, limits: Limits) -> float:
     return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + limits.rates.launch
 
 
-def _axes(problem: Problem, wide: bool) -> int:
+# ---------------------------------------------------------------- offers
+
+
+def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
+    """Yield a candidate for every tile without tensor cores."""
+    wide = problem.wide()
+    for tile in _TILES:
+        if tile.wide or not (wide or len(problem.geometry.kernel_shape) > _AHEAD[0]):
+            parts = _parts(problem, tile, limits)
+            name = variant(problem.dtype, wide, _axes(problem, wide), tile).name
+            seconds = _seconds(problem, tile, parts, limits)
+            yield Candidate(name, seconds, partial(_plan, problem, tile, parts, wide))
+
+
+# ---------------------------------------------------------------- launch
+
+
+def _axes(problem: WeightGradProblem, wide: bool) -> int:
     return strided.axes(len(problem.geometry.kernel_shape), wide, _AHEAD)
 
 
-def _plan(problem: Problem, tile: Tile, parts: int, wide: bool) -> Plan:
+def _plan(problem: WeightGradProblem, tile: PlainTile, parts: int, wide: bool) -> Plan:
     g, rank = problem.geometry, _axes(problem, wide)
-    tiles = _tiles(problem, tile)
+    tiles = _grid(problem, tile)
     blocks = prod(tiles) * g.group * parts
-    chosen = variant(problem.dtype, wide, rank, tile)
-    each = _each(problem, tile, parts)
-    fields = problem.fields(rank, tiles, each)
+    kernel = variant(problem.dtype, wide, rank, tile)
+    pixels = _pixels_of_part(problem, tile, parts)
+    fields = problem.fields(rank, tiles, pixels)
     roles = {"x": "x", "dy": "dy", "sums": "workspace"}
-    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, roles)
-    reason = f"{problem.pixels} pixels in {parts} parts of {each}"
+    launch = Launch.of_blocks(OPERATOR, kernel, blocks, fields, roles)
+    reason = f"{problem.pixels} pixels in {parts} parts of {pixels}"
     products = 1 if problem.result == problem.dtype else g.w_shape[-1]
     shape = g.w_shape if products == 1 else g.w_shape[:-1]
     return sums.plan(OPERATOR, launch, parts, shape, problem.w_strides, problem.result, reason, products)
-
-
-# ---------------------------------------------------------------- variants
 
 
 _KERNEL = Kernel(
@@ -109,7 +119,7 @@ _KERNEL = Kernel(
 _FEW = replace(_KERNEL, source="weight_grad/few.cu", function="conv_weight_grad_few")
 
 
-def variant(dtype: str, wide: bool, rank: int, tile: Tile) -> Variant:
+def variant(dtype: str, wide: bool, rank: int, tile: PlainTile) -> Variant:
     """Return the kernel that makes tiles of the parts' sums."""
     kernel, sizes = (_KERNEL, ()) if tile is _LARGE else (_FEW, (tile.filters,))
     blocks = tile.blocks_per_sm - wide - (dtype == "float64")  # which take more registers

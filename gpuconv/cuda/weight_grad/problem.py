@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from gpuconv.cuda.build import params
+from gpuconv.cuda.plan.strided import filled
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, Ints
 
@@ -13,7 +14,7 @@ OPERATOR = "weight_grad"
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class WeightGradProblem:
     """One gradient, for arrays of these strides in elements.
 
     ``precision`` is that of float32 products: "ieee", "tf32" or "3xtf32". Of a complex gradient the geometry has one
@@ -66,26 +67,27 @@ class Problem:
     def axis_fields(self, rank: int) -> dict[str, object]:
         """Return what there is one of for each axis; those added outside have one element."""
         g = self.geometry
-        ones, zeros = [1] * (rank - len(g.kernel_shape)), [0] * (rank - len(g.kernel_shape))
+        strides = [1 if q == 1 else s for q, s in zip(g.y_shape[2:], g.strides, strict=True)]
+        dilations = [1 if k == 1 else d for k, d in zip(g.kernel_shape, g.dilations, strict=True)]
         return {
-            "x_extent": [*ones, *g.x_shape[2:]],
-            "x_stride": [*zeros, *self.x_strides[2:]],
-            "dy_stride": [*zeros, *self.dy_strides[2:]],
-            "stride": [*ones, *(1 if q == 1 else s for q, s in zip(g.y_shape[2:], g.strides, strict=True))],
-            "pad": [*zeros, *g.pads_begin],
-            "dilation": [*ones, *(1 if k == 1 else d for k, d in zip(g.kernel_shape, g.dilations, strict=True))],
-            "extent": [*ones, *g.y_shape[2:]],
-            "count": [*ones, *g.kernel_shape],
+            "x_extent": filled(g.x_shape[2:], rank, 1),
+            "x_stride": filled(self.x_strides[2:], rank, 0),
+            "dy_stride": filled(self.dy_strides[2:], rank, 0),
+            "stride": filled(strides, rank, 1),
+            "pad": filled(g.pads_begin, rank, 0),
+            "dilation": filled(dilations, rank, 1),
+            "extent": filled(g.y_shape[2:], rank, 1),
+            "count": filled(g.kernel_shape, rank, 1),
         }
 
-    def fields(self, rank: int, tiles: tuple[int, int], each: int) -> dict[str, object]:
+    def fields(self, rank: int, tiles: tuple[int, int], pixels: int) -> dict[str, object]:
         """Return the fields of ``WeightGradParams`` for so many tiles of a group and pixels of a part."""
         return {
             "filters": self.filters,
             "channels": self.geometry.w_shape[1],
             "columns": self.columns,
             "pixels": self.pixels,
-            "each": each,
+            "each": pixels,
             "all": prod(self.geometry.w_shape),
             "x_batch": self.x_strides[0],
             "x_channel": self.x_strides[1],

@@ -1,4 +1,4 @@
-"""Plans of the gradient of weights in large tiles, of tensor cores or of FFMA (``weight_grad/tiles.cu``).
+"""The gradient of weights in large tiles, of tensor cores or of FFMA (``weight_grad/tiles.cu``).
 
 Kernels have three spatial axes and 32-bit indices: problems with fewer axes get some of one element in front.
 """
@@ -6,30 +6,41 @@ Kernels have three spatial axes and 32-bit indices: problems with fewer axes get
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
 
 from gpuconv.cuda.build.variant import Kernel, Variant
+from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.gemm.fragments import Arithmetic
 from gpuconv.cuda.passes import sums
-from gpuconv.cuda.plan import launching
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model, strided
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK, whole
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.weight_grad import tiles_cost
-from gpuconv.cuda.weight_grad.problem import OPERATOR, Problem
-from gpuconv.cuda.weight_grad.tiles_cost import Tile
+from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem
 from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import Ints
 
 NAME = "large tiles"
+UNIT = 4  # channels that columns are filled up to, tap by tap
 _FARTHEST = 2**30  # coordinates and extents of tables are below
 _APART = 2**31  # bytes from one channel of x to the next are fewer
 _COORDINATES = 12 + 4  # bytes of an entry
+_ROUNDS = 8  # of blocks for all multiprocessors, at most
+_BEGINNING = 2500  # cycles from a block's start to its first product and from its last one to its end; assumed
+_LATENCY = 700  # cycles that a load from global memory takes; assumed
+_LINE = 128
+_TURNED = 2  # accesses of a lane to shared and global memory for 16 bytes that are turned round, by their elements
+_LANES = 128  # instructions, counted by thread, that a multiprocessor issues in one clock
 
 
-def _refusal(problem: Problem) -> str | None:
+# ---------------------------------------------------------------- what it sees
+
+
+def _refusal(problem: WeightGradProblem) -> str | None:
     """Return why no large tile takes a problem, or None."""
     rank = len(problem.geometry.kernel_shape)
     if problem.result != problem.dtype:
@@ -46,23 +57,185 @@ def _refusal(problem: Problem) -> str | None:
     return None
 
 
-def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every tile that takes the problem."""
-    why = _refusal(problem)
-    if why is not None:
-        yield Refusal(why)
-        return
-    arithmetic = tiles_cost.arithmetic_of(problem)
-    chunks = tiles_cost.has_chunks(problem)
-    for tile in tiles_cost.TILES[arithmetic.cuda]:
-        room = shared_bytes(problem.dtype, tile) <= limits.shared_bytes_per_block
-        if room and (chunks or tile.gather == "pixels"):
-            parts, seconds = tiles_cost.parts(problem, tile, arithmetic, limits)
-            name = variant(problem.dtype, arithmetic, tile).name
-            yield Candidate(name, seconds, partial(_plan, problem, tile, arithmetic, parts))
+def has_chunks(problem: WeightGradProblem) -> bool:
+    """Tell whether pixels of both arrays consist of whole chunks."""
+    g = problem.geometry
+    return dy_in_chunks(problem) and _in_chunks(problem, g.x_shape, problem.x_strides, g.w_shape[1])
 
 
-def shared_bytes(dtype: str, tile: Tile) -> int:
+def dy_in_chunks(problem: WeightGradProblem) -> bool:
+    """Tell whether pixels of dy consist of whole chunks."""
+    return _in_chunks(problem, problem.geometry.y_shape, problem.dy_strides, problem.filters)
+
+
+def _in_chunks(problem: WeightGradProblem, shape: Ints, strides: Ints, channels: int) -> bool:
+    """Tell whether an array's pixels consist of whole 16 bytes of contiguous channels of a group."""
+    chunk = 16 // dtypes.entry(problem.dtype).itemsize
+    batch, _, *extents = shape
+    image, channel, *steps = strides
+    apart = [step for step, n in zip((image, *steps), (batch, *extents), strict=True) if n > 1]
+    return channel == 1 and channels % chunk == 0 and not any(step % chunk for step in apart)
+
+
+def contiguous(extents: Ints, strides: Ints) -> bool:
+    """Tell whether an image's pixels follow each other in memory."""
+    lie, steps = strided.collapsed(extents, strides)
+    return len(lie) == 0 or (len(lie) == 1 and steps == [1])
+
+
+def dy_in_rows(problem: WeightGradProblem) -> bool:
+    """Tell whether the pixels of one image and filter of dy follow each other."""
+    return contiguous(problem.geometry.y_shape[2:], problem.dy_strides[2:])
+
+
+def x_in_rows(problem: WeightGradProblem) -> bool:
+    """Tell whether outputs and inputs are the same pixels, and those of an image and channel of x follow each other."""
+    g = problem.geometry
+    alone = prod(g.kernel_shape) == 1 and not any(g.pads_begin) and g.x_shape[2:] == g.y_shape[2:]
+    strides = all(s == 1 or q == 1 for s, q in zip(g.strides, g.y_shape[2:], strict=True))
+    return alone and strides and contiguous(g.x_shape[2:], problem.x_strides[2:])
+
+
+def width(problem: WeightGradProblem, strides: Ints) -> int:
+    """Return how many bytes of neighbouring pixels are copied at once, of arrays whose pixels follow each other."""
+    size = dtypes.entry(problem.dtype).itemsize
+    bits = size * (prod(problem.geometry.y_shape[2:]) | strides[0] | strides[1]) | 16
+    return bits & -bits
+
+
+def copied(problem: WeightGradProblem) -> bool:
+    """Tell whether several neighbouring pixels of dy are copied at once."""
+    size = dtypes.entry(problem.dtype).itemsize
+    return dy_in_rows(problem) and width(problem, problem.dy_strides) >= max(8, 2 * size)
+
+
+# ---------------------------------------------------------------- tiles
+
+
+@dataclass(frozen=True, slots=True)
+class WeightGradTile:
+    """The sums of a block and of a warp, and how slices of pixels come into shared memory.
+
+    Attributes
+    ----------
+    gather : {"channels", "pixels"}
+        16 bytes of contiguous channels, or neighbouring pixels of one channel after another.
+    block_m, block_n, block_k, warp_m, warp_n, stages, blocks_per_sm : int
+    issued, issued_in_rows : float
+        Instructions of a warp in the main loop for every one that multiplies: where x is read pixel by pixel, and where
+        several of its pixels are copied at once.
+    """
+
+    gather: str
+    block_m: int
+    block_n: int
+    block_k: int
+    warp_m: int
+    warp_n: int
+    stages: int
+    blocks_per_sm: int
+    issued: float
+    issued_in_rows: float
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * 32
+
+    @property
+    def shape(self) -> str:
+        """As names of kernels have it."""
+        return f"{self.block_m}x{self.block_n}x{self.block_k}_{self.gather}"
+
+
+_HALF = (
+    WeightGradTile("channels", 128, 128, 64, 64, 64, 2, 2, 3.4, 3.4),
+    WeightGradTile("channels", 64, 64, 64, 32, 32, 3, 4, 6.1, 6.1),
+    WeightGradTile("pixels", 128, 128, 32, 64, 64, 3, 2, 6.1, 3.4),
+    WeightGradTile("pixels", 64, 64, 32, 32, 32, 4, 4, 15.8, 9.1),
+)
+_SINGLE = (
+    WeightGradTile("channels", 128, 128, 32, 64, 64, 2, 2, 5.0, 5.0),
+    WeightGradTile("channels", 64, 64, 32, 32, 32, 3, 4, 9.8, 9.8),
+    WeightGradTile("pixels", 128, 128, 32, 64, 64, 2, 2, 6.6, 4.7),
+    WeightGradTile("pixels", 64, 64, 32, 32, 32, 3, 4, 12.8, 10.7),
+)
+_SPLIT = (
+    WeightGradTile("channels", 64, 64, 32, 32, 32, 3, 3, 4.6, 4.6),
+    WeightGradTile("pixels", 64, 64, 32, 32, 32, 3, 3, 5.6, 4.9),
+)
+_DOUBLE = (
+    WeightGradTile("channels", 64, 64, 16, 32, 32, 3, 2, 28.3, 28.3),
+    WeightGradTile("pixels", 64, 64, 16, 32, 32, 3, 2, 28.5, 24.6),
+)
+_FFMA = (
+    WeightGradTile("channels", 64, 128, 16, 32, 64, 3, 3, 1.2, 1.2),
+    WeightGradTile("pixels", 128, 128, 32, 32, 64, 2, 2, 1.18, 1.15),
+    WeightGradTile("pixels", 64, 128, 32, 32, 64, 2, 3, 1.27, 1.16),
+)
+OWN = Arithmetic("ffma", "", 0)  # of the cores' own multipliers, whose every instruction is a product of a thread
+TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT}
+TILES |= {"DoubleProducts": _DOUBLE, OWN.cuda: _FFMA}
+
+
+def arithmetics() -> Iterator[tuple[str, str, Arithmetic]]:
+    """Yield every dtype and precision, and how factors are multiplied."""
+    yield from fragments.arithmetics()
+    yield "float32", "ieee", OWN
+
+
+def arithmetic_of(problem: WeightGradProblem) -> Arithmetic:
+    """Return how a problem's factors are multiplied."""
+    known = {(dtype, precision): arithmetic for dtype, precision, arithmetic in arithmetics()}
+    return known[problem.dtype, problem.precision]
+
+
+def kernels() -> Iterator[tuple[str, Arithmetic, WeightGradTile]]:
+    """Yield dtype, arithmetic and tile of every kernel."""
+    for dtype, _, arithmetic in arithmetics():
+        for tile in TILES[arithmetic.cuda]:
+            yield dtype, arithmetic, tile
+
+
+def columns(problem: WeightGradProblem) -> int:
+    """Return the columns of a group: taps times channels, filled up to whole units."""
+    _, channels, *taps = problem.geometry.w_shape
+    return prod(taps) * whole(channels, UNIT)
+
+
+def grid(problem: WeightGradProblem, tile: WeightGradTile) -> tuple[int, int]:
+    """Return the tiles along filters and along columns, of one group."""
+    return -(-problem.filters // tile.block_m), -(-columns(problem) // tile.block_n)
+
+
+def pixels_of_part(problem: WeightGradProblem, tile: WeightGradTile, parts: int) -> int:
+    """Return the pixels of a part, in whole slices."""
+    return -(-_slices(problem, tile) // parts) * tile.block_k
+
+
+def _slices(problem: WeightGradProblem, tile: WeightGradTile) -> int:
+    return -(-problem.pixels // tile.block_k)
+
+
+def parts(
+    problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic, limits: Limits
+) -> tuple[int, float]:
+    """Return into how many parts the pixels are dealt, for the least modelled time, and that time."""
+    slices = _slices(problem, tile)
+    of_part = prod(grid(problem, tile)) * problem.geometry.group
+    room = sums.most_parts(prod(problem.geometry.w_shape), problem.dtype)
+    wanted = {1, *(rounds * limits.multiprocessors // of_part for rounds in range(1, _ROUNDS + 1))}
+    counts = {max(1, min(count, room, slices)) for count in wanted}
+    needed = sorted({-(-slices // -(-slices // count)) for count in counts})  # each of which has pixels
+    timed = [(seconds(problem, tile, arithmetic, count, limits), count) for count in needed]
+    time, count = min(timed)
+    return count, time
+
+
+# ---------------------------------------------------------------- shared memory
+
+
+def shared_bytes(dtype: str, tile: WeightGradTile) -> int:
     """Return the bytes of the slices and of the tables."""
     size = dtypes.entry(dtype).itemsize
     if tile.gather == "channels":
@@ -70,29 +243,119 @@ def shared_bytes(dtype: str, tile: Tile) -> int:
         stage = tile.block_k * ((tile.block_m + tile.block_n) * size + 2 * more)
     else:
         stage = (tile.block_m + tile.block_n) * (tile.block_k * size + (32 if size == 8 else 0))
-    units = tile.block_n // tiles_cost.UNIT
+    units = tile.block_n // UNIT
     pixels = tile.stages * tile.block_k
     return tile.stages * stage + whole((pixels + units) * (_COORDINATES + 4), 16)
 
 
-def _plan(problem: Problem, tile: Tile, arithmetic: Arithmetic, parts: int) -> Plan:
-    g, chosen = problem.geometry, variant(problem.dtype, arithmetic, tile)
-    tiles, each = tiles_cost.tiles(problem, tile), tiles_cost.each(problem, tile, parts)
-    common: dict[str, Any] = problem.fields(RANK, tiles, each)
+# ---------------------------------------------------------------- cost
+
+
+def seconds(
+    problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic, count: int, limits: Limits
+) -> float:
+    """Model the time of the tiles and of adding so many parts up."""
+    blocks = prod(grid(problem, tile)) * problem.geometry.group * count
+    pixels = pixels_of_part(problem, tile, count)
+    products = tile.block_m * tile.block_n * pixels * arithmetic.products
+    if arithmetic is OWN:
+        issued = model.busy(blocks, products * _issued(problem, tile) / _LANES, limits)
+        busy = max(model.arithmetic(blocks, products, "float32", 1.0, limits), issued)
+        busy = max(busy, model.busy(blocks, _gathered(problem, tile) * pixels / 32, limits))
+    else:
+        busy = model.tensor(blocks, products, arithmetic.lanes, besides(problem, tile, arithmetic), limits)
+    busy += model.busy(blocks, _BEGINNING, limits)
+    copied = (tile.block_m + tile.block_n) * pixels * dtypes.entry(problem.dtype).itemsize
+    busy = max(busy, model.cached(blocks, copied, limits))
+    left = 2 * sums.workspace_bytes(count, prod(problem.geometry.w_shape), problem.dtype)
+    return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + limits.rates.launch
+
+
+def besides(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic) -> float:
+    """Cycles of a multiprocessor for all else that goes with one multiplication; four warps issue at a time."""
+    size = dtypes.entry(problem.dtype).itemsize
+    depth = 16 if arithmetic.cuda == "DoubleProducts" else 32 // size  # pixels of one instruction
+    fragments_of = (tile.block_m // 16) * (tile.block_n // 8)
+    warp = (tile.warp_m // 16) * (tile.warp_n // 8)
+    loaded = depth * size * (tile.warp_m + tile.warp_n) / _LINE / warp
+    filled = depth * size * (tile.block_m + tile.block_n) / _LINE / fragments_of
+    gathered = depth / 32 * _gathered(problem, tile) / fragments_of
+    waits = _waits(problem, tile) * depth / tile.block_k / fragments_of
+    return max(_issued(problem, tile) / 4, (loaded + filled + gathered + waits) / arithmetic.products)
+
+
+def _issued(problem: WeightGradProblem, tile: WeightGradTile) -> float:
+    return tile.issued_in_rows if x_in_rows(problem) else tile.issued
+
+
+def _gathered(problem: WeightGradProblem, tile: WeightGradTile) -> float:
+    """Return the lines of the L1 cache that elements of 32 pixels lie in, for all rows that no wider copy brings."""
+    g, lines = problem.geometry, 0.0
+    if tile.gather == "channels":
+        return lines
+    step = 1 if g.y_shape[-1] == 1 else g.strides[-1]
+    if not x_in_rows(problem):
+        lines += tile.block_n * _lines(problem, problem.x_strides[-1] * step)
+    if not copied(problem):
+        chunks = _TURNED * dtypes.entry(problem.dtype).itemsize
+        lines += tile.block_m * (chunks if dy_in_chunks(problem) else _lines(problem, problem.dy_strides[-1]))
+    return lines
+
+
+def _lines(problem: WeightGradProblem, step: int) -> int:
+    return min(32, max(1, -(-32 * abs(step) * dtypes.entry(problem.dtype).itemsize // _LINE)))
+
+
+def _waits(problem: WeightGradProblem, tile: WeightGradTile) -> float:
+    """Return the cycles that a multiprocessor waits in a slice for elements of dy that no copy brings."""
+    size, held = dtypes.entry(problem.dtype).itemsize, (tile.block_m, tile.block_n) == (64, 64)
+    if tile.gather == "channels" or copied(problem):
+        return 0.0
+    turned = 0 if held and size <= 4 else 2
+    waits = turned if dy_in_chunks(problem) else int(size == 2)
+    return waits * _LATENCY / tile.blocks_per_sm
+
+
+# ---------------------------------------------------------------- offers
+
+
+def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
+    """Yield a candidate for every tile that takes the problem."""
+    why = _refusal(problem)
+    if why is not None:
+        yield Refusal(why)
+        return
+    arithmetic = arithmetic_of(problem)
+    chunks = has_chunks(problem)
+    for tile in TILES[arithmetic.cuda]:
+        room = shared_bytes(problem.dtype, tile) <= limits.shared_bytes_per_block
+        if room and (chunks or tile.gather == "pixels"):
+            count, time = parts(problem, tile, arithmetic, limits)
+            name = variant(problem.dtype, arithmetic, tile).name
+            yield Candidate(name, time, partial(_plan, problem, tile, arithmetic, count))
+
+
+# ---------------------------------------------------------------- launch
+
+
+def _plan(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic, parts: int) -> Plan:
+    g, kernel = problem.geometry, variant(problem.dtype, arithmetic, tile)
+    tiles, pixels = grid(problem, tile), pixels_of_part(problem, tile, parts)
+    common: dict[str, Any] = problem.fields(RANK, tiles, pixels)
     # Where x has one element along an axis, taps in the padding lie where others do, and are as well aligned.
     common["x_stride"] = [s if n > 1 else 0 for s, n in zip(common["x_stride"], common["x_extent"], strict=True)]
     fields = {
         "common": common,
-        "channels": whole(g.w_shape[1], tiles_cost.UNIT),
+        "channels": whole(g.w_shape[1], UNIT),
         "image": prod(g.y_shape[2:]),
-        "dy_rows": tiles_cost.dy_in_rows(problem),
-        "x_rows": tiles_cost.x_in_rows(problem),
-        "dy_chunks": tiles_cost.dy_in_chunks(problem),
+        "dy_rows": dy_in_rows(problem),
+        "x_rows": x_in_rows(problem),
+        "dy_chunks": dy_in_chunks(problem),
     }
     roles = {"common.x": "x", "common.dy": "dy", "common.sums": "workspace"}
     blocks, shared = prod(tiles) * g.group * parts, shared_bytes(problem.dtype, tile)
-    launch = launching.of_blocks(OPERATOR, chosen, blocks, fields, roles, shared)
-    reason = f"{problem.pixels} pixels in {parts} parts of {each}"
+    launch = Launch.of_blocks(OPERATOR, kernel, blocks, fields, roles, shared)
+    reason = f"{problem.pixels} pixels in {parts} parts of {pixels}"
     # The sums of a filter have their channels innermost.
     filters, channels, *taps = g.w_shape
     of_filter, of_channel, *of_taps = problem.w_strides
@@ -100,19 +363,16 @@ def _plan(problem: Problem, tile: Tile, arithmetic: Arithmetic, parts: int) -> P
     return sums.plan(OPERATOR, launch, parts, shape, strides, problem.result, reason)
 
 
-# ---------------------------------------------------------------- variants
-
-
 _KERNEL = Kernel("weight_grad/tiles.cu", "conv_weight_grad_mma", "WeightGradTileParams", name="conv_weight_grad")
-_FFMA = replace(_KERNEL, function="conv_weight_grad_ffma")
+_FFMA_KERNEL = replace(_KERNEL, function="conv_weight_grad_ffma")
 
 
-def variant(dtype: str, arithmetic: Arithmetic, tile: Tile) -> Variant:
+def variant(dtype: str, arithmetic: Arithmetic, tile: WeightGradTile) -> Variant:
     """Return the kernel of a tile."""
-    own = arithmetic is tiles_cost.OWN
+    own = arithmetic is OWN
     of_warp = () if own else (tile.warp_m, tile.warp_n)
     slices = f"{tile.gather.capitalize()[:-1]}Slices"
-    return (_FFMA if own else _KERNEL).over(
+    return (_FFMA_KERNEL if own else _KERNEL).over(
         *(dtype, RANK, arithmetic.label, tile.shape),
         types=() if own else (arithmetic.cuda,),
         sizes=(tile.block_m, tile.block_n, tile.block_k, *of_warp, tile.stages, slices),
@@ -123,5 +383,5 @@ def variant(dtype: str, arithmetic: Arithmetic, tile: Tile) -> Variant:
 
 def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
-    for dtype, arithmetic, tile in tiles_cost.kernels():
+    for dtype, arithmetic, tile in kernels():
         yield variant(dtype, arithmetic, tile)

@@ -5,11 +5,11 @@
 // stride 1 whose kernel is S times shorter, and so is one filter of Conv itself.
 //
 // A block copies a band of x, some channels at a time, to shared memory in the accumulator's type, zeros where there is
-// padding, and the weights beside it. Threads stand side by side on its columns and rows; further threads have other jobs, a
-// job being FILTERS filters of one phase along columns, and further ones other channels. A thread makes kColumns
-// neighbours x ROWS rows below one another of each of its filters; every row of the band is read once for all of them.
+// padding, and the weights beside it. Threads go along its columns, then its rows; further threads have other jobs, a job
+// being FILTERS filters of one phase along columns, and further ones other channels. A thread makes kColumns contiguous
+// outputs x ROWS rows below one another of each of its filters; every row of the band is read once for all of them.
 // KH rows of the kernel are unrolled, KW taps of each; longer kernels come in parts. In the end sums go to shared memory,
-// those of further channels are added, and each warp writes whole rows of y, with the phases side by side again.
+// those of further channels are added, and each warp writes whole rows of y, with the phases interleaved again: coalesced.
 //
 // Zeros in the padding, or of taps that fill a kernel up, times an infinity are NaN: outputs that are not finite are made once
 // more, over the taps that exist inside x.
@@ -317,7 +317,7 @@ copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
     {
         return p.b == nullptr ? Acc(0) : widen(static_cast<const T*>(p.b)[(group * p.filters + m) * p.b_stride]);
     }
-    // Lanes stand side by side on a row of y, of one filter or of all of them where these are neighbours; warps on others.
+    // Lanes go along a row of y, of one filter or of all of them where these are contiguous; warps on others.
     // Returns whether this thread wrote something that is not finite; once more, it makes that exactly (REPAIR).
     template <bool REPAIR> __device__ __forceinline__ bool write() const
     {

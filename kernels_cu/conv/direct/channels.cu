@@ -1,9 +1,9 @@
 // Conv of one channel a group (depthwise) over channels that lie one after another (channels last), as a direct sum over
 // taps; ConvTranspose of stride 1 with turned taps.
 //
-// A thread makes kRows x COLUMNS outputs of a vector of channels. Lanes follow each other along the channels, so that every
-// load and store of a warp is of whole runs; then along the rows and down the columns, so that inputs that threads share
-// come from the L1 cache. Of each row of x that its windows meet a thread holds the inputs of TAPS taps at a time in
+// A thread makes kRows x COLUMNS outputs of a vector of channels. Lanes follow each other along the channels, so that loads
+// and stores are coalesced; then along the rows and down the columns, so that inputs that threads share come from the L1
+// cache. Of each row of x that its windows meet a thread holds the inputs of TAPS taps at a time in
 // registers, where all its outputs find them. Weights lie in shared memory, widened, for some rows of the kernel at a time.
 // Where taps are dilated, the outputs of a thread lie as far apart as lets them share inputs.
 //

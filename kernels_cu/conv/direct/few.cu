@@ -1,10 +1,10 @@
 // Conv with few output channels in a group, without a GEMM, whose tiles would be nearly empty.
 //
-// A thread makes all output channels of kPixels pixels, its sums in registers. Pixels of a warp are neighbours, and so are
-// the elements of x that it reads at once. All taps of a channel come before the next channel: what one tap reads, the
+// A thread makes all output channels of kPixels pixels, its sums in registers. Pixels of a warp are neighbours, so that its
+// loads of x are coalesced. All taps of a channel come before the next channel: what one tap reads, the
 // next ones find in the L1 cache. Weights come straight from w, widened into shared memory, for up to kTaps taps of some
 // channels at a time; every thread of a warp reads the same ones. Which taps of a pixel lie inside x is in the bits of a
-// mask; the others are left out.
+// mask; the others are predicated off.
 #include "conv/gather.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"

@@ -5,6 +5,9 @@
 // channels x ROWS rows x kColumns columns in registers and meets every input row that it needs once. Lower ranks are of
 // unit depth and height.
 //
+// Loads and stores of arrays are coalesced; inputs outside of x are predicated off and staged as zeros. Pitches in shared
+// memory are chosen against bank conflicts.
+//
 // Forms: KERNEL > 0, both axes of the plane have so many taps and this STRIDE, all of it unrolled. KERNEL = 0 and STRIDE = 1,
 // any number of taps, in chunks of kVector along the row; with LINE, of a single axis, where the thread's ROWS are strips of the
 // line. STRIDE = 0, any strides and dilations, tap by tap; a thread's outputs then lie rows or columns apart, so that
@@ -138,8 +141,8 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
     }
     // Steps of a thread: in rows of x, in x and in shared memory, and how many.
     struct Run { int height, source, target, count; };
-    // Copies so many neighbouring channels of x, WIDTH elements of a row at a time. Threads stand side by side on a row, then
-    // on further rows, then on further channels; each goes on from there, first along the longer one of the two.
+    // Copies so many contiguous channels of x, WIDTH elements of a row at a time. Threads go along a row (coalesced), then
+    // to further rows, then to further channels; each goes on from there, first along the longer one of the two.
     template <int WIDTH> __device__ __forceinline__ void stage_inputs(const T* x, int planes) const
     {
         const int lanes = p.lanes[WIDTH / 2], rows = min(kThreadBits - lanes, p.row_lanes), channels = kThreadBits - lanes - rows;
@@ -421,8 +424,8 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
             }
         }
     }
-    // A warp turns its vectors round in shared memory, so that its lanes write neighbours: those of one filter side by side,
-    // a gap of one vector after each eight, so that neither side meets a bank twice.
+    // A warp transposes its vectors in shared memory, so that its stores are coalesced: those of one filter contiguous, and
+    // a gap of one vector after each eight, so that neither side has bank conflicts.
     __device__ __forceinline__ void write_turned(const Output& out) const
     {
         constexpr unsigned kAll = 0xffffffffu;

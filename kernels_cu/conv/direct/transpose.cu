@@ -3,10 +3,10 @@
 //
 // A thread makes outputs of one column and of every stride-th row: they meet the same weights, up to four, which it keeps in
 // registers, and every row of x that it loads serves two of them. Lanes follow each other along the columns, or, where
-// channels lie one after another, along the channels and then the columns, so that every store of a warp is of neighbours;
-// what they load lies in a line or two. One axis is a column of unit height.
+// channels lie one after another, along the channels and then the columns, so that stores are coalesced; what they load lies
+// in a line or two. One axis is a column of unit height.
 //
-// A tap that does not exist or lies in the padding is left out, not multiplied by zero: weights and inputs may be infinite.
+// A tap that does not exist or lies in the padding is predicated off, not multiplied by zero: weights and inputs may be infinite.
 #include "conv/finish.cuh"
 #include "base/geometry.cuh"
 #include "base/ptx.cuh"

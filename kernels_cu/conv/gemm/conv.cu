@@ -1,7 +1,7 @@
 // Conv as an implicit GEMM, for every rank from three on, stride, dilation, padding and group.
 //
-// A block makes one tile of output channels x pixels of one group (conv/gemm/implicit_gemm.cuh). Tiles run over M first:
-// neighbouring blocks read the same activations, and the packed weights, small, stay in the L2 cache.
+// A block makes one tile of output channels x pixels of one group (conv/gemm/implicit_gemm.cuh). Tiles run over M
+// first: neighbouring blocks read the same activations, and the packed weights, small, stay in the L2 cache.
 #include "conv/params.cuh"
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/implicit_gemm.cuh"
@@ -20,10 +20,10 @@ __device__ __forceinline__ void convolve(const ConvParams<Index, NDIM>& p)
     make_tile<T, Acc, false>(Multiplier(p.common, p.taps, shared), p.common, p.taps, shared, position);
 }
 
-// On the cores' own multipliers.
+// By FFMA, the cores' own multipliers.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
-__device__ __forceinline__ void conv_implicit_gemm(const ConvParams<Index, NDIM>& p)
+__device__ __forceinline__ void conv_ffma(const ConvParams<Index, NDIM>& p)
 {
     convolve<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false>>(p);
 }

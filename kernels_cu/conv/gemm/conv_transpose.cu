@@ -1,7 +1,9 @@
-// ConvTranspose by output phase, for every rank from three on, stride, dilation, padding and group: all phases in one launch.
+// ConvTranspose by output phase, for every rank from three on, stride, dilation, padding and group: all phases in one
+// launch.
 //
-// A block makes one tile of one phase (conv/phases.cuh) as an implicit GEMM (conv/gemm/implicit_gemm.cuh). Phases of the
-// same pixels run next to each other, those with the most taps first, so that the launch ends with the shortest blocks.
+// A block makes one tile of one phase (conv/phases.cuh) as an implicit GEMM (conv/gemm/implicit_gemm.cuh). Phases of
+// the same pixels run as neighbouring blocks, those with the most taps first, so that the launch ends with the shortest
+// blocks.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/implicit_gemm.cuh"
 #include "conv/gemm/mma.cuh"
@@ -23,10 +25,10 @@ __device__ __forceinline__ void make_phase(const ConvTransposeParams<Index, NDIM
     make_tile<T, Acc, true>(Multiplier(p.common, taps, shared), p.common, taps, shared, position);
 }
 
-// On the cores' own multipliers.
+// By FFMA, the cores' own multipliers.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
-__device__ __forceinline__ void conv_transpose(const ConvTransposeParams<Index, NDIM>& p)
+__device__ __forceinline__ void conv_transpose_ffma(const ConvTransposeParams<Index, NDIM>& p)
 {
     make_phase<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>>(p);
 }

@@ -1,4 +1,4 @@
-// ConvTranspose whose kernel is its stride, without dilation, on the cores' own multipliers (conv/gemm/depth_to_space.cuh).
+// ConvTranspose whose kernel is its stride, without dilation, by FFMA (conv/gemm/depth_to_space.cuh).
 //
 // Weights (C, M, taps) are already the rows that the GEMM asks for, if they lie so in memory and have the accumulator's
 // type: then they are read as they are, 16 bytes at once where their addresses allow that.

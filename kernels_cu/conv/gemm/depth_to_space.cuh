@@ -1,10 +1,11 @@
-// ConvTranspose whose kernel is its stride, without dilation: each input pixel makes a block of outputs of its own. As one
-// GEMM: M = (output channel, tap), N = input pixels, K = channel; the epilogue moves taps from the rows to where they stand
-// in y. Nothing meets the padding, which only cuts blocks off: only sums of rounded or split factors that are not finite are
-// made again.
+// ConvTranspose whose kernel is its stride, without dilation: each input pixel makes a block of outputs of its own. As
+// one GEMM: M = (output channel, tap), N = input pixels, K = channel; the epilogue moves taps from the rows to where
+// they stand in y. Nothing meets the padding, which only cuts blocks off: only sums of rounded or split factors that
+// are not finite are made again.
 //
-// The sums of the whole tile pass through shared memory: a warp's lanes write the taps along W of neighbouring pixels, which
-// lie next to each other in y. What depends on a row alone is in a table behind the multiplier's buffers.
+// The sums of the whole tile pass through shared memory: a warp's lanes write the taps along W of neighbouring pixels,
+// which are contiguous in y: stores are coalesced. What depends on a row alone is in a table behind the multiplier's
+// buffers.
 #pragma once
 #include "conv/gemm/implicit_gemm.cuh"
 
@@ -113,7 +114,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
             if (exists) y[found.offset] = output<FINISH>(multiplier, sums[row * pitch], found, at, m0 + row, y);
         }
     }
-    // Whether outputs along W are two of each input pixel, side by side, where that much can be stored at once.
+    // Whether outputs along W are two of each input pixel, contiguous, where that much can be stored at once.
     __device__ __forceinline__ bool in_pairs() const
     {
         Index steps = p.common.y_batch | p.common.y_channel | p.axes[NDIM - 1].pad;

@@ -1,19 +1,19 @@
-// The implicit GEMM's slices of K on the cores' own multipliers.
+// The implicit GEMM's slices of K by FFMA, the cores' own multipliers.
 //
 // A thread makes THREAD_M x THREAD_N outputs in registers. Weights come packed with the channel m innermost, 16 bytes a
-// copy; activations are gathered straight from NCHW, one element a copy and one pixel column a thread, so that a warp
-// reads 32 neighbours of a row. 16-bit elements are too small for asynchronous copies: they pass through registers,
-// where they are widened.
+// copy; activations are gathered straight from NCHW, one element a copy and one pixel column a thread, so that a warp's
+// loads of 32 neighbours of a row are coalesced. 16-bit elements are too small for asynchronous copies: they pass
+// through registers, where they are widened.
 //
-// A thread's rows and columns come in chunks of 16 bytes that lie BLOCK_M / kChunksM and BLOCK_N / kChunksN apart: a warp's
-// threads, 4 x 8 of them, read neighbouring 16 bytes of shared memory without a bank conflict.
+// A thread's rows and columns come in chunks of 16 bytes that lie BLOCK_M / kChunksM and BLOCK_N / kChunksN apart: a
+// warp's threads, 4 x 8 of them, read neighbouring 16 bytes of shared memory without a bank conflict.
 #pragma once
 #include "conv/gather.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
-// UNIFORM_TAP: BLOCK_K divides C, so that all rows of a slice have one tap. PHASED: the block meets but some of the taps
-// and makes but some of the outputs (ConvTranspose); otherwise row k of the packed weights is row k of the GEMM.
+// UNIFORM_TAP: BLOCK_K divides C, so that all rows of a slice have one tap. PHASED: the block meets but some of the
+// taps and makes but some of the outputs (ConvTranspose); otherwise row k of the packed weights is row k of the GEMM.
 // WEIGHT_PITCH: elements of shared memory from one row of weights to the next.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP, bool PHASED, int WEIGHT_PITCH = BLOCK_M>

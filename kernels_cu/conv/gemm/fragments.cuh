@@ -1,9 +1,10 @@
 // The tensor cores' ways to multiply: element types, and where the elements of a fragment lie in a warp's registers.
 //
 // A fragment of weights has 16 output channels x 32 bytes of K: kDepth = 16 elements of 16 bits, 8 of 32, 4 of 64. Each
-// lane has 16 bytes of it: channel lane / 4, and that + 8, in words of consecutive elements of K, from lane % 4 words on;
-// of 4-byte words a second pair for the second half of K. A fragment of inputs has 8 pixels: lane / 4, with the same words.
-// Sums are 16 x 8: a lane has those of channels lane / 4 and that + 8 for the pixels 2 * (lane % 4) and that + 1.
+// lane has 16 bytes of it: channel lane / 4, and that + 8, in words of contiguous elements of K, from lane % 4 words
+// on; of 4-byte words a second pair for the second half of K. A fragment of inputs has 8 pixels: lane / 4, with the
+// same words. Sums are 16 x 8: a lane has those of channels lane / 4 and that + 8 for the pixels 2 * (lane % 4) and
+// that + 1.
 #pragma once
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
@@ -60,8 +61,8 @@ __device__ __forceinline__ float nearest_tf32(float value)
     return is_finite(rounded) || !is_finite(value) ? rounded : __uint_as_float(__float_as_uint(value) & 0xffffe000u);
 }
 
-// float32 elements, rounded to TF32. An input that is not finite, or rounds to infinity, gives a sum that is not finite: it is
-// made again.
+// float32 elements, rounded to TF32. An input that is not finite, or rounds to infinity, gives a sum that is not
+// finite: it is made again.
 struct Tf32Products {
     using Element = float;
     using Acc = float;

@@ -1,9 +1,9 @@
 // Conv and ConvTranspose of few channels a group on tensor cores, in one launch, which reads w as it is.
 //
 // A block has some groups whose channels together fill fragments: as one group whose weights are zeros where a filter
-// meets another group's channels. It keeps the fragments of all its weights in shared memory, and makes tile after tile of
-// the outputs from the band of inputs that the tile meets (conv/gemm/grouped_bands.cuh): a tap is a step in it. Each warp has
-// its own columns of the tile, and all filters.
+// meets another group's channels. It keeps the fragments of all its weights in shared memory, and makes tile after tile
+// of the outputs from the band of inputs that the tile meets (conv/gemm/grouped_bands.cuh): a tap is a step in it. Each
+// warp has its own columns of the tile, and all filters.
 //
 // Zero times an infinity of another group is NaN: what is not finite is made again from the filter's own group.
 #include "conv/gemm/grouped_bands.cuh"
@@ -256,7 +256,8 @@ __device__ __forceinline__ void activate_finite(const Finish& finish, float (&su
     for (int k = 0; k < 4; ++k) sums[k] = is_finite(sums[k]) ? activated(finish, sums[k]) : sums[k];
 }
 
-// Writes the tile in wide stores, where no residual is to be added; returns whether the warp wrote something that is not finite.
+// Writes the tile in wide stores, where no residual is to be added; returns whether the warp wrote something that is
+// not finite.
 template <class Multiplier, class Writer>
 __device__ __forceinline__ bool write_wide(const Multiplier& grouped, const Writer& epilogue, void* pieces)
 {

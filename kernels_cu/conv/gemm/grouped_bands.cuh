@@ -1,10 +1,10 @@
 // Bands of inputs in shared memory: all that a tile of outputs meets through all taps, read once, pixel by pixel.
 //
-// A tile has columns along three axes. Along the outermost one the images follow each other, so that tiles of small images
-// have rows of several: its columns are counted through all images, and so are the inputs that these meet, with those in
-// the padding, which each image has for itself. A pixel of the box has the block's channels side by side, filled up with
-// zeros to whole fragments along K, and 16 bytes between it and the next: eight neighbours, read by ldmatrix, have a
-// chunk of channels in different banks.
+// A tile has columns along three axes. Along the outermost one the images follow each other, so that tiles of small
+// images have rows of several: its columns are counted through all images, and so are the inputs that these meet, with
+// those in the padding, which each image has for itself. A pixel of the box has the block's channels contiguous, filled
+// up with zeros to whole fragments along K, and 16 bytes between it and the next: eight neighbours are read by ldmatrix
+// without bank conflicts.
 #pragma once
 #include "conv/gather.cuh"
 #include "base/ptx.cuh"

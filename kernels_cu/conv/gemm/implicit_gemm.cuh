@@ -1,13 +1,14 @@
 // One tile of the implicit GEMM of conv/problem.cuh, for the whole block.
 //
 // A block makes BLOCK_M output channels x BLOCK_N pixels, its threads' sums in registers. K runs in slices of BLOCK_K
-// through kStages buffers in shared memory, filled by asynchronous copies while earlier slices are multiplied. What a
-// slice looks like, how it is filled and how it is multiplied is the multiplier's (conv/gemm/ffma.cuh); where its operands stand
-// in memory is in conv/gather.cuh; what becomes of the sums, in conv/epilogue.cuh. Of a multiplier the main loop needs
+// through a pipeline of kStages stages in shared memory: asynchronous copies prefetch slices while earlier ones are
+// multiplied. What a slice looks like, how it is filled and how it is multiplied is the multiplier's
+// (conv/gemm/ffma.cuh); where its operands stand in memory is in conv/gather.cuh; the epilogue is conv/epilogue.cuh. Of
+// a multiplier the main loop needs
 //
 //     kStages
 //     slices()        how many slices K has
-//     fetch(stage)    starts to fill a buffer with the next slice
+//     fetch(stage)    starts to fill a stage with the next slice
 //     deposit(stage)  fills in what the last fetch left in registers
 //     multiply(stage)
 #pragma once
@@ -41,8 +42,8 @@ template <class Multiplier> __device__ __forceinline__ void accumulate(Multiplie
     __syncthreads();         // the buffers are free for the epilogue
 }
 
-// Makes the tile at which `position` puts the block: its group, and its number among the tiles along M and along N. It is
-// asked again after the main loop.
+// Makes the tile at which `position` puts the block: its group, and its number among the tiles along M and along N. It
+// is asked again after the main loop.
 template <class T, class Acc, bool PHASED, class Multiplier, class Index, int NDIM, class Position>
 __device__ __forceinline__ void make_tile(Multiplier&& multiplier, const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps,
                                           void* shared, Position&& position)

@@ -1,5 +1,5 @@
-// ConvTranspose with a stride along W: a block makes all phases along W of its pixels (conv/gemm/interleaved.cuh), and one of
-// the phases along the other axes, of which those with the most taps come first.
+// ConvTranspose with a stride along W: a block makes all phases along W of its pixels (conv/gemm/interleaved.cuh), and
+// one of the phases along the other axes, of which those with the most taps come first.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/interleaved.cuh"
 

@@ -1,10 +1,10 @@
-// All phases along W of the same pixels in one block, so that it writes neighbours of a row although each phase alone has
-// but every stride-th of them.
+// All phases along W of the same pixels in one block, so that its stores are coalesced although each phase alone has
+// but every stride-th output of a row.
 //
 // The block makes its tile once for each phase along W. It lays the sums of each into shared memory, one plane a phase,
-// in the chunks that conv/epilogue.cuh describes; the last one's plane takes the place of the multiplier's buffers. Every warp
-// then reads its own chunks of all planes crosswise. Planes lie apart so that a warp's lanes, which read a few neighbours
-// of every plane at once, find them in different banks.
+// in the chunks that conv/epilogue.cuh describes; the last one's plane takes the place of the multiplier's stages.
+// Every warp then reads its own chunks of all planes crosswise. Planes lie apart so that a warp's lanes, which read a
+// few neighbours of every plane at once, have no bank conflicts.
 #pragma once
 #include "conv/gemm/implicit_gemm.cuh"
 #include "conv/phases.cuh"

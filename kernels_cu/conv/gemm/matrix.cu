@@ -1,7 +1,7 @@
-// Conv of one tap on tensor cores, as the matrix product that it is (conv/gemm/matrix_product.cuh): w (M, C) times x, which is
-// (C, pixels), image by image, or (pixels, C), in one launch.
+// Conv of one tap on tensor cores, as the matrix product that it is (conv/gemm/matrix_product.cuh): w (M, C) times x,
+// which is (C, pixels), image by image, or (pixels, C), in one launch.
 //
-// Blocks of one tile of pixels run next to each other: they read the same inputs, and w, small, stays in the L2 cache.
+// Blocks of one tile of pixels are neighbours: they read the same inputs, and w, small, stays in the L2 cache.
 #include "conv/gemm/implicit_gemm.cuh"
 #include "conv/gemm/matrix_product.cuh"
 

@@ -1,4 +1,4 @@
-// How the inputs of one tap come into shared memory where pixels lie behind each other in x: as rows of a matrix, for the
+// How the inputs of one tap come into shared memory where pixels are contiguous in x: as rows of a matrix, for the
 // tensor cores. Has what conv/gemm/slice_inputs.cuh has.
 #pragma once
 #include "conv/problem.cuh"

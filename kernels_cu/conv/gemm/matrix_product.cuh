@@ -1,8 +1,8 @@
-// Conv of one tap on the tensor cores, as the plain matrix product that it is: weights (M, K), or (K, M) if WEIGHT_ROWS,
+// Conv of one tap on the tensor cores, as the plain GEMM that it is: weights (M, K), or (K, M) if WEIGHT_ROWS,
 // times inputs (K, pixels), both copied as they lie in memory (base/matrix_rows.cuh). No launch packs anything.
 //
-// Of Correlation, `pitch` counts the bytes of w from one filter to the next, or from one channel, and `all_rows` how many of
-// these a group has. Fragments of 16 bits come by ldmatrix, transposed where K is not the side that lies together; those of
+// Of Correlation, `pitch` counts the bytes of w from one filter to the next, or from one channel, and `all_rows` how
+// many of these a group has. Fragments of 16 bits come by ldmatrix, transposed where K is not contiguous; those of
 // weights in float32 too, as pairs of 16 bits, unless they would have to be transposed.
 #pragma once
 #include "conv/gemm/matrix_inputs.cuh"
@@ -11,7 +11,7 @@
 template <bool FIRST, class One, class Other> struct Either { using Type = One; };
 template <class One, class Other> struct Either<false, One, Other> { using Type = Other; };
 
-// How inputs are filled in: as rows of a matrix, or pixel by pixel where channels lie side by side.
+// How inputs are filled in: as rows of a matrix, or pixel by pixel where channels are contiguous.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, bool INPUT_ROWS>
 using InputsOfOneTap = typename Either<
     INPUT_ROWS, MatrixInputs<typename Arithmetic::Element, BLOCK_N, BLOCK_K, BLOCK_M / WARP_M * (BLOCK_N / WARP_N) * 32>,

@@ -1,8 +1,8 @@
 // The implicit GEMM's slices of K on the tensor cores.
 //
-// Weights come packed as fragments (conv/gemm/pack_fragments.cu): a warp copies, and reads, 512 neighbouring bytes each time. How
-// inputs lie in a slice is in conv/gemm/slice_inputs.cuh; where they lie row by row, a lane reads 16 bytes of a row at once, its
-// pixels of kWide fragments: then fragment f has pixels kWide * n + f of kWide * 8.
+// Weights come packed as fragments (conv/gemm/pack_fragments.cu): a warp copies, and reads, 512 contiguous bytes each
+// time. How inputs lie in a slice is in conv/gemm/slice_inputs.cuh; where they lie row by row, a lane reads 16 bytes of
+// a row at once, its pixels of kWide fragments: then fragment f has pixels kWide * n + f of kWide * 8.
 #pragma once
 #include "conv/gemm/fragments.cuh"
 #include "conv/gemm/slice_inputs.cuh"

@@ -2,7 +2,7 @@
 // channels per row of the implicit GEMM, padded with zeros to 16 bytes.
 //
 // A block turns a square of kSquare output channels x kSquare (channel, tap) pairs round in shared memory, so that it
-// reads along the taps, which lie next to each other in w, and writes along the output channels.
+// reads along the taps, which are contiguous in w, and writes along the output channels.
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/tickets.cuh"

@@ -1,7 +1,7 @@
-// Conv of one tap, stride 1 and no padding, as the plain matrix product that it is: y[n] = w x[n], whatever the rank.
+// Conv of one tap, stride 1 and no padding, as the plain GEMM that it is: y[n] = w x[n], whatever the rank.
 //
 // Weights are read straight from w, neighbouring channels of four filters by a warp, and laid transposed into shared
-// memory, whose rows are four elements longer than a tile: no two of these channels meet in a bank. Inputs come 16 bytes
+// memory, whose rows are four elements longer than a tile: there are no bank conflicts. Inputs come 16 bytes
 // a copy where all rows of x begin on 16 bytes, which all blocks see alike, else one by one.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/implicit_gemm.cuh"
@@ -91,7 +91,7 @@ struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREA
     __device__ __forceinline__ T weight(int row, int m) const { return w[m * all.w_filter + row * all.w_channel]; }
 };
 
-template <class T, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N>
+template <class T, class Acc, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N>
 __device__ __forceinline__ void conv_pointwise(const ConvPointwiseParams& p)
 {
     extern __shared__ __align__(16) unsigned char shared[];
@@ -99,5 +99,5 @@ __device__ __forceinline__ void conv_pointwise(const ConvPointwiseParams& p)
     const auto position = [&](int& group, int& m_tile, int& n_tile) {
         group = p.common.n_tiles.split(p.common.m_tiles.split(block_number(), m_tile), n_tile);
     };
-    make_tile<T, T, false>(Multiplier(p, shared), p.common, p.taps, shared, position);
+    make_tile<T, Acc, false>(Multiplier(p, shared), p.common, p.taps, shared, position);
 }

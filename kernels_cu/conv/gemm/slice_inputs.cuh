@@ -1,22 +1,22 @@
 // How the inputs of a slice of K come into shared memory, for the tensor cores.
 //
-//  - Pixel by pixel, 64 or 128 bytes of K each, as ldmatrix reads them: their 16-byte chunks stand in another order for
-//    each of eight pixels, so that eight pixels have a chunk in different banks. Chunks are copied whole where channels lie
-//    next to each other in x (Gather::kVector; Gather::kChunks and kHalves, of 8 bytes, each with a tap of its own), else
-//    made of single 16-bit elements that pass through registers.
+//  - Pixel by pixel, 64 or 128 bytes of K each, as ldmatrix reads them: their 16-byte chunks are swizzled, in another
+//    order for each of eight pixels, against bank conflicts. Chunks are copied whole where channels are contiguous in x
+//    (Gather::kVector; Gather::kChunks and kHalves, of 8 bytes, each with a tap of its own), else made of single 16-bit
+//    elements that pass through registers.
 //  - Row of K by row of K, for wider elements, which are copied one by one.
 //
-// Where the block's pixels stand in x is in a table in shared memory, read where a new tap begins. Gather::kRowwise, for
-// channels that lie anywhere, kChunks and kHalves are for few channels: K is not padded tap by tap, and a second table has
-// what the tap and the channel of a row, or of a chunk, add.
+// Where the block's pixels stand in x is in a table in shared memory, read where a new tap begins. Gather::kRowwise,
+// for channels that lie anywhere, kChunks and kHalves are for few channels: K is not padded tap by tap, and a second
+// table has what the tap and the channel of a row, or of a chunk, add.
 #pragma once
 #include "conv/gather.cuh"
 #include "base/ptx.cuh"
 
 enum class Gather { kScalar, kVector, kRowwise, kChunks, kHalves };
 
-// Place and input coordinates of a pixel's first tap, or how far a row or chunk of K is from these. Coordinates stay below 2^30;
-// the first one of what does not exist is so far outside of x that its sum with any other is outside too.
+// Place and input coordinates of a pixel's first tap, or how far a row or chunk of K is from these. Coordinates stay
+// below 2^30; the first one of what does not exist is so far outside of x that its sum with any other is outside too.
 struct alignas(16) Standing { int offset, coordinate[3]; };
 
 template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct SliceInputs {

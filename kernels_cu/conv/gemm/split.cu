@@ -1,5 +1,5 @@
-// Conv as the implicit GEMM of conv/gemm/conv.cu, in tiles of which several blocks may make one where there are too few for the
-// multiprocessors (conv/gemm/split_k.cuh). Blocks of one tile run next to each other.
+// Conv as the implicit GEMM of conv/gemm/conv.cu, with split-K where tiles are too few for the multiprocessors
+// (conv/gemm/split_k.cuh). Blocks of one tile are neighbours.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/mma.cuh"
 #include "conv/gemm/split_k.cuh"
@@ -24,10 +24,10 @@ __device__ __forceinline__ void convolve_split(const ConvSplitParams<Index, NDIM
     make_split_tile<T, Acc, false>(multiplier, p.common, p.taps, p.splits, shared, position);
 }
 
-// On the cores' own multipliers.
+// By FFMA, the cores' own multipliers.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
-__device__ __forceinline__ void conv_split(const ConvSplitParams<Index, NDIM>& p)
+__device__ __forceinline__ void conv_split_ffma(const ConvSplitParams<Index, NDIM>& p)
 {
     convolve_split<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false>>(p);
 }

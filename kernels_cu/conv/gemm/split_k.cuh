@@ -1,13 +1,14 @@
-// Split K: several blocks make one tile, each from its own slices of K, and the sums are added up afterwards. Tiles that
-// fill all multiprocessors, as often as they do, stay whole: one block makes each of them, and only the rest is divided.
+// Split K: several blocks make one tile, each from its own slices of K, and the sums are added up afterwards. Tiles
+// that fill all multiprocessors, as often as they do, stay whole: one block makes each of them, and only the rest is
+// divided.
 //
 // Sums lie in the workspace as threads have them in registers, 16 bytes of a thread next to those of its neighbour: who
 // adds them up is the same thread of another block, whatever it is that the multiplier lets it make. They are added in
 // the order of the splits: results do not depend on which block is the last.
 //
-// The last block of a tile to arrive adds its sums up. It knows that it is the last by the tile's ticket (base/tickets.cuh),
-// which an earlier launch has set to zero. Without an earlier launch there are no tickets: then a second
-// launch, with one block for each divided tile, adds up what the first one left.
+// The last block of a tile to arrive adds its sums up. It knows that it is the last by the tile's ticket
+// (base/tickets.cuh), which an earlier launch has set to zero. Without an earlier launch there are no tickets: then a
+// second launch, with one block for each divided tile, adds up what the first one left.
 #pragma once
 #include "conv/gemm/implicit_gemm.cuh"
 #include "base/tickets.cuh"

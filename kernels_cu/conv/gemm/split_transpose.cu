@@ -1,5 +1,5 @@
-// ConvTranspose by output phase, as in conv/gemm/conv_transpose.cu, in tiles of which several blocks may make one where there are too few for
-// the multiprocessors (conv/gemm/split_k.cuh), each from its share of the taps and channels that the phase meets.
+// ConvTranspose by output phase, as in conv/gemm/conv_transpose.cu, with split-K where tiles are too few for the
+// multiprocessors (conv/gemm/split_k.cuh): each block has its share of the taps and channels that the phase meets.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/mma.cuh"
 #include "conv/phases.cuh"
@@ -27,10 +27,10 @@ __device__ __forceinline__ void make_phase_split(const ConvTransposeSplitParams<
     make_split_tile<T, Acc, true>(multiplier, p.common, taps, p.splits, shared, position);
 }
 
-// On the cores' own multipliers.
+// By FFMA, the cores' own multipliers.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
-__device__ __forceinline__ void conv_transpose_split(const ConvTransposeSplitParams<Index, NDIM>& p)
+__device__ __forceinline__ void conv_transpose_split_ffma(const ConvTransposeSplitParams<Index, NDIM>& p)
 {
     make_phase_split<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>>(p);
 }

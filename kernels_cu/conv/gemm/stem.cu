@@ -1,8 +1,8 @@
 // Conv of few input channels and many filters, as the first layers of networks are.
 //
-// All inputs that a block's outputs meet, a band of every channel, come into shared memory once (conv/gemm/stem.cuh); the
-// multipliers take them straight from there, whichever taps they stand for. The block makes its output channels in passes
-// over the same band; weights, packed, go through buffers slice by slice.
+// All inputs that a block's outputs meet, a band of every channel, come into shared memory once (conv/gemm/stem.cuh);
+// the multipliers take them straight from there, whichever taps they stand for. The block makes its output channels in
+// passes over the same band; weights, packed, go through buffers slice by slice.
 #include "conv/gemm/implicit_gemm.cuh"
 #include "conv/gemm/stem_ffma.cuh"
 #include "conv/gemm/stem_mma.cuh"
@@ -31,7 +31,7 @@ template <class Multiplier> __device__ __forceinline__ void make_stem(const Stem
     }
 }
 
-// On the cores' own multipliers.
+// By FFMA.
 template <int CHUNK> __device__ __forceinline__ void conv_stem(const StemParams& p) { make_stem<StemFfma<CHUNK>>(p); }
 
 // On tensor cores.

@@ -1,8 +1,9 @@
 // Conv of few input channels: a block's outputs, and the band of inputs that they meet, whole in shared memory.
 //
-// Channels are the first of four axes of a correlation with one channel: rows of K are (channel, depth, row, column) of a
-// tap, columns fastest. A block makes a box of kPixels neighbouring outputs, whose extents are powers of two; all inputs
-// that any of them meets are the band. An output's place in the band plus the distance of a row of K is where these meet.
+// Channels are the first of four axes of a correlation with one channel: rows of K are (channel, depth, row, column) of
+// a tap, columns fastest. A block makes a box of kPixels neighbouring outputs, whose extents are powers of two; all
+// inputs that any of them meets are the band. An output's place in the band plus the distance of a row of K is where
+// these meet.
 //
 // 16-bit elements are read as pairs that begin at an even column of K. So that pairs are aligned the band may stand an
 // element before where it would; where columns of x are an odd number apart there are two copies, one of each kind.
@@ -10,7 +11,7 @@
 #include "conv/epilogue.cuh"
 #include "base/ptx.cuh"
 
-enum StemRuns { kAnyOrder, kAlongColumns, kAlongChannels };   // which neighbours make runs of whole vectors in x
+enum StemRuns { kAnyOrder, kAlongColumns, kAlongChannels };   // which contiguous elements make whole vectors in x
 
 struct StemParams {
     Correlation<int, 4> common;
@@ -149,7 +150,7 @@ template <class T, int THREADS> struct StemBox {
             }
         }
     }
-    // The place in the band of an element of a row with its channels, which lie side by side in x.
+    // The place in the band of an element of a row with its channels, which are contiguous in x.
     __device__ __forceinline__ bool spread(int at, int& place) const
     {
         int channel;

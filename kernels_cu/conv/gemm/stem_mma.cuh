@@ -1,9 +1,9 @@
 // Conv of few input channels on the tensor cores, from a band of inputs in shared memory (conv/gemm/stem.cuh).
 //
-// A warp makes BLOCK_M output channels x 32 pixels. Weights come packed as fragments (conv/gemm/pack_fragments.cu), with the taps of
-// a row filled up to whole words of 4 bytes. A lane reads the words of its fragments of inputs straight from the band: a
-// word's distance is in a table, which all pixels share. Fragments share out the pixels two by two, so that of their sums
-// a lane has whole vectors of neighbours.
+// A warp makes BLOCK_M output channels x 32 pixels. Weights come packed as fragments (conv/gemm/pack_fragments.cu),
+// with the taps of a row filled up to whole words of 4 bytes. A lane reads the words of its fragments of inputs
+// straight from the band: a word's distance is in a table, which all pixels share. Fragments share out the pixels two
+// by two, so that of their sums a lane has whole vectors of neighbours.
 #pragma once
 #include "conv/gemm/fragments.cuh"
 #include "conv/gemm/stem.cuh"
@@ -31,7 +31,7 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
     static constexpr int kPieces = kRows * kPitch * (kThreads / 32) * sizeof(Acc);
     static constexpr int kBufferBytes = kPieces > kStages * kStageBytes ? kPieces : kStages * kStageBytes;
 
-    static constexpr int kNeighbours = 16 / sizeof(T);   // pixels of a lane that lie side by side
+    static constexpr int kNeighbours = 16 / sizeof(T);   // contiguous pixels of a lane
 
     const StemParams& p;
     const Box& box;

@@ -2,13 +2,13 @@
 // or float32 rounded to TF32 or split into two parts of TF32; and w to rows of K, with output channels for images and taps
 // for pixels. A block makes 128 bytes of channels for up to 112 pixels, of one image or of several small ones.
 //
-// Where the pixels of a channel lie side by side, they are copied to shared memory as they are, in vectors of 16 bytes:
+// Where the pixels of a channel are contiguous, they are copied to shared memory as they are, in vectors of 16 bytes:
 // wherever they begin, all but the ends of x go over the bus in such vectors, and a row's shift says how far after a multiple
 // of 16 bytes its first pixel lies. A warp copies bundles of rows: the channels that are 16 bytes of a pixel of the result.
 // Then eight lanes (fewer, where there are fewer bundles) write those of a pixel, each gathered from its rows. Channels a
 // bundle apart have equal shifts, and bundles lie so in the banks that those of four pixels meet each bank once.
 //
-// Where channels lie side by side, bundles are read as they are written.
+// Where channels are contiguous, bundles are read as they are written.
 #include "conv/gemm/fragments.cuh"
 #include "base/geometry.cuh"
 #include "base/tickets.cuh"

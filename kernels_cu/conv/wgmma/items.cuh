@@ -1,7 +1,7 @@
 // What a block makes one after the other: tiles, or several blocks' shares of a tile's K. And the slices of K of each.
 //
 // Tiles are counted with those along M fastest, then phases, those that meet the most taps first, then columns, then groups:
-// blocks that run side by side read the same inputs. Shares of a tile follow each other, after all tiles that stay whole.
+// blocks that run at the same time read the same inputs. Shares of a tile follow each other, after all tiles that stay whole.
 #pragma once
 #include "conv/wgmma/params.cuh"
 

@@ -5,7 +5,7 @@
 #include "base/vectors.cuh"
 #include "conv/wide_outputs.cuh"
 
-// How many columns that follow each other lie side by side in y, always, and on multiples of their size: 8, 4 or 1. They follow each
+// How many columns that follow each other are always contiguous in y, and on multiples of their size: 8, 4 or 1. They follow each
 // other along the AXES innermost axes.
 template <class T, int AXES, int NDIM>
 __device__ __forceinline__ int columns_at_once(const Correlation<int, NDIM>& p, const Taps<int, NDIM>& taps)
@@ -28,7 +28,7 @@ __device__ __forceinline__ int columns_at_once(const Correlation<int, NDIM>& p, 
     return distances % 4 == 0 && vectors_aligned(p.finish, p.y, 4 * sizeof(T)) ? 4 : 1;
 }
 
-// Whether 16 bytes of channels always lie side by side in y, on multiples of 16 bytes, and a warp's 16 channels all exist or none.
+// Whether 16 bytes of channels are always contiguous in y, on multiples of 16 bytes, and a warp's 16 channels all exist or none.
 template <class T, int NDIM> __device__ __forceinline__ bool channels_at_once(const Correlation<int, NDIM>& p, const Taps<int, NDIM>& taps)
 {
     int distances = p.y_batch | taps.y_first;

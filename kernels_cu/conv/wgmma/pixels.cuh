@@ -149,7 +149,7 @@ __device__ __forceinline__ Pixel<int, 3> tile_pixel(const PixelTile<Arithmetic, 
 // ---- sums to y
 
 // Sums of 16 output channels by 16 columns, of one warp, taken out of the tile one chunk after the other. A thread has channels in
-// pairs, of two columns: each store of a warp fills whole sectors, whether pixels lie side by side in y or channels do.
+// pairs, of two columns: each store of a warp fills whole sectors, whether pixels are contiguous in y or channels are.
 template <class Tile> struct PixelChunk {
     static constexpr int kPixels = 2;
 
@@ -207,7 +207,7 @@ template <class Tile> struct PixelChunk {
     }
 };
 
-// Whether pairs of channels, from an even one on, always lie side by side in y, on multiples of 8 bytes, and both exist or none.
+// Whether pairs of channels, from an even one on, are always contiguous in y, on multiples of 8 bytes, and both exist or none.
 __device__ __forceinline__ bool pairs_of_channels(const Correlation<int, 3>& p, const Taps<int, 3>& taps)
 {
     const int distances = p.y_batch | taps.y_first | p.y_stride[0] | p.y_stride[1] | p.y_stride[2];

@@ -3,8 +3,9 @@
 // A thread goes down COLUMNS neighbouring columns of x, from one row of windows to the next, `walk` times. It keeps the sums
 // of the ROWS rows that those windows reach in registers: of each row of windows it loads what those have that meet its
 // columns, up to ACROSS beside one another, gives it to the elements that their indices name, and writes the rows that no
-// later windows reach. Windows that begin above the walk and reach into it come first. What a row of windows has is loaded
-// while the row above is dealt with. Lanes go along the rows of x or, where channels lie closest together, along the channels.
+// later windows reach. Windows that begin above the walk and reach into it come first. What a row of windows has is
+// prefetched while the row above is dealt with. Lanes go along the rows of x or, where channels lie closest together, along
+// the channels.
 // Numbers of elements fit into 31 bits: an index is compared with those of a window's elements by its low word.
 //
 // An element's windows come in row-major order: no atomics, and the sums of the kernel that makes one element a thread. Where

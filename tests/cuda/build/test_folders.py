@@ -18,7 +18,7 @@ import pytest
 from gpuconv import CompileError
 from gpuconv.cuda.build import cache, nvrtc
 from gpuconv.cuda.build import compile as compiler
-from gpuconv.cuda.plan import tuned
+from gpuconv.cuda.call import tuned
 from tests.harness.toolchain import FILES, kernels, needs_nvrtc, variant
 
 Write = Callable[[Mapping[str, str]], Path]

@@ -21,7 +21,8 @@ from gpuconv._packed import PackedWeights
 from gpuconv.cuda.call import device
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan.launch import Limits, Plan, Space
+from gpuconv.cuda.plan.launch import Plan, Space
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.rules import cases
 from gpuconv.rules.cases import Case
 from tests.emulator import EmulatorError, emulated_cuda

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -62,6 +63,16 @@ def test_taps_backwards_are_those_of_the_weights_turned_around() -> None:
         assert row == (2 - i) * 40 + (3 - j) * 10
 
 
+def test_axes_in_another_order_take_all_their_numbers_with_them() -> None:
+    one = made("conv_transpose", (2, 4, 9, 8), (4, 6, 3, 5), strides=[2, 3], dilations=[1, 2], pads=[1, 0, 0, 2])
+    height, width = one.axes
+    assert one.with_axes((height, width)) == one
+    turned = made("conv_transpose", (2, 4, 8, 9), (4, 6, 5, 3), strides=[3, 2], dilations=[2, 1], pads=[0, 1, 2, 0])
+    steps = {name: getattr(one, name) for name in ("x_strides", "y_strides", "w_strides")}
+    across = {name: (*numbers[:-2], numbers[-1], numbers[-2]) for name, numbers in steps.items()}
+    assert one.with_axes((width, height)) == replace(turned, **across)
+
+
 @pytest.mark.parametrize(
     ("dtype", "x_strides", "more", "lines"),
     [
@@ -78,3 +89,21 @@ def test_taps_backwards_are_those_of_the_weights_turned_around() -> None:
 )
 def test_the_lines_that_neighbouring_columns_meet(dtype: str, x_strides: Any, more: Any, lines: int) -> None:
     assert made(*CONV, dtype, x_strides, **more).lines == lines
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "step"),
+    [
+        ((6, 8), (8, 1), 1),
+        ((6, 8), (16, 2), 2),
+        ((6, 1, 8), (8, 99, 1), 1),
+        ((6, 8, 1), (24, 3, 99), 3),
+        ((6, 8), (9, 1), None),
+        ((6, 8), (-8, -1), -1),
+        ((6, 8), (-8, 1), None),
+        ((1, 1), (7, 9), 1),  # a single pixel has no neighbours that could lie elsewhere
+        ((), (), 1),
+    ],
+)
+def test_axes_are_one_where_each_lies_behind_the_next(shape: Any, strides: Any, step: int | None) -> None:
+    assert correlation.merged_stride(shape, strides) == step

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import gpuconv
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.rules import geometry as geometries
@@ -86,7 +86,7 @@ def test_sums_over_runs_are_exact(dtype: Any, precision: str, random: Random, se
         return found[seed % len(found)]
 
     device = emulated_cuda(limits_of=architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
-    with choice.picking(pick), gpuconv.precision(precision), device:
+    with offers.picking(pick), gpuconv.precision(precision), device:
         y = gpuconv.conv(x, w, **attributes)
     exact = oracle.conv(x, w, None, **attributes).value
     np.testing.assert_array_equal(y.astype(np.float64), exact.astype(dtype).astype(np.float64))

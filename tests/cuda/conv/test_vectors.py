@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpuconv.cuda.conv.direct import channels as channels_plan
-from gpuconv.cuda.conv.direct import channels_tile
-from gpuconv.cuda.conv.gemm import grouped_work, matrix, mma, stem_tile
+from gpuconv.cuda.conv.gemm import fragments, matrix, stem_tile
+from gpuconv.cuda.conv.gemm import grouped as grouped_plan
 from gpuconv.cuda.conv.gemm.fragments import arithmetic
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.limits import representative
@@ -22,7 +22,7 @@ Whole = Callable[[Problem], bool]
 
 
 def grouped(one: Problem) -> bool:
-    return next(iter(grouped_work.works(one, arithmetic(one)))).chunks
+    return next(iter(grouped_plan.works(one, arithmetic(one)))).chunks
 
 
 def made(dtype: str = "float16", layout: str = "NHWC", w: Ints = (32, 16, 3, 3, 3), **more: Any) -> Problem:
@@ -35,14 +35,14 @@ TF32: dict[str, Any] = {"dtype": "float32", "precision": "tf32"}
 DEPTHWISE: dict[str, Any] = {"w": (32, 1, 3, 3, 3), "group": 32}
 # Of which array, in whole chunks of so many elements: what a problem must be, and what tells it.
 CASES: dict[str, tuple[Problem, str, int, Whole]] = {
-    "mma, 16 bytes": (made(), "x", 8, mma.has_chunks),
-    "mma, 8 bytes": (made(), "x", 4, lambda one: mma.has_chunks(one, 8)),
-    "mma, tf32": (made(**TF32), "x", 4, mma.has_chunks),
+    "mma, 16 bytes": (made(), "x", 8, fragments.has_chunks),
+    "mma, 8 bytes": (made(), "x", 4, lambda one: fragments.has_chunks(one, 8)),
+    "mma, tf32": (made(**TF32), "x", 4, fragments.has_chunks),
     "matrix": (made(w=(32, 16, 1, 1, 1)), "x", 8, lambda one: matrix.of_channels(one) is not None),
     "grouped": (made(w=(32, 16, 3, 3, 3), group=2), "x", 8, grouped),
-    "channels, x": (made("float32", **DEPTHWISE), "x", 4, channels_tile.in_vectors),
-    "channels, y": (made("float32", **DEPTHWISE), "y", 4, channels_tile.in_vectors),
-    "channels, float16": (made("float16", **DEPTHWISE), "y", 4, channels_tile.in_vectors),
+    "channels, x": (made("float32", **DEPTHWISE), "x", 4, channels_plan.in_vectors),
+    "channels, y": (made("float32", **DEPTHWISE), "y", 4, channels_plan.in_vectors),
+    "channels, float16": (made("float16", **DEPTHWISE), "y", 4, channels_plan.in_vectors),
     "stem, channels of y": (made("float16"), "y", 8, stem_tile.channels_are_vectors),
     "stem, tf32": (made(**TF32), "y", 4, stem_tile.channels_are_vectors),
 }
@@ -58,7 +58,7 @@ def test_every_axis_moves_by_whole_vectors_of_channels(name: str) -> None:
         moved = {more: replace(one, **{field: shifted(strides, axis, more)}) for more in (chunk, chunk // 2, 1)}
         assert {more: whole(there) for more, there in moved.items()} == {chunk: True, chunk // 2: False, 1: False}, axis
     apart = replace(one, **{field: shifted(strides, 1, 1)})  # channels that are no neighbours
-    if whole is channels_tile.in_vectors:
+    if whole is channels_plan.in_vectors:
         assert why_not(channels_plan, apart, representative("sm_90a").limits) is not None
     else:
         assert not whole(apart)
@@ -90,8 +90,8 @@ def test_axes_of_one_element_may_have_any_stride(name: str) -> None:
 def test_channels_are_whole_chunks(channels: int, dtype: str, size: int, whole: bool) -> None:
     precision = "ieee" if dtype == "float16" else "tf32"
     one = problem("conv", (1, channels, 5, 6), (32, channels, 3, 3), dtype, precision=precision, layout="NHWC")
-    assert mma.has_chunks(one) is (whole and (size == 16))
-    assert mma.has_chunks(one, size) is whole
+    assert fragments.has_chunks(one) is (whole and (size == 16))
+    assert fragments.has_chunks(one, size) is whole
 
 
 @pytest.mark.parametrize(

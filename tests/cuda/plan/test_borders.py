@@ -20,11 +20,11 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import channels as channels_plan
-from gpuconv.cuda.conv.direct import channels_tile, few, rows, transpose
-from gpuconv.cuda.conv.gemm import depth_to_space, depth_to_space_matrix, grouped, interleaved, split, stem
-from gpuconv.cuda.plan import launching
-from gpuconv.cuda.plan.launch import Launch, Limits
-from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.conv.direct import few, rows, transpose
+from gpuconv.cuda.conv.gemm import ffma, grouped, interleaved, mma, stem
+from gpuconv.cuda.plan import launch as launches
+from gpuconv.cuda.plan.launch import Launch
+from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.cuda.pool import channels as pool_channels
 from gpuconv.cuda.pool import families as pool_families
@@ -55,7 +55,7 @@ def problem_of(one: ManyBlocks, far: str = "", step: int = 0) -> Any:
     x, y = lying(p.x_shape, one.layout), lying(geometry.y_shape, one.out or "contiguous")
     x, y = ((step, *strides[1:]) if name == far else strides for name, strides in (("x", x), ("y", y)))
     if p.w_shape is None:
-        return pool_problem.Problem(geometry, dtype, x, y, y if one.kernel.endswith("indices") else None)
+        return pool_problem.PoolProblem(geometry, dtype, x, y, y if one.kernel.endswith("indices") else None)
     make = correlation.of_conv if p.operator == "conv" else correlation.of_conv_transpose
     return make(geometry, dtype, x, lying(p.w_shape, "contiguous"), None, y, one.precision)
 
@@ -65,8 +65,8 @@ def of_families() -> dict[ModuleType, list[ManyBlocks]]:
     found: dict[ModuleType, list[ManyBlocks]] = {}
     for family in (*conv_families.FAMILIES, *pool_families.FAMILIES):
         names = {variant.name for variant in family.variants()}
-        if family is split:  # which divides the tiles of others' kernels
-            names = {one.kernel for one in (*many_blocks.SPLIT, *many_blocks.SPLIT_PHASES)}
+        if family in (ffma, mma):  # which also divide their tiles
+            names |= {f"{name}_split" for name in names}
         found[family] = [one for one in many_blocks.ALL if one.kernel in names and not one.wide]
     return found
 
@@ -123,11 +123,11 @@ def test_some_families_want_two_blocks_on_a_multiprocessor(family: ModuleType) -
 @contextmanager
 def most_blocks(count: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (launching, channels_tile, *COUNTING[2:]):
+        for module in (launches, rows, *COUNTING[1:]):
             patch.setattr(module, "MOST_BLOCKS", count)
-        channels_tile.best.cache_clear()
+        channels_plan.best.cache_clear()
         yield
-    channels_tile.best.cache_clear()
+    channels_plan.best.cache_clear()
 
 
 def blocks(family: ModuleType, one: ManyBlocks, launch: Launch) -> int:
@@ -157,16 +157,16 @@ def test_a_launch_has_no_more_blocks_than_a_grid(family: ModuleType) -> None:
 def test_blocks_fill_a_grid_or_are_refused() -> None:
     launch = planned(rows, FAMILIES[rows][0])
     assert launch is not None
-    assert launching.of_blocks("conv", launch.variant, 2**31 - 1, {}, {}).grid == (2**31 - 1, 1, 1)
+    assert Launch.of_blocks("conv", launch.variant, 2**31 - 1, {}, {}).grid == (2**31 - 1, 1, 1)
     with pytest.raises(
         ArgumentError, match=r"^conv: 2147483648 blocks are more than the 2147483647 of one CUDA launch$"
     ):
-        launching.of_blocks("conv", launch.variant, 2**31, {}, {})
+        Launch.of_blocks("conv", launch.variant, 2**31, {}, {})
 
 
 # ---------------------------------------------------------------- indices
 
-TO_SPACE = (depth_to_space, depth_to_space_matrix)
+TO_SPACE = ("conv_transpose_depth_to_space", "conv_transpose_matrix")
 
 
 @families
@@ -176,7 +176,9 @@ def test_32_bits_are_enough_up_to_their_border(family: ModuleType, array: str) -
     tried = [one for one in FAMILIES[family] if one.problem.x_shape[0] > 1 and planned(family, one) is not None]
     assert tried
     for one in tried:
-        images = one.problem.x_shape[0] - (array == "x" or family not in TO_SPACE)  # which count to the end of y
+        images = one.problem.x_shape[0] - (
+            array == "x" or not one.kernel.startswith(TO_SPACE)
+        )  # which count to the end of y
         apart = params.INDEX_LIMIT // images // 64 * 64
         near = problem_of(one, array, apart - 2**20)
         assert planned(family, one, problem=near) is not None, one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ import pytest
 
 import gpuconv
 from gpuconv import OutOfDeviceMemory
-from gpuconv.cuda.call import device
+from gpuconv.cuda.call import device, tuned
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv.direct import few as few_plan
 from gpuconv.cuda.conv.gemm import ffma
-from gpuconv.cuda.plan import tuned
-from gpuconv.cuda.plan.offers import Candidate
+from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan.offers import Candidate, Offer
 from gpuconv.rules import whole_numbers
 from tests.emulator import emulated_cuda
 from tests.harness.cupy_stand_in import StandIn, cupy_stand_in
@@ -225,12 +226,17 @@ def test_errors_name_the_rule(call: Any, error: Any, message: str, cupy: StandIn
     assert "\n" not in str(caught.value)
 
 
+def named(limits: Limits) -> Limits:
+    """The limits of a device with a name, by which choices are kept."""
+    return replace(limits, name="emulated", measured=partial(tuned.find, "emulated"))
+
+
 @pytest.mark.emulator
 def test_results_stay_right_whatever_is_chosen() -> None:
     (x, w, b), attributes = filled("conv_transpose", (1, 5, 6, 7), (5, 4, 3, 2), {"strides": [2, 1]}, "float32")
     expected = oracle.conv_transpose(x, w, b, **attributes)
     with emulated_cuda() as emulated:
-        emulated._limits = replace(emulated._limits, name="emulated")
+        emulated._limits = named(emulated._limits)
         times = gpuconv.tune("conv_transpose", x, w, b, **attributes)
         assert len(times) > 1
         oracle.assert_close(gpuconv.conv_transpose(x, w, b, **attributes), expected, "float32")
@@ -249,7 +255,7 @@ def test_gradients_stay_right_whatever_is_chosen() -> None:
         "conv_input_grad": gpuconv.conv_input_grad(dy, w, x.shape, **attributes),
     }
     with emulated_cuda() as emulated:
-        emulated._limits = replace(emulated._limits, name="emulated")
+        emulated._limits = named(emulated._limits)
         for name, operands in {"conv_weight_grad": (x, dy, w.shape), "conv_input_grad": (dy, w, x.shape)}.items():
             times = gpuconv.tune(name, *operands, **attributes)
             assert len(times) > 2
@@ -276,18 +282,18 @@ def _without(roles: Mapping[str, str], role: str) -> dict[str, str]:
 
 def without(role: str, family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a family's kernels find another array of a call at address 0, as if there were none."""
-    real = family.candidates
+    real = family.offers
 
     def changed(candidate: Candidate) -> Any:
         plan = candidate.make()
         launches = [replace(one, roles=_without(one.roles, role)) for one in plan.launches]
         return replace(plan, launches=tuple(launches))
 
-    def candidates(*arguments: Any) -> Iterator[Candidate]:
-        for one in real(*arguments):
-            yield replace(one, make=lambda one=one: changed(one))
+    def offers(*arguments: Any) -> Iterator[Offer]:
+        for offer in real(*arguments):
+            yield replace(offer, make=partial(changed, offer)) if isinstance(offer, Candidate) else offer
 
-    monkeypatch.setattr(family, "candidates", candidates)
+    monkeypatch.setattr(family, "offers", offers)
 
 
 @pytest.mark.emulator
@@ -295,13 +301,13 @@ def test_a_kernel_that_is_wrong_is_left_out_and_not_kept(few_families: None, mon
     x, w = np.full((1, 2, 5, 6), np.nan, np.float32), np.ones((3, 2, 2, 2), np.float32)
     b = np.zeros(3, np.float32)  # of which nothing could be seen in the results of this call
     with emulated_cuda() as emulated:
-        emulated._limits = replace(emulated._limits, name="emulated")
+        emulated._limits = named(emulated._limits)
         right = gpuconv.tune("conv", x, w, b)
         few = next(name for name in right if name.startswith("conv_few"))
         without("b", few_plan, monkeypatch)
         with pytest.warns(RuntimeWarning, match=f"^tune: {few} is left out: of whole numbers it makes ") as caught:
             found = gpuconv.tune("conv", x, w, b)
-        assert [Path(one.filename).name for one in caught] == ["cuda/plan/test_tune.py"]
+        assert [Path(warning.filename).name for warning in caught] == ["test_tune.py"]
         assert "of 60 elements, by up to " in str(caught[0].message)
         assert found.keys() == right.keys() - {few}
         emulated.launches.clear()

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from gpuconv.cuda.call.prepared import contiguous_strides
-from gpuconv.cuda.pool.problem import Problem
+from gpuconv.cuda.pool.problem import PoolProblem
 from gpuconv.rules import geometry as geometries
 
 Ints = tuple[int, ...]
 
 
-def made(x: Ints, last: bool = False, indices: bool = False, **attributes: Any) -> Problem:
+def made(x: Ints, last: bool = False, indices: bool = False, **attributes: Any) -> PoolProblem:
     geometry = geometries.max_pool(x, **attributes)
     of_x, of_y = (lying(shape, last) for shape in (x, geometry.y_shape))
-    return Problem(geometry, "float32", of_x, of_y, of_y if indices else None)
+    return PoolProblem(geometry, "float32", of_x, of_y, of_y if indices else None)
 
 
 def lying(shape: Ints, last: bool) -> Ints:

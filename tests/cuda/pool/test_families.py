@@ -11,8 +11,9 @@ import pytest
 
 from gpuconv import ArgumentError
 from gpuconv.cuda.build import params
-from gpuconv.cuda.plan import choice
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool import general, vectors
 from gpuconv.rules import geometry as geometries
@@ -42,7 +43,7 @@ def _plan(
     geometry = geometries.max_pool(x_shape, **attributes)
     dense = _contiguous(geometry.y_shape)
     places = (dense if indices else None) if isinstance(indices, bool) else indices
-    with choice.picking(lambda candidates: candidates[0]):
+    with offers.picking(lambda candidates: candidates[0]):
         return pool_families.for_max_pool(
             geometry, dtype, x_strides or _contiguous(x_shape), y_strides or dense, places, HOPPER
         )
@@ -305,7 +306,7 @@ def test_an_empty_input_with_outputs_is_launched() -> None:
 
 def test_the_reason_names_the_kernel_and_why() -> None:
     plan = _plan((2, 3, 100), kernel_shape=[2], dtype="bfloat16", indices=True)
-    assert "max_pool_bfloat16_3d_indices: modelled" in plan.reasons[0]
+    assert "max_pool_bfloat16_3d_indices: predicted" in plan.reasons[0]
     assert plan.reasons[2] == (
         "max_pool_bfloat16_3d_indices: one output a thread, 594 outputs in 3 blocks of 256 threads; "
         "32-bit indices, the largest number being 599"
@@ -376,7 +377,7 @@ def test_plans_name_just_the_variants_of_all_families_that_are_listed() -> None:
         pads = [size // 2 for size in kernel] * 2 if kernel[0] > 2 else [0] * 4
         geometry = geometries.max_pool((2, 16, 32, 64), kernel_shape=kernel, strides=strides, pads=pads)
         x, y = (_lying(shape, last) for shape in (geometry.x_shape, geometry.y_shape))
-        for turn in choice.every_candidate():
+        for turn in offers.every_candidate():
             with turn:
                 plan = pool_families.for_max_pool(geometry, dtype, x, y, y if indices else None, HOPPER)
             seen |= {launch.variant for launch in plan.launches}

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from gpuconv.cuda.pool import layout
 from gpuconv.cuda.pool import problem as pool_problem
-from gpuconv.cuda.pool.problem import Axis, Rows
+from gpuconv.cuda.pool import tiles
+from gpuconv.cuda.pool.problem import Axis, PoolProblem, PoolView
 from tests.cuda.pool.problems import Ints, made
+from tests.harness.pool_views import changed
 
 
-def rows_of(x: Ints, **more: Any) -> Rows:
+def rows_of(x: Ints, **more: Any) -> PoolView:
     rows = pool_problem.rows_of(made(x, **more), dilated=True)
-    assert isinstance(rows, Rows)
+    assert isinstance(rows, PoolView)
     return rows
 
 
@@ -80,19 +81,26 @@ def test_places_are_numbered_row_by_row_or_column_by_column() -> None:
 def test_strides_that_are_never_stepped_along_do_not_count() -> None:
     assert pool_problem.used((1, 0, 2, 3), (9, 8, 7, 6)) == (0, 0, 7, 6)
     problem = made((1, 3, 4, 1), kernel_shape=[2, 1])
-    assert pool_problem.used_strides(problem) == ((0, 4, 1, 0), (0, 3, 1, 0), (0, 0, 0, 0))
+    assert strides_of(problem) == ((0, 4, 1, 0), (0, 3, 1, 0), (0, 0, 0, 0))
     problem = made((1, 3, 4, 1), indices=True, kernel_shape=[2, 1])
-    assert pool_problem.used_strides(problem)[2] == (0, 3, 1, 0)
+    assert strides_of(problem)[2] == (0, 3, 1, 0)
+
+
+def strides_of(problem: PoolProblem) -> tuple[Ints, Ints, Ints]:
+    x, y, indices = zip(*((axis.x, axis.y, axis.indices) for axis in problem.all_axes), strict=True)
+    return x, y, indices
 
 
 def test_missing_axes_have_one_element() -> None:
     problem = made((1, 3, 9, 8), kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 0, 1], dilations=[2, 1])
-    assert pool_problem.three_axes(problem) == ((1, 9, 8), (1, 3, 8), (1, 5, 2), (1, 2, 1), (0, 1, 0))
+    view = pool_problem.view_of(problem)
+    numbers = [(axis.extent, axis.windows, axis.reach, axis.stride, axis.pad) for axis in view.axes]
+    assert numbers == [(1, 1, 1, 1, 0), (9, 3, 5, 2, 1), (8, 8, 2, 1, 0)]
 
 
 @pytest.mark.parametrize(("run", "vector", "expected"), [(1, 4, 4), (2, 4, 8), (5, 4, 8), (6, 4, 12), (7, 1, 7)])
 def test_vectors_that_a_run_touches_wherever_it_begins(run: int, vector: int, expected: int) -> None:
-    assert pool_problem.whole_vectors(run, vector) == expected
+    assert tiles.whole_vectors(run, vector) == expected
     assert max((begin + run - 1) // vector + 1 for begin in range(vector)) * vector == expected
 
 
@@ -101,49 +109,47 @@ def test_vectors_that_a_run_touches_wherever_it_begins(run: int, vector: int, ex
 
 def test_rows_of_a_small_problem() -> None:
     rows = rows_of((2, 3, 9, 8), indices=True, kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 0, 1], dilations=[2, 1])
-    assert rows == Rows(
-        x_extent=(1, 9, 8),
-        y_extent=(1, 3, 8),
-        kernel=(1, 5, 2),
-        stride=(1, 2, 1),
-        dilation=(1, 2, 1),
-        pad=(0, 1, 0),
-        x_strides=(216, 72, 0, 8),
-        y_strides=(72, 24, 0, 8),
-        indices_strides=(72, 24, 0, 8),
-        images=2,
-        channels=3,
+    assert rows == PoolView(
+        image=Axis(2, 2, stride=1, pad=0, reach=1, dilation=1, x=216, y=72, indices=72, place=216),
+        channel=Axis(3, 3, stride=1, pad=0, reach=1, dilation=1, x=72, y=24, indices=24, place=72),
+        depth=Axis(1, 1, stride=1, pad=0, reach=1, dilation=1),
+        height=Axis(9, 3, stride=2, pad=1, reach=5, dilation=2, x=8, y=8, indices=8, place=8),
+        width=Axis(8, 8, stride=1, pad=0, reach=2, dilation=1, x=1, y=1, indices=1, place=1),
     )
-    assert rows.taps == (1, 3, 2)
+    assert [axis.taps for axis in rows.axes] == [1, 3, 2]
     assert rows.planes == 6
-    fields = rows.fields()
-    assert {name: fields[name] for name in ("planes", "x_extent", "y_extent", "kernel", "stride", "pad")} == {
+    kernel = tiles.variant("float32", True)
+    fields = rows.fields(kernel)
+    assert set(fields) <= set(kernel.layout.names or ())
+    assert {name: fields[name] for name in ("planes", "plane", "channels", "dilation", "kernel", "stride", "pad")} == {
         "planes": 6,
-        "x_extent": [1, 9, 8],
-        "y_extent": [1, 3, 8],
-        "kernel": [1, 5, 2],
+        "plane": 72,
+        "channels": 3,
+        "dilation": [1, 2, 1],
+        "kernel": [1, 3, 2],
         "stride": [1, 2, 1],
         "pad": [0, 1, 0],
     }
+    assert (fields["x_extent"], fields["y_extent"]) == ([1, 9, 8], [1, 3, 8])
     assert (fields["x_batch"], fields["y_channel"], fields["indices_stride"]) == (216, 24, [0, 8])
 
 
 def test_planes_follow_each_other() -> None:
     whole = rows_of((2, 3, 4, 8), kernel_shape=[2, 2])
-    assert whole.rows_are_neighbours
-    assert whole.planes_are_neighbours
+    assert whole.contiguous("x", 1)
+    assert whole.contiguous("x", 6)
     changes: dict[str, tuple[dict[str, Any], bool, bool]] = {
         "rows apart": ({"x_strides": (96, 32, 0, 9)}, False, False),
         "one row apart": ({"x_strides": (24, 8, 0, 9), "x_extent": (1, 1, 8)}, True, True),
         "planes apart": ({"x_strides": (99, 33, 0, 8)}, True, False),
         "images apart": ({"x_strides": (97, 32, 0, 8)}, True, False),
-        "one image": ({"x_strides": (97, 32, 0, 8), "images": 1}, True, True),
-        "one channel": ({"x_strides": (32, 99, 0, 8), "channels": 1}, True, True),
+        "one image": ({"x_strides": (97, 32, 0, 8), "images": (1,)}, True, True),
+        "one channel": ({"x_strides": (32, 99, 0, 8), "channels": (1,)}, True, True),
         "slices": ({"x_extent": (2, 4, 8)}, True, False),
     }
     for name, (change, rows, planes) in changes.items():
-        found = replace(whole, **change)
-        assert (found.rows_are_neighbours, found.planes_are_neighbours) == (rows, planes), name
+        found = changed(whole, **change)
+        assert (found.contiguous("x", 1), found.contiguous("x", found.planes)) == (rows, planes), name
 
 
 @pytest.mark.parametrize(
@@ -155,39 +161,35 @@ def test_planes_follow_each_other() -> None:
         ({"y_strides": (90, 30, 0, 8)}, 6, False),  # planes apart
         ({"y_strides": (90, 30, 0, 8)}, 1, True),
         ({"y_strides": (80, 24, 0, 8)}, 6, False),  # images apart
-        ({"y_strides": (80, 24, 0, 8), "images": 1}, 6, True),
-        ({"y_strides": (24, 99, 0, 8), "indices_strides": (24, 77, 0, 8), "channels": 1}, 2, True),
+        ({"y_strides": (80, 24, 0, 8), "images": (1,)}, 6, True),
+        ({"y_strides": (24, 99, 0, 8), "indices_strides": (24, 77, 0, 8), "channels": (1,)}, 2, True),
         ({"y_extent": (2, 3, 8)}, 6, False),  # slices
         ({"y_extent": (2, 3, 8)}, 1, True),
-        ({"y_extent": (2, 3, 8), "channels": 1, "y_strides": (24, 99, 0, 8)}, 2, False),
+        ({"y_extent": (2, 3, 8), "channels": (1,), "y_strides": (24, 99, 0, 8)}, 2, False),
     ],
 )
 def test_results_lie_one_after_another(change: dict[str, Any], planes: int, merged: bool) -> None:
-    problem = made((2, 3, 4, 8), indices=True, kernel_shape=[2, 1])
-    rows = replace(rows_of((2, 3, 4, 8), indices=True, kernel_shape=[2, 1]), **change)
-    assert layout._results_merged(rows, problem, planes) is merged
-    apart = replace(rows, indices_strides=(72, 24, 0, 9), y_extent=(*rows.y_extent[:1], 3, 8))
-    assert not layout._results_merged(apart, problem, planes)
-    alone = replace(problem, indices_strides=None)
-    assert layout._results_merged(replace(rows, indices_strides=(0, 0, 0, 0)), alone, planes) is merged
+    rows = changed(rows_of((2, 3, 4, 8), indices=True, kernel_shape=[2, 1]), **change)
+    assert rows.contiguous("y", planes) is merged
+    apart = changed(rows, indices_strides=(72, 24, 0, 9), y_extent=(rows.depth.windows, 3, 8))
+    assert not apart.contiguous("indices", planes)
 
 
 def test_planes_of_one_row_become_rows_of_one_plane() -> None:
     line = rows_of((2, 3, 8), indices=True, kernel_shape=[2], strides=[2])
     folded = line.folded()
-    assert (folded.x_extent, folded.y_extent) == ((1, 6, 8), (1, 6, 4))
-    assert (folded.images, folded.channels) == (1, 1)
-    assert folded.x_strides[3] == 8
-    assert folded.y_strides[3] == folded.indices_strides[3] == 4
-    apart = replace(line, x_strides=(99, 8, 0, 0)).folded()  # images do not follow each other: a plane each
-    assert (apart.x_extent, apart.images, apart.x_strides[0], apart.x_strides[3]) == ((1, 3, 8), 2, 99, 8)
-    single = replace(line, channels=1, x_strides=(99, 7, 0, 0), y_strides=(44, 4, 0, 0), indices_strides=(4, 4, 0, 0))
-    assert single.folded().images == 1 or single.folded().x_strides[3] == 99
+    assert [(axis.extent, axis.windows) for axis in folded.axes] == [(1, 1), (6, 6), (8, 4)]
+    assert (folded.image.extent, folded.channel.extent) == (1, 1)
+    assert (folded.height.x, folded.height.y, folded.height.indices) == (8, 4, 4)
+    apart = changed(line, x_strides=(99, 8, 0, 0)).folded()  # images do not follow each other: a plane each
+    assert (apart.height.extent, apart.image.extent, apart.image.x, apart.height.x) == (3, 2, 99, 8)
+    single = rows_of((2, 1, 8), kernel_shape=[2], strides=[2])  # whose channels have no stride
+    assert (single.folded().height.extent, single.folded().image.extent) == (1, 2)
     for same in (
         rows_of((2, 3, 2, 8), kernel_shape=[2, 2]),
         rows_of((1, 1, 8), kernel_shape=[2]),
-        replace(line, y_extent=(1, 2, 4)),
-        replace(line, images=2**31 // 8),
+        changed(line, y_extent=(1, 2, 4)),
+        changed(line, images=(2**31 // 8,)),
     ):
         assert same.folded() is same
 
@@ -213,7 +215,7 @@ def test_why_windows_are_left_to_the_general_kernel(x: Ints, more: dict[str, Any
 def test_dilated_windows_are_taken_where_they_are_allowed() -> None:
     dilated = made((1, 1, 9), kernel_shape=[2], dilations=[2])
     assert pool_problem.window_refusal(dilated, dilated=True) is None
-    assert rows_of((1, 1, 9), kernel_shape=[2], dilations=[2]).dilation == (1, 1, 2)
+    assert rows_of((1, 1, 9), kernel_shape=[2], dilations=[2]).width.dilation == 2
 
 
 def test_rows_whose_elements_lie_apart_are_none() -> None:

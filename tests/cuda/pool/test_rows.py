@@ -16,7 +16,7 @@ from gpuconv.cuda.plan.launch import Launch, Plan
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.pool import channels, patches
 from gpuconv.cuda.pool import families as pool_families
-from gpuconv.cuda.pool.problem import Problem
+from gpuconv.cuda.pool.problem import PoolProblem
 from gpuconv.rules import dtypes
 from gpuconv.rules import geometry as geometries
 from tests.harness.emulated import preferred
@@ -163,8 +163,8 @@ def test_channels_must_be_neighbours_in_every_array(dense: str) -> None:
     geometry = geometries.max_pool(x, kernel_shape=[3, 3])
     shapes = {"x": x, "y": geometry.y_shape, "indices": geometry.y_shape}
     lying = {name: contiguous_strides(shape) if name == dense else last(shape) for name, shape in shapes.items()}
-    problem = Problem(geometry, "float32", lying["x"], lying["y"], lying["indices"])
-    alone = Problem(geometry, "float32", lying["x"], lying["y"], None)
+    problem = PoolProblem(geometry, "float32", lying["x"], lying["y"], lying["indices"])
+    alone = PoolProblem(geometry, "float32", lying["x"], lying["y"], None)
     for family in (channels, patches):
         assert why_not(family, problem, HOPPER) == "channels are not neighbours"
         assert (why_not(family, alone, HOPPER) is None) == (dense == "indices")
@@ -187,7 +187,7 @@ def test_channels_are_last_where_they_lie_closest_together(
     x: Ints, x_strides: Ints, y_strides: Ints, channels_last: bool
 ) -> None:
     geometry = geometries.max_pool(x, kernel_shape=[1, 2])
-    assert Problem(geometry, "float32", x_strides, y_strides, None).channels_last is channels_last
+    assert PoolProblem(geometry, "float32", x_strides, y_strides, None).channels_last is channels_last
 
 
 def test_column_major_numbers_do_not_matter_without_indices_or_with_one_axis() -> None:
@@ -225,9 +225,9 @@ def test_explain_prints_every_candidate_and_every_refusal(capsys: pytest.Capture
     gpuconv.explain("max_pool", (32, 64, 112, 112), dtype="bfloat16", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
     text = capsys.readouterr().out
     for part in (
-        "max_pool_bfloat16_3d: modelled",
-        "vectors_3x2: modelled",
-        "tiles: modelled",
+        "max_pool_bfloat16_3d: predicted",
+        "vectors_3x2: predicted",
+        "tiles: predicted",
         "not by channels, patches: ",
     ):
         assert part in text
@@ -314,7 +314,7 @@ def test_the_struct_of_patches_of_pixels() -> None:
         "channels": 48, "tile_rows": 10, "tile_columns": 5, "x_rows": 11,
         "lines_at": 11 * 17 * 64, "places_at": 11 * 17 * 64 + 10 * 17 * 64,
         "step": [1, 0],  # down, windows share all taps but one; along they are three apart
-        "channel_tiles": 3, "column_tiles": 2, "bands": 1, "depths": 1, "depth_dilation": 1, "steps": [1, 1],
+        "channel_tiles": 3, "column_tiles": 2, "row_tiles": 1, "depths": 1, "depth_dilation": 1, "steps": [1, 1],
         "vectors": 8, "x_columns": 4 * 3 + 5, "line": 4 * 3 + 5, "down": 2, "along": 1,
     }  # fmt: skip
     assert launch.grid == (64 * 2 * 3, 1, 1)
@@ -361,7 +361,7 @@ def test_the_struct_of_tiles() -> None:
         "result_pitch": 14, "result_place_pitch": 14,
         "step": [1, 0],  # the next window down shares all taps but one; along they are three apart
         "lines_at": 7264, "places_at": 7264 + 3168, "result_places_at": 7264 + 2 * 3168,
-        "channels": 500, "depths": 3, "bands": 1, "column_tiles": 1, "tile_columns": 14, "outputs": 140,
+        "channels": 500, "depths": 3, "row_tiles": 1, "column_tiles": 1, "tile_columns": 14, "outputs": 140,
         "depth_dilation": 2, "column_stride": 3, "steps": [1, 1],
         "line": 14 * 3 + 5, "line_vectors": 13, "down": 2, "along": 3,
     }  # fmt: skip

@@ -1,7 +1,7 @@
 """Conv of stride 1 and ConvTranspose with few output channels, by bands of x in shared memory: one launch.
 
-The kernel is in ``kernels_cu/conv/direct/bands.cu``, which explains it. Three spatial axes,
-of which those outside may be of one element; a line is cut into rows.
+The kernel is in ``kernels_cu/conv/direct/bands.cu``, which explains it; ``bands_tile.py`` has its tiles, their shared
+memory and their cost. There are three spatial axes; lower ranks are of unit depth and height, a line is cut into rows.
 """
 
 from __future__ import annotations
@@ -12,59 +12,23 @@ from math import gcd, prod
 from typing import Any
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands_tile
-from gpuconv.cuda.conv.direct.bands_tile import THREADS, Tile
-from gpuconv.cuda.conv.direct.bands_work import Axis, Form, Work
-from gpuconv.cuda.conv.direct.base import on_arrays
+from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
+from gpuconv.cuda.conv.direct.base import THREADS, on_arrays
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules import dtypes
 
-NAME = "conv_bands"
+NAME = "bands of few filters"
 MOST_FILTERS = 8  # of a group
 _HEIGHT, _WIDTH = 1, 2  # axes
 _SECTOR = 32  # bytes that cross the memory bus together
-_FORMS = (
-    Form(1, 7, 3, 3, 80, 0.86),
-    Form(1, 7, 5, 5, 96, 0.93),
-    Form(1, 7, 3, 4, 104, 0.89),
-    Form(3, 3, 2, 2, 96, 0.87),
-    Form(3, 3, 3, 3, 96, 0.91),
-    Form(3, 3, 3, 4, 112, 0.92),
-    Form(4, 3, 2, 2, 112, 0.90),
-    Form(4, 3, 3, 3, 112, 0.93),
-)
-_DOUBLE_FORMS = (Form(1, 7, 3, 4, 80, 0.76), Form(3, 3, 3, 4, 112, 0.82))  # any kernel
 
 
-# ---------------------------------------------------------------- plans
-
-
-def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for the best form of each number of filters that the device has room for."""
-    refusal = _refusal(problem)
-    if refusal is not None:
-        yield refusal
-        return
-    lifted = correlation.in_three_axes(problem)
-    work, scattered = _work(lifted), _scattered_bytes(problem)
-    for form in _fitting(work):
-        tile = bands_tile.best(work, form, limits)
-        if tile is not None:
-            seconds = model.overlapped(tile.seconds(limits), model.memory(problem.bytes + scattered, limits))
-            yield Candidate(variant(problem.dtype, form).name, seconds, partial(_plan, lifted, tile))
-
-
-def _fitting(work: Work) -> list[Form]:
-    """Return the form of each number of filters that makes the fewest taps in vain, of equal ones the first."""
-    found: dict[int, Form] = {}
-    for form in sorted(forms(work.dtype), key=lambda form: form.chunks(work) * form.kernel_columns):
-        if form.takes(work):
-            found.setdefault(form.filters, form)
-    return list(found.values())
+# ---------------------------------------------------------------- what it sees
 
 
 def _refusal(problem: Problem) -> Refusal | None:
@@ -85,24 +49,16 @@ def _refusal(problem: Problem) -> Refusal | None:
     return None
 
 
-def forms(dtype: str) -> tuple[Form, ...]:
-    """Return the forms of the kernel that there are for a dtype."""
-    return _DOUBLE_FORMS if dtype == "float64" else _FORMS
-
-
-# ---------------------------------------------------------------- work
-
-
-def _work(problem: Problem) -> Work:
+def _view(problem: Problem) -> BandView:
     height, width, vectors = _axis(problem, _HEIGHT), _axis(problem, _WIDTH), _vectors(problem)
     if vectors > 1:  # bands begin where vectors do
         shift = width.start % vectors
         positions = width.positions + shift
-        width = Axis(
+        width = BandAxis(
             width.phases, width.taps, width.kernel, positions, width.start - shift, width.origin - shift * width.phases
         )
     flat = (problem.x_shape[3], problem.y_shape[3], problem.taps[_HEIGHT], problem.pads[_HEIGHT]) == (1, 1, 1, 0)
-    return Work(
+    return BandView(
         dtype=problem.dtype,
         copies=problem.batch * problem.group,
         channels=problem.channels,
@@ -117,14 +73,14 @@ def _work(problem: Problem) -> Work:
     )
 
 
-def _axis(problem: Problem, axis: int) -> Axis:
+def _axis(problem: Problem, axis: int) -> BandAxis:
     kernel, pad, size = problem.taps[axis], problem.pads[axis], problem.y_shape[2 + axis]
     if not problem.phases:
-        return Axis(1, kernel, kernel, size, -pad, 0)
+        return BandAxis(1, kernel, kernel, size, -pad, 0)
     stride = problem.strides[axis]
     taps, first = -(-kernel // stride), pad // stride
     origin = first * stride - pad
-    return Axis(stride, taps, kernel, -(-(size - origin) // stride), first - taps + 1, origin)
+    return BandAxis(stride, taps, kernel, -(-(size - origin) // stride), first - taps + 1, origin)
 
 
 def _vectors(problem: Problem) -> int:
@@ -132,15 +88,48 @@ def _vectors(problem: Problem) -> int:
     shape, strides = problem.x_shape, problem.x_strides
     if strides[-1] == 1 or shape[-1] == 1:
         vector = 16 // dtypes.sums(problem.dtype).itemsize
-        whole = gcd(vector, shape[-1], *_steps(problem, (0, 1, 2, 3))) == vector
-        return vector if whole else 1
+        aligned = gcd(vector, shape[-1], *_steps(problem, (0, 1, 2, 3))) == vector
+        return vector if aligned else 1
     vector = 16 // problem.itemsize
-    whole = strides[1] == 1 and gcd(vector, problem.channels, *_steps(problem, (0, 2, 3, 4))) == vector
-    return -vector if whole else 1
+    aligned = strides[1] == 1 and gcd(vector, problem.channels, *_steps(problem, (0, 2, 3, 4))) == vector
+    return -vector if aligned else 1
 
 
 def _steps(problem: Problem, axes: tuple[int, ...]) -> list[int]:
     return [problem.x_strides[axis] for axis in axes if problem.x_shape[axis] > 1]
+
+
+# ---------------------------------------------------------------- tiles
+
+
+_FORMS = (
+    BandForm(1, 7, 3, 3, 80, 0.86),
+    BandForm(1, 7, 5, 5, 96, 0.93),
+    BandForm(1, 7, 3, 4, 104, 0.89),
+    BandForm(3, 3, 2, 2, 96, 0.87),
+    BandForm(3, 3, 3, 3, 96, 0.91),
+    BandForm(3, 3, 3, 4, 112, 0.92),
+    BandForm(4, 3, 2, 2, 112, 0.90),
+    BandForm(4, 3, 3, 3, 112, 0.93),
+)
+_DOUBLE_FORMS = (BandForm(1, 7, 3, 4, 80, 0.76), BandForm(3, 3, 3, 4, 112, 0.82))  # any kernel
+
+
+def forms(dtype: str) -> tuple[BandForm, ...]:
+    """Return the forms of the kernel that there are for a dtype."""
+    return _DOUBLE_FORMS if dtype == "float64" else _FORMS
+
+
+def _fitting(view: BandView) -> list[BandForm]:
+    """Return the form of each number of filters that makes the fewest taps in vain, of equal ones the first."""
+    shortest: dict[int, BandForm] = {}
+    for form in sorted(forms(view.dtype), key=lambda form: form.chunks(view) * form.kernel_columns):
+        if form.takes(view):
+            shortest.setdefault(form.filters, form)
+    return list(shortest.values())
+
+
+# ---------------------------------------------------------------- cost
 
 
 def _scattered_bytes(problem: Problem) -> int:
@@ -150,19 +139,37 @@ def _scattered_bytes(problem: Problem) -> int:
     return max(0, _SECTOR - own) * prod(problem.x_shape) // problem.channels if apart else 0
 
 
-# ---------------------------------------------------------------- launches
+# ---------------------------------------------------------------- offers
 
 
-def _plan(problem: Problem, tile: Tile) -> Plan:
-    chosen, reason = variant(problem.dtype, tile.form), f"no GEMM: {problem.filters} output channels of a group; {tile}"
-    return on_arrays(problem, chosen, tile.blocks, _fields(problem, tile), reason, tile.shared_bytes)
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield a candidate for the best form of each number of filters that the device has room for."""
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
+        return
+    lifted = problem.lifted
+    view, scattered = _view(lifted), _scattered_bytes(problem)
+    for form in _fitting(view):
+        tile = bands_tile.best(view, form, limits)
+        if tile is not None:
+            seconds = model.overlapped(tile.seconds(limits), model.memory(problem.bytes + scattered, limits))
+            yield Candidate(variant(problem.dtype, form).name, seconds, partial(_plan, lifted, tile))
 
 
-def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:
-    work = tile.work
+# ---------------------------------------------------------------- launch
+
+
+def _plan(problem: Problem, tile: BandTile) -> Plan:
+    kernel, reason = variant(problem.dtype, tile.form), f"no GEMM: {problem.filters} output channels of a group; {tile}"
+    return on_arrays(problem, kernel, tile.blocks, _fields(problem, tile), reason, tile.shared_bytes)
+
+
+def _fields(problem: Problem, tile: BandTile) -> dict[str, Any]:
+    view = tile.view
     rows, columns = tile.extent
     height, width = tile.positions
-    at_once = max(1, work.vectors)
+    at_once = max(1, view.vectors)
     tiles_h, tiles_w = tile.blocks_by_axis
     return {
         "axes": [_struct(problem, axis) | {"taps": _axis(problem, axis).taps} for axis in range(3)],
@@ -174,8 +181,8 @@ def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:
         "y_channel": problem.y_strides[1],
         **problem.w_steps,
         "b_stride": problem.b_stride or 0,
-        "start": [work.height.start, work.width.start],
-        "origin": [work.height.origin, work.width.origin],
+        "start": [view.height.start, view.width.start],
+        "origin": [view.height.origin, view.width.origin],
         "fold": tile.fold,
         "step": tile.step,
         "parts": tile.parts,
@@ -187,18 +194,18 @@ def _fields(problem: Problem, tile: Tile) -> dict[str, Any]:
         "width": width,
         "height": height,
         "plane": tile.plane,
-        "vectors": work.vectors,
+        "vectors": view.vectors,
         "channels_last": int(problem.filters > 1 and abs(problem.y_strides[1]) < abs(problem.y_strides[-1])),
         "columns": -(-columns // at_once),
-        "taps": work.height.taps,
-        "chunks": tile.form.chunks(work),
+        "taps": view.height.taps,
+        "chunks": tile.form.chunks(view),
         "threads_w": tile.threads[1],
         "threads_h": tile.threads[0],
         "jobs": tile.jobs,
         "by_filters": problem.filters,
         "tiles_w": tiles_w,
         "tiles_h": tiles_h,
-        "depths": work.depths,
+        "depths": view.depths,
         "job_blocks": tile.job_blocks,
         "groups": problem.group,
     }
@@ -221,13 +228,10 @@ def _struct(problem: Problem, axis: int) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------- variants
-
-
 _KERNEL = Kernel("conv/direct/bands.cu", "conv_bands", "BandsParams", THREADS)
 
 
-def variant(dtype: str, form: Form) -> Variant:
+def variant(dtype: str, form: BandForm) -> Variant:
     """Return the kernel of one form, for every rank up to three."""
     sizes = (form.filters, form.rows, form.kernel_rows, form.kernel_columns)
     blocks = bands_tile.blocks_per_sm(form, dtype)

@@ -1,4 +1,4 @@
-"""The tiles of ``kernels_cu/conv/direct/bands.cu``: what a block makes, and how that lies in shared memory.
+"""The tiles of ``kernels_cu/conv/direct/bands.cu``: what a block makes, how that lies in shared memory, what it costs.
 
 Positions are the columns and rows of the correlation of stride 1 that Conv is, and ConvTranspose by its phases. Words
 are of the accumulator's type.
@@ -13,14 +13,11 @@ from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 
-from gpuconv.cuda.conv.direct.bands_work import Form, Work
+from gpuconv.cuda.conv.direct.base import THREADS, WARP, even_shares
 from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Limits
-from gpuconv.cuda.plan.limits import RESERVED_BYTES, blocks_by_registers, nearest
+from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits, blocks_by_registers, nearest
 from gpuconv.rules import dtypes
 
-THREADS = 128
-_WARP = 32
 _BANK_BYTES = 128
 _STEPS = (32, 16, 8)  # channels in shared memory at a time
 # Instructions besides the sums, as in the machine code: for each element of x that is copied, of several bytes, of two,
@@ -32,14 +29,98 @@ _LATENCY = 1000  # cycles from a block's first load until the band is there; ass
 _ALONE = 0.25  # share of its instructions' time that a block alone on a multiprocessor waits besides; assumed
 
 
+# ---------------------------------------------------------------- what it sees
+
+
+@dataclass(frozen=True, slots=True)
+class BandAxis:
+    """One axis of a problem as a correlation of stride 1.
+
+    Attributes
+    ----------
+    phases : int
+        ConvTranspose's stride; of Conv 1.
+    taps : int
+        Of the kernel, with stride 1.
+    kernel : int
+        Taps of w.
+    positions : int
+    start, origin : int
+        Coordinates at position 0: of the input of the first tap, of the output of phase 0.
+    """
+
+    phases: int
+    taps: int
+    kernel: int
+    positions: int
+    start: int
+    origin: int
+
+
+@dataclass(frozen=True, slots=True)
+class BandView:
+    """What is to be done: ``depths`` output planes of ``planes`` taps each, ``vectors`` as in the kernel's struct."""
+
+    dtype: str
+    copies: int  # images and groups
+    channels: int
+    filters: int
+    depths: int
+    planes: int
+    height: BandAxis
+    width: BandAxis
+    line: bool
+    vectors: int
+    lines: int  # of the L1 cache that 32 neighbouring columns lie in, where they are copied one by one
+
+
+@dataclass(frozen=True, slots=True)
+class BandForm:
+    """One form of the kernel.
+
+    Attributes
+    ----------
+    filters, rows : int
+        What a thread makes, for each of its 16 bytes of columns.
+    kernel_rows, kernel_columns : int
+        Taps of a kernel's part that is unrolled.
+    registers : int
+        That a thread needs for float32 sums.
+    efficiency : float
+        Share of multiplications among the main loop's instructions.
+    """
+
+    filters: int
+    rows: int
+    kernel_rows: int
+    kernel_columns: int
+    registers: int
+    efficiency: float
+
+    def __str__(self) -> str:
+        return f"{self.filters}x{self.rows}_{self.kernel_rows}x{self.kernel_columns}"
+
+    def chunks(self, view: BandView) -> int:
+        """Parts of a kernel's row."""
+        return -(-view.width.taps // self.kernel_columns)
+
+    def takes(self, view: BandView) -> bool:
+        """Tell whether this form can solve a problem: vectors begin with each part of a row, large parts are whole."""
+        unrolled = self.kernel_rows <= 3 or (view.height.taps == self.kernel_rows and view.height.phases == 1)
+        return unrolled and (self.kernel_columns % 4 == 0 or self.chunks(view) == 1)
+
+
+# ---------------------------------------------------------------- tiles
+
+
 @dataclass(frozen=True)
-class Team:
+class BandTeam:
     """The threads of a block along rows and columns, its jobs and parts: what it makes, however many channels at once.
 
     Attributes
     ----------
-    work : Work
-    form : Form
+    view : BandView
+    form : BandForm
     threads : tuple of int
         Along rows and columns.
     jobs : int
@@ -48,8 +129,8 @@ class Team:
         That share the channels of a job.
     """
 
-    work: Work
-    form: Form
+    view: BandView
+    form: BandForm
     threads: tuple[int, int]
     jobs: int
     parts: int
@@ -57,7 +138,7 @@ class Team:
     @cached_property
     def word(self) -> int:
         """Bytes of a word of shared memory."""
-        return dtypes.sums(self.work.dtype).itemsize
+        return dtypes.sums(self.view.dtype).itemsize
 
     @cached_property
     def vector(self) -> int:
@@ -72,18 +153,18 @@ class Team:
     @property
     def fold(self) -> int:
         """Positions of each of the rows that a line is cut into, or 0."""
-        return self.positions[1] if self.work.line else 0
+        return self.positions[1] if self.view.line else 0
 
     @property
     def blocks_by_axis(self) -> tuple[int, int]:
-        height, width = self.work.height.positions, self.work.width.positions
-        if self.work.line:
+        height, width = self.view.height.positions, self.view.width.positions
+        if self.view.line:
             height, width = -(-width // self.positions[1]), 1
         return -(-height // self.positions[0]), -(-width // self.positions[1])
 
     @property
     def all_jobs(self) -> int:
-        return _all_jobs(self.work, self.form)
+        return _all_jobs(self.view, self.form)
 
     @property
     def job_blocks(self) -> int:
@@ -91,14 +172,14 @@ class Team:
 
     @cached_property
     def blocks(self) -> int:
-        return prod(self.blocks_by_axis) * self.work.depths * self.job_blocks * self.work.copies
+        return prod(self.blocks_by_axis) * self.view.depths * self.job_blocks * self.view.copies
 
     # ---- shared memory
 
     @cached_property
     def chunks(self) -> int:
         """Parts of a kernel's row."""
-        return self.form.chunks(self.work)
+        return self.form.chunks(self.view)
 
     @cached_property
     def _window(self) -> int:
@@ -115,7 +196,7 @@ class Team:
         """Rows and columns of the band; of columns also what fills the last vectors up."""
         rows, columns = self.positions
         reach = (self.chunks - 1) * self.form.kernel_columns + self._window * self.vector
-        return rows + self.work.height.taps - 1, columns - self.vector + reach
+        return rows + self.view.height.taps - 1, columns - self.vector + reach
 
     @cached_property
     def row_pitch(self) -> int:
@@ -129,7 +210,7 @@ class Team:
     def channel_pitch(self) -> int:
         """Threads of other channels begin in the bank that comes next; channels copied at once, in banks far apart."""
         vectors, here = self.extent[0] * self.row_pitch // self.vector, prod(self.threads) * self.jobs
-        if self.work.vectors < 0 or here >= _WARP:
+        if self.view.vectors < 0 or here >= WARP:
             return self.vector * (vectors | 1)
         return self.vector * numbers.congruent(vectors, 1, here, self._banks)
 
@@ -140,12 +221,12 @@ class Team:
 
     @cached_property
     def channel_weights(self) -> int:
-        return self.jobs * self.work.height.taps * self.row_weights
+        return self.jobs * self.view.height.taps * self.row_weights
 
     @cached_property
     def plane(self) -> int:
         """Words of the sums of one filter; those of neighbouring phases begin in different banks."""
-        apart = max(1, self._banks // self.work.width.phases) if self.work.width.phases > 1 else 0
+        apart = max(1, self._banks // self.view.width.phases) if self.view.width.phases > 1 else 0
         return numbers.congruent(prod(self.positions) // self.vector, 1, apart, self._banks) * self.vector
 
     def room(self, step: int) -> int:
@@ -156,34 +237,34 @@ class Team:
     @cached_property
     def _most_resident(self) -> int:
         """Blocks that a multiprocessor has registers for."""
-        return blocks_per_sm(self.form, self.work.dtype)
+        return blocks_per_sm(self.form, self.view.dtype)
 
     def resident(self, shared_bytes: int, limits: Limits) -> int:
         """Return how many blocks of so many bytes a multiprocessor has room for."""
         return min(limits.shared_bytes_per_multiprocessor // (shared_bytes + RESERVED_BYTES), self._most_resident)
 
-    # ---- time
+    # ---- cost
 
     @cached_property
     def _accumulator(self) -> str:
         """Type of the sums."""
-        return dtypes.entry(self.work.dtype).accumulator
+        return dtypes.entry(self.view.dtype).accumulator
 
     @cached_property
     def _busy(self) -> int:
         """Warps with sums to make."""
-        return -(-prod(self.threads) * self.jobs * self.parts // _WARP)
+        return -(-prod(self.threads) * self.jobs * self.parts // WARP)
 
     @cached_property
     def _kernel_rows(self) -> float:
         """Rows of the kernel that a warp meets, on average: those of all phases that its threads have."""
-        height, spatial = self.work.height, prod(self.threads)
+        height, spatial = self.view.height, prod(self.threads)
         if height.phases == 1 or height.kernel % height.phases == 0:
             return height.taps
         rows = [(height.kernel + height.phases - 1 - phase) // height.phases for phase in range(height.phases)]
         met = 0
-        for first in range(0, _WARP * self._busy, _WARP):
-            jobs = range(first // spatial, (first + _WARP - 1) // spatial + 1)
+        for first in range(0, WARP * self._busy, WARP):
+            jobs = range(first // spatial, (first + WARP - 1) // spatial + 1)
             met += sum({rows[job % self.jobs % height.phases] for job in jobs})
         return met / self._busy
 
@@ -198,7 +279,7 @@ class Team:
         outputs = self.jobs * self.form.filters * prod(self.positions)
         weights = self.channel_weights * (_PLACE * rounds + _WEIGHT * self._copied)
         return (
-            self._busy * _WARP * channels * self._sums / self.form.efficiency
+            self._busy * WARP * channels * self._sums / self.form.efficiency
             + self._copies(rounds)
             + weights
             + _OUTPUT * outputs
@@ -208,49 +289,49 @@ class Team:
     @cached_property
     def _copied(self) -> int:
         """Channels that a block copies, once for every plane of the kernel."""
-        return self.work.planes * self.work.channels
+        return self.view.planes * self.view.channels
 
     def _copies(self, rounds: int) -> float:
         """Return the instructions of copying x."""
         rows, columns = self.extent
-        if self.work.vectors < 0:  # a warp along each row, two threads a column
-            each = 2 * _PLACE_CHANNELS * rounds + _COPY_CHANNELS * self._copied
-            return rows * numbers.whole(columns, _WARP // 2) * each
-        if self.work.vectors == 1:
+        if self.view.vectors < 0:  # a warp along each row, two threads a column
+            cost = 2 * _PLACE_CHANNELS * rounds + _COPY_CHANNELS * self._copied
+            return rows * numbers.whole(columns, WARP // 2) * cost
+        if self.view.vectors == 1:
             return rows * columns * (_PLACE * rounds + _COPY_ONE * self._copied)
-        each = _COPY if dtypes.entry(self.work.dtype).itemsize > 2 else _COPY_HALF
-        return rows * columns * (_PLACE / self.vector * rounds + each * self._copied)
+        cost = _COPY if dtypes.entry(self.view.dtype).itemsize > 2 else _COPY_HALF
+        return rows * columns * (_PLACE / self.vector * rounds + cost * self._copied)
 
     @cached_property
     def _reads(self) -> float:
         """Wavefronts of shared memory of a warp for a channel."""
         form, taps, size = self.form, self._kernel_rows, _BANK_BYTES // self.word
         rows = self.chunks * (taps + -(-taps // form.kernel_rows) * (form.rows - 1))
-        return rows * self._window * self.vector * _WARP / size + taps * self.row_weights / self.vector
+        return rows * self._window * self.vector * WARP / size + taps * self.row_weights / self.vector
 
     @cached_property
     def _fetched(self) -> float:
         """Wavefronts of shared memory of a block, and lines, for all of x."""
         # For as many words as there are banks: wavefronts, and lines of x.
-        each = 1.0 + (4.0 if self.work.vectors < 0 else self.work.lines if self.work.vectors == 1 else 1.0)
-        return each * self._copied * prod(self.extent) / (_BANK_BYTES // self.word)
+        lines = 1.0 + (4.0 if self.view.vectors < 0 else self.view.lines if self.view.vectors == 1 else 1.0)
+        return lines * self._copied * prod(self.extent) / (_BANK_BYTES // self.word)
 
     def time(self, step: int, resident: int, limits: Limits) -> float:
         """Return the time of a launch but for that of the memory: of instructions, shared memory, or waiting."""
-        rounds = -(-self.work.channels // step) * self.work.planes  # bands that a block copies
-        channels = rounds * -(-min(step, self.work.channels) // self.parts)  # that a thread meets
+        rounds = -(-self.view.channels // step) * self.view.planes  # bands that a block copies
+        channels = rounds * -(-min(step, self.view.channels) // self.parts)  # that a thread meets
         instructions = self.instructions(rounds, channels)
         wavefronts = self._busy * channels * self._reads + self._fetched
         efficiency = 1 / (1 + _ALONE / resident)
         issued = model.arithmetic(self.blocks, instructions, self._accumulator, efficiency, limits)
-        shared = model.gathering(self.blocks, wavefronts * _WARP, 1, limits)
+        shared = model.gathering(self.blocks, wavefronts * WARP, 1, limits)
         waves = -(-self.blocks // (limits.multiprocessors * resident))
-        cycles = rounds * _LATENCY + instructions / min(THREADS, self._busy * _WARP)
+        cycles = rounds * _LATENCY + instructions / min(THREADS, self._busy * WARP)
         return max(issued, shared, waves * cycles / nearest(limits.architecture).clock)
 
 
 @dataclass(frozen=True)
-class Tile(Team):
+class BandTile(BandTeam):
     """What a block makes, with so many channels in shared memory at once."""
 
     step: int
@@ -271,51 +352,49 @@ class Tile(Team):
         )
 
 
-def blocks_per_sm(form: Form, dtype: str) -> int:
+def blocks_per_sm(form: BandForm, dtype: str) -> int:
     """Return how many blocks the registers leave room for."""
     return blocks_by_registers(form.registers, dtypes.entry(dtype).accumulator, THREADS)
 
 
 @lru_cache(maxsize=256)
-def best(work: Work, form: Form, limits: Limits) -> Tile | None:
+def best(view: BandView, form: BandForm, limits: Limits) -> BandTile | None:
     """Return the tile that takes the least time; None where the device has room for none."""
-    least, found = math.inf, None
-    for team, step in _teams(work, form):
+    least, quickest = math.inf, None
+    for team, step in _teams(view, form):
         shared_bytes = team.room(step)
         resident = team.resident(shared_bytes, limits) if shared_bytes <= limits.shared_bytes_per_block else 0
         if resident > 0 and (time := team.time(step, resident, limits)) < least:
-            least, found = time, (team, step)
-    return found and _tile(*found)
+            least, quickest = time, (team, step)
+    return quickest and _tile(*quickest)
 
 
-def _tile(team: Team, step: int) -> Tile:
-    return Tile(team.work, team.form, team.threads, team.jobs, team.parts, step)
+def _tile(team: BandTeam, step: int) -> BandTile:
+    return BandTile(team.view, team.form, team.threads, team.jobs, team.parts, step)
 
 
-def _all_jobs(work: Work, form: Form) -> int:
-    return -(-work.filters * work.width.phases // form.filters) * work.height.phases
+def _all_jobs(view: BandView, form: BandForm) -> int:
+    return -(-view.filters * view.width.phases // form.filters) * view.height.phases
 
 
-def _teams(work: Work, form: Form) -> Iterator[tuple[Team, int]]:
+def _teams(view: BandView, form: BandForm) -> Iterator[tuple[BandTeam, int]]:
     """Yield teams whose threads have enough neighbours, with steps; those that are left take other channels."""
-    vector = 16 // dtypes.sums(work.dtype).itemsize
-    columns = -(-work.width.positions // vector)
-    rows = -(-columns // _WARP) if work.line else -(-work.height.positions // form.rows)
-    every, steps = _all_jobs(work, form), sorted({min(step, work.channels) for step in _STEPS})
-    widths = [_WARP] if work.line else [count for count in _counts(columns) if count >= min(8, columns)]
+    vector = 16 // dtypes.sums(view.dtype).itemsize
+    columns = -(-view.width.positions // vector)
+    rows = -(-columns // WARP) if view.line else -(-view.height.positions // form.rows)
+    all_jobs, steps = _all_jobs(view, form), sorted({min(step, view.channels) for step in _STEPS})
+    widths = [WARP] if view.line else [count for count in _counts(columns) if count >= min(8, columns)]
     for w, h, shares in product(widths, _counts(rows), (1, 2, 4, 8)):
-        jobs = -(-every // shares)
+        jobs = -(-all_jobs // shares)
         parts = 1 << min(3, (THREADS // (w * h * jobs)).bit_length() - 1) if w * h * jobs <= THREADS else 0
-        if parts and (shares == 1 or shares < 2 * every):
-            team = Team(work, form, (h, w), jobs, min(parts, steps[0]))
+        if parts and (shares == 1 or shares < 2 * all_jobs):
+            team = BandTeam(view, form, (h, w), jobs, min(parts, steps[0]))
             for step in steps:
                 if team.parts < min(parts, step):
-                    team = Team(work, form, (h, w), jobs, min(parts, step))
+                    team = BandTeam(view, form, (h, w), jobs, min(parts, step))
                 yield team, step
 
 
 def _counts(needed: int) -> list[int]:
     """Return how many threads may stand along an axis: shares of it that are as equal as can be, and powers of two."""
-    powers = [1, 2, 4, 8, 16, 32, 64, 128]
-    shares = {-(-needed // -(-needed // most)) for most in powers}
-    return sorted(shares | {power for power in powers if power < 2 * needed})
+    return sorted({*even_shares(needed), *(power for power in (1, 2, 4, 8, 16, 32, 64, 128) if power < 2 * needed)})

@@ -10,17 +10,17 @@ from functools import partial
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules import dtypes
 
-NAME = "conv_few"
+NAME = "few filters"
 _FILTERS = (4, 8)  # of a kernel, at most
 _THREADS, _PIXELS, _TAPS = 128, 512, 32  # of a block; taps at once
 _WEIGHT_BYTES = 24 * 1024  # of those in shared memory, as far as one channel's need no more
@@ -30,19 +30,7 @@ _EFFICIENCY = {"float16": (0.38, 0.45), "bfloat16": (0.38, 0.45), "float32": (0.
 _SETUP = 10  # rows of K in whose time a thread finds its pixels, apart from one for each tap; estimated
 
 
-# ---------------------------------------------------------------- plans
-
-
-def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for few output channels."""
-    refusal = _refusal(problem)
-    if refusal is not None:
-        yield refusal
-        return
-    filters = next(filters for filters in _FILTERS if problem.filters <= filters)
-    lifted = correlation.in_three_axes(problem)
-    name = variant(problem.dtype, filters).name
-    yield Candidate(name, _seconds(problem, filters, limits), partial(_plan, lifted, filters))
+# ---------------------------------------------------------------- what it sees
 
 
 def _refusal(problem: Problem) -> Refusal | None:
@@ -59,37 +47,14 @@ def _refusal(problem: Problem) -> Refusal | None:
     return None
 
 
+# ---------------------------------------------------------------- tiles
+
+
 def _tiles(problem: Problem) -> int:
     return -(-problem.pixels // _PIXELS)
 
 
-def _seconds(problem: Problem, filters: int, limits: Limits) -> float:
-    accumulator = problem.accumulator
-    efficiency = _EFFICIENCY[problem.dtype][_FILTERS.index(filters)]
-    blocks, multiplications = (
-        _tiles(problem) * problem.group,
-        _PIXELS * filters * (problem.rows + prod(problem.taps) + _SETUP),
-    )
-    busy = model.arithmetic(blocks, multiplications, accumulator, efficiency, limits)
-    return model.overlapped(busy, model.memory(problem.bytes, limits))
-
-
-def _plan(problem: Problem, filters: int) -> Plan:
-    chosen = variant(problem.dtype, filters)
-    tiles, at_once = _tiles(problem), _channels_at_once(problem, filters)
-    weights = PackedWeights(filters, problem.rows, problem.channels)
-    fields = {
-        **gemm_base.operands(problem, (1, tiles), weights),
-        **problem.w_steps,
-        "w_stride": problem.w_strides[3:],
-        "all_taps": prod(problem.taps),
-        "channels_at_once": at_once,
-    }
-    roles = gemm_base.roles(problem) | {"common.weights": "w"}
-    shared = at_once * _channel_bytes(problem, filters)
-    launch = launching.of_blocks(problem.operator, chosen, tiles * problem.group, fields, roles, shared)
-    reason = f"no GEMM: {problem.filters} output channels of a group; weights as they are, {at_once} channels at a time"
-    return Plan(problem.operator, (launch,), (reason,))
+# ---------------------------------------------------------------- shared memory
 
 
 def _channel_bytes(problem: Problem, filters: int) -> int:
@@ -102,7 +67,52 @@ def _channels_at_once(problem: Problem, filters: int) -> int:
     return min(problem.channels, _WEIGHT_BYTES // _channel_bytes(problem, filters))
 
 
-# ---------------------------------------------------------------- variants
+# ---------------------------------------------------------------- cost
+
+
+def _seconds(problem: Problem, filters: int, limits: Limits) -> float:
+    accumulator = problem.accumulator
+    efficiency = _EFFICIENCY[problem.dtype][_FILTERS.index(filters)]
+    blocks = _tiles(problem) * problem.group
+    multiplications = _PIXELS * filters * (problem.rows + prod(problem.taps) + _SETUP)
+    busy = model.arithmetic(blocks, multiplications, accumulator, efficiency, limits)
+    return model.overlapped(busy, model.memory(problem.bytes, limits))
+
+
+# ---------------------------------------------------------------- offers
+
+
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield a candidate for few output channels."""
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
+        return
+    filters = next(filters for filters in _FILTERS if problem.filters <= filters)
+    lifted = problem.lifted
+    name = variant(problem.dtype, filters).name
+    yield Candidate(name, _seconds(problem, filters, limits), partial(_plan, lifted, filters))
+
+
+# ---------------------------------------------------------------- launch
+
+
+def _plan(problem: Problem, filters: int) -> Plan:
+    kernel = variant(problem.dtype, filters)
+    tiles, at_once = _tiles(problem), _channels_at_once(problem, filters)
+    weights = PackedWeights(filters, problem.rows, problem.channels)
+    fields = {
+        **gemm_base.operands(problem, (1, tiles), weights),
+        **problem.w_steps,
+        "w_stride": problem.w_strides[3:],
+        "all_taps": prod(problem.taps),
+        "channels_at_once": at_once,
+    }
+    roles = gemm_base.roles(problem) | {"common.weights": "w"}
+    shared = at_once * _channel_bytes(problem, filters)
+    launch = Launch.of_blocks(problem.operator, kernel, tiles * problem.group, fields, roles, shared)
+    reason = f"no GEMM: {problem.filters} output channels of a group; weights as they are, {at_once} channels at a time"
+    return Plan(problem.operator, (launch,), (reason,))
 
 
 _KERNEL = Kernel("conv/direct/few.cu", "conv_few", "ConvFewParams<{index}, {rank}>", _THREADS)

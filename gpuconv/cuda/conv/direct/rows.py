@@ -1,46 +1,113 @@
 """Conv of few channels a group, depthwise above all, and ConvTranspose of stride 1, as a direct sum: one launch.
 
-The kernel is in ``kernels_cu/conv/direct/rows.cu``, where the forms are explained. Axes are depth, row
-and column; lower ranks are of unit depth and height. ConvTranspose of stride 1 is Conv with its taps turned round.
+The kernel is in ``kernels_cu/conv/direct/rows.cu``, where its forms are explained. Axes are depth, row and column;
+lower ranks are of unit depth and height. ConvTranspose of stride 1 is Conv with its taps turned round. Words of shared
+memory are of the accumulator's type; pitches let the threads of a warp read without bank conflicts, whichever way their
+tiles run on to the next row, depth or channel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
-from math import gcd
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from itertools import product
+from math import gcd, prod
 from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.conv.direct import rows_tile
-from gpuconv.cuda.conv.direct.base import FORMS, GROUPED, THREADS, Form, axes_of, on_arrays, weights_of, work_of
+from gpuconv.cuda.conv.direct.base import (
+    THREADS,
+    WARP,
+    DirectView,
+    even_shares,
+    on_arrays,
+    view_of,
+    weights_of,
+)
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model, numbers
+from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
+from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits, blocks_by_registers
+from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan.strided import filled
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
-NAME = "direct sums"
+NAME = "direct sums of rows"
+GROUPED = 4  # filters of a thread where it makes more than one
 _MOST_CHANNELS = 32  # of a group, and as many filters
+_STEPS = (32, 16, 8, 4, 2, 1)  # channels in shared memory at a time
+_COPY, _READ = 4, 4  # instructions for an element of x, and what a byte of it counts like; assumed
+_WEIGHT = 40  # instructions for a weight; assumed
+_RESIDENT = 5  # blocks that a multiprocessor should have room for
 
 
-def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every form that takes the problem and that the device has room for."""
-    refusal = _refusal(problem)
-    if refusal is not None:
-        yield refusal
-        return
-    work = work_of(problem)
-    for form in FORMS:
-        if not form.takes(work):
-            continue
-        tile = rows_tile.best(work, form, limits)
-        if tile is not None and tile.blocks <= launching.MOST_BLOCKS:
-            name = variant(problem.dtype, form).name
-            yield Candidate(name, _seconds(problem, tile, limits), partial(_plan, problem, tile))
+# ---------------------------------------------------------------- what it sees
+
+
+@dataclass(frozen=True, slots=True)
+class RowForm:
+    """One form of the kernel.
+
+    Attributes
+    ----------
+    filters, rows : int
+        What a thread makes, for each of its 16 bytes of columns.
+    kernel : int
+        Taps of both axes of the plane, 0 for any.
+    stride : int
+        Of both axes of the plane, 0 for any and for any dilation.
+    line : bool
+        A single axis: rows are strips of it.
+    registers : int
+        That a thread needs for float32 sums.
+    efficiency : float
+        Share of multiplications among the main loop's instructions.
+    """
+
+    filters: int
+    rows: int
+    kernel: int
+    stride: int
+    line: bool
+    registers: int
+    efficiency: float
+
+    def __str__(self) -> str:
+        if self.kernel:
+            return f"{self.kernel}x{self.kernel}s{self.stride}"
+        return "line" if self.line else "rows" if self.stride else "taps"
+
+    def takes(self, view: DirectView) -> bool:
+        """Tell whether this form can solve a problem."""
+        if (self.filters == 1) != (view.channels == 1 and view.filters < GROUPED):
+            return False
+        plane = view.taps[1:], view.strides[1:], view.dilations[1:]
+        if self.kernel:
+            return plane == ((self.kernel,) * 2, (self.stride,) * 2, (1, 1))
+        if self.stride:
+            flat = view.y_extent[:2] + view.taps[:2] == (1, 1, 1, 1)
+            return self.line == flat and plane[1:] == ((1, 1), (1, 1))
+        return True
+
+
+FORMS = (
+    RowForm(1, 7, 3, 1, False, 72, 0.84),
+    RowForm(1, 7, 3, 2, False, 96, 0.72),
+    RowForm(1, 7, 5, 1, False, 96, 0.92),
+    RowForm(1, 7, 5, 2, False, 112, 0.85),
+    RowForm(1, 7, 7, 1, False, 128, 0.95),
+    RowForm(1, 7, 7, 2, False, 128, 0.91),
+    RowForm(1, 7, 0, 1, False, 96, 0.69),
+    RowForm(1, 8, 0, 1, True, 96, 0.77),
+    RowForm(1, 1, 0, 0, False, 64, 0.15),
+    RowForm(GROUPED, 3, 3, 1, False, 128, 0.91),
+    RowForm(GROUPED, 3, 3, 2, False, 128, 0.88),
+    RowForm(GROUPED, 1, 0, 0, False, 80, 0.38),
+)
 
 
 def _refusal(problem: Problem) -> Refusal | None:
@@ -68,41 +135,323 @@ def _refusal(problem: Problem) -> Refusal | None:
     return None
 
 
-def _seconds(problem: Problem, tile: rows_tile.Tile, limits: Limits) -> float:
-    """Model the time: inputs that several tiles meet mostly come from the L2 cache."""
-    accumulator = problem.accumulator
-    busy = model.arithmetic(tile.blocks, tile.instructions, accumulator, 1.0, limits)
-    return model.overlapped(busy, model.memory(problem.bytes, limits))
+# ---------------------------------------------------------------- tiles
 
 
-# ---------------------------------------------------------------- plans
+@dataclass(frozen=True)
+class RowThreads:
+    """The threads of a block along each axis: what they make of a problem, whatever the groups, filters and steps."""
+
+    view: DirectView
+    form: RowForm
+    threads: Ints
+
+    @cached_property
+    def word(self) -> int:
+        """Bytes of a word of shared memory."""
+        return dtypes.sums(self.view.dtype).itemsize
+
+    @cached_property
+    def vector(self) -> int:
+        """Words of 16 bytes: columns of a thread."""
+        return 16 // self.word
+
+    @cached_property
+    def lead(self) -> int:
+        """Columns before the first window of a row, so that inputs stay aligned; unrolled forms expect SAME padding."""
+        if self.form.kernel:
+            return -(self.form.kernel // 2) % self.vector
+        return -self.view.pads[2] % self.vector if self.form.stride else 0
+
+    @cached_property
+    def per_thread(self) -> Ints:
+        """Outputs of a thread along each axis."""
+        return _outputs_of_thread(self.view, self.form, self.vector)
+
+    @cached_property
+    def blocks_by_axis(self) -> Ints:
+        tiles = zip(self.view.y_extent, self.threads, self.per_thread, strict=True)
+        return tuple(-(-extent // (threads * made)) for extent, threads, made in tiles)
+
+    @cached_property
+    def spatial_blocks(self) -> int:
+        """Of all images, for each group and tile of filters."""
+        return prod(self.blocks_by_axis) * self.view.images
+
+    # ---- shared memory
+
+    @cached_property
+    def extent(self) -> Ints:
+        """What is staged of x for one channel; of columns also what fills the last vectors up."""
+        view, (_, _, last) = self.view, self.per_thread
+        axes = zip(self.threads, self.per_thread, view.strides, view.taps, view.dilations, strict=True)
+        depths, rows, columns = ((t * e - 1) * s + (k - 1) * d + 1 for t, e, s, k, d in axes)
+        stride, vector = self.form.stride, self.vector
+        if self.form.kernel:
+            reach = self.lead + (vector - 1) * stride + self.form.kernel - 1
+            columns = stride * (self.threads[2] * vector + reach // stride // vector * vector)
+        elif stride:
+            columns = self.threads[2] * last + self.row_taps
+        return depths, rows, columns
+
+    @cached_property
+    def unit(self) -> int:
+        """Words that pitches are multiples of."""
+        return self.vector if self.form.stride else 1
+
+    @cached_property
+    def banks(self) -> int:
+        """Of so many words."""
+        return 128 // self.word // self.unit
+
+    @cached_property
+    def inner_pitches(self) -> Ints:
+        """Words from one phase of columns, row and depth to the next."""
+        _, rows, columns = self.extent
+        _, h, w = self.threads
+        stride = self.view.strides[2] if self.form.stride == 0 else self.form.stride
+        phase = -(-columns // stride)
+        if self.form.stride == 2 and self.word == 4:
+            # Even and odd columns that are copied together go to other banks.
+            phase = numbers.congruent(phase, 1, 16, 32)
+        unit, banks = self.unit, self.banks
+        apart = self.view.strides[1] * (self.form.rows if self.form.stride else 1)
+        row = unit * numbers.congruent(-(-phase * stride // unit), apart, w, banks)
+        depth = unit * numbers.congruent(rows * row // unit, self.view.strides[0], w * h, banks)
+        return phase, row, depth
+
+    def channel_pitch(self, step: int) -> int:
+        """Return the words from one of so many channels to the next."""
+        least = self.extent[0] * self.inner_pitches[2] // self.unit
+        return self.unit * numbers.congruent(least, step, prod(self.threads), self.banks)
+
+    @cached_property
+    def row_taps(self) -> int:
+        """Words of the weights of one row of the kernel."""
+        lead = 0 if self.form.kernel else self.lead
+        return numbers.whole(lead + self.view.taps[2], self.vector)
+
+    @cached_property
+    def channel_weights(self) -> int:
+        """Words of the weights of one channel for the filters that a thread makes."""
+        return prod(self.view.taps[:2]) * self.row_taps * self.form.filters
+
+    def pitch_of_filters(self, step: int) -> int:
+        """Return an odd number of vectors: weights of neighbouring groups begin in different banks."""
+        return self.vector * (-(-step * self.channel_weights // self.vector) | 1)
+
+    def words_of_inputs(self, groups: int, step: int) -> int:
+        """Return the words before the weights: inputs, and what the warps turn their results round in."""
+        inputs = numbers.whole(groups * step * self.channel_pitch(step), self.vector)
+        return inputs + THREADS // 8 * 9 * self.vector
+
+    def room(self, groups: int, filter_tiles: int, step: int) -> int:
+        """Return the bytes of shared memory of a block."""
+        weights = groups * filter_tiles * self.pitch_of_filters(step)
+        return self.word * (self.words_of_inputs(groups, step) + weights)
+
+    # ---- cost
+
+    @cached_property
+    def sums(self) -> float:
+        """Instructions of a thread for its sums, and for the outputs that they become."""
+        outputs = self.form.filters * self.form.rows * self.vector
+        return outputs * prod(self.view.taps) * self.view.channels / self.form.efficiency + 4 * outputs
+
+    def work_of_block(self, groups: int, filter_tiles: int, step: int) -> tuple[int, float]:
+        """Return the elements that a block copies, and its instructions: of copying, of sums, of the rest.
+
+        Warps without outputs cost little.
+        """
+        rounds = -(-self.view.channels // step)
+        staged = groups * step * prod(self.extent) * rounds
+        busy = numbers.whole(prod(self.threads) * groups * filter_tiles, WARP)
+        weights = groups * filter_tiles * step * self.channel_weights * rounds
+        return staged, _COPY * staged + _WEIGHT * weights + busy * self.sums + 200 * THREADS
+
+    def channel_blocks(self, groups: int, filter_tiles: int) -> tuple[int, int]:
+        """Return the blocks along the filters of a group, and along the groups."""
+        return -(-self.view.filters // (filter_tiles * self.form.filters)), -(-self.view.groups // groups)
+
+    def cost(self, groups: int, filter_tiles: int, step: int) -> float:
+        """Measure all blocks' time, where inputs that several of them read are not free."""
+        staged, instructions = self.work_of_block(groups, filter_tiles, step)
+        blocks = self.spatial_blocks * prod(self.channel_blocks(groups, filter_tiles))
+        return blocks * (instructions + _READ * dtypes.entry(self.view.dtype).itemsize * staged)
 
 
-def _plan(problem: Problem, tile: rows_tile.Tile) -> Plan:
-    chosen, fields = variant(problem.dtype, tile.form), _fields(problem, tile)
-    return on_arrays(problem, chosen, tile.blocks, fields, str(tile), tile.shared_bytes)
+@dataclass(frozen=True)
+class RowTile(RowThreads):
+    """What a block makes of a problem: so many threads along each axis, groups and tiles of filters."""
+
+    groups: int
+    filter_tiles: int
+    step: int
+
+    @property
+    def blocks(self) -> int:
+        return self.spatial_blocks * prod(self.channel_blocks(self.groups, self.filter_tiles))
+
+    @property
+    def pitches(self) -> Ints:
+        """Words from one phase of columns, row, depth and channel to the next."""
+        return (*self.inner_pitches, self.channel_pitch(self.step))
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.room(self.groups, self.filter_tiles, self.step)
+
+    @property
+    def instructions(self) -> float:
+        """Instructions of a block."""
+        return self.work_of_block(self.groups, self.filter_tiles, self.step)[1]
+
+    def fields(self) -> dict[str, Any]:
+        """Return the struct's fields that the tile settles."""
+        view = self.view
+        phase, row, depth, channel = self.pitches
+        filter_blocks, group_blocks = self.channel_blocks(self.groups, self.filter_tiles)
+        columns = self.extent[2]
+        return {
+            "lead": self.lead,
+            "step": self.step,
+            "extent": self.extent,
+            "phase_pitch": phase,
+            "row_pitch": row,
+            "depth_pitch": depth,
+            "channel_pitch": channel,
+            "weights": self.words_of_inputs(self.groups, self.step),
+            "filter_weights": self.step * self.channel_weights,
+            "filter_pitch": self.pitch_of_filters(self.step),
+            "lanes": [_lanes(-(-columns // width)) for width in (1, 2, 4)],
+            "row_lanes": _lanes(self.extent[1]),
+            "outputs": [threads * made for threads, made in zip(self.threads, self.per_thread, strict=True)],
+            "spread_row": self.threads[1] if self.per_thread[1] > 1 else 0,
+            "spread_column": self.threads[2] if self.per_thread[2] > 1 else 0,
+            "groups_here": self.groups,
+            "filter_bits": self.filter_tiles.bit_length() - 1,
+            "tiles": self.threads,
+            "blocks": self.blocks_by_axis,
+            "filter_blocks": filter_blocks,
+            "group_blocks": group_blocks,
+            "taps": (*view.taps[:2], self.row_taps),
+            "by_step": self.step,
+            "by_stride": view.strides[2],
+            "row_taps": view.taps[2],
+        }
+
+    def __str__(self) -> str:
+        d, h, w = (threads * made for threads, made in zip(self.threads, self.per_thread, strict=True))
+        return (
+            f"direct: blocks of {d}x{h}x{w} outputs of {self.filter_tiles * self.form.filters} filters in "
+            f"{self.groups} groups, {self.step} channels of each at a time; 32-bit indices"
+        )
 
 
-def _fields(problem: Problem, tile: rows_tile.Tile) -> dict[str, Any]:
-    work = tile.work
+def _outputs_of_thread(view: DirectView, form: RowForm, vector: int) -> Ints:
+    if form.stride == 0:  # the outputs of a thread lie rows apart where there are enough of them, else columns
+        return (1, vector, 1) if view.y_extent[1] >= vector else (1, 1, vector)
+    return (1, 1, vector * form.rows) if form.line else (1, form.rows, vector)
+
+
+def _lanes(count: int) -> int:
+    """Return the power of two of threads that so many columns keep busy."""
+    return min(THREADS.bit_length() - 1, (count - 1).bit_length())
+
+
+@lru_cache(maxsize=1024)
+def best(view: DirectView, form: RowForm, limits: Limits) -> RowTile | None:
+    """Return the tile with the least to do in all its blocks; None where the device has room for none."""
+    rooms = (limits.shared_bytes_per_multiprocessor // _RESIDENT - RESERVED_BYTES, limits.shared_bytes_per_block)
+    tiles = [
+        (threads.room(*shares), threads, shares) for threads in _threads(view, form) for shares in _shares(threads)
+    ]
+    for room in rooms:
+        fitting = [(threads, shares) for size, threads, shares in tiles if size <= room]
+        if fitting:
+            threads, shares = min(fitting, key=lambda pair: pair[0].cost(*pair[1]))
+            return RowTile(view, form, threads.threads, *shares)
+    return None
+
+
+def _threads(view: DirectView, form: RowForm) -> Iterator[RowThreads]:
+    outputs = _outputs_of_thread(view, form, 16 // dtypes.sums(view.dtype).itemsize)
+    needed = [-(-extent // count) for extent, count in zip(view.y_extent, outputs, strict=True)]
+    depths, rows, columns = map(even_shares, needed)
+    if form.stride == 0:  # neighbours make neighbours
+        columns = [count for count in columns if count >= min(WARP, needed[2])]
+    elif form.stride == 2:  # of odd numbers, no pitch lets the next row begin in the bank that comes next
+        columns = sorted({count + count % 2 for count in columns})
+    for d, h, w in product(depths, rows, columns):
+        if w * h * d <= THREADS:
+            yield RowThreads(view, form, (d, h, w))
+
+
+def _shares(threads: RowThreads) -> Iterator[tuple[int, int, int]]:
+    """Yield the groups, tiles of filters and channels at a time that so many threads may have."""
+    view, spatial = threads.view, prod(threads.threads)
+    filter_tiles = -(-view.filters // threads.form.filters)
+    for filters in (1, 2, 4, 8):
+        room = THREADS // (spatial * filters)
+        if room == 0 or filters >= 2 * filter_tiles:
+            continue
+        groups = min(view.groups, room)
+        for some in {groups, -(-groups // 2), -(-groups // 4), 1}:
+            yield some, filters, view.channels
+        for step in _STEPS:
+            if step < view.channels:
+                yield 1, filters, step
+
+
+# ---------------------------------------------------------------- offers
+
+
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield a candidate for every form that takes the problem and that the device has room for."""
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
+        return
+    view = view_of(problem)
+    for form in FORMS:
+        if not form.takes(view):
+            continue
+        tile = best(view, form, limits)
+        if tile is not None and tile.blocks <= MOST_BLOCKS:
+            # Inputs that several tiles meet mostly come from the L2 cache.
+            busy = model.arithmetic(tile.blocks, tile.instructions, problem.accumulator, 1.0, limits)
+            seconds = model.overlapped(busy, model.memory(problem.bytes, limits))
+            yield Candidate(variant(problem.dtype, form).name, seconds, partial(_plan, problem, tile))
+
+
+# ---------------------------------------------------------------- launch
+
+
+def _plan(problem: Problem, tile: RowTile) -> Plan:
+    kernel, fields = variant(problem.dtype, tile.form), _fields(problem, tile)
+    return on_arrays(problem, kernel, tile.blocks, fields, str(tile), tile.shared_bytes)
+
+
+def _fields(problem: Problem, tile: RowTile) -> dict[str, Any]:
+    view = tile.view
     w_first, w_stride = weights_of(problem)
     x_strides, y_strides = (
-        (*one[:2], *axes_of(problem, one[2:])[:2], 1) for one in (problem.x_strides, problem.y_strides)
+        (*strides[:2], *filled(strides[2:], RANK, 0)[:2], 1) for strides in (problem.x_strides, problem.y_strides)
     )
     return {
-        "groups": work.groups,
-        "channels": work.channels,
-        "filters": work.filters,
-        **params.array_fields("x", x_strides, work.x_extent),
-        **params.array_fields("y", y_strides, work.y_extent),
+        "groups": view.groups,
+        "channels": view.channels,
+        "filters": view.filters,
+        **params.array_fields("x", x_strides, view.x_extent),
+        **params.array_fields("y", y_strides, view.y_extent),
         "w_first": w_first,
         **problem.w_steps,
         "w_stride": w_stride,
         "b_stride": problem.b_stride or 0,
-        "stride": work.strides,
-        "dilation": work.dilations,
-        "start": [-pad for pad in (*work.pads[:2], work.pads[2] + tile.lead)],
-        "x_width": gcd(_width(problem.x_shape, problem.x_strides, tile.vector), work.pads[2] + tile.lead),
+        "stride": view.strides,
+        "dilation": view.dilations,
+        "start": [-pad for pad in (*view.pads[:2], view.pads[2] + tile.lead)],
+        "x_width": gcd(_width(problem.x_shape, problem.x_strides, tile.vector), view.pads[2] + tile.lead),
         "y_width": _width(problem.y_shape, problem.y_strides, tile.vector),
         **tile.fields(),
     }
@@ -113,17 +462,14 @@ def _width(shape: Ints, strides: Ints, vector: int) -> int:
     return gcd(vector, shape[-1], *(step for extent, step in zip(shape[:-1], strides[:-1], strict=True) if extent > 1))
 
 
-# ---------------------------------------------------------------- variants
-
-
 _KERNEL = Kernel("conv/direct/rows.cu", "conv_direct", "DirectParams", THREADS, name="depthwise")
 _GROUPED = replace(_KERNEL, name="grouped")
 
 
-def variant(dtype: str, form: Form) -> Variant:
+def variant(dtype: str, form: RowForm) -> Variant:
     """Return the kernel of one form, for every rank up to three."""
     sizes = (form.filters, form.rows, form.kernel, form.stride, form.line)
-    blocks = form.blocks_per_sm(dtypes.entry(dtype).accumulator)
+    blocks = blocks_by_registers(form.registers, dtypes.entry(dtype).accumulator, THREADS)
     kernel = _GROUPED if form.filters == GROUPED else _KERNEL
     return kernel.over(dtype, 3, str(form), types=types(dtype), sizes=sizes, blocks_per_sm=blocks)
 

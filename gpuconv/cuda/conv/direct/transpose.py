@@ -14,12 +14,13 @@ from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.conv.direct.base import on_arrays
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan.strided import filled
 from gpuconv.rules import dtypes
-from gpuconv.rules.geometry import Ints
 
-NAME = "depthwise columns"
+NAME = "depthwise transpose"
 _THREADS = 256
 _WALKS = (64, 32, 16, 8, 4, 2, 1)  # outputs of a thread
 _WANTED = 1024  # threads of each multiprocessor; for fewer of them, shorter walks
@@ -27,16 +28,7 @@ _WANTED = 1024  # threads of each multiprocessor; for fewer of them, shorter wal
 _OUTPUT, _REST = 28, 200
 
 
-def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield the kernel, if it takes the problem."""
-    refusal = _refusal(problem)
-    if refusal is not None:
-        yield refusal
-        return
-    walk = _walk(problem, limits)
-    busy = _seconds(problem, walk, limits)
-    seconds = model.overlapped(busy, model.memory(problem.bytes, limits))
-    yield Candidate(variant(problem.dtype).name, seconds, partial(_plan, problem, walk))
+# ---------------------------------------------------------------- what it sees
 
 
 def _refusal(problem: Problem) -> Refusal | None:
@@ -56,15 +48,12 @@ def _refusal(problem: Problem) -> Refusal | None:
     return None
 
 
-def _axes(values: Ints, one: int) -> Ints:
-    """Return what there is of each of two axes; a single axis is the second, of one row."""
-    return values if len(values) == 2 else (one, *values)
+# ---------------------------------------------------------------- tiles
 
 
 def _rows(problem: Problem) -> tuple[int, int]:
-    """Return the rows of y that no two of lie a stride apart, and how many of those that do a thread could make."""
-    phases, columns = _axes(problem.phases, 1), _axes(problem.columns, 1)
-    return phases[0], columns[0]
+    """Return the phases along the height, and the rows of y of one phase, which lie a stride apart."""
+    return filled(problem.phases, 2, 1)[0], filled(problem.columns, 2, 1)[0]
 
 
 def _items(problem: Problem, walk: int) -> int:
@@ -76,6 +65,9 @@ def _items(problem: Problem, walk: int) -> int:
 def _walk(problem: Problem, limits: Limits) -> int:
     enough = (walk for walk in _WALKS if _items(problem, walk) >= _WANTED * limits.multiprocessors)
     return min(next(enough, 1), _rows(problem)[1])
+
+
+# ---------------------------------------------------------------- cost
 
 
 def _seconds(problem: Problem, walk: int, limits: Limits) -> float:
@@ -104,13 +96,28 @@ def _channels_first(problem: Problem) -> bool:
     return problem.y_strides[1] == 1 and problem.y_strides[-1] != 1
 
 
-# ---------------------------------------------------------------- plans
+# ---------------------------------------------------------------- offers
+
+
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel, if it takes the problem."""
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
+        return
+    walk = _walk(problem, limits)
+    busy = _seconds(problem, walk, limits)
+    seconds = model.overlapped(busy, model.memory(problem.bytes, limits))
+    yield Candidate(variant(problem.dtype).name, seconds, partial(_plan, problem, walk))
+
+
+# ---------------------------------------------------------------- launch
 
 
 def _plan(problem: Problem, walk: int) -> Plan:
-    chosen, items = variant(problem.dtype), _items(problem, walk)
+    kernel, items = variant(problem.dtype), _items(problem, walk)
     reason = f"direct: {walk} outputs of a thread, a stride apart in a column; 32-bit indices"
-    return on_arrays(problem, chosen, -(-items // _THREADS), _fields(problem, walk, items), reason)
+    return on_arrays(problem, kernel, -(-items // _THREADS), _fields(problem, walk, items), reason)
 
 
 def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
@@ -120,13 +127,13 @@ def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
         "items": items,
         "w_group": w_group,
         "w_filter": w_filter,
-        "w_stride": _axes(tuple(w_stride), 0),
+        "w_stride": filled(w_stride, 2, 0),
         "b_stride": problem.b_stride or 0,
-        "pad": _axes(problem.pads, 0),
-        "taps": _axes(problem.taps, 1),
+        "pad": filled(problem.pads, 2, 0),
+        "taps": filled(problem.taps, 2, 1),
         "walk": walk,
         "channels_first": _channels_first(problem),
-        "stride": _axes(problem.strides, 1),
+        "stride": filled(problem.strides, 2, 1),
         "channels": problem.y_shape[1],
         "columns": problem.y_shape[-1],
         "rows": phases,
@@ -137,11 +144,8 @@ def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
         ("x", problem.x_shape, problem.x_strides),
         ("y", problem.y_shape, problem.y_strides),
     ):
-        fields |= params.array_fields(name, (*strides[:2], *_axes(strides[2:], 0)), _axes(shape[2:], 1))
+        fields |= params.array_fields(name, (*strides[:2], *filled(strides[2:], 2, 0)), filled(shape[2:], 2, 1))
     return fields
-
-
-# ---------------------------------------------------------------- variants
 
 
 _KERNEL = Kernel(

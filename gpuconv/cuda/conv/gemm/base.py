@@ -1,17 +1,17 @@
-"""What the structs of Conv and ConvTranspose hold, whichever kernel multiplies: ``conv/problem.cuh``."""
+"""What the families of implicit GEMM share: the structs of ``conv/problem.cuh``, tiles of FFMA and their weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
 
 from gpuconv.cuda.build import structs
-from gpuconv.cuda.build.variant import Variant, index_name
-from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching
-from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.build.variant import Kernel, Variant, index_name, types
+from gpuconv.cuda.conv.problem import Axis, Problem
+from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
+from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
 
@@ -38,90 +38,51 @@ class PackedWeights:
         return tuple(self.channels * prod(taps[axis + 1 :]) for axis in range(len(taps)))
 
 
-@dataclass(frozen=True, slots=True)
-class Divisible:
-    """Tiles that several blocks each could make.
-
-    Attributes
-    ----------
-    variant : Variant
-        The kernel with a block for each tile.
-    shared_bytes : int
-        That it asks for.
-    tiles : int
-    slices : float
-        Of K, of each tile; the mean of those of ConvTranspose's phases.
-    most_slices : int
-        Of the tile that has the most.
-    sums_bytes : int
-        Of a tile's sums.
-    busy : callable
-        Takes a number of blocks and the slices of each, returns the modelled seconds of their arithmetic.
-    packing : callable
-        Takes a number of tickets, returns the launch that packs the weights and sets these to zero.
-    plan : callable
-        Returns the plan with a block for each tile: a launch that packs the weights, and one that makes the tiles.
-    """
-
-    variant: Variant
-    shared_bytes: int
-    tiles: int
-    slices: float
-    most_slices: int
-    sums_bytes: int
-    busy: Callable[[int, float], float]
-    packing: Callable[[int], Launch]
-    plan: Callable[[], Plan]
+# ---------------------------------------------------------------- structs
 
 
-# By operator and whether kernels also make a share of a tile: the file, the kernel by FFMA, the struct.
-SOURCES = {
-    ("conv", False): ("conv/gemm/conv.cu", "conv_implicit_gemm", "ConvParams"),
-    ("conv", True): ("conv/gemm/split.cu", "conv_split", "ConvSplitParams"),
-    ("conv_transpose", False): ("conv/gemm/conv_transpose.cu", "conv_transpose", "ConvTransposeParams"),
-    ("conv_transpose", True): ("conv/gemm/split_transpose.cu", "conv_transpose_split", "ConvTransposeSplitParams"),
+_SOURCES = {  # by operator and whether kernels also make a share of a tile: the file, and the struct
+    ("conv", False): ("conv/gemm/conv.cu", "ConvParams"),
+    ("conv", True): ("conv/gemm/split.cu", "ConvSplitParams"),
+    ("conv_transpose", False): ("conv/gemm/conv_transpose.cu", "ConvTransposeParams"),
+    ("conv_transpose", True): ("conv/gemm/split_transpose.cu", "ConvTransposeSplitParams"),
 }
-ALL, SUMS, TOTALS = range(3)  # of what a launch of conv/gemm/split_k.cuh makes
 
 
-def splits(tiles: int, divided: int = 0, count: int = 1, part: int = ALL) -> Mapping[str, Any]:
-    """Return the fields of ``Splits``: the last ``divided`` of the tiles are made in so many splits each."""
+def kernels(multiplier: str, template: str) -> dict[tuple[str, bool], Kernel]:
+    """Return those of implicit GEMM on "ffma" or "mma", by operator and whether they also make a share of a tile."""
     return {
-        "count": count,
-        "whole": tiles - divided,
-        "ticket_bytes": ticket_bytes(divided),
-        "part": part,
+        (operator, split): Kernel(
+            source, f"{operator}{'_split' if split else ''}_{multiplier}", f"{struct}<{template}>", name=operator
+        )
+        for (operator, split), (source, struct) in _SOURCES.items()
     }
-
-
-def ticket_bytes(divided: int) -> int:
-    """Return the bytes of the tickets of so many tiles, before their sums."""
-    return -(-divided // 4) * 16
 
 
 def packing_launch(operator: str, chosen: Variant, blocks: int, fields: Mapping[str, Any], tickets: int) -> Launch:
     """Return a launch that packs weights and sets tickets at the workspace's beginning, if there are any, to zero."""
     roles = {"w": "w", "packed": "packed"} | ({"tickets.first": "workspace"} if tickets else {})
-    return launching.of_blocks(operator, chosen, blocks, {**fields, "tickets": {"count": tickets}}, roles)
+    return Launch.of_blocks(operator, chosen, blocks, {**fields, "tickets": {"count": tickets}}, roles)
 
 
 def operands(problem: Problem, tiles: tuple[int, int], weights: PackedWeights) -> Mapping[str, Any]:
     """Return the fields of ``ConvParams`` or ``ConvTransposeParams``; ``tiles`` counts those along M and the pixels."""
     shared = common(problem, tiles, weights)
-    if problem.operator == "conv":
+    if not problem.phases:
         return {"common": shared, "taps": taps(problem, weights)}
-    axes = [_axis(problem, axis, weights) for axis in range(problem.rank)]
+    rows = weights.tap_rows(problem.taps)
+    axes = [_phased(axis, row) for axis, row in zip(problem.axes, rows, strict=True)]
     return {"common": shared, "axes": axes, "phases": prod(problem.phases)}
 
 
-def roles(problem: Problem, place: str = "common") -> dict[str, str]:
+def roles(problem: Problem, place: str = "common", weights: str = "packed") -> dict[str, str]:
     """Return the array that each pointer of the ``Correlation`` at a place leads to, of those that there are."""
-    found = {f"{place}.x": "x", f"{place}.y": "y"}
+    pointers = {f"{place}.x": "x", f"{place}.y": "y"}
     if problem.rows:
-        found[f"{place}.weights"] = "packed"
+        pointers[f"{place}.weights"] = weights
     if problem.b_stride is not None:
-        found[f"{place}.b"] = "b"
-    return found
+        pointers[f"{place}.b"] = "b"
+    return pointers
 
 
 def taps_bytes(rank: int, wide: bool = False) -> int:
@@ -167,24 +128,179 @@ def taps(problem: Problem, weights: PackedWeights) -> Mapping[str, Any]:
     }
 
 
-def backwards(found: Mapping[str, Any]) -> Mapping[str, Any]:
+def backwards(forwards: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields of ``Taps`` with the weights' taps in the opposite order."""
-    last = sum((count - 1) * row for count, row in zip(found["count"], found["row"], strict=True))
-    return {**found, "row": tuple(-row for row in found["row"]), "first_row": last}
+    last = sum((count - 1) * row for count, row in zip(forwards["count"], forwards["row"], strict=True))
+    return {**forwards, "row": tuple(-row for row in forwards["row"]), "first_row": last}
 
 
-def _axis(problem: Problem, axis: int, weights: PackedWeights) -> Mapping[str, Any]:
-    stride, dilation = problem.strides[axis], problem.dilations[axis]
-    common = gcd(stride, dilation)
+def _phased(axis: Axis, row: int) -> Mapping[str, int]:
+    """Return the fields of ``TransposedAxis``."""
+    common = gcd(axis.stride, axis.dilation)
     return {
-        "stride": stride,
-        "pad": problem.pads[axis],
-        "dilation": dilation,
-        "kernel": problem.taps[axis],
+        "stride": axis.stride,
+        "pad": axis.pad,
+        "dilation": axis.dilation,
+        "kernel": axis.taps,
         "common": common,
-        "inverse": pow(dilation // common, -1, stride // common),
-        "extent": problem.y_shape[2 + axis],
-        "row": weights.tap_rows(problem.taps)[axis],
-        "y_stride": problem.y_strides[2 + axis],
-        "phases": problem.phases[axis],
+        "inverse": pow(axis.dilation // common, -1, axis.stride // common),
+        "extent": axis.y,
+        "row": row,
+        "y_stride": axis.y_stride,
+        "phases": axis.phases,
     }
+
+
+# ---------------------------------------------------------------- tiles of FFMA
+
+
+_STAGES = 3  # of the pipeline
+_ROWWISE = 0.75  # of the multiplications' share, where the tap of every row must be found
+
+
+@dataclass(frozen=True, slots=True)
+class GemmTile:
+    """A tile of FFMA: the outputs of a block and of a thread, and the forms of the kernel that it comes in.
+
+    Attributes
+    ----------
+    block_m, block_n, block_k, thread_m, thread_n : int
+    blocks_per_sm : int
+        That the kernel's registers leave room for.
+    efficiency : float
+        Share of multiplications among the main loop's instructions, of the form with one tap per slice if there is one.
+    uniform : bool
+        Comes in the form where every slice of K has one tap.
+    rowwise : bool
+        Comes in the form that finds the tap of every row of K.
+    wide : bool
+        Comes with 64-bit indices too.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    thread_m: int
+    thread_n: int
+    blocks_per_sm: int
+    efficiency: float
+    uniform: bool = True
+    rowwise: bool = True
+    wide: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return (self.block_m // self.thread_m) * (self.block_n // self.thread_n)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Arguments of the kernels' templates."""
+        return self.block_m, self.block_n, self.block_k, self.thread_m, self.thread_n
+
+    @property
+    def forms(self) -> tuple[bool, ...]:
+        """Whether every slice of K has one tap, of each form of the kernel."""
+        return tuple(form for form, exists in ((False, self.rowwise), (True, self.uniform)) if exists)
+
+    def form_of(self, channels: int) -> bool:
+        """Tell whether slices of K have one tap each, of groups of so many channels."""
+        return self.uniform and channels > 0 and channels % self.block_k == 0
+
+    def shared_bytes(self, accumulator: str) -> int:
+        """Return the bytes of the pipeline's stages in shared memory."""
+        return _STAGES * self.block_k * (self.block_m + self.block_n) * dtypes.entry(accumulator).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.block_m}x{self.block_n}x{self.block_k}"
+
+
+# The candidates; of equal ones the first is taken.
+LARGE = GemmTile(128, 128, 16, 8, 8, 2, 0.86, rowwise=False)
+MIDDLE = GemmTile(64, 64, 16, 8, 4, 4, 0.78, wide=True)
+_FLAT = GemmTile(16, 128, 16, 4, 4, 4, 0.3, uniform=False)
+_MIDDLE_HALF = replace(MIDDLE, efficiency=0.7)
+_MIDDLE_DOUBLE = GemmTile(64, 64, 16, 8, 4, 2, 0.7, wide=True)
+_FLAT_DOUBLE = GemmTile(16, 128, 16, 4, 4, 3, 0.3, uniform=False)
+TILES = {
+    "float16": (_MIDDLE_HALF,),
+    "bfloat16": (_MIDDLE_HALF,),
+    "float32": (LARGE, MIDDLE, _FLAT),
+    "float64": (_MIDDLE_DOUBLE, _FLAT_DOUBLE),
+}
+
+
+def tile_variant(
+    kernel: Kernel, dtype: str, rank: int, tile: GemmTile, uniform: bool | None = None, wide: bool = False
+) -> Variant:
+    """Return a kernel of one tile; ``uniform`` is None where there is one form."""
+    return kernel.over(
+        *(dtype, rank, str(tile), "uniform" if uniform else ""),
+        types=types(dtype),
+        sizes=tile.sizes if uniform is None else (*tile.sizes, uniform),
+        wide=wide,
+        threads=tile.threads,
+        blocks_per_sm=tile.blocks_per_sm - wide,  # 64-bit numbers take more registers
+    )
+
+
+def efficiency(tile: GemmTile, uniform: bool) -> float:
+    """Return a tile's share of multiplications: finding taps row by row takes its share of the instructions too."""
+    return tile.efficiency if uniform or not tile.uniform else tile.efficiency * _ROWWISE
+
+
+def tap_reason(problem: Problem, tile: GemmTile, uniform: bool) -> str:
+    """Say how the taps of a slice of K are found, and why."""
+    if uniform:
+        return f"one tap per slice of K: {tile.block_k} divides the {problem.channels} channels of a group"
+    return f"taps found row by row: {problem.channels} channels per group, slices of {tile.block_k}"
+
+
+# ---------------------------------------------------------------- weights of FFMA
+
+
+_SQUARE = structs.constant("kSquare", "conv/gemm/pack_weights.cu")
+_PACKING = Kernel("conv/gemm/pack_weights.cu", "pack_weights", "PackParams<{index}, {rank}>")
+
+
+def pitch(problem: Problem) -> int:
+    """Return M rounded up to 16 bytes of the accumulator's type."""
+    vector = 16 // dtypes.sums(problem.dtype).itemsize
+    return -(-problem.filters // vector) * vector
+
+
+def packed_weights(problem: Problem) -> PackedWeights:
+    """Return how the kernel finds them."""
+    return PackedWeights(pitch(problem), problem.rows, problem.channels)
+
+
+def with_packing(problem: Problem, wide: bool, launch: Launch, reasons: tuple[str, ...]) -> Plan:
+    """Return the plan of a launch on packed weights, after the one that packs them."""
+    launches = (packing(problem, wide), launch) if problem.rows else (launch,)
+    size = problem.group * problem.rows * pitch(problem) * dtypes.sums(problem.dtype).itemsize
+    return Plan(problem.operator, launches, reasons, kept(Space.packed(size)))
+
+
+def packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
+    """Return the launch that packs the weights."""
+    squares = (-(-pitch(problem) // _SQUARE), -(-problem.rows // _SQUARE))
+    blocks = prod(squares) * problem.group
+    chosen = packing_variant(problem.dtype, wide, problem.rank)
+    fields = {
+        "filters": problem.filters,
+        "channels": problem.channels,
+        "pitch": pitch(problem),
+        "rows": problem.rows,
+        **problem.w_steps,
+        "w_stride": problem.w_strides[3:],
+        "by_tap": prod(problem.taps),
+        "taps": problem.taps,
+        "m_squares": squares[0],
+        "row_squares": squares[1],
+    }
+    return packing_launch(problem.operator, chosen, blocks, fields, tickets)
+
+
+def packing_variant(dtype: str, wide: bool, rank: int) -> Variant:
+    """Return the kernel that packs weights."""
+    return _PACKING.over(dtype, rank, types=types(dtype), wide=wide)

@@ -75,6 +75,30 @@ def arithmetics() -> Iterator[tuple[str, str, Arithmetic]]:
         yield dtype, precision, arithmetic
 
 
+# ---------------------------------------------------------------- what tensor cores take
+
+
+def refusal(problem: Problem) -> str | None:
+    """Return why no kernel of tensor cores takes a problem, or None."""
+    if (problem.dtype, problem.precision) not in operands():
+        return f"{problem.dtype} products are those of IEEE arithmetic unless precision is lower"
+    if problem.rank > RANK:
+        return f"{problem.rank} spatial axes are more than {RANK}"
+    if problem.rows == 0:
+        return "there is nothing to multiply"
+    if problem.far():
+        return "offsets or coordinates need 64-bit indices"
+    return None
+
+
+def has_chunks(problem: Problem, size: int = 16) -> bool:
+    """Tell whether every pixel of x consists of whole chunks, of so many bytes of contiguous channels."""
+    chunk = size // problem.itemsize
+    batch, channel, *spatial = problem.x_strides
+    steps = [batch, *(s for s, n in zip(spatial, problem.x_shape[2:], strict=True) if n > 1)]
+    return channel == 1 and problem.channels % chunk == 0 and all(step % chunk == 0 for step in steps)
+
+
 # ---------------------------------------------------------------- packing
 
 

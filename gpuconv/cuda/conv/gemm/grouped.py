@@ -13,23 +13,60 @@ from typing import Any
 
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import fragments, grouped_tile, grouped_work, mma
+from gpuconv.cuda.conv.gemm import fragments, grouped_tile
 from gpuconv.cuda.conv.gemm.base import PackedWeights
-from gpuconv.cuda.conv.gemm.grouped_tile import Tile
-from gpuconv.cuda.conv.gemm.grouped_work import MOST_CHANNELS, Form
+from gpuconv.cuda.conv.gemm.fragments import Arithmetic
+from gpuconv.cuda.conv.gemm.grouped_tile import GroupedForm, GroupedTile, GroupedWork
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching
-from gpuconv.cuda.plan import model as models
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model, numbers
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 
-NAME = "groups packed for tensor cores"
-_OUTPUTS = ("single", "pairs", "chunks")  # as in ``conv/wide_outputs.cuh``
+NAME = "packed groups"
 FACTORS = (("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"))
 
 
-# ---------------------------------------------------------------- plans
+# ---------------------------------------------------------------- what it sees
+
+
+_MOST_CHANNELS = 64  # of a block
+
+
+def _refusal(problem: Problem) -> Refusal | None:
+    tensor_cores = fragments.refusal(problem)
+    if problem.dtype == "float64":
+        return Refusal("products of float64", plain=problem.group == 1)
+    if problem.group == 1 or problem.channels > _MOST_CHANNELS:
+        why = f"{problem.group} groups of {problem.channels} channels; it takes several, of up to {_MOST_CHANNELS}"
+        return Refusal(why, plain=problem.group == 1 or tensor_cores is not None)
+    return None if tensor_cores is None else Refusal(tensor_cores)
+
+
+def works(problem: Problem, arithmetic: Arithmetic) -> Iterator[GroupedWork]:
+    """Yield for each form the problem with as many groups to a block as leave the fewest fragments.
+
+    Axes of a single column and tap go behind the others.
+    """
+    lifted = problem.lifted
+    turned = lifted.with_axes(sorted(lifted.axes, key=lambda axis: axis.columns == 1 and axis.taps == 1))
+    most = min(problem.group, _MOST_CHANNELS // problem.channels)
+    shares = [share for share in range(1, most + 1) if problem.group % share == 0]
+    for form in grouped_tile.forms(arithmetic):
+        ways = (GroupedWork(turned, arithmetic, form, share) for share in shares)
+        yield min(ways, key=lambda work: (work.fragments, -work.together))
+
+
+# ---------------------------------------------------------------- shared memory
+
+
+def _more_bytes(problem: Problem) -> int:
+    """Of shared memory for the taps of a phase."""
+    return numbers.whole(gemm_base.taps_bytes(RANK), 16) if problem.phases else 0
+
+
+# ---------------------------------------------------------------- offers
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
@@ -39,45 +76,35 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         yield refusal
         return
     arithmetic = fragments.arithmetic(problem)
-    for work in grouped_work.works(problem, arithmetic):
-        found = grouped_tile.best(work, limits, _more_bytes(problem))
-        if found is not None:
-            seconds, tile = found
+    for work in works(problem, arithmetic):
+        quickest = grouped_tile.best(work, limits, _more_bytes(problem))
+        if quickest is not None:
+            seconds, tile = quickest
             name = variant(problem.operator, problem.dtype, problem.precision, work.form).name
-            modelled = models.overlapped(seconds, models.memory(problem.bytes_by_phase, limits))
+            modelled = model.overlapped(seconds, model.memory(problem.bytes_by_phase, limits))
             yield Candidate(name, modelled, partial(_plan, tile))
 
 
-def _refusal(problem: Problem) -> Refusal | None:
-    tensor_cores = mma.refusal(problem)
-    if problem.dtype == "float64":
-        return Refusal("products of float64", plain=problem.group == 1)
-    if problem.group == 1 or problem.channels > MOST_CHANNELS:
-        why = f"{problem.group} groups of {problem.channels} channels; it takes several, of up to {MOST_CHANNELS}"
-        return Refusal(why, plain=problem.group == 1 or tensor_cores is not None)
-    return None if tensor_cores is None else Refusal(tensor_cores)
+# ---------------------------------------------------------------- launch
 
 
-def _more_bytes(problem: Problem) -> int:
-    """Of shared memory for the taps of a phase."""
-    return -(-gemm_base.taps_bytes(RANK) // 16) * 16 if problem.phases else 0
+_OUTPUTS = ("single", "pairs", "chunks")  # as in ``conv/wide_outputs.cuh``
 
 
-def _plan(tile: Tile) -> Plan:
+def _plan(tile: GroupedTile) -> Plan:
     work = tile.work
     problem = work.problem
     chosen = variant(problem.operator, problem.dtype, problem.precision, work.form)
     place = "common" if problem.operator == "conv" else "all.common"
-    roles = gemm_base.roles(problem, place) | {"weights.w": "w"}
-    roles.pop(f"{place}.weights", None)
+    roles = {member: role for member, role in gemm_base.roles(problem, place).items() if role != "packed"}
     shared = tile.shared_bytes + _more_bytes(problem)
-    launch = launching.of_blocks(problem.operator, chosen, tile.blocks, _fields(tile), roles, shared)
+    launch = Launch.of_blocks(problem.operator, chosen, tile.blocks, _fields(tile), roles | {"weights.w": "w"}, shared)
     columns = " x ".join(map(str, tile.tile))
     reason = f"{work.together} groups of {problem.channels} channels make one; tiles of {columns} columns"
     return Plan(problem.operator, (launch,), (reason,))
 
 
-def _fields(tile: Tile) -> Mapping[str, Any]:
+def _fields(tile: GroupedTile) -> Mapping[str, Any]:
     work = tile.work
     problem = work.problem
     packed = PackedWeights(0, problem.rows, problem.channels)
@@ -87,7 +114,7 @@ def _fields(tile: Tile) -> Mapping[str, Any]:
     return {**operands, **own} if problem.operator == "conv" else {"all": operands, **own}
 
 
-def _bands_fields(tile: Tile) -> Mapping[str, Any]:
+def _bands_fields(tile: GroupedTile) -> Mapping[str, Any]:
     work = tile.work
     return {
         "images": work.problem.batch,
@@ -103,7 +130,7 @@ def _bands_fields(tile: Tile) -> Mapping[str, Any]:
     }
 
 
-def _weights_fields(tile: Tile) -> Mapping[str, Any]:
+def _weights_fields(tile: GroupedTile) -> Mapping[str, Any]:
     problem = tile.work.problem
     return {
         **problem.w_steps,
@@ -115,16 +142,13 @@ def _weights_fields(tile: Tile) -> Mapping[str, Any]:
     }
 
 
-# ---------------------------------------------------------------- variants
-
-
 _KERNELS = {
     "conv": Kernel("conv/gemm/grouped.cu", "conv_grouped", "ConvGroupedParams"),
     "conv_transpose": Kernel("conv/gemm/grouped.cu", "conv_transpose_grouped", "ConvTransposeGroupedParams"),
 }
 
 
-def variant(operator: str, dtype: str, precision: str, form: Form) -> Variant:
+def variant(operator: str, dtype: str, precision: str, form: GroupedForm) -> Variant:
     """Return the kernel of one operator."""
     arithmetic = fragments.arithmetic_of(dtype, precision)
     return _KERNELS[operator].over(
@@ -136,10 +160,10 @@ def variant(operator: str, dtype: str, precision: str, form: Form) -> Variant:
     )
 
 
-def forms() -> Iterator[tuple[str, str, Form]]:
+def forms() -> Iterator[tuple[str, str, GroupedForm]]:
     """Yield dtype, precision and form of every kernel."""
     for dtype, precision in FACTORS:
-        for form in grouped_work.forms(fragments.arithmetic_of(dtype, precision)):
+        for form in grouped_tile.forms(fragments.arithmetic_of(dtype, precision)):
             yield dtype, precision, form
 
 

@@ -1,8 +1,8 @@
-"""Conv of one tap on tensor cores, as a plain matrix product (``conv/gemm/matrix.cu``).
+"""Conv of one tap, and ConvTranspose whose kernel is its stride, as one plain GEMM on tensor cores.
 
-One launch, which reads w as it is: float16, bfloat16, and float32 in TF32 or 3xTF32. Of x it takes channels whose
-pixels lie behind each other, every one beginning on 4 bytes or more, with stride 1 and no padding; or, in 16 bits,
-pixels whose channels lie side by side.
+One launch, which reads w as it is (``conv/gemm/matrix.cu``, ``conv/gemm/depth_to_space_matrix.cu``): float16, bfloat16,
+and float32 in TF32 or 3xTF32. Of x it takes pixels that are contiguous in each channel, every channel beginning on 4
+bytes or more, with stride 1 and no padding; for Conv in 16 bits also contiguous channels.
 """
 
 from __future__ import annotations
@@ -12,36 +12,140 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import gcd, prod
+from typing import Any
 
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import fragments, mma
+from gpuconv.cuda.conv.gemm import depth_to_space, fragments
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.fragments import Arithmetic
-from gpuconv.cuda.conv.gemm.pointwise import step
-from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.conv.problem import Problem, merged_stride
+from gpuconv.cuda.plan import model, numbers
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules import dtypes
 
-NAME = "conv_matrix"
+NAME = "plain GEMM on tensor cores"
 _CHUNK = 16  # bytes of a copy, where rows begin on so many
 _LEAST = 4  # bytes of an asynchronous copy
-_SLICE = 128  # bytes of K
-_STANDING = 16  # bytes of an entry of the table of pixels
+
+
+# ---------------------------------------------------------------- what it sees
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class Product:
+    """A problem as one GEMM.
+
+    Attributes
+    ----------
+    problem : Problem
+        Of the call.
+    gemm : Problem
+        Of one tap and three axes.
+    inputs : {"pixels", "channels"}
+        What is contiguous in x.
+    """
+
+    problem: Problem
+    gemm: Problem
+    inputs: str
+
+    @property
+    def form(self) -> str:
+        """Of the kernel."""
+        return "depth_to_space" if self.problem.phases else self.inputs
+
+    @property
+    def copied(self) -> int:
+        """Bytes of x that are copied at once."""
+        return _at_once(self.gemm) if self.inputs == "pixels" else _CHUNK
+
+
+def _products(problem: Problem) -> list[Product] | Refusal:
+    """Return a problem as the GEMMs that it is, or why it is none."""
+    refusal = _unfit_transpose(problem) if problem.phases else _unfit(problem)
+    if refusal is not None:
+        return refusal
+    if problem.wide(problem.group * abs(problem.w_strides[0]) * problem.itemsize):
+        return Refusal("w needs 64-bit indices")
+    if problem.phases:
+        views = [("pixels", of_pixels(depth_to_space.rows_of(problem.lifted)))]
+    else:
+        views = [("pixels", of_pixels(problem)), ("channels", of_channels(problem))]
+    products = [Product(problem, gemm, inputs) for inputs, gemm in views if gemm is not None]
+    why = "pixels of a channel of x are not contiguous, or begin on less than 4 bytes"
+    if not problem.phases:
+        why += ", or there are strides or padding; nor are channels contiguous from 16 bytes on"
+    return products or Refusal(why)
+
+
+def _unfit(problem: Problem) -> Refusal | None:
+    """Return why a Conv's types and weights are not those of one GEMM."""
+    if prod(problem.taps) != 1:
+        return Refusal("several taps", plain=True)
+    if fragments.refusal(problem) is not None or problem.dtype == "float64":
+        return Refusal("no tensor cores for these types", plain=True)
+    _, w_filter, w_channel, *_ = problem.w_strides
+    chunk = _CHUNK // problem.itemsize
+    if w_channel != 1 or problem.channels % chunk or w_filter % chunk:
+        return Refusal(f"{problem.channels} channels of a filter are not whole 16 bytes")
+    return None
+
+
+def _unfit_transpose(problem: Problem) -> Refusal | None:
+    """Return why a ConvTranspose's types, weights and outputs are not those of one GEMM."""
+    why = depth_to_space.unfit(problem) or fragments.refusal(problem)
+    if why is not None:
+        return Refusal(why)
+    if problem.dtype == "float64":
+        return Refusal("it has no float64")
+    gemm = depth_to_space.rows_of(problem.lifted)
+    _, w_row, w_channel, *_ = gemm.w_strides
+    if w_row != 1 or w_channel * gemm.itemsize % 4 or gemm.filters * gemm.itemsize % 4:
+        return Refusal("output channels and taps of an input channel are not contiguous in w, from 4 bytes on")
+    if problem.y_strides[-1] != 1:
+        return Refusal("outputs along W are not contiguous")
+    return None
+
+
+def of_pixels(problem: Problem) -> Problem | None:
+    """Return the problem in three axes, if pixels are contiguous, an output for each."""
+    if not problem.pointwise or merged_stride(problem.columns, problem.x_strides[2:]) != 1:
+        return None
+    images = problem.x_strides[0] if problem.batch > 1 else 0
+    gemm = replace(problem, x_strides=(images, *problem.x_strides[1:])).lifted
+    return gemm if _at_once(gemm) >= _LEAST else None
+
+
+def of_channels(problem: Problem) -> Problem | None:
+    """Return the problem in three axes, if pixels have whole chunks of contiguous channels, of 16-bit elements."""
+    return problem.lifted if problem.itemsize == 2 and fragments.has_chunks(problem.lifted) else None
+
+
+def _at_once(problem: Problem) -> int:
+    """Return the bytes of a copy of contiguous pixels, if x begins on 16 bytes."""
+    batch, channel, *_ = problem.x_strides
+    return gcd(_CHUNK, problem.itemsize * gcd(prod(problem.columns), channel, batch))
+
+
+# ---------------------------------------------------------------- tiles
+
+
+_SLICE = 128  # bytes of K
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixTile:
     """The outputs of a block and of a warp.
 
     Attributes
     ----------
-    block_m, block_n, warp_m, warp_n, stages : int
-        Stages are slices of K in shared memory.
+    block_m, block_n, warp_m, warp_n : int
+    stages : int
+        Of the pipeline: slices of K in shared memory.
     blocks_per_sm : int
         That the kernel's registers leave room for.
     issued : float
@@ -68,122 +172,80 @@ class Tile:
         return f"{self.block_m}x{self.block_n}"
 
 
-_HALF = (
-    Tile(64, 128, 32, 64, 2, 4, 2.3, 0.28),
-    Tile(64, 64, 32, 32, 3, 4, 3.3, 0.31),
-)
-_SINGLE = (
-    Tile(64, 128, 32, 64, 2, 4, 5, 0.28),
-    Tile(64, 64, 32, 32, 3, 4, 7.3, 0.3),
-)
-_SPLIT = (Tile(64, 64, 32, 32, 3, 3, 3.8, 0.1),)
-_CHANNELS = (
-    Tile(64, 128, 32, 64, 2, 4, 2.3, 0),
-    Tile(64, 64, 32, 32, 3, 4, 3.3, 0),
-)
-TILES: Mapping[str, Mapping[str, tuple[Tile, ...]]] = {  # by what lies side by side in x
-    "pixels": {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT},
+_HALF = (MatrixTile(64, 128, 32, 64, 2, 4, 2.3, 0.28), MatrixTile(64, 64, 32, 32, 3, 4, 3.3, 0.31))
+_CHANNELS = (MatrixTile(64, 128, 32, 64, 2, 4, 2.3, 0), MatrixTile(64, 64, 32, 32, 3, 4, 3.3, 0))
+TILES: Mapping[str, Mapping[str, tuple[MatrixTile, ...]]] = {  # by form and arithmetic
+    "pixels": {
+        "HalfProducts": _HALF,
+        "Bfloat16Products": _HALF,
+        "Tf32Products": (MatrixTile(64, 128, 32, 64, 2, 4, 5, 0.28), MatrixTile(64, 64, 32, 32, 3, 4, 7.3, 0.3)),
+        "Tf32x3Products": (MatrixTile(64, 64, 32, 32, 3, 3, 3.8, 0.1),),
+    },
     "channels": {"HalfProducts": _CHANNELS, "Bfloat16Products": _CHANNELS},
+    "depth_to_space": {
+        "HalfProducts": _HALF[:1],
+        "Bfloat16Products": _HALF[:1],
+        "Tf32Products": (MatrixTile(128, 128, 64, 64, 2, 2, 3.8, 0.14),),
+        "Tf32x3Products": (MatrixTile(128, 128, 64, 64, 2, 2, 2.3, 0.05),),
+    },
 }
 
 
-# ---------------------------------------------------------------- what they accept
+# ---------------------------------------------------------------- shared memory
 
 
-def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for each tile that the device has room for."""
-    refusal = _refusal(problem)
-    if refusal is not None:
-        yield refusal
-        return
-    for inputs, taken in (("pixels", of_pixels(problem)), ("channels", of_channels(problem))):
-        if taken is None:
-            continue
-        for tile in TILES[inputs].get(fragments.arithmetic(problem).cuda, ()):
-            if shared_bytes(taken, inputs, tile) <= limits.shared_bytes_per_block:
-                name = variant(problem.dtype, problem.precision, inputs, tile).name
-                yield Candidate(name, _seconds(taken, inputs, tile, limits), partial(_plan, taken, inputs, tile))
+_ENTRY = 16  # bytes, of the table of pixels
+_SUMS = 4  # bytes
 
 
-def _refusal(problem: Problem) -> Refusal | None:
-    if problem.operator != "conv" or prod(problem.taps) != 1:
-        return Refusal("several taps, or ConvTranspose", plain=True)
-    if mma.refusal(problem) is not None or problem.dtype == "float64":
-        return Refusal("no tensor cores for these types", plain=True)
-    w_group, w_filter, w_channel, *_ = problem.w_strides
-    chunk = _CHUNK // problem.itemsize
-    if w_channel != 1 or problem.channels % chunk or w_filter % chunk:
-        return Refusal(f"{problem.channels} channels of a filter are not whole 16 bytes")
-    if problem.wide(problem.group * abs(w_group) * problem.itemsize):
-        return Refusal("w needs 64-bit indices")
-    if of_pixels(problem) is None and of_channels(problem) is None:
-        return Refusal(
-            "neither pixels nor channels of x lie side by side and begin on 4 bytes, or 16, without strides and padding"
-        )
-    return None
+def shared_bytes(product: Product, tile: MatrixTile) -> int:
+    """Return the bytes of the pipeline's stages and of a table: of pixels, or of the rows of scattered outputs."""
+    scattered, pixels = bool(product.problem.phases), product.inputs == "pixels"
+    itemsize = product.gemm.itemsize
+    weights, inputs = _stage_bytes(tile.block_m, itemsize, scattered), _stage_bytes(tile.block_n, itemsize, pixels)
+    slices = tile.stages * (weights + inputs)
+    if scattered:
+        sums = tile.block_m * (tile.block_n * _SUMS + 64)  # take the place of the slices
+        return max(slices, sums) + tile.block_m * depth_to_space.ROW_BYTES
+    return slices + (0 if pixels else tile.block_n * _ENTRY)
 
 
-def of_pixels(problem: Problem) -> Problem | None:
-    """Return the problem in three axes, if pixels lie behind each other, an output for each."""
-    every = problem.columns == problem.x_shape[2:] and not any(problem.pads)
-    if not every or set(problem.column_strides) != {1} or step(problem.x_shape[2:], problem.x_strides[2:]) != 1:
-        return None
-    images = problem.x_strides[0] if problem.batch > 1 else 0
-    lifted = correlation.in_three_axes(replace(problem, x_strides=(images, *problem.x_strides[1:])))
-    return lifted if _at_once(lifted) >= _LEAST else None
+def _stage_bytes(count: int, itemsize: int, rows: bool) -> int:
+    """Return the bytes of a slice of so many rows or columns, as rows of K that lie apart against bank conflicts."""
+    pitch = count * itemsize + (16 if itemsize == 2 else 32)
+    return _SLICE // itemsize * pitch if rows else count * _SLICE
 
 
-def of_channels(problem: Problem) -> Problem | None:
-    """Return the problem in three axes, if pixels have whole chunks of channels that lie side by side."""
-    lifted = correlation.in_three_axes(problem)
-    return lifted if mma.has_chunks(lifted) else None
+# ---------------------------------------------------------------- cost
 
 
-def _at_once(problem: Problem) -> int:
-    """Return the bytes of a copy of pixels that lie behind each other, if x begins on 16 bytes."""
-    batch, channel, *_ = problem.x_strides
-    return gcd(_CHUNK, problem.itemsize * gcd(prod(problem.columns), channel, batch))
+# Instructions of a warp for 32 scattered outputs after the main loop, which padding does not cut off; or in pairs.
+_WRITING, _IN_PAIRS = 20, 13
 
 
-# ---------------------------------------------------------------- plans
-
-
-def shared_bytes(problem: Problem, inputs: str, tile: Tile, weight_rows: bool = False) -> int:
-    """Return the bytes of the slices, side by side or in rows that lie somewhat apart, and of the table of pixels."""
-
-    def side(count: int, rows: bool) -> int:
-        pitch = count * problem.itemsize + (16 if problem.itemsize == 2 else 32)
-        return _SLICE // problem.itemsize * pitch if rows else count * _SLICE
-
-    table = 0 if inputs == "pixels" else tile.block_n * _STANDING
-    return tile.stages * (side(tile.block_m, weight_rows) + side(tile.block_n, inputs == "pixels")) + table
-
-
-def _seconds(problem: Problem, inputs: str, tile: Tile, limits: Limits) -> float:
-    blocks = prod(problem.tiles(tile.block_m, tile.block_n)) * problem.group
-    return model.overlapped(busy(problem, inputs, tile, blocks, limits), model.memory(problem.bytes, limits))
-
-
-def busy(problem: Problem, inputs: str, tile: Tile, blocks: int, limits: Limits, after: float = 0.0) -> float:
-    """Return the modelled seconds of the busiest multiprocessor's multiplications and what goes with them.
-
-    ``after`` are a block's instructions after the main loop, counted by warp.
-    """
-    own = fragments.arithmetic(problem)
-    depth = _SLICE // problem.itemsize
-    rows = -(-problem.channels // depth) * depth
+def _seconds(product: Product, tile: MatrixTile, limits: Limits) -> float:
+    """Model the time of the busiest multiprocessor's multiplications and what goes with them, or of the memory."""
+    gemm, own = product.gemm, fragments.arithmetic(product.gemm)
+    rows = numbers.whole(gemm.channels, _SLICE // gemm.itemsize)
     multiplications = tile.block_m * tile.block_n * rows * own.products
-    fragment = 32 * 1024 // problem.itemsize // 8  # multiplications of an instruction
-    issued = (
-        tile.issued
-        + tile.copies * (_CHUNK // _copied_at_once(problem, inputs) - 1)
-        + after / (multiplications / fragment)
-    )
+    fragment = 32 * 1024 // gemm.itemsize // 8  # multiplications of an instruction
+    after = _writing(product, tile) / (multiplications / fragment)
+    issued = tile.issued + tile.copies * (_CHUNK // product.copied - 1) + after
     besides = max(issued / 4, _wavefronts(tile, own))
-    return model.tensor(blocks, multiplications, own.lanes, besides, limits)
+    busy = model.tensor(gemm.blocks(tile.block_m, tile.block_n), multiplications, own.lanes, besides, limits)
+    return model.overlapped(busy, model.memory(product.problem.bytes, limits))
 
 
-def _wavefronts(tile: Tile, arithmetic: Arithmetic) -> float:
+def _writing(product: Product, tile: MatrixTile) -> float:
+    """Return the instructions of a block after the main loop, counted by warp, where outputs are scattered."""
+    problem = product.problem
+    if not problem.phases:
+        return 0.0
+    pairs = problem.taps[-1] == 2 and not any(number % 2 for number in (*problem.y_strides[:-1], problem.pads[-1]))
+    return tile.block_m * tile.block_n / 32 * (_IN_PAIRS if pairs else _WRITING)
+
+
+def _wavefronts(tile: MatrixTile, arithmetic: Arithmetic) -> float:
     """128 bytes that go to or from shared memory for every instruction that multiplies fragments."""
     fragments_m, fragments_n = tile.warp_m / 16, tile.warp_n / 8
     loaded = (4 * fragments_m + 2 * fragments_n) / (fragments_m * fragments_n)
@@ -191,58 +253,72 @@ def _wavefronts(tile: Tile, arithmetic: Arithmetic) -> float:
     return (loaded + filled) / arithmetic.products
 
 
-def _plan(problem: Problem, inputs: str, tile: Tile) -> Plan:
-    blocks = prod(problem.tiles(tile.block_m, tile.block_n)) * problem.group
-    chosen = variant(problem.dtype, problem.precision, inputs, tile)
-    weights = PackedWeights(problem.w_strides[1] * problem.itemsize, problem.filters, problem.channels)
-    fields = gemm_base.operands(problem, problem.tiles(tile.block_m, tile.block_n), weights)
-    roles = gemm_base.roles(problem) | {"common.weights": "w"}
-    shared = shared_bytes(problem, inputs, tile)
-    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, roles, shared)
-    reason = "a product of matrices on tensor cores: one tap, weights as they are"
-    return Plan(problem.operator, (launch,), (f"{reason}; {copied(problem, inputs)}",))
+# ---------------------------------------------------------------- offers
 
 
-def copied(problem: Problem, inputs: str) -> str:
-    """Say how x is copied."""
-    return f"{_copied_at_once(problem, inputs)} bytes of {inputs} a copy"
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield a candidate for each tile that the device has room for."""
+    products = _products(problem)
+    if isinstance(products, Refusal):
+        yield products
+        return
+    arithmetic = fragments.arithmetic(problem)
+    ways = [(way, tile) for way in products for tile in TILES[way.form][arithmetic.cuda]]
+    fitting = [(way, tile) for way, tile in ways if shared_bytes(way, tile) <= limits.shared_bytes_per_block]
+    if not fitting:
+        yield Refusal(f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile")
+    for way, tile in fitting:
+        name = variant(problem.dtype, problem.precision, way.form, tile).name
+        yield Candidate(name, _seconds(way, tile, limits), partial(_plan, way, tile))
 
 
-def _copied_at_once(problem: Problem, inputs: str) -> int:
-    return _at_once(problem) if inputs == "pixels" else _CHUNK
+# ---------------------------------------------------------------- launch
 
 
-# ---------------------------------------------------------------- variants
+def _plan(product: Product, tile: MatrixTile) -> Plan:
+    problem, gemm = product.problem, product.gemm
+    _, w_filter, w_channel, *_ = gemm.w_strides
+    weights = PackedWeights(w_filter * gemm.itemsize, gemm.filters, gemm.channels)
+    more: Mapping[str, Any] = {}
+    reason = "one plain GEMM on tensor cores: one tap, weights as they are"
+    if problem.phases:
+        weights = PackedWeights(w_channel * gemm.itemsize, gemm.channels, gemm.channels)
+        more = depth_to_space.fields(problem)
+        reason = f"one GEMM of {gemm.filters} rows, channels and taps, on tensor cores; weights as they are"
+    launch = Launch.of_blocks(
+        problem.operator,
+        variant(problem.dtype, problem.precision, product.form, tile),
+        gemm.blocks(tile.block_m, tile.block_n),
+        {**gemm_base.operands(gemm, gemm.tiles(tile.block_m, tile.block_n), weights), **more},
+        gemm_base.roles(gemm, weights="w"),
+        shared_bytes(product, tile),
+    )
+    return Plan(problem.operator, (launch,), (f"{reason}; {product.copied} bytes of {product.inputs} a copy",))
 
 
-_KERNEL = Kernel("conv/gemm/matrix.cu", NAME, "ConvMatrixParams")
+_CONV = Kernel("conv/gemm/matrix.cu", "conv_matrix", "ConvMatrixParams")
+_TRANSPOSE = Kernel("conv/gemm/depth_to_space_matrix.cu", "conv_transpose_matrix", "DepthToSpaceParams<int, 3>")
 
 
-def variant(dtype: str, precision: str, inputs: str, tile: Tile) -> Variant:
+def variant(dtype: str, precision: str, form: str, tile: MatrixTile) -> Variant:
     """Return the kernel of one tile."""
-    return of_tile(_KERNEL, dtype, precision, tile, inputs, (inputs == "pixels",))
-
-
-def of_tile(
-    kernel: Kernel, dtype: str, precision: str, tile: Tile, form: str = "", flags: tuple[bool, ...] = ()
-) -> Variant:
-    """Return a kernel that multiplies by one of these tiles."""
     arithmetic = fragments.arithmetic_of(dtype, precision)
-    block_k = _SLICE // dtypes.entry(dtype).itemsize
-    return kernel.over(
-        *(dtype, RANK, arithmetic.label, f"{tile}x{block_k}", form),
+    block_k, scattered = _SLICE // dtypes.entry(dtype).itemsize, form == "depth_to_space"
+    sizes = (tile.block_m, tile.block_n, block_k, tile.warp_m, tile.warp_n, tile.stages)
+    return (_TRANSPOSE if scattered else _CONV).over(
+        *(dtype, RANK, arithmetic.label, f"{tile}x{block_k}", "" if scattered else form),
         types=(arithmetic.cuda,),
-        sizes=(tile.block_m, tile.block_n, block_k, tile.warp_m, tile.warp_n, tile.stages, *flags),
+        sizes=sizes if scattered else (*sizes, form == "pixels"),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
     )
 
 
-def forms() -> Iterator[tuple[str, str, str, Tile]]:
-    """Yield dtype, precision, what lies side by side in x, and tile of every kernel."""
-    for (dtype, precision), inputs in product(fragments.operands(), TILES):
-        for tile in TILES[inputs].get(fragments.arithmetic_of(dtype, precision).cuda, ()):
-            yield dtype, precision, inputs, tile
+def forms() -> Iterator[tuple[str, str, str, MatrixTile]]:
+    """Yield dtype, precision, form and tile of every kernel."""
+    for (dtype, precision), form in product(fragments.operands(), TILES):
+        for tile in TILES[form].get(fragments.arithmetic_of(dtype, precision).cuda, ()):
+            yield dtype, precision, form, tile
 
 
 def variants() -> Iterator[Variant]:

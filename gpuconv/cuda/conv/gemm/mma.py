@@ -6,126 +6,316 @@ problems with fewer get axes of one element in front. Indices have 32 bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.conv import problem as correlation
+from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv import runs
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import fragments, mma_tile
-from gpuconv.cuda.conv.gemm.base import Divisible
-from gpuconv.cuda.conv.gemm.mma_tile import Form, Tile
+from gpuconv.cuda.conv.gemm import fragments, split
+from gpuconv.cuda.conv.gemm.base import PackedWeights
+from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
+from gpuconv.cuda.conv.gemm.split import Divisible
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.runs import Runs
-from gpuconv.cuda.plan import launching
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.plan import model
+from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules import dtypes
 
-NAME = "tensor cores"
+NAME = "implicit GEMM on tensor cores"
+
+
+# ---------------------------------------------------------------- what it sees
+
+
 _TABLE_ROWS = 1024  # rows of K that fit the table of the form that finds the tap of every row
 
 
-# ---------------------------------------------------------------- what they accept
-
-
-def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every form of every tile that takes the problem."""
-    why = refusal(problem)
-    if why is not None:
-        yield Refusal(why)
-        return
-    lifted = correlation.in_three_axes(problem)
-    for tile, form in mma_tile.kernels(fragments.arithmetic(problem)):
-        seen = _as_seen(lifted, tile, form)
-        if seen is not None and mma_tile.shared_bytes(seen.gathered, tile, form) <= limits.shared_bytes_per_block:
-            name = variant(problem.operator, problem.dtype, problem.precision, tile, form).name
-            yield Candidate(name, mma_tile.seconds(seen.gathered, tile, form, limits), partial(_plan, seen, tile, form))
-
-
-def divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
-    """Yield plans for tiles that several blocks could make."""
-    if refusal(problem) is not None:
-        return
-    lifted = correlation.in_three_axes(problem)
-    for tile, form in mma_tile.divisible_kernels(fragments.arithmetic(problem)):
-        seen = _as_seen(lifted, tile, form)
-        if seen is None:
-            continue
-        gathered = seen.gathered
-        yield Divisible(
-            variant=variant(problem.operator, problem.dtype, problem.precision, tile, form),
-            shared_bytes=mma_tile.shared_bytes(gathered, tile, form),
-            tiles=mma_tile.blocks(gathered, tile),
-            slices=mma_tile.slices(gathered, form) / prod(gathered.phases),
-            most_slices=mma_tile.most_slices(gathered, form),
-            sums_bytes=tile.block_m * tile.block_n * dtypes.sums(problem.dtype).itemsize,
-            busy=mma_tile.busy_with(gathered, tile, form, limits),
-            packing=partial(_packing, seen.packed, tile, form),
-            plan=partial(_plan, seen, tile, form),
-        )
-
-
-def refusal(problem: Problem) -> str | None:
-    """Return why no kernel of tensor cores takes a problem, or None."""
-    if (problem.dtype, problem.precision) not in fragments.operands():
-        return f"{problem.dtype} products are those of IEEE arithmetic unless precision is lower"
-    if problem.rank > RANK:
-        return f"{problem.rank} spatial axes are more than {RANK}"
-    if problem.rows == 0:
-        return "there is nothing to multiply"
-    if problem.far():
-        return "offsets or coordinates need 64-bit indices"
-    return None
-
-
-def accepts(problem: Problem, form: Form) -> bool:
-    """Tell whether a form takes a problem: channels side by side in memory, or few of them, or any."""
+def _accepts(problem: Problem, form: MmaForm) -> bool:
+    """Tell whether a form takes a problem: contiguous channels, or few of them, or any."""
     if form.gather == "scalar":
         return True
     if form.rowwise:
         few = form.entries(problem.rows, problem.itemsize) <= _TABLE_ROWS and problem.channels % form.block_k != 0
         if not few or problem.operator != "conv":
             return False
-    return not form.copied or has_chunks(problem, form.copied)
+    return not form.copied or fragments.has_chunks(problem, form.copied)
 
 
-def has_chunks(problem: Problem, size: int = 16) -> bool:
-    """Tell whether every pixel of x consists of whole chunks, of so many bytes of channels side by side."""
-    chunk = size // problem.itemsize
-    batch, channel, *spatial = problem.x_strides
-    steps = [batch, *(s for s, n in zip(spatial, problem.x_shape[2:], strict=True) if n > 1)]
-    return channel == 1 and problem.channels % chunk == 0 and all(step % chunk == 0 for step in steps)
-
-
-def _as_seen(problem: Problem, tile: Tile, form: Form) -> Runs | None:
+def _as_seen(problem: Problem, tile: MmaTile, form: MmaForm) -> Runs | None:
     """Return a problem as a form gathers its x and finds its weights, or None if the form does not take it."""
     seen: Runs | None = Runs(problem, problem)
-    if form.rowwise and form.copied and not accepts(problem, form):
+    if form.rowwise and form.copied and not _accepts(problem, form):
         seen = runs.along_w(problem, form.copied // problem.itemsize)
-    if (
-        seen is None
-        or not accepts(seen.gathered, form)
-        or seen.gathered.wide(mma_tile.packed_bytes(problem, tile, form))
-    ):
+    if seen is None or not _accepts(seen.gathered, form) or seen.gathered.wide(_packed_bytes(problem, tile, form)):
         return None
     return seen
 
 
-# ---------------------------------------------------------------- plans
+def _channels_of_tap(problem: Problem, form: MmaForm) -> int:
+    """Rows of the GEMM from one tap to the next: whole slices, or no more than there are channels."""
+    return problem.channels if form.rowwise else -(-problem.channels // form.block_k) * form.block_k
 
 
-def _plan(seen: Runs, tile: Tile, form: Form) -> Plan:
+def _slices(problem: Problem, form: MmaForm) -> int:
+    """Return the slices of K, of all phases together."""
+    return -(-prod(problem.taps) * _channels_of_tap(problem, form) // form.block_k)
+
+
+def _most_slices(problem: Problem, form: MmaForm) -> int:
+    """Slices of the phase whose outputs meet the most taps."""
+    if form.rowwise:
+        return _slices(problem, form)
+    return problem.most_rows // problem.channels * (_channels_of_tap(problem, form) // form.block_k)
+
+
+# ---------------------------------------------------------------- tiles
+
+
+@dataclass(frozen=True, slots=True)
+class MmaForm:
+    """How a tile's inputs come into shared memory.
+
+    Attributes
+    ----------
+    gather : {"vector", "scalar", "rowwise", "chunks", "halves"}
+        16 bytes of contiguous channels, single elements, or single elements that each have their own tap; or 16 or 8
+        bytes of contiguous channels that each have their own tap.
+    block_k, stages : int
+        Rows of a slice of K; pipeline stages, slices in shared memory.
+    issued : float
+        Instructions of a warp in the main loop for every one that multiplies fragments.
+    """
+
+    gather: str
+    block_k: int
+    stages: int
+    issued: float
+
+    @property
+    def rowwise(self) -> bool:
+        """K is filled up to whole slices as a whole, not tap by tap."""
+        return self.gather in ("rowwise", "chunks", "halves")
+
+    @property
+    def copied(self) -> int:
+        """Bytes of contiguous channels that are copied at once, or 0: single elements are."""
+        return {"vector": 16, "chunks": 16, "halves": 8}.get(self.gather, 0)
+
+    def entries(self, rows: int, itemsize: int) -> int:
+        """Return the entries of the table for so many rows of K: none for slices of one tap each."""
+        return rows // max(1, self.copied // itemsize) if self.rowwise else 0
+
+
+@dataclass(frozen=True, slots=True)
+class MmaTile:
+    """The outputs of a block and of a warp, and the forms that the kernel comes in.
+
+    Attributes
+    ----------
+    block_m, block_n, warp_m, warp_n : int
+    blocks_per_sm : int
+        That the kernel's registers leave room for.
+    forms : tuple of MmaForm
+    """
+
+    block_m: int
+    block_n: int
+    warp_m: int
+    warp_n: int
+    blocks_per_sm: int
+    forms: tuple[MmaForm, ...]
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * 32
+
+
+_SQUARE_OF_HALF = (
+    MmaForm("vector", 64, 3, 2.9),
+    MmaForm("chunks", 64, 3, 4.0),
+    MmaForm("halves", 64, 3, 5.1),
+    MmaForm("scalar", 32, 4, 6.4),
+    MmaForm("rowwise", 32, 4, 16.0),
+)
+_FLAT_OF_HALF = (MmaForm("vector", 64, 3, 5.2), MmaForm("chunks", 64, 3, 8.8), MmaForm("scalar", 32, 4, 17.0))
+_HALF = (
+    MmaTile(128, 128, 64, 64, 2, (MmaForm("vector", 64, 2, 1.7), MmaForm("scalar", 32, 3, 3.1))),
+    MmaTile(64, 256, 64, 64, 2, (MmaForm("vector", 64, 2, 1.8), MmaForm("chunks", 64, 2, 2.7))),
+    MmaTile(64, 64, 32, 32, 4, _SQUARE_OF_HALF),
+    MmaTile(16, 128, 16, 32, 4, _FLAT_OF_HALF),
+)
+_SQUARE_OF_SINGLE = (
+    MmaForm("vector", 32, 3, 4.9),
+    MmaForm("chunks", 32, 3, 6.0),
+    MmaForm("scalar", 16, 4, 6.7),
+    MmaForm("rowwise", 16, 4, 11.2),
+)
+_SINGLE = (
+    MmaTile(128, 128, 64, 64, 2, (MmaForm("scalar", 16, 3, 3.3),)),
+    MmaTile(64, 256, 64, 64, 2, (MmaForm("vector", 32, 2, 2.8),)),
+    MmaTile(64, 64, 32, 32, 4, _SQUARE_OF_SINGLE),
+)
+_SQUARE_OF_SPLIT = (
+    MmaForm("vector", 16, 4, 3.2),
+    MmaForm("chunks", 16, 4, 3.5),
+    MmaForm("scalar", 16, 4, 3.4),
+    MmaForm("rowwise", 16, 4, 4.8),
+)
+_SPLIT = (
+    MmaTile(128, 128, 64, 64, 2, (MmaForm("scalar", 16, 3, 2.0),)),
+    MmaTile(64, 64, 32, 32, 3, _SQUARE_OF_SPLIT),
+)
+_DOUBLE = (MmaTile(64, 64, 32, 32, 3, (MmaForm("scalar", 16, 3, 16.5), MmaForm("rowwise", 16, 3, 25.5))),)
+TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT}
+TILES["DoubleProducts"] = _DOUBLE
+
+
+def kernels(arithmetic: Arithmetic) -> Iterator[tuple[MmaTile, MmaForm]]:
+    """Yield every form of every tile."""
+    for tile in TILES[arithmetic.cuda]:
+        for form in tile.forms:
+            yield tile, form
+
+
+def divisible(arithmetic: Arithmetic, tile: MmaTile, form: MmaForm) -> bool:
+    """Tell whether several blocks could make a tile."""
+    if (tile.block_m, tile.block_n) == (64, 64):
+        return form.gather not in ("rowwise", "halves")
+    return (tile.block_m, tile.block_n) == (128, 128) and form.gather == "scalar" and arithmetic.products == 1
+
+
+def _depths(problem: Problem, form: MmaForm) -> int:
+    """Fragments along K of a slice."""
+    return form.block_k * problem.itemsize // 32
+
+
+def _columns(problem: Problem, tile: MmaTile) -> int:
+    """Fragments along M, in whole tiles."""
+    return problem.tiles(tile.block_m, tile.block_n)[0] * tile.block_m // 16
+
+
+def _packed_weights(problem: Problem, tile: MmaTile, form: MmaForm) -> PackedWeights:
+    """Return how the kernel finds them: in slices, their bytes from one to the next."""
+    parts = _columns(problem, tile) * _depths(problem, form) * fragments.arithmetic(problem).parts
+    pitch = parts * FRAGMENT_BYTES
+    return PackedWeights(pitch, _slices(problem, form), _channels_of_tap(problem, form))
+
+
+def _packed_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
+    """Return the bytes of all packed weights."""
+    weights = _packed_weights(problem, tile, form)
+    return problem.group * weights.all_rows * weights.pitch
+
+
+# ---------------------------------------------------------------- shared memory
+
+
+_ENTRY = 16  # bytes, of a table
+
+
+def shared_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
+    """Return the bytes of the pipeline's stages, the tables of pixels and of rows, and the taps of a phase."""
+    size = problem.itemsize
+    weights = tile.block_m * form.block_k * size * fragments.arithmetic(problem).parts
+    padding = 0 if size == 2 or form.copied else 32 * form.block_k  # of rows of K, against bank conflicts
+    inputs = tile.block_n * form.block_k * size + padding
+    entries = form.entries(_slices(problem, form) * form.block_k, size)
+    taps = gemm_base.taps_bytes(RANK) if problem.phases else 0
+    return form.stages * (weights + inputs) + (tile.block_n + entries) * _ENTRY + taps
+
+
+# ---------------------------------------------------------------- cost
+
+
+def _seconds(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits) -> float:
+    """Model the time of both launches, one block to each tile."""
+    busy = _busy_with(problem, tile, form, limits)
+    mean = _slices(problem, form) / prod(problem.phases)
+    busiest = max(busy(problem.blocks(tile.block_m, tile.block_n), mean), busy(1, _most_slices(problem, form)))
+    return model.overlapped(busiest, model.memory(problem.bytes_by_phase, limits)) + limits.rates.launch
+
+
+def _besides(problem: Problem, tile: MmaTile, form: MmaForm) -> float:
+    """Cycles of a multiprocessor for all else that goes with one multiplication; four warps issue at a time."""
+    return max(form.issued / 4, _wavefronts(problem, tile, form))
+
+
+def _wavefronts(problem: Problem, tile: MmaTile, form: MmaForm) -> float:
+    """128 bytes that go to or from shared memory, or to L1, for every instruction that multiplies fragments."""
+    arithmetic = fragments.arithmetic(problem)
+    pixels, elements = tile.block_n / 8, 32 / problem.itemsize  # fragments; rows of K of each
+    loaded = (4 * arithmetic.parts * tile.warp_m / 16 + 2 * tile.warp_n / 8) / (tile.warp_m / 16 * tile.warp_n / 8)
+    filled = (4 * arithmetic.parts * tile.block_m / 16 + 2 * pixels) / (tile.block_m / 16 * pixels)
+    gathered = 0.0 if form.copied else elements / 4 / (tile.block_m / 16) * problem.lines  # of 32 pixels
+    depths = 4 if arithmetic.cuda == "DoubleProducts" else 1  # of one instruction
+    return (loaded + filled + gathered) * depths / arithmetic.products
+
+
+def _busy_with(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits) -> Callable[[int, float], float]:
+    """Return what takes a number of blocks and the slices of each, and returns the modelled seconds of these."""
+    arithmetic = fragments.arithmetic(problem)
+    slice_of_tile = tile.block_m * tile.block_n * form.block_k * arithmetic.products
+    return partial(_busy, slice_of_tile, arithmetic.lanes, _besides(problem, tile, form), limits)
+
+
+def _busy(slice_of_tile: float, lanes: int, besides: float, limits: Limits, blocks: int, slices: float) -> float:
+    """Return the modelled seconds of so many blocks with so many slices each."""
+    return model.tensor(blocks, slices * slice_of_tile, lanes, besides, limits)
+
+
+# ---------------------------------------------------------------- offers
+
+
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield a candidate for every form of every tile that takes the problem, and for those worth splitting along K."""
+    why = fragments.refusal(problem)
+    if why is not None:
+        yield Refusal(why)
+        return
+    arithmetic, lifted = fragments.arithmetic(problem), problem.lifted
+    views = [(tile, form, _as_seen(lifted, tile, form)) for tile, form in kernels(arithmetic)]
+    ways = [(tile, form, seen) for tile, form, seen in views if seen is not None]
+    for tile, form, seen in ways:
+        if shared_bytes(seen.gathered, tile, form) <= limits.shared_bytes_per_block:
+            name = variant(problem.operator, problem.dtype, problem.precision, tile, form).name
+            yield Candidate(name, _seconds(seen.gathered, tile, form, limits), partial(_plan, seen, tile, form))
+    parted = (_divisible(seen, tile, form, limits) for tile, form, seen in ways if divisible(arithmetic, tile, form))
+    yield from split.candidates(lifted, parted, limits)
+
+
+def _divisible(seen: Runs, tile: MmaTile, form: MmaForm, limits: Limits) -> Divisible:
+    problem = seen.gathered
+    return Divisible(
+        variant=variant(problem.operator, problem.dtype, problem.precision, tile, form),
+        shared_bytes=shared_bytes(problem, tile, form),
+        tiles=problem.blocks(tile.block_m, tile.block_n),
+        slices=_slices(problem, form) / prod(problem.phases),
+        most_slices=_most_slices(problem, form),
+        sums_bytes=tile.block_m * tile.block_n * dtypes.sums(problem.dtype).itemsize,
+        busy=_busy_with(problem, tile, form, limits),
+        packing=partial(_packing, seen.packed, tile, form),
+        plan=partial(_plan, seen, tile, form),
+    )
+
+
+# ---------------------------------------------------------------- launch
+
+
+def _plan(seen: Runs, tile: MmaTile, form: MmaForm) -> Plan:
     problem = seen.gathered
     launches = (_packing(seen.packed, tile, form), _gemm(problem, tile, form))
-    size = mma_tile.packed_bytes(problem, tile, form)
+    size = _packed_bytes(problem, tile, form)
     return Plan(problem.operator, launches, (_reason(seen, form),), kept(Space.packed(size)))
 
 
-def _reason(seen: Runs, form: Form) -> str:
+def _reason(seen: Runs, form: MmaForm) -> str:
     problem = seen.gathered
     if form.rowwise and form.copied:
         what = f"{problem.channels} channels per group"
@@ -134,45 +324,35 @@ def _reason(seen: Runs, form: Form) -> str:
         return f"a tap for every {form.copied} bytes of K: {what}, slices of {form.block_k}"
     if form.rowwise:
         return f"taps found row by row: {problem.channels} channels per group, slices of {form.block_k}"
-    filled = f"{problem.channels} channels of a group, filled up to {mma_tile.channels_of_tap(problem, form)}"
+    filled = f"{problem.channels} channels of a group, filled up to {_channels_of_tap(problem, form)}"
     copied = f"{form.copied} bytes" if form.copied else "one element"
     return f"one tap per slice of K: {filled}; {copied} of x a copy"
 
 
-def _packing(problem: Problem, tile: Tile, form: Form, tickets: int = 0) -> Launch:
-    weights, columns = mma_tile.packed_weights(problem, tile, form), mma_tile.columns(problem, tile)
-    outer_taps = 1 if form.rowwise else prod(problem.taps)
-    return fragments.packing(problem, weights, columns, mma_tile.depths(problem, form), outer_taps, tickets)
+def _packing(problem: Problem, tile: MmaTile, form: MmaForm, tickets: int = 0) -> Launch:
+    weights, outer_taps = _packed_weights(problem, tile, form), 1 if form.rowwise else prod(problem.taps)
+    return fragments.packing(problem, weights, _columns(problem, tile), _depths(problem, form), outer_taps, tickets)
 
 
-def _gemm(problem: Problem, tile: Tile, form: Form) -> Launch:
+def _gemm(problem: Problem, tile: MmaTile, form: MmaForm) -> Launch:
     chosen = variant(problem.operator, problem.dtype, problem.precision, tile, form)
     fields = gemm_base.operands(
-        problem, problem.tiles(tile.block_m, tile.block_n), mma_tile.packed_weights(problem, tile, form)
+        problem, problem.tiles(tile.block_m, tile.block_n), _packed_weights(problem, tile, form)
     )
-    if mma_tile.divisible(fragments.arithmetic(problem), tile, form):
-        fields = {**fields, "splits": gemm_base.splits(mma_tile.blocks(problem, tile))}
-    shared = mma_tile.shared_bytes(problem, tile, form)
-    roles = gemm_base.roles(problem)
-    return launching.of_blocks(problem.operator, chosen, mma_tile.blocks(problem, tile), fields, roles, shared)
+    if divisible(fragments.arithmetic(problem), tile, form):
+        fields = {**fields, "splits": split.splits(problem.blocks(tile.block_m, tile.block_n))}
+    blocks, shared = problem.blocks(tile.block_m, tile.block_n), shared_bytes(problem, tile, form)
+    return Launch.of_blocks(problem.operator, chosen, blocks, fields, gemm_base.roles(problem), shared)
 
 
-# ---------------------------------------------------------------- variants
+_KERNELS = gemm_base.kernels("mma", f"int, {RANK}")
 
 
-_KERNELS = {
-    (operator, splits): Kernel(
-        source, f"{operator}_split_mma" if splits else f"{operator}_mma", f"{struct}<int, {RANK}>", name=operator
-    )
-    for (operator, splits), (source, _, struct) in gemm_base.SOURCES.items()
-}
-
-
-def variant(operator: str, dtype: str, precision: str, tile: Tile, form: Form) -> Variant:
+def variant(operator: str, dtype: str, precision: str, tile: MmaTile, form: MmaForm) -> Variant:
     """Return the tile kernel of one operator."""
     arithmetic = fragments.arithmetic_of(dtype, precision)
     sizes = (tile.block_m, tile.block_n, form.block_k, tile.warp_m, tile.warp_n, form.stages)
-    return _KERNELS[operator, mma_tile.divisible(arithmetic, tile, form)].over(
+    return _KERNELS[operator, divisible(arithmetic, tile, form)].over(
         *(dtype, RANK, arithmetic.label, f"{tile.block_m}x{tile.block_n}x{form.block_k}", form.gather),
         types=(arithmetic.cuda,),
         sizes=(*sizes, f"Gather::k{form.gather.capitalize()}"),
@@ -185,7 +365,7 @@ def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
     for dtype, precision, arithmetic in fragments.arithmetics():
         yield fragments.packing_variant(dtype, precision)
-        for tile, form in mma_tile.kernels(arithmetic):
+        for tile, form in kernels(arithmetic):
             yield variant("conv", dtype, precision, tile, form)
             if not form.rowwise:
                 yield variant("conv_transpose", dtype, precision, tile, form)

@@ -1,6 +1,8 @@
-"""Conv of one tap, stride 1 and no padding in float32, as a plain matrix product (``conv/gemm/pointwise.cu``).
+"""Conv of one tap, and ConvTranspose whose kernel is its stride, as one plain GEMM by FFMA.
 
-One launch, which reads w as it is. Spatial axes that lie behind each other in x and in y become a single one.
+Conv (``conv/gemm/pointwise.cu``) takes float32, stride 1 and no padding; spatial axes that are contiguous in x and in y
+become a single one, and w is read as it is. ConvTranspose (``conv/gemm/depth_to_space.cu``) takes every type; its
+weights are packed first, unless they lie so.
 """
 
 from __future__ import annotations
@@ -8,119 +10,149 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm.base import PackedWeights
-from gpuconv.cuda.conv.gemm.ffma import Tile
+from gpuconv.cuda.conv.gemm import depth_to_space
+from gpuconv.cuda.conv.gemm.base import GemmTile, PackedWeights
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, model
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import model, numbers
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
-from gpuconv.rules.geometry import Ints
 
-NAME = "conv_pointwise"
-_TILES = (Tile(128, 128, 16, 8, 8, 2, 0.84), Tile(64, 64, 16, 8, 4, 4, 0.72))
-_MORE = 4  # elements of shared memory that a row of weights has more than a tile
+NAME = "plain GEMM by FFMA"
 
 
-# ---------------------------------------------------------------- plans
+# ---------------------------------------------------------------- what it sees
+
+
+def _gemm(problem: Problem) -> Problem | Refusal:
+    """Return the GEMM as a problem of one tap, or why the problem is none."""
+    if problem.phases:
+        why = depth_to_space.unfit(problem)
+        return depth_to_space.rows_of(problem.lifted) if why is None else Refusal(why)
+    if problem.flat is None:
+        why = "pixels are not contiguous in x and y, or there are strides or padding"
+        return Refusal(why, plain=prod(problem.taps) != 1)
+    if problem.dtype != "float32" or problem.rows == 0:
+        return Refusal(f"{problem.rows} rows of {problem.dtype}; it takes one or more of float32", plain=True)
+    return Refusal("it needs 64-bit indices") if problem.wide() else problem.flat
+
+
+def _packs(gemm: Problem) -> bool:
+    """Tell whether the weights in memory are not yet as the kernel reads them."""
+    return gemm.operator != "conv" and (gemm.accumulator != gemm.dtype or gemm.w_strides[1:3] != (1, gemm.filters))
+
+
+# ---------------------------------------------------------------- tiles
+
+
+_HALF = (GemmTile(64, 64, 16, 8, 4, 4, 0.72), GemmTile(16, 128, 16, 4, 4, 4, 0.51))
+TILES = {
+    "conv": {"float32": (GemmTile(128, 128, 16, 8, 8, 2, 0.84), GemmTile(64, 64, 16, 8, 4, 4, 0.72))},
+    "conv_transpose": {
+        "float16": _HALF,
+        "bfloat16": _HALF,
+        "float32": (GemmTile(64, 64, 16, 8, 4, 4, 0.77), GemmTile(16, 128, 16, 4, 4, 4, 0.62)),
+        "float64": (GemmTile(64, 64, 16, 8, 4, 2, 0.68), GemmTile(16, 128, 16, 4, 4, 3, 0.58)),
+    },
+}
+
+
+# ---------------------------------------------------------------- shared memory
+
+
+_PADDING = 4  # elements of a row of weights in shared memory beyond a tile's, against bank conflicts
+
+
+def _shared_bytes(gemm: Problem, tile: GemmTile) -> int:
+    """Return the bytes of the pipeline's stages, and of the table of rows where outputs are scattered."""
+    if gemm.operator == "conv":
+        return replace(tile, block_m=tile.block_m + _PADDING).shared_bytes("float32")
+    return tile.shared_bytes(gemm.accumulator) + tile.block_m * depth_to_space.ROW_BYTES
+
+
+# ---------------------------------------------------------------- cost
+
+
+def _seconds(problem: Problem, gemm: Problem, tile: GemmTile, limits: Limits) -> float:
+    blocks = gemm.blocks(tile.block_m, tile.block_n)
+    rows = numbers.whole(gemm.rows, tile.block_k) if gemm.operator == "conv" else gemm.rows
+    multiplications = tile.block_m * tile.block_n * rows
+    busy = model.arithmetic(blocks, multiplications, gemm.accumulator, tile.efficiency, limits)
+    packing = limits.rates.launch if _packs(gemm) and gemm.rows else 0.0
+    return model.overlapped(busy, model.memory(problem.bytes, limits)) + packing
+
+
+# ---------------------------------------------------------------- offers
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for each tile that the device has room for."""
-    flat = with_one_axis(problem)
-    if flat is None or problem.dtype != "float32" or problem.rows == 0 or problem.wide():
-        yield _refusal(problem, flat)
+    """Yield a candidate for every tile that the device has room for."""
+    gemm = _gemm(problem)
+    if isinstance(gemm, Refusal):
+        yield gemm
         return
-    for tile in _TILES:
-        if _shared_bytes(tile) <= limits.shared_bytes_per_block:
-            yield Candidate(variant(tile).name, _seconds(flat, tile, limits), partial(_plan, flat, tile))
+    tiles = TILES[problem.operator][problem.dtype]
+    fitting = [tile for tile in tiles if _shared_bytes(gemm, tile) <= limits.shared_bytes_per_block]
+    if not fitting:
+        yield Refusal(f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile")
+    for tile in fitting:
+        seconds = _seconds(problem, gemm, tile, limits)
+        name = variant(problem.operator, problem.dtype, tile).name
+        yield Candidate(name, seconds, partial(_plan, problem, gemm, tile))
 
 
-def _refusal(problem: Problem, flat: Problem | None) -> Refusal:
-    if flat is None:
-        plain = problem.operator != "conv" or prod(problem.taps) != 1
-        return Refusal("pixels do not lie behind each other in x and y, or there are strides or padding", plain)
-    if problem.dtype != "float32" or problem.rows == 0:
-        return Refusal(f"{problem.rows} rows of {problem.dtype}; it takes one or more of float32", plain=True)
-    return Refusal("it needs 64-bit indices")
+# ---------------------------------------------------------------- launch
 
 
-def with_one_axis(problem: Problem) -> Problem | None:
-    """Return a problem of one tap and one spatial axis that is the same, or None."""
-    x_step, y_step = (
-        step(shape[2:], strides[2:])
-        for shape, strides in ((problem.x_shape, problem.x_strides), (problem.y_shape, problem.y_strides))
+def _plan(problem: Problem, gemm: Problem, tile: GemmTile) -> Plan:
+    packs, conv = _packs(gemm), gemm.operator == "conv"
+    weights = gemm_base.packed_weights(gemm)
+    if not packs:
+        weights = PackedWeights(0 if conv else gemm.filters, gemm.rows, gemm.channels)
+    more = problem.w_steps if conv else depth_to_space.fields(problem)
+    fields = {**gemm_base.operands(gemm, gemm.tiles(tile.block_m, tile.block_n), weights), **more}
+    launch = Launch.of_blocks(
+        problem.operator,
+        variant(problem.operator, problem.dtype, tile),
+        gemm.blocks(tile.block_m, tile.block_n),
+        fields,
+        gemm_base.roles(gemm, weights="packed" if packs else "w"),
+        _shared_bytes(gemm, tile),
     )
-    plain = problem.operator == "conv" and prod(problem.taps) == 1 and not any(problem.pads)
-    plain = plain and set(problem.column_strides) == {1}
-    if not plain or problem.columns != problem.x_shape[2:] or x_step is None or y_step is None:
-        return None
-    pixels = (prod(problem.columns),)
-    return replace(
-        problem,
-        taps=(1,),
-        x_shape=(*problem.x_shape[:2], *pixels),
-        y_shape=(*problem.y_shape[:2], *pixels),
-        x_strides=(*problem.x_strides[:2], x_step),
-        y_strides=(*problem.y_strides[:2], y_step),
-        w_strides=(*problem.w_strides[:3], 0),
-        columns=pixels,
-        column_strides=(1,),
-        dilations=(1,),
-        pads=(0,),
-    )
+    if conv:
+        return Plan(problem.operator, (launch,), ("one plain GEMM: one tap, weights as they are",))
+    reason = f"one GEMM of {gemm.filters} rows, channels and taps, whose outputs do not overlap"
+    if packs:
+        return gemm_base.with_packing(gemm, False, launch, (reason,))
+    return Plan(problem.operator, (launch,), (reason, "the weights are read as they lie in memory"))
 
 
-def step(shape: Ints, strides: Ints) -> int | None:
-    """Return the stride of the one axis that these axes are together, or None where they are none."""
-    axes = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
-    for (_, outer), (size, stride) in pairwise(axes):
-        if outer != size * stride:
-            return None
-    return axes[-1][1] if axes else 1
+_KERNELS = {
+    "conv": Kernel("conv/gemm/pointwise.cu", "conv_pointwise", "ConvPointwiseParams"),
+    "conv_transpose": Kernel(
+        "conv/gemm/depth_to_space.cu", "conv_transpose_depth_to_space", "DepthToSpaceParams<{index}, {rank}>"
+    ),
+}
 
 
-def _shared_bytes(tile: Tile) -> int:
-    return replace(tile, block_m=tile.block_m + _MORE).shared_bytes("float32")
-
-
-def _seconds(problem: Problem, tile: Tile, limits: Limits) -> float:
-    blocks = prod(problem.tiles(tile.block_m, tile.block_n)) * problem.group
-    rows = -(-problem.rows // tile.block_k) * tile.block_k
-    busy = model.arithmetic(blocks, tile.block_m * tile.block_n * rows, "float32", tile.efficiency, limits)
-    return model.overlapped(busy, model.memory(problem.bytes, limits))
-
-
-def _plan(problem: Problem, tile: Tile) -> Plan:
-    blocks = prod(problem.tiles(tile.block_m, tile.block_n)) * problem.group
-    chosen = variant(tile)
-    weights = PackedWeights(0, problem.rows, problem.channels)
-    fields = {
-        **gemm_base.operands(problem, problem.tiles(tile.block_m, tile.block_n), weights),
-        **problem.w_steps,
-    }
-    roles = gemm_base.roles(problem) | {"common.weights": "w"}
-    launch = launching.of_blocks(problem.operator, chosen, blocks, fields, roles, _shared_bytes(tile))
-    return Plan(problem.operator, (launch,), ("a plain matrix product: one tap, weights as they are",))
-
-
-# ---------------------------------------------------------------- variants
-
-
-_KERNEL = Kernel("conv/gemm/pointwise.cu", "conv_pointwise", "ConvPointwiseParams")
-
-
-def variant(tile: Tile) -> Variant:
+def variant(operator: str, dtype: str, tile: GemmTile) -> Variant:
     """Return the kernel of one tile."""
-    sizes = (tile.block_m, tile.block_n, tile.block_k, tile.thread_m, tile.thread_n)
-    form, blocks = str(tile), tile.blocks_per_sm
-    return _KERNEL.over("float32", 1, form, types=("float",), sizes=sizes, threads=tile.threads, blocks_per_sm=blocks)
+    return gemm_base.tile_variant(_KERNELS[operator], dtype, 1 if operator == "conv" else 3, tile)
+
+
+def forms() -> Iterator[tuple[str, str, GemmTile]]:
+    """Yield operator, dtype and tile of every kernel."""
+    for operator, by_dtype in TILES.items():
+        for dtype, tiles in by_dtype.items():
+            for tile in tiles:
+                yield operator, dtype, tile
 
 
 def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
-    yield from map(variant, _TILES)
+    for form in forms():
+        yield variant(*form)

@@ -1,4 +1,4 @@
-"""Tiles that are too few for the multiprocessors, or for the last round of them: several blocks share each one's K.
+"""Split-K: where tiles are too few for the multiprocessors, or for the last round of them, blocks share each one's K.
 
 The kernels are those of whole tiles, ``conv/gemm/split.cu`` and ``conv/gemm/split_transpose.cu``. Tiles that fill all
 multiprocessors are made by one block each.
@@ -8,87 +8,145 @@ so that two launches are enough. Calls that share packed weights have no such la
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import ffma, mma
-from gpuconv.cuda.conv.gemm.base import ALL, SUMS, TOTALS, Divisible
+from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space
-from gpuconv.cuda.plan.offers import Candidate, Offer
+from gpuconv.cuda.plan.launch import Launch, Plan, Space
+from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan.offers import Candidate
 
-NAME = "splits of K"
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
 _ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
 
 
-# ---------------------------------------------------------------- plans
+# ---------------------------------------------------------------- tiles
 
 
-def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield kernels with as many splits each as the model takes for best, unless there are tiles enough."""
-    for family in (ffma, mma):
-        for whole in family.divisible(problem, limits):
-            counts = [count for count in _COUNTS if count <= whole.most_slices]
-            room = whole.shared_bytes <= limits.shared_bytes_per_block
-            if not (room and counts and _divided(whole, limits)):
-                continue
-            seconds = {count: _seconds(problem, whole, count, limits) for count in counts}
-            best = min(counts, key=seconds.__getitem__)
-            yield Candidate(f"{whole.variant.name}_split", seconds[best], partial(_plan, whole, best, limits))
+@dataclass(frozen=True, slots=True)
+class Divisible:
+    """Tiles that several blocks each can make.
+
+    Attributes
+    ----------
+    variant : Variant
+        The kernel with a block for each tile.
+    shared_bytes : int
+        That it asks for.
+    tiles : int
+    slices : float
+        Of K, of each tile; the mean of those of ConvTranspose's phases.
+    most_slices : int
+        Of the tile that has the most.
+    sums_bytes : int
+        Of a tile's sums.
+    busy : callable
+        Takes a number of blocks and the slices of each, returns the modelled seconds of their arithmetic.
+    packing : callable
+        Takes a number of tickets, returns the launch that packs the weights and sets these to zero.
+    plan : callable
+        Returns the plan with a block for each tile: a launch that packs the weights, and one that makes the tiles.
+    """
+
+    variant: Variant
+    shared_bytes: int
+    tiles: int
+    slices: float
+    most_slices: int
+    sums_bytes: int
+    busy: Callable[[int, float], float]
+    packing: Callable[[int], Launch]
+    plan: Callable[[], Plan]
 
 
-def _divided(whole: Divisible, limits: Limits) -> int:
-    """Return how many tiles several blocks make: those of the last round, after a few full ones."""
-    rounds, rest = divmod(whole.tiles, limits.multiprocessors)
+def divided(tiles: int, limits: Limits) -> int:
+    """Return how many of so many tiles several blocks make: those of the last round, after a few full ones."""
+    rounds, rest = divmod(tiles, limits.multiprocessors)
     return rest if rounds <= _ROUNDS else 0
 
 
-def _seconds(problem: Problem, whole: Divisible, count: int, limits: Limits) -> float:
+def counts(most_slices: int) -> list[int]:
+    """Return the numbers of splits that a tile of so many slices of K can have."""
+    return [count for count in _COUNTS if count <= most_slices]
+
+
+# ---------------------------------------------------------------- cost
+
+
+def _seconds(problem: Problem, tiling: Divisible, count: int, limits: Limits) -> float:
     """Model the time: of the whole tiles, of each block's share of K, and of the last one's adding up."""
-    divided = _divided(whole, limits)
-    left = -(-divided * count // limits.multiprocessors)
-    adding = model.adding_up((left + count) * whole.sums_bytes, left, limits)
-    most = -(-whole.most_slices // count)
-    busy = whole.busy(divided * count, most * whole.slices / whole.most_slices)
-    if divided < whole.tiles:
-        most = whole.most_slices
-        busy += whole.busy(whole.tiles - divided, whole.slices)
+    parted = divided(tiling.tiles, limits)
+    left = -(-parted * count // limits.multiprocessors)
+    adding = model.adding_up((left + count) * tiling.sums_bytes, left, limits)
+    most = -(-tiling.most_slices // count)
+    busy = tiling.busy(parted * count, most * tiling.slices / tiling.most_slices)
+    if parted < tiling.tiles:
+        most = tiling.most_slices
+        busy += tiling.busy(tiling.tiles - parted, tiling.slices)
     memory = model.memory(problem.bytes_by_phase, limits)
-    return model.overlapped(max(busy, whole.busy(1, most)), memory) + adding + limits.rates.launch
+    return model.overlapped(max(busy, tiling.busy(1, most)), memory) + adding + limits.rates.launch
 
 
-def _plan(whole: Divisible, count: int, limits: Limits) -> Plan:
-    plan, divided = whole.plan(), _divided(whole, limits)
+# ---------------------------------------------------------------- offers
+
+
+def candidates(problem: Problem, divisible: Iterable[Divisible], limits: Limits) -> Iterator[Candidate]:
+    """Yield each kernel with as many splits as the model takes for best, unless there are tiles enough."""
+    for tiling in divisible:
+        numbers = counts(tiling.most_slices)
+        room = tiling.shared_bytes <= limits.shared_bytes_per_block
+        if room and numbers and divided(tiling.tiles, limits):
+            seconds = {count: _seconds(problem, tiling, count, limits) for count in numbers}
+            best = min(numbers, key=seconds.__getitem__)
+            yield Candidate(f"{tiling.variant.name}_split", seconds[best], partial(_plan, tiling, best, limits))
+
+
+# ---------------------------------------------------------------- launch
+
+
+ALL, SUMS, TOTALS = range(3)  # of what a launch of conv/gemm/split_k.cuh makes
+
+
+def splits(tiles: int, divided: int = 0, count: int = 1, part: int = ALL) -> Mapping[str, Any]:
+    """Return the fields of ``Splits``: the last ``divided`` of the tiles are made in so many splits each."""
+    return {
+        "count": count,
+        "whole": tiles - divided,
+        "ticket_bytes": ticket_bytes(divided),
+        "part": part,
+    }
+
+
+def ticket_bytes(divided: int) -> int:
+    """Return the bytes of the tickets of so many tiles, before their sums."""
+    return -(-divided // 4) * 16
+
+
+def _plan(tiling: Divisible, count: int, limits: Limits) -> Plan:
+    plan, parted = tiling.plan(), divided(tiling.tiles, limits)
     pack, launch = plan.launches
-    few = f"{divided} tiles are few for {limits.multiprocessors} multiprocessors"
-    which = "each tile's K" if divided == whole.tiles else f"K of each of the last {divided} of {whole.tiles} tiles"
-    sums = gemm_base.ticket_bytes(divided) + divided * count * whole.sums_bytes
-    parts = [_launch(launch, whole, divided, count, part) for part in (ALL, SUMS, TOTALS)]
+    few = f"{parted} tiles are few for {limits.multiprocessors} multiprocessors"
+    which = "each tile's K" if parted == tiling.tiles else f"K of each of the last {parted} of {tiling.tiles} tiles"
+    sums = ticket_bytes(parted) + parted * count * tiling.sums_bytes
+    parts = [_launch(launch, tiling, parted, count, part) for part in (ALL, SUMS, TOTALS)]
     return replace(
         plan,
-        launches=(whole.packing(divided), parts[ALL]),
+        launches=(tiling.packing(parted), parts[ALL]),
         spaces=(*plan.spaces, Space("workspace", "sums of the splits", sums)),
         reasons=(f"{which} in {count} splits: {few}", *plan.reasons),
         sharing=(pack, parts[SUMS], parts[TOTALS]),
     )
 
 
-def _launch(launch: Launch, whole: Divisible, divided: int, count: int, part: int) -> Launch:
+def _launch(launch: Launch, tiling: Divisible, parted: int, count: int, part: int) -> Launch:
     """Return the launch of the whole tiles, changed into one of splits."""
-    kept = whole.tiles - divided
-    splits = gemm_base.splits(whole.tiles, divided, count, part)
     return replace(
         launch,
-        grid=(divided if part == TOTALS else kept + divided * count, 1, 1),
-        fields={**launch.fields, "splits": splits},
+        grid=(parted if part == TOTALS else tiling.tiles - parted + parted * count, 1, 1),
+        fields={**launch.fields, "splits": splits(tiling.tiles, parted, count, part)},
         roles={**launch.roles, "splits.workspace": "workspace"},
     )
-
-
-def variants() -> tuple[()]:
-    """Return no kernels of its own: it launches those of whole tiles."""
-    return ()

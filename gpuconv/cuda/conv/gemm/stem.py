@@ -14,45 +14,27 @@ from math import prod
 from typing import Any
 
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import ffma, fragments, stem_cost, stem_tile
+from gpuconv.cuda.conv.gemm import fragments, stem_tile
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES
-from gpuconv.cuda.conv.gemm.stem_tile import KERNELS, WORDS, Box, StemKernel
-from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import launching, numbers
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
-from gpuconv.cuda.plan.limits import RESERVED_BYTES
+from gpuconv.cuda.conv.gemm.stem_tile import KERNELS, WORDS, StemBox, StemKernel
+from gpuconv.cuda.conv.problem import Axis, Problem
+from gpuconv.cuda.plan import numbers
+from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
+from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.rules.geometry import Ints
 
-NAME = "bands of few channels"
+NAME = "stem"
+
+
+# ---------------------------------------------------------------- what it sees
+
+
 CHANNELS = range(1, 16)  # of a group; of 16 every slice of K has one tap elsewhere
 _ROWS = 4096  # of K, at most: the table of its steps stays small
-
-
-# ---------------------------------------------------------------- what they accept
-
-
-def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every kernel that takes the problem, in the best of the boxes that there is room for."""
-    refusal = _refusal(problem)
-    if refusal is not None:
-        yield refusal
-        return
-    lifted = correlation.in_three_axes(problem)
-    every_box = list(stem_tile.boxes(lifted))
-    for kernel in stem_tile.kernels(lifted):
-        boxes = [box for box in every_box if stem_tile.shared_bytes(lifted, kernel, box) <= _room(limits)]
-        ways = [
-            (stem_cost.seconds(lifted, kernel, box, passes, limits), box, passes)
-            for box, passes in product(boxes, stem_tile.passes(lifted, kernel))
-        ]
-        if ways and not problem.wide(_packed_bytes(lifted, kernel)):
-            seconds, box, passes = min(ways, key=lambda way: way[0])
-            yield Candidate(variant(kernel).name, seconds, partial(_plan, lifted, kernel, box, passes))
 
 
 def _refusal(problem: Problem) -> Refusal | None:
@@ -74,15 +56,51 @@ def _refusal(problem: Problem) -> Refusal | None:
     return None
 
 
+def _with_channels_as_axis(problem: Problem) -> Problem:
+    """Return a problem of three axes with its channels as a fourth one, outermost, whose taps are all of them."""
+    (batch, channel, *spatial), (w_group, w_filter, w_channel, *w_spatial) = problem.x_strides, problem.w_strides
+    channels = Axis(taps=problem.channels, x=problem.channels, x_stride=channel, w_stride=w_channel)
+    single = replace(
+        problem,
+        channels=1,
+        x_shape=(problem.batch, problem.group, *problem.x_shape[2:]),
+        x_strides=(batch, problem.channels * channel, *spatial),
+        w_strides=(w_group, w_filter, 0, *w_spatial),
+    )
+    return single.with_axes((channels, *problem.axes))
+
+
+# ---------------------------------------------------------------- offers
+
+
+def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield a candidate for every kernel that takes the problem, in the best of the boxes that there is room for."""
+    refusal = _refusal(problem)
+    if refusal is not None:
+        yield refusal
+        return
+    lifted = problem.lifted
+    every_box = list(stem_tile.boxes(lifted))
+    for kernel in stem_tile.kernels(lifted):
+        boxes = [box for box in every_box if stem_tile.shared_bytes(lifted, kernel, box) <= _room(limits)]
+        ways = [
+            (stem_tile.seconds(lifted, kernel, box, passes, limits), box, passes)
+            for box, passes in product(boxes, stem_tile.passes(lifted, kernel))
+        ]
+        if ways and not problem.wide(_packed_bytes(lifted, kernel)):
+            seconds, box, passes = min(ways, key=lambda way: way[0])
+            yield Candidate(variant(kernel).name, seconds, partial(_plan, lifted, kernel, box, passes))
+
+
 def _room(limits: Limits) -> int:
     """Return the shared memory of a block if at least two share a multiprocessor."""
     return min(limits.shared_bytes_per_block, limits.shared_bytes_per_multiprocessor // 2 - RESERVED_BYTES)
 
 
-# ---------------------------------------------------------------- plans
+# ---------------------------------------------------------------- launch
 
 
-def _plan(problem: Problem, kernel: StemKernel, box: Box, passes: int) -> Plan:
+def _plan(problem: Problem, kernel: StemKernel, box: StemBox, passes: int) -> Plan:
     flat = _with_channels_as_axis(problem)
     parts = stem_tile.parts(problem, kernel, passes)
     tiles = problem.batch * prod(box.tiles)
@@ -96,8 +114,8 @@ def _plan(problem: Problem, kernel: StemKernel, box: Box, passes: int) -> Plan:
     }
     roles = gemm_base.roles(flat)
     shared = stem_tile.shared_bytes(problem, kernel, box)
-    launch = launching.of_blocks(problem.operator, chosen, problem.group * parts * tiles, fields, roles, shared)
-    packing = ffma.packing(flat, False) if kernel.arithmetic is None else _packing(problem, kernel)
+    launch = Launch.of_blocks(problem.operator, chosen, problem.group * parts * tiles, fields, roles, shared)
+    packing = gemm_base.packing(flat, False) if kernel.arithmetic is None else _packing(problem, kernel)
     extents = "x".join(str(1 << bits) for bits in box.bits)
     reason = f"{box.band_bytes} bytes of inputs for {extents} outputs in shared memory; {kernel.chunk} taps at a time"
     return Plan(problem.operator, (packing, launch), (reason,), kept(Space.packed(_packed_bytes(problem, kernel))))
@@ -106,7 +124,7 @@ def _plan(problem: Problem, kernel: StemKernel, box: Box, passes: int) -> Plan:
 def _weights(problem: Problem, kernel: StemKernel) -> PackedWeights:
     """Rows of K, or slices, and their bytes, on tensor cores."""
     if kernel.arithmetic is None:
-        return PackedWeights(ffma.pitch(problem), problem.rows, 1)
+        return PackedWeights(gemm_base.pitch(problem), problem.rows, 1)
     bytes_of_row = _columns(problem, kernel) * FRAGMENT_BYTES * kernel.arithmetic.parts * (kernel.slice_steps // WORDS)
     return PackedWeights(bytes_of_row, stem_tile.slices(problem, kernel), 1)
 
@@ -140,7 +158,7 @@ def _packing(problem: Problem, kernel: StemKernel) -> Launch:
     return fragments.packing(exchanged, weights, _columns(problem, kernel), kernel.slice_steps // WORDS, 1)
 
 
-def _fields(problem: Problem, kernel: StemKernel, box: Box) -> dict[str, Any]:
+def _fields(problem: Problem, kernel: StemKernel, box: StemBox) -> dict[str, Any]:
     return {
         "tiles": box.tiles,
         "row_bits": box.bits[1],
@@ -163,29 +181,6 @@ def _fields(problem: Problem, kernel: StemKernel, box: Box) -> dict[str, Any]:
         "channel_vectors": stem_tile.channels_are_vectors(problem),
         "pixel_vectors": stem_tile.pixels_are_vectors(problem),
     }
-
-
-def _with_channels_as_axis(problem: Problem) -> Problem:
-    """Return a problem of three axes with its channels as a fourth one, outermost, whose taps are all of them."""
-    w_group, w_filter, w_channel, *w_stride = problem.w_strides
-    batch, channel, *spatial = problem.x_strides
-    return replace(
-        problem,
-        channels=1,
-        taps=(problem.channels, *problem.taps),
-        x_shape=(problem.batch, problem.group, problem.channels, *problem.x_shape[2:]),
-        y_shape=(*problem.y_shape[:2], 1, *problem.y_shape[2:]),
-        x_strides=(batch, problem.channels * channel, channel, *spatial),
-        y_strides=(*problem.y_strides[:2], 0, *problem.y_strides[2:]),
-        w_strides=(w_group, w_filter, 0, w_channel, *w_stride),
-        columns=(1, *problem.columns),
-        column_strides=(1, *problem.column_strides),
-        dilations=(1, *problem.dilations),
-        pads=(0, *problem.pads),
-    )
-
-
-# ---------------------------------------------------------------- variants
 
 
 _KERNEL = Kernel("conv/gemm/stem.cu", "conv_stem", "StemParams")

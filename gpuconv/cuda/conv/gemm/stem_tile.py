@@ -1,4 +1,4 @@
-"""The kernels of ``conv/gemm/stem.cu``, and the boxes of outputs whose inputs a block has in shared memory."""
+"""The kernels of ``conv/gemm/stem.cu``, the boxes of outputs whose inputs blocks have in shared memory, their cost."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from math import prod
 from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import numbers
+from gpuconv.cuda.plan import model, numbers
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
+
+# ---------------------------------------------------------------- tiles
+
 
 PIXEL_BITS = 8  # log2 of a block's outputs
 WORDS = 8  # of K of a fragment of weights
@@ -100,7 +104,7 @@ KERNELS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class StemBox:
     """The outputs of a block, and the inputs that they meet.
 
     Attributes
@@ -141,78 +145,16 @@ class Box:
 
 def kernels(problem: Problem) -> Iterator[StemKernel]:
     """Yield the kernel of the most taps at once that are neighbours in x, or those on tensor cores."""
-    found = [one for one in KERNELS if (one.dtype, one.precision) == (problem.dtype, problem.precision)]
-    if found[0].arithmetic is not None:
-        yield from found
+    of_type = [kernel for kernel in KERNELS if (kernel.dtype, kernel.precision) == (problem.dtype, problem.precision)]
+    if of_type[0].arithmetic is not None:
+        yield from of_type
         return
-    chunks = (one for one in found if one.chunk == 1 or problem.dilations[-1] == 1)
-    yield next(one for one in chunks if problem.taps[-1] % one.chunk == 0)
-
-
-# ---------------------------------------------------------------- boxes
-
-
-def boxes(problem: Problem) -> Iterator[Box]:
-    """Yield the boxes of all extents that are powers of two, of at least eight columns."""
-    for columns in range(3, PIXEL_BITS + 1):
-        for rows in range(PIXEL_BITS - columns + 1):
-            depths = PIXEL_BITS - columns - rows
-            if (depths == 0 or problem.columns[0] > 1) and (rows == 0 or problem.columns[1] > 1):
-                yield _box(problem, (depths, rows, columns))
-
-
-def _box(problem: Problem, bits: Ints) -> Box:
-    taps = (*problem.taps[:2], _row_taps(problem))
-    axes = zip(bits, problem.column_strides, taps, problem.dilations, strict=True)
-    band = tuple(((1 << b) - 1) * s + (k - 1) * d + 1 for b, s, k, d in axes)
-    vector, runs = 16 // problem.itemsize, _runs(problem)
-    wide = problem.channels if runs == _ALONG_CHANNELS else 1
-    lead = -problem.pads[-1] * wide % vector if runs else 0
-    chunks = -(-(band[2] * wide + lead) // vector)
-    row = -(-(band[2] + (lead if wide == 1 else 0)) // vector) * vector
-    plane = row * band[1]
-    pairs = problem.itemsize == 2
-    copies = 2 if pairs and problem.column_strides[-1] % 2 else 1
-    return Box(
-        bits=bits,
-        tiles=tuple(-(-q // (1 << b)) for q, b in zip(problem.columns, bits, strict=True)),
-        band=band,
-        runs=runs,
-        lead=lead,
-        chunks=chunks,
-        rows=band[0] * band[1] * (1 if runs == _ALONG_CHANNELS else problem.channels),
-        pitch=(plane * band[0], plane, row),
-        shift=lead % 2 if pairs and copies == 1 and wide == 1 else 0,
-        copies=copies,
-        copy_bytes=problem.channels * plane * band[0] * problem.itemsize,
-    )
-
-
-def _runs(problem: Problem) -> int:
-    """Tell which neighbours make whole vectors in x, row by row, if addresses do as well."""
-    vector = 16 // problem.itemsize
-    batch, channel, *spatial = problem.x_strides
-    outer = [batch, *(s for s, n in zip(spatial[:2], problem.x_shape[2:4], strict=True) if n > 1)]
-    width = problem.x_shape[-1]
-    if spatial[2] == 1 and all(step % vector == 0 for step in (*outer, channel, width)):
-        return _ALONG_COLUMNS
-    fused = channel == 1 and spatial[2] == problem.channels and problem.group == 1
-    return _ALONG_CHANNELS if fused and all(step % vector == 0 for step in (*outer, width * problem.channels)) else 0
-
-
-def _row_taps(problem: Problem) -> int:
-    """Return the taps along columns, filled up to pairs of short elements."""
-    pair = 4 // problem.itemsize
-    return -(-problem.taps[-1] // pair) * pair if pair > 1 else problem.taps[-1]
-
-
-def shared_bytes(problem: Problem, kernel: StemKernel, box: Box) -> int:
-    """Return the bytes of the buffers, the band, and the table of steps."""
-    return kernel.buffer_bytes + box.band_bytes + 4 * numbers.whole(steps(problem, kernel), kernel.whole_steps)
+    dense = (kernel for kernel in of_type if kernel.chunk == 1 or problem.dilations[-1] == 1)
+    yield next(kernel for kernel in dense if problem.taps[-1] % kernel.chunk == 0)
 
 
 def steps(problem: Problem, kernel: StemKernel) -> int:
-    """Return how many steps K takes, the taps of each row in whole ones."""
+    """Return how many steps K takes, the taps of each row in whole steps."""
     return problem.channels * prod(problem.taps[:2]) * -(-problem.taps[-1] // kernel.chunk)
 
 
@@ -235,7 +177,58 @@ def parts(problem: Problem, kernel: StemKernel, passes: int) -> int:
     return -(-problem.filters // (kernel.block_m * passes))
 
 
-# ---------------------------------------------------------------- outputs
+def boxes(problem: Problem) -> Iterator[StemBox]:
+    """Yield the boxes of all extents that are powers of two, of at least eight columns."""
+    for columns in range(3, PIXEL_BITS + 1):
+        for rows in range(PIXEL_BITS - columns + 1):
+            depths = PIXEL_BITS - columns - rows
+            if (depths == 0 or problem.columns[0] > 1) and (rows == 0 or problem.columns[1] > 1):
+                yield _box(problem, (depths, rows, columns))
+
+
+def _box(problem: Problem, bits: Ints) -> StemBox:
+    taps = (*problem.taps[:2], _row_taps(problem))
+    axes = zip(bits, problem.column_strides, taps, problem.dilations, strict=True)
+    band = tuple(((1 << b) - 1) * s + (k - 1) * d + 1 for b, s, k, d in axes)
+    vector, runs = 16 // problem.itemsize, _runs(problem)
+    wide = problem.channels if runs == _ALONG_CHANNELS else 1
+    lead = -problem.pads[-1] * wide % vector if runs else 0
+    chunks = -(-(band[2] * wide + lead) // vector)
+    row = -(-(band[2] + (lead if wide == 1 else 0)) // vector) * vector
+    plane = row * band[1]
+    pairs = problem.itemsize == 2
+    copies = 2 if pairs and problem.column_strides[-1] % 2 else 1
+    return StemBox(
+        bits=bits,
+        tiles=tuple(-(-q // (1 << b)) for q, b in zip(problem.columns, bits, strict=True)),
+        band=band,
+        runs=runs,
+        lead=lead,
+        chunks=chunks,
+        rows=band[0] * band[1] * (1 if runs == _ALONG_CHANNELS else problem.channels),
+        pitch=(plane * band[0], plane, row),
+        shift=lead % 2 if pairs and copies == 1 and wide == 1 else 0,
+        copies=copies,
+        copy_bytes=problem.channels * plane * band[0] * problem.itemsize,
+    )
+
+
+def _runs(problem: Problem) -> int:
+    """Tell which contiguous elements of x are whole vectors, row by row, if addresses are aligned as well."""
+    vector = 16 // problem.itemsize
+    batch, channel, *spatial = problem.x_strides
+    outer = [batch, *(s for s, n in zip(spatial[:2], problem.x_shape[2:4], strict=True) if n > 1)]
+    width = problem.x_shape[-1]
+    if spatial[2] == 1 and all(step % vector == 0 for step in (*outer, channel, width)):
+        return _ALONG_COLUMNS
+    fused = channel == 1 and spatial[2] == problem.channels and problem.group == 1
+    return _ALONG_CHANNELS if fused and all(step % vector == 0 for step in (*outer, width * problem.channels)) else 0
+
+
+def _row_taps(problem: Problem) -> int:
+    """Return the taps along columns, filled up to pairs of short elements."""
+    pair = 4 // problem.itemsize
+    return -(-problem.taps[-1] // pair) * pair if pair > 1 else problem.taps[-1]
 
 
 def channels_are_vectors(problem: Problem) -> bool:
@@ -248,3 +241,87 @@ def pixels_are_vectors(problem: Problem) -> bool:
     """Tell whether every eight columns of y that a box has begin with a whole vector, if y does."""
     vector, (*outer, step) = 16 // problem.itemsize, problem.y_strides
     return step == 1 and all(stride % vector == 0 for stride in outer)
+
+
+# ---------------------------------------------------------------- shared memory
+
+
+def shared_bytes(problem: Problem, kernel: StemKernel, box: StemBox) -> int:
+    """Return the bytes of the buffers, the band, and the table of steps."""
+    return kernel.buffer_bytes + box.band_bytes + 4 * numbers.whole(steps(problem, kernel), kernel.whole_steps)
+
+
+# ---------------------------------------------------------------- cost: of arithmetic, of inputs, or of the memory
+
+
+# Instructions of a thread, by the machine code for sm_90a.
+_PASS = 160  # of what a pass begins with
+_ROW, _STEP, _SLICE = 74, 14, 73  # of a row of K; of what rows of one step share; of a slice
+_TENSOR_SLICE = 40
+# Of an output: in rows of pixels, of vectors of them on tensor cores; in whole vectors of channels; in any others.
+_OUTPUT = {"float32": (10, 7, 27), "tensor": (4.5, 7, 27)}
+_CHUNK_COPY = {2: (155, 75, 225), 4: (130, 85, 150)}  # of 16 bytes of the band, by the size of elements and StemRuns
+_ENTRY = 30  # of the table
+_CONFLICTS = 1.5  # wavefronts of 32 words of the band; estimated
+
+
+def seconds(problem: Problem, kernel: StemKernel, box: StemBox, passes: int, limits: Limits) -> float:
+    """Model the time: inputs that several blocks meet mostly come from the L2 cache."""
+    blocks = problem.group * problem.batch * prod(box.tiles) * parts(problem, kernel, passes)
+    rows, chunks = steps(problem, kernel), -(-box.rows * box.chunks // kernel.threads)
+    copying = chunks * _CHUNK_COPY[problem.itemsize][box.runs] + -(-rows // kernel.threads) * _ENTRY
+    outputs = kernel.block_m * (1 << PIXEL_BITS)
+    in_pass = _PASS + outputs / kernel.threads * _output_instructions(problem, kernel)
+    read = model.gathering(blocks, box.rows * box.chunks * 16 / problem.itemsize, _lines(problem, box), limits)
+    if kernel.arithmetic is None:
+        in_pass += rows * (kernel.chunk * _ROW + _STEP) + slices(problem, kernel) * _SLICE
+        issued = (copying + passes * in_pass) * kernel.threads
+        busy = model.arithmetic(blocks, issued, "float32", 1.0, limits)
+    else:
+        fragments = -(-rows // WORDS)
+        in_pass += fragments * _fragment_instructions(kernel) + slices(problem, kernel) * _TENSOR_SLICE
+        rounds = numbers.whole(blocks, limits.multiprocessors)
+        issued = model.instructions(rounds * (copying + passes * in_pass) * kernel.threads, limits)
+        products = outputs * fragments * WORDS * kernel.chunk * passes * kernel.arithmetic.products
+        wavefronts = _wavefronts(problem, kernel)
+        busy = max(issued, model.tensor(blocks, products, kernel.arithmetic.lanes, wavefronts, limits))
+    return model.overlapped(max(busy, read), model.memory(_bytes(problem), limits)) + limits.rates.launch
+
+
+def _bytes(problem: Problem) -> int:
+    """Of all arrays, in whole sectors where channels of other groups, which other blocks have, lie between pixels."""
+    sector = 32 // problem.itemsize
+    x, y = (
+        min(sector, max(1, abs(step) // own))
+        for step, own in ((problem.x_strides[-1], problem.channels), (problem.y_strides[-1], problem.filters))
+    )
+    elements = (x - 1) * prod(problem.x_shape) + (y - 1) * prod(problem.y_shape)
+    return problem.bytes + elements * problem.itemsize
+
+
+def _output_instructions(problem: Problem, kernel: StemKernel) -> float:
+    rows, vectors, others = _OUTPUT["float32" if kernel.arithmetic is None else "tensor"]
+    if problem.y_strides[1] == 1:
+        return vectors if channels_are_vectors(problem) else others
+    return rows if kernel.arithmetic is None or pixels_are_vectors(problem) else others
+
+
+def _lines(problem: Problem, box: StemBox) -> int:
+    """Lines of 128 bytes that 32 lanes meet in x at once: lanes have chunks, which they read whole or one by one."""
+    if box.runs:
+        return 4 * problem.itemsize // 16 or 1
+    return min(32, -(-32 * 16 * abs(problem.x_strides[-1]) // 128))
+
+
+def _fragment_instructions(kernel: StemKernel) -> int:
+    assert kernel.arithmetic is not None
+    rows, parts, products = kernel.block_m // 16, kernel.arithmetic.parts, kernel.arithmetic.products
+    rounding = {("float32", "tf32"): 16, ("float32", "3xtf32"): 26}.get((kernel.dtype, kernel.precision), 0)
+    return rows * (parts + 4 * products) + 24 + rounding
+
+
+def _wavefronts(problem: Problem, kernel: StemKernel) -> float:
+    """128 bytes of shared memory for every instruction that multiplies fragments; inputs meet in some banks."""
+    assert kernel.arithmetic is not None
+    rows, parts = kernel.block_m // 16, kernel.arithmetic.parts
+    return (4 * rows * parts + 2 * (4 * _CONFLICTS + 1)) / (rows * 4 * kernel.arithmetic.products)

@@ -1,4 +1,7 @@
-"""Launches that bring channels together, innermost: of x, and of weights as rows of K (``channels_last.cu``)."""
+"""Launches that make channels contiguous, for TMA: a channels-last copy of x, and weights as rows of K.
+
+Both are by ``conv/wgmma/channels_last.cu``. A row of K is a small image with channels last, whose pixels are the taps.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from math import prod
 from gpuconv.cuda.build import structs
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import fragments
-from gpuconv.cuda.conv.problem import Problem, in_three_axes
-from gpuconv.cuda.plan import launching, strided
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.plan import strided
 from gpuconv.cuda.plan.launch import Launch
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.rules import dtypes
@@ -54,16 +57,16 @@ class Planes:
 
     @property
     def extents(self) -> Ints:
-        """Of images, groups and channels."""
+        """How many images, groups and channels there are."""
         return self.images, self.groups, self.channels
 
     @property
     def all_pixels(self) -> int:
-        """Of one image."""
+        """Pixels of one image."""
         return prod(self.pixels)
 
 
-def launch(problem: Problem, filled: int, parts: int, tickets: int = 0) -> Launch:
+def of_x(problem: Problem, filled: int, parts: int, tickets: int = 0) -> Launch:
     """Return the launch that copies x with channels last: (N, pixels, group, parts, filled).
 
     Parameters
@@ -77,28 +80,53 @@ def launch(problem: Problem, filled: int, parts: int, tickets: int = 0) -> Launc
     tickets : int
         At the workspace's beginning, that are set to zero besides.
     """
-    problem = in_three_axes(problem)
+    problem = problem.lifted
+    batch, channel, *pixel = problem.x_strides
     pixels = problem.x_shape[2:]
     row = problem.group * parts * filled
     planes = Planes(
-        problem.batch,
-        problem.group,
-        problem.channels,
-        filled,
-        pixels,
-        (problem.x_strides[0], problem.x_strides[1] * problem.channels, problem.x_strides[1]),
-        problem.x_strides[2:],
-        (prod(pixels) * row, parts * filled, filled, row),
+        images=problem.batch,
+        groups=problem.group,
+        channels=problem.channels,
+        filled=filled,
+        pixels=pixels,
+        x=(batch, channel * problem.channels, channel),
+        x_pixels=tuple(pixel),
+        y=(prod(pixels) * row, parts * filled, filled, row),
     )
-    return launch_of(problem, "channels_last", planes, {"x": "x", "x_last": "x_last"}, tickets)
+    return _launch(problem, "channels_last", planes, {"x": "x", "x_last": "x_last"}, tickets)
 
 
-def bytes_of(problem: Problem, filled: int, parts: int) -> int:
-    """Return the bytes of that copy."""
+def of_weights(problem: Problem, filled: int, parts: int, tickets: int = 0) -> Launch:
+    """Return the launch that packs weights: (group, parts, M, taps, filled). Parameters are those of :func:`of_x`."""
+    problem = problem.lifted
+    group, filters, channel, *taps = problem.w_strides
+    row = prod(problem.taps) * filled
+    part = problem.filters * row
+    planes = Planes(
+        images=problem.filters,
+        groups=problem.group,
+        channels=problem.channels,
+        filled=filled,
+        pixels=problem.taps,
+        x=(filters, group, channel),
+        x_pixels=tuple(taps),
+        y=(row, parts * part, part, filled),
+    )
+    return _launch(problem, "pack_rows", planes, {"x": "w", "x_last": "packed"}, tickets)
+
+
+def x_bytes(problem: Problem, filled: int, parts: int) -> int:
+    """Return the bytes of the copy of x."""
     return problem.batch * prod(problem.x_shape[2:]) * problem.group * parts * filled * problem.itemsize
 
 
-def launch_of(problem: Problem, name: str, planes: Planes, roles: Mapping[str, str], tickets: int) -> Launch:
+def weight_bytes(problem: Problem, filled: int, parts: int) -> int:
+    """Return the bytes of the packed weights."""
+    return problem.group * parts * problem.filters * prod(problem.taps) * filled * problem.itemsize
+
+
+def _launch(problem: Problem, name: str, planes: Planes, roles: Mapping[str, str], tickets: int) -> Launch:
     """Return the launch that moves these planes; ``roles`` maps the struct's two pointers to the arrays' names."""
     chosen = variant(name, problem.dtype, problem.precision)
     planes = _together(planes)
@@ -132,7 +160,7 @@ def launch_of(problem: Problem, name: str, planes: Planes, roles: Mapping[str, s
     if tickets:
         roles = {**roles, "tickets.first": "workspace"}
     blocks = image_tiles * pixel_tiles * planes.groups * channel_tiles
-    return launching.of_blocks(problem.operator, chosen, blocks, fields, roles)
+    return Launch.of_blocks(problem.operator, chosen, blocks, fields, roles)
 
 
 def _together(planes: Planes) -> Planes:
@@ -141,8 +169,8 @@ def _together(planes: Planes) -> Planes:
     Images whose pixels continue those of the one before are one image, as in the weights of ConvTranspose.
     """
     x = tuple(stride if extent > 1 else 0 for extent, stride in zip(planes.extents, planes.x, strict=True))
-    whole = (planes.images, *planes.pixels), (x[0], *planes.x_pixels)
-    extents, (strides,) = strided.collapsed_together(*whole)
+    together = (planes.images, *planes.pixels), (x[0], *planes.x_pixels)
+    extents, (strides,) = strided.collapsed_together(*together)
     if len(extents) <= 1 and planes.y[0] == planes.all_pixels * planes.y[-1]:
         return replace(planes, images=1, pixels=tuple(extents), x=(0, *x[1:]), x_pixels=tuple(strides))
     extents, (strides,) = strided.collapsed_together(planes.pixels, planes.x_pixels)
@@ -178,7 +206,7 @@ def _run(planes: Planes) -> dict[str, int]:
 
     A run is a plane, several that follow each other, or x. What lies between runs is none of x's, and is not read.
     """
-    run, left = planes.all_pixels, {axis: each for axis, *each in zip(_AXES, planes.extents, planes.x, strict=True)}
+    run, left = planes.all_pixels, {axis: steps for axis, *steps in zip(_AXES, planes.extents, planes.x, strict=True)}
     begins = dict.fromkeys(_AXES, 0)
     while found := [axis for axis, (extent, stride) in left.items() if extent > 1 and stride == run]:
         extent, begins[found[0]] = left.pop(found[0])

@@ -8,15 +8,14 @@ from functools import cached_property
 from math import gcd, prod
 from typing import NamedTuple
 
-from gpuconv.cuda.conv.gemm import fragments
+from gpuconv.cuda.conv.gemm import fragments, split
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
-from gpuconv.cuda.conv.wgmma.sources import Source, packed_bytes, x_last_bytes
+from gpuconv.cuda.conv.wgmma.sources import Source
 from gpuconv.cuda.conv.wgmma.strips import Strips
-from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, Tile
+from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, WgmmaTile
 from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Limits
-from gpuconv.cuda.plan.limits import nearest
+from gpuconv.cuda.plan.limits import Limits, nearest
 
 _WRITTEN = 50  # cycles in which 256 threads write a sum each, one by one; by the count of instructions in PTX
 _IN_VECTORS = 0.5  # of them where a thread writes several at once; likewise
@@ -28,13 +27,13 @@ _BEGINNING = 1500  # cycles from a kernel's start until its first product; assum
 
 
 @dataclass(frozen=True)
-class Work:
+class WgmmaWork:
     """A problem, the way to its arrays, the tile, and how its tiles are dealt out.
 
     Attributes
     ----------
     source : Source
-    tile : Tile
+    tile : WgmmaTile
     strips : Strips, PixelStrips or None
         Those that x comes in; None where it comes in columns, for each tap anew.
     splits : int
@@ -44,7 +43,7 @@ class Work:
     """
 
     source: Source
-    tile: Tile
+    tile: WgmmaTile
     strips: Strips | PixelStrips | None = None
     splits: int = 1
     divided: int = 0
@@ -57,7 +56,7 @@ class Work:
 
     @cached_property
     def tiles(self) -> int:
-        """Of all groups and phases."""
+        """Tiles of all groups and phases."""
         problem = self.source.problem
         return prod(self.counts) * prod(problem.phases) * problem.group
 
@@ -72,19 +71,14 @@ class Work:
         return self.whole + self.divided * self.splits
 
     @property
-    def ticket_bytes(self) -> int:
-        """Of a ticket for each divided tile."""
-        return -(-self.divided // 4) * 16
-
-    @property
     def sums_bytes(self) -> int:
-        """Of a tile's sums."""
+        """Bytes of a tile's sums."""
         return self.tile.block_m * self.tile.block_n * 4
 
     @property
     def workspace_bytes(self) -> int:
-        """Of the tickets and of the sums of all shares."""
-        return self.ticket_bytes + self.divided * self.splits * self.sums_bytes
+        """Bytes of the tickets and of the sums of all shares."""
+        return split.ticket_bytes(self.divided) + self.divided * self.splits * self.sums_bytes
 
     @cached_property
     def inner(self) -> int:
@@ -119,16 +113,16 @@ class Work:
         return all_taps / self.inner * self.source.channel_slices * self.apart
 
 
-# ---------------------------------------------------------------- time
+# ---------------------------------------------------------------- cost
 
 
-def seconds(work: Work, limits: Limits) -> float:
-    """Model the time of all launches."""
+def seconds(work: WgmmaWork, limits: Limits) -> float:
+    """Return the predicted seconds of all launches."""
     return _in_splits(work, work.splits, _costs(work, limits), limits)
 
 
-def in_best_splits(work: Work, counts: Sequence[int], limits: Limits) -> Work:
-    """Return the work with as many splits as the model takes for best, of equally good counts the first."""
+def in_best_splits(work: WgmmaWork, counts: Sequence[int], limits: Limits) -> WgmmaWork:
+    """Return the work with as many splits as are predicted to be the quickest, of equally quick counts the first."""
     costs = _costs(work, limits)
     return replace(work, splits=min(counts, key=lambda count: _in_splits(work, count, costs, limits)))
 
@@ -152,9 +146,9 @@ class _Costs(NamedTuple):
     before: tuple[float, ...]
 
 
-def _costs(work: Work, limits: Limits) -> _Costs:
+def _costs(work: WgmmaWork, limits: Limits) -> _Costs:
     problem, size = work.source.problem, work.source.problem.itemsize
-    copied, packed = x_last_bytes(work.source), packed_bytes(work.source)
+    copied, packed = work.source.x_last_bytes, work.source.packed_bytes
     x, w = prod(problem.x_shape) * size, problem.group * problem.filters * problem.rows * size
     moved = problem.bytes_by_phase + max(0, copied - x) + max(0, packed - w)
     before = tuple(
@@ -165,27 +159,27 @@ def _costs(work: Work, limits: Limits) -> _Costs:
     return _Costs(_step(work, limits), _writing(work), model.memory(moved, limits), before)
 
 
-def _in_splits(work: Work, splits: int, costs: _Costs, limits: Limits) -> float:
-    """Model the time of all launches, divided tiles being made in so many splits."""
-    found = model.overlapped(_busy(work, splits, costs, limits), costs.memory)
+def _in_splits(work: WgmmaWork, splits: int, costs: _Costs, limits: Limits) -> float:
+    """Return the predicted seconds of all launches, divided tiles being made in so many splits."""
+    seconds = model.overlapped(_busy(work, splits, costs, limits), costs.memory)
     for launch in costs.before:
-        found += launch
-    return found + (_adding(work, splits, limits) if work.divided else 0)
+        seconds += launch
+    return seconds + (_adding(work, splits, limits) if work.divided else 0)
 
 
-def _busy(work: Work, splits: int, costs: _Costs, limits: Limits) -> float:
+def _busy(work: WgmmaWork, splits: int, costs: _Costs, limits: Limits) -> float:
     """Return the seconds of the busiest multiprocessor."""
-    whole = -(-work.whole // limits.multiprocessors)
+    rounds = -(-work.whole // limits.multiprocessors)
     shares = -(-work.divided * splits // limits.multiprocessors)
     share = -(-work.most_steps // splits)
-    cycles = _cycles(work, whole, work.steps, costs)
+    cycles = _cycles(work, rounds, work.steps, costs)
     if shares:
         cycles += _cycles(work, shares, share * work.steps / work.most_steps, costs)
     longest = _cycles(work, 1, work.most_steps if work.whole else share, costs)
     return (max(cycles, longest) + _BEGINNING) / nearest(limits.architecture).clock
 
 
-def _cycles(work: Work, tiles: int, steps: float, costs: _Costs) -> float:
+def _cycles(work: WgmmaWork, tiles: int, steps: float, costs: _Costs) -> float:
     """Return the cycles of so many tiles of a block: while one is written, the next is multiplied, if in turns."""
     if tiles == 0:
         return 0
@@ -195,7 +189,7 @@ def _cycles(work: Work, tiles: int, steps: float, costs: _Costs) -> float:
     return tiles * max(products, (products + writing) / 2) + writing
 
 
-def _step(work: Work, limits: Limits) -> float:
+def _step(work: WgmmaWork, limits: Limits) -> float:
     """Return the cycles of a step: of its products, or of its way from the L2 cache."""
     tile, lanes = work.tile, fragments.arithmetic(work.source.problem).lanes
     together = work.source.products // work.apart
@@ -206,7 +200,7 @@ def _step(work: Work, limits: Limits) -> float:
     )
 
 
-def _shared_bytes(work: Work, together: int) -> int:
+def _shared_bytes(work: WgmmaWork, together: int) -> int:
     """Return the bytes that a step reads in shared memory, where pixels go through registers: that may be slower."""
     if not work.source.in_registers:
         return 0
@@ -216,7 +210,7 @@ def _shared_bytes(work: Work, together: int) -> int:
     return work.inner * SLICE_BYTES * (weights + tile.block_n * work.source.parts * again)
 
 
-def _w_bytes(work: Work) -> int:
+def _w_bytes(work: WgmmaWork) -> int:
     """Return the bytes of w of a step."""
     if work.resident:
         return 0
@@ -224,7 +218,7 @@ def _w_bytes(work: Work) -> int:
     return work.inner * parts * work.tile.block_m * work.source.slice_bytes
 
 
-def _x_bytes(work: Work) -> float:
+def _x_bytes(work: WgmmaWork) -> float:
     """Return the bytes of x of a step, as the L2 cache sees them."""
     if work.strips is None:
         return work.tile.block_n * SLICE_BYTES
@@ -235,7 +229,7 @@ def _x_bytes(work: Work) -> float:
     return work.strips.bytes * (_ANYWHERE if anywhere else 1)
 
 
-def _writing(work: Work) -> float:
+def _writing(work: WgmmaWork) -> float:
     """Return the cycles in which one warpgroup, or both together, write a tile."""
     cycles = work.tile.block_m * work.tile.block_n / 256 * _WRITTEN * (2 if work.tile.turns else 1)
     if work.source.in_registers:
@@ -251,13 +245,13 @@ def _in_vectors(problem: Problem, in_strips: bool) -> bool:
         return problem.filters % 16 == 0 and not any(step % vector for step in (batch, *problem.y_column_strides))
     if in_strips:
         *apart, neighbours_at = problem.y_column_strides
-        whole = not any(step % vector for step in (problem.columns[-1], batch, channel, *apart))
-        return neighbours_at == 1 and whole
+        aligned = not any(step % vector for step in (problem.columns[-1], batch, channel, *apart))
+        return neighbours_at == 1 and aligned
     neighbours = problem.y_column_strides == tuple(prod(problem.columns[k + 1 :]) for k in range(problem.rank))
     return neighbours and prod(problem.columns) % 4 == 0 and batch % 4 == channel % 4 == 0
 
 
-def _adding(work: Work, splits: int, limits: Limits) -> float:
+def _adding(work: WgmmaWork, splits: int, limits: Limits) -> float:
     """Return the seconds that adding up shares takes, and the launch for it where none comes before."""
     left = -(-work.divided * splits // limits.multiprocessors)
     seconds = model.adding_up((left + splits) * work.sums_bytes, left, limits)

@@ -1,10 +1,10 @@
 """Conv and ConvTranspose on Hopper's tensor cores (``conv/wgmma/slices.cu``): float16, bfloat16, and TF32 or 3xTF32.
 
-Inputs are fetched by TMA, with their channels side by side: where they do not lie so, a launch copies them first, and
-one packs the weights. For Conv, taps also share strips of inputs (``conv/wgmma/strips.cu``), which can be rows of x as
-it is; those of float32 pass through registers, where they are rounded (``conv/wgmma/pixels.cu``). Blocks
-stay on their multiprocessors and make one tile after the other. Tiles that are too few for all multiprocessors, or for
-the last round of them, several blocks make together.
+TMA fetches inputs with contiguous channels: a launch copies others first, and one packs the weights. For Conv, taps
+also share strips of inputs (``conv/wgmma/strips.cu``), which can be rows of x as it is; those of float32 pass through
+registers, where they are rounded (``conv/wgmma/pixels.cu``). The grid is persistent: blocks stay on their
+multiprocessors and make one tile after the other. Tiles that are too few for all multiprocessors, or for the last round
+of them, are split along K among several blocks.
 """
 
 from __future__ import annotations
@@ -18,40 +18,39 @@ from typing import Any
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import mma
-from gpuconv.cuda.conv.gemm.base import ALL, SUMS, TOTALS
+from gpuconv.cuda.conv.gemm import fragments, split
+from gpuconv.cuda.conv.gemm.split import ALL, SUMS, TOTALS
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.conv.wgmma import channels_last, cost, pack_rows, sources, tiles
+from gpuconv.cuda.conv.wgmma import channels_last, cost, sources, tiles
 from gpuconv.cuda.conv.wgmma import pixels as wgmma_pixels
 from gpuconv.cuda.conv.wgmma import strips as wgmma_strips
-from gpuconv.cuda.conv.wgmma.cost import Work
+from gpuconv.cuda.conv.wgmma.cost import WgmmaWork
 from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
 from gpuconv.cuda.conv.wgmma.sources import Source
 from gpuconv.cuda.conv.wgmma.strips import Strips
-from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, PixelsTile, StripsTile, Tile
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, PixelsTile, StripsTile, WgmmaTile
+from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 
 NAME = "wgmma"
 ARCHITECTURE = "sm_90a"
 _CLASSES = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "WgmmaTf32"}
-_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
-_ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
 
 
-# ---------------------------------------------------------------- what they accept
+# ---------------------------------------------------------------- offers
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile and way to x, and one that divides its tiles where these are few."""
     why = refusal(problem, limits)
     if why is not None:
-        plain = limits.architecture != ARCHITECTURE or mma.refusal(problem) is not None
+        plain = limits.architecture != ARCHITECTURE or fragments.refusal(problem) is not None
         yield Refusal(why, plain or problem.dtype not in _CLASSES)
         return
     for source in sources.sources(problem):
-        for whole in _whole(source, limits):
+        for whole in _undivided(source, limits):
             if tiles.shared_bytes(problem, whole.tile) > limits.shared_bytes_per_block:
                 continue
             for work in (whole, *_divided(whole, limits)):
@@ -61,8 +60,8 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 def refusal(problem: Problem, limits: Limits) -> str | None:
     """Return why no kernel of this family takes a problem, or None."""
     if limits.architecture != ARCHITECTURE:
-        return f"there is none but on {ARCHITECTURE}"
-    why = mma.refusal(problem)
+        return f"it needs {ARCHITECTURE}"
+    why = fragments.refusal(problem)
     if why is not None:
         return why
     if problem.dtype not in _CLASSES:
@@ -76,45 +75,44 @@ def refusal(problem: Problem, limits: Limits) -> str | None:
     return None
 
 
-def _whole(source: Source, limits: Limits) -> Iterator[Work]:
+def _undivided(source: Source, limits: Limits) -> Iterator[WgmmaWork]:
     """Yield the work by every tile of the kernels that fetch x so."""
     if not source.in_strips:
         for tile in tiles.TILES:
-            yield Work(source, tile)
+            yield WgmmaWork(source, tile)
         return
     seen, rows = source.seen, source.form == "rows"
     if source.in_registers:
         for pixels in (tile for tile in tiles.PIXELS if tile.rows == rows):
-            found = [Work(source, pixels, strips) for strips in wgmma_pixels.of(seen, pixels)]
-            if found:
-                yield min(found, key=lambda work: (cost.seconds(work, limits), work.strip_bytes))
+            works = [WgmmaWork(source, pixels, strips) for strips in wgmma_pixels.of(seen, pixels)]
+            if works:
+                yield min(works, key=lambda work: (cost.seconds(work, limits), work.strip_bytes))
         return
-    for each in tiles.STRIPS:
-        if (each.rows, each.slice_bytes) == (rows, source.slice_bytes):
-            strips = wgmma_strips.of(seen, each)
+    for tile in tiles.STRIPS:
+        if (tile.rows, tile.slice_bytes) == (rows, source.slice_bytes):
+            strips = wgmma_strips.of(seen, tile)
             if strips is not None:
-                yield Work(source, each, strips)
+                yield WgmmaWork(source, tile, strips)
 
 
-def _divided(whole: Work, limits: Limits) -> Iterator[Work]:
+def _divided(whole: WgmmaWork, limits: Limits) -> Iterator[WgmmaWork]:
     """Yield the work with as many splits as the model takes for best, if there are tiles to divide."""
-    rounds, rest = divmod(whole.tiles, limits.multiprocessors)
-    counts = [count for count in _COUNTS if count <= whole.most_steps]
-    if rest and rounds <= _ROUNDS and counts:
-        yield cost.in_best_splits(replace(whole, divided=rest), counts, limits)
+    divided, counts = split.divided(whole.tiles, limits), split.counts(whole.most_steps)
+    if divided and counts:
+        yield cost.in_best_splits(replace(whole, divided=divided), counts, limits)
 
 
-def _name(work: Work) -> str:
+def _name(work: WgmmaWork) -> str:
     """Return the kernel's name, with what it does besides."""
     chosen = _variant(work).name
     form = "_direct" if work.source.form == "direct" else ""
     return f"{chosen}{form}{'_split' if work.divided else ''}"
 
 
-# ---------------------------------------------------------------- plans
+# ---------------------------------------------------------------- launch
 
 
-def _plan(work: Work, limits: Limits) -> Plan:
+def _plan(work: WgmmaWork, limits: Limits) -> Plan:
     """Return the plan. A launch before the last one sets the tickets to zero; without one, another adds up."""
     source, tickets = work.source, work.divided
     copying = _copying(source, tickets)
@@ -126,8 +124,8 @@ def _plan(work: Work, limits: Limits) -> Plan:
         (*before, *([_launch(work, ALL, limits)] if before or not apart else apart)),
         tuple(_reasons(work, limits)),
         kept(
-            Space.packed(sources.packed_bytes(source)),
-            Space("x_last", "x with its channels last", sources.x_last_bytes(source)),
+            Space.packed(source.packed_bytes),
+            Space("x_last", "x with its channels last", source.x_last_bytes),
             Space("workspace", "sums of the splits", work.workspace_bytes),
         ),
         sharing=(*_packing(source, 0), *apart) if shares else (),
@@ -136,14 +134,14 @@ def _plan(work: Work, limits: Limits) -> Plan:
     )
 
 
-def _of_copies(work: Work, limits: Limits) -> Plan:
+def _of_copies(work: WgmmaWork, limits: Limits) -> Plan:
     """Return the plan for arrays that TMA cannot fetch as they are, because of their addresses."""
     source = sources.of_copies(work.source.problem)
-    copies = min((Work(source, tile) for tile in tiles.TILES), key=partial(cost.seconds, limits=limits))
+    copies = min((WgmmaWork(source, tile) for tile in tiles.TILES), key=partial(cost.seconds, limits=limits))
     return replace(_plan(copies, limits), problem=work.source.problem, kernel=_name(copies))
 
 
-def _reasons(work: Work, limits: Limits) -> Iterator[str]:
+def _reasons(work: WgmmaWork, limits: Limits) -> Iterator[str]:
     source, tile = work.source, work.tile
     if work.divided:
         all_tiles = f"each of the last {work.divided} of {work.tiles} tiles"
@@ -151,66 +149,60 @@ def _reasons(work: Work, limits: Limits) -> Iterator[str]:
         few = f"{work.divided} tiles are few for {limits.multiprocessors} multiprocessors"
         yield f"{which} in {work.splits} splits: {few}"
     filled = f"{source.problem.channels} channels of a group in {source.channel_slices} slices of {source.block_k}"
-    how = "two warpgroups make tiles in turns" if tile.turns else "two warpgroups make a tile together"
-    yield f"one tap per slice of K: {filled}; {how}"
+    how = "make tiles in turns (ping-pong)" if tile.turns else "make a tile together (cooperative)"
+    yield f"one tap per slice of K: {filled}; two warpgroups {how}"
     if source.form == "copied":
-        fetched = "x is copied first, with its channels side by side"
+        fetched = "x is copied first, channels last"
         conv = correlation.as_conv(source.problem)
         if conv is not None:
             why = sources.no_rows(conv, source.slice_bytes)
-            fetched += f", since {why or 'the model takes its rows for slower'}"
+            fetched += f", since {why or 'its rows are predicted to be slower'}"
     elif source.form == "direct":
-        fetched = "x is fetched as it is: its channels are side by side"
+        fetched = "x is fetched as it is: its channels are contiguous"
     else:
         fetched = f"x is fetched as it is: {_row(work)} pixels of its rows at once"
     yield fetched + _sharing(work)
     if not source.packed:
-        yield "w is fetched as it is: its channels are side by side"
+        yield "w is fetched as it is: its channels are contiguous"
     if work.resident:
         yield "each block fetches its weights once: all tiles have the same, and there is room for them"
 
 
-def _sharing(work: Work) -> str:
+def _sharing(work: WgmmaWork) -> str:
     if work.inner == 1:
         return ""
     axes = "H and W" if isinstance(work.strips, PixelStrips) else "H"
     return f"; {work.inner} taps along {axes} share {'patches' if work.source.patches else 'them'}"
 
 
-def _row(work: Work) -> int:
+def _row(work: WgmmaWork) -> int:
     return work.strips.box[1] if isinstance(work.strips, PixelStrips) else wgmma_strips.ROW
 
 
 def _packing(source: Source, tickets: int) -> tuple[Launch, ...]:
     if not source.packed:
         return ()
-    return (pack_rows.launch(source.problem, source.w_channels, source.parts, tickets),)
+    return (channels_last.of_weights(source.problem, source.w_channels, source.parts, tickets),)
 
 
 def _copying(source: Source, tickets: int) -> tuple[Launch, ...]:
     if source.form != "copied":
         return ()
-    return (channels_last.launch(source.problem, source.x_channels, source.parts, tickets),)
+    return (channels_last.of_x(source.problem, source.x_channels, source.parts, tickets),)
 
 
-def _launch(work: Work, part: int, limits: Limits) -> Launch:
+def _launch(work: WgmmaWork, part: int, limits: Limits) -> Launch:
     """Return the launch that makes the tiles, or only leaves the sums of divided ones, or only adds these up."""
     source, tile, chosen = work.source, work.tile, _variant(work)
-    lifted = correlation.in_three_axes(source.seen)
+    lifted = source.seen.lifted
     items = work.divided if part == TOTALS else work.items
-    splits = {
-        "count": work.splits,
-        "whole": work.whole,
-        "ticket_bytes": work.ticket_bytes,
-        "part": part,
-    }
     operands = gemm_base.operands(lifted, work.counts, source.weights())
     if lifted.operator != source.problem.operator:
         operands = {**operands, "taps": gemm_base.backwards(operands["taps"])}
     fields = {
         "problem": operands,
         "loading": sources.loading(source),
-        "splits": splits,
+        "splits": split.splits(work.tiles, work.divided, work.splits, part),
         "items": items,
         **_strips(work),
     }
@@ -224,42 +216,46 @@ def _launch(work: Work, part: int, limits: Limits) -> Launch:
     )
 
 
-def _strips(work: Work) -> Mapping[str, Mapping[str, Any]]:
+def _strips(work: WgmmaWork) -> Mapping[str, Mapping[str, Any]]:
     if work.strips is None:
         return {}
     resident = {"resident": int(work.resident)} if isinstance(work.strips, Strips) else {}
     return {"strips": {**work.strips.fields(), **resident}}
 
 
-def _roles(work: Work) -> Mapping[str, str]:
+def _roles(work: WgmmaWork) -> Mapping[str, str]:
     source, place = work.source, "problem.common"
-    found = gemm_base.roles(source.problem, place) | {f"{place}.weights": "packed" if source.packed else "w"}
-    return found | {"splits.workspace": "workspace"} if work.divided else found
+    roles = gemm_base.roles(source.problem, place) | {f"{place}.weights": "packed" if source.packed else "w"}
+    return roles | {"splits.workspace": "workspace"} if work.divided else roles
 
 
-# ---------------------------------------------------------------- variants
+# ---------------------------------------------------------------- kernels
 
 
-def _kernel(source: str, function: str, parameter: str, operator: str = "conv") -> Kernel:
-    return Kernel(*(source, function, parameter, tiles.THREADS, 1, operator, (ARCHITECTURE,), tiles.LAUNCH_REGISTERS))
-
-
+_SLICES = Kernel(
+    "conv/wgmma/slices.cu",
+    "conv_wgmma",
+    f"WgmmaParams<ConvParams<int, {RANK}>>",
+    threads=tiles.THREADS,
+    blocks_per_sm=1,
+    name="conv",
+    architectures=(ARCHITECTURE,),
+    least_registers=tiles.LAUNCH_REGISTERS,
+)
 _KERNELS = {
-    "conv": _kernel("conv/wgmma/slices.cu", "conv_wgmma", f"WgmmaParams<ConvParams<int, {RANK}>>"),
-    "conv_transpose": _kernel(
-        *(
-            "conv/wgmma/slices.cu",
-            "conv_transpose_wgmma",
-            f"WgmmaParams<ConvTransposeParams<int, {RANK}>>",
-            "conv_transpose",
-        )
+    "conv": _SLICES,
+    "conv_transpose": replace(
+        _SLICES,
+        function="conv_transpose_wgmma",
+        parameter=f"WgmmaParams<ConvTransposeParams<int, {RANK}>>",
+        name="conv_transpose",
     ),
 }
-_STRIPS = _kernel("conv/wgmma/strips.cu", "conv_wgmma_strips", "WgmmaStripsParams")
-_PIXELS = _kernel("conv/wgmma/pixels.cu", "conv_wgmma_pixels", "WgmmaPixelsParams")
+_STRIPS = replace(_SLICES, source="conv/wgmma/strips.cu", function="conv_wgmma_strips", parameter="WgmmaStripsParams")
+_PIXELS = replace(_SLICES, source="conv/wgmma/pixels.cu", function="conv_wgmma_pixels", parameter="WgmmaPixelsParams")
 
 
-def variant(operator: str, dtype: str, tile: Tile) -> Variant:
+def variant(operator: str, dtype: str, tile: WgmmaTile) -> Variant:
     """Return the kernel of one operator; that of float32 multiplies in TF32."""
     form = f"{'tf32_' * (dtype == 'float32')}wgmma_{tile.block_m}x{tile.block_n}"
     kernel, sizes = _KERNELS[operator], (tile.block_m, tile.block_n, tile.stages)
@@ -273,7 +269,7 @@ def variant(operator: str, dtype: str, tile: Tile) -> Variant:
     return kernel.over(dtype, RANK, form, types=(_CLASSES[dtype],), sizes=(*sizes, *own))
 
 
-def _variant(work: Work) -> Variant:
+def _variant(work: WgmmaWork) -> Variant:
     return variant(work.source.seen.operator, work.source.problem.dtype, work.tile)
 
 

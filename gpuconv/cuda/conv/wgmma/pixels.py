@@ -1,7 +1,7 @@
 """Strips of x for ``conv/wgmma/pixels.cu``: what it fetches once for all taps along H and W, and where pixels stand.
 
 A strip is of one slice of channels, and of one tap along D. It holds pieces: rows of pixels of each channel, or patches
-of pixels with their channels side by side. The columns of a tile come in runs of neighbours along W, a power of two of
+of pixels with contiguous channels. The columns of a tile come in runs of neighbours along W, a power of two of
 them: short runs fit short rows of y, long ones share more of what lies between taps. Axes stand outermost first.
 """
 
@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from gpuconv.cuda.build import params
-from gpuconv.cuda.conv.problem import Problem, in_three_axes
+from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, PixelsTile
 from gpuconv.rules.geometry import Ints
 
@@ -92,35 +92,35 @@ class PixelStrips:
 
 def of(problem: Problem, tile: PixelsTile) -> Iterator[PixelStrips]:
     """Yield the strips of a Conv for a kernel: with runs of every length, those that most taps share."""
-    one = in_three_axes(problem)
-    if one.operator != "conv":
+    problem = problem.lifted
+    if problem.operator != "conv":
         return
     for run in _RUNS:
         if run > tile.block_n:
             continue
-        for inner_h, inner_w in _shares(one):
-            strips = _strips(one, tile, run, inner_h, inner_w)
+        for inner_h, inner_w in _shares(problem):
+            strips = _strips(problem, tile, run, inner_h, inner_w)
             if strips is not None:
                 yield strips
                 break
 
 
-def _shares(one: Problem) -> Iterator[tuple[int, int]]:
+def _shares(problem: Problem) -> Iterator[tuple[int, int]]:
     """Yield how many taps along H and along W may share a strip, the most first."""
-    _, taps_h, taps_w = one.taps
-    if one.columns[1] > 1:
+    _, taps_h, taps_w = problem.taps
+    if problem.columns[1] > 1:
         yield taps_h, taps_w
-    if taps_h > 1 or one.columns[1] == 1:
+    if taps_h > 1 or problem.columns[1] == 1:
         yield 1, taps_w
     if taps_w > 1:
         yield 1, 1
 
 
-def _strips(one: Problem, tile: PixelsTile, run: int, inner_h: int, inner_w: int) -> PixelStrips | None:
+def _strips(problem: Problem, tile: PixelsTile, run: int, inner_h: int, inner_w: int) -> PixelStrips | None:
     """Return the strips with runs on neighbouring rows of y, or on its only row; None where they do not fit."""
-    depth, height, width = one.columns
-    _, stride_h, stride_w = one.column_strides
-    _, dilation_h, dilation_w = one.dilations
+    depth, height, width = problem.columns
+    _, stride_h, stride_w = problem.column_strides
+    _, dilation_h, dilation_w = problem.dilations
     tall, runs = height > 1, tile.block_n // run
     rows, columns = (runs, run) if tall else (1, tile.block_n)
     extent = depth, -(-height // rows), -(-width // columns)
@@ -138,13 +138,13 @@ def _strips(one: Problem, tile: PixelsTile, run: int, inner_h: int, inner_w: int
     else:
         pieces, piece_h, piece_w, place_run = rows, stride_h, 0, row_bytes
     stages = tile.x_bytes // (pieces * piece_bytes)
-    if max(box) > _MOST or stages < _LEAST_STAGES or one.batch * prod(extent) * tile.block_n > params.INDEX_LIMIT:
+    if max(box) > _MOST or stages < _LEAST_STAGES or problem.batch * prod(extent) * tile.block_n > params.INDEX_LIMIT:
         return None
     return PixelStrips(
         extent=extent,
         rows=rows,
         columns=columns,
-        taps=(one.taps[0], one.taps[1] // inner_h, one.taps[2] // inner_w),
+        taps=(problem.taps[0], problem.taps[1] // inner_h, problem.taps[2] // inner_w),
         inner_h=inner_h,
         inner_w=inner_w,
         pieces=pieces,

@@ -1,4 +1,4 @@
-"""How x and w come to the kernels of convolution by wgmma: the two maps by which TMA fetches them, and what it takes.
+"""How x and w come to the kernels of convolution by wgmma: the tensor maps by which TMA fetches them.
 
 Along x a map walks over the columns of a phase and reads, for a tap, the input at a fixed distance from each: what
 drivers call im2col. Or maps are of boxes: of the rows of x, or of patches of pixels, which several taps share. Axes of
@@ -17,13 +17,13 @@ from typing import Any
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.gemm.base import PackedWeights
-from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.conv.wgmma import channels_last, pack_rows
+from gpuconv.cuda.conv.problem import Problem, merged_stride
+from gpuconv.cuda.conv.wgmma import channels_last
 from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
 from gpuconv.cuda.conv.wgmma.strips import PATCH, ROW, Strips
-from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, Tile
+from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, WgmmaTile
 from gpuconv.cuda.plan.launch import TensorMap
-from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.cuda.plan.numbers import RANK, whole
 from gpuconv.rules.geometry import Ints
 
 LEAST_FILTERS = 32  # half of the least tile: of fewer, mma.sync makes less in vain
@@ -75,7 +75,7 @@ class Source:
             return self.problem
         conv = correlation.as_conv(self.problem)
         assert conv is not None
-        return (flattened(conv) or conv) if self.form == "rows" else conv
+        return (conv.flat or conv) if self.form == "rows" else conv
 
     @cached_property
     def block_k(self) -> int:
@@ -103,17 +103,17 @@ class Source:
         if self.form != "copied":
             return self.problem.channels
         unit = ALIGNMENT // self.problem.itemsize if self.problem.group * self.parts == 1 else self.block_k
-        return _rounded(self.problem.channels, unit)
+        return whole(self.problem.channels, unit)
 
     @property
     def all_x_channels(self) -> int:
-        """Those of all groups and parts."""
+        """Channels of all groups and parts in x or its copy."""
         return self.problem.group * (self.parts if self.form == "copied" else 1) * self.x_channels
 
     @cached_property
     def w_channels(self) -> int:
         """Channels of a tap in the rows of w."""
-        return _rounded(self.problem.channels, self.block_k) if self.packed else self.problem.channels
+        return whole(self.problem.channels, self.block_k) if self.packed else self.problem.channels
 
     def weights(self) -> PackedWeights:
         """Return how a kernel finds single weights."""
@@ -122,6 +122,16 @@ class Source:
         row = prod(self.problem.taps) * self.w_channels
         return PackedWeights(row, self.problem.filters * self.parts, self.w_channels)
 
+    @cached_property
+    def x_last_bytes(self) -> int:
+        """Bytes of the channels-last copy of x, 0 where there is none."""
+        return channels_last.x_bytes(self.problem, self.x_channels, self.parts) if self.form == "copied" else 0
+
+    @cached_property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed weights, 0 where w is read as it is."""
+        return channels_last.weight_bytes(self.problem, self.w_channels, self.parts) if self.packed else 0
+
     @property
     def aligned(self) -> tuple[tuple[str, int], ...]:
         """The arrays whose addresses must be multiples of so many bytes; copies always are."""
@@ -129,33 +139,31 @@ class Source:
         return x if self.packed else (*x, ("w", ALIGNMENT))
 
 
-def _rounded(count: int, unit: int) -> int:
-    return -(-count // unit) * unit
-
-
-# ---------------------------------------------------------------- what TMA takes
+# ---------------------------------------------------------------- what it sees
 
 
 def refusal(problem: Problem) -> str | None:
     """Return why no map takes a problem that tensor cores do."""
     if problem.filters < LEAST_FILTERS:
-        return f"it takes {LEAST_FILTERS} output channels at least, half of a tile, a group has {problem.filters}"
+        return f"a group has {problem.filters} output channels, less than the {LEAST_FILTERS} of half a tile"
     if 0 in problem.x_shape:
         return "there is no input to fetch"
     if max(problem.column_strides) > _MOST_STRIDE:
-        return f"strides up to {_MOST_STRIDE} alone can be fetched, not {max(problem.column_strides)}"
+        return f"TMA fetches strides up to {_MOST_STRIDE}, not {max(problem.column_strides)}"
     if prod(problem.phases) > MOST_PHASES:
         return f"{prod(problem.phases)} phases are more than {MOST_PHASES}"
     reach = max(window.reach for window in windows(problem))
     most = _MOST_REACH[problem.rank]
     if reach > most:
-        return f"taps reach {reach} elements far, on {problem.rank} axes {most} are the most"
+        return f"taps reach {reach} elements, more than the {most} of TMA's offsets on {problem.rank} axes"
     bound = 1 << _CORNER_BITS[problem.rank] - 1
     corners = [corner for window in windows(problem) for corner in (window.lower, window.upper)]
     if not all(-bound <= corner < bound for corner in corners):
-        return f"columns begin {min(corners)} or end {max(corners)} elements beside x: {-bound} to {bound - 1} can be"
+        return (
+            f"columns begin {min(corners)} or end {max(corners)} elements beside x, TMA allows {-bound} to {bound - 1}"
+        )
     copy = of_copies(problem)
-    if max(x_last_bytes(copy), packed_bytes(copy)) > _MOST_ELEMENTS * problem.itemsize:
+    if max(copy.x_last_bytes, copy.packed_bytes) > _MOST_ELEMENTS * problem.itemsize:
         return "a copy of x or w would have 2**31 elements or more"
     return None
 
@@ -205,7 +213,7 @@ def _taps(problem: Problem, axis: int) -> tuple[int, int]:
     return min(met, default=0), max(met, default=0)
 
 
-# ---------------------------------------------------------------- ways to x and w
+# ---------------------------------------------------------------- forms
 
 
 def sources(problem: Problem) -> Iterator[Source]:
@@ -249,7 +257,7 @@ def _takes_rounded(problem: Problem) -> bool:
 
 
 def _channels_last(problem: Problem, slice_bytes: int) -> bool:
-    """Tell whether x can be fetched as it is, its channels side by side."""
+    """Tell whether x can be fetched as it is, its channels contiguous."""
     batch, channel, *spatial = problem.x_strides
     if not (channel == 1 and _own_slices(problem, slice_bytes)):
         return False
@@ -264,60 +272,29 @@ def no_rows(problem: Problem, slice_bytes: int) -> str | None:
         return f"the {problem.channels} channels of a group are not whole slices of {channels}"
     if _takes_rounded(problem) and problem.column_strides[-1] != 1:
         return f"the stride along its rows is {problem.column_strides[-1]}"
-    found = flattened(problem) or problem
-    if found.x_strides[-1] != 1:
-        return "its rows have no pixels side by side"
-    if _strides(*_rows_of_x(found), found.itemsize) is None:
+    seen = problem.flat or problem
+    if seen.x_strides[-1] != 1:
+        return "the pixels of its rows are not contiguous"
+    if _strides(*_rows_of_x(seen), seen.itemsize) is None:
         return f"its rows are not {ALIGNMENT} bytes, or a multiple of that, apart"
     return None
 
 
 def _rows_of_x(problem: Problem) -> tuple[Ints, list[int]]:
     """Return the sizes of x, pixels of a row innermost, then channels; and the strides of all axes but the first."""
-    lifted = correlation.in_three_axes(problem)
+    lifted = problem.lifted
     batch, channel, depth, height, _ = lifted.x_strides
     channels = problem.group * problem.channels
     return (*lifted.x_shape[:1:-1], channels, problem.batch), [height, depth, channel, batch]
 
 
-def flattened(problem: Problem) -> Problem | None:
-    """Return a Conv of one tap with all pixels of an image along one axis, if they lie behind each other in x and y."""
-    every = problem.columns == problem.x_shape[2:] and not any(problem.pads)
-    if prod(problem.taps) != 1 or not every or any(step != 1 for step in problem.column_strides):
-        return None
-    x_step, y_step = (_step(problem.columns, strides[2:]) for strides in (problem.x_strides, problem.y_strides))
-    if x_step is None or y_step is None:
-        return None
-    pixels = prod(problem.columns)
-    return replace(
-        problem,
-        taps=(1,),
-        x_shape=(*problem.x_shape[:2], pixels),
-        y_shape=(*problem.y_shape[:2], pixels),
-        x_strides=(*problem.x_strides[:2], x_step),
-        y_strides=(*problem.y_strides[:2], y_step),
-        w_strides=(*problem.w_strides[:3], 1),
-        columns=(pixels,),
-        column_strides=(1,),
-        dilations=(1,),
-        pads=(0,),
-    )
-
-
-def _step(extents: Ints, strides: Ints) -> int | None:
-    """Return the stride of pixels that lie behind each other, whatever the axis; None where they do not."""
-    axes = [(extent, stride) for extent, stride in zip(extents, strides, strict=True) if extent > 1]
-    behind = all(stride == inner * step for (_, stride), (inner, step) in pairwise(axes))
-    return (axes[-1][1] if axes else 1) if behind else None
-
-
 def _w_as_it_is(problem: Problem, slice_bytes: int) -> bool:
-    """Tell whether w can be fetched as it is: rows of taps, of channels side by side, each of whole slices."""
+    """Tell whether w can be fetched as it is: rows of taps, of contiguous channels, each of whole slices."""
     group, filters, channel, *spatial = problem.w_strides
     if not _takes_rounded(problem) or channel != 1:
         return False
-    whole = problem.channels % (slice_bytes // problem.itemsize) == 0
-    if prod(problem.taps) > 1 and not (whole and _step(problem.taps, tuple(spatial)) == problem.channels):
+    slices = problem.channels % (slice_bytes // problem.itemsize) == 0
+    if prod(problem.taps) > 1 and not (slices and merged_stride(problem.taps, spatial) == problem.channels):
         return False
     if problem.group > 1 and group != problem.filters * filters:
         return False
@@ -338,24 +315,23 @@ def _strides(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Int
 
     Each is a multiple of the one before. Axes of one element get those of the next that has several.
     """
-    found: list[int] = []
-    outer = _rounded(sizes[0] * itemsize, ALIGNMENT)
+    steps: list[int] = []
+    outer = whole(sizes[0] * itemsize, ALIGNMENT)
     for size, stride in zip(sizes[1:], strides, strict=True):
         if size > 1:
             outer = max(outer, stride * itemsize * size)
     for size, stride in zip(sizes[:0:-1], reversed(strides), strict=True):
         outer = stride * itemsize if size > 1 else outer
-        found.insert(0, outer)
-    steps = [ALIGNMENT, *found]
-    if min(found) <= 0 or any(after % before for before, after in zip(steps, found, strict=False)):
+        steps.insert(0, outer)
+    if min(steps) <= 0 or any(after % before for before, after in pairwise((ALIGNMENT, *steps))):
         return None
-    return tuple(found) if found[0] >= sizes[0] * itemsize else None
+    return tuple(steps) if steps[0] >= sizes[0] * itemsize else None
 
 
-# ---------------------------------------------------------------- maps
+# ---------------------------------------------------------------- tensor maps
 
 
-def maps(source: Source, tile: Tile, strips: Strips | PixelStrips | None) -> tuple[TensorMap, TensorMap]:
+def maps(source: Source, tile: WgmmaTile, strips: Strips | PixelStrips | None) -> tuple[TensorMap, TensorMap]:
     """Return the maps of x and w for the tiles of a kernel."""
     return _columns_of_x(source, tile) if strips is None else _boxes_of_x(source, strips), _of_w(source, tile)
 
@@ -370,7 +346,7 @@ def _boxes_of_x(source: Source, strips: Strips | PixelStrips) -> TensorMap:
         strides, box = _known(_strides(sizes, steps, source.problem.itemsize)), (wide, high, 1, source.block_k, 1)
         swizzle = 0 if source.in_registers else SLICE_BYTES
     else:
-        role, sizes, strides = _channels_of_x(source, correlation.in_three_axes(source.problem))
+        role, sizes, strides = _channels_of_x(source, source.problem.lifted)
         box = (source.block_k, wide, high, 1, 1)
         swizzle = source.slice_bytes
     return TensorMap(
@@ -394,7 +370,7 @@ def _channels_of_x(source: Source, problem: Problem) -> tuple[str, Ints, Ints]:
     return "x", sizes, _known(_strides(sizes, [*spatial[::-1], batch], problem.itemsize))
 
 
-def _columns_of_x(source: Source, tile: Tile) -> TensorMap:
+def _columns_of_x(source: Source, tile: WgmmaTile) -> TensorMap:
     problem = source.problem
     role, sizes, strides = _channels_of_x(source, problem)
     inner = tuple(windows(problem))[::-1]
@@ -412,7 +388,7 @@ def _columns_of_x(source: Source, tile: Tile) -> TensorMap:
     )
 
 
-def _of_w(source: Source, tile: Tile) -> TensorMap:
+def _of_w(source: Source, tile: WgmmaTile) -> TensorMap:
     problem, size = source.problem, source.problem.itemsize
     row, all_rows = source.weights().pitch, problem.group * source.parts
     sizes: Ints = (row, problem.filters, all_rows)
@@ -450,18 +426,3 @@ def loading(source: Source) -> Mapping[str, Any]:
         "x_group": source.all_x_channels // problem.group,
         "x_part": source.x_channels,
     }
-
-
-# ---------------------------------------------------------------- copies
-
-
-def x_last_bytes(source: Source) -> int:
-    """Return the bytes of the copy of x with its channels last, 0 where there is none."""
-    if source.form != "copied":
-        return 0
-    return channels_last.bytes_of(source.problem, source.x_channels, source.parts)
-
-
-def packed_bytes(source: Source) -> int:
-    """Return the bytes of the packed weights, 0 where w is read as it is."""
-    return pack_rows.bytes_of(source.problem, source.w_channels, source.parts) if source.packed else 0

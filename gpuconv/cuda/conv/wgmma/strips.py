@@ -1,7 +1,7 @@
 """Strips of x: what convolution by wgmma fetches once for all taps along H, and the tiles of columns that lie so.
 
 A strip is of one slice of channels, and of one tap along D and W. It holds rows of pixels of each channel, or a patch
-of pixels with their channels side by side. Tiles are of neighbouring rows of the output, or of one row; they may reach
+of pixels with contiguous channels. Tiles are of neighbouring rows of the output, or of one row; they may reach
 beyond the ends of an image's rows, and of its columns. Axes stand outermost first.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.conv.gemm import fragments
-from gpuconv.cuda.conv.problem import Problem, in_three_axes
+from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma.tiles import StripsTile
 from gpuconv.rules.geometry import Ints
 
@@ -75,69 +75,72 @@ class Strips:
 
 def of(problem: Problem, tile: StripsTile) -> Strips | None:
     """Return the strips of a Conv for a kernel, those that most taps share; None where there are none of that form."""
-    one = in_three_axes(problem)
-    if one.operator != "conv" or one.column_strides[2] != 1:
+    problem = problem.lifted
+    if problem.operator != "conv" or problem.column_strides[2] != 1:
         return None
-    for strips in _rows(one, tile) if tile.rows else _patches(one, tile):
-        columns = one.batch * prod(strips.extent) * tile.block_n
+    for strips in _rows(problem, tile) if tile.rows else _patches(problem, tile):
+        columns = problem.batch * prod(strips.extent) * tile.block_n
         if strips.stages >= _LEAST_STAGES and columns <= params.INDEX_LIMIT:
             return strips
     return None
 
 
-def _rows(one: Problem, tile: StripsTile) -> Iterator[Strips]:
+def _rows(problem: Problem, tile: StripsTile) -> Iterator[Strips]:
     """Yield strips of rows: of one row alone where the output has no other, else of neighbouring ones."""
     pieces, size = tile.block_n // ROW, tile.slice_bytes * ROW
-    if one.columns[1] == 1:
+    if problem.columns[1] == 1:
         long = {"rows": 1, "columns": tile.block_n, "column_h": 0, "column_w": ROW}
-        yield _strips(one, tile, pieces * size, 0, pieces=pieces, piece_h=0, piece_w=ROW, **long)
+        yield _strips(problem, tile, pieces * size, 0, pieces=pieces, piece_h=0, piece_w=ROW, **long)
         return
     tall = {"rows": pieces, "columns": ROW, "column_h": 1, "column_w": 0}
-    if _shareable(one):
-        every = pieces + _reach(one)
-        yield _strips(one, tile, every * size, one.dilations[1] * size, pieces=every, piece_h=1, piece_w=0, **tall)
-    yield _strips(one, tile, pieces * size, 0, pieces=pieces, piece_h=one.column_strides[1], piece_w=0, **tall)
+    if _shareable(problem):
+        high, shift = pieces + _reach(problem), problem.dilations[1] * size
+        yield _strips(problem, tile, high * size, shift, pieces=high, piece_h=1, piece_w=0, **tall)
+    yield _strips(problem, tile, pieces * size, 0, pieces=pieces, piece_h=problem.column_strides[1], piece_w=0, **tall)
 
 
-def _patches(one: Problem, tile: StripsTile) -> Iterator[Strips]:
+def _patches(problem: Problem, tile: StripsTile) -> Iterator[Strips]:
     """Yield strips of patches, which are no better than single columns where no taps share them."""
-    if not _shareable(one):
+    if not _shareable(problem):
         return
     rows, row = tile.block_n // PATCH, tile.slice_bytes * PATCH
     tall = {"rows": rows, "columns": PATCH, "column_h": 1, "column_w": 0}
-    size, shift = (rows + _reach(one)) * row, one.dilations[1] * row
-    yield _strips(one, tile, size, shift, pieces=1, piece_h=0, piece_w=0, **tall)
+    size, shift = (rows + _reach(problem)) * row, problem.dilations[1] * row
+    yield _strips(problem, tile, size, shift, pieces=1, piece_h=0, piece_w=0, **tall)
 
 
-def _shareable(one: Problem) -> bool:
+def _shareable(problem: Problem) -> bool:
     """Tell whether taps along H meet the same rows of x."""
-    return one.taps[1] > 1 and one.column_strides[1] == 1
+    return problem.taps[1] > 1 and problem.column_strides[1] == 1
 
 
-def _reach(one: Problem) -> int:
+def _reach(problem: Problem) -> int:
     """Return the rows of x from the first tap's to the last one's."""
-    return (one.taps[1] - 1) * one.dilations[1]
+    return (problem.taps[1] - 1) * problem.dilations[1]
 
 
-def _resident(one: Problem, tile: StripsTile) -> bool:
+def _resident(problem: Problem, tile: StripsTile) -> bool:
     """Tell whether a block needs no other weights than those that it has room for."""
-    slices = prod(one.taps) * -(-one.channels * one.itemsize // tile.slice_bytes) * fragments.arithmetic(one).products
-    return one.group == 1 and one.filters <= tile.block_m and slices <= tile.stages
+    slices = prod(problem.taps) * -(-problem.channels * problem.itemsize // tile.slice_bytes)
+    slices *= fragments.arithmetic(problem).products
+    return problem.group == 1 and problem.filters <= tile.block_m and slices <= tile.stages
 
 
-def _strips(one: Problem, tile: StripsTile, size: int, shift: int, *, rows: int, columns: int, **runs: int) -> Strips:
+def _strips(
+    problem: Problem, tile: StripsTile, size: int, shift: int, *, rows: int, columns: int, **runs: int
+) -> Strips:
     """Return strips of so many bytes; taps along H share them if there is a shift from one's pixels to the next's."""
-    depth, height, width = one.columns
-    inner = one.taps[1] if shift else 1
+    depth, height, width = problem.columns
+    inner = problem.taps[1] if shift else 1
     return Strips(
         extent=(depth, -(-height // rows), -(-width // columns)),
         rows=rows,
         columns=columns,
-        taps=(one.taps[0], one.taps[1] // inner, one.taps[2]),
+        taps=(problem.taps[0], problem.taps[1] // inner, problem.taps[2]),
         inner=inner,
         shift=shift,
         stages=tile.x_bytes // size,
         bytes=size,
-        resident=_resident(one, tile),
+        resident=_resident(problem, tile),
         **runs,
     )

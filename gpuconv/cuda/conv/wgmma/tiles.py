@@ -1,4 +1,4 @@
-"""The tiles of convolution by wgmma, and what a block of one takes of a multiprocessor."""
+"""The tiles of convolution by wgmma, and what a block of each takes of a multiprocessor."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.numbers import RANK
 
-THREADS = 384  # two warpgroups that multiply, and one that fetches
+THREADS = 384  # two warpgroups that multiply, the consumers, and one that fetches, the producer
 SLICE_BYTES = 128  # of a row of a slice of K
 HALF_SLICE = 64  # where the channels of a group leave the half of a slice empty
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread of each, from when the kernel has begun
 _WARPGROUP = 128
 _REGISTERS = 65536  # of a multiprocessor
-_PIECES = 8 * 16 * 40 * 4  # bytes; of each warp that multiplies, 16 x 32 sums on their way to y, and 8 columns between
-_BARRIERS = 2 * 8  # bytes of a stage's
+_PIECES = 8 * 16 * 40 * 4  # bytes of the epilogue; of each consumer warp, 16 x 32 sums, and 8 columns between
+_BARRIERS = 2 * 8  # bytes of a stage's two mbarriers
 _ANSWER = 16  # bytes, of the ticket
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class WgmmaTile:
     """The outputs of a block.
 
     Attributes
     ----------
     block_m, block_n : int
     stages : int
-        Slices of K in shared memory.
+        Pipeline stages: slices of K in shared memory.
     turns : bool
-        The two warpgroups make a tile each, in turns; otherwise each makes one half of every tile.
+        The two warpgroups make a tile each, in turns ("ping-pong"); otherwise each makes one half of every tile
+        ("cooperative").
     """
 
     block_m: int
@@ -40,21 +41,21 @@ class Tile:
 
 
 TILES = (
-    Tile(128, 256, 4, turns=False),
-    Tile(64, 256, 5, turns=True),
+    WgmmaTile(128, 256, 4, turns=False),
+    WgmmaTile(64, 256, 5, turns=True),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class SharingTile(Tile):
-    """Those of a block in which several taps read one strip of x; ``stages`` are of weights.
+class SharingTile(WgmmaTile):
+    """The outputs of a block in which several taps read one strip of x; ``stages`` are of weights.
 
     Attributes
     ----------
     x_bytes : int
         Room for strips in shared memory.
     rows : bool
-        Strips are rows of pixels, of each channel; otherwise patches of pixels, with their channels side by side.
+        Strips are rows of pixels, of each channel; otherwise patches of pixels with contiguous channels.
     slice_bytes : int
         Of a row of a slice of K.
     """
@@ -65,13 +66,13 @@ class SharingTile(Tile):
 
 
 class StripsTile(SharingTile):
-    """Those of ``conv/wgmma/strips.cu``, where taps along H do."""
+    """Tiles of ``conv/wgmma/strips.cu``, where taps along H share strips."""
 
     __slots__ = ()
 
 
 class PixelsTile(SharingTile):
-    """Those of ``conv/wgmma/pixels.cu``, where taps along H and W do; warpgroups make them in turns."""
+    """Tiles of ``conv/wgmma/pixels.cu``, where taps along H and W share strips; warpgroups make them in turns."""
 
     __slots__ = ()
 
@@ -99,14 +100,17 @@ def registers_fit(consumer: int, producer: int, threads: int = THREADS) -> bool:
     """
     launched = threads * (_REGISTERS // threads // 8 * 8)
     asked = _WARPGROUP * (2 * consumer + producer)
-    return asked <= launched and all(24 <= each <= 256 and each % 8 == 0 for each in (consumer, producer))
+    return asked <= launched and all(24 <= count <= 256 and count % 8 == 0 for count in (consumer, producer))
 
 
 assert registers_fit(CONSUMER_REGISTERS, PRODUCER_REGISTERS)
 LAUNCH_REGISTERS = _WARPGROUP * (2 * CONSUMER_REGISTERS + PRODUCER_REGISTERS) // THREADS  # of a thread: what they share
 
 
-def shared_bytes(problem: Problem, tile: Tile) -> int:
+# ---------------------------------------------------------------- shared memory
+
+
+def shared_bytes(problem: Problem, tile: WgmmaTile) -> int:
     """Return the bytes of the slices, of pieces of the result, of the barriers, and the taps of all phases.
 
     Those of strips, of which there is one phase, do not depend on the problem.

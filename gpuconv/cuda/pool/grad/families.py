@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan import choice
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Family
 from gpuconv.cuda.pool.grad import general, walks
-from gpuconv.cuda.pool.grad.problem import OPERATOR, Problem
+from gpuconv.cuda.pool.grad.problem import OPERATOR, PoolGradProblem
 from gpuconv.cuda.pool.problem import used
 from gpuconv.rules.geometry import Ints, MaxPoolGeometry
 
@@ -29,8 +30,8 @@ def for_max_pool_grad(
     if 0 in geometry.x_shape:
         return Plan.of_nothing(OPERATOR)
     of_dy, of_indices = used(geometry.y_shape, dy_strides), used(geometry.y_shape, indices_strides)
-    problem = Problem(geometry, dtype, of_dy, of_indices, used(geometry.x_shape, dx_strides))
-    return choice.choose(problem, FAMILIES, limits)
+    problem = PoolGradProblem(geometry, dtype, of_dy, of_indices, used(geometry.x_shape, dx_strides))
+    return offers.choose(problem, FAMILIES, limits)
 
 
 def variants() -> Iterator[Variant]:

@@ -11,10 +11,11 @@ from math import prod
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer
 from gpuconv.cuda.plan.strided import array_fields, axes, filled
-from gpuconv.cuda.pool.grad.problem import OPERATOR, Problem, one_launch, seconds
+from gpuconv.cuda.pool.grad.problem import OPERATOR, PoolGradProblem, one_launch, seconds
 from gpuconv.rules import dtypes
 
 _THREADS = 256
@@ -25,7 +26,47 @@ _AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, an
 _INSTRUCTIONS = (165, 36, 48)
 
 
-def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+# ---------------------------------------------------------------- what it sees
+
+
+def needs_wide(problem: PoolGradProblem) -> bool:
+    """Tell whether the kernel needs 64-bit indices."""
+    g = problem.geometry
+    reach = _reach(problem)
+    ends = [n + begin for n, begin in zip(g.x_shape[2:], g.pads_begin, strict=True)]
+    magnitudes = [prod(g.x_shape), *g.y_shape, *reach, *ends, *g.strides, *g.dilations, *problem.spans]
+    return params.needs_wide(OPERATOR, magnitudes)
+
+
+def _rank(problem: PoolGradProblem, wide: bool) -> int:
+    """Return how many axes the kernel has: at least as many as one that is built ahead."""
+    return axes(len(problem.geometry.kernel_shape), wide, _AHEAD)
+
+
+def _reach(problem: PoolGradProblem) -> list[int]:
+    g = problem.geometry
+    return [(k - 1) * d + 1 for k, d in zip(g.kernel_shape, g.dilations, strict=True)]
+
+
+# ---------------------------------------------------------------- cost
+
+
+def _instructions(problem: PoolGradProblem) -> float:
+    """Of all threads: each meets on every axis the windows that reach it, dilated ones also between two taps."""
+    g = problem.geometry
+    element, last, others = _INSTRUCTIONS
+    met = [q * min(reach, n) / n for q, n, reach in zip(g.y_shape[2:], g.x_shape[2:], _reach(problem), strict=True)]
+    rows, count = 1.0, float(element)
+    for windows in met[:-1]:
+        rows *= windows
+        count += rows * others
+    return prod(g.x_shape) * (count + rows * met[-1] * last)
+
+
+# ---------------------------------------------------------------- offers
+
+
+def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
     """Yield the one kernel.
 
     Raises
@@ -39,38 +80,28 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, wide))
 
 
-def needs_wide(problem: Problem) -> bool:
-    """Tell whether the kernel needs 64-bit indices."""
-    g = problem.geometry
-    reach = _reach(problem)
-    ends = [n + begin for n, begin in zip(g.x_shape[2:], g.pads_begin, strict=True)]
-    spans = [params.span(problem.shapes[name], strides) for name, strides in problem.arrays.items()]
-    return params.needs_wide(OPERATOR, [prod(g.x_shape), *g.y_shape, *reach, *ends, *g.strides, *g.dilations, *spans])
+# ---------------------------------------------------------------- launch
 
 
-def _rank(problem: Problem, wide: bool) -> int:
-    """Return how many axes the kernel has: at least as many as one that is built ahead."""
-    return axes(len(problem.geometry.kernel_shape), wide, _AHEAD)
-
-
-def _reach(problem: Problem) -> list[int]:
-    g = problem.geometry
-    return [(k - 1) * d + 1 for k, d in zip(g.kernel_shape, g.dilations, strict=True)]
-
-
-def _instructions(problem: Problem) -> float:
-    """Of all threads: each meets on every axis the windows that reach it, dilated ones also between two taps."""
-    g = problem.geometry
-    each, last, other = _INSTRUCTIONS
-    met = [q * min(reach, n) / n for q, n, reach in zip(g.y_shape[2:], g.x_shape[2:], _reach(problem), strict=True)]
-    rows, count = 1.0, float(each)
-    for windows in met[:-1]:
-        rows *= windows
-        count += rows * other
-    return prod(g.x_shape) * (count + rows * met[-1] * last)
-
-
-# ---------------------------------------------------------------- kernels
+def _plan(problem: PoolGradProblem, kernel: Variant, wide: bool) -> Plan:
+    g, ndim = problem.geometry, _rank(problem, wide)
+    elements = prod(g.x_shape)
+    arrays = {"dx": problem.dx_strides, "dy": problem.dy_strides, "indices": problem.indices_strides}
+    fields = {
+        "plane": prod(g.x_shape[2:]),
+        "elements": elements,
+        "y_extent": filled(g.y_shape[2:], ndim, 1),
+        "pad": filled(g.pads_begin, ndim, 0),
+        "reach": filled(_reach(problem), ndim, 1),
+        "place_stride": filled(problem.forward.place_strides, ndim, 0),
+        "x_extent": filled(g.x_shape[2:], ndim, 1),
+        "stride": filled(g.strides, ndim, 1),
+        "dilation": filled(g.dilations, ndim, 1),
+        "channels": g.x_shape[1],
+        "channels_last": problem.forward.channels_last,
+        **array_fields(arrays, ndim),
+    }
+    return one_launch(kernel, elements, fields, "every element looks at the windows that can reach it")
 
 
 _KERNEL = Kernel("pool/grad/general.cu", "max_pool_grad", "MaxPoolGradParams<{index}, {rank}>")
@@ -87,26 +118,3 @@ def variants() -> Iterator[Variant]:
     widths = ((False, _AHEAD[0]), (False, _AHEAD[1]), (True, _AHEAD[1]))
     for dtype, (wide, ndim) in product(dtypes.CONV_DTYPES, widths):
         yield variant(dtype, wide, ndim)
-
-
-# ---------------------------------------------------------------- launches
-
-
-def _plan(problem: Problem, kernel: Variant, wide: bool) -> Plan:
-    g, ndim = problem.geometry, _rank(problem, wide)
-    elements = prod(g.x_shape)
-    fields = {
-        "plane": prod(g.x_shape[2:]),
-        "elements": elements,
-        "y_extent": filled(g.y_shape[2:], ndim, 1),
-        "pad": filled(g.pads_begin, ndim, 0),
-        "reach": filled(_reach(problem), ndim, 1),
-        "place_stride": filled(problem.place_strides, ndim, 0),
-        "x_extent": filled(g.x_shape[2:], ndim, 1),
-        "stride": filled(g.strides, ndim, 1),
-        "dilation": filled(g.dilations, ndim, 1),
-        "channels": g.x_shape[1],
-        "channels_last": problem.channels_last,
-        **array_fields(problem.arrays, ndim),
-    }
-    return one_launch(kernel, elements, fields, "every element looks at the windows that can reach it")

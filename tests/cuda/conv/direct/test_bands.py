@@ -12,10 +12,9 @@ import gpuconv
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands as bands_plan
 from gpuconv.cuda.conv.direct import bands_tile
-from gpuconv.cuda.conv.direct.bands_tile import Tile
-from gpuconv.cuda.conv.direct.bands_work import Form, Work
-from gpuconv.cuda.plan.launch import Limits, Plan
-from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.conv.direct.bands_tile import BandForm, BandTile, BandView
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import ARCHITECTURES, preferred
@@ -178,8 +177,8 @@ def test_tiles_fit_into_every_device() -> None:
 # ---------------------------------------------------------------- results
 
 
-def tiles(work: Work, form: Form, limits: Limits) -> list[Tile]:
-    made = [bands_tile._tile(team, step) for team, step in bands_tile._teams(work, form)]
+def tiles(view: BandView, form: BandForm, limits: Limits) -> list[BandTile]:
+    made = [bands_tile._tile(team, step) for team, step in bands_tile._teams(view, form)]
     return [one for one in made if one.shared_bytes <= limits.shared_bytes_per_block]
 
 
@@ -206,9 +205,9 @@ def test_every_kind_of_tile_makes_the_same(
     exact = getattr(oracle, operator)(x, w, b, **more)
     met = set()
 
-    def some(work: Work, form: Form, limits: Limits) -> Tile:
-        found = random.choice(tiles(work, form, limits))
-        met.add((found.jobs < found.all_jobs, found.parts > 1, found.step < work.channels))
+    def some(view: BandView, form: BandForm, limits: Limits) -> BandTile:
+        found = random.choice(tiles(view, form, limits))
+        met.add((found.jobs < found.all_jobs, found.parts > 1, found.step < view.channels))
         return found
 
     monkeypatch.setattr(bands_tile, "best", some)
@@ -236,7 +235,7 @@ def test_rows_that_are_not_aligned_as_their_strides_are(dtype: Any) -> None:
             y = gpuconv.conv(layout, w)
         oracle.assert_close(y, exact if layout is x else oracle.conv(layout, w), dtype)
         problem = correlation.of_conv(geometry, dtype, strides, contiguous(w.shape), None, (1,) * 4)
-        assert bands_plan._work(correlation.in_three_axes(problem)).vectors not in (0, 1)
+        assert bands_plan._view(problem.lifted).vectors not in (0, 1)
         assert emulated.launches[0].variant.name.startswith("conv_bands")
 
 

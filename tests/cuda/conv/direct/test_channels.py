@@ -15,9 +15,8 @@ from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import base as direct_base
 from gpuconv.cuda.conv.direct import channels as channels_plan
-from gpuconv.cuda.conv.direct import channels_tile
-from gpuconv.cuda.conv.direct.base import Work
-from gpuconv.cuda.conv.direct.channels_tile import FORMS, Tile
+from gpuconv.cuda.conv.direct.base import DirectView
+from gpuconv.cuda.conv.direct.channels import FORMS, ChannelTile
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
@@ -143,28 +142,28 @@ def some(random: Random, form: tuple[int, int, int]) -> Problem:
     return Problem("conv", (random.choice((1, 2)), group, *extents), (group * filters, 1, *taps), b_shape, attributes)
 
 
-def tiles() -> list[tuple[Work, Tile]]:
+def tiles() -> list[tuple[DirectView, ChannelTile]]:
     random, found = Random(0), []
     for form, dtype, _ in product(FORMS, ("float16", "float32", "float64"), range(6)):
         problem = some(random, form)
         assert problem.w_shape is not None
         of = made("conv", problem.x_shape, problem.w_shape, dtype, **problem.attributes)
-        work = direct_base.work_of(of)
-        tile = channels_tile.best(work, form, channels_tile.in_vectors(of), HOPPER)
+        view = direct_base.view_of(of)
+        tile = channels_plan.best(view, form, channels_plan.in_vectors(of), HOPPER)
         assert tile is not None
-        found.append((work, tile))
+        found.append((view, tile))
     return found
 
 
 def test_blocks_cover_all_outputs_once_and_hold_no_more_threads_than_there_are() -> None:
-    for work, tile in tiles():
-        assert tile.vectors * tile.rows * tile.columns <= channels_tile.THREADS
+    for view, tile in tiles():
+        assert tile.vectors * tile.rows * tile.columns <= direct_base.THREADS
         channels, columns, rows = tile.blocks_by_axis
         share = tile.vectors * tile.vector
-        assert (channels - 1) * share < work.groups * work.filters <= channels * share
+        assert (channels - 1) * share < view.groups * view.filters <= channels * share
         counts = ((rows, tile.rows * tile.walk), (columns, tile.columns))
         for extent, each, apart, (blocks, threads) in zip(
-            work.y_extent[1:], tile.each, tile.apart, counts, strict=True
+            view.y_extent[1:], tile.per_thread, tile.apart, counts, strict=True
         ):
             number = np.arange(blocks * threads)
             first = number // apart * (each * apart) + number % apart
@@ -174,19 +173,19 @@ def test_blocks_cover_all_outputs_once_and_hold_no_more_threads_than_there_are()
 
 
 def test_shared_memory_has_room_for_the_weights_that_are_staged() -> None:
-    for work, tile in tiles():
+    for view, tile in tiles():
         assert tile.pitch >= tile.vectors * tile.vector
         assert tile.pitch % tile.vector == 0
-        assert tile.shared_bytes == tile.word * tile.pitch * tile.step * work.taps[2]
-        assert (tile.parts - 1) * tile.step < work.taps[1] <= tile.parts * tile.step
+        assert tile.shared_bytes == tile.word * tile.pitch * tile.step * view.taps[2]
+        assert (tile.parts - 1) * tile.step < view.taps[1] <= tile.parts * tile.step
 
 
 def test_outputs_of_a_thread_share_the_inputs_of_dilated_taps() -> None:
     """Row r and tap kh meet the input that row 0 and tap kh + r * advance would meet."""
-    for work, tile in tiles():
-        assert tile.apart[0] * work.strides[1] == tile.advance * work.dilations[1]
+    for view, tile in tiles():
+        assert tile.apart[0] * view.strides[1] == tile.advance * view.dilations[1]
         if tile.form[0]:
-            assert tile.apart[1] * work.strides[2] == tile.form[0] * work.dilations[2]
+            assert tile.apart[1] * view.strides[2] == tile.form[0] * view.dilations[2]
 
 
 # ---------------------------------------------------------------- in the emulator

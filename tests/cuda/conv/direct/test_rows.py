@@ -17,10 +17,8 @@ from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import base as direct_base
-from gpuconv.cuda.conv.direct import rows as direct_plan
-from gpuconv.cuda.conv.direct import rows_tile
-from gpuconv.cuda.conv.direct.base import Form
-from gpuconv.cuda.conv.direct.rows_tile import Tile
+from gpuconv.cuda.conv.direct import rows as rows_plan
+from gpuconv.cuda.conv.direct.rows import RowForm, RowTile
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import dtypes
@@ -44,7 +42,7 @@ def made(operator: str, x: Ints, w: Ints, x_strides: Ints | None = None, **attri
 def planned(*arguments: Any, **keywords: Any) -> dict[str, Plan]:
     """The plans of all candidates of this family, by name."""
     problem = made(*arguments, **keywords)
-    return {one.name.split("d_")[-1]: one.make() for one in candidates(direct_plan, problem, HOPPER)}
+    return {one.name.split("d_")[-1]: one.make() for one in candidates(rows_plan, problem, HOPPER)}
 
 
 def fields(plan: Plan) -> Any:
@@ -98,19 +96,18 @@ def test_what_is_refused_goes_to_the_general_kernel_with_the_reason(
     arguments: Any, attributes: dict[str, Any], why: str
 ) -> None:
     problem = made(*arguments, **attributes)
-    assert not list(candidates(direct_plan, problem, HOPPER))
+    assert not list(candidates(rows_plan, problem, HOPPER))
     plan = conv_families.plan(problem, HOPPER)
     assert plan.launches[-1].variant.name.startswith("conv")
-    assert why in str(why_not(direct_plan, problem, HOPPER))
-    assert said(plan, direct_plan) in (None, why_not(direct_plan, problem, HOPPER))
-    assert (said(plan, direct_plan) is None) == (problem.group == 1)  # where nobody expects a direct sum
+    assert why in str(why_not(rows_plan, problem, HOPPER))
+    assert said(plan, rows_plan) in (None, why_not(rows_plan, problem, HOPPER))
+    assert (said(plan, rows_plan) is None) == (problem.group == 1)  # where nobody expects a direct sum
 
 
 def test_explain_says_why_there_is_no_direct_sum(capsys: pytest.CaptureFixture[str]) -> None:
     gpuconv.explain("conv_transpose", (1, 4, 8, 8), (4, 1, 4, 4), group=4, strides=[2, 2])
-    assert (
-        "not by direct sums: ConvTranspose with strides (2, 2); it takes those of stride 1" in capsys.readouterr().out
-    )
+    why = "not by direct sums of rows: ConvTranspose with strides (2, 2); it takes those of stride 1"
+    assert why in capsys.readouterr().out
 
 
 def test_depthwise_layers_are_one_launch_without_a_workspace() -> None:
@@ -176,7 +173,7 @@ def strides_of_x(x: Ints, strides: Ints | None) -> Ints:
 
 
 @cache
-def some_tiles() -> list[Tile]:
+def some_tiles() -> list[RowTile]:
     random, found = Random(0), []
     for form, dtype, _ in product(FORMS, dtypes.CONV_DTYPES, range(5)):
         problem: Problem = direct_forms.some(form, random)
@@ -184,7 +181,7 @@ def some_tiles() -> list[Tile]:
         geometry = geometries.conv(problem.x_shape, problem.w_shape, None, **problem.attributes)
         strides = map(contiguous_strides, (problem.x_shape, problem.w_shape))
         of = correlation.of_conv(geometry, dtype, *strides, None, contiguous_strides(geometry.y_shape))
-        tile = rows_tile.best(direct_base.work_of(of), form, HOPPER)
+        tile = rows_plan.best(direct_base.view_of(of), form, HOPPER)
         assert tile is not None
         found.append(tile)
     return found
@@ -192,13 +189,13 @@ def some_tiles() -> list[Tile]:
 
 def test_blocks_cover_all_outputs_and_hold_no_more_threads_than_there_are() -> None:
     for tile in some_tiles():
-        work = tile.work
+        view = tile.view
         for extent, blocks, count, each in zip(
-            work.y_extent, tile.blocks_by_axis, tile.threads, tile.each, strict=True
+            view.y_extent, tile.blocks_by_axis, tile.threads, tile.per_thread, strict=True
         ):
             assert (blocks - 1) * count * each < extent <= blocks * count * each
         assert prod(tile.threads) * tile.groups * tile.filter_tiles <= direct_base.THREADS
-        assert tile.step == work.channels or tile.groups == 1
+        assert tile.step == view.channels or tile.groups == 1
         assert tile.shared_bytes <= HOPPER.shared_bytes_per_block
 
 
@@ -206,27 +203,28 @@ def test_shared_memory_has_room_for_everything_that_is_staged() -> None:
     for tile in some_tiles():
         depths, rows, columns = tile.extent
         phase, row, depth, channel = tile.pitches
-        stride = tile.form.stride or tile.work.strides[2]
+        stride = tile.form.stride or tile.view.strides[2]
         assert columns <= stride * phase
         assert stride * phase <= row or (stride - 1) * phase + -(-columns // stride) <= row
         assert rows * row <= depth
         assert depths * depth <= channel
-        assert tile.weights >= tile.groups * tile.step * channel + direct_base.THREADS // 8 * 9 * tile.vector
+        weights, filter_pitch = (tile.fields()[name] for name in ("weights", "filter_pitch"))
+        assert weights >= tile.groups * tile.step * channel + direct_base.THREADS // 8 * 9 * tile.vector
         if tile.form.stride:  # windows begin and end with whole vectors
-            assert not any(pitch % tile.vector for pitch in (row, depth, channel, tile.weights, tile.filter_pitch))
+            assert not any(pitch % tile.vector for pitch in (row, depth, channel, weights, filter_pitch))
             assert tile.form.stride == 1 or phase % tile.vector == 0
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.stride], ids=direct_forms.title)
-def test_threads_side_by_side_read_from_other_banks(form: Form) -> None:
+def test_threads_side_by_side_read_from_other_banks(form: RowForm) -> None:
     """Eight neighbours read 16 bytes each of the 128 that all banks give, wherever a row or a channel ends."""
     mine = [tile for tile in some_tiles() if tile.form == form and tile.filter_tiles == 1 and tile.threads[0] == 1]
     for tile in (tile for tile in mine if tile.groups == 1 or tile.step == 1):
         d, h, w = tile.threads
         _, row, depth, channel = (pitch // tile.vector for pitch in tile.pitches)
-        apart = tile.each[1] * tile.work.strides[1] * row
+        apart = tile.per_thread[1] * tile.view.strides[1] * row
         at = [
-            g * tile.step * channel + i * tile.work.strides[0] * depth + j * apart + k
+            g * tile.step * channel + i * tile.view.strides[0] * depth + j * apart + k
             for g, i, j, k in product(range(tile.groups), range(d), range(h), range(w))
         ]
         for first in range(0, len(at) - 7, 8):
@@ -237,7 +235,7 @@ def test_threads_side_by_side_read_from_other_banks(form: Form) -> None:
 def test_blocks_keep_to_the_shared_memory_that_there_is(kilobytes: int) -> None:
     problem = made("conv", (2, 6, 64, 64), (6, 1, 7, 7), group=6)
     limits = replace(HOPPER, shared_bytes_per_block=kilobytes * 1024, shared_bytes_per_multiprocessor=kilobytes * 1024)
-    found = [one.make().launches[0].shared_bytes for one in candidates(direct_plan, problem, limits)]
+    found = [one.make().launches[0].shared_bytes for one in candidates(rows_plan, problem, limits)]
     assert len(found) == 3
     assert max(found) <= kilobytes * 1024
 
@@ -245,4 +243,4 @@ def test_blocks_keep_to_the_shared_memory_that_there_is(kilobytes: int) -> None:
 def test_without_room_for_a_block_there_is_no_candidate() -> None:
     problem = made("conv", (2, 6, 64, 64), (6, 1, 7, 7), group=6)
     limits = replace(HOPPER, shared_bytes_per_block=1024, shared_bytes_per_multiprocessor=1024)
-    assert not list(candidates(direct_plan, problem, limits))
+    assert not list(candidates(rows_plan, problem, limits))

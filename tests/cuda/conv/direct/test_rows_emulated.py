@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.conv.direct.base import Form
+from gpuconv.cuda.conv.direct.rows import RowForm
 from tests.emulator import emulated_cuda
 from tests.harness import direct_forms
 from tests.harness.direct_forms import FORMS, ROWWISE
@@ -37,7 +37,7 @@ def computed(problem: Problem, arrays: list[Any], kernel: str, seed: int, **more
 @pytest.mark.sampled(2)
 @over_dtypes
 @over_forms
-def test_random_problems_of_every_form(form: Form, dtype: Any) -> None:
+def test_random_problems_of_every_form(form: RowForm, dtype: Any) -> None:
     random = Random(f"{direct_forms.title(form)} {dtype}")
     for number in range(_ROUNDS):
         problem, layout = direct_forms.some(form, random), random.choice([*ROWWISE])
@@ -57,7 +57,7 @@ def test_random_problems_of_every_form(form: Form, dtype: Any) -> None:
 @pytest.mark.sampled(2)
 @over_dtypes
 @pytest.mark.parametrize("form", [form for form in FORMS if form.stride == 1], ids=direct_forms.title)
-def test_conv_transpose_of_stride_1(form: Form, dtype: Any) -> None:
+def test_conv_transpose_of_stride_1(form: RowForm, dtype: Any) -> None:
     x_shape, w_shape, attributes = direct_forms.usual(form, width=21, height=9)
     group = attributes["group"]
     w_shape = (x_shape[1], w_shape[0] // group, *w_shape[2:])
@@ -69,7 +69,7 @@ def test_conv_transpose_of_stride_1(form: Form, dtype: Any) -> None:
 
 
 @over_forms
-def test_padding_takes_no_part(form: Form) -> None:
+def test_padding_takes_no_part(form: RowForm) -> None:
     """An infinite weight on the padding adds nothing; on an input it gives what IEEE arithmetic gives."""
     x_shape, w_shape, attributes = direct_forms.usual(form, width=10, height=8)
     x, w = np.ones(x_shape, np.float32), np.ones(w_shape, np.float32)

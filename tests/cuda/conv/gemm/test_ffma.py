@@ -13,9 +13,9 @@ from gpuconv import ArgumentError
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv.direct import rows
-from gpuconv.cuda.plan import choice
-from gpuconv.cuda.plan.launch import Limits, Plan, Space
-from gpuconv.cuda.plan.limits import nearest
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.launch import Plan, Space
+from gpuconv.cuda.plan.limits import Limits, nearest
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.cuda.variants import all_variants
 from tests.harness.emulated import preferred
@@ -308,7 +308,7 @@ def test_a_struct_is_packed_only_whole() -> None:
 def test_every_candidate_gets_its_turn() -> None:
     problem: tuple[Ints, Ints] = (8, 16, 9, 9), (20, 16, 3, 3)
     names = []
-    for turn in choice.every_candidate():
+    for turn in offers.every_candidate():
         with turn:
             names.append(plan("conv", *problem).kernel)
     whole = [f"conv_float32_3d_{tile}" for tile in ("128x128x16_uniform", "64x64x16_uniform", "16x128x16")]
@@ -330,11 +330,11 @@ def test_of_equally_quick_candidates_the_first_is_taken() -> None:
         Candidate(f"kernel {n}", seconds, partial(made.__getitem__, n))
         for n, seconds in enumerate((3.06e-5, 1e-6, 1e-6))
     ]
-    chosen = choice.choose(None, [family(candidates)], HOPPER)
+    chosen = offers.choose(None, [family(candidates)], HOPPER)
     assert chosen.bytes_of("workspace") == 1
     assert chosen.reasons == (
-        "kernel 0: modelled 30.6 us (30.6x)",
-        "kernel 1: modelled 1.0 us, chosen",
-        "kernel 2: modelled 1.0 us (1.00x)",
+        "kernel 0: predicted 30.6 us (30.6x)",
+        "kernel 1: predicted 1.0 us, chosen",
+        "kernel 2: predicted 1.0 us (1.00x)",
         "own reason",
     )

@@ -10,7 +10,7 @@ import pytest
 import gpuconv
 from benchmarks import sass
 from benchmarks.sass import Instruction
-from gpuconv.cuda.conv.gemm import fragments, grouped_tile, grouped_work
+from gpuconv.cuda.conv.gemm import fragments, grouped_tile
 from gpuconv.cuda.conv.gemm import grouped as grouped_plan
 from gpuconv.cuda.plan.launch import Plan
 from tests.emulator import emulated_cuda
@@ -110,8 +110,8 @@ def _problem() -> Any:
 )
 def test_a_band_has_what_the_tile_meets(tile: tuple[int, ...], box: tuple[int, ...]) -> None:
     arithmetic = fragments.Arithmetic("mma", "HalfProducts", 0)
-    work = next(iter(grouped_work.works(_problem(), arithmetic)))
-    assert grouped_tile.Tile(work, tile, 1).box == box
+    work = next(iter(grouped_plan.works(_problem(), arithmetic)))
+    assert grouped_tile.GroupedTile(work, tile, 1).box == box
 
 
 @pytest.mark.parametrize(
@@ -124,14 +124,14 @@ def test_channels_come_in_chunks_of_16_bytes(channels: int, pixel: int, row: int
     made = grouped((3, 2 * channels, 14, 10), (8, channels, 3, 3), group=2, pads=[1] * 4, x_strides=x_strides)
     assert made is not None
     arithmetic = fragments.Arithmetic("mma", "HalfProducts", 0)
-    work = next(iter(grouped_work.works(made.problem, arithmetic)))
+    work = next(iter(grouped_plan.works(made.problem, arithmetic)))
     assert work.together == 2
     assert work.chunks is chunks
 
 
 def some_tile(monkeypatch: pytest.MonkeyPatch, tile: tuple[int, ...], turns: int) -> None:
     def best(work: Any, limits: Any, more_bytes: int) -> Any:
-        return 1.0, grouped_tile.Tile(work, tile, turns)
+        return 1.0, grouped_tile.GroupedTile(work, tile, turns)
 
     monkeypatch.setattr(grouped_tile, "best", best)
 
@@ -181,8 +181,8 @@ def test_arrays_may_begin_anywhere(dtype: str, layout: str, shift: int) -> None:
 
 def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
     """A tile of a whole image is quicker than as many tiles of one output each."""
-    work = next(iter(grouped_work.works(_problem(), fragments.Arithmetic("mma", "HalfProducts", 0))))
-    small, whole = (grouped_tile.Tile(work, tile, 3) for tile in ((1, 1, 1), (14, 10, 1)))
+    work = next(iter(grouped_plan.works(_problem(), fragments.Arithmetic("mma", "HalfProducts", 0))))
+    small, whole = (grouped_tile.GroupedTile(work, tile, 3) for tile in ((1, 1, 1), (14, 10, 1)))
     assert whole.seconds(HOPPER) < small.seconds(HOPPER)
 
 
@@ -192,7 +192,9 @@ def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize(("dtype", "precision", "form"), list(grouped_plan.forms()), ids=str)
-def test_the_main_loop_is_what_the_model_takes_it_to_be(dtype: str, precision: str, form: grouped_work.Form) -> None:
+def test_the_main_loop_is_what_the_model_takes_it_to_be(
+    dtype: str, precision: str, form: grouped_tile.GroupedForm
+) -> None:
     """Of one tap, in one fragment along K: products, four ldmatrix or two, the weights, and not many others."""
     arithmetic = fragments.arithmetic_of(dtype, precision)
     body = code(grouped_plan.variant("conv", dtype, precision, form))

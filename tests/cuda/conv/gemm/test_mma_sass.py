@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from benchmarks.sass import Instruction
-from gpuconv.cuda.conv.gemm import fragments, mma, mma_tile
-from gpuconv.cuda.conv.gemm.mma_tile import Form, Tile
+from gpuconv.cuda.conv.gemm import fragments, mma
+from gpuconv.cuda.conv.gemm.mma import MmaForm, MmaTile
 from tests.harness import machine_code
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
@@ -19,7 +19,7 @@ HALF, SINGLE, SPLIT, DOUBLE = ("float16", "ieee"), ("float32", "tf32"), ("float3
 FORMS = [
     (operands, tile, form)
     for operands in (HALF, SINGLE, SPLIT, DOUBLE)
-    for tile, form in mma_tile.kernels(fragments.arithmetic_of(*operands))
+    for tile, form in mma.kernels(fragments.arithmetic_of(*operands))
 ]
 FORMS += [(("bfloat16", "ieee"), tile, form) for operands, tile, form in FORMS[:1]]
 over_forms = pytest.mark.parametrize(
@@ -29,7 +29,7 @@ _ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 _DEPTH = {"float16": 16, "bfloat16": 16, "float32": 8, "float64": 4}  # of a fragment, along K
 
 
-def products(operands: tuple[str, str], tile: Tile, form: Form, architecture: str) -> int:
+def products(operands: tuple[str, str], tile: MmaTile, form: MmaForm, architecture: str) -> int:
     """Multiplications of fragments that a warp makes for a slice of K."""
     depth = 16 if operands == DOUBLE and architecture != "sm_80" else _DEPTH[operands[0]]
     rows = 8 if operands == DOUBLE and architecture == "sm_80" else 16
@@ -37,7 +37,7 @@ def products(operands: tuple[str, str], tile: Tile, form: Form, architecture: st
     return tile.warp_m // rows * (tile.warp_n // 8) * (form.block_k // depth) * times
 
 
-def parts(operands: tuple[str, str], tile: Tile, form: Form, architecture: str) -> Counter[str]:
+def parts(operands: tuple[str, str], tile: MmaTile, form: MmaForm, architecture: str) -> Counter[str]:
     """What must happen each time round: multiplications, copies and loads of a slice, by opcode."""
     size, elements = _ITEMSIZE[operands[0]], tile.block_n * form.block_k // tile.threads
     fragments = tile.block_m // 16 * (form.block_k // _DEPTH[operands[0]]) * (2 if operands == SPLIT else 1)
@@ -51,7 +51,7 @@ def parts(operands: tuple[str, str], tile: Tile, form: Form, architecture: str) 
 
 
 def round_of(
-    operands: tuple[str, str], tile: Tile, form: Form, architecture: str, operator: str = "conv"
+    operands: tuple[str, str], tile: MmaTile, form: MmaForm, architecture: str, operator: str = "conv"
 ) -> list[Instruction]:
     code = machine_code.code(mma.variant(operator, *operands, tile, form), architecture)
     return steady(code, parts(operands, tile, form, architecture))
@@ -59,7 +59,7 @@ def round_of(
 
 @over_forms
 def test_a_slice_is_multiplied_once_and_loaded_in_wide_accesses(
-    operands: tuple[str, str], tile: Tile, form: Form
+    operands: tuple[str, str], tile: MmaTile, form: MmaForm
 ) -> None:
     names = Counter(one.name for one in round_of(operands, tile, form, "sm_90a"))
     of_tf32, count = "HMMA.1688.F32.TF32", products(operands, tile, form, "sm_90a")
@@ -74,7 +74,7 @@ def test_a_slice_is_multiplied_once_and_loaded_in_wide_accesses(
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
 def test_little_but_products_and_copies_where_channels_lie_side_by_side(operator: str, architecture: str) -> None:
-    tile, form = next(mma_tile.kernels(fragments.arithmetic_of(*HALF)))
+    tile, form = next(mma.kernels(fragments.arithmetic_of(*HALF)))
     assert (tile.block_m, tile.block_n, form.gather) == (128, 128, "vector")
     way = round_of(HALF, tile, form, architecture, operator)
     opcodes = Counter(one.opcode for one in way)
@@ -87,7 +87,7 @@ def test_little_but_products_and_copies_where_channels_lie_side_by_side(operator
 
 @over_forms
 def test_the_plan_knows_how_many_instructions_go_with_a_multiplication(
-    operands: tuple[str, str], tile: Tile, form: Form
+    operands: tuple[str, str], tile: MmaTile, form: MmaForm
 ) -> None:
     ratio = len(round_of(operands, tile, form, "sm_90a")) / products(operands, tile, form, "sm_90a")
     assert form.issued == pytest.approx(ratio, rel=0.1)

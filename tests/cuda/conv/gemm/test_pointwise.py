@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.conv.gemm import pointwise as pointwise_plan
 from gpuconv.cuda.plan.launch import Plan
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
@@ -32,7 +31,7 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
     assert (struct["w_group"], struct["w_filter"], struct["w_channel"]) == (70 * 20, 20, 1)
     assert (struct["common"]["extent"], struct["common"]["x_stride"]) == ([120], [1])
     assert launch.grid == (2 * 2 * 4, 1, 1)  # groups, tiles of 64 output channels and of 64 pixels
-    assert "a plain matrix product: one tap, weights as they are" in made.reasons
+    assert "one plain GEMM: one tap, weights as they are" in made.reasons
 
 
 @pytest.mark.parametrize(
@@ -57,24 +56,6 @@ def test_steps_along_axes_that_lie_behind_each_other_are_one() -> None:
     every_second = pointwise((2, 20, 6, 8), (70, 20, 1, 1), x_strides=(1920, 96, 16, 2))
     assert every_second is not None
     assert fields(every_second.launches[0])["common"]["x_stride"] == [2]
-
-
-@pytest.mark.parametrize(
-    ("shape", "strides", "step"),
-    [
-        ((6, 8), (8, 1), 1),
-        ((6, 8), (16, 2), 2),
-        ((6, 1, 8), (8, 99, 1), 1),
-        ((6, 8, 1), (24, 3, 99), 3),
-        ((6, 8), (9, 1), None),
-        ((6, 8), (-8, -1), -1),
-        ((6, 8), (-8, 1), None),
-        ((1, 1), (7, 9), 1),  # a single pixel has no neighbours that could lie elsewhere
-        ((), (), 1),
-    ],
-)
-def test_axes_are_one_where_each_lies_behind_the_next(shape: Any, strides: Any, step: int | None) -> None:
-    assert pointwise_plan.step(shape, strides) == step
 
 
 @pytest.mark.emulator

@@ -7,13 +7,14 @@ import pytest
 from benchmarks import sass
 from benchmarks.sass import Instruction
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.conv.direct import bands, channels_tile, few, transpose
-from gpuconv.cuda.conv.direct import base as direct_base
+from gpuconv.cuda.conv.direct import bands, few, transpose
 from gpuconv.cuda.conv.direct import channels as channels_plan
 from gpuconv.cuda.conv.direct import rows as direct_plan
-from gpuconv.cuda.conv.direct.base import Form
-from gpuconv.cuda.conv.gemm import depth_to_space, ffma, interleaved, pointwise
-from gpuconv.cuda.conv.gemm.ffma import Tile
+from gpuconv.cuda.conv.direct import rows as rows_plan
+from gpuconv.cuda.conv.direct.rows import RowForm
+from gpuconv.cuda.conv.gemm import base as gemm_base
+from gpuconv.cuda.conv.gemm import ffma, interleaved, pointwise
+from gpuconv.cuda.conv.gemm.base import GemmTile
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.pool import channels as pool_channels
 from gpuconv.cuda.pool import tiles as pool_tiles
@@ -27,21 +28,21 @@ from tests.harness.machine_code import code
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
 pytestmark = pytest.mark.sampled(3)
-over_direct_forms = pytest.mark.parametrize("form", direct_base.FORMS, ids=direct_forms.title)
+over_direct_forms = pytest.mark.parametrize("form", rows_plan.FORMS, ids=direct_forms.title)
 OPERATORS = ("conv", "conv_transpose")
 FORMS = [
     (dtype, tile, uniform)
-    for dtype, tiles in ffma._TILES.items()
+    for dtype, tiles in gemm_base.TILES.items()
     for tile in tiles
     for uniform in (True, False)
     if (tile.uniform if uniform else tile.rowwise)
 ]
-WholeRows = tuple[Variant, str, Tile, bool]
+WholeRows = tuple[Variant, str, GemmTile, bool]
 WHOLE_ROWS: list[WholeRows] = [
     *((interleaved.variant(*form), *form) for form in interleaved.forms()),
-    *((depth_to_space.variant(dtype, tile), dtype, tile, True) for dtype, tile in depth_to_space.forms()),
+    *((pointwise.variant(*form), *form[1:], True) for form in pointwise.forms() if form[0] == "conv_transpose"),
 ]
-_IN_THREE_AXES = (interleaved.NAME, depth_to_space.NAME)
+_IN_THREE_AXES = ("conv_transpose_interleaved", "conv_transpose_depth_to_space")
 # As the assembler reports for every kernel; here are those that are compiled for this architecture anyway, without
 # those whose code other tests read.
 LOOKED_AT = {
@@ -53,7 +54,7 @@ over_forms = pytest.mark.parametrize(("dtype", "tile", "uniform"), FORMS, ids=st
 _SINGLY = 8  # instructions that write two neighbours one by one
 
 
-def share(variant: Variant, tile: Tile) -> float:
+def share(variant: Variant, tile: GemmTile) -> float:
     """Return the multiplications' share of the instructions that one round of the main loop executes.
 
     Where a loop inside it gathers only some of the inputs, it runs as often as it takes for all of them.
@@ -83,7 +84,7 @@ def itemsize(variant: Variant) -> int:
 @needs_disassembler
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_most_of_the_main_loop_multiplies(operator: str) -> None:
-    tile = ffma._LARGE
+    tile = gemm_base.LARGE
     variant = ffma.variant(operator, "float32", False, RANK, tile, True)
     assert variant.name == f"{operator}_float32_3d_128x128x16_uniform"
     body = code(variant)
@@ -95,11 +96,11 @@ def test_most_of_the_main_loop_multiplies(operator: str) -> None:
 @needs_nvrtc
 @needs_disassembler
 @over_forms
-def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: Tile, uniform: bool) -> None:
-    first, *_ = ffma._TILES[dtype]
+def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: GemmTile, uniform: bool) -> None:
+    first, *_ = gemm_base.TILES[dtype]
     best = share(ffma.variant("conv", dtype, False, RANK, first, True), first)
     found = share(ffma.variant("conv", dtype, False, RANK, tile, uniform), tile) / best * first.efficiency
-    planned = tile.efficiency if uniform or not tile.uniform else tile.efficiency * ffma._ROWWISE
+    planned = tile.efficiency if uniform or not tile.uniform else tile.efficiency * gemm_base._ROWWISE
     assert found == pytest.approx(planned, abs=0.05)  # the plan compares tiles of one dtype: only their ratio counts
 
 
@@ -136,15 +137,15 @@ def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(
     """The main loop makes all outputs of a thread from one row of x."""
     entry = dtypes.entry(dtype)
     vector = 16 // dtypes.entry(entry.accumulator).itemsize
-    for stride, taps, columns in channels_tile.FORMS:
+    for stride, taps, columns in channels_plan.FORMS:
         body = code(channels_plan.variant(dtype, (stride, taps, columns)))
         loop = sass.main_loop(body)
         rows, window = 16 // columns, (columns - 1) * max(stride, 1) + taps
         assert sass.multiplications(body, loop) == 16 * vector * taps
         load = {8: "LDG.E.64", 16: "LDG.E.128"}[vector * entry.itemsize]
         assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: window}
-        others = channels_tile._ROW * rows + channels_tile._TAP * rows * taps
-        planned = 16 * vector * taps + channels_tile._INPUT[dtype] * window + others
+        others = channels_plan._ROW * rows + channels_plan._TAP * rows * taps
+        planned = 16 * vector * taps + channels_plan._INPUT[dtype] * window + others
         assert len(loop) == pytest.approx(planned, rel=0.1)
 
 
@@ -164,8 +165,8 @@ def test_transposed_columns_take_as_many_instructions_as_the_plan_takes_them_to(
 @needs_disassembler
 def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
     """The main loop has both ways to copy inputs, of which one is executed."""
-    for tile in pointwise._TILES:
-        body = code(pointwise.variant(tile))
+    for tile in pointwise.TILES["conv"]["float32"]:
+        body = code(pointwise.variant("conv", "float32", tile))
         loop = sass.main_loop(body)
         assert sass.multiplications(body, loop) / len(loop) == pytest.approx(tile.efficiency, abs=0.02)
         copies = sass.names(body, loop, "LDGSTS", "LDG", "LDL", "STL")
@@ -177,9 +178,9 @@ def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
 @pytest.mark.parametrize("form", WHOLE_ROWS, ids=lambda form: form[0].name)
 def test_kernels_that_write_whole_rows_multiply_as_much_as_the_plan_takes_them_to(form: WholeRows) -> None:
     variant, dtype, tile, uniform = form
-    first, *others = ffma._TILES[dtype]
+    first, *others = gemm_base.TILES[dtype]
     scale = first.efficiency / share(ffma.variant("conv", dtype, False, RANK, first, True), first)
-    planned = ffma.efficiency(tile, uniform)
+    planned = gemm_base.efficiency(tile, uniform)
     if tile in (first, *others):  # the plan compares it with the same tile of one phase
         planned = share(ffma.variant("conv_transpose", dtype, False, RANK, tile, uniform), tile) * scale
     assert share(variant, tile) * scale == pytest.approx(planned, abs=0.03)
@@ -189,7 +190,9 @@ def test_kernels_that_write_whole_rows_multiply_as_much_as_the_plan_takes_them_t
 @needs_disassembler
 @pytest.mark.parametrize("operator", OPERATORS)
 @over_forms
-def test_memory_is_accessed_in_the_widths_that_are_meant(operator: str, dtype: str, tile: Tile, uniform: bool) -> None:
+def test_memory_is_accessed_in_the_widths_that_are_meant(
+    operator: str, dtype: str, tile: GemmTile, uniform: bool
+) -> None:
     variant = ffma.variant(operator, dtype, False, RANK, tile, uniform)
     entry = dtypes.entry(dtype)
     vector = 16 // dtypes.entry(entry.accumulator).itemsize
@@ -271,7 +274,7 @@ def test_max_pool_loads_vectors_of_channels_three_at_a_time(dtype: str, indices:
 # ---------------------------------------------------------------- the direct sum
 
 
-def direct(form: Form, dtype: str = "float32") -> tuple[list[Instruction], range]:
+def direct(form: RowForm, dtype: str = "float32") -> tuple[list[Instruction], range]:
     """The code of one form, and its main loop."""
     body = code(direct_plan.variant(dtype, form))
     return body, sass.main_loop(body)
@@ -280,7 +283,7 @@ def direct(form: Form, dtype: str = "float32") -> tuple[list[Instruction], range
 @needs_nvrtc
 @needs_disassembler
 @over_direct_forms
-def test_direct_forms_are_as_efficient_as_the_plan_takes_them_to_be(form: Form) -> None:
+def test_direct_forms_are_as_efficient_as_the_plan_takes_them_to_be(form: RowForm) -> None:
     body, loop = direct(form)
     assert sass.multiplications(body, loop) / len(loop) == pytest.approx(form.efficiency, abs=0.04)
 
@@ -289,7 +292,7 @@ def test_direct_forms_are_as_efficient_as_the_plan_takes_them_to_be(form: Form) 
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 @over_direct_forms
-def test_unrolled_sums_read_every_vector_of_inputs_once(form: Form, dtype: str) -> None:
+def test_unrolled_sums_read_every_vector_of_inputs_once(form: RowForm, dtype: str) -> None:
     body, loop = direct(form, dtype)
     if form.kernel:
         vector = 16 // dtypes.entry(dtypes.entry(dtype).accumulator).itemsize
@@ -307,7 +310,7 @@ def test_unrolled_sums_read_every_vector_of_inputs_once(form: Form, dtype: str) 
 @needs_nvrtc
 @needs_disassembler
 def test_most_of_a_7x7_sum_multiplies() -> None:
-    body, loop = direct(next(form for form in direct_base.FORMS if (form.kernel, form.stride) == (7, 1)))
+    body, loop = direct(next(form for form in rows_plan.FORMS if (form.kernel, form.stride) == (7, 1)))
     assert sass.multiplications(body, loop) / len(loop) >= 0.9
 
 
@@ -315,7 +318,7 @@ def test_most_of_a_7x7_sum_multiplies() -> None:
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 @over_direct_forms
-def test_rows_are_loaded_and_stored_in_vectors_where_they_consist_of_them(form: Form, dtype: str) -> None:
+def test_rows_are_loaded_and_stored_in_vectors_where_they_consist_of_them(form: RowForm, dtype: str) -> None:
     body, _ = direct(form, dtype)
     loads = sass.names(body, range(len(body)), "LDG")
     stores = sass.names(body, range(len(body)), "STG")
@@ -381,11 +384,11 @@ def test_gradients_of_weights_take_as_many_instructions_as_the_plan_takes_them_t
 def test_gradients_of_max_pool_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
     """Two rows of windows: of the ways to write a row of x the one that writes elements one by one is not gone."""
     size = dtypes.entry(dtype).itemsize
-    for shape in walks._SHAPES:
-        body = code(walks.variant(dtype, shape))
-        found = len(max(sass.loops(body), key=len)) - (shape.columns > 1) * _SINGLY * 2 * shape.stride
-        rows = 2 * shape.windows[size // 4]
-        if shape.stride == 0:
-            rows = shape.windows[size // 4] + shape.row + walks._OF_ANY
-        assert found == pytest.approx(rows, rel=0.15), shape
+    for form in walks._FORMS:
+        body = code(walks.variant(dtype, form))
+        found = len(max(sass.loops(body), key=len)) - (form.columns > 1) * _SINGLY * 2 * form.stride
+        rows = 2 * form.windows[size // 4]
+        if form.stride == 0:
+            rows = form.windows[size // 4] + form.row + walks._OF_ANY
+        assert found == pytest.approx(rows, rel=0.15), form
         assert not sass.names(body, range(len(body)), "LDL", "STL")

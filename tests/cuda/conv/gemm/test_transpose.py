@@ -13,11 +13,11 @@ from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import transpose
-from gpuconv.cuda.conv.gemm import depth_to_space, depth_to_space_matrix, ffma, interleaved
+from gpuconv.cuda.conv.gemm import ffma, interleaved, matrix, pointwise
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import choice, model
-from gpuconv.cuda.plan.launch import Limits, Plan
-from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.plan import model, offers
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
@@ -83,7 +83,7 @@ def test_weights_in_another_order_are_packed_or_not_taken() -> None:
     turned = replace(one, w_strides=(-group, -filters, -channels, -height, -width))
     assert [len(plan(each, "depth_to_space").launches) for each in (one, turned)] == [1, 2]
     apart = replace(one, w_strides=(group, filters, channels, width, height))
-    assert said(plan(apart), depth_to_space) == "the taps of a channel do not lie behind each other in w"
+    assert said(plan(apart), pointwise) == "the taps of a channel are not contiguous in w"
 
 
 @pytest.mark.emulator
@@ -119,14 +119,14 @@ def test_a_single_input_makes_a_block_of_any_size() -> None:
 def test_other_kernels_are_not_their_stride(x: Ints, w: Ints, attributes: dict[str, Any], reason: str) -> None:
     one = problem(x, w, **attributes)
     assert not any("depth_to_space" in name for name in names(one))
-    assert str(said(plan(one), depth_to_space)).endswith(reason)
+    assert str(said(plan(one), pointwise)).endswith(reason)
 
 
 def test_outputs_cut_off_far_away_need_room_in_their_offsets() -> None:
     one = problem((1, 1, 2**24), (1, 1, 32), strides=[32], pads=[2**29 - 32, 0])
-    assert why_not(depth_to_space, one, HOPPER) is None
+    assert why_not(pointwise, one, HOPPER) is None
     apart = replace(one, y_strides=(*one.y_strides[:2], 8))
-    assert why_not(depth_to_space, apart, HOPPER) == "it needs 64-bit indices"
+    assert why_not(pointwise, apart, HOPPER) == "it needs 64-bit indices"
 
 
 # ---------------------------------------------------------------- all phases along W in one block
@@ -165,14 +165,14 @@ def test_other_phases_are_not_interleaved(x: Ints, w: Ints, attributes: dict[str
 def test_rows_that_lie_apart_are_not_interleaved() -> None:
     one = problem((1, 4, 9, 9), (4, 6, 3, 3), strides=[2, 2])
     apart = replace(one, y_strides=tuple(reversed(one.y_strides)))
-    assert said(plan(apart), interleaved) == "neighbours along W do not lie next to each other in y"
+    assert said(plan(apart), interleaved) == "outputs along W are not contiguous in y"
 
 
 def test_conv_has_no_phases() -> None:
     geometry = geometries.conv((1, 4, 9), (6, 4, 3))
     strides = map(contiguous_strides, (geometry.x_shape, geometry.w_shape))
     one = correlation.of_conv(geometry, "float32", *strides, None, contiguous_strides(geometry.y_shape))
-    for family in (interleaved, depth_to_space, depth_to_space_matrix, transpose):
+    for family in (interleaved, pointwise, matrix, transpose):
         assert why_not(family, one, HOPPER)
         assert said(plan(one), family) is None  # which goes without saying
 
@@ -214,8 +214,8 @@ def test_a_phase_alone_writes_parts_of_sectors(stride: int, sectors: int) -> Non
 
 def test_three_axes_are_the_same_problem() -> None:
     one = problem((2, 6, 4, 5, 7), (6, 4, 2, 1, 3), strides=[2, 1, 3])
-    assert correlation.in_three_axes(one) == one
-    flat = correlation.in_three_axes(problem((2, 6, 7), (6, 4, 3), strides=[2], dilations=[3], pads=[1, 0]))
+    assert one.lifted == one
+    flat = problem((2, 6, 7), (6, 4, 3), strides=[2], dilations=[3], pads=[1, 0]).lifted
     assert (flat.x_shape, flat.taps, flat.strides) == ((2, 6, 1, 1, 7), (1, 1, 3), (1, 1, 2))
     assert (flat.dilations, flat.pads, flat.phases) == ((1, 1, 3), (0, 0, 1), (1, 1, 2))
     assert (flat.x_strides, flat.w_strides) == ((42, 7, 0, 0, 1), (72, 3, 12, 0, 0, 1))
@@ -225,9 +225,9 @@ def test_three_axes_are_the_same_problem() -> None:
 def test_every_candidate_is_right_where_all_families_have_some() -> None:
     x, w = values("integers", 1, (2, 16, 5, 9), "float32"), values("nonfinite", 2, (16, 20, 2, 2), "float32")
     exact, seen = oracle.conv_transpose(x, w, strides=[2, 2]), set()
-    for turn in choice.every_candidate():
+    for turn in offers.every_candidate():
         with turn, emulated_cuda() as emulated:
             y = gpuconv.conv_transpose(x, w, strides=[2, 2])
         oracle.assert_close(y, exact, "float32")
         seen.add(emulated.launches[-1].variant.name.partition("_float32_")[0])
-    assert seen >= {"conv_transpose", interleaved.NAME, depth_to_space.NAME}
+    assert seen >= {"conv_transpose", "conv_transpose_interleaved", "conv_transpose_depth_to_space"}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
 from tests.harness.fused import finished
@@ -64,7 +64,7 @@ def call(
     def pick(candidates: Sequence[Candidate]) -> Candidate:
         return next(one for one in candidates if one.name.endswith(wanted))
 
-    with choice.picking(pick), gpuconv.precision(precision), emulated_cuda(**options) as emulated:
+    with offers.picking(pick), gpuconv.precision(precision), emulated_cuda(**options) as emulated:
         y = getattr(gpuconv, given.operator)(x, w, b, **given.attributes, **(more or {}))
     last = emulated.launches[-1]
     assert f"_{form_of_name(wanted)}" in last.variant.name

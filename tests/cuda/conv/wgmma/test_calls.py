@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuconv
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.cuda.conv.gemm.tensor_cores import assert_within
 from tests.emulator import emulated_cuda
@@ -53,7 +53,7 @@ def hopper(precision: str, seed: int, wanted: str = "wgmma") -> Iterator[Any]:
         async_order=random.choice(("late", "at once", "random")),
         multiprocessors=random.choice((None, 1, 3, 5)),
     )
-    with choice.picking(pick), gpuconv.precision(precision), device as emulated:
+    with offers.picking(pick), gpuconv.precision(precision), device as emulated:
         yield emulated
 
 
@@ -140,7 +140,7 @@ def turns(call: Any, wanted: str = "wgmma", **options: Any) -> Iterator[tuple[An
         return found[number]
 
     while number < count:
-        with choice.picking(pick), emulated_cuda(seed=number, **options) as emulated:
+        with offers.picking(pick), emulated_cuda(seed=number, **options) as emulated:
             yield call(), emulated.launches
         number += 1
 
@@ -205,7 +205,7 @@ def test_results_do_not_depend_on_the_order_of_blocks(layout: str, taps: int) ->
     found = set()
     for seed, share in ((0, False), (1, False), (2, True), (3, True)):
         device = emulated_cuda(seed=seed, multiprocessors=5, threads=1 + seed % 2)
-        with choice.picking(divided), device:
+        with offers.picking(divided), device:
             y = gpuconv.conv(given_x, gpuconv.pack(w) if share else w, layout=layout)
         found.add(y.tobytes())
     assert len(found) == 1

@@ -25,7 +25,7 @@ def launched(x: Any, group: int = 1, filled: int | None = None, parts: int = 1, 
     w = np.zeros((group, channels, *(1 for _ in x.shape[2:])), x.dtype)
     vector = 16 // x.itemsize
     problem = passes.problem_of("conv", x, w, "ieee" if x.itemsize == 2 else "tf32", group=group)
-    return channels_last.launch(problem, filled or -(-channels // vector) * vector, parts, tickets)
+    return channels_last.of_x(problem, filled or -(-channels // vector) * vector, parts, tickets)
 
 
 def struct(shape: Ints, layout: str = "contiguous", dtype: str = "float16", **more: Any) -> dict[str, Any]:

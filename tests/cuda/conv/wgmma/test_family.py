@@ -21,10 +21,10 @@ from gpuconv.cuda.conv.wgmma import pixels as wgmma_pixels
 from gpuconv.cuda.conv.wgmma import sources
 from gpuconv.cuda.conv.wgmma import strips as wgmma_strips
 from gpuconv.cuda.conv.wgmma import tiles as wgmma_tiles
-from gpuconv.cuda.conv.wgmma.tiles import Tile
-from gpuconv.cuda.plan import choice
-from gpuconv.cuda.plan.launch import Launch, Limits, Plan
-from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.conv.wgmma.tiles import WgmmaTile
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.cuda.plan.offers import Candidate
 from tests.cuda.conv.wgmma import tma_model
 from tests.harness import offered
@@ -647,19 +647,25 @@ def test_a_wrong_corner_shows(lower: int, upper: int, monkeypatch: pytest.Monkey
             (1, 64, 9, 9),
             (31, 64, 3, 3),
             {},
-            "it takes 32 output channels at least, half of a tile, a group has 31",
+            "a group has 31 output channels, less than the 32 of half a tile",
         ),
         ("conv", (1, 64, 9, 9), (62, 32, 3, 3), {"group": 2}, "a group has 31"),
         ("conv", (1, 64, 0, 9), (64, 64, 1, 3), {"pads": [1, 0, 1, 0]}, "there is no input to fetch"),
-        ("conv", (1, 64, 40, 9), (64, 64, 1, 3), {"strides": [9, 1]}, "strides up to 8 alone can be fetched, not 9"),
+        ("conv", (1, 64, 40, 9), (64, 64, 1, 3), {"strides": [9, 1]}, "TMA fetches strides up to 8, not 9"),
         ("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 3), {"strides": [6, 6]}, "36 phases are more than 32"),
-        ("conv", (1, 64, 300, 9), (64, 64, 2, 3), {"dilations": [255, 1]}, "reach 255 elements far, on 2 axes 254"),
+        (
+            "conv",
+            (1, 64, 300, 9),
+            (64, 64, 2, 3),
+            {"dilations": [255, 1]},
+            "reach 255 elements, more than the 254 of TMA's offsets on 2 axes",
+        ),
         (
             "conv",
             (1, 64, 9, 9, 9),
             (64, 64, 32, 1, 1),
             {"pads": [15, 0, 0, 16, 0, 0]},
-            "reach 31 elements far, on 3 axes",
+            "reach 31 elements, more than the 30 of",
         ),
         ("conv", (1, 64, 9), (64, 64, 2), {"dilations": [65535], "pads": [32768, 32768]}, "taps reach 65535"),
         ("conv", (1, 64, 9, 9), (64, 64, 3, 3), {"pads": [0, 129, 0, 0]}, "begin -129 or end 0 elements beside x"),
@@ -786,7 +792,7 @@ def test_w_is_read_as_it_is_where_rows_are_whole(
     [
         ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}, "the 40 channels of a group are not whole slices of 64"),
         ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}, "the stride along its rows is 2"),
-        ((2, 64, 9, 16), (64, 64, 3, 3), {"layout": "NHWC"}, "its rows have no pixels side by side"),
+        ((2, 64, 9, 16), (64, 64, 3, 3), {"layout": "NHWC"}, "the pixels of its rows are not contiguous"),
         ((2, 64, 9, 15), (64, 64, 3, 3), {}, "its rows are not 16 bytes, or a multiple of that, apart"),
         ((2, 64, 8, 15), (64, 64, 1, 1), {}, None),  # all 120 pixels are a row
         ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [2, 1]}, None),
@@ -872,10 +878,12 @@ def test_shared_memory_is_what_the_kernel_lays_out() -> None:
     """Slices of 128 bytes, 8 pieces of 16 x 40 floats, two barriers a stage, 16 bytes; then the taps of all phases."""
     conv = problem("conv", (1, 64, 9, 9), (64, 64, 3, 3))
     transposed = problem("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 3), strides=[2, 2])
-    assert wgmma_tiles.shared_bytes(conv, Tile(64, 256, 5, turns=True)) == 5 * 320 * 128 + 20480 + 80 + 16 <= 232448
+    assert (
+        wgmma_tiles.shared_bytes(conv, WgmmaTile(64, 256, 5, turns=True)) == 5 * 320 * 128 + 20480 + 80 + 16 <= 232448
+    )
     taps = 9 * 4 + 3 * 12 + 6 * 4  # start, advance, row; count; first_row, rows, limit, y_first
     others = 4 * 384 * 128 + 20480 + 64 + 16
-    assert wgmma_tiles.shared_bytes(transposed, Tile(128, 256, 4, turns=False)) == others + 4 * taps
+    assert wgmma_tiles.shared_bytes(transposed, WgmmaTile(128, 256, 4, turns=False)) == others + 4 * taps
 
 
 @pytest.mark.parametrize(
@@ -978,7 +986,7 @@ def test_the_structs_of_patches() -> None:
     assert x_map.strides == (80, 71 * 80, 639 * 80, 639 * 80)
     assert roles(plan) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
     why = "since its rows are not 16 bytes, or a multiple of that, apart"
-    assert f"x is copied first, with its channels side by side, {why}; 3 taps along H share patches" in plan.reasons
+    assert f"x is copied first, channels last, {why}; 3 taps along H share patches" in plan.reasons
     assert "each block fetches its weights once: all tiles have the same, and there is room for them" in plan.reasons
 
 
@@ -1154,7 +1162,7 @@ def test_the_structs_of_patches_of_pixels(monkeypatch: pytest.MonkeyPatch) -> No
     x_map = plan.launches[-1].maps[0]
     assert (x_map.role, x_map.sizes, x_map.box) == ("x", (40, 20, 9, 1, 2), (32, 24, 17, 1, 1))
     assert (x_map.strides, x_map.swizzle) == ((160, 3200, 28800, 28800), 128)
-    assert "x is fetched as it is: its channels are side by side; 6 taps along H and W share patches" in plan.reasons
+    assert "x is fetched as it is: its channels are contiguous; 6 taps along H and W share patches" in plan.reasons
 
 
 def test_the_structs_of_one_row_of_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1297,7 +1305,7 @@ def test_channels_that_lie_last_are_not_copied() -> None:
     assert (other.alignment, other.otherwise, other.kernel) == ((), None, "conv_float16_3d_wgmma_64x256")
     assert other.launches[0] == plan.launches[0]  # weights packed for one serve the other
     assert other.launches[-1].variant == plan.launches[-1].variant
-    assert "x is fetched as it is: its channels are side by side" in plan.reasons
+    assert "x is fetched as it is: its channels are contiguous" in plan.reasons
 
 
 @pytest.mark.parametrize(
@@ -1475,8 +1483,8 @@ LARGE = [  # of 20 GFLOP or more, with 128 channels or more on either side
 @pytest.mark.parametrize(("x", "w", "more"), LARGE)
 def test_large_layers_are_made_by_wgmma(x: Ints, w: Ints, more: dict[str, Any], layout: str) -> None:
     one = problem("conv", x, w, "bfloat16", layout=layout, **more)
-    found = list(candidates(conv_families, one, HOPPER))
-    best = choice.quickest(found)
+    found = offered.candidates(conv_families, one, HOPPER)
+    best = offers.quickest(found)
     others = min(each.seconds for each in found if "wgmma" not in each.name)
     assert "wgmma" in best.name
     assert best.seconds <= 0.9 * others
@@ -1507,12 +1515,12 @@ def test_explain_says_how_and_why_not(capsys: pytest.CaptureFixture[str]) -> Non
     assert "launch 3   conv_bfloat16_3d_wgmma_64x256_patches: grid 132, 384 threads, " in printed
     assert f"workspace  {8 * 512 * 64 * 62 * 2} bytes for x with its channels last" in printed
     why = "since its rows are not 16 bytes, or a multiple of that, apart"
-    assert f"x is copied first, with its channels side by side, {why}; 3 taps along H share patches" in printed
+    assert f"x is copied first, channels last, {why}; 3 taps along H share patches" in printed
     gpuconv.explain("conv", (8, 1280, 3000), (1280, 1280, 3), dtype="bfloat16", pads=[1, 1], strides=[2])
     why = "since the stride along its rows is 2"
-    assert f"x is copied first, with its channels side by side, {why}\n" in capsys.readouterr().out
+    assert f"x is copied first, channels last, {why}\n" in capsys.readouterr().out
     gpuconv.explain("conv", (8, 512, 64, 64), (31, 512, 3, 3), dtype="bfloat16")
-    assert "no wgmma: it takes 32 output channels at least, half of a tile, a group has 31" in capsys.readouterr().out
+    assert "not by wgmma: a group has 31 output channels, less than the 32 of half a tile" in capsys.readouterr().out
     gpuconv.explain("conv", x, w, dtype="bfloat16", arch="sm_100")
     assert "wgmma" not in capsys.readouterr().out
 
@@ -1533,7 +1541,7 @@ def test_explain_says_how_pixels_come_to_registers(capsys: pytest.CaptureFixture
     printed = capsys.readouterr().out
     assert f"workspace  {8 * 512 * 64 * 62 * 4} bytes for x with its channels last" in printed
     why = "since its rows are not 16 bytes, or a multiple of that, apart"
-    assert f"x is copied first, with its channels side by side, {why}" in printed
+    assert f"x is copied first, channels last, {why}" in printed
 
 
 def test_kernels_name_the_registers_that_their_warps_share() -> None:

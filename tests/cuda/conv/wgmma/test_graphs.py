@@ -15,7 +15,7 @@ import pytest
 
 import gpuconv
 from gpuconv.cuda.call import device
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
 from tests.emulator.device import EmulatedDevice, LaunchRecord
@@ -37,7 +37,7 @@ def picking(wanted: str) -> Any:
     def pick(candidates: Sequence[Candidate]) -> Candidate:
         return next(one for one in candidates if one.name.endswith(wanted))
 
-    return choice.picking(pick)
+    return offers.picking(pick)
 
 
 # Operator, what the candidate's name ends with, precision, layout, shape of w.

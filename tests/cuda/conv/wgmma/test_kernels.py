@@ -13,7 +13,7 @@ import pytest
 from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.conv.wgmma import tiles
 from gpuconv.cuda.conv.wgmma.family import variant
-from gpuconv.cuda.conv.wgmma.tiles import TILES, Tile
+from gpuconv.cuda.conv.wgmma.tiles import TILES, WgmmaTile
 from tests.cuda.conv.wgmma.wgmma_launch import Call, Run, result, run
 from tests.emulator.counters import FIELDS
 from tests.oracle import oracle
@@ -71,7 +71,7 @@ def exact_of(given: Problem, arrays: Any) -> oracle.Exact:
 @over_problems
 @over_tiles
 @over_arithmetic
-def test_integers_are_exact(dtype: Any, precision: str, tile: Tile, name: str) -> None:
+def test_integers_are_exact(dtype: Any, precision: str, tile: WgmmaTile, name: str) -> None:
     given = PROBLEMS[name]
     arrays = operands(given, INTEGERS, 1, dtype)
     expected = exact_of(given, arrays).value.astype(dtype)
@@ -85,7 +85,7 @@ def test_integers_are_exact(dtype: Any, precision: str, tile: Tile, name: str) -
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("stages", [3, 4, 5, 6])
 @over_tiles
-def test_every_number_of_stages_in_every_order_of_arrival(tile: Tile, stages: int) -> None:
+def test_every_number_of_stages_in_every_order_of_arrival(tile: WgmmaTile, stages: int) -> None:
     given, tile = PROBLEMS["several images in a tile"], replace(tile, stages=stages)
     arrays = operands(given, INTEGERS, 2, BFLOAT16)
     if (tile.block_m + tile.block_n) * 128 * stages > 200_000:
@@ -99,7 +99,7 @@ def test_every_number_of_stages_in_every_order_of_arrival(tile: Tile, stages: in
 @pytest.mark.sampled(3)
 @over_arithmetic
 @over_tiles
-def test_random_numbers_are_within_the_bound(tile: Tile, dtype: Any, precision: str) -> None:
+def test_random_numbers_are_within_the_bound(tile: WgmmaTile, dtype: Any, precision: str) -> None:
     given = PROBLEMS["all unequal"]
     arrays = operands(given, ("normal", "normal", "normal"), 3, dtype)
     y = run(given, arrays, Call(tile, precision))
@@ -168,7 +168,7 @@ def test_inputs_and_weights_that_lie_as_they_are_needed(dtype: Any, name: str) -
 
 
 @pytest.mark.parametrize("kernel", [("conv", "bfloat16", TILES[0]), ("conv_transpose", "float32", TILES[1])])
-def test_warps_hand_over_no_more_registers_than_a_launch_has(kernel: tuple[str, str, Tile]) -> None:
+def test_warps_hand_over_no_more_registers_than_a_launch_has(kernel: tuple[str, str, WgmmaTile]) -> None:
     text = compiler.ptx(variant(*kernel), "sm_90a")
     handed = dict(re.findall(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s+(\d+);", text))
     assert tiles.registers_fit(int(handed["inc"]), int(handed["dec"]))

@@ -13,7 +13,7 @@ import gpuconv
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.cuda.conv.wgmma import pixels, tiles
 from gpuconv.cuda.conv.wgmma.tiles import PIXELS, PixelsTile
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.rules.geometry import Ints
 from tests.cuda.conv.wgmma.strips_calls import (
@@ -307,7 +307,7 @@ def test_rows_from_other_addresses_are_copied_after_all(wanted: str, share: bool
         return next(one for one in candidates if one.name.endswith(wanted))
 
     device = emulated_cuda(seed=1, async_order="random", multiprocessors=3)
-    with choice.picking(pick), gpuconv.precision("3xtf32"), device as emulated:
+    with offers.picking(pick), gpuconv.precision("3xtf32"), device as emulated:
         weights = gpuconv.pack(w) if share else w
         for k in (0, 1, 0, 1):
             x = memory[k : memory.size - 1 + k].reshape(shape)

@@ -16,7 +16,7 @@ from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.wgmma import tiles
 from gpuconv.cuda.conv.wgmma.family import variant, variants
-from gpuconv.cuda.conv.wgmma.tiles import PixelsTile, StripsTile, Tile
+from gpuconv.cuda.conv.wgmma.tiles import PixelsTile, StripsTile, WgmmaTile
 from tests.harness import machine_code
 from tests.harness.mutate_kernels import changed_kernels, exchanged
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
@@ -48,7 +48,7 @@ def text_of(chosen: Variant) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def code_of(operator: str, dtype: str, tile: Tile) -> tuple[list[Instruction], str]:
+def code_of(operator: str, dtype: str, tile: WgmmaTile) -> tuple[list[Instruction], str]:
     return built(variant(operator, dtype, tile))
 
 
@@ -78,7 +78,7 @@ def batches(code: Sequence[Instruction]) -> Iterator[list[str]]:
     assert found is None
 
 
-def products_of(tile: Tile) -> int:
+def products_of(tile: WgmmaTile) -> int:
     """The products of a slice, of 32 bytes along K and of 64 rows, that a warpgroup starts."""
     slice_bytes = tile.slice_bytes if isinstance(tile, StripsTile) else tiles.SLICE_BYTES
     rows = tile.block_m if tile.turns else tile.block_m // 2
@@ -91,7 +91,7 @@ def complaints(log: str) -> list[str]:
 
 
 @over_kernels
-def test_a_slice_is_one_batch_of_products(operator: str, dtype: str, tile: Tile) -> None:
+def test_a_slice_is_one_batch_of_products(operator: str, dtype: str, tile: WgmmaTile) -> None:
     code, log = code_of(operator, dtype, tile)
     product = f"HGMMA.64x{tile.block_n}x{_TYPES[dtype]}"
     found = list(batches(code))
@@ -106,12 +106,12 @@ def test_kernels_of_strips_are_those_that_plans_name() -> None:
 
 
 @over_strips
-def test_a_tap_of_a_strip_is_one_batch_of_products(dtype: str, tile: Tile) -> None:
+def test_a_tap_of_a_strip_is_one_batch_of_products(dtype: str, tile: WgmmaTile) -> None:
     test_a_slice_is_one_batch_of_products("conv", dtype, tile)
 
 
 @over_strips
-def test_products_follow_each_other_closely(dtype: str, tile: Tile) -> None:
+def test_products_follow_each_other_closely(dtype: str, tile: WgmmaTile) -> None:
     code, _ = code_of("conv", dtype, tile)
     each = products_of(tile)
     products = [number for number, one in enumerate(code) if one.opcode == "HGMMA"]
@@ -179,7 +179,7 @@ def test_rows_are_multiplied_across(tile: StripsTile) -> None:
 
 
 @over_strips
-def test_strips_come_by_tma_and_sums_stay_in_registers(dtype: str, tile: Tile) -> None:
+def test_strips_come_by_tma_and_sums_stay_in_registers(dtype: str, tile: WgmmaTile) -> None:
     code, log = code_of("conv", dtype, tile)
     assert {one.name for one in code if one.opcode == "UTMALDG"} == {"UTMALDG.3D", "UTMALDG.5D"}
     check_registers(code, log)
@@ -187,7 +187,7 @@ def test_strips_come_by_tma_and_sums_stay_in_registers(dtype: str, tile: Tile) -
 
 
 @over_kernels
-def test_slices_come_by_tma_and_sums_stay_in_registers(operator: str, dtype: str, tile: Tile) -> None:
+def test_slices_come_by_tma_and_sums_stay_in_registers(operator: str, dtype: str, tile: WgmmaTile) -> None:
     code, log = code_of(operator, dtype, tile)
     copies = {one.name for one in code if one.opcode == "UTMALDG"}
     assert copies == {"UTMALDG.3D", *(f"UTMALDG.{rank}D.IM2COL" for rank in (3, 4, 5))}
@@ -217,7 +217,7 @@ def fits(chosen: Variant) -> bool:
 
 
 @over_kernels
-def test_registers_that_warpgroups_take_exist(operator: str, dtype: str, tile: Tile) -> None:
+def test_registers_that_warpgroups_take_exist(operator: str, dtype: str, tile: WgmmaTile) -> None:
     assert fits(variant(operator, dtype, tile))
 
 
@@ -233,7 +233,7 @@ FETCHING += [("conv", "float32", tile) for tile in (tiles.TILES[-1], tiles.PIXEL
 
 
 @pytest.mark.parametrize(("operator", "dtype", "tile"), FETCHING, ids=[variant(*kernel).name for kernel in FETCHING])
-def test_who_fetches_keeps_to_the_registers_that_are_left(operator: str, dtype: str, tile: Tile) -> None:
+def test_who_fetches_keeps_to_the_registers_that_are_left(operator: str, dtype: str, tile: WgmmaTile) -> None:
     """In all that is reached from where they are given back; the assembler does not look after it."""
     used = set(registers_after(text_of(variant(operator, dtype, tile)), "USETMAXREG.DEALLOC"))
     assert 4 < max(used) < tiles.PRODUCER_REGISTERS

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuconv.cuda.conv.wgmma import tiles
-from gpuconv.cuda.conv.wgmma.tiles import Tile
+from gpuconv.cuda.conv.wgmma.tiles import WgmmaTile
 from tests.cuda.conv.wgmma import wgmma_launch
 from tests.cuda.conv.wgmma.wgmma_launch import EVERYTHING, INTEGERS, NORMAL, Call, check, transposed
 from tests.oracle import oracle
@@ -18,8 +18,8 @@ from tests.oracle.strategies import Problem
 
 pytestmark = pytest.mark.emulator
 
-SMALL = Tile(64, 128, 6, turns=True)
-TOGETHER = Tile(128, 128, 4, turns=False)
+SMALL = WgmmaTile(64, 128, 6, turns=True)
+TOGETHER = WgmmaTile(128, 128, 4, turns=False)
 
 
 def conv(x_shape: Any, w_shape: Any, **attributes: Any) -> Problem:
@@ -37,7 +37,7 @@ PROBLEMS = {
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("tile", [SMALL, TOGETHER], ids=["in turns", "together"])
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_shares_are_added_up(name: str, tile: Tile) -> None:
+def test_shares_are_added_up(name: str, tile: WgmmaTile) -> None:
     """Of all tiles, or of the last ones; of some, shares are left without slices."""
     for whole, splits, blocks in ((0, 2, 1), (1, 5, 2), (3, 9, 4)):
         call = Call(tile, blocks=blocks, whole=whole, splits=splits)
@@ -46,7 +46,7 @@ def test_shares_are_added_up(name: str, tile: Tile) -> None:
 
 
 @pytest.mark.parametrize("tile", tiles.TILES, ids=lambda tile: f"{tile.block_m}x{tile.block_n}")
-def test_every_tile_can_be_shared(tile: Tile) -> None:
+def test_every_tile_can_be_shared(tile: WgmmaTile) -> None:
     call = Call(tile, blocks=3, whole=1, splits=3)
     check(PROBLEMS["conv"], call, BFLOAT16, NORMAL, "channels last", async_order="random", seed=4)
 
@@ -78,7 +78,7 @@ def test_who_adds_up_finishes() -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("tile", [SMALL, TOGETHER], ids=["in turns", "together"])
 @pytest.mark.parametrize("name", ["conv", "phases"])
-def test_the_bits_are_the_same_on_any_number_of_multiprocessors(name: str, tile: Tile) -> None:
+def test_the_bits_are_the_same_on_any_number_of_multiprocessors(name: str, tile: WgmmaTile) -> None:
     problem = PROBLEMS[name]
     x, w, b = operands(problem, NORMAL, 0, np.float16)
     found = {

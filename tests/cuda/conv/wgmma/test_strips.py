@@ -13,7 +13,7 @@ import gpuconv
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.cuda.conv.wgmma import tiles
 from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, STRIPS, StripsTile
-from gpuconv.cuda.plan import choice
+from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.cuda.conv.wgmma.strips_calls import (
     ASYNCHRONOUS,
@@ -355,7 +355,7 @@ def call_as_they_are(given: Problem, arrays: Sequence[Any], wanted: str, **optio
     def pick(candidates: Sequence[Candidate]) -> Candidate:
         return next(one for one in candidates if one.name.endswith(wanted))
 
-    with choice.picking(pick), emulated_cuda(**options) as emulated:
+    with offers.picking(pick), emulated_cuda(**options) as emulated:
         y = getattr(gpuconv, given.operator)(x, w, b, **given.attributes)
     names = [launch.variant.name for launch in emulated.launches]
     assert len(names) == (2 if "_split" in wanted else 1)
@@ -409,7 +409,7 @@ def test_rows_from_other_addresses_are_copied_after_all(wanted: str, share: bool
     def pick(candidates: Sequence[Candidate]) -> Candidate:
         return next(one for one in candidates if one.name.endswith(wanted))
 
-    with choice.picking(pick), emulated_cuda(seed=1, async_order="random", multiprocessors=3) as emulated:
+    with offers.picking(pick), emulated_cuda(seed=1, async_order="random", multiprocessors=3) as emulated:
         weights = gpuconv.pack(w) if share else w
         for k in (0, 1, 0, 1):
             x = memory[k : memory.size - 1 + k].reshape(shape)

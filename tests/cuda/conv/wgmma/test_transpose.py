@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuconv.cuda.conv.wgmma import tiles
-from gpuconv.cuda.conv.wgmma.tiles import Tile
+from gpuconv.cuda.conv.wgmma.tiles import WgmmaTile
 from gpuconv.rules import geometry as geometries
 from tests.cuda.conv.wgmma import wgmma_launch
 from tests.cuda.conv.wgmma.wgmma_launch import EVERYTHING, INTEGERS, NORMAL, ODD, Call, check, transposed
@@ -19,7 +19,7 @@ from tests.oracle.strategies import GENERATORS, Problem
 
 pytestmark = pytest.mark.emulator
 
-SMALL = Tile(64, 128, 6, turns=True)
+SMALL = WgmmaTile(64, 128, 6, turns=True)
 
 
 PROBLEMS = {
@@ -44,7 +44,7 @@ def test_phases_are_right(name: str) -> None:
 
 
 @pytest.mark.parametrize("tile", tiles.TILES, ids=lambda tile: f"{tile.block_m}x{tile.block_n}")
-def test_every_tile_makes_phases(tile: Tile) -> None:
+def test_every_tile_makes_phases(tile: WgmmaTile) -> None:
     problem = transposed((3, 72, 7, 9), (72, 200, 3, 4), **EVERYTHING)
     check(problem, Call(tile, blocks=2), BFLOAT16, NORMAL, "channels last")
 

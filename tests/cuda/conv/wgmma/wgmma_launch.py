@@ -20,7 +20,7 @@ from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.cuda.conv.wgmma import tiles
-from gpuconv.cuda.conv.wgmma.tiles import Tile
+from gpuconv.cuda.conv.wgmma.tiles import WgmmaTile
 from gpuconv.rules import geometry as geometries
 from tests.emulator import Array, TensorMap, empty, module
 from tests.emulator.counters import Counters
@@ -39,7 +39,7 @@ class Call:
 
     Attributes
     ----------
-    tile : Tile
+    tile : WgmmaTile
     precision : "ieee", "tf32" or "3xtf32".
     direct : x and w are taken as they are, both with channels last.
     blocks : of the launch.
@@ -49,7 +49,7 @@ class Call:
     finish : slope, low and high of an activation.
     """
 
-    tile: Tile
+    tile: WgmmaTile
     precision: str = "ieee"
     direct: bool = False
     blocks: int = 3
@@ -176,7 +176,7 @@ class Run:
             packed = packed_rows(w, problem.operator, found.group, call.precision, self.slice_channels)
             rows = Array(packed, "packed", writable=False)
         self.arrays |= {"x_last": x_last, "packed": rows}
-        lifted = correlation.in_three_axes(found)
+        lifted = found.lifted
         counts = lifted.tiles(tile.block_m, tile.block_n)
         row = rows.data.shape[-1]
         weights = gemm_base.PackedWeights(row, found.filters * parts, row // prod(found.taps))
@@ -244,7 +244,7 @@ class Run:
                 common["finish"][field] = number
             common["finish"]["acts"] = 1
         program = module(compiler.ptx(chosen, "sm_90a"))[chosen.name]
-        shared = tiles.shared_bytes(correlation.in_three_axes(self.found), self.call.tile)
+        shared = tiles.shared_bytes(self.found.lifted, self.call.tile)
         grid = (min(self.call.blocks, int(values["items"])), 1, 1)
         seen = list({array.base: array for array in self.arrays.values()}.values())
         counted = program.launch(grid, (chosen.threads, 1, 1), shared, packed.tobytes(), seen, self.options)

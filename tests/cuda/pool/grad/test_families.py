@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpuconv.cuda.call import tuned
 from gpuconv.cuda.call.prepared import contiguous_strides
-from gpuconv.cuda.plan import tuned
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.pool.grad import families as pool_grad_families
 from gpuconv.cuda.pool.grad import walks
@@ -53,7 +53,7 @@ def _strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
 def test_windows_have_the_kernel_for_their_size(kernel: list[int], strides: list[int], name: str, last: bool) -> None:
     found = plan(LARGE, "bfloat16", last, kernel_shape=kernel, strides=strides)
     assert found.kernel == found.launches[0].variant.name == f"max_pool_grad_bfloat16_3d_walks_{name}"
-    assert found.reasons[0].startswith("max_pool_grad_bfloat16_3d: modelled ")
+    assert found.reasons[0].startswith("max_pool_grad_bfloat16_3d: predicted ")
     assert not any(reason.startswith("not by") for reason in found.reasons)
 
 

@@ -56,11 +56,11 @@ def store(device: str, problem: Any, kernel: str) -> Path | None:
 
 
 def _load(folder: Path | None) -> _Choices:
-    found = cache.read(folder, _NAME) if folder is not None else None
-    if found is None:
+    written = cache.read(folder, _NAME) if folder is not None else None
+    if written is None:
         return {}
     try:
-        content = json.loads(found)
+        content = json.loads(written)
         if content["format"] != _FORMAT:
             return {}
         return {

@@ -7,12 +7,15 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from gpuconv.cuda.plan import choice, tuned
-from gpuconv.cuda.plan.launch import Limits, Plan
+from gpuconv.cuda.call import tuned
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate
 from tests.harness.offered import family
 
@@ -136,7 +139,8 @@ def test_where_nothing_can_be_written_the_choice_holds_in_this_process(
 def _choose(name: str) -> Plan:
     plans = [Plan(kernel, (), ()) for kernel in ("slow", "quick")]
     candidates = [Candidate(p.operator, 2e-6 - 1e-6 * n, [p].pop) for n, p in enumerate(plans)]
-    return choice.choose(FIRST, [family(candidates)], Limits("sm_90a", 132, 1, 1, name))
+    limits = Limits("sm_90a", 132, 1, 1, name, measured=partial(tuned.find, name))
+    return offers.choose(FIRST, [family(candidates)], limits)
 
 
 def test_what_was_measured_goes_before_the_model() -> None:
@@ -145,8 +149,8 @@ def test_what_was_measured_goes_before_the_model() -> None:
     plan = _choose("A")
     assert plan.operator == "slow"
     assert plan.reasons == (
-        "slow: modelled 2.0 us, chosen, as measured on A",
-        "quick: modelled 1.0 us (0.50x)",
+        "slow: predicted 2.0 us, chosen, as measured on A",
+        "quick: predicted 1.0 us (0.50x)",
     )
     assert _choose("B").operator == "quick"
     tuned.store("A", FIRST, "a kernel of another version")
@@ -155,5 +159,5 @@ def test_what_was_measured_goes_before_the_model() -> None:
 
 def test_what_is_picked_goes_before_what_was_measured() -> None:
     tuned.store("A", FIRST, "slow")
-    with choice.picking(lambda candidates: candidates[1]):
+    with offers.picking(lambda candidates: candidates[1]):
         assert _choose("A").operator == "quick"

@@ -1,0 +1,42 @@
+"""WindowRuns of windows of a line, which a thread takes at once, as tiles and patches have them (``pool/runs.cuh``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.pool.problem import PoolProblem
+
+# What short elements take beside others, with Indices or without, by their bytes: instructions that unpack; counted.
+_SHORT = {(False, 1): 1.35, (True, 2): 1.2}
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRuns:
+    """Windows of a line of outputs, so many of them for a thread at once.
+
+    ``step`` is from one window of a run to the next where they share all taps but one; 0 where they do not, and windows
+    of a run are neighbours.
+    """
+
+    count: int
+    step: int
+    outputs: int  # that all runs cover
+
+
+def runs_of(count: int, taps: int, stride: int, dilation: int, run: int) -> WindowRuns:
+    """Return the runs of so many windows of a line."""
+    step = dilation // stride if dilation % stride == 0 and taps >= run - 1 else 0
+    apart = max(step, 1)
+    runs = -(-count // (run * apart)) * apart
+    return WindowRuns(runs, step, runs * run)
+
+
+def taken(taps: int, runs: WindowRuns, run: int) -> tuple[int, int]:
+    """Return the elements that a run of windows loads, and how many comparisons it makes."""
+    return (taps + run - 1, taps + 3 * run) if runs.step else (taps * run, taps * run)
+
+
+def instructions(problem: PoolProblem, of_block: float, blocks: int, limits: Limits) -> float:
+    """Return what all blocks execute, of so many instructions each; few blocks take as long as two a multiprocessor."""
+    return of_block * max(blocks, 2 * limits.multiprocessors) * _SHORT.get((problem.named, problem.itemsize), 1)
