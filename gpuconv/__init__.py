@@ -1,6 +1,6 @@
 """Conv, ConvTranspose and MaxPool exactly as ONNX specifies them, on NumPy and CuPy arrays."""
 
-from gpuconv._conv import conv, conv_transpose, max_pool
+from gpuconv._conv import conv, conv_transpose
 from gpuconv._errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -19,7 +19,7 @@ from gpuconv._gradients import (
     conv_weight_grad,
 )
 from gpuconv._packed import PackedWeights
-from gpuconv._pooling import max_pool_grad, max_unpool
+from gpuconv._pooling import max_pool, max_pool_grad, max_unpool
 from gpuconv._transfer import pack, to_device, to_host
 from gpuconv._tune import tune
 from gpuconv.rules.precision import precision

@@ -1,7 +1,6 @@
 """Lets ``python -m gpuconv`` be the command ``gpuconv``."""
 
-import sys
-
 from gpuconv.cli.main import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    raise SystemExit(main())

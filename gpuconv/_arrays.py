@@ -25,12 +25,12 @@ def resolve(operator: str, x: Any, w: Any, b: Any) -> tuple[str, Any, Any, Any]:
             return "cuda", x, w, b
         if kind is np.ndarray:
             return "numpy", x, w, b
-    library, found = resolve_all(operator, {"x": x, "w": w} if b is None else {"x": x, "w": w, "b": b})
-    return library, found["x"], found["w"], found.get("b")
+    library, arrays = resolve_all(operator, {"x": x, "w": w} if b is None else {"x": x, "w": w, "b": b})
+    return library, arrays["x"], arrays["w"], arrays.get("b")
 
 
 def resolve_one(operator: str, name: str, array: Any) -> tuple[str, Any]:
-    """Do the same for an operator of one array."""
+    """Return "numpy" or "cuda", and the array as that library's, for an operator of one array."""
     kind = type(array)
     if kind is cuda.runtime.array_type():
         return "cuda", array
@@ -48,13 +48,13 @@ def check_out(operator: str, name: str, out: Any, library: str, x: Any) -> None:
 
 
 def resolve_all(operator: str, arrays: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Do the same for an operator of any arrays, by their names."""
-    found = {name: _one(operator, name, array) for name, array in arrays.items()}
-    libraries = {library for library, _ in found.values()}
+    """Return "numpy" or "cuda", and the arrays as that library's by name; raise where they are from both."""
+    resolved = {name: _one(operator, name, array) for name, array in arrays.items()}
+    libraries = {library for library, _ in resolved.values()}
     if len(libraries) > 1:
-        kinds = ", ".join(f"{name} is a {_LABEL[library]} array" for name, (library, _) in found.items())
+        kinds = ", ".join(f"{name} is a {_LABEL[library]} array" for name, (library, _) in resolved.items())
         raise ArgumentTypeError(f"{operator}: {kinds}; move them to one side with gpuconv.to_device or gpuconv.to_host")
-    return libraries.pop(), {name: array for name, (_, array) in found.items()}
+    return libraries.pop(), {name: array for name, (_, array) in resolved.items()}
 
 
 def _one(operator: str, name: str, array: Any) -> tuple[str, Any]:

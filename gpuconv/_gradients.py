@@ -1,22 +1,16 @@
-"""Gradients of Conv and ConvTranspose: check the call, choose the backend, run it."""
+"""Gradients of Conv and ConvTranspose with respect to input, weights and bias."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
-from gpuconv import _arrays, cpu, cuda
-from gpuconv._errors import ArgumentError
-from gpuconv.rules import dtypes, memory
-from gpuconv.rules import layout as layouts
-from gpuconv.rules import precision as precisions
-from gpuconv.rules.geometry import AutoPad, Ints, PerAxis
+from gpuconv._call import run
+from gpuconv.rules.geometry import AutoPad, PerAxis
 from gpuconv.rules.layout import Layout
-from gpuconv.rules.operators import OPERATORS, settled
-from gpuconv.rules.precision import CURRENT, Precision
+from gpuconv.rules.precision import Precision
 from gpuconv.rules.signatures import Array, public, refuse
 
 if TYPE_CHECKING:
@@ -549,73 +543,3 @@ def conv_transpose_bias_grad(dy: Any, *, layout: Layout = "NCHW", out: Any = Non
     if others:
         refuse(conv_transpose_bias_grad, others)
     return run("conv_transpose_bias_grad", {"dy": dy}, {}, layout, None, out)
-
-
-def run(
-    name: str,
-    arrays: dict[str, Any],
-    attributes: dict[str, Any],
-    layout: str,
-    precision: str | None,
-    out: Any,
-    check_indices: bool = False,
-) -> Any:
-    """Check a call of any operator with one result, choose the backend and run it."""
-    operator = OPERATORS[name]
-    library, arrays = _arrays.resolve_all(name, arrays)
-    first = next(iter(arrays.values()))
-    if out is not None:
-        _arrays.check_out(name, "out", out, library, first)
-    if library == "cuda":
-        if check_indices:
-            attributes = settled(attributes)  # the geometry is asked for twice
-            geometry = operator.geometry(*(array.shape for array in arrays.values()), layout=layout, **attributes)
-            dtypes.check(name, **arrays)
-            wrong = cuda.first_out_of_range(name, arrays["indices"], prod(_numbered(geometry)))
-            _refuse_index(name, arrays["indices"], wrong, geometry)
-        values = tuple(attributes[attribute] for attribute in operator.attributes)
-        precise = CURRENT.get() if precision is None else precision
-        return cuda.run(name, tuple(arrays.values()), (out,), values, layout, precise)[0]
-    geometry = operator.geometry(*(array.shape for array in arrays.values()), layout=layout, **attributes)
-    dtypes.check(name, **arrays)
-    if precision is not None:
-        precisions.check(name, precision)
-    if "indices" in arrays:  # always: what numbers nothing cannot be left out here
-        wrong = cpu.first_out_of_range(arrays["indices"], prod(_numbered(geometry)))
-        _refuse_index(name, arrays["indices"], wrong, geometry)
-    order = operator.order("out", layout)
-    result = memory.result(name, out, layouts.as_given(order, operator.result(geometry)), first.dtype, **arrays)
-    views = {
-        role: layouts.view(operator.order(array, layout), arrays[array]) for array, role in operator.inputs.items()
-    }
-    _compute(operator.kernel, views, layouts.view(order, result), geometry)
-    return result
-
-
-def _numbered(geometry: Any) -> Ints:
-    """Return the shape whose elements Indices number."""
-    return tuple(getattr(geometry, "numbered_shape", geometry.x_shape))
-
-
-def _refuse_index(name: str, indices: Any, wrong: Ints | None, geometry: Any) -> None:
-    """Raise ArgumentError for an index that numbers nothing, if there is one."""
-    numbered = _numbered(geometry)
-    if wrong is not None:
-        raise ArgumentError(
-            f"{name}: indices hold {int(indices[wrong])} at {wrong}, but the elements of {numbered} (N, C, D1, …) "
-            f"have the numbers 0 to {prod(numbered) - 1}, and -1 stands for none"
-        )
-
-
-def _compute(kernel: str, arrays: dict[str, Any], result: Any, geometry: Any) -> None:
-    """Run a function of the NumPy backend on arrays that are named by their roles."""
-    if kernel in ("conv", "conv_transpose"):
-        getattr(cpu, kernel)(arrays["x"], arrays["w"], None, result, geometry)
-    elif kernel == "bias_grad":
-        cpu.bias_grad(arrays["x"], result)
-    elif kernel == "weight_grad":
-        cpu.weight_grad(arrays["x"], arrays["dy"], result, geometry)
-    elif kernel == "max_pool_grad":
-        cpu.max_pool_grad(arrays["dy"], arrays["indices"], result, geometry)
-    else:
-        cpu.max_unpool(arrays["x"], arrays["indices"], result, geometry)

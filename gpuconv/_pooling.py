@@ -1,13 +1,19 @@
-"""What is done by MaxPool's Indices: its gradient, and MaxUnpool."""
+"""MaxPool, its gradient, and MaxUnpool, which puts its maxima back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 
-from gpuconv._gradients import run
+from gpuconv import _arrays, cpu, cuda
+from gpuconv._call import run
+from gpuconv._errors import ArgumentTypeError
+from gpuconv.rules import dtypes, memory
+from gpuconv.rules import geometry as geometries
+from gpuconv.rules import layout as layouts
 from gpuconv.rules.geometry import AutoPad, PerAxis
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.signatures import Array, public, refuse
@@ -16,6 +22,185 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _T = TypeVar("_T", bound=np.generic)
+
+
+@overload
+def max_pool(
+    x: NDArray[_T],
+    kernel_shape: PerAxis,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    return_indices: Literal[False] = False,
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def max_pool(
+    x: NDArray[_T],
+    kernel_shape: PerAxis,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    return_indices: Literal[True],
+    out: tuple[NDArray[_T] | None, NDArray[np.int64] | None] | None = None,
+) -> tuple[NDArray[_T], NDArray[np.int64]]: ...
+
+
+@overload
+def max_pool(
+    x: Array,
+    kernel_shape: PerAxis,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    return_indices: Literal[True],
+    out: tuple[Array | None, Array | None] | None = None,
+) -> tuple[Any, Any]: ...
+
+
+@overload
+def max_pool(
+    x: Array,
+    kernel_shape: PerAxis,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    return_indices: bool = False,
+    out: Array | tuple[Array | None, Array | None] | None = None,
+) -> Any: ...
+
+
+@public("kernel_shape")
+def max_pool(
+    x: Any,
+    kernel_shape: PerAxis | None = None,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    storage_order: int = 0,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    return_indices: bool = False,
+    out: Any = None,
+    **others: Any,
+) -> Any:
+    """Take the maximum of every window as ONNX MaxPool does (opsets 1 to 28).
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, int8 or uint8. Never written.
+    kernel_shape : sequence of int, one per spatial axis, or an int for all of them
+    auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
+        As in :func:`conv`.
+    ceil_mode : {0, 1}
+        1 rounds the number of windows up, then drops a last one that starts past the input and the padding before
+        it. Applies with VALID too; changes nothing with SAME.
+    dilations, strides : sequence of int, one per spatial axis, or an int for all of them, default 1
+    pads : sequence of int, or an int for all sides of all axes, default 0
+        All beginnings, then all ends. Windows are clipped to the input: no pad value exists.
+    storage_order : {0, 1}
+        1 numbers the Indices column-major over the spatial axes (the offset of batch and channel is unchanged).
+    layout : {"NCHW", "NHWC"}
+        As in :func:`conv`. Indices have the layout's shape, and count elements as if x were NCHW.
+    return_indices : bool
+        Also return the Indices, which are computed only when asked for.
+    out : array, or pair of arrays with return_indices, optional
+        Written in place and returned. Either entry of the pair may be None.
+
+    Returns
+    -------
+    y : array (N, C, Q1, …, Qn)
+        Of x's dtype and library. NaN propagates. A window without any element gives the lowest finite value.
+        Without return_indices a zero may have either sign and a NaN any payload; with it, y is the element at
+        its index, bit for bit.
+    indices : int64 array (N, C, Q1, …, Qn), with return_indices only
+        Position in x (N, C, D1, …, Dn) flattened, of the first maximum (first NaN, if any) in row-major order; the
+        two zeros are equal. -1 for a window without any element.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
+        As in :func:`conv`.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> x = np.array([[[3, 1, 4, 1, 5]]], np.float32)
+    >>> gpuconv.max_pool(x, kernel_shape=[2], strides=[2], ceil_mode=1, return_indices=True)
+    (array([[[3., 4., 5.]]], dtype=float32), array([[[0, 2, 4]]]))
+
+    The first NaN of a window has its index, a window in the padding alone has none; channels may be last:
+
+    >>> x = np.array([[[np.nan, 1], [7, np.nan], [np.nan, 8]]])
+    >>> y, indices = gpuconv.max_pool(x, kernel_shape=[2], pads=[2, 0], layout="NHWC", return_indices=True)
+    >>> y[0, 1:].tolist(), indices[0].tolist()
+    ([[nan, 1.0], [nan, nan], [nan, nan]], [[-1, -1], [0, 3], [0, 4], [2, 4]])
+    """
+    if others:
+        refuse(max_pool, others)
+    library, x = _arrays.resolve_one("max_pool", "x", x)
+    outs: tuple[Any, ...] = _pair(out) if return_indices else (out,)
+    for name, array in zip(("out[0]", "out[1]") if return_indices else ("out",), outs, strict=True):
+        if array is not None:
+            _arrays.check_out("max_pool", name, array, library, x)
+    if library == "cuda":
+        attributes = auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides
+        results = cuda.run("max_pool", (x,), outs, attributes, layout)
+        return tuple(results) if return_indices else results[0]
+    geometry = geometries.max_pool(
+        x.shape,
+        kernel_shape=kernel_shape,
+        auto_pad=auto_pad,
+        ceil_mode=ceil_mode,
+        dilations=dilations,
+        layout=layout,
+        pads=pads,
+        storage_order=storage_order,
+        strides=strides,
+    )
+    dtypes.check("max_pool", x=x)
+    shape, view = layouts.as_given(layout, geometry.y_shape), partial(layouts.view, layout)
+    if not return_indices:
+        y = memory.result("max_pool", out, shape, x.dtype, x=x)
+        cpu.max_pool(view(x), view(y), None, geometry)
+        return y
+    y = memory.result("max_pool", outs[0], shape, x.dtype, name="out[0]", x=x)
+    indices = memory.result("max_pool", outs[1], shape, np.dtype(np.int64), name="out[1]", x=x, y=y)
+    cpu.max_pool(view(x), view(y), view(indices), geometry)
+    return y, indices
+
+
+def _pair(out: Any) -> tuple[Any, Any]:
+    if out is None:
+        return None, None
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise ArgumentTypeError("max_pool: with return_indices=True, out must be a pair (y, indices)")
+    return out
 
 
 @overload

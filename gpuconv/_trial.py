@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv import _conv, cuda
+from gpuconv import _pooling, cuda
 from gpuconv._errors import ArgumentError, OutOfDeviceMemory
 from gpuconv.rules import whole_numbers
 from gpuconv.rules.layout import Layout
@@ -46,17 +46,17 @@ def wrong(
     try:
         given = _whole(operator, inputs, attributes, layout, precision)
         expected = _made(first, inputs, given)
-        found = {name: _difference(_made(call, inputs, given), expected) for name, call in others}
+        differences = {name: _difference(_made(call, inputs, given), expected) for name, call in others}
     except OutOfDeviceMemory as error:
         warnings.warn(f"tune: kernels are not compared with {general}: {error}", RuntimeWarning, _CALLER)
         return set()
     except ArgumentError:  # Indices of windows that share their memory: there are none that are right for all
         return set()
-    for name, said in found.items():
+    for name, said in differences.items():
         if said:
             message = f"tune: {name} is left out: of whole numbers it makes {said} than {general}; please report it"
             warnings.warn(message, RuntimeWarning, _CALLER)
-    return {name for name, said in found.items() if said}
+    return {name for name, said in differences.items() if said}
 
 
 def _made(call: Call, inputs: tuple[Any, ...], given: tuple[Any, ...]) -> list[Any]:
@@ -65,9 +65,9 @@ def _made(call: Call, inputs: tuple[Any, ...], given: tuple[Any, ...]) -> list[A
     return [cuda.runtime.to_host(result) for result in call(given)]
 
 
-def _difference(found: list[Any], expected: list[Any]) -> str:
+def _difference(made: list[Any], expected: list[Any]) -> str:
     """Say in how many elements results differ, and by how much; nothing where they do not."""
-    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if (a != b).any()]
+    pairs = [(a, b) for a, b in zip(made, expected, strict=True) if (a != b).any()]
     if not pairs:
         return ""
     count, size = sum(int((a != b).sum()) for a, b in pairs), sum(a.size for a in expected)
@@ -75,11 +75,11 @@ def _difference(found: list[Any], expected: list[Any]) -> str:
     return f"{count} of {size} elements, by up to {far:.3g}, other"
 
 
-def _farthest(found: Any, expected: Any) -> float:
-    wide = np.complex128 if found.dtype.kind == "c" else np.float64
+def _farthest(made: Any, expected: Any) -> float:
+    wide = np.complex128 if made.dtype.kind == "c" else np.float64
     with np.errstate(all="ignore"):
-        apart = abs(found.astype(wide) - expected.astype(wide))
-    return float(np.where(np.isnan(apart), np.inf, apart)[found != expected].max())
+        apart = abs(made.astype(wide) - expected.astype(wide))
+    return float(np.where(np.isnan(apart), np.inf, apart)[made != expected].max())
 
 
 def _whole(
@@ -104,4 +104,4 @@ def _indices(attributes: Mapping[str, Any], layout: Layout) -> Any:
     windows = dict(attributes)
     shape = tuple(windows.pop("x_shape"))
     x = whole_numbers.random(prod(shape), np.dtype(np.float32), 2**20, 0).reshape(shape)
-    return _conv.max_pool(x, layout=layout, return_indices=True, **windows)[1]
+    return _pooling.max_pool(x, layout=layout, return_indices=True, **windows)[1]

@@ -86,7 +86,7 @@ def tune(
     outs = (None, None) if return_indices else (None,)
     precise = (precision or CURRENT.get()) if "precision" in parameters else "ieee"
     calls: dict[str, Call] = {}
-    found: dict[str, float] = {}
+    measured: dict[str, float] = {}
     plan: Any = None
     for turn in offers.every_candidate():
         with turn:
@@ -94,22 +94,22 @@ def tune(
         plan = prepared.plan
         if plan.launches:
             calls[plan.kernel] = partial(prepared.run, outs=outs)
-            found[plan.kernel] = _seconds(partial(calls[plan.kernel], inputs))
-    fitting = {name: call for name, call in calls.items() if found[name] < float("inf")}
+            measured[plan.kernel] = _seconds(partial(calls[plan.kernel], inputs))
+    fitting = {name: call for name, call in calls.items() if measured[name] < float("inf")}
     wrong = _trial.wrong(
         operator, fitting, inputs, dict(zip(OPERATORS[operator].attributes, values, strict=True)), layout, precise
     )
-    found = dict(sorted(((n, s) for n, s in found.items() if n not in wrong), key=lambda item: item[1]))
-    if found and plan.problem is not None:
-        _remember(plan.problem, next(iter(found)))
-    return found
+    measured = dict(sorted(((n, s) for n, s in measured.items() if n not in wrong), key=lambda item: item[1]))
+    if measured and plan.problem is not None:
+        _remember(plan.problem, next(iter(measured)))
+    return measured
 
 
 def _function(operator: str) -> Callable[..., Any]:
     """Return the public function of this name."""
     modules = (_conv, _gradients, _pooling)
-    found: Callable[..., Any] = next(getattr(module, operator) for module in modules if hasattr(module, operator))
-    return found
+    function: Callable[..., Any] = next(getattr(module, operator) for module in modules if hasattr(module, operator))
+    return function
 
 
 def _by_name(
@@ -120,11 +120,11 @@ def _by_name(
     count = max((place for place, value in enumerate(arguments, 1) if value is not None), default=0)
     if count > len(names):
         raise ArgumentTypeError(f"tune: {operator} takes {', '.join(names)}, not {count} arguments")
-    found = dict(zip(names, arguments[:count], strict=False))
-    twice = next((name for name in found if name in keywords), None)
+    given = dict(zip(names, arguments[:count], strict=False))
+    twice = next((name for name in given if name in keywords), None)
     if twice is not None:
         raise ArgumentTypeError(f"tune: {operator} is given {twice} twice")
-    return found | settled(keywords)
+    return given | settled(keywords)
 
 
 def _inputs(operator: str, parameters: _Parameters, given: dict[str, Any]) -> tuple[Any, ...]:
@@ -141,7 +141,7 @@ def _inputs(operator: str, parameters: _Parameters, given: dict[str, Any]) -> tu
 
 def _values(operator: str, parameters: _Parameters, given: dict[str, Any]) -> tuple[Any, ...]:
     """Return the attributes in the backend's order, with the function's defaults; None where there must be one."""
-    defaults = {name: None if _is_required(each) else each.default for name, each in parameters.items()}
+    defaults = {name: None if _is_required(parameter) else parameter.default for name, parameter in parameters.items()}
     return tuple({**defaults, **given}[name] for name in OPERATORS[operator].attributes)
 
 

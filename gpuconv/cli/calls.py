@@ -67,10 +67,10 @@ def extents(text: str) -> tuple[int, ...]:
 def numbers(text: str) -> int | list[int]:
     """Read an attribute: one whole number, or several with commas between them."""
     try:
-        found = [int(part) for part in text.split(",")]
+        values = [int(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number, nor several as 1,1") from None
-    return found if "," in text else found[0]
+    return values if "," in text else values[0]
 
 
 def _keywords(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -115,9 +115,9 @@ def _tune_call(arguments: argparse.Namespace) -> int:
     arrays = {name: gpuconv.to_device(array) for name, array in _drawn(shapes, dtype).items()}
     asked = {"x_shape": arguments.x, "w_shape": arguments.w}
     keywords |= {name: asked[name] for name in OPERATORS[arguments.operator].attributes if name in asked}
-    found = gpuconv.tune(arguments.operator, **arrays, **keywords)
-    rows = [[name, f"{seconds * 1e6:.1f}"] for name, seconds in found.items()]
-    print(as_json(found) if arguments.json else table(["kernel", "us"], rows))
+    measured = gpuconv.tune(arguments.operator, **arrays, **keywords)
+    rows = [[name, f"{seconds * 1e6:.1f}"] for name, seconds in measured.items()]
+    print(as_json(measured) if arguments.json else table(["kernel", "us"], rows))
     return 0
 
 

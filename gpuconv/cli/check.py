@@ -10,19 +10,14 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 import gpuconv
 from gpuconv import cuda
 from gpuconv._errors import printable
+from gpuconv.cli.compare import Mismatch, exactly
 from gpuconv.cli.terminal import CommandError, Progress, as_json, table
 from gpuconv.rules import cases
 
 _FAILURES_SHOWN = 20
-
-
-class Mismatch(Exception):
-    """A result is not what it must be; the message names the worst element."""
 
 
 class Skip(Exception):
@@ -121,7 +116,7 @@ def _backends(wanted: str | None) -> tuple[list[str], list[str]]:
 
 def _collect(backends: list[str], wanted: str, progress: Progress) -> tuple[list[Check], list[str]]:
     progress.show("reading the cases")
-    found = [check for backend in backends for check in _named(backend)]
+    checks = [check for backend in backends for check in _named(backend)]
     missing = []
     if importlib.util.find_spec("onnx") is None:
         missing.append("ONNX's tests: onnx is not installed (pip install 'gpuconv[onnx]')")
@@ -130,12 +125,12 @@ def _collect(backends: list[str], wanted: str, progress: Progress) -> tuple[list
 
         progress.show("reading ONNX's tests")
         models, missing = check_onnx.models()
-        found += [
+        checks += [
             Check(model.group, model.name, backend, partial(check_onnx.compare, model, backend))
             for backend in backends
             for model in models
         ]
-    return [check for check in found if wanted in str(check)], missing
+    return [check for check in checks if wanted in str(check)], missing
 
 
 def _named(backend: str) -> Iterator[Check]:
@@ -161,34 +156,6 @@ def _compare_case(case: cases.Case, dtype: str, backend: str) -> float:
     exactly("indices", gpuconv.to_host(indices), expected[1])
     exactly("y without indices", gpuconv.to_host(gpuconv.max_pool(x, **case.attributes)), expected[0])
     return 0.0
-
-
-def exactly(what: str, got: Any, expected: Any, bits: bool = False) -> None:
-    """Raise Mismatch unless two arrays agree: with ``bits`` in every bit, else every NaN equals every NaN."""
-    same_kind(what, got, expected)
-    if bits:
-        unsigned = f"u{got.dtype.itemsize}"
-        wrong = got.view(unsigned) != expected.view(unsigned)
-    else:
-        wrong = ~((got == expected) | ((got != got) & (expected != expected)))
-    if wrong.any():
-        with np.errstate(all="ignore"):
-            error = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-        raise Mismatch(worst_element(what, got, expected, wrong, np.where(wrong, error, -1)))
-
-
-def same_kind(what: str, got: Any, expected: Any) -> None:
-    """Raise Mismatch unless two arrays have one shape and one dtype."""
-    if (got.shape, got.dtype) != (expected.shape, expected.dtype):
-        raise Mismatch(f"{what} is {got.dtype} {got.shape}, expected {expected.dtype} {expected.shape}")
-
-
-def worst_element(what: str, got: Any, expected: Any, wrong: Any, error: Any) -> str:
-    """Describe the wrong element with the largest error (a NaN counts as the largest)."""
-    at = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error)), error.shape)
-    place = f"{what}[{', '.join(map(str, at))}]"
-    values = f"{got[at].item()}, expected {expected[at].item()}"
-    return f"{place} is {values} ({wrong.sum()} of {wrong.size} elements differ)"
 
 
 def _facts(report: Report, notes: Iterable[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.backend.test import loader
 
-from gpuconv.cli.check import Mismatch, exactly, same_kind, worst_element
+from gpuconv.cli.compare import Mismatch, exactly, same_kind, worst_element
 from gpuconv.onnx import backend as onnx_backend
 
 _OPERATORS = ("Conv", "ConvTranspose", "MaxPool")
@@ -39,14 +39,14 @@ class Model:
 
 def models() -> tuple[list[Model], list[str]]:
     """Return the tests of the three operators, and a line for each kind that the onnx package lacks."""
-    found: list[Model] = []
+    tests: list[Model] = []
     missing = []
     for kind, group in _GROUPS.items():
         try:
-            found += _read(kind, group)
+            tests += _read(kind, group)
         except (OSError, ValueError) as error:  # some distributions leave the test data out
             missing.append(f"{group}: the onnx package does not have them ({error})")
-    return sorted(found, key=lambda model: (model.group, model.name)), missing
+    return sorted(tests, key=lambda model: (model.group, model.name)), missing
 
 
 def _read(kind: str, group: str) -> Iterator[Model]:

@@ -25,7 +25,7 @@ _SECONDS = 1.5  # of one core, for a kernel, in the mean over all; on 2 cores of
 
 
 @dataclass(slots=True)
-class Tally:
+class ArchitectureTally:
     """What became of all variants for one architecture."""
 
     architecture: str
@@ -67,7 +67,7 @@ def command(arguments: argparse.Namespace) -> int:
         tallies = [_build_all(_for(name, variants), name, folder, for_others, jobs, progress) for name in architectures]
     code = _print(tallies, folder)
     if packed is not None and code == 0:
-        _pack(packed, [(one, name) for name in architectures for one in _for(name, variants)], folder, jobs)
+        _pack(packed, [(variant, name) for name in architectures for variant in _for(name, variants)], folder, jobs)
     elif packed is not None:
         print(f"nothing is packed into {packed}, since not all kernels compile")
     return code
@@ -112,10 +112,10 @@ def _pack_path(wanted: str | None) -> Path | None:
 def _variants(wanted: str) -> list[Variant]:
     from gpuconv.cuda.variants import all_variants  # not before it is needed: the plans of every problem
 
-    found = [variant for variant in all_variants() if wanted in variant.name]
-    if not found:
+    variants = [variant for variant in all_variants() if wanted in variant.name]
+    if not variants:
         raise CommandError(f"compile: no kernel's name contains {wanted!r}")
-    return found
+    return variants
 
 
 def _for(architecture: str, variants: list[Variant]) -> list[Variant]:
@@ -132,8 +132,8 @@ def _architectures(text: str) -> list[str]:
 
 def _build_all(
     variants: list[Variant], architecture: str, folder: Path, for_others: bool, jobs: int, progress: Progress
-) -> Tally:
-    tally, start = Tally(architecture), time.perf_counter()
+) -> ArchitectureTally:
+    tally, start = ArchitectureTally(architecture), time.perf_counter()
     pool = ThreadPoolExecutor(jobs)
     build = partial(compiler.build, architecture=architecture, folder=folder, for_others=for_others)
     try:
@@ -160,7 +160,7 @@ def _build_all(
 
 def _pack(path: Path, chosen: list[tuple[Variant, str]], folder: Path, jobs: int) -> None:
     """Write kernels that are in the folder into one file, those that are alike next to each other."""
-    chosen = sorted(chosen, key=lambda one: (one[0].source, one[0].name, one[1]))
+    chosen = sorted(chosen, key=lambda pair: (pair[0].source, pair[0].name, pair[1]))
     chunks = [chosen[start : start + pack.TOGETHER] for start in range(0, len(chosen), pack.TOGETHER)]
     with ThreadPoolExecutor(jobs) as pool:
         groups = list(pool.map(partial(_group, folder), chunks))
@@ -180,7 +180,7 @@ def _group(folder: Path, chosen: Sequence[tuple[Variant, str]]) -> pack.Group:
     return pack.together(kernels)
 
 
-def _print(tallies: Sequence[Tally], folder: Path) -> int:
+def _print(tallies: Sequence[ArchitectureTally], folder: Path) -> int:
     header = ["architecture", "kernels", "built", "there already", "failed", "seconds", "spilling"]
     print(table(header, [tally.row() for tally in tallies]))
     failures = [failure for tally in tallies for failure in tally.failures]

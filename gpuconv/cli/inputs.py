@@ -19,29 +19,29 @@ _MAGIC = b"\x93NUMPY"
 
 def pairs(texts: Sequence[str]) -> dict[str, str]:
     """Split every NAME=FILE of the command line; raise CommandError for what is not one, or comes twice."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for text in texts:
         name, _, file = text.partition("=")
         if not (name and file):
             raise CommandError(f"--input {text}: must be NAME=FILE.npy")
-        if name in found:
+        if name in files:
             raise CommandError(f"--input {name}: given twice")
-        found[name] = file
-    return found
+        files[name] = file
+    return files
 
 
 def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Split every NAME=SHAPE of the command line; raise CommandError for what is not one, or comes twice."""
-    found: dict[str, tuple[int, ...]] = {}
+    extents: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, _, shape = text.rpartition("=")
         parts = shape.split(",") if shape else []
         if not name or not all(part.isascii() and part.isdigit() for part in parts):
             raise CommandError(f"--shape {text}: must be NAME=EXTENTS, as x=1,3,320,320")
-        if name in found:
+        if name in extents:
             raise CommandError(f"--shape {name}: given twice")
-        found[name] = tuple(map(int, parts))
-    return found
+        extents[name] = tuple(map(int, parts))
+    return extents
 
 
 def make(

@@ -37,7 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _escape_what_stdout_lacks()
     try:
-        arguments = _parser().parse_args(argv)
+        arguments, unknown = _parser().parse_known_args(argv)
+        if unknown:
+            name = arguments.COMMAND
+            raise CommandError(f"{name}: there is no argument {' '.join(unknown)} (see gpuconv {name} --help)")
         code: int = arguments.command(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -217,11 +220,11 @@ def _packed() -> str:
     from gpuconv.cuda.build import pack
 
     path = pack.path()
-    found = None if path is None else pack.examined(path)
-    if isinstance(found, pack.Pack):
-        architectures = ", ".join(sorted(found.architectures))
-        return f"{path}, {len(found.kernels)} for {architectures}, by {found.compiler.partition(',')[0]}"
-    return "none" if path is None else f"{path}, not used, since {found}"
+    packed = None if path is None else pack.examined(path)
+    if isinstance(packed, pack.Pack):
+        architectures = ", ".join(sorted(packed.architectures))
+        return f"{path}, {len(packed.kernels)} for {architectures}, by {packed.compiler.partition(',')[0]}"
+    return "none" if path is None else f"{path}, not used, since {packed}"
 
 
 def _nvrtc() -> str:

@@ -97,7 +97,7 @@ class OutputFolder:
 def file_names(names: list[str]) -> dict[str, str]:
     """Return a file name for each output name: plain characters only, and unique on any file system."""
     taken: dict[str, int] = {}  # names in small letters, and the last number that was tried behind each
-    found = {}
+    files = {}
     for name in names:
         stem = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip(".-")[:_LONGEST_NAME] or "output"
         file, number = stem, taken.get(stem.lower(), 1)
@@ -106,5 +106,5 @@ def file_names(names: list[str]) -> dict[str, str]:
             file = f"{stem}_{number}"
         taken[stem.lower()] = number
         taken.setdefault(file.lower(), 1)
-        found[name] = f"{file}.npy"
-    return found
+        files[name] = f"{file}.npy"
+    return files

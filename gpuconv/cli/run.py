@@ -115,9 +115,9 @@ def _statistics(outputs: Mapping[str, Any]) -> str:
 
 
 def _cells(value: Any) -> list[str]:
-    found = _numbers(value)
-    shape = str(tuple(found["shape"])) if "shape" in found else "-"
-    return [found["dtype"], shape, *(f"{found[name]:.6g}" if name in found else "-" for name in ("min", "mean", "max"))]
+    facts = _numbers(value)
+    shape = str(tuple(facts["shape"])) if "shape" in facts else "-"
+    return [facts["dtype"], shape, *(f"{facts[name]:.6g}" if name in facts else "-" for name in ("min", "mean", "max"))]
 
 
 def _numbers(value: Any) -> dict[str, Any]:
@@ -130,8 +130,8 @@ def _numbers(value: Any) -> dict[str, Any]:
         return kind
     numbers = value.astype(np.float32) if small else value
     with np.errstate(all="ignore"):
-        found = numbers.min(), numbers.mean(dtype=np.float64), numbers.max()
-    return kind | dict(zip(("min", "mean", "max"), map(float, found), strict=True))
+        statistics = numbers.min(), numbers.mean(dtype=np.float64), numbers.max()
+    return kind | dict(zip(("min", "mean", "max"), map(float, statistics), strict=True))
 
 
 def _per_node(watch: Stopwatch, shapes: Mapping[str, str]) -> str:
@@ -152,7 +152,7 @@ def _per_type(watch: Stopwatch) -> str:
     for node, seconds in watch.nodes:
         groups.setdefault(node.op_type, []).append(seconds)
     slowest_first = sorted(groups.items(), key=lambda item: -sum(item[1]))
-    rows = [[op_type, str(len(each)), *_times(sum(each), watch.total)] for op_type, each in slowest_first]
+    rows = [[op_type, str(len(times)), *_times(sum(times), watch.total)] for op_type, times in slowest_first]
     rows.append(["all", str(len(watch.nodes)), *_times(watch.total, watch.total)])
     return table(["operator", "nodes", "ms", "share"], rows)
 

@@ -237,7 +237,7 @@ def pooling_forward(x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxi
     array([[[3., 4.]]])
     """
     _check_mode("pooling_forward", mode)
-    return _conv.max_pool(x, **_windows("pooling_forward", x, y, ksize, stride, pad), out=y)
+    return _pooling.max_pool(x, **_windows("pooling_forward", x, y, ksize, stride, pad), out=y)
 
 
 def pooling_backward(x: Any, y: Any, gy: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxis, mode: int) -> Any:
@@ -272,7 +272,7 @@ def pooling_backward(x: Any, y: Any, gy: Any, ksize: PerAxis, stride: PerAxis, p
     """
     _check_mode("pooling_backward", mode)
     windows = _windows("pooling_backward", x, y, ksize, stride, pad)
-    _, indices = _conv.max_pool(x, **windows, return_indices=True)
+    _, indices = _pooling.max_pool(x, **windows, return_indices=True)
     return _pooling.max_pool_grad(gy, indices, x.shape, **windows, check_indices=False)
 
 

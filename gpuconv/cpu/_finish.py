@@ -23,7 +23,7 @@ class Finish:
         return self.residual is not None or self.activation is not None
 
     def at(self, place: Any) -> Finish:
-        """Return the same for the outputs at an index."""
+        """Return the residual at an index of the outputs, and the activation."""
         return self if self.residual is None else Finish(self.residual[place], self.activation)
 
     @property
@@ -64,8 +64,8 @@ def _numbers(activation: Activation, dtype: Any) -> tuple[Any, Any, Any]:
 
 def _replace(values: Array, chosen: Array, others: Array) -> None:
     """Do what ``copyto`` does with a mask, by bits: ten times as quick where a mask has no long runs."""
-    whole = np.dtype(f"i{values.itemsize}")
-    kept, bits, new = chosen.astype(whole), values.view(whole), others.view(whole)
+    integers = np.dtype(f"i{values.itemsize}")
+    kept, bits, new = chosen.astype(integers), values.view(integers), others.view(integers)
     kept -= 1  # 0 or all bits
     bits &= kept
     np.invert(kept, out=kept)

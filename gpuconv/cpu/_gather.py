@@ -27,8 +27,8 @@ from gpuconv.cpu._workspace import (
     SCRATCH,
     Array,
     Block,
+    BlockSize,
     Ints,
-    Plan,
     Span,
     balance,
     blocks,
@@ -77,7 +77,7 @@ class _Way:
 
     Attributes
     ----------
-    work : _Work
+    work : _GatheredBlocks
     team : bool
         Whether by BLAS's threads.
     matrices : None or list of array (products, groups, rows, depth)
@@ -86,7 +86,7 @@ class _Way:
         Whether an image of x is its matrix, if it flattens.
     """
 
-    work: _Work
+    work: _GatheredBlocks
     team: bool
     matrices: list[Array] | None
     flat: bool
@@ -161,17 +161,17 @@ def conv(
         return False
     flat = way.flat and _flattens(x)
 
-    def job(matrices: Array, part: tuple[Span, Span]) -> _Job:
-        return _Job(x, matrices, b, y, finish, geometry, slice(*part[0]), part[1][0], flat, suspicious)
+    def job(matrices: Array, part: tuple[Span, Span]) -> _GatheredProduct:
+        return _GatheredProduct(x, matrices, b, y, finish, geometry, slice(*part[0]), part[1][0], flat, suspicious)
 
-    def compute(pair: tuple[_Job, int]) -> None:
+    def compute(pair: tuple[_GatheredProduct, int]) -> None:
         pair[0].compute(work.piece(pair[1]))
 
     matrices: Iterable[Array] | None = way.matrices
     if matrices is None:  # one after the other
         split = _split(w, geometry)
         matrices = (_matrices(split, part, accumulator) for part in work.parts)
-    jobs: Iterator[_Job] = map(job, matrices, work.parts)
+    jobs: Iterator[_GatheredProduct] = map(job, matrices, work.parts)
     try:
         for some in [list(jobs)] if way.matrices is not None else ([one] for one in jobs):
             _blas.run(compute, list(product(some, range(len(work.blocks)))), way.team)
@@ -217,8 +217,8 @@ def _split(w: Array, geometry: ConvGeometry) -> Array:
 def _matrices(split: Array, part: tuple[Span, Span], accumulator: str) -> Array:
     """Return the weights of some groups and rows as (products, groups, rows, depth)."""
     groups, rows = part
-    found = split[:, slice(*groups), slice(*rows)].astype(accumulator, copy=False)
-    return found.reshape(*found.shape[:3], -1)
+    matrices = split[:, slice(*groups), slice(*rows)].astype(accumulator, copy=False)
+    return matrices.reshape(*matrices.shape[:3], -1)
 
 
 def _finite(array: Array) -> bool:
@@ -273,7 +273,7 @@ class _Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _GatheredBlocks:
     """All blocks of all images, and the parts of the weights that each is multiplied with."""
 
     geometry: ConvGeometry
@@ -290,14 +290,14 @@ class _Work:
 @lru_cache(maxsize=1024)
 def _work(
     geometry: ConvGeometry, plain: bool, converts: bool, by_rows: bool, item: int, threads: int, bytes_: int
-) -> _Work | None:
+) -> _GatheredBlocks | None:
     plan = _plan(geometry, plain, converts, by_rows, item, threads, bytes_)
     if plan is None:
         return None
     parts = product(spans(geometry.group, plan.groups), spans(geometry.w_shape[0] // geometry.group, plan.rows))
     cut = blocks(geometry.x_shape[0], geometry.y_shape[2:], plan)
     few = tuple(_piece(geometry, block) for block in cut) if len(cut) <= _FEW else ()
-    return _Work(geometry, list(parts), cut, few, any(geometry.pads_begin) or any(geometry.pads_end))
+    return _GatheredBlocks(geometry, list(parts), cut, few, any(geometry.pads_begin) or any(geometry.pads_end))
 
 
 def _piece(geometry: ConvGeometry, block: Block) -> _Piece:
@@ -376,7 +376,7 @@ def _around(size: int, inside: slice) -> list[slice]:
 
 def _plan(
     geometry: ConvGeometry, plain: bool, converts: bool, by_rows: bool, item: int, threads: int, bytes_: int
-) -> Plan | None:
+) -> BlockSize | None:
     """Choose the block, or return None where not even one output fits the workspace, or axes are too many.
 
     ``plain`` says that x and y are of the accumulator's type, ``converts`` that weights have to be copied.
@@ -408,7 +408,7 @@ def _plan(
     groups = tile // (_elements(geometry, box, rows) + rows * depth) if whole else 1
     if group == 1:
         rows = share_rows(rows, -(-images // together) * pieces(box, out), threads)
-    return Plan(max(1, min(group, groups)), rows, together, box)
+    return BlockSize(max(1, min(group, groups)), rows, together, box)
 
 
 def _axes(geometry: ConvGeometry) -> int:
@@ -455,8 +455,8 @@ def _reach(geometry: ConvGeometry, box: Ints) -> Ints:
 
 
 @dataclass(slots=True)
-class _Job:
-    """One set of weights (products, groups, rows, depth) over all blocks.
+class _GatheredProduct:
+    """The product of one set of weights (products, groups, rows, depth) with all blocks.
 
     Of one product, the depth is over channels and all taps, of several over channels and one row of taps.
     """
@@ -577,17 +577,19 @@ class _Job:
         return rows
 
     def _rows_of_padded(self, source: Array, piece: _Piece, reach: int, inside: Any) -> Array:
-        """Do the same by way of the inputs with all zeros around them, in few steps for any number of taps."""
+        """Return what `_rows` does, from a padded copy of the inputs: few steps, however many taps."""
         groups, channels, images = source.shape[:3]
         padded = SCRATCH.take("padded", (groups, channels, images, *piece.rows[:-1], reach), self.weights.dtype)
         for border in piece.borders:
             padded[border] = 0
         padded[inside] = source
-        taps, one = self.geometry.kernel_shape[-1], padded.itemsize
+        taps, itemsize = self.geometry.kernel_shape[-1], padded.itemsize
         dilation, stride = self.geometry.dilations[-1], self.geometry.strides[-1] if piece.rows[-1] > 1 else 0
         shape = (groups, channels, taps, images, *piece.rows)
         group, channel, *others, _ = padded.strides
-        view = np.ndarray(shape, padded.dtype, padded, 0, (group, channel, dilation * one, *others, stride * one))
+        view = np.ndarray(
+            shape, padded.dtype, padded, 0, (group, channel, dilation * itemsize, *others, stride * itemsize)
+        )
         rows = SCRATCH.take("rows", shape, padded.dtype)
         np.copyto(rows, view)
         return rows
@@ -606,7 +608,7 @@ def _planes(array: Array) -> Array:
 
 def _windows(rows: Array, shape: Ints, geometry: ConvGeometry) -> Array:
     """Return a view (groups, channels, k_1 … k_n, images, q_1 … q_n) of rows for every tap."""
-    group, channel, last_tap, image, *outer, one = rows.strides
+    group, channel, last_tap, image, *outer, last = rows.strides
     taps, moves = [], []
     # An axis of one element may have a stride or a dilation past any array; where it leads does not matter.
     for axis, step in enumerate(outer):
@@ -614,4 +616,4 @@ def _windows(rows: Array, shape: Ints, geometry: ConvGeometry) -> Array:
         taps.append(geometry.dilations[axis] * step if several else 0)
         stride = geometry.strides[axis] if several else 1
         moves.append(stride * step if shape[-len(outer) - 1 + axis] > 1 else 0)
-    return np.ndarray(shape, rows.dtype, rows, 0, (group, channel, *taps, last_tap, image, *moves, one))
+    return np.ndarray(shape, rows.dtype, rows, 0, (group, channel, *taps, last_tap, image, *moves, last))

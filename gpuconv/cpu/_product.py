@@ -72,7 +72,7 @@ def _functions() -> dict[str, Any]:
         library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]
     except (AttributeError, OSError):
         return {}
-    found = {}
+    functions = {}
     for kind, (letter, number) in _TYPES.items():
         for name in _NAMES:
             function = getattr(library, name.format(letter), None)
@@ -84,6 +84,6 @@ def _functions() -> dict[str, Any]:
                     *(number, place, size, place, size),
                     *(number, place, size),
                 )
-                found[kind] = function
+                functions[kind] = function
                 break
-    return found
+    return functions

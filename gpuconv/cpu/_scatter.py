@@ -22,9 +22,9 @@ from gpuconv.cpu._workspace import (
     SCRATCH,
     Array,
     Block,
+    BlockSize,
     Box,
     Ints,
-    Plan,
     Span,
     balance,
     blocks,
@@ -42,7 +42,7 @@ _WIDE = 256  # columns from which a product is efficient
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ScatterProblem:
     """Weights (G, C/G, M/G, k_1, …) and, per spatial axis, the stride and the offset of every tap, up or down."""
 
     x: Array
@@ -60,7 +60,7 @@ def serves(rank: int) -> bool:
     return 2 * rank + 3 <= MOST_AXES
 
 
-def run(problem: Problem) -> bool:
+def run(problem: ScatterProblem) -> bool:
     """Write the result into y; return False where the workspace is too small for this way."""
     threads = _threads.count()
     team = _blas.team(2 * problem.weights.size * problem.x.shape[0] * prod(problem.x.shape[2:]), threads)
@@ -72,23 +72,23 @@ def run(problem: Problem) -> bool:
     parts = [(slice(*g), slice(*m)) for g, m in product(spans(groups, plan.groups), spans(rows, plan.rows))]
     fits = problem.weights.size * np.dtype(problem.accumulator).itemsize <= limit() // 8
     for some in [parts] if fits else [[part] for part in parts]:  # weights may have to be copied
-        jobs = [_Job(problem, _matrix(problem, *part), *part) for part in some]
+        jobs = [_ScatteredProduct(problem, _matrix(problem, *part), *part) for part in some]
         _blas.run(lambda pair: pair[0].compute(pair[1]), list(product(jobs, work)), team)
     return True
 
 
-def _coarse(problem: Problem) -> Ints:
+def _coarse(problem: ScatterProblem) -> Ints:
     """Outputs per phase and axis, at most."""
     return tuple(-(-n // s) for n, s in zip(problem.y.shape[2:], problem.strides, strict=True))
 
 
-def _matrix(problem: Problem, groups: slice, rows: slice) -> Array:
+def _matrix(problem: ScatterProblem, groups: slice, rows: slice) -> Array:
     """Return the weights of these groups and output channels as (groups, rows * taps, C/G); a view if possible."""
     part = problem.weights[groups, :, rows].astype(problem.accumulator, copy=False)
     return part.reshape(*part.shape[:2], prod(part.shape[2:])).swapaxes(1, 2)
 
 
-def _plan(problem: Problem, threads: int) -> Plan | None:
+def _plan(problem: ScatterProblem, threads: int) -> BlockSize | None:
     """Choose the block, or return None where the workspace is too small for any, or only for wasteful ones."""
     item = np.dtype(problem.accumulator).itemsize
     budget = limit() // (2 * threads * item)
@@ -109,21 +109,21 @@ def _plan(problem: Problem, threads: int) -> Plan | None:
         box = shrink(extents, prod(box) // 2)
     if box != extents and _inputs_reached(problem, box) > 3 * prod(box):
         return None  # neighbouring blocks would compute most products again
-    each = _elements(problem, box, rows)
-    together = max(1, min(-(-images // threads), tile // each)) if box == extents else 1
-    groups = tile // (each * together) if rows == problem.weights.shape[2] else 1
+    elements = _elements(problem, box, rows)
+    together = max(1, min(-(-images // threads), tile // elements)) if box == extents else 1
+    groups = tile // (elements * together) if rows == problem.weights.shape[2] else 1
     if group == 1:
         rows = share_rows(rows, -(-images // together) * pieces(box, extents), threads)
-    return Plan(max(1, min(group, groups)), rows, together, box)
+    return BlockSize(max(1, min(group, groups)), rows, together, box)
 
 
-def _elements(problem: Problem, box: Ints, rows: int) -> int:
+def _elements(problem: ScatterProblem, box: Ints, rows: int) -> int:
     """Elements that one group of one image holds for a block: inputs, products, and sums of a phase."""
     _, channels, _, *kernel = problem.weights.shape
     return int(_inputs_reached(problem, box) * (channels + rows * prod(kernel)) + rows * prod(box))
 
 
-def _inputs_reached(problem: Problem, box: Ints) -> int:
+def _inputs_reached(problem: ScatterProblem, box: Ints) -> int:
     """Inputs of one channel that reach a box of outputs, at most."""
     axes = zip(problem.x.shape[2:], box, problem.offsets, problem.strides, strict=True)
     ends = ((n, u, *_ends(offsets, s)) for n, u, offsets, s in axes)
@@ -137,10 +137,10 @@ def _ends(offsets: Sequence[int], stride: int) -> Span:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
-    """One set of weights over all blocks."""
+class _ScatteredProduct:
+    """The product of one set of weights with all blocks."""
 
-    problem: Problem
+    problem: ScatterProblem
     matrix: Array
     groups: slice
     rows: slice
@@ -246,7 +246,7 @@ def _store(places: Array, parts: Array, bias: Array | None, finish: Finish, taps
     places[...] = sums
 
 
-def _phases(problem: Problem) -> Iterator[tuple[Ints, list[Ints]]]:
+def _phases(problem: ScatterProblem) -> Iterator[tuple[Ints, list[Ints]]]:
     """Yield every phase that some tap reaches, with the indices of its taps in row-major order."""
     axes: list[dict[int, list[int]]] = []
     for offsets, stride in zip(problem.offsets, problem.strides, strict=True):

@@ -96,14 +96,14 @@ def _processors() -> tuple[int, ...]:
 def _quota(proc: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> int:
     """Return how many processors' time the process's cgroups grant it, rounded up; looked at once."""
     groups = [line.split(":", 2) for line in _lines(Path(proc)) if line.count(":") >= 2]
-    found = [_UNBOUNDED]
+    quotas = [_UNBOUNDED]
     for _, controllers, path in groups:
         if controllers and "cpu" not in controllers.split(","):
             continue
         top = Path(root, controllers)  # of version 2, whose only group has no controllers named, the root itself
         group = top / path.lstrip("/")
-        found += [_granted(folder) for folder in (group, *group.parents) if folder == top or top in folder.parents]
-    return min(found)
+        quotas += [_granted(folder) for folder in (group, *group.parents) if folder == top or top in folder.parents]
+    return min(quotas)
 
 
 def _granted(folder: Path) -> int:

@@ -128,8 +128,8 @@ def over_all(function: np.ufunc, source: Array, result: Array, axis: Axis, scrat
     if not serves:
         return False
     # Windows wholly inside:
-    whole = range(-(low // step), min(axis.count, (axis.extent - 1 - high) // step + 1))
-    if not whole or (axis.count - 1) * step + low >= axis.extent:
+    inside_only = range(-(low // step), min(axis.count, (axis.extent - 1 - high) // step + 1))
+    if not inside_only or (axis.count - 1) * step + low >= axis.extent:
         return False
     direct = step == 1 and axis.count == axis.extent and result.flags.c_contiguous
     middle = result if direct else scratch.take("windows", source.shape, source.dtype)
@@ -140,9 +140,9 @@ def over_all(function: np.ufunc, source: Array, result: Array, axis: Axis, scrat
     for part in parts[2:]:
         function(reduced, part, out=reduced)
     if not direct:
-        wanted = slice(whole.start * step, (whole.stop - 1) * step + 1, step)
-        result[axis.at(slice(whole.start, whole.stop))] = middle[axis.at(wanted)]
-    for q in (*range(whole.start), *range(whole.stop, axis.count)):
+        wanted = slice(inside_only.start * step, (inside_only.stop - 1) * step + 1, step)
+        result[axis.at(slice(inside_only.start, inside_only.stop))] = middle[axis.at(wanted)]
+    for q in (*range(inside_only.start), *range(inside_only.stop, axis.count)):
         inside = [q * step + offset for offset in axis.offsets if 0 <= q * step + offset < axis.extent]
         place = result[axis.at(_one(q))]
         np.copyto(place, source[axis.at(_one(inside[0]))])
@@ -153,15 +153,15 @@ def over_all(function: np.ufunc, source: Array, result: Array, axis: Axis, scrat
 
 def _reduce_by_taps(source: Array, result: Array, axis: Axis, identity: Any) -> None:
     taps = axis.taps()
-    whole = [reads for reads, writes in taps if writes == slice(0, axis.count)]
+    full = [reads for reads, writes in taps if writes == slice(0, axis.count)]
     parts = [(reads, writes) for reads, writes in taps if writes != slice(0, axis.count)]
-    if len(whole) > 1:
-        np.maximum(source[axis.at(whole[0])], source[axis.at(whole[1])], out=result)
-    elif whole:
-        np.copyto(result, source[axis.at(whole[0])])
+    if len(full) > 1:
+        np.maximum(source[axis.at(full[0])], source[axis.at(full[1])], out=result)
+    elif full:
+        np.copyto(result, source[axis.at(full[0])])
     else:
         result[...] = identity
-    for reads, writes in [*((reads, slice(0, axis.count)) for reads in whole[2:]), *parts]:
+    for reads, writes in [*((reads, slice(0, axis.count)) for reads in full[2:]), *parts]:
         place = result[axis.at(writes)]
         np.maximum(place, source[axis.at(reads)], out=place)
 

@@ -98,11 +98,11 @@ def last_axes(parts: Iterable[slice]) -> Any:
 
 def first_axes(*parts: slice | int | tuple[slice | int, ...]) -> Any:
     """Return the index of these parts of the first axes, tuples spelled out."""
-    return tuple(one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
+    return tuple(index for part in parts for index in (part if isinstance(part, tuple) else (part,)))
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BlockSize:
     """How much one block of a convolution takes: groups, output channels of a group, images, positions."""
 
     groups: int
@@ -124,7 +124,7 @@ class Block:
         return tuple(stop - start for start, stop in self.box)
 
 
-def blocks(images: int, extents: Ints, plan: Plan) -> list[Block]:
+def blocks(images: int, extents: Ints, plan: BlockSize) -> list[Block]:
     """Cut all images and positions as planned."""
     return [Block(slice(*span), box) for span, box in product(spans(images, plan.images), boxes(extents, plan.box))]
 

@@ -58,9 +58,9 @@ def _adds_less_than_it_gathers(geometry: ConvGeometry, by_rows: bool) -> bool:
 
 def _as_scatter(
     x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str, finish: Finish
-) -> _scatter.Problem:
+) -> _scatter.ScatterProblem:
     """Input ``q + offset`` of a Conv with stride 1 reaches output ``q``: the offsets the other way round."""
     group = geometry.group
     weights = w.reshape(group, w.shape[0] // group, *w.shape[1:]).swapaxes(1, 2)  # (G, C/G, M/G, k_1, …)
     offsets = tuple(tuple(-offset for offset in axis) for axis in geometry.offsets)
-    return _scatter.Problem(x, weights, b, y, finish, geometry.strides, offsets, accumulator)
+    return _scatter.ScatterProblem(x, weights, b, y, finish, geometry.strides, offsets, accumulator)

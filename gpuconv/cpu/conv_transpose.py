@@ -23,6 +23,6 @@ def conv_transpose(
     if _scatter.serves(len(geometry.kernel_shape)):
         weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])  # (G, C/G, M/G, k_1, …)
         strides, offsets = geometry.strides, geometry.offsets
-        done = _scatter.run(_scatter.Problem(x, weights, b, y, finish, strides, offsets, accumulator))
+        done = _scatter.run(_scatter.ScatterProblem(x, weights, b, y, finish, strides, offsets, accumulator))
     if not done:
         _taps.conv_transpose(x, w, b, y, geometry, accumulator, finish)

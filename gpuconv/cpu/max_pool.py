@@ -26,7 +26,7 @@ Offsets = tuple[range, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _PooledBlock:
     images: slice
     channels: slice
     box: Box
@@ -60,12 +60,12 @@ Views = list[_View]  # one for each part of the window
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _PooledBlocks:
     """All blocks of the outputs, and the parts of the window that each is pooled through."""
 
     geometry: MaxPoolGeometry
     windows: list[Offsets]
-    blocks: list[_Block]
+    blocks: list[_PooledBlock]
     few: list[Views] | None  # where there are so few blocks that the time to describe them counts
 
     def views(self, number: int) -> Views:
@@ -87,7 +87,7 @@ def max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometr
 
 
 @lru_cache(maxsize=256)
-def _work(geometry: MaxPoolGeometry, touched: int, most_bytes: int) -> _Work:
+def _work(geometry: MaxPoolGeometry, touched: int, most_bytes: int) -> _PooledBlocks:
     """Cut the outputs, and the window where it has to be, so that a block has so many bytes at work at most.
 
     ``touched`` are those for each input that it sees.
@@ -99,7 +99,7 @@ def _work(geometry: MaxPoolGeometry, touched: int, most_bytes: int) -> _Work:
         windows = _windows_within(geometry, volume)
     cut = _blocks(geometry, volume)
     few = [_seen(geometry, windows, block) for block in cut] if len(cut) <= _FEW else None
-    return _Work(geometry, windows, cut, few)
+    return _PooledBlocks(geometry, windows, cut, few)
 
 
 def _most_bytes() -> int:
@@ -107,7 +107,7 @@ def _most_bytes() -> int:
     return min(_TILE_BYTES, limit() // (2 * _threads.count()))
 
 
-def _blocks(geometry: MaxPoolGeometry, volume: int) -> list[_Block]:
+def _blocks(geometry: MaxPoolGeometry, volume: int) -> list[_PooledBlock]:
     """Cut the outputs so that a block sees about ``volume`` inputs."""
     images, channels, *extents = geometry.y_shape
     out = box = tuple(extents)
@@ -116,7 +116,7 @@ def _blocks(geometry: MaxPoolGeometry, volume: int) -> list[_Block]:
     planes = max(1, volume // max(1, _inputs(geometry, box, geometry.offsets)))
     deep, many = min(channels, planes), max(1, planes // channels)
     return [
-        _Block(slice(*n), slice(*c), part)
+        _PooledBlock(slice(*n), slice(*c), part)
         for n, c, part in product(spans(images, many), spans(channels, deep), boxes(out, box))
     ]
 
@@ -124,9 +124,9 @@ def _blocks(geometry: MaxPoolGeometry, volume: int) -> list[_Block]:
 def _windows_within(geometry: MaxPoolGeometry, volume: int) -> list[Offsets]:
     """Cut the window, in row-major order, where that of a single output already sees more than ``volume`` inputs."""
     kernel = chunk = geometry.kernel_shape
-    one = (1,) * len(kernel)
+    single = (1,) * len(kernel)
     cut = geometry.offsets
-    while _inputs(geometry, one, cut) > volume and prod(chunk) > 1:
+    while _inputs(geometry, single, cut) > volume and prod(chunk) > 1:
         chunk = shrink(kernel, prod(chunk) // 2)
         cut = tuple(axis[:taps] for axis, taps in zip(geometry.offsets, chunk, strict=True))
     return [
@@ -140,7 +140,7 @@ def _inputs(geometry: MaxPoolGeometry, box: Ints, offsets: Offsets) -> int:
     return prod(min(n, (q - 1) * s + o[-1] - o[0] + 1) for q, s, o, n in axes)
 
 
-def _seen(geometry: MaxPoolGeometry, windows: list[Offsets], block: _Block) -> Views:
+def _seen(geometry: MaxPoolGeometry, windows: list[Offsets], block: _PooledBlock) -> Views:
     """Return what a block sees through every part of the window."""
     views = []
     for window in windows:
@@ -163,7 +163,7 @@ def _compute(
     geometry: MaxPoolGeometry,
     views: Views,
     scratch: Scratch,
-    block: _Block,
+    block: _PooledBlock,
 ) -> None:
     target = y[block.place]
     if len(views) == 1:
@@ -185,7 +185,7 @@ def _pool(
     geometry: MaxPoolGeometry,
     view: _View,
     scratch: Scratch,
-    block: _Block,
+    block: _PooledBlock,
 ) -> None:
     """Pool one block through one part of the window."""
     source = x[view.place]

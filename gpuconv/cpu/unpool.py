@@ -32,8 +32,8 @@ def max_pool_grad(dy: Array, indices: Array, dx: Array, geometry: MaxPoolGeometr
     accumulator = dtypes.accumulator(dy.dtype)
     if 0 in (dx.size, dy.size):
         return
-    each = prod(geometry.x_shape[1:]) * np.dtype(accumulator).itemsize + prod(geometry.y_shape[1:]) * 24
-    images = max(1, limit() // (2 * each))
+    bytes_of_image = prod(geometry.x_shape[1:]) * np.dtype(accumulator).itemsize + prod(geometry.y_shape[1:]) * 24
+    images = max(1, limit() // (2 * bytes_of_image))
     for start, stop in spans(geometry.x_shape[0], images):
         part = slice(start, stop)
         total = np.zeros((stop - start, *geometry.x_shape[1:]), accumulator)

@@ -40,7 +40,7 @@ def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
     if prod(map(len, met)) < prod(geometry.kernel_shape):
         dw[...] = 0
     parts = [
-        _Part(x, dy, dw, geometry, accumulator, tap, *some, box)
+        _TapPart(x, dy, dw, geometry, accumulator, tap, *some, box)
         for tap in product(*met)
         for some in product(
             list(spans(geometry.group, groups)),
@@ -48,7 +48,7 @@ def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
             list(spans(geometry.w_shape[1], columns)),
         )
     ]
-    _blas.run(_Part.compute, parts, 2 * len(parts) <= _threads.count())
+    _blas.run(_TapPart.compute, parts, 2 * len(parts) <= _threads.count())
 
 
 @_threads.quietly
@@ -59,7 +59,7 @@ def bias_grad(dy: Array, db: Array) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _TapPart:
     """One tap, some groups, rows and channels of each."""
 
     x: Array

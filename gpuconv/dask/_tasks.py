@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuconv import _conv
+from gpuconv import _conv, _pooling
 from gpuconv._packed import PackedWeights
 from gpuconv._transfer import pack
 from gpuconv.cpu._threads import alone
@@ -86,7 +86,7 @@ def convolve(
 def pool(window: Window, attributes: dict[str, Any], pieces: Sequence[Any]) -> Any:
     """Make one block of MaxPool."""
     with alone():
-        return _conv.max_pool(window.assemble(pieces), **attributes)
+        return _pooling.max_pool(window.assemble(pieces), **attributes)
 
 
 def pool_with_indices(
@@ -107,7 +107,7 @@ def pool_with_indices(
     """
     x = window.assemble(pieces)
     with alone():
-        y, indices = _conv.max_pool(x, return_indices=True, **attributes)
+        y, indices = _pooling.max_pool(x, return_indices=True, **attributes)
     shape = layout.channels_second(attributes["layout"], x.shape)
     whole, rest = np.zeros_like(indices), indices
     for size, start, step in reversed(list(zip(shape, origin, steps, strict=True))):

@@ -90,10 +90,10 @@ def _types(values: tuple[Any, ...]) -> str:
 
 
 def _bare(operator: str, name: str) -> Activation:
-    found = _BARE.get(name)
-    if found is None:
+    activation = _BARE.get(name)
+    if activation is None:
         raise ArgumentError(f"{operator}: activation must be one of {', '.join(_ARGUMENTS)}, not {shown(name)}")
-    return found
+    return activation
 
 
 def _number(operator: str, name: str, of: str, value: Any) -> float:

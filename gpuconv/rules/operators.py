@@ -81,10 +81,10 @@ def _w_shape(geometry: Any) -> Ints:
 
 def named(caller: str, operator: Any) -> Operator:
     """Return an operator's entry; raise ArgumentError, which lists them all, where there is none."""
-    found = OPERATORS.get(operator) if isinstance(operator, str) else None
-    if found is None:
+    entry = OPERATORS.get(operator) if isinstance(operator, str) else None
+    if entry is None:
         raise ArgumentError(f"{caller}: operator must be one of {', '.join(OPERATORS)}, not {shown(operator)}")
-    return found
+    return entry
 
 
 def check_names(caller: str, operator: str, given: Iterable[str]) -> None:

@@ -47,10 +47,13 @@ def public(*required: str) -> Callable[[_F], _F]:
     """
 
     def hide(function: _F) -> _F:
-        whole = signature(function)
-        named = [each for each in whole.parameters.values() if each.kind is not each.VAR_KEYWORD]
-        seen = [each.replace(default=Parameter.empty) if each.name in required else each for each in named]
-        vars(function)["__signature__"] = whole.replace(parameters=seen)
+        full = signature(function)
+        named = [parameter for parameter in full.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+        seen = [
+            parameter.replace(default=Parameter.empty) if parameter.name in required else parameter
+            for parameter in named
+        ]
+        vars(function)["__signature__"] = full.replace(parameters=seen)
         return function
 
     return hide

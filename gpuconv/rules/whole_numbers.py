@@ -38,10 +38,10 @@ def random(count: int, dtype: Any, most: int, seed: int) -> Any:
     """Return a flat array of random whole numbers of a dtype, from -``most`` to ``most``; from 0 if it has no signs."""
     source = np.random.default_rng(seed)
     least = 0 if dtype.kind == "u" else -most
-    found = np.empty(count, dtype)
-    for part in (found.real, found.imag) if dtype.kind == "c" else (found,):
+    values = np.empty(count, dtype)
+    for part in (values.real, values.imag) if dtype.kind == "c" else (values,):
         part[...] = source.integers(least, most, count, np.int32, endpoint=True)
-    return found
+    return values
 
 
 def alike(runtime: Any, array: Any, most: int, seed: int) -> Any:
@@ -70,11 +70,11 @@ def holding(runtime: Any, array: Any, values: Any) -> Any:
     at = start // array.itemsize + sum(np.ix_(*(np.arange(n) * (step // array.itemsize) for n, step in steps)))
 
     def flat(count: int) -> Any:
-        found = np.zeros(count, array.dtype)
-        found[at] = values
-        if (found[at] != values).any():
+        flattened = np.zeros(count, array.dtype)
+        flattened[at] = values
+        if (flattened[at] != values).any():
             raise ArgumentError("elements share memory")
-        return found
+        return flattened
 
     return _placed(runtime, array, flat)
 

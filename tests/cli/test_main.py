@@ -17,7 +17,7 @@ import pytest
 from onnx import helper
 
 import gpuconv
-from gpuconv.cli import check, check_onnx, terminal
+from gpuconv.cli import check, check_onnx, compare, terminal
 from gpuconv.cli.main import main
 from gpuconv.onnx import backend
 from gpuconv.rules import cases
@@ -31,7 +31,7 @@ def test_no_command_is_an_error(error: Run) -> None:
 
 
 def test_an_unknown_option_is_an_error(error: Run) -> None:
-    assert error("check", "--fast") == "unrecognized arguments: --fast (see gpuconv --help)"
+    assert error("check", "--fast") == "check: there is no argument --fast (see gpuconv check --help)"
 
 
 @pytest.mark.parametrize("words", [[], ["info"], ["check"], ["run"], ["compile"]])
@@ -238,7 +238,7 @@ def test_both_outputs_of_max_pool_are_compared() -> None:
     for number, output in enumerate(test.outputs):
         wrong = [*test.outputs]
         wrong[number] = output + 1
-        with pytest.raises(check.Mismatch, match=rf"^output {number}\["):
+        with pytest.raises(compare.Mismatch, match=rf"^output {number}\["):
             check_onnx.compare(replace(test, outputs=wrong), "cpu")
 
 
@@ -253,7 +253,7 @@ def test_a_second_backend_must_be_near_the_cpu_too(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(check_onnx, "_run", off)
     assert 0.5 < check_onnx.compare(test, "cpu") <= 0.9
-    with pytest.raises(check.Mismatch, match=r"^y \(beside the cpu's\)"):
+    with pytest.raises(compare.Mismatch, match=r"^y \(beside the cpu's\)"):
         check_onnx.compare(test, "cuda")
 
 
@@ -282,7 +282,7 @@ def test_an_onnx_model_must_be_within_its_bound(change: float) -> None:
     assert 0 < check_onnx.compare(test, "cpu") <= 1
     wrong = test.outputs[0].copy()
     wrong.flat[3] += change
-    with pytest.raises(check.Mismatch, match=r"y\[0, 0, 0, 3\] is .* \(1 of \d+ elements differ\)"):
+    with pytest.raises(compare.Mismatch, match=r"y\[0, 0, 0, 3\] is .* \(1 of \d+ elements differ\)"):
         check_onnx.compare(replace(test, outputs=[wrong]), "cpu")
 
 
@@ -296,8 +296,8 @@ def test_an_onnx_model_must_be_within_its_bound(change: float) -> None:
     ],
 )
 def test_mismatches_are_told_apart(got: Any, expected: Any, text: str) -> None:
-    with pytest.raises(check.Mismatch, match=text):
-        check.exactly("y", got, expected, bits=True)
+    with pytest.raises(compare.Mismatch, match=text):
+        compare.exactly("y", got, expected, bits=True)
 
 
 @pytest.mark.parametrize("wrong", ["y", "indices", "y without indices"])
@@ -313,7 +313,7 @@ def test_every_result_of_a_case_is_compared(wrong: str, monkeypatch: pytest.Monk
 
     check._compare_case(case, "float32", "cpu")
     monkeypatch.setattr(gpuconv, "max_pool", broken)
-    with pytest.raises(check.Mismatch, match=f"^{wrong}\\["):
+    with pytest.raises(compare.Mismatch, match=f"^{wrong}\\["):
         check._compare_case(case, "float32", "cpu")
 
 
@@ -323,11 +323,11 @@ def test_the_result_of_a_convolution_is_compared(op: str, monkeypatch: pytest.Mo
     operator = getattr(gpuconv, op)
     check._compare_case(case, "float32", "cpu")
     monkeypatch.setattr(gpuconv, op, lambda *arrays, **attributes: operator(*arrays, **attributes) + np.float32(1))
-    with pytest.raises(check.Mismatch, match=r"^y\["):
+    with pytest.raises(compare.Mismatch, match=r"^y\["):
         check._compare_case(case, "float32", "cpu")
 
 
 def test_nan_equals_nan_unless_bits_count() -> None:
-    check.exactly("y", np.array([np.nan, 0.0]), np.array([-np.nan, -0.0]))
-    with pytest.raises(check.Mismatch):
-        check.exactly("y", np.array([np.nan]), np.array([-np.nan]), bits=True)
+    compare.exactly("y", np.array([np.nan, 0.0]), np.array([-np.nan, -0.0]))
+    with pytest.raises(compare.Mismatch):
+        compare.exactly("y", np.array([np.nan]), np.array([-np.nan]), bits=True)

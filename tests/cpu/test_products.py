@@ -15,7 +15,7 @@ import gpuconv
 from gpuconv import cpu
 from gpuconv.cpu import _gather, _product, _scatter
 from gpuconv.cpu._finish import Finish
-from gpuconv.cpu._workspace import Plan, blocks
+from gpuconv.cpu._workspace import BlockSize, blocks
 from gpuconv.cpu.conv import _adds_less_than_it_gathers
 from gpuconv.onnx import backend
 from gpuconv.rules import activation
@@ -314,13 +314,13 @@ def test_a_block_gathers_what_its_taps_meet_and_zeros(kind: Any, monkeypatch: py
         g = _any_conv(random)
         x = draw.integers(1, 99, g.x_shape).astype(kind)
         box = tuple(random.randint(1, n) for n in g.y_shape[2:])
-        plan = Plan(random.randint(1, g.group), 2, random.randint(1, g.x_shape[0]), box)
+        plan = BlockSize(random.randint(1, g.group), 2, random.randint(1, g.x_shape[0]), box)
         for block in blocks(g.x_shape[0], g.y_shape[2:], plan):
             groups = range(random.randint(0, g.group - plan.groups), g.group)[: plan.groups]
             weights = np.zeros((1, len(groups), 2, prod(g.w_shape[1:])), np.float32)
             place = slice(groups.start, groups.stop)
             flat = kind == np.float32 and _gather._pointwise(g)
-            job = _gather._Job(x, weights, None, x, Finish(), g, place, 0, flat, False)
+            job = _gather._GatheredProduct(x, weights, None, x, Finish(), g, place, 0, flat, False)
             piece = _gather._piece(g, block)
             images = range(block.images.start, block.images.stop)
             (columns,) = job._columns(piece, len(images))
@@ -360,7 +360,7 @@ def test_products_are_added_where_their_taps_reach(workspace: str, monkeypatch: 
                     expected[(slice(None), slice(None), *at)] += met[:, :, p]
         arrays = [None if a is None else a.astype(np.float32) for a in (x, weights, b)]
         finish = Finish(activation=activation.parse("activation", "relu")) if random.random() < 0.3 else Finish()
-        problem = _scatter.Problem(*arrays, y, finish, strides, offsets, "float32")
+        problem = _scatter.ScatterProblem(*arrays, y, finish, strides, offsets, "float32")
         if _scatter.run(problem):
             ran += 1
             assert np.array_equal(y, np.maximum(expected, 0) if finish else expected), problem

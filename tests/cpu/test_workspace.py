@@ -13,7 +13,7 @@ import pytest
 
 from gpuconv.cpu import _gather, _scatter, _workspace
 from gpuconv.cpu._finish import Finish
-from gpuconv.cpu._workspace import Plan
+from gpuconv.cpu._workspace import BlockSize
 from gpuconv.rules import geometry
 
 Ints = tuple[int, ...]
@@ -89,7 +89,7 @@ def test_the_position_of_a_box() -> None:
 
 
 def test_blocks_are_of_some_images_each() -> None:
-    found = _workspace.blocks(5, (3, 4), Plan(1, 1, 2, (2, 4)))
+    found = _workspace.blocks(5, (3, 4), BlockSize(1, 1, 2, (2, 4)))
     images = [slice(0, 2), slice(2, 4), slice(4, 5)]
     assert [(block.images, block.box) for block in found] == [
         (some, box) for some in images for box in (((0, 2), (0, 4)), ((2, 3), (0, 4)))
@@ -154,7 +154,7 @@ def _added(x: Ints, w: Ints, box: Ints, rows: int, stride: int, offsets: Any) ->
     arrays = (np.zeros(shape, np.float32) for shape in (x, w))
     y = np.zeros((1, 1, *(99 for _ in box)), np.float32)
     strides = (stride,) * len(box)
-    problem = _scatter.Problem(*arrays, None, y, Finish(), strides, offsets, "float32")
+    problem = _scatter.ScatterProblem(*arrays, None, y, Finish(), strides, offsets, "float32")
     return _scatter._elements(problem, box, rows)
 
 

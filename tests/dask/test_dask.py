@@ -190,7 +190,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         return call(x, **attributes)
 
     for name in GENERATORS:
-        monkeypatch.setattr(_tasks._api, name, partial(watched, getattr(gpuconv, name)))
+        module = _tasks._pooling if name == "max_pool" else _tasks._conv
+        monkeypatch.setattr(module, name, partial(watched, getattr(gpuconv, name)))
     return shapes
 
 
@@ -308,7 +309,7 @@ def test_the_precision_is_that_of_the_call_and_not_of_the_computation(monkeypatc
         seen.append(precision)
         return conv(*arrays, precision=precision, **attributes)
 
-    monkeypatch.setattr(_tasks._api, "conv", watched)
+    monkeypatch.setattr(_tasks._conv, "conv", watched)
     with gpuconv.precision("tf32"):
         within = dask_api.conv(in_chunks(X, X.shape), W)
     within.compute()

@@ -13,11 +13,11 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "dask/_convolve.py _task: … aken.start) // max(geometry.x_shape[1], 1) or geometry.group, 'strides': geometry …  ->  … aken.start) // max(geometry.x_shape[1], 2) or geometry.group, 'strides': geometry …",  # noqa: E501
     ),
     "Small images side by side make one product, or each makes its own: the same numbers.": (
-        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count >= 1 and prod(positions) < _WIDE:",  # noqa: E501
-        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count < 1 and prod(positions) < _WIDE:",  # noqa: E501
-        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 2 and prod(positions) < _WIDE:",  # noqa: E501
-        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 0 and prod(positions) < _WIDE:",  # noqa: E501
-        "cpu/_scatter.py _Job._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 1 and prod(positions) <= _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count >= 1 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count < 1 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 2 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 0 and prod(positions) < _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 1 and prod(positions) <= _WIDE:",  # noqa: E501
     ),
     "No number is beyond infinity.": (
         "onnx/operators/affine.py _acted: if does.low > -np.inf:  ->  if does.low >= -np.inf:",
@@ -80,7 +80,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "onnx/scaling.py _per_channel: if constant.size != 1 and (rank < 2 or shape[1] != constant.size):  ->  if constant.size != 0 and (rank < 2 or shape[1] != constant.size):",  # noqa: E501
     ),
     "How much is finished at a time changes no result.": (
-        "cpu/_gather.py _Job.compute: for low, high in spans(groups * rows, groups * rows if one_pass else _FINISHED // (images * piece.count)):  ->  for low, high in spans(groups * rows, groups * rows if one_pass else -(-_FINISHED // (images * piece.count))):",  # noqa: E501
+        "cpu/_gather.py _GatheredProduct.compute: for low, high in spans(groups * rows, groups * rows if one_pass else _FINISHED // (images * piece.count)):  ->  for low, high in spans(groups * rows, groups * rows if one_pass else -(-_FINISHED // (images * piece.count))):",  # noqa: E501
     ),
     "Matrices have an order: whoever calls has asked.": (
         "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (-1, 0) for matrix in (a, b))",  # noqa: E501
@@ -101,7 +101,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cpu/_argmax.py _packed: low = halves[..., 0 if np.little_endian else 1::2]  ->  low = halves[..., 0 if np.little_endian else 0::2]",  # noqa: E501
     ),
     "One number is the first and the last.": (
-        "cli/calls.py numbers: return found if ',' in text else found[0]  ->  return found if ',' in text else found[-1]",  # noqa: E501
+        "cli/calls.py numbers: return values if ',' in text else values[0]  ->  return values if ',' in text else values[-1]",  # noqa: E501
     ),
     "An axis of one element, or of one tap, is never stepped along.": (
         "cuda/passes/sums.py for_channels: geometry, x_strides = (SumsGeometry((0, channels, 1), geometry.y_shape), (0, 0, 0))  ->  geometry, x_strides = (SumsGeometry((0, channels, 1), geometry.y_shape), (0, 0, 1))",  # noqa: E501
@@ -116,7 +116,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cuda/conv/wgmma/pixels.py _patch: return (high, next((size for size in range(wide, wide + 8) if size * high % 8 == 0)))  ->  return (high, next((size for size in range(wide, wide + 9) if size * high % 8 == 0)))",  # noqa: E501
     ),
     "A block that could be written in place is copied instead: the same values.": (
-        "cpu/_gather.py _Job._target: if y.dtype != self.weights.dtype or images > 1 or (products > 1 and (not y.flags.aligned)):  ->  if y.dtype != self.weights.dtype or images >= 1 or (products > 1 and (not y.flags.aligned)):",  # noqa: E501
+        "cpu/_gather.py _GatheredProduct._target: if y.dtype != self.weights.dtype or images > 1 or (products > 1 and (not y.flags.aligned)):  ->  if y.dtype != self.weights.dtype or images >= 1 or (products > 1 and (not y.flags.aligned)):",  # noqa: E501
     ),
     "Registers of a form: as many blocks are resident with one more, or one less.": (
         "cuda/conv/direct/bands.py module: _DOUBLE_FORMS = (BandForm(1, 7, 3, 4, 80, 0.76), BandForm(3, 3, 3, 4, 112, 0.82))  ->  _DOUBLE_FORMS = (BandForm(1, 7, 3, 4, 79, 0.76), BandForm(3, 3, 3, 4, 112, 0.82))",  # noqa: E501
@@ -160,7 +160,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cuda/conv/direct/rows.py module: …  96, 0.77), RowForm(1, 1, 0, 0, False, 64, 0.15), RowForm(GROUPED, 3, 3, 1, False …  ->  …  96, 0.77), RowForm(1, 1, 0, 0, False, 63, 0.15), RowForm(GROUPED, 3, 3, 1, False …",  # noqa: E501
     ),
     "Kernels are packed in another order: another size, the same kernels.": (
-        "cli/compile.py _pack: chosen = sorted(chosen, key=lambda one: (one[0].source, one[0].name, one[1]))  ->  chosen = sorted(chosen, key=lambda one: (one[0].source, one[0].name, one[0]))",  # noqa: E501
+        "cli/compile.py _pack: chosen = sorted(chosen, key=lambda pair: (pair[0].source, pair[0].name, pair[1]))  ->  chosen = sorted(chosen, key=lambda pair: (pair[0].source, pair[0].name, pair[0]))",  # noqa: E501
     ),
     "Steps of nothing add nothing.": (
         "cuda/conv/finish.py _space: before, after = (-sum((step for step in steps if step < 0)), 1 + sum((step for step in steps if step > 0)))  ->  before, after = (-sum((step for step in steps if step <= 0)), 1 + sum((step for step in steps if step > 0)))",  # noqa: E501
@@ -288,7 +288,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cpu/_threads.py module: _LOST",
         "cpu/_threads.py module: _WORTH_WAKING",
         "cpu/_threads.py pays",
-        "cpu/_scatter.py _Job._multiply",
+        "cpu/_scatter.py _ScatteredProduct._multiply",
         "cpu/_scatter.py module: _TILE_BYTES",
         "cpu/_scatter.py module: _WIDE",
         "cpu/_windows.py module: _SHORT_RUN, _SHORT_PLANE",

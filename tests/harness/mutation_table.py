@@ -128,6 +128,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cli/test_main.py -standard_streams",
         "cli/test_run.py",
     ),
+    "cli/compare.py": ("cli/test_main.py -standard_streams",),
     "cli/compile.py": ("rules/test_host_rules.py packed_kernels", "cli/test_compile.py", "cuda/build/test_trust.py"),
     "rules/dtypes.py": (
         "rules/test_errors.py",
@@ -158,6 +159,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         "oracle/test_peers.py",
     ),
     "_files.py": ("rules/test_host_rules.py another_kind", "onnx/test_untrusted.py", "cli/test_files.py"),
+    "_call.py": (
+        "rules/test_signatures.py onnx_s_defaults",
+        "rules/test_gradient_errors.py",
+        "rules/test_errors.py",
+        "cuda/plan/test_explain.py",
+        *_GRADIENTS,
+        "compat/test_cudnn.py",
+    ),
     "_gradients.py": (
         "rules/test_signatures.py onnx_s_defaults",
         "rules/test_gradient_errors.py",
@@ -216,6 +225,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "_pooling.py": (
         "rules/test_signatures.py onnx_s_defaults",
         "rules/test_errors.py",
+        "rules/test_layout.py",
+        "rules/test_out.py",
         "rules/test_gradient_errors.py",
         "cpu/test_gradients.py",
         "cuda/plan/test_explain.py",

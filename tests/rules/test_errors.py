@@ -13,8 +13,18 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv import ArgumentError, ArgumentTypeError, DeviceError, _arrays, _conv, _packed, _transfer
-from gpuconv import _gradients as _gradient_api
+from gpuconv import (
+    ArgumentError,
+    ArgumentTypeError,
+    DeviceError,
+    _arrays,
+    _call,
+    _conv,
+    _gradients,
+    _packed,
+    _pooling,
+    _transfer,
+)
 from gpuconv.cuda.call import device
 from gpuconv.rules import activation, dtypes, geometry, gradients, layout, memory, precision, signatures
 from tests.emulator import emulated_cuda
@@ -148,8 +158,8 @@ def _raised_at(wrong: Wrong) -> tuple[str, int]:
 
 
 MODULES = (
-    *(activation, _conv, _arrays, dtypes, geometry, _gradient_api, gradients),
-    *(layout, memory, _packed, precision, signatures, _transfer),
+    *(activation, _arrays, _call, _conv, dtypes, geometry, _gradients, gradients),
+    *(layout, memory, _packed, _pooling, precision, signatures, _transfer),
 )
 
 
