@@ -98,12 +98,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _place(item: pytest.Item) -> tuple[int, str, bool, str]:
-    name, broken = item.path.name, "cache_of_broken_kernels" in getattr(item, "fixturenames", ())
-    if name == "test_kernel_table.py":
+    name, broken = name_of(item.path), "cache_of_broken_kernels" in getattr(item, "fixturenames", ())
+    if name == "harness/test_kernel_limits":
         return 0, "", False, ""
-    if name.endswith("sass.py"):
+    if name.endswith("sass"):
         return 1, name, broken, item.callspec.id if hasattr(item, "callspec") else ""
-    return (2 if name == "test_every_kernel.py" else 3), "", False, ""
+    return (2 if name == "cuda/test_every_kernel" else 3), "", False, ""
 
 
 @pytest.fixture(autouse=True)

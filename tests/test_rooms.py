@@ -1,4 +1,4 @@
-"""The rooms of gpuconv, and the ways between them: which module may import which."""
+"""The rooms of gpuconv, and the ways between them: which module may import which. No test imports another."""
 
 from __future__ import annotations
 
@@ -144,3 +144,13 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 def test_no_folder_has_too_many_modules() -> None:
     count = Counter(path.parent for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
     assert not {str(folder): number for folder, number in count.items() if number > MOST_MODULES}
+
+
+def test_no_test_imports_from_a_test_module() -> None:
+    wrong = []
+    for path in Path(__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [f"{getattr(node, 'module', '')}.{alias.name}".lstrip(".") for alias in node.names]
+                wrong += [(path.name, name) for name in names if name.startswith("tests.") and ".test_" in name]
+    assert not wrong

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -17,11 +17,7 @@ from benchmarks.progress import Rows, read
 from benchmarks.small_shapes import Problem
 from benchmarks.smoke import Smoke
 from gpuconv import cuda
-from gpuconv.cuda import variants
-from gpuconv.cuda.build import params
-from gpuconv.cuda.call import prepared
 from gpuconv.cuda.plan import offers
-from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
 
@@ -178,38 +174,6 @@ def test_only_kernels_of_a_family(path: Path) -> None:
 
 
 # ---------------------------------------------------------------- the small problems
-
-
-class Planned:
-    """In the place of a prepared call: its launches are noted, and its results are zeros."""
-
-    launched: ClassVar[set[str]] = set()
-
-    def __init__(self, runtime: Any, device: int, plan: Plan, inputs: Any, roles: Any, results: Any, outs: Any) -> None:
-        self.launched.update(launch.variant.name for launch in plan.launches)
-        self._results = results
-
-    def run(self, inputs: Any, outs: Any) -> list[Any]:
-        return [np.zeros(result.shape, result.dtype) for result in self._results]
-
-
-def test_the_small_problems_use_every_kernel_of_up_to_three_axes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "Prepared", Planned)
-    monkeypatch.setattr(Planned, "launched", set())
-
-    def every_one(candidates: Sequence[Candidate]) -> Candidate:
-        """Note what each candidate launches, which has its turn in `smoke`, and pick the first."""
-        for candidate in candidates:
-            Planned.launched.update(smoke.kernels_of(candidate))
-        return candidates[0]
-
-    for problem, dtype, wide in small_shapes.calls():
-        arrays = small_shapes.operands(problem, dtype)
-        limit = mock.patch.object(params, "INDEX_LIMIT", 1 if wide else params.INDEX_LIMIT)
-        with limit, offers.picking(every_one), emulated_cuda():
-            small_shapes.compute(problem, arrays)
-    known = {variant.name for variant in variants.all_variants()}
-    assert {name for name in known if "_4d" not in name} <= Planned.launched <= known
 
 
 def test_the_small_problems_are_right_on_the_cpu_and_small() -> None:

@@ -16,7 +16,7 @@ import gpuconv
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import varied_cuda
 from tests.oracle import gradients
-from tests.oracle.operands import LAYOUTS
+from tests.oracle.operands import LAYOUTS, complex_integers
 from tests.oracle.oracle import assert_same
 from tests.oracle.strategies import Problem, checked, problems
 
@@ -31,11 +31,6 @@ Backend = Callable[[Any, int, int], AbstractContextManager[Any]]
 @pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.emulator)])
 def backend(request: pytest.FixtureRequest) -> Backend:
     return varied_cuda if request.param == "cuda" else lambda dtype, rank, seed: nullcontext()
-
-
-def integers(seed: int, shape: tuple[int, ...], dtype: str) -> Any:
-    generator = np.random.default_rng(seed)
-    return (generator.integers(-5, 6, shape) + 1j * generator.integers(-5, 6, shape)).astype(dtype)
 
 
 def four_calls(call: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
@@ -54,8 +49,8 @@ def test_complex_calls_are_four_real_ones(
     problem: Problem = data.draw(problems(operator, data.draw(st.sampled_from([1, 2, 3, 4]))))
     at = problem.attributes
     shapes = (problem.x_shape, problem.w_shape, gradients.shape_of_result(problem))
-    x, w, dy = (LAYOUTS[layout](integers(seed + i, shape, dtype)) for i, shape in enumerate(shapes))
-    b = None if problem.b_shape is None else integers(seed + 3, problem.b_shape, dtype)
+    x, w, dy = (LAYOUTS[layout](complex_integers(seed + i, shape, dtype)) for i, shape in enumerate(shapes))
+    b = None if problem.b_shape is None else complex_integers(seed + 3, problem.b_shape, dtype)
     forward, of_input, of_weight, of_bias = (
         getattr(gpuconv, f"{operator}{what}") for what in ("", "_input_grad", "_weight_grad", "_bias_grad")
     )
@@ -102,7 +97,7 @@ def test_rounded_sums_are_within_the_bound_of_each_part(backend: Backend) -> Non
 
 @pytest.mark.emulator
 def test_packed_weights_may_be_complex() -> None:
-    x, w = integers(0, (1, 3, 6, 5), "complex64"), integers(1, (4, 3, 2, 2), "complex64")
+    x, w = complex_integers(0, (1, 3, 6, 5), "complex64"), complex_integers(1, (4, 3, 2, 2), "complex64")
     expected = gpuconv.conv(x, w)
     with emulated_cuda():
         weights = gpuconv.pack(w)

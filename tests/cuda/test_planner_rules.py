@@ -24,9 +24,8 @@ from gpuconv.cuda.pool import patches
 from gpuconv.cuda.pool import problem as pool_problem
 from gpuconv.cuda.pool.runs import WindowRuns
 from gpuconv.rules import geometry as geometries
-from tests.cuda.conv.gemm.test_ffma import fields
-from tests.cuda.conv.wgmma.test_family import problem
-from tests.cuda.pool.test_problem import made
+from tests.cuda.pool.problems import made
+from tests.harness.plans import fields, problem
 
 Ints = tuple[int, ...]
 

@@ -23,7 +23,7 @@ from gpuconv.cuda.pool.runs import WindowRuns
 from gpuconv.cuda.pool.tiles import Fetched, Lines, Results
 from gpuconv.cuda.weight_grad import tiles as weight_grad_tiles
 from gpuconv.cuda.weight_grad.problem import pixels_of_part
-from tests.cuda.conv.wgmma.test_family import problem
+from tests.harness.plans import problem
 from tests.harness.pool_views import changed
 
 

@@ -57,11 +57,17 @@ def _operand_widths(words: tuple[str, ...]) -> tuple[int, int, int]:
     return width, *LATER_WIDTHS.get(words[0], (99, 0))
 
 
+def _named(path: str) -> str:
+    """Return a source's path from kernels_cu on, where names repeat; of another one the name alone."""
+    _, folder, name = path.rpartition("kernels_cu/")
+    return name if folder else name.rpartition("/")[2]
+
+
 class Module:
     """The kernels, global variables and shared variables of one PTX text."""
 
     def __init__(self, text: str) -> None:
-        self.files = {int(n): path.split("/")[-1] for n, path in re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', text)}
+        self.files = {int(n): _named(path) for n, path in re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', text)}
         self.kernels: dict[str, Kernel] = {}
         self.shared: dict[str, Variable] = {}  # laid out in every kernel that uses them
         self.globals: dict[str, bytes] = {}

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 import gpuconv
-from tests.cuda.test_complex import integers
-from tests.gpu.on_device import laid_out, returned
-from tests.gpu.test_random import computed, drawn, seeds
+from tests.gpu.on_device import computed, drawn, laid_out, returned, seeds
 from tests.oracle import gradients
-from tests.oracle.operands import CONV_DTYPES, values
+from tests.oracle.operands import CONV_DTYPES, complex_integers, values
 from tests.oracle.oracle import assert_close, assert_same
 from tests.oracle.strategies import Problem
 
@@ -59,7 +57,7 @@ def test_complex_sums_agree_with_those_of_the_cpu(operator: str, seed: int) -> N
     problem, _, layout = drawn(operator, "complex", seed)
     dtype = ("complex64", "complex128")[seed % 2]
     (x, here_x), (w, here_w) = (
-        there(integers(seed + i, s, dtype), layout) for i, s in enumerate(problem.shapes[:2]) if s
+        there(complex_integers(seed + i, s, dtype), layout) for i, s in enumerate(problem.shapes[:2]) if s
     )
     (y,) = computed(problem, [x, w], seed)
     expected = getattr(gpuconv, operator)(here_x, here_w, **problem.attributes)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import gpuconv
-from tests.cpu.test_large import (
+from tests.gpu.on_device import cupy, moved, pattern, require_room, returned
+from tests.oracle.large import (
     CONVOLUTIONS,
     POOLS,
     TRANSPOSED,
@@ -16,7 +17,6 @@ from tests.cpu.test_large import (
     conv_transpose_reference,
     max_pool_reference,
 )
-from tests.gpu.on_device import cupy, moved, pattern, require_room, returned
 from tests.oracle.operands import filled, values
 from tests.oracle.oracle import assert_same, round_to
 

@@ -7,9 +7,8 @@ import pytest
 
 import gpuconv
 from gpuconv.onnx import backend
-from tests.onnx.models import data_of, node_tests
-from tests.onnx.test_exported import NAMES, limit, load
-from tests.onnx.test_node_tests import OPERATORS, assert_expected, is_left, on_host, values
+from tests.onnx.models import OPERATORS, assert_expected, data_of, is_left, node_tests, on_host, values
+from tests.onnx.networks import NAMES, limit, load
 
 pytestmark = pytest.mark.gpu
 

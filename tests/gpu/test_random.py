@@ -5,36 +5,19 @@ GPUCONV_GPU_PROBLEMS is the number of problems of each operator and dtype (100 b
 
 from __future__ import annotations
 
-import os
-from random import Random
 from typing import Any
 
 import pytest
 
 import gpuconv
-from tests.gpu.on_device import ON_DEVICE, index_width, laid_out, returned
-from tests.harness.emulated import some_candidate
+from tests.gpu.on_device import ON_DEVICE, computed, drawn, laid_out, seeds
 from tests.harness.fused import ACTIVATIONS, assert_equal, finished
 from tests.oracle import oracle
 from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, POOL_DTYPES, operands, pool_kinds, values
 from tests.oracle.oracle import assert_close, assert_same
-from tests.oracle.strategies import GENERATORS, Problem
+from tests.oracle.strategies import Problem
 
 pytestmark = pytest.mark.gpu
-
-seeds = pytest.mark.parametrize("seed", range(int(os.environ.get("GPUCONV_GPU_PROBLEMS", "100"))))
-_RANKS = (2, 1, 3, 2, 1, 3, 2, 4)  # kernels for five axes would have to be compiled first; the named cases have them
-
-
-def drawn(operator: str, dtype: Any, seed: int) -> tuple[Problem, Random, str]:
-    random = Random(f"{operator} {dtype} {seed}")
-    return GENERATORS[operator](random, _RANKS[seed % len(_RANKS)]), random, ON_DEVICE[seed % len(ON_DEVICE)]
-
-
-def computed(problem: Problem, arrays: list[Any], seed: int, **more: Any) -> list[Any]:
-    """Compute with each of the candidates in turn, now and then with 64-bit indices."""
-    with index_width(wide=seed % 4 == 3), some_candidate(seed):
-        return returned(getattr(gpuconv, problem.operator)(*arrays, **problem.attributes, **more))
 
 
 def on_both_sides(problem: Problem, kinds: Any, seed: int, dtype: Any, layout: str) -> tuple[list[Any], list[Any]]:

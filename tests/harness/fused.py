@@ -166,6 +166,7 @@ BEYOND_TF32 = (
     BeyondTf32("conv_stem_float32_3d", "conv", (1, 3, 9, 40), (40, 3, 3, 3), _PADDED),
     BeyondTf32("conv_grouped_float32_3d", "conv", (1, 16, 9, 32), (32, 8, 3, 3), {**_PADDED, "group": 2}),
     BeyondTf32("tf32_64x64x16_scalar", "conv_transpose", (1, 20, 5, 6), (20, 20, 4, 4), {"strides": [2, 2]}),
+    BeyondTf32("tf32_wgmma_128x128_pixel_rows", "conv", (1, 32, 3, 40), (64, 32, 1, 1), {}),
     BeyondTf32("conv_transpose_matrix", "conv_transpose", (1, 20, 5, 6), (20, 20, 2, 2), {"strides": [2, 2]}),
 )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,9 +14,41 @@ from gpuconv import CompileError
 from gpuconv.cuda.build import cache, nvrtc, sources
 from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build.variant import Variant
-from tests.emulator.compile import READ, turn
+from gpuconv.cuda.variants import all_variants
+from tests.emulator.compile import READ, own, turn
 
 _OPTIONS = (*compiler._OPTIONS, compiler._LINE_INFO)  # lines change no instruction
+
+
+def groups() -> dict[str, list[Variant]]:
+    """Return all variants by operator, dtype and spatial rank, as their names have them: ``conv_float32_3d``."""
+    found: dict[str, list[Variant]] = {}
+    for variant in all_variants():
+        found.setdefault(re.match(r".+?_\dd", variant.name)[0], []).append(variant)
+    return found
+
+
+def looked_at(variants: Iterable[Variant], architecture: str) -> list[Variant]:
+    """Return those that every run of the tests compiles for an architecture: each for one of its own."""
+    return [one for one in variants if architecture == turn(one)]
+
+
+def left(variants: Iterable[Variant], architecture: str) -> list[Variant]:
+    """Return those that only thorough tests compile for an architecture."""
+    return [one for one in variants if architecture in own(one) and architecture != turn(one)]
+
+
+def reports(variants: list[Variant], architecture: str, threads: int, keep: bool) -> dict[str, compiler.Report]:
+    """Compile variants, and keep them or not; return what the assembler says of each."""
+    with ThreadPoolExecutor(threads) as pool:
+        built = pool.map(lambda variant: build(variant, architecture, keep), variants)
+        return {variant.name: _report(one.log) for variant, one in zip(variants, built, strict=True)}
+
+
+def _report(log: str) -> compiler.Report:
+    found = compiler.read(log)
+    assert found is not None, log
+    return found
 
 
 def build(variant: Variant, architecture: str, keep: bool = True) -> cache.Entry:

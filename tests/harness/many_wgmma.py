@@ -52,6 +52,11 @@ class Trial:
     out: str = "contiguous"
 
     @property
+    def kernel(self) -> str:
+        """What the name of the kernel ends with."""
+        return f"wgmma_{self.candidate.removesuffix('_split').removesuffix('_direct')}"
+
+    @property
     def arithmetic(self) -> str:
         return "tensor cores" if self.dtype.itemsize == 2 else self.precision
 

@@ -31,107 +31,17 @@ from gpuconv.cuda.build import kernel_files
 from gpuconv.cuda.variants import all_variants
 from tests.emulator import EmulatorError, UnsupportedPtx
 from tests.emulator.engine import module
-from tests.harness import division, fused, many_blocks, many_gradients, many_wgmma, passes, phases
+from tests.harness import division, many_blocks, phases
 from tests.harness.equivalent_kernels import EQUIVALENT
 from tests.harness.many_blocks import ManyBlocks
-from tests.harness.many_gradients import Trial
+from tests.harness.specimen import files, problems_of
 
 ARCHITECTURE = "sm_80"
 MAX_STEPS = 2_000_000  # of one warp; the kernels themselves take a tenth of it
 SURVIVED, SAME, KNOWN, CHECKS = "not noticed", "the same program", "known to be equivalent", "only by the checks"
 _KNOWN = {name for names in EQUIVALENT.values() for name in names}
 
-# The problems for each file, those first that notice most.
-FILES: dict[str, tuple[ManyBlocks | Trial | many_wgmma.Trial, ...]] = {
-    "pool/general.cu": many_blocks.POOLS,
-    "pool/vectors.cu": many_blocks.VECTOR_POOLS,
-    "pool/tiles.cu": many_blocks.TILE_POOLS,
-    "pool/channels.cu": many_blocks.CHANNEL_POOLS,
-    "pool/patches.cu": many_blocks.PATCH_POOLS,
-    "pool/runs.cuh": (*many_blocks.TILE_POOLS, *many_blocks.PATCH_POOLS),
-    "pool/places.cuh": (*many_blocks.CHANNEL_POOLS, *many_blocks.PATCH_POOLS),
-    "pool/order.cuh": (*many_blocks.POOLS, *many_blocks.FAST_POOLS),
-    "pool/packed.cuh": (*many_blocks.VECTOR_POOLS, *many_blocks.TILE_POOLS, *many_blocks.CHANNEL_POOLS),
-    "pool/staging.cuh": many_blocks.TILE_POOLS,
-    "conv/gemm/pack_weights.cu": many_blocks.GEMMS,
-    "conv/gemm/conv.cu": many_blocks.CONVS,
-    "conv/gemm/pointwise.cu": many_blocks.POINTWISE,
-    "conv/gemm/depth_to_space_matrix.cu": many_blocks.DISJOINT_TENSOR,
-    "conv/gemm/matrix.cu": many_blocks.MATRIX,
-    "conv/gemm/matrix_product.cuh": (*many_blocks.MATRIX, *many_blocks.DISJOINT_TENSOR),
-    "conv/gemm/matrix_inputs.cuh": many_blocks.MATRIX,
-    "base/matrix_rows.cuh": (*many_blocks.MATRIX, *many_blocks.DISJOINT_TENSOR),
-    "conv/direct/few.cu": many_blocks.FEW,
-    "conv/direct/bands.cu": many_blocks.BANDS,
-    "conv/gemm/grouped.cu": many_blocks.GROUPED,
-    "conv/gemm/grouped_bands.cuh": many_blocks.GROUPED,
-    "conv/wide_outputs.cuh": many_blocks.GROUPED,
-    "conv/gemm/split.cu": many_blocks.SPLIT,
-    "conv/gemm/split_transpose.cu": many_blocks.SPLIT_PHASES,
-    "conv/gemm/split_k.cuh": (*many_blocks.SPLIT, *many_blocks.SPLIT_PHASES),
-    "base/tickets.cuh": many_blocks.SPLIT,
-    "conv/gemm/conv_transpose.cu": many_blocks.TRANSPOSED,
-    "conv/gemm/interleaved.cu": many_blocks.INTERLEAVED,
-    "conv/gemm/depth_to_space.cu": many_blocks.DISJOINT,
-    "conv/phases.cuh": (*many_blocks.TRANSPOSED, *many_blocks.INTERLEAVED, *many_blocks.SPLIT_PHASES),
-    "conv/gemm/interleaved.cuh": many_blocks.INTERLEAVED,
-    "conv/gemm/depth_to_space.cuh": (*many_blocks.DISJOINT, *many_blocks.DISJOINT_TENSOR),
-    "conv/direct/rows.cu": many_blocks.DIRECT,
-    "conv/direct/channels.cu": many_blocks.CHANNELS,
-    "conv/direct/transpose.cu": many_blocks.DEPTHWISE_TRANSPOSED,
-    "base/vectors.cuh": many_blocks.CHANNELS,
-    "conv/problem.cuh": many_blocks.GEMMS,
-    "conv/gather.cuh": many_blocks.GEMMS,
-    "conv/gemm/ffma.cuh": many_blocks.GEMMS,
-    "conv/gemm/mma.cuh": (*many_blocks.TENSOR, *many_blocks.MATRIX),
-    "conv/gemm/slice_inputs.cuh": many_blocks.TENSOR,
-    "conv/gemm/fragments.cuh": (*many_blocks.TENSOR, *many_blocks.MATRIX),
-    "conv/gemm/pack_fragments.cu": many_blocks.TENSOR,
-    "conv/epilogue.cuh": many_blocks.GEMMS,
-    "conv/gemm/implicit_gemm.cuh": many_blocks.GEMMS,
-    "base/numeric.cuh": many_blocks.GEMMS,
-    "base/ptx.cuh": (*many_blocks.GEMMS, *many_blocks.FAST_POOLS),
-    "base/geometry.cuh": (*many_blocks.POOLS, *many_blocks.GEMMS),
-    "conv/gemm/stem.cu": many_blocks.STEMS,
-    "conv/gemm/stem.cuh": many_blocks.STEMS,
-    "conv/gemm/stem_ffma.cuh": many_blocks.STEMS,
-    "conv/gemm/stem_mma.cuh": many_blocks.STEMS,
-    "weight_grad/plain.cu": many_gradients.WEIGHTS,
-    "weight_grad/few.cu": many_gradients.FEW_WEIGHTS,
-    "weight_grad/tiles.cu": many_gradients.LARGE_WEIGHTS,
-    "weight_grad/tiles_slices.cuh": many_gradients.LARGE_WEIGHTS,
-    "weight_grad/tiles_mma.cuh": many_gradients.LARGE_WEIGHTS,
-    "weight_grad/tiles_ffma.cuh": many_gradients.LARGE_WEIGHTS,
-    "weight_grad/problem.cuh": (*many_gradients.WEIGHTS, *many_gradients.FEW_WEIGHTS),
-    "passes/add_up.cu": (*many_gradients.WEIGHTS, *many_gradients.SUMS, *many_gradients.COMPLEX),
-    "passes/channel_sums.cu": many_gradients.SUMS,
-    "pool/grad/general.cu": many_gradients.POOLS,
-    "pool/grad/walks.cu": many_gradients.WALKS,
-    "pool/unpool.cu": many_gradients.UNPOOLS,
-    "pool/indices.cu": (*many_gradients.UNPOOLS, *many_gradients.CHECKS),
-    "complex.cu": many_gradients.COMPLEX,
-    "passes/copy.cu": many_gradients.COPIES,
-    "conv/wgmma/channels_last.cu": passes.MANY,
-    "conv/wgmma/slices.cu": many_wgmma.ALL,
-    "conv/wgmma/strips.cu": many_wgmma.STRIPS,
-    "conv/wgmma/pixels.cu": many_wgmma.PIXELS,
-    "conv/params.cuh": many_wgmma.ALL,
-    "base/hopper.cuh": many_wgmma.ALL,
-    "conv/wgmma/wgmma.cuh": many_wgmma.ALL,
-    "conv/wgmma/items.cuh": (*many_wgmma.DIVIDED, *many_wgmma.ALL),
-    "conv/wgmma/load.cuh": many_wgmma.ALL,
-    "conv/wgmma/outputs.cuh": (many_wgmma.LAST, many_wgmma.LAST_SINGLE, *many_wgmma.ALL),
-    "conv/wgmma/params.cuh": many_wgmma.ALL,
-    "conv/wgmma/ring.cuh": many_wgmma.ALL,
-    "conv/wgmma/run.cuh": many_wgmma.ALL,
-    "conv/wgmma/slices.cuh": many_wgmma.ALL,
-    "conv/wgmma/split.cuh": many_wgmma.DIVIDED,
-    "conv/wgmma/pixels.cuh": many_wgmma.PIXELS,
-    "conv/wgmma/strips.cuh": many_wgmma.STRIPS,
-    "conv/wgmma/sums.cuh": (*many_wgmma.PIXELS, *many_wgmma.ALL),
-    "conv/wgmma/tiles.cuh": many_wgmma.ALL,
-    "conv/finish.cuh": tuple(partial(fused.check, number) for number in range(0, len(fused.KERNELS), 9)),
-}
+FILES = {path: problems_of(path) for path in files()}
 
 
 @contextmanager
@@ -147,6 +57,13 @@ def changed_kernels(texts: Mapping[str, str]) -> Iterator[None]:
             yield
         finally:
             kernel_files.folder = usual
+
+
+def exchanged(path: str, old: str, new: str) -> str:
+    """Return a kernel's text with a fault; what it replaces must be there exactly once."""
+    text = str(kernel_files.folder().joinpath(*path.split("/")).read_text(encoding="utf-8"))
+    assert text.count(old) == 1, f"{path} has {text.count(old)} times, not once: {old}"
+    return text.replace(old, new)
 
 
 # ---------------------------------------------------------------- mutants

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import pytest
 
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import channels_last
 from gpuconv.cuda.plan.launch import Launch
+from gpuconv.cuda.plan.limits import nearest
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 from tests.emulator.device import EmulatedDevice
@@ -198,3 +201,40 @@ MANY = (
     Moved((70, 20, 3, 3), operator="conv", group=2, whole=True),
     Moved((20, 30, 3, 3), "float32", "3xtf32", operator="conv_transpose"),
 )
+
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+WAYS = [
+    (np.dtype("float16"), "ieee"),
+    (BFLOAT16, "ieee"),
+    (np.dtype("float32"), "tf32"),
+    (np.dtype("float32"), "3xtf32"),
+]
+
+
+over_ways = pytest.mark.parametrize(("dtype", "precision"), WAYS, ids=str)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a launch, beside a copy of as many bytes."""
+
+    sectors: float
+    wavefronts: float
+    slots: float
+    cycles: float
+
+
+def cost(emulated: Any, nbytes: int) -> Cost:
+    """What the launch cost, where so many bytes are read and written."""
+    counters = emulated.launches[-1].counters
+    device = nearest("sm_90a")
+    seconds = nbytes / device.bandwidth
+    traffic, total = counters.traffic(), counters.total
+    shared, ideal = traffic.get("shared", (0, 1))
+    sectors = traffic["loads"][0] + traffic["stores"][0]
+    clocks = seconds * device.clock * device.limits.multiprocessors
+    transfers = shared + 32 * sectors / 128  # what the L1 cache and shared memory pass on, 128 bytes a clock
+    return Cost(sectors / (nbytes / 32), shared / ideal, total["instructions"] / (4 * clocks), transfers / clocks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from gpuconv.rules import dtypes
 from tests.emulator.counters import FIELDS, Counters
 from tests.harness import kernel_counters, records
 from tests.harness.kernel_counters import PATH, TOOL, WIDTHS, Bands, Form, Row, TensorForm, WholeRows
+from tests.harness.toolchain import needs_nvrtc
 
 pytestmark = [pytest.mark.emulator, pytest.mark.sampled(3)]
 
@@ -257,3 +259,36 @@ def test_sums_are_by_kind_of_access() -> None:
         "inputs": [3, 2],
         "stores": [7, 6],
     }
+
+
+# ---------------------------------------------------------------- the tests' own tools
+
+
+def test_differences_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "tests" / "rows.json"
+    recorded = {"same": {"a": 1}, "other": {"a": [1, 2], "b": 3}, "gone": {"a": 4}}
+    found = {"same": {"a": 1}, "other": {"a": [1, 5], "b": 3}, "new": {"a": 6}}
+    with pytest.raises(pytest.fail.Exception) as caught:
+        records.assert_same(recorded, found, path, "tests/rows.py")
+    assert str(caught.value).splitlines() == [
+        "3 of the numbers in tests/rows.json are others now; where that is meant: "
+        "`python tests/rows.py --write`, and the reason in the commit",
+        "other a: recorded [1, 2], found [1, 5]",
+        "gone: recorded {'a': 4}, found nothing",
+        "new: recorded nothing, found {'a': 6}",
+    ]
+
+
+@needs_nvrtc
+def test_rows_of_another_compiler_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.json"
+    records.write(path, {"columns": "what there is"}, {"row": {"a": [1, 2]}})
+    assert path.read_text(encoding="utf-8").splitlines()[3] == '"row": {"a": [1, 2]}'
+    monkeypatch.delenv("GPUCONV_REQUIRE_EMULATOR", raising=False)
+    records.require_compiler(path, "tests/rows.py")  # neither skips nor fails
+    monkeypatch.setattr(records, "compiler", lambda: "NVRTC 99.0")
+    with pytest.raises(pytest.skip.Exception, match=r"and here is NVRTC 99\.0: nothing compared but the limits"):
+        records.require_compiler(path, "tests/rows.py")
+    monkeypatch.setenv("GPUCONV_REQUIRE_EMULATOR", "1")
+    with pytest.raises(pytest.fail.Exception, match=r"`python tests/rows\.py --write` makes it anew"):
+        records.require_compiler(path, "tests/rows.py")

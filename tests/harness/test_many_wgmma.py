@@ -23,8 +23,7 @@ def test_a_small_problem_is_right(trial: Trial, seed: int, order: str) -> None:
     emulated = trial(seed=seed, async_order=order)
     last = emulated.launches[-1]
     struct = np.frombuffer(last.parameters, last.variant.layout)[0]
-    kernel = trial.candidate.removesuffix("_split").removesuffix("_direct")
-    assert last.variant.name.endswith(f"wgmma_{kernel}")
+    assert last.variant.name.endswith(trial.kernel)
     assert (struct["splits"]["count"]["divisor"] > 1) == (trial in DIVIDED)
     if trial not in DIVIDED:
         assert struct["items"] >= 2 * last.grid[0] == 2 * trial.multiprocessors
@@ -56,7 +55,7 @@ def test_every_form_of_strips_is_among_them() -> None:
 
 
 def test_every_form_of_pixels_is_among_them() -> None:
-    kernels = {trial.candidate.removesuffix("_split").removesuffix("_direct") for trial in PIXELS}
+    kernels = {trial.kernel.removeprefix("wgmma_") for trial in PIXELS}
     tiles = {f"{tile.block_m}x{tile.block_n}" for tile in wgmma_tiles.PIXELS}
     assert {kernel.partition("_")[0] for kernel in kernels} == tiles
     assert {"rows" in kernel for kernel in kernels} == {True, False}

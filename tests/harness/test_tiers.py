@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.tiers import checked, first_of_each, part
+from tests.harness.tiers import checked, part
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = """
@@ -84,12 +84,3 @@ def test_parts_are_counted_from_one() -> None:
     for text in ("0/3", "4/3", "2", "2/3/4", "a/b", "-1/3"):
         with pytest.raises(ArgumentTypeError, match=f"^{text} is not K/N with K from 1 to N, as 2/3$"):
             checked(text)
-
-
-def test_the_first_of_each_kind_is_for_every_run() -> None:
-    params = first_of_each(["an apple", "a pear", "an ash"], lambda words: words.split()[0])
-    assert [(param.values, [mark.name for mark in param.marks]) for param in params] == [
-        (("an apple",), []),
-        (("a pear",), []),
-        (("an ash",), ["thorough"]),
-    ]

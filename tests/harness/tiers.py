@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import zlib
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import pytest
 
@@ -34,21 +34,6 @@ def checked(text: str) -> str:
     except ValueError:
         raise ArgumentTypeError(f"{text} is not K/N with K from 1 to N, as 2/3") from None
     return text
-
-
-def first_of_each(rows: Iterable[Any], kind: Callable[[Any], Hashable]) -> list[Any]:
-    """Return parameters of a test: the first row of each kind for every run, the others for the thorough tier."""
-    seen: set[Hashable] = set()
-    params = []
-    for row in rows:
-        params.append(pytest.param(row, marks=[pytest.mark.thorough] if kind(row) in seen else []))
-        seen.add(kind(row))
-    return params
-
-
-def report(bug: Any) -> str:
-    """Return the kind of report that a planted bug must get, its own first one where it may get several."""
-    return str(bug.message).partition("|")[0]
 
 
 def _mark(items: Iterable[pytest.Item]) -> None:

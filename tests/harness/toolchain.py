@@ -23,6 +23,7 @@ def _missing() -> str | None:
     return None
 
 
+FOLDER = Path(__file__).parents[2] / "kernels_cu"
 _REASON = _missing()
 needs_nvrtc = pytest.mark.skipif(  # GPUCONV_REQUIRE_EMULATOR=1 lets the tests run into what is missing
     _REASON is not None and os.environ.get("GPUCONV_REQUIRE_EMULATOR") != "1", reason=str(_REASON)

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from onnx.backend.test import loader
+
+from gpuconv.onnx import operators
 
 NEWEST = onnx.defs.onnx_opset_version()
 
@@ -98,3 +100,50 @@ def network(opset: int) -> tuple[onnx.ModelProto, dict[str, Any]]:
     ]
     inputs = [value("x", shape=("N", 3, "H", "W"))]
     return model(nodes, inputs, [value("y", shape=4), value("i", np.int64, 4)], opset, weights), weights
+
+
+OPERATORS = sorted(set(operators.TABLE) - {"Upsample", "Constant"})  # no test of their own; one without inputs
+
+
+# Left to onnx's reference evaluator: training, text, sequences, cubic and antialiased Resize, floating-point numbers of
+# 8 bits and fewer, and integers of fewer.
+LEFT = {
+    "BatchNormalization": ["training_mode"],
+    "Cast": ["FLOAT8", "FLOAT4", "INT4", "INT2"],
+    "CastLike": ["FLOAT8", "FLOAT4", "INT4", "INT2"],
+    "Dropout": ["training"],
+    "Equal": ["string"],
+    "Identity": ["sequence", "opt"],
+    "Resize": ["cubic", "antialias"],
+}
+
+
+def is_left(op_type: str, test: Any) -> bool:
+    return any(part in test.name for part in LEFT.get(op_type, ()))
+
+
+def values(items: Any) -> list[Any]:
+    found = [numpy_helper.to_array(item) if isinstance(item, TensorProto) else item for item in items]
+    return [np.asarray(item) if isinstance(item, np.generic) else item for item in found]
+
+
+def assert_expected(got: Any, expected: list[Any], test: Any) -> None:
+    for actual, wanted in zip(got, expected, strict=True):
+        if not isinstance(wanted, np.ndarray):
+            assert repr(actual) == repr(wanted)
+            continue
+        assert type(actual) is np.ndarray
+        assert (actual.dtype, actual.shape) == (wanted.dtype, wanted.shape)
+        if wanted.dtype.kind in "OUT":
+            np.testing.assert_array_equal(actual, wanted)
+        else:
+            pair = actual.astype(np.float64), wanted.astype(np.float64)
+            np.testing.assert_allclose(*pair, rtol=test.rtol, atol=test.atol, err_msg=test.name)
+
+
+def on_host(node: NodeProto, opset: int) -> set[int]:
+    """Return the positions, among the inputs that are there, of those which stay on the host."""
+    found = operators.find(node, opset)
+    assert found is not None
+    there = [at for at, name in enumerate(node.input) if name]
+    return {position for position, at in enumerate(there) if at in found[0].on_host}

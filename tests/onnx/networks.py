@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
@@ -60,3 +63,34 @@ def onnxruntime_node(node: NodeProto, inputs: Sequence[Any], opset: int) -> Any:
     graph = helper.make_graph([node], "node", infos, [onnx.ValueInfoProto(name=name) for name in node.output])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=4)
     return onnxruntime_run(model, dict(zip(node.input, inputs, strict=True)))[0]
+
+
+FOLDER = Path(__file__).parent / "exported"
+
+
+NAMES = sorted(path.stem for path in FOLDER.glob("*.onnx"))
+
+
+UNIT = 2.0**-24
+
+
+def load(name: str) -> tuple[ModelProto, Any]:
+    """Return a network with seeded weights, and an image."""
+    model = with_random_weights(FOLDER / f"{name}.onnx", seed=3)
+    shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
+    return model, np.random.default_rng(4).standard_normal(shape, np.float32)
+
+
+def limit(model: ModelProto) -> float:
+    """Return how far off the largest value an output may be.
+
+    Roundings err in both directions: a sum of K terms adds about sqrt(K) u of what it hands on, everything else at most
+    a few u; folding rounds each weight once more, which counts as two such sums.
+    """
+    sizes = {tensor.name: tensor.dims for tensor in model.graph.initializer}
+    total = 0.0
+    for node in model.graph.node:
+        dims = sizes.get(node.input[1], ()) if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") else ()
+        terms = math.prod(dims[1:]) if len(dims) > 2 else max(dims, default=1)
+        total += 2 * UNIT * math.sqrt(terms)
+    return total

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import onnx
 import pytest
@@ -14,11 +10,8 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from gpuconv.onnx import backend
 from tests.emulator import emulated_cuda
 from tests.harness.device_arrays import device_arrays
-from tests.onnx.networks import onnxruntime_run, with_random_weights
+from tests.onnx.networks import FOLDER, NAMES, limit, load, onnxruntime_run
 
-FOLDER = Path(__file__).parent / "exported"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.onnx"))
-UNIT = 2.0**-24
 _SCALES = {"Resize": (1, 2)}  # inputs that are float32 in every model
 
 
@@ -26,13 +19,6 @@ def test_these_are_all() -> None:
     kinds = ("convnext", "resnet", "superresolution", "unet")
     assert sorted(f"{kind}{exporter}" for kind in kinds for exporter in ("", "_torchscript")) == NAMES
     assert all((FOLDER / f"{name}.onnx").stat().st_size < 100_000 for name in NAMES)
-
-
-def load(name: str) -> tuple[ModelProto, Any]:
-    """Return a network with seeded weights, and an image."""
-    model = with_random_weights(FOLDER / f"{name}.onnx", seed=3)
-    shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
-    return model, np.random.default_rng(4).standard_normal(shape, np.float32)
 
 
 def in_float64(model: ModelProto) -> ModelProto:
@@ -59,21 +45,6 @@ def _widen(node: NodeProto, kept: set[str]) -> None:
             tensor.CopyFrom(numpy_helper.from_array(np.float64(numpy_helper.to_array(tensor))))
         if node.op_type == "Cast" and attribute.i == TensorProto.FLOAT:
             attribute.i = TensorProto.DOUBLE
-
-
-def limit(model: ModelProto) -> float:
-    """Return how far off the largest value an output may be.
-
-    Roundings err in both directions: a sum of K terms adds about sqrt(K) u of what it hands on, everything else at most
-    a few u; folding rounds each weight once more, which counts as two such sums.
-    """
-    sizes = {tensor.name: tensor.dims for tensor in model.graph.initializer}
-    total = 0.0
-    for node in model.graph.node:
-        dims = sizes.get(node.input[1], ()) if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") else ()
-        terms = math.prod(dims[1:]) if len(dims) > 2 else max(dims, default=1)
-        total += 2 * UNIT * math.sqrt(terms)
-    return total
 
 
 @pytest.mark.parametrize("name", NAMES)

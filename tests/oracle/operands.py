@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import ml_dtypes
@@ -166,3 +167,17 @@ def filled(
     """x, w and b of small integers for a convolution of these shapes, and its attributes again."""
     channels = w[0] if operator == "conv" else w[1] * attributes.get("group", 1)
     return [values("integers", seed, shape, dtype) for seed, shape in enumerate((x, w, (channels,)))], attributes
+
+
+def with_channels_last(array: Any, shift: int = 0, more: int = 0) -> Any:
+    """The array with channels last in memory, which begins `shift` elements in, with `more` channels beside its own."""
+    shape = (array.shape[0], *array.shape[2:], array.shape[1] + more)
+    memory = np.zeros(prod(shape) + shift, array.dtype)[shift:].reshape(shape)
+    view = np.moveaxis(memory[..., : array.shape[1]], -1, 1)
+    view[...] = array
+    return view
+
+
+def complex_integers(seed: int, shape: tuple[int, ...], dtype: str) -> Any:
+    generator = np.random.default_rng(seed)
+    return (generator.integers(-5, 6, shape) + 1j * generator.integers(-5, 6, shape)).astype(dtype)

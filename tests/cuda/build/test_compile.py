@@ -17,9 +17,8 @@ from gpuconv import CompileError
 from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build import nvrtc, structs
 from gpuconv.cuda.build.variant import Variant, index_name
-from tests.cuda.build.test_sources import FOLDER
 from tests.harness import declared
-from tests.harness.toolchain import FILES, kernels, needs_nvrtc, variant
+from tests.harness.toolchain import FILES, FOLDER, kernels, needs_nvrtc, variant
 
 Write = Callable[[Mapping[str, str]], Path]
 

@@ -13,11 +13,10 @@ import pytest
 
 from gpuconv import CompileError
 from gpuconv.cuda.build import sources
-from tests.harness.toolchain import FILES, kernels, variant, write
+from tests.harness.toolchain import FILES, FOLDER, kernels, variant, write
 
 Write = Callable[[Mapping[str, str]], Path]
 ROOT = Path(__file__).resolve().parents[3]
-FOLDER = ROOT / "kernels_cu"
 
 __all__ = ["kernels"]  # a fixture
 

@@ -14,8 +14,8 @@ from gpuconv.cuda.conv.gemm import grouped as grouped_plan
 from gpuconv.cuda.conv.gemm.fragments import arithmetic
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.limits import representative
-from tests.cuda.conv.wgmma.test_family import problem
 from tests.harness.offered import why_not
+from tests.harness.plans import problem
 
 Ints = tuple[int, ...]
 Whole = Callable[[Problem], bool]

@@ -13,7 +13,7 @@ from gpuconv.cuda.plan import strided
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules.gradients import SumsGeometry
-from tests.cuda.conv.gemm.test_ffma import fields, wide
+from tests.harness.plans import fields, wide
 
 HOPPER = representative("sm_90a").limits  # 132 multiprocessors
 Ints = tuple[int, ...]

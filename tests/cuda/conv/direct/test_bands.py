@@ -16,10 +16,10 @@ from gpuconv.cuda.conv.direct.bands_tile import BandForm, BandTile, BandView
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.rules import geometry as geometries
-from tests.cuda.conv.gemm.test_ffma import contiguous, fields, plan
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import ARCHITECTURES, preferred
 from tests.harness.offered import said
+from tests.harness.plans import contiguous, fields, plan
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS
 

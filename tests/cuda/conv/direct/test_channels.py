@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from math import prod
 from random import Random
 from typing import Any
 
@@ -20,23 +19,17 @@ from gpuconv.cuda.conv.direct.base import DirectView
 from gpuconv.cuda.conv.direct.channels import FORMS, ChannelTile
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import geometry as geometries
-from gpuconv.rules import layout as layouts
-from tests.cuda.conv.gemm.test_ffma import fields
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture, preferred
 from tests.harness.offered import candidates, said, why_not
+from tests.harness.plans import fields, strides
 from tests.oracle import oracle
-from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, values
+from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, values, with_channels_last
 from tests.oracle.oracle import assert_close
 from tests.oracle.strategies import Problem
 
 HOPPER = representative("sm_90a").limits
 Ints = tuple[int, ...]
-
-
-def strides(shape: Ints, layout: str = "NHWC") -> Ints:
-    """Strides of an array of this shape, N, C, D1, ..., in a layout."""
-    return layouts.channels_second(layout, contiguous_strides(layouts.as_given(layout, shape)))
 
 
 def made(operator: str, x: Ints, w: Ints, dtype: str = "float32", **attributes: Any) -> correlation.Problem:
@@ -198,15 +191,6 @@ def test_outputs_of_a_thread_share_the_inputs_of_dilated_taps() -> None:
 # ---------------------------------------------------------------- in the emulator
 
 
-def last(array: Any, shift: int = 0, more: int = 0) -> Any:
-    """The array with channels last in memory, which begins `shift` elements in, with `more` channels beside its own."""
-    shape = (array.shape[0], *array.shape[2:], array.shape[1] + more)
-    memory = np.zeros(prod(shape) + shift, array.dtype)[shift:].reshape(shape)
-    view = np.moveaxis(memory[..., : array.shape[1]], -1, 1)
-    view[...] = array
-    return view
-
-
 @pytest.mark.emulator
 @pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -219,7 +203,10 @@ def test_random_problems_of_every_form(form: tuple[int, int, int], dtype: Any) -
         arrays = [None if s is None else values(kind, number + i, s, dtype) for i, (s, kind) in enumerate(shapes)]
         expected = oracle.conv(*arrays, **problem.attributes)
         places = [(random.choice((0, 0, 1)), random.choice((0, 0, 4, 3))) for _ in range(2)]
-        x, out = last(arrays[0], *places[0]), last(np.zeros(expected.value.shape, dtype), *places[1])
+        x, out = (
+            with_channels_last(arrays[0], *places[0]),
+            with_channels_last(np.zeros(expected.value.shape, dtype), *places[1]),
+        )
         with preferred(name), emulated_cuda(limits_of=architecture(dtype, 3), seed=number) as emulated:
             y = gpuconv.conv(x, *arrays[1:], **problem.attributes, out=out)
         assert [launch.variant.name for launch in emulated.launches] == [name]
@@ -231,9 +218,9 @@ def test_conv_transpose_of_stride_1() -> None:
     x, w = values("integers", 0, (2, 8, 9, 21), "float32"), values("integers", 1, (8, 1, 4, 6), "float32")
     attributes = {"group": 8, "pads": [1, 0, 2, 3], "dilations": [2, 1]}
     expected = oracle.conv_transpose(x, w, **attributes)
-    out = last(np.zeros(expected.value.shape, np.float32))
+    out = with_channels_last(np.zeros(expected.value.shape, np.float32))
     with preferred("channels_7s1"), emulated_cuda() as emulated:
-        y = gpuconv.conv_transpose(last(x), w, **attributes, out=out)
+        y = gpuconv.conv_transpose(with_channels_last(x), w, **attributes, out=out)
     assert [launch.variant.name for launch in emulated.launches] == ["depthwise_float32_3d_channels_7s1"]
     assert_close(y, expected, "float32")
 
@@ -246,9 +233,9 @@ def test_padding_takes_no_part(group: int) -> None:
     w[::2, 0, 0, 0] = np.inf
     w[1, 0, 2, 2] = np.nan
     attributes = {"group": group, "pads": [1, 1, 1, 1]}
-    out = last(np.zeros(x.shape, np.float32))
+    out = with_channels_last(np.zeros(x.shape, np.float32))
     with preferred("channels_7s1"), emulated_cuda():
-        y = gpuconv.conv(last(x), w, **attributes, out=out)
+        y = gpuconv.conv(with_channels_last(x), w, **attributes, out=out)
     assert_close(y, oracle.conv(x, w, **attributes), "float32")
     assert np.isfinite(y).any()
     assert not np.isfinite(y).all()

@@ -15,13 +15,12 @@ from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import transpose
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import geometry as geometries
-from tests.cuda.conv.direct.test_channels import last, strides
-from tests.cuda.conv.gemm.test_ffma import fields, plan
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture, preferred
 from tests.harness.offered import candidates, said, why_not
+from tests.harness.plans import fields, plan, strides
 from tests.oracle import oracle
-from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, values
+from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, values, with_channels_last
 from tests.oracle.oracle import assert_close
 from tests.oracle.strategies import Problem
 
@@ -114,7 +113,7 @@ def test_padding_takes_no_part() -> None:
     attributes = {"group": 3, "strides": [2, 2]}
     expected = oracle.conv_transpose(x, w, **attributes)
     with preferred("conv_transpose_depthwise"), emulated_cuda():
-        y = gpuconv.conv_transpose(last(x), w, **attributes)
+        y = gpuconv.conv_transpose(with_channels_last(x), w, **attributes)
     assert_close(y, expected, "float32")
     assert np.isfinite(y).any()
     assert not np.isfinite(y).all()

@@ -14,12 +14,12 @@ from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv.gemm import matrix
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.rules import geometry as geometries
-from tests.cuda.conv.gemm.test_ffma import HOPPER, contiguous, fields
-from tests.cuda.conv.gemm.test_mma import ARITHMETIC, assert_within
+from tests.cuda.conv.gemm.tensor_cores import ARITHMETIC, assert_within
 from tests.emulator import emulated_cuda
 from tests.harness import machine_code
 from tests.harness.emulated import architecture, preferred
 from tests.harness.offered import said
+from tests.harness.plans import HOPPER, contiguous, fields
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle import oracle

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from math import prod
 from random import Random
 from typing import Any
 
@@ -15,19 +14,17 @@ from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv.direct import rows
 from gpuconv.cuda.plan import offers
-from gpuconv.cuda.plan.launch import Launch, Plan, Space
+from gpuconv.cuda.plan.launch import Plan, Space
 from gpuconv.cuda.plan.limits import Limits, nearest
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.cuda.variants import all_variants
-from gpuconv.rules import geometry as geometries
 from tests.harness.emulated import preferred
 from tests.harness.offered import family
+from tests.harness.plans import HOPPER, Ints, fields, plan, wide
 from tests.oracle.strategies import GENERATORS
 
-HOPPER = Limits("sm_90a", 132, 227 * 1024, 228 * 1024)
 BORDER = params.INDEX_LIMIT
 EVERY_FAMILY = conv_families.FAMILIES
-Ints = tuple[int, ...]
 general = pytest.mark.usefixtures("general_kernels")
 
 
@@ -35,49 +32,6 @@ general = pytest.mark.usefixtures("general_kernels")
 def only_gemms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a direct sum would make of these problems."""
     monkeypatch.setattr(conv_families, "FAMILIES", tuple(one for one in EVERY_FAMILY if one is not rows))
-
-
-def contiguous(shape: Ints) -> Ints:
-    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-def plan(
-    operator: str,
-    x_shape: Ints,
-    w_shape: Ints,
-    *,
-    dtype: str = "float32",
-    bias: bool = False,
-    x_strides: Ints | None = None,
-    limits: Limits = HOPPER,
-    **attributes: Any,
-) -> Plan:
-    geometry: Any = getattr(geometries, operator)(x_shape, w_shape, **attributes)
-    make: Any = conv_families.for_conv if operator == "conv" else conv_families.for_conv_transpose
-    x_strides = x_strides or contiguous(x_shape)
-    b_stride = 1 if bias else None
-    return make(geometry, dtype, x_strides, contiguous(w_shape), b_stride, contiguous(geometry.y_shape), limits)
-
-
-def plain(struct: Any) -> Any:
-    """A struct as dictionaries and lists, dividers as their divisors."""
-    names = struct.dtype.names
-    if names is None:
-        return struct.tolist()
-    if "divisor" in names:
-        return struct["divisor"].tolist()
-    if struct.ndim:
-        return [plain(entry) for entry in struct]
-    return {name: plain(struct[name]) for name in names}
-
-
-def fields(launch: Launch) -> dict[str, Any]:
-    found: dict[str, Any] = plain(np.frombuffer(launch.parameters, launch.variant.layout)[0])
-    return found
-
-
-def wide(launch: Launch) -> bool:
-    return "long long" in launch.variant.arguments
 
 
 # ---------------------------------------------------------------- structs

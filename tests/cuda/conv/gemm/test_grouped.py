@@ -13,11 +13,11 @@ from benchmarks.sass import Instruction
 from gpuconv.cuda.conv.gemm import fragments, grouped_tile
 from gpuconv.cuda.conv.gemm import grouped as grouped_plan
 from gpuconv.cuda.plan.launch import Plan
-from tests.cuda.conv.gemm.test_ffma import HOPPER, fields, plan
-from tests.cuda.conv.gemm.test_sass import code
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
+from tests.harness.machine_code import code
 from tests.harness.offered import said
+from tests.harness.plans import HOPPER, fields, plan
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle import oracle
 

@@ -22,27 +22,18 @@ from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.rules import cases
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules.cases import Case
+from tests.cuda.conv.gemm.tensor_cores import ARITHMETIC, assert_within
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture, preferred
 from tests.oracle import oracle
-from tests.oracle.operands import BFLOAT16, CONV_KINDS, operands
-from tests.oracle.oracle import assert_close
+from tests.oracle.operands import CONV_KINDS, operands
 from tests.oracle.strategies import Problem, checked, problems
 
 pytestmark = pytest.mark.emulator
 
-LOST = 2.0**-136  # what is cut off of a factor at most where it is small: TF32 has no smaller number
 seeds = st.integers(0, 2**32 - 1)
 layouts = st.sampled_from(("contiguous", "channels last", "channels last", "reversed", "strided", "fortran"))
 operators = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
-# dtype, precision, and the label in names of kernels
-ARITHMETIC = [
-    (np.dtype("float16"), "ieee", "_mma_"),
-    (BFLOAT16, "ieee", "_mma_"),
-    (np.dtype("float32"), "tf32", "_tf32_"),
-    (np.dtype("float32"), "3xtf32", "_3xtf32_"),
-    (np.dtype("float64"), "ieee", "_mma_"),
-]
 over_arithmetic = pytest.mark.parametrize(("dtype", "precision", "label"), ARITHMETIC, ids=lambda value: str(value))
 
 
@@ -59,20 +50,6 @@ def tensor_cores(dtype: Any, precision: str, label: str, seed: int) -> Iterator[
     device = emulated_cuda(limits_of=architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
     with offers.picking(pick), gpuconv.precision(precision), device as emulated:
         yield emulated
-
-
-def assert_within(y: Any, arrays: list[Any], problem: Problem, precision: str) -> None:
-    """The bound of semantics.md; with TF32, and what its smallest number cuts off."""
-    function = getattr(oracle, problem.operator)
-    exact = function(*arrays, **problem.attributes)
-    arithmetic = precision if precision != "ieee" or y.dtype.itemsize == 8 else "tensor cores"
-    if precision == "ieee" or not np.isfinite(exact.magnitude).all():
-        assert_close(y, exact, y.dtype, arithmetic)
-        return
-    x, w, _ = ([np.ones_like(array), np.abs(array)] for array in (*arrays[:2], np.zeros(1, y.dtype)))
-    lost = sum(function(x[k], w[1 - k], None, **problem.attributes).value for k in (0, 1)) * LOST
-    off = np.abs(y.astype(np.float64) - exact.value) - lost
-    assert (off <= oracle.bound(exact, y.dtype, arithmetic)).all()
 
 
 @operators

@@ -9,9 +9,9 @@ import pytest
 
 import gpuconv
 from gpuconv.cuda.plan.launch import Plan
-from tests.cuda.conv.gemm.test_ffma import fields, plan
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
+from tests.harness.plans import fields, plan
 from tests.oracle import oracle
 
 

@@ -23,7 +23,7 @@ from gpuconv.cuda.pool.grad import walks
 from gpuconv.cuda.weight_grad import plain
 from gpuconv.rules import dtypes
 from tests.emulator.compile import READ, is_read
-from tests.harness import direct_forms, kernel_table
+from tests.harness import direct_forms, machine_code
 from tests.harness.machine_code import code
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
@@ -46,8 +46,8 @@ _IN_THREE_AXES = ("conv_transpose_interleaved", "conv_transpose_depth_to_space")
 # As the assembler reports for every kernel; here are those that are compiled for this architecture anyway, without
 # those whose code other tests read.
 LOOKED_AT = {
-    group: [one for one in kernel_table.looked_at(variants, READ) if not is_read(one)]
-    for group, variants in kernel_table.groups().items()
+    group: [one for one in machine_code.looked_at(variants, READ) if not is_read(one)]
+    for group, variants in machine_code.groups().items()
     if group.endswith(("_2d", "_4d")) or group.startswith(_IN_THREE_AXES)
 }
 over_forms = pytest.mark.parametrize(("dtype", "tile", "uniform"), FORMS, ids=str)

@@ -13,12 +13,10 @@ from gpuconv.cuda.conv.gemm import split as split_k
 from gpuconv.cuda.conv.gemm.split import Divisible
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Plan
-from tests.cuda.conv.gemm.test_ffma import HOPPER, fields, plan
-from tests.cuda.conv.wgmma.test_family import problem
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import indices, preferred
-from tests.harness.mutate_kernels import changed_kernels
-from tests.harness.test_planted_bugs import SPLIT, exchanged
+from tests.harness.mutate_kernels import changed_kernels, exchanged
+from tests.harness.plans import HOPPER, fields, plan, problem
 from tests.oracle import oracle
 
 SMALL = (1, 256, 7, 7), (256, 256, 3, 3)  # one tile of pixels, four of channels, 144 slices of K
@@ -201,9 +199,9 @@ def test_results_do_not_depend_on_the_order_of_blocks(operator: str, multiproces
 
 @pytest.mark.emulator
 def test_sums_in_the_order_of_arrival_show() -> None:
-    line = "const Acc* source = of(split);"
-    text = exchanged(SPLIT, line, line.replace("split)", "(split + block_number()) % splits)"))
-    with changed_kernels({SPLIT: text}):
+    line, kernel = "const Acc* source = of(split);", "conv/gemm/split_k.cuh"
+    text = exchanged(kernel, line, line.replace("split)", "(split + block_number()) % splits)"))
+    with changed_kernels({kernel: text}):
         assert len({bits("conv", False, seed=seed) for seed in range(4)}) > 1
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import gpuconv
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
-from tests.cuda.conv.gemm.test_mma import assert_within
+from tests.cuda.conv.gemm.tensor_cores import assert_within
 from tests.emulator import emulated_cuda
 from tests.harness.fused import ACTIVATIONS, finished
 from tests.oracle import oracle

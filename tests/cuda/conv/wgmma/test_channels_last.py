@@ -11,8 +11,8 @@ import pytest
 
 from gpuconv.cuda.conv.wgmma import channels_last
 from gpuconv.cuda.plan.launch import Launch
-from tests.cuda.conv.gemm.test_ffma import fields
 from tests.harness import passes
+from tests.harness.plans import fields
 from tests.oracle.operands import LAYOUTS
 
 Ints = tuple[int, ...]

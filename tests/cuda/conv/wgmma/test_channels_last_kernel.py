@@ -1,13 +1,11 @@
-"""The copy of x with channels last: every way to read, every layout, what it costs, planted bugs."""
+"""The copy of x with channels last: every way to read, every layout, what it costs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from random import Random
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -15,23 +13,14 @@ from benchmarks import sass
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.wgmma import channels_last
 from gpuconv.cuda.plan.limits import nearest
-from tests.cuda.conv.gemm.test_sass import code
 from tests.harness import passes
-from tests.harness.mutate_kernels import changed_kernels
-from tests.harness.test_planted_bugs import exchanged
+from tests.harness.machine_code import code
+from tests.harness.passes import cost, over_ways
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle.operands import LAYOUTS, values
 
 pytestmark = pytest.mark.emulator
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-WAYS = [
-    (np.dtype("float16"), "ieee"),
-    (BFLOAT16, "ieee"),
-    (np.dtype("float32"), "tf32"),
-    (np.dtype("float32"), "3xtf32"),
-]
-over_ways = pytest.mark.parametrize(("dtype", "precision"), WAYS, ids=str)
 PLANES = [(1,), (5,), (7, 7), (14, 14), (8, 8), (9, 30), (5, 5, 5), (3, 1, 11), (16, 16), (13, 31), (2, 300)]
 
 
@@ -90,29 +79,6 @@ WAVEFRONTS = 1.08  # over the fewest; where a block has one image there is not o
 SLOTS = 0.8  # of the instructions that multiprocessors can issue while memory does the same copy, counted in PTX
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Of a launch, beside a copy of as many bytes."""
-
-    sectors: float
-    wavefronts: float
-    slots: float
-    cycles: float
-
-
-def cost(emulated: Any, nbytes: int) -> Cost:
-    """What the launch cost, where so many bytes are read and written."""
-    counters = emulated.launches[-1].counters
-    device = nearest("sm_90a")
-    seconds = nbytes / device.bandwidth
-    traffic, total = counters.traffic(), counters.total
-    shared, ideal = traffic.get("shared", (0, 1))
-    sectors = traffic["loads"][0] + traffic["stores"][0]
-    clocks = seconds * device.clock * device.limits.multiprocessors
-    transfers = shared + 32 * sectors / 128  # what the L1 cache and shared memory pass on, 128 bytes a clock
-    return Cost(sectors / (nbytes / 32), shared / ideal, total["instructions"] / (4 * clocks), transfers / clocks)
-
-
 @over_ways
 @pytest.mark.parametrize(("shape", "most"), LAYERS, ids=str)
 def test_it_moves_little_more_than_a_copy(dtype: Any, precision: str, shape: tuple[int, ...], most: float) -> None:
@@ -166,74 +132,6 @@ def test_instructions_are_as_wide_as_memory(variant: Variant) -> None:
     assert not sass.names(body, everywhere, "LDL", "STL")
     copying = min((loop for loop in sass.loops(body) if sass.names(body, loop, "LDGSTS")), key=len)
     assert len(copying) <= 20
-
-
-# ---------------------------------------------------------------- planted bugs
-
-
-@dataclass(frozen=True)
-class Bug:
-    """What stands in the kernel, what stands there instead, what is said of it, the input that meets it."""
-
-    name: str
-    old: str
-    new: str
-    message: str
-    shape: tuple[int, ...] = (3, 20, 7, 7)
-    layout: str = "contiguous"
-
-
-SOURCE = "conv/wgmma/channels_last.cu"
-WRONG = "elements are wrong"
-BUGS = (
-    Bug("rows are taken to be whole vectors", "bytes_after_vector(x + k * p.x_channel) : 0", "0 : 0",
-        f"{WRONG}|uninitialised"),
-    Bug("shifts are those of the first channel", "bytes_after_vector(x + k * p.x_channel)",
-        "bytes_after_vector(x)", f"{WRONG}|uninitialised"),
-    Bug("x is read before its beginning", "begin >= kVector - 1", "begin >= 0", "out of bounds", (3, 16, 7, 7),
-        "off the vectors"),
-    Bug("x is read beyond its end", "last + pitch * kVector <= p.run", "true", "out of bounds", (3, 16, 7, 7),
-        "off the vectors"),
-    Bug("what lies behind planes is read", "place - shift + kVector <= p.run", "true", "between the elements",
-        layout="every other channel"),
-    Bug("what lies before planes is read", "place >= shift &&", "", "between the elements",
-        layout="every other channel"),
-    Bug("copies are not waited for", "copy_async_wait<0>();", "", "in flight|uninitialised|race"),
-    Bug("others' rows are not waited for", "    __syncthreads();\n", "", "race|in flight|uninitialised"),
-    Bug("channels that there are not are left as they are", "store_shared(target, make_uint4(0, 0, 0, 0))", "void()",
-        "uninitialised"),
-    Bug("elements of channels that there are not are read", "first + k < p.channels ? begin[k * p.x_channel] : T(0)",
-        "begin[k * p.x_channel]", f"out of bounds|{WRONG}", layout="strided"),
-    Bug("a bundle of channels is read whole", "k < found ? begin[k] : T(0)", "begin[k]", f"out of bounds|{WRONG}",
-        layout="channels last"),
-    Bug("bundles are read where no vector begins", "bytes_after_vector(begin) == 0 && found >= kVector",
-        "found >= kVector", "misaligned", layout="pixels off the vectors"),
-    Bug("the last block's images are too many", "min(p.tile_images, p.images - image)", "p.tile_images",
-        "out of bounds", shape=(5, 16, 5, 8)),
-    Bug("the last block's pixels are too many", "min(p.tile_pixels, p.pixels - pixel)", "p.tile_pixels",
-        f"out of bounds|race|{WRONG}|written", shape=(2, 16, 12, 17)),
-    Bug("lanes without a bundle leave out pixels", "at_once = kChannelsLastThreads >> shift",
-        "at_once = kChannelsLastThreads", "never written"),
-)  # fmt: skip
-
-
-def check(bug: Bug) -> None:
-    """Raise AssertionError where the copy is wrong or the emulator finds something."""
-    x = values("integers", 1, bug.shape, np.dtype("float16"))
-    x = passes.every_other_channel(x) if bug.layout == "every other channel" else LAYOUTS[bug.layout](x)
-    filled = passes.filled_up(bug.shape[1], x.dtype, False)
-    found, _ = passes.copy(x, 1, filled, "ieee", late_async=True, seed=3)
-    wrong = np.count_nonzero(found != passes.x_last(x, 1, filled, "ieee"))
-    assert not wrong, f"{wrong} elements are wrong"
-
-
-@pytest.mark.usefixtures("cache_of_broken_kernels")
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_a_bug_is_noticed(bug: Bug) -> None:
-    check(bug)
-    text = exchanged(SOURCE, bug.old, bug.new)
-    with pytest.raises(AssertionError, match=bug.message), changed_kernels({SOURCE: text}):
-        check(bug)
 
 
 @pytest.mark.parametrize("one", passes.MANY, ids=str)

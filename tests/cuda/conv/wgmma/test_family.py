@@ -15,7 +15,6 @@ import pytest
 import gpuconv
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.cuda.conv.wgmma import pixels as wgmma_pixels
@@ -27,39 +26,13 @@ from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Launch, Plan
 from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.cuda.plan.offers import Candidate
-from gpuconv.rules import geometry as geometries
-from tests.cuda.conv.gemm.test_ffma import fields
 from tests.cuda.conv.wgmma import tma_model
 from tests.harness import offered
+from tests.harness.plans import fields, problem
 from tests.oracle import oracle
 
 HOPPER = representative("sm_90a").limits
 Ints = tuple[int, ...]
-
-
-def channels_last(shape: Ints) -> Ints:
-    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
-    return batch, channel, *spatial
-
-
-def problem(
-    operator: str,
-    x: Ints,
-    w: Ints,
-    dtype: str = "float16",
-    *,
-    precision: str = "ieee",
-    layout: str = "NCHW",
-    x_strides: Ints | None = None,
-    w_strides: Ints | None = None,
-    **attributes: Any,
-) -> Problem:
-    geometry: Any = getattr(geometries, operator)(x, w, None, **attributes)
-    make: Any = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
-    order = channels_last if layout == "NHWC" else contiguous_strides
-    x_strides, w_strides = x_strides or order(x), w_strides or contiguous_strides(w)
-    found: Problem = make(geometry, dtype, x_strides, w_strides, None, order(geometry.y_shape), precision)
-    return found
 
 
 def candidates(one: Problem, limits: Limits = HOPPER) -> dict[str, Candidate]:

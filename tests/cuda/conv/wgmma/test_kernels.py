@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -16,8 +16,6 @@ from gpuconv.cuda.conv.wgmma.family import variant
 from gpuconv.cuda.conv.wgmma.tiles import TILES, WgmmaTile
 from tests.cuda.conv.wgmma.wgmma_launch import Call, Run, result, run
 from tests.emulator.counters import FIELDS
-from tests.harness.mutate_kernels import changed_kernels
-from tests.harness.test_planted_bugs import exchanged
 from tests.oracle import oracle
 from tests.oracle.operands import BFLOAT16, operands, values
 from tests.oracle.strategies import Problem
@@ -192,80 +190,3 @@ def test_vectors_fill_sectors_as_far_as_planes_begin_with_one(name: str, most: i
     )
     assert ideal == call.y.data.nbytes / 32
     assert sectors <= most * ideal
-
-
-OUTPUTS = "conv/wgmma/outputs.cuh"
-WRONG = "elements are wrong"
-
-
-@dataclass(frozen=True)
-class Bug:
-    """One bug of vectors of y: what stands in the file, what stands there instead, and what is said of it."""
-
-    old: str
-    new: str
-    message: str
-    name: str = "vectors of eight"
-    layout: str = "contiguous"
-    x: str = "integers"
-
-
-BUGS = {
-    "vectors wherever": Bug(
-        "if (!one_by_one) return 1;", "", "between the elements of y", "one phase of vectors", "strided"
-    ),
-    "vectors of planes that are not whole": Bug(
-        "sizeof(T) == 2 && distances % 8 == 0", "sizeof(T) == 2", "misaligned", "vectors of four"
-    ),
-    "channels beyond M": Bug(
-        "p.filters % 16 == 0 && ", "", f"{WRONG}|out of bounds", "one phase of vectors", "channels last"
-    ),
-    "columns beyond the last": Bug(
-        "exists & (row(0) < epilogue.p.filters)", "(row(0) < epilogue.p.filters)", WRONG, "vectors of four"
-    ),
-    "another lane's columns": Bug("lane % 2 * 8 + lane / 2 * 4", "lane * 4", WRONG, "vectors of four"),
-    "halves exchanged": Bug("upper ? low : high, DISTANCE", "upper ? high : low, DISTANCE", WRONG),
-    "a chunk taken twice": Bug(
-        "chunk.take(tile, which);\n        chunk.add_bias",
-        "chunk.take(tile, which & ~1);\n        chunk.add_bias",
-        "never written",
-    ),
-    "a chunk of elements taken twice": Bug(
-        "chunk.take(tile, which);\n            suspect",
-        "chunk.take(tile, which & ~1);\n            suspect",
-        "never written",
-        layout="strided",
-    ),
-    "no bias": Bug("        chunk.add_bias();\n", "", WRONG),
-    "rows of elements too near": Bug(
-        "k % 2 * 8 * Tile::kPitch", "k % 2 * 4 * Tile::kPitch", f"{WRONG}|uninitialised|race", layout="strided"
-    ),
-    "elements read before they are put": Bug(
-        "        put(piece);\n        __syncwarp();\n", "        put(piece);\n", "race|uninitialised", layout="strided"
-    ),
-    "channels one by one as pixels": Bug(
-        "epilogue.p.y_channel == 1 ?", "epilogue.p.y_channel != 1 ?", "between the elements of y", layout="strided"
-    ),
-    "no element made again": Bug(
-        "return __any_sync(0xffffffff, suspect);", "return false;", WRONG, "vectors of four", "strided", x="nonfinite"
-    ),
-    "nothing made again": Bug(
-        "return __any_sync(0xffffffff, chunk.odd != 0.f);", "return false;", WRONG, "vectors of four", x="nonfinite"
-    ),
-}
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.usefixtures("cache_of_broken_kernels")
-@pytest.mark.parametrize("name", BUGS)
-def test_a_bug_in_how_y_is_written_is_noticed(name: str) -> None:
-    bug = BUGS[name]
-    given = PROBLEMS[bug.name]
-    x, w, b = operands(given, INTEGERS, 11, BFLOAT16)
-    if bug.x == "nonfinite":
-        w[5, 7, 0, 0] = np.inf
-    text = exchanged(OUTPUTS, bug.old, bug.new)
-    with pytest.raises(AssertionError, match=bug.message), changed_kernels({OUTPUTS: text}):
-        oracle.assert_close(
-            run(given, (x, w, b), Call(TILES[0]), bug.layout), exact_of(given, (x, w, b)), BFLOAT16, "tensor cores"
-        )

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gpuconv.cuda.conv.wgmma import channels_last
-from tests.cuda.conv.wgmma.test_channels_last_kernel import cost, over_ways
 from tests.harness import passes
+from tests.harness.passes import cost, over_ways
 from tests.oracle.operands import LAYOUTS, values
 
 pytestmark = pytest.mark.emulator

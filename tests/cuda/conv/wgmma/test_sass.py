@@ -18,8 +18,7 @@ from gpuconv.cuda.conv.wgmma import tiles
 from gpuconv.cuda.conv.wgmma.family import variant, variants
 from gpuconv.cuda.conv.wgmma.tiles import PixelsTile, StripsTile, WgmmaTile
 from tests.harness import machine_code
-from tests.harness.mutate_kernels import changed_kernels
-from tests.harness.test_planted_bugs import exchanged
+from tests.harness.mutate_kernels import changed_kernels, exchanged
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
 pytestmark = [needs_nvrtc, needs_disassembler, pytest.mark.sampled(3)]

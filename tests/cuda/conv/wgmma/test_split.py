@@ -11,8 +11,7 @@ import pytest
 from gpuconv.cuda.conv.wgmma import tiles
 from gpuconv.cuda.conv.wgmma.tiles import WgmmaTile
 from tests.cuda.conv.wgmma import wgmma_launch
-from tests.cuda.conv.wgmma.test_transpose import EVERYTHING, INTEGERS, NORMAL, check, transposed
-from tests.cuda.conv.wgmma.wgmma_launch import Call
+from tests.cuda.conv.wgmma.wgmma_launch import EVERYTHING, INTEGERS, NORMAL, Call, check, transposed
 from tests.oracle import oracle
 from tests.oracle.operands import BFLOAT16, operands
 from tests.oracle.strategies import Problem

@@ -12,7 +12,7 @@ from gpuconv.cuda.conv.wgmma import tiles
 from gpuconv.cuda.conv.wgmma.tiles import WgmmaTile
 from gpuconv.rules import geometry as geometries
 from tests.cuda.conv.wgmma import wgmma_launch
-from tests.cuda.conv.wgmma.wgmma_launch import Call
+from tests.cuda.conv.wgmma.wgmma_launch import EVERYTHING, INTEGERS, NORMAL, ODD, Call, check, transposed
 from tests.oracle import oracle
 from tests.oracle.operands import BFLOAT16, operands
 from tests.oracle.strategies import GENERATORS, Problem
@@ -20,29 +20,6 @@ from tests.oracle.strategies import GENERATORS, Problem
 pytestmark = pytest.mark.emulator
 
 SMALL = WgmmaTile(64, 128, 6, turns=True)
-INTEGERS, NORMAL, ODD = ("integers",) * 3, ("normal",) * 3, ("nonfinite", "integers", "integers")
-EVERYTHING: dict[str, Any] = {"strides": [2, 3], "dilations": [1, 2], "pads": [1, 0, 2, 1], "output_padding": [1, 0]}
-
-
-def check(
-    problem: Problem,
-    call: Call,
-    dtype: Any = BFLOAT16,
-    kinds: Any = INTEGERS,
-    layout: str = "contiguous",
-    **options: Any,
-) -> None:
-    """Compare a launch with the oracle; infinities and NaN must be where they belong."""
-    arrays = operands(problem, kinds, 0, dtype)
-    x, w, b = (*arrays, None)[:3]
-    y = wgmma_launch.run(problem, (x, w, b), call, layout, **options)
-    exact = getattr(oracle, problem.operator)(x, w, b, **problem.attributes)
-    oracle.assert_close(y, exact, dtype, "tensor cores" if call.precision == "ieee" else call.precision)
-
-
-def transposed(x_shape: Any, w_shape: Any, bias: bool = True, **attributes: Any) -> Problem:
-    filters = w_shape[1] * attributes.get("group", 1)
-    return Problem("conv_transpose", x_shape, w_shape, (filters,) if bias else None, attributes)
 
 
 PROBLEMS = {

@@ -26,6 +26,8 @@ from tests.emulator import Array, TensorMap, empty, module
 from tests.emulator.counters import Counters
 from tests.emulator.engine import Options
 from tests.emulator.memory import UNWRITTEN, without_values
+from tests.oracle import oracle
+from tests.oracle.operands import BFLOAT16, operands
 from tests.oracle.strategies import Problem
 
 _SUMS, _TOTALS = 1, 2  # Splits::Part
@@ -262,3 +264,30 @@ def result(problem: Problem, dtype: Any, layout: str = "contiguous") -> Any:
 def run(problem: Problem, arrays: Sequence[Any], call: Call, layout: str = "contiguous", **options: Any) -> Any:
     """Return y, every element of which was written."""
     return Run(problem, arrays, result(problem, arrays[0].dtype, layout), call, **options).y.data
+
+
+INTEGERS, NORMAL, ODD = ("integers",) * 3, ("normal",) * 3, ("nonfinite", "integers", "integers")
+
+
+EVERYTHING: dict[str, Any] = {"strides": [2, 3], "dilations": [1, 2], "pads": [1, 0, 2, 1], "output_padding": [1, 0]}
+
+
+def check(
+    problem: Problem,
+    call: Call,
+    dtype: Any = BFLOAT16,
+    kinds: Any = INTEGERS,
+    layout: str = "contiguous",
+    **options: Any,
+) -> None:
+    """Compare a launch with the oracle; infinities and NaN must be where they belong."""
+    arrays = operands(problem, kinds, 0, dtype)
+    x, w, b = (*arrays, None)[:3]
+    y = run(problem, (x, w, b), call, layout, **options)
+    exact = getattr(oracle, problem.operator)(x, w, b, **problem.attributes)
+    oracle.assert_close(y, exact, dtype, "tensor cores" if call.precision == "ieee" else call.precision)
+
+
+def transposed(x_shape: Any, w_shape: Any, bias: bool = True, **attributes: Any) -> Problem:
+    filters = w_shape[1] * attributes.get("group", 1)
+    return Problem("conv_transpose", x_shape, w_shape, (filters,) if bias else None, attributes)

@@ -1,0 +1,24 @@
+"""Problems of MaxPool for tests of its planners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuconv.cuda.call.prepared import contiguous_strides
+from gpuconv.cuda.pool.problem import PoolProblem
+from gpuconv.rules import geometry as geometries
+
+Ints = tuple[int, ...]
+
+
+def made(x: Ints, last: bool = False, indices: bool = False, **attributes: Any) -> PoolProblem:
+    geometry = geometries.max_pool(x, **attributes)
+    of_x, of_y = (lying(shape, last) for shape in (x, geometry.y_shape))
+    return PoolProblem(geometry, "float32", of_x, of_y, of_y if indices else None)
+
+
+def lying(shape: Ints, last: bool) -> Ints:
+    if not last:
+        return contiguous_strides(shape)
+    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    return batch, channel, *spatial

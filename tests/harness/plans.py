@@ -1,0 +1,95 @@
+"""Plans and problems of convolutions for tests that look at single families, and what their launches' structs hold."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv.cuda.call.prepared import contiguous_strides
+from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.conv import problem as correlation
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.limits import Limits
+from gpuconv.rules import geometry as geometries
+from gpuconv.rules import layout as layouts
+
+HOPPER = Limits("sm_90a", 132, 227 * 1024, 228 * 1024)
+
+
+Ints = tuple[int, ...]
+
+
+def contiguous(shape: Ints) -> Ints:
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def plan(
+    operator: str,
+    x_shape: Ints,
+    w_shape: Ints,
+    *,
+    dtype: str = "float32",
+    bias: bool = False,
+    x_strides: Ints | None = None,
+    limits: Limits = HOPPER,
+    **attributes: Any,
+) -> Plan:
+    geometry: Any = getattr(geometries, operator)(x_shape, w_shape, **attributes)
+    make: Any = conv_families.for_conv if operator == "conv" else conv_families.for_conv_transpose
+    x_strides = x_strides or contiguous(x_shape)
+    b_stride = 1 if bias else None
+    return make(geometry, dtype, x_strides, contiguous(w_shape), b_stride, contiguous(geometry.y_shape), limits)
+
+
+def plain(struct: Any) -> Any:
+    """A struct as dictionaries and lists, dividers as their divisors."""
+    names = struct.dtype.names
+    if names is None:
+        return struct.tolist()
+    if "divisor" in names:
+        return struct["divisor"].tolist()
+    if struct.ndim:
+        return [plain(entry) for entry in struct]
+    return {name: plain(struct[name]) for name in names}
+
+
+def fields(launch: Launch) -> dict[str, Any]:
+    found: dict[str, Any] = plain(np.frombuffer(launch.parameters, launch.variant.layout)[0])
+    return found
+
+
+def wide(launch: Launch) -> bool:
+    return "long long" in launch.variant.arguments
+
+
+def channels_last(shape: Ints) -> Ints:
+    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    return batch, channel, *spatial
+
+
+def problem(
+    operator: str,
+    x: Ints,
+    w: Ints,
+    dtype: str = "float16",
+    *,
+    precision: str = "ieee",
+    layout: str = "NCHW",
+    x_strides: Ints | None = None,
+    w_strides: Ints | None = None,
+    **attributes: Any,
+) -> Problem:
+    geometry: Any = getattr(geometries, operator)(x, w, None, **attributes)
+    make: Any = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
+    order = channels_last if layout == "NHWC" else contiguous_strides
+    x_strides, w_strides = x_strides or order(x), w_strides or contiguous_strides(w)
+    found: Problem = make(geometry, dtype, x_strides, w_strides, None, order(geometry.y_shape), precision)
+    return found
+
+
+def strides(shape: Ints, layout: str = "NHWC") -> Ints:
+    """Strides of an array of this shape, N, C, D1, ..., in a layout."""
+    return layouts.channels_second(layout, contiguous_strides(layouts.as_given(layout, shape)))
