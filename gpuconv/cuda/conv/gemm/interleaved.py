@@ -46,7 +46,7 @@ def _refusal(problem: Problem) -> Refusal | None:
 # 128 channels in one block are too many sums to lay into shared memory; few channels in a group make slices of 8.
 _SHALLOW = GemmTile(16, 128, 8, 4, 4, 4, 0.51, rowwise=False)
 # What the flat tile gathers waits in registers: half as much of it.
-_FLAT_HALF = GemmTile(16, 128, 8, 4, 4, 4, 0.26, uniform=False)
+_FLAT_HALF = GemmTile(16, 128, 8, 4, 4, 4, 0.23, uniform=False)
 _SHALLOW_HALF = replace(_SHALLOW, efficiency=0.41)
 _SHALLOW_DOUBLE = replace(_SHALLOW, blocks_per_sm=3, efficiency=0.48)
 _TILES = {
