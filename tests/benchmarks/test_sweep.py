@@ -305,6 +305,6 @@ def test_all_candidates_make_the_same_of_whole_numbers(
         code = sweep.run(bench, [case], Rows(path, sweep.STEP), 1e9)
     ended = Rows(path, sweep.STEP).ended
     assert code == 0, [line for line in ended.values() if line["status"] != "passed"]
-    assert len(ended) > 8
+    assert len(ended) >= 8
     assert sorted(emptied) == [1, 2]
     assert len(runs) == (len(ended) - 1) * (1 + sweep.REPLAYS)

@@ -337,6 +337,7 @@ TRANSPOSED = (
 )  # fmt: skip
 # A stride along W of 3 and of 2, and a first phase along W without any tap.
 INTERLEAVED = (
+    _gemm("conv_transpose_interleaved_float32_3d_64x128x16_uniform", (2, 48, 9, 17), (48, 140, 3, 4), **_TRANSPOSE_2D),
     _gemm("conv_transpose_interleaved_float32_3d_64x64x16_uniform", (2, 48, 9, 17), (48, 140, 3, 4), **_TRANSPOSE_2D),
     _gemm("conv_transpose_interleaved_float32_3d_16x128x8_uniform", (2, 16, 9, 16), (16, 40, 4, 7), group=2,
           kinds=_INFINITE_WEIGHTS, layout="reversed", **_TRANSPOSE_2D),
@@ -460,11 +461,13 @@ TILE_POOLS = (
     _pool("max_pool_uint8_3d_tiles", (2, 3, 14, 1600), "any integer", kernel_shape=[3, 5], strides=[1, 2],
           dilations=[2, 1], pads=[1, 3, 0, 2]),
     _pool("max_pool_uint8_3d_tiles", (2, 2, 105, 37), "the ends", kernel_shape=[2, 3], strides=[3, 1],
-          pads=[1, 2, 0, 1], out="strided rows"),
+          dilations=[1, 2], pads=[1, 2, 0, 1], out="strided rows"),
     _pool("max_pool_bfloat16_3d_tiles", (2, 3, 45, 37), "zeros", "strided rows", kernel_shape=[2, 3], strides=[3, 2],
-          pads=[1, 2, 0, 1]),
-    _pool("max_pool_bfloat16_3d_tiles", (71, 23, 5, 7), "nonfinite", kernel_shape=[4, 2], pads=[3, 0, 2, 1]),
-    _pool("max_pool_int8_3d_tiles", (2, 2, 40, 29), "any integer", kernel_shape=[1, 13], pads=[0, 9, 0, 12]),
+          dilations=[2, 1], pads=[1, 2, 0, 1]),
+    _pool("max_pool_bfloat16_3d_tiles", (71, 23, 5, 7), "nonfinite", kernel_shape=[4, 2], strides=[1, 2],
+          dilations=[1, 2], pads=[3, 0, 2, 1]),
+    _pool("max_pool_int8_3d_tiles", (2, 3, 60, 29), "any integer", kernel_shape=[1, 13], strides=[2, 1],
+          dilations=[1, 2], pads=[0, 9, 0, 12]),
     _pool("max_pool_float64_3d_tiles", (2, 3, 1901), "lowest", kernel_shape=[3], strides=[3], pads=[2, 1]),
 )  # fmt: skip
 # ... vectors of channels: walks along rows that share columns, outputs one by one, pixels off the vectors.

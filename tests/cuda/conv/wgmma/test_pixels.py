@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.conv.wgmma import family as wgmma
+from gpuconv.cuda.conv.gemm import split as split_k
 from gpuconv.cuda.conv.wgmma import pixels, tiles
 from gpuconv.cuda.conv.wgmma.tiles import PIXELS, PixelsTile
 from gpuconv.cuda.plan import offers
@@ -199,7 +199,7 @@ def test_any_number_of_stages_in_every_order_of_arrival(
 @pytest.mark.parametrize("tile", PIXELS, ids=form_of)
 def test_shares_that_have_no_strip(tile: PixelsTile, monkeypatch: pytest.MonkeyPatch, resized: Any) -> None:
     """Three strips in four shares, the last of which has none, as two are of one each."""
-    monkeypatch.setattr(wgmma, "_COUNTS", (2,))
+    monkeypatch.setattr(split_k, "_COUNTS", (2,))
     given = conv((1, 80, 6, 36), (64, 80, 2, 2))
     wanted = resized(tile)
     arrays = operands(given, INTEGERS, 4, SINGLE)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.conv.wgmma import family as wgmma
+from gpuconv.cuda.conv.gemm import split as split_k
 from gpuconv.cuda.conv.wgmma import tiles
 from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, STRIPS, StripsTile
 from gpuconv.cuda.plan import offers
@@ -270,7 +270,7 @@ def test_short_shares(
         pytest.skip("patches are for taps that share them")
     given = PROBLEMS[name] if tile in (*ROWS, *PATCHES) else of_halves(PROBLEMS[name])
     wanted = resized(tile)
-    monkeypatch.setattr(wgmma, "_COUNTS", (splits,))
+    monkeypatch.setattr(split_k, "_COUNTS", (splits,))
     arrays = operands(given, INTEGERS, 4, BFLOAT16)
     seed = splits + tile.block_n
     y, struct = divided(given, arrays, wanted, seed=seed, async_order=ASYNCHRONOUS[seed % 3])
