@@ -152,7 +152,7 @@ print(source[start : source.index("\n}\n", start) + 2])
 launches = {}
 for tile in ("64x64x16", "128x128x16"):
     with (
-        preferred(f"conv_float32_2d_{tile}"),
+        preferred(f"conv_float32_3d_{tile}_uniform"),
         emulated_cuda("sm_90a", counters=True, threads=2) as emulated,
     ):
         assert (gpuconv.conv(x, w, pads=[pad] * 4) == y).all()
