@@ -185,10 +185,10 @@ def kernels(arithmetic: Arithmetic) -> Iterator[tuple[MmaTile, MmaForm]]:
 
 
 def divisible(arithmetic: Arithmetic, tile: MmaTile, form: MmaForm) -> bool:
-    """Tell whether several blocks could make a tile."""
+    """Tell whether several blocks could make a tile: not large ones in 3xTF32, whose products take all the time."""
     if (tile.block_m, tile.block_n) == (64, 64):
         return form.gather not in ("rowwise", "halves")
-    return (tile.block_m, tile.block_n) == (128, 128) and arithmetic.products == 1  # else multiplying takes all the time
+    return (tile.block_m, tile.block_n) == (128, 128) and arithmetic.products == 1
 
 
 def _depths(problem: Problem, form: MmaForm) -> int:
