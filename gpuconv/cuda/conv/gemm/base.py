@@ -218,10 +218,10 @@ class GemmTile:
 # The candidates; of equal ones the first is taken.
 LARGE = GemmTile(128, 128, 16, 8, 8, 2, 0.86, rowwise=False)
 MIDDLE = GemmTile(64, 64, 16, 8, 4, 4, 0.78, wide=True)
-_FLAT = GemmTile(16, 128, 16, 4, 4, 4, 0.3, uniform=False)
+_FLAT = GemmTile(16, 128, 16, 4, 4, 4, 0.25, uniform=False)
 _MIDDLE_HALF = replace(MIDDLE, efficiency=0.7)
 _MIDDLE_DOUBLE = GemmTile(64, 64, 16, 8, 4, 2, 0.7, wide=True)
-_FLAT_DOUBLE = GemmTile(16, 128, 16, 4, 4, 3, 0.3, uniform=False)
+_FLAT_DOUBLE = GemmTile(16, 128, 16, 4, 4, 3, 0.25, uniform=False)
 TILES = {
     "float16": (_MIDDLE_HALF,),
     "bfloat16": (_MIDDLE_HALF,),

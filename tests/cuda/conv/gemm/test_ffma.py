@@ -147,7 +147,7 @@ def test_the_axes_of_a_small_conv_transpose() -> None:
     assert struct["phases"] == 12
     assert struct["common"]["extent"] == [1, 5, 9]  # of the fullest phase: 28 / 6 and 17 / 2, rounded up
     assert struct["common"]["y_stride"] == [0, 6 * 17, 2]
-    assert gemm.grid == (12, 1, 1)
+    assert gemm.grid == (24, 1, 1)  # two tiles of 64 pixels for each phase
 
 
 @general
