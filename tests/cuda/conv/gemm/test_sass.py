@@ -216,7 +216,12 @@ def test_memory_is_accessed_in_the_widths_that_are_meant(
     channels_last = 4 * chunks  # in a loop
     finished = (2 + 2) * chunks  # with channels second and last, in loops
     repaired = 1
-    assert sass.names(body, range(len(body)), "STG") == {store: outputs + channels_last + finished + repaired}
+    stores = sass.names(body, range(len(body)), "STG")
+    left = stores.pop(
+        "STG.E.128.STRONG.GPU", 0
+    )  # by kernels that can share a tile: its sums, for the block that adds up
+    assert left == (outputs // vector if "split" in variant.function else 0)
+    assert stores == {store: outputs + channels_last + finished + repaired}
 
 
 @needs_nvrtc
