@@ -22,7 +22,8 @@ from gpuconv.cli.main import main
 from gpuconv.cuda.build import cache, nvrtc
 from gpuconv.cuda.call import device
 from tests import emulator
-from tests.emulator import build, tally
+from tests.emulated_cuda.emulator import build
+from tests.emulator import tally
 from tests.harness import tiers
 
 # By marker: the variable that makes skipping a failure, and what tells why tests must be skipped.

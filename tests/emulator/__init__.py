@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from tests.emulator.compile import compile_ptx, unavailable_reason
 from tests.emulator.device import emulated_cuda
-from tests.emulator.engine import EmulatorError, Module, Options, module
-from tests.emulator.memory import Array, TensorMap, empty
-from tests.emulator.operands import UnsupportedPtx
+from tests.emulated_cuda.emulator.engine import EmulatorError, Module, Options, module
+from tests.emulated_cuda.emulator.memory import Array, TensorMap, empty
+from tests.emulated_cuda.emulator.operands import UnsupportedPtx
 
 __all__ = [
     "Array",

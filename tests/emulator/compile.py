@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuconv import CompileError
 from gpuconv.cuda.build import nvrtc
 from gpuconv.cuda.build.variant import Variant
-from tests.emulator import build
+from tests.emulated_cuda.emulator import build
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 READ = "sm_90a"  # whose machine code tests read, and whose instructions they count

@@ -23,9 +23,9 @@ from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.rules import dtypes
 from tests.emulator import tally
 from tests.emulator.compile import turn, unavailable_reason
-from tests.emulator.counters import Counters
-from tests.emulator.engine import EmulatorError, Options, Program, module
-from tests.emulator.memory import UNWRITTEN, Array, Union, encode_map, without_values
+from tests.emulated_cuda.emulator.counters import Counters
+from tests.emulated_cuda.emulator.engine import EmulatorError, Options, Program, module
+from tests.emulated_cuda.emulator.memory import UNWRITTEN, Array, Union, encode_map, without_values
 
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
 LARGEST_BLOCK = 1024

@@ -47,7 +47,7 @@ from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.rules import dtypes
 from tests.emulator import emulated_cuda
-from tests.emulator.counters import FIELDS, Counters
+from tests.emulated_cuda.emulator.counters import FIELDS, Counters
 from tests.harness import direct_forms, passes, records
 from tests.harness.emulated import long_walks, preferred
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpuconv.rules import dtypes
-from tests.emulator.counters import FIELDS, Counters
+from tests.emulated_cuda.emulator.counters import FIELDS, Counters
 from tests.harness import kernel_counters, records
 from tests.harness.kernel_counters import PATH, TOOL, WIDTHS, Bands, Form, Row, TensorForm, WholeRows
 from tests.harness.toolchain import needs_nvrtc

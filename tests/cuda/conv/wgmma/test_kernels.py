@@ -15,7 +15,7 @@ from gpuconv.cuda.conv.wgmma import tiles
 from gpuconv.cuda.conv.wgmma.family import variant
 from gpuconv.cuda.conv.wgmma.tiles import TILES, WgmmaTile
 from tests.cuda.conv.wgmma.wgmma_launch import Call, Run, result, run
-from tests.emulator.counters import FIELDS
+from tests.emulated_cuda.emulator.counters import FIELDS
 from tests.oracle import oracle
 from tests.oracle.operands import BFLOAT16, operands, values
 from tests.oracle.strategies import Problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tests.emulator.operands import UnsupportedPtx
+from .operands import UnsupportedPtx
 
 WIDTH = {
     **dict.fromkeys(("b8", "u8", "s8"), 1),
@@ -99,7 +99,13 @@ def initial_data(reader: Reader, variable: Variable) -> bytes:
     """Read what may follow a variable's size, up to the semicolon."""
     width = len(variable.data)
     data = bytearray(variable.size)
-    values = [token for token in reader.until(";") if token not in ("=", "{", "}", ",")]
+    values, sign = [], 1
+    for token in reader.until(";"):
+        if token == "-":
+            sign = -1
+        elif token not in ("=", "{", "}", ","):
+            values.append(sign * immediate_bits(token) & (2**64 - 1))
+            sign = 1
     for number, value in enumerate(values):
-        data[number * width : (number + 1) * width] = immediate_bits(value).to_bytes(8, "little")[:width]
+        data[number * width : (number + 1) * width] = value.to_bytes(8, "little")[:width]
     return bytes(data)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.emulator.operands import Instruction, Kernel
+from .operands import Instruction, Kernel
 
 CHECK, COPY = "sums.check", "sums.copy"
 

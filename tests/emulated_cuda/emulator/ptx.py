@@ -7,13 +7,14 @@ the engine fills before the first instruction.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from string import ascii_letters
 from typing import Any
 
-from tests.emulator import sums
-from tests.emulator.decode import decode
-from tests.emulator.operands import (
+from . import sums
+from .decode import decode
+from .operands import (
     Instruction,
     Kernel,
     Memory,
@@ -26,7 +27,7 @@ from tests.emulator.operands import (
     UnsupportedPtx,
     Vector,
 )
-from tests.emulator.tokens import WIDTH, Reader, Variable, immediate_bits, initial_data, read_variable, tokens_of
+from .tokens import WIDTH, Reader, Variable, immediate_bits, initial_data, read_variable, tokens_of
 
 SPECIAL_REGISTERS = [  # in the order of engine.cpp
     *("tid.x", "tid.y", "tid.z", "ntid.x", "ntid.y", "ntid.z"),
@@ -42,6 +43,8 @@ SPECIAL_REGISTERS = [  # in the order of engine.cpp
         "cluster_nctarank",
     ),
 ]
+CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer")
+RETURN = "$return"  # the label behind a function that was inlined
 NAMES = frozenset("%$_" + ascii_letters)  # that they begin with
 # Instructions whose operands from some index on do not have the type's width: index and width.
 LATER_WIDTHS = {"shl": (2, 4), "shr": (2, 4), "bfe": (2, 4), "bfi": (3, 4), "cp": (0, 4), "wgmma": (0, 4)}
@@ -71,22 +74,40 @@ class Module:
         self.kernels: dict[str, Kernel] = {}
         self.shared: dict[str, Variable] = {}  # laid out in every kernel that uses them
         self.globals: dict[str, bytes] = {}
+        self.functions: dict[str, Function] = {}  # that kernels call
         reader = Reader(tokens_of(text))
         linkage: set[str] = set()
+        entries = []
         while reader.peek() is not None:
             token = reader.next()
             if token in (".visible", ".weak", ".extern", ".common"):
                 linkage.add(token)
                 continue
-            self._declaration(reader, token, ".extern" in linkage)
+            if token == ".entry":  # is read last, when all functions are known
+                entries.append(reader.position)
+                _skip_body(reader)
+            else:
+                self._declaration(reader, token, ".extern" in linkage)
             linkage = set()
-
-    def _declaration(self, reader: Reader, token: str, extern: bool) -> None:
-        if token == ".entry":
+        for reader.position in entries:
             kernel = KernelReader(self, reader).kernel
             self.kernels[kernel.name] = kernel
-        elif token == ".func":
-            _skip_function(reader)
+
+    def _function(self, reader: Reader) -> None:
+        """Read the definition of a function, or the declaration of one: of vprintf, __assertfail and the like."""
+        results = _variables(reader)
+        name = reader.next()
+        parameters = _variables(reader)
+        while reader.peek() not in (";", "{"):
+            reader.next()
+        if reader.peek() == ";":
+            reader.next()
+        else:
+            self.functions[name] = Function(results, parameters, _skip_body(reader))
+
+    def _declaration(self, reader: Reader, token: str, extern: bool) -> None:
+        if token == ".func":
+            self._function(reader)
         elif token in (".shared", ".global", ".const"):
             variable = read_variable(reader)
             data = initial_data(reader, variable)
@@ -99,11 +120,32 @@ class Module:
             reader.until(";")
 
 
-def _skip_function(reader: Reader) -> None:
-    """Skip the declaration of vprintf, __assertfail and the like."""
-    while (token := reader.next()) != ";":
-        if token == "{":
-            raise UnsupportedPtx("a device function that is not inlined (.func with a body); mark it __forceinline__")
+def _variables(reader: Reader) -> list[Variable]:
+    """Read parameters between parentheses, if there are any."""
+    found = []
+    if reader.peek() == "(":
+        while reader.next() != ")":
+            if reader.peek() != ")":
+                found.append(read_variable(reader))
+    return found
+
+
+def _skip_body(reader: Reader) -> list[str]:
+    """Skip what is left of a kernel or function; return the tokens between its braces."""
+    reader.until("{")
+    first, depth = reader.position, 1
+    while depth:
+        depth += {"{": 1, "}": -1}.get(reader.next(), 0)
+    return reader.tokens[first : reader.position - 1]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that was not inlined by the compiler: it is inlined where kernels call it."""
+
+    results: list[Variable]
+    parameters: list[Variable]
+    body: list[str]
 
 
 class KernelReader:
@@ -113,7 +155,8 @@ class KernelReader:
         self.module = module
         self.reader = reader
         self.kernel = Kernel(reader.next())
-        self.scopes: list[dict[str, Register | int]] = [{}]  # a width until the register is first used
+        self.scopes: list[dict[str, Register | Symbol | int]] = [{}]  # a width until the register is first used
+        self.calls: list[str] = []  # of functions that are being inlined
         self.labels: list[dict[str, int]] = [{}]
         self.branches: list[tuple[Instruction, str, list[dict[str, int]]]] = []
         self.constants: dict[tuple[str, int | str, int], int] = {}
@@ -132,12 +175,7 @@ class KernelReader:
         sums.watch(self.kernel)
 
     def _parameters(self) -> None:
-        if self.reader.peek() != "(":
-            return
-        while self.reader.next() != ")":
-            if self.reader.peek() == ")":
-                continue
-            variable = read_variable(self.reader)
+        for variable in _variables(self.reader):
             self.kernel.place_parameter(variable.name, variable.size, variable.alignment)
 
     def _resolve_branches(self) -> None:
@@ -151,8 +189,13 @@ class KernelReader:
 
     def _body(self) -> None:
         self.reader.expect("{")
+        self._block()
+        self.append(Instruction("exit", [], [], text="exit (end of kernel)"))
+
+    def _block(self) -> None:
+        """Read statements up to the brace that ends them, or the end of the text."""
         depth = 1
-        while depth:
+        while depth and self.reader.peek() is not None:
             token = self.reader.next()
             if token == "{":
                 depth += 1
@@ -164,7 +207,42 @@ class KernelReader:
                 self.labels.pop()
             else:
                 self._statement(token)
-        self.append(Instruction("exit", [], [], text="exit (end of kernel)"))
+
+    def _call(self) -> Instruction:
+        """Inline a function that the module defines; of others, ignore what they print and trap where they assert."""
+        words = self.reader.until(";")
+        if "__assertfail" in words:
+            return Instruction("trap", [], [])
+        if "vprintf" in words:
+            return Instruction("nop", [], [])
+        position, results = _names(words, 0)
+        name = words[position]
+        function = self.module.functions.get(name)
+        if function is None or name in self.calls:
+            raise UnsupportedPtx("call " + " ".join(words))
+        _, arguments = _names(words, position + 1)
+        scope: dict[str, Register | Symbol | int] = {}
+        for variables, names in ((function.results, results), (function.parameters, arguments)):
+            for variable, given in zip(variables, names, strict=True):
+                scope[variable.name] = self._variable(given)
+        outer, self.reader = self.reader, Reader(function.body)
+        self.calls.append(name)
+        self.scopes.append(scope)
+        self.labels.append({})
+        self._block()
+        self.labels.pop()[RETURN] = len(self.kernel.instructions)
+        self.scopes.pop()
+        self.calls.pop()
+        self.reader = outer
+        return Instruction("nop", [], [])
+
+    def _place_argument(self) -> None:
+        """Read the declaration of a variable for a call's arguments or results."""
+        variable = read_variable(self.reader)
+        self.reader.until(";")
+        unique = f"{variable.name}@{len(self.kernel.local)}"
+        self.kernel.place_local(unique, variable.size, variable.alignment)
+        self.scopes[-1][variable.name] = Symbol(unique)
 
     def _statement(self, token: str) -> None:
         if token[0] != ".":
@@ -177,6 +255,8 @@ class KernelReader:
             self._location(tuple(self.reader.until(";")))
         elif token == ".reg" or token.startswith(".reg."):  # cuda_fp16.h writes .reg.b16
             self._registers(self.reader.next() if token == ".reg" else token[4:])
+        elif token == ".param":
+            self._place_argument()
         elif token in (".local", ".shared"):
             variable = read_variable(self.reader)
             self.reader.until(";")
@@ -223,7 +303,12 @@ class KernelReader:
             token = self.reader.next()
         words = tuple(token.split("."))
         if words[0] == "call":
-            instruction = _call(self.reader.until(";"))
+            if predicate >= 0:
+                raise UnsupportedPtx("a call with a predicate")
+            instruction = self._call()
+        elif words[0] == "ret" and self.calls:
+            self.reader.until(";")
+            instruction = self.branch(RETURN)
         else:
             instruction = decode(self, words, self._operands(words))
         instruction.predicate, instruction.negated = predicate, negated
@@ -276,10 +361,11 @@ class KernelReader:
                 return found
         if not name.startswith("%"):
             return Symbol(name)
+        if name in CLOCKS:
+            return Symbol(name)
         if name[1:] not in SPECIAL_REGISTERS:
             raise UnsupportedPtx(f"special register {name}")
-        width = 8 if name == "%clock64" else 4
-        return Register(self.constant("special", SPECIAL_REGISTERS.index(name[1:]), width), width)
+        return Register(self.constant("special", SPECIAL_REGISTERS.index(name[1:]), 4), 4)
 
     def _vector(self, width: int) -> Vector:
         if self.packing:  # the type is that of the whole
@@ -358,9 +444,15 @@ class KernelReader:
         return instruction
 
 
-def _call(words: list[str]) -> Instruction:
-    if "__assertfail" in words:
-        return Instruction("trap", [], [])
-    if "vprintf" in words:
-        return Instruction("nop", [], [])
-    raise UnsupportedPtx("call " + " ".join(words))
+def _names(words: list[str], position: int) -> tuple[int, list[str]]:
+    """Return the names between parentheses, if there are any, and the position of what comes after them."""
+    while position < len(words) and words[position] == ",":
+        position += 1
+    names: list[str] = []
+    if position < len(words) and words[position] == "(":
+        end = words.index(")", position)
+        names = [word for word in words[position + 1 : end] if word != ","]
+        position = end + 1
+    while position < len(words) and words[position] == ",":
+        position += 1
+    return position, names

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.emulator import build, ptx, sums
-from tests.emulator.counters import FIELDS, Counters
-from tests.emulator.memory import Array, TensorMap
-from tests.emulator.operands import Kernel, Preset, UnsupportedPtx
+from . import build, ptx, sums
+from .counters import FIELDS, Counters
+from .memory import Array, TensorMap
+from .operands import Kernel, Preset, UnsupportedPtx
 
 PRESET_SOURCES = {"constant": 0, "special": 1, "shared": 2, "dynamic": 3, "global": 0}  # as in state.hpp
 ASYNC_ORDERS = ("late", "at once", "random")
@@ -111,7 +111,7 @@ def _joined(lists: Iterable[Sequence[int]], dtype: Any) -> Any:
 
 
 def _preset_row(preset: Preset, module: Module) -> tuple[int, int, int, int]:
-    value = preset.value if isinstance(preset.value, int) else module.global_array(preset.value).address
+    value = preset.value if isinstance(preset.value, int) else module.address_of(preset.value)
     signed = value - 2**64 if value >= 2**63 else value
     return preset.offset, preset.width, PRESET_SOURCES[preset.source], signed
 
@@ -251,6 +251,9 @@ class Module:
         if name not in self.arrays:
             self.arrays[name] = Array(np.frombuffer(self.parsed.globals[name], np.uint8).copy(), name)
         return self.arrays[name]
+
+    def address_of(self, name: str) -> int:
+        return self.global_array(name).address
 
     def __getitem__(self, name: str) -> Program:
         if name not in self.programs:

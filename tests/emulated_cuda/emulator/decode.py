@@ -11,8 +11,18 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-from tests.emulator.operands import Instruction, Memory, Negated, Operand, Register, Second, UnsupportedPtx, Vector
-from tests.emulator.tokens import WIDTH
+from .operands import (
+    Instruction,
+    Memory,
+    Negated,
+    Operand,
+    Register,
+    Second,
+    Symbol,
+    UnsupportedPtx,
+    Vector,
+)
+from .tokens import WIDTH
 
 # Words without an effect in this model (`ftz` and `sat` are not among them): rounding that is the default, ...
 NOISE = {"rn", "approx", "full", "noftz", "uni", "aligned", "noinc"}
@@ -70,6 +80,8 @@ def _plain(context: Context, words: Words, operands: list[Operand]) -> Instructi
 def _move(context: Context, words: Words, operands: list[Operand]) -> Instruction:
     kind = _types(words)[-1]
     to, source = operands
+    if isinstance(source, Symbol) and source.name.startswith("%"):
+        return Instruction(f"clock.b{8 * WIDTH[kind]}", [context.register(to)], [])
     if isinstance(to, Vector):
         registers = [*context.registers(to), context.register(source)]
         return Instruction("mov.unpack", registers, [len(to.items), WIDTH[kind] // len(to.items)])
@@ -151,6 +163,8 @@ def _load_store(context: Context, words: Words, operands: list[Operand]) -> Inst
     space, kind = _space(words), _types(words)[-1]
     vector = next((int(word[1:]) for word in words if word in ("v2", "v4", "v8")), 1)
     memory, data = operands[:2] if store else (operands[1], operands[0])
+    if space == "param" and isinstance(memory.base, Symbol) and memory.base.name in context.kernel.local:
+        space = "local"  # an argument or a result of a function that was inlined
     base, offset, base_width = context.address(memory)
     first = data.items[0] if isinstance(data, Vector) else data
     register_width = first.width if isinstance(first, Register) and first.width else WIDTH[kind]
@@ -366,6 +380,7 @@ HANDLERS: dict[str, Callable[[Context, Words, list[Any]], Instruction]] = {
     **dict.fromkeys(
         ("add", "sub", "mul", "mad", "fma", "div", "rem", "sad", "neg", "abs", "copysign", "min", "max"), _plain
     ),
+    **dict.fromkeys(("addc", "subc", "madc"), _plain),
     **dict.fromkeys(("sqrt", "rsqrt", "rcp", "ex2", "lg2", "sin", "cos", "tanh"), _plain),
     **dict.fromkeys(("and", "or", "xor", "not", "cnot", "shl", "shr", "shf", "lop3", "prmt"), _plain),
     **dict.fromkeys(("bfe", "bfi", "bfind", "brev", "clz", "popc"), _plain),

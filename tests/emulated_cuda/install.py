@@ -1,0 +1,164 @@
+"""Puts the emulated driver where CuPy finds it, and the emulated runtime in the place of the one that is inside of it.
+
+CuPy's wheels carry CUDA's runtime inside of an extension module, and that runtime accepts NVIDIA's driver only. So the
+first bytes of each of its functions are overwritten, in this process's memory, with a jump to one of runtime.cpp, or
+to one that answers "not supported". All of CuPy's own code runs as it does with a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import mmap
+import os
+import platform
+import re
+import subprocess
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from .emulator import build
+
+HERE = Path(__file__).parent
+SOURCES = [HERE / f"{name}.cpp" for name in ("device", "driver", "memory", "runtime", "schedule")]
+_JUMP = b"\x49\xbb%s\x41\xff\xe3"  # movabs r11, address; jmp r11
+_WRITE = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+_NOT_SUPPORTED = 801
+
+
+class Unsuitable(Exception):
+    """CuPy cannot be run like this here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The emulated machine, in the order of device.h.
+
+    Attributes
+    ----------
+    devices, capability, memory_bytes : how many there are, what each is (90 for 9.0) and has.
+    late : whether what is given to a stream runs only when something waits for it, else at once.
+    check_shared, check_global, check_initialised : races in shared memory, between blocks; reads of what nobody wrote.
+    seed : of the scheduler that interleaves warps; 0: each runs as far as it can.
+    host_threads : that run the blocks of a grid.
+    """
+
+    devices: int = 1
+    capability: int = 90
+    memory_bytes: int = 4 * 2**30
+    late: bool = True
+    check_shared: bool = True
+    check_global: bool = True
+    check_initialised: bool = True
+    seed: int = 0
+    host_threads: int = 1
+
+    @classmethod
+    def from_environment(cls) -> Settings:
+        """Return what variables like EMULATED_CUDA_DEVICES say, and the defaults."""
+        given = {field.name: os.environ.get(f"EMULATED_CUDA_{field.name.upper()}") for field in fields(cls)}
+        return cls(**{name: int(value) for name, value in given.items() if value is not None})
+
+
+def install(settings: Settings | None = None) -> Any:
+    """Let CuPy run in this process; return the library that is its driver.
+
+    Raises
+    ------
+    Unsuitable
+        Where the platform or this CuPy is not a known one.
+    """
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise Unsuitable("only Linux on x86-64 is known")
+    folder = build.cache_folder()
+    # PTX is compiled and kept apart from what a device would load.
+    os.environ["CUPY_COMPILE_WITH_PTX"] = "1"
+    os.environ.setdefault("CUPY_CACHE_DIR", str(folder / "cupy"))
+    os.environ.setdefault("CUPY_ACCELERATORS", "")  # CUB's kernels are machine code inside of CuPy
+    library = _driver()
+    from . import compilers, modules
+
+    modules.configure(library, settings or Settings.from_environment())
+    compilers.use_ptx()
+    runtime = importlib.import_module("cupy_backends.cuda.api.runtime")
+    _redirect(Path(runtime.__file__), library)
+    importlib.import_module("cupy")
+    return library
+
+
+def headers() -> Path:
+    """Return the folder of cuda_runtime_api.h."""
+    pathfinder: Any = importlib.import_module("cuda.pathfinder")
+    found = pathfinder.find_nvidia_header_directory("cudart")
+    if found is None:
+        raise Unsuitable("the headers of CUDA's runtime are not installed")
+    return Path(found)
+
+
+def _driver() -> ctypes.CDLL:
+    names = _runtime_symbols(Path(_extension("cupy_backends.cuda.api.runtime")))
+    stubs = build.cache_folder() / "unsupported.cpp"
+    text = _stubs(sorted(set(names) - _defined()))
+    if not stubs.exists() or stubs.read_text() != text:
+        stubs.write_text(text)
+    options = ("-O1", f"-I{HERE / 'host'}", f"-isystem{headers()}", "-Wl,-soname,libcuda.so.1", "-Wall", "-Wextra")
+    library = build.shared_library("libcuda.so.1", [*SOURCES, stubs], options)
+    return ctypes.CDLL(str(library))  # who opens libcuda.so.1 later gets this one, by its soname
+
+
+def _stubs(names: list[str]) -> str:
+    lines = ["// Made by install.py: what runtime.cpp does not define.", '#include "%s"' % (HERE / "device.h")]
+    lines += [
+        f'extern "C" int emulated_{name}() {{ emulated::SetError({_NOT_SUPPORTED}, "{name} is not emulated"); '
+        f"return {_NOT_SUPPORTED}; }}"
+        for name in names
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _extension(name: str) -> str:
+    """Return a module's file without importing it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise Unsuitable(f"{name} is not installed")
+    return spec.origin
+
+
+def _defined() -> set[str]:
+    text = (HERE / "runtime.cpp").read_text(encoding="utf-8")
+    return set(re.findall(r"^DEFINE\((cuda\w+)", text, re.MULTILINE)) | set(re.findall(r"emulated_(cuda\w+)\(", text))
+
+
+def _runtime_symbols(module: Path) -> dict[str, int]:
+    listing = subprocess.run(["nm", str(module)], check=True, capture_output=True, text=True).stdout
+    found = re.findall(r"^([0-9a-f]+) t (cuda[A-Z]\w+)$", listing, re.MULTILINE)
+    if not found:
+        raise Unsuitable(f"CUDA's runtime is not inside of {module.name}, or has no symbols")
+    return {name: int(offset, 16) for offset, name in found}
+
+
+def _redirect(module: Path, library: ctypes.CDLL) -> None:
+    base = _base(module)
+    for name, offset in _runtime_symbols(module).items():
+        target = ctypes.cast(getattr(library, f"emulated_{name}"), ctypes.c_void_p).value or 0
+        _overwrite(base + offset, _JUMP % target.to_bytes(8, "little"))
+
+
+def _base(module: Path) -> int:
+    """Return the address that a loaded module's symbols count from."""
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        span, _, offset, _, _, *path = line.split(maxsplit=5)
+        if path == [str(module)] and int(offset, 16) == 0:
+            return int(span.partition("-")[0], 16)
+    raise Unsuitable(f"{module.name} is not where the system says that loaded modules are")
+
+
+def _overwrite(address: int, code: bytes) -> None:
+    page = address // mmap.PAGESIZE * mmap.PAGESIZE
+    size = address + len(code) - page
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(size), _WRITE):
+        raise Unsuitable(f"code cannot be overwritten: {os.strerror(ctypes.get_errno())}")
+    ctypes.memmove(address, code, len(code))

@@ -1,0 +1,220 @@
+"""What the driver asks of Python: to make programs of PTX, and to encode maps of tensors."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import itertools
+import os
+from collections.abc import Callable
+from dataclasses import astuple
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .emulator import build, engine
+from .emulator.memory import encode_map
+from .emulator.operands import UnsupportedPtx
+
+if TYPE_CHECKING:
+    from .install import Settings
+
+_INVALID_VALUE, _INVALID_IMAGE, _INVALID_PTX = 1, 200, 218
+_FILE_NOT_FOUND, _INVALID_HANDLE, _NOT_FOUND = 301, 400, 500
+_MAP_BYTES = 128
+
+
+class _Function(ctypes.Structure):
+    _fields_ = (
+        ("program", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("parameters", ctypes.c_int64),
+        ("parameter", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("parameter_bytes", "static_shared", "max_threads", "local_bytes")),
+    )
+
+
+_pointer, _u32, _u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
+_LOAD = ctypes.CFUNCTYPE(ctypes.c_int, _pointer, ctypes.c_int, ctypes.POINTER(_pointer))
+_UNLOAD = ctypes.CFUNCTYPE(ctypes.c_int, _pointer)
+_GET_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, _pointer, ctypes.c_char_p, ctypes.POINTER(_Function))
+_GET_GLOBAL = ctypes.CFUNCTYPE(ctypes.c_int, _pointer, ctypes.c_char_p, ctypes.POINTER(_u64), ctypes.POINTER(_u64))
+_ENCODE = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    *(_pointer, ctypes.c_int, ctypes.c_int, _u64, ctypes.POINTER(_u64), ctypes.POINTER(_u64)),
+    *(ctypes.POINTER(_u32), ctypes.POINTER(_u32), ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int)),
+    *(_u32, _u32, ctypes.c_int),
+)
+
+
+class _Callbacks(ctypes.Structure):
+    _fields_ = (
+        ("load", _LOAD),
+        ("unload", _UNLOAD),
+        ("get_function", _GET_FUNCTION),
+        ("get_global", _GET_GLOBAL),
+        ("encode_map", _ENCODE),
+        ("launch", _pointer),
+    )
+
+
+class DriverError(Exception):
+    """What the driver answers: a code of CUDA's, and a text."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class LoadedModule(engine.Module):
+    """A module whose variables are in the memory of a device."""
+
+    def __init__(self, text: str, library: ctypes.CDLL) -> None:
+        super().__init__(text)
+        self._library = library
+        self._addresses: dict[str, int] = {}
+        self._kept: list[Any] = []
+
+    def address_of(self, name: str) -> int:
+        if name not in self._addresses:
+            data = self.parsed.globals[name]
+            self._addresses[name] = self._library.emulated_allocate(data, max(1, len(data)))
+        return self._addresses[name]
+
+    def describe(self, name: str, description: Any) -> None:
+        """Fill the driver's description of a kernel."""
+        program = self[name]
+        kernel = program.kernel
+        parameters = np.array(list(kernel.parameters.values()), np.int64).reshape(-1, 2)
+        self._kept.append(parameters)
+        description.program = program.handle
+        description.parameters = len(parameters)
+        description.parameter = parameters.ctypes.data
+        description.parameter_bytes = kernel.parameter_bytes
+        description.static_shared = kernel.static_shared_bytes
+        description.max_threads = kernel.max_threads or 0
+        description.local_bytes = kernel.local_bytes
+
+    def unload(self) -> None:
+        for address in self._addresses.values():
+            self._library.emulated_free(address)
+
+
+class _Modules:
+    """All that is loaded, by handle."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._loaded: dict[int, LoadedModule] = {}
+        self._handles = itertools.count(0x1000, 16)
+
+    def load(self, image: int, is_path: int, handle: Any) -> None:
+        data = _file(image) if is_path else ctypes.string_at(image)
+        if data.startswith(b"\x7fELF"):
+            raise DriverError(_INVALID_IMAGE, "machine code cannot be emulated; only PTX can")
+        try:
+            module = LoadedModule(data.rstrip(b"\0").decode(), self._library)
+        except (UnsupportedPtx, UnicodeDecodeError, ValueError) as error:
+            raise DriverError(_INVALID_PTX, f"the emulator does not know this PTX: {error}") from error
+        number = next(self._handles)
+        self._loaded[number] = module
+        handle[0] = number
+
+    def unload(self, handle: int) -> None:
+        self._module(handle).unload()
+        del self._loaded[handle]
+
+    def get_function(self, handle: int, name: bytes, description: Any) -> None:
+        module = self._module(handle)
+        if name.decode() not in module.parsed.kernels:
+            raise DriverError(_NOT_FOUND, f"the module has no kernel {name.decode()}")
+        try:
+            module.describe(name.decode(), description[0])
+        except UnsupportedPtx as error:
+            raise DriverError(_INVALID_PTX, str(error)) from error
+
+    def get_global(self, handle: int, name: bytes, address: Any, size: Any) -> None:
+        module = self._module(handle)
+        if name.decode() not in module.parsed.globals:
+            raise DriverError(_NOT_FOUND, f"the module has no variable {name.decode()}")
+        address[0] = module.address_of(name.decode())
+        size[0] = len(module.parsed.globals[name.decode()])
+
+    def _module(self, handle: int) -> LoadedModule:
+        if handle not in self._loaded:
+            raise DriverError(_INVALID_HANDLE, "no module of this handle is loaded")
+        return self._loaded[handle]
+
+
+def _file(path: int) -> bytes:
+    name = ctypes.string_at(path)
+    try:
+        return Path(os.fsdecode(name)).read_bytes()
+    except OSError as error:
+        raise DriverError(_FILE_NOT_FOUND, str(error)) from error
+
+
+def _encode_map(  # the arguments of the driver's functions
+    room: int, itemsize: int, rank: int, address: int, sizes: Any, strides: Any, box: Any, steps: Any, *rest: Any
+) -> None:
+    lower, upper, channels, pixels, swizzle = rest
+    im2col = None if box else (lower[: rank - 2], upper[: rank - 2], channels, pixels)
+    try:
+        words = encode_map(
+            address,
+            itemsize,
+            sizes[:rank],
+            strides[: rank - 1],
+            steps[:rank],
+            swizzle,
+            box[:rank] if box else (),
+            im2col,
+        )
+    except ValueError as error:
+        raise DriverError(_INVALID_VALUE, f"a tensor map is refused: {error}") from error
+    ctypes.memmove(room, words, _MAP_BYTES)
+
+
+def _answering(library: ctypes.CDLL, function: Callable[..., None]) -> Callable[..., int]:
+    """Return a function that returns 0, or the code of what went wrong after telling its text."""
+
+    @wraps(function)
+    def answer(*arguments: Any) -> int:
+        try:
+            function(*arguments)
+        except DriverError as error:
+            library.emulated_set_error(error.code, str(error).encode())
+            return error.code
+        except Exception as error:
+            library.emulated_set_error(_INVALID_PTX, f"the emulator failed: {type(error).__name__}: {error}".encode())
+            return _INVALID_PTX
+        return 0
+
+    return answer
+
+
+_kept: list[Any] = []  # what C++ calls
+
+
+def configure(library: ctypes.CDLL, settings: Settings) -> None:
+    """Tell the driver how the machine is and what it can ask."""
+    library.emulated_allocate.restype = ctypes.c_uint64
+    library.emulated_allocate.argtypes = (ctypes.c_char_p, ctypes.c_uint64)
+    library.emulated_free.argtypes = (ctypes.c_uint64,)
+    library.emulated_set_error.argtypes = (ctypes.c_int, ctypes.c_char_p)
+    library.emulated_launches.restype = ctypes.c_uint64
+    modules = _Modules(library)
+    callbacks = _Callbacks(
+        _LOAD(_answering(library, modules.load)),
+        _UNLOAD(_answering(library, modules.unload)),
+        _GET_FUNCTION(_answering(library, modules.get_function)),
+        _GET_GLOBAL(_answering(library, modules.get_global)),
+        _ENCODE(_answering(library, _encode_map)),
+        ctypes.cast(build.engine().emulator_launch, ctypes.c_void_p),
+    )
+    numbers = (ctypes.c_int64 * len(astuple(settings)))(*map(int, astuple(settings)))
+    library.emulated_configure(numbers, ctypes.byref(callbacks))
+    _kept.extend((modules, callbacks))
+    atexit.register(library.emulated_shut_down)
