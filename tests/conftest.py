@@ -20,15 +20,14 @@ import pytest
 from gpuconv import CompileError
 from gpuconv.cli.main import main
 from gpuconv.cuda.build import cache, nvrtc
-from gpuconv.cuda.call import device
 from tests import emulator
 from tests.emulated_cuda.emulator import build
 from tests.emulator import tally
-from tests.harness import tiers
+from tests.harness import cuda_device, tiers
 
 # By marker: the variable that makes skipping a failure, and what tells why tests must be skipped.
 NEEDS: dict[str, tuple[str, Callable[[], str | None]]] = {
-    "gpu": ("GPUCONV_REQUIRE_GPU", device.unavailable_reason),
+    "gpu": ("GPUCONV_REQUIRE_EMULATOR", cuda_device.unavailable_reason),
     "emulator": ("GPUCONV_REQUIRE_EMULATOR", emulator.unavailable_reason),
 }
 

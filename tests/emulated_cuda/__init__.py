@@ -3,6 +3,6 @@
 ``install()`` must come before CuPy is imported for the first time.
 """
 
-from .install import Settings, install
+from .install import Settings, Unsuitable, install
 
-__all__ = ["Settings", "install"]
+__all__ = ["Settings", "Unsuitable", "install"]

@@ -29,7 +29,7 @@ from tests.emulated_cuda.emulator.memory import UNWRITTEN, Array, Union, encode_
 
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
 LARGEST_BLOCK = 1024
-_ADDRESS_IN_MAP = 8  # bytes before it, as the engine has maps
+_ADDRESS_IN_MAP = 0  # bytes before it, as the engine has maps
 DEFAULT_SHARED_BYTES = 48 * 1024  # that a block gets without asking
 
 
