@@ -40,6 +40,7 @@ def install() -> str | None:
         reason = "CuPy is not installed"
     if reason is not None:
         return f"the emulated device cannot be had: {reason}"
+    os.environ.setdefault("EMULATED_CUDA_DEVICES", "2")  # some tests need a second one
     try:
         emulated_cuda.install()
     except Unsuitable as error:
