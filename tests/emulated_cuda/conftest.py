@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,13 @@ extern "C" __global__ void places(unsigned* y)
 """
 
 
+def _narrow(value: Any) -> Any:
+    """Return a number of 32 bits, unless it is an address."""
+    if isinstance(value, float):
+        return np.float32(value)
+    return np.int32(value) if isinstance(value, int) and abs(value) < 2**31 else value
+
+
 class Cuda:
     """CuPy with the kernels above."""
 
@@ -57,10 +65,14 @@ class Cuda:
         self.module = self.cupy.RawModule(code=SOURCE)
 
     def launch(self, name: str, *arguments: Any, block: int = 32, shared: int = 0, grid: Any = (1,)) -> None:
-        """Launch one block of a kernel on the current stream; numbers go as 32 bits."""
-        narrow = {int: np.int32, float: np.float32}
-        given = tuple(narrow.get(type(value), lambda same: same)(value) for value in arguments)
+        """Launch a kernel on the current stream, usually one block."""
+        given = tuple(map(_narrow, arguments))
         self.module.get_function(name)(grid, (block,), given, shared_mem=shared)
+
+    def stream(self, handle: int) -> Any:
+        """Return CuPy's stream for a handle of the runtime, which stays the caller's."""
+        foreign = SimpleNamespace(__cuda_stream__=lambda: (0, handle))
+        return self.cupy.cuda.Stream.from_external(foreign)
 
     def code(self, function: Callable[..., Any], *arguments: Any) -> int:
         """Return what a function of the runtime or the driver answers."""
