@@ -12,10 +12,11 @@ from gpuconv.cli.main import main
 from gpuconv.rules import cases
 from gpuconv.rules.cases import Case
 from tests.gpu.on_device import imported, index_width, moved, returned
+from tests.harness import cuda_device
 from tests.oracle.case_rows import case_rows, one_row_a_case
 from tests.oracle.oracle import assert_same
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, cuda_device.sampled(40)]
 
 widths = pytest.mark.parametrize("wide", [False, True], ids=["32-bit", "64-bit"])
 

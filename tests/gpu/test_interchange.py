@@ -122,6 +122,7 @@ def test_the_array_interface_s_stream_comes_first_and_the_host_does_not_wait() -
     gpuconv.conv(*map(Exposed, there), **ATTRIBUTES)
     there[0].fill(0)  # all kernels are loaded before it matters how long a call takes
     producer, consumer = (cupy().cuda.Stream(non_blocking=True) for _ in range(2))
+    cupy().cuda.Device().synchronize()  # the consumer's stream does not wait for the copies
     with consumer:
         gpuconv.conv(*there, **ATTRIBUTES)
     cupy().cuda.Device().synchronize()
