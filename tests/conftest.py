@@ -9,6 +9,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before NumPy is imported: its BLAS re
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import re
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
@@ -128,6 +129,17 @@ def no_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _refuse(*_: object) -> NoReturn:
     raise CompileError("a quick test must not compile CUDA kernels")
+
+
+@pytest.fixture(autouse=True)
+def no_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the device, real or emulated, from tests that do not ask for it."""
+    if "cupy" in sys.modules and request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "getDeviceCount", _no_devices)
+
+
+def _no_devices() -> NoReturn:
+    raise RuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
 
 
 @pytest.fixture
