@@ -1,4 +1,4 @@
-"""On a real device: every named case in every dtype, with both widths of indices, and through the tools."""
+"""On a device: every named case in every dtype, with both widths of indices, and through the tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a real device: gradients, unpooling and complex numbers of random problems, against their definition.
+"""On a device: gradients, unpooling and complex numbers of random problems, against their definition.
 
 The problems are those of gpu/test_random.py, as many as GPUCONV_GPU_PROBLEMS says.
 """

@@ -1,4 +1,4 @@
-"""On a real device: problems that cross blocks, and arrays that cross 2**31 elements and 2**32 bytes."""
+"""On a device: problems that cross blocks, and arrays that cross 2**31 elements and 2**32 bytes."""
 
 from __future__ import annotations
 

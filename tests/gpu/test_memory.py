@@ -1,4 +1,4 @@
-"""On a real device: memory layouts, ``out``, and memory that does not suffice."""
+"""On a device: memory layouts, ``out``, and memory that does not suffice."""
 
 from __future__ import annotations
 

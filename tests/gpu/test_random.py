@@ -1,4 +1,4 @@
-"""On a real device: random problems, in every layout, against exact arithmetic.
+"""On a device: random problems, in every layout, against exact arithmetic.
 
 GPUCONV_GPU_PROBLEMS is the number of problems of each operator and dtype (100 by default); they are always the same.
 """
