@@ -75,6 +75,7 @@ def test_packed_weights_give_the_same_each_time(case: Case, dtype: str) -> None:
         assert_same(result, cases.expected(case, dtype)[0], bits=False)
 
 
+@cuda_device.thorough_if_emulated()
 def test_the_check_command_passes_on_cuda(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["check", "--backend", "cuda"])
     shown = capsys.readouterr()

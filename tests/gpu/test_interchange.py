@@ -94,8 +94,8 @@ def test_the_call_waits_for_pytorch_s_stream_and_the_host_does_not() -> None:
 
 def test_the_array_interface_with_strides() -> None:
     arrays = made()
-    x, w, b = moved(arrays)
-    x = cupy().asfortranarray(x)
+    x, w, b = moved([np.asfortranarray(arrays[0]), *arrays[1:]])
+    assert x.flags.f_contiguous
     shown = [exposed(array) for array in (x, w, b)]
     assert_same(gpuconv.to_host(gpuconv.conv(*shown, **ATTRIBUTES)), expected(arrays), bits=False)
 

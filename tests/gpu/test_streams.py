@@ -302,4 +302,4 @@ def test_what_waits_for_the_device_is_refused_in_a_capture(message: str) -> None
         with pytest.raises(gpuconv.DeviceError, match=message):
             NOT_CAPTURED[message](x)
         stream.end_capture()
-    assert_same(gpuconv.to_host(x), np.zeros(x.shape, np.float32))
+        assert_same(gpuconv.to_host(x), np.zeros(x.shape, np.float32))

@@ -20,7 +20,7 @@ from tests.emulated_cuda import Settings, Unsuitable
 from tests.emulator import compile as architectures
 from tests.harness.tiers import Part
 
-_OF_DRIVER = ("/dev/nvidiactl", "/dev/dxg")  # one of which is there where NVIDIA's driver runs
+_OF_DRIVER = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/dxg")  # one is there where NVIDIA's driver runs
 _CAPABILITY = "EMULATED_CUDA_CAPABILITY"
 _CAPABILITIES = (90, 80, 120)  # which the parts of the thorough tests have in turn
 _reasons: list[str | None] = []  # of `install`, once it was asked for
@@ -80,6 +80,11 @@ def header() -> str:
 def sampled(count: int) -> pytest.MarkDecorator:
     """Mark tests of which one in so many runs every time on the emulated device; a real one runs all of them."""
     return pytest.mark.sampled(count if emulated() else 1)
+
+
+def thorough_if_emulated() -> pytest.MarkDecorator:
+    """Mark tests that take long on the emulated device alone."""
+    return pytest.mark.thorough if emulated() else pytest.mark.gpu
 
 
 def _ptx(variant: Variant, architecture: str) -> bytes:
