@@ -20,7 +20,7 @@ from tests.emulated_cuda import Settings, Unsuitable
 from tests.emulator import compile as architectures
 from tests.harness.tiers import Part
 
-_OF_DRIVER = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/dxg")  # one is there where NVIDIA's driver runs
+_OF_DRIVER = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/dxg")  # of NVIDIA's driver
 _CAPABILITY = "EMULATED_CUDA_CAPABILITY"
 _CAPABILITIES = (90, 80, 120)  # which the parts of the thorough tests have in turn
 _reasons: list[str | None] = []  # of `install`, once it was asked for
