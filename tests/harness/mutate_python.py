@@ -33,7 +33,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.harness import mutants, time_model
-from tests.harness.equivalent_python import CHOICES, EQUIVALENT, EXACT, SIZES
+from tests.harness.equivalent_python import CHOICES, EQUIVALENT, EXACT, OCCUPANCY, SIZES
 from tests.harness.mutants import Mutant
 from tests.harness.mutation_table import TESTS
 
@@ -257,7 +257,7 @@ def _judged(target: Target, status: int | None) -> str:
         return TIMEOUT
     if status:
         return WRONG if known else KILLED
-    choice = target.name.startswith(CHOOSING)
+    choice = target.name.startswith(CHOOSING) or only_occupies(target)
     return KNOWN if known else CHOICE if choice else SURVIVED
 
 
@@ -274,6 +274,31 @@ def divides_as_before(target: Target) -> bool:
     if target.module.startswith("cuda/pool") or place.field != "left" or not isinstance(new, ast.Constant):
         return False
     return ast.unparse(place.parent) in EXACT[SIZES].get(target.module, ()) and new.value == place.node.value + 1
+
+
+def only_occupies(target: Target) -> bool:
+    """Tell whether a mutant changes how many registers a kernel may take, as a row of a table or an argument says."""
+    place = target.mutant.place
+    given = (node for node in ast.walk(place.statement) if isinstance(node, ast.Call))
+    return any(place.node is node for call in given for value in _occupying(call) for node in ast.walk(value))
+
+
+def _occupying(call: ast.Call) -> Iterator[ast.expr]:
+    yield from (keyword.value for keyword in call.keywords if keyword.arg in OCCUPANCY)
+    names = _fields().get(ast.unparse(call.func), ())
+    yield from (value for name, value in zip(names, call.args, strict=False) if name in OCCUPANCY)
+
+
+@cache
+def _fields() -> dict[str, list[str]]:
+    """Return the names of the fields of every class."""
+    classes = (node for tree in _trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return {
+        one.name: [
+            line.target.id for line in one.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+        ]
+        for one in classes
+    }
 
 
 KNOWN_NAMES = {name for names in EQUIVALENT.values() for name in names}

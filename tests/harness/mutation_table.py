@@ -110,6 +110,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cli/test_run.py",
         "cli/test_files.py",
         "cli/test_compile.py",
+        "cuda/build/test_pack.py info_names",
     ),
     "rules/activation.py": ("rules/test_errors.py", "cuda/conv/test_finish.py", "cuda/conv/test_fusion.py"),
     "_conv.py": (
@@ -143,7 +144,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "rules/test_host_rules.py a_variable",
         "rules/test_environment.py",
     ),
-    "_errors.py": ("rules/test_errors.py", "cuda/call/test_errors.py"),
+    "_errors.py": ("rules/test_host_rules.py are_listed", "rules/test_errors.py", "cuda/call/test_errors.py"),
     "_explain.py": (
         "cuda/plan/test_explain.py",
         "rules/test_errors.py to%explain",
@@ -211,7 +212,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "onnx/test_on_device.py",
     ),
     "_trial.py": (
-        "rules/test_host_rules.py smaller_factor",
+        "rules/test_host_rules.py smaller_factor are_apart",
         "cuda/plan/test_tune.py",
         "cuda/plan/test_tune.py is_left_out are_no_reason",
     ),
@@ -326,6 +327,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "harness/test_many_gradients.py complex",
     ),
     "cuda/passes/copy.py": (
+        "cuda/passes/test_copy.py",
         "cuda/test_variants.py",
         "cuda/conv/test_finish.py",
         "cpu/test_gradients_elsewhere.py",
@@ -373,6 +375,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_FAMILY,
     ),
     "cuda/conv/gemm/interleaved.py": (
+        "cuda/test_tile_layouts.py whole_threads",
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         "cuda/conv/gemm/test_ffma.py",
         "harness/test_many_blocks.py interleaved_float32_3d_16 interleaved_float16_3d_64x64x16 interleaved_float64_3d_64",  # noqa: E501
@@ -401,6 +404,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/conv/gemm/pointwise.py": (
         _RULES,
+        "cuda/test_tile_layouts.py whole_threads",
         "cuda/conv/gemm/test_pointwise.py",
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         "harness/test_many_blocks.py pointwise depth_to_space",
@@ -506,6 +510,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/conv/wgmma/*.py": (_RULES, *_WGMMA, *_FAMILY),
     "cuda/build/structs.py": ("cuda/build/test_structs.py", _STRUCTS),
     "cuda/conv/gemm/base.py": (
+        "cuda/test_tile_layouts.py whole_threads one_tap",
         "cuda/conv/test_problem.py",
         "cuda/conv/gemm/test_ffma.py",
         "cuda/conv/gemm/test_split.py",

@@ -53,7 +53,8 @@ def test_attributes_that_became_inputs() -> None:
     np.testing.assert_array_equal(run("Pad", 1, [x], paddings=[0, 1, 0, 0, 0, 2], value=0.5), padded)
     pads = np.array([0, 1, 0, 0, 0, 2])
     np.testing.assert_array_equal(run("Pad", 11, [x, pads, np.float32(0.5)]), padded)
-    for opset, inputs, attributes in ((2, [x], {"split": [1, 3]}), (13, [x, np.array([1, 3])], {})):
+    sizes = np.array([1, 3])
+    for opset, inputs, attributes in ((1, [x, sizes], {}), (2, [x], {"split": [1, 3]}), (13, [x, sizes], {})):
         first, second = run("Split", opset, inputs, 2, axis=2, **attributes)
         np.testing.assert_array_equal(first, x[:, :, :1])
         np.testing.assert_array_equal(second, x[:, :, 1:])

@@ -867,7 +867,7 @@ def test_the_structs_of_a_small_conv() -> None:
     # Columns begin at -1 .. 2 along H (4 of them, the last tap 2 further), at 0, 3, 6 along W.
     assert (x_map.lower, x_map.upper, x_map.channels, x_map.pixels) == ((0, -1), (0, -2), 64, 256)
     assert (w_map.role, w_map.member, w_map.sizes) == ("packed", "w_map", (768, 130, 2))
-    assert (w_map.strides, w_map.box) == ((1536, 130 * 1536), (64, 128, 1))
+    assert (w_map.strides, w_map.box, w_map.steps) == ((1536, 130 * 1536), (64, 128, 1), (1, 1, 1))
     assert plan.launches[-1].grid == (4, 1, 1)
     assert [space[::2] for space in plan.spaces] == [("packed", 2 * 130 * 1536), ("x_last", 2 * 35 * 512)]
     assert roles(plan) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
