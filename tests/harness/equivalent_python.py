@@ -3,7 +3,8 @@
 Those of `EQUIVALENT` compute the same, each by its name. Of the functions and constants of `CHOICES`, any result is
 right that other tests accept: they choose among tiles, blocks and ways, and the tests see to it that whatever is chosen
 fits, covers all outputs and gives the same results. What goes unnoticed there changes the time that is taken, and
-nothing else. So do the fields of `OCCUPANCY` in the rows of tables, wherever there is one. Divisions of `EXACT` leave
+nothing else. So do the fields of
+`OCCUPANCY` in the rows of tables, and what copies once more. Divisions of `EXACT` leave
 no remainder, so that rounding up instead gives the same.
 """
 
@@ -144,6 +145,24 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "Planes of one element are folded into rows, or not, where they are as many as a grid has blocks.": (
         "cuda/pool/problem.py PoolView.folded: if not flat or self.planes == 1 or self.planes * self.width.extent >= MOST_BLOCKS:  ->  if not flat or self.planes == 1 or self.planes * self.width.extent > MOST_BLOCKS:",  # noqa: E501
     ),
+    "A tap that all outputs meet begins the sums, or is added to zeros.": (
+        *(
+            "cpu/_scatter.py _store: if not started and all((start <= 0 and start + size >= n for start, size, n in "
+            f"sizes)):  ->  if not started and all(({inside} for start, size, n in sizes)):"
+            for inside in (
+                "start < 0 and start + size >= n",
+                "start <= -1 and start + size >= n",
+                "start <= 0 and start + size > n",
+            )
+        ),
+    ),
+    "Arrays of several numbers of axes are not put together.": (
+        "onnx/operators/shaping.py _concat: return namespace(arrays[0]).concatenate(arrays, axis=axis_of(1 if axis is None else axis, arrays[0].ndim))  ->  return namespace(arrays[0]).concatenate(arrays, axis=axis_of(1 if axis is None else axis, arrays[-1].ndim))",  # noqa: E501
+        "onnx/operators/shaping.py _concat: return namespace(arrays[0]).concatenate(arrays, axis=axis_of(1 if axis is None else axis, arrays[0].ndim))  ->  return namespace(arrays[-1]).concatenate(arrays, axis=axis_of(1 if axis is None else axis, arrays[0].ndim))",  # noqa: E501
+    ),
+    "Even numbers do not divide the one odd number between.": (
+        "cuda/conv/gemm/interleaved.py spread: return (banks - 1) // (parts * vector) * vector + vector  ->  return (banks - 2) // (parts * vector) * vector + vector",  # noqa: E501
+    ),
     "Convolutions of so many axes go another way: the same sums.": (
         "cpu/_workspace.py module: MOST_AXES = 64  ->  MOST_AXES = 63",
     ),
@@ -260,7 +279,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "Blocks of any size are added up to the same sums, within the workspace.": (
         "cpu/_gather.py _plan",
         "cpu/_scatter.py _plan",
-        *(f"cpu/weight_grad.py weight_grad: {name}" for name in ("budget", "most", "room", "box", "groups")),
+        *(
+            f"cpu/weight_grad.py weight_grad: {name}"
+            for name in ("budget", "most", "rows, columns", "room", "box", "groups")
+        ),
     ),
     "Blocks are described ahead or one by one.": (
         "cpu/_gather.py _work: few",

@@ -257,7 +257,7 @@ def _judged(target: Target, status: int | None) -> str:
         return TIMEOUT
     if status:
         return WRONG if known else KILLED
-    choice = target.name.startswith(CHOOSING) or only_occupies(target)
+    choice = target.name.startswith(CHOOSING) or only_occupies(target) or only_copies(target)
     return KNOWN if known else CHOICE if choice else SURVIVED
 
 
@@ -299,6 +299,14 @@ def _fields() -> dict[str, list[str]]:
         ]
         for one in classes
     }
+
+
+def only_copies(target: Target) -> bool:
+    """Tell whether a mutant copies what could stay where it is."""
+    parent, new = target.mutant.place.parent, target.mutant.new
+    return (
+        isinstance(parent, ast.keyword) and parent.arg == "copy" and isinstance(new, ast.Constant) and new.value is True
+    )
 
 
 KNOWN_NAMES = {name for names in EQUIVALENT.values() for name in names}

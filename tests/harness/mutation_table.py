@@ -9,6 +9,7 @@ space. Left out are tests that need a compiler each time, or many seconds.
 from __future__ import annotations
 
 _CLI = ("cli/test_main.py -standard_streams", "cli/test_run.py", "cli/test_files.py")
+_PLAIN = "cuda/test_planner_rules.py without_saying"
 _RULES, _LAYOUTS = "cuda/test_planner_rules.py", "cuda/test_tile_layouts.py"
 _PLANS = ("cuda/conv/gemm/test_ffma.py", "cuda/plan/test_explain.py")
 _POOL_PLANS = ("cuda/pool/test_families.py", "cuda/pool/test_rows.py")
@@ -301,6 +302,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     # ---- CUDA: planners
     "cuda/conv/direct/bands*.py": (
         _LAYOUTS,
+        _PLAIN,
         "cuda/conv/direct/test_bands.py",
         *_PLANS,
         "harness/test_many_blocks.py conv_bands",
@@ -315,6 +317,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/conv/direct/channels*.py": (
         _LAYOUTS,
+        _PLAIN,
         "cuda/conv/direct/test_channels.py",
         "harness/test_many_blocks.py channels_taps channels_4 channels_7",
         *_FAMILY,
@@ -343,6 +346,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/conv/direct/transpose.py": (
         "cuda/conv/direct/test_transpose.py",
+        _PLAIN,
         "harness/test_many_blocks.py transpose_depthwise",
         *_FAMILY,
     ),
@@ -370,12 +374,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/conv/finish.py": ("cuda/conv/test_finish.py", "cuda/call/test_tensor_map.py"),
     "cuda/conv/gemm/grouped*.py": (
         _LAYOUTS,
+        _PLAIN,
         "cuda/conv/gemm/test_grouped.py -main_loop",
         "harness/test_many_blocks.py conv_grouped_float16_3d_mma conv_grouped_float32_3d_tf32_16 conv_transpose_grouped",  # noqa: E501
         *_FAMILY,
     ),
     "cuda/conv/gemm/interleaved.py": (
         "cuda/test_tile_layouts.py whole_threads",
+        _PLAIN,
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         "cuda/conv/gemm/test_ffma.py",
         "harness/test_many_blocks.py interleaved_float32_3d_16 interleaved_float16_3d_64x64x16 interleaved_float64_3d_64",  # noqa: E501
@@ -383,6 +389,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/conv/gemm/matrix.py": (
         "cuda/test_tile_layouts.py whole_fragments",
+        _PLAIN,
         "cuda/conv/gemm/test_matrix.py -little -knows",
         "cuda/conv/gemm/test_depth_to_space_matrix.py -knows",
         "harness/test_many_blocks.py conv_matrix transpose_matrix",

@@ -199,6 +199,25 @@ def test_inputs_are_never_written() -> None:
         np.testing.assert_array_equal(run(op_type, 13, [x], **attributes).shape, x.shape)
 
 
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes"),
+    [
+        ("Clip", [], {}),
+        ("Sum", [], {}),
+        ("Max", [], {}),
+        ("Resize", [None, np.ones(3, np.float32)], {"mode": "nearest"}),
+        ("Resize", [None, np.ones(3, np.float32)], {"mode": "linear"}),
+    ],
+)
+def test_what_changes_nothing_leaves_memory_of_its_own(
+    op_type: str, inputs: list[Any], attributes: dict[str, Any]
+) -> None:
+    x = floats(1, 2, 3)
+    y = run(op_type, 13, [x, *inputs], **attributes)
+    np.testing.assert_array_equal(y, x)
+    assert not np.shares_memory(x, y)
+
+
 def test_integers_are_divided_towards_zero() -> None:
     a, b = np.array([7, -7, 7, -7, 6, -6], np.int8), np.array([2, 2, -2, -2, 3, 3], np.int8)
     np.testing.assert_array_equal(run("Div", 14, [a, b]), [3, -3, -3, 3, 2, -2])

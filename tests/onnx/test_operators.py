@@ -233,3 +233,37 @@ def test_a_reshape_keeps_the_axes_of_zeros(shape: list[int], found: Any) -> None
         (y,) = backend.run_node(node, [x, np.array(shape)])
         assert list(y.shape) == found
         assert y.ravel().tolist() == x.ravel().tolist()
+
+
+@pytest.mark.parametrize(
+    ("region", "size", "found"),
+    [
+        ((0, 1), 3, [10, 20, 30]),
+        ((0.5, 1), 3, [20, 25, 30]),  # as many elements as before, of half of them
+        ((0, 0.5), 3, [10, 15, 20]),
+        ((1, 0), 3, [30, 20, 10]),
+        ((0.5, 1), 2, [20, 30]),
+        ((0.5, 1.5), 3, [20, 30, 7]),  # beyond the last element
+        ((-0.5, 0.5), 3, [7, 10, 20]),
+    ],
+)
+def test_a_crop_is_resized_from_its_first_element_to_its_last(
+    region: tuple[float, float], size: int, found: list[float]
+) -> None:
+    node = helper.make_node(
+        "Resize", ["x", "roi", "", "sizes"], ["y"], coordinate_transformation_mode="tf_crop_and_resize", mode="linear",
+        extrapolation_value=7.0,
+    )  # fmt: skip
+    x, roi = np.float32([10, 20, 30]).reshape(1, 1, 3), np.float32([0, 0, region[0], 1, 1, region[1]])
+    (y,) = backend.run_node(node, [x, roi, np.int64([1, 1, size])])
+    assert y.tolist() == [[found]]
+
+
+@pytest.mark.parametrize(("opset", "attributes"), [(1, {}), (1, {"axis": 1}), (4, {"axis": 1}), (13, {"axis": -1})])
+def test_arrays_are_put_together_along_the_second_axis_at_first(opset: int, attributes: dict[str, int]) -> None:
+    x = floats(2, 3)
+    (y,) = backend.run_node(helper.make_node("Concat", ["x"], ["y"], **attributes), [x], opset_version=opset)
+    np.testing.assert_array_equal(y, x)
+    several = helper.make_node("Concat", ["a", "b", "c"], ["y"], **attributes)
+    (y,) = backend.run_node(several, [x, x[:, :1], x[:, 1:]], opset_version=opset)
+    np.testing.assert_array_equal(y, np.hstack([x, x]))

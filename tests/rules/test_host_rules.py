@@ -506,6 +506,9 @@ def test_what_is_repeated_has_64_bits_of_bytes(monkeypatch: pytest.MonkeyPatch) 
         shaping._tile(form, x, np.array([3, 1]))
     with pytest.raises(ArgumentError, match="more bytes than 64 bits can address"):
         shaping._tile(form, x, np.array([0, 3]))  # NumPy multiplies them all the same
+    with pytest.raises(ArgumentError, match="more bytes than 64 bits can address"):
+        shaping._tile(form, x[:0], np.array([7, 15]))
+    assert shaping._tile(form, x[:0], np.array([7, 14])).shape == (0, 56)
 
 
 @pytest.mark.parametrize("mode", ["linear", "nearest"])

@@ -130,4 +130,5 @@ def test_the_check_has_no_more_blocks_than_a_device_runs_at_once() -> None:
     (_, check) = unpool_plan.for_check(9, (2**28,), (1,), LIMITS).launches
     assert check.grid == (check.variant.blocks_per_sm * LIMITS.multiprocessors, 1, 1)
     (clear,) = unpool_plan.for_check(9, (0, 4), (4, 1), LIMITS).launches
+    assert fields(clear)["count"] == 2  # words of the only result
     assert clear.variant.name == "clear_1d"

@@ -990,6 +990,45 @@ def test_the_structs_of_patches() -> None:
     assert "each block fetches its weights once: all tiles have the same, and there is room for them" in plan.reasons
 
 
+def test_the_strips_of_pixels_in_registers() -> None:
+    """By hand: y (1, 64, 30, 40), runs of 16 columns two apart in x, from 3 taps down and 5 along, those 3 apart."""
+    one = problem(
+        "conv", (1, 64, 32, 91), (64, 64, 3, 5), "float32", precision="tf32", strides=[1, 2], dilations=[1, 3]
+    )
+    rows, patches = (next(tile for tile in wgmma_tiles.PIXELS if tile.rows is kind) for kind in (True, False))
+    runs = patches.block_n // 16
+    high, wide = runs + 2, 31 + 12
+    found = wgmma_pixels._strips(one.lifted, replace(patches, x_bytes=2**20), 16, 3, 5)
+    assert found is not None
+    assert (found.extent, found.rows, found.columns) == ((1, -(-30 // runs), 3), runs, 16)
+    # Of eight widths in a row, the first whose pixels are whole patterns of eight.
+    assert found.box == (high, next(width for width in range(wide, wide + 8) if high * width % 8 == 0))
+    assert (found.pieces, found.piece_bytes, found.bytes) == (1, prod(found.box) * 128, prod(found.box) * 128)
+    assert (found.column_h, found.column_w, found.place_run) == (1, 0, found.box[1] * 128)
+    assert (found.place_column, found.shift_h, found.shift_w) == (2 * 128, found.box[1] * 128, 3 * 128)
+    assert (found.taps, found.inner, found.pitch) == ((1, 1, 1), 15, 0)
+    assert found.stages == 2**20 // found.bytes
+    runs = rows.block_n // 16
+    found = wgmma_pixels._strips(one.lifted, replace(rows, x_bytes=2**20), 16, 1, 5)
+    assert found is not None
+    assert found.box == (1, 56)  # 43, and on to 8 modulo 16
+    assert (found.pieces, found.piece_h, found.piece_w, found.piece_bytes) == (runs, 1, 0, 56 * 128)
+    assert (found.place_run, found.place_column, found.shift_w, found.pitch) == (56 * 128, 2 * 4, 3 * 4, 56 * 4)
+    assert (found.taps, found.inner) == ((1, 3, 1), 5)
+
+
+def test_the_strips_of_pixels_of_one_row() -> None:
+    """By hand: y (1, 64, 300), runs of 32 columns, from 3 taps."""
+    one = problem("conv", (1, 64, 302), (64, 64, 3), "float32", precision="tf32")
+    tile = replace(next(tile for tile in wgmma_tiles.PIXELS if tile.rows), x_bytes=2**20)
+    found = wgmma_pixels._strips(one.lifted, tile, 32, 1, 3)
+    assert found is not None
+    assert (found.extent, found.rows, found.columns) == ((1, 1, -(-300 // tile.block_n)), 1, tile.block_n)
+    assert (found.box, found.pieces) == ((1, 40), tile.block_n // 32)  # 34, and on to 8 modulo 16
+    assert (found.piece_h, found.piece_w, found.place_run) == (0, 32, 40 * 128)
+    assert (found.column_h, found.column_w) == (0, 32)
+
+
 def test_pixels_behind_each_other_are_one_row() -> None:
     one = problem("conv", (2, 64, 6, 20), (64, 64, 1, 1))
     plan = made(one, "conv_float16_3d_wgmma_128x256_rows")
