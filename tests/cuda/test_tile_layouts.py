@@ -59,6 +59,9 @@ def test_a_direct_tile_of_any_taps() -> None:
     assert [tile.fields()[name] for name in names] == [11, 37, 613, 4906, tile.fields()["weights"]]
     # Powers of two of threads that copy 21 columns by one, two and four, and 16 rows.
     assert (tile.fields()["lanes"], tile.fields()["row_lanes"]) == ([5, 4, 3], 4)
+    assert replace(tile, threads=(2, 3, 8)).fields()["lanes"] == [5, 4, 3]  # 27, 14 and 7
+    assert replace(tile, threads=(2, 3, 12)).fields()["lanes"] == [6, 5, 4]  # 35, 18 and 9
+    assert replace(tile, threads=(1, 1, 128)).fields()["lanes"] == [7, 7, 7]  # of 128
     double = replace(tile, view=replace(WORK, dtype="float64"), threads=(2, 3, 5))
     # Two words in a vector: two rows, so that (6 - 1) * 1 + 4 + 1 rows are met, and 16 banks.
     assert double.extent == (8, 10, 21)

@@ -160,6 +160,13 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "onnx/operators/shaping.py _concat: return namespace(arrays[0]).concatenate(arrays, axis=axis_of(1 if axis is None else axis, arrays[0].ndim))  ->  return namespace(arrays[0]).concatenate(arrays, axis=axis_of(1 if axis is None else axis, arrays[-1].ndim))",  # noqa: E501
         "onnx/operators/shaping.py _concat: return namespace(arrays[0]).concatenate(arrays, axis=axis_of(1 if axis is None else axis, arrays[0].ndim))  ->  return namespace(arrays[-1]).concatenate(arrays, axis=axis_of(1 if axis is None else axis, arrays[0].ndim))",  # noqa: E501
     ),
+    "It is set before BLAS is held at one thread, and read while it is.": (
+        "cpu/_blas.py _Modes.__init__: self._before = 1  ->  self._before = 2",
+        "cpu/_blas.py _Modes.__init__: self._before = 1  ->  self._before = 0",
+    ),
+    "Elements of an output have memory of their own: no two of its axes have one step.": (
+        "cuda/pool/unpool.py for_max_unpool: … g.y_shape[1] > 1 and all((abs(of_y[1]) < abs(step) for n, step in zip(g.y_shape[ …  ->  … g.y_shape[1] > 1 and all((abs(of_y[1]) <= abs(step) for n, step in zip(g.y_shape[ …",  # noqa: E501
+    ),
     "Even numbers do not divide the one odd number between.": (
         "cuda/conv/gemm/interleaved.py spread: return (banks - 1) // (parts * vector) * vector + vector  ->  return (banks - 2) // (parts * vector) * vector + vector",  # noqa: E501
     ),
