@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -451,6 +452,18 @@ def test_explain_leaves_out_what_goes_without_saying(family: Any, shapes: Any, m
     refusal = refused(family, problem("conv", *shapes, **more), HOPPER)
     assert refusal is not None
     assert refusal.plain is plain
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [(1, [1]), (64, [1]), (65, [2, 1]), (192, [3, 2, 1]), (321, [6, 3, 2, 1]), (448, [7, 4, 2, 1])],
+)
+def test_blocks_of_a_stem_make_all_filters_or_half_of_them_and_so_on(filters: int, found: list[int]) -> None:
+    one, tile = problem("conv", (1, 3, 9, 9), (filters, 3, 3, 3)), SimpleNamespace(block_m=64)
+    assert list(stem_tile.passes(one, tile)) == found  # type: ignore[arg-type]
+    assert [stem_tile.parts(one, tile, count) for count in found] == [  # type: ignore[arg-type]
+        -(-filters // (64 * count)) for count in found
+    ]
 
 
 def test_a_stem_is_no_conv_transpose() -> None:
