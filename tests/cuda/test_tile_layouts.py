@@ -348,6 +348,8 @@ def test_tiles_on_tensor_cores_are_whole_fragments_of_whole_warps() -> None:
         assert (tile.block_m % tile.warp_m, tile.block_n % tile.warp_n) == (0, 0), tile
         assert (tile.warp_m % 16, tile.warp_n % 8) == (0, 0), tile
         assert tile.warp_m * tile.warp_n // 32 <= 128, tile  # sums of a thread, of its 255 registers
+        pipelined: Any = getattr(tile, "forms", (tile,))
+        assert min(one.stages for one in pipelined) >= 2, tile  # one is fetched while another one is multiplied
 
 
 def test_tiles_of_ffma_are_whole_threads_of_whole_warps() -> None:

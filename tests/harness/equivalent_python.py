@@ -350,8 +350,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# How many registers the compiler may take.
-OCCUPANCY = ("blocks_per_sm", "registers")
+# How many registers the compiler may take, and how many slices are on their way into shared memory.
+OCCUPANCY = ("blocks_per_sm", "registers", "stages")
 
 SIZES = "Bytes of an element, of a word or of a vector divide those of a vector, a line or a slice."
 # By module: what is divided, as Python writes it. Of sizes of two bytes or more, those that divide a number do so with

@@ -277,7 +277,7 @@ def divides_as_before(target: Target) -> bool:
 
 
 def only_occupies(target: Target) -> bool:
-    """Tell whether a mutant changes how many registers a kernel may take, as a row of a table or an argument says."""
+    """Tell whether a mutant changes how many blocks there is room for, as a row of a table or an argument says."""
     place = target.mutant.place
     given = (node for node in ast.walk(place.statement) if isinstance(node, ast.Call))
     return any(place.node is node for call in given for value in _occupying(call) for node in ast.walk(value))

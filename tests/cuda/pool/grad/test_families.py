@@ -165,3 +165,14 @@ def test_two_columns_are_written_at_once_where_all_rows_begin_with_whole_pairs(
     assert made.kernel is not None
     assert "walks_2x2" in made.kernel
     assert fields(made.launches[0])["pairs"] == pairs
+
+
+def test_as_many_windows_beside_one_another_meet_the_columns_of_a_thread() -> None:
+    """Of two columns and windows with a stride of two, where the first one of each begins where the other's does."""
+    for form in walks._FORMS:
+        assert form.columns % max(form.stride, 1) == 0 or form.columns == 1
+        if form.across:
+            assert form.across == (form.rows - 1 + form.columns) // form.stride
+        else:
+            assert (form.stride, form.columns) == (0, 1)
+            assert form.part > 1
