@@ -16,7 +16,7 @@ from gpuconv.cuda.plan.launch import Plan
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
 from tests.harness.machine_code import code
-from tests.harness.offered import said
+from tests.harness.offered import candidates, said
 from tests.harness.plans import HOPPER, fields, plan, problem
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle import oracle
@@ -47,6 +47,12 @@ def test_a_block_has_whole_groups_of_up_to_64_channels(channels: int) -> None:
         for work in grouped_plan.works(one, arithmetic):
             assert group % work.together == 0
             assert work.together * channels <= 64
+
+
+@pytest.mark.parametrize(("channels", "group", "taken"), [(64, 2, True), (65, 2, False), (1, 2, True), (8, 1, False)])
+def test_several_groups_of_up_to_64_channels_are_taken(channels: int, group: int, taken: bool) -> None:
+    one = problem("conv", (1, channels * group, 9, 9), (32 * group, channels, 3, 3), group=group)
+    assert bool(candidates(grouped_plan, one, HOPPER)) is taken
 
 
 @pytest.mark.parametrize(
