@@ -43,7 +43,7 @@ def test_a_band_holds_all_inputs_of_a_box() -> None:
 
 
 def test_weights_are_packed_with_the_taps_of_a_row_in_the_channels_place() -> None:
-    """By hand: w (64, 3, 2, 4, 5) in two groups; channels, depths and rows are taps. FFMA has the channels as an axis."""
+    """By hand: w (64, 3, 2, 4, 5) in two groups; channels, depths and rows are taps. FFMA has channels as an axis."""
     made = stem((1, 6, 7, 20, 40), (64, 3, 2, 4, 5), dtype="float16", group=2)
     assert made is not None
     struct = fields(made.launches[0])
