@@ -3,8 +3,7 @@
 Those of `EQUIVALENT` compute the same, each by its name. Of the functions and constants of `CHOICES`, any result is
 right that other tests accept: they choose among tiles, blocks and ways, and the tests see to it that whatever is chosen
 fits, covers all outputs and gives the same results. What goes unnoticed there changes the time that is taken, and
-nothing else. So do the fields of
-`OCCUPANCY` in the rows of tables, and what copies once more. Divisions of `EXACT` leave
+nothing else. So do the fields of `FIELDS` in the rows of tables, and what copies once more. Divisions of `EXACT` leave
 no remainder, so that rounding up instead gives the same.
 """
 
@@ -350,8 +349,14 @@ CHOICES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# How many registers the compiler may take, and how many slices are on their way into shared memory.
-OCCUPANCY = ("blocks_per_sm", "registers", "stages")
+# How many registers the compiler may take, how many slices are on their way into shared memory, and what is counted
+# of a kernel's instructions; those that stand for other things elsewhere with their class.
+FIELDS = (
+    "blocks_per_sm",
+    *("BandForm.registers", "RowForm.registers"),
+    *("MatrixTile.stages", "MmaForm.stages", "WeightGradTile.stages"),
+    *("WalkForm.walk", "WalkForm.windows", "WalkForm.row", "WalkForm.part"),
+)
 
 SIZES = "Bytes of an element, of a word or of a vector divide those of a vector, a line or a slice."
 # By module: what is divided, as Python writes it. Of sizes of two bytes or more, those that divide a number do so with

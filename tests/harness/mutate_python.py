@@ -33,7 +33,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.harness import mutants, time_model
-from tests.harness.equivalent_python import CHOICES, EQUIVALENT, EXACT, OCCUPANCY, SIZES
+from tests.harness.equivalent_python import CHOICES, EQUIVALENT, EXACT, FIELDS, SIZES
 from tests.harness.mutants import Mutant
 from tests.harness.mutation_table import TESTS
 
@@ -257,7 +257,7 @@ def _judged(target: Target, status: int | None) -> str:
         return KNOWN if known else TIMEOUT
     if status:
         return WRONG if known else KILLED
-    choice = target.name.startswith(CHOOSING) or only_occupies(target) or only_copies(target)
+    choice = target.name.startswith(CHOOSING) or only_takes_time(target) or only_copies(target)
     return KNOWN if known else CHOICE if choice else SURVIVED
 
 
@@ -276,17 +276,18 @@ def divides_as_before(target: Target) -> bool:
     return ast.unparse(place.parent) in EXACT[SIZES].get(target.module, ()) and new.value == place.node.value + 1
 
 
-def only_occupies(target: Target) -> bool:
-    """Tell whether a mutant changes how many blocks there is room for, as a row of a table or an argument says."""
+def only_takes_time(target: Target) -> bool:
+    """Tell whether a mutant changes a field of a row of a table, or an argument, that settles the time alone."""
     place = target.mutant.place
     given = (node for node in ast.walk(place.statement) if isinstance(node, ast.Call))
-    return any(place.node is node for call in given for value in _occupying(call) for node in ast.walk(value))
+    return any(place.node is node for call in given for value in _of_time(call) for node in ast.walk(value))
 
 
-def _occupying(call: ast.Call) -> Iterator[ast.expr]:
-    yield from (keyword.value for keyword in call.keywords if keyword.arg in OCCUPANCY)
-    names = _fields().get(ast.unparse(call.func), ())
-    yield from (value for name, value in zip(names, call.args, strict=False) if name in OCCUPANCY)
+def _of_time(call: ast.Call) -> Iterator[ast.expr]:
+    yield from (keyword.value for keyword in call.keywords if keyword.arg in FIELDS)
+    one = ast.unparse(call.func)
+    named = zip(_fields().get(one, ()), call.args, strict=False)
+    yield from (value for name, value in named if name in FIELDS or f"{one}.{name}" in FIELDS)
 
 
 @cache

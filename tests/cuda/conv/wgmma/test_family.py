@@ -990,6 +990,11 @@ def test_the_structs_of_patches() -> None:
     assert "each block fetches its weights once: all tiles have the same, and there is room for them" in plan.reasons
 
 
+def test_a_block_has_a_multiprocessor_to_itself() -> None:
+    """Beside another one it would wait for registers that nobody gives back."""
+    assert {one.blocks_per_sm for one in wgmma.variants()} == {1}
+
+
 def test_the_strips_of_pixels_in_registers() -> None:
     """By hand: y (1, 64, 30, 40), runs of 16 columns two apart in x, from 3 taps down and 5 along, those 3 apart."""
     one = problem(
