@@ -992,7 +992,7 @@ def test_the_structs_of_patches() -> None:
 
 def test_a_block_has_a_multiprocessor_to_itself() -> None:
     """Beside another one it would wait for registers that nobody gives back."""
-    assert {one.blocks_per_sm for one in wgmma.variants()} == {1}
+    assert {one.blocks_per_sm for one in wgmma.variants() if one.least_registers} == {1}
 
 
 def test_the_strips_of_pixels_in_registers() -> None:
