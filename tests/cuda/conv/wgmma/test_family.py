@@ -1023,13 +1023,13 @@ def test_the_strips_of_pixels_in_registers() -> None:
 
 
 def test_the_strips_of_pixels_of_one_row() -> None:
-    """By hand: y (1, 64, 300), runs of 32 columns, from 3 taps."""
-    one = problem("conv", (1, 64, 302), (64, 64, 3), "float32", precision="tf32")
+    """By hand: y (1, 64, 300), runs of 32 columns, from 9 taps."""
+    one = problem("conv", (1, 64, 308), (64, 64, 9), "float32", precision="tf32")
     tile = replace(next(tile for tile in wgmma_tiles.PIXELS if tile.rows), x_bytes=2**20)
-    found = wgmma_pixels._strips(one.lifted, tile, 32, 1, 3)
+    found = wgmma_pixels._strips(one.lifted, tile, 32, 1, 9)
     assert found is not None
     assert (found.extent, found.rows, found.columns) == ((1, 1, -(-300 // tile.block_n)), 1, tile.block_n)
-    assert (found.box, found.pieces) == ((1, 40), tile.block_n // 32)  # 34, and on to 8 modulo 16
+    assert (found.box, found.pieces) == ((1, 40), tile.block_n // 32)  # which is 8 modulo 16
     assert (found.piece_h, found.piece_w, found.place_run) == (0, 32, 40 * 128)
     assert (found.column_h, found.column_w) == (0, 32)
 
