@@ -110,6 +110,12 @@ def cuda(_cuda: Cuda) -> Iterator[Cuda]:
 
 
 @pytest.fixture
+def module(cuda: Cuda, request: pytest.FixtureRequest) -> Any:
+    """The kernels' module once more: CuPy loads the same text once only, and with it variables and attributes."""
+    return cuda.cupy.RawModule(code=f"{SOURCE}// {request.node.name}")
+
+
+@pytest.fixture
 def emulated() -> None:
     """Leave a test out on a real device."""
     if not cuda_device.emulated():

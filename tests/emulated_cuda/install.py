@@ -82,11 +82,10 @@ def install(settings: Settings | None = None) -> Any:
     os.environ.setdefault("CUPY_CACHE_DIR", str(folder / "cupy"))
     os.environ.setdefault("CUPY_ACCELERATORS", "")  # CUB's kernels are machine code inside of CuPy
     library = _driver()
-    from . import compilers, modules
+    from . import modules
 
     settings = settings or Settings.from_environment()
     modules.configure(library, settings)
-    compilers.use_ptx()
     runtime = importlib.import_module("cupy_backends.cuda.api.runtime")
     _redirect(Path(runtime.__file__), library)
     cupy = importlib.import_module("cupy")

@@ -43,8 +43,6 @@ def test_attributes_and_properties_agree(cuda: Any) -> None:
         "maxThreadsPerMultiProcessor": "MaxThreadsPerMultiProcessor",
         "l2CacheSize": "L2CacheSize",
         "warpSize": "WarpSize",
-        "major": "ComputeCapabilityMajor",
-        "minor": "ComputeCapabilityMinor",
     }
     assert [properties[name] for name in pairs] == [attributes[name] for name in pairs.values()]
     assert cuda.cupy.cuda.Device(0).compute_capability == f"{properties['major']}{properties['minor']}"

@@ -63,8 +63,7 @@ def test_launch_bounds_are_an_attribute(cuda: Any) -> None:
     assert [cuda.module.get_function(name).max_threads_per_block for name in names] == [64, 1024]
 
 
-def test_more_shared_memory_must_be_asked_for(cuda: Any, y: Any) -> None:
-    module = cuda.cupy.RawModule(code=cuda.module.code)  # attributes are kept for each
+def test_more_shared_memory_must_be_asked_for(cuda: Any, module: Any, y: Any) -> None:
     function = module.get_function("in_shared")
     most = cuda.cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
     call = ((1,), (32,), (y,))

@@ -27,12 +27,6 @@ def load(cuda: Any, image: str) -> Any:
 # ---------------------------------------------------------------- variables
 
 
-@pytest.fixture
-def module(cuda: Any) -> Any:
-    """A copy of the kernels' module: its variables are nobody else's."""
-    return cuda.cupy.RawModule(code=cuda.module.code)
-
-
 def test_variables_begin_with_what_the_source_says(cuda: Any, module: Any) -> None:
     table = cuda.cupy.ndarray((4,), "i4", module.get_global("table"))
     assert table.get().tolist() == [1, 2, 3, 4]
