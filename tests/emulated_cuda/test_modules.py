@@ -84,7 +84,7 @@ def test_200_machine_code(cuda: Any) -> None:
 
 
 @pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("instruction", ["vote.uni.none.b16", "sin.approx.f96"])
+@pytest.mark.parametrize("instruction", ["tex.1d.v4.f32.s32", "sin.approx.f96", "vote.sync.any.pred"])
 def test_218_instructions_that_the_emulator_does_not_know(cuda: Any, instruction: str) -> None:
     text = f"{HEAD}.visible .entry strange()\n{{\n  .reg .f32 %f<3>;\n  {instruction} %f1, %f2;\n  ret;\n}}\n"
     with pytest.raises(cuda.driver.CUDADriverError, match=f"INVALID_PTX.*{instruction}"):
