@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -179,7 +180,7 @@ def test_copies_go_between_all_kinds_of_memory(cuda: Any, raw: int) -> None:
     x, pinned, y = np.arange(64, dtype=np.float32), cuda.pinned(64), np.zeros(64, np.float32)
     other = cuda.cupy.zeros(64, "f")
     places = [x.ctypes.data, raw, other.data.ptr, pinned.ctypes.data, y.ctypes.data]
-    for source, target in zip(places[:-1], places[1:], strict=True):
+    for source, target in pairwise(places):
         cuda.runtime.memcpy(target, source, 256, DEFAULT)
         cuda.runtime.deviceSynchronize()
     assert (y == x).all()

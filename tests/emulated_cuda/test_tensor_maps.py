@@ -89,7 +89,7 @@ TILED = {
     "rows of 32 bytes are swizzled by 32": (Tiled(swizzle=BYTES_32), True),
     "rows of 64 bytes are not swizzled by 32": (Tiled(box=(16, 4), swizzle=BYTES_32), False),
     "rows of 64 bytes are swizzled by 64": (Tiled(box=(16, 4), swizzle=BYTES_64), True),
-    "rows of 128 bytes are swizzled by 128": (Tiled(sizes=(32, 8), strides=(128,), box=(32, 4), swizzle=BYTES_128), True),
+    "rows of 128 bytes are swizzled by 128": (Tiled((32, 8), (128,), (32, 4), swizzle=BYTES_128), True),
     "elements are up to 8 apart": (Tiled(steps=(1, 8)), True),
     "elements are not more than 8 apart": (Tiled(steps=(1, 9)), False),
     "elements are not 0 apart": (Tiled(steps=(1, 0)), False),

@@ -184,7 +184,7 @@ def test_a_graph_of_several_calls() -> None:
         there = moved([x, w, b])
         chain(*there)
         stream.begin_capture()
-        y, between = chain(*there)  # the graph uses both
+        y, _between = chain(*there)  # the graph uses both
         graph = stream.end_capture()
         y.fill(0)
         for _ in range(2):
@@ -243,7 +243,7 @@ def test_a_captured_call_with_packed_weights_can_be_replayed(operator: str, befo
         stream.begin_capture()
         result = call(operator, there)
         graph = stream.end_capture()
-        x, bias = there[0], there[2]
+        x, _bias = there[0], there[2]
         there.clear()  # the graph keeps the weights, but not what it was given as arrays
         for seed in range(3):
             changed = made(operator, 10 * seed, "integers")[0]
