@@ -327,6 +327,18 @@ def test_a_capture_begins_once_and_ends_once(cuda: Any, origin: Any) -> None:
     assert [end(cuda, origin), end(cuda, origin)] == [0, ILLEGAL_STATE]
 
 
+@pytest.mark.usefixtures("emulated")
+def test_a_capture_ends_with_the_stream_where_it_began(cuda: Any, streams: list[Any], y: Any) -> None:
+    handle = cuda.runtime.streamCreateWithFlags(cuda.runtime.streamNonBlocking)
+    begin(cuda, cuda.stream(handle), GLOBAL)
+    fork(cuda, cuda.stream(handle), streams[0])
+    cuda.runtime.streamDestroy(handle)
+    cuda.runtime.free(cuda.runtime.malloc(256))
+    assert add(cuda, streams[0], y) == 0
+    streams[0].synchronize()
+    assert (y.get() == 1).all()
+
+
 # ---------------------------------------------------------------- modes
 
 # What may interfere with a capture: cudaMalloc, by the documentation of cudaThreadExchangeStreamCaptureMode.

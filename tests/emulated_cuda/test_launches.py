@@ -82,6 +82,22 @@ def test_shared_memory_that_a_launch_does_not_ask_for_is_not_there(cuda: Any, y:
     assert "shared memory out of bounds" in cuda.finding("in_shared", y)
 
 
+@pytest.mark.parametrize(("name", "threads"), [("fill", 1024), ("fill", 33), ("narrow", 64)])
+def test_blocks_share_a_multiprocessor(cuda: Any, name: str, threads: int) -> None:
+    attributes, function = cuda.cupy.cuda.Device().attributes, cuda.module.get_function(name).kernel
+
+    def blocks(threads: int, dynamic: int) -> int:
+        return int(cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(function.ptr, threads, dynamic))
+
+    whole_warps = -(-threads // 32) * 32
+    most = min(attributes["MaxThreadsPerMultiProcessor"] // whole_warps, attributes["MaxBlocksPerMultiprocessor"])
+    assert 1 <= blocks(threads, 0) <= most
+    each = UNASKED + attributes["ReservedSharedMemoryPerBlock"]
+    assert 1 <= blocks(threads, UNASKED) <= attributes["MaxSharedMemoryPerMultiprocessor"] // each
+    if name == "narrow":
+        assert blocks(threads + 1, 0) == 0
+
+
 @pytest.mark.usefixtures("emulated")
 def test_what_a_launch_is_refused_for_is_said(cuda: Any, y: Any) -> None:
     with pytest.raises(cuda.driver.CUDADriverError, match="narrow: launched with 65 threads a block, more than"):
