@@ -8,7 +8,7 @@ import pytest
 
 pytestmark = pytest.mark.gpu
 
-NOT_READY, INVALID_HANDLE = 600, 400
+INVALID_VALUE, NOT_READY, INVALID_HANDLE = 1, 600, 400
 
 
 @pytest.fixture
@@ -126,6 +126,10 @@ def test_events_without_timing_have_no_time(cuda: Any, event: Any, streams: list
         each.record(streams[0])
     end.synchronize()
     assert cuda.code(cuda.runtime.eventElapsedTime, event.ptr, end.ptr) == INVALID_HANDLE
+
+
+def test_events_for_several_processes_have_no_time(cuda: Any) -> None:
+    assert cuda.code(cuda.runtime.eventCreateWithFlags, cuda.runtime.eventInterprocess) == INVALID_VALUE
 
 
 def test_a_wait_outlives_its_event(cuda: Any, streams: list[Any]) -> None:

@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.gpu
 
 DEFAULT = 4  # cudaMemcpyDefault
-INVALID_VALUE, OUT_OF_MEMORY, INVALID_PITCH = 1, 2, 12
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_PITCH, INVALID_DIRECTION = 1, 2, 12, 21
 
 
 @pytest.fixture
@@ -193,6 +193,11 @@ def test_what_leaves_an_allocation_is_refused_by_the_call(cuda: Any, raw: int, f
     arguments = (raw, host.ctypes.data, 257, DEFAULT) if "cpy" in function else (raw, 0, 257)
     stream = (0,) if "Async" in function else ()
     assert cuda.code(getattr(cuda.runtime, function), *arguments, *stream) == INVALID_VALUE
+
+
+def test_a_copy_has_one_of_five_directions(cuda: Any, raw: int) -> None:
+    assert cuda.code(cuda.runtime.memcpy, raw, raw + 128, 4, 5) == INVALID_DIRECTION
+    assert cuda.code(cuda.runtime.memcpyAsync, raw, raw + 128, 4, -1, 0) == INVALID_DIRECTION
 
 
 def test_rows_are_copied_from_pitch_to_pitch(cuda: Any) -> None:

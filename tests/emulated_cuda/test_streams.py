@@ -8,7 +8,7 @@ import pytest
 
 pytestmark = pytest.mark.gpu
 
-NOT_READY, INVALID_HANDLE = 600, 400
+INVALID_VALUE, NOT_READY, INVALID_HANDLE = 1, 600, 400
 LEGACY, PER_THREAD = 1, 2
 LAUNCHES = 50
 
@@ -186,6 +186,19 @@ def test_a_stream_keeps_its_flags_and_its_priority(cuda: Any) -> None:
     assert [runtime.streamGetPriority(handle) for handle in handles] == [0, -1]
     for handle in handles:
         runtime.streamDestroy(handle)
+
+
+def test_priorities_that_a_device_does_not_have_become_the_nearest(cuda: Any) -> None:
+    runtime = cuda.runtime
+    handles = [runtime.streamCreateWithPriority(0, priority) for priority in (100, -100, -1000)]
+    priorities = [runtime.streamGetPriority(handle) for handle in handles]
+    assert priorities[0] == 0 >= priorities[1] == priorities[2] > -100
+    for handle in handles:
+        runtime.streamDestroy(handle)
+
+
+def test_flags_that_there_are_not_are_refused(cuda: Any) -> None:
+    assert cuda.code(cuda.runtime.streamCreateWithFlags, 2) == INVALID_VALUE
 
 
 def test_functions_of_the_host_run_in_the_order_of_their_stream(cuda: Any, stream: Any) -> None:
