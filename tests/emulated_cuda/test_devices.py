@@ -59,6 +59,17 @@ def test_an_event_is_recorded_in_streams_of_its_device(cuda: Any, other: Any) ->
         cuda.runtime.streamDestroy(handle)
 
 
+def test_there_is_no_time_between_events_of_two_devices(cuda: Any, other: Any) -> None:
+    here = cuda.cupy.cuda.Event()
+    here.record()
+    with other:
+        there = cuda.cupy.cuda.Event()
+        there.record()
+        there.synchronize()
+    here.synchronize()
+    assert cuda.code(cuda.runtime.eventElapsedTime, here.ptr, there.ptr) == INVALID_HANDLE
+
+
 def test_streams_wait_for_events_of_other_devices(cuda: Any, other: Any) -> None:
     event, y = cuda.cupy.cuda.Event(), cuda.pinned(64)
     cuda.launch("fill", y.ctypes.data, 64, 2.0)
