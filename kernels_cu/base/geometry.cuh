@@ -41,6 +41,15 @@ __device__ __forceinline__ Index unravel(Index number, const Divider<Index> (&ex
     return number;
 }
 
+// A sum to which the products of coordinates and strides are added, axis by axis.
+template <int NDIM, class Index>
+__device__ __forceinline__ Index dot(const Index (&coordinates)[NDIM], const Index (&strides)[NDIM], Index sum = 0)
+{
+#pragma unroll
+    for (int axis = 0; axis < NDIM; ++axis) sum += coordinates[axis] * strides[axis];
+    return sum;
+}
+
 // Whether 0 <= coordinate < extent, in one comparison.
 __device__ __forceinline__ bool inside(int coordinate, int extent) { return unsigned(coordinate) < unsigned(extent); }
 __device__ __forceinline__ bool inside(long long coordinate, long long extent)

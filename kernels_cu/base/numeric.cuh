@@ -19,6 +19,15 @@ template <> __device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16, float
 // A product with zero is NaN for infinities and NaN alone.
 template <class Acc> __device__ __forceinline__ bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }
 
+// Sums, of any array of them, before the first product.
+__device__ __forceinline__ void clear(float& sum) { sum = 0; }
+__device__ __forceinline__ void clear(double& sum) { sum = 0; }
+template <class Sums, int COUNT> __device__ __forceinline__ void clear(Sums (&sums)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) clear(sums[i]);
+}
+
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ __forceinline__ double multiply_add(double a, double b, double c) { return __fma_rn(a, b, c); }
 

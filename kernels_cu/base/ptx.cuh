@@ -41,18 +41,11 @@ __device__ __forceinline__ unsigned load_half(const void* source)
     return bits;
 }
 
-
 __device__ __forceinline__ uint4 load_shared(unsigned address)
 {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
     return v;
-}
-__device__ __forceinline__ unsigned load_shared_word(unsigned address)
-{
-    unsigned word;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
-    return word;
 }
 __device__ __forceinline__ void store_shared(unsigned address, const uint4& v)
 {

@@ -8,6 +8,7 @@
 //     kChunksM, kChunksN            a warp's chunks
 //     chunk_row(i), chunk_column(j) where they begin in the block's tile
 //     put(piece, i, j)              lays one into the piece
+//     pixel(column)                 the output that a column is
 //     weight(row, m)                one of the packed weights
 //     kExact                        its products are those of IEEE arithmetic
 //
@@ -27,13 +28,8 @@ template <class Acc> __device__ __forceinline__ int spread(int parts)
     return (kBanks - 1) / (parts * kVector) * kVector + kVector;
 }
 
-// Which output a column of the tile is, and where the inputs of one of its filters begin in x. Multipliers whose
-// columns do not follow each other in y, or whose tiles have filters of several groups, overload these.
-template <class Multiplier, class Index, int NDIM>
-__device__ __forceinline__ Pixel<Index, NDIM> tile_pixel(const Multiplier&, const Correlation<Index, NDIM>& p, Index column)
-{
-    return pixel(p, column);
-}
+// Where the inputs of one of the tile's filters begin in x. Multipliers whose tiles have filters of several groups
+// overload it.
 template <class Multiplier, class Index, int NDIM>
 __device__ __forceinline__ Index first_input(const Multiplier&, const Correlation<Index, NDIM>& p, Index group, Index)
 {
@@ -80,7 +76,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
 #pragma unroll
         for (int j = 0; j < Multiplier::kChunksN; ++j) {
             Index offset;
-            const bool exists = locate(tile_pixel(multiplier, p, column(j)), offset);
+            const bool exists = locate(multiplier.pixel(column(j)), offset);
 #pragma unroll
             for (int i = 0; i < Multiplier::kChunksM; ++i) {
                 multiplier.put(piece, i, j);
@@ -137,7 +133,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
         T* y = output();
 #pragma unroll 1
         for (int j = 0; j < Multiplier::kChunksN; ++j) {
-            const Pixel<Index, NDIM> at = tile_pixel(multiplier, p, column(j));
+            const Pixel<Index, NDIM> at = multiplier.pixel(column(j));
             Window<Index, NDIM> window;
             window.place(p, taps, at);
             Index offset;

@@ -45,10 +45,7 @@ template <class Index, int NDIM> struct Window {
 template <class Index, int NDIM>
 __device__ __forceinline__ Index tap_row(const Taps<Index, NDIM>& taps, const Index (&tap)[NDIM])
 {
-    Index row = taps.first_row;
-#pragma unroll
-    for (int axis = 0; axis < NDIM; ++axis) row += tap[axis] * taps.row[axis];
-    return row;
+    return dot(tap, taps.row, taps.first_row);
 }
 
 // Splits row k of the GEMM into its tap and its channel.

@@ -42,6 +42,16 @@ template <class Index, int NDIM> struct Correlation {
     Finish finish;
 };
 
+// Where a tile stands, of those that run over M first: its group, its number among the tiles along M and along N.
+template <class Index, int NDIM>
+__device__ __forceinline__ void tile_of(const Correlation<Index, NDIM>& p, int tile, Index& group, Index& m_tile, Index& n_tile)
+{
+    int m, n;
+    group = p.n_tiles.split(p.m_tiles.split(tile, m), n);
+    m_tile = m;
+    n_tile = n;
+}
+
 // One column of the GEMM.
 template <class Index, int NDIM> struct Pixel {
     Index n;

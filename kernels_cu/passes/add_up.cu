@@ -14,11 +14,9 @@ template <class Index, int NDIM> struct AddUpParams {
 // Where an element stands in y.
 template <class Index, int NDIM> __device__ __forceinline__ Index place(const AddUpParams<Index, NDIM>& p, Index element)
 {
-    Index at[NDIM], offset = 0;
-    unravel<NDIM>(element, p.extent, at);
-#pragma unroll
-    for (int axis = 0; axis < NDIM; ++axis) offset += at[axis] * p.y_stride[axis];
-    return offset;
+    Index at[NDIM];
+    unravel(element, p.extent, at);
+    return dot(at, p.y_stride);
 }
 
 template <class T, class Acc, class Index, int NDIM> __device__ __forceinline__ void add_up(const AddUpParams<Index, NDIM>& p)

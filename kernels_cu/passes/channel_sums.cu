@@ -32,11 +32,9 @@ __device__ __forceinline__ void channel_sums(const ChannelSumsParams<Index, NDIM
     if (channel < p.channels) {
 #pragma unroll 4
         for (Index element = first + (CHANNELS_LAST ? warp : threadIdx.x); element < limit; element += kStep) {
-            Index at[NDIM], offset = 0;
-            unravel<NDIM>(element, p.extent, at);
-#pragma unroll
-            for (int axis = 0; axis < NDIM; ++axis) offset += at[axis] * p.x_stride[axis];
-            sum += widen(x[offset]);
+            Index at[NDIM];
+            unravel(element, p.extent, at);
+            sum += widen(x[dot(at, p.x_stride)]);
         }
     }
     if constexpr (!CHANNELS_LAST) {

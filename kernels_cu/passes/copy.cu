@@ -16,12 +16,7 @@ template <class T, class Index, int NDIM> __device__ __forceinline__ void copy(c
 {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
-    Index at[NDIM], source = 0, target = 0;
+    Index at[NDIM];
     unravel(element, p.extent, at);
-#pragma unroll
-    for (int axis = 0; axis < NDIM; ++axis) {
-        source += at[axis] * p.source_stride[axis];
-        target += at[axis] * p.target_stride[axis];
-    }
-    static_cast<T*>(p.target)[target] = static_cast<const T*>(p.source)[source];
+    static_cast<T*>(p.target)[dot(at, p.target_stride)] = static_cast<const T*>(p.source)[dot(at, p.source_stride)];
 }

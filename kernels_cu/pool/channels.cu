@@ -119,19 +119,9 @@ __device__ __forceinline__ Maxima maxima_of_column(const ChannelPoolParams& p, c
 }
 
 // Writes an output of each channel, and steps to the next ones.
-template <class T> __device__ __forceinline__ void write(const ChannelPoolParams& p, Walk<T>& walk, const Columns<T>& maxima)
+template <class Maxima, class T> __device__ __forceinline__ void write(const ChannelPoolParams& p, Walk<T>& walk, const Maxima& maxima)
 {
-    T row[Columns<T>::kVector];
-#pragma unroll
-    for (int i = 0; i < Columns<T>::kVector; ++i) row[i] = maxima[i];
-    write_vector(walk.y, row);
-    walk.y += p.y_stride[2];
-}
-template <class T> __device__ __forceinline__ void write(const ChannelPoolParams& p, Walk<T>& walk, const Places<T>& maxima)
-{
-    const Maximum<T, int, true>&first = maxima.maxima[0], &second = maxima.maxima[1];
-    write_vector(walk.y, {first.value, second.value});
-    write_vector(walk.indices, {walk.number + first.place, walk.number + p.plane + second.place});
+    write_maxima(maxima, walk.y, walk.indices, walk.number, p.plane);
     walk.y += p.y_stride[2];
     walk.indices += p.indices_stride[2];
 }

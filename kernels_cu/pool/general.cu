@@ -85,15 +85,6 @@ __device__ __forceinline__ void take_taps(const MaxPoolParams<Index, NDIM>& p, c
     }
 }
 
-template <int NDIM, class Index>
-__device__ __forceinline__ Index dot(const Index (&coordinates)[NDIM], const Index (&strides)[NDIM])
-{
-    Index sum = 0;
-#pragma unroll
-    for (int axis = 0; axis < NDIM; ++axis) sum += coordinates[axis] * strides[axis];
-    return sum;
-}
-
 template <class T, class Index, int NDIM, bool INDICES>
 __device__ __forceinline__ void max_pool(const MaxPoolParams<Index, NDIM>& p)
 {

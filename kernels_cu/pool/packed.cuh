@@ -98,6 +98,14 @@ template <class T> struct Columns {
     }
 };
 
+// What runs of windows take without Indices: 16 bytes of a row.
+template <class T> struct Vector {
+    using Maxima = Columns<T>;
+
+    static __device__ __forceinline__ Maxima none() { return {}; }
+    static __device__ __forceinline__ Maxima at(const T* elements, int) { return Maxima(*reinterpret_cast<const uint4*>(elements)); }
+};
+
 // Neighbours that are loaded at once.
 template <class T, int COUNT> struct alignas(COUNT * sizeof(T)) Neighbours {
     T elements[COUNT];

@@ -45,15 +45,6 @@ template <class T> struct Patch {
     long long number;              // of the first channel's first element
 };
 
-// The part [first, first + count) of an axis of x that `outputs` windows from output q on meet.
-__device__ __forceinline__ void meet(const PatchPoolParams& p, int axis, int q, int outputs, int& first, int& count)
-{
-    const int start = q * p.stride[axis] - p.pad[axis];
-    const int stop = start + (outputs - 1) * p.stride[axis] + (p.kernel[axis] - 1) * p.dilation[axis] + 1;
-    first = max(start, 0);
-    count = min(stop, p.x_extent[axis]) - first;
-}
-
 template <int VECTOR, class T> __device__ __forceinline__ Patch<T> stand(const PatchPoolParams& p)
 {
     Patch<T> patch;
@@ -67,10 +58,7 @@ template <int VECTOR, class T> __device__ __forceinline__ Patch<T> stand(const P
     patch.out_column = column * p.tile_columns;
     meet(p, 1, patch.out_row, min(p.tile_rows, p.y_extent[1] - patch.out_row), patch.row, patch.rows);
     meet(p, 2, patch.out_column, min(p.tile_columns, p.y_extent[2] - patch.out_column), patch.column, patch.columns);
-    const int start = depth * p.stride[0] - p.pad[0], dilation = p.dilation[0];
-    const int before = start < 0 ? p.depth_dilation.quotient(dilation - 1 - start) : 0;
-    patch.slice = start + before * dilation;
-    patch.slices = min(p.kernel[0] - before, p.depth_dilation.quotient(p.x_extent[0] - 1 - patch.slice) + 1);
+    meet_slices(p, depth, patch.slice, patch.slices);
     patch.x = static_cast<const T*>(p.x) + image * p.x_batch + patch.slice * p.x_stride[0] + patch.row * p.x_stride[1]
               + patch.column * p.x_stride[2] + patch.channel;
     patch.y = static_cast<T*>(p.y) + image * p.y_batch + depth * p.y_stride[0] + patch.out_row * p.y_stride[1]
@@ -112,15 +100,10 @@ __device__ __forceinline__ void fetch(const PatchPoolParams& p, const Patch<T>& 
 }
 
 // What threads take: vectors of values ...
-template <class T> struct Values {
+template <class T> struct Values : Vector<T> {
     using Maxima = Columns<T>;
 
-    static __device__ __forceinline__ Maxima none() { return {}; }
-    static __device__ __forceinline__ Maxima at(const T* elements, int) { return Maxima(*reinterpret_cast<const uint4*>(elements)); }
-    static __device__ __forceinline__ Maxima from(const T* values, const int*, int i)
-    {
-        return at(values + i * Maxima::kVector, 0);
-    }
+    static __device__ __forceinline__ Maxima from(const T* values, const int*, int i) { return Vector<T>::at(values + i * Maxima::kVector, 0); }
     static __device__ __forceinline__ void put(const Maxima& maxima, T* values, int*, int i)
     {
         *reinterpret_cast<uint4*>(values + i * Maxima::kVector) = maxima.row();
@@ -196,22 +179,6 @@ __device__ __forceinline__ void take_columns(const PatchPoolParams& p, const Pat
     __syncthreads();
 }
 
-template <class T> __device__ __forceinline__ void write(const PatchPoolParams& p, const Patch<T>& patch, int row, int column, int channel, const Columns<T>& maxima)
-{
-    T elements[Columns<T>::kVector];
-#pragma unroll
-    for (int i = 0; i < Columns<T>::kVector; ++i) elements[i] = maxima[i];
-    write_vector(patch.y + row * p.y_stride[1] + column * p.y_stride[2] + channel, elements);
-}
-template <class T> __device__ __forceinline__ void write(const PatchPoolParams& p, const Patch<T>& patch, int row, int column, int channel, const Places<T>& maxima)
-{
-    const long long number = patch.number + channel * p.plane;
-    const Maximum<T, int, true>&first = maxima.maxima[0], &second = maxima.maxima[1];
-    write_vector(patch.y + row * p.y_stride[1] + column * p.y_stride[2] + channel, {first.value, second.value});
-    write_vector(patch.indices + row * p.indices_stride[1] + column * p.indices_stride[2] + channel,
-                 {number + first.place, number + p.plane + second.place});
-}
-
 template <int THREADS, class Of, class T>
 __device__ __forceinline__ void take_rows(const PatchPoolParams& p, const Patch<T>& patch, const T* values, const int* places)
 {
@@ -222,7 +189,7 @@ __device__ __forceinline__ void take_rows(const PatchPoolParams& p, const Patch<
         int vector, run, step;
         const int row = p.along.split(p.vectors.split(item, vector), run), q = window_of<kRun>(p, 1, run, step);
         if (vector >= patch.vectors) continue;
-        const int first = row * line + q * p.stride[2], stride = step * p.stride[2];
+        const int first = row * line + q * p.stride[2], stride = step * p.stride[2], channel = vector * Of::Maxima::kVector;
         const auto element = [&](int i, int tap) {
             return Of::from(values, places, (first + i * stride + tap * p.dilation[2]) * vectors + vector);
         };
@@ -231,7 +198,10 @@ __device__ __forceinline__ void take_rows(const PatchPoolParams& p, const Patch<
         else take_each(p.kernel[2], element, windows);
 #pragma unroll
         for (int i = 0; i < kRun; ++i)
-            if (q + i * step < columns) write(p, patch, row, q + i * step, vector * Of::Maxima::kVector, windows[i]);
+            if (const int column = q + i * step; column < columns)
+                write_maxima(windows[i], patch.y + row * p.y_stride[1] + column * p.y_stride[2] + channel,
+                             patch.indices + row * p.indices_stride[1] + column * p.indices_stride[2] + channel,
+                             patch.number + channel * p.plane, p.plane);
     }
 }
 

@@ -6,6 +6,24 @@
 #pragma once
 #include "base/geometry.cuh"
 
+// The part [first, first + count) of an axis of x that `outputs` windows from output q on meet.
+template <class Params> __device__ __forceinline__ void meet(const Params& p, int axis, int q, int outputs, int& first, int& count)
+{
+    const int start = q * p.stride[axis] - p.pad[axis];
+    const int stop = start + (outputs - 1) * p.stride[axis] + (p.kernel[axis] - 1) * p.dilation[axis] + 1;
+    first = max(start, 0);
+    count = min(stop, p.x_extent[axis]) - first;
+}
+
+// The slices of x that windows at a depth meet: the first tap's one, and how many taps.
+template <class Params> __device__ __forceinline__ void meet_slices(const Params& p, int depth, int& slice, int& slices)
+{
+    const int start = depth * p.stride[0] - p.pad[0], dilation = p.dilation[0];
+    const int before = start < 0 ? p.depth_dilation.quotient(dilation - 1 - start) : 0;
+    slice = start + before * dilation;
+    slices = min(p.kernel[0] - before, p.depth_dilation.quotient(p.x_extent[0] - 1 - slice) + 1);
+}
+
 // The maxima of RUN windows of `kernel` taps each: element(i, t) is the t-th one of the i-th window.
 template <int RUN, class Maxima, class Element>
 __device__ __forceinline__ void take_each(int kernel, const Element& element, Maxima (&windows)[RUN])

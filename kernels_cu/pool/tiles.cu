@@ -54,15 +54,6 @@ template <class T> struct Tile {
     int phase;                     // of x
 };
 
-// The part [first, first + count) of an axis of x that `outputs` windows from output q on meet.
-__device__ __forceinline__ void meet(const TilePoolParams& p, int axis, int q, int outputs, int& first, int& count)
-{
-    const int start = q * p.stride[axis] - p.pad[axis];
-    const int stop = start + (outputs - 1) * p.stride[axis] + (p.kernel[axis] - 1) * p.dilation[axis] + 1;
-    first = max(start, 0);
-    count = min(stop, p.x_extent[axis]) - first;
-}
-
 template <class T> __device__ __forceinline__ Tile<T> stand(const TilePoolParams& p)
 {
     Tile<T> tile;
@@ -86,10 +77,7 @@ template <class T> __device__ __forceinline__ Tile<T> stand(const TilePoolParams
         tile.column &= -kVector;
         tile.columns = end - tile.column;
     }
-    const int start = tile.depth * p.stride[0] - p.pad[0], dilation = p.dilation[0];
-    const int before = start < 0 ? p.depth_dilation.quotient(dilation - 1 - start) : 0;
-    tile.slice = start + before * dilation;
-    tile.slices = min(p.kernel[0] - before, p.depth_dilation.quotient(p.x_extent[0] - 1 - tile.slice) + 1);
+    meet_slices(p, tile.depth, tile.slice, tile.slices);
     const int image = p.channels.split(tile.plane, channel);
     tile.x = static_cast<const T*>(p.x) + image * p.x_batch + channel * p.x_channel + tile.slice * p.x_stride[0]
              + tile.row * p.x_stride[1] + tile.column;
@@ -144,19 +132,12 @@ struct Down {
     int first, stride;
 };
 
-// What a run of windows down the columns takes: one element, with its place, ...
+// What a run of windows down the columns takes: one element, with its place, or 16 bytes of a row (Vector).
 template <class T, bool INDICES> struct One {
     using Maxima = Maximum<T, int, INDICES>;
 
     static __device__ __forceinline__ Maxima none() { return nothing<T, INDICES>(); }
     static __device__ __forceinline__ Maxima at(const T* element, int place) { return {*element, place}; }
-};
-// ... or 16 bytes of a row.
-template <class T> struct Vector {
-    using Maxima = Columns<T>;
-
-    static __device__ __forceinline__ Maxima none() { return {}; }
-    static __device__ __forceinline__ Maxima at(const T* elements, int) { return Maxima(*reinterpret_cast<const uint4*>(elements)); }
 };
 
 // The maxima of a run of windows in one slice: `elements` are those of a column from the tile's first row on.

@@ -28,10 +28,7 @@ template <class Index, int NDIM> struct Place {
     }
     __device__ __forceinline__ Index offset(Index batch, Index of_channel, const Index (&strides)[NDIM]) const
     {
-        Index sum = image * batch + channel * of_channel;
-#pragma unroll
-        for (int axis = 0; axis < NDIM; ++axis) sum += at[axis] * strides[axis];
-        return sum;
+        return dot(at, strides, image * batch + channel * of_channel);
     }
     // The number of the same place in an array of these extents.
     __device__ __forceinline__ Index number(const Divider<Index> (&extents)[NDIM], const Divider<Index>& channels) const

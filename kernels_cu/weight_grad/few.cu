@@ -21,10 +21,7 @@ __device__ __forceinline__ void conv_weight_grad_few(const WeightGradParams<Inde
     __syncthreads();
 
     Acc sums[FILTERS][kColumns];
-#pragma unroll
-    for (int i = 0; i < FILTERS; ++i)
-#pragma unroll
-        for (int j = 0; j < kColumns; ++j) sums[i][j] = 0;
+    clear(sums);
 #pragma unroll 1
     for (Index pixel = first + threadIdx.x; pixel < limit; pixel += kThreads) {
         Output<Index, NDIM> output;

@@ -136,10 +136,7 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
         x = static_cast<const T*>(p.x) + tile.group * p.channels * p.x_channel;
         dy = static_cast<const T*>(p.dy) + tile.group * p.filters * p.dy_channel;
         if (threadIdx.x < kBlockN) table[threadIdx.x].find(p, column0 + threadIdx.x);
-#pragma unroll
-        for (int i = 0; i < kThreadM; ++i)
-#pragma unroll
-            for (int j = 0; j < kThreadN; ++j) sums[i][j] = 0;
+        clear(sums);
         __syncthreads();
         accumulate();
         Acc* target = static_cast<Acc*>(p.sums) + tile.part * p.all + tile.group * p.filters * p.columns;

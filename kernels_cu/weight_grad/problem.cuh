@@ -37,14 +37,10 @@ template <class Index, int NDIM> struct Output {
         exists = number < limit;
         Index q[NDIM];
         const Index n = unravel<NDIM>(exists ? number : Index(0), p.extent, q);
-        in_x = n * p.x_batch;
-        in_dy = n * p.dy_batch;
 #pragma unroll
-        for (int axis = 0; axis < NDIM; ++axis) {
-            origin[axis] = q[axis] * p.stride[axis] - p.pad[axis];
-            in_x += origin[axis] * p.x_stride[axis];
-            in_dy += q[axis] * p.dy_stride[axis];
-        }
+        for (int axis = 0; axis < NDIM; ++axis) origin[axis] = q[axis] * p.stride[axis] - p.pad[axis];
+        in_x = dot(origin, p.x_stride, n * p.x_batch);
+        in_dy = dot(q, p.dy_stride, n * p.dy_batch);
     }
 };
 
@@ -57,12 +53,10 @@ template <class Index, int NDIM> struct Column {
     {
         exists = number < p.columns;
         Index tap[NDIM];
-        in_x = unravel<NDIM>(exists ? number : Index(0), p.count, tap) * p.x_channel;
+        const Index channel = unravel<NDIM>(exists ? number : Index(0), p.count, tap);
 #pragma unroll
-        for (int axis = 0; axis < NDIM; ++axis) {
-            away[axis] = tap[axis] * p.dilation[axis];
-            in_x += away[axis] * p.x_stride[axis];
-        }
+        for (int axis = 0; axis < NDIM; ++axis) away[axis] = tap[axis] * p.dilation[axis];
+        in_x = dot(away, p.x_stride, channel * p.x_channel);
     }
     __device__ __forceinline__ bool meets(const WeightGradParams<Index, NDIM>& p, const Output<Index, NDIM>& output) const
     {

@@ -89,7 +89,7 @@ template <class Multiplier> struct WeightGradBlock {
             Output<int, 3> output;
             output.find(p(), pixel, limit);
             const Standing at{output.in_x, {output.origin[0], output.origin[1], output.origin[2]}};
-            if (multiplier.slices.meets(at, away))
+            if (meets(at, away.coordinate, p().x_extent))
                 sum = multiply_add(widen(multiplier.slices.dy[output.in_dy + filter * p().dy_channel]),
                                    widen(multiplier.slices.x[output.in_x + away.offset]), sum);
         }
@@ -98,7 +98,7 @@ template <class Multiplier> struct WeightGradBlock {
     __device__ __forceinline__ void run(void* shared)
     {
         stand();
-        multiplier.clear();
+        clear(multiplier.sums);
         multiplier.slices.start(first, limit, shared_address(shared));
         accumulate(multiplier, (limit - first + Multiplier::kSlice - 1) / Multiplier::kSlice);
         stand();

@@ -32,13 +32,6 @@ struct WeightGradFfma {
     }
     __device__ __forceinline__ void fetch(int stage) { slices.fetch(stage); }
     __device__ __forceinline__ void deposit(int) const {}
-    __device__ __forceinline__ void clear()
-    {
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-#pragma unroll
-            for (int j = 0; j < 8; ++j) sums[i][j][0] = 0;
-    }
     struct Four { float values[4]; };
     static __device__ __forceinline__ Four load(unsigned address)
     {

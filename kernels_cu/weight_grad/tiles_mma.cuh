@@ -42,15 +42,6 @@ struct WeightGradMma {
 
     __device__ __forceinline__ void fetch(int stage) { slices.fetch(stage); }
     __device__ __forceinline__ void deposit(int stage) const { slices.deposit(stage); }
-    __device__ __forceinline__ void clear()
-    {
-#pragma unroll
-        for (int i = 0; i < kFragmentsM; ++i)
-#pragma unroll
-            for (int j = 0; j < kFragmentsN; ++j)
-#pragma unroll
-                for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
-    }
     __device__ __forceinline__ void multiply(int stage)
     {
         const unsigned rows = slices.buffers + stage * Filler::kBytes, columns = rows + Filler::kBytesM;
@@ -123,8 +114,7 @@ struct WeightGradMma {
                     load_transposed_matrices(words, memory + Filler::template place<BLOCK_N>(k + half * 8 + lane() % 8, n / 8));
                 else
                     load_matrices(words, memory + Filler::place(n + lane() % 8, k * int(sizeof(T)) / 16 + half));
-                b[j][step] = Arithmetic::prepare(words[0], words[1]);
-                b[j + 1][step] = Arithmetic::prepare(words[2], words[3]);
+                prepare_pair<Arithmetic>(words, b, j, step);
             }
         }
     }
@@ -148,19 +138,8 @@ struct WeightGradMma {
     {
         const unsigned source = memory + (k + lane() % 4) * Filler::template kPitch<BLOCK_N> + (first_column() + lane() / 4 * kWide) * int(sizeof(T));
 #pragma unroll
-        for (int j = 0; j < kFragmentsN; j += kWide) {
-            const uint4 low = load_shared(source + j * 8 * int(sizeof(T)));
-            if constexpr (sizeof(T) == 8) {
-                b[j][step] = {__hiloint2double(low.y, low.x)};
-                b[j + 1][step] = {__hiloint2double(low.w, low.z)};
-            } else {
-                const uint4 high = load_shared(source + j * 8 * int(sizeof(T)) + 4 * Filler::template kPitch<BLOCK_N>);
-                b[j][step] = Arithmetic::prepare(low.x, high.x);
-                b[j + 1][step] = Arithmetic::prepare(low.y, high.y);
-                b[j + 2][step] = Arithmetic::prepare(low.z, high.z);
-                b[j + 3][step] = Arithmetic::prepare(low.w, high.w);
-            }
-        }
+        for (int j = 0; j < kFragmentsN; j += kWide)
+            load_neighbours<Arithmetic>(source + j * 8 * int(sizeof(T)), Filler::template kPitch<BLOCK_N>, b, j, step);
     }
     static __device__ __forceinline__ uint2 load_pair(unsigned address)
     {

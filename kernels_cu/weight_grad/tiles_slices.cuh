@@ -31,12 +31,9 @@ __device__ __forceinline__ bool find_column(const WeightGradTileParams& tile, in
     tap = tile.channels.split(number, channel);
     int taps[3];
     const bool exists = unravel<3>(tap, p.count, taps) == 0 && channel < p.channels;
-    away.offset = channel * p.x_channel;
 #pragma unroll
-    for (int axis = 0; axis < 3; ++axis) {
-        away.coordinate[axis] = taps[axis] * p.dilation[axis];
-        away.offset += away.coordinate[axis] * p.x_stride[axis];
-    }
+    for (int axis = 0; axis < 3; ++axis) away.coordinate[axis] = taps[axis] * p.dilation[axis];
+    away.offset = dot(away.coordinate, p.x_stride, channel * p.x_channel);
     if (!exists) away = {0, kNoColumn, 0, 0};
     return exists;
 }
@@ -87,12 +84,6 @@ template <class T, int BLOCK_N, int BLOCK_K, int STAGES> struct WeightGradPlace 
 #pragma unroll 1
         for (int stage = 0; stage < STAGES; ++stage) find(stage);
         __syncthreads();
-    }
-    __device__ __forceinline__ bool meets(const Standing& pixel, const Standing& away) const
-    {
-        return inside(pixel.coordinate[0] + away.coordinate[0], p().x_extent[0]) &
-               inside(pixel.coordinate[1] + away.coordinate[1], p().x_extent[1]) &
-               inside(pixel.coordinate[2] + away.coordinate[2], p().x_extent[2]);
     }
 };
 
@@ -166,7 +157,7 @@ struct ChannelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
         for (int i = 0; i < BLOCK_K; i += kStep) {
             const int k = first + i;
             const Standing pixel = this->tables.pixels[stage][k];
-            copy<WHOLE>(target + place<BLOCK_N>(k, chunk), source + pixel.offset, some & this->meets(pixel, away));
+            copy<WHOLE>(target + place<BLOCK_N>(k, chunk), source + pixel.offset, some & meets(pixel, away.coordinate, this->p().x_extent));
         }
     }
     __device__ __forceinline__ void deposit(int) const {}
@@ -357,7 +348,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
 #pragma unroll
             for (int k = 0; k < kPixels; ++k) {
                 const Standing pixel = pixels[k];
-                const bool exists = this->meets(pixel, away);
+                const bool exists = meets(pixel, away.coordinate, this->p().x_extent);
                 const char* source = reinterpret_cast<const char*>(this->x + (pixel.offset + away.offset));
 #pragma unroll
                 for (int i = 0; i < kUnit; ++i) {

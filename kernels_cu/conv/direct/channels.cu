@@ -257,7 +257,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
                     const int at[3] = {d0 + kd * p.dilation[0], h0 + kh * p.dilation[1], w0 + kw * p.dilation[2]};
                     if (!inside(at[0], p.x_extent[0]) || !inside(at[1], p.x_extent[1]) || !inside(at[2], p.x_extent[2])) continue;
                     const T factor = w[kd * p.w_stride[0] + kh * p.w_stride[1] + kw * p.w_stride[2]];
-                    sum = multiply_add(widen(factor), widen(x[at[0] * p.x_stride[0] + at[1] * p.x_stride[1] + at[2] * p.x_stride[2]]), sum);
+                    sum = multiply_add(widen(factor), widen(x[dot(at, p.x_stride)]), sum);
                 }
         return sum;
     }

@@ -44,13 +44,10 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
         Index tap[NDIM];
         unravel<NDIM>(Index(first + threadIdx.x), p.taps.count, tap);
         Tap& entry = table[threadIdx.x];
-        entry.distance = entry.in_w = 0;
 #pragma unroll
-        for (int axis = 0; axis < NDIM; ++axis) {
-            entry.away[axis] = tap[axis] * p.taps.advance[axis];
-            entry.distance += entry.away[axis] * p.common.x_stride[axis];
-            entry.in_w += tap[axis] * p.w_stride[axis];
-        }
+        for (int axis = 0; axis < NDIM; ++axis) entry.away[axis] = tap[axis] * p.taps.advance[axis];
+        entry.distance = dot(entry.away, p.common.x_stride);
+        entry.in_w = dot(tap, p.w_stride);
     }
     __device__ __forceinline__ void find_inputs(int count)
     {
@@ -58,9 +55,7 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
         for (int i = 0; i < kPixels; ++i) {
             Window<Index, NDIM> window;
             window.place(p.common, p.taps, pixel(p.common, column(i)));
-            place[i] = window.image;
-#pragma unroll
-            for (int axis = 0; axis < NDIM; ++axis) place[i] += window.origin[axis] * p.common.x_stride[axis];
+            place[i] = dot(window.origin, p.common.x_stride, window.image);
             inside_x[i] = 0;
 #pragma unroll 1
             for (int tap = 0; tap < count; ++tap) {
@@ -131,9 +126,7 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
         for (int i = 0; i < kPixels; ++i) {
             const Pixel<Index, NDIM> at = pixel(p.common, column(i));
             if (!at.exists) continue;
-            Index offset = at.n * p.common.y_batch;
-#pragma unroll
-            for (int axis = 0; axis < NDIM; ++axis) offset += at.q[axis] * p.common.y_stride[axis];
+            const Index offset = dot(at.q, p.common.y_stride, at.n * p.common.y_batch);
 #pragma unroll
             for (int m = 0; m < FILTERS; ++m) {
                 if (m >= p.common.filters) break;
@@ -150,10 +143,7 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
         group = p.common.n_tiles.split(block_number(), tile);
         column0 = Index(tile) * (kThreads * kPixels);
         x = static_cast<const T*>(p.common.x) + group * p.common.channels * p.common.x_channel;
-#pragma unroll
-        for (int i = 0; i < kPixels; ++i)
-#pragma unroll
-            for (int m = 0; m < FILTERS; ++m) sums[i][m] = 0;
+        clear(sums);
 #pragma unroll 1
         for (int first = 0; first < p.all_taps; first += kTaps) {
             const int count = min(kTaps, p.all_taps - first);

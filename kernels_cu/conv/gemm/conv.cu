@@ -11,13 +11,7 @@ template <class T, class Acc, class Multiplier, class Index, int NDIM>
 __device__ __forceinline__ void convolve(const ConvParams<Index, NDIM>& p)
 {
     extern __shared__ __align__(128) unsigned char shared[];
-    const auto position = [&](Index& group, Index& m_tile, Index& n_tile) {
-        int m, n;
-        group = p.common.n_tiles.split(p.common.m_tiles.split(block_number(), m), n);
-        m_tile = m;
-        n_tile = n;
-    };
-    make_tile<T, Acc, false>(Multiplier(p.common, p.taps, shared), p.common, p.taps, shared, position);
+    make_tile<T, Acc>(Multiplier(p.common, p.taps, shared), p.common, p.taps, shared);
 }
 
 // By FFMA, the cores' own multipliers.

@@ -18,9 +18,8 @@ struct Pointwise : Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M
     __device__ __forceinline__ void start(Index column0)
     {
         Base::start(column0);
-        source = this->x + this->window.image + Index(threadIdx.x) / BLOCK_N * this->p.x_channel;
-#pragma unroll
-        for (int axis = 0; axis < NDIM; ++axis) source += this->window.origin[axis] * this->p.x_stride[axis];
+        source = this->x + this->window.image + Index(threadIdx.x) / BLOCK_N * this->p.x_channel
+                 + dot(this->window.origin, this->p.x_stride);
         vectors = reinterpret_cast<unsigned long long>(this->weights) % 16 == 0 && this->p.pitch % kVector == 0;
     }
     __device__ __forceinline__ void fetch(int stage)
@@ -63,10 +62,5 @@ __device__ __forceinline__ void conv_transpose_depth_to_space(const DepthToSpace
 {
     extern __shared__ __align__(16) unsigned char shared[];
     using Multiplier = Pointwise<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N>;
-    make_blocks<Multiplier, T, Acc>(p, shared, [&](Index& group, Index& m_tile, Index& n_tile) {
-        int m, n;
-        group = p.common.n_tiles.split(p.common.m_tiles.split(block_number(), m), n);
-        m_tile = m;
-        n_tile = n;
-    });
+    make_blocks<Multiplier, T, Acc>(p, shared);
 }

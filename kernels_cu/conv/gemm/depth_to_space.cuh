@@ -176,9 +176,8 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
     // The sum of a row's products with the channels of a pixel, one by one.
     __device__ __forceinline__ Acc again(const Multiplier& multiplier, const Pixel<Index, NDIM>& at, Index m) const
     {
-        const T* x = static_cast<const T*>(p.common.x) + group * p.common.channels * p.common.x_channel + at.n * p.common.x_batch;
-#pragma unroll
-        for (int axis = 0; axis < NDIM; ++axis) x += at.q[axis] * p.common.x_stride[axis];
+        const T* x = static_cast<const T*>(p.common.x) + group * p.common.channels * p.common.x_channel
+                     + dot(at.q, p.common.x_stride, at.n * p.common.x_batch);
         Acc sum = 0;
 #pragma unroll 1
         for (Index channel = 0; channel < p.common.channels && sum == sum; ++channel)   // a NaN stays one
@@ -187,14 +186,14 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
     }
 };
 
-// Makes the tile at which `position` puts the block: its group, and its number among the tiles along M and along N.
-template <class Multiplier, class T, class Acc, class Index, int NDIM, class Position>
-__device__ __forceinline__ void make_blocks(const DepthToSpaceParams<Index, NDIM>& p, unsigned char* shared, Position&& position)
+// Makes the block's tile.
+template <class Multiplier, class T, class Acc, class Index, int NDIM>
+__device__ __forceinline__ void make_blocks(const DepthToSpaceParams<Index, NDIM>& p, unsigned char* shared)
 {
     using Writer = DepthToSpace<Multiplier, T, Acc, Index, NDIM>;
     const auto writer = [&]() -> Writer {
         Index group, m_tile, n_tile;
-        position(group, m_tile, n_tile);
+        tile_of(p.common, block_number(), group, m_tile, n_tile);
         const auto rows = reinterpret_cast<typename Writer::Row*>(shared + Multiplier::kSharedBytes);
         return {p, rows, group, m_tile * Multiplier::kBlockM, n_tile * Multiplier::kBlockN};
     };

@@ -8,7 +8,5 @@ __device__ __forceinline__ void conv_transpose_matrix(const DepthToSpaceParams<i
 {
     extern __shared__ __align__(128) unsigned char shared[];
     using Product = MatrixProduct<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, true, true>;
-    make_blocks<Product, typename Product::T, typename Product::Acc>(p, shared, [&](int& group, int& m_tile, int& n_tile) {
-        group = p.common.n_tiles.split(p.common.m_tiles.split(block_number(), m_tile), n_tile);
-    });
+    make_blocks<Product, typename Product::T, typename Product::Acc>(p, shared);
 }

@@ -63,14 +63,10 @@ struct Ffma {
     }
     __device__ __forceinline__ void start(Index column0)
     {
-        const Pixel<Index, NDIM> mine = pixel(p, column0 + Index(threadIdx.x) % BLOCK_N);
-        window.place(p, taps, mine);
+        window.place(p, taps, pixel(column0 + Index(threadIdx.x) % BLOCK_N));
         next.start();
         next_k = 0;
-#pragma unroll
-        for (int i = 0; i < THREAD_M; ++i)
-#pragma unroll
-            for (int j = 0; j < THREAD_N; ++j) sums[i][j] = 0;
+        clear(sums);
     }
     // Goes to another slice than the first.
     __device__ __forceinline__ void skip(int slices)
@@ -179,6 +175,7 @@ struct Ffma {
 
     // ---- for the epilogue
 
+    __device__ __forceinline__ Pixel<Index, NDIM> pixel(Index column) const { return ::pixel(p, column); }
     __device__ __forceinline__ int chunk_row(int i) const { return i * (BLOCK_M / kChunksM) + warp_m() * kRows; }
     __device__ __forceinline__ int chunk_column(int j) const { return j * (BLOCK_N / kChunksN) + warp_n() * kColumns; }
     __device__ __forceinline__ void put(Acc* piece, int i, int j, int pitch = kPitch) const

@@ -29,8 +29,8 @@ template <class T> struct FragmentPlace {
     }
 };
 
-// Products of 16-bit elements are exact in float32.
-template <class T> struct Products16 {
+// Products of 16-bit elements are exact in float32. MULTIPLY is the instruction.
+template <class T, auto MULTIPLY> struct Products16 {
     using Element = T;
     using Acc = float;
     static constexpr int kParts = 1, kStep = 1;   // fragments that make up one of weights; fragments along K of one step
@@ -40,19 +40,13 @@ template <class T> struct Products16 {
     static __device__ __forceinline__ T part(T weight, int) { return weight; }
     static __device__ __forceinline__ Inputs prepare(unsigned low, unsigned high) { return {{low, high}}; }
     static __device__ __forceinline__ void prepare(const uint4& weights, uint4 (&parts)[1]) { parts[0] = weights; }
-};
-struct HalfProducts : Products16<__half> {
     static __device__ __forceinline__ void multiply(float (&d)[4], const uint4 (&a)[1][1], const Inputs (&b)[1])
     {
-        multiply_half(d, a[0][0], b[0].words);
+        MULTIPLY(d, a[0][0], b[0].words);
     }
 };
-struct Bfloat16Products : Products16<__nv_bfloat16> {
-    static __device__ __forceinline__ void multiply(float (&d)[4], const uint4 (&a)[1][1], const Inputs (&b)[1])
-    {
-        multiply_bfloat16(d, a[0][0], b[0].words);
-    }
-};
+using HalfProducts = Products16<__half, multiply_half>;
+using Bfloat16Products = Products16<__nv_bfloat16, multiply_bfloat16>;
 
 // A finite number stays finite, so that a weight is what it is, up to rounding.
 __device__ __forceinline__ float nearest_tf32(float value)
@@ -153,3 +147,39 @@ struct DoubleProducts {
         multiply_double(d, rows, columns);
     }
 };
+
+// Fragments j and j + 1 of inputs, from the words that ldmatrix gives.
+template <class Arithmetic, class Inputs, int COUNT, int STEPS>
+__device__ __forceinline__ void prepare_pair(const unsigned (&words)[4], Inputs (&b)[COUNT][STEPS], int j, int step)
+{
+    b[j][step] = Arithmetic::prepare(words[0], words[1]);
+    b[j + 1][step] = Arithmetic::prepare(words[2], words[3]);
+}
+// As many from j on as have neighbouring pixels in 16 bytes of a row of K; the second half of their K is four rows further down.
+template <class Arithmetic, class Inputs, int COUNT, int STEPS>
+__device__ __forceinline__ void load_neighbours(unsigned row, int pitch, Inputs (&b)[COUNT][STEPS], int j, int step)
+{
+    const uint4 low = load_shared(row);
+    if constexpr (sizeof(typename Arithmetic::Element) == 8) {
+        b[j][step] = {__hiloint2double(low.y, low.x)};
+        b[j + 1][step] = {__hiloint2double(low.w, low.z)};
+    } else {
+        const uint4 high = load_shared(row + 4 * pitch);
+        b[j][step] = Arithmetic::prepare(low.x, high.x);
+        b[j + 1][step] = Arithmetic::prepare(low.y, high.y);
+        b[j + 2][step] = Arithmetic::prepare(low.z, high.z);
+        b[j + 3][step] = Arithmetic::prepare(low.w, high.w);
+    }
+}
+
+// A packed weight: of row `row` of the GEMM and filter m, where a slice of K has SLICE rows, and `pitch` bytes. Weights that come in parts are the sum of these.
+template <class Arithmetic, int SLICE>
+__device__ __forceinline__ typename Arithmetic::Acc packed_weight(const unsigned char* weights, int pitch, int row, int m)
+{
+    using T = typename Arithmetic::Element;
+    using Place = FragmentPlace<T>;
+    constexpr int kBytes = 512 * Arithmetic::kParts;     // of a fragment
+    const int fragment = m / 16 * (SLICE / Place::kDepth) + row % SLICE / Place::kDepth;
+    const T* parts = reinterpret_cast<const T*>(weights + (row / SLICE * pitch + fragment * kBytes)) + Place::number(m % 16, row % Place::kDepth);
+    return Arithmetic::kParts == 1 ? widen(parts[0]) : widen(parts[0]) + widen(parts[512 / sizeof(T)]);
+}

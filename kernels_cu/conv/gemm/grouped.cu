@@ -101,7 +101,7 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
     {
         int tap[3];
         unravel<3>(p.by_channel.quotient(row), weights.kernel, tap);
-        return tap[0] * weights.w_stride[0] + tap[1] * weights.w_stride[1] + tap[2] * weights.w_stride[2];
+        return dot(tap, weights.w_stride);
     }
     __device__ __forceinline__ int of_filter(int m) const
     {
@@ -169,12 +169,7 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
 
     __device__ __forceinline__ void multiply()
     {
-#pragma unroll
-        for (int i = 0; i < kFragmentsM; ++i)
-#pragma unroll
-            for (int j = 0; j < kFragmentsN; ++j)
-#pragma unroll
-                for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
+        clear(sums);
         const Bands& bands = band.bands;
         const int columns = int(bands.tile[0].divisor * bands.tile[1].divisor * bands.tile[2].divisor);
         if (first_column() >= columns) return;
@@ -215,6 +210,7 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
 
     // ---- for the epilogue
 
+    __device__ __forceinline__ Pixel<int, 3> pixel(int column) const { return band.pixel(column); }
     __device__ __forceinline__ int chunk_row(int i) const { return i * kRows; }
     __device__ __forceinline__ int chunk_column(int j) const { return first_column() + j * kColumns; }
     __device__ __forceinline__ void put(Acc* piece, int i, int j) const
@@ -236,12 +232,6 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
     }
 };
 
-template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS>
-__device__ __forceinline__ Pixel<int, 3> tile_pixel(const Grouped<Arithmetic, BLOCK_M, WARP_N, WARPS>& grouped,
-                                                    const Correlation<int, 3>&, int column)
-{
-    return grouped.band.pixel(column);
-}
 template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS>
 __device__ __forceinline__ int first_input(const Grouped<Arithmetic, BLOCK_M, WARP_N, WARPS>& grouped, const Correlation<int, 3>& p,
                                            int group, int m)
@@ -270,7 +260,7 @@ __device__ __forceinline__ bool write_wide(const Multiplier& grouped, const Writ
 #pragma unroll
     for (int i = 0; i < (pairs ? 1 : kOffsets); ++i) {
         const int column = grouped.first_column() + (pairs ? Wide::column() : grouped.lane() + i * 32);
-        if (!epilogue.locate(grouped.band.pixel(column), offsets[i])) offsets[i] = -1;
+        if (!epilogue.locate(grouped.pixel(column), offsets[i])) offsets[i] = -1;
     }
     float spoilt = 0;            // NaN from what is not finite
 #pragma unroll

@@ -119,7 +119,7 @@ template <class T, int THREADS> struct Band {
         at[0] += lowest[0];
         at[1] += lowest[1] + first[1] * p.stride[1];
         at[2] += lowest[2] + first[2] * p.stride[2];
-        source = x + (image * p.x_batch + at[0] * p.x_stride[0] + at[1] * p.x_stride[1] + at[2] * p.x_stride[2]);
+        source = x + dot(at, p.x_stride, image * p.x_batch);
         return image < bands.images && inside(at[0], p.x_extent[0]) && inside(at[1], p.x_extent[1]) && inside(at[2], p.x_extent[2]);
     }
     // Whether channels can be copied 16 bytes at a time, wherever a pixel stands.

@@ -59,3 +59,11 @@ __device__ __forceinline__ void make_tile(Multiplier&& multiplier, const Correla
         p, taps, multiplier, group, m_tile * Multiplier::kBlockM, n_tile * Multiplier::kBlockN};
     if (epilogue.write(shared)) epilogue.repair();
 }
+// The same where tiles run over M first.
+template <class T, class Acc, class Multiplier, class Index, int NDIM>
+__device__ __forceinline__ void make_tile(Multiplier&& multiplier, const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, void* shared)
+{
+    make_tile<T, Acc, false>(static_cast<Multiplier&&>(multiplier), p, taps, shared, [&](Index& group, Index& m_tile, Index& n_tile) {
+        tile_of(p, block_number(), group, m_tile, n_tile);
+    });
+}

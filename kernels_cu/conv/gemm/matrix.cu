@@ -15,8 +15,5 @@ __device__ __forceinline__ void conv_matrix(const ConvMatrixParams& p)
 {
     extern __shared__ __align__(128) unsigned char shared[];
     using Product = MatrixProduct<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, INPUT_ROWS, false>;
-    const auto position = [&](int& group, int& m_tile, int& n_tile) {
-        group = p.common.n_tiles.split(p.common.m_tiles.split(block_number(), m_tile), n_tile);
-    };
-    make_tile<typename Product::T, typename Product::Acc, false>(Product(p.common, p.taps, shared), p.common, p.taps, shared, position);
+    make_tile<typename Product::T, typename Product::Acc>(Product(p.common, p.taps, shared), p.common, p.taps, shared);
 }

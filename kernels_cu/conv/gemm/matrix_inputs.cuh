@@ -18,7 +18,6 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS> struct MatrixInputs : 
         const int image = int(p.extent[0].divisor * p.extent[1].divisor * p.extent[2].divisor);
         const int width = copied_at_once(x, (image | p.x_channel | p.x_batch) * int(sizeof(T)));
         const Pixel<int, 3> mine = pixel(p, column0 + Rows::column(width));
-        const int offset = mine.n * p.x_batch + mine.q[0] * p.x_stride[0] + mine.q[1] * p.x_stride[1] + mine.q[2] * p.x_stride[2];
-        Rows::start(x + offset, mine.exists, p.x_channel, taps.rows, width, buffers);
+        Rows::start(x + dot(mine.q, p.x_stride, mine.n * p.x_batch), mine.exists, p.x_channel, taps.rows, width, buffers);
     }
 };

@@ -62,7 +62,7 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
         a_place = buffers + Gathering::kBytes + place_of_weights(warp_m() * WARP_M);
         keep(a_place);
         keep(b_place);
-        Base::clear();
+        clear(sums);
     }
     __device__ __forceinline__ void start_weights(unsigned target)
     {
@@ -125,7 +125,7 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
             load_transposed_matrices(words, row);
         } else {
 #pragma unroll
-            for (int k = 0; k < 4; ++k) words[k] = load_shared_word(row + k / 2 * 4 * Weights::kPitch + k % 2 * 8 * int(sizeof(T)));
+            for (int k = 0; k < 4; ++k) words[k] = load_word(row + k / 2 * 4 * Weights::kPitch + k % 2 * 8 * int(sizeof(T)));
         }
         return make_uint4(words[0], words[1], words[2], words[3]);
     }
@@ -135,8 +135,7 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
         for (int j = 0; j < kFragmentsN; j += 2) {
             unsigned words[4];
             load_transposed_matrices(words, address + j * 8 * int(sizeof(T)));
-            b[j][0] = Arithmetic::prepare(words[0], words[1]);
-            b[j + 1][0] = Arithmetic::prepare(words[2], words[3]);
+            prepare_pair<Arithmetic>(words, b, j, 0);
         }
     }
 

@@ -71,7 +71,7 @@ struct Mma {
         keep(filled);
         keep(a_place);
         keep(b_place);
-        clear();
+        clear(sums);
     }
     // Where this lane finds its first inputs. Of ldmatrix, lanes address the chunks of two fragments: 8 pixels' first and second
     // ones, and those of the next 8.
@@ -79,15 +79,6 @@ struct Mma {
     {
         if constexpr (kPixelwise) return Gathering::chunk(n + lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
         else return lane() % 4 * Gathering::kPitch + n * sizeof(T) + lane() / 4 * 16;
-    }
-    __device__ __forceinline__ void clear()
-    {
-#pragma unroll
-        for (int i = 0; i < kFragmentsM; ++i)
-#pragma unroll
-            for (int j = 0; j < kFragmentsN; ++j)
-#pragma unroll
-                for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
     }
     // Goes to another slice than the first.
     __device__ __forceinline__ void skip(int slices)
@@ -163,8 +154,7 @@ struct Mma {
         for (int j = 0; j < kFragmentsN; j += 2) {
             unsigned words[4];
             load_matrices(words, address + j * 8 * Gathering::kPitch);
-            b[j][0] = Arithmetic::prepare(words[0], words[1]);
-            b[j + 1][0] = Arithmetic::prepare(words[2], words[3]);
+            prepare_pair<Arithmetic>(words, b, j, 0);
         }
     }
     __device__ __forceinline__ void load_rows(unsigned address, Inputs (&b)[kFragmentsN][kStep]) const
@@ -173,26 +163,12 @@ struct Mma {
         for (int j = 0; j < kFragmentsN; j += kWide)
 #pragma unroll
             for (int k = 0; k < kStep; ++k)
-                load_neighbours(address + k * Place::kDepth * Gathering::kPitch + j * 8 * int(sizeof(T)), b, j, k);
-    }
-    // The same pixels of kWide fragments; the second half of a fragment's K is four rows further down.
-    __device__ __forceinline__ void load_neighbours(unsigned row, Inputs (&b)[kFragmentsN][kStep], int j, int k) const
-    {
-        const uint4 low = load_shared(row);
-        if constexpr (sizeof(T) == 8) {
-            b[j][k] = {__hiloint2double(low.y, low.x)};
-            b[j + 1][k] = {__hiloint2double(low.w, low.z)};
-        } else {
-            const uint4 high = load_shared(row + 4 * Gathering::kPitch);
-            b[j][k] = Arithmetic::prepare(low.x, high.x);
-            b[j + 1][k] = Arithmetic::prepare(low.y, high.y);
-            b[j + 2][k] = Arithmetic::prepare(low.z, high.z);
-            b[j + 3][k] = Arithmetic::prepare(low.w, high.w);
-        }
+                load_neighbours<Arithmetic>(address + k * Place::kDepth * Gathering::kPitch + j * 8 * int(sizeof(T)), Gathering::kPitch, b, j, k);
     }
 
     // ---- for the epilogue
 
+    __device__ __forceinline__ Pixel<int, 3> pixel(int column) const { return ::pixel(p, column); }
     __device__ __forceinline__ int chunk_row(int i) const { return warp_m() * WARP_M + i * kRows; }
     __device__ __forceinline__ int chunk_column(int j) const { return warp_n() * WARP_N + j * kColumns; }
     __device__ __forceinline__ void put(Acc* piece, int i, int j, int pitch = kPitch) const
@@ -218,12 +194,5 @@ struct Mma {
                 }
             }
     }
-    // Weights that come in parts are the sum of these.
-    __device__ __forceinline__ Acc weight(int row, int m) const
-    {
-        const unsigned char* fragment =
-            weights + (row / BLOCK_K * p.pitch + m / 16 * kWeightColumn + row % BLOCK_K / Place::kDepth * kFragmentBytes);
-        const T* parts = reinterpret_cast<const T*>(fragment) + Place::number(m % 16, row % Place::kDepth);
-        return kParts == 1 ? widen(parts[0]) : widen(parts[0]) + widen(parts[512 / sizeof(T)]);
-    }
+    __device__ __forceinline__ Acc weight(int row, int m) const { return packed_weight<Arithmetic, BLOCK_K>(weights, p.pitch, row, m); }
 };

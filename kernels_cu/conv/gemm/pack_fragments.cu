@@ -42,8 +42,7 @@ template <class Arithmetic> __device__ __forceinline__ void pack_fragments(const
         const int inner = p.by_channel.split(row * Place::kDepth + k, channel), number = first_tap + outer + inner;
         unravel<3>(number, p.extent, tap);
         const bool found = column * 16 + m < p.filters && channel < p.channels && number < p.taps;
-        const int offset = (column * 16 + m) * p.w_filter + channel * p.w_channel + tap[0] * p.w_stride[0] +
-                           tap[1] * p.w_stride[1] + tap[2] * p.w_stride[2];
+        const int offset = dot(tap, p.w_stride, (column * 16 + m) * p.w_filter + channel * p.w_channel);
         tile[outer * kPitch + m * Place::kDepth + k] = found ? w[offset] : T(0.f);
     }
     __syncthreads();

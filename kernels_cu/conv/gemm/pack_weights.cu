@@ -35,9 +35,7 @@ __device__ __forceinline__ void pack_weights(const PackParams<Index, NDIM>& p)
     Index tap_number, tap[NDIM];
     const Index channel = p.by_tap.split(first_pair + along, tap_number);
     unravel<NDIM>(tap_number, p.taps, tap);
-    Index offset = channel * p.w_channel;
-#pragma unroll
-    for (int axis = 0; axis < NDIM; ++axis) offset += tap[axis] * p.w_stride[axis];
+    const Index offset = dot(tap, p.w_stride, channel * p.w_channel);
 #pragma unroll
     for (int i = across; i < kSquare; i += kStep) {
         const Index m = first_m + i;

@@ -96,8 +96,5 @@ __device__ __forceinline__ void conv_pointwise(const ConvPointwiseParams& p)
 {
     extern __shared__ __align__(16) unsigned char shared[];
     using Multiplier = Pointwise<T, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N>;
-    const auto position = [&](int& group, int& m_tile, int& n_tile) {
-        group = p.common.n_tiles.split(p.common.m_tiles.split(block_number(), m_tile), n_tile);
-    };
-    make_tile<T, Acc, false>(Multiplier(p, shared), p.common, p.taps, shared, position);
+    make_tile<T, Acc>(Multiplier(p, shared), p.common, p.taps, shared);
 }

@@ -19,6 +19,12 @@ enum class Gather { kScalar, kVector, kRowwise, kChunks, kHalves };
 // below 2^30; the first one of what does not exist is so far outside of x that its sum with any other is outside too.
 struct alignas(16) Standing { int offset, coordinate[3]; };
 
+__device__ __forceinline__ bool meets(const Standing& at, const int (&away)[3], const int (&extent)[3])
+{
+    return inside(at.coordinate[0] + away[0], extent[0]) & inside(at.coordinate[1] + away[1], extent[1]) &
+           inside(at.coordinate[2] + away[2], extent[2]);
+}
+
 template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct SliceInputs {
     enum : int { kNoPixel = -0x7fffffff - 1, kNoRow = -0x40000000 };
     static constexpr bool kHalves = GATHER == Gather::kHalves, kOwnTaps = GATHER == Gather::kChunks || kHalves;
@@ -63,7 +69,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
             Window<int, 3> window;
             window.place(p, taps, pixel(p, column0 + i));
             const int first = window.exists ? window.origin[0] : kNoPixel;
-            store(pixels + i, window.image + distance(window.origin), first, window.origin[1], window.origin[2]);
+            store(pixels + i, dot(window.origin, p.x_stride, window.image), first, window.origin[1], window.origin[2]);
         }
         if constexpr (!kUniformTap) {
             for (int i = threadIdx.x; i < slices * (BLOCK_K / kRowsOfEntry); i += THREADS) {
@@ -71,7 +77,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
                 int channel, tap[3], away[3];
                 split_row(p, taps, k, tap, channel);
                 advance_by(tap, away);
-                store(rows + i, distance(away) + channel * p.x_channel, k < taps.rows ? away[0] : kNoRow, away[1], away[2]);
+                store(rows + i, dot(away, p.x_stride, channel * p.x_channel), k < taps.rows ? away[0] : kNoRow, away[1], away[2]);
             }
         }
         plain = aligned() && p.channels % BLOCK_K == 0;
@@ -106,19 +112,10 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
     {
         store_shared(shared_address(entry), make_uint4(offset, first, second, third));
     }
-    __device__ __forceinline__ int distance(const int (&coordinates)[3]) const
-    {
-        return coordinates[0] * p.x_stride[0] + coordinates[1] * p.x_stride[1] + coordinates[2] * p.x_stride[2];
-    }
     __device__ __forceinline__ void advance_by(const int (&tap)[3], int (&coordinates)[3]) const
     {
 #pragma unroll
         for (int axis = 0; axis < 3; ++axis) coordinates[axis] = tap[axis] * taps.advance[axis];
-    }
-    __device__ __forceinline__ bool meets(const Standing& at, const int (&away)[3]) const
-    {
-        return inside(at.coordinate[0] + away[0], p.x_extent[0]) & inside(at.coordinate[1] + away[1], p.x_extent[1]) &
-               inside(at.coordinate[2] + away[2], p.x_extent[2]);
     }
 
     // ---- places in a buffer
@@ -158,12 +155,12 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
     {
         int away[3];
         advance_by(next.tap, away);
-        const int further = distance(away) + share() * (kVector ? kChunk : kRun * p.x_channel);
+        const int further = dot(away, p.x_stride) + share() * (kVector ? kChunk : kRun * p.x_channel);
         const int first = share() * (kVector ? kChunk : kRun);
 #pragma unroll
         for (int i = 0; i < kPixels; ++i) {
             const Standing at = pixels[first_pixel() + i * kPixelStep];
-            channels[i] = meets(at, away) ? p.channels - first : 0;
+            channels[i] = meets(at, away, p.x_extent) ? p.channels - first : 0;
             offset[i] = at.offset + further;
         }
     }
@@ -219,7 +216,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
 #pragma unroll
         for (int i = 0; i < kElements; ++i) {
             const Standing away = row[kRunStep * i];
-            move(target, i, reinterpret_cast<const char*>(x + mine[0].offset + away.offset), meets(mine[0], away.coordinate));
+            move(target, i, reinterpret_cast<const char*>(x + mine[0].offset + away.offset), meets(mine[0], away.coordinate, p.x_extent));
         }
     }
     // Where a piece of a slice goes, so many pieces and pixels after this thread's first ones.
@@ -236,7 +233,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
 #pragma unroll
             for (int i = 0; i < kPixels; ++i)
                 copy_async<kPiece * sizeof(T)>(piece(target, k, i), x + (mine[i].offset + away.offset),
-                                               meets(mine[i], away.coordinate) ? kPiece * sizeof(T) : 0);
+                                               meets(mine[i], away.coordinate, p.x_extent) ? kPiece * sizeof(T) : 0);
         }
     }
     __device__ __forceinline__ void fetch_unaligned_pieces(unsigned target)
@@ -248,7 +245,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
 #pragma unroll
             for (int i = 0; i < kPixels; ++i) {
                 const T* source = x + (mine[i].offset + away.offset);
-                const bool exists = meets(mine[i], away.coordinate);
+                const bool exists = meets(mine[i], away.coordinate, p.x_extent);
 #pragma unroll 1
                 for (int e = 0; e < kPiece; ++e) store_shared(piece(target, k, i) + e * sizeof(T), exists ? source[e] : T(0.f));
             }

@@ -15,10 +15,7 @@ __device__ __forceinline__ void convolve_split(const ConvSplitParams<Index, NDIM
 {
     extern __shared__ __align__(128) unsigned char shared[];
     const auto position = [&](int tile, Index& group, Index& m_tile, Index& n_tile) {
-        int m, n;
-        group = p.common.n_tiles.split(p.common.m_tiles.split(tile, m), n);
-        m_tile = m;
-        n_tile = n;
+        tile_of(p.common, tile, group, m_tile, n_tile);
     };
     Multiplier multiplier(p.common, p.taps, shared);
     make_split_tile<T, Acc, false>(multiplier, p.common, p.taps, p.splits, shared, position);

@@ -54,8 +54,7 @@ template <class Acc, int SUMS, int THREADS> struct Parts {
     }
     __device__ __forceinline__ void add_up(int splits, Acc (&sums)[SUMS]) const
     {
-#pragma unroll
-        for (int i = 0; i < SUMS; ++i) sums[i] = 0;
+        clear(sums);
 #pragma unroll (kMost / kAtOnce)
         for (int split = 0; split < splits; ++split) {
             const Acc* source = of(split);

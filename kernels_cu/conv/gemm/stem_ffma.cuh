@@ -54,10 +54,7 @@ template <int CHUNK> struct StemFfma {
     __device__ __forceinline__ void start()
     {
         next_row = step = 0;
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-#pragma unroll
-            for (int j = 0; j < kPixels; ++j) sums[i][j] = 0;
+        clear(sums);
     }
     __device__ __forceinline__ int slices() const { return (p.steps + kSteps - 1) / kSteps; }
     static __device__ __forceinline__ int entries(const StemParams& p) { return p.steps; }
@@ -104,6 +101,7 @@ template <int CHUNK> struct StemFfma {
 
     // ---- for the epilogue
 
+    __device__ __forceinline__ Pixel<int, 4> pixel(int column) const { return box.pixel(column); }
     __device__ __forceinline__ int chunk_row(int i) const { return i * kRows; }
     __device__ __forceinline__ int chunk_column(int j) const { return warp() * kWarpPixels + j * kColumns; }
     __device__ __forceinline__ void put(Acc* piece, int i, int j) const
@@ -177,8 +175,3 @@ template <int CHUNK> struct StemFfma {
     static __device__ __forceinline__ int row(int i) { return i / kVector * kRows + i % kVector; }
     __device__ __forceinline__ Acc weight(int row, int m) const { return weights[row * p.common.pitch + m]; }
 };
-
-template <int CHUNK> __device__ __forceinline__ Pixel<int, 4> tile_pixel(const StemFfma<CHUNK>& multiplier, const Correlation<int, 4>&, int column)
-{
-    return multiplier.box.pixel(column);
-}

@@ -59,12 +59,7 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
     {
         next_weights = weights + m0 / 16 * kWeightColumn + threadIdx.x * 16;
         fragment = 0;
-#pragma unroll
-        for (int i = 0; i < kFragmentsM; ++i)
-#pragma unroll
-            for (int j = 0; j < kFragmentsN; ++j)
-#pragma unroll
-                for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
+        clear(sums);
     }
     static __device__ __forceinline__ int fragments(const StemParams& p) { return (p.steps + kWords - 1) / kWords; }
     static __device__ __forceinline__ int entries(const StemParams& p) { return fragments(p) * kWords; }
@@ -105,6 +100,7 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
 
     // ---- for the epilogue
 
+    __device__ __forceinline__ Pixel<int, 4> pixel(int column) const { return box.pixel(column); }
     __device__ __forceinline__ int chunk_row(int i) const { return i * kRows; }
     __device__ __forceinline__ int chunk_column(int) const { return warp() * kWarpPixels; }
     __device__ __forceinline__ void put(Acc* piece, int i, int) const
@@ -222,19 +218,8 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
         }
         return check != Acc(0);
     }
-    // Weights that come in parts are the sum of these.
     __device__ __forceinline__ Acc weight(int row, int m) const
     {
-        constexpr int kSlice = kDepths * Place::kDepth;
-        const unsigned char* at =
-            weights + (row / kSlice * p.common.pitch + m / 16 * kWeightColumn + row % kSlice / Place::kDepth * kFragmentBytes);
-        const T* parts = reinterpret_cast<const T*>(at) + Place::number(m % 16, row % Place::kDepth);
-        return kParts == 1 ? widen(parts[0]) : widen(parts[0]) + widen(parts[512 / sizeof(T)]);
+        return packed_weight<Arithmetic, kDepths * Place::kDepth>(weights, p.common.pitch, row, m);
     }
 };
-
-template <class Arithmetic, int BLOCK_M>
-__device__ __forceinline__ Pixel<int, 4> tile_pixel(const StemMma<Arithmetic, BLOCK_M>& multiplier, const Correlation<int, 4>&, int column)
-{
-    return multiplier.box.pixel(column);
-}

@@ -147,7 +147,7 @@ template <class Arithmetic> struct ChannelsLastBlock {
     {
         int place[3];
         unravel<3>(number, p.extent, place);
-        return own * p.x_image + place[0] * p.x_pixel[0] + place[1] * p.x_pixel[1] + place[2] * p.x_pixel[2];
+        return dot(place, p.x_pixel, own * p.x_image);
     }
 
     // Writes this thread's bundle of each pixel from the rows in shared memory.

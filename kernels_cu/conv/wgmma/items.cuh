@@ -20,16 +20,11 @@ template <class Problem> __device__ __forceinline__ int all_slices(const WgmmaPa
 {
     return p.problem.common.by_channel.quotient(taps.rows) * p.loading.channel_slices * products(p.loading);
 }
-__device__ __forceinline__ int all_slices(const WgmmaStripsParams& p, const Taps<int, 3>&)
+template <class AnyStrips> __device__ __forceinline__ int all_slices(const StripsParams<AnyStrips>& p, const Taps<int, 3>&)
 {
     const Divider<int>(&taps)[3] = p.strips.taps;
-    return int(taps[0].divisor * taps[1].divisor * taps[2].divisor) * p.loading.channel_slices * products(p.loading);
-}
-// All products of a number's parts share its strip.
-__device__ __forceinline__ int all_slices(const WgmmaPixelsParams& p, const Taps<int, 3>&)
-{
-    const Divider<int>(&taps)[3] = p.strips.taps;
-    return int(taps[0].divisor * taps[1].divisor * taps[2].divisor) * p.loading.channel_slices;
+    const int strips = int(taps[0].divisor * taps[1].divisor * taps[2].divisor) * p.loading.channel_slices;
+    return AnyStrips::kApart ? strips * products(p.loading) : strips;
 }
 
 // Where a tile stands.
@@ -70,6 +65,15 @@ template <class AnyStrips> __device__ __forceinline__ Pixel<int, 3> first_column
     found.q[2] *= strips.columns;
     found.exists = true;
     return found;
+}
+
+// A column so far from it, which need not exist.
+__device__ __forceinline__ Pixel<int, 3> further(const Correlation<int, 3>& p, Pixel<int, 3> first, int h, int w)
+{
+    first.q[1] += h;
+    first.q[2] += w;
+    first.exists = first.q[1] < int(p.extent[1].divisor) && first.q[2] < int(p.extent[2].divisor);
+    return first;
 }
 
 // Where a slice of K stands: its tap and its first channel. Of numbers in two parts, every slice comes three times: with the

@@ -146,7 +146,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
 #pragma unroll
         for (int j = 0; j < 4; j += Lanes::kPairs) {
             int offset;
-            const bool exists = epilogue.locate(tile_pixel(epilogue.multiplier, epilogue.p, column0 + j * 8 + Lanes::column()), offset);
+            const bool exists = epilogue.locate(epilogue.multiplier.pixel(column0 + j * 8 + Lanes::column()), offset);
             f(y + offset, exists & (row(0) < epilogue.p.filters), j, 0);
             f(y + offset + 8 * epilogue.p.y_channel, exists & (row(1) < epilogue.p.filters), j, 1);
         }
@@ -186,7 +186,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
     __device__ __forceinline__ void write_channels(unsigned char* piece)
     {
         int offsets[1];
-        if (!epilogue.locate(tile_pixel(epilogue.multiplier, epilogue.p, column0 + int(threadIdx.x % 32)), offsets[0])) offsets[0] = -1;
+        if (!epilogue.locate(epilogue.multiplier.pixel(column0 + int(threadIdx.x % 32)), offsets[0])) offsets[0] = -1;
         if (finish.residual != nullptr && first < epilogue.p.filters) {
             T* const y = epilogue.output() + first;
             Wide::read_chunks(piece, residual_of(finish, epilogue.p.y, y), offsets);
@@ -223,7 +223,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
     template <bool FINISH> __device__ __forceinline__ bool write_elements(float* piece) const
     {
         int offset;
-        const bool exists = epilogue.locate(tile_pixel(epilogue.multiplier, epilogue.p, column0 + int(threadIdx.x % 32)), offset);
+        const bool exists = epilogue.locate(epilogue.multiplier.pixel(column0 + int(threadIdx.x % 32)), offset);
         put(piece);
         __syncwarp();
         const bool suspect = epilogue.p.y_channel == 1 ? epilogue.template write_channels<FINISH>(piece, exists, offset, first)

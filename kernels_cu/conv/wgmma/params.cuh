@@ -29,6 +29,8 @@ template <class Problem> struct WgmmaParams {
 
 // How x is fetched in strips (conv/wgmma/strips.cuh). Tiles are counted ((n * D + d) * H + h) * W + w.
 struct Strips {
+    static constexpr bool kApart = true;     // each product of a number's parts has a strip of its own
+
     Divider<int> extent[3];      // tiles along D, H and W of an image
     int rows, columns;           // of the output, from a tile to the next, along H and along W
     Divider<int> taps[3];        // strips of a slice of channels: taps, those along H once where they share strips
@@ -43,6 +45,8 @@ struct Strips {
 
 // How x is fetched in strips whose pixels are rows of products (conv/wgmma/pixels.cuh).
 struct PixelStrips {
+    static constexpr bool kApart = false;
+
     Divider<int> extent[3];      // tiles along D, H and W of an image
     int rows, columns;           // of the output, from a tile to the next, along H and along W
     Divider<int> taps[3];        // strips of a slice of channels: taps, those along an axis once where they share strips

@@ -115,7 +115,7 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
             for (int j = 0; j < 4; ++j) {
                 const int four = k * 2 + j / 2;                          // channels
                 const unsigned pixel = pixels[(first + i) * 2 + j % 2];
-                values[i][j] = __uint_as_float(load_shared_word(ROWS ? pixel + four * 4 * strips.pitch : pixel ^ four * 16));
+                values[i][j] = __uint_as_float(load_word(ROWS ? pixel + four * 4 * strips.pitch : pixel ^ four * 16));
             }
     }
 
@@ -126,25 +126,18 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
         group = item.group;
         first = first_column(strips, item.n_tile);
     }
+    __device__ __forceinline__ Pixel<int, 3> pixel(int column) const
+    {
+        int along;
+        const int run = strips.run.split(column % BLOCK_N, along);
+        return further(this->p, first, run * strips.column_h, run * strips.column_w + along);
+    }
     static __device__ __forceinline__ int chunk_row(int i) { return i * kRows; }
     static __device__ __forceinline__ int chunk_column(int j)
     {
         return threadIdx.x / 32 % 4 * kColumnsOfWarp + j * kColumns;
     }
 };
-
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool ROWS>
-__device__ __forceinline__ Pixel<int, 3> tile_pixel(const PixelTile<Arithmetic, BLOCK_M, BLOCK_N, ROWS>& tile,
-                                                    const Correlation<int, 3>& p, int column)
-{
-    int along;
-    const int run = tile.strips.run.split(column % BLOCK_N, along);
-    Pixel<int, 3> found = tile.first;
-    found.q[1] += run * tile.strips.column_h;
-    found.q[2] += run * tile.strips.column_w + along;
-    found.exists = found.q[1] < int(p.extent[1].divisor) && found.q[2] < int(p.extent[2].divisor);
-    return found;
-}
 
 // ---- sums to y
 
@@ -165,7 +158,7 @@ template <class Tile> struct PixelChunk {
     {
         const int column = epilogue.column0 + tile.chunk_column(0) + product * 16 + Tile::own();
 #pragma unroll
-        for (int i = 0; i < kPixels; ++i) exist[i] = epilogue.locate(tile_pixel(tile, epilogue.p, column + i * 8), offsets[i]);
+        for (int i = 0; i < kPixels; ++i) exist[i] = epilogue.locate(tile.pixel(column + i * 8), offsets[i]);
     }
     __device__ __forceinline__ void take(const Tile& tile, int product, int rows)
     {
@@ -239,25 +232,16 @@ __device__ __forceinline__ bool write_tile(const PixelTile<Arithmetic, BLOCK_M, 
 
 // ---- slices of K
 
-template <class Tile, int STAGES, int STRIP_BYTES> struct PixelFeed {
-    using Stages = FixedStages<STAGES, Tile::kWeightBytes>;
-    static constexpr int kMostStrips = STRIP_BYTES / Tile::kPixelBytes;
-    static constexpr int kBytes = STRIP_BYTES + Stages::kBytes + 16 * kMostStrips + Stages::kBarrierBytes;
+template <class Tile, int STAGES, int STRIP_BYTES> struct PixelFeed : StripRings<Tile, STAGES, STRIP_BYTES> {
+    using Rings = StripRings<Tile, STAGES, STRIP_BYTES>;
+    using Rings::w, Rings::x;
 
-    Ring<CountedStages> x;
-    Ring<Stages> w;
     const PixelStrips& strips;
     int parts;
 
     __device__ __forceinline__ PixelFeed(unsigned char* shared, const WgmmaPixelsParams& p)
-        : x(shared, shared + STRIP_BYTES + Stages::kBytes, CountedStages{p.strips.stages, p.strips.bytes}),
-          w(shared + STRIP_BYTES, shared + STRIP_BYTES + Stages::kBytes + 16 * kMostStrips), strips(p.strips), parts(p.loading.parts)
+        : Rings(shared, p.strips), strips(p.strips), parts(p.loading.parts)
     {
-    }
-    __device__ __forceinline__ void init(int readers) const
-    {
-        x.init(readers);
-        w.init(readers);
     }
     __device__ __forceinline__ void fetch(const WgmmaPixelsParams& p, const Taps<int, 3>* phases);
     __device__ __forceinline__ void multiply(Tile& tile, const Item& item, bool speaks);

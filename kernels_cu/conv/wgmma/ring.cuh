@@ -71,3 +71,25 @@ template <class Stages> struct Ring : Stages {
         parity ^= passed / count() & 1;
     }
 };
+
+// The rings of strips and of weights; in shared memory both, then the barriers of both.
+template <class Tile, int STAGES, int STRIP_BYTES> struct StripRings {
+    using Stages = FixedStages<STAGES, Tile::kWeightBytes>;
+    static constexpr int kAllStages = STRIP_BYTES + Stages::kBytes, kStripBarriers = 16 * (STRIP_BYTES / Tile::kPixelBytes);
+    static constexpr int kBytes = kAllStages + kStripBarriers + Stages::kBarrierBytes;
+
+    Ring<CountedStages> x;
+    Ring<Stages> w;
+
+    template <class AnyStrips>
+    __device__ __forceinline__ StripRings(unsigned char* shared, const AnyStrips& strips)
+        : x(shared, shared + kAllStages, CountedStages{strips.stages, strips.bytes}),
+          w(shared + STRIP_BYTES, shared + kAllStages + kStripBarriers)
+    {
+    }
+    __device__ __forceinline__ void init(int readers) const
+    {
+        x.init(readers);
+        w.init(readers);
+    }
+};

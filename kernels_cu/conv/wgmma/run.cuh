@@ -47,7 +47,7 @@ __device__ __forceinline__ void make_tiles(const Params& p, const Taps<int, 3>* 
             feed.skip(item);
             continue;
         }
-        tile.clear();
+        clear(tile.sums);
         tile.settle();
         Order::begin(turn);
         feed.multiply(tile, item, speaks);

@@ -26,41 +26,23 @@ struct StripTile : WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS> {
         Base::stand_at(p, item);
         first = first_column(strips, item.n_tile);
     }
+    __device__ __forceinline__ Pixel<int, 3> pixel(int column) const
+    {
+        const int row = column % BLOCK_N / kRow;
+        return further(this->p, first, row * strips.column_h, row * strips.column_w + column % kRow);
+    }
 };
 
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, int SLICE, bool ROWS>
-__device__ __forceinline__ Pixel<int, 3> tile_pixel(const StripTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS>& tile,
-                                                    const Correlation<int, 3>& p, int column)
-{
-    constexpr int kRow = StripTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS>::kRow;
-    const int row = column % BLOCK_N / kRow;
-    Pixel<int, 3> found = tile.first;
-    found.q[1] += row * tile.strips.column_h;
-    found.q[2] += row * tile.strips.column_w + column % kRow;
-    found.exists = found.q[1] < int(p.extent[1].divisor) && found.q[2] < int(p.extent[2].divisor);
-    return found;
-}
+template <class Tile, int STAGES, int STRIP_BYTES> struct StripFeed : StripRings<Tile, STAGES, STRIP_BYTES> {
+    using Rings = StripRings<Tile, STAGES, STRIP_BYTES>;
+    using Rings::w, Rings::x;
 
-template <class Tile, int STAGES, int STRIP_BYTES> struct StripFeed {
-    using Stages = FixedStages<STAGES, Tile::kWeightBytes>;
-    static constexpr int kMostStrips = STRIP_BYTES / Tile::kPixelBytes;
-    static constexpr int kBytes = STRIP_BYTES + Stages::kBytes + 16 * kMostStrips + Stages::kBarrierBytes;
-
-    Ring<CountedStages> x;
-    Ring<Stages> w;
     int inner, shift;
     bool resident;
 
     __device__ __forceinline__ StripFeed(unsigned char* shared, const Strips& strips)
-        : x(shared, shared + STRIP_BYTES + Stages::kBytes, CountedStages{strips.stages, strips.bytes}),
-          w(shared + STRIP_BYTES, shared + STRIP_BYTES + Stages::kBytes + 16 * kMostStrips), inner(strips.inner), shift(strips.shift),
-          resident(strips.resident)
+        : Rings(shared, strips), inner(strips.inner), shift(strips.shift), resident(strips.resident)
     {
-    }
-    __device__ __forceinline__ void init(int readers) const
-    {
-        x.init(readers);
-        w.init(readers);
     }
     __device__ __forceinline__ void fetch(const WgmmaStripsParams& p, const Taps<int, 3>* phases);
     __device__ __forceinline__ void multiply(Tile& tile, const Item& item, bool speaks)

@@ -12,15 +12,6 @@ template <class T, int PRODUCTS, int COLUMNS> struct WgmmaSums {
 
     template <class Params> __device__ __forceinline__ WgmmaSums(const Params& p) : p(p.problem.common), loading(p.loading), group(0) {}
 
-    __device__ __forceinline__ void clear()
-    {
-#pragma unroll
-        for (int i = 0; i < PRODUCTS; ++i)
-#pragma unroll
-            for (int j = 0; j < COLUMNS / 8; ++j)
-#pragma unroll
-                for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
-    }
     // Before products and after them: nothing that uses the sums is moved across this.
     __device__ __forceinline__ void settle()
     {

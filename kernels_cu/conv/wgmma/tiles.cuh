@@ -26,7 +26,7 @@ struct WgmmaTile : WgmmaSums<typename Arithmetic::Element, (TURNS ? BLOCK_M : BL
     static constexpr int kAxesInOrder = 3;   // innermost axes along which columns of the tile follow each other as those of y do
     static constexpr int kChunksM = kRowsOfGroup / 64, kChunksN = BLOCK_N / kColumns;
     static constexpr int kPieceBytes = 8 * kRows * kPitch * sizeof(Acc), kAnswerBytes = 16;   // of all warps, of both warpgroups
-    static_assert(kRowsOfGroup % 64 == 0 && (BLOCK_N == 128 || BLOCK_N == 256));
+    static_assert(kRowsOfGroup % 64 == 0 && BLOCK_N == 256);
 
     template <class Params> __device__ __forceinline__ WgmmaTile(const Params& p) : Base(p) {}
 
@@ -40,7 +40,7 @@ struct WgmmaTile : WgmmaSums<typename Arithmetic::Element, (TURNS ? BLOCK_M : BL
         for (int k = 0; k < kSteps; ++k)
 #pragma unroll
             for (int i = 0; i < kChunksM; ++i)
-                Arithmetic::template multiply<BLOCK_N, CROSSWISE>(sums[i], a + (i * 64 * SLICE + k * 32) / 16, b + k * kStep);
+                Arithmetic::template multiply<CROSSWISE>(sums[i], a + (i * 64 * SLICE + k * 32) / 16, b + k * kStep);
     }
 
     // ---- for the epilogue
@@ -48,6 +48,7 @@ struct WgmmaTile : WgmmaSums<typename Arithmetic::Element, (TURNS ? BLOCK_M : BL
     template <class Params> __device__ __forceinline__ void stand_at(const Params&, const Item& item) { group = item.group; }
     // Which half of a tile's rows this thread's are.
     static __device__ __forceinline__ int warpgroup() { return TURNS ? 0 : threadIdx.x / 128; }
+    __device__ __forceinline__ Pixel<int, 3> pixel(int column) const { return ::pixel(this->p, column); }
     static __device__ __forceinline__ int chunk_row(int i) { return warpgroup() * kRowsOfGroup + i * 64 + threadIdx.x / 32 % 4 * kRows; }
     static __device__ __forceinline__ int chunk_column(int j) { return j * kColumns; }
 };

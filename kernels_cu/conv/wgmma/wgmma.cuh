@@ -21,19 +21,13 @@
              "%87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, "     \
              "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// The instruction for N of 128 and 256 columns; the last operands are those after the scales, which are 1.
+// The instruction for N of 256 columns; the last operands are those after the scales, which are 1.
 #define WGMMA_MULTIPLY(SHAPE, TYPES, LAST)                                                                                    \
-    if constexpr (COLUMNS == 256)                                                                                             \
-        asm volatile("{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n256" SHAPE ".f32" TYPES    \
-                     " {" WGMMA_128 "}, %128, %129, add, 1, 1" LAST ";\n}"                                                    \
-                     : WGMMA_SUMS(0), WGMMA_SUMS(4), WGMMA_SUMS(8), WGMMA_SUMS(12), WGMMA_SUMS(16), WGMMA_SUMS(20),           \
-                       WGMMA_SUMS(24), WGMMA_SUMS(28)                                                                         \
-                     : "l"(a), "l"(b));                                                                                       \
-    else                                                                                                                      \
-        asm volatile("{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n128" SHAPE ".f32" TYPES    \
-                     " {" WGMMA_64 "}, %64, %65, add, 1, 1" LAST ";\n}"                                                       \
-                     : WGMMA_SUMS(0), WGMMA_SUMS(4), WGMMA_SUMS(8), WGMMA_SUMS(12)                                            \
-                     : "l"(a), "l"(b))
+    asm volatile("{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n256" SHAPE ".f32" TYPES        \
+                 " {" WGMMA_128 "}, %128, %129, add, 1, 1" LAST ";\n}"                                                        \
+                 : WGMMA_SUMS(0), WGMMA_SUMS(4), WGMMA_SUMS(8), WGMMA_SUMS(12), WGMMA_SUMS(16), WGMMA_SUMS(20),               \
+                   WGMMA_SUMS(24), WGMMA_SUMS(28)                                                                             \
+                 : "l"(a), "l"(b))
 
 // d += a * b, a lying along K, b too, or, CROSSWISE, along its columns, which only 16-bit elements can.
 struct WgmmaHalf {
@@ -41,14 +35,10 @@ struct WgmmaHalf {
     using Acc = float;
     static constexpr bool kExact = true;
 
-    template <int COLUMNS, bool CROSSWISE>
-    static __device__ __forceinline__ void multiply(float (&d)[COLUMNS / 8][4], unsigned long long a, unsigned long long b)
+    template <bool CROSSWISE> static __device__ __forceinline__ void multiply(float (&d)[32][4], unsigned long long a, unsigned long long b)
     {
-        if constexpr (CROSSWISE) {
-            WGMMA_MULTIPLY("k16", ".f16.f16", ", 0, 1");
-        } else {
-            WGMMA_MULTIPLY("k16", ".f16.f16", ", 0, 0");
-        }
+        if constexpr (CROSSWISE) WGMMA_MULTIPLY("k16", ".f16.f16", ", 0, 1");
+        else WGMMA_MULTIPLY("k16", ".f16.f16", ", 0, 0");
     }
 };
 struct WgmmaBfloat16 {
@@ -56,14 +46,10 @@ struct WgmmaBfloat16 {
     using Acc = float;
     static constexpr bool kExact = true;
 
-    template <int COLUMNS, bool CROSSWISE>
-    static __device__ __forceinline__ void multiply(float (&d)[COLUMNS / 8][4], unsigned long long a, unsigned long long b)
+    template <bool CROSSWISE> static __device__ __forceinline__ void multiply(float (&d)[32][4], unsigned long long a, unsigned long long b)
     {
-        if constexpr (CROSSWISE) {
-            WGMMA_MULTIPLY("k16", ".bf16.bf16", ", 0, 1");
-        } else {
-            WGMMA_MULTIPLY("k16", ".bf16.bf16", ", 0, 0");
-        }
+        if constexpr (CROSSWISE) WGMMA_MULTIPLY("k16", ".bf16.bf16", ", 0, 1");
+        else WGMMA_MULTIPLY("k16", ".bf16.bf16", ", 0, 0");
     }
 };
 // Of float32 elements, whose last 13 bits the tensor cores ignore.
@@ -72,8 +58,7 @@ struct WgmmaTf32 {
     using Acc = float;
     static constexpr bool kExact = false;
 
-    template <int COLUMNS, bool CROSSWISE>
-    static __device__ __forceinline__ void multiply(float (&d)[COLUMNS / 8][4], unsigned long long a, unsigned long long b)
+    template <bool CROSSWISE> static __device__ __forceinline__ void multiply(float (&d)[32][4], unsigned long long a, unsigned long long b)
     {
         static_assert(!CROSSWISE);
         WGMMA_MULTIPLY("k8", ".tf32.tf32", "");
