@@ -119,26 +119,17 @@ __device__ __forceinline__ void load_transposed_matrices(unsigned (&values)[4], 
                  : "memory");
 }
 
-// d += a * b, 16 x 8 sums of products of 16-bit elements.
-__device__ __forceinline__ void multiply_half(float (&d)[4], const uint4& a, const unsigned (&b)[2])
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));
-}
-__device__ __forceinline__ void multiply_bfloat16(float (&d)[4], const uint4& a, const unsigned (&b)[2])
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));
-}
-// The same of float32 elements; the tensor cores ignore the last 13 bits of each.
-__device__ __forceinline__ void multiply_tf32(float (&d)[4], const uint4& a, const unsigned (&b)[2])
-{
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));
-}
+// d += a * b, 16 x 8 sums of products of 16-bit elements; or of float32, of which the tensor cores ignore the last 13 bits.
+#define MULTIPLY_16X8(NAME, TYPES)                                                                                          \
+    __device__ __forceinline__ void NAME(float (&d)[4], const uint4& a, const unsigned (&b)[2])                        \
+    {                                                                                                                  \
+        asm("mma.sync.aligned." TYPES ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"           \
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                           \
+            : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));                                           \
+    }
+MULTIPLY_16X8(multiply_half, "m16n8k16.row.col.f32.f16.f16")
+MULTIPLY_16X8(multiply_bfloat16, "m16n8k16.row.col.f32.bf16.bf16")
+MULTIPLY_16X8(multiply_tf32, "m16n8k8.row.col.f32.tf32.tf32")
 // 8 x 8 sums over 4 products of float64, and, as sm_90 and later have it, 16 x 8 over 16.
 __device__ __forceinline__ void multiply_double(double& d0, double& d1, double a, double b)
 {

@@ -4,6 +4,7 @@
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
+template <class T, int COUNT> struct alignas(COUNT * sizeof(T)) Elements { T values[COUNT]; };
 template <int BYTES> struct alignas(BYTES) Raw { unsigned words[BYTES / 4]; };
 template <> struct Raw<2> { unsigned short words[1]; };
 
@@ -47,8 +48,8 @@ __device__ __forceinline__ void widen_all(const Raw<BYTES>& raw, Acc (&values)[C
 // Rounds COUNT sums and writes them as neighbours, at once.
 template <class T, class Acc, int COUNT> __device__ __forceinline__ void store_narrowed(T* target, const Acc (&sums)[COUNT])
 {
-    struct alignas(COUNT * sizeof(T)) Elements { T values[COUNT]; } elements;
+    Elements<T, COUNT> elements;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) elements.values[i] = narrow<T>(sums[i]);
-    *reinterpret_cast<Elements*>(target) = elements;
+    *reinterpret_cast<Elements<T, COUNT>*>(target) = elements;
 }

@@ -139,13 +139,12 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
             Index offset;
             if (!locate(at, offset) || (Multiplier::kExact && !window.clipped(p, taps))) continue;
 #pragma unroll 1
-            for (int i = 0; i < Multiplier::kChunksM; ++i) {
+            for (int i = 0; i < Multiplier::kChunksM; ++i)
 #pragma unroll 1
                 for (Index m = first_row(i), end = m + kRows; m < end && m < p.filters; m += kRowStep) {
                     T& target = y[offset + m * p.y_channel];
                     if (spoilt(widen(target))) target = narrow<T>(finished(p.finish, p.y, sum_inside(window, m) + bias(m), &target));
                 }
-            }
         }
     }
     // Exact products leave infinities as they have to be.

@@ -5,7 +5,7 @@
 // more than `high`. A NaN stays one, since it compares as false. Kernels test `any` once for a group of stores: nothing
 // of this costs plain calls more than a branch that all threads take alike.
 #pragma once
-#include "base/numeric.cuh"
+#include "base/vectors.cuh"
 
 struct Finish {
     const void* residual;        // its elements lie as far from here as those of y from y; or null
@@ -49,8 +49,7 @@ template <class T, class Acc, int COUNT>
 __device__ __forceinline__ void finish_all(const Finish& finish, const void* y, Acc (&sums)[COUNT], const T* target)
 {
     if (finish.residual != nullptr) {
-        struct alignas(COUNT * sizeof(T)) Elements { T values[COUNT]; };
-        const Elements elements = *reinterpret_cast<const Elements*>(residual_of(finish, y, target));
+        const auto elements = *reinterpret_cast<const Elements<T, COUNT>*>(residual_of(finish, y, target));
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) sums[i] += widen(elements.values[i]);
     }

@@ -42,6 +42,12 @@ template <class Index, int NDIM> struct Correlation {
     Finish finish;
 };
 
+// The parameters of Conv; those of ConvTranspose are in conv/phases.cuh.
+template <class Index, int NDIM> struct ConvParams {
+    Correlation<Index, NDIM> common;
+    Taps<Index, NDIM> taps;
+};
+
 // Where a tile stands, of those that run over M first: its group, its number among the tiles along M and along N.
 template <class Index, int NDIM>
 __device__ __forceinline__ void tile_of(const Correlation<Index, NDIM>& p, int tile, Index& group, Index& m_tile, Index& n_tile)

@@ -39,9 +39,8 @@ __device__ __forceinline__ void add_up_complex(const AddUpParams<Index, NDIM>& p
     const Acc* part = static_cast<const Acc*>(p.sums) + 4 * element;
     Acc sums[4] = {part[0], part[1], part[2], part[3]};
 #pragma unroll 1
-    for (Index number = 1; number < p.parts; ++number) {
+    for (Index number = 1; number < p.parts; ++number)
 #pragma unroll
         for (int i = 0; i < 4; ++i) sums[i] += part[4 * number * p.elements + i];
-    }
     static_cast<T*>(p.y)[place(p, element)] = T(sums[2] - sums[1], sums[3] + sums[0]);
 }

@@ -75,7 +75,7 @@ __device__ __forceinline__ void fetch(const PatchPoolParams& p, const Patch<T>& 
     const int items = patch.rows * int(p.x_columns.divisor * p.vectors.divisor);
     const bool whole = reinterpret_cast<unsigned long long>(p.x) % (VECTOR * sizeof(T)) == 0;
 #pragma unroll 1
-    for (int slice = 0; slice < patch.slices; ++slice) {
+    for (int slice = 0; slice < patch.slices; ++slice)
 #pragma unroll 1
         for (int item = int(threadIdx.x); item < items; item += THREADS) {
             int vector, column;
@@ -93,7 +93,6 @@ __device__ __forceinline__ void fetch(const PatchPoolParams& p, const Patch<T>& 
                 for (int i = 0; i < VECTOR; ++i) target[i] = source[i];
             }
         }
-    }
     copy_async_commit();
     copy_async_wait<0>();
     __syncthreads();

@@ -16,14 +16,13 @@ template <class T> __device__ __forceinline__ int head_of(const T* address, int 
 }
 
 // Starts copying a run of `count` elements, of which each of `members` threads takes a share, at least 16 of them. Element i
-// goes to target[phase_of(source) + i], so that both sides of a copy are aligned; target itself is, to 16 bytes. Up to 16
-// bytes after the run are overwritten where it does not end at a multiple of them.
+// goes to target[i], which lies as far after a multiple of 16 bytes as it does in the source. Up to 16 bytes after the run are
+// overwritten where it does not end at a multiple of them.
 template <class T>
 __device__ __forceinline__ void copy_run(T* target, const T* source, int count, int member, int members)
 {
     constexpr int kVector = 16 / int(sizeof(T));
     const int head = head_of(source, count);
-    target += phase_of(source);
     if (member < head) target[member] = source[member];
 #pragma unroll 1
     for (int first = head + member * kVector; first < count; first += members * kVector) {
@@ -32,14 +31,12 @@ __device__ __forceinline__ void copy_run(T* target, const T* source, int count, 
     }
 }
 
-// Writes a run of `count` elements, likewise the other way round: element i comes from source[phase_of(target) + i], and
-// source is aligned to 16 bytes. Nothing beside the run is written.
+// Writes a run of `count` elements, likewise the other way round. Nothing beside the run is written.
 template <class T>
 __device__ __forceinline__ void store_run(T* target, const T* source, int count, int member, int members)
 {
     constexpr int kVector = 16 / int(sizeof(T));
     const int head = head_of(target, count), end = head + (count - head) / kVector * kVector;
-    source += phase_of(target);
     if (member < head) target[member] = source[member];
 #pragma unroll 1
     for (int first = head + member * kVector; first < end; first += members * kVector)

@@ -85,12 +85,6 @@ template <class T> __device__ __forceinline__ Tile<T> stand(const TilePoolParams
     return tile;
 }
 
-// Copies a run to where it has the same distance from the multiple of 16 bytes before it.
-template <class T> __device__ __forceinline__ void copy_alike(T* target, const T* source, int count, int member, int members)
-{
-    copy_run(target - phase_of(source), source, count, member, members);
-}
-
 template <int THREADS, class T>
 __device__ __forceinline__ void fetch(const TilePoolParams& p, const Tile<T>& tile, T* shared)
 {
@@ -99,12 +93,12 @@ __device__ __forceinline__ void fetch(const TilePoolParams& p, const Tile<T>& ti
         T* target = shared + slice * p.slice_pitch;
         const T* source = tile.x + slice * p.dilation[0] * p.x_stride[0];
         if (p.merged) {
-            copy_alike(target, source, tile.planes * tile.rows * tile.columns, int(threadIdx.x), THREADS);
+            copy_run(target, source, tile.planes * tile.rows * tile.columns, int(threadIdx.x), THREADS);
             continue;
         }
 #pragma unroll 1
         for (int row = int(threadIdx.x) / 32; row < tile.rows; row += THREADS / 32)
-            copy_alike(target + row * p.row_pitch, source + row * p.x_stride[1], tile.columns, int(threadIdx.x) % 32, 32);
+            copy_run(target + row * p.row_pitch, source + row * p.x_stride[1], tile.columns, int(threadIdx.x) % 32, 32);
     }
     copy_async_commit();
     copy_async_wait<0>();
@@ -286,12 +280,6 @@ __device__ __forceinline__ void take_rows(const TilePoolParams& p, const Tile<T>
     }
 }
 
-// Writes a run from where it has the same distance from the multiple of 16 bytes before it.
-template <class T> __device__ __forceinline__ void store_alike(T* target, const T* source, int count, int member, int members)
-{
-    store_run(target, source - phase_of(target), count, member, members);
-}
-
 // Writes the numbers of a run of results in the whole tensor.
 __device__ __forceinline__ void write_numbers(long long* target, const int* places, int count, long long first, int member, int members)
 {
@@ -305,7 +293,7 @@ __device__ __forceinline__ void write(const TilePoolParams& p, const Tile<T>& ti
     const int thread = int(threadIdx.x), lane = thread % 32;
     if (p.results_merged) {
         const int count = tile.planes * tile.out_rows * tile.out_columns;
-        store_alike(y, results.values, count, thread, THREADS);
+        store_run(y, results.values, count, thread, THREADS);
         if (!INDICES) return;
         if (tile.planes == 1) {
             write_numbers(indices, results.places, count, tile.plane * p.plane, thread, THREADS);
@@ -317,7 +305,7 @@ __device__ __forceinline__ void write(const TilePoolParams& p, const Tile<T>& ti
     }
 #pragma unroll 1
     for (int row = thread / 32; row < tile.out_rows; row += THREADS / 32) {
-        store_alike(y + row * p.y_stride[1], results.values + row * p.result_pitch, tile.out_columns, lane, 32);
+        store_run(y + row * p.y_stride[1], results.values + row * p.result_pitch, tile.out_columns, lane, 32);
         if constexpr (INDICES)
             write_numbers(indices + row * p.indices_stride[1], results.places + row * p.result_place_pitch, tile.out_columns,
                           tile.plane * p.plane, lane, 32);

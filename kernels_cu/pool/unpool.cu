@@ -40,9 +40,6 @@ template <class Index, int NDIM> struct Place {
     }
 };
 
-__device__ __forceinline__ void claim(int* place, int number) { atomicMax(place, number); }
-__device__ __forceinline__ void claim(long long* place, long long number) { atomicMax(place, number); }
-
 template <class Index, int NDIM> __device__ __forceinline__ void max_unpool_claim(const MaxUnpoolParams<Index, NDIM>& p)
 {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -52,7 +49,7 @@ template <class Index, int NDIM> __device__ __forceinline__ void max_unpool_clai
     const long long index = p.indices[from.offset(p.indices_batch, p.indices_channel, p.indices_stride)];
     if (index < 0 || index >= p.numbered) return;
     to.split(Index(index), p.numbered_extent, p.channels);
-    claim(p.claims + to.number(p.y_extent, p.channels), element + 1);
+    atomicMax(p.claims + to.number(p.y_extent, p.channels), element + 1);
 }
 
 template <class T, class Index, int NDIM> __device__ __forceinline__ void max_unpool(const MaxUnpoolParams<Index, NDIM>& p)

@@ -7,6 +7,7 @@
 //
 // Zeros stand for inputs outside of x. They add nothing unless they meet an infinite dy: sums that are not finite are made
 // again, without them.
+#include "base/vectors.cuh"
 #include "weight_grad/problem.cuh"
 
 template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
@@ -16,7 +17,7 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
     static constexpr int kVector = 16 / sizeof(Acc), kPitch = kSlice + kVector;
     static_assert(kAlongM * kAlongN == kThreads);
 
-    struct alignas(16) Vector { Acc values[kVector]; };
+    using Vector = Elements<Acc, kVector>;
 
     const WeightGradParams<Index, NDIM>& p;
     Column<Index, NDIM>* table;
@@ -95,14 +96,13 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
     {
         bool finite = true;
 #pragma unroll
-        for (int i = 0; i < kThreadM; ++i) {
+        for (int i = 0; i < kThreadM; ++i)
 #pragma unroll
             for (int j = 0; j < kThreadN; ++j) {
                 if (filter(i) >= p.filters || column0 + column(j) >= p.columns) continue;
                 target[filter(i) * p.columns + column0 + column(j)] = sums[i][j];
                 finite = finite && is_finite(sums[i][j]);
             }
-        }
         return finite;
     }
     // Makes sums that are not finite without the zeros that stand for inputs outside of x.

@@ -41,13 +41,13 @@ template <class Multiplier> struct WeightGradBlock {
     {
         bool suspect = false;
 #pragma unroll
-        for (int j = 0; j < Multiplier::kFragmentsN; ++j) {
+        for (int j = 0; j < Multiplier::kFragmentsN; ++j)
 #pragma unroll
             for (int e = 0; e < Multiplier::kOfColumns; ++e) {
                 int offset;
                 const bool exists = locate(multiplier.slices.column0 + multiplier.column(j, e), offset);
 #pragma unroll
-                for (int i = 0; i < Multiplier::kFragmentsM; ++i) {
+                for (int i = 0; i < Multiplier::kFragmentsM; ++i)
 #pragma unroll
                     for (int half = 0; half < Multiplier::kOfRows; ++half) {
                         const int element = half * Multiplier::kOfColumns + e;
@@ -57,9 +57,7 @@ template <class Multiplier> struct WeightGradBlock {
                         target[filter * p().columns + offset] = sum;
                         suspect = suspect || spoilt(sum);
                     }
-                }
             }
-        }
         return suspect;
     }
     __device__ __forceinline__ void repair() const
@@ -115,7 +113,6 @@ template <class Multiplier> __device__ __forceinline__ void make_weight_grad(con
     block.run(shared);
 }
 
-// On tensor cores.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES,
           template <class, int, int, int, int, int> class Slices>
 __device__ __forceinline__ void conv_weight_grad_mma(const WeightGradTileParams& p)
@@ -123,7 +120,6 @@ __device__ __forceinline__ void conv_weight_grad_mma(const WeightGradTileParams&
     make_weight_grad<WeightGradMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, Slices>>(p);
 }
 
-// On the cores' own multipliers.
 template <int BLOCK_M, int BLOCK_N, int BLOCK_K, int STAGES, template <class, int, int, int, int, int> class Slices>
 __device__ __forceinline__ void conv_weight_grad_ffma(const WeightGradTileParams& p)
 {

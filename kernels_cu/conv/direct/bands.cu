@@ -57,7 +57,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
     static constexpr int kTaps = (KW * FILTERS + kVector - 1) / kVector * kVector;   // words of a chunk of a kernel's row
     static constexpr bool kWhole = KW % 4 != 0;          // rows of the kernel have one chunk
 
-    struct alignas(16) Vector { Acc values[kVector]; };
+    using Vector = Elements<Acc, kVector>;
 
     const BandsParams& p;
     Acc* shared;
@@ -102,14 +102,13 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
     template <int WIDTH>
     static __device__ __forceinline__ void copy(const T* source, int step, Acc* target, int pitch, bool found, int count)
     {
-        struct alignas(WIDTH * sizeof(T)) Elements { T values[WIDTH]; };
         constexpr int kBatch = 4;                        // loads of a thread in flight
         int channel = 0;
 #pragma unroll 1
         for (; found && channel + kBatch <= count; channel += kBatch) {
-            Elements elements[kBatch];
+            Elements<T, WIDTH> elements[kBatch];
 #pragma unroll
-            for (int i = 0; i < kBatch; ++i) elements[i] = *reinterpret_cast<const Elements*>(source + i * step);
+            for (int i = 0; i < kBatch; ++i) elements[i] = *reinterpret_cast<const Elements<T, WIDTH>*>(source + i * step);
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) put<WIDTH>(target + i * pitch, elements[i].values);
             source += kBatch * step;
@@ -117,7 +116,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
         }
 #pragma unroll 1
         for (; channel < count; ++channel) {
-            const Elements elements = found ? *reinterpret_cast<const Elements*>(source) : Elements{};
+            const Elements<T, WIDTH> elements = found ? *reinterpret_cast<const Elements<T, WIDTH>*>(source) : Elements<T, WIDTH>{};
             put<WIDTH>(target, elements.values);
             source += step;
             target += pitch;
@@ -125,10 +124,10 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
     }
     template <int WIDTH> static __device__ __forceinline__ void put(Acc* target, const T (&values)[WIDTH])
     {
-        struct alignas(WIDTH * sizeof(Acc)) Words { Acc values[WIDTH]; } words;
+        Elements<Acc, WIDTH> words;
 #pragma unroll
         for (int j = 0; j < WIDTH; ++j) words.values[j] = widen(values[j]);
-        *reinterpret_cast<Words*>(target) = words;
+        *reinterpret_cast<Elements<Acc, WIDTH>*>(target) = words;
     }
     // 16 bytes of channels at once, those of a sector by neighbouring threads; a warp goes along a row.
     static constexpr int kWidth = 16 / sizeof(T), kNeighbours = 2;
@@ -149,21 +148,21 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
     }
     __device__ __forceinline__ void copy_channels(const T* source, Acc* target, bool found, int count) const
     {
-        struct alignas(16) Elements { T values[kWidth]; };
+        using Channels = Elements<T, kWidth>;
         constexpr int kBatch = 2, kStep = kNeighbours * kWidth;
         int channel = 0;
 #pragma unroll 1
         for (; found && channel + kStep < count; channel += kBatch * kStep) {
-            Elements elements[kBatch];
+            Channels elements[kBatch];
 #pragma unroll
-            for (int i = 0; i < kBatch; ++i) elements[i] = reinterpret_cast<const Elements*>(source)[i * kNeighbours];
+            for (int i = 0; i < kBatch; ++i) elements[i] = reinterpret_cast<const Channels*>(source)[i * kNeighbours];
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) target = put_channels(target, elements[i].values);
             source += kBatch * kStep;
         }
 #pragma unroll 1
         for (; channel < count; channel += kStep) {
-            const Elements elements = found ? *reinterpret_cast<const Elements*>(source) : Elements{};
+            const Channels elements = found ? *reinterpret_cast<const Channels*>(source) : Channels{};
             target = put_channels(target, elements.values);
             source += kStep;
         }
@@ -216,7 +215,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
             const bool found = word < KW * FILTERS && m < p.filters && inside(kh, p.axes[1].kernel) && inside(kw, p.axes[2].kernel);
             const T* source = w + m * p.w_filter + kh * p.axes[1].w_stride + kw * p.axes[2].w_stride;
             Acc* target = shared + p.weights + number;
-copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
+            copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
         }
     }
 
@@ -324,14 +323,13 @@ copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
         const int all = p.width * int(p.axes[2].phases.divisor) * (p.channels_last ? p.filters : 1);
         bool suspect = false;
 #pragma unroll 1
-        for (int first = 0; first < (p.channels_last ? 1 : p.filters); ++first) {
+        for (int first = 0; first < (p.channels_last ? 1 : p.filters); ++first)
 #pragma unroll 1
             for (int number = threadIdx.x % 32; number < all; number += 32) {
                 int m = first, at = number;
                 if (p.channels_last) at = p.by_filters.split(number, m);
                 suspect = write_column<REPAIR>(m, at) || suspect;
             }
-        }
         return suspect;
     }
     template <bool REPAIR> __device__ __forceinline__ bool write_column(int m, int at) const

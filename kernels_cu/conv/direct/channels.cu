@@ -52,7 +52,6 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
     static_assert(STRIDE > 0 || TAPS == 1);
 
     template <int COUNT> using Loaded = Raw<COUNT * int(sizeof(T))>;
-    template <int COUNT> struct alignas(COUNT * sizeof(Acc)) Factors { Acc values[COUNT]; };
     template <int COUNT> struct Sums { Acc values[kRows][COLUMNS][COUNT]; };
 
     const ConvChannelsParams& p;
@@ -162,7 +161,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
 #pragma unroll
             for (int k = 0; k < TAPS; ++k) {
                 if (k >= count) break;
-                const Factors<COUNT> factors = *reinterpret_cast<const Factors<COUNT>*>(of_row + k * p.pitch);
+                const auto factors = *reinterpret_cast<const Elements<Acc, COUNT>*>(of_row + k * p.pitch);
 #pragma unroll
                 for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll

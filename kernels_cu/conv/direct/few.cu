@@ -22,7 +22,7 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
     static constexpr int kVector = 16 / sizeof(Acc);
     static_assert(FILTERS % kVector == 0);
 
-    struct alignas(16) Vector { Acc values[kVector]; };
+    using Vector = Elements<Acc, kVector>;
     struct Tap { Index distance, in_w, away[NDIM]; };    // from tap 0: in x, in w, in coordinates
 
     const ConvFewParams<Index, NDIM>& p;

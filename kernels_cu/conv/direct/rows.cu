@@ -67,7 +67,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
     // Windows of the unrolled form begin so far into a vector that inputs with as much padding on each side stay aligned.
     static constexpr int kLead = (kVector - KERNEL / 2 % kVector) % kVector;
 
-    struct alignas(16) Vector { Acc values[kVector]; };
+    using Vector = Elements<Acc, kVector>;
 
     const DirectParams& p;
     Acc* shared;
@@ -178,15 +178,14 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
     template <int WIDTH>
     __device__ __forceinline__ void stage_run(const T* source, Acc* target, int h, const Run& run, bool found) const
     {
-        struct alignas(WIDTH * sizeof(T)) Elements { T values[WIDTH]; };
         constexpr int kBatch = WIDTH * sizeof(T) < 16 ? 8 : 4;               // loads of a thread in flight
 #pragma unroll 1
         for (int left = run.count; left > 0; left -= kBatch) {
-            Elements elements[kBatch];
+            Elements<T, WIDTH> elements[kBatch];
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
                 const bool real = found && i < left && inside(h, p.x_extent[1]);
-                elements[i] = real ? *reinterpret_cast<const Elements*>(source) : Elements{};
+                elements[i] = real ? *reinterpret_cast<const Elements<T, WIDTH>*>(source) : Elements<T, WIDTH>{};
                 h += run.height;
                 source += run.source;
             }
@@ -200,16 +199,15 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
     template <int WIDTH> __device__ __forceinline__ void put(Acc* target, const T (&values)[WIDTH]) const
     {
         constexpr int kPart = WIDTH / kPhases;           // neighbours of one phase
-        struct alignas((kPart > 0 ? kPart : 1) * sizeof(Acc)) Part { Acc values[kPart > 0 ? kPart : 1]; };
         if constexpr (WIDTH == 1) {
             *target = widen(values[0]);
         } else {
 #pragma unroll
             for (int phase = 0; phase < kPhases; ++phase) {
-                Part part;
+                Elements<Acc, kPart> part;
 #pragma unroll
                 for (int i = 0; i < kPart; ++i) part.values[i] = widen(values[i * kPhases + phase]);
-                *reinterpret_cast<Part*>(target + phase * p.phase_pitch) = part;
+                *reinterpret_cast<Elements<Acc, kPart>*>(target + phase * p.phase_pitch) = part;
             }
         }
     }
@@ -349,7 +347,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
     {
         const int spread = p.spread_row * p.stride[1] * p.row_pitch + p.spread_column;
 #pragma unroll 1
-        for (int kh = 0; kh < kernel_rows(); ++kh) {
+        for (int kh = 0; kh < kernel_rows(); ++kh)
 #pragma unroll 1
             for (int kw = 0; kw < p.row_taps; ++kw) {
                 const Acc* from = x + kh * p.dilation[1] * p.row_pitch + place(kw * p.dilation[2]);
@@ -361,7 +359,6 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
 #pragma unroll
                     for (int f = 0; f < FILTERS; ++f) sums[f][0][j] = multiply_add(weight[f], from[j * spread], sums[f][0][j]);
             }
-        }
     }
     __device__ __forceinline__ void accumulate(int first_channel)
     {

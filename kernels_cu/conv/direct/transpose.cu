@@ -31,19 +31,6 @@ struct DepthwiseTransposeParams {
     Finish finish;
 };
 
-// An axis, as the outputs of one phase meet it: the input of the first tap for the first output; that of the second lies
-// one before it.
-struct PhaseAxis {
-    int input, tap;
-};
-
-__device__ __forceinline__ PhaseAxis phase_of(const DepthwiseTransposeParams& p, int axis, int output)
-{
-    PhaseAxis phase;
-    phase.input = p.stride[axis].split(output + p.pad[axis], phase.tap);
-    return phase;
-}
-
 // What a thread makes, and the inputs and weights for it: those of a row, and of the row before it.
 template <class T, class Acc> struct Outputs {
     const DepthwiseTransposeParams& p;
@@ -102,7 +89,9 @@ template <class T, class Acc> __device__ __forceinline__ void conv_transpose_dep
     }
     const int group = p.filters.split(channel, filter), stride = int(p.stride[0].divisor);
     row += walk * p.walk * stride;
-    const PhaseAxis down = phase_of(p, 0, row), across = phase_of(p, 1, column);
+    // The first tap that the first output meets along each axis, and its input; that of the second lies one before it.
+    int tap_h, tap_w;
+    const int h = p.stride[0].split(row + p.pad[0], tap_h), w_first = p.stride[1].split(column + p.pad[1], tap_w);
 
     Outputs<T, Acc> outputs{p};
     const T* w = static_cast<const T*>(p.w) + group * p.w_group + filter * p.w_filter;
@@ -110,19 +99,19 @@ template <class T, class Acc> __device__ __forceinline__ void conv_transpose_dep
     for (int i = 0; i < 2; ++i)
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-            const int kh = down.tap + i * stride, kw = across.tap + j * int(p.stride[1].divisor);
+            const int kh = tap_h + i * stride, kw = tap_w + j * int(p.stride[1].divisor);
             bool& exists = outputs.exists[i][j];
-            exists = kh < p.taps[0] && kw < p.taps[1] && inside(across.input - j, p.x_extent[1]);
+            exists = kh < p.taps[0] && kw < p.taps[1] && inside(w_first - j, p.x_extent[1]);
             outputs.weights[i][j] = exists ? widen(w[kh * p.w_stride[0] + kw * p.w_stride[1]]) : Acc(0);
         }
     outputs.bias = p.b == nullptr ? Acc(0) : widen(static_cast<const T*>(p.b)[channel * p.b_stride]);
-    outputs.x = static_cast<const T*>(p.x) + image * p.x_batch + group * p.x_channel + down.input * p.x_stride[0]
-                + across.input * p.x_stride[1];
+    outputs.x = static_cast<const T*>(p.x) + image * p.x_batch + group * p.x_channel + h * p.x_stride[0]
+                + w_first * p.x_stride[1];
     outputs.y = static_cast<T*>(p.y) + image * p.y_batch + channel * p.y_channel + row * p.y_stride[0] + column * p.y_stride[1];
     outputs.row_x = p.x_stride[0];
     outputs.row_y = stride * p.y_stride[0];
     outputs.across = -p.x_stride[1];
-    outputs.h = down.input;
+    outputs.h = h;
     outputs.height = p.x_extent[0];
     outputs.count = min(p.walk, p.stride[0].quotient(p.y_extent[0] - row + stride - 1));
     keep(outputs.row_x);

@@ -25,7 +25,6 @@ __device__ __forceinline__ void make_phase(const ConvTransposeParams<Index, NDIM
     make_tile<T, Acc, true>(Multiplier(p.common, taps, shared), p.common, taps, shared, position);
 }
 
-// By FFMA, the cores' own multipliers.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
 __device__ __forceinline__ void conv_transpose_ffma(const ConvTransposeParams<Index, NDIM>& p)
@@ -33,7 +32,6 @@ __device__ __forceinline__ void conv_transpose_ffma(const ConvTransposeParams<In
     make_phase<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>>(p);
 }
 
-// On tensor cores, up to three spatial axes.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER>
 __device__ __forceinline__ void conv_transpose_mma(const ConvTransposeParams<int, 3>& p)
 {

@@ -36,7 +36,7 @@ struct Ffma {
     static_assert(kThreads % BLOCK_N == 0 && BLOCK_K % kGatherStep == 0 && BLOCK_M % (kLanesM * THREAD_M) == 0);
     static_assert(kRows * kPitch * (kThreads / 32) <= kStages * kStageElements);   // the epilogue's pieces
 
-    struct alignas(16) Vector { Acc values[kVector]; };
+    using Vector = Elements<Acc, kVector>;
 
     const Correlation<Index, NDIM>& p;
     const Taps<Index, NDIM>& taps;

@@ -21,7 +21,6 @@ __device__ __forceinline__ void convolve_split(const ConvSplitParams<Index, NDIM
     make_split_tile<T, Acc, false>(multiplier, p.common, p.taps, p.splits, shared, position);
 }
 
-// By FFMA, the cores' own multipliers.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
 __device__ __forceinline__ void conv_split_ffma(const ConvSplitParams<Index, NDIM>& p)
@@ -29,7 +28,6 @@ __device__ __forceinline__ void conv_split_ffma(const ConvSplitParams<Index, NDI
     convolve_split<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false>>(p);
 }
 
-// On tensor cores, up to three spatial axes.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER>
 __device__ __forceinline__ void conv_split_mma(const ConvSplitParams<int, 3>& p)
 {

@@ -27,7 +27,6 @@ __device__ __forceinline__ void make_phase_split(const ConvTransposeSplitParams<
     make_split_tile<T, Acc, true>(multiplier, p.common, taps, p.splits, shared, position);
 }
 
-// By FFMA, the cores' own multipliers.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
 __device__ __forceinline__ void conv_transpose_split_ffma(const ConvTransposeSplitParams<Index, NDIM>& p)
@@ -35,7 +34,6 @@ __device__ __forceinline__ void conv_transpose_split_ffma(const ConvTransposeSpl
     make_phase_split<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>>(p);
 }
 
-// On tensor cores, up to three spatial axes.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER>
 __device__ __forceinline__ void conv_transpose_split_mma(const ConvTransposeSplitParams<int, 3>& p)
 {

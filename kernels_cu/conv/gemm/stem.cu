@@ -31,10 +31,8 @@ template <class Multiplier> __device__ __forceinline__ void make_stem(const Stem
     }
 }
 
-// By FFMA.
 template <int CHUNK> __device__ __forceinline__ void conv_stem(const StemParams& p) { make_stem<StemFfma<CHUNK>>(p); }
 
-// On tensor cores.
 template <class Arithmetic, int BLOCK_M> __device__ __forceinline__ void conv_stem_mma(const StemParams& p)
 {
     make_stem<StemMma<Arithmetic, BLOCK_M>>(p);

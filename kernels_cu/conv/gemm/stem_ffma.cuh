@@ -24,7 +24,7 @@ template <int CHUNK> struct StemFfma {
     static constexpr int kPieces = kRows * kPitch * (kThreads / 32);
     static constexpr int kBufferBytes = (kPieces > kStages * kStageElements ? kPieces : kStages * kStageElements) * sizeof(Acc);
 
-    struct alignas(16) Vector { Acc values[kVector]; };
+    using Vector = Elements<Acc, kVector>;
 
     const StemParams& p;
     const Box& box;

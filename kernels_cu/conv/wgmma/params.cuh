@@ -3,7 +3,6 @@
 // K runs in slices of one tap and 128 bytes of channels: BLOCK_K is 64 of 16-bit elements, 32 of float32. Some kernels of strips
 // take 64 bytes.
 #pragma once
-#include "conv/params.cuh"
 #include "base/hopper.cuh"
 #include "conv/phases.cuh"
 #include "conv/gemm/split_k.cuh"

@@ -1,7 +1,7 @@
 // Conv, and ConvTranspose by output phase, as an implicit GEMM by Hopper's wgmma, fed by TMA; M = output channels.
 //
-// What blocks do is in conv/wgmma/run.cuh. One copy brings a slice's weights, another its inputs, pixel after pixel of the output
-// (conv/wgmma/load.cuh), into a ring of stages (conv/wgmma/slices.cuh, conv/wgmma/ring.cuh).
+// What blocks do is in conv/wgmma/run.cuh. One copy brings a slice's weights, another its inputs, pixel after pixel of the output, into
+// a ring of stages (conv/wgmma/slices.cuh, conv/wgmma/ring.cuh).
 #include "conv/wgmma/run.cuh"
 #include "conv/wgmma/slices.cuh"
 
