@@ -11,15 +11,14 @@
 
 template <class Index, int NDIM> struct ExpandComplexParams {
     const void* w;
-    void* expanded;              // element, v
+    void* expanded; // element, v
     Index elements;
     Divider<Index> extent[NDIM]; // of w
     Index w_stride[NDIM];
     Index transposed;
 };
 
-template <class Acc, class Index, int NDIM> __device__ __forceinline__ void expand_complex(const ExpandComplexParams<Index, NDIM>& p)
-{
+template <class Acc, class Index, int NDIM> DEVICE void expand_complex(const ExpandComplexParams<Index, NDIM>& p) {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
     Index at[NDIM];
@@ -32,18 +31,17 @@ template <class Acc, class Index, int NDIM> __device__ __forceinline__ void expa
 }
 
 template <class Index, int NDIM> struct AddToComplexParams {
-    const void* b;               // or null
-    const void* residual;        // or null
+    const void* b;        // or null
+    const void* residual; // or null
     void* y;
-    Index elements;              // of y
+    Index elements; // of y
     Index b_stride;
     Index y_channel, y_stride[NDIM];
     Index residual_channel, residual_stride[NDIM];
-    Divider<Index> channels, extent[NDIM];     // of y's other axes
+    Divider<Index> channels, extent[NDIM]; // of y's other axes
 };
 
-template <class Acc, class Index, int NDIM> __device__ __forceinline__ void add_to_complex(const AddToComplexParams<Index, NDIM>& p)
-{
+template <class Acc, class Index, int NDIM> DEVICE void add_to_complex(const AddToComplexParams<Index, NDIM>& p) {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
     Index channel, at[NDIM];

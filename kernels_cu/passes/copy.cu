@@ -1,7 +1,7 @@
 // A copy of an array of any strides into others: a residual, to where kernels look for it beside y.
 //
-// A thread copies one element, of which only the size matters. The host orders the axes by the target's strides, so that
-// neighbours are written together.
+// A thread copies one element, of which only the size matters. The host orders the axes by the target's strides, so
+// that neighbours are written together.
 #include "base/geometry.cuh"
 
 template <class Index, int NDIM> struct CopyParams {
@@ -12,8 +12,7 @@ template <class Index, int NDIM> struct CopyParams {
     Divider<Index> extent[NDIM];
 };
 
-template <class T, class Index, int NDIM> __device__ __forceinline__ void copy(const CopyParams<Index, NDIM>& p)
-{
+template <class T, class Index, int NDIM> DEVICE void copy(const CopyParams<Index, NDIM>& p) {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
     Index at[NDIM];

@@ -179,10 +179,10 @@ FAULTS = [
         "{%3, %5, %4, %6, %7}], [%2];",
     ),
     ("TMA im2col with strides", "base/hopper.cuh", "[%2], {%7, %8};", "[%2], {%8, %7};"),
-    ("wgmma f16 64x128, B along K, 64 bytes", "base/hopper.cuh", "BYTES / 2", "BYTES / 4"),
-    ("wgmma f16 64x128, B along columns, 128 bytes", "base/hopper.cuh", "NEXT / 16", "NEXT / 32"),
+    ("wgmma f16 64x256, B along K, 64 bytes", "base/hopper.cuh", "BYTES / 2", "BYTES / 4"),
+    ("wgmma f16 64x256, B along columns, 128 bytes", "base/hopper.cuh", "NEXT / 16", "NEXT / 32"),
     (
-        "wgmma f16 64x128, B along columns, 64 bytes",
+        "wgmma f16 64x256, B along columns, 64 bytes",
         "base/hopper.cuh",
         "64ull << 32 | 1ull << 62",
         "64ull << 32 | 2ull << 62",

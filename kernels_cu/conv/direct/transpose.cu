@@ -1,12 +1,13 @@
 // ConvTranspose of one channel a group (depthwise) in which an output meets at most two taps along each axis: without
 // dilation, of up to twice as many taps as the stride.
 //
-// A thread makes outputs of one column and of every stride-th row: they meet the same weights, up to four, which it keeps in
-// registers, and every row of x that it loads serves two of them. Lanes follow each other along the columns, or, where
-// channels lie one after another, along the channels and then the columns, so that stores are coalesced; what they load lies
-// in a line or two. One axis is a column of unit height.
+// A thread makes outputs of one column and of every stride-th row: they meet the same weights, up to four, which it
+// keeps in registers, and every row of x that it loads serves two of them. Lanes follow each other along the columns,
+// or, where channels lie one after another, along the channels and then the columns, so that stores are coalesced; what
+// they load lies in a line or two. One axis is a column of unit height.
 //
-// A tap that does not exist or lies in the padding is predicated off, not multiplied by zero: weights and inputs may be infinite.
+// A tap that does not exist or lies in the padding is predicated off, not multiplied by zero: weights and inputs may be
+// infinite.
 #include "conv/finish.cuh"
 #include "base/geometry.cuh"
 #include "base/ptx.cuh"
@@ -15,47 +16,46 @@
 struct DepthwiseTransposeParams {
     const void* x;
     const void* w;
-    const void* b;               // or null
+    const void* b; // or null
     void* y;
-    int items;                   // threads with outputs
+    int items; // threads with outputs
     int x_batch, x_channel, x_extent[2], x_stride[2];
     int y_batch, y_channel, y_extent[2], y_stride[2];
     int w_group, w_filter, w_stride[2];
     int b_stride;
     int pad[2], taps[2];
-    int walk;                    // outputs of a thread
-    int channels_first;          // items that follow each other are those of other channels; else columns, rows, walks
+    int walk;           // outputs of a thread
+    int channels_first; // items that follow each other are those of other channels; else columns, rows, walks
     Divider<int> stride[2];
-    Divider<int> channels, columns, rows, walks;         // of y; rows: those that lie a stride apart count as one
-    Divider<int> filters;        // of a channel of x
+    Divider<int> channels, columns, rows, walks; // of y; rows: those that lie a stride apart count as one
+    Divider<int> filters;                        // of a channel of x
     Finish finish;
 };
 
 // What a thread makes, and the inputs and weights for it: those of a row, and of the row before it.
 template <class T, class Acc> struct Outputs {
     const DepthwiseTransposeParams& p;
-    const T* x;                  // of the first row and the first tap
+    const T* x; // of the first row and the first tap
     T* y;
-    int row_x, row_y;            // elements from one row to the next
-    int across;                  // from a row's first input to the second
+    int row_x, row_y; // elements from one row to the next
+    int across;       // from a row's first input to the second
     int h, height, count;
-    bool exists[2][2];           // the tap, and what it meets along the row
+    bool exists[2][2]; // the tap, and what it meets along the row
     Acc weights[2][2], bias;
 
     // All of them; if EACH, all four taps exist; if FINISH, there is something to be done with the sums.
-    template <bool EACH, bool FINISH> __device__ __forceinline__ void make() const
-    {
+    template <bool EACH, bool FINISH> DEVICE void make() const {
         const bool meets[2] = {exists[0][0] || exists[1][0], exists[0][1] || exists[1][1]};
         const T* inputs[2] = {x, x + across};
         T* to = y;
-        keep_global(inputs[0]);  // else each address is made anew, of all that it consists of
+        keep_global(inputs[0]); // else each address is made anew, of all that it consists of
         keep_global(inputs[1]);
         keep_global(to);
         Acc before[2] = {};
 #pragma unroll
         for (int j = 0; j < 2; ++j)
             if ((EACH || meets[j]) && inside(h - 1, height)) before[j] = widen(inputs[j][-row_x]);
-#pragma unroll (FINISH ? 1 : 4)
+#pragma unroll(FINISH ? 1 : 4)
         for (int i = 0; i < count; ++i) {
             const bool above = inside(h + i - 1, height), found = inside(h + i, height);
             Acc sum = 0;
@@ -76,9 +76,8 @@ template <class T, class Acc> struct Outputs {
     }
 };
 
-template <class T, class Acc> __device__ __forceinline__ void conv_transpose_depthwise(const DepthwiseTransposeParams& p)
-{
-    constexpr int kThreads = 256;                        // as the plan launches it
+template <class T, class Acc> DEVICE void conv_transpose_depthwise(const DepthwiseTransposeParams& p) {
+    constexpr int kThreads = 256; // as the plan launches it
     const int item = block_number() * kThreads + int(threadIdx.x);
     if (item >= p.items) return;
     int channel, column, row, walk, filter, image;
@@ -106,8 +105,9 @@ template <class T, class Acc> __device__ __forceinline__ void conv_transpose_dep
         }
     outputs.bias = p.b == nullptr ? Acc(0) : widen(static_cast<const T*>(p.b)[channel * p.b_stride]);
     outputs.x = static_cast<const T*>(p.x) + image * p.x_batch + group * p.x_channel + h * p.x_stride[0]
-                + w_first * p.x_stride[1];
-    outputs.y = static_cast<T*>(p.y) + image * p.y_batch + channel * p.y_channel + row * p.y_stride[0] + column * p.y_stride[1];
+              + w_first * p.x_stride[1];
+    outputs.y =
+        static_cast<T*>(p.y) + image * p.y_batch + channel * p.y_channel + row * p.y_stride[0] + column * p.y_stride[1];
     outputs.row_x = p.x_stride[0];
     outputs.row_y = stride * p.y_stride[0];
     outputs.across = -p.x_stride[1];
@@ -117,7 +117,7 @@ template <class T, class Acc> __device__ __forceinline__ void conv_transpose_dep
     keep(outputs.row_x);
     keep(outputs.row_y);
     keep(outputs.height);
-    const bool(&exists)[2][2] = outputs.exists;
+    const bool (&exists)[2][2] = outputs.exists;
     if (p.finish.any()) outputs.template make<false, true>();
     else if (exists[0][0] && exists[0][1] && exists[1][0] && exists[1][1]) outputs.template make<true, false>();
     else outputs.template make<false, false>();

@@ -7,22 +7,19 @@
 #include "conv/gemm/mma.cuh"
 
 template <class T, class Acc, class Multiplier, class Index, int NDIM>
-__device__ __forceinline__ void convolve(const ConvParams<Index, NDIM>& p)
-{
+DEVICE void convolve(const ConvParams<Index, NDIM>& p) {
     extern __shared__ __align__(128) unsigned char shared[];
     make_tile<T, Acc>(Multiplier(p.common, p.taps, shared), p.common, p.taps, shared);
 }
 
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
-__device__ __forceinline__ void conv_ffma(const ConvParams<Index, NDIM>& p)
-{
+DEVICE void conv_ffma(const ConvParams<Index, NDIM>& p) {
     convolve<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false>>(p);
 }
 
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER>
-__device__ __forceinline__ void conv_mma(const ConvParams<int, 3>& p)
-{
+DEVICE void conv_mma(const ConvParams<int, 3>& p) {
     using Multiplier = Mma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, GATHER, false>;
     convolve<typename Arithmetic::Element, typename Arithmetic::Acc, Multiplier>(p);
 }

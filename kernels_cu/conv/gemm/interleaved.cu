@@ -13,39 +13,32 @@
 template <class Multiplier, class T, class Acc, class Index, int NDIM> struct Interleaved {
     using Writer = Epilogue<Multiplier, T, Acc, Index, NDIM, true>;
     static constexpr int kRows = Writer::kRows, kColumns = Writer::kColumns, kPitch = Writer::kPitch;
-    static constexpr int kPlane = Multiplier::kThreads / 32 * Multiplier::kChunksM * Multiplier::kChunksN * Writer::kPiece;
+    static constexpr int kPlane =
+        Multiplier::kThreads / 32 * Multiplier::kChunksM * Multiplier::kChunksN * Writer::kPiece;
     static_assert(kPlane * sizeof(Acc) <= Multiplier::kSharedBytes);
 
     const ConvTransposeParams<Index, NDIM>& p;
-    const Divider<Index>& phases;        // along W
-    Acc* shared;                         // the multiplier's buffers, then the planes, then the taps
+    const Divider<Index>& phases; // along W
+    Acc* shared;                  // the multiplier's buffers, then the planes, then the taps
 
-    __device__ __forceinline__ Interleaved(const ConvTransposeParams<Index, NDIM>& p, void* shared)
-        : p(p), phases(p.axes[NDIM - 1].phases), shared(static_cast<Acc*>(shared))
-    {
-    }
-    __device__ __forceinline__ Acc* plane(int phase) const
-    {
+    DEVICE Interleaved(const ConvTransposeParams<Index, NDIM>& p, void* shared)
+        : p(p), phases(p.axes[NDIM - 1].phases), shared(static_cast<Acc*>(shared)) {}
+    DEVICE Acc* plane(int phase) const {
         constexpr int kBuffers = Multiplier::kSharedBytes / sizeof(Acc);
         return phase == 0 ? shared : shared + kBuffers + (phase - 1) * kPlane + phase * spread<Acc>(phases.divisor);
     }
-    __device__ __forceinline__ Acc* piece(int phase, int i, int j) const
-    {
-        return plane(phase) + ((threadIdx.x / 32 * Multiplier::kChunksM + i) * Multiplier::kChunksN + j) * Writer::kPiece;
+    DEVICE Acc* piece(int phase, int i, int j) const {
+        return plane(phase)
+             + ((threadIdx.x / 32 * Multiplier::kChunksM + i) * Multiplier::kChunksN + j) * Writer::kPiece;
     }
     // Behind the last plane.
-    __device__ __forceinline__ Taps<Index, NDIM>* taps() const
-    {
-        return reinterpret_cast<Taps<Index, NDIM>*>(plane(phases.divisor));
-    }
-    __device__ __forceinline__ Writer writer(const Multiplier& multiplier, int phase, Index group, Index m_tile, Index n_tile) const
-    {
+    DEVICE Taps<Index, NDIM>* taps() const { return reinterpret_cast<Taps<Index, NDIM>*>(plane(phases.divisor)); }
+    DEVICE Writer writer(const Multiplier& multiplier, int phase, Index group, Index m_tile, Index n_tile) const {
         return {p.common, taps()[phase], multiplier, group, m_tile * Multiplier::kBlockM, n_tile * Multiplier::kBlockN};
     }
 
     // Fills the taps of each phase along W, given the phase's number along the other axes.
-    __device__ __forceinline__ void fill(Index number) const
-    {
+    DEVICE void fill(Index number) const {
         if (threadIdx.x >= phases.divisor) return;
         Index phase[NDIM];
         phase[NDIM - 1] = threadIdx.x;
@@ -57,16 +50,14 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct In
         }
         fill_taps(p, phase, taps()[threadIdx.x]);
     }
-    __device__ __forceinline__ void lay(const Multiplier& multiplier, int phase) const
-    {
+    DEVICE void lay(const Multiplier& multiplier, int phase) const {
 #pragma unroll
         for (int i = 0; i < Multiplier::kChunksM; ++i)
 #pragma unroll
             for (int j = 0; j < Multiplier::kChunksN; ++j) multiplier.put(piece(phase, i, j), i, j);
     }
     // Writes the outputs of all phases; returns whether this thread wrote something that is not finite.
-    __device__ __forceinline__ bool write(const Multiplier& multiplier, Index group, Index m_tile, Index n_tile) const
-    {
+    DEVICE bool write(const Multiplier& multiplier, Index group, Index m_tile, Index n_tile) const {
         bool suspect = false;
 #pragma unroll 1
         for (int number = 0; number < Multiplier::kChunksN * int(phases.divisor); ++number) {
@@ -82,15 +73,15 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct In
         }
         return suspect;
     }
-    template <bool FINISH> __device__ __forceinline__ bool write_column(const Writer& out, int phase, int j, int column, Index offset) const
-    {
+    template <bool FINISH>
+    DEVICE bool write_column(const Writer& out, int phase, int j, int column, Index offset) const {
         T* y = out.output();
         bool suspect = false;
 #pragma unroll
         for (int i = 0; i < Multiplier::kChunksM; ++i) {
             const Acc* sums = piece(phase, i, j) + threadIdx.x % 32 / kColumns * kPitch + column;
             const Index m = out.first_row(i);
-#pragma unroll (FINISH ? 2 : kRows / Writer::kRowStep)
+#pragma unroll(FINISH ? 2 : kRows / Writer::kRowStep)
             for (int row = 0; row < kRows; row += Writer::kRowStep) {
                 if (m + row >= p.common.filters) continue;
                 const Acc sum = sums[row * kPitch] + out.bias(m + row);
@@ -104,8 +95,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct In
 // Shared memory: the multiplier's, and what is above.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
-__device__ __forceinline__ void conv_transpose_interleaved(const ConvTransposeParams<Index, NDIM>& p)
-{
+DEVICE void conv_transpose_interleaved(const ConvTransposeParams<Index, NDIM>& p) {
     using Multiplier = Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>;
     extern __shared__ __align__(128) unsigned char shared[];
     const Interleaved<Multiplier, T, Acc, Index, NDIM> all(p, shared);
@@ -124,7 +114,7 @@ __device__ __forceinline__ void conv_transpose_interleaved(const ConvTransposePa
         __syncwarp();
         const bool suspect = all.write(multiplier, group, m_tile, n_tile);
         if (!__any_sync(~0u, suspect)) return;
-        __syncwarp();    // lanes repair what others of their warp wrote
+        __syncwarp(); // lanes repair what others of their warp wrote
 #pragma unroll 1
         for (phase = int(all.phases.divisor) - 1; phase >= 0; --phase)
             all.writer(multiplier, phase, group, m_tile, n_tile).repair();

@@ -12,23 +12,23 @@
 template <int NDIM> struct PackFragmentsParams {
     const void* w;
     void* packed;
-    int filters, channels, taps;                      // M, C, of one group
+    int filters, channels, taps; // M, C, of one group
     int w_group, w_filter, w_channel, w_stride[NDIM];
-    Divider<int> tap_parts;                           // of up to kTaps taps
-    Divider<int> rows;                                // of fragments, of each tap, or of all where K is filled up as a whole
-    Divider<int> columns;                             // of fragments: M / 16, in whole tiles
-    Divider<int> depths;                              // fragments along K of a slice
-    Divider<int> by_channel;                          // rows of the GEMM from tap to tap
-    Divider<int> extent[NDIM];                        // taps along each axis
-    int outer_taps;                                   // with their own rows of fragments: all, or 1
+    Divider<int> tap_parts;    // of up to kTaps taps
+    Divider<int> rows;         // of fragments, of each tap, or of all where K is filled up as a whole
+    Divider<int> columns;      // of fragments: M / 16, in whole tiles
+    Divider<int> depths;       // fragments along K of a slice
+    Divider<int> by_channel;   // rows of the GEMM from tap to tap
+    Divider<int> extent[NDIM]; // taps along each axis
+    int outer_taps;            // with their own rows of fragments: all, or 1
     Tickets tickets;
 };
 
-template <class Arithmetic> __device__ __forceinline__ void pack_fragments(const PackFragmentsParams<3>& p)
-{
+template <class Arithmetic> DEVICE void pack_fragments(const PackFragmentsParams<3>& p) {
     using T = typename Arithmetic::Element;
     using Place = FragmentPlace<T>;
-    constexpr int kThreads = 256, kTaps = 64, kTile = 16 * Place::kDepth, kPitch = kTile + 4 / sizeof(T) + (sizeof(T) == 8);
+    constexpr int kThreads = 256, kTaps = 64, kTile = 16 * Place::kDepth,
+                  kPitch = kTile + 4 / sizeof(T) + (sizeof(T) == 8);
     __shared__ T tile[kTaps * kPitch];
     p.tickets.clear();
     int part, row, column;
@@ -59,7 +59,8 @@ template <class Arithmetic> __device__ __forceinline__ void pack_fragments(const
             alignas(16) T values[Place::kElements];
 #pragma unroll
             for (int i = 0; i < Place::kElements; ++i)
-                values[i] = Arithmetic::part(tile[outer * kPitch + Place::row(lane, i) * Place::kDepth + Place::k(lane, i)], number);
+                values[i] = Arithmetic::part(
+                    tile[outer * kPitch + Place::row(lane, i) * Place::kDepth + Place::k(lane, i)], number);
             packed[number * 32] = *reinterpret_cast<const uint4*>(values);
         }
     }

@@ -10,17 +10,15 @@
 template <class Index, int NDIM> struct PackParams {
     const void* w;
     void* packed;
-    Index filters, channels, pitch, rows;             // M, C, of one group; rows = taps * C
+    Index filters, channels, pitch, rows; // M, C, of one group; rows = taps * C
     Index w_group, w_filter, w_channel, w_stride[NDIM];
-    Divider<Index> by_tap;                            // taps
+    Divider<Index> by_tap; // taps
     Divider<Index> taps[NDIM];
     Divider<int> m_squares, row_squares;
     Tickets tickets;
 };
 
-template <class T, class Acc, class Index, int NDIM>
-__device__ __forceinline__ void pack_weights(const PackParams<Index, NDIM>& p)
-{
+template <class T, class Acc, class Index, int NDIM> DEVICE void pack_weights(const PackParams<Index, NDIM>& p) {
     constexpr int kSquare = 32, kThreads = 256, kStep = kThreads / kSquare;
     __shared__ Acc square[kSquare][kSquare + 1];
     p.tickets.clear();

@@ -11,8 +11,7 @@ template <class Index, int NDIM> struct ConvSplitParams {
 };
 
 template <class T, class Acc, class Multiplier, class Index, int NDIM>
-__device__ __forceinline__ void convolve_split(const ConvSplitParams<Index, NDIM>& p)
-{
+DEVICE void convolve_split(const ConvSplitParams<Index, NDIM>& p) {
     extern __shared__ __align__(128) unsigned char shared[];
     const auto position = [&](int tile, Index& group, Index& m_tile, Index& n_tile) {
         tile_of(p.common, tile, group, m_tile, n_tile);
@@ -23,14 +22,13 @@ __device__ __forceinline__ void convolve_split(const ConvSplitParams<Index, NDIM
 
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
-__device__ __forceinline__ void conv_split_ffma(const ConvSplitParams<Index, NDIM>& p)
-{
-    convolve_split<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false>>(p);
+DEVICE void conv_split_ffma(const ConvSplitParams<Index, NDIM>& p) {
+    convolve_split<T, Acc,
+                   Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false>>(p);
 }
 
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER>
-__device__ __forceinline__ void conv_split_mma(const ConvSplitParams<int, 3>& p)
-{
+DEVICE void conv_split_mma(const ConvSplitParams<int, 3>& p) {
     using Multiplier = Mma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, GATHER, false>;
     convolve_split<typename Arithmetic::Element, typename Arithmetic::Acc, Multiplier>(p);
 }
