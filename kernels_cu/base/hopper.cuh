@@ -55,8 +55,7 @@ DEVICE void copy_box(unsigned target, const CUtensorMap& map, unsigned barrier, 
                  "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
                  : "memory");
 }
-// Pixels of a tap, channels first: `at` is where the first pixel's window begins, `offset` how far from there the tap
-// is.
+// Pixels of a tap, channels first: `at` is where the first pixel's window begins, `offset` how far from it the tap is.
 DEVICE void copy_pixels(unsigned target, const CUtensorMap& map, unsigned barrier, int channel, const int (&at)[1],
                         int n, const int (&offset)[1]) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
@@ -106,13 +105,12 @@ template <int KEEP> DEVICE void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(KEEP) : "memory");
 }
 
-// How a matrix lies in shared memory, of rows of BYTES, 128 or 64, along K, swizzled, eight rows right behind the eight
-// before.
+// How a matrix lies in shared memory, of rows of BYTES, 128 or 64, along K, swizzled, eight rows right behind eight.
 template <int BYTES> DEVICE unsigned long long rows_along_k(unsigned address) {
     return (address & 0x3ffff) >> 4 | 1ull << 16 | static_cast<unsigned long long>(BYTES / 2) << 32
          | (BYTES == 128 ? 1ull : 2ull) << 62;
 }
-// Of rows of 128 bytes across K, swizzled: eight rows are 1024 bytes; the columns after those of a row begin NEXT bytes
+// Of rows of 128 bytes across K, swizzled: eight rows are 1024 bytes; the next columns of a row begin NEXT bytes
 // further.
 template <int NEXT> DEVICE unsigned long long rows_across_k(unsigned address) {
     return (address & 0x3ffff) >> 4 | static_cast<unsigned long long>(NEXT / 16) << 16 | 64ull << 32 | 1ull << 62;

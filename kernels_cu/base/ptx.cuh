@@ -113,8 +113,7 @@ DEVICE void load_transposed_matrices(unsigned (&values)[4], unsigned address) {
                  : "memory");
 }
 
-// d += a * b, 16 x 8 sums of products of 16-bit elements; or of float32, of which the tensor cores ignore the last 13
-// bits.
+// d += a * b, 16 x 8 sums of products of 16-bit elements; or of float32, less the last 13 bits of each.
 #define MULTIPLY_16X8(NAME, TYPES)                                                                           \
     DEVICE void NAME(float (&d)[4], const uint4& a, const unsigned (&b)[2]) {                                \
         asm("mma.sync.aligned." TYPES ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \

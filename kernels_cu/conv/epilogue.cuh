@@ -1,5 +1,5 @@
-// From sums to outputs: bias, finish (conv/finish.cuh), one rounding, y in any strides; outputs that padding may have
-// spoilt are made again.
+// From sums to outputs: bias, finish (conv/finish.cuh), one rounding, y in any strides; outputs that padding spoilt are
+// made again.
 //
 // Sums come from the multiplier in chunks of kRows x kColumns per warp, by way of a piece of shared memory, so that a
 // warp's lanes write neighbours of a row, coalesced. Of a multiplier the epilogue needs
@@ -27,8 +27,7 @@ template <class Acc> DEVICE int spread(int parts) {
     return (kBanks - 1) / (parts * kVector) * kVector + kVector;
 }
 
-// Where the inputs of one of the tile's filters begin in x. Multipliers whose tiles have filters of several groups
-// overload it.
+// Where the inputs of one of the tile's filters begin in x. Tiles with filters of several groups overload it.
 template <class Multiplier, class Index, int NDIM>
 DEVICE Index first_input(const Multiplier&, const Correlation<Index, NDIM>& p, Index group, Index) {
     return group * p.channels * p.x_channel;
@@ -62,8 +61,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
     DEVICE Index column(int j) const { return column0 + multiplier.chunk_column(j) + threadIdx.x % kColumns; }
     DEVICE Index first_row(int i) const { return m0 + multiplier.chunk_row(i) + threadIdx.x % 32 / kColumns; }
 
-    // Adds the bias, finishes, rounds, writes; returns whether this thread, or one of its warp, had a sum that is not
-    // finite.
+    // Adds the bias, finishes, rounds, writes; returns whether this thread, or its warp, had a sum that is not finite.
     DEVICE bool write(void* shared) const { return p.finish.any() ? write<true>(shared) : write<false>(shared); }
     template <bool FINISH> DEVICE bool write(void* shared) const {
         Acc* piece = static_cast<Acc*>(shared) + threadIdx.x / 32 * kPiece;

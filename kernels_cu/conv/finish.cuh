@@ -51,7 +51,7 @@ DEVICE void finish_all(const Finish& finish, const void* y, Acc (&sums)[COUNT], 
     for (int i = 0; i < COUNT; ++i) sums[i] = activated(finish, sums[i]);
 }
 
-// Whether vectors of y, and of the residual if there is one, lie on multiples of so many bytes where y's strides let
+// Whether vectors of y, and of the residual if there is one, lie on multiples of so many bytes, if y's strides let
 // them.
 DEVICE bool vectors_aligned(const Finish& finish, const void* y, int bytes) {
     return (reinterpret_cast<unsigned long long>(y) | reinterpret_cast<unsigned long long>(finish.residual)) % bytes

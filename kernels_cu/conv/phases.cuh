@@ -2,8 +2,7 @@
 //
 // Input i reaches output o = i * s + t * d - pad through tap t. The outputs o = q * s + phase of one phase meet just
 // the taps with (phase + pad - t * d) divisible by s, each at the input q + (phase + pad - t * d) / s: a correlation of
-// stride 1. Its taps are t = first + j * s / gcd(s, d), or none, and input coordinates fall by d / gcd(s, d) from one
-// to the next.
+// stride 1. Its taps are t = first + j * s / gcd(s, d), or none, and input coordinates fall by d / gcd(s, d) each.
 #pragma once
 #include "conv/problem.cuh"
 

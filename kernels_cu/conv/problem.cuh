@@ -8,8 +8,7 @@
 #include "conv/finish.cuh"
 #include "base/geometry.cuh"
 
-// The taps that the outputs of one block meet, and where these outputs stand. ConvTranspose has other ones in each
-// phase.
+// The taps that the outputs of one block meet, and where these outputs stand. ConvTranspose has others in each phase.
 template <class Index, int NDIM> struct Taps {
     Index start[NDIM];   // input coordinate of tap 0 for q = 0
     Index advance[NDIM]; // input coordinates from one tap to the next

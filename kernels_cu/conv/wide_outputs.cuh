@@ -48,8 +48,7 @@ template <class T, int WARP_N> struct WideOutputs {
         }
     }
 
-    // Bytes before a chunk of a column: of 16-bit elements, four columns have their two in the other order than the
-    // next four.
+    // Bytes before a chunk of a column: of 16-bit elements, four columns have their two in another order than the next.
     static DEVICE int place(int column, int chunk) { return (sizeof(T) == 2 ? chunk ^ column / 4 % 2 : chunk) * 16; }
 
     // ---- chunks of filters; `offsets` are those of the columns lane, lane + 32 ..., below 0 where there is none
@@ -63,8 +62,7 @@ template <class T, int WARP_N> struct WideOutputs {
                 const Pair<T> pair = rounded(sums[j] + half * 2);
                 const int column = j * 8 + lane() % 4 * 2;
                 if constexpr (sizeof(T) == 2) {
-                    // With the lane of the next filter: one has both filters of the first column, the other of the
-                    // second.
+                    // With the lane of the next filter: each has both filters of one column.
                     const unsigned word = reinterpret_cast<const unsigned&>(pair),
                                    other = __shfl_xor_sync(0xffffffff, word, 4);
                     unsigned char* target =

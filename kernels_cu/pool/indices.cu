@@ -1,5 +1,4 @@
-// What comes before Indices are used: clearing memory that is claimed by them, and looking for one that is out of
-// range.
+// What comes before Indices are used: clearing memory that is claimed by them, and looking for one out of range.
 #include "base/device.cuh"
 
 struct ClearParams {

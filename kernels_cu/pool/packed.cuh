@@ -3,8 +3,7 @@
 #include "pool/order.cuh"
 
 // What one comparison takes: an element, or a pair of short ones. Of bytes it is a pair too, as 16-bit numbers from 0
-// to 255: those are in the order of the (subnormal) float16 numbers with the same bits, which every architecture
-// compares.
+// to 255: those are in the order of the (subnormal) float16 numbers with the same bits, which all devices compare.
 template <class T> struct WordOf { using Type = unsigned; };
 template <> struct WordOf<float> { using Type = float; };
 template <> struct WordOf<double> { using Type = double; };

@@ -216,8 +216,7 @@ DEVICE void take_columns(const TilePoolParams& p, const Tile<T>& tile, const T* 
         });
 }
 
-// The same 16 bytes of a row at once, for rows of whole vectors. Lines begin up to a vector before the first window's
-// column.
+// The same 16 bytes of a row at once, for rows of whole vectors. Lines begin up to a vector before the first window.
 template <int THREADS, class T>
 DEVICE void take_vectors(const TilePoolParams& p, const Tile<T>& tile, const T* x, int lead, T* lines) {
     constexpr int kWindows = kRun<T, false>, kVector = Columns<T>::kVector;

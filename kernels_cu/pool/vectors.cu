@@ -135,8 +135,7 @@ DEVICE void pool_singly(const VectorPoolParams& p, const Strip<T>& strip) {
         }
 }
 
-// This thread's strip; lanes that do not write stand on their neighbours', and some of the outputs beyond the last
-// vector.
+// This thread's strip; lanes that do not write stand on their neighbours', and some outputs beyond the last vector.
 template <class T> struct Share {
     Strip<T> strip;
     bool loads, writes, first, last; // the last two: of a row

@@ -3,11 +3,10 @@
 // A block makes kBlockM filters x kBlockN columns, a thread kThreadM x kThreadN of them, kTile threads apart. A slice
 // is of 32 output pixels, one for each lane: a warp reads 32 neighbours of dy for one filter, or of x for one column,
 // and puts them one after another into a row of shared memory. Rows are 16 bytes longer than a slice, so that eight
-// lanes that read 16 bytes each from eight rows have no bank conflicts. The next slice is prefetched into registers
-// meanwhile.
+// lanes that read 16 bytes each from eight rows have no bank conflicts. The next slice is prefetched into registers.
 //
 // Zeros stand for inputs outside of x. They add nothing unless they meet an infinite dy: sums that are not finite are
-// made again, without them.
+// made again without.
 #include "base/vectors.cuh"
 #include "weight_grad/problem.cuh"
 

@@ -7,8 +7,7 @@
 // where all its outputs find them. Weights lie in shared memory, widened, for some rows of the kernel at a time. Where
 // taps are dilated, the outputs of a thread lie as far apart as lets them share inputs.
 //
-// Forms: STRIDE = 1 or 2, neighbouring windows are so many taps apart. STRIDE = 0, any strides and dilations, tap by
-// tap.
+// Forms: STRIDE = 1 or 2, neighbouring windows are so many taps apart. STRIDE = 0, any strides and dilations.
 //
 // Zero times an infinite or NaN weight would be NaN where the padding must add nothing: blocks with such a weight make
 // their outputs one by one over the taps inside x (`sum_inside`). Where vectors of channels are not whole, not aligned,
@@ -135,8 +134,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
         for (int c = 0; c < kWindow; ++c) bits |= unsigned(inside(w + c * p.window_step, p.x_extent[2])) << c;
         return bits & ((1u << (kWindow - TAPS + count)) - 1);
     }
-    // Row i of the staged ones of the kernel, as output row 0 counts them: `count` taps of it, of which the first meets
-    // x.
+    // Row i of the staged ones of the kernel, as output row 0 counts them: `count` taps, of which the first meets x.
     template <int COUNT>
     DEVICE void take(Sums<COUNT>& sums, const char* x, int step, unsigned bits, const Acc* weights, int i, int staged,
                      int count) const {

@@ -1,5 +1,4 @@
-// Conv of few channels a group, depthwise above all, as a direct sum over taps; ConvTranspose of stride 1 with turned
-// taps.
+// Conv of few channels a group, depthwise above all, as a direct sum; ConvTranspose of stride 1 with turned taps.
 //
 // A block makes a tile of outputs of one or several neighbouring groups: it copies the inputs that these meet, each
 // once, to shared memory, with zeros where there is padding, and the weights beside them. A thread then makes FILTERS
@@ -21,8 +20,7 @@
 #include "base/ptx.cuh"
 #include "base/vectors.cuh"
 
-// Strides and offsets count elements, of arrays and of shared memory; axes are depth, row, column. Channels and filters
-// are those of one group.
+// Strides and offsets count elements; axes are depth, row, column. Channels and filters are those of one group.
 struct DirectParams {
     const void* x;
     const void* w;
@@ -64,8 +62,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
     static constexpr bool kChunked = KERNEL == 0 && STRIDE == 1; // kVector taps of a row lie above those of the next
     static constexpr bool kDeep = FILTERS > 1; // more than one channel a group, not all staged at once
     static constexpr int kPhases = STRIDE == 0 ? 1 : STRIDE;
-    // Windows of the unrolled form begin so far into a vector that inputs with as much padding on each side stay
-    // aligned.
+    // Windows of the unrolled form begin so far into a vector that inputs with equal padding stay aligned.
     static constexpr int kLead = (kVector - KERNEL / 2 % kVector) % kVector;
 
     using Vector = Elements<Acc, kVector>;
@@ -312,8 +309,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
             }
         }
     }
-    // kVector taps of the row from kw on; those of output row r belong to kernel row i - r. Do all of these rows and
-    // taps exist?
+    // kVector taps of the row from kw on; those of output row r belong to kernel row i - r. Do all of them exist?
     template <bool ALL_ROWS, bool ALL_TAPS> DEVICE void take_chunk(const Acc* x, const Acc* weights, int i, int kw) {
         Vector window[2];
         if constexpr (!LINE) {

@@ -6,8 +6,7 @@
 // or, where channels lie one after another, along the channels and then the columns, so that stores are coalesced; what
 // they load lies in a line or two. One axis is a column of unit height.
 //
-// A tap that does not exist or lies in the padding is predicated off, not multiplied by zero: weights and inputs may be
-// infinite.
+// A tap that does not exist or lies in the padding is predicated off, not multiplied by zero: it may meet an infinity.
 #include "conv/finish.cuh"
 #include "base/geometry.cuh"
 #include "base/ptx.cuh"

@@ -1,9 +1,7 @@
-// ConvTranspose by output phase, for every rank from three on, stride, dilation, padding and group: all phases in one
-// launch.
+// ConvTranspose by output phase, for every rank from three on, stride, dilation, padding and group, in one launch.
 //
 // A block makes one tile of one phase (conv/phases.cuh) as an implicit GEMM (conv/gemm/implicit_gemm.cuh). Phases of
-// the same pixels run as neighbouring blocks, those with the most taps first, so that the launch ends with the shortest
-// blocks.
+// the same pixels run as neighbouring blocks, those with the most taps first: the launch ends with the shortest blocks.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/implicit_gemm.cuh"
 #include "conv/gemm/mma.cuh"

@@ -4,8 +4,7 @@
 // are not finite are made again.
 //
 // The sums of the whole tile pass through shared memory: a warp's lanes write the taps along W of neighbouring pixels,
-// which are contiguous in y: stores are coalesced. What depends on a row alone is in a table behind the multiplier's
-// buffers.
+// which are contiguous in y: stores are coalesced. What depends on a row alone is in a table behind the buffers.
 #pragma once
 #include "conv/gemm/implicit_gemm.cuh"
 

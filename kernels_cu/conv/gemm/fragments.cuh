@@ -3,8 +3,8 @@
 // A fragment of weights has 16 output channels x 32 bytes of K: kDepth = 16 elements of 16 bits, 8 of 32, 4 of 64. Each
 // lane has 16 bytes of it: channel lane / 4, and that + 8, in words of contiguous elements of K, from lane % 4 words
 // on; of 4-byte words a second pair for the second half of K. A fragment of inputs has 8 pixels: lane / 4, with the
-// same words. Sums are 16 x 8: a lane has those of channels lane / 4 and that + 8 for the pixels 2 * (lane % 4) and
-// that + 1.
+// same words. Sums are 16 x 8: a lane has those of channels lane / 4 and that + 8 for two pixels from 2 * (lane % 4)
+// on.
 #pragma once
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
@@ -51,8 +51,8 @@ DEVICE float nearest_tf32(float value) {
     return is_finite(rounded) || !is_finite(value) ? rounded : __uint_as_float(__float_as_uint(value) & 0xffffe000u);
 }
 
-// float32 elements, rounded to TF32. An input that is not finite, or rounds to infinity, gives a sum that is not
-// finite: it is made again.
+// float32 elements, rounded to TF32. An input that is not finite, or rounds to infinity, gives a sum that is made
+// again.
 struct Tf32Products {
     using Element = float;
     using Acc = float;
@@ -90,8 +90,7 @@ struct Tf32x3Products {
         if (number == 0) return large;
         return is_finite(weight) ? nearest_tf32(weight - large) : 0.f;
     }
-    // To nearest, ties away from zero, as adding half of the last place that stays does; NaN and infinity show in
-    // `small`.
+    // To nearest, ties away from zero, as adding half of the last place does; NaN and infinity show in `small`.
     static DEVICE void split(unsigned word, unsigned& large, unsigned& small) {
         large = (word + 0x1000u) & 0xffffe000u;
         small = __float_as_uint(__uint_as_float(word) - __uint_as_float(large));
@@ -142,8 +141,7 @@ DEVICE void prepare_pair(const unsigned (&words)[4], Inputs (&b)[COUNT][STEPS], 
     b[j][step] = Arithmetic::prepare(words[0], words[1]);
     b[j + 1][step] = Arithmetic::prepare(words[2], words[3]);
 }
-// As many from j on as have neighbouring pixels in 16 bytes of a row of K; the second half of their K is four rows
-// further down.
+// As many from j on as have neighbouring pixels in 16 bytes of a row of K; the second half of K is four rows down.
 template <class Arithmetic, class Inputs, int COUNT, int STEPS>
 DEVICE void load_neighbours(unsigned row, int pitch, Inputs (&b)[COUNT][STEPS], int j, int step) {
     const uint4 low = load_shared(row);

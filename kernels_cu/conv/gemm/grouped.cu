@@ -123,7 +123,7 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
             for (int first = 0; first < tap_count; first += kTapsAtOnce) fill_taps(first, source, target, exists);
         }
     }
-    // Where the first tap of a filter's channel stands in w, and belongs among the fragments; false if there is no such
+    // Where the first tap of a filter's channel stands in w, and belongs among the fragments; false without such a
     // filter.
     DEVICE bool find_weight(int number, const T*& source, unsigned& target) const {
         int channel;
@@ -238,8 +238,7 @@ DEVICE void activate_finite(const Finish& finish, float (&sums)[4]) {
     for (int k = 0; k < 4; ++k) sums[k] = is_finite(sums[k]) ? activated(finish, sums[k]) : sums[k];
 }
 
-// Writes the tile in wide stores, where no residual is to be added; returns whether the warp wrote something that is
-// not finite.
+// Writes the tile in wide stores, where no residual is to be added; returns whether the warp wrote what is not finite.
 template <class Multiplier, class Writer>
 DEVICE bool write_wide(const Multiplier& grouped, const Writer& epilogue, void* pieces) {
     using T = typename Multiplier::T;

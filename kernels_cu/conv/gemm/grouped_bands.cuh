@@ -3,7 +3,7 @@
 // A tile has columns along three axes. Along the outermost one the images follow each other, so that tiles of small
 // images have rows of several: its columns are counted through all images, and so are the inputs that these meet, with
 // those in the padding, which each image has for itself. A pixel of the box has the block's channels contiguous, filled
-// up with zeros to whole fragments along K, and 16 bytes between it and the next: eight neighbours are read by ldmatrix
+// up with zeros to whole fragments along K, and 16 bytes between it and the next: ldmatrix reads eight neighbours
 // without bank conflicts.
 #pragma once
 #include "conv/gather.cuh"

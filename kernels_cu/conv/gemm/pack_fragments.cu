@@ -1,7 +1,6 @@
 // Weights (group, M, C, taps), in any strides, to the fragments that the tensor cores take (conv/gemm/fragments.cuh):
 // (group, slices of K, M / 16, depths of a slice, parts, 512 bytes). A fragment has kDepth rows of the implicit GEMM:
-// (tap, channel), with the channels of each tap filled up to whole slices with zeros; or K as a whole is, where C is
-// small.
+// (tap, channel), with the channels of each tap filled up to whole slices with zeros; or all of K is, where C is small.
 //
 // A block makes the fragments of 16 output channels and kDepth channels for up to kTaps taps, by way of shared memory:
 // it reads along the taps, which are contiguous in w, and writes 512 contiguous bytes per warp.

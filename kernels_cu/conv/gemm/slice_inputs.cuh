@@ -129,8 +129,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
     // ---- one slice
 
     DEVICE bool aligned() const { return reinterpret_cast<unsigned long long>(x) % (kPiece * sizeof(T)) == 0; }
-    // Starts to fill the buffer so many bytes after the first with the next slice; returns whether the one after begins
-    // a tap.
+    // Starts to fill the buffer so many bytes after the first with the next slice; returns whether then a tap begins.
     DEVICE bool fetch(unsigned buffer) {
         bool begins = false;
         if constexpr (kUniformTap) {

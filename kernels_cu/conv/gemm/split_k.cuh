@@ -1,6 +1,5 @@
 // Split K: several blocks make one tile, each from its own slices of K, and the sums are added up afterwards. Tiles
-// that fill all multiprocessors, as often as they do, stay whole: one block makes each of them, and only the rest is
-// divided.
+// that fill all multiprocessors, as often as they do, stay whole: one block makes each, and only the rest is divided.
 //
 // Sums lie in the workspace as threads have them in registers, 16 bytes of a thread next to those of its neighbour: who
 // adds them up is the same thread of another block, whatever it is that the multiplier lets it make. They are added in
@@ -26,8 +25,8 @@ struct Splits {
 // One divided tile's sums in the workspace.
 template <class Acc, int SUMS, int THREADS> struct Parts {
     static constexpr int kVector = 16 / sizeof(Acc), kVectors = SUMS / kVector;
-    // Of a thread, under way at once, for a block to read 32 KiB in the time that the L2 cache takes to answer: of one
-    // split or of several.
+    // Of a thread, under way at once, for a block to read 32 KiB while the L2 cache takes to answer: of one split or of
+    // several.
     static constexpr int kMost = 2048 / THREADS, kAtOnce = kVectors < kMost ? kVectors : kMost;
     static_assert(kVectors % kAtOnce == 0);
 

@@ -2,8 +2,8 @@
 //
 // Channels are the first of four axes of a correlation with one channel: rows of K are (channel, depth, row, column) of
 // a tap, columns fastest. A block makes a box of kPixels neighbouring outputs, whose extents are powers of two; all
-// inputs that any of them meets are the band. An output's place in the band plus the distance of a row of K is where
-// these meet.
+// inputs that any of them meets are the band. An output's place in it plus the distance of a row of K is where these
+// meet.
 //
 // 16-bit elements are read as pairs that begin at an even column of K. So that pairs are aligned the band may stand an
 // element before where it would; where columns of x are an odd number apart there are two copies, one of each kind.

@@ -1,8 +1,7 @@
 // Conv of few input channels by FFMA, from a band of inputs in shared memory (conv/gemm/stem.cuh).
 //
 // A warp makes 32 output channels x 64 pixels: a thread 8 x 8 of them, of pixels every eighth one, so that eight lanes
-// read inputs a stride apart in a row of the band. CHUNK rows of K are neighbours there, with one distance for all of
-// them.
+// read inputs a stride apart in a row of the band. CHUNK rows of K are neighbours there, with one distance for all.
 #pragma once
 #include "conv/gemm/stem.cuh"
 

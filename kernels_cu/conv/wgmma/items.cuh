@@ -35,8 +35,7 @@ DEVICE void place(const ConvTransposeParams<int, 3>& p, int tile, Item& item) {
     item.phase = phase_tile(p, tile, item.group, item.m_tile, item.n_tile);
 }
 
-// The item with a number. A launch that adds up what another one has left has one for each divided tile, without
-// slices.
+// The item with a number. A launch that adds up what another one has left has one a divided tile, without slices.
 template <class Params> DEVICE Item item_of(const Params& p, const Taps<int, 3>* phases, int number) {
     Item item;
     item.split = 0;

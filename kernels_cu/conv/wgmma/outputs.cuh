@@ -27,8 +27,8 @@ DEVICE int columns_at_once(const Correlation<int, NDIM>& p, const Taps<int, NDIM
     return distances % 4 == 0 && vectors_aligned(p.finish, p.y, 4 * sizeof(T)) ? 4 : 1;
 }
 
-// Whether 16 bytes of channels are always contiguous in y, on multiples of 16 bytes, and a warp's 16 channels all exist
-// or none.
+// Whether 16 bytes of channels are always contiguous in y, on multiples of 16 bytes, and a warp's 16 channels exist or
+// none.
 template <class T, int NDIM>
 DEVICE bool channels_at_once(const Correlation<int, NDIM>& p, const Taps<int, NDIM>& taps) {
     int distances = p.y_batch | taps.y_first;
@@ -46,8 +46,7 @@ template <int DISTANCE> DEVICE void trade(unsigned& low, unsigned& high) {
     high = upper ? high : other;
 }
 
-// Four lanes have pairs of the same 8 columns, several times: afterwards each has COUNT neighbours. Twice, it undoes
-// itself.
+// Four lanes have pairs of the same 8 columns, several times: then each has COUNT neighbours. Twice, it undoes itself.
 template <class T, int COUNT> struct Exchange {
     static constexpr int kPairWords = sizeof(T) / 2, kPairs = COUNT / 2, kWords = kPairs * kPairWords;
     struct alignas(4 * kWords) Words { unsigned words[kWords]; };

@@ -192,8 +192,8 @@ template <class Tile> struct PixelChunk {
     }
 };
 
-// Whether pairs of channels, from an even one on, are always contiguous in y, on multiples of 8 bytes, and both exist
-// or none.
+// Whether pairs of channels, from an even one on, are always contiguous in y, on multiples of 8 bytes, and exist or
+// not.
 DEVICE bool pairs_of_channels(const Correlation<int, 3>& p, const Taps<int, 3>& taps) {
     const int distances = p.y_batch | taps.y_first | p.y_stride[0] | p.y_stride[1] | p.y_stride[2];
     return p.y_channel == 1 && (p.filters | distances) % 2 == 0 && vectors_aligned(p.finish, p.y, 8);
@@ -243,8 +243,7 @@ template <class Tile, int STAGES, int STRIP_BYTES> struct PixelFeed : StripRings
     }
 };
 
-// Of numbers in two parts, a tap's small weights come first, then its large ones, which are multiplied by both parts of
-// the inputs.
+// Of numbers in two parts, a tap's small weights come first, then its large ones, for both parts of the inputs.
 template <class Tile, int STAGES, int STRIP_BYTES>
 DEVICE void PixelFeed<Tile, STAGES, STRIP_BYTES>::multiply(Tile& tile, const Item& item, bool speaks) {
     int places[Tile::kPixels];

@@ -30,8 +30,7 @@ template <class Stages> struct Ring : Stages {
     DEVICE Ring(const void* stages, const void* barriers, const Stages& sizes = {})
         : Stages(sizes), stages(shared_address(stages)), barriers(shared_address(barriers)), stage(0), parity(0) {}
     // By one thread, before all others; `readers` arrive where a stage has been read. Stages begin at a multiple of
-    // 1024 bytes: anywhere else, copies and products would swizzle by other bits of the address, and results be wrong
-    // without a word.
+    // 1024 bytes: anywhere else, copies and products would swizzle by other bits of the address, and results be wrong.
     DEVICE void init(int readers) const {
         unsigned first = stages;
         keep(first); // or the compiler takes the declared alignment for granted

@@ -4,8 +4,7 @@
 #include "base/hopper.cuh"
 #include "conv/wgmma/items.cuh"
 
-// What the consumers of a block, or of each of its warpgroups, are in turn: which threads have a tile's sums between
-// them.
+// What the consumers of a block, or of each of its warpgroups, are in turn: which threads share a tile's sums.
 template <bool TURNS> struct Together {
     static constexpr int kThreads = TURNS ? 128 : 256;
 
@@ -27,8 +26,8 @@ template <bool TURNS> DEVICE bool last_of_these(int* ticket, int all, int* answe
     return *answer != 0;
 }
 
-// Of a divided tile: leaves these threads' sums for the others, or takes those of all. Returns whether these threads
-// write the tile.
+// Of a divided tile: leaves these threads' sums for the others, or takes those of all. Returns whether these write the
+// tile.
 template <class Tile> DEVICE bool gather_splits(const Splits& splits, const Item& item, Tile& tile, int* answer) {
     const int divided = item.tile - splits.whole;
     if (divided < 0) return true;

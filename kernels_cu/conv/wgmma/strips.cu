@@ -3,8 +3,7 @@
 #include "conv/wgmma/run.cuh"
 #include "conv/wgmma/strips.cuh"
 
-// Shared memory: the strips, the stages of weights, the barriers of both, pieces of y on their way, the tickets'
-// answers.
+// Shared memory: the strips, the stages of weights, the barriers of both, pieces of y on their way, answers.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int STAGES, int STRIP_BYTES, bool TURNS, int SLICE, bool ROWS>
 DEVICE void conv_wgmma_strips(const WgmmaStripsParams& p) {
     extern __shared__ __align__(1024) unsigned char shared[];

@@ -1,8 +1,7 @@
 // Products of a warpgroup: 64 x N sums of 32 bytes along K. Both matrices lie in shared memory, which descriptors tell;
 // or the first one is in registers, as that of mma.sync: a warp has its 16 rows.
 //
-// Lanes have a sum of 16 x 8 as they have one of mma.sync: sums[j] of 64 x 8 are, of warp w, the rows 16 w ... 16 w
-// + 15.
+// Lanes have a sum of 16 x 8 as they have one of mma.sync: sums[j] of 64 x 8 are, of warp w, 16 rows from 16 w on.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
