@@ -48,9 +48,10 @@ DEVICE void max_pool_grad(const MaxPoolGradParams<Index, NDIM>& p) {
     Index at[NDIM], channel, image;
     if (p.channels_last) image = unravel(p.channels.split(element, channel), p.x_extent, at);
     else image = p.channels.split(unravel(element, p.x_extent, at), channel);
+    const Index offset = dot(at, p.dx_stride, image * p.dx_batch + channel * p.dx_channel);
     const long long place = (image * Index(p.channels.divisor) + channel) * p.plane + dot(at, p.place_stride);
     Acc sum = 0;
     collect<0>(p, at, static_cast<const T*>(p.dy) + (image * p.dy_batch + channel * p.dy_channel),
                p.indices + (image * p.indices_batch + channel * p.indices_channel), place, sum);
-    static_cast<T*>(p.dx)[dot(at, p.dx_stride, image * p.dx_batch + channel * p.dx_channel)] = narrow<T>(sum);
+    static_cast<T*>(p.dx)[offset] = narrow<T>(sum);
 }
