@@ -167,7 +167,7 @@ FAULTS = [
     ("tickets and loads past L1", "base/tickets.cuh", "== all - 1", "== all - 2"),
     ("lanes and bytes", "base/ptx.cuh", "__shfl_up_sync(0xffffffff, value, 1)", "__shfl_up_sync(0xffffffff, value, 2)"),
     ("mma.sync bf16", "base/ptx.cuh", '"r"(a.y), "r"(a.z), "r"(a.w)', '"r"(a.z), "r"(a.y), "r"(a.w)'),
-    ("mma.sync f64", "base/ptx.cuh", '"+d"(d0), "+d"(d1) :', '"+d"(d1), "+d"(d0) :'),
+    ("mma.sync f64", "base/ptx.cuh", '"+d"(d0), "+d"(d1)', '"+d"(d1), "+d"(d0)'),
     ("mbarrier: a ring of ordinary stores", "conv/wgmma/ring.cuh", "parity ^ 1", "parity"),
     ("mbarrier: a ring of TMA copies", "tma.cu", "kStageWords * 4);\n        copy", "kStageWords * 2);\n        copy"),
     ("setmaxnreg", "base/hopper.cuh", "setmaxnreg.dec.sync.aligned.u32 %0;", ""),
