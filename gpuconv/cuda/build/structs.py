@@ -37,7 +37,7 @@ _MAP_ALIGNMENT = 64
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DECLARATORS = r"\w+(?:\[\w+\])*(?:, \w+(?:\[\w+\])*)*"
 _MEMBERS = re.compile(rf"(?P<type>\w+(?: \w+)*?(?:<.*>)?\*?) (?P<names>{_DECLARATORS})")
-_NO_MEMBER = re.compile(r"(?:static |using |template |enum(?: class)?(?: \w+)? \{[^}]*\}$)|.*__device__")
+_NO_MEMBER = re.compile(r"(?:static |using |template |enum(?: class)?(?: \w+)? \{[^}]*\}$)|.*(?:__device__|DEVICE\b)")
 _DECLARED = re.compile(
     r"""^(?:using\ (?P<other>\w+)\ =\ (?P<alias>[^;]+);
     |(?:template\ <(?P<parameters>[^<>]*)>\s+)?struct\ (?P<name>\w+)(?:<(?P<given>[^{;]*)>)?

@@ -296,7 +296,7 @@ def _plan(product: Product, tile: MatrixTile) -> Plan:
     return Plan(problem.operator, (launch,), (f"{reason}; {product.copied} bytes of {product.inputs} a copy",))
 
 
-_CONV = Kernel("conv/gemm/matrix.cu", "conv_matrix", "ConvMatrixParams")
+_CONV = Kernel("conv/gemm/matrix.cu", "conv_matrix", "ConvParams<int, 3>")
 _TRANSPOSE = Kernel("conv/gemm/depth_to_space_matrix.cu", "conv_transpose_matrix", "DepthToSpaceParams<int, 3>")
 
 
