@@ -34,50 +34,26 @@ _warned = threading.Lock()  # taken by the first warning, never given back
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the assembler says of a kernel.
+    """What the assembler says of a kernel."""
 
-    Attributes
-    ----------
-    registers : int
-        Per thread.
-    stack_bytes, spill_stores, spill_loads : int
-        Bytes per thread in local memory, and of those moved because registers ran out.
-    shared_bytes : int
-        Static shared memory per block.
-    barriers : int
-    remarks : tuple of str
-        Warnings, and whatever else it says.
-    """
-
-    registers: int
-    stack_bytes: int
+    registers: int  # per thread
+    stack_bytes: int  # per thread, in local memory
+    # spill_stores, spill_loads: bytes per thread that are moved because registers ran out
     spill_stores: int
     spill_loads: int
-    shared_bytes: int
+    shared_bytes: int  # static shared memory per block
     barriers: int
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...]  # warnings, and whatever else it says
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """One variant for one architecture, on disk.
+    """One variant for one architecture, on disk."""
 
-    Attributes
-    ----------
-    path : Path
-        A cubin, or PTX.
-    log : str
-        The compiler's.
-    content : bytes
-        What the file held when it was looked at, or written.
-    seconds : float or None
-        What compiling took; None where the file was there.
-    """
-
-    path: Path
-    log: str
-    content: bytes = field(repr=False)
-    seconds: float | None
+    path: Path  # a cubin, or PTX
+    log: str  # the compiler's
+    content: bytes = field(repr=False)  # what the file held when it was looked at, or written
+    seconds: float | None  # what compiling took; None where the file was there
 
 
 def architecture(capability: tuple[int, int]) -> str:

@@ -52,22 +52,12 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """A file of packed kernels.
-
-    Attributes
-    ----------
-    path : Path
-    compiler : str
-        What compiled them, for people.
-    architectures : frozenset of str
-    kernels : dict
-        Rows of the index, by key.
-    """
+    """A file of packed kernels."""
 
     path: Path
-    compiler: str
+    compiler: str  # what compiled them, for people
     architectures: frozenset[str]
-    kernels: dict[str, dict[str, Any]]
+    kernels: dict[str, dict[str, Any]]  # rows of the index, by key
     _groups: list[memoryview]
 
     def find(self, key: str) -> tuple[bytes, str] | None:

@@ -48,55 +48,28 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """One call of Conv or ConvTranspose, for arrays of these strides.
+    """One call of Conv or ConvTranspose, for arrays of these strides."""
 
-    Attributes
-    ----------
-    operator : {"conv", "conv_transpose"}
-    dtype : str
-    precision : {"ieee", "tf32", "3xtf32"}
-        Of float32 products.
-    group, channels, filters, batch : int
-        Channels and filters are those of one group.
-    taps : tuple of int
-        The kernel's extents.
-    x_shape, y_shape, x_strides, y_strides : tuple of int
-    w_strides : tuple of int
-        Those of group, filter, channel and taps.
-    b_stride : int or None
-        None without a bias.
-    columns : tuple of int
-        Output pixels per axis; of ConvTranspose those of the fullest phase.
-    column_strides : tuple of int
-        Input coordinates from one column to the next.
-    dilations, pads : tuple of int
-        ``pads`` at the beginnings.
-    phases : tuple of int
-        Of ConvTranspose's outputs per axis; empty for Conv, which has one.
-    strides : tuple of int
-        Of ConvTranspose; empty for Conv, whose strides are those of the columns.
-    """
-
-    operator: str
+    operator: str  # "conv" or "conv_transpose"
     dtype: str
-    precision: str
+    precision: str  # "ieee", "tf32" or "3xtf32": of float32 products
     group: int
-    channels: int
-    filters: int
-    taps: Ints
+    channels: int  # of one group
+    filters: int  # of one group
+    taps: Ints  # the kernel's extents
     batch: int
     x_shape: Ints
     y_shape: Ints
     x_strides: Ints
     y_strides: Ints
-    w_strides: Ints
-    b_stride: int | None
-    columns: Ints
-    column_strides: Ints
+    w_strides: Ints  # those of group, filter, channel and taps
+    b_stride: int | None  # None without a bias
+    columns: Ints  # output pixels per axis; of ConvTranspose those of the fullest phase
+    column_strides: Ints  # input coordinates from one column to the next
     dilations: Ints
-    pads: Ints
-    phases: Ints
-    strides: Ints
+    pads: Ints  # at the beginnings
+    phases: Ints  # of ConvTranspose's outputs per axis; empty for Conv, which has one
+    strides: Ints  # of ConvTranspose; empty for Conv, whose strides are those of the columns
 
     @cached_property
     def itemsize(self) -> int:

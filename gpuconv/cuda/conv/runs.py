@@ -14,18 +14,10 @@ from gpuconv.cuda.conv.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """One problem, seen twice: its K is in the same order in both.
+    """One problem, seen twice: its K is in the same order in both."""
 
-    Attributes
-    ----------
-    gathered : Problem
-        As x is gathered: a piece's elements are its channels.
-    packed : Problem
-        As its weights are found: taps, channels and strides of w.
-    """
-
-    gathered: Problem
-    packed: Problem
+    gathered: Problem  # as x is gathered: a piece's elements are its channels
+    packed: Problem  # as its weights are found: taps, channels and strides of w
 
 
 def along_w(problem: Problem, piece: int) -> Runs | None:

@@ -114,18 +114,9 @@ def copied(problem: WeightGradProblem) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WeightGradTile:
-    """The sums of a block and of a warp, and how slices of pixels come into shared memory.
+    """The sums of a block and of a warp, and how slices of pixels come into shared memory."""
 
-    Attributes
-    ----------
-    gather : {"channels", "pixels"}
-        16 bytes of contiguous channels, or neighbouring pixels of one channel after another.
-    block_m, block_n, block_k, warp_m, warp_n, stages, blocks_per_sm : int
-    issued, issued_in_rows : float
-        Instructions of a warp in the main loop for every one that multiplies: where x is read pixel by pixel, and where
-        several of its pixels are copied at once.
-    """
-
+    # "channels" or "pixels": 16 bytes of contiguous channels, or neighbouring pixels of one channel after another
     gather: str
     block_m: int
     block_n: int
@@ -134,6 +125,8 @@ class WeightGradTile:
     warp_n: int
     stages: int
     blocks_per_sm: int
+    # issued, issued_in_rows: instructions of a warp in the main loop for every one that multiplies: where x is read
+    # pixel by pixel, and where several of its pixels are copied at once
     issued: float
     issued_in_rows: float
 

@@ -82,22 +82,12 @@ def in_vectors(problem: Problem) -> bool:
 
 @dataclass(frozen=True)
 class ChannelThread:
-    """What a thread makes of a problem, beside so many others along the channels: all that rows and columns share.
-
-    Attributes
-    ----------
-    view : DirectView
-    form : tuple of int
-    whole : bool
-        Whether pixels are made of whole vectors of channels, one filter each.
-    vectors : int
-        Threads of a block along the channels.
-    """
+    """What a thread makes of a problem, beside so many others along the channels: all that rows and columns share."""
 
     view: DirectView
     form: tuple[int, int, int]
-    whole: bool
-    vectors: int
+    whole: bool  # whether pixels are made of whole vectors of channels, one filter each
+    vectors: int  # threads of a block along the channels
 
     @cached_property
     def word(self) -> int:
@@ -260,19 +250,12 @@ class ChannelThread:
 
 @dataclass(frozen=True)
 class ChannelTile(ChannelThread):
-    """What a block makes of a problem: so many threads along the channels, the rows and the columns.
+    """What a block makes of a problem: so many threads along the channels, the rows and the columns."""
 
-    Attributes
-    ----------
-    rows, columns : int
-        Threads of a block.
-    walk : int
-        How often they step on to the next rows.
-    """
-
+    # rows, columns: threads of a block
     rows: int
     columns: int
-    walk: int
+    walk: int  # how often they step on to the next rows
 
     @cached_property
     def blocks_by_axis(self) -> tuple[int, int, int]:

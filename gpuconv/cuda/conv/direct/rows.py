@@ -51,31 +51,16 @@ _RESIDENT = 5  # blocks that a multiprocessor should have room for
 
 @dataclass(frozen=True, slots=True)
 class RowForm:
-    """One form of the kernel.
+    """One form of the kernel."""
 
-    Attributes
-    ----------
-    filters, rows : int
-        What a thread makes, for each of its 16 bytes of columns.
-    kernel : int
-        Taps of both axes of the plane, 0 for any.
-    stride : int
-        Of both axes of the plane, 0 for any and for any dilation.
-    line : bool
-        A single axis: rows are strips of it.
-    registers : int
-        That a thread needs for float32 sums.
-    efficiency : float
-        Share of multiplications among the main loop's instructions.
-    """
-
+    # filters, rows: what a thread makes, for each of its 16 bytes of columns
     filters: int
     rows: int
-    kernel: int
-    stride: int
-    line: bool
-    registers: int
-    efficiency: float
+    kernel: int  # taps of both axes of the plane, 0 for any
+    stride: int  # of both axes of the plane, 0 for any and for any dilation
+    line: bool  # a single axis: rows are strips of it
+    registers: int  # that a thread needs for float32 sums
+    efficiency: float  # share of multiplications among the main loop's instructions
 
     def __str__(self) -> str:
         if self.kernel:

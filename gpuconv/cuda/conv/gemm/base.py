@@ -17,21 +17,11 @@ from gpuconv.rules.geometry import Ints
 
 @dataclass(frozen=True, slots=True)
 class PackedWeights:
-    """How a kernel finds its weights.
+    """How a kernel finds its weights."""
 
-    Attributes
-    ----------
-    pitch : int
-        From one row to the next, in the kernel's own units.
-    all_rows : int
-        Rows of one group.
-    channels : int
-        Rows of the GEMM from one tap to the next.
-    """
-
-    pitch: int
-    all_rows: int
-    channels: int
+    pitch: int  # from one row to the next, in the kernel's own units
+    all_rows: int  # rows of one group
+    channels: int  # rows of the GEMM from one tap to the next
 
     def tap_rows(self, taps: Ints) -> Ints:
         """Rows of the GEMM from one tap to the next, axis by axis."""
@@ -160,33 +150,19 @@ _ROWWISE = 0.75  # of the multiplications' share, where the tap of every row mus
 
 @dataclass(frozen=True, slots=True)
 class GemmTile:
-    """A tile of FFMA: the outputs of a block and of a thread, and the forms of the kernel that it comes in.
-
-    Attributes
-    ----------
-    block_m, block_n, block_k, thread_m, thread_n : int
-    blocks_per_sm : int
-        That the kernel's registers leave room for.
-    efficiency : float
-        Share of multiplications among the main loop's instructions, of the form with one tap per slice if there is one.
-    uniform : bool
-        Comes in the form where every slice of K has one tap.
-    rowwise : bool
-        Comes in the form that finds the tap of every row of K.
-    wide : bool
-        Comes with 64-bit indices too.
-    """
+    """A tile of FFMA: the outputs of a block and of a thread, and the forms of the kernel that it comes in."""
 
     block_m: int
     block_n: int
     block_k: int
     thread_m: int
     thread_n: int
-    blocks_per_sm: int
+    blocks_per_sm: int  # that the kernel's registers leave room for
+    # Share of multiplications among the main loop's instructions, of the form with one tap per slice if there is one
     efficiency: float
-    uniform: bool = True
-    rowwise: bool = True
-    wide: bool = False
+    uniform: bool = True  # comes in the form where every slice of K has one tap
+    rowwise: bool = True  # comes in the form that finds the tap of every row of K
+    wide: bool = False  # comes with 64-bit indices too
 
     @property
     def threads(self) -> int:

@@ -22,27 +22,13 @@ _TAPS = 64  # of a block of conv/gemm/pack_fragments.cu
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """One way to multiply.
+    """One way to multiply."""
 
-    Attributes
-    ----------
-    label : str
-        In names of kernels.
-    cuda : str
-        The class in ``conv/gemm/fragments.cuh``.
-    lanes : int
-        Which of the device's rates is its own.
-    products : int
-        Multiplications on tensor cores for one of the problem's.
-    parts : int
-        Fragments that make up one of weights.
-    """
-
-    label: str
-    cuda: str
-    lanes: int
-    products: int = 1
-    parts: int = 1
+    label: str  # in names of kernels
+    cuda: str  # the class in ``conv/gemm/fragments.cuh``
+    lanes: int  # which of the device's rates is its own
+    products: int = 1  # multiplications on tensor cores for one of the problem's
+    parts: int = 1  # fragments that make up one of weights
 
 
 _ARITHMETIC = {

@@ -58,21 +58,12 @@ def forms(arithmetic: Arithmetic) -> tuple[GroupedForm, ...]:
 
 @dataclass(frozen=True)
 class GroupedWork:
-    """A problem with three axes in the kernel's order.
-
-    Attributes
-    ----------
-    problem : Problem
-    arithmetic : Arithmetic
-    form : GroupedForm
-    together : int
-        Groups of a block.
-    """
+    """A problem with three axes in the kernel's order."""
 
     problem: Problem
     arithmetic: Arithmetic
     form: GroupedForm
-    together: int
+    together: int  # groups of a block
 
     @cached_property
     def itemsize(self) -> int:

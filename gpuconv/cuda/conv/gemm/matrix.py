@@ -37,21 +37,11 @@ _LEAST = 4  # bytes of an asynchronous copy
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A problem as one GEMM.
+    """A problem as one GEMM."""
 
-    Attributes
-    ----------
-    problem : Problem
-        Of the call.
-    gemm : Problem
-        Of one tap and three axes.
-    inputs : {"pixels", "channels"}
-        What is contiguous in x.
-    """
-
-    problem: Problem
-    gemm: Problem
-    inputs: str
+    problem: Problem  # of the call
+    gemm: Problem  # of one tap and three axes
+    inputs: str  # "pixels" or "channels": what is contiguous in x
 
     @property
     def form(self) -> str:
@@ -139,29 +129,17 @@ _SLICE = 128  # bytes of K
 
 @dataclass(frozen=True, slots=True)
 class MatrixTile:
-    """The outputs of a block and of a warp.
-
-    Attributes
-    ----------
-    block_m, block_n, warp_m, warp_n : int
-    stages : int
-        Of the pipeline: slices of K in shared memory.
-    blocks_per_sm : int
-        That the kernel's registers leave room for.
-    issued : float
-        Instructions of a warp in the main loop for every one that multiplies fragments, with copies of 16 bytes.
-    copies : float
-        Those that copies of half as much come to besides.
-    """
+    """The outputs of a block and of a warp."""
 
     block_m: int
     block_n: int
     warp_m: int
     warp_n: int
-    stages: int
-    blocks_per_sm: int
+    stages: int  # of the pipeline: slices of K in shared memory
+    blocks_per_sm: int  # that the kernel's registers leave room for
+    # Instructions of a warp in the main loop for every one that multiplies fragments, with copies of 16 bytes
     issued: float
-    copies: float
+    copies: float  # those that copies of half as much come to besides
 
     @property
     def threads(self) -> int:

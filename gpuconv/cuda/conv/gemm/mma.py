@@ -79,23 +79,15 @@ def _most_slices(problem: Problem, form: MmaForm) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MmaForm:
-    """How a tile's inputs come into shared memory.
+    """How a tile's inputs come into shared memory."""
 
-    Attributes
-    ----------
-    gather : {"vector", "scalar", "rowwise", "chunks", "halves"}
-        16 bytes of contiguous channels, single elements, or single elements that each have their own tap; or 16 or 8
-        bytes of contiguous channels that each have their own tap.
-    block_k, stages : int
-        Rows of a slice of K; pipeline stages, slices in shared memory.
-    issued : float
-        Instructions of a warp in the main loop for every one that multiplies fragments.
-    """
-
+    # "vector", "scalar", "rowwise", "chunks" or "halves": 16 bytes of contiguous channels, single elements, or single
+    # elements that each have their own tap; or 16 or 8 bytes of contiguous channels that each have their own tap
     gather: str
+    # block_k, stages: rows of a slice of K; pipeline stages, slices in shared memory
     block_k: int
     stages: int
-    issued: float
+    issued: float  # instructions of a warp in the main loop for every one that multiplies fragments
 
     @property
     def rowwise(self) -> bool:
@@ -114,21 +106,13 @@ class MmaForm:
 
 @dataclass(frozen=True, slots=True)
 class MmaTile:
-    """The outputs of a block and of a warp, and the forms that the kernel comes in.
-
-    Attributes
-    ----------
-    block_m, block_n, warp_m, warp_n : int
-    blocks_per_sm : int
-        That the kernel's registers leave room for.
-    forms : tuple of MmaForm
-    """
+    """The outputs of a block and of a warp, and the forms that the kernel comes in."""
 
     block_m: int
     block_n: int
     warp_m: int
     warp_n: int
-    blocks_per_sm: int
+    blocks_per_sm: int  # that the kernel's registers leave room for
     forms: tuple[MmaForm, ...]
 
     @property

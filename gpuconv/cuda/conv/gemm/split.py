@@ -29,37 +29,19 @@ _ROUNDS = 4  # of whole tiles before those that are divided: after more of them,
 
 @dataclass(frozen=True, slots=True)
 class Divisible:
-    """Tiles that several blocks each can make.
+    """Tiles that several blocks each can make."""
 
-    Attributes
-    ----------
-    variant : Variant
-        The kernel with a block for each tile.
-    shared_bytes : int
-        That it asks for.
-    tiles : int
-    slices : float
-        Of K, of each tile; the mean of those of ConvTranspose's phases.
-    most_slices : int
-        Of the tile that has the most.
-    sums_bytes : int
-        Of a tile's sums.
-    busy : callable
-        Takes a number of blocks and the slices of each, returns the modelled seconds of their arithmetic.
-    packing : callable
-        Takes a number of tickets, returns the launch that packs the weights and sets these to zero.
-    plan : callable
-        Returns the plan with a block for each tile: a launch that packs the weights, and one that makes the tiles.
-    """
-
-    variant: Variant
-    shared_bytes: int
+    variant: Variant  # the kernel with a block for each tile
+    shared_bytes: int  # that it asks for
     tiles: int
-    slices: float
-    most_slices: int
-    sums_bytes: int
+    slices: float  # of K, of each tile; the mean of those of ConvTranspose's phases
+    most_slices: int  # of the tile that has the most
+    sums_bytes: int  # of a tile's sums
+    # Takes a number of blocks and the slices of each, returns the modelled seconds of their arithmetic
     busy: Callable[[int, float], float]
+    # Takes a number of tickets, returns the launch that packs the weights and sets these to zero
     packing: Callable[[int], Launch]
+    # Returns the plan with a block for each tile: a launch that packs the weights, and one that makes the tiles
     plan: Callable[[], Plan]
 
 

@@ -24,38 +24,21 @@ _ALONG_COLUMNS, _ALONG_CHANNELS = 1, 2  # StemRuns, of conv/gemm/stem.cuh
 
 @dataclass(frozen=True, slots=True)
 class StemKernel:
-    """One kernel of the family.
-
-    Attributes
-    ----------
-    dtype, precision : str
-    label : str
-        In its name.
-    arguments : tuple of str
-        Of the template.
-    chunk : int
-        Elements that a step of K takes, neighbours along the columns of x.
-    block_m, threads, blocks_per_sm : int
-    buffer_bytes : int
-        Of shared memory before the band.
-    slice_steps, whole_steps : int
-        Steps of a slice of weights; in whose multiples the table of steps is filled up.
-    arithmetic : fragments.Arithmetic or None
-        On tensor cores.
-    """
+    """One kernel of the family."""
 
     dtype: str
     precision: str
-    label: str
-    arguments: tuple[str, ...]
-    chunk: int
+    label: str  # in its name
+    arguments: tuple[str, ...]  # of the template
+    chunk: int  # elements that a step of K takes, neighbours along the columns of x
     block_m: int
     threads: int
     blocks_per_sm: int
-    buffer_bytes: int
+    buffer_bytes: int  # of shared memory before the band
+    # slice_steps, whole_steps: steps of a slice of weights; in whose multiples the table of steps is filled up
     slice_steps: int
     whole_steps: int = 1
-    arithmetic: Arithmetic | None = None
+    arithmetic: Arithmetic | None = None  # on tensor cores
 
 
 def _ffma(chunk: int) -> StemKernel:
@@ -105,34 +88,20 @@ KERNELS = (
 
 @dataclass(frozen=True, slots=True)
 class StemBox:
-    """The outputs of a block, and the inputs that they meet.
+    """The outputs of a block, and the inputs that they meet."""
 
-    Attributes
-    ----------
-    bits : tuple of int
-        log2 of the outputs along depths, rows and columns.
-    tiles : tuple of int
-        Boxes along depths, rows and columns.
-    band : tuple of int
-        Extents of the band, without channels.
-    runs, lead : int
-        ``StemRuns``, and elements of x before the first one that is needed, from where a whole vector begins.
-    chunks, rows : int
-        Vectors of a row, and rows, as they are copied.
-    pitch : tuple of int
-        Elements of the band from one channel, depth and row to the next.
-    shift, copies, copy_bytes : int
-        How many elements the first copy of the band is shifted by; how many copies there are, and bytes of each.
-    """
-
-    bits: Ints
-    tiles: Ints
-    band: Ints
+    bits: Ints  # log2 of the outputs along depths, rows and columns
+    tiles: Ints  # boxes along depths, rows and columns
+    band: Ints  # extents of the band, without channels
+    # runs, lead: ``StemRuns``, and elements of x before the first one that is needed, from where a whole vector begins
     runs: int
     lead: int
+    # chunks, rows: vectors of a row, and rows, as they are copied
     chunks: int
     rows: int
-    pitch: Ints
+    pitch: Ints  # elements of the band from one channel, depth and row to the next
+    # shift, copies, copy_bytes: how many elements the first copy of the band is shifted by; how many copies there are,
+    # and bytes of each
     shift: int
     copies: int
     copy_bytes: int

@@ -29,31 +29,16 @@ _AXES = ("image", "group", "channel")
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """What is moved: ``images`` x ``groups`` x ``channels`` planes of pixels. Strides count elements.
-
-    Attributes
-    ----------
-    images, groups, channels : int
-        Channels are those of one group.
-    filled : int
-        Channels with the zeros behind them.
-    pixels : tuple of int
-        Extents.
-    x : tuple of int
-        Strides of images, groups and channels.
-    x_pixels : tuple of int
-    y : tuple of int
-        Strides of images, groups, parts and pixels in order; channels have 1.
-    """
+    """What is moved: ``images`` x ``groups`` x ``channels`` planes of pixels. Strides count elements."""
 
     images: int
     groups: int
-    channels: int
-    filled: int
-    pixels: Ints
-    x: Ints
+    channels: int  # of one group
+    filled: int  # channels with the zeros behind them
+    pixels: Ints  # extents
+    x: Ints  # strides of images, groups and channels
     x_pixels: Ints
-    y: Ints
+    y: Ints  # strides of images, groups, parts and pixels in order; channels have 1
 
     @property
     def extents(self) -> Ints:

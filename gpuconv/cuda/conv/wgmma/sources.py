@@ -37,26 +37,16 @@ _MOST_ELEMENTS = 2**31 - 1  # of a copy
 
 @dataclass(frozen=True)
 class Source:
-    """One way to x and w.
-
-    Attributes
-    ----------
-    problem : Problem
-    form : {"copied", "direct", "rows"}
-        A copy of x with the channels last; x itself, whose channels lie last; or x itself, whose pixels along W do.
-    packed : bool
-        Whether w is packed, or is read as it is.
-    patches : bool
-        Whether channels that lie last come in patches of pixels that taps share, not anew for each tap.
-    slice_bytes : int
-        Of a row of a slice of K.
-    """
+    """One way to x and w."""
 
     problem: Problem
+    # "copied", "direct" or "rows": a copy of x with the channels last; x itself, whose channels lie last; or x itself,
+    # whose pixels along W do
     form: str
-    packed: bool
+    packed: bool  # whether w is packed, or is read as it is
+    # Whether channels that lie last come in patches of pixels that taps share, not anew for each tap
     patches: bool = False
-    slice_bytes: int = SLICE_BYTES
+    slice_bytes: int = SLICE_BYTES  # of a row of a slice of K
 
     @cached_property
     def in_strips(self) -> bool:
@@ -170,21 +160,11 @@ def refusal(problem: Problem) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Where the columns of all phases lie on one axis of x.
+    """Where the columns of all phases lie on one axis of x."""
 
-    Attributes
-    ----------
-    lower : int
-        Input coordinate of the first column through the tap that lies lowest.
-    upper : int
-        That of the last column, counted from the last element of x.
-    reach : int
-        Coordinates from that tap to the one that lies highest.
-    """
-
-    lower: int
-    upper: int
-    reach: int
+    lower: int  # input coordinate of the first column through the tap that lies lowest
+    upper: int  # that of the last column, counted from the last element of x
+    reach: int  # coordinates from that tap to the one that lies highest
 
 
 def windows(problem: Problem) -> Iterator[Window]:

@@ -76,28 +76,20 @@ def _met(axis: PoolAxis) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WalkForm:
-    """The windows that one form of the kernel makes.
+    """The windows that one form of the kernel makes."""
 
-    Attributes
-    ----------
-    rows, stride : int
-        Of windows; the stride is that of their rows and, for several columns, of both axes; 0: any.
-    columns, across : int
-        Of a thread, and windows beside one another that can meet those, of one slice; 0: any, of any number of slices.
-    walk : int
-        Instructions of a thread.
-    windows : tuple of int
-        Those of each of its rows of windows, or parts of one, for elements of 16 bits, float32 and float64.
-    row, part : int
-        Where the stride is any: those of each row of x; windows that are loaded at a time. Instructions are counted.
-    """
-
+    # rows, stride: of windows; the stride is that of their rows and, for several columns, of both axes; 0: any
     rows: int
     stride: int
+    # columns, across: of a thread, and windows beside one another that can meet those, of one slice; 0: any, of any
+    # number of slices
     columns: int
     across: int
-    walk: int
+    walk: int  # instructions of a thread
+    # Those of each of its rows of windows, or parts of one, for elements of 16 bits, float32 and float64
     windows: tuple[int, int, int]
+    # row, part: where the stride is any: those of each row of x; windows that are loaded at a time. Instructions are
+    # counted.
     row: int = 0
     part: int = 0
 
