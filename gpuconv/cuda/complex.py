@@ -15,10 +15,9 @@ from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
 from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.weight_grad import families as weight_grad_families
 from gpuconv.rules import dtypes
-from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
+from gpuconv.rules.geometry import Ints
 
 _EXPAND_AXES, _ADD_AXES = (1, 6), (3, 5)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
-Geometry = ConvGeometry | ConvTransposeGeometry
 
 
 def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limits: Limits, precision: str) -> Plan:
@@ -38,10 +37,7 @@ def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limit
     lifted = _lifted(geometry, kernel=3, stride=1, pad=1)
     w = tuple(prod(lifted.w_shape[axis + 1 :]) for axis in range(len(lifted.w_shape)))
     arrays = _of_parts(strides["x"]), w, None, _of_parts(strides["y"])
-    if kernel == "conv":
-        real_plan = conv_families.for_conv(lifted, real, *arrays, limits, precision)
-    else:
-        real_plan = conv_families.for_conv_transpose(lifted, real, *arrays, limits, precision)
+    real_plan = conv_families.for_conv(lifted, real, *arrays, limits, precision)
     if not real_plan.launches:
         return replace(real_plan, operator=kernel)
     launches = [_with_expanded(launch) for launch in real_plan.launches]

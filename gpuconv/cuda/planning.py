@@ -78,9 +78,9 @@ def _plan(
     if kernel == "weight_grad":
         arrays = strides["x"], strides["dy"], strides["y"]
         return weight_grad_families.for_weight_grad(geometry, dtype, *arrays, limits, precision)
-    make = conv_families.for_conv if kernel == "conv" else conv_families.for_conv_transpose
     b_stride = strides["b"][0] if "b" in strides else None
-    planned = make(geometry, dtype, strides["x"], strides["w"], b_stride, strides["y"], limits, precision)
+    arrays = strides["x"], strides["w"], b_stride, strides["y"]
+    planned = conv_families.for_conv(geometry, dtype, *arrays, limits, precision)
     return finish.finished(planned, activation, dtype, geometry.y_shape, strides)
 
 

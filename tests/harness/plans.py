@@ -38,10 +38,11 @@ def plan(
     **attributes: Any,
 ) -> Plan:
     geometry: Any = getattr(geometries, operator)(x_shape, w_shape, **attributes)
-    make: Any = conv_families.for_conv if operator == "conv" else conv_families.for_conv_transpose
     x_strides = x_strides or contiguous(x_shape)
     b_stride = 1 if bias else None
-    return make(geometry, dtype, x_strides, contiguous(w_shape), b_stride, contiguous(geometry.y_shape), limits)
+    return conv_families.for_conv(
+        geometry, dtype, x_strides, contiguous(w_shape), b_stride, contiguous(geometry.y_shape), limits
+    )
 
 
 def plain(struct: Any) -> Any:
@@ -83,11 +84,9 @@ def problem(
     **attributes: Any,
 ) -> Problem:
     geometry: Any = getattr(geometries, operator)(x, w, None, **attributes)
-    make: Any = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
     order = channels_last if layout == "NHWC" else contiguous_strides
     x_strides, w_strides = x_strides or order(x), w_strides or contiguous_strides(w)
-    found: Problem = make(geometry, dtype, x_strides, w_strides, None, order(geometry.y_shape), precision)
-    return found
+    return correlation.of(geometry, dtype, x_strides, w_strides, None, order(geometry.y_shape), precision)
 
 
 def strides(shape: Ints, layout: str = "NHWC") -> Ints:

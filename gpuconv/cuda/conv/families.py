@@ -24,7 +24,7 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def for_conv(
-    geometry: ConvGeometry,
+    geometry: ConvGeometry | ConvTransposeGeometry,
     dtype: str,
     x_strides: Ints,
     w_strides: Ints,
@@ -33,30 +33,8 @@ def for_conv(
     limits: Limits,
     precision: str = "ieee",
 ) -> Plan:
-    """Plan Conv for arrays with these strides in elements (``b_stride`` None without a bias).
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices or more blocks than a grid has.
-    """
-    problem = correlation.of_conv(geometry, dtype, x_strides, w_strides, b_stride, y_strides, precision)
-    return plan(problem, limits)
-
-
-def for_conv_transpose(
-    geometry: ConvTransposeGeometry,
-    dtype: str,
-    x_strides: Ints,
-    w_strides: Ints,
-    b_stride: int | None,
-    y_strides: Ints,
-    limits: Limits,
-    precision: str = "ieee",
-) -> Plan:
-    """Plan ConvTranspose; parameters and errors as in :func:`for_conv`."""
-    problem = correlation.of_conv_transpose(geometry, dtype, x_strides, w_strides, b_stride, y_strides, precision)
-    return plan(problem, limits)
+    """Plan Conv or ConvTranspose for arrays of these strides, as :func:`conv.problem.of` takes them."""
+    return plan(correlation.of(geometry, dtype, x_strides, w_strides, b_stride, y_strides, precision), limits)
 
 
 def plan(problem: Problem, limits: Limits) -> Plan:

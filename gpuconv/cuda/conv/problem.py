@@ -20,7 +20,6 @@ from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 
 _SECTOR = 32  # bytes that cross the memory bus together
 _FARTHEST = 2**30  # coordinates and extents of kernels that find taps by tables are below
-Geometry = ConvGeometry | ConvTransposeGeometry
 
 
 # The fields that have a number for each axis, in the order of those of `Axis`, and how many numbers stand before these.
@@ -240,8 +239,8 @@ class Problem:
         return self.with_axes([Axis(x=pixels, y=pixels, x_stride=x_step, y_stride=y_step, columns=pixels)])
 
 
-def of_conv(
-    geometry: ConvGeometry,
+def of(
+    geometry: ConvGeometry | ConvTransposeGeometry,
     dtype: str,
     x_strides: Ints,
     w_strides: Ints,
@@ -249,45 +248,41 @@ def of_conv(
     y_strides: Ints,
     precision: str = "ieee",
 ) -> Problem:
-    """Return the problem of one Conv."""
-    out_channels, *out = geometry.y_shape[1:]
-    filters = out_channels // geometry.group
+    """Return the problem of one call, for arrays of these strides in elements; ``b_stride`` is None without a bias."""
+    g, (out_channels, *out) = geometry, geometry.y_shape[1:]
+    filters, own = out_channels // g.group, dict[str, Any]()
+    if isinstance(g, ConvTransposeGeometry):
+        channels = g.w_shape[0] // g.group
+        strides = tuple(1 if size <= 1 else s for size, s in zip(g.x_shape[2:], g.strides, strict=True))
+        own["w_strides"] = (w_strides[0] * channels, w_strides[1], w_strides[0], *w_strides[2:])
+        own["columns"] = tuple(-(-size // s) for size, s in zip(out, strides, strict=True))
+        own["column_strides"] = (1,) * len(out)
+        own["phases"] = tuple(min(size, s) for size, s in zip(out, strides, strict=True))
+    else:
+        channels, strides = g.w_shape[1], ()
+        own["w_strides"] = (w_strides[0] * filters, *w_strides)
+        own["columns"] = tuple(out)
+        own["column_strides"] = tuple(1 if q == 1 else s for q, s in zip(out, g.strides, strict=True))
+        own["phases"] = ()
     return Problem(
-        operator="conv",
-        channels=geometry.w_shape[1],
-        filters=filters,
-        w_strides=(w_strides[0] * filters, *w_strides),
-        columns=tuple(out),
-        column_strides=tuple(1 if q == 1 else s for q, s in zip(out, geometry.strides, strict=True)),
-        phases=(),
-        strides=(),
-        **_shared(geometry, dtype, x_strides, b_stride, y_strides, precision),
-    )
-
-
-def of_conv_transpose(
-    geometry: ConvTransposeGeometry,
-    dtype: str,
-    x_strides: Ints,
-    w_strides: Ints,
-    b_stride: int | None,
-    y_strides: Ints,
-    precision: str = "ieee",
-) -> Problem:
-    """Return the problem of one ConvTranspose."""
-    out_channels, *out = geometry.y_shape[1:]
-    channels = geometry.w_shape[0] // geometry.group
-    strides = tuple(1 if size <= 1 else s for size, s in zip(geometry.x_shape[2:], geometry.strides, strict=True))
-    return Problem(
-        operator="conv_transpose",
+        operator="conv_transpose" if isinstance(g, ConvTransposeGeometry) else "conv",
+        dtype=dtype,
+        precision=precision if dtype == "float32" else "ieee",
+        group=g.group,
         channels=channels,
-        filters=out_channels // geometry.group,
-        w_strides=(w_strides[0] * channels, w_strides[1], w_strides[0], *w_strides[2:]),
-        columns=tuple(-(-size // s) for size, s in zip(out, strides, strict=True)),
-        column_strides=(1,) * len(out),
-        phases=tuple(min(size, s) for size, s in zip(out, strides, strict=True)),
+        filters=filters,
+        taps=g.kernel_shape,
+        batch=g.x_shape[0],
+        x_shape=g.x_shape,
+        y_shape=g.y_shape,
+        x_strides=x_strides,
+        y_strides=y_strides,
+        b_stride=b_stride,
+        # A single tap has no distance to another.
+        dilations=tuple(1 if k == 1 else d for k, d in zip(g.kernel_shape, g.dilations, strict=True)),
+        pads=g.pads_begin,
         strides=strides,
-        **_shared(geometry, dtype, x_strides, b_stride, y_strides, precision),
+        **own,
     )
 
 
@@ -307,23 +302,3 @@ def merged_stride(extents: Sequence[int], strides: Sequence[int]) -> int | None:
     if any(outer != extent * stride for (_, outer), (extent, stride) in pairwise(axes)):
         return None
     return axes[-1][1] if axes else 1
-
-
-def _shared(
-    geometry: Geometry, dtype: str, x_strides: Ints, b_stride: int | None, y_strides: Ints, precision: str
-) -> dict[str, Any]:
-    return {
-        "dtype": dtype,
-        "precision": precision if dtype == "float32" else "ieee",
-        "group": geometry.group,
-        "taps": geometry.kernel_shape,
-        "batch": geometry.x_shape[0],
-        "x_shape": geometry.x_shape,
-        "y_shape": geometry.y_shape,
-        "x_strides": x_strides,
-        "y_strides": y_strides,
-        "b_stride": b_stride,
-        # A single tap has no distance to another.
-        "dilations": tuple(1 if k == 1 else d for k, d in zip(geometry.kernel_shape, geometry.dilations, strict=True)),
-        "pads": geometry.pads_begin,
-    }

@@ -34,8 +34,7 @@ Ints = tuple[int, ...]
 
 def made(operator: str, x: Ints, w: Ints, dtype: str = "float32", **attributes: Any) -> correlation.Problem:
     geometry: Any = getattr(geometries, operator)(x, w, None, **attributes)
-    of = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
-    return of(geometry, dtype, strides(x), contiguous_strides(w), None, strides(geometry.y_shape))
+    return correlation.of(geometry, dtype, strides(x), contiguous_strides(w), None, strides(geometry.y_shape))
 
 
 def forms(*arguments: Any, **attributes: Any) -> set[str]:
@@ -83,7 +82,7 @@ def test_far_apart_inputs_and_channels_that_lie_apart_are_refused() -> None:
     why = []
     for step in steps:
         y_strides = strides(geometry.y_shape)
-        problem = correlation.of_conv(geometry, "float64", step, contiguous_strides(w), None, y_strides)
+        problem = correlation.of(geometry, "float64", step, contiguous_strides(w), None, y_strides)
         why.append(why_not(channels_plan, problem, HOPPER))
     assert why == ["channels do not lie next to each other in x and y", "it needs 64-bit indices", None]
 
@@ -116,7 +115,7 @@ def test_vectors_are_whole_where_pixels_are_made_of_them(x_shape: Ints, x_stride
     w_shape = (x_shape[1], 1, 3, 3)
     geometry = geometries.conv(x_shape, w_shape, group=x_shape[1])
     y_strides = strides(geometry.y_shape)
-    problem = correlation.of_conv(geometry, "float32", x_strides, contiguous_strides(w_shape), None, y_strides)
+    problem = correlation.of(geometry, "float32", x_strides, contiguous_strides(w_shape), None, y_strides)
     for one in candidates(channels_plan, problem, HOPPER):
         assert fields(one.make().launches[0])["in_vectors"] == whole
 

@@ -34,9 +34,10 @@ Ints = tuple[int, ...]
 
 def made(operator: str, x: Ints, w: Ints, x_strides: Ints | None = None, **attributes: Any) -> correlation.Problem:
     geometry: Any = getattr(geometries, operator)(x, w, None, **attributes)
-    of = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
     y_strides = contiguous_strides(geometry.y_shape)
-    return of(geometry, "float32", x_strides or contiguous_strides(x), contiguous_strides(w), None, y_strides)
+    return correlation.of(
+        geometry, "float32", x_strides or contiguous_strides(x), contiguous_strides(w), None, y_strides
+    )
 
 
 def planned(*arguments: Any, **keywords: Any) -> dict[str, Plan]:
@@ -180,7 +181,7 @@ def some_tiles() -> list[RowTile]:
         assert problem.w_shape is not None
         geometry = geometries.conv(problem.x_shape, problem.w_shape, None, **problem.attributes)
         strides = map(contiguous_strides, (problem.x_shape, problem.w_shape))
-        of = correlation.of_conv(geometry, dtype, *strides, None, contiguous_strides(geometry.y_shape))
+        of = correlation.of(geometry, dtype, *strides, None, contiguous_strides(geometry.y_shape))
         tile = rows_plan.best(direct_base.view_of(of), form, HOPPER)
         assert tile is not None
         found.append(tile)
