@@ -92,3 +92,13 @@ def problem(
 def strides(shape: Ints, layout: str = "NHWC") -> Ints:
     """Strides of an array of this shape, N, C, D1, ..., in a layout."""
     return layouts.channels_second(layout, contiguous_strides(layouts.as_given(layout, shape)))
+
+
+def conv_of(
+    dtype: str, *, batch: int, group: int, channels: int, filters: int, x_extent: Ints, y_extent: Ints, **axes: Ints
+) -> Problem:
+    """A Conv of these numbers, whether or not they fit together; ``axes`` are taps, column_strides, dilations, pads."""
+    arrays = {"x_shape": (batch, group * channels, *x_extent), "y_shape": (batch, group * filters, *y_extent)}
+    empty: dict[str, Any] = dict.fromkeys(("x_strides", "y_strides", "w_strides", "phases", "strides"), ())
+    known: dict[str, Any] = {"group": group, "channels": channels, "filters": filters, "batch": batch, **arrays, **axes}
+    return Problem(operator="conv", dtype=dtype, precision="ieee", b_stride=None, columns=y_extent, **known, **empty)

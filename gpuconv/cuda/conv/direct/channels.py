@@ -16,7 +16,7 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.conv.direct.base import THREADS, WARP, DirectView, on_arrays, unfit, view_of, weights_of
+from gpuconv.cuda.conv.direct.base import THREADS, WARP, on_arrays, unfit, view_of, weights_of
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, numbers
 from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
@@ -84,7 +84,7 @@ def in_vectors(problem: Problem) -> bool:
 class ChannelThread:
     """What a thread makes of a problem, beside so many others along the channels: all that rows and columns share."""
 
-    view: DirectView
+    view: Problem
     form: tuple[int, int, int]
     whole: bool  # whether pixels are made of whole vectors of channels, one filter each
     vectors: int  # threads of a block along the channels
@@ -99,15 +99,10 @@ class ChannelThread:
         """Channels of a thread."""
         return 16 // self.word
 
-    @property
-    def accumulator(self) -> str:
-        """Type of the sums."""
-        return dtypes.entry(self.view.dtype).accumulator
-
     @cached_property
     def burst_bytes(self) -> int:
         """Bytes of the channels of a pixel that a block has, in whole bursts."""
-        return numbers.whole(self.vectors * self.vector * dtypes.entry(self.view.dtype).itemsize, _BURST)
+        return numbers.whole(self.vectors * self.vector * self.view.itemsize, _BURST)
 
     @cached_property
     def per_thread(self) -> tuple[int, int]:
@@ -117,30 +112,32 @@ class ChannelThread:
     @cached_property
     def apart(self) -> tuple[int, int]:
         """Rows and columns from one output of a thread to the next, so that they share inputs."""
-        height, width = (d // gcd(s, d) for s, d in zip(self.view.strides[1:], self.view.dilations[1:], strict=True))
+        height, width = (
+            d // gcd(s, d) for s, d in zip(self.view.column_strides[1:], self.view.dilations[1:], strict=True)
+        )
         return height, width if self.form[0] else 1
 
     @cached_property
     def advance(self) -> int:
         """Taps from one row of a thread to the next."""
-        return self.view.strides[1] // gcd(self.view.strides[1], self.view.dilations[1])
+        return self.view.column_strides[1] // gcd(self.view.column_strides[1], self.view.dilations[1])
 
     @cached_property
     def tiles(self) -> tuple[int, int]:
         """Threads along the rows and the columns of a slice."""
-        axes = zip(self.view.y_extent[1:], self.per_thread, self.apart, strict=True)
+        axes = zip(self.view.columns[1:], self.per_thread, self.apart, strict=True)
         height, width = (-(-extent // (made * apart)) * apart for extent, made, apart in axes)
         return height, width
 
     @cached_property
     def filters(self) -> int:
         """Channels of y."""
-        return self.view.groups * self.view.filters
+        return self.view.group * self.view.filters
 
     @cached_property
     def slices(self) -> int:
         """Slices of y, of all images."""
-        return self.view.y_extent[0] * self.view.images
+        return self.view.columns[0] * self.view.batch
 
     def grid(self, rows: int, columns: int, walk: int) -> tuple[int, int, int]:
         """Return the blocks of a slice along the channels, the columns and the rows, of so many threads and steps."""
@@ -180,7 +177,7 @@ class ChannelThread:
     def outputs(self) -> tuple[int, int]:
         """Rows and columns of a thread, of which columns are made even if they do not exist."""
         rows, columns = self.per_thread
-        return min(rows, -(-self.view.y_extent[1] // self.apart[0])), columns
+        return min(rows, -(-self.view.columns[1] // self.apart[0])), columns
 
     @cached_property
     def products(self) -> int:
@@ -205,7 +202,7 @@ class ChannelThread:
     def lines(self) -> int:
         """Lines of the L1 cache that a warp's vectors lie in."""
         lanes = min(self.vectors, WARP)
-        size = self.vector // self.turns * dtypes.entry(self.view.dtype).itemsize
+        size = self.vector // self.turns * self.view.itemsize
         return -(-WARP // lanes) * -(-lanes * size // _LINE)
 
     @cached_property
@@ -225,7 +222,7 @@ class ChannelThread:
 
     def met(self, rows: int, columns: int) -> int:
         """Return the bytes of x that a block of so many threads meets."""
-        _, down, across = self.view.strides
+        _, down, across = self.view.column_strides
         depth, taps_h, taps_w = self.view.taps
         made_h, made_w = self.per_thread
         height, width = (rows * made_h - 1) * down + taps_h, (columns * made_w - 1) * across + taps_w
@@ -241,7 +238,7 @@ class ChannelThread:
         inputs = model.gathering(blocks, walked * self.loads, self.lines, limits)
         factors = model.gathering(blocks, walked * self.factors, 16 // self.turns * WARP // _LINE, limits)
         return max(
-            model.arithmetic(blocks, walked * self.products, self.accumulator, 1.0, limits),
+            model.arithmetic(blocks, walked * self.products, self.view.accumulator, 1.0, limits),
             model.instructions(issued, limits),
             inputs + factors,
             model.cached(blocks, self.met(rows * walk, columns), limits),
@@ -279,7 +276,7 @@ class ChannelTile(ChannelThread):
 
 
 @lru_cache(maxsize=1024)
-def best(view: DirectView, form: tuple[int, int, int], whole: bool, limits: Limits) -> ChannelTile | None:
+def best(view: Problem, form: tuple[int, int, int], whole: bool, limits: Limits) -> ChannelTile | None:
     """Return the tile with the shortest time; None where there is no room for any, or no grid for its blocks."""
     least, quickest = math.inf, None
     for vectors in _shares(view):
@@ -293,11 +290,11 @@ def best(view: DirectView, form: tuple[int, int, int], whole: bool, limits: Limi
     return quickest
 
 
-def _shares(view: DirectView) -> Iterator[int]:
+def _shares(view: Problem) -> Iterator[int]:
     """Yield how many threads of a block may stand along the channels, so that they have whole bursts."""
     vector = 16 // dtypes.sums(view.dtype).itemsize
-    unit = max(1, _BURST // (vector * dtypes.entry(view.dtype).itemsize))
-    vectors = -(-view.groups * view.filters // vector)
+    unit = max(1, _BURST // (vector * view.itemsize))
+    vectors = -(-view.group * view.filters // vector)
     evens = (-(-vectors // -(-vectors // most)) for most in _VECTORS)
     yield from dict.fromkeys(min(vectors, -(-even // unit) * unit) for even in evens)
 
@@ -323,7 +320,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         return
     view, whole = view_of(problem), in_vectors(problem)
     for form in FORMS:
-        if form[0] in (0, view.strides[2] // gcd(view.strides[2], view.dilations[2])):
+        if form[0] in (0, view.column_strides[2] // gcd(view.column_strides[2], view.dilations[2])):
             tile = best(view, form, whole, limits)
             if tile is not None:
                 seconds = model.overlapped(tile.seconds(limits), model.memory(problem.bytes, limits))
@@ -348,20 +345,20 @@ def _fields(problem: Problem, tile: ChannelTile) -> dict[str, Any]:
     )
     return {
         "channels": tile.filters,
-        **params.array_fields("x", x_strides, view.x_extent),
-        **params.array_fields("y", y_strides, view.y_extent),
+        **params.array_fields("x", x_strides, view.x_shape[2:]),
+        **params.array_fields("y", y_strides, view.columns),
         "w_first": w_first,
         "w_group": w_group,
         "w_filter": w_filter,
         "w_stride": w_stride,
         "b_stride": problem.b_stride or 0,
-        "stride": view.strides,
+        "stride": view.column_strides,
         "dilation": view.dilations,
         "start": [-pad for pad in view.pads],
         "taps": view.taps,
         "step": tile.step,
         "row_advance": tile.advance,
-        "window_step": view.dilations[2] if tile.form[0] else view.strides[2],
+        "window_step": view.dilations[2] if tile.form[0] else view.column_strides[2],
         "pitch": tile.pitch,
         "in_vectors": tile.whole,
         "filters": problem.filters,
@@ -372,7 +369,7 @@ def _fields(problem: Problem, tile: ChannelTile) -> dict[str, Any]:
         "channel_blocks": channel_blocks,
         "column_blocks": column_blocks,
         "row_blocks": row_blocks,
-        "depths": view.y_extent[0],
+        "depths": view.columns[0],
         "apart": tile.apart,
         "step_taps": tile.step * view.taps[2],
         "row_taps": view.taps[2],

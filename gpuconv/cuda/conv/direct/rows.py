@@ -20,7 +20,6 @@ from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.conv.direct.base import (
     THREADS,
     WARP,
-    DirectView,
     even_shares,
     on_arrays,
     unfit,
@@ -67,15 +66,15 @@ class RowForm:
             return f"{self.kernel}x{self.kernel}s{self.stride}"
         return "line" if self.line else "rows" if self.stride else "taps"
 
-    def takes(self, view: DirectView) -> bool:
+    def takes(self, view: Problem) -> bool:
         """Tell whether this form can solve a problem."""
         if (self.filters == 1) != (view.channels == 1 and view.filters < GROUPED):
             return False
-        plane = view.taps[1:], view.strides[1:], view.dilations[1:]
+        plane = view.taps[1:], view.column_strides[1:], view.dilations[1:]
         if self.kernel:
             return plane == ((self.kernel,) * 2, (self.stride,) * 2, (1, 1))
         if self.stride:
-            flat = view.y_extent[:2] + view.taps[:2] == (1, 1, 1, 1)
+            flat = view.columns[:2] + view.taps[:2] == (1, 1, 1, 1)
             return self.line == flat and plane[1:] == ((1, 1), (1, 1))
         return True
 
@@ -124,7 +123,7 @@ def _refusal(problem: Problem) -> Refusal | None:
 class RowThreads:
     """The threads of a block along each axis: what they make of a problem, whatever the groups, filters and steps."""
 
-    view: DirectView
+    view: Problem
     form: RowForm
     threads: Ints
 
@@ -152,13 +151,13 @@ class RowThreads:
 
     @cached_property
     def blocks_by_axis(self) -> Ints:
-        tiles = zip(self.view.y_extent, self.threads, self.per_thread, strict=True)
+        tiles = zip(self.view.columns, self.threads, self.per_thread, strict=True)
         return tuple(-(-extent // (threads * made)) for extent, threads, made in tiles)
 
     @cached_property
     def spatial_blocks(self) -> int:
         """Blocks along the axes and the images, for each group and tile of filters."""
-        return prod(self.blocks_by_axis) * self.view.images
+        return prod(self.blocks_by_axis) * self.view.batch
 
     # ---- shared memory
 
@@ -166,7 +165,7 @@ class RowThreads:
     def extent(self) -> Ints:
         """What is staged of x for one channel; of columns also what fills the last vectors up."""
         view, (_, _, last) = self.view, self.per_thread
-        axes = zip(self.threads, self.per_thread, view.strides, view.taps, view.dilations, strict=True)
+        axes = zip(self.threads, self.per_thread, view.column_strides, view.taps, view.dilations, strict=True)
         depths, rows, columns = ((t * e - 1) * s + (k - 1) * d + 1 for t, e, s, k, d in axes)
         stride, vector = self.form.stride, self.vector
         if self.form.kernel:
@@ -191,15 +190,15 @@ class RowThreads:
         """Words from one phase of columns, row and depth to the next."""
         _, rows, columns = self.extent
         _, h, w = self.threads
-        stride = self.view.strides[2] if self.form.stride == 0 else self.form.stride
+        stride = self.view.column_strides[2] if self.form.stride == 0 else self.form.stride
         phase = -(-columns // stride)
         if self.form.stride == 2 and self.word == 4:
             # Even and odd columns that are copied together go to other banks.
             phase = numbers.congruent(phase, 1, 16, 32)
         unit, banks = self.unit, self.banks
-        apart = self.view.strides[1] * (self.form.rows if self.form.stride else 1)
+        apart = self.view.column_strides[1] * (self.form.rows if self.form.stride else 1)
         row = unit * numbers.congruent(-(-phase * stride // unit), apart, w, banks)
-        depth = unit * numbers.congruent(rows * row // unit, self.view.strides[0], w * h, banks)
+        depth = unit * numbers.congruent(rows * row // unit, self.view.column_strides[0], w * h, banks)
         return phase, row, depth
 
     def channel_pitch(self, step: int) -> int:
@@ -253,13 +252,13 @@ class RowThreads:
 
     def channel_blocks(self, groups: int, filter_tiles: int) -> tuple[int, int]:
         """Return the blocks along the filters of a group, and along the groups."""
-        return -(-self.view.filters // (filter_tiles * self.form.filters)), -(-self.view.groups // groups)
+        return -(-self.view.filters // (filter_tiles * self.form.filters)), -(-self.view.group // groups)
 
     def cost(self, groups: int, filter_tiles: int, step: int) -> float:
         """Measure all blocks' time, where inputs that several of them read are not free."""
         staged, instructions = self.work_of_block(groups, filter_tiles, step)
         blocks = self.spatial_blocks * prod(self.channel_blocks(groups, filter_tiles))
-        return blocks * (instructions + _READ * dtypes.entry(self.view.dtype).itemsize * staged)
+        return blocks * (instructions + _READ * self.view.itemsize * staged)
 
 
 @dataclass(frozen=True)
@@ -313,7 +312,7 @@ class RowTile(RowThreads):
             "group_blocks": group_blocks,
             "taps": (*view.taps[:2], self.row_taps),
             "by_step": self.step,
-            "by_stride": view.strides[2],
+            "by_stride": view.column_strides[2],
             "row_taps": view.taps[2],
         }
 
@@ -325,9 +324,9 @@ class RowTile(RowThreads):
         )
 
 
-def _outputs_of_thread(view: DirectView, form: RowForm, vector: int) -> Ints:
+def _outputs_of_thread(view: Problem, form: RowForm, vector: int) -> Ints:
     if form.stride == 0:  # the outputs of a thread lie rows apart where there are enough of them, else columns
-        return (1, vector, 1) if view.y_extent[1] >= vector else (1, 1, vector)
+        return (1, vector, 1) if view.columns[1] >= vector else (1, 1, vector)
     return (1, 1, vector * form.rows) if form.line else (1, form.rows, vector)
 
 
@@ -337,7 +336,7 @@ def _lanes(count: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def best(view: DirectView, form: RowForm, limits: Limits) -> RowTile | None:
+def best(view: Problem, form: RowForm, limits: Limits) -> RowTile | None:
     """Return the tile with the least to do in all its blocks; None where the device has room for none."""
     rooms = (limits.shared_bytes_per_multiprocessor // _RESIDENT - RESERVED_BYTES, limits.shared_bytes_per_block)
     tiles = [
@@ -351,9 +350,9 @@ def best(view: DirectView, form: RowForm, limits: Limits) -> RowTile | None:
     return None
 
 
-def _threads(view: DirectView, form: RowForm) -> Iterator[RowThreads]:
+def _threads(view: Problem, form: RowForm) -> Iterator[RowThreads]:
     outputs = _outputs_of_thread(view, form, 16 // dtypes.sums(view.dtype).itemsize)
-    needed = [-(-extent // count) for extent, count in zip(view.y_extent, outputs, strict=True)]
+    needed = [-(-extent // count) for extent, count in zip(view.columns, outputs, strict=True)]
     depths, rows, columns = map(even_shares, needed)
     if form.stride == 0:  # neighbours make neighbours
         columns = [count for count in columns if count >= min(WARP, needed[2])]
@@ -372,7 +371,7 @@ def _shares(threads: RowThreads) -> Iterator[tuple[int, int, int]]:
         room = THREADS // (spatial * filters)
         if room == 0 or filters >= 2 * filter_tiles:
             continue
-        groups = min(view.groups, room)
+        groups = min(view.group, room)
         for some in {groups, -(-groups // 2), -(-groups // 4), 1}:
             yield some, filters, view.channels
         for step in _STEPS:
@@ -417,16 +416,16 @@ def _fields(problem: Problem, tile: RowTile) -> dict[str, Any]:
         (*strides[:2], *filled(strides[2:], RANK, 0)[:2], 1) for strides in (problem.x_strides, problem.y_strides)
     )
     return {
-        "groups": view.groups,
+        "groups": view.group,
         "channels": view.channels,
         "filters": view.filters,
-        **params.array_fields("x", x_strides, view.x_extent),
-        **params.array_fields("y", y_strides, view.y_extent),
+        **params.array_fields("x", x_strides, view.x_shape[2:]),
+        **params.array_fields("y", y_strides, view.columns),
         "w_first": w_first,
         **problem.w_steps,
         "w_stride": w_stride,
         "b_stride": problem.b_stride or 0,
-        "stride": view.strides,
+        "stride": view.column_strides,
         "dilation": view.dilations,
         "start": [-pad for pad in (*view.pads[:2], view.pads[2] + tile.lead)],
         "x_width": gcd(_width(problem.x_shape, problem.x_strides, tile.vector), view.pads[2] + tile.lead),

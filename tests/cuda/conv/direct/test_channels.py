@@ -15,7 +15,6 @@ from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import base as direct_base
 from gpuconv.cuda.conv.direct import channels as channels_plan
-from gpuconv.cuda.conv.direct.base import DirectView
 from gpuconv.cuda.conv.direct.channels import FORMS, ChannelTile
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import geometry as geometries
@@ -141,7 +140,7 @@ def some(random: Random, form: tuple[int, int, int]) -> Problem:
     return Problem("conv", (random.choice((1, 2)), group, *extents), (group * filters, 1, *taps), b_shape, attributes)
 
 
-def tiles() -> list[tuple[DirectView, ChannelTile]]:
+def tiles() -> list[tuple[correlation.Problem, ChannelTile]]:
     random, found = Random(0), []
     for form, dtype, _ in product(FORMS, ("float16", "float32", "float64"), range(6)):
         problem = some(random, form)
@@ -159,10 +158,10 @@ def test_blocks_cover_all_outputs_once_and_hold_no_more_threads_than_there_are()
         assert tile.vectors * tile.rows * tile.columns <= direct_base.THREADS
         channels, columns, rows = tile.blocks_by_axis
         share = tile.vectors * tile.vector
-        assert (channels - 1) * share < view.groups * view.filters <= channels * share
+        assert (channels - 1) * share < view.group * view.filters <= channels * share
         counts = ((rows, tile.rows * tile.walk), (columns, tile.columns))
         for extent, each, apart, (blocks, threads) in zip(
-            view.y_extent[1:], tile.per_thread, tile.apart, counts, strict=True
+            view.columns[1:], tile.per_thread, tile.apart, counts, strict=True
         ):
             number = np.arange(blocks * threads)
             first = number // apart * (each * apart) + number % apart
@@ -182,9 +181,9 @@ def test_shared_memory_has_room_for_the_weights_that_are_staged() -> None:
 def test_outputs_of_a_thread_share_the_inputs_of_dilated_taps() -> None:
     """Row r and tap kh meet the input that row 0 and tap kh + r * advance would meet."""
     for view, tile in tiles():
-        assert tile.apart[0] * view.strides[1] == tile.advance * view.dilations[1]
+        assert tile.apart[0] * view.column_strides[1] == tile.advance * view.dilations[1]
         if tile.form[0]:
-            assert tile.apart[1] * view.strides[2] == tile.form[0] * view.dilations[2]
+            assert tile.apart[1] * view.column_strides[2] == tile.form[0] * view.dilations[2]
 
 
 # ---------------------------------------------------------------- in the emulator

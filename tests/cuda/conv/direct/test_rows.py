@@ -192,7 +192,7 @@ def test_blocks_cover_all_outputs_and_hold_no_more_threads_than_there_are() -> N
     for tile in some_tiles():
         view = tile.view
         for extent, blocks, count, each in zip(
-            view.y_extent, tile.blocks_by_axis, tile.threads, tile.per_thread, strict=True
+            view.columns, tile.blocks_by_axis, tile.threads, tile.per_thread, strict=True
         ):
             assert (blocks - 1) * count * each < extent <= blocks * count * each
         assert prod(tile.threads) * tile.groups * tile.filter_tiles <= direct_base.THREADS
@@ -204,7 +204,7 @@ def test_shared_memory_has_room_for_everything_that_is_staged() -> None:
     for tile in some_tiles():
         depths, rows, columns = tile.extent
         phase, row, depth, channel = tile.pitches
-        stride = tile.form.stride or tile.view.strides[2]
+        stride = tile.form.stride or tile.view.column_strides[2]
         assert columns <= stride * phase
         assert stride * phase <= row or (stride - 1) * phase + -(-columns // stride) <= row
         assert rows * row <= depth
@@ -223,9 +223,9 @@ def test_threads_side_by_side_read_from_other_banks(form: RowForm) -> None:
     for tile in (tile for tile in mine if tile.groups == 1 or tile.step == 1):
         d, h, w = tile.threads
         _, row, depth, channel = (pitch // tile.vector for pitch in tile.pitches)
-        apart = tile.per_thread[1] * tile.view.strides[1] * row
+        apart = tile.per_thread[1] * tile.view.column_strides[1] * row
         at = [
-            g * tile.step * channel + i * tile.view.strides[0] * depth + j * apart + k
+            g * tile.step * channel + i * tile.view.column_strides[0] * depth + j * apart + k
             for g, i, j, k in product(range(tile.groups), range(d), range(h), range(w))
         ]
         for first in range(0, len(at) - 7, 8):
