@@ -79,8 +79,8 @@ def _plan(
         arrays = strides["x"], strides["dy"], strides["y"]
         return weight_grad_families.for_weight_grad(geometry, dtype, *arrays, limits, precision)
     b_stride = strides["b"][0] if "b" in strides else None
-    arrays = strides["x"], strides["w"], b_stride, strides["y"]
-    planned = conv_families.for_conv(geometry, dtype, *arrays, limits, precision)
+    x, w, y = (strides[role] for role in ("x", "w", "y"))
+    planned = conv_families.for_conv(geometry, dtype, x, w, b_stride, y, limits, precision)
     return finish.finished(planned, activation, dtype, geometry.y_shape, strides)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import fragments
-from gpuconv.cuda.conv.gemm.fragments import Arithmetic
+from gpuconv.cuda.conv.gemm.fragments import Arithmetic, WarpTile
 from gpuconv.cuda.passes import sums
 from gpuconv.cuda.plan import model, strided
 from gpuconv.cuda.plan.launch import Launch, Plan
@@ -113,27 +113,17 @@ def copied(problem: WeightGradProblem) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightGradTile:
+class WeightGradTile(WarpTile):
     """The sums of a block and of a warp, and how slices of pixels come into shared memory."""
 
     # "channels" or "pixels": 16 bytes of contiguous channels, or neighbouring pixels of one channel after another
     gather: str
-    block_m: int
-    block_n: int
     block_k: int
-    warp_m: int
-    warp_n: int
     stages: int
-    blocks_per_sm: int
     # issued, issued_in_rows: instructions of a warp in the main loop for every one that multiplies: where x is read
     # pixel by pixel, and where several of its pixels are copied at once
     issued: float
     issued_in_rows: float
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * 32
 
     @property
     def shape(self) -> str:
@@ -142,50 +132,41 @@ class WeightGradTile:
 
 
 _HALF = (
-    WeightGradTile("channels", 128, 128, 64, 64, 64, 2, 2, 3.4, 3.4),
-    WeightGradTile("channels", 64, 64, 64, 32, 32, 3, 4, 6.1, 6.1),
-    WeightGradTile("pixels", 128, 128, 32, 64, 64, 3, 2, 6.1, 3.4),
-    WeightGradTile("pixels", 64, 64, 32, 32, 32, 4, 4, 15.8, 9.1),
+    WeightGradTile(128, 128, 64, 64, 2, "channels", 64, 2, 3.4, 3.4),
+    WeightGradTile(64, 64, 32, 32, 4, "channels", 64, 3, 6.1, 6.1),
+    WeightGradTile(128, 128, 64, 64, 2, "pixels", 32, 3, 6.1, 3.4),
+    WeightGradTile(64, 64, 32, 32, 4, "pixels", 32, 4, 15.8, 9.1),
 )
 _SINGLE = (
-    WeightGradTile("channels", 128, 128, 32, 64, 64, 2, 2, 5.0, 5.0),
-    WeightGradTile("channels", 64, 64, 32, 32, 32, 3, 4, 9.8, 9.8),
-    WeightGradTile("pixels", 128, 128, 32, 64, 64, 2, 2, 6.6, 4.7),
-    WeightGradTile("pixels", 64, 64, 32, 32, 32, 3, 4, 12.8, 10.7),
+    WeightGradTile(128, 128, 64, 64, 2, "channels", 32, 2, 5.0, 5.0),
+    WeightGradTile(64, 64, 32, 32, 4, "channels", 32, 3, 9.8, 9.8),
+    WeightGradTile(128, 128, 64, 64, 2, "pixels", 32, 2, 6.6, 4.7),
+    WeightGradTile(64, 64, 32, 32, 4, "pixels", 32, 3, 12.8, 10.7),
 )
 _SPLIT = (
-    WeightGradTile("channels", 64, 64, 32, 32, 32, 3, 3, 4.6, 4.6),
-    WeightGradTile("pixels", 64, 64, 32, 32, 32, 3, 3, 5.6, 4.9),
+    WeightGradTile(64, 64, 32, 32, 3, "channels", 32, 3, 4.6, 4.6),
+    WeightGradTile(64, 64, 32, 32, 3, "pixels", 32, 3, 5.6, 4.9),
 )
 _DOUBLE = (
-    WeightGradTile("channels", 64, 64, 16, 32, 32, 3, 2, 28.3, 28.3),
-    WeightGradTile("pixels", 64, 64, 16, 32, 32, 3, 2, 28.5, 24.6),
+    WeightGradTile(64, 64, 32, 32, 2, "channels", 16, 3, 28.3, 28.3),
+    WeightGradTile(64, 64, 32, 32, 2, "pixels", 16, 3, 28.5, 24.6),
 )
 _FFMA = (
-    WeightGradTile("channels", 64, 128, 16, 32, 64, 3, 3, 1.2, 1.2),
-    WeightGradTile("pixels", 128, 128, 32, 32, 64, 2, 2, 1.18, 1.15),
-    WeightGradTile("pixels", 64, 128, 32, 32, 64, 2, 3, 1.27, 1.16),
+    WeightGradTile(64, 128, 32, 64, 3, "channels", 16, 3, 1.2, 1.2),
+    WeightGradTile(128, 128, 32, 64, 2, "pixels", 32, 2, 1.18, 1.15),
+    WeightGradTile(64, 128, 32, 64, 3, "pixels", 32, 2, 1.27, 1.16),
 )
 OWN = Arithmetic("ffma", "", 0)  # of the cores' own multipliers, whose every instruction is a product of a thread
 TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT}
 TILES |= {"DoubleProducts": _DOUBLE, OWN.cuda: _FFMA}
 
 
-def arithmetics() -> Iterator[tuple[str, str, Arithmetic]]:
-    """Yield every dtype and precision, and how factors are multiplied."""
-    yield from fragments.arithmetics()
-    yield "float32", "ieee", OWN
-
-
-def arithmetic_of(problem: WeightGradProblem) -> Arithmetic:
-    """Return how a problem's factors are multiplied."""
-    known = {(dtype, precision): arithmetic for dtype, precision, arithmetic in arithmetics()}
-    return known[problem.dtype, problem.precision]
+ARITHMETICS = {**fragments.ARITHMETICS, ("float32", "ieee"): OWN}
 
 
 def kernels() -> Iterator[tuple[str, Arithmetic, WeightGradTile]]:
     """Yield dtype, arithmetic and tile of every kernel."""
-    for dtype, _, arithmetic in arithmetics():
+    for (dtype, _), arithmetic in ARITHMETICS.items():
         for tile in TILES[arithmetic.cuda]:
             yield dtype, arithmetic, tile
 
@@ -309,7 +290,7 @@ def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
     if why is not None:
         yield Refusal(why)
         return
-    arithmetic = arithmetic_of(problem)
+    arithmetic = ARITHMETICS[problem.dtype, problem.precision]
     chunks = has_chunks(problem)
     for tile in TILES[arithmetic.cuda]:
         room = shared_bytes(problem.dtype, tile) <= limits.shared_bytes_per_block

@@ -65,6 +65,21 @@ def operands(problem: Problem, tiles: tuple[int, int], weights: PackedWeights) -
     return {"common": shared, "axes": axes, "phases": prod(problem.phases)}
 
 
+def launch(
+    problem: Problem,
+    chosen: Variant,
+    tile: BlockTile,
+    weights: PackedWeights,
+    shared_bytes: int,
+    more: Mapping[str, Any],
+    source: str = "packed",
+) -> Launch:
+    """Return the launch of a block for every tile, with ``more`` fields than those of the operands."""
+    fields = {**operands(problem, problem.tiles(tile.block_m, tile.block_n), weights), **more}
+    blocks = problem.blocks(tile.block_m, tile.block_n)
+    return Launch.of_blocks(problem.operator, chosen, blocks, fields, roles(problem, weights=source), shared_bytes)
+
+
 def roles(problem: Problem, place: str = "common", weights: str = "packed") -> dict[str, str]:
     """Return the array that each pointer of the ``Correlation`` at a place leads to, of those that there are."""
     pointers = {f"{place}.x": "x", f"{place}.y": "y"}
@@ -149,11 +164,17 @@ _ROWWISE = 0.75  # of the multiplications' share, where the tap of every row mus
 
 
 @dataclass(frozen=True, slots=True)
-class GemmTile:
-    """A tile of FFMA: the outputs of a block and of a thread, and the forms of the kernel that it comes in."""
+class BlockTile:
+    """The outputs of a block."""
 
     block_m: int
     block_n: int
+
+
+@dataclass(frozen=True, slots=True)
+class GemmTile(BlockTile):
+    """A tile of FFMA: the outputs of a block and of a thread, and the forms of the kernel that it comes in."""
+
     block_k: int
     thread_m: int
     thread_n: int

@@ -18,7 +18,7 @@ from gpuconv.cuda.conv.gemm.base import LARGE, MIDDLE, TILES, GemmTile
 from gpuconv.cuda.conv.gemm.split import Divisible
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer
@@ -129,18 +129,11 @@ def _divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
 def _plan(problem: Problem, tile: GemmTile, uniform: bool, wide: bool) -> Plan:
     width = f"{64 if wide else 32}-bit indices: offsets and coordinates {'reach' if wide else 'are below'} 2**31"
     reasons = (gemm_base.tap_reason(problem, tile, uniform), width)
-    return gemm_base.with_packing(problem, wide, _launch(problem, tile, uniform, wide), reasons)
-
-
-def _launch(problem: Problem, tile: GemmTile, uniform: bool, wide: bool) -> Launch:
-    blocks = problem.blocks(tile.block_m, tile.block_n)
-    chosen = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
-    weights = gemm_base.packed_weights(problem)
-    fields = gemm_base.operands(problem, problem.tiles(tile.block_m, tile.block_n), weights)
-    if _splits(problem.operator, problem.dtype, wide, problem.rank, tile, uniform):
-        fields = {**fields, "splits": split.splits(blocks)}
-    shared = _shared_bytes(problem, tile, wide)
-    return Launch.of_blocks(problem.operator, chosen, blocks, fields, gemm_base.roles(problem), shared)
+    kind = problem.operator, problem.dtype, wide, problem.rank, tile, uniform
+    more = {"splits": split.splits(problem.blocks(tile.block_m, tile.block_n))} if _splits(*kind) else {}
+    weights, shared = gemm_base.packed_weights(problem), _shared_bytes(problem, tile, wide)
+    launch = gemm_base.launch(problem, variant(*kind), tile, weights, shared, more)
+    return gemm_base.with_packing(problem, wide, launch, reasons)
 
 
 _KERNELS = gemm_base.kernels("ffma", "{index}, {rank}")

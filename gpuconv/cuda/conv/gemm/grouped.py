@@ -153,7 +153,7 @@ _KERNELS = {
 
 def variant(operator: str, dtype: str, precision: str, form: GroupedForm) -> Variant:
     """Return the kernel of one operator."""
-    arithmetic = fragments.arithmetic_of(dtype, precision)
+    arithmetic = fragments.ARITHMETICS[dtype, precision]
     return _KERNELS[operator].over(
         *(dtype, RANK, arithmetic.label, str(form)),
         types=(arithmetic.cuda,),
@@ -166,7 +166,7 @@ def variant(operator: str, dtype: str, precision: str, form: GroupedForm) -> Var
 def forms() -> Iterator[tuple[str, str, GroupedForm]]:
     """Yield dtype, precision and form of every kernel."""
     for dtype, precision in FACTORS:
-        for form in grouped_tile.forms(fragments.arithmetic_of(dtype, precision)):
+        for form in grouped_tile.forms(fragments.ARITHMETICS[dtype, precision]):
             yield dtype, precision, form
 
 

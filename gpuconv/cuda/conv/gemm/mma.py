@@ -16,7 +16,7 @@ from gpuconv.cuda.conv import runs
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import fragments, split
 from gpuconv.cuda.conv.gemm.base import PackedWeights
-from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
+from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS, FRAGMENT_BYTES, Arithmetic, WarpTile
 from gpuconv.cuda.conv.gemm.split import Divisible
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.runs import Runs
@@ -105,20 +105,10 @@ class MmaForm:
 
 
 @dataclass(frozen=True, slots=True)
-class MmaTile:
+class MmaTile(WarpTile):
     """The outputs of a block and of a warp, and the forms that the kernel comes in."""
 
-    block_m: int
-    block_n: int
-    warp_m: int
-    warp_n: int
-    blocks_per_sm: int  # that the kernel's registers leave room for
     forms: tuple[MmaForm, ...]
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * 32
 
 
 _SQUARE_OF_HALF = (
@@ -234,12 +224,10 @@ def _besides(problem: Problem, tile: MmaTile, form: MmaForm) -> float:
 def _wavefronts(problem: Problem, tile: MmaTile, form: MmaForm) -> float:
     """128 bytes that go to or from shared memory, or to L1, for every instruction that multiplies fragments."""
     arithmetic = fragments.arithmetic(problem)
-    pixels, elements = tile.block_n / 8, 32 / problem.itemsize  # fragments; rows of K of each
-    loaded = (4 * arithmetic.parts * tile.warp_m / 16 + 2 * tile.warp_n / 8) / (tile.warp_m / 16 * tile.warp_n / 8)
-    filled = (4 * arithmetic.parts * tile.block_m / 16 + 2 * pixels) / (tile.block_m / 16 * pixels)
+    elements = 32 / problem.itemsize  # rows of K of a fragment
     gathered = 0.0 if form.copied else elements / 4 / (tile.block_m / 16) * problem.lines  # of 32 pixels
     depths = 4 if arithmetic.cuda == "DoubleProducts" else 1  # of one instruction
-    return (loaded + filled + gathered) * depths / arithmetic.products
+    return (tile.wavefronts(arithmetic.parts) + gathered) * depths / arithmetic.products
 
 
 def _busy_with(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits) -> Callable[[int, float], float]:
@@ -320,13 +308,10 @@ def _packing(problem: Problem, tile: MmaTile, form: MmaForm, tickets: int = 0) -
 
 def _gemm(problem: Problem, tile: MmaTile, form: MmaForm) -> Launch:
     chosen = variant(problem.operator, problem.dtype, problem.precision, tile, form)
-    fields = gemm_base.operands(
-        problem, problem.tiles(tile.block_m, tile.block_n), _packed_weights(problem, tile, form)
-    )
-    if divisible(fragments.arithmetic(problem), tile, form):
-        fields = {**fields, "splits": split.splits(problem.blocks(tile.block_m, tile.block_n))}
-    blocks, shared = problem.blocks(tile.block_m, tile.block_n), shared_bytes(problem, tile, form)
-    return Launch.of_blocks(problem.operator, chosen, blocks, fields, gemm_base.roles(problem), shared)
+    splits = divisible(fragments.arithmetic(problem), tile, form)
+    more = {"splits": split.splits(problem.blocks(tile.block_m, tile.block_n))} if splits else {}
+    weights, shared = _packed_weights(problem, tile, form), shared_bytes(problem, tile, form)
+    return gemm_base.launch(problem, chosen, tile, weights, shared, more)
 
 
 _KERNELS = gemm_base.kernels("mma", f"int, {RANK}")
@@ -334,7 +319,7 @@ _KERNELS = gemm_base.kernels("mma", f"int, {RANK}")
 
 def variant(operator: str, dtype: str, precision: str, tile: MmaTile, form: MmaForm) -> Variant:
     """Return the tile kernel of one operator."""
-    arithmetic = fragments.arithmetic_of(dtype, precision)
+    arithmetic = ARITHMETICS[dtype, precision]
     sizes = (tile.block_m, tile.block_n, form.block_k, tile.warp_m, tile.warp_n, form.stages)
     return _KERNELS[operator, divisible(arithmetic, tile, form)].over(
         *(dtype, RANK, arithmetic.label, f"{tile.block_m}x{tile.block_n}x{form.block_k}", form.gather),
@@ -347,7 +332,7 @@ def variant(operator: str, dtype: str, precision: str, tile: MmaTile, form: MmaF
 
 def variants() -> Iterator[Variant]:
     """Yield every variant that a plan can name."""
-    for dtype, precision, arithmetic in fragments.arithmetics():
+    for (dtype, precision), arithmetic in ARITHMETICS.items():
         yield fragments.packing_variant(dtype, precision)
         for tile, form in kernels(arithmetic):
             yield variant("conv", dtype, precision, tile, form)

@@ -18,7 +18,7 @@ from gpuconv.cuda.conv.gemm import depth_to_space
 from gpuconv.cuda.conv.gemm.base import GemmTile, PackedWeights
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 
@@ -114,15 +114,8 @@ def _plan(problem: Problem, gemm: Problem, tile: GemmTile) -> Plan:
     if not packs:
         weights = PackedWeights(0 if conv else gemm.filters, gemm.rows, gemm.channels)
     more = problem.w_steps if conv else depth_to_space.fields(problem)
-    fields = {**gemm_base.operands(gemm, gemm.tiles(tile.block_m, tile.block_n), weights), **more}
-    launch = Launch.of_blocks(
-        problem.operator,
-        variant(problem.operator, problem.dtype, tile),
-        gemm.blocks(tile.block_m, tile.block_n),
-        fields,
-        gemm_base.roles(gemm, weights="packed" if packs else "w"),
-        _shared_bytes(gemm, tile),
-    )
+    chosen, shared = variant(problem.operator, problem.dtype, tile), _shared_bytes(gemm, tile)
+    launch = gemm_base.launch(gemm, chosen, tile, weights, shared, more, "packed" if packs else "w")
     if conv:
         return Plan(problem.operator, (launch,), ("one plain GEMM: one tap, weights as they are",))
     reason = f"one GEMM of {gemm.filters} rows, channels and taps, whose outputs do not overlap"

@@ -79,7 +79,7 @@ KERNELS = (
     *(_ffma(chunk) for chunk in (11, 7, 5, 3, 1)),
     *(
         _mma(dtype, precision, arithmetic, block_m)
-        for dtype, precision, arithmetic in fragments.arithmetics()
+        for (dtype, precision), arithmetic in fragments.ARITHMETICS.items()
         if dtype != "float64"
         for block_m in ((64, 32) if arithmetic.parts == 1 else (32,))
     ),

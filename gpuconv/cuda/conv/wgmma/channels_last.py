@@ -207,7 +207,7 @@ _KERNEL = Kernel("conv/wgmma/channels_last.cu", "channels_last", "ChannelsLastPa
 
 def variant(name: str, dtype: str, precision: str) -> Variant:
     """Return the kernel for elements of a type in a precision; ``name`` says in profilers what it moves."""
-    kernel, arithmetic = replace(_KERNEL, name=name), fragments.arithmetic_of(dtype, precision)
+    kernel, arithmetic = replace(_KERNEL, name=name), fragments.ARITHMETICS[dtype, precision]
     if dtypes.entry(dtype).itemsize == 2:
         return kernel.over("16bit", RANK, types=("Copied16",))
     return kernel.over(dtype, RANK, arithmetic.label, types=(arithmetic.cuda,))
