@@ -21,13 +21,7 @@ _EXPAND_AXES, _ADD_AXES = (1, 6), (3, 5)  # of kernels that are built ahead: wit
 
 
 def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limits: Limits, precision: str) -> Plan:
-    """Plan Conv, ConvTranspose or the gradient of weights for complex arrays of these strides in elements, by role.
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices or more blocks than a grid has.
-    """
+    """Plan Conv, ConvTranspose or the gradient of weights for complex arrays of these strides in elements, by role."""
     real = dtypes.entry(dtype).real
     lifted: Any
     if kernel == "weight_grad":

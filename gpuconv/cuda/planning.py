@@ -35,7 +35,7 @@ def plan(
     precision: str,
     activation: Activation | None = None,
 ) -> Plan:
-    """Plan what ``_operators.Operator.kernel`` names, for arrays of these strides in elements, by their roles.
+    """Plan what ``operators.Operator.kernel`` names, for arrays of these strides in elements, by their roles.
 
     Raises
     ------

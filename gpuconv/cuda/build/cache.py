@@ -47,10 +47,7 @@ class Entry(NamedTuple):
 def folder() -> Path | None:
     """Return ``GPUCONV_CACHE_DIR``, or ``gpuconv`` among the user's caches; None where the user has no such folder.
 
-    Raises
-    ------
-    ArgumentError
-        ``GPUCONV_CACHE_DIR`` names nothing.
+    ArgumentError where ``GPUCONV_CACHE_DIR`` names nothing.
     """
     return _environment.folder("GPUCONV_CACHE_DIR") or _usual()
 
@@ -136,10 +133,7 @@ def store(
 ) -> Entry:
     """Write an entry, for this user alone or also ``for_others`` to read, as far as the umask lets them.
 
-    Raises
-    ------
-    OSError
-        Where the folder cannot be made or written, is full, or is one that others can write to.
+    OSError where the folder cannot be made or written, is full, or is one that others can write to.
     """
     name = f"{title}.{_digest(content)[:16]}{suffix}"
     mode = _SHARED if for_others else _OWN

@@ -61,14 +61,8 @@ def architecture(capability: tuple[int, int]) -> str:
 
     Usually the capability's own architecture: ``sm_80``, ``sm_90a``, without a look at NVRTC where packed kernels are
     for it. For a device newer than NVRTC it is the newest that NVRTC knows, as PTX (``compute_120``), which the driver
-    compiles; the first time with a RuntimeWarning.
-
-    Raises
-    ------
-    DeviceError
-        Where the device is too old.
-    CompileError
-        Where NVRTC is not installed, and no packed kernels are for the device.
+    compiles; the first time with a RuntimeWarning. DeviceError where the device is too old, CompileError where neither
+    NVRTC is there nor packed kernels for the device.
     """
     text = _dotted(capability)
     if capability < _OLDEST:
@@ -95,13 +89,7 @@ def architecture(capability: tuple[int, int]) -> str:
 
 
 def checked(name: str) -> str:
-    """Return an architecture that somebody named.
-
-    Raises
-    ------
-    ArgumentError
-        Where NVRTC does not know it, or gpuconv does not run on it.
-    """
+    """Return an architecture that somebody named; ArgumentError unless NVRTC knows it and gpuconv runs on it."""
     names = [name for number in nvrtc.capabilities() if number >= _OLDEST for name in _names(number)]
     if name not in names:
         raise ArgumentError(f"unknown architecture {name!r}; NVRTC {nvrtc.version()} compiles for {', '.join(names)}")
@@ -120,11 +108,8 @@ def _dotted(capability: tuple[int, int]) -> str:
 def cubin(variant: Variant, architecture: str) -> bytes:
     """Return what to load: a cubin for ``sm_…``, PTX for ``compute_…``; packed, or compiled if need be.
 
-    Raises
-    ------
-    CompileError
-        Where the variant does not compile, with the compiler's log, or so that it would wait for registers for ever, or
-        the compiler is not installed.
+    CompileError where the variant does not compile, with the compiler's log, or would wait for registers for ever, or
+    the compiler is not installed.
     """
     content, log, compiler = _packed(variant, architecture) or _built(variant, architecture)
     reason = _starved(variant, log)
@@ -177,13 +162,7 @@ def ptx(variant: Variant, architecture: str, line_info: bool = True) -> str:
 
 
 def report(variant: Variant, architecture: str) -> Report:
-    """Return what the assembler said of a variant, which is compiled if need be.
-
-    Raises
-    ------
-    CompileError
-        As `cubin`, and for PTX, which only the driver assembles.
-    """
+    """Return what the assembler said of a variant, which is compiled if need be; CompileError for PTX, too."""
     reported = read(build(variant, architecture).log)
     if reported is None:
         raise CompileError(f"{variant.name} for {architecture}: the compiler does not report registers")
@@ -219,23 +198,9 @@ def build(
 ) -> Built:
     """Compile a variant unless it is in the cache; threads that want the same wait for the first.
 
-    Parameters
-    ----------
-    variant : Variant
-    architecture : str
-    folder : Path, optional
-        Use this cache and no other. By default the user's, and where that cannot be written a temporary one.
-    options : tuple of str
-        More options for the compiler.
-    for_others : bool
-        Let others read what is written to ``folder``.
-
-    Raises
-    ------
-    CompileError
-        As `cubin`.
-    OSError
-        Where ``folder`` is given and cannot be written, or others can write to it.
+    A ``folder`` is the one cache to use, others may read what is written to it if it is ``for_others``. By default it
+    is the user's, and where that cannot be written a temporary one. CompileError as `cubin`; OSError where a folder is
+    given and cannot be written, or others can write to it.
     """
     source, options = sources.source(variant), (*_OPTIONS, *options)
     key = cache.key(source, architecture, *options, nvrtc.identity())

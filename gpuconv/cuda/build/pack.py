@@ -91,13 +91,7 @@ _damaged: dict[Path, object] = {}
 
 
 def path() -> Path | None:
-    """Return what ``GPUCONV_PACK`` names; None where it is not set.
-
-    Raises
-    ------
-    ArgumentError
-        It names nothing.
-    """
+    """Return what ``GPUCONV_PACK`` names, None where it is not set; ArgumentError where it names nothing."""
     return _environment.file(VARIABLE)
 
 
@@ -213,12 +207,7 @@ def together(kernels: Iterable[Kernel]) -> Group:
 def store(path: Path, compiler: str, groups: Sequence[Group]) -> int:
     """Write a file that others see whole or not at all, and can read as far as the umask lets them; return its bytes.
 
-    The same kernels in the same groups give the same bytes.
-
-    Raises
-    ------
-    OSError
-        Where it cannot be written.
+    The same kernels in the same groups give the same bytes. OSError where it cannot be written.
     """
     import lzma
 

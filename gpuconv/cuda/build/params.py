@@ -89,13 +89,7 @@ def span(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def needs_wide(operator: str, magnitudes: Sequence[int]) -> bool:
-    """Tell whether offsets and coordinates of these magnitudes need 64-bit indices.
-
-    Raises
-    ------
-    ArgumentError
-        Where even 64 bits are not enough to compute with them.
-    """
+    """Tell whether offsets and coordinates of these magnitudes need 64-bit indices; ArgumentError if 64 are too few."""
     largest = max(magnitudes, default=0)
     if largest >= _WIDE_LIMIT:
         raise ArgumentError(

@@ -63,7 +63,7 @@ class Kernel:
         threads: int | None = None,
         blocks_per_sm: int | None = None,
     ) -> Variant:
-        """Return one variant.
+        """Return one variant, with threads and blocks of its own where they are not those of the kernel.
 
         Parameters
         ----------
@@ -77,8 +77,6 @@ class Kernel:
             Arguments of the template, before and after the index type and the rank. A bool is a flag.
         wide : bool
             Whether indices have 64 bits.
-        threads, blocks_per_sm : int, optional
-            Where they are not those of the kernel.
         """
         index = index_name(wide)
         own = [value for key, value in (("{index}", index), ("{rank}", str(rank))) if key in self.parameter]

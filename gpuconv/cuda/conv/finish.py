@@ -20,18 +20,9 @@ from gpuconv.rules.geometry import Ints
 
 
 def finished(plan: Plan, activation: Activation | None, dtype: str, shape: Ints, strides: Mapping[str, Ints]) -> Plan:
-    """Return the plan of the same call with an activation, and with a residual where there are strides of one.
+    """Return the plan of a real call with an activation, and with a residual where there are ``strides`` of one.
 
-    Parameters
-    ----------
-    plan : Plan
-        Of a real Conv or ConvTranspose.
-    activation : Activation or None
-    dtype : str
-    shape : tuple of int
-        Of y.
-    strides : mapping of str to tuple of int
-        Of the call's arrays, by role.
+    ``shape`` is that of y, ``strides`` are those of the call's arrays, by role.
     """
     steps = strides.get("residual")
     acts = activation is not None and activation.acts

@@ -177,15 +177,7 @@ class Problem:
         ]
 
     def wide(self, packed: int = 0) -> bool:
-        """Tell whether anything needs 64-bit indices.
-
-        ``packed`` is the number of elements that the weights have where a kernel packs them.
-
-        Raises
-        ------
-        ArgumentError
-            Even 64 bits are not enough.
-        """
+        """Tell whether anything, also ``packed`` weights, needs 64-bit indices; ArgumentError if 64 are too few."""
         return params.needs_wide(self.operator, [*self._magnitudes, packed])
 
     def far(self) -> bool:

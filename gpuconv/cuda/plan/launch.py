@@ -67,13 +67,7 @@ class Launch:
         roles: Mapping[str, str],
         shared_bytes: int = 0,
     ) -> Launch:
-        """Return the launch of so many blocks along x.
-
-        Raises
-        ------
-        ArgumentError
-            There are more blocks than one launch can have.
-        """
+        """Return the launch of so many blocks along x; ArgumentError where one launch cannot have as many."""
         if blocks > MOST_BLOCKS:
             raise ArgumentError(f"{operator}: {blocks} blocks are more than the {MOST_BLOCKS} of one CUDA launch")
         return cls(variant, (blocks, 1, 1), shared_bytes, fields, roles)

@@ -137,10 +137,7 @@ def nearest(architecture: str) -> Representative:
 def representative(architecture: str) -> Representative:
     """Return the device that stands for an architecture: ``sm_90``, ``sm_90a``, ``90``.
 
-    Raises
-    ------
-    ArgumentError
-        For an architecture that has none; the message lists those that have.
+    An ArgumentError for one that has none lists those that have.
     """
     match = re.fullmatch(r"(?:sm_)?(\d{1,4})[af]?", text_of(architecture))
     device = _TABLE.get(int(match[1])) if match else None

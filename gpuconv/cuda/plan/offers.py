@@ -99,15 +99,8 @@ def _times(ratio: float) -> str:
 def choose(problem: Any, families: Iterable[Family], limits: Limits) -> Plan:
     """Return the plan of the candidate that was measured to be the quickest, or else of the one predicted to be.
 
-    Of equally quick ones the first is taken. All are among the plan's reasons, and why other families have none.
-
-    Parameters
-    ----------
-    problem : dataclass
-        All that the candidates depend on.
-    families : iterable of Family
-        Of which at least one has a candidate.
-    limits : Limits
+    Of equally quick ones the first is taken; at least one family must have one. All are among the plan's reasons, and
+    why other families have none. ``problem`` is a dataclass of all that they depend on.
     """
     candidates, refusals = of(families, problem, limits)
     pick = _pick.get()

@@ -25,13 +25,7 @@ def for_max_pool(
     indices_strides: Ints | None,
     limits: Limits,
 ) -> Plan:
-    """Plan MaxPool for arrays with these strides in elements (``indices_strides`` None for the values alone).
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices.
-    """
+    """Plan MaxPool for arrays with these strides in elements (``indices_strides`` None for the values alone)."""
     if 0 in geometry.y_shape:
         return Plan.of_nothing(OPERATOR)
     problem = PoolProblem(geometry, dtype, x_strides, y_strides, indices_strides)

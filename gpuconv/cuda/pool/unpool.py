@@ -26,13 +26,7 @@ _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned lo
 def for_max_unpool(
     geometry: MaxUnpoolGeometry, dtype: str, x_strides: Ints, indices_strides: Ints, y_strides: Ints
 ) -> Plan:
-    """Plan MaxUnpool for arrays with these strides in elements.
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices or more blocks than a grid has.
-    """
+    """Plan MaxUnpool for arrays with these strides in elements."""
     operator, g = "max_unpool", geometry
     if 0 in g.y_shape:
         return Plan.of_nothing(operator)

@@ -27,13 +27,7 @@ def for_weight_grad(
     precision: str = "ieee",
     result: str | None = None,
 ) -> Plan:
-    """Plan the gradient of Conv's weights for arrays with these strides in elements; ``result`` is a complex dtype.
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices or more blocks than a grid has.
-    """
+    """Plan the gradient of Conv's weights for arrays with these strides in elements; ``result`` is a complex dtype."""
     if 0 in geometry.w_shape:
         return Plan.of_nothing(OPERATOR)
     precision = precision if dtype == "float32" else "ieee"

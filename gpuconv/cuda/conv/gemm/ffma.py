@@ -84,13 +84,7 @@ def _busy(problem: Problem, tile: GemmTile, uniform: bool, limits: Limits, block
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every tile that the device has room for, and for those whose K is worth splitting.
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices or more blocks than a grid has.
-    """
+    """Yield a candidate for every tile that the device has room for, and for those whose K is worth splitting."""
     wide = _wide(problem)
     lifted = problem.in_axes(_WIDE_RANK) if wide else problem.lifted
     for tile in TILES[problem.dtype]:

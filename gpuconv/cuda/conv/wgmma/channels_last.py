@@ -54,16 +54,8 @@ class Planes:
 def of_x(problem: Problem, filled: int, parts: int, tickets: int = 0) -> Launch:
     """Return the launch that copies x with channels last: (N, pixels, group, parts, filled).
 
-    Parameters
-    ----------
-    problem : Problem
-        Of up to three spatial axes.
-    filled : int
-        Channels of a part, with the zeros that follow C: in whole vectors of 16 bytes.
-    parts : int
-        2 of 3xTF32, else 1.
-    tickets : int
-        At the workspace's beginning, that are set to zero besides.
+    ``filled`` are the channels of a part, with the zeros that follow C: in whole vectors of 16 bytes; ``parts`` are 2
+    of 3xTF32, else 1. So many ``tickets`` at the workspace's beginning are set to zero besides.
     """
     problem = problem.lifted
     batch, channel, *pixel = problem.x_strides

@@ -20,13 +20,7 @@ FAMILIES: tuple[Family, ...] = (general, walks)
 def for_max_pool_grad(
     geometry: MaxPoolGeometry, dtype: str, dy_strides: Ints, indices_strides: Ints, dx_strides: Ints, limits: Limits
 ) -> Plan:
-    """Plan the gradient of MaxPool for arrays with these strides in elements.
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices or more blocks than a grid has.
-    """
+    """Plan the gradient of MaxPool for arrays with these strides in elements."""
     if 0 in geometry.x_shape:
         return Plan.of_nothing(OPERATOR)
     of_dy, of_indices = used(geometry.y_shape, dy_strides), used(geometry.y_shape, indices_strides)

@@ -65,13 +65,7 @@ def _instructions(problem: PoolGradProblem) -> float:
 
 
 def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield the one kernel.
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices.
-    """
+    """Yield the one kernel."""
     wide = needs_wide(problem)
     kernel = variant(problem.dtype, wide, _rank(problem, wide))
     time = seconds(problem, _instructions(problem), limits)
