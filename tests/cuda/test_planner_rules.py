@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from gpuconv.cuda import complex as complex_plan
-from gpuconv.cuda.conv import runs
 from gpuconv.cuda.conv.direct import few
 from gpuconv.cuda.conv.direct.rows import FORMS, RowTile
-from gpuconv.cuda.conv.gemm import depth_to_space, mma, stem, stem_tile
+from gpuconv.cuda.conv.gemm import depth_to_space, mma, runs, stem, stem_tile
 from gpuconv.cuda.conv.gemm.mma import MmaForm
+from gpuconv.cuda.conv.gemm.runs import Runs as Pieces
 from gpuconv.cuda.conv.gemm.stem_tile import StemBox
-from gpuconv.cuda.conv.runs import Runs as Pieces
 from gpuconv.cuda.conv.wgmma import channels_last, sources
 from gpuconv.cuda.conv.wgmma.channels_last import Planes
 from gpuconv.cuda.plan import limits

@@ -419,7 +419,7 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
         "cuda/conv/gemm/base.py": ("axis.dilation // common", "axis.stride // common"),
         "cuda/conv/gemm/grouped_tile.py": ("axis.dilation // gcd(axis.stride, axis.dilation)",),
         "cuda/pool/runs.py": ("dilation // stride",),
-        "cuda/conv/runs.py": ("taps // piece", "step // piece", "pad // piece"),
+        "cuda/conv/gemm/runs.py": ("taps // piece", "step // piece", "pad // piece"),
         "cuda/conv/wgmma/sources.py": ("stride // common", "dilation // common", "(place - tap * dilation) // stride"),
         "cuda/conv/wgmma/pixels.py": ("problem.taps[1] // inner_h", "problem.taps[2] // inner_w"),
         "cuda/conv/wgmma/strips.py": ("problem.taps[1] // inner",),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
 from gpuconv.cuda.conv.gemm import ffma, grouped, interleaved, matrix, mma, pointwise, stem
@@ -42,9 +39,3 @@ def plan(problem: Problem, limits: Limits) -> Plan:
     if 0 in problem.y_shape:
         return Plan.of_nothing(problem.operator)
     return offers.choose(problem, FAMILIES, limits)
-
-
-def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan of one to four spatial axes can name."""
-    for family in FAMILIES:
-        yield from family.variants()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits
@@ -33,9 +30,3 @@ def for_weight_grad(
     precision = precision if dtype == "float32" else "ieee"
     problem = WeightGradProblem(geometry, dtype, x_strides, dy_strides, w_strides, result or dtype, precision)
     return offers.choose(problem, FAMILIES, limits)
-
-
-def variants() -> Iterator[Variant]:
-    """Yield the variants that are built ahead; those for more axes are compiled when first needed."""
-    for family in FAMILIES:
-        yield from family.variants()

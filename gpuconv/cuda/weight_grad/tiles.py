@@ -286,8 +286,7 @@ def _waits(problem: WeightGradProblem, tile: WeightGradTile) -> float:
 
 def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile that takes the problem."""
-    why = _refusal(problem)
-    if why is not None:
+    if why := _refusal(problem):
         yield Refusal(why)
         return
     arithmetic = ARITHMETICS[problem.dtype, problem.precision]

@@ -140,8 +140,7 @@ def _scattered_bytes(problem: Problem) -> int:
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for the best form of each number of filters that the device has room for."""
-    refusal = _refusal(problem)
-    if refusal is not None:
+    if refusal := _refusal(problem):
         yield refusal
         return
     lifted = problem.lifted

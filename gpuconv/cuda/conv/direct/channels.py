@@ -314,8 +314,7 @@ def _blocks(thread: ChannelThread) -> Iterator[tuple[int, int, int]]:
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every form that takes the problem."""
-    refusal = _refusal(problem)
-    if refusal is not None:
+    if refusal := _refusal(problem):
         yield refusal
         return
     view, whole = view_of(problem), in_vectors(problem)

@@ -85,8 +85,7 @@ def _seconds(problem: Problem, filters: int, limits: Limits) -> float:
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for few output channels."""
-    refusal = _refusal(problem)
-    if refusal is not None:
+    if refusal := _refusal(problem):
         yield refusal
         return
     filters = next(filters for filters in _FILTERS if problem.filters <= filters)

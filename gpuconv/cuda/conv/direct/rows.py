@@ -384,8 +384,7 @@ def _shares(threads: RowThreads) -> Iterator[tuple[int, int, int]]:
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every form that takes the problem and that the device has room for."""
-    refusal = _refusal(problem)
-    if refusal is not None:
+    if refusal := _refusal(problem):
         yield refusal
         return
     view = view_of(problem)

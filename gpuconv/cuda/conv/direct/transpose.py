@@ -98,8 +98,7 @@ def _channels_first(problem: Problem) -> bool:
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield the kernel, if it takes the problem."""
-    refusal = _refusal(problem)
-    if refusal is not None:
+    if refusal := _refusal(problem):
         yield refusal
         return
     walk = _walk(problem, limits)

@@ -71,8 +71,7 @@ def _more_bytes(problem: Problem) -> int:
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every kernel that has room for a tile."""
-    refusal = _refusal(problem)
-    if refusal is not None:
+    if refusal := _refusal(problem):
         yield refusal
         return
     ways = [

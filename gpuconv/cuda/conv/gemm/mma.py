@@ -12,14 +12,13 @@ from functools import partial
 from math import prod
 
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.conv import runs
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import fragments, split
+from gpuconv.cuda.conv.gemm import fragments, runs, split
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS, FRAGMENT_BYTES, Arithmetic, WarpTile
+from gpuconv.cuda.conv.gemm.runs import Runs
 from gpuconv.cuda.conv.gemm.split import Divisible
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.conv.runs import Runs
 from gpuconv.cuda.plan import model
 from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
 from gpuconv.cuda.plan.limits import Limits
@@ -216,11 +215,6 @@ def _seconds(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits) -> 
     return model.overlapped(busiest, model.memory(problem.bytes_by_phase, limits)) + limits.rates.launch
 
 
-def _besides(problem: Problem, tile: MmaTile, form: MmaForm) -> float:
-    """Cycles of a multiprocessor for all else that goes with one multiplication; four warps issue at a time."""
-    return max(form.issued / 4, _wavefronts(problem, tile, form))
-
-
 def _wavefronts(problem: Problem, tile: MmaTile, form: MmaForm) -> float:
     """128 bytes that go to or from shared memory, or to L1, for every instruction that multiplies fragments."""
     arithmetic = fragments.arithmetic(problem)
@@ -234,12 +228,9 @@ def _busy_with(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits) -
     """Return what takes a number of blocks and the slices of each, and returns the modelled seconds of these."""
     arithmetic = fragments.arithmetic(problem)
     slice_of_tile = tile.block_m * tile.block_n * form.block_k * arithmetic.products
-    return partial(_busy, slice_of_tile, arithmetic.lanes, _besides(problem, tile, form), limits)
-
-
-def _busy(slice_of_tile: float, lanes: int, besides: float, limits: Limits, blocks: int, slices: float) -> float:
-    """Return the modelled seconds of so many blocks with so many slices each."""
-    return model.tensor(blocks, slices * slice_of_tile, lanes, besides, limits)
+    # Cycles for all else that goes with one multiplication; four warps issue at a time.
+    besides = max(form.issued / 4, _wavefronts(problem, tile, form))
+    return lambda blocks, slices: model.tensor(blocks, slices * slice_of_tile, arithmetic.lanes, besides, limits)
 
 
 # ---------------------------------------------------------------- offers
@@ -247,8 +238,7 @@ def _busy(slice_of_tile: float, lanes: int, besides: float, limits: Limits, bloc
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every form of every tile that takes the problem, and for those worth splitting along K."""
-    why = fragments.refusal(problem)
-    if why is not None:
+    if why := fragments.refusal(problem):
         yield Refusal(why)
         return
     arithmetic, lifted = fragments.arithmetic(problem), problem.lifted

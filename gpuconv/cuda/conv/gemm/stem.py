@@ -75,8 +75,7 @@ def _with_channels_as_axis(problem: Problem) -> Problem:
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every kernel that takes the problem, in the best of the boxes that there is room for."""
-    refusal = _refusal(problem)
-    if refusal is not None:
+    if refusal := _refusal(problem):
         yield refusal
         return
     candidates: list[Offer] = [

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits
@@ -26,9 +23,3 @@ def for_max_pool_grad(
     of_dy, of_indices = used(geometry.y_shape, dy_strides), used(geometry.y_shape, indices_strides)
     problem = PoolGradProblem(geometry, dtype, of_dy, of_indices, used(geometry.x_shape, dx_strides))
     return offers.choose(problem, FAMILIES, limits)
-
-
-def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan of one to four spatial axes can name."""
-    for family in FAMILIES:
-        yield from family.variants()
