@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import secrets
 import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -218,19 +215,8 @@ def store(path: Path, compiler: str, groups: Sequence[Group]) -> int:
     index = {"compiler": compiler, "groups": [len(group.content) for group in groups], "kernels": kernels}
     compressed = lzma.compress(json.dumps(index, sort_keys=True).encode(), lzma.FORMAT_XZ)
     header = f"{_TITLE} {len(compressed)} {_digest(compressed)}\n".encode()
-    _replace(path, [header, compressed, *(group.content for group in groups)])
+    cache.make(path.parent, 0o755)
+    cache.put(path, [header, compressed, *(group.content for group in groups)], 0o644)
     _examined.pop(path, None)
     return path.stat().st_size
 
-
-def _replace(path: Path, parts: Iterable[bytes]) -> None:
-    cache.make(path.parent, 0o755)
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb", opener=lambda place, flags: os.open(place, flags, 0o644)) as file:
-            file.writelines(parts)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
