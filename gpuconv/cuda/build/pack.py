@@ -219,4 +219,3 @@ def store(path: Path, compiler: str, groups: Sequence[Group]) -> int:
     cache.put(path, [header, compressed, *(group.content for group in groups)], 0o644)
     _examined.pop(path, None)
     return path.stat().st_size
-

@@ -40,6 +40,11 @@ def array_fields(name: str, strides: Sequence[int], extent: Sequence[int] | None
     return fields if extent is None else fields | {f"{name}_extent": extent}
 
 
+def members(source: Any, *names: str) -> dict[str, Any]:
+    """Return the fields that something has as attributes of the same names."""
+    return {name: getattr(source, name) for name in names}
+
+
 def pack(layout: np.dtype[Any], fields: Mapping[str, Any]) -> bytes:
     """Return a struct's bytes; pointers, maps and ``FINISH`` may be left out, every other member must be given.
 

@@ -80,6 +80,16 @@ class Problem:
         """Type of the sums."""
         return dtypes.entry(self.dtype).accumulator
 
+    @cached_property
+    def word(self) -> int:
+        """Bytes of a sum."""
+        return dtypes.sums(self.dtype).itemsize
+
+    @cached_property
+    def vector(self) -> int:
+        """Sums in 16 bytes."""
+        return 16 // self.word
+
     @property
     def w_steps(self) -> dict[str, int]:
         """Strides of w from one group, filter and channel to the next, as the kernels' structs name them."""

@@ -89,10 +89,8 @@ class WeightGradProblem:
     def fields(self, rank: int, tiles: tuple[int, int], pixels: int) -> dict[str, object]:
         """Return the fields of ``WeightGradParams`` for so many tiles of a group and pixels of a part."""
         return {
-            "filters": self.filters,
             "channels": self.geometry.w_shape[1],
-            "columns": self.columns,
-            "pixels": self.pixels,
+            **params.members(self, "filters", "columns", "pixels"),
             "each": pixels,
             "all": prod(self.geometry.w_shape),
             "x_batch": self.x_strides[0],

@@ -11,6 +11,7 @@ from functools import partial
 from math import gcd, prod
 from typing import Any
 
+from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.conv.direct import bands_tile
 from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
@@ -83,7 +84,7 @@ def _vectors(problem: Problem) -> int:
     """Return how many neighbours of a row the kernel copies at once, or minus how many channels."""
     shape, strides = problem.x_shape, problem.x_strides
     if strides[-1] == 1 or shape[-1] == 1:
-        vector = 16 // dtypes.sums(problem.dtype).itemsize
+        vector = problem.vector
         aligned = gcd(vector, shape[-1], *_steps(problem, (0, 1, 2, 3))) == vector
         return vector if aligned else 1
     vector = 16 // problem.itemsize
@@ -168,8 +169,7 @@ def _fields(problem: Problem, tile: BandTile) -> dict[str, Any]:
     tiles_h, tiles_w = tile.blocks_by_axis
     return {
         "axes": [_struct(problem, axis) | {"taps": _axis(problem, axis).taps} for axis in range(3)],
-        "channels": problem.channels,
-        "filters": problem.filters,
+        **params.members(problem, "channels", "filters"),
         "x_batch": problem.x_strides[0],
         "x_channel": problem.x_strides[1],
         "y_batch": problem.y_strides[0],
@@ -178,30 +178,32 @@ def _fields(problem: Problem, tile: BandTile) -> dict[str, Any]:
         "b_stride": problem.b_stride or 0,
         "start": [view.height.start, view.width.start],
         "origin": [view.height.origin, view.width.origin],
-        "fold": tile.fold,
-        "step": tile.step,
-        "parts": tile.parts,
+        **params.members(
+            tile,
+            "fold",
+            "step",
+            "parts",
+            "row_pitch",
+            "channel_pitch",
+            "channel_weights",
+            "plane",
+            "jobs",
+            "job_blocks",
+        ),
         "rows": rows,
-        "row_pitch": tile.row_pitch,
-        "channel_pitch": tile.channel_pitch,
         "weights": tile.step * tile.channel_pitch,
-        "channel_weights": tile.channel_weights,
         "width": width,
         "height": height,
-        "plane": tile.plane,
-        "vectors": view.vectors,
+        **params.members(view, "vectors", "depths"),
         "channels_last": int(problem.filters > 1 and abs(problem.y_strides[1]) < abs(problem.y_strides[-1])),
         "columns": -(-columns // at_once),
         "taps": view.height.taps,
         "chunks": tile.form.chunks(view),
         "threads_w": tile.threads[1],
         "threads_h": tile.threads[0],
-        "jobs": tile.jobs,
         "by_filters": problem.filters,
         "tiles_w": tiles_w,
         "tiles_h": tiles_h,
-        "depths": view.depths,
-        "job_blocks": tile.job_blocks,
         "groups": problem.group,
     }
 

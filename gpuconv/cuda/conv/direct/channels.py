@@ -66,7 +66,6 @@ def _far(problem: Problem) -> bool:
 
 def in_vectors(problem: Problem) -> bool:
     """Tell whether pixels are made of whole vectors of channels with a filter each, if x and y begin with one."""
-    vector = 16 // dtypes.sums(problem.dtype).itemsize
     arrays = ((problem.x_shape, problem.x_strides), (problem.y_shape, problem.y_strides))
     steps = (
         step
@@ -74,6 +73,7 @@ def in_vectors(problem: Problem) -> bool:
         for axis, (extent, step) in enumerate(zip(shape, strides, strict=True))
         if axis != 1 and extent > 1
     )
+    vector = problem.vector
     return problem.filters == 1 and problem.group % vector == 0 and not any(step % vector for step in steps)
 
 
@@ -90,19 +90,9 @@ class ChannelThread:
     vectors: int  # threads of a block along the channels
 
     @cached_property
-    def word(self) -> int:
-        """Bytes of a sum."""
-        return dtypes.sums(self.view.dtype).itemsize
-
-    @cached_property
-    def vector(self) -> int:
-        """Channels of a thread."""
-        return 16 // self.word
-
-    @cached_property
     def burst_bytes(self) -> int:
         """Bytes of the channels of a pixel that a block has, in whole bursts."""
-        return numbers.whole(self.vectors * self.vector * self.view.itemsize, _BURST)
+        return numbers.whole(self.vectors * self.view.vector * self.view.itemsize, _BURST)
 
     @cached_property
     def per_thread(self) -> tuple[int, int]:
@@ -142,20 +132,20 @@ class ChannelThread:
     def grid(self, rows: int, columns: int, walk: int) -> tuple[int, int, int]:
         """Return the blocks of a slice along the channels, the columns and the rows, of so many threads and steps."""
         height, width = self.tiles
-        return -(-self.filters // (self.vectors * self.vector)), -(-width // columns), -(-height // (rows * walk))
+        return -(-self.filters // (self.vectors * self.view.vector)), -(-width // columns), -(-height // (rows * walk))
 
     # ---- shared memory
 
     @cached_property
     def pitch(self) -> int:
         """Words of a tap: those that are written together, of neighbouring taps, begin in different banks."""
-        return (self.vectors + 1) * self.vector
+        return (self.vectors + 1) * self.view.vector
 
     @cached_property
     def step(self) -> int:
         """Rows of the kernel whose weights are in shared memory at a time."""
         _, height, width = self.view.taps
-        return min(height, max(1, _WEIGHT_BYTES // (self.word * self.pitch * width)))
+        return min(height, max(1, _WEIGHT_BYTES // (self.view.word * self.pitch * width)))
 
     @cached_property
     def parts(self) -> int:
@@ -164,14 +154,14 @@ class ChannelThread:
 
     @property
     def shared_bytes(self) -> int:
-        return self.word * self.pitch * self.step * self.view.taps[2]
+        return self.view.word * self.pitch * self.step * self.view.taps[2]
 
     # ---- cost
 
     @cached_property
     def turns(self) -> int:
         """How often a thread makes its outputs: once for a vector of channels, or for each of them."""
-        return 1 if self.whole else self.vector
+        return 1 if self.whole else self.view.vector
 
     @cached_property
     def outputs(self) -> tuple[int, int]:
@@ -182,7 +172,7 @@ class ChannelThread:
     @cached_property
     def products(self) -> int:
         """Multiplications of a thread."""
-        return prod(self.outputs) * self.vector * prod(self.view.taps)
+        return prod(self.outputs) * self.view.vector * prod(self.view.taps)
 
     def inputs(self, chunk: int) -> int:
         """Return how many vectors of x a thread meets, of a last chunk of so many taps of a row."""
@@ -202,7 +192,7 @@ class ChannelThread:
     def lines(self) -> int:
         """Lines of the L1 cache that a warp's vectors lie in."""
         lanes = min(self.vectors, WARP)
-        size = self.vector // self.turns * self.view.itemsize
+        size = self.view.vector // self.turns * self.view.itemsize
         return -(-WARP // lanes) * -(-lanes * size // _LINE)
 
     @cached_property
@@ -216,7 +206,7 @@ class ChannelThread:
         depth, height, width = self.view.taps
         rows = self.turns * self.outputs[0] * depth * height * -(-width // self.form[1])
         inputs = _INPUT[self.view.dtype] * self.turns * self.inputs(self.form[1])
-        weights = _WEIGHT * self.turns * self.vectors * self.vector * prod(self.view.taps) / THREADS
+        weights = _WEIGHT * self.turns * self.vectors * self.view.vector * prod(self.view.taps) / THREADS
         step = self.products + inputs + _ROW * rows + _TAP * self.factors + _REST * self.turns
         return step, weights
 
@@ -268,10 +258,10 @@ class ChannelTile(ChannelThread):
         return self.time(self.rows, self.columns, self.walk, limits)
 
     def __str__(self) -> str:
-        rows, columns = self.outputs
+        channels, (rows, columns) = self.vectors * self.view.vector, self.outputs
         return (
-            f"direct, channels last: blocks of {self.vectors * self.vector} channels x {self.walk * self.rows * rows} "
-            f"x {self.columns * columns} outputs, {self.step} rows of the kernel at a time; 32-bit indices"
+            f"direct, channels last: blocks of {channels} channels x {self.walk * self.rows * rows} x "
+            f"{self.columns * columns} outputs, {self.step} rows of the kernel at a time; 32-bit indices"
         )
 
 
@@ -292,7 +282,7 @@ def best(view: Problem, form: tuple[int, int, int], whole: bool, limits: Limits)
 
 def _shares(view: Problem) -> Iterator[int]:
     """Yield how many threads of a block may stand along the channels, so that they have whole bursts."""
-    vector = 16 // dtypes.sums(view.dtype).itemsize
+    vector = view.vector
     unit = max(1, _BURST // (vector * view.itemsize))
     vectors = -(-view.group * view.filters // vector)
     evens = (-(-vectors // -(-vectors // most)) for most in _VECTORS)
@@ -355,21 +345,15 @@ def _fields(problem: Problem, tile: ChannelTile) -> dict[str, Any]:
         "dilation": view.dilations,
         "start": [-pad for pad in view.pads],
         "taps": view.taps,
-        "step": tile.step,
+        **params.members(tile, "vectors", "columns", "rows", "walk", "step", "pitch", "apart"),
         "row_advance": tile.advance,
         "window_step": view.dilations[2] if tile.form[0] else view.column_strides[2],
-        "pitch": tile.pitch,
         "in_vectors": tile.whole,
         "filters": problem.filters,
-        "vectors": tile.vectors,
-        "columns": tile.columns,
-        "rows": tile.rows,
-        "walk": tile.walk,
         "channel_blocks": channel_blocks,
         "column_blocks": column_blocks,
         "row_blocks": row_blocks,
         "depths": view.columns[0],
-        "apart": tile.apart,
         "step_taps": tile.step * view.taps[2],
         "row_taps": view.taps[2],
         "row_parts": tile.parts,

@@ -60,8 +60,7 @@ def _tiles(problem: Problem) -> int:
 
 def _channel_bytes(problem: Problem, filters: int) -> int:
     """Return the bytes of one channel's weights in shared memory."""
-    size = dtypes.sums(problem.dtype).itemsize
-    return min(prod(problem.taps), _TAPS) * filters * size
+    return min(prod(problem.taps), _TAPS) * filters * problem.word
 
 
 def _channels_at_once(problem: Problem, filters: int) -> int:
@@ -72,11 +71,10 @@ def _channels_at_once(problem: Problem, filters: int) -> int:
 
 
 def _seconds(problem: Problem, filters: int, limits: Limits) -> float:
-    accumulator = problem.accumulator
     efficiency = _EFFICIENCY[problem.dtype][_FILTERS.index(filters)]
     blocks = _tiles(problem) * problem.group
     multiplications = _PIXELS * filters * (problem.rows + prod(problem.taps) + _SETUP)
-    busy = model.arithmetic(blocks, multiplications, accumulator, efficiency, limits)
+    busy = model.arithmetic(blocks, multiplications, problem.accumulator, efficiency, limits)
     return model.overlapped(busy, model.memory(problem.bytes, limits))
 
 

@@ -128,26 +128,16 @@ class RowThreads:
     threads: Ints
 
     @cached_property
-    def word(self) -> int:
-        """Bytes of a word of shared memory."""
-        return dtypes.sums(self.view.dtype).itemsize
-
-    @cached_property
-    def vector(self) -> int:
-        """Words of 16 bytes: columns of a thread."""
-        return 16 // self.word
-
-    @cached_property
     def lead(self) -> int:
         """Columns before the first window of a row, so that inputs stay aligned; unrolled forms expect SAME padding."""
         if self.form.kernel:
-            return -(self.form.kernel // 2) % self.vector
-        return -self.view.pads[2] % self.vector if self.form.stride else 0
+            return -(self.form.kernel // 2) % self.view.vector
+        return -self.view.pads[2] % self.view.vector if self.form.stride else 0
 
     @cached_property
     def per_thread(self) -> Ints:
         """Outputs of a thread along each axis."""
-        return _outputs_of_thread(self.view, self.form, self.vector)
+        return _outputs_of_thread(self.view, self.form)
 
     @cached_property
     def blocks_by_axis(self) -> Ints:
@@ -167,7 +157,7 @@ class RowThreads:
         view, (_, _, last) = self.view, self.per_thread
         axes = zip(self.threads, self.per_thread, view.column_strides, view.taps, view.dilations, strict=True)
         depths, rows, columns = ((t * e - 1) * s + (k - 1) * d + 1 for t, e, s, k, d in axes)
-        stride, vector = self.form.stride, self.vector
+        stride, vector = self.form.stride, self.view.vector
         if self.form.kernel:
             reach = self.lead + (vector - 1) * stride + self.form.kernel - 1
             columns = stride * (self.threads[2] * vector + reach // stride // vector * vector)
@@ -178,12 +168,12 @@ class RowThreads:
     @cached_property
     def unit(self) -> int:
         """Words that pitches are multiples of."""
-        return self.vector if self.form.stride else 1
+        return self.view.vector if self.form.stride else 1
 
     @cached_property
     def banks(self) -> int:
         """Banks of shared memory, of ``unit`` words each."""
-        return 128 // self.word // self.unit
+        return 128 // self.view.word // self.unit
 
     @cached_property
     def inner_pitches(self) -> Ints:
@@ -192,7 +182,7 @@ class RowThreads:
         _, h, w = self.threads
         stride = self.view.column_strides[2] if self.form.stride == 0 else self.form.stride
         phase = -(-columns // stride)
-        if self.form.stride == 2 and self.word == 4:
+        if self.form.stride == 2 and self.view.word == 4:
             # Even and odd columns that are copied together go to other banks.
             phase = numbers.congruent(phase, 1, 16, 32)
         unit, banks = self.unit, self.banks
@@ -210,7 +200,7 @@ class RowThreads:
     def row_taps(self) -> int:
         """Words of the weights of one row of the kernel."""
         lead = 0 if self.form.kernel else self.lead
-        return numbers.whole(lead + self.view.taps[2], self.vector)
+        return numbers.whole(lead + self.view.taps[2], self.view.vector)
 
     @cached_property
     def channel_weights(self) -> int:
@@ -219,24 +209,24 @@ class RowThreads:
 
     def pitch_of_filters(self, step: int) -> int:
         """Return an odd number of vectors: weights of neighbouring groups begin in different banks."""
-        return self.vector * (-(-step * self.channel_weights // self.vector) | 1)
+        return self.view.vector * (-(-step * self.channel_weights // self.view.vector) | 1)
 
     def words_of_inputs(self, groups: int, step: int) -> int:
         """Return the words before the weights: inputs, and what the warps turn their results round in."""
-        inputs = numbers.whole(groups * step * self.channel_pitch(step), self.vector)
-        return inputs + THREADS // 8 * 9 * self.vector
+        inputs = numbers.whole(groups * step * self.channel_pitch(step), self.view.vector)
+        return inputs + THREADS // 8 * 9 * self.view.vector
 
     def room(self, groups: int, filter_tiles: int, step: int) -> int:
         """Return the bytes of shared memory of a block."""
         weights = groups * filter_tiles * self.pitch_of_filters(step)
-        return self.word * (self.words_of_inputs(groups, step) + weights)
+        return self.view.word * (self.words_of_inputs(groups, step) + weights)
 
     # ---- cost
 
     @cached_property
     def sums(self) -> float:
         """Instructions of a thread for its sums, and for the outputs that they become."""
-        outputs = self.form.filters * self.form.rows * self.vector
+        outputs = self.form.filters * self.form.rows * self.view.vector
         return outputs * prod(self.view.taps) * self.view.channels / self.form.efficiency + 4 * outputs
 
     def work_of_block(self, groups: int, filter_tiles: int, step: int) -> tuple[int, float]:
@@ -289,9 +279,7 @@ class RowTile(RowThreads):
         filter_blocks, group_blocks = self.channel_blocks(self.groups, self.filter_tiles)
         columns = self.extent[2]
         return {
-            "lead": self.lead,
-            "step": self.step,
-            "extent": self.extent,
+            **params.members(self, "lead", "step", "extent"),
             "phase_pitch": phase,
             "row_pitch": row,
             "depth_pitch": depth,
@@ -324,7 +312,8 @@ class RowTile(RowThreads):
         )
 
 
-def _outputs_of_thread(view: Problem, form: RowForm, vector: int) -> Ints:
+def _outputs_of_thread(view: Problem, form: RowForm) -> Ints:
+    vector = view.vector
     if form.stride == 0:  # the outputs of a thread lie rows apart where there are enough of them, else columns
         return (1, vector, 1) if view.columns[1] >= vector else (1, 1, vector)
     return (1, 1, vector * form.rows) if form.line else (1, form.rows, vector)
@@ -351,7 +340,7 @@ def best(view: Problem, form: RowForm, limits: Limits) -> RowTile | None:
 
 
 def _threads(view: Problem, form: RowForm) -> Iterator[RowThreads]:
-    outputs = _outputs_of_thread(view, form, 16 // dtypes.sums(view.dtype).itemsize)
+    outputs = _outputs_of_thread(view, form)
     needed = [-(-extent // count) for extent, count in zip(view.columns, outputs, strict=True)]
     depths, rows, columns = map(even_shares, needed)
     if form.stride == 0:  # neighbours make neighbours
@@ -427,8 +416,8 @@ def _fields(problem: Problem, tile: RowTile) -> dict[str, Any]:
         "stride": view.column_strides,
         "dilation": view.dilations,
         "start": [-pad for pad in (*view.pads[:2], view.pads[2] + tile.lead)],
-        "x_width": gcd(_width(problem.x_shape, problem.x_strides, tile.vector), view.pads[2] + tile.lead),
-        "y_width": _width(problem.y_shape, problem.y_strides, tile.vector),
+        "x_width": gcd(_width(problem.x_shape, problem.x_strides, tile.view.vector), view.pads[2] + tile.lead),
+        "y_width": _width(problem.y_shape, problem.y_strides, tile.view.vector),
         **tile.fields(),
     }
 

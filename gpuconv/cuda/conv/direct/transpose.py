@@ -76,8 +76,7 @@ def _seconds(problem: Problem, walk: int, limits: Limits) -> float:
     blocks = items // _THREADS
     rounds = numbers.whole(blocks, limits.multiprocessors)
     issued = model.instructions(rounds * _THREADS * (_REST + walk * _OUTPUT), limits)
-    accumulator = problem.accumulator
-    products = model.arithmetic(blocks, _THREADS * walk * 4, accumulator, 1.0, limits)
+    products = model.arithmetic(blocks, _THREADS * walk * 4, problem.accumulator, 1.0, limits)
     channels_first = _channels_first(problem)
     step = abs(problem.x_strides[1] if channels_first else problem.x_strides[-1])
     neighbours = 32 if channels_first else -(-32 // problem.strides[-1]) + 1  # inputs that a warp meets

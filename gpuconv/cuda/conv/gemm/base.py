@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
 
-from gpuconv.cuda.build import structs
+from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant, index_name, types
 from gpuconv.cuda.conv.problem import Axis, Problem
 from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
-from gpuconv.rules import dtypes
+from gpuconv.cuda.plan.numbers import whole
 from gpuconv.rules.geometry import Ints
 
 
@@ -98,11 +98,8 @@ def taps_bytes(rank: int, wide: bool = False) -> int:
 def common(problem: Problem, tiles: tuple[int, int], weights: PackedWeights) -> Mapping[str, Any]:
     """Return the fields of ``Correlation``."""
     return {
-        "channels": problem.channels,
-        "filters": problem.filters,
-        "pixels": problem.pixels,
-        "pitch": weights.pitch,
-        "all_rows": weights.all_rows,
+        **params.members(problem, "channels", "filters", "pixels"),
+        **params.members(weights, "pitch", "all_rows"),
         "x_batch": problem.x_strides[0],
         "x_channel": problem.x_strides[1],
         "x_extent": problem.x_shape[2:],
@@ -204,9 +201,9 @@ class GemmTile(BlockTile):
         """Tell whether slices of K have one tap each, of groups of so many channels."""
         return self.uniform and channels > 0 and channels % self.block_k == 0
 
-    def shared_bytes(self, accumulator: str) -> int:
-        """Return the bytes of the pipeline's stages in shared memory."""
-        return _STAGES * self.block_k * (self.block_m + self.block_n) * dtypes.entry(accumulator).itemsize
+    def shared_bytes(self, word: int) -> int:
+        """Return the bytes of the pipeline's stages in shared memory, of elements of so many."""
+        return _STAGES * self.block_k * (self.block_m + self.block_n) * word
 
     def __str__(self) -> str:
         return f"{self.block_m}x{self.block_n}x{self.block_k}"
@@ -262,8 +259,7 @@ _PACKING = Kernel("conv/gemm/pack_weights.cu", "pack_weights", "PackParams<{inde
 
 def pitch(problem: Problem) -> int:
     """Return M rounded up to 16 bytes of the accumulator's type."""
-    vector = 16 // dtypes.sums(problem.dtype).itemsize
-    return -(-problem.filters // vector) * vector
+    return whole(problem.filters, problem.vector)
 
 
 def packed_weights(problem: Problem) -> PackedWeights:
@@ -274,7 +270,7 @@ def packed_weights(problem: Problem) -> PackedWeights:
 def with_packing(problem: Problem, wide: bool, launch: Launch, reasons: tuple[str, ...]) -> Plan:
     """Return the plan of a launch on packed weights, after the one that packs them."""
     launches = (packing(problem, wide), launch) if problem.rows else (launch,)
-    size = problem.group * problem.rows * pitch(problem) * dtypes.sums(problem.dtype).itemsize
+    size = problem.group * problem.rows * pitch(problem) * problem.word
     return Plan(problem.operator, launches, reasons, kept(Space.packed(size)))
 
 

@@ -55,7 +55,7 @@ def _splits(operator: str, dtype: str, wide: bool, rank: int, tile: GemmTile, un
 def _shared_bytes(problem: Problem, tile: GemmTile, wide: bool) -> int:
     """Return the bytes of the pipeline's stages, and of the taps of a phase."""
     taps = gemm_base.taps_bytes(problem.rank, wide) if problem.phases else 0
-    return tile.shared_bytes(problem.accumulator) + taps
+    return tile.shared_bytes(problem.word) + taps
 
 
 # ---------------------------------------------------------------- cost

@@ -11,6 +11,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import fragments, grouped_tile
@@ -120,15 +121,12 @@ def _bands_fields(tile: GroupedTile) -> Mapping[str, Any]:
     work = tile.work
     return {
         "images": work.problem.batch,
-        "channels": work.channels,
-        "depths": work.depths,
-        "tile": tile.tile,
-        "box": tile.box,
+        **params.members(work, "channels", "depths", "image_inputs"),
+        **params.members(tile, "tile", "box"),
         "box_pitch": tile.pitches[:2],
         "pixels": prod(tile.box),
         "tiles": tile.counts,
         "image_columns": work.problem.columns[0],
-        "image_inputs": work.image_inputs,
     }
 
 

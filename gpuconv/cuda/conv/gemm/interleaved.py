@@ -18,7 +18,6 @@ from gpuconv.cuda.plan import model
 from gpuconv.cuda.plan.launch import Launch, Plan
 from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
-from gpuconv.rules import dtypes
 
 NAME = "interleaved phases"
 
@@ -67,11 +66,9 @@ _LEAST_BLOCKS = 2  # of a multiprocessor, so that one multiplies while another o
 def shared_bytes(problem: Problem, tile: GemmTile) -> int:
     """Return the bytes of the multiplier's buffers, of the planes of sums, and of the taps of all phases along W."""
     phases = problem.phases[-1]
-    accumulator = problem.accumulator
-    size = dtypes.entry(accumulator).itemsize
-    apart = spread(phases, size)
-    planes = ((phases - 1) * tile.block_m * tile.block_n + phases * apart) * size
-    return tile.shared_bytes(accumulator) + planes + phases * gemm_base.taps_bytes(3)
+    apart = spread(phases, problem.word)
+    planes = ((phases - 1) * tile.block_m * tile.block_n + phases * apart) * problem.word
+    return tile.shared_bytes(problem.word) + planes + phases * gemm_base.taps_bytes(3)
 
 
 def spread(parts: int, size: int) -> int:
@@ -96,9 +93,8 @@ def _blocks(problem: Problem, tile: GemmTile) -> int:
 def _seconds(problem: Problem, tile: GemmTile, uniform: bool, limits: Limits) -> float:
     multiplications = tile.block_m * tile.block_n * problem.rows / prod(problem.phases[:-1])
     efficiency = gemm_base.efficiency(tile, uniform)
-    accumulator = problem.accumulator
     busy = max(
-        model.arithmetic(blocks, part * multiplications, accumulator, efficiency, limits)
+        model.arithmetic(blocks, part * multiplications, problem.accumulator, efficiency, limits)
         for blocks, part in ((_blocks(problem, tile), 1.0), (1, _fullest(problem)))
     )
     return model.overlapped(busy, model.memory(problem.bytes, limits)) + (limits.rates.launch if problem.rows else 0.0)

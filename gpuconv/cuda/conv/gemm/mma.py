@@ -24,7 +24,6 @@ from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
 from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
-from gpuconv.rules import dtypes
 
 NAME = "implicit GEMM on tensor cores"
 
@@ -260,7 +259,7 @@ def _divisible(seen: Runs, tile: MmaTile, form: MmaForm, limits: Limits) -> Divi
         tiles=problem.blocks(tile.block_m, tile.block_n),
         slices=_slices(problem, form) / prod(problem.phases),
         most_slices=_most_slices(problem, form),
-        sums_bytes=tile.block_m * tile.block_n * dtypes.sums(problem.dtype).itemsize,
+        sums_bytes=tile.block_m * tile.block_n * problem.word,
         busy=_busy_with(problem, tile, form, limits),
         packing=partial(_packing, seen.packed, tile, form),
         plan=partial(_plan, seen, tile, form),

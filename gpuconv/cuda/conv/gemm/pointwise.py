@@ -70,8 +70,8 @@ _PADDING = 4  # elements of a row of weights in shared memory beyond a tile's, a
 def _shared_bytes(gemm: Problem, tile: GemmTile) -> int:
     """Return the bytes of the pipeline's stages, and of the table of rows where outputs are scattered."""
     if gemm.operator == "conv":
-        return replace(tile, block_m=tile.block_m + _PADDING).shared_bytes("float32")
-    return tile.shared_bytes(gemm.accumulator) + tile.block_m * depth_to_space.ROW_BYTES
+        return replace(tile, block_m=tile.block_m + _PADDING).shared_bytes(gemm.word)
+    return tile.shared_bytes(gemm.word) + tile.block_m * depth_to_space.ROW_BYTES
 
 
 # ---------------------------------------------------------------- cost

@@ -13,6 +13,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import fragments, stem_tile
@@ -166,21 +167,15 @@ def _packing(problem: Problem, kernel: StemKernel) -> Launch:
 
 def _fields(problem: Problem, kernel: StemKernel, box: StemBox) -> dict[str, Any]:
     return {
-        "tiles": box.tiles,
+        **params.members(
+            box, "tiles", "runs", "lead", "chunks", "pitch", "shift", "copies", "copy_bytes", "band_bytes"
+        ),
         "row_bits": box.bits[1],
         "column_bits": box.bits[2],
-        "runs": box.runs,
-        "lead": box.lead,
-        "chunks": box.chunks,
         "band_rows": box.band[1],
         "band_depths": box.band[0],
         "band_columns": box.band[2],
         "units": box.chunks * box.rows,
-        "pitch": box.pitch,
-        "shift": box.shift,
-        "copies": box.copies,
-        "copy_bytes": box.copy_bytes,
-        "band_bytes": box.band_bytes,
         "steps_of_row": -(-problem.taps[-1] // kernel.chunk),
         "steps": stem_tile.steps(problem, kernel),
         "step_bytes": kernel.chunk * problem.dilations[-1] * problem.itemsize,

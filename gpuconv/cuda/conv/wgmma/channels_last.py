@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from gpuconv.cuda.build import structs
+from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.problem import Problem
@@ -114,10 +114,8 @@ def _launch(problem: Problem, name: str, planes: Planes, roles: Mapping[str, str
     own = min(pixels, planes.all_pixels)
     pitches = [-(-own // size), _vectors(own, size)]
     fields = {
-        "images": planes.images,
-        "channels": planes.channels,
+        **params.members(planes, "images", "groups", "channels", "filled"),
         "pixels": planes.all_pixels,
-        "filled": planes.filled,
         **{f"x_{axis}": stride for axis, stride in zip(_AXES, planes.x, strict=True)},
         "x_pixel": strided.filled(planes.x_pixels, RANK, 0),
         "extent": strided.filled(planes.pixels, RANK, 1),
@@ -129,7 +127,6 @@ def _launch(problem: Problem, name: str, planes: Planes, roles: Mapping[str, str
         "pitch": pitches,
         "lanes": [(pitch - 1).bit_length() for pitch in pitches],
         "channel_tiles": channel_tiles,
-        "groups": planes.groups,
         "pixel_tiles": pixel_tiles,
         "by_image": own,
         "tickets": {"count": tickets},

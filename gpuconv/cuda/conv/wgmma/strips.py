@@ -48,7 +48,7 @@ class Strips:
 
     def fields(self) -> Mapping[str, Any]:
         """Return those of the struct."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return params.members(self, *self.__slots__)
 
 
 def of(problem: Problem, tile: StripsTile) -> Strips | None:

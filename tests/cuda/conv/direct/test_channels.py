@@ -157,7 +157,7 @@ def test_blocks_cover_all_outputs_once_and_hold_no_more_threads_than_there_are()
     for view, tile in tiles():
         assert tile.vectors * tile.rows * tile.columns <= direct_base.THREADS
         channels, columns, rows = tile.blocks_by_axis
-        share = tile.vectors * tile.vector
+        share = tile.vectors * tile.view.vector
         assert (channels - 1) * share < view.group * view.filters <= channels * share
         counts = ((rows, tile.rows * tile.walk), (columns, tile.columns))
         for extent, each, apart, (blocks, threads) in zip(
@@ -172,9 +172,9 @@ def test_blocks_cover_all_outputs_once_and_hold_no_more_threads_than_there_are()
 
 def test_shared_memory_has_room_for_the_weights_that_are_staged() -> None:
     for view, tile in tiles():
-        assert tile.pitch >= tile.vectors * tile.vector
-        assert tile.pitch % tile.vector == 0
-        assert tile.shared_bytes == tile.word * tile.pitch * tile.step * view.taps[2]
+        assert tile.pitch >= tile.vectors * tile.view.vector
+        assert tile.pitch % tile.view.vector == 0
+        assert tile.shared_bytes == tile.view.word * tile.pitch * tile.step * view.taps[2]
         assert (tile.parts - 1) * tile.step < view.taps[1] <= tile.parts * tile.step
 
 

@@ -210,10 +210,10 @@ def test_shared_memory_has_room_for_everything_that_is_staged() -> None:
         assert rows * row <= depth
         assert depths * depth <= channel
         weights, filter_pitch = (tile.fields()[name] for name in ("weights", "filter_pitch"))
-        assert weights >= tile.groups * tile.step * channel + direct_base.THREADS // 8 * 9 * tile.vector
+        assert weights >= tile.groups * tile.step * channel + direct_base.THREADS // 8 * 9 * tile.view.vector
         if tile.form.stride:  # windows begin and end with whole vectors
-            assert not any(pitch % tile.vector for pitch in (row, depth, channel, weights, filter_pitch))
-            assert tile.form.stride == 1 or phase % tile.vector == 0
+            assert not any(pitch % tile.view.vector for pitch in (row, depth, channel, weights, filter_pitch))
+            assert tile.form.stride == 1 or phase % tile.view.vector == 0
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.stride], ids=direct_forms.title)
@@ -222,7 +222,7 @@ def test_threads_side_by_side_read_from_other_banks(form: RowForm) -> None:
     mine = [tile for tile in some_tiles() if tile.form == form and tile.filter_tiles == 1 and tile.threads[0] == 1]
     for tile in (tile for tile in mine if tile.groups == 1 or tile.step == 1):
         d, h, w = tile.threads
-        _, row, depth, channel = (pitch // tile.vector for pitch in tile.pitches)
+        _, row, depth, channel = (pitch // tile.view.vector for pitch in tile.pitches)
         apart = tile.per_thread[1] * tile.view.column_strides[1] * row
         at = [
             g * tile.step * channel + i * tile.view.column_strides[0] * depth + j * apart + k
