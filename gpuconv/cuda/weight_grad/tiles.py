@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from typing import Any
 
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import fragments
@@ -51,7 +50,7 @@ def _refusal(problem: WeightGradProblem) -> str | None:
         return "there is nothing to multiply"
     if problem.wide() or max((*problem.reach(), *problem.geometry.x_shape[2:])) >= _FARTHEST:
         return "offsets or coordinates need 64-bit indices"
-    apart = abs(problem.x_strides[1]) * dtypes.entry(problem.dtype).itemsize
+    apart = abs(problem.x_strides[1]) * problem.itemsize
     if problem.geometry.w_shape[1] > 1 and apart >= _APART:
         return f"channels of x are {apart} bytes apart, not fewer than {_APART}"
     return None
@@ -70,7 +69,7 @@ def dy_in_chunks(problem: WeightGradProblem) -> bool:
 
 def _in_chunks(problem: WeightGradProblem, shape: Ints, strides: Ints, channels: int) -> bool:
     """Tell whether an array's pixels consist of whole 16 bytes of contiguous channels of a group."""
-    chunk = 16 // dtypes.entry(problem.dtype).itemsize
+    chunk = 16 // problem.itemsize
     batch, _, *extents = shape
     image, channel, *steps = strides
     apart = [step for step, n in zip((image, *steps), (batch, *extents), strict=True) if n > 1]
@@ -98,15 +97,13 @@ def x_in_rows(problem: WeightGradProblem) -> bool:
 
 def width(problem: WeightGradProblem, strides: Ints) -> int:
     """Return how many bytes of neighbouring pixels are copied at once, of arrays whose pixels follow each other."""
-    size = dtypes.entry(problem.dtype).itemsize
-    bits = size * (prod(problem.geometry.y_shape[2:]) | strides[0] | strides[1]) | 16
+    bits = problem.itemsize * (prod(problem.geometry.y_shape[2:]) | strides[0] | strides[1]) | 16
     return bits & -bits
 
 
 def copied(problem: WeightGradProblem) -> bool:
     """Tell whether several neighbouring pixels of dy are copied at once."""
-    size = dtypes.entry(problem.dtype).itemsize
-    return dy_in_rows(problem) and width(problem, problem.dy_strides) >= max(8, 2 * size)
+    return dy_in_rows(problem) and width(problem, problem.dy_strides) >= max(8, 2 * problem.itemsize)
 
 
 # ---------------------------------------------------------------- tiles
@@ -230,7 +227,7 @@ def seconds(
     else:
         busy = model.tensor(blocks, products, arithmetic.lanes, besides(problem, tile, arithmetic), limits)
     busy += model.busy(blocks, _BEGINNING, limits)
-    copied = (tile.block_m + tile.block_n) * pixels * dtypes.entry(problem.dtype).itemsize
+    copied = (tile.block_m + tile.block_n) * pixels * problem.itemsize
     busy = max(busy, model.cached(blocks, copied, limits))
     left = 2 * sums.workspace_bytes(count, prod(problem.geometry.w_shape), problem.dtype)
     return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + limits.rates.launch
@@ -238,7 +235,7 @@ def seconds(
 
 def besides(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic) -> float:
     """Cycles of a multiprocessor for all else that goes with one multiplication; four warps issue at a time."""
-    size = dtypes.entry(problem.dtype).itemsize
+    size = problem.itemsize
     depth = 16 if arithmetic.cuda == "DoubleProducts" else 32 // size  # pixels of one instruction
     fragments_of = (tile.block_m // 16) * (tile.block_n // 8)
     warp = (tile.warp_m // 16) * (tile.warp_n // 8)
@@ -262,18 +259,18 @@ def _gathered(problem: WeightGradProblem, tile: WeightGradTile) -> float:
     if not x_in_rows(problem):
         lines += tile.block_n * _lines(problem, problem.x_strides[-1] * step)
     if not copied(problem):
-        chunks = _TURNED * dtypes.entry(problem.dtype).itemsize
+        chunks = _TURNED * problem.itemsize
         lines += tile.block_m * (chunks if dy_in_chunks(problem) else _lines(problem, problem.dy_strides[-1]))
     return lines
 
 
 def _lines(problem: WeightGradProblem, step: int) -> int:
-    return min(32, max(1, -(-32 * abs(step) * dtypes.entry(problem.dtype).itemsize // _LINE)))
+    return min(32, max(1, -(-32 * abs(step) * problem.itemsize // _LINE)))
 
 
 def _waits(problem: WeightGradProblem, tile: WeightGradTile) -> float:
     """Return the cycles that a multiprocessor waits in a slice for elements of dy that no copy brings."""
-    size, held = dtypes.entry(problem.dtype).itemsize, (tile.block_m, tile.block_n) == (64, 64)
+    size, held = problem.itemsize, (tile.block_m, tile.block_n) == (64, 64)
     if tile.gather == "channels" or copied(problem):
         return 0.0
     turned = 0 if held and size <= 4 else 2
@@ -305,7 +302,7 @@ def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
 def _plan(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic, parts: int) -> Plan:
     g, kernel = problem.geometry, variant(problem.dtype, arithmetic, tile)
     tiles, pixels = grid(problem, tile), pixels_of_part(problem.pixels, tile.block_k, parts)
-    common: dict[str, Any] = problem.fields(RANK, tiles, pixels)
+    common = problem.fields(RANK, tiles, pixels)
     # Where x has one element along an axis, taps in the padding lie where others do, and are as well aligned.
     common["x_stride"] = [s if n > 1 else 0 for s, n in zip(common["x_stride"], common["x_extent"], strict=True)]
     fields = {

@@ -81,7 +81,7 @@ def test_the_fields_of_a_small_problem() -> None:
 
 def test_strides_of_a_single_output_and_dilations_of_a_single_tap_do_not_matter() -> None:
     problem = problem_of((1, 1, 5, 6), (1, 1, 5, 1), "float32", strides=[4, 2], dilations=[1, 3])
-    fields = problem.axis_fields(2)
+    fields = problem.fields(2, (1, 1), 1)
     assert (fields["stride"], fields["dilation"]) == ([1, 2], [1, 1])
     assert (fields["extent"], fields["count"]) == ([1, 3], [5, 1])
     assert problem.reach() == [4, 2 * 2]

@@ -23,7 +23,7 @@ from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
 from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.plan.strided import filled
+from gpuconv.cuda.plan.strided import array_fields
 from gpuconv.rules import dtypes
 
 NAME = "direct sums of channels"
@@ -329,13 +329,11 @@ def _fields(problem: Problem, tile: ChannelTile) -> dict[str, Any]:
     w_group, w_filter, *_ = problem.w_strides
     w_first, w_stride = weights_of(problem)
     channel_blocks, column_blocks, row_blocks = tile.blocks_by_axis
-    x_strides, y_strides = (
-        (*strides[:2], *filled(strides[2:], RANK, 0)) for strides in (problem.x_strides, problem.y_strides)
-    )
     return {
         "channels": tile.filters,
-        **params.array_fields("x", x_strides, view.x_shape[2:]),
-        **params.array_fields("y", y_strides, view.columns),
+        **array_fields({"x": problem.x_strides, "y": problem.y_strides}, RANK),
+        "x_extent": view.x_shape[2:],
+        "y_extent": view.columns,
         "w_first": w_first,
         "w_group": w_group,
         "w_filter": w_filter,

@@ -17,7 +17,7 @@ from gpuconv.cuda.plan import model, numbers
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.plan.strided import filled
+from gpuconv.cuda.plan.strided import array_fields, filled
 from gpuconv.rules import dtypes
 
 NAME = "depthwise transpose"
@@ -118,7 +118,7 @@ def _plan(problem: Problem, walk: int) -> Plan:
 def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
     phases, columns = _rows(problem)
     w_group, w_filter, _, *w_stride = problem.w_strides
-    fields: dict[str, Any] = {
+    return {
         "items": items,
         "w_group": w_group,
         "w_filter": w_filter,
@@ -134,13 +134,10 @@ def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
         "rows": phases,
         "walks": -(-columns // walk),
         "filters": problem.filters,
+        **array_fields({"x": problem.x_strides, "y": problem.y_strides}, 2),
+        "x_extent": filled(problem.x_shape[2:], 2, 1),
+        "y_extent": filled(problem.y_shape[2:], 2, 1),
     }
-    for name, shape, strides in (
-        ("x", problem.x_shape, problem.x_strides),
-        ("y", problem.y_shape, problem.y_strides),
-    ):
-        fields |= params.array_fields(name, (*strides[:2], *filled(strides[2:], 2, 0)), filled(shape[2:], 2, 1))
-    return fields
 
 
 _KERNEL = Kernel(
