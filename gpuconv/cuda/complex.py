@@ -34,7 +34,10 @@ def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limit
     real_plan = conv_families.for_conv(lifted, real, *arrays, limits, precision)
     if not real_plan.launches:
         return replace(real_plan, operator=kernel)
-    launches = [_with_expanded(launch) for launch in real_plan.launches]
+    launches = [
+        replace(launch, roles={name: "expanded" if role == "w" else role for name, role in launch.roles.items()})
+        for launch in real_plan.launches
+    ]
     expands = any(role == "expanded" for launch in launches for role in launch.roles.values())
     if expands:
         launches.insert(0, _expand(kernel, geometry.w_shape, strides["w"], dtype))
@@ -64,11 +67,6 @@ def _lifted(geometry: Any, kernel: int, stride: int, pad: int) -> Any:
 
 def _of_parts(strides: Ints) -> Ints:
     return (*(2 * stride for stride in strides), 1)
-
-
-def _with_expanded(launch: Launch) -> Launch:
-    roles = {name: "expanded" if role == "w" else role for name, role in launch.roles.items()}
-    return replace(launch, roles=roles)
 
 
 def _expand(operator: str, shape: Ints, strides: Ints, dtype: str) -> Launch:

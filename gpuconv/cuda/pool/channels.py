@@ -125,5 +125,4 @@ def _blocks_per_sm(dtype: str, indices: bool) -> int:
 
 
 def variants() -> list[Variant]:
-    """Return every kernel that a plan can name."""
     return [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]

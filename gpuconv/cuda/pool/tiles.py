@@ -334,5 +334,4 @@ def variant(dtype: str, indices: bool) -> Variant:
 
 
 def variants() -> list[Variant]:
-    """Return every kernel that a plan can name."""
     return [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]

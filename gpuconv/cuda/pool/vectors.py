@@ -136,7 +136,6 @@ def variant(dtype: str, indices: bool, size: int, stride: int) -> Variant:
 
 
 def variants() -> list[Variant]:
-    """Return every kernel that a plan can name."""
     return [
         variant(dtype, indices, *window)
         for dtype, indices, window in product(dtypes.MAX_POOL_DTYPES, (False, True), STRIPS)

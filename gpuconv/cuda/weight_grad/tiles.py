@@ -343,6 +343,5 @@ def variant(dtype: str, arithmetic: Arithmetic, tile: WeightGradTile) -> Variant
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     for dtype, arithmetic, tile in kernels():
         yield variant(dtype, arithmetic, tile)

@@ -236,7 +236,6 @@ def variant(dtype: str, form: BandForm) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     for dtype in dtypes.CONV_DTYPES:
         for form in forms(dtype):
             yield variant(dtype, form)

@@ -55,13 +55,9 @@ def _refusal(problem: Problem) -> Refusal | None:
         )
     if any(stride != 1 for stride in problem.strides):
         return Refusal(f"ConvTranspose with strides {problem.strides}; it takes those of stride 1")
-    return unfit(problem) or (Refusal("it needs 64-bit indices") if _far(problem) else None)
-
-
-def _far(problem: Problem) -> bool:
-    """Tell whether the bytes from one input of a window to the next need 64 bits."""
+    # Bytes from one input of a window to the next.
     step = max(problem.column_strides[-1], problem.dilations[-1]) * problem.x_strides[-1] * problem.itemsize
-    return abs(step) >= params.INDEX_LIMIT
+    return unfit(problem) or (Refusal("it needs 64-bit indices") if abs(step) >= params.INDEX_LIMIT else None)
 
 
 def in_vectors(problem: Problem) -> bool:
@@ -370,5 +366,4 @@ def variant(dtype: str, form: tuple[int, int, int]) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     return starmap(variant, product(dtypes.CONV_DTYPES, FORMS))

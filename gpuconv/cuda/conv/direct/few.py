@@ -124,5 +124,4 @@ def variant(dtype: str, filters: int) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     return starmap(variant, product(dtypes.CONV_DTYPES, _FILTERS))

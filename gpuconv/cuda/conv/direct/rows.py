@@ -440,5 +440,4 @@ def variant(dtype: str, form: RowForm) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     return starmap(variant, product(dtypes.CONV_DTYPES, FORMS))

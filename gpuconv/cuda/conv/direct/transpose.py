@@ -151,5 +151,4 @@ def variant(dtype: str) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     return map(variant, dtypes.CONV_DTYPES)

@@ -33,11 +33,6 @@ NAME = "implicit GEMM by FFMA"
 _WIDE_RANK = 4  # of kernels with 64-bit indices for problems of this rank and lower ones
 
 
-def _wide(problem: Problem) -> bool:
-    """Tell whether indices need 64 bits, those of packed weights too."""
-    return problem.wide(problem.group * problem.rows * gemm_base.pitch(problem))
-
-
 # ---------------------------------------------------------------- tiles
 
 
@@ -85,7 +80,7 @@ def _busy(problem: Problem, tile: GemmTile, uniform: bool, limits: Limits, block
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile that the device has room for, and for those whose K is worth splitting."""
-    wide = _wide(problem)
+    wide = problem.wide(problem.group * problem.rows * gemm_base.pitch(problem))
     lifted = problem.in_axes(_WIDE_RANK) if wide else problem.lifted
     for tile in TILES[problem.dtype]:
         room = _shared_bytes(lifted, tile, wide) <= limits.shared_bytes_per_block

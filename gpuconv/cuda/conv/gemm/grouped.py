@@ -168,7 +168,6 @@ def forms() -> Iterator[tuple[str, str, GroupedForm]]:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     for dtype, precision, form in forms():
         for operator in ("conv", "conv_transpose"):
             yield variant(operator, dtype, precision, form)

@@ -125,11 +125,6 @@ class GroupedWork:
         return -(-taps * _TAP_BYTES // 16) * 16 + taps * fragments
 
     @cached_property
-    def taps_of_phase(self) -> float:
-        """Taps of a phase, on the average."""
-        return prod(self.problem.taps) / prod(self.problem.phases)
-
-    @cached_property
     def products(self) -> int:
         """Multiplications of a step of the main loop."""
         return self.form.block_m * self.form.warp_n * (32 // self.itemsize) * self.arithmetic.products
@@ -278,7 +273,9 @@ class GroupedTile:
     @cached_property
     def _steps(self) -> float:
         """Steps of the main loop, of all warps, for a tile of a phase."""
-        return -(-prod(self.tile) // self.work.form.warp_n) * self.work.taps_of_phase * self.work.depths
+        problem = self.work.problem
+        taps = prod(problem.taps) / prod(problem.phases)  # of a phase, on the average
+        return -(-prod(self.tile) // self.work.form.warp_n) * taps * self.work.depths
 
     def costs(self, limits: Limits) -> tuple[_Costs, _Costs, _Costs]:
         """Return the costs of a tile's main loop, of its band, and of its outputs."""

@@ -160,6 +160,5 @@ def forms() -> Iterator[tuple[str, GemmTile, bool]]:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     for dtype, tile, uniform in forms():
         yield variant(dtype, tile, uniform)

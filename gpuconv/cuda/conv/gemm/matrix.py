@@ -276,6 +276,5 @@ def forms() -> Iterator[tuple[str, str, str, MatrixTile]]:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     for form in forms():
         yield variant(*form)

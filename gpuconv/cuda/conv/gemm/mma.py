@@ -320,7 +320,6 @@ def variant(operator: str, dtype: str, precision: str, tile: MmaTile, form: MmaF
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     for (dtype, precision), arithmetic in ARITHMETICS.items():
         yield fragments.packing_variant(dtype, precision)
         for tile, form in kernels(arithmetic):

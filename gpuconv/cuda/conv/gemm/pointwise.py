@@ -146,6 +146,5 @@ def forms() -> Iterator[tuple[str, str, GemmTile]]:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     for form in forms():
         yield variant(*form)

@@ -79,16 +79,18 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     if refusal := _refusal(problem):
         yield refusal
         return
-    candidates: list[Offer] = [
-        made for kernel in stem_tile.kernels(problem.lifted) if (made := _candidate(problem, kernel, limits))
-    ]
-    yield from candidates or [Refusal("the inputs of a block leave no room for a second one in shared memory")]
+    made = [_candidate(problem, kernel, limits) for kernel in stem_tile.kernels(problem.lifted)]
+    yield from filter(None, made)
+    if not any(made):
+        yield Refusal("the inputs of a block leave no room for a second one in shared memory")
 
 
 def _candidate(problem: Problem, kernel: StemKernel, limits: Limits) -> Candidate | None:
     """Return a kernel in the best of the boxes that there is room for, and of passes; None where there is none."""
     lifted = problem.lifted
-    fitting = (box for box in stem_tile.boxes(lifted) if stem_tile.shared_bytes(lifted, kernel, box) <= _room(limits))
+    # At least two blocks share a multiprocessor.
+    room = min(limits.shared_bytes_per_block, limits.shared_bytes_per_multiprocessor // 2 - RESERVED_BYTES)
+    fitting = (box for box in stem_tile.boxes(lifted) if stem_tile.shared_bytes(lifted, kernel, box) <= room)
     ways = [
         (stem_tile.seconds(lifted, kernel, box, passes, limits), box, passes)
         for box, passes in product(fitting, stem_tile.passes(lifted, kernel))
@@ -97,11 +99,6 @@ def _candidate(problem: Problem, kernel: StemKernel, limits: Limits) -> Candidat
         return None
     seconds, box, passes = min(ways, key=lambda way: way[0])
     return Candidate(variant(kernel).name, seconds, partial(_plan, lifted, kernel, box, passes))
-
-
-def _room(limits: Limits) -> int:
-    """Return the shared memory of a block if at least two share a multiprocessor."""
-    return min(limits.shared_bytes_per_block, limits.shared_bytes_per_multiprocessor // 2 - RESERVED_BYTES)
 
 
 # ---------------------------------------------------------------- launch
@@ -199,5 +196,4 @@ def variant(kernel: StemKernel) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     yield from map(variant, KERNELS)

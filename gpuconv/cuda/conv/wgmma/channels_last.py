@@ -203,7 +203,6 @@ def variant(name: str, dtype: str, precision: str) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant."""
     for dtype, precision in (("float16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32")):
         yield variant("channels_last", dtype, precision)
         yield variant("pack_rows", dtype, precision)

@@ -44,10 +44,8 @@ _CLASSES = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "Wgm
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile and way to x, and one that divides its tiles where these are few."""
-    why = refusal(problem, limits)
-    if why is not None:
-        plain = limits.architecture != ARCHITECTURE or fragments.refusal(problem) is not None
-        yield Refusal(why, plain or problem.dtype not in _CLASSES)
+    if refusal := _refusal(problem, limits):
+        yield refusal
         return
     for source in sources.sources(problem):
         for whole in _undivided(source, limits):
@@ -57,21 +55,18 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
                 yield Candidate(_name(work), cost.seconds(work, limits), partial(_plan, work, limits))
 
 
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why no kernel of this family takes a problem, or None."""
+def _refusal(problem: Problem, limits: Limits) -> Refusal | None:
     if limits.architecture != ARCHITECTURE:
-        return f"it needs {ARCHITECTURE}"
-    why = fragments.refusal(problem)
-    if why is not None:
-        return why
+        return Refusal(f"it needs {ARCHITECTURE}", plain=True)
+    if why := fragments.refusal(problem):
+        return Refusal(why, plain=True)
     if problem.dtype not in _CLASSES:
-        return f"it does not multiply {problem.dtype}"
-    why = sources.refusal(problem)
-    if why is not None:
-        return why
+        return Refusal(f"it does not multiply {problem.dtype}", plain=True)
+    if why := sources.refusal(problem):
+        return Refusal(why)
     least = min(tiles.shared_bytes(problem, tile) for tile in tiles.TILES)
     if least > limits.shared_bytes_per_block:
-        return f"a block takes {least} bytes of shared memory, there are {limits.shared_bytes_per_block}"
+        return Refusal(f"a block takes {least} bytes of shared memory, there are {limits.shared_bytes_per_block}")
     return None
 
 
@@ -115,7 +110,9 @@ def _name(work: WgmmaWork) -> str:
 def _plan(work: WgmmaWork, limits: Limits) -> Plan:
     """Return the plan. A launch before the last one sets the tickets to zero; without one, another adds up."""
     source, tickets = work.source, work.divided
-    copying = _copying(source, tickets)
+    copying: tuple[Launch, ...] = ()
+    if source.form == "copied":
+        copying = (channels_last.of_x(source.problem, source.x_channels, source.parts, tickets),)
     before = (*_packing(source, 0 if copying else tickets), *copying)
     apart = [_launch(work, part, limits) for part in (SUMS, TOTALS)] if tickets else []
     shares = bool(apart) and source.form != "copied" and source.packed
@@ -185,12 +182,6 @@ def _packing(source: Source, tickets: int) -> tuple[Launch, ...]:
     return (channels_last.of_weights(source.problem, source.w_channels, source.parts, tickets),)
 
 
-def _copying(source: Source, tickets: int) -> tuple[Launch, ...]:
-    if source.form != "copied":
-        return ()
-    return (channels_last.of_x(source.problem, source.x_channels, source.parts, tickets),)
-
-
 def _launch(work: WgmmaWork, part: int, limits: Limits) -> Launch:
     """Return the launch that makes the tiles, or only leaves the sums of divided ones, or only adds these up."""
     source, tile, chosen = work.source, work.tile, _variant(work)
@@ -224,8 +215,7 @@ def _strips(work: WgmmaWork) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _roles(work: WgmmaWork) -> Mapping[str, str]:
-    source, place = work.source, "problem.common"
-    roles = gemm_base.roles(source.problem, place) | {f"{place}.weights": "packed" if source.packed else "w"}
+    roles = gemm_base.roles(work.source.problem, "problem.common", "packed" if work.source.packed else "w")
     return roles | {"splits.workspace": "workspace"} if work.divided else roles
 
 
@@ -274,7 +264,6 @@ def _variant(work: WgmmaWork) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     for dtype in _CLASSES:
         for operator, tile in product(("conv", "conv_transpose"), tiles.TILES):
             yield variant(operator, dtype, tile)

@@ -272,5 +272,4 @@ def _blocks_per_sm(dtype: str, form: WalkForm) -> int:
 
 
 def variants() -> list[Variant]:
-    """Return every kernel that a plan can name."""
     return [variant(dtype, form) for dtype, form in product(dtypes.CONV_DTYPES, _FORMS)]
