@@ -59,11 +59,10 @@ class WarpTile(BlockTile):
 
     def wavefronts(self, parts: int) -> float:
         """128 bytes of shared memory that are filled and loaded for each product of fragments, weights in parts."""
-        return _for_product(parts, self.warp_m, self.warp_n) + _for_product(parts, self.block_m, self.block_n)
-
-
-def _for_product(parts: int, m: int, n: int) -> float:
-    return (4 * parts * m / 16 + 2 * n / 8) / (m / 16 * n / 8)
+        m, n = self.warp_m / 16, self.warp_n / 8
+        loaded = (4 * parts * m + 2 * n) / (m * n)
+        m, n = self.block_m / 16, self.block_n / 8
+        return loaded + (4 * parts * m + 2 * n) / (m * n)
 
 
 # ---------------------------------------------------------------- what tensor cores take
