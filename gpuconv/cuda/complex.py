@@ -10,9 +10,7 @@ from typing import Any
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv import families as conv_families
-from gpuconv.cuda.plan import strided
-from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept, strided
 from gpuconv.cuda.weight_grad import families as weight_grad_families
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints

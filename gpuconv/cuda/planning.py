@@ -10,8 +10,7 @@ from gpuconv.cuda import complex as complex_plan
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import finish
 from gpuconv.cuda.passes import sums
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool import unpool
 from gpuconv.cuda.pool.grad import families as pool_grad_families

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuconv._errors import ArgumentError, DeviceError
 from gpuconv._packed import PackedWeights
-from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan import Launch, Plan
 from gpuconv.rules import memory
 
 # Of one call: its structs' words that are addresses, with the position of whose address that is; their maps, with where

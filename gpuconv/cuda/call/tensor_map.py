@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from gpuconv._errors import DeviceError
-from gpuconv.cuda.plan.launch import TensorMap
+from gpuconv.cuda.plan import TensorMap
 from gpuconv.rules import dtypes
 
 WORDS = 16  # of a map

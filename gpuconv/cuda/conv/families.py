@@ -7,10 +7,7 @@ from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
 from gpuconv.cuda.conv.gemm import ffma, grouped, interleaved, matrix, mma, pointwise, stem
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import family as wgmma
-from gpuconv.cuda.plan import offers
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Family
+from gpuconv.cuda.plan import Family, Limits, Plan, offers
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.passes import copy as copy_pass
-from gpuconv.cuda.plan.launch import Launch, Plan, Space
+from gpuconv.cuda.plan import Launch, Plan, Space
 from gpuconv.rules import dtypes
 from gpuconv.rules.activation import Activation
 from gpuconv.rules.geometry import Ints

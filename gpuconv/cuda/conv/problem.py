@@ -14,7 +14,7 @@ from math import gcd, prod
 from typing import Any, NamedTuple
 
 from gpuconv.cuda.build import params
-from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.cuda.plan import RANK
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 

@@ -8,8 +8,7 @@ from itertools import product
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
 from gpuconv.cuda.plan.strided import axes, collapsed, filled, needs_wide
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints

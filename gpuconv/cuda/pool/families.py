@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from gpuconv.cuda.plan import offers
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Family
+from gpuconv.cuda.plan import Family, Limits, Plan, offers
 from gpuconv.cuda.pool import channels, general, patches, tiles, vectors
 from gpuconv.cuda.pool.problem import OPERATOR, PoolProblem
 from gpuconv.rules.geometry import Ints, MaxPoolGeometry

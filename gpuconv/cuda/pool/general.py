@@ -12,9 +12,7 @@ from typing import Any
 
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan.launch import MOST_BLOCKS, Launch, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Launch, Limits, Offer, Plan
 from gpuconv.cuda.plan.strided import axes
 from gpuconv.cuda.pool.problem import AHEAD, MISSING, OPERATOR, WIDTHS, PoolProblem, seconds
 from gpuconv.rules import dtypes

@@ -8,9 +8,7 @@ from math import prod
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan import strided
-from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept, strided
 from gpuconv.cuda.plan.strided import array_fields, collapsed, filled
 from gpuconv.cuda.pool.problem import AHEAD, WIDTHS, used
 from gpuconv.rules import dtypes

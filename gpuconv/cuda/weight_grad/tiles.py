@@ -14,11 +14,8 @@ from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.gemm.fragments import Arithmetic, WarpTile
 from gpuconv.cuda.passes import sums
-from gpuconv.cuda.plan import model, strided
-from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan import Candidate, Launch, Limits, Offer, Plan, Refusal, model, strided
 from gpuconv.cuda.plan.numbers import RANK, whole
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem, pixels_of_part
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints

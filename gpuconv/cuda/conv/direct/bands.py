@@ -17,10 +17,7 @@ from gpuconv.cuda.conv.direct import bands_tile
 from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
 from gpuconv.cuda.conv.direct.base import THREADS, on_arrays, unfit
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan, Refusal, model
 from gpuconv.rules import dtypes
 
 NAME = "bands of few filters"

@@ -7,9 +7,7 @@ from typing import Any
 
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.problem import Problem, as_conv
-from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Refusal
+from gpuconv.cuda.plan import RANK, Launch, Plan, Refusal
 from gpuconv.cuda.plan.strided import filled
 
 THREADS, WARP = 128, 32

@@ -18,11 +18,7 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.conv.direct.base import THREADS, WARP, on_arrays, unfit, view_of, weights_of
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import MOST_BLOCKS, RANK, Candidate, Limits, Offer, Plan, Refusal, model, numbers
 from gpuconv.cuda.plan.strided import array_fields
 from gpuconv.rules import dtypes
 

@@ -14,11 +14,7 @@ from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, model
 from gpuconv.rules import dtypes
 
 NAME = "few filters"

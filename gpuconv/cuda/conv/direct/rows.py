@@ -27,11 +27,8 @@ from gpuconv.cuda.conv.direct.base import (
     weights_of,
 )
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
+from gpuconv.cuda.plan import MOST_BLOCKS, RANK, Candidate, Offer, Plan, Refusal, model, numbers
 from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits, blocks_by_registers
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan.strided import filled
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints

@@ -13,10 +13,7 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.conv.direct.base import on_arrays, unfit
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan, Refusal, model, numbers
 from gpuconv.cuda.plan.strided import array_fields, filled
 from gpuconv.rules import dtypes
 

@@ -10,7 +10,7 @@ from typing import Any
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant, index_name, types
 from gpuconv.cuda.conv.problem import Axis, Problem
-from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
+from gpuconv.cuda.plan import Launch, Plan, Space, kept
 from gpuconv.cuda.plan.numbers import whole
 from gpuconv.rules.geometry import Ints
 

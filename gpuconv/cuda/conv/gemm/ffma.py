@@ -17,11 +17,7 @@ from gpuconv.cuda.conv.gemm import split
 from gpuconv.cuda.conv.gemm.base import LARGE, MIDDLE, TILES, GemmTile
 from gpuconv.cuda.conv.gemm.split import Divisible
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer
+from gpuconv.cuda.plan import RANK, Candidate, Limits, Offer, Plan, model
 from gpuconv.rules import dtypes
 
 NAME = "implicit GEMM by FFMA"

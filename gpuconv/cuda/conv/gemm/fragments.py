@@ -12,8 +12,7 @@ from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm.base import BlockTile, PackedWeights
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan.launch import Launch
-from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.cuda.plan import RANK, Launch
 
 FRAGMENT_BYTES = 16 * 32  # 16 output channels by 32 bytes of K
 _TAPS = 64  # of a block of conv/gemm/pack_fragments.cu

@@ -19,11 +19,7 @@ from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.fragments import Arithmetic
 from gpuconv.cuda.conv.gemm.grouped_tile import GroupedForm, GroupedTile, GroupedWork
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, model, numbers
 
 NAME = "packed groups"
 FACTORS = (("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"))

@@ -13,8 +13,7 @@ from operator import itemgetter
 
 from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits
+from gpuconv.cuda.plan import RESERVED_BYTES, Limits, model, numbers
 from gpuconv.rules.geometry import Ints
 
 # ---------------------------------------------------------------- the kernels, and what a block of them has

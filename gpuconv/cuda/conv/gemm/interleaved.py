@@ -14,10 +14,7 @@ from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm.base import TILES, GemmTile
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import RESERVED_BYTES, Candidate, Launch, Limits, Offer, Plan, Refusal, model
 
 NAME = "interleaved phases"
 

@@ -20,11 +20,7 @@ from gpuconv.cuda.conv.gemm import depth_to_space, fragments
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS, WarpTile
 from gpuconv.cuda.conv.problem import Problem, merged_stride
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import RANK, Candidate, Limits, Offer, Plan, Refusal, model, numbers
 from gpuconv.rules import dtypes
 
 NAME = "plain GEMM on tensor cores"

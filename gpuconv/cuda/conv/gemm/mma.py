@@ -19,11 +19,7 @@ from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS, FRAGMENT_BYTES, Arithm
 from gpuconv.cuda.conv.gemm.runs import Runs
 from gpuconv.cuda.conv.gemm.split import Divisible
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept, model
 
 NAME = "implicit GEMM on tensor cores"
 

@@ -17,10 +17,7 @@ from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import depth_to_space
 from gpuconv.cuda.conv.gemm.base import GemmTile, PackedWeights
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan, Refusal, model, numbers
 
 NAME = "plain GEMM by FFMA"
 

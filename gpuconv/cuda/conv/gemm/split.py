@@ -15,10 +15,7 @@ from typing import Any
 
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Launch, Plan, Space
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate
+from gpuconv.cuda.plan import Candidate, Launch, Limits, Plan, Space, model
 
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
 _ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win

@@ -21,11 +21,19 @@ from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES
 from gpuconv.cuda.conv.gemm.stem_tile import KERNELS, WORDS, StemBox, StemKernel
 from gpuconv.cuda.conv.problem import Axis, Problem
-from gpuconv.cuda.plan import numbers
-from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
-from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import (
+    RANK,
+    RESERVED_BYTES,
+    Candidate,
+    Launch,
+    Limits,
+    Offer,
+    Plan,
+    Refusal,
+    Space,
+    kept,
+    numbers,
+)
 from gpuconv.rules.geometry import Ints
 
 NAME = "stem"

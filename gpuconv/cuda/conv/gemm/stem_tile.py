@@ -9,8 +9,7 @@ from math import prod
 from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan import Limits, model, numbers
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 

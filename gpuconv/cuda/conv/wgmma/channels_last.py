@@ -13,9 +13,7 @@ from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import strided
-from gpuconv.cuda.plan.launch import Launch
-from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.cuda.plan import RANK, Launch, strided
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 

@@ -29,10 +29,7 @@ from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
 from gpuconv.cuda.conv.wgmma.sources import Source
 from gpuconv.cuda.conv.wgmma.strips import Strips
 from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, PixelsTile, StripsTile, WgmmaTile
-from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept
 
 NAME = "wgmma"
 ARCHITECTURE = "sm_90a"

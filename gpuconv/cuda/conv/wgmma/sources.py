@@ -22,7 +22,7 @@ from gpuconv.cuda.conv.wgmma import channels_last
 from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
 from gpuconv.cuda.conv.wgmma.strips import PATCH, ROW, Strips
 from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, WgmmaTile
-from gpuconv.cuda.plan.launch import TensorMap
+from gpuconv.cuda.plan import TensorMap
 from gpuconv.cuda.plan.numbers import RANK, whole
 from gpuconv.rules.geometry import Ints
 

@@ -7,7 +7,7 @@ from math import prod
 
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.cuda.plan import RANK
 
 THREADS = 384  # two warpgroups that multiply, the consumers, and one that fetches, the producer
 SLICE_BYTES = 128  # of a row of a slice of K

@@ -15,9 +15,7 @@ import numpy as np
 
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
 from gpuconv.cuda.pool.grad.problem import OPERATOR, PoolGradProblem, one_launch, seconds
 from gpuconv.cuda.pool.problem import MISSING, PoolAxis, PoolView
 from gpuconv.rules import dtypes
