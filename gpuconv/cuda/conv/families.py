@@ -5,7 +5,6 @@ from __future__ import annotations
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
 from gpuconv.cuda.conv.gemm import ffma, grouped, interleaved, matrix, mma, pointwise, stem
-from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.cuda.plan import Family, Limits, Plan, offers
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
@@ -31,7 +30,7 @@ def for_conv(
     return plan(correlation.of(geometry, dtype, x_strides, w_strides, b_stride, y_strides, precision), limits)
 
 
-def plan(problem: Problem, limits: Limits) -> Plan:
+def plan(problem: correlation.Problem, limits: Limits) -> Plan:
     """Plan what both operators come down to."""
     if 0 in problem.y_shape:
         return Plan.of_nothing(problem.operator)

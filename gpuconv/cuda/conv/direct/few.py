@@ -12,7 +12,6 @@ from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, model
 from gpuconv.rules import dtypes
@@ -94,7 +93,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 def _plan(problem: Problem, filters: int) -> Plan:
     kernel = variant(problem.dtype, filters)
     tiles, at_once = _tiles(problem), _channels_at_once(problem, filters)
-    weights = PackedWeights(filters, problem.rows, problem.channels)
+    weights = gemm_base.PackedWeights(filters, problem.rows, problem.channels)
     fields = {
         **gemm_base.operands(problem, (1, tiles), weights),
         **problem.w_steps,

@@ -15,7 +15,6 @@ from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import split
 from gpuconv.cuda.conv.gemm.base import LARGE, MIDDLE, TILES, GemmTile
-from gpuconv.cuda.conv.gemm.split import Divisible
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Candidate, Limits, Offer, Plan, model
 from gpuconv.rules import dtypes
@@ -89,13 +88,13 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         yield from split.candidates(lifted, _divisible(lifted, limits), limits)
 
 
-def _divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
+def _divisible(problem: Problem, limits: Limits) -> Iterator[split.Divisible]:
     """Yield the tiles that several blocks can make: those of float32 with one tap per slice."""
     if (problem.dtype, problem.precision) != ("float32", "ieee") or problem.rank > RANK or problem.rows == 0:
         return
     for tile in _DIVISIBLE[problem.operator]:
         if tile.form_of(problem.channels):
-            yield Divisible(
+            yield split.Divisible(
                 variant=variant(problem.operator, "float32", False, RANK, tile, True),
                 shared_bytes=_shared_bytes(problem, tile, False),
                 tiles=problem.blocks(tile.block_m, tile.block_n),

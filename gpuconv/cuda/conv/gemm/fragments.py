@@ -10,7 +10,6 @@ from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm.base import BlockTile, PackedWeights
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Launch
 
@@ -44,7 +43,7 @@ def arithmetic(problem: Problem) -> Arithmetic:
 
 
 @dataclass(frozen=True, slots=True)
-class WarpTile(BlockTile):
+class WarpTile(gemm_base.BlockTile):
     """The outputs of a block and of a warp."""
 
     warp_m: int
@@ -92,7 +91,7 @@ def has_chunks(problem: Problem, size: int = 16) -> bool:
 
 
 def packing(
-    problem: Problem, weights: PackedWeights, columns: int, depths: int, outer_taps: int, tickets: int = 0
+    problem: Problem, weights: gemm_base.PackedWeights, columns: int, depths: int, outer_taps: int, tickets: int = 0
 ) -> Launch:
     """Return the launch that packs weights, in slices of K, as fragments, and sets so many tickets to zero.
 

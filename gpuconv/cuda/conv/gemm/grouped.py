@@ -15,8 +15,6 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import fragments, grouped_tile
-from gpuconv.cuda.conv.gemm.base import PackedWeights
-from gpuconv.cuda.conv.gemm.fragments import Arithmetic
 from gpuconv.cuda.conv.gemm.grouped_tile import GroupedForm, GroupedTile, GroupedWork
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, model, numbers
@@ -41,7 +39,7 @@ def _refusal(problem: Problem) -> Refusal | None:
     return None if tensor_cores is None else Refusal(tensor_cores)
 
 
-def works(problem: Problem, arithmetic: Arithmetic) -> Iterator[GroupedWork]:
+def works(problem: Problem, arithmetic: fragments.Arithmetic) -> Iterator[GroupedWork]:
     """Yield for each form the problem with as many groups to a block as leave the fewest fragments.
 
     Axes of a single column and tap go behind the others.
@@ -106,7 +104,7 @@ def _plan(tile: GroupedTile) -> Plan:
 def _fields(tile: GroupedTile) -> Mapping[str, Any]:
     work = tile.work
     problem = work.problem
-    packed = PackedWeights(0, problem.rows, problem.channels)
+    packed = gemm_base.PackedWeights(0, problem.rows, problem.channels)
     operands = dict(gemm_base.operands(problem, (work.m_tiles, tile.turns), packed))
     operands["common"] = {**operands["common"], "filters": work.filters}
     own = {"bands": _bands_fields(tile), "weights": _weights_fields(tile)}

@@ -17,7 +17,6 @@ from typing import Any
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import depth_to_space, fragments
-from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS, WarpTile
 from gpuconv.cuda.conv.problem import Problem, merged_stride
 from gpuconv.cuda.plan import RANK, Candidate, Limits, Offer, Plan, Refusal, model, numbers
@@ -234,11 +233,11 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 def _plan(product: Product, tile: MatrixTile) -> Plan:
     problem, gemm = product.problem, product.gemm
     _, w_filter, w_channel, *_ = gemm.w_strides
-    weights = PackedWeights(w_filter * gemm.itemsize, gemm.filters, gemm.channels)
+    weights = gemm_base.PackedWeights(w_filter * gemm.itemsize, gemm.filters, gemm.channels)
     more: Mapping[str, Any] = {}
     reason = "one plain GEMM on tensor cores: one tap, weights as they are"
     if problem.phases:
-        weights = PackedWeights(w_channel * gemm.itemsize, gemm.channels, gemm.channels)
+        weights = gemm_base.PackedWeights(w_channel * gemm.itemsize, gemm.channels, gemm.channels)
         more = depth_to_space.fields(problem)
         reason = f"one GEMM of {gemm.filters} rows, channels and taps, on tensor cores; weights as they are"
     chosen = variant(problem.dtype, problem.precision, product.form, tile)

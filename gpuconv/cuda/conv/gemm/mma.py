@@ -14,10 +14,8 @@ from math import prod
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import fragments, runs, split
-from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS, FRAGMENT_BYTES, Arithmetic, WarpTile
 from gpuconv.cuda.conv.gemm.runs import Runs
-from gpuconv.cuda.conv.gemm.split import Divisible
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept, model
 
@@ -169,11 +167,11 @@ def _columns(problem: Problem, tile: MmaTile) -> int:
     return problem.tiles(tile.block_m, tile.block_n)[0] * tile.block_m // 16
 
 
-def _packed_weights(problem: Problem, tile: MmaTile, form: MmaForm) -> PackedWeights:
+def _packed_weights(problem: Problem, tile: MmaTile, form: MmaForm) -> gemm_base.PackedWeights:
     """Return how the kernel finds them: in slices, their bytes from one to the next."""
     parts = _columns(problem, tile) * _depths(problem, form) * fragments.arithmetic(problem).parts
     pitch = parts * FRAGMENT_BYTES
-    return PackedWeights(pitch, _slices(problem, form), _channels_of_tap(problem, form))
+    return gemm_base.PackedWeights(pitch, _slices(problem, form), _channels_of_tap(problem, form))
 
 
 def _packed_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
@@ -247,9 +245,9 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     yield from split.candidates(lifted, parted, limits)
 
 
-def _divisible(seen: Runs, tile: MmaTile, form: MmaForm, limits: Limits) -> Divisible:
+def _divisible(seen: Runs, tile: MmaTile, form: MmaForm, limits: Limits) -> split.Divisible:
     problem = seen.gathered
-    return Divisible(
+    return split.Divisible(
         variant=variant(problem.operator, problem.dtype, problem.precision, tile, form),
         shared_bytes=shared_bytes(problem, tile, form),
         tiles=problem.blocks(tile.block_m, tile.block_n),

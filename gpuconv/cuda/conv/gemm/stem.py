@@ -17,8 +17,6 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import fragments, stem_tile
-from gpuconv.cuda.conv.gemm.base import PackedWeights
-from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES
 from gpuconv.cuda.conv.gemm.stem_tile import KERNELS, WORDS, StemBox, StemKernel
 from gpuconv.cuda.conv.problem import Axis, Problem
 from gpuconv.cuda.plan import (
@@ -133,12 +131,12 @@ def _plan(problem: Problem, kernel: StemKernel, box: StemBox, passes: int) -> Pl
     return Plan(problem.operator, (packing, launch), (reason,), kept(Space.packed(_packed_bytes(problem, kernel))))
 
 
-def _weights(problem: Problem, kernel: StemKernel) -> PackedWeights:
+def _weights(problem: Problem, kernel: StemKernel) -> gemm_base.PackedWeights:
     """Rows of K, or slices, and their bytes, on tensor cores."""
     if kernel.arithmetic is None:
-        return PackedWeights(gemm_base.pitch(problem), problem.rows, 1)
-    bytes_of_row = _columns(problem, kernel) * FRAGMENT_BYTES * kernel.arithmetic.parts * (kernel.slice_steps // WORDS)
-    return PackedWeights(bytes_of_row, stem_tile.slices(problem, kernel), 1)
+        return gemm_base.PackedWeights(gemm_base.pitch(problem), problem.rows, 1)
+    in_row = _columns(problem, kernel) * kernel.arithmetic.parts * (kernel.slice_steps // WORDS)
+    return gemm_base.PackedWeights(in_row * fragments.FRAGMENT_BYTES, stem_tile.slices(problem, kernel), 1)
 
 
 def _packed_bytes(problem: Problem, kernel: StemKernel) -> int:

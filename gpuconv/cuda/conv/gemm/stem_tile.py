@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import prod
 
 from gpuconv.cuda.conv.gemm import fragments
-from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import Limits, model, numbers
 from gpuconv.rules import dtypes
@@ -37,7 +36,7 @@ class StemKernel:
     # slice_steps, whole_steps: steps of a slice of weights; in whose multiples the table of steps is filled up
     slice_steps: int
     whole_steps: int = 1
-    arithmetic: Arithmetic | None = None  # on tensor cores
+    arithmetic: fragments.Arithmetic | None = None  # on tensor cores
 
 
 def _ffma(chunk: int) -> StemKernel:
@@ -56,7 +55,7 @@ def _ffma(chunk: int) -> StemKernel:
     )
 
 
-def _mma(dtype: str, precision: str, arithmetic: Arithmetic, block_m: int) -> StemKernel:
+def _mma(dtype: str, precision: str, arithmetic: fragments.Arithmetic, block_m: int) -> StemKernel:
     depths = 4 // arithmetic.parts  # along K of a slice
     return StemKernel(
         dtype=dtype,
@@ -67,7 +66,7 @@ def _mma(dtype: str, precision: str, arithmetic: Arithmetic, block_m: int) -> St
         block_m=block_m,
         threads=256,
         blocks_per_sm=2,
-        buffer_bytes=max(3 * block_m // 16 * depths * arithmetic.parts * FRAGMENT_BYTES, 8 * 16 * 40 * 4),
+        buffer_bytes=max(3 * block_m // 16 * depths * arithmetic.parts * fragments.FRAGMENT_BYTES, 8 * 16 * 40 * 4),
         slice_steps=depths * WORDS,
         whole_steps=WORDS,
         arithmetic=arithmetic,
