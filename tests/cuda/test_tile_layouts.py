@@ -354,7 +354,9 @@ def weights_of(**more: Any) -> Any:
     arrays: dict[str, Any] = {"x_strides": (5760, 240, 48, 8, 1), "dy_strides": (3840, 240, 48, 8, 1)}
     found |= {name: value for name, value in more.items() if name in found}
     arrays |= {name: value for name, value in more.items() if name in arrays}
-    return SimpleNamespace(geometry=SimpleNamespace(**found), dtype=more.get("dtype", "float16"), filters=8, **arrays)
+    dtype = more.get("dtype", "float16")
+    arrays |= {"dtype": dtype, "itemsize": 4 if dtype == "float32" else 2, "filters": 8}
+    return SimpleNamespace(geometry=SimpleNamespace(**found), **arrays)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpuconv._errors import ArgumentError, shown, text_of
 from gpuconv.cuda.plan import measured_rates
@@ -64,18 +64,6 @@ class Limits:
     bandwidth: float = 0.0
     # Returns the name of the kernel that was measured to be the quickest for a problem on this device, if one was
     measured: Callable[[Any], str | None] | None = field(default=None, compare=False, repr=False)
-
-
-class Measured(NamedTuple):
-    """What others measured a device to come to."""
-
-    # half, single: operations per second of 16-bit matrix products, and of float32 without tensor cores
-    half: float
-    single: float
-    copy: float  # bytes per second of a copy, read and written
-
-
-MEASURED = {"H200": Measured(790e12, 60e12, 4.3e12)}  # by the name of a representative
 
 
 @dataclass(frozen=True, slots=True)
