@@ -58,7 +58,6 @@ def _magnitudes(problem: PoolProblem) -> Iterator[int]:
 
 
 def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield the one kernel."""
     wide = needs_wide(problem)
     ndim = axes(len(problem.axes), wide, AHEAD)
     kernel = variant(problem.dtype, wide, ndim, problem.named)

@@ -326,7 +326,6 @@ _FFMA_KERNEL = replace(_KERNEL, function="conv_weight_grad_ffma")
 
 
 def variant(dtype: str, arithmetic: Arithmetic, tile: WeightGradTile) -> Variant:
-    """Return the kernel of a tile."""
     own = arithmetic is OWN
     of_warp = () if own else (tile.warp_m, tile.warp_n)
     slices = f"{tile.gather.capitalize()[:-1]}Slices"

@@ -124,7 +124,6 @@ _KERNELS = gemm_base.kernels("ffma", "{index}, {rank}")
 
 
 def variant(operator: str, dtype: str, wide: bool, rank: int, tile: GemmTile, uniform: bool) -> Variant:
-    """Return the tile kernel of one operator."""
     kernel = _KERNELS[operator, _splits(operator, dtype, wide, rank, tile, uniform)]
     return gemm_base.tile_variant(kernel, dtype, rank, tile, uniform, wide)
 

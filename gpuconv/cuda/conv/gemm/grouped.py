@@ -143,7 +143,6 @@ _KERNELS = {
 
 
 def variant(operator: str, dtype: str, precision: str, form: GroupedForm) -> Variant:
-    """Return the kernel of one operator."""
     arithmetic = fragments.ARITHMETICS[dtype, precision]
     return _KERNELS[operator].over(
         *(dtype, RANK, arithmetic.label, str(form)),

@@ -144,7 +144,6 @@ _KERNEL = Kernel("conv/gemm/interleaved.cu", "conv_transpose_interleaved", "Conv
 
 
 def variant(dtype: str, tile: GemmTile, uniform: bool) -> Variant:
-    """Return the kernel of one tile."""
     return gemm_base.tile_variant(_KERNEL, dtype, 3, tile, uniform)
 
 

@@ -250,7 +250,6 @@ _TRANSPOSE = Kernel("conv/gemm/depth_to_space_matrix.cu", "conv_transpose_matrix
 
 
 def variant(dtype: str, precision: str, form: str, tile: MatrixTile) -> Variant:
-    """Return the kernel of one tile."""
     arithmetic = ARITHMETICS[dtype, precision]
     block_k, scattered = _SLICE // dtypes.entry(dtype).itemsize, form == "depth_to_space"
     sizes = (tile.block_m, tile.block_n, block_k, tile.warp_m, tile.warp_n, tile.stages)

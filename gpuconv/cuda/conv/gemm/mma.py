@@ -175,7 +175,6 @@ def _packed_weights(problem: Problem, tile: MmaTile, form: MmaForm) -> gemm_base
 
 
 def _packed_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
-    """Return the bytes of all packed weights."""
     weights = _packed_weights(problem, tile, form)
     return problem.group * weights.all_rows * weights.pitch
 
@@ -301,7 +300,6 @@ _KERNELS = gemm_base.kernels("mma", f"int, {RANK}")
 
 
 def variant(operator: str, dtype: str, precision: str, tile: MmaTile, form: MmaForm) -> Variant:
-    """Return the tile kernel of one operator."""
     arithmetic = ARITHMETICS[dtype, precision]
     sizes = (tile.block_m, tile.block_n, form.block_k, tile.warp_m, tile.warp_n, form.stages)
     return _KERNELS[operator, divisible(arithmetic, tile, form)].over(

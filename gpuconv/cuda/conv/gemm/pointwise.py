@@ -130,7 +130,6 @@ _KERNELS = {
 
 
 def variant(operator: str, dtype: str, tile: GemmTile) -> Variant:
-    """Return the kernel of one tile."""
     return gemm_base.tile_variant(_KERNELS[operator], dtype, 1 if operator == "conv" else 3, tile)
 
 

@@ -192,7 +192,6 @@ _MMA = replace(_KERNEL, function="conv_stem_mma", name="conv_stem")
 
 
 def variant(kernel: StemKernel) -> Variant:
-    """Return one kernel of the family."""
     return (_KERNEL if kernel.arithmetic is None else _MMA).over(
         *(kernel.dtype, RANK, kernel.label),
         types=kernel.arguments,

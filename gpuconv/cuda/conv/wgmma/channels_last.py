@@ -60,11 +60,7 @@ def of_x(problem: Problem, filled: int, parts: int, tickets: int = 0) -> Launch:
     pixels = problem.x_shape[2:]
     row = problem.group * parts * filled
     planes = Planes(
-        images=problem.batch,
-        groups=problem.group,
-        channels=problem.channels,
-        filled=filled,
-        pixels=pixels,
+        *(problem.batch, problem.group, problem.channels, filled, pixels),
         x=(batch, channel * problem.channels, channel),
         x_pixels=tuple(pixel),
         y=(prod(pixels) * row, parts * filled, filled, row),
@@ -79,11 +75,7 @@ def of_weights(problem: Problem, filled: int, parts: int, tickets: int = 0) -> L
     row = prod(problem.taps) * filled
     part = problem.filters * row
     planes = Planes(
-        images=problem.filters,
-        groups=problem.group,
-        channels=problem.channels,
-        filled=filled,
-        pixels=problem.taps,
+        *(problem.filters, problem.group, problem.channels, filled, problem.taps),
         x=(filters, group, channel),
         x_pixels=tuple(taps),
         y=(row, parts * part, part, filled),

@@ -329,16 +329,8 @@ def _boxes_of_x(source: Source, strips: Strips | PixelStrips) -> TensorMap:
         role, sizes, strides = _channels_of_x(source, source.problem.lifted)
         box = (source.block_k, wide, high, 1, 1)
         swizzle = source.slice_bytes
-    return TensorMap(
-        role=role,
-        member="x_map",
-        dtype=source.problem.dtype,
-        sizes=sizes,
-        strides=strides,
-        steps=(1,) * len(sizes),
-        box=box,
-        swizzle=swizzle,
-    )
+    ones = (1,) * len(sizes)
+    return TensorMap(role, "x_map", source.problem.dtype, sizes, strides, ones, box=box, swizzle=swizzle)
 
 
 def _channels_of_x(source: Source, problem: Problem) -> tuple[str, Ints, Ints]:
@@ -355,12 +347,7 @@ def _columns_of_x(source: Source, tile: WgmmaTile) -> TensorMap:
     role, sizes, strides = _channels_of_x(source, problem)
     inner = tuple(windows(problem))[::-1]
     return TensorMap(
-        role=role,
-        member="x_map",
-        dtype=problem.dtype,
-        sizes=sizes,
-        strides=strides,
-        steps=(1, *problem.column_strides[::-1], 1),
+        *(role, "x_map", problem.dtype, sizes, strides, (1, *problem.column_strides[::-1], 1)),
         lower=tuple(window.lower for window in inner),
         upper=tuple(window.upper for window in inner),
         channels=source.block_k,
@@ -377,16 +364,8 @@ def _of_w(source: Source, tile: WgmmaTile) -> TensorMap:
         group, filters, *_ = problem.w_strides
         sizes = _sizes_of_w(problem)
         strides = _known(_strides(sizes, [filters, group], size))
-    return TensorMap(
-        role="packed" if source.packed else "w",
-        member="w_map",
-        dtype=problem.dtype,
-        sizes=sizes,
-        strides=strides,
-        steps=(1, 1, 1),
-        box=(source.block_k, tile.block_m, 1),
-        swizzle=source.slice_bytes,
-    )
+    role, box = "packed" if source.packed else "w", (source.block_k, tile.block_m, 1)
+    return TensorMap(role, "w_map", problem.dtype, sizes, strides, (1, 1, 1), box=box, swizzle=source.slice_bytes)
 
 
 def _known(strides: Ints | None) -> Ints:

@@ -63,7 +63,6 @@ def _instructions(problem: PoolGradProblem) -> float:
 
 
 def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield the one kernel."""
     wide = needs_wide(problem)
     kernel = variant(problem.dtype, wide, _rank(problem, wide))
     time = seconds(problem, _instructions(problem), limits)

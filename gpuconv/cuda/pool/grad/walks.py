@@ -257,7 +257,6 @@ _KERNEL = Kernel("pool/grad/walks.cu", "max_pool_grad_walks", "WalkPoolGradParam
 
 
 def variant(dtype: str, form: WalkForm) -> Variant:
-    """Return the kernel of a form for a dtype."""
     label, sizes = f"walks_{form.rows}x{form.stride or 'any'}", (form.rows, form.stride, form.columns, form.across)
     return _KERNEL.over(dtype, 3, label, types=types(dtype), sizes=sizes, blocks_per_sm=_blocks_per_sm(dtype, form))
 
