@@ -38,9 +38,8 @@ class Report:
 
     registers: int  # per thread
     stack_bytes: int  # per thread, in local memory
-    # spill_stores, spill_loads: bytes per thread that are moved because registers ran out
-    spill_stores: int
-    spill_loads: int
+    spill_stores: int  # bytes per thread that are moved because registers ran out
+    spill_loads: int  # and back
     shared_bytes: int  # static shared memory per block
     barriers: int
     remarks: tuple[str, ...]  # warnings, and whatever else it says

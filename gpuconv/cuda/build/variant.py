@@ -20,9 +20,8 @@ class Variant:
     function: str  # the ``__device__`` template that the entry calls with its one parameter
     arguments: tuple[str, ...]  # the template's arguments, in C++
     parameter: str  # C++ type of the one parameter, a struct passed by value
-    # threads, blocks_per_sm: ``__launch_bounds__``
-    threads: int
-    blocks_per_sm: int
+    threads: int  # of ``__launch_bounds__``
+    blocks_per_sm: int  # likewise
     architectures: tuple[str, ...] = ()  # those that it compiles for; empty: all
     least_registers: int = 0  # that a thread must have from the start, for warps to hand to each other
 
@@ -45,9 +44,8 @@ class Kernel:
     # The struct that it takes. With ``{index}`` and ``{rank}``, as in ``CopyParams<{index}, {rank}>``, the kernel is a
     # template on these too, right after its types.
     parameter: str
-    # threads, blocks_per_sm: of those variants that say nothing else
-    threads: int = 256
-    blocks_per_sm: int = 4
+    threads: int = 256  # of those variants that say nothing else
+    blocks_per_sm: int = 4  # likewise
     name: str = ""  # that the names of variants begin with; empty: the function's
     architectures: tuple[str, ...] = ()
     least_registers: int = 0

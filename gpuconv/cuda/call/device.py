@@ -121,7 +121,7 @@ class Kernel:
 
 
 class Slot:
-    """The memory of one launch's parameters, which the driver copies while it launches."""
+    """A copy of a kernel's parameters, which may be written again as soon as a launch has returned."""
 
     __slots__ = ("arguments", "buffer")
 
@@ -157,9 +157,7 @@ def load(variant: Variant, device: int, shared_bytes: int) -> Kernel:
     return kernel
 
 
-def parameters(template: bytes) -> Slot:
-    """Return a copy of a kernel's parameters; its ``buffer`` may be written again as soon as a launch has returned."""
-    return Slot(template)
+parameters = Slot
 
 
 def bind(kernel: Kernel, grid: tuple[int, int, int], threads: int, shared_bytes: int, slot: Slot) -> Callable[[], None]:

@@ -30,12 +30,10 @@ class TensorMap:
     strides: Ints  # bytes, of all axes but the innermost
     steps: Ints  # elements from one that is copied to the next
     box: Ints = ()
-    # lower, upper: the corners, of the spatial axes
-    lower: Ints = ()
-    upper: Ints = ()
-    # channels, pixels: that are copied at once
-    channels: int = 0
-    pixels: int = 0
+    lower: Ints = ()  # corner, of the spatial axes
+    upper: Ints = ()  # likewise
+    channels: int = 0  # that are copied at once
+    pixels: int = 0  # likewise
     swizzle: int = 128  # bytes over which 16 bytes each change places in shared memory: 0, 32, 64 or 128
 
 

@@ -73,9 +73,8 @@ class Representative:
     name: str
     limits: Limits
     clock: float  # boost clock of the multiprocessors, in Hz
-    # lanes, double_lanes: multiply-adds of a multiprocessor per clock, in float32 and in float64 without tensor cores
-    lanes: int
-    double_lanes: int
+    lanes: int  # multiply-adds of a multiprocessor per clock, in float32 without tensor cores
+    double_lanes: int  # in float64
     bandwidth: float  # of the memory, in bytes per second
     # Multiply-adds of a multiprocessor per clock on tensor cores, dense, with sums as wide as float32 or the factors:
     # of 16-bit, of TF32 and of float64 factors

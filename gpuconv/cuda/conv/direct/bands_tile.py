@@ -40,9 +40,8 @@ class BandAxis:
     taps: int  # of the kernel, with stride 1
     kernel: int  # taps of w
     positions: int
-    # start, origin: coordinates at position 0: of the input of the first tap, of the output of phase 0
-    start: int
-    origin: int
+    start: int  # coordinate at position 0 of the input of the first tap
+    origin: int  # of the output of phase 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +65,9 @@ class BandView:
 class BandForm:
     """One form of the kernel."""
 
-    # filters, rows: what a thread makes, for each of its 16 bytes of columns
-    filters: int
-    rows: int
-    # kernel_rows, kernel_columns: taps of a kernel's part that is unrolled
-    kernel_rows: int
+    filters: int  # of a thread
+    rows: int  # of a thread, for each of its 16 bytes of columns
+    kernel_rows: int  # taps of a kernel's part that is unrolled
     kernel_columns: int
     registers: int  # that a thread needs for float32 sums
     efficiency: float  # share of multiplications among the main loop's instructions

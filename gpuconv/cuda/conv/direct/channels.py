@@ -231,9 +231,8 @@ class ChannelThread:
 class ChannelTile(ChannelThread):
     """What a block makes of a problem: so many threads along the channels, the rows and the columns."""
 
-    # rows, columns: threads of a block
-    rows: int
-    columns: int
+    rows: int  # threads of a block
+    columns: int  # likewise
     walk: int  # how often they step on to the next rows
 
     @cached_property

@@ -17,15 +17,7 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.conv.direct.base import (
-    THREADS,
-    WARP,
-    even_shares,
-    on_arrays,
-    unfit,
-    view_of,
-    weights_of,
-)
+from gpuconv.cuda.conv.direct.base import THREADS, WARP, even_shares, on_arrays, unfit, view_of, weights_of
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import MOST_BLOCKS, RANK, Candidate, Offer, Plan, Refusal, model, numbers
 from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits, blocks_by_registers
@@ -49,9 +41,8 @@ _RESIDENT = 5  # blocks that a multiprocessor should have room for
 class RowForm:
     """One form of the kernel."""
 
-    # filters, rows: what a thread makes, for each of its 16 bytes of columns
-    filters: int
-    rows: int
+    filters: int  # of a thread
+    rows: int  # of a thread, for each of its 16 bytes of columns
     kernel: int  # taps of both axes of the plane, 0 for any
     stride: int  # of both axes of the plane, 0 for any and for any dilation
     line: bool  # a single axis: rows are strips of it

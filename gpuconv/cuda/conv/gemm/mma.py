@@ -76,9 +76,8 @@ class MmaForm:
     # "vector", "scalar", "rowwise", "chunks" or "halves": 16 bytes of contiguous channels, single elements, or single
     # elements that each have their own tap; or 16 or 8 bytes of contiguous channels that each have their own tap
     gather: str
-    # block_k, stages: rows of a slice of K; pipeline stages, slices in shared memory
-    block_k: int
-    stages: int
+    block_k: int  # rows of a slice of K
+    stages: int  # pipeline stages: slices in shared memory
     issued: float  # instructions of a warp in the main loop for every one that multiplies fragments
 
     @property

@@ -92,12 +92,7 @@ ALL, SUMS, TOTALS = range(3)  # of what a launch of conv/gemm/split_k.cuh makes
 
 def splits(tiles: int, divided: int = 0, count: int = 1, part: int = ALL) -> Mapping[str, Any]:
     """Return the fields of ``Splits``: the last ``divided`` of the tiles are made in so many splits each."""
-    return {
-        "count": count,
-        "whole": tiles - divided,
-        "ticket_bytes": ticket_bytes(divided),
-        "part": part,
-    }
+    return {"count": count, "whole": tiles - divided, "ticket_bytes": ticket_bytes(divided), "part": part}
 
 
 def ticket_bytes(divided: int) -> int:

@@ -33,9 +33,8 @@ class StemKernel:
     threads: int
     blocks_per_sm: int
     buffer_bytes: int  # of shared memory before the band
-    # slice_steps, whole_steps: steps of a slice of weights; in whose multiples the table of steps is filled up
-    slice_steps: int
-    whole_steps: int = 1
+    slice_steps: int  # steps of a slice of weights
+    whole_steps: int = 1  # in whose multiples the table of steps is filled up
     arithmetic: fragments.Arithmetic | None = None  # on tensor cores
 
 
@@ -91,18 +90,14 @@ class StemBox:
     bits: Ints  # log2 of the outputs along depths, rows and columns
     tiles: Ints  # boxes along depths, rows and columns
     band: Ints  # extents of the band, without channels
-    # runs, lead: ``StemRuns``, and elements of x before the first one that is needed, from where a whole vector begins
-    runs: int
-    lead: int
-    # chunks, rows: vectors of a row, and rows, as they are copied
-    chunks: int
-    rows: int
+    runs: int  # ``StemRuns``
+    lead: int  # elements of x before the first one that is needed, from where a whole vector begins
+    chunks: int  # vectors of a row, as they are copied
+    rows: int  # as they are copied
     pitch: Ints  # elements of the band from one channel, depth and row to the next
-    # shift, copies, copy_bytes: how many elements the first copy of the band is shifted by; how many copies there are,
-    # and bytes of each
-    shift: int
-    copies: int
-    copy_bytes: int
+    shift: int  # elements that the first copy of the band is shifted by
+    copies: int  # of the band
+    copy_bytes: int  # of each
 
     @property
     def band_bytes(self) -> int:

@@ -119,9 +119,8 @@ def in_best_splits(work: WgmmaWork, counts: Sequence[int], limits: Limits) -> Wg
 class _Costs(NamedTuple):
     """What the splits do not change."""
 
-    # step, writing: cycles of a step along K, and of one warpgroup, or both together, that write a tile
-    step: float
-    writing: float
+    step: float  # cycles of a step along K
+    writing: float  # cycles of one warpgroup, or both together, that write a tile
     memory: float  # seconds in which all that is moved crosses the memory bus
     before: tuple[float, ...]  # seconds of the launches before, one by one
 

@@ -27,29 +27,22 @@ class PixelStrips:
     """The numbers of ``PixelStrips`` in ``conv/wgmma/params.cuh``, and the box that a piece is."""
 
     extent: Ints  # tiles along D, H and W of an image
-    # rows, columns: outputs along H and along W from one tile to the next
-    rows: int
-    columns: int
+    rows: int  # outputs along H from one tile to the next
+    columns: int  # along W
     taps: Ints  # strips of a slice of channels, along D, H and W
-    # inner_h, inner_w: taps that share a strip
-    inner_h: int
-    inner_w: int
-    # pieces, piece_bytes: of a strip, each of them one copy
-    pieces: int
+    inner_h: int  # taps along H that share a strip
+    inner_w: int  # along W
+    pieces: int  # of a strip, each of them one copy
     piece_bytes: int
-    # piece_h, piece_w: input coordinates from a piece to the next
-    piece_h: int
-    piece_w: int
+    piece_h: int  # input coordinates along H from a piece to the next
+    piece_w: int  # along W
     run: int  # a tile's columns that are neighbours along W
-    # column_h, column_w: output coordinates from one run to the next
-    column_h: int
-    column_w: int
-    # place_run, place_column: bytes of a strip from a run's pixels to those of the next, and from a pixel to the next
-    place_run: int
-    place_column: int
-    # shift_h, shift_w: likewise, from a tap's pixels to those of the next
-    shift_h: int
-    shift_w: int
+    column_h: int  # output coordinates along H from one run to the next
+    column_w: int  # along W
+    place_run: int  # bytes of a strip from a run's pixels to those of the next
+    place_column: int  # from a pixel to the next
+    shift_h: int  # from a tap's pixels to those of the next along H
+    shift_w: int  # along W
     pitch: int  # bytes from a channel to the next, of rows
     stages: int  # strips that there is room for
     bytes: int  # of a strip

@@ -28,18 +28,15 @@ class Strips:
     """The numbers of ``Strips`` in ``conv/wgmma/params.cuh``."""
 
     extent: Ints  # tiles along D, H and W of an image
-    # rows, columns: outputs along H and along W from one tile to the next
-    rows: int
-    columns: int
+    rows: int  # outputs along H from one tile to the next
+    columns: int  # along W
     taps: Ints  # strips of a slice of channels, along D, H and W
     inner: int  # taps along H that share a strip
     pieces: int  # of a strip, each of them one copy
-    # piece_h, piece_w: input coordinates from a piece to the next
-    piece_h: int
-    piece_w: int
-    # column_h, column_w: output coordinates from one run of a tile's columns to the next
-    column_h: int
-    column_w: int
+    piece_h: int  # input coordinates along H from a piece to the next
+    piece_w: int  # along W
+    column_h: int  # output coordinates along H from one run of a tile's columns to the next
+    column_w: int  # along W
     shift: int  # bytes from the pixels of one of the inner taps to those of the next
     stages: int  # strips that there is room for
     bytes: int  # of a strip

@@ -76,20 +76,15 @@ def _met(axis: PoolAxis) -> int:
 class WalkForm:
     """The windows that one form of the kernel makes."""
 
-    # rows, stride: of windows; the stride is that of their rows and, for several columns, of both axes; 0: any
-    rows: int
-    stride: int
-    # columns, across: of a thread, and windows beside one another that can meet those, of one slice; 0: any, of any
-    # number of slices
-    columns: int
-    across: int
-    walk: int  # instructions of a thread
-    # Those of each of its rows of windows, or parts of one, for elements of 16 bits, float32 and float64
+    rows: int  # of windows
+    stride: int  # of the windows' rows and, for several columns, of both axes; 0: any
+    columns: int  # of a thread
+    across: int  # windows beside one another that can meet those, of one slice; 0: any, of any number of slices
+    walk: int  # instructions of a thread; counted, as those below
+    # Of each of its rows of windows, or parts of one, for elements of 16 bits, float32 and float64
     windows: tuple[int, int, int]
-    # row, part: where the stride is any: those of each row of x; windows that are loaded at a time. Instructions are
-    # counted.
-    row: int = 0
-    part: int = 0
+    row: int = 0  # of each row of x where the stride is any
+    part: int = 0  # windows that are loaded at a time where it is
 
 
 # The first that do are taken.
