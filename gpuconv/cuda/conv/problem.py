@@ -129,11 +129,6 @@ class Problem:
         """Return the tiles of all groups and phases."""
         return prod(self.tiles(block_m, block_n)) * prod(self.phases) * self.group
 
-    @property
-    def multiplications(self) -> int:
-        """Of the whole call, with those that meet the padding. Each tap of ConvTranspose belongs to one phase."""
-        return self.group * self.filters * self.rows * self.pixels
-
     @cached_property
     def bytes(self) -> int:
         """Of all arrays, each once."""
