@@ -20,9 +20,7 @@ def made(
 ) -> Problem:
     geometry = getattr(geometries, operator)(x, w, None, **more)
     strides = x_strides or contiguous_strides(x), contiguous_strides(w), None
-    of = getattr(correlation, f"of_{operator}")
-    found: Problem = of(geometry, dtype, *strides, y_strides or contiguous_strides(geometry.y_shape))
-    return found
+    return correlation.of(geometry, dtype, *strides, y_strides or contiguous_strides(geometry.y_shape))
 
 
 CONV = ("conv", (2, 4, 9, 8), (6, 2, 3, 3))
