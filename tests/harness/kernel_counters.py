@@ -604,7 +604,7 @@ def tensor_forms() -> list[TensorForm]:
     """Return every form that there is on tensor cores."""
     return [
         TensorForm(dtype, precision, tile, form)
-        for dtype, precision, arithmetic in fragments.arithmetics()
+        for (dtype, precision), arithmetic in fragments.ARITHMETICS.items()
         for tile, form in mma.kernels(arithmetic)
     ]
 

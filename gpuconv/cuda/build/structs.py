@@ -64,10 +64,7 @@ class _Declaration(NamedTuple):
 def layout(name: str, source: str) -> np.dtype[Any]:
     """Return the layout of a CUDA type, ``ConvParams<int, 3>``, that a file of ``kernels_cu`` has.
 
-    Raises
-    ------
-    CompileError
-        There is none, or it has what cannot be read.
+    CompileError where there is none, or it has what cannot be read.
     """
     return _type(kernel_files.folder(), source, name).dtype
 
@@ -75,10 +72,7 @@ def layout(name: str, source: str) -> np.dtype[Any]:
 def constant(name: str, source: str) -> int:
     """Return an integer that a file of ``kernels_cu``, or a header of it, declares as ``constexpr int``.
 
-    Raises
-    ------
-    CompileError
-        There is none, or it is not written as a number, or there are several.
+    CompileError where there is none, or it is not written as a number, or there are several.
     """
     return _constant(kernel_files.folder(), source, name)
 

@@ -56,8 +56,7 @@ def problem_of(one: ManyBlocks, far: str = "", step: int = 0) -> Any:
     x, y = ((step, *strides[1:]) if name == far else strides for name, strides in (("x", x), ("y", y)))
     if p.w_shape is None:
         return pool_problem.PoolProblem(geometry, dtype, x, y, y if one.kernel.endswith("indices") else None)
-    make = correlation.of_conv if p.operator == "conv" else correlation.of_conv_transpose
-    return make(geometry, dtype, x, lying(p.w_shape, "contiguous"), None, y, one.precision)
+    return correlation.of(geometry, dtype, x, lying(p.w_shape, "contiguous"), None, y, one.precision)
 
 
 def of_families() -> dict[ModuleType, list[ManyBlocks]]:

@@ -96,7 +96,7 @@ def test_the_fields_of_a_small_problem_in_tiles() -> None:
 
 def test_strides_of_a_single_output_and_dilations_of_a_single_tap_do_not_matter() -> None:
     problem = problem_of((1, 1, 5, 6), (1, 1, 5, 1), "float32", strides=[4, 2], dilations=[1, 3])
-    fields = problem.axis_fields(2)
+    fields = problem.fields(2, (1, 1), 1)
     assert (fields["stride"], fields["dilation"]) == ([1, 2], [1, 1])
     assert (fields["extent"], fields["count"]) == ([1, 3], [5, 1])
     assert problem.reach() == [4, 2 * 2]
@@ -215,7 +215,7 @@ def test_parts_have_all_pixels_and_each_has_some() -> None:
     for n, size in ((1, 3), (3, 17), (32, 56), (50, 7)):
         problem = problem_of((n, 24, size, size), (40, 24, 1, 1), "float16")
         for tile in tiles.TILES["HalfProducts"]:
-            arithmetic = tiles.arithmetic_of(problem)
+            arithmetic = tiles.ARITHMETICS[problem.dtype, problem.precision]
             parts, seconds = tiles.parts(problem, tile, arithmetic, LIMITS)
             each = pixels_of_part(problem.pixels, tile.block_k, parts)
             assert each % tile.block_k == 0
@@ -232,7 +232,7 @@ def test_usual_layers_get_tensor_cores(dtype: str, precision: str, last: bool) -
         pads = [kernel // 2] * 4
         problem = problem_of((16, c, size, size), (m, c, kernel, kernel), dtype, last, pads=pads, precision=precision)
         best = min(candidates(weight_grad_families, problem, LIMITS), key=lambda one: one.seconds)
-        assert tiles.arithmetic_of(problem).label in best.name, best.name
+        assert tiles.ARITHMETICS[problem.dtype, problem.precision].label in best.name, best.name
         assert not last or c == 3 or best.name.endswith("_channels")
 
 

@@ -243,7 +243,7 @@ def test_rows_that_are_not_aligned_as_their_strides_are(dtype: Any) -> None:
         with preferred("conv_bands"), emulated_cuda() as emulated:
             y = gpuconv.conv(layout, w)
         oracle.assert_close(y, exact if layout is x else oracle.conv(layout, w), dtype)
-        problem = correlation.of_conv(geometry, dtype, strides, contiguous(w.shape), None, (1,) * 4)
+        problem = correlation.of(geometry, dtype, strides, contiguous(w.shape), None, (1,) * 4)
         assert bands_plan._view(problem.lifted).vectors not in (0, 1)
         assert emulated.launches[0].variant.name.startswith("conv_bands")
 

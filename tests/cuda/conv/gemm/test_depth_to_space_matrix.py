@@ -40,7 +40,7 @@ def plan(
 ) -> Plan:
     geometry = geometries.conv_transpose(x_shape, w_shape, None, strides=strides, **more)
     arrays = contiguous(x_shape), contiguous(w_shape), None, y_strides or contiguous(geometry.y_shape)
-    return conv_families.for_conv_transpose(geometry, dtype, *arrays, HOPPER, precision)
+    return conv_families.for_conv(geometry, dtype, *arrays, HOPPER, precision)
 
 
 def test_one_launch_reads_the_weights_as_they_are() -> None:

@@ -151,8 +151,7 @@ class Run:
         geometry = getattr(geometries, problem.operator)(*problem.shapes, **problem.attributes)
         strides = [tuple(step // array.itemsize for step in array.strides) for array in (x, w, y)]
         b_stride = None if b is None else b.strides[0] // b.itemsize
-        of = getattr(correlation, f"of_{problem.operator}")
-        self.found = of(geometry, self.dtype, strides[0], strides[1], b_stride, strides[2], call.precision)
+        self.found = correlation.of(geometry, self.dtype, strides[0], strides[1], b_stride, strides[2], call.precision)
         self.y = Array(y, "y", initialised=False)
         self.arrays = {"x": Array(x, "x", writable=False), "y": self.y}
         if b is not None:
