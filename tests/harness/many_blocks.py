@@ -68,7 +68,7 @@ class ManyBlocks:
     @property
     def architecture(self) -> str:
         """One that has the kernel, for the planner's limits."""
-        return "sm_90a" if "_wgmma_" in self.kernel else architecture(self.dtype, self.problem.rank)
+        return architecture(self.dtype, self.problem.rank)
 
 
 _DTYPES = ("bfloat16", "float16", "float32", "float64", "uint8", "int8")
@@ -604,35 +604,10 @@ STEMS = (
           dilations=[2, 3], layout="strided", kinds=_INFINITE_INPUTS),
 )  # fmt: skip
 
-# By wgmma: channels that fill slices and others, copies of x and x itself, pixels of several images in a tile.
-WGMMA = (
-    _gemm("conv_float16_3d_wgmma_128x256", (3, 72, 21, 26), (300, 72, 3, 2), kinds=_INFINITE_WEIGHTS, **_CONV_2D),
-    _gemm("conv_bfloat16_3d_wgmma_128x256", (3, 64, 21, 40), (270, 64, 2, 3), kinds=_INFINITE_INPUTS,
-          layout="channels last", out="channels last", **_CONV_2D_TURNED),
-    _gemm("conv_float16_3d_wgmma_128x256", (2, 144, 23, 29), (600, 72, 3, 2), group=2, layout="strided", **_CONV_2D),
-    _gemm("conv_bfloat16_3d_wgmma_64x256", (4, 20, 5, 14, 15), (140, 20, 2, 3, 2), kinds=_INFINITE_WEIGHTS,
-          out="fortran", **_CONV_3D),
-    _gemm("conv_float16_3d_wgmma_64x256", (1, 130, 1700), (140, 130, 5), strides=[2], pads=[7, 2], dilations=[3]),
-    _gemm("conv_bfloat16_3d_wgmma_64x256", (2, 64, 25, 24), (136, 64, 3, 2), kinds=_INFINITE_INPUTS,
-          layout="pixels off the vectors", **_CONV_2D),
-    _gemm("conv_float32_3d_tf32_wgmma_128x256", (3, 40, 21, 26), (300, 40, 3, 2), kinds=_INFINITE_WEIGHTS,
-          **_CONV_2D),
-    _gemm("conv_float32_3d_tf32_wgmma_128x256", (3, 32, 31, 26), (300, 32, 2, 3), kinds=_INFINITE_INPUTS,
-          layout="channels last", out="channels last", **_CONV_2D_TURNED),
-    _gemm("conv_float32_3d_tf32_wgmma_64x256", (2, 68, 25, 24), (272, 34, 3, 2), group=2, layout="reversed",
-          **_CONV_2D),
-    _transposed("conv_transpose_float16_3d_wgmma_128x256", (4, 72, 13, 17), (72, 300, 3, 4), kinds=_INFINITE_WEIGHTS,
-                **_TRANSPOSE_2D),
-    _transposed("conv_transpose_bfloat16_3d_wgmma_64x256", (2, 64, 4, 9, 7), (64, 140, 3, 2, 2),
-                kinds=_INFINITE_INPUTS, layout="channels last", out="channels last", **_TRANSPOSE_3D),
-    _transposed("conv_transpose_float32_3d_tf32_wgmma_64x256", (4, 40, 13, 17), (40, 140, 3, 4), group=2,
-                **_TRANSPOSE_2D),
-)  # fmt: skip
-
 GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
 FAST_POOLS = (*VECTOR_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
 ALL: tuple[ManyBlocks, ...] = (
-    *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX, *WGMMA),
+    *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX),
     *(*DISJOINT_TENSOR, *DIRECT, *STEMS, *CHANNELS, *DEPTHWISE_TRANSPOSED),
     *(*POOLS, *FAST_POOLS),
 )

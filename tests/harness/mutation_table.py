@@ -55,7 +55,7 @@ _RUNNER = (
     "onnx/test_backend.py -these_are_all",
 )
 _WGMMA = (
-    "cuda/conv/wgmma/test_family.py -what_strips_hold -come_to_registers -backwards",
+    "cuda/conv/wgmma/test_family.py",
     "harness/test_many_wgmma.py [0-at%once-conv-float16-64x256] [0-at%once-conv_transpose-bfloat16-64x256_split] "
     "[conv-float16-128x256_rows] [conv-float32-64x256_patches] [conv-float32-64x256_pixel_rows]",
 )

@@ -16,7 +16,7 @@ from gpuconv.cuda.conv.wgmma.tiles import PIXELS, PixelsTile
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.rules.geometry import Ints
-from tests.cuda.conv.wgmma.strips_calls import (
+from tests.cuda.conv.wgmma.wgmma_calls import (
     ASYNCHRONOUS,
     INTEGERS,
     NOT_FINITE,

@@ -15,7 +15,7 @@ from gpuconv.cuda.conv.wgmma import tiles
 from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, STRIPS, StripsTile
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
-from tests.cuda.conv.wgmma.strips_calls import (
+from tests.cuda.conv.wgmma.wgmma_calls import (
     ASYNCHRONOUS,
     HALF,
     INTEGERS,
