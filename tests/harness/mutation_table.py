@@ -335,7 +335,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         _RULES,
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         *_PLANS,
-        "cuda/conv/gemm/test_depth_to_space_matrix.py -knows",
+        "cuda/conv/gemm/test_matrix.py -little -knows",
         "harness/test_many_blocks.py depth_to_space transpose_matrix",
         *_FAMILY,
     ),
@@ -381,7 +381,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/conv/gemm/matrix.py": (
         "cuda/test_tile_layouts.py whole_fragments",
         "cuda/conv/gemm/test_matrix.py -little -knows",
-        "cuda/conv/gemm/test_depth_to_space_matrix.py -knows",
         "harness/test_many_blocks.py conv_matrix transpose_matrix",
         *_FAMILY,
     ),
