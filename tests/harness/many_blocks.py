@@ -44,9 +44,9 @@ class ManyBlocks:
 
     kernel: str
     problem: Problem
-    kinds: tuple[str, ...]
-    layout: str
-    out: str | None
+    kinds: tuple[str, ...] = ("integers", "integers", "integers")
+    layout: str = "contiguous"
+    out: str | None = None
 
     @property
     def dtype(self) -> Any:

@@ -348,23 +348,6 @@ def test_taps_have_rows_of_their_own_where_all_do_not_fit() -> None:
     assert not any("_patches" in name for name in candidates(far))
 
 
-@pytest.mark.parametrize(
-    ("x", "w", "more"),
-    [
-        ((2, 64, 9, 15), (64, 64, 3, 3), {}),  # rows of 30 bytes
-        ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}),
-        ((2, 64, 9, 16), (64, 64, 3, 3), {"layout": "NHWC"}),
-        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}),  # a slice would meet two groups
-        ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (0, 144, 16, 1)}),
-        ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 144, 144, -16, 1)}),
-    ],
-)
-def test_other_rows_are_copied(x: Ints, w: Ints, more: dict[str, Any]) -> None:
-    found = candidates(problem("conv", x, w, **more))
-    assert found
-    assert not any("_rows" in name for name in found)
-
-
 def test_columns_that_do_not_exist_count_too() -> None:
     for images, rows in ((2**22, True), (2**23, False)):  # of each tile one column exists: 2**31 of 2**23 tiles
         found = candidates(problem("conv", (images, 1, 2, 8), (64, 1, 2, 8)))
@@ -535,24 +518,6 @@ def test_channels_that_lie_last_are_not_copied() -> None:
     assert other.launches[0] == plan.launches[0]  # weights packed for one serve the other
     assert other.launches[-1].variant == plan.launches[-1].variant
     assert "x is fetched as it is: its channels are contiguous" in plan.reasons
-
-
-@pytest.mark.parametrize(
-    ("x", "strides", "more"),
-    [
-        ((2, 20, 6, 6), (720, 1, 120, 20), {}),  # pixels of 40 bytes
-        ((2, 64, 6, 6), (2304, 1, -384, 64), {}),
-        ((2, 64, 6, 6), (0, 1, 384, 64), {}),
-        ((2, 64, 6, 6), (2304, 2, 384, 64), {}),
-        ((2, 64, 6, 6), (2304, 1, 64, 384), {}),  # columns further apart than rows
-        ((2, 80, 6, 6), (2880, 1, 480, 80), {"group": 2}),  # a slice would meet two groups
-    ],
-)
-def test_other_channels_are_copied(x: Ints, strides: Ints, more: dict[str, Any]) -> None:
-    w = (64 * more.get("group", 1), x[1] // more.get("group", 1), 3, 3)
-    found = candidates(problem("conv", x, w, x_strides=strides, **more))
-    assert found
-    assert not any("_direct" in name for name in found)
 
 
 @pytest.mark.parametrize(
