@@ -75,32 +75,12 @@ def test_the_struct_of_a_small_problem() -> None:
     attributes: dict[str, Any] = {"kernel_shape": [2, 3], "strides": [1, 3], "dilations": [2, 1], "pads": [1, 0, 0, 2]}
     launch = _launch((2, 3, 5, 7), indices=True, **attributes)  # y: (2, 3, 4, 3)
     assert _struct(launch) == {
-        "x": 0,
-        "y": 0,
-        "indices": 0,
-        "plane": 35,
-        "outputs": 72,
-        "x_extent": [1, 5, 7],
-        "stride": [0, 1, 3],
-        "pad": [0, 1, 0],
-        "reach": [1, 3, 3],
-        "x_batch": 105,
-        "x_channel": 35,
-        "x_stride": [0, 7, 1],
-        "y_batch": 36,
-        "y_channel": 12,
-        "y_stride": [0, 3, 1],
-        "indices_batch": 36,
-        "indices_channel": 12,
-        "indices_stride": [0, 3, 1],
-        "place_stride": [0, 7, 1],
-        "x_step": [0, 14, 1],
-        "place_step": [0, 14, 1],
-        "dilation": [1, 2, 1],
-        "y_extent": [1, 4, 3],
-        "channels": 3,
-        "channels_last": 0,
-    }
+        "x": 0, "y": 0, "indices": 0, "plane": 35, "outputs": 72, "x_extent": [1, 5, 7], "stride": [0, 1, 3],
+        "pad": [0, 1, 0], "reach": [1, 3, 3], "x_batch": 105, "x_channel": 35, "x_stride": [0, 7, 1], "y_batch": 36,
+        "y_channel": 12, "y_stride": [0, 3, 1], "indices_batch": 36, "indices_channel": 12,
+        "indices_stride": [0, 3, 1], "place_stride": [0, 7, 1], "x_step": [0, 14, 1], "place_step": [0, 14, 1],
+        "dilation": [1, 2, 1], "y_extent": [1, 4, 3], "channels": 3, "channels_last": 0,
+    }  # fmt: skip
     assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
     assert (launch.grid, launch.shared_bytes, launch.variant.threads) == ((1, 1, 1), 0, 256)
 
