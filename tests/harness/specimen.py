@@ -150,7 +150,7 @@ _OTHERS: dict[str, tuple[Trial, ...]] = {
     "pool/indices.cu": (*many_gradients.UNPOOLS, *many_gradients.CHECKS),
     "complex.cu": many_gradients.COMPLEX,
 }
-_FUSED = tuple(partial(fused.check, number) for number in range(2, len(fused.KERNELS), 9))
+_FUSED = tuple(partial(fused.check, number) for number in range(0, len(fused.KERNELS), 8))
 
 
 @cache

@@ -225,11 +225,6 @@ def test_coordinates_beyond_64_bits_are_refused() -> None:
 # ---------------------------------------------------------------- variants
 
 
-def test_names_of_variants_are_unique() -> None:
-    names = [variant.name for variant in all_variants()]
-    assert len(set(names)) == len(names)
-
-
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 def test_every_plan_up_to_four_axes_is_in_the_list(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_families, "FAMILIES", EVERY_FAMILY)
