@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,21 +67,11 @@ def test_integers_are_exact(dtype: Any, precision: str, form: str, name: str) ->
     check_finished(PROBLEMS[name], form, dtype, precision, split=False)
 
 
-@pytest.fixture
-def resized(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Lets one tile be the only one, with other numbers of stages."""
-
-    def resize(tile: WgmmaTile, **changes: Any) -> str:
-        monkeypatch.setattr(tiles, "TILES", (replace(tile, **changes),))
-        return f"{tile.block_m}x{tile.block_n}"
-
-    return resize
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("tile", "stages"), [(TILES[0], 3), (TILES[1], 3), (TILES[1], 4)], ids=str)
 def test_every_number_of_stages_in_every_order_of_arrival(tile: WgmmaTile, stages: int, resized: Any) -> None:
-    given, wanted = PROBLEMS["several images in a tile"], resized(tile, stages=stages)
+    given, wanted = PROBLEMS["several images in a tile"], f"{tile.block_m}x{tile.block_n}"
+    resized("TILES", tile, stages=stages)
     arrays = operands(given, INTEGERS, 2, BFLOAT16)
     expected = exact_of(given, arrays).value.astype(BFLOAT16)
     for seed, order in enumerate(ASYNCHRONOUS):

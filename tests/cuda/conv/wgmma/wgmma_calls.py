@@ -141,3 +141,23 @@ def check_not_finite(
     assert np.isfinite(exact.value).any()
     assert not np.isfinite(exact.value).all()
     oracle.assert_close(y, exact, dtype, "tensor cores" if precision == "ieee" else precision)
+
+
+def check_rows_from_other_addresses(wanted: str, share: bool, dtype: Any, precision: str, given: Problem) -> None:
+    """From an address on that is no multiple of 16 bytes: the same plan, other launches."""
+    x, w, _ = operands(given, INTEGERS, 8, dtype)
+    memory = np.append(x.reshape(-1), x.reshape(-1)[:1])
+
+    def pick(candidates: Sequence[Candidate]) -> Candidate:
+        return next(one for one in candidates if one.name.endswith(wanted))
+
+    device = emulated_cuda(seed=1, async_order="random", multiprocessors=3)
+    with offers.picking(pick), gpuconv.precision(precision), device as emulated:
+        weights = gpuconv.pack(w) if share else w
+        for k in (0, 1, 0, 1):
+            x = memory[k : memory.size - 1 + k].reshape(given.x_shape)
+            np.testing.assert_array_equal(gpuconv.conv(x, weights), oracle.conv(x, w).value.astype(dtype))
+    names = [launch.variant.name for launch in emulated.launches]
+    assert sum("channels_last" in name for name in names) == 2
+    launches = 2 if share and "_split" in wanted else 1  # of which the second one adds up
+    assert sum(name.endswith("_rows") for name in names) == 2 * launches
