@@ -239,24 +239,13 @@ def test_the_structs_of_a_small_conv() -> None:
     plan = made(one, "conv_float16_3d_wgmma_128x256")
     struct = fields(plan.launches[-1])
     assert struct["loading"] == {
-        "axes": 2,
-        "lower": [0, -1, 0],
-        "channel_slices": 2,
-        "parts": 1,
-        "x_group": 128,
-        "x_part": 128,
-    }
+        "axes": 2, "lower": [0, -1, 0], "channel_slices": 2, "parts": 1, "x_group": 128, "x_part": 128,
+    }  # fmt: skip
     assert struct["splits"] == {"workspace": 0, "count": 1, "whole": 4, "ticket_bytes": 0, "part": 0}
     assert struct["items"] == 4
     common = struct["problem"]["common"]
-    assert {name: common[name] for name in ("channels", "filters", "pixels", "pitch", "m_tiles", "n_tiles")} == {
-        "channels": 72,
-        "filters": 130,
-        "pixels": 24,
-        "pitch": 6 * 128,
-        "m_tiles": 2,
-        "n_tiles": 1,
-    }
+    names = ("channels", "filters", "pixels", "pitch", "m_tiles", "n_tiles")
+    assert [common[name] for name in names] == [72, 130, 24, 6 * 128, 2, 1]
     assert struct["problem"]["taps"]["row"] == [6 * 128, 3 * 128, 128]
     x_map, w_map = plan.launches[-1].maps
     assert (x_map.role, x_map.member, x_map.sizes, x_map.steps) == ("x_last", "x_map", (256, 7, 5, 2), (1, 3, 1, 1))
@@ -389,6 +378,79 @@ def test_strips_at_other_addresses_are_copied(layout: str, name: str) -> None:
 
 
 # ---------------------------------------------------------------- strips of pixels
+
+
+def pixels_of(
+    one: Problem, kernel: str, run: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Plan, dict[str, Any], dict[str, Any]]:
+    """The plan of a kernel with runs of so many columns, its struct and that of its strips."""
+    monkeypatch.setattr(wgmma_pixels, "_RUNS", (run,))
+    plan = made(one, f"conv_float32_3d_tf32_wgmma_{kernel}")
+    struct = fields(plan.launches[-1])
+    return plan, struct, struct["strips"]
+
+
+@pytest.mark.parametrize(("precision", "parts"), [("tf32", 1), ("3xtf32", 2)])
+def test_the_structs_of_rows_of_pixels(precision: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: x (2, 64, 9, 36), w (130, 64, 3, 2), y (2, 130, 7, 37): 1 x 2 tiles of 8 rows of 32 columns.
+
+    A tile meets 12 rows of 33 inputs; 40 of them, 160 bytes, bring four channels of eight pixels to different banks.
+    """
+    attributes: dict[str, Any] = {"pads": [0, 1, 2, 1], "dilations": [2, 1]}
+    one = problem("conv", (2, 64, 9, 36), (130, 64, 3, 2), "float32", precision=precision, **attributes)
+    plan, struct, strips = pixels_of(one, "64x256_pixel_rows", 32, monkeypatch)
+    assert strips == {
+        "extent": [1, 1, 2], "rows": 8, "columns": 32, "taps": [1, 1, 1], "inner_h": 3, "inner_w": 2, "pieces": 12,
+        "piece_bytes": 40 * 4 * 32, "piece_h": 1, "piece_w": 0, "run": 32, "column_h": 1, "column_w": 0,
+        "place_run": 5120, "place_column": 4, "shift_h": 2 * 5120, "shift_w": 4, "pitch": 160, "stages": 2,
+        "bytes": 12 * 5120,
+    }  # fmt: skip
+    common = struct["problem"]["common"]
+    assert (common["m_tiles"], common["n_tiles"], struct["items"]) == (3, 4, 12)
+    loading = struct["loading"]
+    assert [loading[name] for name in ("channel_slices", "parts", "x_group")] == [2, parts, 64]
+    x_map, w_map = plan.launches[-1].maps
+    assert (x_map.role, x_map.member, x_map.sizes, x_map.box) == ("x", "x_map", (36, 9, 1, 64, 2), (40, 1, 1, 32, 1))
+    assert (x_map.strides, x_map.swizzle) == ((144, 1296, 1296, 64 * 1296), 0)
+    assert (w_map.role, w_map.member, w_map.sizes, w_map.box) == ("packed", "w_map", (384, 130, parts), (32, 64, 1))
+    assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
+    assert (plan.bytes_of("x_last"), plan.bytes_of("packed")) == (0, 384 * 130 * 4 * parts)
+    assert "x is fetched as it is: 40 pixels of its rows at once; 6 taps along H and W share them" in plan.reasons
+
+
+def test_the_structs_of_patches_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: x (2, 40, 9, 20), w (64, 40, 3, 2), y (2, 64, 5, 21): 1 x 2 tiles of 8 rows of 16 columns.
+
+    A tile meets 17 rows of 17 inputs; with 24 a patch is of whole patterns of eight pixels.
+    """
+    attributes: dict[str, Any] = {"pads": [1, 1, 1, 1], "strides": [2, 1]}
+    one = problem("conv", (2, 40, 9, 20), (64, 40, 3, 2), "float32", precision="tf32", layout="NHWC", **attributes)
+    plan, struct, strips = pixels_of(one, "128x128_pixel_patches_direct", 16, monkeypatch)
+    assert strips == {
+        "extent": [1, 1, 2], "rows": 8, "columns": 16, "taps": [1, 1, 1], "inner_h": 3, "inner_w": 2, "pieces": 1,
+        "piece_bytes": 17 * 24 * 128, "piece_h": 0, "piece_w": 0, "run": 16, "column_h": 1, "column_w": 0,
+        "place_run": 2 * 24 * 128, "place_column": 128, "shift_h": 24 * 128, "shift_w": 128, "pitch": 0,
+        "stages": 2, "bytes": 17 * 24 * 128,
+    }  # fmt: skip
+    assert (struct["problem"]["common"]["n_tiles"], struct["items"]) == (4, 4)
+    x_map = plan.launches[-1].maps[0]
+    assert (x_map.role, x_map.sizes, x_map.box) == ("x", (40, 20, 9, 1, 2), (32, 24, 17, 1, 1))
+    assert (x_map.strides, x_map.swizzle) == ((160, 3200, 28800, 28800), 128)
+    assert "x is fetched as it is: its channels are contiguous; 6 taps along H and W share patches" in plan.reasons
+
+
+def test_the_structs_of_one_row_of_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: x (2, 64, 600), w (64, 64, 3), y (2, 64, 300): 3 tiles of 128 columns, two runs each.
+
+    A run meets 129 inputs; 136 of them are 544 bytes, 32 more than a multiple of 128.
+    """
+    one = problem("conv", (2, 64, 600), (64, 64, 3), "float32", precision="tf32", strides=[2], pads=[1, 0])
+    _, _, strips = pixels_of(one, "128x128_pixel_rows", 64, monkeypatch)
+    assert [strips[name] for name in ("extent", "rows", "columns", "taps")] == [[1, 1, 3], 1, 128, [1, 1, 1]]
+    assert [strips[name] for name in ("inner_h", "inner_w", "run", "column_h", "column_w")] == [1, 3, 64, 0, 64]
+    pieces = ("pieces", "piece_bytes", "piece_h", "piece_w", "pitch", "stages", "bytes")
+    assert [strips[name] for name in pieces] == [2, 544 * 32, 0, 128, 544, 3, 2 * 544 * 32]
+    assert [strips[name] for name in ("place_run", "place_column", "shift_w")] == [544 * 32, 8, 4]
 
 
 @pytest.mark.parametrize(
