@@ -40,6 +40,8 @@ class Case:
 
     Attributes
     ----------
+    both : float
+        Of loads and stores together.
     packed : float
         The same of the sectors that a kernel loads which packs weights before.
     layout : str
@@ -51,6 +53,7 @@ class Case:
     loads: float = 1.3
     stores: float = 1.3
     shared: float = 1.0
+    both: float = inf
     packed: float = inf
     layout: str = "NCHW"
 
@@ -61,7 +64,7 @@ class Case:
     def dtype(self) -> str:
         return next(name for name in (*dtypes.CONV_DTYPES, "uint8", "int8")[::-1] if f"_{name}_" in self.kernel)
 
-    def counters(self) -> list[Counters]:
+    def counters(self) -> dict[str, Counters]:
         """Launch the kernel, and what packs for it, on zeros; without checks, which other tests make."""
         shapes = (shape for shape in self.problem.shapes if shape is not None)
         x, *w = (np.zeros(shape, self.dtype) for shape in shapes)
@@ -74,7 +77,7 @@ class Case:
         with preferred(self.kernel), gpuconv.precision(precision), device as emulated:
             getattr(gpuconv, self.problem.operator)(x, *w, **self.problem.attributes, layout=layout)
         assert emulated.launches[-1].variant.name == self.kernel.removesuffix("_split")
-        return list(emulated.counters().values())
+        return emulated.counters()
 
 
 def _conv(x: Ints, w: Ints, operator: str = "conv", **attributes: Any) -> Problem:
@@ -216,11 +219,11 @@ def pools() -> Iterator[Case]:
     """Of rows, whose bytes begin and end in the middle of a sector."""
     for dtype, (kernel, *window, x), indices in product(dtypes.MAX_POOL_DTYPES, _POOLS, (False, True)):
         attributes = {**_windows(*window), "return_indices": indices}
-        most = 1.65 if dtype in ("int8", "uint8") else 1.25
+        most, both = (1.65, 1.25) if dtype in ("int8", "uint8") else (1.35, 1.2)
         shared = {"3d_tiles": 2.0, "3d_patches": 1.3}.get(kernel, 0)
         layout = "NHWC" if kernel in ("3d_channels", "3d_patches") else "NCHW"
         problem = Problem("max_pool", x, attributes=attributes)
-        yield Case(f"max_pool_{dtype}_{kernel}{'_indices' * indices}", problem, most, most, shared, layout=layout)
+        yield Case(f"max_pool_{dtype}_{kernel}{'_indices' * indices}", problem, most, most, shared, both, layout=layout)
 
 
 FAMILIES: tuple[Callable[[], Iterator[Case]], ...] = (
@@ -231,18 +234,19 @@ FAMILIES: tuple[Callable[[], Iterator[Case]], ...] = (
 def assert_within(counters: Counters, **most: float) -> None:
     """Compare what there was, for each that is necessary, with the most that there may be."""
     traffic = counters.traffic()
-    assert {"loads", "stores"} <= traffic.keys()
+    traffic["both"] = [*np.add(traffic["loads"], traffic["stores"])]
     for name, limit in most.items():
         found, ideal = traffic.get(name, (0, 0))
-        assert found <= limit * ideal, f"{name}: {found} for {ideal}"
+        assert limit == inf or found <= limit * ideal, f"{name}: {found} for {ideal}"
 
 
 @pytest.mark.parametrize("case", list(chain.from_iterable(family() for family in FAMILIES)), ids=str)
 def test_memory_is_asked_for_little_more_than_necessary(case: Case) -> None:
-    *before, counters = case.counters()
-    assert_within(counters, loads=case.loads, stores=case.stores, shared=case.shared)
-    for packing in before:
-        assert_within(packing, loads=case.packed, stores=1)
+    *before, (_, counters) = case.counters().items()
+    assert_within(counters, loads=case.loads, stores=case.stores, both=case.both, shared=case.shared)
+    for name, packing in before:
+        shared = 1 if name.startswith("pack_weights") else inf
+        assert_within(packing, loads=case.packed, stores=1, shared=shared)
 
 
 @pytest.mark.parametrize("case", list(tensor_cores()), ids=str)
@@ -250,13 +254,13 @@ def test_tensor_cores_multiply_whole_slices_and_nothing_else(case: Case) -> None
     n, c, *plane = case.problem.x_shape
     block_m, block_n, block_k = map(int, case.kernel.split("_")[-2].split("x"))
     columns, rows = -(-n * plane[0] * plane[1] // block_n) * block_n, -(-9 * c // block_k) * block_k
-    made = case.counters()[-1].total["mma_macs"]
+    made = case.counters()[case.kernel].total["mma_macs"]
     assert made == block_m * columns * rows * (3 if "3xtf32" in case.kernel else 1)
 
 
 @pytest.mark.parametrize("case", list(direct()), ids=str)
 def test_direct_sums_read_no_more_of_shared_memory_than_in_whole_vectors(case: Case) -> None:
-    (counters,) = case.counters()
+    (counters,) = case.counters().values()
     wavefronts, requests = (
         sum(counters.counts[[key == "ld.shared" for key in counters.keys], FIELDS.index(f"shared_{name}")])
         for name in ("wavefronts", "requests")

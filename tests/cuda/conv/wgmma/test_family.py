@@ -313,6 +313,46 @@ def strips_of(one: Problem, name: str) -> dict[str, Any]:
     return found
 
 
+def test_the_structs_of_rows() -> None:
+    """By hand: x (2, 128, 9, 72), w (130, 128, 3, 2), y (2, 130, 7, 73): 2 x 2 tiles of 4 rows and of 64 columns."""
+    one = problem("conv", (2, 128, 9, 72), (130, 128, 3, 2), pads=[0, 1, 2, 1], dilations=[2, 1])
+    plan = made(one, "conv_float16_3d_wgmma_64x256_rows")
+    struct = fields(plan.launches[-1])
+    assert struct["strips"] == {
+        "extent": [1, 2, 2], "rows": 4, "columns": 64, "taps": [1, 1, 2], "inner": 3, "pieces": 8, "piece_h": 1,
+        "piece_w": 0, "column_h": 1, "column_w": 0, "shift": 2 * 8192, "stages": 2, "bytes": 8 * 8192,
+        "resident": 0,
+    }  # fmt: skip
+    common = struct["problem"]["common"]
+    assert (common["m_tiles"], common["n_tiles"], common["pixels"], struct["items"]) == (3, 8, 2 * 7 * 73, 24)
+    assert struct["loading"]["x_group"] == 128
+    x_map, w_map = plan.launches[-1].maps
+    assert (x_map.role, x_map.member, x_map.sizes, x_map.box) == ("x", "x_map", (72, 9, 1, 128, 2), (64, 1, 1, 64, 1))
+    assert x_map.strides == (144, 1296, 1296, 128 * 1296)
+    assert (w_map.role, w_map.member, w_map.box) == ("packed", "w_map", (64, 64, 1))
+    assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
+    assert plan.bytes_of("x_last") == 0
+
+
+def test_the_structs_of_patches() -> None:
+    """By hand: x (2, 40, 9, 71), w (64, 40, 3, 2), y (2, 64, 9, 72): a tile has 16 rows of 16 columns."""
+    one = problem("conv", (2, 40, 9, 71), (64, 40, 3, 2), pads=[1, 1, 1, 1])
+    plan = made(one, "conv_float16_3d_wgmma_64x256_patches")
+    struct = fields(plan.launches[-1])
+    assert struct["strips"] == {
+        "extent": [1, 1, 5], "rows": 16, "columns": 16, "taps": [1, 1, 2], "inner": 3, "pieces": 1, "piece_h": 0,
+        "piece_w": 0, "column_h": 1, "column_w": 0, "shift": 2048, "stages": 3, "bytes": 18 * 2048, "resident": 1,
+    }  # fmt: skip
+    assert (struct["problem"]["common"]["n_tiles"], struct["items"]) == (10, 10)
+    x_map = plan.launches[-1].maps[0]
+    assert (x_map.role, x_map.sizes, x_map.box) == ("x_last", (40, 71, 9, 1, 2), (64, 16, 18, 1, 1))
+    assert x_map.strides == (80, 71 * 80, 639 * 80, 639 * 80)
+    assert roles(plan) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
+    why = "since its rows are not 16 bytes, or a multiple of that, apart"
+    assert f"x is copied first, channels last, {why}; 3 taps along H share patches" in plan.reasons
+    assert "each block fetches its weights once: all tiles have the same, and there is room for them" in plan.reasons
+
+
 def test_pixels_behind_each_other_are_one_row() -> None:
     one = problem("conv", (2, 64, 6, 20), (64, 64, 1, 1))
     plan = made(one, "conv_float16_3d_wgmma_128x256_rows")
