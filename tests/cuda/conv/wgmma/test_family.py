@@ -479,6 +479,14 @@ def test_the_structs_of_patches_of_pixels(monkeypatch: pytest.MonkeyPatch) -> No
     assert "x is fetched as it is: its channels are contiguous; 6 taps along H and W share patches" in plan.reasons
 
 
+def test_patches_have_no_more_pixels_than_taps_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight rows of 16 outputs meet 10 rows of 24 inputs, which are whole patterns of eight pixels as they are."""
+    more: dict[str, Any] = {"layout": "NHWC", "dilations": [1, 4]}
+    one = problem("conv", (2, 40, 30, 40), (64, 40, 3, 3), "float32", precision="tf32", **more)
+    plan, _, strips = pixels_of(one, "128x128_pixel_patches_direct", 16, monkeypatch)
+    assert (plan.launches[-1].maps[0].box, strips["bytes"]) == ((32, 24, 10, 1, 1), 10 * 24 * 128)
+
+
 def test_the_structs_of_one_row_of_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: x (2, 64, 600), w (64, 64, 3), y (2, 64, 300): 3 tiles of 128 columns, two runs each.
 
