@@ -179,14 +179,9 @@ FLAT = problem("conv", (2, 6, 5, 7, 9), (8, 3, 1, 1, 1), group=2)
 def test_pixels_behind_each_other_are_one_axis() -> None:
     pixels = 5 * 7 * 9
     seen = {
-        "taps": (1,),
-        "x_shape": (2, 6, pixels),
-        "y_shape": (2, 8, pixels),
-        "columns": (pixels,),
-        "column_strides": (1,),
-        "dilations": (1,),
-        "pads": (0,),
-    }
+        "taps": (1,), "x_shape": (2, 6, pixels), "y_shape": (2, 8, pixels), "columns": (pixels,),
+        "column_strides": (1,), "dilations": (1,), "pads": (0,),
+    }  # fmt: skip
     apart = replace(
         FLAT, x_strides=(9450, 1, 378, 54, 6), y_strides=(2520, 1, 504, 72, 8), w_strides=(12, 3, 1, 7, 7, 7)
     )

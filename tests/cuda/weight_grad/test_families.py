@@ -56,28 +56,11 @@ def test_the_fields_of_a_small_problem() -> None:
     assert problem.reach() == [2 * 3 + 2 * 2, 3 * 2 + 1]
     assert not problem.wide()
     assert problem.fields(3, (5, 7), 11) == {
-        "filters": 4,
-        "channels": 3,
-        "columns": 18,
-        "pixels": 24,
-        "each": 11,
-        "all": 8 * 18,
-        "x_batch": 6 * 72,
-        "x_channel": 72,
-        "dy_batch": 8 * 12,
-        "dy_channel": 12,
-        "x_extent": [1, 9, 8],
-        "x_stride": [0, 8, 1],
-        "dy_stride": [0, 4, 1],
-        "stride": [1, 3, 2],
-        "pad": [0, 1, 1],
-        "dilation": [1, 2, 1],
-        "extent": [1, 3, 4],
-        "count": [1, 3, 2],
-        "groups": 2,
-        "m_tiles": 5,
-        "n_tiles": 7,
-    }
+        "filters": 4, "channels": 3, "columns": 18, "pixels": 24, "each": 11, "all": 8 * 18, "x_batch": 6 * 72,
+        "x_channel": 72, "dy_batch": 8 * 12, "dy_channel": 12, "x_extent": [1, 9, 8], "x_stride": [0, 8, 1],
+        "dy_stride": [0, 4, 1], "stride": [1, 3, 2], "pad": [0, 1, 1], "dilation": [1, 2, 1], "extent": [1, 3, 4],
+        "count": [1, 3, 2], "groups": 2, "m_tiles": 5, "n_tiles": 7,
+    }  # fmt: skip
 
 
 def test_the_fields_of_a_small_problem_in_tiles() -> None:
