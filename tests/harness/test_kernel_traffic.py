@@ -104,7 +104,7 @@ def gemms() -> Iterator[Case]:
 
 
 def tensor_cores() -> Iterator[Case]:
-    for dtype, precision, arithmetic in fragments.arithmetics():
+    for (dtype, precision), arithmetic in fragments.ARITHMETICS.items():
         for tile, form in mma.kernels(arithmetic):
             own = {"rowwise": 5, "chunks": form.block_k * 3 // 2, "halves": 12}
             c = own.get(form.gather, form.block_k)
