@@ -78,10 +78,11 @@ def install(settings: Settings | None = None) -> Any:
     os.environ.setdefault("CUPY_CACHE_DIR", str(folder / "cupy"))
     os.environ.setdefault("CUPY_ACCELERATORS", "")  # CUB's kernels are machine code inside of CuPy
     library = _driver()
-    from . import compilers, modules
+    from . import compilers, libraries, modules
 
     modules.configure(library, settings or Settings.from_environment())
     compilers.use_ptx()
+    libraries.install(Path(library._name), headers())
     runtime = importlib.import_module("cupy_backends.cuda.api.runtime")
     _redirect(Path(runtime.__file__), library)
     importlib.import_module("cupy")
@@ -99,10 +100,7 @@ def headers() -> Path:
 
 def _driver() -> ctypes.CDLL:
     names = _runtime_symbols(Path(_extension("cupy_backends.cuda.api.runtime")))
-    stubs = build.cache_folder() / "unsupported.cpp"
-    text = _stubs(sorted(set(names) - _defined()))
-    if not stubs.exists() or stubs.read_text() != text:
-        stubs.write_text(text)
+    stubs = build.generated("unsupported.cpp", _stubs(sorted(set(names) - _defined())))
     options = ("-O1", f"-I{HERE / 'host'}", f"-isystem{headers()}", "-Wl,-soname,libcuda.so.1", "-Wall", "-Wextra")
     library = build.shared_library("libcuda.so.1", [*SOURCES, stubs], options)
     return ctypes.CDLL(str(library))  # who opens libcuda.so.1 later gets this one, by its soname
