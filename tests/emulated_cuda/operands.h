@@ -27,7 +27,7 @@ class Access {
 
   // Bytes of device memory that were written before. `name` is that of the operand in NVIDIA's documentation.
   const char* Read(const void* address, size_t size, const char* name) {
-    const Place place = Reach(address, size, name, "read");
+    const Place place = Located(address, size, name, "read");
     const uint8_t* unwritten = Other(place.states, size, [](uint8_t state) { return state != kUnwritten; });
     if (unwritten != nullptr)
       throw Finding{cudaErrorLaunchFailure, function_ + ": uninitialised global read of " + name + " at " +
@@ -37,7 +37,7 @@ class Access {
 
   // Bytes that the function writes now, all of them.
   char* Write(const void* address, size_t size, const char* name) {
-    const Place place = Reach(address, size, name, "write");
+    const Place place = Located(address, size, name, "write");
     if (place.states != nullptr) std::memset(place.states, kWritten, size);
     return place.host;
   }
@@ -73,7 +73,7 @@ class Access {
            (peers[device_] >> allocation.device & 1);
   }
 
-  Place Reach(const void* address, size_t size, const char* name, const char* what) const {
+  Place Located(const void* address, size_t size, const char* name, const char* what) const {
     const Place place = memory.Locate(address, size);
     const bool inside = place.host != nullptr && place.allocation != nullptr && MayUse(*place.allocation);
     const uint8_t* outside =
