@@ -169,3 +169,10 @@ def test_functions_of_cupy(function: str, arguments: tuple[Any, ...]) -> None:
     again = getattr(random, function)(*arguments)
     assert np.isfinite(cupy().asnumpy(found)).all()
     np.testing.assert_array_equal(cupy().asnumpy(found), cupy().asnumpy(again))
+
+
+def test_numbers_of_machine_code_are_an_error_instead_of_unwritten_memory() -> None:
+    xp = cupy()
+    xp.random.default_rng(3).random(4)
+    with pytest.raises(xp.cuda.runtime.CUDARuntimeError, match="kernels of machine code, which cannot be emulated"):
+        xp.cuda.Device().synchronize()
