@@ -1,7 +1,7 @@
 """For pytest, after emulated_cuda.plugin: runs SigPy's own tests, whose convolutions are then gpuconv's.
 
-SigPy convolves by ``cupy.cudnn``, which CuPy 14 no longer has: ``gpuconv.compat.cudnn`` takes its place. Nothing of SigPy is
-here; from a clone of https://github.com/mikgroup/sigpy, with `GPUCONV` naming this checkout:
+SigPy convolves by ``cupy.cudnn``, which CuPy 14 no longer has: ``gpuconv.compat.cudnn`` takes its place.
+Nothing of SigPy is here. From a clone of https://github.com/mikgroup/sigpy, with `GPUCONV` naming this checkout:
 
     pip install sigpy "$GPUCONV[cuda13]" "$GPUCONV/tests/emulated_cuda[cuda13]" pytest
     PYTHONPATH=$GPUCONV/tests/compat pytest -p emulated_cuda.plugin -p sigpy_plugin --ignore=tests/learn tests
@@ -21,6 +21,7 @@ if "emulated_cuda.plugin" in sys.modules:  # what gpuconv keeps is then PTX, whi
     os.environ["GPUCONV_CACHE_DIR"] = str(cache_folder() / "gpuconv")
 
 import cupy
+
 import gpuconv.compat.cudnn as compat
 
 compat.__spec__ = importlib.machinery.ModuleSpec("cupy.cudnn", None)  # SigPy asks whether there is one
