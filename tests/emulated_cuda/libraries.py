@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
+import os
 import re
 import subprocess
 from functools import cache
@@ -56,6 +57,8 @@ def install(driver: Path, headers: Path) -> None:
         return SimpleNamespace(abs_path=path, was_already_loaded_from_elsewhere=False, found_via="emulated_cuda")
 
     pathfinder.load_nvidia_dynamic_lib = find
+    if importlib.util.find_spec("numba") is not None:
+        os.environ["NUMBA_CUDA_DRIVER"] = str(_numba(driver, headers))
 
 
 def build_library(library: Library, driver: Path, headers: Path) -> Path:
@@ -66,6 +69,12 @@ def build_library(library: Library, driver: Path, headers: Path) -> Path:
     linked = (f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={versions}")
     included = (f"-I{HERE / 'host'}", f"-isystem{headers}")
     return build.shared_library(library.soname, [library.source, stubs, driver], (*_OPTIONS, *included, *linked))
+
+
+def _numba(driver: Path, headers: Path) -> Path:
+    """Return a driver for Numba: it has cuInit, which NVRTC must not find in libcuda.so.1."""
+    included = (f"-I{HERE / 'host'}", f"-isystem{headers}")
+    return build.shared_library("libcuda_of_numba.so", [HERE / "numba.cpp", driver], (*_OPTIONS, *included))
 
 
 def functions_of(library: Library) -> set[str]:
