@@ -104,7 +104,7 @@ def to_device(a: Any) -> Any:
     ArgumentTypeError
         Not an array, or of a dtype that CuPy lacks.
     DeviceError
-        No CUDA device, or CuPy is not installed; the message says which.
+        No CUDA device, or CuPy is not installed; the message says which. The current stream captures a graph.
     OutOfDeviceMemory
         The array does not fit.
     """
@@ -115,6 +115,7 @@ def to_device(a: Any) -> Any:
     if library == "cuda" and cuda.runtime.device_of(array) == cuda.runtime.current_device():
         return array if weights is None else weights
     if weights is None:
+        cuda.check_no_capture("to_device", "which would copy the array only later; call it before the capture")
         return cuda.runtime.to_device(array)
     return PackedWeights(weights.operator, cuda.complete("to_device", partial(cuda.runtime.to_device, array)))
 
@@ -150,7 +151,7 @@ def to_host(a: Any) -> Any:
     ArgumentTypeError
         Not an array.
     DeviceError
-        It is on a CUDA device, but CuPy finds none.
+        It is on a CUDA device, but CuPy finds none. The current stream captures a graph.
 
     Examples
     --------
@@ -163,5 +164,6 @@ def to_host(a: Any) -> Any:
     library, array = _arrays.resolve_one("to_host", "a", a if weights is None else weights.array_for(weights.operator))
     if library == "numpy":
         return array if weights is None else weights
+    cuda.check_no_capture("to_host", "so that there are no values yet; call it after the graph has run")
     copy = cuda.runtime.to_host(array)
     return copy if weights is None else PackedWeights(weights.operator, copy)

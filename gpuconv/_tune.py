@@ -61,7 +61,8 @@ def tune(
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError, CompileError
-        As the call itself; also an unknown operator, and arrays that are not on a CUDA device.
+        As the call itself; also an unknown operator, arrays that are not on a CUDA device, and a stream that captures
+        a graph.
 
     Warns
     -----
@@ -83,6 +84,7 @@ def tune(
     check_names("tune", operator, others.union(given) - arrays)
     residual = "residual" in parameters and given.get("residual") is not None
     inputs, values = _inputs(operator, parameters, given), _values(operator, parameters, given)
+    cuda.check_no_capture("tune", "in which no time can be measured; call it before the capture")
     outs = (None, None) if return_indices else (None,)
     precise = (precision or CURRENT.get()) if "precision" in parameters else "ieee"
     calls: dict[str, Call] = {}

@@ -9,6 +9,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before NumPy is imported: its BLAS re
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import re
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
@@ -45,14 +46,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give random tests their length; compile the emulator while processes of pytest-xdist begin, if any need it."""
+    """Give random tests their length; compile the emulator while processes of pytest-xdist begin, if any need it.
+
+    Where there is no CUDA device, the emulated one takes its place, before CuPy is imported.
+    """
     if (config.option.thorough or config.option.thorough_part) and "GPUCONV_EXAMPLES" not in os.environ:
         os.environ.setdefault("GPUCONV_PROFILE", "thorough")
     if getattr(config.option, "tx", None) and not hasattr(config, "workerinput"):
         if config.option.maxschedchunk is None:
             config.option.maxschedchunk = CHUNK
-        if build.compiler() is not None and config.option.markexpr not in ("quick", "gpu"):
+        if build.compiler() is not None and config.option.markexpr != "quick":
             threading.Thread(target=build.build).start()
+    elif config.option.markexpr != "quick":
+        cuda_device.install(tiers.part(config.option.thorough_part))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -125,6 +131,17 @@ def _refuse(*_: object) -> NoReturn:
     raise CompileError("a quick test must not compile CUDA kernels")
 
 
+@pytest.fixture(autouse=True)
+def no_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the device, real or emulated, from tests that do not ask for it."""
+    if "cupy" in sys.modules and request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "getDeviceCount", _no_devices)
+
+
+def _no_devices() -> NoReturn:
+    raise RuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
+
+
 @pytest.fixture
 def general_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Conv and ConvTranspose have the kernels alone that accept every problem: two launches, of which one packs."""
@@ -151,11 +168,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose marker names something that is not there, with the reason; fail it where that is required."""
     for marker, (variable, unavailable_reason) in NEEDS.items():
         reason = unavailable_reason() if item.get_closest_marker(marker) else None
-        if reason is None:
-            continue
-        if os.environ.get(variable) == "1":
-            pytest.fail(f"{variable}=1, but {reason}", pytrace=False)
-        pytest.skip(reason)
+        if reason is not None:
+            if os.environ.get(variable) == "1":
+                pytest.fail(f"{variable}=1, but {reason}", pytrace=False)
+            pytest.skip(reason)
+    if item.get_closest_marker("gpu") and os.environ.get("GPUCONV_REQUIRE_GPU") == "1" and cuda_device.emulated():
+        pytest.fail("GPUCONV_REQUIRE_GPU=1, but the device is an emulated one", pytrace=False)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -168,6 +186,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_testnodedown(node: Any) -> None:
     """Add what a worker of pytest-xdist emulated."""
     tally.add_all(getattr(node, "workeroutput", {}).get("emulator", ()))
+
+
+def pytest_report_header() -> str:
+    return cuda_device.header()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

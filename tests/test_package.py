@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 import gpuconv
-from gpuconv.cuda.call import device
 from tests.emulator import emulated_cuda
 from tests.gpu.on_device import imported
+from tests.harness import cuda_device
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -176,10 +176,13 @@ def test_examples_run(path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     assert capsys.readouterr().out
 
 
-@pytest.mark.skipif(device.unavailable_reason() is None, reason="a CUDA device is here")
-@pytest.mark.parametrize(("required", "outcome"), [("0", "1 skipped"), ("1", "1 error")])
-def test_the_marker_gpu_skips_unless_a_gpu_is_required(tmp_path: Path, required: str, outcome: str) -> None:
-    (tmp_path / "test_one.py").write_text("import pytest\n@pytest.mark.gpu\ndef test_it():\n    pass\n")
+@pytest.mark.skipif(cuda_device.hardware(), reason="a CUDA device is here")
+@pytest.mark.gpu
+@pytest.mark.parametrize(("required", "outcome"), [("0", "1 passed"), ("1", "1 error")])
+def test_the_marker_gpu_takes_an_emulated_device_unless_a_real_one_is_required(
+    tmp_path: Path, required: str, outcome: str
+) -> None:
+    (tmp_path / "test_one.py").write_text("import pytest\n@pytest.mark.gpu\ndef test_it():\n    import cupy\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-c", str(ROOT / "pyproject.toml"), str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "GPUCONV_REQUIRE_GPU": required},
@@ -188,7 +191,7 @@ def test_the_marker_gpu_skips_unless_a_gpu_is_required(tmp_path: Path, required:
         check=False,
     )
     assert outcome in done.stdout
-    assert "CuPy" in done.stdout or "CUDA" in done.stdout
+    assert required == "0" or "the device is an emulated one" in done.stdout
 
 
 def _sources() -> list[Path]:

@@ -119,11 +119,7 @@ def first_out_of_range(operator: str, indices: Any, limit: int) -> tuple[int, ..
 
     here = runtime
     check_place(operator, "indices", indices)
-    if here.is_capturing():
-        raise DeviceError(
-            f"{operator}: the current stream captures a graph, in which Indices cannot be looked at; "
-            "pass check_indices=False"
-        )
+    check_no_capture(operator, "in which Indices cannot be looked at; pass check_indices=False")
     current = here.current_device()
     strides = element_strides(operator, "indices", indices)
     plan = replace(unpool.for_check(limit, indices.shape, strides, here.limits(current)), operator=operator)
@@ -135,6 +131,12 @@ def first_out_of_range(operator: str, indices: Any, limit: int) -> tuple[int, ..
     return tuple(int(at) for at in np.unravel_index(indices.size - left, indices.shape))
 
 
+def check_no_capture(operator: str, rule: str) -> None:
+    """Raise DeviceError, with what cannot be done then, where the current stream captures a graph."""
+    if runtime.is_capturing():
+        raise DeviceError(f"{operator}: the current stream captures a graph, {rule}")
+
+
 def complete(operator: str, make: Callable[[], Any]) -> Any:
     """Return a copy that ``make`` makes in the current stream, when it is complete for every stream.
 
@@ -143,11 +145,7 @@ def complete(operator: str, make: Callable[[], Any]) -> Any:
     DeviceError
         The stream captures a graph.
     """
-    if runtime.is_capturing():
-        raise DeviceError(
-            f"{operator}: the current stream captures a graph, which would copy the weights only later; "
-            "call it before the capture"
-        )
+    check_no_capture(operator, "which would copy the weights only later; call it before the capture")
     copy = make()
     runtime.wait()
     return copy

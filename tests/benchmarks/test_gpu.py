@@ -18,11 +18,11 @@ import pytest
 from benchmarks import floors, gpu, gpu_kernels, gpu_layer, gpu_peers, layers, picture
 from benchmarks.gpu_layer import Case
 from benchmarks.progress import Rows
-from gpuconv.cuda.call import device
+from tests.harness import cuda_device
 
 LAYERS = {layer.id: layer for layer in layers.load()}
 DERIVED = {layer.id: layer for layer in layers.load_derived()}
-without_gpu = pytest.mark.skipif(device.unavailable_reason() is None, reason="there is a GPU")
+without_gpu = pytest.mark.skipif(cuda_device.hardware(), reason="there is a GPU")
 
 
 # ---------------------------------------------------------------- the plan and the command line

@@ -16,8 +16,9 @@ from benchmarks.progress import Rows, read
 from benchmarks.supervision import Outcome, Step
 from gpuconv.cuda.build import nvrtc
 from gpuconv.cuda.call import device
+from tests.harness import cuda_device
 
-without_gpu = pytest.mark.skipif(device.unavailable_reason() is None, reason="there is a GPU")
+without_gpu = pytest.mark.skipif(cuda_device.hardware(), reason="there is a GPU")
 Visited = Callable[..., tuple[int, list[str]]]
 
 

@@ -73,7 +73,6 @@ def test_what_is_wrong_with_a_call_is_one_line(words: list[str], message: str, e
     assert message in error("explain", *words)
 
 
-@pytest.mark.skipif(device.unavailable_reason() is None, reason="there is a GPU")
 def test_tune_needs_a_device(error: Run) -> None:
     found = error("tune", "conv", "1,2,8,8", "4,2,3,3")
     assert found.startswith("tune: kernels are measured on a CUDA device, and none was found (")
@@ -184,7 +183,6 @@ def test_an_extent_that_was_made_up_is_named_where_the_model_fails(ok: Run, erro
 # ---------------------------------------------------------------- words that people write
 
 
-@pytest.mark.skipif(device.unavailable_reason() is None, reason="there is a GPU")
 def test_devices_are_named_in_either_case(ok: Run, error: Run, pool: str) -> None:
     assert " on cpu\n" in ok("run", pool, "--device", "CPU")
     found = error("run", pool, "--device", "CUDA")

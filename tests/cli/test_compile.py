@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -68,6 +70,27 @@ def test_everything_is_built_once_and_found(ok: Run, tmp_path: Path, monkeypatch
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(folder))
     built = compiler.build(variant("scale_12", arguments=("12",)), "sm_90a")
     assert (built.path.parent, built.seconds) == (folder, None)
+
+
+def test_how_much_there_is_to_do_is_said_before_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even to a pipe, which keeps what is not flushed."""
+    happened: list[str] = []
+
+    class Pipe(io.StringIO):
+        def flush(self) -> None:
+            happened.append(self.getvalue())
+
+    build = _compile._build_all
+
+    def noted(*given: Any) -> Any:
+        happened.append("built")
+        return build(*given)
+
+    monkeypatch.setattr(_compile, "_build_all", noted)
+    monkeypatch.setattr(sys, "stdout", Pipe())
+    assert main(["compile", "--arch", "sm_80", "--filter", "scale_3"]) == 0
+    assert happened.index("built") > 0
+    assert happened[0].startswith("1 kernels for sm_80, ")
 
 
 def test_without_a_device_for_every_usual_architecture_into_the_cache(ok: Run, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,6 +51,18 @@ def test_an_output_folder_that_cannot_be_written_is_an_error(
     out = tmp_path / "a" / "b"
     assert error("run", pool, "--output-dir", out) == f"--output-dir {out}: Permission denied"
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has other permissions")
+def test_nobody_else_sees_files_before_they_are_whole(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with outputs.output_folder(str(tmp_path)):
+            (temporary,) = tmp_path.iterdir()
+            assert stat.S_IMODE(temporary.stat().st_mode) == 0o700
+    finally:
+        os.umask(before)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_directory_in_the_place_of_an_output_keeps_all_as_it_was(error: Run, pool: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import re
@@ -18,7 +19,7 @@ from onnx import helper
 
 import gpuconv
 from gpuconv.cli import check, check_onnx, compare, terminal
-from gpuconv.cli.main import main
+from gpuconv.cli.main import _positive, _seed, main
 from gpuconv.onnx import backend
 from gpuconv.rules import cases
 from tests.onnx.models import model, value
@@ -39,6 +40,14 @@ def test_help_explains_every_command(words: list[str], capsys: pytest.CaptureFix
     with pytest.raises(SystemExit, match="0"):
         main([*words, "--help"])
     assert capsys.readouterr().out.startswith("usage: gpuconv")
+
+
+def test_seeds_begin_at_0_and_counts_at_1() -> None:
+    assert [_seed(text) for text in ("0", "1", "12")] == [0, 1, 12]
+    assert [_positive(text) for text in ("1", "2", "12")] == [1, 2, 12]
+    for number, text in ((_seed, "-1"), (_seed, "1.5"), (_positive, "0"), (_positive, "one")):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"^'{text}' is not a whole number from [01] on$"):
+            number(text)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

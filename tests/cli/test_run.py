@@ -32,6 +32,7 @@ def test_run_is_seeded(ok: Run, pool: str, tmp_path: Path) -> None:
 
     assert statistics("--seed", 5) == statistics("--seed", 5)
     assert statistics("--seed", 5) != statistics("--seed", 6)
+    assert statistics("--seed", 0) == statistics()
 
 
 def test_run_takes_given_inputs(ok: Run, pool: str, tmp_path: Path) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpuconv.cuda import complex as complex_plan
 from gpuconv.cuda.conv import runs
-from gpuconv.cuda.conv.direct import few
+from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
 from gpuconv.cuda.conv.direct.base import DirectView
 from gpuconv.cuda.conv.direct.rows import FORMS, RowTile
-from gpuconv.cuda.conv.gemm import depth_to_space, mma, stem, stem_tile
+from gpuconv.cuda.conv.gemm import depth_to_space, grouped, interleaved, matrix, mma, pointwise, stem, stem_tile
 from gpuconv.cuda.conv.gemm.mma import MmaForm
 from gpuconv.cuda.conv.gemm.stem_tile import StemBox
 from gpuconv.cuda.conv.runs import Runs as Pieces
@@ -25,7 +26,8 @@ from gpuconv.cuda.pool import problem as pool_problem
 from gpuconv.cuda.pool.runs import WindowRuns
 from gpuconv.rules import geometry as geometries
 from tests.cuda.pool.problems import made
-from tests.harness.plans import fields, problem
+from tests.harness.offered import refused
+from tests.harness.plans import HOPPER, fields, problem
 
 Ints = tuple[int, ...]
 
@@ -410,3 +412,61 @@ def test_what_is_added_to_complex_results_takes_one_launch_more() -> None:
     assert (lifted.x_shape, lifted.y_shape, lifted.w_shape) == ((2, 6, 9, 8, 2), (2, 8, 5, 3, 2), (8, 3, 2, 5, 3))
     assert (lifted.kernel_shape, lifted.strides, lifted.dilations) == ((2, 5, 3), (2, 1, 1), (1, 2, 1))
     assert (lifted.pads_begin, lifted.pads_end) == ((1, 2, 1), (0, 1, 1))
+
+
+# ---------------------------------------------------------------- what explain leaves out
+
+HALF: dict[str, Any] = {"dtype": "float16"}
+SINGLE: dict[str, Any] = {"dtype": "float32"}
+
+
+@pytest.mark.parametrize(
+    ("family", "shapes", "more", "plain"),
+    [
+        (interleaved, ((1, 8, 9, 9), (8, 8, 3, 3)), SINGLE, True),
+        (transpose, ((1, 8, 9, 9), (8, 1, 3, 3)), {**SINGLE, "group": 8}, True),
+        (channels, ((1, 8, 9, 9), (8, 1, 3, 3)), {**SINGLE, "group": 8}, True),
+        (rows, ((1, 33, 9, 9), (8, 33, 3, 3)), SINGLE, True),
+        (rows, ((1, 66, 9, 9), (8, 33, 3, 3)), {**SINGLE, "group": 2}, False),
+        (rows, ((1, 2, 9, 9), (66, 1, 3, 3)), {**SINGLE, "group": 2}, False),
+        (rows, ((1, 3, 9, 9), (8, 3, 3, 3)), SINGLE, True),
+        (few, ((1, 3, 9, 9), (99, 3, 3, 3)), SINGLE, True),
+        (bands, ((1, 3, 9, 9), (99, 3, 3, 3)), SINGLE, True),
+        (stem, ((1, 99, 9, 9), (8, 99, 3, 3)), HALF, True),
+        (pointwise, ((1, 8, 9, 9), (8, 8, 3, 3)), SINGLE, True),
+        (pointwise, ((1, 8, 9, 9), (8, 8, 1, 3)), SINGLE, True),
+        (pointwise, ((1, 8, 9, 9), (8, 8, 1, 1)), {**SINGLE, "strides": [2, 2]}, False),
+        (pointwise, ((1, 8, 9, 9), (8, 8, 1, 1)), HALF, True),
+        (grouped, ((1, 8, 9, 9), (8, 8, 3, 3)), {"dtype": "float64"}, True),
+        (grouped, ((1, 8, 9, 9), (8, 4, 3, 3)), {"dtype": "float64", "group": 2}, False),
+        (grouped, ((1, 8, 9, 9), (8, 8, 3, 3)), HALF, True),
+        (grouped, ((1, 130, 9, 9), (8, 65, 3, 3)), {**HALF, "group": 2}, False),
+        (grouped, ((1, 130, 9, 9), (8, 65, 3, 3)), {**SINGLE, "group": 2}, True),
+        (grouped, ((1, 130, 9, 9), (8, 65, 3, 3)), {**SINGLE, "group": 2, "precision": "tf32"}, False),
+        (matrix, ((1, 8, 9, 9), (8, 8, 3, 3)), HALF, True),
+        (matrix, ((1, 8, 9, 9), (8, 8, 1, 1)), SINGLE, True),
+    ],
+)
+def test_explain_leaves_out_what_goes_without_saying(family: Any, shapes: Any, more: Any, plain: bool) -> None:
+    """Of one group, or of a kind of problem that nobody expects a family to take."""
+    refusal = refused(family, problem("conv", *shapes, **more), HOPPER)
+    assert refusal is not None
+    assert refusal.plain is plain
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [(1, [1]), (64, [1]), (65, [2, 1]), (192, [3, 2, 1]), (321, [6, 3, 2, 1]), (448, [7, 4, 2, 1])],
+)
+def test_blocks_of_a_stem_make_all_filters_or_half_of_them_and_so_on(filters: int, found: list[int]) -> None:
+    one, tile = problem("conv", (1, 3, 9, 9), (filters, 3, 3, 3)), SimpleNamespace(block_m=64)
+    assert list(stem_tile.passes(one, tile)) == found  # type: ignore[arg-type]
+    assert [stem_tile.parts(one, tile, count) for count in found] == [  # type: ignore[arg-type]
+        -(-filters // (64 * count)) for count in found
+    ]
+
+
+def test_a_stem_is_no_conv_transpose() -> None:
+    refusal = refused(stem, problem("conv_transpose", (1, 3, 9, 9), (3, 8, 3, 3)), HOPPER)
+    assert refusal is not None
+    assert refusal.plain

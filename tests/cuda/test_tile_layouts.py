@@ -13,7 +13,8 @@ from gpuconv.cuda.conv.direct import base as direct_base
 from gpuconv.cuda.conv.direct import channels as channels_plan
 from gpuconv.cuda.conv.direct import rows as rows_plan
 from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
-from gpuconv.cuda.conv.gemm import matrix, mma
+from gpuconv.cuda.conv.gemm import base as gemm_base
+from gpuconv.cuda.conv.gemm import interleaved, matrix, mma, pointwise
 from gpuconv.cuda.conv.gemm.grouped_tile import GroupedTile, GroupedWork
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import numbers
@@ -56,6 +57,11 @@ def test_a_direct_tile_of_any_taps() -> None:
     assert tile.shared_bytes == 4 * (tile.fields()["weights"] + 2 * 2 * 148)
     names = ("phase_pitch", "row_pitch", "depth_pitch", "channel_pitch", "weights")
     assert [tile.fields()[name] for name in names] == [11, 37, 613, 4906, tile.fields()["weights"]]
+    # Powers of two of threads that copy 21 columns by one, two and four, and 16 rows.
+    assert (tile.fields()["lanes"], tile.fields()["row_lanes"]) == ([5, 4, 3], 4)
+    assert replace(tile, threads=(2, 3, 8)).fields()["lanes"] == [5, 4, 3]  # 27, 14 and 7
+    assert replace(tile, threads=(2, 3, 12)).fields()["lanes"] == [6, 5, 4]  # 35, 18 and 9
+    assert replace(tile, threads=(1, 1, 128)).fields()["lanes"] == [7, 7, 7]  # of 128
     double = replace(tile, view=replace(WORK, dtype="float64"), threads=(2, 3, 5))
     # Two words in a vector: two rows, so that (6 - 1) * 1 + 4 + 1 rows are met, and 16 banks.
     assert double.extent == (8, 10, 21)
@@ -168,6 +174,8 @@ def test_the_lines_that_a_tile_of_a_pool_keeps() -> None:
     along = WindowRuns(2, 0, 10)
     assert tiles._lines(ROWS, along, False, 2) == Lines(36, 12, 74, 42)  # 10 modulo the banks' 64 and 32
     assert tiles._lines(ROWS, along, True, 2) == Lines(36, 16, 74, 74)  # 43 of whole vectors, wherever they begin
+    assert tiles._lines(ROWS, along, False, 1) == Lines(36, 12, 138, 42)  # 10 modulo 128 banks' elements
+    assert tiles._lines(ROWS, along, False, 8) == Lines(36, 12, 42, 42)
     near = changed(ROWS, stride=(1, 2, 1))
     assert tiles._lines(near, along, True, 2) == Lines(18, 32, 32, 42)
     assert tiles._lines(near, along, False, 2) == Lines(18, 18, 74, 42)
@@ -340,6 +348,25 @@ def test_tiles_on_tensor_cores_are_whole_fragments_of_whole_warps() -> None:
         assert (tile.block_m % tile.warp_m, tile.block_n % tile.warp_n) == (0, 0), tile
         assert (tile.warp_m % 16, tile.warp_n % 8) == (0, 0), tile
         assert tile.warp_m * tile.warp_n // 32 <= 128, tile  # sums of a thread, of its 255 registers
+        pipelined: Any = getattr(tile, "forms", (tile,))
+        assert min(one.stages for one in pipelined) >= 2, tile  # one is fetched while another one is multiplied
+
+
+def test_tiles_of_ffma_are_whole_threads_of_whole_warps() -> None:
+    found = [tile for group in gemm_base.TILES.values() for tile in group]
+    found += [tile for ways in pointwise.TILES.values() for group in ways.values() for tile in group]
+    found += [tile for group in interleaved._TILES.values() for tile in group]
+    assert len(found) > 15
+    for tile in found:
+        assert (tile.block_m % tile.thread_m, tile.block_n % tile.thread_n) == (0, 0), tile
+        assert (tile.threads % 32, tile.block_k % 8) == (0, 0), tile
+        assert tile.thread_m * tile.thread_n <= 64, tile  # sums of a thread, of its 255 registers
+
+
+def test_slices_have_one_tap_each_where_they_divide_the_channels() -> None:
+    taken = [channels for channels in range(50) if gemm_base.MIDDLE.form_of(channels)]
+    assert taken == [16, 32, 48]  # of no channels there is no slice
+    assert not replace(gemm_base.MIDDLE, uniform=False).form_of(16)
 
 
 # ---------------------------------------------------------------- gradients with respect to weights

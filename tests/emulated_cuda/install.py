@@ -78,10 +78,9 @@ def install(settings: Settings | None = None) -> Any:
     os.environ.setdefault("CUPY_CACHE_DIR", str(folder / "cupy"))
     os.environ.setdefault("CUPY_ACCELERATORS", "")  # CUB's kernels are machine code inside of CuPy
     library = _driver()
-    from . import compilers, libraries, modules
+    from . import libraries, modules
 
     modules.configure(library, settings or Settings.from_environment())
-    compilers.use_ptx()
     libraries.install(Path(library._name), headers())
     runtime = importlib.import_module("cupy_backends.cuda.api.runtime")
     _redirect(Path(runtime.__file__), library)

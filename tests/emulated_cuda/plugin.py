@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from . import compilers
 from .install import install
 
 library = install()  # before any test module imports CuPy
+compilers.use_ptx()
 
 
 def pytest_report_header() -> str:

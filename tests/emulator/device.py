@@ -21,11 +21,11 @@ from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.plan.launch import TensorMap
 from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.rules import dtypes
-from tests.emulator import tally
-from tests.emulator.compile import turn, unavailable_reason
 from tests.emulated_cuda.emulator.counters import Counters
 from tests.emulated_cuda.emulator.engine import EmulatorError, Options, Program, module
 from tests.emulated_cuda.emulator.memory import UNWRITTEN, Array, Union, encode_map, without_values
+from tests.emulator import tally
+from tests.emulator.compile import turn, unavailable_reason
 
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
 LARGEST_BLOCK = 1024

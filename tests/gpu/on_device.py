@@ -1,4 +1,4 @@
-"""What the tests on a real device share: arrays there in every layout, room for large ones, a device that is busy."""
+"""What the tests on a device share: arrays there in every layout, room for large ones, a device that is busy."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -81,6 +82,19 @@ def laid_out(array: Any, layout: str) -> tuple[Any, Any]:
         moved = spread[tuple(slice(1, 2 * n + 1, 2) for n in bits.shape)]
         moved[...] = xp.asarray(bits)
     return moved.view(array.dtype), host
+
+
+def exposed(array: Any, stream: int | None = None) -> Any:
+    """Return what Numba and others show of an array on a device, and of the stream that makes it."""
+    interface = {
+        "shape": array.shape,
+        "typestr": array.dtype.str,
+        "data": (array.data.ptr, False),
+        "strides": array.strides,
+        "stream": stream,
+        "version": 3,
+    }
+    return SimpleNamespace(kept=array, __cuda_array_interface__=interface)
 
 
 def require_room(nbytes: int) -> None:

@@ -1,4 +1,4 @@
-"""On a real device: every named case in every dtype, with both widths of indices, and through the tools."""
+"""On a device: every named case in every dtype, with both widths of indices, and through the tools."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from gpuconv.cli.main import main
 from gpuconv.rules import cases
 from gpuconv.rules.cases import Case
 from tests.gpu.on_device import imported, index_width, moved, returned
+from tests.harness import cuda_device
 from tests.oracle.case_rows import case_rows, one_row_a_case
 from tests.oracle.oracle import assert_same
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, cuda_device.sampled(40)]
 
 widths = pytest.mark.parametrize("wide", [False, True], ids=["32-bit", "64-bit"])
 
@@ -74,6 +75,7 @@ def test_packed_weights_give_the_same_each_time(case: Case, dtype: str) -> None:
         assert_same(result, cases.expected(case, dtype)[0], bits=False)
 
 
+@cuda_device.thorough_if_emulated()
 def test_the_check_command_passes_on_cuda(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["check", "--backend", "cuda"])
     shown = capsys.readouterr()

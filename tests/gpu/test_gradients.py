@@ -1,4 +1,4 @@
-"""On a real device: gradients, unpooling and complex numbers of random problems, against their definition.
+"""On a device: gradients, unpooling and complex numbers of random problems, against their definition.
 
 The problems are those of gpu/test_random.py, as many as GPUCONV_GPU_PROBLEMS says.
 """
@@ -12,12 +12,13 @@ import pytest
 
 import gpuconv
 from tests.gpu.on_device import computed, drawn, laid_out, returned, seeds
+from tests.harness import cuda_device
 from tests.oracle import gradients
 from tests.oracle.operands import CONV_DTYPES, complex_integers, values
 from tests.oracle.oracle import assert_close, assert_same
 from tests.oracle.strategies import Problem
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, cuda_device.sampled(40)]
 operators = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 
 

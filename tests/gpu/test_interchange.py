@@ -1,4 +1,4 @@
-"""On a real device: arrays of other libraries, by DLPack and by ``__cuda_array_interface__``."""
+"""On a device: arrays of other libraries, by DLPack and by ``__cuda_array_interface__``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gpuconv
-from tests.gpu.on_device import cupy, imported, keep_busy, moved
+from tests.gpu.on_device import cupy, exposed, imported, keep_busy, moved
 from tests.oracle.operands import values
 from tests.oracle.oracle import assert_same
 
@@ -92,36 +92,21 @@ def test_the_call_waits_for_pytorch_s_stream_and_the_host_does_not() -> None:
     assert_same(gpuconv.to_host(y), expected([x + 1, w, b]), bits=False)
 
 
-class Exposed:
-    """What Numba and others show of their arrays."""
-
-    def __init__(self, array: Any, stream: int | None = None, **more: Any) -> None:
-        self.kept = array
-        self.__cuda_array_interface__ = {
-            "shape": array.shape,
-            "typestr": array.dtype.str,
-            "data": (array.data.ptr, False),
-            "strides": array.strides,
-            "stream": stream,
-            "version": 3,
-            **more,
-        }
-
-
 def test_the_array_interface_with_strides() -> None:
     arrays = made()
-    x, w, b = moved(arrays)
-    x = cupy().asfortranarray(x)
-    exposed = [Exposed(array) for array in (x, w, b)]
-    assert_same(gpuconv.to_host(gpuconv.conv(*exposed, **ATTRIBUTES)), expected(arrays), bits=False)
+    x, w, b = moved([np.asfortranarray(arrays[0]), *arrays[1:]])
+    assert x.flags.f_contiguous
+    shown = [exposed(array) for array in (x, w, b)]
+    assert_same(gpuconv.to_host(gpuconv.conv(*shown, **ATTRIBUTES)), expected(arrays), bits=False)
 
 
 def test_the_array_interface_s_stream_comes_first_and_the_host_does_not_wait() -> None:
     x, w, b = made()
     there = moved([x, w, b])
-    gpuconv.conv(*map(Exposed, there), **ATTRIBUTES)
+    gpuconv.conv(*map(exposed, there), **ATTRIBUTES)
     there[0].fill(0)  # all kernels are loaded before it matters how long a call takes
     producer, consumer = (cupy().cuda.Stream(non_blocking=True) for _ in range(2))
+    cupy().cuda.Device().synchronize()  # the consumer's stream does not wait for the copies
     with consumer:
         gpuconv.conv(*there, **ATTRIBUTES)
     cupy().cuda.Device().synchronize()
@@ -129,7 +114,7 @@ def test_the_array_interface_s_stream_comes_first_and_the_host_does_not_wait() -
         before = keep_busy(0.7)
         there[0].fill(3)
     with consumer:
-        y = gpuconv.conv(Exposed(there[0], producer.ptr), *there[1:], **ATTRIBUTES)
+        y = gpuconv.conv(exposed(there[0], producer.ptr), *there[1:], **ATTRIBUTES)
         assert not before.done, "the call waited for the device"
         assert_same(gpuconv.to_host(y), expected([np.full_like(x, 3), w, b]), bits=False)
 

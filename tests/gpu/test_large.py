@@ -1,4 +1,4 @@
-"""On a real device: problems that cross blocks, and arrays that cross 2**31 elements and 2**32 bytes."""
+"""On a device: problems that cross blocks, and arrays that cross 2**31 elements and 2**32 bytes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 import gpuconv
 from tests.gpu.on_device import cupy, moved, pattern, require_room, returned
+from tests.harness import cuda_device
 from tests.oracle.large import (
     CONVOLUTIONS,
     POOLS,
@@ -20,7 +21,7 @@ from tests.oracle.large import (
 from tests.oracle.operands import filled, values
 from tests.oracle.oracle import assert_same, round_to
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, cuda_device.sampled(8)]
 
 dtypes = pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 

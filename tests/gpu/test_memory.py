@@ -1,4 +1,4 @@
-"""On a real device: memory layouts, ``out``, and memory that does not suffice."""
+"""On a device: memory layouts, ``out``, and memory that does not suffice."""
 
 from __future__ import annotations
 
@@ -89,6 +89,13 @@ def room_for(result: Any, form: str) -> tuple[Any, Any]:
         return whole, whole[..., :c].transpose(0, 3, 1, 2)
     whole = xp.full((n, c, 2 * h, 2 * w), 99, result.dtype)
     return whole, whole[:, :, 1::2, ::2] if form == "every second" else whole[:, :, -1::-2, -1::-2]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_packed_weights_of_every_width_keep_their_values(dtype: str) -> None:
+    x, w = (values("integers", seed, shape, np.dtype(dtype)) for seed, shape in enumerate([(1, 4, 5, 6), (3, 4, 2, 3)]))
+    packed = gpuconv.pack(gpuconv.to_device(w))
+    assert (gpuconv.to_host(gpuconv.conv(gpuconv.to_device(x), packed)) == gpuconv.conv(x, w)).all()
 
 
 def test_one_of_a_pair_may_be_left_to_the_call() -> None:

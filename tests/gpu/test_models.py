@@ -7,10 +7,11 @@ import pytest
 
 import gpuconv
 from gpuconv.onnx import backend
+from tests.harness import cuda_device
 from tests.onnx.models import OPERATORS, assert_expected, data_of, is_left, node_tests, on_host, values
 from tests.onnx.networks import NAMES, limit, load
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, cuda_device.sampled(4)]
 
 
 @pytest.mark.parametrize("op_type", OPERATORS)

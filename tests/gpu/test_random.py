@@ -1,4 +1,4 @@
-"""On a real device: random problems, in every layout, against exact arithmetic.
+"""On a device: random problems, in every layout, against exact arithmetic.
 
 GPUCONV_GPU_PROBLEMS is the number of problems of each operator and dtype (100 by default); they are always the same.
 """
@@ -11,13 +11,14 @@ import pytest
 
 import gpuconv
 from tests.gpu.on_device import ON_DEVICE, computed, drawn, laid_out, seeds
+from tests.harness import cuda_device
 from tests.harness.fused import ACTIVATIONS, assert_equal, finished
 from tests.oracle import oracle
 from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, POOL_DTYPES, operands, pool_kinds, values
 from tests.oracle.oracle import assert_close, assert_same
 from tests.oracle.strategies import Problem
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, cuda_device.sampled(40)]
 
 
 def on_both_sides(problem: Problem, kinds: Any, seed: int, dtype: Any, layout: str) -> tuple[list[Any], list[Any]]:

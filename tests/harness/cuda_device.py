@@ -6,18 +6,24 @@ Both run the unmodified CuPy. The emulated one takes PTX, so the compiler is ask
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
+
+import pytest
 
 from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.call import device
 from tests import emulated_cuda
-from tests.emulated_cuda import Unsuitable
+from tests.emulated_cuda import Settings, Unsuitable
 from tests.emulator import compile as architectures
+from tests.harness.tiers import Part
 
-_OF_DRIVER = ("/dev/nvidiactl", "/dev/dxg")  # one of which is there where NVIDIA's driver runs
-_installed = False
+_OF_DRIVER = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/dxg")  # of NVIDIA's driver
+_CAPABILITY = "EMULATED_CUDA_CAPABILITY"
+_CAPABILITIES = (90, 80, 120)  # which the parts of the thorough tests have in turn
+_reasons: list[str | None] = []  # of `install`, once it was asked for
 
 
 @cache
@@ -26,32 +32,37 @@ def hardware() -> bool:
     return os.name == "nt" or any(map(os.path.exists, _OF_DRIVER))
 
 
-@cache
-def install() -> str | None:
+def install(part: Part | None = None) -> str | None:
     """Let CuPy find the emulated device, unless there is a real one; return why it cannot, if so.
 
-    It must come before CuPy is imported.
+    It must come before CuPy is imported, and counts once. There are two devices, of the capability that the variable
+    EMULATED_CUDA_CAPABILITY says; otherwise of one that depends on the part of the thorough tests.
     """
-    global _installed
-    if hardware():
-        return None
+    if not _reasons:
+        if part is not None:
+            os.environ.setdefault(_CAPABILITY, str(_CAPABILITIES[part.number % len(_CAPABILITIES) - 1]))
+        _reasons.append(None if hardware() else _installed())
+    return _reasons[0]
+
+
+def _installed() -> str | None:
     reason = architectures.unavailable_reason()
     if reason is None and find_spec("cupy") is None:
         reason = "CuPy is not installed"
+    if reason is None:
+        try:
+            emulated_cuda.install(replace(Settings.from_environment(), devices=2))
+        except Unsuitable as error:
+            reason = str(error)
     if reason is not None:
         return f"the emulated device cannot be had: {reason}"
-    try:
-        emulated_cuda.install()
-    except Unsuitable as error:
-        return f"the emulated device cannot be had: {error}"
     compiler.cubin = _ptx
-    _installed = True
     return None
 
 
 def emulated() -> bool:
     """Tell whether CuPy's device is the emulated one."""
-    return _installed
+    return install() is None and not hardware()
 
 
 def unavailable_reason() -> str | None:
@@ -59,13 +70,25 @@ def unavailable_reason() -> str | None:
     return install() or device.unavailable_reason()
 
 
-def real_unavailable_reason() -> str | None:
-    """Return why there is no real device, or None."""
-    return "the device is an emulated one" if emulated() else device.unavailable_reason()
+def header() -> str:
+    """Return what pytest's first lines say."""
+    if hardware():
+        return "CUDA: a real device, or none"
+    return f"CUDA: the emulated device, of capability {os.environ.get(_CAPABILITY, '90')}, if it can be had"
+
+
+def sampled(count: int) -> pytest.MarkDecorator:
+    """Mark tests of which one in so many runs every time on the emulated device; a real one runs all of them."""
+    return pytest.mark.sampled(count if emulated() else 1)
+
+
+def thorough_if_emulated() -> pytest.MarkDecorator:
+    """Mark tests that take long on the emulated device alone."""
+    return pytest.mark.thorough if emulated() else pytest.mark.gpu
 
 
 def _ptx(variant: Variant, architecture: str) -> bytes:
-    """Return what to load: usually compiled for the architecture that all other tests have the kernel for."""
-    if "EMULATED_CUDA_CAPABILITY" not in os.environ:
+    """Return what to load: as a rule compiled for the architecture that all other tests have the kernel for."""
+    if _CAPABILITY not in os.environ:
         architecture = architectures.turn(variant)
     return compiler.ptx(variant, architecture).encode()

@@ -46,8 +46,8 @@ from gpuconv.cuda.conv.wgmma import channels_last as channels_last_plan
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.rules import dtypes
-from tests.emulator import emulated_cuda
 from tests.emulated_cuda.emulator.counters import FIELDS, Counters
+from tests.emulator import emulated_cuda
 from tests.harness import direct_forms, passes, records
 from tests.harness.emulated import long_walks, preferred
 

@@ -33,7 +33,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.harness import mutants, time_model
-from tests.harness.equivalent_python import CHOICES, EQUIVALENT, EXACT, SIZES
+from tests.harness.equivalent_python import CHOICES, EQUIVALENT, EXACT, FIELDS, SIZES
 from tests.harness.mutants import Mutant
 from tests.harness.mutation_table import TESTS
 
@@ -253,11 +253,11 @@ def verdict(target: Target, root: Path, usual: Path) -> tuple[str, float]:
 
 def _judged(target: Target, status: int | None) -> str:
     known = target.name in KNOWN_NAMES or rounds_nothing(target) or divides_as_before(target)
-    if status is None:
-        return TIMEOUT
+    if status is None:  # which says nothing of a mutant that computes the same
+        return KNOWN if known else TIMEOUT
     if status:
         return WRONG if known else KILLED
-    choice = target.name.startswith(CHOOSING)
+    choice = target.name.startswith(CHOOSING) or only_takes_time(target) or only_copies(target)
     return KNOWN if known else CHOICE if choice else SURVIVED
 
 
@@ -274,6 +274,40 @@ def divides_as_before(target: Target) -> bool:
     if target.module.startswith("cuda/pool") or place.field != "left" or not isinstance(new, ast.Constant):
         return False
     return ast.unparse(place.parent) in EXACT[SIZES].get(target.module, ()) and new.value == place.node.value + 1
+
+
+def only_takes_time(target: Target) -> bool:
+    """Tell whether a mutant changes a field of a row of a table, or an argument, that settles the time alone."""
+    place = target.mutant.place
+    given = (node for node in ast.walk(place.statement) if isinstance(node, ast.Call))
+    return any(place.node is node for call in given for value in _of_time(call) for node in ast.walk(value))
+
+
+def _of_time(call: ast.Call) -> Iterator[ast.expr]:
+    yield from (keyword.value for keyword in call.keywords if keyword.arg in FIELDS)
+    one = ast.unparse(call.func)
+    named = zip(_fields().get(one, ()), call.args, strict=False)
+    yield from (value for name, value in named if name in FIELDS or f"{one}.{name}" in FIELDS)
+
+
+@cache
+def _fields() -> dict[str, list[str]]:
+    """Return the names of the fields of every class."""
+    classes = (node for tree in _trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return {
+        one.name: [
+            line.target.id for line in one.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+        ]
+        for one in classes
+    }
+
+
+def only_copies(target: Target) -> bool:
+    """Tell whether a mutant copies what could stay where it is."""
+    parent, new = target.mutant.place.parent, target.mutant.new
+    return (
+        isinstance(parent, ast.keyword) and parent.arg == "copy" and isinstance(new, ast.Constant) and new.value is True
+    )
 
 
 KNOWN_NAMES = {name for names in EQUIVALENT.values() for name in names}

@@ -9,6 +9,7 @@ space. Left out are tests that need a compiler each time, or many seconds.
 from __future__ import annotations
 
 _CLI = ("cli/test_main.py -standard_streams", "cli/test_run.py", "cli/test_files.py")
+_PLAIN = "cuda/test_planner_rules.py without_saying"
 _RULES, _LAYOUTS = "cuda/test_planner_rules.py", "cuda/test_tile_layouts.py"
 _PLANS = ("cuda/conv/gemm/test_ffma.py", "cuda/plan/test_explain.py")
 _POOL_PLANS = ("cuda/pool/test_families.py", "cuda/pool/test_rows.py")
@@ -110,6 +111,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cli/test_run.py",
         "cli/test_files.py",
         "cli/test_compile.py",
+        "cuda/build/test_pack.py info_names",
     ),
     "rules/activation.py": ("rules/test_errors.py", "cuda/conv/test_finish.py", "cuda/conv/test_fusion.py"),
     "_conv.py": (
@@ -143,7 +145,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "rules/test_host_rules.py a_variable",
         "rules/test_environment.py",
     ),
-    "_errors.py": ("rules/test_errors.py", "cuda/call/test_errors.py"),
+    "_errors.py": ("rules/test_host_rules.py are_listed", "rules/test_errors.py", "cuda/call/test_errors.py"),
     "_explain.py": (
         "cuda/plan/test_explain.py",
         "rules/test_errors.py to%explain",
@@ -211,7 +213,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "onnx/test_on_device.py",
     ),
     "_trial.py": (
-        "rules/test_host_rules.py smaller_factor",
+        "rules/test_host_rules.py smaller_factor are_apart",
         "cuda/plan/test_tune.py",
         "cuda/plan/test_tune.py is_left_out are_no_reason",
     ),
@@ -300,6 +302,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     # ---- CUDA: planners
     "cuda/conv/direct/bands*.py": (
         _LAYOUTS,
+        _PLAIN,
         "cuda/conv/direct/test_bands.py",
         *_PLANS,
         "harness/test_many_blocks.py conv_bands",
@@ -314,6 +317,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/conv/direct/channels*.py": (
         _LAYOUTS,
+        _PLAIN,
         "cuda/conv/direct/test_channels.py",
         "harness/test_many_blocks.py channels_taps channels_4 channels_7",
         *_FAMILY,
@@ -326,6 +330,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "harness/test_many_gradients.py complex",
     ),
     "cuda/passes/copy.py": (
+        "cuda/passes/test_copy.py",
         "cuda/test_variants.py",
         "cuda/conv/test_finish.py",
         "cpu/test_gradients_elsewhere.py",
@@ -341,6 +346,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/conv/direct/transpose.py": (
         "cuda/conv/direct/test_transpose.py",
+        _PLAIN,
         "harness/test_many_blocks.py transpose_depthwise",
         *_FAMILY,
     ),
@@ -368,11 +374,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/conv/finish.py": ("cuda/conv/test_finish.py", "cuda/call/test_tensor_map.py"),
     "cuda/conv/gemm/grouped*.py": (
         _LAYOUTS,
+        _PLAIN,
         "cuda/conv/gemm/test_grouped.py -main_loop",
         "harness/test_many_blocks.py conv_grouped_float16_3d_mma conv_grouped_float32_3d_tf32_16 conv_transpose_grouped",  # noqa: E501
         *_FAMILY,
     ),
     "cuda/conv/gemm/interleaved.py": (
+        "cuda/test_tile_layouts.py whole_threads",
+        _PLAIN,
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         "cuda/conv/gemm/test_ffma.py",
         "harness/test_many_blocks.py interleaved_float32_3d_16 interleaved_float16_3d_64x64x16 interleaved_float64_3d_64",  # noqa: E501
@@ -380,6 +389,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/conv/gemm/matrix.py": (
         "cuda/test_tile_layouts.py whole_fragments",
+        _PLAIN,
         "cuda/conv/gemm/test_matrix.py -little -knows",
         "cuda/conv/gemm/test_depth_to_space_matrix.py -knows",
         "harness/test_many_blocks.py conv_matrix transpose_matrix",
@@ -401,6 +411,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/conv/gemm/pointwise.py": (
         _RULES,
+        "cuda/test_tile_layouts.py whole_threads",
         "cuda/conv/gemm/test_pointwise.py",
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         "harness/test_many_blocks.py pointwise depth_to_space",
@@ -506,6 +517,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/conv/wgmma/*.py": (_RULES, *_WGMMA, *_FAMILY),
     "cuda/build/structs.py": ("cuda/build/test_structs.py", _STRUCTS),
     "cuda/conv/gemm/base.py": (
+        "cuda/test_tile_layouts.py whole_threads one_tap",
         "cuda/conv/test_problem.py",
         "cuda/conv/gemm/test_ffma.py",
         "cuda/conv/gemm/test_split.py",

@@ -53,7 +53,8 @@ def test_attributes_that_became_inputs() -> None:
     np.testing.assert_array_equal(run("Pad", 1, [x], paddings=[0, 1, 0, 0, 0, 2], value=0.5), padded)
     pads = np.array([0, 1, 0, 0, 0, 2])
     np.testing.assert_array_equal(run("Pad", 11, [x, pads, np.float32(0.5)]), padded)
-    for opset, inputs, attributes in ((2, [x], {"split": [1, 3]}), (13, [x, np.array([1, 3])], {})):
+    sizes = np.array([1, 3])
+    for opset, inputs, attributes in ((1, [x, sizes], {}), (2, [x], {"split": [1, 3]}), (13, [x, sizes], {})):
         first, second = run("Split", opset, inputs, 2, axis=2, **attributes)
         np.testing.assert_array_equal(first, x[:, :, :1])
         np.testing.assert_array_equal(second, x[:, :, 1:])
@@ -196,6 +197,25 @@ def test_inputs_are_never_written() -> None:
         x = floats(1, 2, 3, 4)
         x.flags.writeable = False
         np.testing.assert_array_equal(run(op_type, 13, [x], **attributes).shape, x.shape)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes"),
+    [
+        ("Clip", [], {}),
+        ("Sum", [], {}),
+        ("Max", [], {}),
+        ("Resize", [None, np.ones(3, np.float32)], {"mode": "nearest"}),
+        ("Resize", [None, np.ones(3, np.float32)], {"mode": "linear"}),
+    ],
+)
+def test_what_changes_nothing_leaves_memory_of_its_own(
+    op_type: str, inputs: list[Any], attributes: dict[str, Any]
+) -> None:
+    x = floats(1, 2, 3)
+    y = run(op_type, 13, [x, *inputs], **attributes)
+    np.testing.assert_array_equal(y, x)
+    assert not np.shares_memory(x, y)
 
 
 def test_integers_are_divided_towards_zero() -> None:

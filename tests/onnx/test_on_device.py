@@ -189,3 +189,26 @@ def test_a_network_stays_on_the_device(name: str) -> None:
         rep.run([x])
         assert device.to_device[before:] == [x.shape]
     np.testing.assert_array_equal(y, backend.prepare(path).run([x])[0])
+
+
+@pytest.mark.parametrize("counted", [0, 1])
+@pytest.mark.parametrize(
+    ("x", "attributes", "sums", "taps"),
+    [
+        ([5], {"kernel_shape": [2], "pads": [2, 0], "strides": [2]}, [0], [0]),  # before all of x
+        ([5, 7], {"kernel_shape": [2], "pads": [2, 0], "strides": [3]}, [0], [0]),
+        ([5, 7], {"kernel_shape": [2], "pads": [2, 2]}, [0, 5, 12, 7, 0], [0, 1, 2, 1, 0]),
+        ([5, 7, 11], {"kernel_shape": [2], "pads": [3, 0], "strides": [3]}, [0, 12], [0, 2]),
+        ([5, 7, 11], {"kernel_shape": [3], "dilations": [2], "pads": [3, 1], "strides": [1]}, [7, 16, 7], [1, 2, 1]),
+        ([5, 7], {"kernel_shape": [7], "pads": [3, 3]}, [12, 12], [2, 2]),  # wider than x
+        ([5, 7, 11], {"kernel_shape": [1], "strides": [2]}, [5, 11], [1, 1]),
+    ],
+)
+def test_an_average_on_the_device_is_over_the_taps_inside(
+    x: list[float], attributes: dict[str, Any], sums: list[float], taps: list[int], counted: int
+) -> None:
+    node = helper.make_node("AveragePool", ["x"], ["y"], count_include_pad=counted, **attributes)
+    with device_arrays(), np.errstate(invalid="ignore"):
+        (y,) = backend.run_node(node, [np.float32(x).reshape(1, 1, -1)], "CUDA")
+        expected = np.float32(sums) / (attributes["kernel_shape"] if counted else np.float32(taps))
+    np.testing.assert_allclose(y.ravel(), expected, rtol=1e-6)

@@ -73,6 +73,18 @@ def test_softmax_spans_all_later_axes_before_opset_13(op_type: str, opset: int) 
         agrees_with_onnx_runtime(op_type, opset, [x], axis=-2)
 
 
+@pytest.mark.parametrize(("op_type", "alone"), [("Softmax", 1), ("LogSoftmax", 0), ("Hardmax", 1)])
+def test_softmax_along_no_axis_is_of_single_elements_before_opset_13(op_type: str, alone: int) -> None:
+    """The axis may be one past the last, as Flatten's: each element is a row of its own."""
+    node = helper.make_node(op_type, ["x"], ["y"], axis=2)
+    for opset in (1, 11, 12):
+        (y,) = backend.run_node(node, [floats(2, 3)], opset_version=opset)
+        assert y.tolist() == [[alone] * 3] * 2
+    for opset in (13, 22):
+        with pytest.raises(gpuconv.ArgumentError, match="axis 2 is out of range for an array of 2 axes"):
+            backend.run_node(node, [floats(2, 3)], opset_version=opset)
+
+
 @pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
 def test_softmax_of_nothing_is_nothing(op_type: str) -> None:
     (y,) = backend.run_node(helper.make_node(op_type, ["x"], ["y"]), [floats(2, 0, 3)], opset_version=11)
@@ -194,9 +206,64 @@ def test_split_has_its_sizes_as_an_attribute_until_opset_12() -> None:
     assert (a.tolist(), b.tolist()) == ([1], [2, 3, 4])
 
 
-@pytest.mark.parametrize("alpha", [1.0, 2.0, -0.5])
+@pytest.mark.parametrize("alpha", [1.0, 2.0, -0.5, 0.0])
 @pytest.mark.parametrize("beta", [1.0, 2.0, 0.0])
 def test_a_gemm_is_scaled_as_asked(alpha: float, beta: float) -> None:
     node = helper.make_node("Gemm", ["a", "b", "c"], ["y"], alpha=alpha, beta=beta)
     (y,) = backend.run_node(node, [np.float32([[1, 2]]), np.float32([[3], [5]]), np.float32([[7]])])
     assert y.tolist() == [[alpha * 13 + beta * 7]]
+    alone = helper.make_node("Gemm", ["a", "b"], ["y"], alpha=alpha, beta=beta)
+    (y,) = backend.run_node(alone, [np.float32([[1, 2]]), np.float32([[3], [5]])])
+    assert y.tolist() == [[alpha * 13]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "found"),
+    [([0, 0], [2, 3]), ([0, -1], [2, 3]), ([-1, 0], [2, 3]), ([3, 0, -1], "cannot"), ([0, 3, 1], [2, 3, 1]),
+     ([0, 0, 0], "keeps axis 2, but x.shape=(2, 3) has none"), ([6, 1, 0], "keeps axis 2"), ([-1, -1], "cannot"),
+     ([4, -1], "cannot"), ([5], "cannot"), ([6], [6])],
+)  # fmt: skip
+def test_a_reshape_keeps_the_axes_of_zeros(shape: list[int], found: Any) -> None:
+    node, x = helper.make_node("Reshape", ["x", "shape"], ["y"]), floats(2, 3)
+    if isinstance(found, str):
+        with pytest.raises(gpuconv.ArgumentError) as caught:
+            backend.run_node(node, [x, np.array(shape)])
+        assert found in str(caught.value)
+    else:
+        (y,) = backend.run_node(node, [x, np.array(shape)])
+        assert list(y.shape) == found
+        assert y.ravel().tolist() == x.ravel().tolist()
+
+
+@pytest.mark.parametrize(
+    ("region", "size", "found"),
+    [
+        ((0, 1), 3, [10, 20, 30]),
+        ((0.5, 1), 3, [20, 25, 30]),  # as many elements as before, of half of them
+        ((0, 0.5), 3, [10, 15, 20]),
+        ((1, 0), 3, [30, 20, 10]),
+        ((0.5, 1), 2, [20, 30]),
+        ((0.5, 1.5), 3, [20, 30, 7]),  # beyond the last element
+        ((-0.5, 0.5), 3, [7, 10, 20]),
+    ],
+)
+def test_a_crop_is_resized_from_its_first_element_to_its_last(
+    region: tuple[float, float], size: int, found: list[float]
+) -> None:
+    node = helper.make_node(
+        "Resize", ["x", "roi", "", "sizes"], ["y"], coordinate_transformation_mode="tf_crop_and_resize", mode="linear",
+        extrapolation_value=7.0,
+    )  # fmt: skip
+    x, roi = np.float32([10, 20, 30]).reshape(1, 1, 3), np.float32([0, 0, region[0], 1, 1, region[1]])
+    (y,) = backend.run_node(node, [x, roi, np.int64([1, 1, size])])
+    assert y.tolist() == [[found]]
+
+
+@pytest.mark.parametrize(("opset", "attributes"), [(1, {}), (1, {"axis": 1}), (4, {"axis": 1}), (13, {"axis": -1})])
+def test_arrays_are_put_together_along_the_second_axis_at_first(opset: int, attributes: dict[str, int]) -> None:
+    x = floats(2, 3)
+    (y,) = backend.run_node(helper.make_node("Concat", ["x"], ["y"], **attributes), [x], opset_version=opset)
+    np.testing.assert_array_equal(y, x)
+    several = helper.make_node("Concat", ["a", "b", "c"], ["y"], **attributes)
+    (y,) = backend.run_node(several, [x, x[:, :1], x[:, 1:]], opset_version=opset)
+    np.testing.assert_array_equal(y, np.hstack([x, x]))

@@ -19,6 +19,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from gpuconv import ArgumentError, _environment, _files, _trial
+from gpuconv._errors import listed
 from gpuconv.cli import check_onnx, terminal
 from gpuconv.cli import compile as _compile
 from gpuconv.cpu import _gather, _order, _product, _workspace, unpool
@@ -188,6 +189,26 @@ def test_whole_numbers_are_as_large_as_the_smaller_factor_lets_them(monkeypatch:
     made = _trial._whole("conv", (x, w, b), {}, "NCHW", "tf32")  # type: ignore[arg-type]
     assert seen == [("float16", "tf32", 4 * 6 * 3 * 2)]
     assert made == ((x.shape, 9, 0), (w.shape, 9, 1), (b.shape, 9, 2))
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ([1.0, 2.0, 5.0], ""),
+        ([1.0, 4.5, 5.0], "1 of 3 elements, by up to 2.5, other"),
+        ([0.0, -1.0, 5.0], "2 of 3 elements, by up to 3, other"),
+        ([1.0, 2.0, np.nan], "1 of 3 elements, by up to inf, other"),
+    ],
+)
+def test_how_far_results_are_apart_is_said(made: list[float], said: str) -> None:
+    expected = np.float32([1, 2, 5])
+    assert _trial._difference([np.float32(made)], [expected]) == said
+    same = np.zeros(4, np.int8)
+    assert _trial._difference([same, np.float32(made)], [same, expected]) == said.replace("of 3", "of 7")
+
+
+def test_complex_results_are_apart_by_both_of_their_parts() -> None:
+    assert _trial._difference([np.complex64([4 + 4j])], [np.complex64([1])]) == "1 of 1 elements, by up to 5, other"
 
 
 def test_other_data_fill_the_cache_twice_before_a_call_is_measured(
@@ -427,6 +448,7 @@ def test_keys_are_in_the_order_of_numbers(dtype: str) -> None:
     assert sorted(set(increasing)) == increasing
     assert increasing[-1] < nan == keys[-1] == np.iinfo(f"int{8 * kind.itemsize}").max
     assert keys[-2] == keys[4]
+    assert _order.keys(np.empty((2, 0), kind), _workspace.Scratch()).shape == (2, 0)
 
 
 def test_a_variable_holds_integers_up_to_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,6 +461,13 @@ def test_a_variable_holds_integers_up_to_64_bits(monkeypatch: pytest.MonkeyPatch
             ArgumentError, match=r"^GPUCONV_TEST must be an integer from 7 to 9223372036854775807, not "
         ):
             _environment.integer("GPUCONV_TEST", 7)
+
+
+def test_many_names_are_listed_as_the_first_ones_and_a_number() -> None:
+    names = [*"abcdefghij"]
+    assert [listed(names[:count]) for count in (0, 1, 8)] == ["", "a", "a, b, c, d, e, f, g, h"]
+    assert listed(names[:9]) == "a, b, c, d, e, f, g, h and 1 more"
+    assert listed(names, most=3) == "a, b, c and 7 more"
 
 
 def test_progress_is_as_wide_as_the_terminal_but_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,6 +506,9 @@ def test_what_is_repeated_has_64_bits_of_bytes(monkeypatch: pytest.MonkeyPatch) 
         shaping._tile(form, x, np.array([3, 1]))
     with pytest.raises(ArgumentError, match="more bytes than 64 bits can address"):
         shaping._tile(form, x, np.array([0, 3]))  # NumPy multiplies them all the same
+    with pytest.raises(ArgumentError, match="more bytes than 64 bits can address"):
+        shaping._tile(form, x[:0], np.array([7, 15]))
+    assert shaping._tile(form, x[:0], np.array([7, 14])).shape == (0, 56)
 
 
 @pytest.mark.parametrize("mode", ["linear", "nearest"])

@@ -245,22 +245,8 @@ def keep(memory: Any, result: Any) -> None:
     """While the current stream captures a graph, keep memory (None for none) as long as that of a result.
 
     The graph uses both whenever it is launched; nothing else would keep a workspace, say, from being given away.
-
-    Raises
-    ------
-    DeviceError
-        The stream belongs to another device than the result.
     """
-    stream = sys.modules["cupy"].cuda.get_current_stream()
-    if stream.ptr <= _LEGACY_STREAM:
-        return
-    device = device_of(result)
-    if stream.device_id != device and stream.device_id >= 0:
-        raise DeviceError(
-            f"the current stream belongs to device {stream.device_id}, but the arrays are on device {device}; "
-            f"use a stream made inside `with cupy.cuda.Device({device}):`"
-        )
-    if memory is not None and stream.is_capturing():
+    if memory is not None and _captures(sys.modules["cupy"]):
         owner = result if result.base is None else result.base
         weakref.finalize(owner, _drop, memory).atexit = False
 
@@ -271,7 +257,11 @@ def _drop(_: Any) -> None:
 
 def is_capturing() -> bool:
     """Tell whether the current stream captures a graph instead of running what it is given."""
-    stream = _cupy().cuda.get_current_stream()
+    return _captures(_cupy())
+
+
+def _captures(cupy: Any) -> bool:
+    stream = cupy.cuda.get_current_stream()
     return bool(stream.ptr > _LEGACY_STREAM and stream.is_capturing())
 
 

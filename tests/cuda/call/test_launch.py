@@ -241,6 +241,15 @@ def test_prepared_calls_are_bounded(cupy: StandIn, monkeypatch: pytest.MonkeyPat
 # ---------------------------------------------------------------- graphs, threads, devices
 
 
+def test_streams_that_every_thread_has_capture_nothing(cupy: StandIn) -> None:
+    """CUDA's legacy stream, 1, may not even be asked while another stream captures."""
+    for ptr, asked in ((0, False), (1, False), (2, True), (7000, True)):
+        cupy.queries = 0
+        with cupy.stream(ptr, capturing=True):
+            assert device.is_capturing() is asked
+        assert cupy.queries == asked
+
+
 @pytest.mark.parametrize("holder", ["result", "out"])
 def test_a_capturing_stream_keeps_the_workspace_as_long_as_the_results_memory(cupy: StandIn, holder: str) -> None:
     x, w, _ = operands(cupy)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import gpuconv
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.conv import runs
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.plan.offers import Candidate
@@ -21,6 +22,7 @@ from gpuconv.rules import geometry as geometries
 from gpuconv.rules import layout as layouts
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture, preferred
+from tests.harness.plans import problem
 from tests.oracle import oracle
 from tests.oracle.operands import BFLOAT16
 from tests.oracle.strategies import checked
@@ -151,6 +153,32 @@ def test_products_of_ieee_arithmetic_have_no_pieces(layout: str) -> None:
 def test_runs_that_are_no_whole_pieces_are_refused(x: Ints, w: Ints, attributes: dict[str, Any]) -> None:
     assert "chunks" not in _plan(x, w, **attributes)
     assert "chunks" in _plan((2, 3, 64, 64), (8, 3, 8, 8), strides=[8, 8])
+
+
+def test_every_length_along_w_is_counted_in_pieces() -> None:
+    """By hand: x (2, 3, 9, 40) in pieces of 4, whose W has 10; taps of 8, steps of 12 and a pad of 4 before."""
+    one = problem("conv", (2, 3, 9, 40), (8, 3, 2, 8), strides=[1, 12], pads=[1, 4, 0, 0]).lifted
+    found = runs.along_w(one, 4)
+    assert found is not None
+    gathered, packed = found.gathered, found.packed
+    # A channel takes the place of a depth, its tap that of the depth's.
+    assert (gathered.channels, gathered.taps, gathered.pads) == (4, (3, 2, 2), (0, 1, 1))
+    assert (gathered.x_shape, gathered.x_strides) == ((2, 4, 3, 9, 10), (1080, 1, 360, 40, 4))
+    assert (gathered.column_strides, gathered.columns) == ((1, 1, 3), one.columns)
+    assert (packed.channels, packed.taps) == (8, (1, 3, 2))
+    assert packed.w_strides[1:] == (48, 1, 0, 16, 8)
+
+
+def test_every_length_of_channels_last_is_of_whole_pixels() -> None:
+    """By hand: x (2, 2, 5, 12) with channels last, in pieces of 8: two channels of four columns."""
+    one = problem("conv", (2, 2, 5, 12), (8, 2, 2, 4), layout="NHWC", strides=[1, 4], pads=[0, 4, 0, 0]).lifted
+    found = runs.along_w(one, 8)
+    assert found is not None
+    gathered = found.gathered
+    assert (gathered.channels, gathered.taps, gathered.pads) == (8, (1, 2, 1), (0, 0, 1))
+    assert (gathered.x_shape, gathered.x_strides) == ((2, 8, 1, 5, 3), (120, 1, 0, 24, 8))
+    assert gathered.column_strides == (1, 1, 1)
+    assert found.packed is one
 
 
 @pytest.mark.emulator

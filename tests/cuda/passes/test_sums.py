@@ -39,6 +39,8 @@ def planned(x: Ints, x_strides: Ints | None = None, y_stride: int = 1, dtype: st
         ((2, 33, 4, 8), (1056, 1, 264, 33), 2, 1, 64),
         ((1, 7, 1, 1), None, 7, 1, 1),  # of one element, channels beside each other are no rows
         ((3, 1, 5), (5, 1, 1), 1, 1, 15),
+        ((0, 3, 5), None, 3, 1, 0),
+        ((4, 3, 0, 2**40), (2**60, 2**60, 2**60, 2**60), 3, 1, 0),  # nothing, however far apart
     ],
 )
 def test_blocks_for_every_multiprocessor_with_enough_for_each_thread(

@@ -100,6 +100,25 @@ def test_channels_that_lie_closest_together_are_last(x: Ints, last: bool, expect
     assert fields(planned(x, last=last).launches[-1])["channels_last"] == expected
 
 
+@pytest.mark.parametrize(
+    ("y", "strides", "expected"),
+    [
+        ((2, 2, 4, 5), (40, 1, 10, 2), 1),
+        ((1, 3, 1, 5), (15, 1, 99, 3), 1),
+        ((2, 3, 4, 5), (60, 5, 15, 1), 0),  # closer than rows, not than columns
+        ((2, 3, 4, 1), (12, 1, 3, 0), 1),  # of a single column no stride counts
+        ((2, 3, 4, 5), (60, -1, -15, 3), 1),
+        ((3, 2, 4, 5), (1, 3, 30, 6), 1),  # images may lie closer still
+        ((3, 1, 4, 5), (1, 0, 15, 3), 0),
+    ],
+)
+def test_channels_are_closest_where_no_spatial_axis_lies_as_close(y: Ints, strides: Ints, expected: int) -> None:
+    geometry = OPERATORS["max_unpool"].geometry(y, y, kernel_shape=[1, 1])
+    of_x = contiguous_strides(y)
+    launch = unpool_plan.for_max_unpool(geometry, "float32", of_x, of_x, strides).launches[-1]
+    assert fields(launch)["channels_last"] == expected
+
+
 def test_without_elements_places_are_cleared_and_without_places_nothing_is_done() -> None:
     assert [launch.variant.name for launch in planned((2, 0, 4)).launches] == []
     assert planned((0, 3, 4)).launches == ()
@@ -130,4 +149,5 @@ def test_the_check_has_no_more_blocks_than_a_device_runs_at_once() -> None:
     (_, check) = unpool_plan.for_check(9, (2**28,), (1,), LIMITS).launches
     assert check.grid == (check.variant.blocks_per_sm * LIMITS.multiprocessors, 1, 1)
     (clear,) = unpool_plan.for_check(9, (0, 4), (4, 1), LIMITS).launches
+    assert fields(clear)["count"] == 2  # words of the only result
     assert clear.variant.name == "clear_1d"

@@ -21,6 +21,7 @@ from gpuconv.cuda.weight_grad.tiles import WeightGradTile
 from gpuconv.rules import geometry as geometries
 from tests.harness import machine_code
 from tests.harness.offered import candidates, why_not
+from tests.harness.plans import fields
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
@@ -77,6 +78,20 @@ def test_the_fields_of_a_small_problem() -> None:
         "m_tiles": 5,
         "n_tiles": 7,
     }
+
+
+def test_the_fields_of_a_small_problem_in_tiles() -> None:
+    # x (2, 2·3, 1, 2, 8) without a step along its only depth, w (2·4, 3, 1, 1, 3): y (2, 8, 1, 2, 6)
+    problem = problem_of((2, 6, 1, 2, 8), (8, 3, 1, 1, 3), "float16", group=2)
+    arithmetic, tile = tiles.arithmetic_of(problem), tiles.TILES["HalfProducts"][-1]
+    launch, _ = tiles._plan(problem, tile, arithmetic, 1).launches
+    struct = fields(launch)
+    names = ("channels", "image", "dy_rows", "x_rows", "dy_chunks")
+    assert [struct[name] for name in names] == [4, 12, True, False, False]
+    common = struct["common"]
+    assert (common["x_extent"], common["x_stride"]) == ([1, 2, 8], [0, 8, 1])
+    assert (common["m_tiles"], common["n_tiles"], common["each"]) == (1, 1, 32)
+    assert launch.grid == (2, 1, 1)
 
 
 def test_strides_of_a_single_output_and_dilations_of_a_single_tap_do_not_matter() -> None:

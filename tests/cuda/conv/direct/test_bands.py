@@ -18,8 +18,8 @@ from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import ARCHITECTURES, preferred
-from tests.harness.offered import said
-from tests.harness.plans import contiguous, fields, plan
+from tests.harness.offered import candidates, said
+from tests.harness.plans import HOPPER, contiguous, fields, plan, problem
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS
 
@@ -53,6 +53,15 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
     assert struct["start"] == [0, -4]  # vectors of four begin at -4, two columns before the first output
     assert struct["origin"] == [0, -2]
     assert struct["vectors"] == 4
+
+
+@pytest.mark.parametrize(
+    ("filters", "layout", "last"), [(3, "NHWC", 1), (2, "NHWC", 1), (1, "NHWC", 0), (3, "NCHW", 0), (1, "NCHW", 0)]
+)
+def test_channels_of_y_are_neighbours_of_a_warp_where_there_are_several(filters: int, layout: str, last: int) -> None:
+    one = problem("conv", (2, 8, 9, 9), (filters, 8, 3, 3), layout=layout)
+    for candidate in candidates(bands_plan, one, HOPPER):
+        assert fields(candidate.make().launches[0])["channels_last"] == last
 
 
 def test_phases_of_conv_transpose_are_filters() -> None:

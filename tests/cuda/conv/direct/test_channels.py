@@ -76,6 +76,11 @@ def test_what_is_refused_goes_to_other_kernels_with_the_reason(
     assert said(plan, channels_plan) in (None, why_not(channels_plan, problem, HOPPER))
 
 
+def test_a_channel_may_have_four_filters() -> None:
+    for filters in (1, 3, 4):
+        assert candidates(channels_plan, made("conv", (1, 4, 8), (4 * filters, 1, 3), group=4), HOPPER)
+
+
 def test_far_apart_inputs_and_channels_that_lie_apart_are_refused() -> None:
     x, w = (1, 4, 8, 8), (4, 1, 3, 3)
     geometry = geometries.conv(x, w, group=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -17,7 +18,7 @@ from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture, preferred
-from tests.harness.offered import candidates, said, why_not
+from tests.harness.offered import candidates, refused, said, why_not
 from tests.harness.plans import fields, plan, strides
 from tests.oracle import oracle
 from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, values, with_channels_last
@@ -47,6 +48,25 @@ def test_what_is_refused_goes_to_other_kernels_with_the_reason(x: Any, w: Any, a
     problem = made(x, w, **attributes)
     assert why in str(why_not(transpose, problem, HOPPER))
     assert why in str(said(conv_families.plan(problem, HOPPER), transpose))
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_explain_says_so_where_channels_are_in_groups(group: int) -> None:
+    """Of one group a GEMM is what everybody expects."""
+    for x, w in (((1, 2, 4, 4, 4), (2, 1, 2, 2, 2)), ((1, 4, 8), (4, 1, 4))):
+        problem = made(x, w, group=group, strides=[2] * (len(x) - 2))
+        refusal = refused(transpose, problem, HOPPER)
+        assert refusal is not None
+        assert refusal.plain is (group == 1)
+        assert (said(conv_families.plan(problem, HOPPER), transpose) is None) is (group == 1)
+
+
+def test_neighbours_are_channels_where_those_lie_next_to_each_other() -> None:
+    problem = made((2, 4, 5, 6), (4, 1, 2, 2), group=4, strides=[2, 2])
+    for y_strides in ((99, 1, 12, 4), (1, 1, 12, 4), (99, 1, 12, 0)):
+        assert transpose._channels_first(replace(problem, y_strides=y_strides))
+    for y_strides in ((99, 9, 3, 1), (99, 1, 3, 1), (99, 2, 3, 4), (1, 9, 3, 2), (99, 0, 3, 2)):
+        assert not transpose._channels_first(replace(problem, y_strides=y_strides))
 
 
 def test_one_image_of_one_row_is_taken() -> None:

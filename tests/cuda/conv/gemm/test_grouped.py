@@ -16,8 +16,8 @@ from gpuconv.cuda.plan.launch import Plan
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
 from tests.harness.machine_code import code
-from tests.harness.offered import said
-from tests.harness.plans import HOPPER, fields, plan
+from tests.harness.offered import candidates, said
+from tests.harness.plans import HOPPER, fields, plan, problem
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle import oracle
 
@@ -37,6 +37,22 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
     assert (made.bytes_of("workspace"), made.bytes_of("packed"), made.sharing) == (0, 0, ())
     assert {role for role, _ in launch.pointers} == {"x", "w", "b", "y"}
     assert any(reason.startswith("4 groups of 4 channels make one; tiles of ") for reason in made.reasons)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 8, 16, 17, 20, 32, 33, 64])
+def test_a_block_has_whole_groups_of_up_to_64_channels(channels: int) -> None:
+    for group in range(2, 66):
+        one = problem("conv", (1, channels * group, 9, 9), (group, channels, 3, 3), group=group)
+        arithmetic = fragments.arithmetic_of(one.dtype, one.precision)
+        for work in grouped_plan.works(one, arithmetic):
+            assert group % work.together == 0
+            assert work.together * channels <= 64
+
+
+@pytest.mark.parametrize(("channels", "group", "taken"), [(64, 2, True), (65, 2, False), (1, 2, True), (8, 1, False)])
+def test_several_groups_of_up_to_64_channels_are_taken(channels: int, group: int, taken: bool) -> None:
+    one = problem("conv", (1, channels * group, 9, 9), (32 * group, channels, 3, 3), group=group)
+    assert bool(candidates(grouped_plan, one, HOPPER)) is taken
 
 
 @pytest.mark.parametrize(

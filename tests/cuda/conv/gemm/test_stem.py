@@ -42,6 +42,20 @@ def test_a_band_holds_all_inputs_of_a_box() -> None:
     assert launch.grid == (2 * -(-112 // rows) * -(-112 // columns) * -(-2 // struct["passes"]), 1, 1)
 
 
+def test_weights_are_packed_with_the_taps_of_a_row_in_the_channels_place() -> None:
+    """By hand: w (64, 3, 2, 4, 5) in two groups; channels, depths and rows are taps. FFMA has channels as an axis."""
+    made = stem((1, 6, 7, 20, 40), (64, 3, 2, 4, 5), dtype="float16", group=2)
+    assert made is not None
+    struct = fields(made.launches[0])
+    assert {"filters": 32, "channels": 5, "taps": 24, "extent": [3, 2, 4]}.items() <= struct.items()
+    assert {"w_group": 3840, "w_filter": 120, "w_channel": 1, "w_stride": [40, 20, 5]}.items() <= struct.items()
+    single = stem((1, 6, 7, 20, 40), (64, 3, 2, 4, 5), group=2)
+    assert single is not None
+    struct = fields(single.launches[0])
+    assert {"filters": 32, "channels": 1, "rows": 120, "taps": [3, 2, 4, 5]}.items() <= struct.items()
+    assert {"w_group": 3840, "w_filter": 120, "w_stride": [40, 20, 5, 1]}.items() <= struct.items()
+
+
 @pytest.mark.parametrize(("taps", "chunk"), [(7, 7), (14, 7), (9, 3), (10, 5), (8, 1), (11, 11), (13, 1), (1, 1)])
 def test_as_many_taps_at_once_as_divide_a_row(taps: int, chunk: int) -> None:
     made = stem((1, 3, 40, 40), (64, 3, 3, taps))

@@ -867,7 +867,7 @@ def test_the_structs_of_a_small_conv() -> None:
     # Columns begin at -1 .. 2 along H (4 of them, the last tap 2 further), at 0, 3, 6 along W.
     assert (x_map.lower, x_map.upper, x_map.channels, x_map.pixels) == ((0, -1), (0, -2), 64, 256)
     assert (w_map.role, w_map.member, w_map.sizes) == ("packed", "w_map", (768, 130, 2))
-    assert (w_map.strides, w_map.box) == ((1536, 130 * 1536), (64, 128, 1))
+    assert (w_map.strides, w_map.box, w_map.steps) == ((1536, 130 * 1536), (64, 128, 1), (1, 1, 1))
     assert plan.launches[-1].grid == (4, 1, 1)
     assert [space[::2] for space in plan.spaces] == [("packed", 2 * 130 * 1536), ("x_last", 2 * 35 * 512)]
     assert roles(plan) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
@@ -988,6 +988,50 @@ def test_the_structs_of_patches() -> None:
     why = "since its rows are not 16 bytes, or a multiple of that, apart"
     assert f"x is copied first, channels last, {why}; 3 taps along H share patches" in plan.reasons
     assert "each block fetches its weights once: all tiles have the same, and there is room for them" in plan.reasons
+
+
+def test_a_block_has_a_multiprocessor_to_itself() -> None:
+    """Beside another one it would wait for registers that nobody gives back."""
+    assert {one.blocks_per_sm for one in wgmma.variants() if one.least_registers} == {1}
+
+
+def test_the_strips_of_pixels_in_registers() -> None:
+    """By hand: y (1, 64, 30, 40), runs of 16 columns two apart in x, from 3 taps down and 5 along, those 3 apart."""
+    one = problem(
+        "conv", (1, 64, 32, 91), (64, 64, 3, 5), "float32", precision="tf32", strides=[1, 2], dilations=[1, 3]
+    )
+    rows, patches = (next(tile for tile in wgmma_tiles.PIXELS if tile.rows is kind) for kind in (True, False))
+    runs = patches.block_n // 16
+    high, wide = runs + 2, 31 + 12
+    found = wgmma_pixels._strips(one.lifted, replace(patches, x_bytes=2**20), 16, 3, 5)
+    assert found is not None
+    assert (found.extent, found.rows, found.columns) == ((1, -(-30 // runs), 3), runs, 16)
+    # Of eight widths in a row, the first whose pixels are whole patterns of eight.
+    assert found.box == (high, next(width for width in range(wide, wide + 8) if high * width % 8 == 0))
+    assert (found.pieces, found.piece_bytes, found.bytes) == (1, prod(found.box) * 128, prod(found.box) * 128)
+    assert (found.column_h, found.column_w, found.place_run) == (1, 0, found.box[1] * 128)
+    assert (found.place_column, found.shift_h, found.shift_w) == (2 * 128, found.box[1] * 128, 3 * 128)
+    assert (found.taps, found.inner, found.pitch) == ((1, 1, 1), 15, 0)
+    assert found.stages == 2**20 // found.bytes
+    runs = rows.block_n // 16
+    found = wgmma_pixels._strips(one.lifted, replace(rows, x_bytes=2**20), 16, 1, 5)
+    assert found is not None
+    assert found.box == (1, 56)  # 43, and on to 8 modulo 16
+    assert (found.pieces, found.piece_h, found.piece_w, found.piece_bytes) == (runs, 1, 0, 56 * 128)
+    assert (found.place_run, found.place_column, found.shift_w, found.pitch) == (56 * 128, 2 * 4, 3 * 4, 56 * 4)
+    assert (found.taps, found.inner) == ((1, 3, 1), 5)
+
+
+def test_the_strips_of_pixels_of_one_row() -> None:
+    """By hand: y (1, 64, 300), runs of 32 columns, from 9 taps."""
+    one = problem("conv", (1, 64, 308), (64, 64, 9), "float32", precision="tf32")
+    tile = replace(next(tile for tile in wgmma_tiles.PIXELS if tile.rows), x_bytes=2**20)
+    found = wgmma_pixels._strips(one.lifted, tile, 32, 1, 9)
+    assert found is not None
+    assert (found.extent, found.rows, found.columns) == ((1, 1, -(-300 // tile.block_n)), 1, tile.block_n)
+    assert (found.box, found.pieces) == ((1, 40), tile.block_n // 32)  # which is 8 modulo 16
+    assert (found.piece_h, found.piece_w, found.place_run) == (0, 32, 40 * 128)
+    assert (found.column_h, found.column_w) == (0, 32)
 
 
 def test_pixels_behind_each_other_are_one_row() -> None:

@@ -22,10 +22,10 @@ from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.cuda.conv.wgmma import tiles
 from gpuconv.cuda.conv.wgmma.tiles import WgmmaTile
 from gpuconv.rules import geometry as geometries
-from tests.emulator import Array, TensorMap, empty, module
 from tests.emulated_cuda.emulator.counters import Counters
 from tests.emulated_cuda.emulator.engine import Options
 from tests.emulated_cuda.emulator.memory import UNWRITTEN, without_values
+from tests.emulator import Array, TensorMap, empty, module
 from tests.oracle import oracle
 from tests.oracle.operands import BFLOAT16, operands
 from tests.oracle.strategies import Problem

@@ -15,6 +15,7 @@ from gpuconv.cuda.pool.grad import walks
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import gradients
 from tests.harness.emulated import indices, long_walks
+from tests.harness.plans import fields
 
 LIMITS = representative("sm_90a").limits
 LARGE = (32, 64, 112, 112)
@@ -138,3 +139,40 @@ def test_choices_are_kept_apart_from_those_of_the_forward_call() -> None:
     key = tuned.key(plan((1, 2, 6, 6), kernel_shape=[2, 2]).problem)
     assert "dy_strides" in key
     assert "x_strides" not in key.replace("dx_strides", "")
+
+
+@pytest.mark.parametrize(
+    ("x", "strides", "pairs"),
+    [
+        ((2, 3, 8, 8), (192, 64, 8, 1), True),
+        ((2, 3, 8, 8), (193, 64, 8, 1), False),
+        ((2, 3, 8, 8), (194, 65, 8, 1), False),
+        ((2, 3, 8, 8), (216, 72, 9, 1), False),
+        ((2, 3, 8, 8), (194, 64, 10, 1), True),
+        ((1, 3, 8, 8), (193, 64, 8, 1), True),  # of a single image no stride counts
+        ((2, 3, 8, 8), (384, 128, 16, 2), False),
+        ((2, 3, 8, 7), (168, 56, 7, 1), False),
+    ],
+)
+def test_two_columns_are_written_at_once_where_all_rows_begin_with_whole_pairs(
+    x: tuple[int, ...], strides: tuple[int, ...], pairs: bool
+) -> None:
+    attributes: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    y = geometries.max_pool(x, **attributes).y_shape
+    geometry = gradients.max_pool_grad(y, y, x_shape=x, **attributes)
+    dy = contiguous_strides(y)
+    made = pool_grad_families.for_max_pool_grad(geometry, "float32", dy, dy, strides, LIMITS)
+    assert made.kernel is not None
+    assert "walks_2x2" in made.kernel
+    assert fields(made.launches[0])["pairs"] == pairs
+
+
+def test_as_many_windows_beside_one_another_meet_the_columns_of_a_thread() -> None:
+    """Of two columns and windows with a stride of two, where the first one of each begins where the other's does."""
+    for form in walks._FORMS:
+        assert form.columns % max(form.stride, 1) == 0 or form.columns == 1
+        if form.across:
+            assert form.across == (form.rows - 1 + form.columns) // form.stride
+        else:
+            assert (form.stride, form.columns) == (0, 1)
+            assert form.part > 1
