@@ -90,7 +90,8 @@ template <class T> struct Matrix {
     if (rows == 0) return values;
     std::vector<std::remove_const_t<T>> column(static_cast<size_t>(rows));
     for (int64_t j = 0; j < columns; ++j) {
-      std::memcpy(static_cast<void*>(column.data()), access.Read(Column(j), rows * sizeof(T), name), rows * sizeof(T));
+      const size_t size = static_cast<size_t>(rows) * sizeof(T);
+      std::memcpy(static_cast<void*>(column.data()), access.Read(Column(j), size, name), size);
       for (int64_t i = 0; i < rows; ++i) {
         const Compute value = Converted<Compute>(column[i]);
         const int64_t to = operation == CUBLAS_OP_N ? j * rows + i : i * columns + j;

@@ -1,7 +1,7 @@
 // In the place of libcublas.so.13, whose kernels are machine code: BLAS on the memory of emulated devices.
 //
-// A function enqueues its work at the stream of its handle, as the real one does, and reads operands when the stream comes
-// to it. What cuBLAS has and this file lacks answers CUBLAS_STATUS_NOT_SUPPORTED (see libraries.py).
+// A function enqueues its work at the stream of its handle, as the real one does, and reads operands when the stream
+// comes to it. What cuBLAS has and this file lacks answers CUBLAS_STATUS_NOT_SUPPORTED (see libraries.py).
 #include <map>
 #include <mutex>
 
@@ -110,7 +110,9 @@ template <class Change> cublasStatus_t Configure(cublasHandle_t handle, Change c
 
 // ---------------------------------------------------------------- vectors
 
-template <class T> Vector<T> VectorOf(T* data, int size, int step, const char* name) { return {data, size, step, name}; }
+template <class T> Vector<T> VectorOf(T* data, int size, int step, const char* name) {
+  return {data, size, step, name};
+}
 
 // The first of the largest, or of the smallest, counted from one; 0 where there is none.
 template <class T, class Better>
@@ -250,7 +252,8 @@ cublasStatus_t Gemm(Call call, Shape shape, const Scalar* alpha, const Scalar* b
   });
 }
 
-template <class In, class Out> auto Strided(const In* a, int64_t step_a, const In* b, int64_t step_b, Out* c, int64_t step_c) {
+template <class In, class Out>
+auto Strided(const In* a, int64_t step_a, const In* b, int64_t step_b, Out* c, int64_t step_c) {
   return [=](Access&, int64_t entry) {
     return Operands<In, Out>{a + entry * step_a, b + entry * step_b, c + entry * step_c};
   };

@@ -1,7 +1,7 @@
 // In the place of libcurand.so.10, whose kernels are machine code: random numbers in the memory of emulated devices.
 //
-// All pseudo-random generators are Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): the
-// same seed gives the same numbers, but not those of NVIDIA's library. Quasi-random ones are refused.
+// All pseudo-random generators are Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011):
+// the same seed gives the same numbers, but not those of NVIDIA's library. Quasi-random ones are refused.
 #include <array>
 #include <cmath>
 #include <limits>

@@ -179,7 +179,9 @@ CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback function, void* d
   const auto same = reinterpret_cast<cudaStreamCallback_t>(function);  // but for the type of its error
   return Result(emulated_cudaStreamAddCallback(stream, same, data, flags));
 }
-CUresult cuEventCreate(CUevent* event, unsigned flags) { return Result(emulated_cudaEventCreateWithFlags(event, flags)); }
+CUresult cuEventCreate(CUevent* event, unsigned flags) {
+  return Result(emulated_cudaEventCreateWithFlags(event, flags));
+}
 CUresult cuEventDestroy(CUevent event) { return Result(emulated_cudaEventDestroy(event)); }
 CUresult cuEventQuery(CUevent event) { return Result(emulated_cudaEventQuery(event)); }
 CUresult cuEventRecord(CUevent event, CUstream stream) { return Result(emulated_cudaEventRecord(event, stream)); }
