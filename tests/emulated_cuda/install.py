@@ -22,7 +22,7 @@ from typing import Any
 from .emulator import build
 
 HERE = Path(__file__).parent
-SOURCES = [HERE / f"{name}.cpp" for name in ("device", "driver", "memory", "runtime", "schedule")]
+SOURCES = [HERE / f"{name}.cpp" for name in ("device", "driver", "machine_code", "memory", "runtime", "schedule")]
 _JUMP = b"\x49\xbb%s\x41\xff\xe3"  # movabs r11, address; jmp r11
 _WRITE = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
 _NOT_SUPPORTED = 801
@@ -82,13 +82,15 @@ def install(settings: Settings | None = None) -> Any:
     os.environ.setdefault("CUPY_CACHE_DIR", str(folder / "cupy"))
     os.environ.setdefault("CUPY_ACCELERATORS", "")  # CUB's kernels are machine code inside of CuPy
     library = _driver()
-    from . import modules
+    from . import libraries, modules
 
     settings = settings or Settings.from_environment()
     modules.configure(library, settings)
+    libraries.install(Path(library._name), headers())
     runtime = importlib.import_module("cupy_backends.cuda.api.runtime")
     _redirect(Path(runtime.__file__), library)
     cupy = importlib.import_module("cupy")
+    _redirect_launches(Path(_extension("cupy.random._generator_api")), library)
     if settings.exact_bounds:
         from . import pools
 
@@ -107,10 +109,8 @@ def headers() -> Path:
 
 def _driver() -> ctypes.CDLL:
     names = _runtime_symbols(Path(_extension("cupy_backends.cuda.api.runtime")))
-    stubs = build.cache_folder() / "unsupported.cpp"
     text = _stubs(sorted(set(names) - _defined())) + _error_names(headers())
-    if not stubs.exists() or stubs.read_text() != text:
-        stubs.write_text(text)
+    stubs = build.generated("unsupported.cpp", text)
     options = ("-O1", f"-I{HERE / 'host'}", f"-isystem{headers()}", "-Wl,-soname,libcuda.so.1", "-Wall", "-Wextra")
     library = build.shared_library("libcuda.so.1", [*SOURCES, stubs], options)
     return ctypes.CDLL(str(library))  # who opens libcuda.so.1 later gets this one, by its soname
@@ -162,8 +162,20 @@ def _runtime_symbols(module: Path) -> dict[str, int]:
 def _redirect(module: Path, library: ctypes.CDLL) -> None:
     base = _base(module)
     for name, offset in _runtime_symbols(module).items():
-        target = ctypes.cast(getattr(library, f"emulated_{name}"), ctypes.c_void_p).value or 0
-        _overwrite(base + offset, _JUMP % target.to_bytes(8, "little"))
+        _jump(base + offset, getattr(library, f"emulated_{name}"))
+
+
+def _redirect_launches(module: Path, library: ctypes.CDLL) -> None:
+    """Let kernels of machine code fail loudly: the module has a runtime of its own whose errors it does not look at."""
+    base = _base(module)
+    for name, offset in _runtime_symbols(module).items():
+        if name in ("cudaLaunchKernel", "cudaLaunchKernel_ptsz"):
+            _jump(base + offset, library.emulated_machine_code)
+
+
+def _jump(address: int, function: Any) -> None:
+    target = ctypes.cast(function, ctypes.c_void_p).value or 0
+    _overwrite(address, _JUMP % target.to_bytes(8, "little"))
 
 
 def _base(module: Path) -> int:

@@ -41,6 +41,16 @@ def cache_folder() -> Path:
     return folder
 
 
+def generated(name: str, text: str) -> Path:
+    """Keep a source that a program makes in the cache folder."""
+    path = cache_folder() / name
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as made:
+            made.write(text)
+        Path(made.name).replace(path)
+    return path
+
+
 def _output(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 

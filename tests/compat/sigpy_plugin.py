@@ -1,0 +1,29 @@
+"""For pytest, after emulated_cuda.plugin: runs SigPy's own tests, whose convolutions are then gpuconv's.
+
+SigPy convolves by ``cupy.cudnn``, which CuPy 14 no longer has: ``gpuconv.compat.cudnn`` takes its place.
+Nothing of SigPy is here. From a clone of https://github.com/mikgroup/sigpy, with `GPUCONV` naming this checkout:
+
+    pip install sigpy "$GPUCONV[cuda13]" "$GPUCONV/tests/emulated_cuda[cuda13]" pytest
+    PYTHONPATH=$GPUCONV/tests/compat pytest -p emulated_cuda.plugin -p sigpy_plugin --ignore=tests/learn tests
+
+On a machine with a GPU, leave the first plugin out.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import sys
+
+if "emulated_cuda.plugin" in sys.modules:  # what gpuconv keeps is then PTX, which no device should find as machine code
+    from emulated_cuda.emulator.build import cache_folder
+
+    os.environ["GPUCONV_CACHE_DIR"] = str(cache_folder() / "gpuconv")
+
+import cupy
+
+import gpuconv.compat.cudnn as compat
+
+compat.__spec__ = importlib.machinery.ModuleSpec("cupy.cudnn", None)  # SigPy asks whether there is one
+sys.modules["cupy.cudnn"] = sys.modules["cupy.cuda.cudnn"] = compat
+cupy.cudnn = cupy.cuda.cudnn = compat

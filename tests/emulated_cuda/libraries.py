@@ -1,0 +1,95 @@
+"""Stands in for NVIDIA's libraries of machine code: cuBLAS and cuRAND, on the memory of emulated devices.
+
+CuPy's modules are linked to them by soname, so the first library of that name that a process loads is theirs. What CuPy
+uses of them and the C++ file lacks answers "not supported", with its name on standard error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import os
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from .emulator import build
+
+HERE = Path(__file__).parent
+# Complex products as hardware makes them, without C's rules for infinities.
+_OPTIONS = ("-O2", "-fcx-limited-range", "-Wall", "-Wextra")
+
+
+class Library(NamedTuple):
+    """One of NVIDIA's libraries, and what its functions answer that are missing here."""
+
+    soname: str
+    prefix: str
+    source: Path
+    not_supported: int
+
+
+# By NVIDIA's short names.
+LIBRARIES = {
+    "cublas": Library("libcublas.so.13", "cublas", HERE / "cublas.cpp", 15),
+    "curand": Library("libcurand.so.10", "curand", HERE / "curand.cpp", 204),
+}
+
+
+def install(driver: Path, headers: Path) -> None:
+    """Let CuPy find these libraries, whether or not NVIDIA's are installed: it asks NVIDIA's search for them.
+
+    A library is built when it is asked for.
+    """
+    pathfinder: Any = importlib.import_module("cuda.pathfinder")
+    find_theirs = pathfinder.load_nvidia_dynamic_lib
+
+    @cache
+    def find(name: str) -> Any:
+        if name not in LIBRARIES:
+            return find_theirs(name)
+        path = str(build_library(LIBRARIES[name], driver, headers))
+        ctypes.CDLL(path)
+        return SimpleNamespace(abs_path=path, was_already_loaded_from_elsewhere=False, found_via="emulated_cuda")
+
+    pathfinder.load_nvidia_dynamic_lib = find
+    if importlib.util.find_spec("numba") is not None:
+        os.environ["NUMBA_CUDA_DRIVER"] = str(_numba(driver, headers))
+
+
+def build_library(library: Library, driver: Path, headers: Path) -> Path:
+    """Return the file of a library, compiling it where there is none yet."""
+    stubs = build.generated(f"unsupported_{library.prefix}.cpp", _stubs(library))
+    text = f"{library.soname} {{ global: {library.prefix}*; local: *; }};\n"  # versions of symbols, as CuPy wants them
+    versions = build.generated(f"{library.prefix}.map", text)
+    linked = (f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={versions}")
+    included = (f"-I{HERE / 'host'}", f"-isystem{headers}")
+    return build.shared_library(library.soname, [library.source, stubs, driver], (*_OPTIONS, *included, *linked))
+
+
+def _numba(driver: Path, headers: Path) -> Path:
+    """Return a driver for Numba: it has cuInit, which NVRTC must not find in libcuda.so.1."""
+    included = (f"-I{HERE / 'host'}", f"-isystem{headers}")
+    return build.shared_library("libcuda_of_numba.so", [HERE / "numba.cpp", driver], (*_OPTIONS, *included))
+
+
+def functions_of(library: Library) -> set[str]:
+    """Return the functions of a library that CuPy's module is linked to."""
+    spec = importlib.util.find_spec(f"cupy_backends.cuda.libs.{library.prefix}")
+    if spec is None or spec.origin is None:
+        return set()
+    command = ("nm", "-D", "--undefined-only", spec.origin)
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return set(re.findall(rf"\bU ({library.prefix}\w+)", listing))
+
+
+def _stubs(library: Library) -> str:
+    lines = ["// Made by libraries.py: in the place of what is not emulated.", "#include <cstdio>"]
+    for name in sorted(functions_of(library)):
+        body = f'std::fputs("emulated_cuda: {name} is not emulated\\n", stderr); return {library.not_supported};'
+        lines.append(f'extern "C" __attribute__((weak)) int {name}() {{ {body} }}')
+    return "\n".join(lines) + "\n"

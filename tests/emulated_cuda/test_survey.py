@@ -1,0 +1,37 @@
+"""CuPy's functions on the emulated device: those of the survey, with NumPy's results."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.emulated_cuda.survey import CASES, NOT_SERVED, UNARY, compare
+from tests.harness import cuda_device
+
+pytestmark = pytest.mark.gpu
+
+SERVED = [name for name in CASES if name not in NOT_SERVED]
+OF_ONE_ARGUMENT = [name for name in SERVED if name.split()[0] in UNARY.split()]
+OTHERS = [name for name in SERVED if name not in OF_ONE_ARGUMENT]
+
+
+@pytest.fixture(autouse=True)
+def only_emulated() -> None:
+    if not cuda_device.emulated():
+        pytest.skip("CuPy on a GPU needs no tests of this project")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_results_are_those_of_numpy(name: str) -> None:
+    compare(CASES[name])
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("name", OF_ONE_ARGUMENT)
+def test_functions_of_one_argument(name: str) -> None:
+    compare(CASES[name])
+
+
+@pytest.mark.parametrize("name", NOT_SERVED)
+def test_what_is_not_served_is_an_error(name: str) -> None:
+    with pytest.raises((ImportError, RuntimeError)):
+        compare(CASES[name])
