@@ -415,7 +415,7 @@ def test_a_read_beyond_the_end_is_found(memory: int) -> None:
 
 def test_memory_of_the_host_is_out_of_bounds() -> None:
     of_host = np.ones(4, np.float32)
-    result = cupy().empty(4, np.float32)
+    result = cupy().zeros(4, np.float32)
     call("saxpy", 4, np.float32(1), of_host, 1, result, 1)
     with synchronised("global memory out of bounds"):
         cupy().cuda.Device().synchronize()
