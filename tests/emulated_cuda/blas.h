@@ -116,7 +116,8 @@ template <class T> struct Matrix {
 
 // The matrix that becomes one of `rows` by `columns` by an operation.
 template <class T>
-Matrix<T> Stored(T* data, cublasOperation_t operation, int64_t rows, int64_t columns, int64_t stride, const char* name) {
+Matrix<T> Stored(T* data, cublasOperation_t operation, int64_t rows, int64_t columns, int64_t stride,
+                 const char* name) {
   if (operation == CUBLAS_OP_N) return {data, rows, columns, stride, name};
   return {data, columns, rows, stride, name};
 }
