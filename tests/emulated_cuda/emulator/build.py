@@ -42,9 +42,9 @@ def cache_folder() -> Path:
 
 
 def generated(name: str, text: str) -> Path:
-    """Keep a source that a program makes in the cache folder."""
-    path = cache_folder() / name
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
+    """Keep a source that a program makes in the cache folder, where versions of it do not meet."""
+    path = cache_folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}-{name}"
+    if not path.exists():
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as made:
             made.write(text)
         Path(made.name).replace(path)
